@@ -1,0 +1,1 @@
+"""Logits to probabilities (`transforms`), probabilities to tokens (`draw`)."""
