@@ -1,0 +1,21 @@
+"""Trains a language model, or resumes where a run was cut off.
+
+python launch/pretrain.py --config=configs/pretrain_pycode.py:target \
+  --workdir=RUNS/target
+"""
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.training import pretrain
+
+
+def main():
+  config = flags.FLAGS.config
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  pretrain.pretrain(pretrain.from_dict(config.to_dict()), workdir)
+
+
+if __name__ == '__main__':
+  cli.define_flags()
+  cli.run(main)

@@ -1,0 +1,79 @@
+"""What every launcher shares: a user's mistake is one line and exit code 2."""
+
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from specsamp.errors import UserError
+
+
+def define_flags() -> None:
+  """The two flags of every launcher: --config and --workdir."""
+  config_flags.DEFINE_config_file(
+    'config', None, 'Experiment: configs/NAME.py[:arg].'
+  )
+  flags.DEFINE_string('workdir', None, 'Folder for everything that is written.')
+  flags.mark_flags_as_required(['config', 'workdir'])
+
+
+def run(main: Callable[[], None]) -> None:
+  """Parses the flags and calls `main`; never returns."""
+
+  def guarded(argv):
+    if len(argv) > 1:
+      _fail(f'unexpected arguments {argv[1:]}')
+    try:
+      main()
+    except UserError as error:
+      _fail(str(error))
+    except KeyboardInterrupt:
+      _fail('interrupted; the same command goes on from here', code=130)
+
+  app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv):
+  # Loading a config file runs it and applies --config.key=value on the way:
+  # the config's own complaints surface here, as all kinds of exceptions.
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    _fail(str(error))
+  except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+    _fail(f'--config: {error}')
+
+
+def _fail(message: str, code: int = 2):
+  line = ' '.join(message.split())
+  print(f'{pathlib.Path(sys.argv[0]).name}: {line}', file=sys.stderr)
+  sys.stderr.flush()
+  raise SystemExit(code)
+
+
+def make_workdir(path: str, config) -> pathlib.Path:
+  """Creates the folder and writes the config into it as config.json.
+
+  Raises:
+    UserError: the folder can't be written, or holds a run of another config.
+  """
+  folder = pathlib.Path(path)
+  file = folder / 'config.json'
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.read_text() != text:
+      raise UserError(
+        f'workdir {folder} holds a run of another config; name another folder '
+        'or delete it'
+      )
+    partial = folder / f'config.json.{os.getpid()}'
+    partial.write_text(text)
+    partial.rename(file)
+  except OSError as error:
+    raise UserError(f'workdir {folder}: {error.strerror}') from None
+  return folder

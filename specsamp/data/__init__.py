@@ -1,0 +1,1 @@
+"""Tokenizers, corpora with their held-out parts, packed batches, prompts."""

@@ -1,0 +1,65 @@
+"""Token streams cut into batches, each a pure function of (seed, step)."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from specsamp.data.tokenizers import Tokenizer
+from specsamp.errors import UserError
+
+
+def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
+  """All documents in a row, each between its bos and eos; int32 [tokens]."""
+  ids = [tokenizer.encode(text, eos=True) for text in texts]
+  return np.concatenate([np.asarray(i, np.int32) for i in ids])
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+  """Packed training sequences.
+
+  Every epoch cuts the stream at another phase into windows and shuffles them;
+  `batch(step)` depends on nothing but the fields and the step, so a resumed
+  run sees what it would have seen.
+
+  Attributes:
+    tokens: int32 [tokens].
+    batch_size: B.
+    length: T, inputs in a sequence.
+    seed: of the phases and the shuffles.
+  """
+
+  tokens: np.ndarray
+  batch_size: int
+  length: int
+  seed: int = 0
+
+  def __post_init__(self):
+    if self.batches_per_epoch < 1:
+      raise UserError(
+        f'corpus: {len(self.tokens)} tokens, but a batch takes '
+        f'{self.batch_size} x {self.length}'
+      )
+
+  @property
+  def batches_per_epoch(self) -> int:
+    # One window is given up to the phase, one token to the last label.
+    return ((len(self.tokens) - 1) // self.length - 1) // self.batch_size
+
+  def batch(self, step: int) -> np.ndarray:
+    """Int32 [B, T + 1]: inputs are [:, :-1], labels [:, 1:]."""
+    epoch, index = divmod(step, self.batches_per_epoch)
+    rng = np.random.default_rng((self.seed, epoch))
+    phase = rng.integers(self.length)
+    windows = rng.permutation((len(self.tokens) - 1) // self.length - 1)
+    chosen = windows[index * self.batch_size :][: self.batch_size]
+    starts = phase + chosen * self.length
+    return self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]
+
+  def in_order(self, num_batches: int) -> Iterable[np.ndarray]:
+    """The first batches unshuffled, for validation."""
+    for index in range(min(num_batches, self.batches_per_epoch)):
+      starts = np.arange(self.batch_size) + index * self.batch_size
+      starts = starts * self.length
+      yield self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]

@@ -1,0 +1,95 @@
+"""SentencePiece tokenizers: text to token ids and back."""
+
+import io
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import sentencepiece
+
+from specsamp.errors import UserError
+
+
+class Tokenizer:
+  """A SentencePiece model.
+
+  Attributes:
+    proto: the serialized model, the bytes of a `.model` file.
+    vocab_size: number of pieces.
+    bos_id: starts every document; -1 if the model has none.
+    eos_id: ends every document; -1 if the model has none.
+  """
+
+  def __init__(self, proto: bytes):
+    """Raises `UserError` if `proto` is not a SentencePiece model."""
+    try:
+      self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    except RuntimeError as error:
+      raise UserError(f'not a SentencePiece model: {error}') from None
+    self.proto = proto
+    self.vocab_size = self._processor.vocab_size()
+    self.bos_id = self._processor.bos_id()
+    self.eos_id = self._processor.eos_id()
+
+  @classmethod
+  def load(cls, path) -> 'Tokenizer':
+    try:
+      return cls(pathlib.Path(path).read_bytes())
+    except OSError as error:
+      raise UserError(f'tokenizer {path}: {error.strerror}') from None
+
+  def save(self, path) -> None:
+    pathlib.Path(path).write_bytes(self.proto)
+
+  def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
+    ids = self._processor.encode(text)
+    if bos and self.bos_id >= 0:
+      ids.insert(0, self.bos_id)
+    if eos and self.eos_id >= 0:
+      ids.append(self.eos_id)
+    return ids
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return self._processor.decode([int(i) for i in ids])
+
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """Text of each token by itself; joined, they are `decode(ids)`.
+
+    Bytes of a character that is spread over several tokens come out with its
+    last token.
+    """
+    done, pieces = '', []
+    for end in range(1, len(ids) + 1):
+      text = self.decode(ids[:end])
+      if text.endswith('\N{REPLACEMENT CHARACTER}') and end < len(ids):
+        pieces.append('')
+        continue
+      pieces.append(text[len(done) :])
+      done = text
+    return pieces
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+  """Trains a BPE model that keeps every character, white space included.
+
+  Runs of spaces may become one piece and a line break is one, so that source
+  code stays short; bytes stand in for characters not seen in training.
+  """
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=(
+      line for text in texts for line in text.splitlines() if line
+    ),
+    model_writer=model,
+    model_type='bpe',
+    vocab_size=vocab_size,
+    character_coverage=0.9999,
+    byte_fallback=True,
+    normalization_rule_name='identity',
+    add_dummy_prefix=False,
+    remove_extra_whitespaces=False,
+    allow_whitespace_only_pieces=True,
+    user_defined_symbols=['\n'],
+    max_sentence_length=1 << 16,
+    minloglevel=2,
+  )
+  return Tokenizer(model.getvalue())

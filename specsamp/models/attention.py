@@ -1,0 +1,172 @@
+"""Attention over cached slots: masks, position encodings, the block itself."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specsamp.models import kv_cache
+from specsamp.models.config import TransformerConfig
+
+
+def causal_mask(positions_bt, num_slots: int):
+  """Bool [B, T, S]: slot s is seen from position t where s <= t.
+
+  Right for text and for chains, whose slots are their positions.
+  """
+  slots_s = jnp.arange(num_slots, dtype=jnp.int32)
+  return slots_s[None, None, :] <= positions_bt[:, :, None]
+
+
+def tree_mask(start_b, ancestors_tn, num_slots: int):
+  """Bool [B, T, S]: the prefix, and the ancestors within a token tree.
+
+  Args:
+    start_b: int [B], slot of the tree's root; all slots before it are prefix.
+    ancestors_tn: bool [T, N], whether node n is query t or an ancestor of it;
+      node n sits in slot `start + n`.
+    num_slots: S.
+  """
+  slots_s = jnp.arange(num_slots, dtype=jnp.int32)
+  node_bs = slots_s[None, :] - start_b[:, None]
+  in_tree_bs = (node_bs >= 0) & (node_bs < ancestors_tn.shape[1])
+  inside_tbs = jnp.take(jnp.asarray(ancestors_tn), node_bs, axis=1, mode='clip')
+  inside_bts = jnp.swapaxes(inside_tbs, 0, 1) & in_tree_bs[:, None, :]
+  return (node_bs < 0)[:, None, :] | inside_bts
+
+
+def rotary(x_bthd, positions_bt, theta: float):
+  """Rotary position embedding (Su et al. 2104.09864), halves as pairs."""
+  half = x_bthd.shape[-1] // 2
+  frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angles = positions_bt[:, :, None, None].astype(jnp.float32) * (
+    frequencies[None, None, None, :]
+  )
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  x1, x2 = jnp.split(x_bthd.astype(jnp.float32), 2, axis=-1)
+  rotated = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1)
+  return rotated.astype(x_bthd.dtype)
+
+
+def sinusoids(length: int, width: int):
+  """Float32 [length, width]: row d encodes distance d (Dai et al. 1901.02860)."""
+  half = (width + 1) // 2
+  frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
+  both = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
+  return both[:, :width]
+
+
+def _relative_scores(q_bthd, table_shd, positions_bt, start_b, num_slots: int):
+  """Scores [B, H, T, S] of the distance from each query to each slot."""
+  by_distance = jnp.einsum(
+    'bthd,shd->bhts', q_bthd, table_shd, preferred_element_type=jnp.float32
+  )
+  # A slot's position is its index, but for the queries' own slots: nodes of a
+  # tree stand at their depth.
+  key_positions_bs = jax.vmap(
+    lambda own, start: jax.lax.dynamic_update_slice(
+      jnp.arange(num_slots, dtype=own.dtype), own, (start,)
+    )
+  )(positions_bt, start_b)
+  distance_bts = positions_bt[:, :, None] - key_positions_bs[:, None, :]
+  distance_bts = jnp.clip(distance_bts, 0, table_shd.shape[0] - 1)
+  return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
+
+
+class Attention(nn.Module):
+  """Multi-head attention with G <= H key and value heads."""
+
+  config: TransformerConfig
+
+  def setup(self):
+    c = self.config
+    dense = nn.initializers.normal(c.width**-0.5)
+    # Residual branches start small: their sum keeps the stream's scale.
+    out = nn.initializers.normal(
+      (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
+    )
+    self.q = self.param('q', dense, (c.width, c.num_heads, c.head_dim))
+    self.kv = self.param('kv', dense, (c.width, 2, c.num_kv_heads, c.head_dim))
+    self.o = self.param('o', out, (c.num_heads, c.head_dim, c.width))
+    zeros = nn.initializers.zeros
+    if c.biases:
+      self.q_bias = self.param('q_bias', zeros, (c.num_heads, c.head_dim))
+      self.kv_bias = self.param(
+        'kv_bias', zeros, (2, c.num_kv_heads, c.head_dim)
+      )
+      self.o_bias = self.param('o_bias', zeros, (c.width,))
+    if c.positions == 'relative':
+      heads = (c.num_heads, c.head_dim)
+      self.relative = self.param('relative', dense, (c.width, *heads))
+      self.content_bias = self.param('content_bias', zeros, heads)
+      self.distance_bias = self.param('distance_bias', zeros, heads)
+
+  def relative_table(self, length: int):
+    """Projected distances 0..length-1, [length, H, head_dim]."""
+    dtype = self.config.dtype
+    distances = sinusoids(length, self.config.width).astype(dtype)
+    return jnp.einsum('sd,dhk->shk', distances, self.relative.astype(dtype))
+
+  def __call__(self, x_btd, positions_bt, start_b, mask_bts, cache=None):
+    """Writes this call's keys and values, then attends to all slots.
+
+    Args:
+      x_btd: normed residual stream.
+      positions_bt: int [B, T].
+      start_b: int [B], slot of the first query.
+      mask_bts: bool, which slots each query sees.
+      cache: keys, values [B, G, S, head_dim] and relative table or None; with
+        no cache at all the slots are the T queries themselves.
+
+    Returns:
+      The block's output [B, T, D] and the updated (keys, values).
+    """
+    c = self.config
+    q = jnp.einsum('btd,dhk->bthk', x_btd, self.q.astype(c.dtype))
+    kv = jnp.einsum('btd,dcgk->btcgk', x_btd, self.kv.astype(c.dtype))
+    if c.biases:
+      q = q + self.q_bias.astype(c.dtype)[None, None]
+      kv = kv + self.kv_bias.astype(c.dtype)[None, None]
+    k, v = kv[:, :, 0], kv[:, :, 1]
+    if c.positions == 'rotary':
+      q = rotary(q, positions_bt, c.rope_theta)
+      k = rotary(k, positions_bt, c.rope_theta)
+
+    # Write, then attend: attending to the old cache and the new entries apart
+    # makes XLA copy the cache.
+    if cache is None:
+      keys, values = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
+      table = None
+    else:
+      keys, values, table = cache
+      keys = kv_cache.write(keys, k, start_b)
+      values = kv_cache.write(values, v, start_b)
+    num_slots = keys.shape[2]
+
+    scores = 0.0
+    if c.positions == 'relative':
+      if table is None:
+        table = self.relative_table(num_slots)
+      biased = q + self.distance_bias.astype(c.dtype)[None, None]
+      scores = _relative_scores(biased, table, positions_bt, start_b, num_slots)
+      q = q + self.content_bias.astype(c.dtype)[None, None]
+
+    batch, length = x_btd.shape[:2]
+    groups = (c.num_kv_heads, c.num_heads // c.num_kv_heads)
+    q_btgrd = q.reshape(batch, length, *groups, c.head_dim)
+    content = jnp.einsum(
+      'btgrd,bgsd->bgrts', q_btgrd, keys, preferred_element_type=jnp.float32
+    )
+    if c.positions == 'relative':
+      scores = scores.reshape(batch, *groups, length, num_slots) + content
+    else:
+      scores = content
+    scores = scores * c.head_dim**-0.5
+    scores = jnp.where(mask_bts[:, None, None], scores, -1e30)
+    weights = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
+    mixed = jnp.einsum('bgrts,bgsd->btgrd', weights, values)
+    mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
+    out = jnp.einsum('bthk,hkd->btd', mixed, self.o.astype(c.dtype))
+    if c.biases:
+      out = out + self.o_bias.astype(c.dtype)[None, None]
+    return out, (keys, values)

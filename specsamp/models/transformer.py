@@ -1,0 +1,213 @@
+"""One decoder-only transformer for every family that `config` spans.
+
+Linen modules used purely: parameters and caches are plain pytrees, a cache
+goes in and comes out, no mutable collections. Layers are unrolled: on CPUs a
+scan over stacked weights copies every slice.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specsamp.models import kv_cache
+from specsamp.models.attention import Attention, causal_mask
+from specsamp.models.config import TransformerConfig
+from specsamp.models.kv_cache import KVCache
+
+_ACTIVATIONS = {
+  'silu': jax.nn.silu,
+  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+  'gelu_tanh': jax.nn.gelu,
+  'relu': jax.nn.relu,
+}
+
+
+class Output(NamedTuple):
+  """What one pass returns.
+
+  Attributes:
+    logits: float32 [B, T, V].
+    hidden: [B, T, D], after the final norm: the LM head's input.
+    cache: the updated `KVCache`, None if none was given.
+  """
+
+  logits: jax.Array
+  hidden: jax.Array
+  cache: KVCache | None
+
+
+class Norm(nn.Module):
+  """RMS norm, or layer norm with bias; statistics in float32."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    x32 = x.astype(jnp.float32)
+    if c.norm == 'layer':
+      x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    x32 = x32 * jax.lax.rsqrt(variance + c.norm_epsilon)
+    scale = self.param('scale', nn.initializers.ones, (c.width,))
+    x32 = x32 * scale.astype(jnp.float32)[None, None]
+    if c.norm == 'layer':
+      bias = self.param('bias', nn.initializers.zeros, (c.width,))
+      x32 = x32 + bias.astype(jnp.float32)[None, None]
+    return x32.astype(c.dtype)
+
+
+class MLP(nn.Module):
+  """act(gate(x)) * up(x), or act(up(x)), projected back."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    parts = 2 if c.gated else 1  # gate and up, read in one stretch
+    up = self.param(
+      'up', nn.initializers.normal(c.width**-0.5), (c.width, parts, c.mlp_width)
+    )
+    down = self.param(
+      'down',
+      nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
+      (c.mlp_width, c.width),
+    )
+    h = jnp.einsum('btd,dcf->btcf', x, up.astype(c.dtype))
+    if c.biases:
+      zeros = nn.initializers.zeros
+      up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
+      down_bias = self.param('down_bias', zeros, (c.width,))
+      h = h + up_bias.astype(c.dtype)[None, None]
+    activated = _ACTIVATIONS[c.activation](h[:, :, 0])
+    if c.gated:
+      activated = activated * h[:, :, 1]
+    out = jnp.einsum('btf,fd->btd', activated, down.astype(c.dtype))
+    if c.biases:
+      out = out + down_bias.astype(c.dtype)[None, None]
+    return out
+
+
+class Block(nn.Module):
+  """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+  config: TransformerConfig
+
+  def setup(self):
+    self.attention_norm = Norm(self.config)
+    self.attention = Attention(self.config)
+    self.mlp_norm = Norm(self.config)
+    self.mlp = MLP(self.config)
+
+  def __call__(self, x, positions, start, mask, cache):
+    attended, cache = self.attention(
+      self.attention_norm(x), positions, start, mask, cache
+    )
+    x = x + attended
+    return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class Transformer(nn.Module):
+  """tokens -> logits, hidden states and the updated cache."""
+
+  config: TransformerConfig
+
+  def setup(self):
+    c = self.config
+    self.embedding = self.param(
+      'embedding',
+      nn.initializers.normal(c.width**-0.5 if c.tied_embeddings else 1.0),
+      (c.vocab_size, c.width),
+    )
+    if c.positions == 'learned':
+      self.position_embedding = self.param(
+        'position_embedding',
+        nn.initializers.normal(0.02),
+        (c.max_length, c.width),
+      )
+    self.layers = [Block(c) for _ in range(c.num_layers)]
+    self.final_norm = Norm(c)
+    if not c.tied_embeddings:
+      self.head = self.param(
+        'head',
+        nn.initializers.normal(c.width**-0.5),
+        (c.width, c.vocab_size),
+      )
+
+  def __call__(
+    self, tokens, positions=None, cache=None, mask=None, start=None
+  ) -> Output:
+    """Runs T tokens of every row after whatever the cache holds.
+
+    Args:
+      tokens: int [B, T].
+      positions: int [B, T]; 0..T-1 if left out.
+      cache: a `KVCache`, or None to attend among the T tokens alone.
+      mask: bool [B, T, S], the slots that each token sees, itself included;
+        causal if left out. `attention.tree_mask` makes one for a token tree.
+      start: int [B], slot of each row's first token; `positions[:, 0]` if left
+        out.
+
+    Returns:
+      An `Output`. What is not used of it is not computed under `jax.jit`.
+    """
+    c = self.config
+    batch, length = tokens.shape
+    if positions is None:
+      positions = jnp.arange(length, dtype=jnp.int32)[None]
+      positions = jnp.broadcast_to(positions, (batch, length))
+    if start is None:
+      start = positions[:, 0]
+    if mask is None:
+      mask = causal_mask(positions, length if cache is None else cache.capacity)
+
+    x = jnp.take(self.embedding, tokens, axis=0).astype(c.dtype)
+    if c.positions == 'learned':
+      at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
+      x = x + at.astype(c.dtype)
+    keys, values = [], []
+    for i, layer in enumerate(self.layers):
+      if cache is None:
+        entry = None
+      else:
+        table = cache.relative[i] if cache.relative else None
+        entry = (cache.keys[i], cache.values[i], table)
+      x, (k, v) = layer(x, positions, start, mask, entry)
+      keys.append(k)
+      values.append(v)
+    hidden = self.final_norm(x)
+    if cache is not None:
+      cache = cache.replace(keys=tuple(keys), values=tuple(values))
+    return Output(self.logits(hidden), hidden, cache)
+
+  def logits(self, hidden):
+    """The LM head: [..., D] -> float32 [..., V]."""
+    head = self.embedding.T if self.config.tied_embeddings else self.head
+    return jnp.einsum(
+      '...d,dv->...v',
+      hidden,
+      head.astype(self.config.dtype),
+      preferred_element_type=jnp.float32,
+    )
+
+  def relative_tables(self, length: int):
+    return tuple(
+      layer.attention.relative_table(length) for layer in self.layers
+    )
+
+  def init_params(self, key) -> Any:
+    """Random parameters, a nested dict of float32 arrays."""
+    return self.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+
+  def init_cache(self, params, batch: int, capacity: int) -> KVCache:
+    """An empty cache of `capacity` slots a row."""
+    cache = kv_cache.empty(self.config, batch, capacity)
+    if self.config.positions == 'relative':
+      tables = self.apply(
+        {'params': params}, capacity, method='relative_tables'
+      )
+      cache = cache.replace(relative=tables)
+    return cache

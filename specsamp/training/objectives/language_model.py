@@ -1,0 +1,32 @@
+"""Next-token losses. Each is a mean over tokens, in nats."""
+
+import jax
+import jax.numpy as jnp
+
+
+def next_token(logits_btv, labels_bt):
+  """Cross-entropy of the text.
+
+  Args:
+    logits_btv: float32 [B, T, V].
+    labels_bt: int [B, T].
+  """
+  picked = jnp.take_along_axis(logits_btv, labels_bt[:, :, None], axis=2)
+  return jnp.mean(jax.nn.logsumexp(logits_btv, axis=-1) - picked[:, :, 0])
+
+
+def distillation(student_btv, teacher_btv):
+  """KL(teacher || student) of the next token's laws, both at temperature 1."""
+  log_q = jax.nn.log_softmax(student_btv, axis=-1)
+  log_p = jax.nn.log_softmax(teacher_btv, axis=-1)
+  return jnp.mean(jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1))
+
+
+def agreement(student_btv, teacher_btv):
+  """Mean of sum(min(p, q)): the token rule's chance of acceptance.
+
+  Chen et al. 2302.01318, Theorem 1; both laws at temperature 1.
+  """
+  q = jax.nn.softmax(student_btv, axis=-1)
+  p = jax.nn.softmax(teacher_btv, axis=-1)
+  return jnp.mean(jnp.sum(jnp.minimum(p, q), axis=-1))

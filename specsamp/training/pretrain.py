@@ -1,0 +1,300 @@
+"""Training a language model on text, alone or with a teacher."""
+
+import dataclasses
+import json
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tqdm
+
+from specsamp.checkpoints import model_dir
+from specsamp.data import corpora, packing, tokenizers
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+from specsamp.training.objectives import language_model as losses
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+  """What fixes a run: the same config ends with the same weights.
+
+  Attributes:
+    model: shape of the model to train.
+    corpus: a folder of text, or '' for the standard library of this Python.
+    pattern: the corpus' files, a glob relative to its folder.
+    tokenizer: a SentencePiece model; '' trains one of `model.vocab_size`
+      pieces on the corpus.
+    teacher: folder of a model to distil from; its tokenizer is used. '' trains
+      on the text alone.
+    distillation_weight: of KL(teacher || model) in the loss; the text's
+      cross-entropy has the rest.
+    batch_size: sequences in a step.
+    length: tokens in a sequence.
+    steps: of the optimizer.
+    learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
+    warmup_steps: of linear warm-up.
+    weight_decay: of AdamW, on matrices only.
+    beta2: of AdamW; beta1 is 0.9.
+    clip_norm: largest global norm of a gradient.
+    seed: of the weights and the order of the data.
+    log_every: steps between lines of metrics.
+    eval_every: steps between validations on the held-out files.
+    eval_batches: batches in a validation.
+    checkpoint_every: steps between checkpoints.
+  """
+
+  model: TransformerConfig
+  corpus: str = ''
+  pattern: str = '**/*.py'
+  tokenizer: str = ''
+  teacher: str = ''
+  distillation_weight: float = 0.5
+  batch_size: int = 16
+  length: int = 256
+  steps: int = 1000
+  learning_rate: float = 1e-3
+  warmup_steps: int = 100
+  weight_decay: float = 0.1
+  beta2: float = 0.95
+  clip_norm: float = 1.0
+  seed: int = 0
+  log_every: int = 10
+  eval_every: int = 200
+  eval_batches: int = 8
+  checkpoint_every: int = 200
+
+  def __post_init__(self):
+    for name in (
+      'batch_size',
+      'length',
+      'steps',
+      'log_every',
+      'eval_every',
+      'eval_batches',
+      'checkpoint_every',
+    ):
+      if getattr(self, name) < 1:
+        raise UserError(
+          f'{name} must be at least 1, got {getattr(self, name)}'
+        )
+    if not 0 <= self.distillation_weight <= 1:
+      raise UserError(
+        'distillation_weight must lie in [0, 1], '
+        f'got {self.distillation_weight}'
+      )
+    if self.length > self.model.max_length:
+      raise UserError(
+        f'length {self.length} exceeds model.max_length '
+        f'{self.model.max_length}'
+      )
+
+
+def from_dict(values: dict[str, Any]) -> PretrainConfig:
+  """The config of nested plain values; `UserError` on a bad key or value."""
+  try:
+    model = TransformerConfig.from_dict(values['model'])
+    return PretrainConfig(**(values | {'model': model}))
+  except (TypeError, ValueError) as error:
+    raise UserError(f'config: {error}') from None
+
+
+class TrainState(NamedTuple):
+  step: jax.Array
+  params: Any
+  optimizer: Any
+
+
+def optimizer(config: PretrainConfig) -> optax.GradientTransformation:
+  """AdamW under a warm-up and a cosine, gradients clipped by global norm."""
+  schedule = optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=config.learning_rate,
+    warmup_steps=config.warmup_steps,
+    decay_steps=max(config.steps, config.warmup_steps + 1),
+  )
+  return optax.chain(
+    optax.clip_by_global_norm(config.clip_norm),
+    optax.adamw(
+      schedule,
+      b2=config.beta2,
+      weight_decay=config.weight_decay,
+      mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
+    ),
+  )
+
+
+def make_loss(
+  transformer: Transformer,
+  teacher: LanguageModel | None,
+  distillation_weight: float,
+):
+  """(params, teacher's params, tokens [B, T + 1]) -> loss, metrics."""
+
+  def loss(params, teacher_params, tokens):
+    inputs, labels = tokens[:, :-1], tokens[:, 1:]
+    logits = transformer.apply({'params': params}, inputs).logits
+    text = losses.next_token(logits, labels)
+    if teacher is None:
+      return text, {'loss': text}
+    wanted = teacher.transformer.apply({'params': teacher_params}, inputs)
+    kl = losses.distillation(logits, wanted.logits)
+    total = (1 - distillation_weight) * text + distillation_weight * kl
+    return total, {
+      'loss': text,
+      'kl': kl,
+      'agreement': losses.agreement(logits, wanted.logits),
+    }
+
+  return loss
+
+
+def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
+  """Trains, or goes on where a run in this workdir was cut off.
+
+  Writes `workdir`/metrics.jsonl (a line a log or validation), checkpoints/
+  (optimizer and weights), tokenizer.model, and when done model/ (a folder for
+  `specsamp.load`).
+
+  Raises:
+    UserError: the corpus, tokenizer or teacher does not fit the config.
+  """
+  workdir = pathlib.Path(workdir).absolute()
+  teacher = model_dir.load(config.teacher) if config.teacher else None
+  train, held_out = corpora.split(_corpus(config))
+  tokenizer = _tokenizer(config, teacher, train.values(), workdir)
+  data, validation = (
+    packing.Packed(
+      packing.tokenize(files.values(), tokenizer),
+      config.batch_size,
+      config.length,
+      config.seed,
+    )
+    for files in (train, held_out)
+  )
+  transformer = Transformer(config.model)
+  tx = optimizer(config)
+  loss = make_loss(transformer, teacher, config.distillation_weight)
+  teacher_params = teacher.params if teacher else None
+
+  def init(key):
+    params = transformer.init_params(key)
+    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
+
+  def train_step(state, teacher_params, tokens):
+    grads, metrics = jax.grad(loss, has_aux=True)(
+      state.params, teacher_params, tokens
+    )
+    metrics['grad_norm'] = optax.global_norm(grads)
+    updates, opt_state = tx.update(grads, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+  train_step = jax.jit(train_step, donate_argnums=0)
+  eval_step = jax.jit(lambda *args: loss(*args)[1])
+
+  options = ocp.CheckpointManagerOptions(
+    save_interval_steps=config.checkpoint_every, max_to_keep=2
+  )
+  with (
+    ocp.CheckpointManager(workdir / 'checkpoints', options=options) as manager,
+    tqdm.tqdm(
+      total=config.steps * config.batch_size * config.length,
+      unit='tok',
+      unit_scale=True,
+      dynamic_ncols=True,
+      mininterval=1.0,
+    ) as bar,
+  ):
+    state = jax.jit(init)(jax.random.key(config.seed))
+    if manager.latest_step() is not None:
+      state = manager.restore(
+        manager.latest_step(), args=ocp.args.StandardRestore(state)
+      )
+    start = int(state.step)
+    log = _Log(workdir / 'metrics.jsonl', start)
+    bar.update(start * config.batch_size * config.length)
+    bar.initial = bar.n
+    began = time.monotonic()
+    for step in range(start + 1, config.steps + 1):
+      state, metrics = train_step(
+        state, teacher_params, jnp.asarray(data.batch(step - 1))
+      )
+      if step % config.log_every == 0 or step == config.steps:
+        metrics = {k: float(v) for k, v in metrics.items()}
+        log.write('train', step, metrics, time.monotonic() - began)
+        if not np.isfinite(metrics['loss']):
+          raise FloatingPointError(f'step {step}: loss {metrics["loss"]}')
+        bar.set_postfix(loss=f'{metrics["loss"]:.3f}', refresh=False)
+      bar.update(config.batch_size * config.length)
+      if step % config.eval_every == 0 or step == config.steps:
+        found = [
+          eval_step(state.params, teacher_params, jnp.asarray(tokens))
+          for tokens in validation.in_order(config.eval_batches)
+        ]
+        means = {
+          k: float(np.mean([float(f[k]) for f in found])) for k in found[0]
+        }
+        log.write('validation', step, means, time.monotonic() - began)
+      manager.save(
+        step,
+        args=ocp.args.StandardSave(state),
+        force=step == config.steps,
+      )
+  model = LanguageModel(transformer, state.params, tokenizer)
+  model_dir.save(model, workdir / 'model')
+  return model
+
+
+def _corpus(config: PretrainConfig) -> dict[str, str]:
+  if config.corpus:
+    return corpora.read_folder(config.corpus, config.pattern)
+  return corpora.python_library()
+
+
+def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
+  path = workdir / model_dir.TOKENIZER
+  if teacher is not None:
+    tokenizer = teacher.tokenizer
+  elif config.tokenizer:
+    tokenizer = tokenizers.Tokenizer.load(config.tokenizer)
+  elif path.exists():
+    tokenizer = tokenizers.Tokenizer.load(path)
+  else:
+    tokenizer = tokenizers.train(texts, config.model.vocab_size)
+    tokenizer.save(path)
+  if tokenizer.vocab_size != config.model.vocab_size:
+    raise UserError(
+      f'model.vocab_size is {config.model.vocab_size}, but the tokenizer has '
+      f'{tokenizer.vocab_size} pieces'
+    )
+  return tokenizer
+
+
+class _Log:
+  """metrics.jsonl; lines past the checkpoint of a resumed run are dropped."""
+
+  def __init__(self, path: pathlib.Path, step: int):
+    self._path = path
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if _step_of(line) <= step]
+    path.write_text(''.join(line + '\n' for line in kept))
+
+  def write(self, kind: str, step: int, metrics, seconds: float) -> None:
+    line = {'kind': kind, 'step': step, **metrics}
+    line['seconds'] = round(seconds, 3)
+    with self._path.open('a') as file:
+      file.write(json.dumps(line) + '\n')
+
+
+def _step_of(line: str) -> float:
+  try:
+    return json.loads(line)['step']
+  except ValueError:  # cut off while it was written
+    return float('inf')
