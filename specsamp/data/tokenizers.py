@@ -30,6 +30,12 @@ class Tokenizer:
     self.bos_id = self._processor.bos_id()
     self.eos_id = self._processor.eos_id()
 
+  def __eq__(self, other) -> bool:
+    return isinstance(other, Tokenizer) and self.proto == other.proto
+
+  def __hash__(self) -> int:
+    return hash(self.proto)
+
   @classmethod
   def load(cls, path) -> 'Tokenizer':
     try:

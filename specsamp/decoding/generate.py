@@ -1,0 +1,335 @@
+"""From text to text: bucketed prefill, the compiled loop, streaming."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp import verification
+from specsamp.decoding import loop
+from specsamp.decoding.state import DecodeState
+from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.empty import Empty
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.verification.verifier import Verifier
+
+# A program is compiled for every power of two of prompt or text from here on.
+_SMALLEST_BUCKET = 32
+_NO_STOP = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """What `generate` returns, a list entry or array row per prompt.
+
+  Attributes:
+    tokens: what was said after each prompt, a stop token included.
+    texts: the same as text, a stop token left out.
+    rounds: int [B], target passes.
+    drafted_at: int [B, γ], rounds that drafted a token of this depth.
+    accepted_at: int [B, γ], rounds that accepted one of this depth, tokens
+      that a stop token or the budget then cut included.
+    prefill_seconds: wall time of the prompt pass.
+    decode_seconds: wall time of all rounds.
+  """
+
+  tokens: list[list[int]]
+  texts: list[str]
+  rounds: np.ndarray
+  drafted_at: np.ndarray
+  accepted_at: np.ndarray
+  prefill_seconds: float
+  decode_seconds: float
+
+  @property
+  def acceptance_rate(self) -> float:
+    """α: accepted over drafted tokens; NaN if nothing was drafted."""
+    drafted = self.drafted_at.sum()
+    return float(self.accepted_at.sum() / drafted) if drafted else float('nan')
+
+  @property
+  def block_efficiency(self) -> float:
+    """τ: tokens a round, the bonus or residual token included."""
+    return float(1 + self.accepted_at.sum() / self.rounds.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What one round of `stream` added to each row.
+
+  Attributes:
+    tokens: B lists of tokens; empty for a row that was done.
+    num_accepted: how many of them, from the front, the drafter proposed.
+  """
+
+  tokens: list[list[int]]
+  num_accepted: list[int]
+
+
+def generate(
+  model: LanguageModel,
+  prompts: str | Sequence[str] | Sequence[Sequence[int]],
+  *,
+  drafter: Drafter | None = None,
+  verifier: str | Verifier = 'token',
+  sampling: SamplingParams | None = None,
+  max_new_tokens: int | Sequence[int] = 128,
+  seed: int | Sequence[int] = 0,
+  stop_tokens: Sequence[int] | None = None,
+) -> Generation:
+  """Continues prompts, in law exactly as the target alone would.
+
+  Programs are compiled once for a batch size, a power of two of prompt length
+  and one of total length; other prompts, budgets, seeds, stop tokens or
+  sampling values compile nothing.
+
+  Args:
+    model: the target.
+    prompts: a text, texts, or lists of token ids.
+    drafter: what drafts, `specsamp.drafting.language_model(draft, 4)` for
+      one; None is autoregressive sampling.
+    verifier: a name of `specsamp.verification.make`, or a verifier.
+    sampling: temperature and cuts, scalars or one value a row.
+    max_new_tokens: a budget, or one a row.
+    seed: row i draws from `seed + i`; or one seed a row. A row's text depends
+      on its prompt, its seed and its sampling values alone.
+    stop_tokens: up to 8 tokens that end a text; the tokenizer's eos if left
+      out.
+
+  Raises:
+    UserError: no prompt, a prompt and budget beyond the target's positions,
+      sampling values out of range, or a drafter for another target.
+    FloatingPointError: the target's logits held a NaN.
+  """
+  job = _Job.make(
+    model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
+    stop_tokens,
+  )  # fmt: skip
+  began = time.perf_counter()
+  state = jax.block_until_ready(job.prefill())
+  prefilled = time.perf_counter()
+  state = jax.block_until_ready(_compiled().decode(*job.static, *job.args, state))
+  ended = time.perf_counter()
+  job.raise_if_broken(state)
+  tokens = [
+    row[start:end].tolist()
+    for row, start, end in zip(
+      np.asarray(state.tokens),
+      job.prompt_len,
+      np.asarray(state.length),
+      strict=True,
+    )
+  ]
+  return Generation(
+    tokens=tokens,
+    texts=[job.text(row) for row in tokens],
+    rounds=np.asarray(state.stats.rounds),
+    drafted_at=np.asarray(state.stats.drafted_at),
+    accepted_at=np.asarray(state.stats.accepted_at),
+    prefill_seconds=prefilled - began,
+    decode_seconds=ended - prefilled,
+  )
+
+
+def stream(
+  model: LanguageModel,
+  prompts: str | Sequence[str] | Sequence[Sequence[int]],
+  *,
+  drafter: Drafter | None = None,
+  verifier: str | Verifier = 'token',
+  sampling: SamplingParams | None = None,
+  max_new_tokens: int | Sequence[int] = 128,
+  seed: int | Sequence[int] = 0,
+  stop_tokens: Sequence[int] | None = None,
+) -> Iterator[Round]:
+  """The same text as `generate`, a `Round` at a time. Arguments: `generate`."""
+  job = _Job.make(
+    model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
+    stop_tokens,
+  )  # fmt: skip
+  state = job.prefill()
+  length = np.asarray(state.length)
+  accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
+  while not np.asarray(state.done).all():
+    state = _compiled().play_round(*job.static, *job.args, state)
+    job.raise_if_broken(state)
+    before, length = length, np.asarray(state.length)
+    was, accepted = accepted, np.asarray(state.stats.accepted_at).sum(axis=1)
+    tokens = [
+      row[start:end].tolist()
+      for row, start, end in zip(
+        np.asarray(state.tokens), before, length, strict=True
+      )
+    ]
+    yield Round(
+      tokens,
+      [
+        min(len(new), int(n))
+        for new, n in zip(tokens, accepted - was, strict=True)
+      ],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+  """The checked arguments of one call, as the compiled programs take them."""
+
+  model: LanguageModel
+  drafter: Drafter
+  verifier: Verifier
+  sampling: SamplingParams
+  stop_tokens: np.ndarray
+  prompts: np.ndarray
+  prompt_len: np.ndarray
+  limit: np.ndarray
+  seeds: np.ndarray
+  capacity: int
+
+  @classmethod
+  def make(
+    cls, model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
+    stop_tokens,
+  ):  # fmt: skip
+    if isinstance(prompts, str):
+      prompts = [prompts]
+    if not prompts:
+      raise UserError('prompts: got none, expected at least one')
+    rows = [
+      model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+      for prompt in prompts
+    ]
+    batch = len(rows)
+    prompt_len = np.asarray([len(row) for row in rows], np.int32)
+    budget = _per_row('max_new_tokens', max_new_tokens, batch, 1)
+    limit = prompt_len + budget
+    _check_prompts(rows, model.config, prompt_len, limit)
+    seeds = _per_row('seed', seed, batch, 0)
+    if np.ndim(seed) == 0:
+      seeds = seeds + np.arange(batch, dtype=np.int32)
+    if stop_tokens is None:
+      stop_tokens = [model.tokenizer.eos_id]
+    stops = np.full(8, _NO_STOP, np.int32)
+    if len(stop_tokens) > len(stops):
+      raise UserError(
+        f'stop_tokens: got {len(stop_tokens)}, expected at most {len(stops)}'
+      )
+    stops[: len(stop_tokens)] = stop_tokens
+    drafter = Empty() if drafter is None else drafter
+    drafter.check(model)
+    sampling = SamplingParams() if sampling is None else sampling
+    try:
+      sampling.check()
+      sampling = sampling.broadcast(batch)
+      if isinstance(verifier, str):
+        verifier = verification.make(verifier)
+    except ValueError as error:
+      raise UserError(str(error)) from None
+    longest = model.config.max_length
+    padded = np.zeros((batch, _bucket(max(prompt_len), longest)), np.int32)
+    for into, row in zip(padded, rows, strict=True):
+      into[: len(row)] = row
+    return cls(
+      model=model,
+      drafter=drafter,
+      verifier=verifier,
+      sampling=sampling,
+      stop_tokens=stops,
+      prompts=padded,
+      prompt_len=prompt_len,
+      limit=limit,
+      seeds=seeds,
+      # The last round may start one token before the limit, with a whole draft.
+      capacity=_bucket(max(limit), longest) + drafter.tree.size,
+    )
+
+  @property
+  def static(self):
+    return self.model.transformer, self.verifier
+
+  @property
+  def args(self):
+    return self.model.params, self.drafter, self.sampling, self.stop_tokens
+
+  def prefill(self) -> DecodeState:
+    return _compiled().prefill(
+      self.model.transformer,
+      self.model.params,
+      self.drafter,
+      self.prompts,
+      self.prompt_len,
+      self.limit,
+      self.seeds,
+      self.capacity,
+    )
+
+  def raise_if_broken(self, state: DecodeState) -> None:
+    rows = np.flatnonzero(np.asarray(state.broken)).tolist()
+    if rows:
+      raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
+
+  def text(self, tokens: list[int]) -> str:
+    if tokens and tokens[-1] in self.stop_tokens:
+      tokens = tokens[:-1]
+    return self.model.tokenizer.decode(tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+  prefill: jax.stages.Wrapped
+  decode: jax.stages.Wrapped
+  play_round: jax.stages.Wrapped
+
+
+@functools.cache
+def _compiled() -> _Programs:
+  """The three programs; made on first use, when the backend is known."""
+  return _Programs(
+    prefill=jax.jit(loop.prefill, static_argnums=(0, 7)),
+    decode=jax.jit(loop.decode, static_argnums=(0, 1), donate_argnums=6),
+    play_round=jax.jit(
+      loop.play_round, static_argnums=(0, 1), donate_argnums=6
+    ),
+  )
+
+
+def _bucket(length: int, longest: int) -> int:
+  """The next power of two, but not beyond the model's positions."""
+  size = max(_SMALLEST_BUCKET, 1 << (int(length) - 1).bit_length())
+  return min(size, longest)
+
+
+def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:
+  values = np.asarray(value)
+  if values.dtype.kind not in 'iu' or values.shape not in ((), (batch,)):
+    raise UserError(
+      f'{name}: got {value!r}, expected an integer or one for each of {batch} '
+      'prompts'
+    )
+  if values.min() < least or values.max() >= 2**31:
+    raise UserError(
+      f'{name}: got {value!r}, expected at least {least} and below 2**31'
+    )
+  return np.broadcast_to(values, (batch,)).astype(np.int32)
+
+
+def _check_prompts(rows, config, prompt_len, limit) -> None:
+  for i, row in enumerate(rows):
+    if not len(row):
+      raise UserError(f'prompt {i} has no token, expected at least one')
+    if min(row) < 0 or max(row) >= config.vocab_size:
+      raise UserError(
+        f'prompt {i} has tokens from {min(row)} to {max(row)}, expected 0 to '
+        f'{config.vocab_size - 1}'
+      )
+    if limit[i] > config.max_length:
+      raise UserError(
+        f'prompt {i} has {prompt_len[i]} tokens, which with '
+        f'{limit[i] - prompt_len[i]} new ones exceeds the {config.max_length} '
+        'positions of the target'
+      )

@@ -1,0 +1,54 @@
+"""What the decoding loop carries from round to round."""
+
+from typing import Any
+
+import jax
+from flax import struct
+
+from specsamp.models import KVCache
+
+
+@struct.dataclass
+class Stats:
+  """Counts of each row, over the rounds in which it was not done.
+
+  They are the verifier's own: tokens that it accepted count even where a stop
+  token or the budget then cut the text.
+
+  Attributes:
+    rounds: int [B], target passes.
+    drafted_at: int [B, γ], rounds in which a token of this depth was drafted.
+    accepted_at: int [B, γ], rounds in which one of this depth was accepted.
+  """
+
+  rounds: jax.Array
+  drafted_at: jax.Array
+  accepted_at: jax.Array
+
+
+@struct.dataclass
+class DecodeState:
+  """One batch in the middle of its text.
+
+  Attributes:
+    tokens: int [B, S], prompt and text; what stands past `length` is noise.
+    length: int [B], committed tokens. The last of them is the next round's
+      root: it has no cache entry yet.
+    limit: int [B], the length at which a row's budget is spent.
+    done: bool [B], a stop token was said or the budget is spent.
+    broken: bool [B], the target's logits held a NaN; the row ends there.
+    cache: the target's, S slots.
+    drafter: the drafter's own state.
+    keys: keys [B] of the rows' seeds.
+    stats: counts.
+  """
+
+  tokens: jax.Array
+  length: jax.Array
+  limit: jax.Array
+  done: jax.Array
+  broken: jax.Array
+  cache: KVCache
+  drafter: Any
+  keys: jax.Array
+  stats: Stats

@@ -1,0 +1,166 @@
+"""What a drafter hands to a verifier: a tree of tokens and its law."""
+
+import dataclasses
+import functools
+import operator
+from typing import Literal
+
+import jax
+import numpy as np
+from flax import struct
+
+Law = Literal['iid', 'without_replacement', 'deterministic']
+"""How the children of a node were chosen.
+
+`iid`: drawn independently from the node's q. `without_replacement`: drawn in
+turn from q with the earlier ones removed, in the order of the nodes.
+`deterministic`: by any means that does not look at the target.
+"""
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+  """Makes `array` read-only: it is cached on a hashable, shared object."""
+  array.flags.writeable = False
+  return array
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTree:
+  """The shape of a draft: static and hashable, so a jit can close over it.
+
+  Node 0 is the root, the last committed token; every other node is a drafted
+  token, and its parent comes before it.
+
+  Attributes:
+    parents: the parent of each node, N of them; `parents[0] == -1`.
+
+  Raises:
+    ValueError: a first parent other than -1, or a parent that does not come
+      before its node.
+  """
+
+  parents: tuple[int, ...]
+
+  def __post_init__(self):
+    parents = tuple(map(operator.index, self.parents))
+    object.__setattr__(self, 'parents', parents)
+    if not parents or parents[0] != -1:
+      raise ValueError(
+        f'parent of node 0 must be -1 (the root has none), got {parents[:1]}'
+      )
+    for node, parent in enumerate(parents[1:], start=1):
+      if not 0 <= parent < node:
+        raise ValueError(
+          f'parent of node {node} must be in [0, {node}), got {parent}'
+        )
+
+  @classmethod
+  def chain(cls, length: int) -> 'TokenTree':
+    """A chain of `length` drafted tokens; 0 is the empty draft.
+
+    Raises:
+      ValueError: a negative length.
+    """
+    if length < 0:
+      raise ValueError(f'draft length must be at least 0, got {length}')
+    return cls(tuple(range(-1, length)))
+
+  @classmethod
+  def branching(cls, factors: tuple[int, ...]) -> 'TokenTree':
+    """A tree whose nodes at depth d all have `factors[d]` children.
+
+    Nodes are numbered breadth first, so siblings are consecutive.
+
+    Raises:
+      ValueError: a factor below 1.
+    """
+    parents, level = [-1], [0]
+    for factor in factors:
+      if factor < 1:
+        raise ValueError(
+          f'branching factors must be at least 1, got {tuple(factors)}'
+        )
+      start = len(parents)
+      parents += [node for node in level for _ in range(factor)]
+      level = list(range(start, len(parents)))
+    return cls(tuple(parents))
+
+  @property
+  def size(self) -> int:
+    """N, the number of nodes, the root included."""
+    return len(self.parents)
+
+  @property
+  def depth(self) -> int:
+    """The depth of the deepest node: the most tokens a round can accept."""
+    return max(self.depths)
+
+  @functools.cached_property
+  def depths(self) -> tuple[int, ...]:
+    """The depth of each node; the root's is 0."""
+    depths = [0]
+    for parent in self.parents[1:]:
+      depths.append(depths[parent] + 1)
+    return tuple(depths)
+
+  @functools.cached_property
+  def internal(self) -> tuple[int, ...]:
+    """The I nodes that have children, ascending."""
+    return tuple(sorted(set(self.parents[1:])))
+
+  @functools.cached_property
+  def _children(self) -> tuple[tuple[int, ...], ...]:
+    children = [[] for _ in self.parents]
+    for node, parent in enumerate(self.parents[1:], start=1):
+      children[parent].append(node)
+    return tuple(map(tuple, children))
+
+  def children(self, node: int) -> tuple[int, ...]:
+    """The children of `node`, ascending."""
+    return self._children[node]
+
+  @property
+  def is_chain(self) -> bool:
+    """Whether each node but the last has the next one as its only child."""
+    return self.parents == tuple(range(-1, self.size - 1))
+
+  @functools.cached_property
+  def ancestor_mask(self) -> np.ndarray:
+    """bool [N, N]; [i, j] is true iff j is i or an ancestor of i."""
+    mask = np.eye(self.size, dtype=bool)
+    for node, parent in enumerate(self.parents[1:], start=1):
+      mask[node] |= mask[parent]
+    return _frozen(mask)
+
+  @functools.cached_property
+  def paths(self) -> np.ndarray:
+    """int32 [N, depth + 1]; the nodes from the root to each, -1 padded."""
+    paths = np.full((self.size, self.depth + 1), -1, np.int32)
+    for node, depth in enumerate(self.depths):
+      if node:
+        paths[node] = paths[self.parents[node]]
+      paths[node, depth] = node
+    return _frozen(paths)
+
+
+@struct.dataclass
+class Draft:
+  """A drafted tree of tokens for each row, and the law it was drawn from.
+
+  Attributes:
+    tokens: int32 [B, N]; `tokens[:, 0]` is the root, already committed.
+    q: float32 [B, I, V], the law that the children of each internal node were
+      drawn from, rows in the order of `tree.internal`; None if deterministic.
+    tree: the shape of the draft, static.
+    law: how the children of a node were chosen, static.
+    valid: bool [B, N]; a node that was not drafted (no n-gram match, support
+      exhausted) is never accepted. Whether a node is valid may depend on its
+      ancestors' tokens but not on its own or a later one: throwing away a
+      token because of what was drawn is not lossless.
+  """
+
+  tokens: jax.Array
+  q: jax.Array | None
+  tree: TokenTree = struct.field(pytree_node=False)
+  law: Law = struct.field(pytree_node=False)
+  valid: jax.Array

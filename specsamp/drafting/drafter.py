@@ -1,0 +1,71 @@
+"""What the decoding loop asks of a drafter."""
+
+from typing import Any, Protocol
+
+import jax
+
+from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.verification.verifier import Verdict
+
+
+class Drafter(Protocol):
+  """Proposes a token tree a round.
+
+  An implementation is a pytree (`flax.struct.dataclass`): its parameters are
+  leaves, traced; everything that shapes the program is static. Its state is a
+  pytree that the loop carries and donates.
+
+  Attributes:
+    tree: shape of every draft, static.
+    law: how its tokens are chosen, static.
+  """
+
+  tree: TokenTree
+  law: Law
+
+  def check(self, target: LanguageModel) -> None:
+    """Raises `UserError` if it cannot draft for this target."""
+    ...
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity: int) -> Any:
+    """State after the prompt.
+
+    Args:
+      tokens_bp: int [B, P], prompts, padded on the right.
+      length_b: int [B], their lengths.
+      hidden_bpd: the target's features at every token but a row's last.
+      capacity: slots that the text and one draft may take.
+    """
+    ...
+
+  def propose(
+    self, state, tokens_bs, length_b, sampling: SamplingParams, keys_b
+  ) -> tuple[Draft, Any]:
+    """Drafts after the last committed token, the root.
+
+    Args:
+      state: the drafter's.
+      tokens_bs: int [B, S], the text so far, `length_b` tokens of each row.
+      length_b: int [B]; the root is `tokens[length - 1]`.
+      sampling: values per row, [B]; q is the law after this transform.
+      keys_b: a key a row, for this round alone.
+    """
+    ...
+
+  def commit(self, state, draft: Draft, verdict: Verdict, hidden_bnd) -> Any:
+    """State after the verdict.
+
+    Args:
+      state: the drafter's.
+      draft: what was proposed.
+      verdict: what was accepted.
+      hidden_bnd: [B, N, D], the target's features at every node.
+    """
+    ...
+
+
+def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
+  """The last committed token of each row, int [B, 1]."""
+  return jax.numpy.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)

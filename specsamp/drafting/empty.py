@@ -1,0 +1,37 @@
+"""No draft at all: with it, the loop is autoregressive sampling."""
+
+import jax.numpy as jnp
+from flax import struct
+
+from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.drafter import root_of
+
+
+@struct.dataclass
+class Empty:
+  """The baseline of every speedup, in the same loop as every drafter."""
+
+  tree: TokenTree = struct.field(
+    pytree_node=False, default=TokenTree.chain(0)
+  )
+  law: Law = struct.field(pytree_node=False, default='iid')
+
+  def check(self, target) -> None:
+    pass
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+    return ()
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    root = root_of(tokens_bs, length_b)
+    draft = Draft(
+      tokens=root,
+      q=None,
+      tree=self.tree,
+      law=self.law,
+      valid=jnp.ones(root.shape, bool),
+    )
+    return draft, state
+
+  def commit(self, state, draft, verdict, hidden_bnd):
+    return state

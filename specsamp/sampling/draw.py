@@ -1,0 +1,121 @@
+"""From probabilities to tokens, and the random numbers this takes.
+
+A row's numbers depend on its own seed, the position in its text and the use
+they are put to; never on the batch that it sits in.
+"""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Stream(enum.IntEnum):
+  """What a random number decides; no two uses share bits."""
+
+  DRAFT = 0
+  STOP = 1
+  LEAVE = 2
+
+
+def row_keys(seeds: jax.Array) -> jax.Array:
+  """Typed keys [B] of integer seeds [B]."""
+  # The generator is named because with 'rbg' a vmapped row's numbers depend on
+  # the rows beside it.
+  make = lambda seed: jax.random.key(seed, impl='threefry2x32')
+  return jax.vmap(make)(seeds)
+
+
+def stream_keys(
+  row_keys: jax.Array, positions: jax.Array, stream: Stream
+) -> jax.Array:
+  """Keys of one use at one position of each row.
+
+  Different (position, stream) never give a row the same key: they are folded
+  in as one integer, and threefry under a fixed key is a bijection. One fold
+  costs half of two.
+
+  Args:
+    row_keys: typed keys [B].
+    positions: positions in the rows' texts [B], from 0 to below 2**28.
+    stream: what the numbers are for.
+
+  Returns:
+    Typed keys [B].
+  """
+  data = positions.astype(jnp.uint32) * jnp.uint32(4) + jnp.uint32(int(stream))
+  return jax.vmap(jax.random.fold_in)(row_keys, data)
+
+
+def uniform(keys: jax.Array) -> jax.Array:
+  """One float32 in [0, 1) for each key, [B]: all 2**24 multiples of 2**-24.
+
+  That is one bit more than `jax.random.uniform` gives: a token's chance is off
+  by up to the grid's width.
+  """
+  return uniforms(keys, 1)[:, 0]
+
+
+def uniforms(keys: jax.Array, count: int) -> jax.Array:
+  """`count` independent numbers as of `uniform` for each key, [B, count]."""
+  bits = jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))(keys)
+  return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+
+
+def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
+  """The first token whose running sum of probabilities exceeds u of the total.
+
+  Works in two levels, blocks of about sqrt(V) tokens and the tokens of one
+  block, since a running sum over the whole vocabulary is slow everywhere, and
+  so that a sharded one exchanges the blocks' sums and one block only. One
+  uniform a row replaces V Gumbel variables: on a CPU that is 2 us against 130
+  for 4096 tokens.
+
+  Never returns a token of probability 0: where rounding leaves no token whose
+  running sum exceeds, it is the last one of positive probability.
+
+  Args:
+    u: numbers in [0, 1), [B].
+    probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
+
+  Returns:
+    Tokens, int32 [B].
+  """
+  batch, size = probs.shape
+  width = 1 << ((size - 1).bit_length() + 1) // 2
+  count = -(-size // width)
+  blocks = jnp.pad(probs, ((0, 0), (0, count * width - size)))
+  blocks = blocks.reshape(batch, count, width)
+
+  sums = blocks.sum(-1)
+  ends = jnp.cumsum(sums, -1)
+  goal = u.astype(probs.dtype) * ends[:, -1]
+  block = _first_above(ends, goal, sums)
+  # Picking by index reads one block; a contraction with a one-hot reads them
+  # all, and measured a third slower at eight rows.
+  inside = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
+  starts = jnp.pad(ends, ((0, 0), (1, 0)))
+  start = jnp.take_along_axis(starts, block[:, None], 1)[:, 0]
+  token = _first_above(jnp.cumsum(inside, -1), goal - start, inside)
+  return block * width + token
+
+
+def _first_above(running, goal, amounts):
+  """First index of positive amount with running > goal, else the last such.
+
+  Does not take `running` to be sorted: a parallel running sum rounds each of
+  its entries in its own way.
+  """
+  index = lax.broadcasted_iota(jnp.int32, amounts.shape, 1)
+  size = amounts.shape[1]
+  positive = amounts > 0
+  above = positive & (running > goal[:, None])
+  first = jnp.where(above, index, size).min(-1)
+  last = jnp.where(positive, index, 0).max(-1)
+  return jnp.minimum(first, last)
+
+
+def categorical(keys: jax.Array, probs: jax.Array) -> jax.Array:
+  """One token a row: keys [B], probs [B, V] as in `inverse_cdf`; int32 [B]."""
+  return inverse_cdf(uniform(keys), probs)

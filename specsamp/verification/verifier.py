@@ -1,0 +1,149 @@
+"""A verifier is a pair of laws: where to stop, and what to say there.
+
+Every lossless rule of the field is such a pair, so that its losslessness can
+be computed: the sum over all drafts of P(draft) * stop * leave is the target's
+own law. The drawing, and so the randomness, is shared by all rules.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from specsamp.drafting.draft import Draft, Law
+from specsamp.sampling import draw
+
+
+class Verifier(Protocol):
+  """A verification rule: pure functions of one round; no model, no key.
+
+  An implementation is hashable, so that it can be a static argument of a jit,
+  and computes in the dtype of p (float32 in production, float64 in proofs).
+
+  Attributes:
+    accepts: the laws of drafts that the rule can correct.
+  """
+
+  accepts: frozenset[Law]
+
+  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+    """The chance [B, N] to stop at each node, given the drafted tree.
+
+    Args:
+      draft: the drafted tokens [B, N] and their laws.
+      p_bnv: float [B, N, V], the target's law after each node, transformed.
+
+    Returns:
+      Float [B, N]; rows sum to 1.
+    """
+    ...
+
+  def leave_probs(
+    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
+  ) -> jax.Array:
+    """The law [B, V] of the token said after stopping at `node_b`, int [B]."""
+    ...
+
+
+class Verdict(NamedTuple):
+  """What one round decided.
+
+  Attributes:
+    node: int32 [B], the last accepted node (0, the root: none accepted).
+    num_accepted: int32 [B], the number of drafted tokens accepted.
+    path: int32 [B, depth + 1], the nodes from the root to `node`, -1 padded.
+    next_token: int32 [B], the token said after the accepted ones.
+  """
+
+  node: jax.Array
+  num_accepted: jax.Array
+  path: jax.Array
+  next_token: jax.Array
+
+
+def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
+  """Refuses a round that `verifier` would get wrong; costs nothing at run time.
+
+  Raises:
+    ValueError: a law that the verifier cannot correct, or shapes of tokens,
+      validity, q and p that do not fit the tree and each other.
+  """
+  name = type(verifier).__name__
+  if draft.law not in verifier.accepts:
+    raise ValueError(
+      f'{name} cannot correct this draft: got law {draft.law!r}, expected '
+      f'{" or ".join(map(repr, sorted(verifier.accepts)))}'
+    )
+  if p_bnv.ndim != 3:
+    raise ValueError(f'p: got shape {p_bnv.shape}, expected [B, N, V]')
+  batch, _, vocab = p_bnv.shape
+  size, internal = draft.tree.size, len(draft.tree.internal)
+  expected = {
+    'p': (p_bnv, (batch, size, vocab)),
+    'draft tokens': (draft.tokens, (batch, size)),
+    'draft valid': (draft.valid, (batch, size)),
+  }
+  if draft.q is not None:
+    expected['draft q'] = (draft.q, (batch, internal, vocab))
+  elif internal and draft.law != 'deterministic':
+    raise ValueError(
+      f'draft q: got None, expected the law of a {draft.law} draft'
+    )
+  for what, (array, shape) in expected.items():
+    if array.shape != shape:
+      raise ValueError(
+        f'{what}: got shape {array.shape}, expected {shape} '
+        f'for a tree of {size} nodes and {vocab} tokens of vocabulary'
+      )
+
+
+def check_chain(verifier: Verifier, draft: Draft) -> None:
+  """Refuses a draft that is not a chain, for the rules that read no other.
+
+  Raises:
+    ValueError: the draft's tree is not a chain.
+  """
+  if not draft.tree.is_chain:
+    raise ValueError(
+      f'{type(verifier).__name__} verifies chains: got parents '
+      f'{draft.tree.parents}, expected {tuple(range(-1, draft.tree.size - 1))}'
+    )
+
+
+def draw_verdict(
+  stop_keys: jax.Array,
+  leave_keys: jax.Array,
+  verifier: Verifier,
+  draft: Draft,
+  p_bnv: jax.Array,
+) -> Verdict:
+  """Draws the node to stop at, then the token to say there.
+
+  A row's verdict depends on its own keys, draft and p only.
+
+  Args:
+    stop_keys: keys [B] of the draw of the node; consumed.
+    leave_keys: keys [B] of the draw of the token; consumed. They must differ
+      from `stop_keys`: the two draws are independent.
+    verifier: the rule; static.
+    draft: the drafted tokens [B, N] and their laws.
+    p_bnv: float [B, N, V], the target's law after each node, transformed.
+
+  Returns:
+    The verdict of each row.
+
+  Raises:
+    ValueError: at trace time, a draft that the verifier cannot correct or
+      shapes that do not fit (see `check`).
+  """
+  check(verifier, draft, p_bnv)
+  stop_bn = verifier.stop_probs(draft, p_bnv)
+  # A draw never lands on a probability of 0: u < a is strict.
+  node_b = draw.inverse_cdf(draw.uniform(stop_keys), stop_bn)
+  leave_bv = verifier.leave_probs(draft, p_bnv, node_b)
+  return Verdict(
+    node=node_b,
+    num_accepted=jnp.asarray(draft.tree.depths, jnp.int32)[node_b],
+    path=jnp.asarray(draft.tree.paths)[node_b],
+    next_token=draw.categorical(leave_keys, leave_bv),
+  )
