@@ -1,0 +1,130 @@
+"""TokenTree against brute force, and its refusals."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsamp.drafting import Draft, TokenTree
+
+
+@st.composite
+def _trees(draw):
+  size = draw(st.integers(1, 9))
+  return TokenTree(
+    (-1, *(draw(st.integers(0, node - 1)) for node in range(1, size)))
+  )
+
+
+def _path(tree, node):
+  """The nodes from the root to `node`, by climbing."""
+  path = [node]
+  while tree.parents[path[0]] != -1:
+    path.insert(0, tree.parents[path[0]])
+  return path
+
+
+@settings(max_examples=60, deadline=None)
+@given(_trees())
+def test_properties_match_climbing(tree):
+  paths = [_path(tree, node) for node in range(tree.size)]
+  assert tree.depths == tuple(len(path) - 1 for path in paths)
+  assert tree.depth == max(tree.depths)
+  for i, j in itertools.product(range(tree.size), repeat=2):
+    assert tree.ancestor_mask[i, j] == (j in paths[i])
+    assert (j in tree.children(i)) == (tree.parents[j] == i)
+  for path, row in zip(paths, tree.paths, strict=True):
+    assert row.tolist() == path + [-1] * (tree.depth + 1 - len(path))
+  assert tree.internal == tuple(
+    node for node in range(tree.size) if tree.children(node)
+  )
+  assert tree.is_chain == (tree.depth == tree.size - 1)
+  assert all(
+    list(tree.children(node)) == sorted(tree.children(node))
+    for node in range(tree.size)
+  )
+
+
+@pytest.mark.parametrize('length', range(4))
+def test_chain(length):
+  tree = TokenTree.chain(length)
+  assert tree.parents == tuple(range(-1, length))
+  assert tree.is_chain
+  assert (tree.size, tree.depth) == (length + 1, length)
+  assert tree.internal == tuple(range(length))
+  assert (tree.ancestor_mask == np.tri(length + 1, dtype=bool)).all()
+
+
+def test_branching_is_breadth_first():
+  tree = TokenTree.branching((4, 2, 1))
+  assert tree.size == 1 + 4 + 8 + 8
+  assert tree.depths == (0,) + (1,) * 4 + (2,) * 8 + (3,) * 8
+  assert tree.children(0) == (1, 2, 3, 4)
+  assert tree.children(1) == (5, 6)
+  assert tree.children(4) == (11, 12)
+  assert tree.children(5) == (13,)
+  assert tree.children(20) == ()
+  assert not tree.is_chain
+  assert TokenTree.branching(()) == TokenTree.chain(0)
+  assert TokenTree.branching((1, 1)) == TokenTree.chain(2)
+
+
+def test_a_chain_that_ends_in_siblings_is_no_chain():
+  assert not TokenTree((-1, 0, 1, 1)).is_chain
+
+
+@pytest.mark.parametrize(
+  ('parents', 'message'),
+  [
+    ((), r'parent of node 0 must be -1 .* got \(\)'),
+    ((0,), r'parent of node 0 must be -1 .* got \(0,\)'),
+    ((-1, 1), r'parent of node 1 must be in \[0, 1\), got 1'),
+    ((-1, 0, -1), r'parent of node 2 must be in \[0, 2\), got -1'),
+  ],
+)
+def test_wrong_parents(parents, message):
+  with pytest.raises(ValueError, match=message):
+    TokenTree(parents)
+
+
+def test_wrong_sizes():
+  with pytest.raises(
+    ValueError, match='^draft length must be at least 0, got -1$'
+  ):
+    TokenTree.chain(-1)
+  with pytest.raises(ValueError, match=r'at least 1, got \(2, 0\)'):
+    TokenTree.branching((2, 0))
+
+
+def test_tree_is_hashable_and_its_arrays_are_read_only():
+  tree = TokenTree([-1, 0, 0])
+  assert {tree: 1}[TokenTree((-1, 0, 0))] == 1
+  assert hash(tree) == hash(TokenTree((-1, 0, 0)))
+  for array in (tree.paths, tree.ancestor_mask):
+    with pytest.raises(ValueError, match='read-only'):
+      array[0, 0] = 0
+
+
+def test_draft_is_a_pytree_with_static_tree_and_law():
+  draft = Draft(
+    tokens=jnp.zeros((2, 3), jnp.int32),
+    q=None,
+    tree=TokenTree.chain(2),
+    law='deterministic',
+    valid=jnp.ones((2, 3), bool),
+  )
+  assert len(jax.tree.leaves(draft)) == 2
+  traces = []
+
+  @jax.jit
+  def same(draft):
+    traces.append((draft.tree, draft.law))
+    return draft
+
+  out = same(same(draft))
+  assert (out.tree, out.law) == (draft.tree, draft.law)
+  assert traces == [(draft.tree, draft.law)]

@@ -1,0 +1,165 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsamp.sampling import draw
+from specsamp.sampling.draw import Stream
+
+inverse_cdf = jax.jit(draw.inverse_cdf)
+LARGEST = np.float32(1 - 2**-24)
+
+
+@pytest.mark.parametrize('size', [1, 2, 3, 5, 64, 100, 4096, 5000])
+def test_equals_a_search_of_the_running_sum(size):
+  # Integer masses: all sums are exact, so the borders are tested exactly too.
+  rng = np.random.default_rng(size)
+  masses = rng.integers(0, 4, size)
+  masses[rng.integers(size)] = 4
+  total = 2 ** int(masses.sum() - 1).bit_length()
+  masses[masses.argmax()] += total - masses.sum()
+  u = np.unique(np.r_[np.arange(total)[:: max(1, total // 500)], total - 1])
+  u = np.concatenate([u, u + 0.5]).astype(np.float32) / np.float32(total)
+  expected = np.searchsorted(np.cumsum(masses), u * total, side='right')
+  probs = np.broadcast_to(masses.astype(np.float32), (len(u), size))
+  for scale in (1.0, 1 / total, 3.0):  # need not be normalised
+    got = inverse_cdf(u, probs * np.float32(scale))
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got, expected)
+
+
+weight = st.one_of(
+  st.just(0.0), st.floats(0, 1, width=32), st.sampled_from([1e-30, 1e-42, 1e8])
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+  st.lists(weight, min_size=37, max_size=37).filter(lambda w: max(w) > 1e-20),
+  st.lists(st.integers(0, 2**24 - 1), min_size=6, max_size=6),
+)
+def test_is_right_to_rounding_and_never_impossible(weights, grid):
+  probs = np.broadcast_to(np.array(weights, np.float32), (8, 37))
+  u = np.array([0, 2**24 - 1, *grid], np.float32) * np.float32(2**-24)
+  token = np.asarray(inverse_cdf(u, probs))
+  assert (probs[0, token] > 0).all()
+  ends = np.cumsum(probs[0].astype(np.float64)) / probs[0].sum(dtype=np.float64)
+  starts = np.concatenate([[0], ends])[:-1]
+  assert (starts[token] - 1e-6 <= u).all()
+  assert (u <= ends[token] + 1e-6).all()
+
+
+@pytest.mark.parametrize('u', [0.0, LARGEST])
+@pytest.mark.parametrize('size', [3, 64, 1000, 4096])
+def test_never_a_token_of_probability_0(u, size):
+  rng = np.random.default_rng(size)
+  # Uneven sums, whose rounding differs between the two levels.
+  probs = rng.exponential(size=(300, size)).astype(np.float32) ** 4
+  probs[rng.random(probs.shape) < 0.7] = 0
+  probs[::3, : size // 2] = 0
+  probs[1::3, size // 2 :] = 0
+  probs[np.arange(300), rng.integers(0, size, 300)] = 0.3
+  token = np.asarray(inverse_cdf(np.full(300, u, np.float32), probs))
+  assert (probs[np.arange(300), token] > 0).all()
+  positive = probs > 0
+  if u == 0:
+    np.testing.assert_array_equal(token, positive.argmax(1))
+
+
+@pytest.mark.parametrize('only', [0, 63, 64, 4094, 4095])
+def test_a_sure_token(only):
+  u = np.array([0, 0.5, LARGEST], np.float32)
+  probs = np.zeros((3, 4096), np.float32)
+  probs[:, only] = 1
+  np.testing.assert_array_equal(inverse_cdf(u, probs), [only] * 3)
+
+
+def test_running_sums_rounded_badly():
+  """No token above: the last possible one. An impossible one above: none."""
+  running = jnp.array([[0.5, 0.9, 0.9], [0.1, 0.2, 0.3]])
+  amounts = jnp.array([[0.5, 0.4, 0.0], [0.1, 0.0, 0.2]])
+  got = draw._first_above(running, jnp.array([0.95, 0.15]), amounts)
+  np.testing.assert_array_equal(got, [1, 2])
+
+
+def test_float64():
+  with jax.enable_x64(True):
+    probs = jnp.array([[0.2, 0.0, 0.5, 0.3]] * 3, jnp.float64)
+    got = inverse_cdf(jnp.array([0.19, 0.21, 0.71], jnp.float32), probs)
+    assert got.dtype == jnp.int32
+  np.testing.assert_array_equal(got, [0, 2, 3])
+
+
+def test_draws_follow_the_law():
+  n = 20_000
+  probs = np.array([0.5, 0.0, 0.2, 0.15, 0.1, 0.05], np.float32)
+  keys = draw.stream_keys(
+    draw.row_keys(jnp.arange(n)), jnp.full(n, 7), Stream.DRAFT
+  )
+  token = jax.jit(draw.categorical)(keys, np.broadcast_to(probs, (n, 6)))
+  seen = np.bincount(np.asarray(token), minlength=6)
+  assert seen[1] == 0
+  some = probs > 0
+  chi2 = ((seen - n * probs)[some] ** 2 / (n * probs[some])).sum()
+  assert chi2 < 23.5  # 4 degrees of freedom: one in 10,000
+
+
+def test_uniform():
+  n = 20_000
+  u = np.asarray(draw.uniform(draw.row_keys(jnp.arange(n))))
+  assert u.dtype == np.float32 and u.min() >= 0 and u.max() < 1
+  seen = np.bincount((u * 16).astype(int), minlength=16)
+  assert ((seen - n / 16) ** 2 / (n / 16)).sum() < 44.3  # 15 d.f., 1e-4
+  # The finest bit is used.
+  assert 0.48 < (u * 2**24 % 2).mean() < 0.52
+
+
+def test_no_two_uses_share_a_key():
+  rows = draw.row_keys(jnp.array([0, 1, 2]))
+  positions = [0, 1, 2, 3, 4, 8, 2**28 - 1]
+  seen = [
+    bytes(np.asarray(key))
+    for position in positions
+    for stream in Stream
+    for key in jax.random.key_data(
+      draw.stream_keys(rows, jnp.full(3, position), stream)
+    )
+  ]
+  assert len(set(seen)) == len(seen) == 3 * 3 * len(positions)
+
+
+def test_streams_are_uncorrelated():
+  n = 10_000
+  rows = draw.row_keys(jnp.arange(n))
+  u = [
+    np.asarray(draw.uniform(draw.stream_keys(rows, jnp.full(n, p), s)))
+    for s in Stream
+    for p in (5, 6)
+  ]
+  correlation = np.corrcoef(u) - np.eye(6)
+  assert np.abs(correlation).max() < 5 / np.sqrt(n)
+
+
+def test_a_row_does_not_see_its_batch():
+  rng = np.random.default_rng(0)
+  seeds, positions = jnp.array([3, 1, 4, 1, 5]), jnp.array([9, 2, 6, 5, 3])
+  probs = rng.dirichlet(np.full(1000, 0.1), 5).astype(np.float32)
+
+  @jax.jit
+  def tokens(seeds, positions, probs):
+    keys = draw.stream_keys(draw.row_keys(seeds), positions, Stream.LEAVE)
+    return draw.uniform(keys), draw.categorical(keys, probs)
+
+  together = tokens(seeds, positions, probs)
+  for i in range(5):
+    alone = tokens(seeds[i : i + 1], positions[i : i + 1], probs[i : i + 1])
+    np.testing.assert_array_equal(alone[0][0], together[0][i])
+    np.testing.assert_array_equal(alone[1][0], together[1][i])
+
+
+def test_the_generator_is_ours_not_the_default():
+  with jax.default_prng_impl('rbg'):
+    keys = draw.row_keys(jnp.arange(2))
+  assert keys.dtype == draw.row_keys(jnp.arange(2)).dtype
