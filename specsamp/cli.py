@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 
 from absl import app, flags
@@ -12,12 +13,22 @@ from ml_collections import config_flags
 from specsamp.errors import UserError
 
 
-def define_flags() -> None:
-  """The two flags of every launcher: --config and --workdir."""
+def define_flags(workdir_prefix: str | None = None) -> None:
+  """The two flags of every launcher: --config and --workdir.
+
+  Args:
+    workdir_prefix: a launcher with nothing to resume writes into a new folder
+      that begins so if none is named; without a prefix one must be named.
+  """
   config_flags.DEFINE_config_file(
     'config', None, 'Experiment: configs/NAME.py[:arg].'
   )
-  flags.DEFINE_string('workdir', None, 'Folder for everything that is written.')
+  default = (
+    workdir_prefix and f'{workdir_prefix}-{time.strftime("%m%d-%H%M%S")}'
+  )
+  flags.DEFINE_string(
+    'workdir', default, 'Folder for everything that is written.'
+  )
   flags.mark_flags_as_required(['config', 'workdir'])
 
 

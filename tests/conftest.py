@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
-import jax  # noqa: E402
+import jax
 
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')

@@ -10,6 +10,7 @@ import pathlib
 import shutil
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -70,7 +71,9 @@ def load(path) -> LanguageModel:
   except OSError as error:
     raise UserError(f'model {path / CONFIG}: {error.strerror}') from None
   except (ValueError, KeyError, TypeError) as error:
-    raise UserError(f'model {path / CONFIG}: not a model config: {error}') from None
+    raise UserError(
+      f'model {path / CONFIG}: not a model config: {error}'
+    ) from None
   transformer = Transformer(config)
   try:
     tensors = safetensors.numpy.load_file(path / WEIGHTS)
@@ -102,8 +105,6 @@ def _flat(params: Any) -> dict[str, Any]:
 
 
 def _check_shapes(path, transformer: Transformer, params) -> None:
-  import jax
-
   shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
   expected = {k: v.shape for k, v in _flat(shapes).items()}
   got = {k: v.shape for k, v in params.items()}

@@ -57,22 +57,6 @@ class Tokenizer:
   def decode(self, ids: Sequence[int]) -> str:
     return self._processor.decode([int(i) for i in ids])
 
-  def pieces(self, ids: Sequence[int]) -> list[str]:
-    """Text of each token by itself; joined, they are `decode(ids)`.
-
-    Bytes of a character that is spread over several tokens come out with its
-    last token.
-    """
-    done, pieces = '', []
-    for end in range(1, len(ids) + 1):
-      text = self.decode(ids[:end])
-      if text.endswith('\N{REPLACEMENT CHARACTER}') and end < len(ids):
-        pieces.append('')
-        continue
-      pieces.append(text[len(done) :])
-      done = text
-    return pieces
-
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
   """Trains a BPE model that keeps every character, white space included.

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specsamp import verification
@@ -114,7 +113,9 @@ def generate(
   began = time.perf_counter()
   state = jax.block_until_ready(job.prefill())
   prefilled = time.perf_counter()
-  state = jax.block_until_ready(_compiled().decode(*job.static, *job.args, state))
+  state = jax.block_until_ready(
+    _compiled().decode(*job.static, *job.args, state)
+  )
   ended = time.perf_counter()
   job.raise_if_broken(state)
   tokens = [

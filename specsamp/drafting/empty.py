@@ -11,9 +11,7 @@ from specsamp.drafting.drafter import root_of
 class Empty:
   """The baseline of every speedup, in the same loop as every drafter."""
 
-  tree: TokenTree = struct.field(
-    pytree_node=False, default=TokenTree.chain(0)
-  )
+  tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
   law: Law = struct.field(pytree_node=False, default='iid')
 
   def check(self, target) -> None:

@@ -38,8 +38,9 @@ def rotary(x_bthd, positions_bt, theta: float):
   """Rotary position embedding (Su et al. 2104.09864), halves as pairs."""
   half = x_bthd.shape[-1] // 2
   frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angles = positions_bt[:, :, None, None].astype(jnp.float32) * (
-    frequencies[None, None, None, :]
+  angles = (
+    positions_bt[:, :, None, None].astype(jnp.float32)
+    * (frequencies[None, None, None, :])
   )
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   x1, x2 = jnp.split(x_bthd.astype(jnp.float32), 2, axis=-1)
@@ -48,7 +49,7 @@ def rotary(x_bthd, positions_bt, theta: float):
 
 
 def sinusoids(length: int, width: int):
-  """Float32 [length, width]: row d encodes distance d (Dai et al. 1901.02860)."""
+  """Float32 [length, width], a row a distance (Dai et al. 1901.02860)."""
   half = (width + 1) // 2
   frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
   angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]

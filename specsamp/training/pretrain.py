@@ -81,9 +81,7 @@ class PretrainConfig:
       'checkpoint_every',
     ):
       if getattr(self, name) < 1:
-        raise UserError(
-          f'{name} must be at least 1, got {getattr(self, name)}'
-        )
+        raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
     if not 0 <= self.distillation_weight <= 1:
       raise UserError(
         'distillation_weight must lie in [0, 1], '
@@ -91,8 +89,7 @@ class PretrainConfig:
       )
     if self.length > self.model.max_length:
       raise UserError(
-        f'length {self.length} exceeds model.max_length '
-        f'{self.model.max_length}'
+        f'length {self.length} exceeds model.max_length {self.model.max_length}'
       )
 
 

@@ -1,0 +1,33 @@
+"""Decodes text with a target and a draft, and measures what the draft gains.
+
+python launch/decode.py --config=configs/quickstart.py
+python launch/decode.py --config=configs/quickstart.py --prompt='def add(a, b):'
+"""
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.evaluation import demo
+
+_PROMPT = flags.DEFINE_string(
+  'prompt', None, 'Your own text to complete; - reads standard input.'
+)
+_PROMPTS_FILE = flags.DEFINE_string(
+  'prompts_file', None, 'A file of texts to complete, one a line.'
+)
+
+
+def main():
+  config = flags.FLAGS.config
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  demo.run(
+    demo.from_dict(config.to_dict()),
+    workdir,
+    prompt=_PROMPT.value,
+    prompts_file=_PROMPTS_FILE.value,
+  )
+
+
+if __name__ == '__main__':
+  cli.define_flags(workdir_prefix='runs/decode')
+  cli.run(main)

@@ -1,0 +1,42 @@
+"""Packaging of specsamp; tool settings live in pyproject.toml."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+setup(
+  name='specsamp',
+  version='0.1.0',
+  description='Lossless speculative decoding of large transformers in JAX',
+  long_description=pathlib.Path('README.md').read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  packages=find_packages(include=['specsamp', 'specsamp.*']),
+  package_data={'specsamp.zoo': ['*/*/*']},
+  python_requires='>=3.11,<3.14',
+  install_requires=[
+    'absl-py>=2.1',
+    'flax>=0.12',
+    'jax>=0.10,<0.12',
+    'matplotlib>=3.9',
+    'ml-collections>=1.0',
+    'numpy>=2.0',
+    'optax>=0.2.5',
+    'orbax-checkpoint>=0.11',
+    'safetensors>=0.5',
+    'sentencepiece>=0.2',
+    'tabulate>=0.9',
+    'tqdm>=4.66',
+  ],
+  extras_require={
+    'tpu': ['jax[tpu]>=0.10,<0.12'],
+    'gpu': ['jax[cuda12]>=0.10,<0.12'],
+    'test': [
+      'hypothesis>=6.100',
+      'pytest>=8.2',
+      'pytest-xdist>=3.6',
+      'ruff>=0.12',
+      'scipy>=1.13',
+    ],
+  },
+)

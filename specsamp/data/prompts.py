@@ -1,0 +1,99 @@
+"""Prompts to complete: held-out functions, or a user's own text."""
+
+import ast
+import hashlib
+import pathlib
+import sys
+from typing import NamedTuple
+
+from specsamp.data.tokenizers import Tokenizer
+from specsamp.errors import UserError
+
+
+class Prompt(NamedTuple):
+  name: str
+  text: str
+
+
+def functions(
+  files: dict[str, str], tokenizer: Tokenizer, count: int, max_tokens: int
+) -> list[Prompt]:
+  """Beginnings of functions: what stands before the body, as far as it fits.
+
+  Each prompt ends after a function's signature and docstring, and begins at
+  the earliest line of the file that leaves it within `max_tokens`. Files take
+  turns, in an order of their names' hashes.
+
+  Args:
+    files: path -> source text.
+    tokenizer: counts the tokens, bos included.
+    count: prompts wanted.
+    max_tokens: in a prompt.
+
+  Raises:
+    UserError: the files hold fewer functions that fit.
+  """
+  queues = []
+  for path in sorted(files, key=lambda p: hashlib.sha256(p.encode()).digest()):
+    found = [
+      Prompt(f'{path}:{name}', text)
+      for name, head in _heads(files[path])
+      if (text := _last_lines(head, tokenizer, max_tokens)) is not None
+    ]
+    if found:
+      queues.append(found)
+  prompts = []
+  for turn in range(max(map(len, queues), default=0)):
+    prompts += [queue[turn] for queue in queues if turn < len(queue)]
+  if len(prompts) < count:
+    raise UserError(
+      f'prompts: {count} asked for, but the held-out files hold '
+      f'{len(prompts)} functions that begin within {max_tokens} tokens'
+    )
+  return prompts[:count]
+
+
+def read(path: str) -> list[Prompt]:
+  """A user's prompts, one a line of the file; '-' is standard input, whole."""
+  if path == '-':
+    texts = [sys.stdin.read()]
+  else:
+    try:
+      texts = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
+    except OSError as error:
+      raise UserError(f'prompts {path}: {error.strerror}') from None
+    except UnicodeDecodeError:
+      raise UserError(f'prompts {path}: not UTF-8 text') from None
+  texts = [text for text in texts if text.strip()]
+  if not texts:
+    raise UserError(f'prompts {path}: empty')
+  return [Prompt(f'{path}:{i + 1}', text) for i, text in enumerate(texts)]
+
+
+def _heads(source: str):
+  """(name, source up to the body) of every function with some body to it."""
+  try:
+    tree = ast.parse(source)
+  except SyntaxError:
+    return
+  lines = source.splitlines(keepends=True)
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+      continue
+    body = node.body
+    if ast.get_docstring(node) is not None:
+      body = body[1:]
+    if body and node.end_lineno - body[0].lineno >= 5:
+      yield node.name, ''.join(lines[: body[0].lineno - 1])
+
+
+def _last_lines(text: str, tokenizer: Tokenizer, max_tokens: int):
+  """The longest run of last lines within the budget; None if none fits."""
+  lines = text.splitlines(keepends=True)
+  best = None
+  for start in range(len(lines) - 1, -1, -1):
+    tail = ''.join(lines[start:])
+    if len(tokenizer.encode(tail)) > max_tokens:
+      return best
+    best = tail
+  return best

@@ -1,0 +1,1 @@
+"""Methods side by side: measured, counted, reported, drawn."""

@@ -1,0 +1,87 @@
+"""summary.json, report.md, and the table that is printed."""
+
+import importlib.metadata
+import json
+import pathlib
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import tabulate
+
+from specsamp.evaluation import plots
+
+_COLUMNS = {
+  'sampling': None,
+  'method': None,
+  'γ': None,
+  'ms/token': '.2f',
+  'speedup': '.2f',
+  'τ': '.2f',
+  'α': '.2f',
+  'round ms': '.2f',
+  'tokens': None,
+}
+_NOTE = (
+  'τ: block efficiency, tokens a round, the bonus token included. α: accepted '
+  'over drafted tokens. Speedup: over autoregressive sampling of the same '
+  'target, runs taking turns in one process, prompt pass included, compile '
+  'time left out.'
+)
+
+
+def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
+  """The rows of `metrics.summarize` as text."""
+  cells = [
+    [
+      sampling_name(row),
+      row['method'],
+      row['draft_len'] or '',
+      row['ms_per_token'],
+      row['speedup'],
+      row['block_efficiency'],
+      row['acceptance_rate'],
+      row['round_ms'],
+      row['tokens'],
+    ]
+    for row in rows
+  ]
+  formats = tuple(f or 'g' for f in _COLUMNS.values())
+  return tabulate.tabulate(
+    cells, headers=list(_COLUMNS), tablefmt=style, floatfmt=formats
+  )
+
+
+def sampling_name(row: dict[str, Any]) -> str:
+  if row['temperature'] == 0:
+    return 'greedy'
+  name = f't={row["temperature"]:g}'
+  return name if row['top_p'] == 1 else f'{name}, top-p {row["top_p"]:g}'
+
+
+def write(
+  folder: pathlib.Path, title: str, rows: Sequence[dict[str, Any]]
+) -> None:
+  """Writes summary.json, report.md and the plots into the folder."""
+  summary = {'runs': list(rows), 'device': device(), 'versions': versions()}
+  (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+  lines = [f'# {title}', '', table(rows), '', _NOTE, '', f'On {device()}.']
+  if plots.by_draft_length(rows, folder / 'draft_length.png'):
+    lines += ['', '![by draft length](draft_length.png)']
+  (folder / 'report.md').write_text('\n'.join(lines) + '\n')
+
+
+def device() -> str:
+  found = jax.devices()
+  name = found[0].device_kind
+  if found[0].platform == 'cpu':
+    name = f'{platform.machine()} CPU'
+  return f'{len(found)} x {name}'
+
+
+def versions() -> dict[str, str]:
+  return {
+    name: importlib.metadata.version(name)
+    for name in ('jax', 'jaxlib', 'flax', 'numpy')
+  } | {'python': platform.python_version()}
