@@ -19,13 +19,8 @@ _PROMPTS_FILE = flags.DEFINE_string(
 
 def main():
   config = flags.FLAGS.config
-  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
-  demo.run(
-    demo.from_dict(config.to_dict()),
-    workdir,
-    prompt=_PROMPT.value,
-    prompts_file=_PROMPTS_FILE.value,
-  )
+  job = demo.prepare(config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value)
+  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
 
 
 if __name__ == '__main__':

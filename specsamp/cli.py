@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from specsamp.errors import UserError
@@ -29,7 +29,9 @@ def define_flags(workdir_prefix: str | None = None) -> None:
   flags.DEFINE_string(
     'workdir', default, 'Folder for everything that is written.'
   )
-  flags.mark_flags_as_required(['config', 'workdir'])
+  flags.mark_flag_as_required('config')
+  if default is None:
+    flags.mark_flag_as_required('workdir')
 
 
 def run(main: Callable[[], None]) -> None:
@@ -38,6 +40,8 @@ def run(main: Callable[[], None]) -> None:
   def guarded(argv):
     if len(argv) > 1:
       _fail(f'unexpected arguments {argv[1:]}')
+    # Bars and reports are for the user; the libraries' own chatter is not.
+    logging.set_verbosity(logging.WARNING)
     try:
       main()
     except UserError as error:
@@ -77,7 +81,9 @@ def make_workdir(path: str, config) -> pathlib.Path:
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    if file.exists() and file.read_text() != text:
+    # A config alone is a run that never began: a mistake in it stopped it.
+    began = any(other.name != file.name for other in folder.iterdir())
+    if began and (not file.exists() or file.read_text() != text):
       raise UserError(
         f'workdir {folder} holds a run of another config; name another folder '
         'or delete it'

@@ -27,7 +27,7 @@ CONFIG, WEIGHTS, TOKENIZER = (
   'model.safetensors',
   'tokenizer.model',
 )
-_SCALE = '.scale'
+_SCALE = ':scale'
 
 
 def save(

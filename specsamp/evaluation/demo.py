@@ -5,13 +5,14 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from specsamp import verification, zoo
 from specsamp.checkpoints import model_dir
 from specsamp.data import corpora, prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import stream
+from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.language_model import language_model
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, report, runner
@@ -68,68 +69,99 @@ class DecodeConfig:
     return SamplingParams(temperature=temperature, top_p=self.top_p)
 
 
-def from_dict(values: dict[str, Any]) -> DecodeConfig:
-  """The config of plain values, lists made tuples."""
+def prepare(
+  values: dict[str, Any],
+  prompt: str | None = None,
+  prompts_file: str | None = None,
+) -> 'Job':
+  """Loads and checks all that a run needs; writes nothing.
+
+  Args:
+    values: a `DecodeConfig` as plain values.
+    prompt: the user's own text; '-' reads it from standard input.
+    prompts_file: a file of texts, one a line.
+
+  Raises:
+    UserError: a file or value that does not fit.
+  """
   values = {
     k: tuple(v) if isinstance(v, list | tuple) else v for k, v in values.items()
   }
-  return DecodeConfig(**values)
-
-
-def run(
-  config: DecodeConfig,
-  workdir: pathlib.Path,
-  prompt: str | None = None,
-  prompts_file: str | None = None,
-) -> None:
-  """Streams one completion and compares methods, or serves a user's prompts.
-
-  Writes metrics.jsonl, and for a comparison summary.json, report.md and
-  draft_length.png, into `workdir`.
-
-  Raises:
-    UserError: files or values that don't fit.
-  """
+  config = DecodeConfig(**values)
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
   drafters = [language_model(draft, n) for n in config.draft_lens]
-  for drafter in drafters:
-    drafter.check(target)
-  if prompt is not None or prompts_file is not None:
-    if prompt == '-' or prompts_file is not None:
-      texts = prompts.read(prompts_file or '-')
-    else:
-      texts = [Prompt('prompt', prompt)]
-    with (workdir / 'metrics.jsonl').open('w') as file:
-      for text in texts:
-        line = show(target, drafters[0], text, config)
-        file.write(json.dumps(line) + '\n')
-    return
+  drafters[0].check(target)
+  own = prompt is not None or prompts_file is not None
+  if prompts_file is not None or prompt == '-':
+    texts = prompts.read(prompts_file or '-')
+  elif prompt is not None:
+    texts = [Prompt('prompt', prompt)]
+  else:
+    _, held_out = corpora.split(corpora.python_library())
+    texts = prompts.functions(
+      held_out, target.tokenizer, config.num_prompts, config.max_prompt_tokens
+    )
+  for text in texts:
+    used = len(target.tokenizer.encode(text.text)) + config.max_new_tokens
+    if used > target.config.max_length:
+      raise UserError(
+        f'{text.name}: prompt and max_new_tokens={config.max_new_tokens} take '
+        f'{used} tokens, the target has {target.config.max_length} positions'
+      )
+  return Job(config, target, drafters, texts, compare=not own)
 
-  _, held_out = corpora.split(corpora.python_library())
-  texts = prompts.functions(
-    held_out, target.tokenizer, config.num_prompts, config.max_prompt_tokens
-  )
-  show(target, drafters[0], texts[0], config)
-  methods = []
-  for temperature in config.temperatures:
-    law = (config.verifier, temperature, config.top_p if temperature else 1.0)
-    methods.append(runner.Method('autoregressive', None, *law))
-    methods += [runner.Method('speculative', d, *law) for d in drafters]
-  lines = runner.compare(
-    target,
-    methods,
-    texts,
-    max_new_tokens=config.max_new_tokens,
-    seed=config.seed,
-    path=workdir / 'metrics.jsonl',
-    task='held-out Python functions',
-  )
-  rows = metrics.summarize(lines)
-  report.write(workdir, 'Speculative sampling', rows)
-  print(report.table(rows, 'simple'))
-  print(f'\nα, τ and all else: {workdir}/report.md')
+
+class Job(NamedTuple):
+  """A checked run.
+
+  Attributes:
+    config: what was asked for.
+    target: the target.
+    drafters: one for each draft length.
+    prompts: what to complete.
+    compare: measure all methods on all prompts; otherwise each is completed.
+  """
+
+  config: DecodeConfig
+  target: LanguageModel
+  drafters: list[Drafter]
+  prompts: list[Prompt]
+  compare: bool
+
+  def run(self, workdir: pathlib.Path) -> None:
+    """Streams completions; writes metrics.jsonl, and for a comparison also
+    summary.json, report.md and draft_length.png, into `workdir`."""
+    if self.compare:
+      show(self.target, self.drafters[0], self.prompts[0], self.config)
+      self._compare(workdir)
+      return
+    with (workdir / 'metrics.jsonl').open('w') as file:
+      for prompt in self.prompts:
+        line = show(self.target, self.drafters[0], prompt, self.config)
+        file.write(json.dumps(line) + '\n')
+
+  def _compare(self, workdir: pathlib.Path) -> None:
+    methods = []
+    for temperature in self.config.temperatures:
+      top_p = self.config.top_p if temperature else 1.0
+      law = (self.config.verifier, temperature, top_p)
+      methods.append(runner.Method('autoregressive', None, *law))
+      methods += [runner.Method('speculative', d, *law) for d in self.drafters]
+    lines = runner.compare(
+      self.target,
+      methods,
+      self.prompts,
+      max_new_tokens=self.config.max_new_tokens,
+      seed=self.config.seed,
+      path=workdir / 'metrics.jsonl',
+      task='held-out Python functions',
+    )
+    rows = metrics.summarize(lines)
+    report.write(workdir, 'Speculative sampling', rows)
+    print(report.table(rows, 'simple'))
+    print(f'\n{report.NOTE}\n\nReport and plot: {workdir / "report.md"}')
 
 
 def load_models(target: str, draft: str) -> tuple[LanguageModel, LanguageModel]:

@@ -23,7 +23,7 @@ _COLUMNS = {
   'round ms': '.2f',
   'tokens': None,
 }
-_NOTE = (
+NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included. α: accepted '
   'over drafted tokens. Speedup: over autoregressive sampling of the same '
   'target, runs taking turns in one process, prompt pass included, compile '
@@ -66,7 +66,7 @@ def write(
   """Writes summary.json, report.md and the plots into the folder."""
   summary = {'runs': list(rows), 'device': device(), 'versions': versions()}
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-  lines = [f'# {title}', '', table(rows), '', _NOTE, '', f'On {device()}.']
+  lines = [f'# {title}', '', table(rows), '', NOTE, '', f'On {device()}.']
   if plots.by_draft_length(rows, folder / 'draft_length.png'):
     lines += ['', '![by draft length](draft_length.png)']
   (folder / 'report.md').write_text('\n'.join(lines) + '\n')
