@@ -82,9 +82,7 @@ def load(path) -> LanguageModel:
   except safetensors.SafetensorError as error:
     raise UserError(f'model {path / WEIGHTS}: corrupt: {error}') from None
   params = {
-    name: _dequantize(value, tensors[name + _SCALE])
-    if name + _SCALE in tensors
-    else value
+    name: _dequantize(path / WEIGHTS, name, value, tensors)
     for name, value in tensors.items()
     if not name.endswith(_SCALE)
   }
@@ -132,5 +130,14 @@ def _quantize(name: str, value: np.ndarray):
   return np.rint(value / scale).astype(np.int8), scale
 
 
-def _dequantize(value: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _dequantize(path, name: str, value: np.ndarray, tensors) -> np.ndarray:
+  scale = tensors.get(name + _SCALE)
+  if scale is None:
+    return value
+  axes = _input_axes(name)
+  shape = tuple(1 if i in axes else n for i, n in enumerate(value.shape))
+  if scale.shape != shape:
+    raise UserError(
+      f'model {path}: {name}{_SCALE}: got {scale.shape}, expected {shape}'
+    )
   return value.astype(np.float32) * scale

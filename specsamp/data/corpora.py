@@ -32,8 +32,12 @@ def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
   root = pathlib.Path(root)
   if not root.is_dir():
     raise UserError(f'corpus: {root} is not a folder')
+  try:
+    paths = sorted(root.glob(pattern))
+  except (ValueError, NotImplementedError) as error:
+    raise UserError(f'corpus: bad pattern {pattern!r}: {error}') from None
   files = {}
-  for path in sorted(root.glob(pattern)):
+  for path in paths:
     name = path.relative_to(root)
     if not set(name.parts).intersection(_LEFT_OUT) and path.is_file():
       try:

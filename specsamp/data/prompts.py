@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import io
 import pathlib
 import sys
 from typing import NamedTuple
@@ -74,17 +75,23 @@ def _heads(source: str):
   """(name, source up to the body) of every function with some body to it."""
   try:
     tree = ast.parse(source)
-  except SyntaxError:
+  except (SyntaxError, ValueError):  # ValueError: null characters
     return
-  lines = source.splitlines(keepends=True)
+  # Lines as `ast` counts them: `str.splitlines` also ends one at a form feed.
+  lines = io.StringIO(source, newline=None).readlines()
   for node in ast.walk(tree):
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
       continue
     body = node.body
     if ast.get_docstring(node) is not None:
       body = body[1:]
-    if body and node.end_lineno - body[0].lineno >= 5:
-      yield node.name, ''.join(lines[: body[0].lineno - 1])
+    if not body:
+      continue
+    # A decorated statement begins at its first decorator.
+    decorators = getattr(body[0], 'decorator_list', [])
+    first = min(part.lineno for part in [body[0], *decorators])
+    if node.end_lineno - first >= 5:
+      yield node.name, ''.join(lines[: first - 1])
 
 
 def _last_lines(text: str, tokenizer: Tokenizer, max_tokens: int):

@@ -21,6 +21,8 @@ class Tokenizer:
 
   def __init__(self, proto: bytes):
     """Raises `UserError` if `proto` is not a SentencePiece model."""
+    if not proto:  # which SentencePiece takes for no model at all
+      raise UserError('not a SentencePiece model: empty')
     try:
       self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
     except RuntimeError as error:
@@ -42,6 +44,8 @@ class Tokenizer:
       return cls(pathlib.Path(path).read_bytes())
     except OSError as error:
       raise UserError(f'tokenizer {path}: {error.strerror}') from None
+    except UserError as error:
+      raise UserError(f'tokenizer {path}: {error}') from None
 
   def save(self, path) -> None:
     pathlib.Path(path).write_bytes(self.proto)
@@ -62,24 +66,34 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
   """Trains a BPE model that keeps every character, white space included.
 
   Runs of spaces may become one piece and a line break is one, so that source
-  code stays short; bytes stand in for characters not seen in training.
+  code stays short; bytes stand in for characters not seen in training. The one
+  exception is U+2581, SentencePiece's own sign for a space: it becomes one.
+
+  Raises:
+    UserError: the texts hold too little, or too much, for the vocabulary.
   """
   model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=(
-      line for text in texts for line in text.splitlines() if line
-    ),
-    model_writer=model,
-    model_type='bpe',
-    vocab_size=vocab_size,
-    character_coverage=0.9999,
-    byte_fallback=True,
-    normalization_rule_name='identity',
-    add_dummy_prefix=False,
-    remove_extra_whitespaces=False,
-    allow_whitespace_only_pieces=True,
-    user_defined_symbols=['\n'],
-    max_sentence_length=1 << 16,
-    minloglevel=2,
-  )
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=(
+        line for text in texts for line in text.splitlines() if line
+      ),
+      model_writer=model,
+      model_type='bpe',
+      vocab_size=vocab_size,
+      character_coverage=0.9999,
+      byte_fallback=True,
+      normalization_rule_name='identity',
+      add_dummy_prefix=False,
+      remove_extra_whitespaces=False,
+      allow_whitespace_only_pieces=True,
+      user_defined_symbols=['\n'],
+      max_sentence_length=1 << 16,
+      minloglevel=2,
+    )
+  except RuntimeError as error:
+    raise UserError(
+      f'tokenizer: {vocab_size} pieces cannot be trained on these texts: '
+      + ' '.join(str(error).split())
+    ) from None
   return Tokenizer(model.getvalue())

@@ -245,8 +245,10 @@ class _Job:
       prompt_len=prompt_len,
       limit=limit,
       seeds=seeds,
-      # The last round may start one token before the limit, with a whole draft.
-      capacity=_bucket(max(limit), longest) + drafter.tree.size,
+      # The last round may start one token before the limit, with a whole
+      # draft; rows of slots are kept aligned.
+      capacity=-(-(_bucket(max(limit), longest) + drafter.tree.size) // 16)
+      * 16,
     )
 
   @property

@@ -74,6 +74,16 @@ def _relative_scores(q_bthd, table_shd, positions_bt, start_b, num_slots: int):
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
 
+def _batch_dot(x_bgqk, slots_bgsd, contract: int):
+  """x times keys (contract=3) or values (contract=2) of each row and group."""
+  return jax.lax.dot_general(
+    x_bgqk,
+    slots_bgsd,
+    (((3,), (contract,)), ((0, 1), (0, 1))),
+    preferred_element_type=jnp.float32,
+  )
+
+
 class Attention(nn.Module):
   """Multi-head attention with G <= H key and value heads."""
 
@@ -144,7 +154,6 @@ class Attention(nn.Module):
       values = kv_cache.write(values, v, start_b)
     num_slots = keys.shape[2]
 
-    scores = 0.0
     if c.positions == 'relative':
       if table is None:
         table = self.relative_table(num_slots)
@@ -153,19 +162,24 @@ class Attention(nn.Module):
       q = q + self.content_bias.astype(c.dtype)[None, None]
 
     batch, length = x_btd.shape[:2]
+    # The R = H / G query heads of a group and the T queries share one axis, so
+    # that both products are plain matmuls with a head's keys and values as
+    # they lie; any other order of axes makes XLA transpose the cache.
     groups = (c.num_kv_heads, c.num_heads // c.num_kv_heads)
-    q_btgrd = q.reshape(batch, length, *groups, c.head_dim)
-    content = jnp.einsum(
-      'btgrd,bgsd->bgrts', q_btgrd, keys, preferred_element_type=jnp.float32
-    )
+    q_bgrtd = jnp.moveaxis(q.reshape(batch, length, *groups, c.head_dim), 1, 3)
+    content = _batch_dot(
+      q_bgrtd.reshape(batch, groups[0], -1, c.head_dim), keys, contract=3
+    ).reshape(batch, *groups, length, num_slots)
     if c.positions == 'relative':
-      scores = scores.reshape(batch, *groups, length, num_slots) + content
-    else:
-      scores = content
-    scores = scores * c.head_dim**-0.5
-    scores = jnp.where(mask_bts[:, None, None], scores, -1e30)
-    weights = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
-    mixed = jnp.einsum('bgrts,bgsd->btgrd', weights, values)
+      content = content + scores.reshape(content.shape)
+    content = content * c.head_dim**-0.5
+    content = jnp.where(mask_bts[:, None, None], content, -1e30)
+    weights = jax.nn.softmax(content, axis=-1).astype(c.dtype)
+    mixed = _batch_dot(
+      weights.reshape(batch, groups[0], -1, num_slots), values, contract=2
+    ).astype(c.dtype)
+    mixed = mixed.reshape(batch, *groups, length, c.head_dim)
+    mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
     out = jnp.einsum('bthk,hkd->btd', mixed, self.o.astype(c.dtype))
     if c.biases:

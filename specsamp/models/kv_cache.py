@@ -58,8 +58,28 @@ def write(slots_bgsd, new_btgd, start_b):
     The updated [B, G, S, head_dim].
   """
 
-  def write_row(slots, new, start):
-    return jax.lax.dynamic_update_slice(slots, new, (0, start, 0))
+  new_btgd = new_btgd.astype(slots_bgsd.dtype)
+  return jax.lax.platform_dependent(
+    slots_bgsd, new_btgd, start_b, cpu=_scatter, default=_update_slices
+  )
 
-  new_bgtd = jnp.swapaxes(new_btgd, 1, 2).astype(slots_bgsd.dtype)
-  return jax.vmap(write_row)(slots_bgsd, new_bgtd, start_b)
+
+def _update_slices(slots_bgsd, new_btgd, start_b):
+  # On a TPU a scatter takes more room and time than this.
+  write_row = lambda slots, new, start: jax.lax.dynamic_update_slice(
+    slots, new, (0, start, 0)
+  )
+  return jax.vmap(write_row)(slots_bgsd, jnp.swapaxes(new_btgd, 1, 2), start_b)
+
+
+def _scatter(slots_bgsd, new_btgd, start_b):
+  # On a CPU, slice updates make XLA copy the whole cache of a batch of one. So
+  # does a scatter of whole slots, which it takes for a slice update.
+  batch, length, groups = new_btgd.shape[:3]
+  iota = lambda size: jnp.arange(size, dtype=jnp.int32)
+  row_b11 = iota(batch)[:, None, None]
+  group_1g1 = iota(groups)[None, :, None]
+  slot_b1t = (start_b[:, None] + iota(length)[None, :])[:, None, :]
+  return slots_bgsd.at[row_b11, group_1g1, slot_b1t].set(
+    jnp.swapaxes(new_btgd, 1, 2), mode='drop', unique_indices=True
+  )

@@ -98,6 +98,8 @@ def from_dict(values: dict[str, Any]) -> PretrainConfig:
   try:
     model = TransformerConfig.from_dict(values['model'])
     return PretrainConfig(**(values | {'model': model}))
+  except KeyError as error:
+    raise UserError(f'config: missing key {error}') from None
   except (TypeError, ValueError) as error:
     raise UserError(f'config: {error}') from None
 
@@ -188,7 +190,7 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
     grads, metrics = jax.grad(loss, has_aux=True)(
       state.params, teacher_params, tokens
     )
-    metrics['grad_norm'] = optax.global_norm(grads)
+    metrics['grad_norm'] = optax.tree.norm(grads)
     updates, opt_state = tx.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     return TrainState(state.step + 1, params, opt_state), metrics
@@ -265,7 +267,10 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
     tokenizer = tokenizers.Tokenizer.load(path)
   else:
     tokenizer = tokenizers.train(texts, config.model.vocab_size)
-    tokenizer.save(path)
+    workdir.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + '.partial')
+    tokenizer.save(partial)
+    partial.rename(path)  # whole, wherever a run is cut off
   if tokenizer.vocab_size != config.model.vocab_size:
     raise UserError(
       f'model.vocab_size is {config.model.vocab_size}, but the tokenizer has '
@@ -281,7 +286,9 @@ class _Log:
     self._path = path
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if _step_of(line) <= step]
-    path.write_text(''.join(line + '\n' for line in kept))
+    partial = path.with_name(path.name + '.partial')
+    partial.write_text(''.join(line + '\n' for line in kept))
+    partial.rename(path)  # whole, wherever a run is cut off
 
   def write(self, kind: str, step: int, metrics, seconds: float) -> None:
     line = {'kind': kind, 'step': step, **metrics}
