@@ -47,7 +47,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       distillation_weight=0.0,
       batch_size=6,
       length=512,
-      steps=1000,
+      steps=700,
       learning_rate=2e-3,
       warmup_steps=60,
       weight_decay=0.1,
@@ -58,6 +58,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       eval_every=100,
       eval_batches=4,
       checkpoint_every=50,
+      storage='int8',
     )
   )
   if arg == 'draft':

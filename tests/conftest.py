@@ -1,10 +1,40 @@
 """Strict numerics for every test: no silent promotion of ranks or dtypes."""
 
 import os
+import pathlib
+import sysconfig
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
+import pytest
+
+from specsamp.data import tokenizers
 
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+
+def pytest_addoption(parser):
+  parser.addoption('--slow', action='store_true', help='proofs at full size')
+
+
+def pytest_collection_modifyitems(config, items):
+  if not config.getoption('--slow'):
+    slow = [item for item in items if item.get_closest_marker('slow')]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope='session')
+def sources():
+  """Relative path -> text of a few modules of the standard library."""
+  stdlib = pathlib.Path(sysconfig.get_paths()['stdlib'])
+  names = ('argparse.py', 'ast.py', 'json/encoder.py', 'textwrap.py')
+  return {name: (stdlib / name).read_text(encoding='utf-8') for name in names}
+
+
+@pytest.fixture(scope='session')
+def tokenizer(sources):
+  """512 pieces, trained on `sources`."""
+  return tokenizers.train(sources.values(), 512)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -61,7 +62,6 @@ class LanguageModelDrafter:
     variables = {'params': self.params}
     root_b1 = root_of(tokens_bs, length_b)
     uniform_bg = draw.uniforms(keys_b, self.tree.depth)
-    drafted, laws = [], []
 
     # The root and the token before it. A row of one token has none before: it
     # is fed [root, what comes next], and the second, unseen by the first, is
@@ -77,18 +77,25 @@ class LanguageModelDrafter:
     at_root = (length_b - 1 - before_b)[:, None, None]
     hidden = jnp.take_along_axis(out.hidden, at_root, axis=1)
     logits = self.transformer.apply(variables, hidden, method='logits')
-    for depth in range(self.tree.depth):
-      q_b1v = transforms.probabilities(logits, sampling)
-      token_b = draw.inverse_cdf(uniform_bg[:, depth], q_b1v[:, 0])
-      drafted.append(token_b[:, None])
-      laws.append(q_b1v)
-      if depth + 1 < self.tree.depth:
-        positions_b1 = (length_b + depth)[:, None]
-        out = self.transformer.apply(
-          variables, drafted[-1], positions_b1, out.cache
-        )
-        logits = out.logits
 
+    def draw_next(logits_b1v, uniform_b):
+      q_b1v = transforms.probabilities(logits_b1v, sampling)
+      return draw.inverse_cdf(uniform_b, q_b1v[:, 0])[:, None], q_b1v
+
+    def step(carry, inputs):
+      cache, token_b1, position_b1 = carry
+      out = self.transformer.apply(variables, token_b1, position_b1, cache)
+      token_b1, q_b1v = draw_next(out.logits, inputs)
+      return (out.cache, token_b1, position_b1 + 1), (token_b1, q_b1v)
+
+    first_b1, q_b1v = draw_next(logits, uniform_bg[:, 0])
+    (cache, _, _), (others_gb1, laws_gb1v) = jax.lax.scan(
+      step,
+      (out.cache, first_b1, length_b[:, None]),
+      uniform_bg[:, 1:].T,
+    )
+    drafted = [first_b1, others_gb1[:, :, 0].T]
+    laws = [q_b1v, jnp.swapaxes(laws_gb1v[:, :, 0], 0, 1)]
     tokens = jnp.concatenate([root_b1, *drafted], axis=1)
     draft = Draft(
       tokens=tokens,
@@ -97,7 +104,7 @@ class LanguageModelDrafter:
       law=self.law,
       valid=jnp.ones(tokens.shape, bool),
     )
-    return draft, out.cache
+    return draft, cache
 
   def commit(self, state, draft, verdict, hidden_bnd):
     return state

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ class PretrainConfig:
     eval_every: steps between validations on the held-out files.
     eval_batches: batches in a validation.
     checkpoint_every: steps between checkpoints.
+    storage: of the finished model's matrices, float32 or int8.
   """
 
   model: TransformerConfig
@@ -69,6 +70,7 @@ class PretrainConfig:
   eval_every: int = 200
   eval_batches: int = 8
   checkpoint_every: int = 200
+  storage: Literal['float32', 'int8'] = 'float32'
 
   def __post_init__(self):
     for name in (
@@ -82,6 +84,8 @@ class PretrainConfig:
     ):
       if getattr(self, name) < 1:
         raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    if self.storage not in ('float32', 'int8'):
+      raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
     if not 0 <= self.distillation_weight <= 1:
       raise UserError(
         'distillation_weight must lie in [0, 1], '
@@ -247,7 +251,7 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
         force=step == config.steps,
       )
   model = LanguageModel(transformer, state.params, tokenizer)
-  model_dir.save(model, workdir / 'model')
+  model_dir.save(model, workdir / 'model', config.storage)
   return model
 
 

@@ -1,0 +1,213 @@
+"""Models as folders: what is written is read, what is broken is refused."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import traverse_util
+
+from specsamp.checkpoints import model_dir
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+
+_CONFIG = TransformerConfig(
+  vocab_size=512,
+  width=32,
+  num_layers=1,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=8,
+  mlp_width=48,
+  max_length=64,
+  norm='layer',
+  biases=True,
+)
+
+
+@pytest.fixture(scope='module')
+def model(tokenizer):
+  """Columns of very different sizes, and one of zeros."""
+  transformer = Transformer(_CONFIG)
+  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda s: (
+      rng.normal(size=s.shape) * 10.0 ** rng.integers(-3, 3, s.shape[-1:])
+    ).astype(np.float32),
+    shapes,
+  )
+  params['head'][:, 7] = 0
+  return LanguageModel(transformer, params, tokenizer)
+
+
+def _flat(model):
+  return traverse_util.flatten_dict(model.params, sep='.')
+
+
+def test_float32_comes_back_bit_for_bit(model, tmp_path):
+  model_dir.save(model, tmp_path / 'new' / 'm')
+  again = model_dir.load(tmp_path / 'new' / 'm')
+  assert again.config == model.config
+  assert again.tokenizer == model.tokenizer
+  assert _flat(again).keys() == _flat(model).keys()
+  for name, value in _flat(model).items():
+    assert _flat(again)[name].dtype == np.float32
+    np.testing.assert_array_equal(_flat(again)[name], value)
+  assert [p.name for p in (tmp_path / 'new').iterdir()] == ['m']
+
+
+def test_int8_is_right_to_half_a_step_and_small(model, tmp_path):
+  model_dir.save(model, tmp_path / 'whole')
+  model_dir.save(model, tmp_path / 'small', storage='int8')
+  again = _flat(model_dir.load(tmp_path / 'small'))
+  # Axes that a product sums over share a step; written out here once more.
+  summed = dict(embedding=1, head=0, q=0, kv=0, o=(0, 1), up=0, down=0)
+  for name, value in _flat(model).items():
+    assert again[name].dtype == np.float32
+    error = np.abs(again[name] - value)
+    axes = summed.get(name.split('.')[-1])
+    if value.ndim == 1:
+      np.testing.assert_array_equal(again[name], value)
+    elif axes is not None:
+      step = np.abs(value).max(axis=axes, keepdims=True) / 127
+      assert (error <= step * 0.50001).all(), name
+    else:
+      assert (error <= np.abs(value).max() / 254 * 1.00001).all(), name
+  assert not again['head'][:, 7].any()
+  # One scale for an output channel: only then is a matmul of ints exact.
+  stored = safetensors.numpy.load_file(tmp_path / 'small' / model_dir.WEIGHTS)
+  assert stored['layers_0.attention.o:scale'].shape == (1, 1, 32)
+  assert stored['embedding:scale'].shape == (512, 1)
+  sizes = [
+    (tmp_path / name / model_dir.WEIGHTS).stat().st_size
+    for name in ('whole', 'small')
+  ]
+  assert 3 < sizes[0] / sizes[1] < 4
+
+
+def _cut(folder):
+  path = folder / model_dir.WEIGHTS
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+def _empty_weights(folder):
+  (folder / model_dir.WEIGHTS).write_bytes(b'')
+
+
+def _without(name):
+  return lambda folder: (folder / name).unlink()
+
+
+def _tensors(change):
+  def damage(folder):
+    path = folder / model_dir.WEIGHTS
+    tensors = safetensors.numpy.load_file(path)
+    change(tensors)
+    safetensors.numpy.save_file(tensors, path)
+
+  return damage
+
+
+def _config(change):
+  def damage(folder):
+    path = folder / model_dir.CONFIG
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+  return damage
+
+
+def _write(name, content):
+  return lambda folder: (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (_cut, 'model.safetensors: corrupt: '),
+    (_empty_weights, 'model.safetensors: corrupt: '),
+    (_without(model_dir.WEIGHTS), 'No such file'),
+    (_without(model_dir.CONFIG), 'config.json: No such file'),
+    (_without(model_dir.TOKENIZER), 'tokenizer.model: No such file'),
+    (_write(model_dir.TOKENIZER, b''), 'not a SentencePiece model'),
+    (_write(model_dir.CONFIG, b'{'), 'config.json: not a model config: '),
+    (_write(model_dir.CONFIG, b'[]'), 'config.json: not a model config: '),
+    (_write(model_dir.CONFIG, b'\xff'), 'config.json: not a model config: '),
+    (_config(lambda c: c.pop('model')), 'not a model config: '),
+    (_config(lambda c: c['model'].update(heads=2)), r"keys \['heads'\]"),
+    (_config(lambda c: c['model'].update(norm='no')), 'norm must be one of'),
+    (_config(lambda c: c['model'].update(vocab_size=9)), 'embedding: got'),
+    (
+      _tensors(lambda t: t.update(head=t['head'].T.copy())),
+      r'1 tensors .* head: got \(512, 32\), expected \(32, 512\)',
+    ),
+    (
+      _tensors(lambda t: t.pop('head')),
+      r'head: got None, expected \(32, 512\)',
+    ),
+    (
+      _tensors(lambda t: t.update(extra=t['head'])),
+      r'extra: got \(32, 512\), expected None',
+    ),
+  ],
+)
+def test_damage_is_named_in_one_line(model, tmp_path, damage, message):
+  model_dir.save(model, tmp_path / 'm')
+  damage(tmp_path / 'm')
+  with pytest.raises(UserError, match=message) as error:
+    model_dir.load(tmp_path / 'm')
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_a_scale_that_does_not_fit(model, tmp_path):
+  model_dir.save(model, tmp_path / 'm', storage='int8')
+  _tensors(lambda t: t.update({'head:scale': np.ones((3, 3), np.float32)}))(
+    tmp_path / 'm'
+  )
+  with pytest.raises(UserError, match='head:scale'):
+    model_dir.load(tmp_path / 'm')
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+  with pytest.raises(UserError, match='^model .*m: no such folder$'):
+    model_dir.load(tmp_path / 'm')
+
+
+def test_a_tokenizer_with_more_pieces_than_the_model(model, tmp_path):
+  model_dir.save(model, tmp_path / 'm', storage='float32')
+  _config(lambda c: c['model'].update(vocab_size=300))(tmp_path / 'm')
+  _tensors(
+    lambda t: t.update(
+      embedding=t['embedding'][:300], head=t['head'][:, :300].copy()
+    )
+  )(tmp_path / 'm')
+  with pytest.raises(UserError, match='has 512 pieces, the model only 300'):
+    model_dir.load(tmp_path / 'm')
+
+
+def test_a_failed_save_leaves_the_old_model(model, tmp_path, monkeypatch):
+  path = tmp_path / 'm'
+  model_dir.save(model, path)
+  before = {p.name: p.read_bytes() for p in path.iterdir()}
+  real = safetensors.numpy.save_file
+
+  def half_a_save(tensors, file):
+    real(dict(list(tensors.items())[:1]), file)
+    raise OSError('no space left')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(safetensors.numpy, 'save_file', half_a_save)
+    with pytest.raises(OSError, match='no space'):
+      model_dir.save(model, path, storage='int8')
+  assert {p.name: p.read_bytes() for p in path.iterdir()} == before
+  # The leftovers are in nobody's way, and a file of the old model goes.
+  (path / 'stale').write_text('')
+  model_dir.save(model, path, storage='int8')
+  assert not (path / 'stale').exists()
+  assert [p.name for p in tmp_path.iterdir()] == ['m']
+  model_dir.load(path)

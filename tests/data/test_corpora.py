@@ -1,0 +1,67 @@
+"""Which files there are, and which of them are held out."""
+
+import pytest
+
+from specsamp.data import corpora
+from specsamp.errors import UserError
+
+
+def test_the_split_depends_on_a_files_name_alone():
+  names = [f'lib/m{i}.py' for i in range(2000)]
+  held_out = {name for name in names if corpora.is_held_out(name)}
+  assert len(held_out) / len(names) == pytest.approx(0.1, abs=0.02)
+  # The very files, for ever: a changed rule would leak what models trained on.
+  assert [i for i in range(60) if f'lib/m{i}.py' in held_out] == [
+    3,
+    10,
+    13,
+    20,
+    32,
+    37,
+  ]
+  files = dict.fromkeys(names, '')
+  train, rest = corpora.split(files)
+  assert set(rest) == held_out and set(train) == set(names) - held_out
+  fewer = dict.fromkeys(names[::3], '')
+  assert set(corpora.split(fewer)[1]) == held_out & set(fewer)
+
+
+def test_about_a_tenth_of_the_standard_library():
+  files = corpora.python_library()
+  assert len(files) > 300 and 'argparse.py' in files
+  assert not any('test' in name.split('/') for name in files)
+  train, held_out = corpora.split(files)
+  assert 0.07 < len(held_out) / len(files) < 0.15
+  assert train.keys() | held_out.keys() == files.keys()
+  assert not train.keys() & held_out.keys()
+
+
+def test_folders(tmp_path):
+  for name in ('b.py', 'a/c.py', 'a/d.txt', 'tests/e.py', '__pycache__/f.py'):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'{name} é', encoding='utf-8')
+  (tmp_path / 'latin.py').write_bytes(b'\xe9')
+  (tmp_path / 'folder.py').mkdir()
+  files = corpora.read_folder(tmp_path)
+  assert list(files.items()) == [('a/c.py', 'a/c.py é'), ('b.py', 'b.py é')]
+  assert list(corpora.read_folder(tmp_path, '*/*.txt')) == ['a/d.txt']
+
+
+@pytest.mark.parametrize(
+  ('folder', 'pattern', 'message'),
+  [
+    ('nowhere', '*', 'corpus: .*nowhere is not a folder'),
+    ('.', '*.rs', r'corpus: no files match \*\.rs in .*'),
+    ('.', '', "corpus: bad pattern '': .*"),
+    ('.', '/etc/*', "corpus: bad pattern '/etc/.*': .*"),
+  ],
+)
+def test_bad_folders(tmp_path, folder, pattern, message):
+  with pytest.raises(UserError, match=f'^{message}$'):
+    corpora.read_folder(tmp_path / folder, pattern)
+
+
+def test_both_sides_must_have_files():
+  with pytest.raises(UserError, match='1 files to train on and 0 held out'):
+    corpora.split({'lib/m0.py': ''})

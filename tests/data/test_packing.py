@@ -1,0 +1,81 @@
+"""Batches are pure functions of the seed and the step."""
+
+import numpy as np
+import pytest
+
+from specsamp.data import packing
+from specsamp.data.packing import Packed
+from specsamp.errors import UserError
+
+# Tokens that are their own places: a batch shows where it was cut.
+_STREAM = np.arange(1003, dtype=np.int32)
+
+
+def test_documents_stand_between_their_ends(tokenizer):
+  got = packing.tokenize(['x = 1', '', 'y'], tokenizer)
+  assert got.dtype == np.int32
+  wanted = []
+  for text in ('x = 1', '', 'y'):
+    ids = tokenizer.encode(text, bos=False)
+    wanted += [tokenizer.bos_id, *ids, tokenizer.eos_id]
+  assert got.tolist() == wanted
+
+
+def test_labels_are_the_inputs_moved_by_one():
+  batch = Packed(_STREAM, 4, 10).batch(0)
+  assert batch.shape == (4, 11) and batch.dtype == np.int32
+  np.testing.assert_array_equal(batch[:, 1:], batch[:, :-1] + 1)
+
+
+def test_a_batch_depends_on_the_step_alone():
+  data, again = Packed(_STREAM, 4, 10, seed=3), Packed(_STREAM, 4, 10, seed=3)
+  steps = [70, 3, 24, 0, 3]
+  expected = {step: data.batch(step) for step in sorted(set(steps))}
+  for step in steps:
+    np.testing.assert_array_equal(again.batch(step), expected[step])
+
+
+@pytest.mark.parametrize('size', [1003, 1000, 1001, 1009, 101])
+def test_an_epoch_covers_every_window_once(size):
+  data = Packed(_STREAM[:size], 4, 10)
+  per_epoch = data.batches_per_epoch
+  phases = set()
+  for epoch in range(30):
+    starts = np.concatenate(
+      [data.batch(epoch * per_epoch + i)[:, 0] for i in range(per_epoch)]
+    )
+    assert len(starts) == 4 * per_epoch
+    phases.add(int(starts[0] % 10))
+    assert set(starts % 10) == {starts[0] % 10}  # windows never overlap
+    assert len(set(starts)) == len(starts)
+    assert starts.max() + 10 < size
+    # All windows but those that fill no batch.
+    assert len(starts) > (size - 1) // 10 - 1 - 4
+  assert len(phases) > 5  # cut elsewhere each time: no fixed borders
+
+
+def test_epochs_and_seeds_differ():
+  def epoch(seed, number):
+    data = Packed(_STREAM, 4, 10, seed)
+    first = number * data.batches_per_epoch
+    return [
+      data.batch(first + i)[:, 0].tolist()
+      for i in range(data.batches_per_epoch)
+    ]
+
+  seen = [epoch(seed, number) for seed in (0, 1, 2) for number in (0, 1)]
+  assert all(a != b for i, a in enumerate(seen) for b in seen[:i])
+
+
+def test_validation_is_in_order():
+  batches = list(Packed(_STREAM, 4, 10, seed=5).in_order(2))
+  starts = np.concatenate(batches)[:, 0]
+  np.testing.assert_array_equal(starts, np.arange(8) * 10)
+  data = Packed(_STREAM, 4, 10)
+  assert len(list(data.in_order(10**6))) == data.batches_per_epoch
+
+
+def test_a_corpus_too_small_for_a_batch():
+  assert Packed(_STREAM[:51], 4, 10).batch(7).shape == (4, 11)
+  with pytest.raises(UserError, match='50 tokens, but a batch takes 4 x 10'):
+    Packed(_STREAM[:50], 4, 10)

@@ -1,0 +1,157 @@
+"""Prompts end where a function's body begins."""
+
+import ast
+import io
+import re
+
+import pytest
+
+from specsamp.data import prompts
+from specsamp.errors import UserError
+
+_SOURCE = '''\
+import os
+\x0c
+def documented(x):
+  """Says what it does.
+
+  At length."""
+  # A comment.
+  y = x
+  y += 1
+  y += 2
+  y += 3
+  y += 4
+  y += 5
+  return y
+
+def short(x):
+  return x
+
+def wrapped(f):
+  @staticmethod
+  @property
+  def inner():
+    a = 1
+    b = 2
+    c = 3
+    d = 4
+    e = 5
+    return a + b + c + d + e
+  return inner
+
+class A:
+  async def method(self):
+    self.a = 1
+    self.b = 2
+    self.c = 3
+    self.d = 4
+    self.e = 5
+    self.f = 6
+'''
+
+
+def test_each_prompt_ends_right_before_a_body(tokenizer):
+  found = prompts.functions({'m.py': _SOURCE}, tokenizer, 4, 1000)
+  ends = {p.name: p.text.splitlines()[-1] for p in found}
+  assert ends == {
+    'm.py:documented': '  # A comment.',
+    'm.py:wrapped': 'def wrapped(f):',
+    'm.py:inner': '  def inner():',
+    'm.py:method': '  async def method(self):',
+  }
+  for prompt in found:
+    assert _SOURCE.startswith(prompt.text)  # all fits: from the beginning
+    assert prompt.text.endswith('\n')
+
+
+@pytest.mark.parametrize('budget', [30, 60])
+def test_as_much_as_the_budget_holds(tokenizer, sources, budget):
+  found = prompts.functions(sources, tokenizer, 40, budget)
+  assert len(found) == 40
+  for name, text in found:
+    assert len(tokenizer.encode(text)) <= budget
+    source = sources[name.partition(':')[0]]
+    # The text may stand in its file twice: somewhere it begins a line, and
+    # one line more would not have fitted.
+    found_at = [m.start() for m in re.finditer(re.escape(text), source)]
+    starts = [i for i in found_at if i == 0 or source[i - 1] == '\n']
+    longer = [
+      source[source.rfind('\n', 0, max(i - 1, 0)) + 1 : i] + text
+      for i in starts
+    ]
+    assert max(len(tokenizer.encode(text)) for text in longer) > budget
+
+
+def test_bodies_follow(tokenizer, sources):
+  """By the syntax tree: some function's first statement is what comes next."""
+  found = prompts.functions(sources, tokenizer, 40, 60)
+  checked = 0
+  for name, text in found:
+    path, function = name.split(':')
+    lines = io.StringIO(sources[path]).readlines()
+    checked += any(
+      ''.join(lines[: statement.lineno - 1]).endswith(text)
+      for node in ast.walk(ast.parse(sources[path]))
+      if getattr(node, 'name', None) == function
+      for statement in node.body[:2]
+    )
+  assert checked == 40
+
+
+def test_files_take_turns_and_the_order_is_fixed(tokenizer):
+  files = {f'{n}.py': _SOURCE for n in 'abcdef'}
+  found = prompts.functions(files, tokenizer, 12, 1000)
+  first, second = (
+    [p.name.partition(':')[0] for p in half] for half in (found[:6], found[6:])
+  )
+  assert first == second and sorted(first) == sorted(files)
+  assert first != sorted(files)  # not the alphabet's first alone
+  backwards = dict(reversed(files.items()))
+  assert prompts.functions(backwards, tokenizer, 12, 1000) == found
+  assert prompts.functions(files, tokenizer, 3, 1000) == found[:3]
+
+
+def test_files_that_are_no_python_are_passed_over(tokenizer):
+  files = {'a.py': 'print "2"', 'b.py': 'x = "\0"', 'm.py': _SOURCE}
+  assert len(prompts.functions(files, tokenizer, 4, 1000)) == 4
+
+
+@pytest.mark.parametrize('budget', [1000, 4])
+def test_too_few(tokenizer, budget):
+  with pytest.raises(
+    UserError,
+    match=f'prompts: 5 asked for, .* functions that begin within {budget} tok',
+  ):
+    prompts.functions({'m.py': _SOURCE}, tokenizer, 5, budget)
+
+
+def test_read(tmp_path, monkeypatch):
+  path = tmp_path / 'p.txt'
+  path.write_text('  one \n\n \ntwo é\n', encoding='utf-8')
+  found = prompts.read(str(path))
+  assert [p.text for p in found] == ['  one ', 'two é']
+  assert len({p.name for p in found}) == 2
+  monkeypatch.setattr('sys.stdin', io.StringIO('def f():\n  x\n'))
+  assert [p.text for p in prompts.read('-')] == ['def f():\n  x\n']
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (None, 'No such file or directory'),
+    (b'\xff\xfe', 'not UTF-8 text'),
+    (b' \n\n', 'empty'),
+  ],
+)
+def test_read_errors(tmp_path, content, message):
+  path = tmp_path / 'p.txt'
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(UserError, match=f'^prompts .*p.txt: {message}$'):
+    prompts.read(str(path))
+
+
+def test_reading_a_folder(tmp_path):
+  with pytest.raises(UserError, match='Is a directory$'):
+    prompts.read(str(tmp_path))

@@ -1,0 +1,151 @@
+"""What must not be compiled again, and what a round must not copy."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import specsamp
+from specsamp import SamplingParams
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.drafting.language_model import language_model
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
+ROWS = dict(
+  temperature=np.array([1.0, 0.7, 1.5, 1.0, 0.0]),
+  top_k=np.array([0, 5, 0, 2, 0]),
+  top_p=np.array([1.0, 1.0, 0.9, 1.0, 0.5]),
+  min_p=np.array([0.0, 0.1, 0.0, 0.0, 0.0]),
+)
+CALLS = {
+  'the same': {},
+  'other prompts': dict(prompts=[[1] * 12, [2], [3], [4, 5], [6] * 7]),
+  'rows in another order': dict(prompts=PROMPTS[::-1]),
+  'temperature': dict(sampling=SamplingParams(temperature=0.3)),
+  'greedy': dict(sampling=SamplingParams(temperature=0.0)),
+  'top-k': dict(sampling=SamplingParams(top_k=3)),
+  'top-p': dict(sampling=SamplingParams(top_p=0.5)),
+  'min-p': dict(sampling=SamplingParams(min_p=0.5)),
+  'values of each row': dict(sampling=SamplingParams(**ROWS)),
+  'seed': dict(seed=77),
+  'seeds of each row': dict(seed=[5, 4, 3, 2, 1]),
+  'budget': dict(max_new_tokens=3),
+  'budgets of each row': dict(max_new_tokens=[1, 20, 3, 4, 5]),
+  'stop tokens': dict(stop_tokens=[1, 2, 3]),
+  'no stop token': dict(stop_tokens=[]),
+  'lists for a tuple': dict(prompts=tuple(map(tuple, PROMPTS))),
+}
+
+
+@pytest.fixture
+def compilations():
+  """A list that grows by one for each program that XLA compiles."""
+  events = []
+
+  def listen(event, seconds, **_):
+    if event.endswith('backend_compile_duration'):
+      events.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  yield events
+  jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def _sizes():
+  programs = _compiled()
+  return [
+    program._cache_size()
+    for program in (programs.prefill, programs.decode, programs.play_round)
+  ]
+
+
+def _generate(pair, **args):
+  target, draft = pair
+  args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
+  specsamp.generate(target, drafter=language_model(draft, 3), **args)
+
+
+def _stream(pair, **args):
+  target, draft = pair
+  args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
+  list(specsamp.stream(target, drafter=language_model(draft, 3), **args))
+
+
+@pytest.mark.parametrize('call', [_generate, _stream])
+def test_nothing_compiles_twice(pair, call, compilations):
+  call(pair)
+  before, _ = _sizes(), compilations.clear()
+  for name, args in CALLS.items():
+    call(pair, **args)
+    assert not compilations, name
+    assert _sizes() == before, name
+
+
+def test_the_count_of_compilations_counts(pair, compilations):
+  jax.jit(lambda x: x + 1)(np.float32(1)).block_until_ready()
+  assert len(compilations) == 1
+  before = _sizes()
+  # Another size of batch.
+  specsamp.generate(pair[0], PROMPTS[:2], max_new_tokens=2)
+  assert np.subtract(_sizes(), before).tolist() == [1, 1, 0]
+
+
+@pytest.fixture(scope='module', params=[1, 4], ids=['one row', 'rows'])
+def large(request):
+  """A job whose caches are far larger than everything else in a round."""
+  shape = dict(max_length=512, head_dim=16, num_kv_heads=2)
+  target = tiny.model(11, 0, num_layers=3, **shape)
+  draft = tiny.model(11, 1, num_layers=2, **shape)
+  prompts = [[1, 2, 3]] * request.param
+  job = _Job.make(
+    target, prompts, language_model(draft, 3), 'token', None, 500, 0, []
+  )
+  state = job.prefill()
+  lowered = _compiled().decode.lower(*job.static, *job.args, state)
+  return job, state, lowered.compile()
+
+
+def test_a_round_copies_no_cache(large):
+  _, state, program = large
+  shape = state.cache.keys[0].shape
+  assert shape[2] > 512
+  text = program.as_text()
+  shown = 'f32[' + ','.join(map(str, shape)) + ']'
+  assert shown in text
+  # Anywhere in the program, the while body and all that it calls included;
+  # and in any order of the axes.
+  sizes = sorted(shape)
+  for found in re.finditer(r'= f32\[([\d,]+)\]\S* (copy|transpose)\(', text):
+    made = sorted(map(int, found[1].split(',')))
+    assert made != sizes, found[0]
+
+
+def test_a_round_makes_nothing_of_a_caches_size(large):
+  """Temporaries together are smaller than the keys of one layer.
+
+  So none of the ten arrays of keys or values is ever there twice, under
+  whatever name XLA would do that. What is there are mostly attention scores:
+  heads x T x S, where a layer's keys are kv heads x head_dim x S.
+  """
+  _, state, program = large
+  memory = program.memory_analysis()
+  assert memory.temp_size_in_bytes < state.cache.keys[0].nbytes
+
+
+def test_the_state_is_donated(large):
+  job, state, program = large
+  caches = jax.tree.leaves((state.cache, state.drafter))
+  assert len(caches) == 10
+  memory = program.memory_analysis()
+  assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
+  # Not only on paper: a run takes the buffers it is given, and keeps them.
+  given = job.prefill()
+  before = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(given.cache)]
+  after = program(*job.args, given)
+  for leaf in jax.tree.leaves((given.cache, given.drafter)):
+    assert leaf.is_deleted()
+  assert before == [
+    x.unsafe_buffer_pointer() for x in jax.tree.leaves(after.cache)
+  ]

@@ -1,0 +1,386 @@
+"""The loop, token for token: greedy texts, ragged rows, caches, cuts."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specsamp
+from specsamp import SamplingParams
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.drafting.language_model import language_model
+from specsamp.models import Transformer
+
+# One batch of five rows and one bucket of 32 tokens for almost all tests, so
+# that they run the same few programs.
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
+BUDGETS = [20, 7, 12, 1, 15]
+SEEDS = [11, 3, 3, 2**31 - 1, 0]
+MIXED = SamplingParams(
+  temperature=np.array([1.0, 0.7, 1.5, 1.0, 0.0]),
+  top_k=np.array([0, 5, 0, 2, 0]),
+  top_p=np.array([1.0, 1.0, 0.9, 1.0, 0.5]),
+)
+RAGGED = dict(max_new_tokens=BUDGETS, seed=SEEDS, sampling=MIXED)
+GREEDY = dict(max_new_tokens=20, sampling=SamplingParams(temperature=0.0))
+
+
+def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
+  drafter = language_model(draft, draft_len) if draft else None
+  return specsamp.generate(
+    target, prompts, drafter=drafter, stop_tokens=stop, **args
+  )
+
+
+def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
+  """The job and its final state, of what `generate` would run."""
+  drafter = language_model(draft, 3) if draft else None
+  job = _Job.make(
+    target,
+    prompts,
+    drafter,
+    verifier,
+    args['sampling'],
+    args['max_new_tokens'],
+    args.get('seed', 0),
+    stop,
+  )
+  return job, _compiled().decode(*job.static, *job.args, job.prefill())
+
+
+def _text(job, state, row):
+  tokens = np.asarray(state.tokens)[row]
+  return tokens[job.prompt_len[row] : state.length[row]].tolist()
+
+
+@pytest.fixture(scope='module')
+def greedy(pair):
+  """What the target alone says, 20 tokens a row."""
+  texts = _run(pair[0], None, **GREEDY).tokens
+  # With less variety no mistake would show.
+  assert all(len(set(text)) > 3 for text in texts)
+  assert len({tuple(text) for text in texts}) == 5
+  return texts
+
+
+def test_greedy_is_the_argmax_of_the_whole_text(pair, greedy):
+  """No cache, no loop: one pass over each text names its own next tokens."""
+  target, _ = pair
+  tokens = np.zeros((5, 32), np.int32)
+  for row, prompt, text in zip(tokens, PROMPTS, greedy, strict=True):
+    row[: len(prompt) + 20] = prompt + text
+  out = jax.jit(target.transformer.apply)({'params': target.params}, tokens)
+  best = np.asarray(out.logits).argmax(-1)
+  for row, prompt, text in zip(best, PROMPTS, greedy, strict=True):
+    assert row[len(prompt) - 1 :][:20].tolist() == text
+
+
+@pytest.mark.parametrize('draft_len', [1, 3, 6])
+@pytest.mark.parametrize('verifier', ['token', 'block'])
+def test_greedy_equals_autoregressive(pair, greedy, verifier, draft_len):
+  got = _run(*pair, draft_len, verifier=verifier, **GREEDY)
+  assert got.tokens == greedy
+  # Some tokens were accepted and some were not.
+  assert 0 < got.acceptance_rate < 1
+  assert got.texts == [pair[0].tokenizer.decode(text) for text in greedy]
+
+
+def test_a_row_alone_says_the_same(pair):
+  together = _run(*pair, **RAGGED)
+  assert [len(text) for text in together.tokens] == BUDGETS
+  for i, prompt in enumerate(PROMPTS):
+    alone = _run(
+      *pair,
+      prompts=[prompt],
+      max_new_tokens=BUDGETS[i],
+      seed=SEEDS[i],
+      sampling=jax.tree.map(lambda v, i=i: v[i : i + 1], MIXED.broadcast(5)),
+    )
+    assert alone.tokens == [together.tokens[i]], i
+    for name in ('rounds', 'drafted_at', 'accepted_at'):
+      np.testing.assert_array_equal(
+        getattr(alone, name)[0], getattr(together, name)[i]
+      )
+
+
+@pytest.mark.parametrize('verifier', ['token', 'block'])
+def test_a_row_says_the_same_beside_other_rows(pair, verifier):
+  together = _run(*pair, verifier=verifier, **RAGGED).tokens
+  assert [len(text) for text in together] == BUDGETS
+  for i in range(5):
+    other = np.array([i, 4, 2, 0, 1])[[1, 0, 2, 3, 4]]
+    other[2:] = (i + 2) % 5
+    got = _run(
+      *pair,
+      verifier=verifier,
+      prompts=[PROMPTS[row] for row in other],
+      max_new_tokens=[3, BUDGETS[i], 9, 2, 5],
+      seed=[8, SEEDS[i], 1, 6, 7],
+      sampling=jax.tree.map(lambda v, o=other: v[o], MIXED.broadcast(5)),
+    )
+    assert got.tokens[1] == together[i], i
+
+
+def test_rows_of_one_seed_and_prompt_agree_and_other_seeds_do_not(pair):
+  args = dict(max_new_tokens=20, sampling=SamplingParams())
+  got = _run(*pair, prompts=[[1, 2]] * 5, seed=[4, 9, 4, 10, 4], **args).tokens
+  assert got[0] == got[2] == got[4]
+  assert len({tuple(text) for text in got}) == 3
+  counted = _run(*pair, prompts=[[1, 2]] * 5, seed=8, **args).tokens
+  assert counted[1] == got[1] and counted[2] == got[3]
+
+
+# The caches.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _whole_cache(transformer, params, tokens):
+  cache = transformer.init_cache(params, *tokens.shape)
+  return transformer.apply({'params': params}, tokens, cache=cache).cache
+
+
+def _check_caches(job, state):
+  """Committed slots hold what one pass over the text puts there.
+
+  The last token has none yet: it is the next root. The draft may lack the
+  token before it too, which its next round feeds first.
+  """
+  drafter = job.drafter
+  for got, transformer, params, missing in (
+    (state.cache, job.model.transformer, job.model.params, 1),
+    (state.drafter, drafter.transformer, drafter.params, 2),
+  ):
+    wanted = _whole_cache(transformer, params, state.tokens)
+    for part in ('keys', 'values'):
+      for one, other in zip(
+        getattr(got, part), getattr(wanted, part), strict=True
+      ):
+        assert one.shape == other.shape
+        for row, length in enumerate(np.asarray(state.length) - missing):
+          np.testing.assert_allclose(
+            one[row, :, :length], other[row, :, :length], atol=1e-5
+          )
+
+
+def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
+  target, _ = pair
+  job, state = _job(target, target, **GREEDY)
+  assert [_text(job, state, row) for row in range(5)] == greedy
+  np.testing.assert_array_equal(state.stats.rounds, 5)  # of 4 tokens each
+  np.testing.assert_array_equal(state.stats.accepted_at, 5)
+  _check_caches(job, state)
+
+
+@pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
+@pytest.mark.parametrize('verifier', ['token', 'block'])
+def test_no_stale_slot(pair, verifier, args):
+  job, state = _job(*pair, verifier=verifier, **args)
+  assert np.asarray(state.stats.accepted_at)[:, -1].any()
+  _check_caches(job, state)
+
+
+def test_no_stale_slot_between_rounds(pair):
+  """A row that is done, and one that is not, after each number of rounds."""
+  job, _ = _job(*pair, **RAGGED)
+  state = job.prefill()
+  for _ in range(6):
+    state = _compiled().play_round(*job.static, *job.args, state)
+    _check_caches(job, state)
+
+
+# Where a text ends.
+
+
+def test_a_stop_token_inside_a_draft_cuts_the_text(pair, greedy):
+  """The draft is the target: rounds of four tokens, all of them accepted."""
+  target, _ = pair
+  inside = set()
+  for stop in range(target.config.vocab_size):
+    got = _run(target, target, stop=[stop], **GREEDY)
+    for row, text in enumerate(greedy):
+      wanted, end = text, None
+      if stop in text:
+        end = text.index(stop)
+        wanted = text[: end + 1]
+        inside.add(end % 4)
+      assert got.tokens[row] == wanted
+      assert got.texts[row] == target.tokenizer.decode(text[:end])
+      assert got.rounds[row] == -(-len(wanted) // 4)
+  assert inside == {0, 1, 2, 3}  # at each place of a round
+
+
+def test_stop_tokens_of_a_sampled_text(pair):
+  """Stopping changes no token before the stop, under any draft."""
+  whole = _run(*pair, **RAGGED).tokens
+  stops = [5, 9, 2]
+  for draft in (pair[1], None):
+    text = _run(pair[0], draft, **RAGGED).tokens
+    if draft is pair[1]:
+      assert text == whole
+    got = _run(pair[0], draft, stop=stops, **RAGGED).tokens
+    cut = 0
+    for one, other in zip(got, text, strict=True):
+      ends = [i for i, token in enumerate(other) if token in stops]
+      assert one == other[: ends[0] + 1 if ends else None]
+      cut += bool(ends)
+    assert cut
+
+
+def test_the_tokenizers_eos_stops_by_default(pair, greedy):
+  target, _ = pair
+  eos = greedy[0][2]
+  tokenizer = dataclasses.replace(target.tokenizer, eos_id=eos)
+  target = dataclasses.replace(target, tokenizer=tokenizer)
+  got = _run(target, None, stop=None, **GREEDY)
+  assert got.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
+
+
+@pytest.mark.parametrize('itself', [True, False], ids=['equal', 'other'])
+def test_budgets_are_exact(pair, itself):
+  target, draft = pair
+  sampling = SamplingParams(temperature=0.8)
+  args = dict(prompts=[[6, 0, 3]] * 5, seed=[2] * 5, sampling=sampling)
+  texts = []
+  for budgets in ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]):
+    got = _run(
+      target, target if itself else draft, max_new_tokens=budgets, **args
+    )
+    assert [len(text) for text in got.tokens] == budgets
+    texts += got.tokens
+  # A budget ends a text and does nothing else to it.
+  for text in texts:
+    assert text == texts[-1][: len(text)]
+
+
+# Streams and counts.
+
+
+@pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
+def test_a_stream_is_the_same_text(pair, args):
+  whole = _run(*pair, **args)
+  rounds = list(
+    specsamp.stream(
+      pair[0],
+      PROMPTS,
+      drafter=language_model(pair[1], 3),
+      stop_tokens=[],
+      **args,
+    )
+  )
+  assert len(rounds) == whole.rounds.max()
+  uncut = 0
+  for row, text in enumerate(whole.tokens):
+    said = [r.tokens[row] for r in rounds]
+    accepted = [r.num_accepted[row] for r in rounds]
+    assert sum(said, []) == text
+    # Counted by hand: a round of a row that is not done says something.
+    played = [i for i, tokens in enumerate(said) if tokens]
+    assert played == list(range(whole.rounds[row]))
+    assert not any(accepted[len(played) :])
+    np.testing.assert_array_equal(whole.drafted_at[row], len(played))
+    for i in played[:-1]:
+      assert len(said[i]) == accepted[i] + 1
+    last = played[-1]
+    counts = [sum(n >= depth for n in accepted) for depth in (1, 2, 3)]
+    if len(said[last]) == accepted[last] + 1:
+      uncut += 1
+      assert whole.accepted_at[row].tolist() == counts
+      assert whole.accepted_at[row].sum() == sum(accepted)
+    else:  # the budget cut it: the verifier may have accepted more
+      assert len(said[last]) == accepted[last]
+      more = whole.accepted_at[row] - counts
+      assert ((more == 0) | (more == 1)).all()
+  assert uncut > 1
+  assert whole.block_efficiency == pytest.approx(
+    1 + whole.accepted_at.sum() / whole.rounds.sum()
+  )
+  assert whole.acceptance_rate == pytest.approx(
+    whole.accepted_at.sum() / (3 * whole.rounds.sum())
+  )
+
+
+def test_counts_without_a_draft(pair):
+  got = _run(pair[0], None, **RAGGED)
+  assert got.rounds.tolist() == BUDGETS
+  assert got.drafted_at.shape == got.accepted_at.shape == (5, 0)
+  assert np.isnan(got.acceptance_rate)
+  assert got.block_efficiency == 1
+
+
+# Models that break down.
+
+
+def _with_nan(model, path, index):
+  leaves, tree = jax.tree_util.tree_flatten_with_path(model.params)
+  leaves = [
+    leaf.at[index].set(jnp.nan) if keys[-1].key == path else leaf
+    for keys, leaf in leaves
+  ]
+  return dataclasses.replace(model, params=jax.tree.unflatten(tree, leaves))
+
+
+def test_a_target_of_nan_names_the_rows(pair, greedy):
+  # A token whose embedding is broken ends the rows that meet it, no others.
+  for token in range(1, 11):
+    met = [token in p + t[:-1] for p, t in zip(PROMPTS, greedy, strict=True)]
+    later = [
+      token not in p and token in t[:-1]
+      for p, t in zip(PROMPTS, greedy, strict=True)
+    ]
+    if any(later) and not all(met):
+      break
+  else:
+    pytest.fail('every token is in every text, or in no text')
+  broken = _with_nan(pair[0], 'embedding', token)
+  rows = np.flatnonzero(met).tolist()
+  with pytest.raises(FloatingPointError) as error:
+    _run(broken, None, **GREEDY)
+  assert str(rows) in str(error.value)
+
+  job, state = _job(broken, None, **GREEDY)
+  assert np.asarray(state.done).all()
+  np.testing.assert_array_equal(state.broken, met)
+  for row, text in enumerate(greedy):
+    if token in PROMPTS[row]:
+      text = []
+    elif met[row]:
+      text = text[: text.index(token) + 1]
+    assert _text(job, state, row) == text
+
+  with pytest.raises(FloatingPointError):
+    list(specsamp.stream(broken, PROMPTS, stop_tokens=[], **GREEDY))
+
+
+@pytest.mark.parametrize('path', ['embedding', 'head'])
+def test_a_draft_of_nan_costs_speed_only(pair, greedy, path):
+  target, draft = pair
+  # One token of the vocabulary, or all that it computes.
+  for index in ((slice(None), 4) if path == 'head' else 4, slice(None)):
+    broken = _with_nan(draft, path, index)
+    assert _run(target, broken, **GREEDY).tokens == greedy
+    got = _run(target, broken, **RAGGED)
+    assert [len(text) for text in got.tokens] == BUDGETS
+
+
+class Padded(Transformer):
+  """Its vocabulary is padded: the last tokens have no logit."""
+
+  def logits(self, hidden):
+    logits = super().logits(hidden)
+    token = jnp.arange(logits.shape[-1])
+    return jnp.where((token >= 6)[None, None], -jnp.inf, logits)
+
+
+def test_a_draft_that_cannot_say_every_token(pair, greedy):
+  target, draft = pair
+  padded = dataclasses.replace(
+    draft, transformer=Padded(draft.transformer.config)
+  )
+  assert max(map(max, greedy)) >= 6
+  assert _run(target, padded, **GREEDY).tokens == greedy
+  got = _run(target, padded, **RAGGED)
+  assert [len(text) for text in got.tokens] == BUDGETS
+  assert max(map(max, got.tokens)) >= 6

@@ -1,0 +1,283 @@
+"""What the loop says has the target's law: chi-square of sampled texts.
+
+The verifiers' own exactness is proved elsewhere, in float64. Here the whole
+path is held to the law: caches, rewinding, keys, cuts. Mistakes that are known
+to creep in must fail the same test.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+import tiny
+from flax import struct
+
+import specsamp
+from specsamp import SamplingParams
+from specsamp.drafting.language_model import (
+  LanguageModelDrafter,
+  language_model,
+)
+from specsamp.sampling import draw, transforms
+from specsamp.verification.token import TokenVerifier
+
+VOCAB = 4
+# Three tokens do not reach the round after four accepted at once; five do.
+LENGTH = 5
+WINDOWS = {'first three': (0, 1, 2), 'last three': (2, 3, 4)}
+
+
+class Group(NamedTuple):
+  """Rows of a batch with one prompt and one way of sampling."""
+
+  name: str
+  prompt: tuple[int, ...]
+  sampling: SamplingParams
+
+
+PLAIN = Group('temperature 1', (2,), SamplingParams())
+GROUPS = (
+  PLAIN,
+  Group('temperature 0.6', (1, 3), SamplingParams(temperature=0.6)),
+  Group('top-k', (0, 2, 1), SamplingParams(top_k=2)),
+  Group('top-p', (3, 3), SamplingParams(top_p=0.8)),
+  Group('min-p', (1,), SamplingParams(min_p=0.2)),
+  Group('all', (0,), SamplingParams(0.7, top_k=3, top_p=0.95, min_p=0.05)),
+  Group('greedy', (2, 0), SamplingParams(temperature=0.0)),
+)
+ROWS = 512 * len(GROUPS)  # of a batch
+CI, FULL = 20, 400  # batches: 10,240 and 204,800 texts of each group
+
+sizes = pytest.mark.parametrize(
+  'batches',
+  [
+    pytest.param(CI, id='ci'),
+    pytest.param(FULL, id='full', marks=pytest.mark.slow),
+  ],
+)
+
+
+@pytest.fixture(scope='module')
+def pair():
+  """Target and draft, whose laws overlap by about a half."""
+  return tiny.model(VOCAB, 0, max_length=8), tiny.draft(VOCAB, 1, max_length=8)
+
+
+@pytest.fixture(scope='module')
+def laws(pair):
+  """Group name -> float64 [V, .., V], the target's law of five tokens."""
+  target, _ = pair
+  texts = np.indices((VOCAB,) * LENGTH).reshape(LENGTH, -1).T
+  rows = np.zeros((len(GROUPS), len(texts), 8), np.int32)
+  for i, group in enumerate(GROUPS):
+    start = len(group.prompt)
+    rows[i, :, :start] = group.prompt
+    rows[i, :, start : start + LENGTH] = texts
+
+  def conditionals(params, tokens, sampling):
+    out = target.transformer.apply({'params': params}, tokens)
+    return transforms.probabilities(out.logits, sampling)
+
+  of_rows = _stack(GROUPS, len(texts))
+  probs = jax.jit(conditionals)(
+    target.params, rows.reshape(-1, 8), of_rows
+  ).reshape(len(GROUPS), len(texts), 8, VOCAB)
+  probs = np.asarray(probs, np.float64)
+  result = {}
+  for i, group in enumerate(GROUPS):
+    law = np.ones(len(texts))
+    for t in range(LENGTH):
+      at = len(group.prompt) - 1 + t
+      law *= np.take_along_axis(probs[i, :, at], texts[:, t : t + 1], 1)[:, 0]
+    assert abs(law.sum() - 1) < 1e-5
+    result[group.name] = (law / law.sum()).reshape((VOCAB,) * LENGTH)
+  return result
+
+
+def _stack(groups, rows_each):
+  """The sampling values of the groups' rows, [B]."""
+  values = {
+    field.name: np.repeat(
+      np.asarray([getattr(group.sampling, field.name) for group in groups]),
+      rows_each,
+    )
+    for field in dataclasses.fields(SamplingParams)
+  }
+  return SamplingParams(**values)
+
+
+def _texts(
+  pair, groups, batches, *, seed, drafter=None, verifier='token', length=LENGTH
+):
+  """Counts [V, .., V] of each group's texts, and what `generate` returned."""
+  target, _ = pair
+  each = ROWS // len(groups)
+  prompts = [group.prompt for group in groups for _ in range(each)]
+  sampling = _stack(groups, each)
+  counts = np.zeros((len(groups), VOCAB**length), np.int64)
+  stats = []
+  for batch in range(batches):
+    got = specsamp.generate(
+      target,
+      prompts,
+      drafter=drafter,
+      verifier=verifier,
+      sampling=sampling,
+      max_new_tokens=length,
+      seed=seed + batch * ROWS,
+      stop_tokens=[],
+    )
+    stats.append(got)
+    tokens = np.asarray(got.tokens).reshape(len(groups), each, length)
+    index = tokens @ VOCAB ** np.arange(length)[::-1]
+    for i in range(len(groups)):
+      counts[i] += np.bincount(index[i], minlength=VOCAB**length)
+  return counts.reshape(-1, *(VOCAB,) * length), stats
+
+
+def _p_value(counts, law) -> float:
+  """Of Pearson's chi-square; cells that expect fewer than 5 are one cell."""
+  counts, law = counts.reshape(-1), law.reshape(-1)
+  if counts[law == 0].any():
+    return 0.0
+  order = np.argsort(law, kind='stable')
+  expected, observed = law[order] * counts.sum(), counts[order]
+  # The smallest cells merge, until they expect 5 together and none is left
+  # that expects fewer.
+  merged = np.searchsorted(expected, 5)
+  while merged < len(expected) and expected[:merged].sum() < 5:
+    merged += 1
+  merge = lambda cells: np.r_[cells[:merged].sum(), cells[merged:]]
+  expected, observed = merge(expected), merge(observed)
+  expected, observed = expected[expected > 0], observed[expected > 0]
+  if len(expected) == 1:
+    return 1.0
+  statistic = ((observed - expected) ** 2 / expected).sum()
+  return float(scipy.stats.chi2.sf(statistic, len(expected) - 1))
+
+
+def _p_values(groups, counts, laws):
+  """(group, window) -> p of the joint law of the window's three tokens."""
+  result = {}
+  for group, count in zip(groups, counts, strict=True):
+    for window, kept in WINDOWS.items():
+      gone = tuple(t for t in range(LENGTH) if t not in kept)
+      result[group.name, window] = _p_value(
+        count.sum(axis=gone), laws[group.name].sum(axis=gone)
+      )
+  return result
+
+
+def _drafter(pair, draft_len):
+  _, draft = pair
+  return language_model(draft, draft_len)
+
+
+def _check_law(groups, counts, laws):
+  for key, p in _p_values(groups, counts, laws).items():
+    assert p > 0.001, (key, p)
+  for group, count in zip(groups, counts, strict=True):
+    if group.name == 'greedy':
+      assert laws['greedy'].max() == 1
+      np.testing.assert_array_equal(count > 0, laws['greedy'] == 1)
+
+
+def _check_events(pair, draft_len, stats, **args):
+  """Each kind of round must have occurred, or nothing has been shown."""
+  rejected = stats[0].accepted_at[:, 0] < stats[0].rounds
+  assert rejected.mean() > 0.2
+  # The same rows, cut after γ + 1 tokens: who has them in one round has all of
+  # its draft accepted, and in the run that is tested a round after that.
+  assert draft_len + 1 < LENGTH
+  _, (short,) = _texts(pair, GROUPS, 1, length=draft_len + 1, **args)
+  full = short.rounds == 1
+  assert (short.accepted_at[full] == 1).all()
+  assert (stats[0].rounds[full] > 1).all()
+  assert full.mean() > 0.02
+
+
+@sizes
+def test_autoregressive(pair, laws, batches):
+  counts, stats = _texts(pair, GROUPS, batches, seed=1)
+  _check_law(GROUPS, counts, laws)
+  assert all((got.rounds == LENGTH).all() for got in stats)
+
+
+@sizes
+@pytest.mark.parametrize('draft_len', [1, 3])
+@pytest.mark.parametrize('verifier', ['token', 'block'])
+def test_speculative(pair, laws, verifier, draft_len, batches):
+  args = dict(drafter=_drafter(pair, draft_len), verifier=verifier, seed=2)
+  counts, stats = _texts(pair, GROUPS, batches, **args)
+  _check_law(GROUPS, counts, laws)
+  _check_events(pair, draft_len, stats, **args)
+
+
+def test_one_way_of_sampling(pair, laws):
+  """Batches that skip the steps which no row of theirs asks for."""
+  drafter = _drafter(pair, 3)
+  for group in GROUPS[:2]:
+    args = dict(drafter=drafter, verifier='block', seed=3)
+    counts, _ = _texts(pair, [group], 6, **args)
+    assert counts.sum() >= 20_000
+    _check_law([group], counts, laws)
+
+
+# What must not pass.
+
+
+def _check_fails(pair, laws, drafter, verifier):
+  counts, _ = _texts(
+    pair, GROUPS, 5, drafter=drafter, verifier=verifier, seed=4
+  )
+  p_values = _p_values(GROUPS, counts, laws)
+  assert p_values[PLAIN.name, 'first three'] < 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongResidual(TokenVerifier):
+  """After a rejection it draws from p, and not from what is left of it."""
+
+  def leave_probs(self, draft, p_bnv, node_b):
+    return jnp.take_along_axis(p_bnv, node_b[:, None, None], axis=1)[:, 0]
+
+
+def test_a_wrong_residual_fails(pair, laws):
+  _check_fails(pair, laws, _drafter(pair, 1), WrongResidual())
+
+
+@struct.dataclass
+class WrongLaw(LanguageModelDrafter):
+  """It reports q at a temperature that it has not drawn from."""
+
+  def propose(self, *args):
+    draft, state = super().propose(*args)
+    q = jnp.sqrt(draft.q)
+    return draft.replace(q=q / q.sum(axis=-1, keepdims=True)), state
+
+
+def test_a_wrong_law_of_the_draft_fails(pair, laws):
+  drafter = _drafter(pair, 1)
+  fields = {
+    f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)
+  }
+  _check_fails(pair, laws, WrongLaw(**fields), 'token')
+
+
+@dataclasses.dataclass(frozen=True)
+class Retraced(TokenVerifier):
+  """The right rule by another name, so that it is compiled anew."""
+
+
+def test_bits_shared_by_draft_and_verdict_fail(pair, laws, monkeypatch):
+  stream_keys = draw.stream_keys
+  monkeypatch.setattr(
+    draw,
+    'stream_keys',
+    lambda keys, at, stream: stream_keys(keys, at, draw.Stream.DRAFT),
+  )
+  _check_fails(pair, laws, _drafter(pair, 1), Retraced())

@@ -1,0 +1,59 @@
+"""Tiny models of every family, with no parameter left at zero or one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp.models import Transformer, TransformerConfig, presets
+
+_TINY = dict(vocab_size=29, max_length=32, dtype='float32')
+
+FAMILIES = {
+  'llama': TransformerConfig(
+    width=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=6,
+    mlp_width=20,
+    rope_theta=500.0,
+    **_TINY,
+  ),
+  'opt': presets.opt(16, 2, 2, **_TINY),
+  'gpt2': presets.gpt2(16, 2, 2, **_TINY),
+  'chinchilla': presets.chinchilla(16, 3, 2, head_dim=6, **_TINY),
+  # A mixture that no preset has: relative positions with grouped keys and
+  # biases, whose head axes are easiest to confuse.
+  'mixed': TransformerConfig(
+    width=15,  # an odd width cuts the last sinusoid
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=5,
+    mlp_width=20,
+    norm='layer',
+    positions='relative',
+    biases=True,
+    **_TINY,
+  ),
+}
+
+
+def random_params(config, seed=0):
+  """Parameters away from their initial zeros and ones, which hide mistakes."""
+  shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    is_scale = path[-1].key == 'scale'
+    return jnp.asarray(rng.normal(is_scale, 0.3, leaf.shape), leaf.dtype)
+
+  return jax.tree.map_with_path(draw, shapes)
+
+
+@pytest.fixture(scope='package', params=FAMILIES)
+def model(request):
+  """(Transformer, params) of one family."""
+  config = FAMILIES[request.param]
+  return Transformer(config), random_params(config)

@@ -1,0 +1,41 @@
+"""Published shapes have the published numbers of parameters."""
+
+import jax
+import pytest
+from flax import traverse_util
+
+from specsamp.models import Transformer, presets
+
+
+def _sizes(config):
+  """Name -> number of parameters; nothing is allocated."""
+  params = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  flat = traverse_util.flatten_dict(params, sep='.')
+  return {name: leaf.size for name, leaf in flat.items()}
+
+
+@pytest.mark.parametrize(
+  ('config', 'published', 'tolerance'),
+  [
+    (presets.chinchilla_70b(), 70e9, 0.01),
+    (presets.chinchilla_draft_4b(), 4e9, 0.05),
+    (presets.llama(4096, 32, 32, 11_008), 6.738e9, 0.001),
+    (presets.opt(768, 12, 12), 125.2e6, 0.001),
+    (presets.gpt2(768, 12, 12), 124.4e6, 0.001),
+  ],
+  ids=['chinchilla_70b', 'draft_4b', 'llama_7b', 'opt_125m', 'gpt2_small'],
+)
+def test_number_of_parameters(config, published, tolerance):
+  assert sum(_sizes(config).values()) == pytest.approx(published, rel=tolerance)
+
+
+def test_relative_projections_are_the_difference_to_a_plain_70b():
+  sizes = _sizes(presets.chinchilla_70b())
+  plain = sum(n for name, n in sizes.items() if not name.endswith('.relative'))
+  assert plain == pytest.approx(64.7e9, rel=0.001)
+
+
+def test_changes_reach_the_config():
+  config = presets.gpt2(768, 12, 12, activation='relu', max_length=7)
+  assert (config.activation, config.max_length) == ('relu', 7)
+  assert config.vocab_size == 50_257

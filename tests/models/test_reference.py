@@ -1,0 +1,115 @@
+"""The transformer against another one: NumPy, float64, a head at a time."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_erf = np.vectorize(math.erf)
+
+_ACTIVATIONS = {
+  'silu': lambda x: x / (1 + np.exp(-x)),
+  'relu': lambda x: np.maximum(x, 0),
+  'gelu': lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+  'gelu_tanh': lambda x: (
+    x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+  ),
+}
+
+
+def _norm(config, params, x):
+  if config.norm == 'layer':
+    x = x - x.mean(-1, keepdims=True)
+  x = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon)
+  x = x * params['scale']
+  return x + params['bias'] if config.norm == 'layer' else x
+
+
+def _rotate(config, x, position):
+  """One head's vector, as complex numbers turned by their angles."""
+  half = len(x) // 2
+  turned = (x[:half] + 1j * x[half:]) * np.exp(
+    1j * position * config.rope_theta ** (-np.arange(half) / half)
+  )
+  return np.concatenate([turned.real, turned.imag])
+
+
+def _sinusoid(width, distance):
+  half = (width + 1) // 2
+  angles = distance * 10_000 ** (-np.arange(half) / half)
+  return np.concatenate([np.sin(angles), np.cos(angles)])[:width]
+
+
+def _attention(config, params, x):
+  per_group = config.num_heads // config.num_kv_heads
+  out = np.zeros_like(x)
+  for head in range(config.num_heads):
+    group = head // per_group
+    q = x @ params['q'][:, head]
+    k = x @ params['kv'][:, 0, group]
+    v = x @ params['kv'][:, 1, group]
+    if config.biases:
+      q = q + params['q_bias'][head]
+      k = k + params['kv_bias'][0, group]
+      v = v + params['kv_bias'][1, group]
+    for t in range(len(x)):
+      scores = np.zeros(t + 1)
+      for s in range(t + 1):
+        if config.positions == 'relative':
+          # Dai et al. 1901.02860, section 3.3, terms a to d.
+          r = _sinusoid(config.width, t - s) @ params['relative'][:, head]
+          scores[s] = (q[t] + params['content_bias'][head]) @ k[s]
+          scores[s] += (q[t] + params['distance_bias'][head]) @ r
+        elif config.positions == 'rotary':
+          scores[s] = _rotate(config, q[t], t) @ _rotate(config, k[s], s)
+        else:
+          scores[s] = q[t] @ k[s]
+      scores /= math.sqrt(config.head_dim)
+      weights = np.exp(scores - scores.max())
+      weights /= weights.sum()
+      out[t] += (weights @ v[: t + 1]) @ params['o'][head]
+  return out + params['o_bias'] if config.biases else out
+
+
+def _mlp(config, params, x):
+  parts = [x @ params['up'][:, i] for i in range(params['up'].shape[1])]
+  if config.biases:
+    parts = [h + b for h, b in zip(parts, params['up_bias'], strict=True)]
+  h = _ACTIVATIONS[config.activation](parts[0])
+  if config.gated:
+    h = h * parts[1]
+  out = h @ params['down']
+  return out + params['down_bias'] if config.biases else out
+
+
+def _reference(config, params, tokens):
+  """Logits [T, V] and hidden states [T, D] of one row."""
+  params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+  x = params['embedding'][tokens]
+  if config.positions == 'learned':
+    x = x + params['position_embedding'][: len(tokens)]
+  for i in range(config.num_layers):
+    block = params[f'layers_{i}']
+    normed = _norm(config, block['attention_norm'], x)
+    x = x + _attention(config, block['attention'], normed)
+    x = x + _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
+  hidden = _norm(config, params['final_norm'], x)
+  head = params['embedding'].T if config.tied_embeddings else params['head']
+  return hidden @ head, hidden
+
+
+def test_whole_pass(model):
+  transformer, params = model
+  config = transformer.config
+  tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 11))
+  out = jax.jit(transformer.apply)({'params': params}, jnp.asarray(tokens))
+  assert out.cache is None
+  assert out.logits.dtype == jnp.float32
+  for row in range(2):
+    logits, hidden = _reference(config, params, tokens[row])
+    scale = np.abs(logits).max()
+    np.testing.assert_allclose(out.logits[row], logits, atol=1e-5 * scale)
+    np.testing.assert_allclose(
+      out.hidden[row], hidden, atol=1e-5 * np.abs(hidden).max()
+    )

@@ -1,0 +1,82 @@
+"""Models so small that the law of what they say can be written out."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Letters:
+  """A tokenizer whose tokens are the first letters of the alphabet.
+
+  Attributes:
+    vocab_size: how many letters.
+    language: tokenizers of two languages differ, however many letters.
+  """
+
+  vocab_size: int
+  language: str = 'first'
+  bos_id: int = -1
+  eos_id: int = -1
+
+  def encode(self, text: str) -> list[int]:
+    return [ord(letter) - ord('a') for letter in text]
+
+  def decode(self, tokens) -> str:
+    return ''.join(chr(ord('a') + token) for token in tokens)
+
+
+def model(
+  vocab_size: int, seed: int, max_length: int = 64, **config
+) -> LanguageModel:
+  """A random model; another seed has quite other laws."""
+  values = dict(
+    width=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    mlp_width=16,
+  )
+  values.update(config)
+  transformer = Transformer(
+    TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
+  )
+
+  rng = np.random.default_rng(seed)
+
+  def leaf(path, shape):
+    # Far from a fresh model's: there the branches add so little that a law
+    # hangs on the last token alone, and no stale cache entry could be seen.
+    noise = rng.standard_normal(shape.shape, np.float32)
+    match path[-1].key:
+      case 'embedding':
+        return jnp.asarray(noise)
+      case 'scale':
+        return jnp.asarray(1 + np.float32(0.4) * noise)
+      case _:
+        return jnp.asarray(np.float32(0.45) * noise)
+
+  # On the host: compiling the initialisation takes longer than most tests.
+  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  params = jax.tree_util.tree_map_with_path(leaf, shapes)
+  return LanguageModel(transformer, params, Letters(vocab_size))
+
+
+def draft(vocab_size: int, seed: int, max_length: int = 64) -> LanguageModel:
+  """As `model`, with one layer."""
+  return model(vocab_size, seed, max_length, num_layers=1)
+
+
+def first_layer(target: LanguageModel) -> LanguageModel:
+  """A draft that agrees with its target now and then: the target cut short."""
+  config = dataclasses.replace(target.config, num_layers=1)
+  transformer = Transformer(config)
+  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  params = {name: target.params[name] for name in shapes}
+  return LanguageModel(transformer, params, target.tokenizer)

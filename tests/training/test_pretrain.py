@@ -1,0 +1,290 @@
+"""Training learns, distils, and goes on from wherever it was killed."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from specsamp.checkpoints import model_dir
+from specsamp.data.packing import Packed
+from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
+from specsamp.training import pretrain
+from specsamp.training.pretrain import PretrainConfig
+
+_MODEL = TransformerConfig(
+  vocab_size=300,
+  width=16,
+  num_layers=1,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=8,
+  mlp_width=32,
+  max_length=16,
+)
+
+# A config on standard input; for a run that is going to be killed.
+_DRIVER = """
+import json, sys
+from specsamp.training import pretrain
+values, workdir = json.load(sys.stdin)
+pretrain.pretrain(pretrain.from_dict(values), workdir)
+"""
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _promotion():
+  """Optax's Adam mixes ints and floats; test_losses.py stays strict."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """40 small files; some land on each side of the split."""
+  root = tmp_path_factory.mktemp('corpus')
+  rng = np.random.default_rng(0)
+  words = ['alpha', 'beta', 'gamma', 'delta', 'if', 'else', '=', '+', '0', '\n']
+  for i in range(40):
+    (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
+  return root
+
+
+@pytest.fixture(scope='module')
+def config(corpus):
+  return PretrainConfig(
+    model=_MODEL,
+    corpus=str(corpus),
+    pattern='*.txt',
+    batch_size=4,
+    length=16,
+    steps=60,
+    learning_rate=1e-2,
+    warmup_steps=5,
+    log_every=3,
+    eval_every=20,
+    eval_batches=2,
+    checkpoint_every=6,
+  )
+
+
+@pytest.fixture(scope='module')
+def undisturbed(config, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('undisturbed')
+  pretrain.pretrain(config, workdir)
+  return workdir
+
+
+def _metrics(workdir):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  for line in lines:
+    assert line.pop('seconds') >= 0
+  return lines
+
+
+def _assert_same(workdir, undisturbed):
+  weights = [
+    (w / 'model' / model_dir.WEIGHTS).read_bytes()
+    for w in (workdir, undisturbed)
+  ]
+  assert weights[0] == weights[1]
+  assert _metrics(workdir) == _metrics(undisturbed)
+
+
+def test_loss_falls_and_everything_is_written(config, undisturbed):
+  lines = _metrics(undisturbed)
+  steps = {
+    kind: [line['step'] for line in lines if line['kind'] == kind]
+    for kind in ('train', 'validation')
+  }
+  assert steps == {
+    'train': list(range(3, 61, 3)),
+    'validation': list(range(20, 61, 20)),
+  }
+  losses = [line['loss'] for line in lines if line['kind'] == 'validation']
+  assert lines[0]['loss'] > 4  # about the log of 300
+  assert losses[-1] < losses[0] < lines[0]['loss'] - 0.5
+  model = model_dir.load(undisturbed / 'model')
+  assert model.config == config.model
+  assert model.tokenizer.vocab_size == 300
+
+
+def _interrupted(monkeypatch, config, workdir, step):
+  """Runs until the data of `step` is asked for."""
+  real = Packed.batch
+
+  def batch(self, index):
+    if index == step:
+      raise KeyboardInterrupt
+    return real(self, index)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Packed, 'batch', batch)
+    with pytest.raises(KeyboardInterrupt):
+      pretrain.pretrain(config, workdir)
+
+
+def test_resumed_from_the_last_checkpoint(
+  config, undisturbed, tmp_path, monkeypatch
+):
+  """Also past a line cut off while written, and a checkpoint half saved."""
+  _interrupted(monkeypatch, config, tmp_path, 33)
+  assert _metrics(tmp_path)[-1]['step'] == 33  # later than the checkpoint
+  with (tmp_path / 'metrics.jsonl').open('a') as file:
+    file.write('{"kind": "train", "st')
+  checkpoints = tmp_path / 'checkpoints'
+  done = max(int(p.name) for p in checkpoints.iterdir() if p.name.isdigit())
+  assert done == 30
+  half = checkpoints / '36.orbax-checkpoint-tmp'
+  (half / 'default').mkdir(parents=True)
+  (half / 'default' / 'manifest').write_text('half')
+  asked = []
+  real = Packed.batch
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      Packed, 'batch', lambda self, i: asked.append(i) or real(self, i)
+    )
+    pretrain.pretrain(config, tmp_path)
+  assert asked == list(range(30, 60))
+  _assert_same(tmp_path, undisturbed)
+
+
+def test_a_finished_run_is_left_as_it_is(config, undisturbed, monkeypatch):
+  """Killed after the last checkpoint, it only lacks the model's folder."""
+  before = _metrics(undisturbed)
+  weights = undisturbed / 'model' / model_dir.WEIGHTS
+  bits = weights.read_bytes()
+  weights.unlink()
+  monkeypatch.setattr(Packed, 'batch', None)  # no step is taken
+  pretrain.pretrain(config, undisturbed)
+  assert weights.read_bytes() == bits
+  assert _metrics(undisturbed) == before
+
+
+def test_killed_at_a_random_moment(config, undisturbed, tmp_path):
+  """SIGKILL, no clean-up; then the same command again."""
+  values = dataclasses.asdict(config)
+  command = [sys.executable, '-c', _DRIVER]
+  root = pathlib.Path(__file__).parents[2]
+  env = os.environ | {'PYTHONPATH': str(root)}
+  workdir = tmp_path / 'run'
+
+  def start():
+    process = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env=env,
+    )
+    process.stdin.write(json.dumps([values, str(workdir)]))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+  process = start()
+  checkpoints = workdir / 'checkpoints'
+  deadline = time.monotonic() + 120
+  while process.poll() is None and time.monotonic() < deadline:
+    if any(p.name.isdigit() for p in checkpoints.glob('*')):
+      break
+    time.sleep(0.002)
+  delay = random.uniform(0, 0.2)
+  time.sleep(delay)
+  process.kill()
+  _, errors = process.communicate()
+  assert process.returncode == -signal.SIGKILL, (delay, errors[-2000:])
+  left = sorted(p.name for p in checkpoints.iterdir())
+  process = start()
+  _, errors = process.communicate(timeout=120)
+  assert process.returncode == 0, (delay, left, errors[-2000:])
+  _assert_same(workdir, undisturbed)
+
+
+def test_distillation(config, undisturbed, tmp_path):
+  config = dataclasses.replace(
+    config,
+    teacher=str(undisturbed / 'model'),
+    distillation_weight=0.8,
+    steps=20,
+    model=dataclasses.replace(_MODEL, width=8, num_heads=1),
+  )
+  model = pretrain.pretrain(config, tmp_path)
+  assert model.config.width == 8
+  assert model.tokenizer == model_dir.load(undisturbed / 'model').tokenizer
+  first, *_, last = (x for x in _metrics(tmp_path) if x['kind'] == 'train')
+  assert 0 < first['agreement'] < last['agreement'] < 1
+  assert 0 < last['kl'] < first['kl']
+  validation = _metrics(tmp_path)[-1]
+  assert validation['kind'] == 'validation'
+  assert 0 < validation['agreement'] < 1
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(steps=0), 'steps must be at least 1, got 0'),
+    (dict(batch_size=-1), 'batch_size must be at least 1, got -1'),
+    (dict(eval_every=0), 'eval_every must be at least 1, got 0'),
+    (
+      dict(distillation_weight=1.5),
+      r'distillation_weight must lie in \[0, 1\], got 1\.5',
+    ),
+    (dict(length=17), r'length 17 exceeds model\.max_length 16'),
+    (dict(colour='red'), '.*colour.*'),
+    (dict(steps='many'), '.*str.*'),
+    (dict(model={}), r'model config: unknown keys \[\], missing keys .*'),
+    (dict(model=None), '.+'),
+    (dict(model=...), "missing key 'model'"),
+  ],
+)
+def test_bad_configs(config, changes, message):
+  values = dataclasses.asdict(config) | changes
+  values = {k: v for k, v in values.items() if v is not ...}
+  with pytest.raises(UserError, match=f'^config: {message}$') as error:
+    pretrain.from_dict(values)
+  assert '\n' not in str(error.value)
+
+
+def test_configs_round_trip(config):
+  values = json.loads(json.dumps(dataclasses.asdict(config)))
+  assert pretrain.from_dict(values) == config
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(corpus='/nowhere'), 'corpus: /nowhere is not a folder'),
+    (dict(batch_size=640), 'corpus: .* tokens, but a batch takes 640 x 16'),
+    (dict(tokenizer='/nowhere.model'), 'tokenizer /nowhere.model: No such'),
+    (dict(teacher='/nowhere'), 'model /nowhere: no such folder'),
+    (
+      dict(model=dataclasses.replace(_MODEL, vocab_size=5000)),
+      'tokenizer: .* too high',
+    ),
+  ],
+)
+def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
+  with pytest.raises(UserError, match=f'^{message}') as error:
+    pretrain.pretrain(dataclasses.replace(config, **changes), tmp_path / 'new')
+  assert '\n' not in str(error.value)
+
+
+def test_a_teacher_of_another_vocabulary(config, undisturbed, tmp_path):
+  config = dataclasses.replace(
+    config,
+    teacher=str(undisturbed / 'model'),
+    model=dataclasses.replace(_MODEL, vocab_size=301),
+  )
+  with pytest.raises(UserError, match='vocab_size is 301, .* has 300 pieces'):
+    pretrain.pretrain(config, tmp_path)
