@@ -202,57 +202,59 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   train_step = jax.jit(train_step, donate_argnums=0)
   eval_step = jax.jit(lambda *args: loss(*args)[1])
 
+  def validate(state):
+    found = [
+      eval_step(state.params, teacher_params, jnp.asarray(tokens))
+      for tokens in validation.in_order(config.eval_batches)
+    ]
+    return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
+
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=config.checkpoint_every, max_to_keep=2
   )
-  with (
-    ocp.CheckpointManager(workdir / 'checkpoints', options=options) as manager,
-    tqdm.tqdm(
-      total=config.steps * config.batch_size * config.length,
-      unit='tok',
-      unit_scale=True,
-      dynamic_ncols=True,
-      mininterval=1.0,
-    ) as bar,
-  ):
+  with ocp.CheckpointManager(
+    workdir / 'checkpoints', options=options
+  ) as manager:
     state = jax.jit(init)(jax.random.key(config.seed))
-    if manager.latest_step() is not None:
-      state = manager.restore(
-        manager.latest_step(), args=ocp.args.StandardRestore(state)
-      )
+    state = _restore(manager, state)
     start = int(state.step)
-    log = _Log(workdir / 'metrics.jsonl', start)
-    bar.update(start * config.batch_size * config.length)
-    bar.initial = bar.n
-    began = time.monotonic()
-    for step in range(start + 1, config.steps + 1):
+    batch_tokens = config.batch_size * config.length
+    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    for step in tqdm.tqdm(
+      range(start + 1, config.steps + 1),
+      initial=start,
+      total=config.steps,
+      unit='tok',
+      unit_scale=batch_tokens,
+    ):
       state, metrics = train_step(
         state, teacher_params, jnp.asarray(data.batch(step - 1))
       )
       if step % config.log_every == 0 or step == config.steps:
         metrics = {k: float(v) for k, v in metrics.items()}
-        log.write('train', step, metrics, time.monotonic() - began)
+        log.write('train', step, metrics)
         if not np.isfinite(metrics['loss']):
           raise FloatingPointError(f'step {step}: loss {metrics["loss"]}')
-        bar.set_postfix(loss=f'{metrics["loss"]:.3f}', refresh=False)
-      bar.update(config.batch_size * config.length)
       if step % config.eval_every == 0 or step == config.steps:
-        found = [
-          eval_step(state.params, teacher_params, jnp.asarray(tokens))
-          for tokens in validation.in_order(config.eval_batches)
-        ]
-        means = {
-          k: float(np.mean([float(f[k]) for f in found])) for k in found[0]
-        }
-        log.write('validation', step, means, time.monotonic() - began)
-      manager.save(
-        step,
-        args=ocp.args.StandardSave(state),
-        force=step == config.steps,
-      )
+        log.write('validation', step, validate(state))
+      last = step == config.steps
+      manager.save(step, args=ocp.args.StandardSave(state), force=last)
   model = LanguageModel(transformer, state.params, tokenizer)
   model_dir.save(model, workdir / 'model', config.storage)
   return model
+
+
+def _restore(manager: ocp.CheckpointManager, state: TrainState) -> TrainState:
+  step = manager.latest_step()
+  if step is None:
+    return state
+  try:
+    return manager.restore(step, args=ocp.args.StandardRestore(state))
+  except Exception as error:  # orbax raises what its file formats raise
+    reason = str(error).strip().splitlines()[:1]
+    raise UserError(
+      f'checkpoint {manager.directory}/{step}: cannot be read: {reason}'
+    ) from error
 
 
 def _corpus(config: PretrainConfig) -> dict[str, str]:
@@ -286,17 +288,24 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
 class _Log:
   """metrics.jsonl; lines past the checkpoint of a resumed run are dropped."""
 
-  def __init__(self, path: pathlib.Path, step: int):
+  def __init__(self, path: pathlib.Path, step: int, batch_tokens: int):
     self._path = path
+    self._first = step
+    self._batch_tokens = batch_tokens
+    self._began = time.monotonic()
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if _step_of(line) <= step]
     partial = path.with_name(path.name + '.partial')
     partial.write_text(''.join(line + '\n' for line in kept))
     partial.rename(path)  # whole, wherever a run is cut off
 
-  def write(self, kind: str, step: int, metrics, seconds: float) -> None:
+  def write(self, kind: str, step: int, metrics) -> None:
+    """Adds a line; its seconds and tokens a second are this process's."""
+    seconds = time.monotonic() - self._began
+    tokens = (step - self._first) * self._batch_tokens
     line = {'kind': kind, 'step': step, **metrics}
     line['seconds'] = round(seconds, 3)
+    line['tokens_per_second'] = round(tokens / seconds, 1)
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
 
