@@ -66,7 +66,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       width=256, num_layers=1, num_heads=4, num_kv_heads=4, mlp_width=1024
     )
     config.update(
-      distillation_weight=0.8, steps=2500, learning_rate=4e-3, seed=1
+      distillation_weight=1.0, steps=1000, learning_rate=4e-3, seed=1
     )
   elif arg == 'smoke':
     model.update(

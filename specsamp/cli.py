@@ -56,7 +56,10 @@ def _parse(argv):
   # Loading a config file runs it and applies --config.key=value on the way:
   # the config's own complaints surface here, as all kinds of exceptions.
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    # A config file that does not exist complains when it is first used.
+    flags.FLAGS.config.to_dict()
+    return rest
   except flags.Error as error:
     _fail(str(error))
   except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:

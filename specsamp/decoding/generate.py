@@ -20,6 +20,7 @@ from specsamp.verification.verifier import Verifier
 
 # A program is compiled for every power of two of prompt or text from here on.
 _SMALLEST_BUCKET = 32
+_MOST_STOPS = 8
 _NO_STOP = -1
 
 
@@ -91,7 +92,7 @@ def generate(
   Args:
     model: the target.
     prompts: a text, texts, or lists of token ids.
-    drafter: what drafts, `specsamp.drafting.language_model(draft, 4)` for
+    drafter: what drafts, `specsamp.drafting.model_drafter(draft, 4)` for
       one; None is autoregressive sampling.
     verifier: a name of `specsamp.verification.make`, or a verifier.
     sampling: temperature and cuts, scalars or one value a row.
@@ -197,30 +198,17 @@ class _Job:
     cls, model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens,
   ):  # fmt: skip
-    if isinstance(prompts, str):
-      prompts = [prompts]
-    if not prompts:
-      raise UserError('prompts: got none, expected at least one')
-    rows = [
-      model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-      for prompt in prompts
-    ]
+    rows = _tokenize(prompts, model.tokenizer)
     batch = len(rows)
     prompt_len = np.asarray([len(row) for row in rows], np.int32)
     budget = _per_row('max_new_tokens', max_new_tokens, batch, 1)
     limit = prompt_len + budget
     _check_prompts(rows, model.config, prompt_len, limit)
-    seeds = _per_row('seed', seed, batch, 0)
     if np.ndim(seed) == 0:
-      seeds = seeds + np.arange(batch, dtype=np.int32)
+      seed = [seed + i for i in range(batch)]
+    seeds = _per_row('seed', seed, batch, 0)
     if stop_tokens is None:
       stop_tokens = [model.tokenizer.eos_id]
-    stops = np.full(8, _NO_STOP, np.int32)
-    if len(stop_tokens) > len(stops):
-      raise UserError(
-        f'stop_tokens: got {len(stop_tokens)}, expected at most {len(stops)}'
-      )
-    stops[: len(stop_tokens)] = stop_tokens
     drafter = Empty() if drafter is None else drafter
     drafter.check(model)
     sampling = SamplingParams() if sampling is None else sampling
@@ -240,7 +228,7 @@ class _Job:
       drafter=drafter,
       verifier=verifier,
       sampling=sampling,
-      stop_tokens=stops,
+      stop_tokens=_padded_stops(stop_tokens, model.config.vocab_size),
       prompts=padded,
       prompt_len=prompt_len,
       limit=limit,
@@ -299,6 +287,35 @@ def _compiled() -> _Programs:
       loop.play_round, static_argnums=(0, 1), donate_argnums=6
     ),
   )
+
+
+def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
+  if isinstance(prompts, str):
+    prompts = [prompts]
+  if not len(prompts):
+    raise UserError('prompts: got none, expected at least one')
+  for i, prompt in enumerate(prompts):
+    if not isinstance(prompt, str) and np.asarray(prompt).ndim != 1:
+      raise UserError(
+        f'prompt {i}: got {prompt!r}, expected a text or a list of token ids'
+      )
+  return [
+    tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    for prompt in prompts
+  ]
+
+
+def _padded_stops(stop_tokens, vocab_size: int) -> np.ndarray:
+  """Int32 [8], so that other stop tokens don't recompile."""
+  stop_tokens = np.asarray(stop_tokens, np.int64).reshape(-1)
+  if len(stop_tokens) > _MOST_STOPS or (stop_tokens >= vocab_size).any():
+    raise UserError(
+      f'stop_tokens: got {len(stop_tokens)}, {stop_tokens.tolist()}; expected '
+      f'at most {_MOST_STOPS}, each below {vocab_size}'
+    )
+  stops = np.full(_MOST_STOPS, _NO_STOP, np.int32)
+  stops[: len(stop_tokens)] = stop_tokens
+  return stops
 
 
 def _bucket(length: int, longest: int) -> int:

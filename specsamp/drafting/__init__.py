@@ -1,5 +1,19 @@
 """Drafters, and the draft that passes from a drafter to a verifier."""
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.empty import Empty
+from specsamp.drafting.language_model import (
+  LanguageModelDrafter,
+  model_drafter,
+)
 
-__all__ = ['Draft', 'Law', 'TokenTree']
+__all__ = [
+  'Draft',
+  'Drafter',
+  'Empty',
+  'LanguageModelDrafter',
+  'Law',
+  'TokenTree',
+  'model_drafter',
+]

@@ -1,13 +1,16 @@
 """What the decoding loop asks of a drafter."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.verification.verifier import Verdict
+
+if TYPE_CHECKING:  # verification builds on drafting.draft
+  from specsamp.verification.verifier import Verdict
 
 
 class Drafter(Protocol):
@@ -54,7 +57,7 @@ class Drafter(Protocol):
     """
     ...
 
-  def commit(self, state, draft: Draft, verdict: Verdict, hidden_bnd) -> Any:
+  def commit(self, state, draft: Draft, verdict: 'Verdict', hidden_bnd) -> Any:
     """State after the verdict.
 
     Args:
@@ -68,4 +71,4 @@ class Drafter(Protocol):
 
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   """The last committed token of each row, int [B, 1]."""
-  return jax.numpy.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
+  return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)

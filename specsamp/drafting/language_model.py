@@ -110,9 +110,7 @@ class LanguageModelDrafter:
     return state
 
 
-def language_model(
-  draft: LanguageModel, draft_len: int
-) -> LanguageModelDrafter:
+def model_drafter(draft: LanguageModel, draft_len: int) -> LanguageModelDrafter:
   """A drafter that samples `draft_len` tokens a round from `draft`.
 
   Raises:

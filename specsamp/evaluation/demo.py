@@ -12,8 +12,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data import corpora, prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import stream
-from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.language_model import language_model
+from specsamp.drafting import Drafter, model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, report, runner
 from specsamp.language_model import LanguageModel
@@ -56,6 +55,8 @@ class DecodeConfig:
         raise UserError(
           f'{name}: got {getattr(self, name)}, expected at least 1'
         )
+    if self.seed < 0:
+      raise UserError(f'seed: got {self.seed}, expected at least 0')
     if not self.draft_lens or not self.temperatures:
       raise UserError('draft_lens and temperatures must name at least one')
     try:
@@ -91,12 +92,14 @@ def prepare(
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
-  drafters = [language_model(draft, n) for n in config.draft_lens]
+  drafters = [model_drafter(draft, n) for n in config.draft_lens]
   drafters[0].check(target)
   own = prompt is not None or prompts_file is not None
   if prompts_file is not None or prompt == '-':
     texts = prompts.read(prompts_file or '-')
   elif prompt is not None:
+    if not prompt.strip():
+      raise UserError('--prompt is empty')
     texts = [Prompt('prompt', prompt)]
   else:
     _, held_out = corpora.split(corpora.python_library())

@@ -10,7 +10,7 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting.language_model import language_model
+from specsamp.drafting import model_drafter
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
 ROWS = dict(
@@ -64,13 +64,13 @@ def _sizes():
 def _generate(pair, **args):
   target, draft = pair
   args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
-  specsamp.generate(target, drafter=language_model(draft, 3), **args)
+  specsamp.generate(target, drafter=model_drafter(draft, 3), **args)
 
 
 def _stream(pair, **args):
   target, draft = pair
   args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
-  list(specsamp.stream(target, drafter=language_model(draft, 3), **args))
+  list(specsamp.stream(target, drafter=model_drafter(draft, 3), **args))
 
 
 @pytest.mark.parametrize('call', [_generate, _stream])
@@ -100,7 +100,7 @@ def large(request):
   draft = tiny.model(11, 1, num_layers=2, **shape)
   prompts = [[1, 2, 3]] * request.param
   job = _Job.make(
-    target, prompts, language_model(draft, 3), 'token', None, 500, 0, []
+    target, prompts, model_drafter(draft, 3), 'token', None, 500, 0, []
   )
   state = job.prefill()
   lowered = _compiled().decode.lower(*job.static, *job.args, state)

@@ -7,7 +7,7 @@ import tiny
 
 import specsamp
 from specsamp import SamplingParams, UserError
-from specsamp.drafting.language_model import language_model
+from specsamp.drafting import model_drafter
 
 NAN = float('nan')
 
@@ -86,7 +86,7 @@ def test_a_draft_with_another_vocabulary(pair):
   target, draft = pair
   other = tiny.draft(7, 0)
   # With the target's own tokenizer, yet fewer tokens.
-  drafter = language_model(
+  drafter = model_drafter(
     dataclasses.replace(other, tokenizer=target.tokenizer), 2
   )
   with pytest.raises(UserError) as error:
@@ -99,7 +99,7 @@ def test_a_draft_with_another_vocabulary(pair):
 )
 def test_a_draft_with_another_tokenizer(pair, tokenizer):
   target, draft = pair
-  drafter = language_model(dataclasses.replace(draft, tokenizer=tokenizer), 2)
+  drafter = model_drafter(dataclasses.replace(draft, tokenizer=tokenizer), 2)
   with pytest.raises(UserError) as error:
     specsamp.generate(target, [[1]], drafter=drafter, max_new_tokens=4)
   _one_line(error, ['tokenizer', str(tokenizer.vocab_size), '11'])
@@ -108,5 +108,5 @@ def test_a_draft_with_another_tokenizer(pair, tokenizer):
 @pytest.mark.parametrize('draft_len', [0, -1])
 def test_draft_length(pair, draft_len):
   with pytest.raises(UserError) as error:
-    language_model(pair[1], draft_len)
+    model_drafter(pair[1], draft_len)
   _one_line(error, ['draft length', str(draft_len), 'at least 1'])

@@ -11,7 +11,7 @@ import pytest
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting.language_model import language_model
+from specsamp.drafting import model_drafter
 from specsamp.models import Transformer
 
 # One batch of five rows and one bucket of 32 tokens for almost all tests, so
@@ -29,7 +29,7 @@ GREEDY = dict(max_new_tokens=20, sampling=SamplingParams(temperature=0.0))
 
 
 def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
-  drafter = language_model(draft, draft_len) if draft else None
+  drafter = model_drafter(draft, draft_len) if draft else None
   return specsamp.generate(
     target, prompts, drafter=drafter, stop_tokens=stop, **args
   )
@@ -37,7 +37,7 @@ def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
 
 def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
   """The job and its final state, of what `generate` would run."""
-  drafter = language_model(draft, 3) if draft else None
+  drafter = model_drafter(draft, 3) if draft else None
   job = _Job.make(
     target,
     prompts,
@@ -265,7 +265,7 @@ def test_a_stream_is_the_same_text(pair, args):
     specsamp.stream(
       pair[0],
       PROMPTS,
-      drafter=language_model(pair[1], 3),
+      drafter=model_drafter(pair[1], 3),
       stop_tokens=[],
       **args,
     )

@@ -18,10 +18,7 @@ from flax import struct
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.drafting.language_model import (
-  LanguageModelDrafter,
-  language_model,
-)
+from specsamp.drafting import LanguageModelDrafter, model_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
 
@@ -174,7 +171,7 @@ def _p_values(groups, counts, laws):
 
 def _drafter(pair, draft_len):
   _, draft = pair
-  return language_model(draft, draft_len)
+  return model_drafter(draft, draft_len)
 
 
 def _check_law(groups, counts, laws):

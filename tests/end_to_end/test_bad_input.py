@@ -1,0 +1,137 @@
+"""A user's mistake is one line that says what, exit code 2, nothing written."""
+
+import subprocess
+import sys
+
+import pytest
+import tiny
+
+from specsamp.checkpoints import model_dir
+from specsamp.data import tokenizers
+from specsamp.language_model import LanguageModel
+
+_QUICK = '--config=configs/quickstart.py:smoke'
+_PRETRAIN = '--config=configs/pretrain_pycode.py:smoke'
+
+
+@pytest.fixture(scope='session')
+def folders(tmp_path_factory, sources, tokenizer):
+  """Saved models: two that fit together, two that fit neither."""
+  root = tmp_path_factory.mktemp('models')
+  other = tokenizers.train(sources.values(), 400)
+  # Same size, other pieces: nothing but the tokenizers tells them apart.
+  turned = tokenizers.train([t[::-1] for t in sources.values()], 512)
+  for name, tokens in (
+    ('target', tokenizer),
+    ('draft', tokenizer),
+    ('small', other),
+    ('turned', turned),
+  ):
+    made = tiny.model(tokens.vocab_size, seed=0)
+    made = LanguageModel(made.transformer, made.params, tokens)
+    model_dir.save(made, root / name)
+  whole = (root / 'target' / model_dir.WEIGHTS).read_bytes()
+  model_dir.save(made, root / 'cut')
+  (root / 'cut' / model_dir.WEIGHTS).write_bytes(whole[: len(whole) // 2])
+  return root
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--config.nope=1'], 'nope'),
+    (['--config.num_prompts=many'], 'num_prompts'),
+    (['--config.num_prompts=0'], 'num_prompts'),
+    (['--nope=1'], 'nope'),
+    (['stray'], 'stray'),
+    (['--config.draft_lens=(-1,)'], 'got -1'),
+    (['--config.draft_lens=(0,)'], 'got 0'),
+    (['--config.top_p=0.0'], 'top_p: got 0.0'),
+    (['--config.top_p=1.5'], 'top_p: got 1.5'),
+    (['--config.temperatures=(-1.0,)'], 'temperature: got -1.0'),
+    (['--config.temperatures=(float("nan"),)'], 'temperature'),
+    (['--config.verifier=nope'], 'nope'),
+    (['--config.seed=-1'], 'seed'),
+    (['--prompts_file=/no/such/file'], '/no/such/file'),
+    (['--prompt=x', '--prompts_file=y'], 'not both'),
+    (['--prompt='], 'empty'),
+    (['--prompt=' + 'x = 1\n' * 400], '64 positions'),
+    (['--config.draft={root}/small'], '400'),
+    (['--config.draft={root}/turned'], 'tokenizer'),
+    (['--config.target={root}/cut'], 'cut/model.safetensors'),
+    (['--config.target={root}/nowhere'], 'nowhere'),
+    (['--config.target={root}'], 'config.json'),
+    (['--workdir={root}/target/config.json/run'], 'config.json/run'),
+    (['--workdir={root}/target'], 'another config'),
+  ],
+)
+def test_decode_refuses(refused, folders, tmp_path, flags, words):
+  flags = [flag.replace('{root}', str(folders)) for flag in flags]
+  workdir = tmp_path / 'run'
+  defaults = [
+    _QUICK,
+    f'--workdir={workdir}',
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    '--config.max_prompt_tokens=40',
+  ]
+  assert words in refused('decode', *defaults, *flags)
+  assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    ([], 'config'),
+    (['--config=configs/nope.py'], 'nope.py'),
+    (['--config=configs/quickstart.py:nope'], "'nope'"),
+  ],
+)
+def test_config_file_is_refused(refused, tmp_path, flags, words):
+  assert words in refused('decode', f'--workdir={tmp_path}/run', *flags)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--config.model.width=0'], 'width'),
+    (['--config.model.norm=nope'], 'norm'),
+    (['--config.model.nope=1'], 'nope'),
+    (['--config.length=65'], 'max_length'),
+    (['--config.steps=0'], 'steps'),
+    (['--config.storage=int4'], 'int4'),
+    (['--config.distillation_weight=2.0'], 'distillation_weight'),
+    (['--config.corpus=/no/such/folder'], '/no/such/folder'),
+    (['--config.tokenizer=/no/such/file'], '/no/such/file'),
+    (['--config.teacher={root}/cut'], 'cut/model.safetensors'),
+    (['--config.teacher={root}/small'], '400'),
+  ],
+)
+def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
+  flags = [flag.replace('{root}', str(folders)) for flag in flags]
+  workdir = tmp_path / 'run'
+  line = refused('pretrain', _PRETRAIN, f'--workdir={workdir}', *flags)
+  assert words in line
+  assert not (workdir / 'metrics.jsonl').exists()
+
+
+def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
+  (tmp_path / 'summary.json').write_text('precious')
+  line = refused('pretrain', _PRETRAIN, f'--workdir={tmp_path}')
+  assert 'another config' in line
+  assert [p.name for p in tmp_path.iterdir() if p.name[:3] != 'std'] == [
+    'summary.json'
+  ]
+  assert (tmp_path / 'summary.json').read_text() == 'precious'
+
+
+def test_a_process_of_its_own_ends_with_code_2(tmp_path):
+  """The forked ones above share an interpreter's start; this one does not."""
+  ended = subprocess.run(
+    [sys.executable, 'launch/decode.py', _QUICK, '--config.nope=1'],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert ended.returncode == 2
+  assert ended.stderr.count('\n') == 1 and 'nope' in ended.stderr
