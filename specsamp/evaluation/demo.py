@@ -14,7 +14,7 @@ from specsamp.data.prompts import Prompt
 from specsamp.decoding import stream
 from specsamp.drafting import Drafter, model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, report, runner
+from specsamp.evaluation import metrics, parts, report, runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -162,9 +162,32 @@ class Job(NamedTuple):
       task='held-out Python functions',
     )
     rows = metrics.summarize(lines)
-    report.write(workdir, 'Speculative sampling', rows)
+    costs = self._parts(rows)
+    report.write(workdir, 'Speculative sampling', rows, costs)
     print(report.table(rows, 'simple'))
+    print()
+    print(report.parts_table(costs, 'simple'))
     print(f'\n{report.NOTE}\n\nReport and plot: {workdir / "report.md"}')
+
+  def _parts(self, rows) -> list[dict[str, Any]]:
+    """What a round of the fastest draft length costs, for each sampling."""
+    best = max(
+      (row for row in rows if row['draft_len']), key=lambda row: row['speedup']
+    )
+    drafter = next(
+      d for d in self.drafters if d.tree.depth == best['draft_len']
+    )
+    found = parts.measure(
+      self.target,
+      drafter,
+      verification.make(self.config.verifier),
+      [self.config.sampling(t) for t in self.config.temperatures],
+      self.target.tokenizer.encode(self.prompts[0].text),
+    )
+    return [
+      {'temperature': t, 'top_p': self.config.top_p if t else 1.0} | row
+      for t, row in zip(self.config.temperatures, found, strict=True)
+    ]
 
 
 def load_models(target: str, draft: str) -> tuple[LanguageModel, LanguageModel]:

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,10 +23,10 @@ def measure(
   target: LanguageModel,
   drafter: Drafter,
   verifier: Verifier,
-  sampling: SamplingParams,
+  samplings: Sequence[SamplingParams],
   prompt: list[int],
   repeats: int = 9,
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
   """Milliseconds of a round, of its draft, and of its target pass.
 
   Each is timed in a compiled loop of its own, the loops taking turns; medians.
@@ -35,19 +36,18 @@ def measure(
     target: the target.
     drafter: what drafts.
     verifier: the rule of the round.
-    sampling: of both laws, scalars.
+    samplings: of both laws, scalars.
     prompt: token ids.
     repeats: how often each loop is timed.
 
   Returns:
-    draft_len, round_ms, draft_ms (all γ steps), score_ms (the pass over γ + 1
-    tokens) and overhead, the round over its two parts.
+    For each sampling draft_len, round_ms, draft_ms (all γ steps), score_ms
+    (the pass over γ + 1 tokens) and overhead, the round over its two parts.
   """
-  sampling = sampling.broadcast(1)
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
   size = drafter.tree.size
-  capacity = len(prompt) + _ROUNDS * size + size
+  capacity = -(-(len(prompt) + 2 * size) // 16) * 16
   no_stop = jnp.full((1,), -1, jnp.int32)
 
   @jax.jit
@@ -63,14 +63,14 @@ def measure(
       capacity,
     )
 
-  def one_round(params, drafter, state):
+  def one_round(params, drafter, sampling, state):
     state = loop.play_round(
       transformer, verifier, params, drafter, sampling, no_stop, state
     )
-    # Every round starts at the prompt's end: the parts do as well.
+    # Every round starts at the prompt's end, as the parts do.
     return state.replace(length=jnp.asarray(length))
 
-  def one_draft(params, drafter, state):
+  def one_draft(params, drafter, sampling, state):
     draft, drafter_state = drafter.propose(
       state.drafter,
       state.tokens,
@@ -78,31 +78,29 @@ def measure(
       sampling,
       draw.stream_keys(state.keys, state.stats.rounds, draw.Stream.DRAFT),
     )
-    root = jnp.arange(state.tokens.shape[1])[None, :] == state.length - 1
+    slot = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :]
     return state.replace(
       # The next draft hangs on this one's last token, so that none is skipped.
-      tokens=jnp.where(root, draft.tokens[:, -1:], state.tokens),
+      tokens=jnp.where(
+        slot == state.length[:, None] - 1, draft.tokens[:, -1:], state.tokens
+      ),
       drafter=drafter_state,
       stats=state.stats.replace(rounds=state.stats.rounds + 1),
     )
 
-  def one_score(params, drafter, state):
-    at = state.length[:, None] - 1 + jnp.arange(size, dtype=jnp.int32)[None, :]
-    out = transformer.apply(
-      {'params': params},
-      jnp.take_along_axis(state.tokens, at, axis=1),
-      at,
-      state.cache,
-    )
-    change = (out.logits[:, -1:, 0] > out.logits[:, -1:, 1]).astype(jnp.int32)
+  def one_score(params, drafter, sampling, state):
+    at = jnp.arange(size, dtype=jnp.int32)[None, :] + state.length[:, None] - 1
+    tokens = jnp.take_along_axis(state.tokens, at, axis=1)
+    out = transformer.apply({'params': params}, tokens, at, state.cache)
+    change = (out.logits[:, -1, :1] > out.logits[:, -1, 1:2]).astype(jnp.int32)
     return state.replace(tokens=state.tokens ^ change, cache=out.cache)
 
   def repeat(step):
     return jax.jit(
-      lambda params, drafter, state: jax.lax.fori_loop(
-        0, _ROUNDS, lambda _, s: step(params, drafter, s), state
+      lambda params, drafter, sampling, state: jax.lax.fori_loop(
+        0, _ROUNDS, lambda _, s: step(params, drafter, sampling, s), state
       ),
-      donate_argnums=2,
+      donate_argnums=3,
     )
 
   loops = {
@@ -110,16 +108,20 @@ def measure(
     'draft_ms': repeat(one_draft),
     'score_ms': repeat(one_score),
   }
-  times: dict[str, list[float]] = {name: [] for name in loops}
+  times = [{name: [] for name in loops} for _ in samplings]
   for turn in range(repeats + 1):
-    for name, run in loops.items():
-      state = jax.block_until_ready(start(params, drafter))
-      began = time.perf_counter()
-      jax.block_until_ready(run(params, drafter, state))
-      if turn:  # the first one compiles
-        times[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
-  found = {name: statistics.median(values) for name, values in times.items()}
-  found['overhead'] = found['round_ms'] / (
-    found['draft_ms'] + found['score_ms']
-  )
-  return {'draft_len': drafter.tree.depth} | found
+    for sampling, into in zip(samplings, times, strict=True):
+      for name, run in loops.items():
+        state = jax.block_until_ready(start(params, drafter))
+        began = time.perf_counter()
+        jax.block_until_ready(
+          run(params, drafter, sampling.broadcast(1), state)
+        )
+        if turn:  # the first one compiles
+          into[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
+  rows = []
+  for into in times:
+    row = {name: statistics.median(values) for name, values in into.items()}
+    row['overhead'] = row['round_ms'] / (row['draft_ms'] + row['score_ms'])
+    rows.append({'draft_len': drafter.tree.depth} | row)
+  return rows

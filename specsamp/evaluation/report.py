@@ -53,6 +53,32 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
   )
 
 
+def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
+  """The rows of `parts.measure` as text."""
+  cells = [
+    [
+      sampling_name(row),
+      row['draft_len'],
+      row['round_ms'],
+      row['draft_ms'],
+      row['score_ms'],
+      row['overhead'],
+    ]
+    for row in rows
+  ]
+  headers = [
+    'sampling',
+    'γ',
+    'round ms',
+    'γ draft steps ms',
+    'scoring pass ms',
+    'round / parts',
+  ]
+  return tabulate.tabulate(
+    cells, headers=headers, tablefmt=style, floatfmt='.2f'
+  )
+
+
 def sampling_name(row: dict[str, Any]) -> str:
   if row['temperature'] == 0:
     return 'greedy'
@@ -61,12 +87,28 @@ def sampling_name(row: dict[str, Any]) -> str:
 
 
 def write(
-  folder: pathlib.Path, title: str, rows: Sequence[dict[str, Any]]
+  folder: pathlib.Path,
+  title: str,
+  rows: Sequence[dict[str, Any]],
+  parts: Sequence[dict[str, Any]],
 ) -> None:
-  """Writes summary.json, report.md and the plots into the folder."""
-  summary = {'runs': list(rows), 'device': device(), 'versions': versions()}
+  """Writes summary.json, report.md and the plots into the folder.
+
+  Args:
+    folder: exists.
+    title: of the report.
+    rows: of `metrics.summarize`.
+    parts: of `parts.measure`, with temperature and top_p.
+  """
+  summary = {
+    'runs': list(rows),
+    'parts': list(parts),
+    'device': device(),
+    'versions': versions(),
+  }
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
   lines = [f'# {title}', '', table(rows), '', NOTE, '', f'On {device()}.']
+  lines += ['', '## A round and its parts', '', parts_table(parts)]
   if plots.by_draft_length(rows, folder / 'draft_length.png'):
     lines += ['', '![by draft length](draft_length.png)']
   (folder / 'report.md').write_text('\n'.join(lines) + '\n')

@@ -1,0 +1,85 @@
+"""The pair that comes with the package."""
+
+import jax
+import numpy as np
+import pytest
+
+import specsamp
+from specsamp import zoo
+from specsamp.data import corpora, prompts
+from specsamp.drafting import model_drafter
+
+
+@pytest.fixture(scope='module')
+def pair():
+  return zoo.load('pycode')
+
+
+def _prompts(pair, count):
+  _, held_out = corpora.split(corpora.python_library())
+  found = prompts.functions(held_out, pair.target.tokenizer, count, 64)
+  return [prompt.text for prompt in found]
+
+
+def test_shapes(pair):
+  """A deep target of 20 to 30M parameters, a shallow draft, one tokenizer."""
+  assert 20e6 < pair.target.num_params < 30e6
+  assert pair.target.config.num_layers >= 4 * pair.draft.config.num_layers
+  assert pair.draft.num_params < pair.target.num_params / 5
+  assert pair.draft.tokenizer == pair.target.tokenizer
+  assert pair.target.config.vocab_size == pair.draft.config.vocab_size == 4096
+
+
+def test_unknown_name_is_refused():
+  with pytest.raises(specsamp.UserError, match='pycode'):
+    zoo.load('nope')
+
+
+@pytest.mark.parametrize(
+  ('count', 'new'), [(6, 48), pytest.param(32, 128, marks=pytest.mark.slow)]
+)
+def test_greedy_is_greedy(pair, count, new):
+  """Token for token, but where float32 cannot tell the two best apart.
+
+  A pass over 5 tokens adds up in another order than a pass over 1.
+  """
+  texts = _prompts(pair, count)
+  greedy = specsamp.SamplingParams(temperature=0.0)
+  plain, fast = (
+    specsamp.generate(
+      pair.target,
+      texts,
+      drafter=drafter,
+      sampling=greedy,
+      max_new_tokens=new,
+      stop_tokens=(),
+    ).tokens
+    for drafter in (None, model_drafter(pair.draft, 4))
+  )
+  apply = jax.jit(pair.target.transformer.apply)
+  diverged = 0
+  for text, a, b in zip(texts, plain, fast, strict=True):
+    assert len(a) == len(b) == new
+    if a != b:
+      diverged += 1
+      first = next(i for i in range(new) if a[i] != b[i])
+      ids = pair.target.tokenizer.encode(text) + a[:first]
+      logits = apply({'params': pair.target.params}, np.asarray([ids])).logits
+      second, best = np.sort(np.asarray(logits[0, -1]))[-2:]
+      assert best - second < 1e-3, (text, first)
+  print(f'{diverged} of {count} greedy texts diverged, all at near ties')
+  assert diverged <= count // 8
+
+
+def test_draft_helps(pair):
+  """Not a timing: the draft is accepted often enough to be worth its name."""
+  for temperature in (0.0, 1.0):
+    out = specsamp.generate(
+      pair.target,
+      _prompts(pair, 6),
+      drafter=model_drafter(pair.draft, 4),
+      sampling=specsamp.SamplingParams(temperature=temperature, top_p=0.95),
+      max_new_tokens=48,
+      stop_tokens=(),
+    )
+    assert out.block_efficiency > 1.8, temperature

@@ -1,0 +1,71 @@
+"""The README's first command, in its smallest size, on the embedded pair."""
+
+import json
+
+import pytest
+
+_CONFIG = '--config=configs/quickstart.py:smoke'
+
+_RUN_KEYS = {
+  'method', 'task', 'temperature', 'draft_len', 'tokens', 'seconds',
+  'ms_per_token', 'tokens_per_second', 'speedup', 'block_efficiency',
+  'acceptance_rate', 'acceptance_by_position', 'round_ms', 'p50_ms', 'p90_ms',
+  'p99_ms',
+}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  return tmp_path_factory.mktemp('quickstart') / 'run'
+
+
+def test_comparison(launch, workdir):
+  ended = launch('decode', _CONFIG, f'--workdir={workdir}')
+  assert ended.code == 0, ended.err
+  assert '«' in ended.out and 'speedup' in ended.out
+  assert sorted(path.name for path in workdir.iterdir()) == [
+    'config.json',
+    'draft_length.png',
+    'metrics.jsonl',
+    'report.md',
+    'summary.json',
+  ]
+  summary = json.loads((workdir / 'summary.json').read_text())
+  assert summary['device'] and summary['versions']['jax']
+  runs = summary['runs']
+  assert [(r['temperature'], r['draft_len']) for r in runs] == [
+    (t, n) for t in (0, 1) for n in (0, 2, 4)
+  ]
+  for run in runs:
+    assert run.keys() >= _RUN_KEYS
+    assert run['tokens'] == 2 * 16
+    assert len(run['acceptance_by_position']) == run['draft_len']
+    assert run['ms_per_token'] == pytest.approx(
+      1e3 * run['seconds'] / run['tokens']
+    )
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  assert len(lines) == len(runs) * 2
+  # Greedy text does not depend on the draft, nor on its length.
+  for name in {line['prompt'] for line in lines}:
+    texts = {
+      line['text']
+      for line in lines
+      if line['prompt'] == name and line['temperature'] == 0
+    }
+    assert len(texts) == 1
+
+
+def test_own_prompt(launch, tmp_path):
+  prompts = tmp_path / 'prompts.txt'
+  prompts.write_text('def area(width, height):\n\nimport \n')
+  ended = launch(
+    'decode',
+    _CONFIG,
+    f'--prompts_file={prompts}',
+    f'--workdir={tmp_path}/run',
+  )
+  assert ended.code == 0, ended.err
+  assert 'def area(width, height):' in ended.out
+  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line)['tokens'] for line in lines] == [16, 16]
