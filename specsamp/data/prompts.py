@@ -17,7 +17,11 @@ class Prompt(NamedTuple):
 
 
 def functions(
-  files: dict[str, str], tokenizer: Tokenizer, count: int, max_tokens: int
+  files: dict[str, str],
+  tokenizer: Tokenizer,
+  count: int,
+  max_tokens: int,
+  min_tokens: int = 1,
 ) -> list[Prompt]:
   """Beginnings of functions: what stands before the body, as far as it fits.
 
@@ -30,6 +34,7 @@ def functions(
     tokenizer: counts the tokens, bos included.
     count: prompts wanted.
     max_tokens: in a prompt.
+    min_tokens: functions that come sooner in their file are passed over.
 
   Raises:
     UserError: the files hold fewer functions that fit.
@@ -39,7 +44,7 @@ def functions(
     found = [
       Prompt(f'{path}:{name}', text)
       for name, head in _heads(files[path])
-      if (text := _last_lines(head, tokenizer, max_tokens)) is not None
+      if (text := _last_lines(head, tokenizer, max_tokens, min_tokens))
     ]
     if found:
       queues.append(found)
@@ -94,13 +99,14 @@ def _heads(source: str):
       yield node.name, ''.join(lines[: first - 1])
 
 
-def _last_lines(text: str, tokenizer: Tokenizer, max_tokens: int):
-  """The longest run of last lines within the budget; None if none fits."""
+def _last_lines(text: str, tokenizer: Tokenizer, most: int, least: int):
+  """The longest run of last lines within the budget, '' if it is too short."""
   lines = text.splitlines(keepends=True)
-  best = None
+  best, size = '', 0
   for start in range(len(lines) - 1, -1, -1):
     tail = ''.join(lines[start:])
-    if len(tokenizer.encode(tail)) > max_tokens:
-      return best
-    best = tail
-  return best
+    tokens = len(tokenizer.encode(tail))
+    if tokens > most:
+      break
+    best, size = tail, tokens
+  return best if size >= least else ''

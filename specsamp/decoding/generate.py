@@ -219,8 +219,8 @@ class _Job:
         verifier = verification.make(verifier)
     except ValueError as error:
       raise UserError(str(error)) from None
-    longest = model.config.max_length
-    padded = np.zeros((batch, _bucket(max(prompt_len), longest)), np.int32)
+    prompt_slots, text_slots = slots(model, max(prompt_len), max(limit))
+    padded = np.zeros((batch, prompt_slots), np.int32)
     for into, row in zip(padded, rows, strict=True):
       into[: len(row)] = row
     return cls(
@@ -235,8 +235,7 @@ class _Job:
       seeds=seeds,
       # The last round may start one token before the limit, with a whole
       # draft; rows of slots are kept aligned.
-      capacity=-(-(_bucket(max(limit), longest) + drafter.tree.size) // 16)
-      * 16,
+      capacity=-(-(text_slots + drafter.tree.size) // 16) * 16,
     )
 
   @property
@@ -318,10 +317,20 @@ def _padded_stops(stop_tokens, vocab_size: int) -> np.ndarray:
   return stops
 
 
-def _bucket(length: int, longest: int) -> int:
-  """The next power of two, but not beyond the model's positions."""
-  size = max(_SMALLEST_BUCKET, 1 << (int(length) - 1).bit_length())
-  return min(size, longest)
+def slots(model: LanguageModel, prompt_len: int, limit: int):
+  """Slots of the compiled programs for a batch: (of the prompts, of the texts).
+
+  Both are the next power of two, but not beyond the target's positions.
+
+  Args:
+    model: the target.
+    prompt_len: tokens of the longest prompt.
+    limit: tokens of the longest prompt with its budget.
+  """
+  bucket = lambda n: max(_SMALLEST_BUCKET, 1 << (int(n) - 1).bit_length())
+  return tuple(
+    min(bucket(n), model.config.max_length) for n in (prompt_len, limit)
+  )
 
 
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:

@@ -104,7 +104,12 @@ def prepare(
   else:
     _, held_out = corpora.split(corpora.python_library())
     texts = prompts.functions(
-      held_out, target.tokenizer, config.num_prompts, config.max_prompt_tokens
+      held_out,
+      target.tokenizer,
+      config.num_prompts,
+      config.max_prompt_tokens,
+      # So that a few programs serve them all.
+      min_tokens=config.max_prompt_tokens // 2 + 1,
     )
   for text in texts:
     used = len(target.tokenizer.encode(text.text)) + config.max_new_tokens

@@ -2,13 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tqdm
 
 from specsamp.data.prompts import Prompt
-from specsamp.decoding import generate
+from specsamp.decoding.generate import generate, slots
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -50,7 +50,7 @@ def compare(
 
   The methods take turns on each prompt, so that a machine whose speed drifts
   is as fast for one as for another. No stop token is honoured: every sequence
-  has the same length. A first pass over one prompt of every length bucket
+  has the same length. A first pass over one prompt of every size of program
   compiles what there is to compile and is not counted.
 
   Args:
@@ -80,7 +80,11 @@ def compare(
       stop_tokens=(),
     )
 
-  warm = list(_one_of_each_bucket(target, prompts))
+  # One prompt for every set of programs.
+  warm = {}
+  for prompt in prompts:
+    length = len(target.tokenizer.encode(prompt.text))
+    warm.setdefault(slots(target, length, length + max_new_tokens), prompt)
   lines = []
   with (
     path.open('w') as file,
@@ -91,7 +95,7 @@ def compare(
       dynamic_ncols=True,
     ) as bar,
   ):
-    for prompt in warm:
+    for prompt in warm.values():
       for method in methods:
         run(method, prompt, 0)
         bar.update()
@@ -121,14 +125,3 @@ def compare(
         lines.append(line)
         bar.update()
   return lines
-
-
-def _one_of_each_bucket(
-  target: LanguageModel, prompts: Iterable[Prompt]
-) -> Iterable[Prompt]:
-  seen = set()
-  for prompt in prompts:
-    bucket = len(target.tokenizer.encode(prompt.text)).bit_length()
-    if bucket not in seen:
-      seen.add(bucket)
-      yield prompt
