@@ -50,7 +50,8 @@ def save(
       tensors[name], tensors[name + _SCALE] = _quantize(name, value)
     else:
       tensors[name] = value
-  safetensors.numpy.save_file(tensors, partial / WEIGHTS)
+  # `save_file` would leave a file that only its owner can read.
+  (partial / WEIGHTS).write_bytes(safetensors.numpy.save(tensors))
   shutil.rmtree(path, ignore_errors=True)
   partial.rename(path)
 
