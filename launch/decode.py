@@ -20,7 +20,7 @@ _PROMPTS_FILE = flags.DEFINE_string(
 def main():
   config = flags.FLAGS.config
   job = demo.prepare(config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value)
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
+  job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
 
 
 if __name__ == '__main__':

@@ -12,8 +12,8 @@ from specsamp.training import pretrain
 
 def main():
   config = flags.FLAGS.config
-  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
-  pretrain.pretrain(pretrain.from_dict(config.to_dict()), workdir)
+  job = pretrain.from_dict(config.to_dict())
+  pretrain.pretrain(job, cli.make_workdir(flags.FLAGS.workdir, config))
 
 
 if __name__ == '__main__':

@@ -24,7 +24,7 @@ def define_flags(workdir_prefix: str | None = None) -> None:
     'config', None, 'Experiment: configs/NAME.py[:arg].'
   )
   default = (
-    workdir_prefix and f'{workdir_prefix}-{time.strftime("%m%d-%H%M%S")}'
+    workdir_prefix and f'{workdir_prefix}-{time.strftime("%Y%m%d-%H%M%S")}'
   )
   flags.DEFINE_string(
     'workdir', default, 'Folder for everything that is written.'
@@ -47,7 +47,7 @@ def run(main: Callable[[], None]) -> None:
     except UserError as error:
       _fail(str(error))
     except KeyboardInterrupt:
-      _fail('interrupted; the same command goes on from here', code=130)
+      _fail('interrupted', code=130)
 
   app.run(guarded, flags_parser=_parse)
 
@@ -73,11 +73,17 @@ def _fail(message: str, code: int = 2):
   raise SystemExit(code)
 
 
-def make_workdir(path: str, config) -> pathlib.Path:
+def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
   """Creates the folder and writes the config into it as config.json.
 
+  Args:
+    path: folder.
+    config: a ConfigDict.
+    resumes: the run goes on in a folder in which the same config began.
+
   Raises:
-    UserError: the folder can't be written, or holds a run of another config.
+    UserError: the folder can't be written, or holds what must not be
+      overwritten.
   """
   folder = pathlib.Path(path)
   file = folder / 'config.json'
@@ -86,10 +92,11 @@ def make_workdir(path: str, config) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     # A config alone is a run that never began: a mistake in it stopped it.
     began = any(other.name != file.name for other in folder.iterdir())
-    if began and (not file.exists() or file.read_text() != text):
+    same = file.exists() and file.read_text() == text
+    if began and not (same and resumes):
+      kind = 'this run' if same else 'something else'
       raise UserError(
-        f'workdir {folder} holds a run of another config; name another folder '
-        'or delete it'
+        f'workdir {folder} holds {kind} already; name another folder'
       )
     partial = folder / f'config.json.{os.getpid()}'
     partial.write_text(text)

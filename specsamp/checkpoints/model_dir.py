@@ -35,7 +35,13 @@ def save(
   path,
   storage: Literal['float32', 'int8'] = 'float32',
 ) -> None:
-  """Writes the folder whole or not at all; replaces one that is there."""
+  """Writes the folder; one that is there is replaced by a rename.
+
+  Args:
+    model: what to write.
+    path: folder.
+    storage: of matrices; all else is float32.
+  """
   path = pathlib.Path(path)
   partial = path.with_name(path.name + '.partial')
   shutil.rmtree(partial, ignore_errors=True)
@@ -46,14 +52,18 @@ def save(
   tensors = {}
   for name, value in _flat(model.params).items():
     value = np.asarray(value, np.float32)
-    if storage == 'int8' and value.ndim > 1:
+    if storage == 'int8' and is_matrix(name, value):
       tensors[name], tensors[name + _SCALE] = _quantize(name, value)
     else:
       tensors[name] = value
   # `save_file` would leave a file that only its owner can read.
   (partial / WEIGHTS).write_bytes(safetensors.numpy.save(tensors))
-  shutil.rmtree(path, ignore_errors=True)
+  old = path.with_name(path.name + '.old')
+  shutil.rmtree(old, ignore_errors=True)
+  if path.exists():
+    path.rename(old)
   partial.rename(path)
+  shutil.rmtree(old, ignore_errors=True)
 
 
 def load(path) -> LanguageModel:
@@ -89,14 +99,19 @@ def load(path) -> LanguageModel:
   }
   _check_shapes(path / WEIGHTS, transformer, params)
   tokenizer = Tokenizer.load(path / TOKENIZER)
-  if tokenizer.vocab_size > config.vocab_size:
+  if tokenizer.vocab_size != config.vocab_size:
     raise UserError(
       f'model {path}: the tokenizer has {tokenizer.vocab_size} pieces, the '
-      f'model only {config.vocab_size}'
+      f'model {config.vocab_size}'
     )
   params = {name: jnp.asarray(value) for name, value in params.items()}
   params = traverse_util.unflatten_dict(params, sep='.')
   return LanguageModel(transformer, params, tokenizer)
+
+
+def is_matrix(name: str, value) -> bool:
+  """Whether this parameter is a matmul's weight: no norm's scale, no bias."""
+  return value.ndim > 1 and not name.endswith('bias')
 
 
 def _flat(params: Any) -> dict[str, Any]:
@@ -133,6 +148,11 @@ def _quantize(name: str, value: np.ndarray):
 
 def _dequantize(path, name: str, value: np.ndarray, tensors) -> np.ndarray:
   scale = tensors.get(name + _SCALE)
+  if scale is None and value.dtype != np.float32:
+    raise UserError(
+      f'model {path}: {name}: got {value.dtype} without a scale, expected '
+      'float32'
+    )
   if scale is None:
     return value
   axes = _input_axes(name)

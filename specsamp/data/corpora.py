@@ -3,10 +3,11 @@
 import hashlib
 import pathlib
 import sysconfig
+from collections.abc import Collection
 
 from specsamp.errors import UserError
 
-# Tests, bundled third parties, and tables that are data rather than code.
+# Of the standard library: tests, bundled third parties, tables of data.
 _LEFT_OUT = (
   'site-packages',
   'test',
@@ -27,8 +28,19 @@ def is_held_out(name: str) -> bool:
   return hashlib.sha256(name.encode()).digest()[0] * 10 < 256
 
 
-def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
-  """Relative path -> text of the readable UTF-8 files, sorted by path."""
+def read_folder(
+  root, pattern: str = '**/*.py', leave_out: Collection[str] = ()
+) -> dict[str, str]:
+  """Relative path -> text of the readable UTF-8 files, sorted by path.
+
+  Args:
+    root: folder.
+    pattern: glob, relative to the folder.
+    leave_out: names of files and subfolders that are passed over.
+
+  Raises:
+    UserError: no such folder, a bad pattern, or no file that matches.
+  """
   root = pathlib.Path(root)
   if not root.is_dir():
     raise UserError(f'corpus: {root} is not a folder')
@@ -39,7 +51,7 @@ def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
   files = {}
   for path in paths:
     name = path.relative_to(root)
-    if not set(name.parts).intersection(_LEFT_OUT) and path.is_file():
+    if not set(name.parts).intersection(leave_out) and path.is_file():
       try:
         files[name.as_posix()] = path.read_text(encoding='utf-8')
       except (UnicodeDecodeError, OSError):
@@ -51,7 +63,7 @@ def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
 
 def python_library() -> dict[str, str]:
   """The standard library of the running Python."""
-  return read_folder(sysconfig.get_paths()['stdlib'])
+  return read_folder(sysconfig.get_paths()['stdlib'], leave_out=_LEFT_OUT)
 
 
 def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:

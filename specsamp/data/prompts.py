@@ -61,19 +61,23 @@ def functions(
 
 def read(path: str) -> list[Prompt]:
   """A user's prompts, one a line of the file; '-' is standard input, whole."""
-  if path == '-':
-    texts = [sys.stdin.read()]
-  else:
-    try:
-      texts = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
-    except OSError as error:
-      raise UserError(f'prompts {path}: {error.strerror}') from None
-    except UnicodeDecodeError:
-      raise UserError(f'prompts {path}: not UTF-8 text') from None
-  texts = [text for text in texts if text.strip()]
-  if not texts:
+  try:
+    if path == '-':
+      texts = [sys.stdin.read()]
+    else:
+      texts = pathlib.Path(path).read_text(encoding='utf-8').split('\n')
+  except OSError as error:
+    raise UserError(f'prompts {path}: {error.strerror}') from None
+  except UnicodeDecodeError:
+    raise UserError(f'prompts {path}: not UTF-8 text') from None
+  found = [
+    Prompt(f'{path}:{line}', text)
+    for line, text in enumerate(texts, start=1)
+    if text.strip()
+  ]
+  if not found:
     raise UserError(f'prompts {path}: empty')
-  return [Prompt(f'{path}:{i + 1}', text) for i, text in enumerate(texts)]
+  return found
 
 
 def _heads(source: str):

@@ -51,7 +51,10 @@ class Tokenizer:
     pathlib.Path(path).write_bytes(self.proto)
 
   def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
-    ids = self._processor.encode(text)
+    try:
+      ids = self._processor.encode(text)
+    except (RuntimeError, UnicodeError):
+      raise UserError(f'not UTF-8 text: {text[:40]!r}') from None
     if bos and self.bos_id >= 0:
       ids.insert(0, self.bos_id)
     if eos and self.eos_id >= 0:

@@ -85,9 +85,10 @@ def generate(
 ) -> Generation:
   """Continues prompts, in law exactly as the target alone would.
 
-  Programs are compiled once for a batch size, a power of two of prompt length
-  and one of total length; other prompts, budgets, seeds, stop tokens or
-  sampling values compile nothing.
+  Greedy text is the target's own but for near ties: passes over more tokens
+  than one add up in another order. Programs are compiled once for a batch
+  size, a power of two of prompt length and one of total length; other prompts,
+  budgets, seeds, stop tokens or sampling values compile nothing.
 
   Args:
     model: the target.
@@ -104,7 +105,8 @@ def generate(
 
   Raises:
     UserError: no prompt, a prompt and budget beyond the target's positions,
-      sampling values out of range, or a drafter for another target.
+      sampling values, seeds or stop tokens out of range, an unknown verifier,
+      or a drafter for another target.
     FloatingPointError: the target's logits held a NaN.
   """
   job = _Job.make(
@@ -155,6 +157,23 @@ def stream(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens,
   )  # fmt: skip
+  return _rounds(job)
+
+
+def check(model: LanguageModel, prompts, **arguments) -> None:
+  """Raises what `generate` would of these arguments, and does nothing else."""
+  defaults = dict(
+    drafter=None,
+    verifier='token',
+    sampling=None,
+    max_new_tokens=128,
+    seed=0,
+    stop_tokens=None,
+  )
+  _Job.make(model, prompts, **(defaults | arguments))
+
+
+def _rounds(job: '_Job') -> Iterator[Round]:
   state = job.prefill()
   length = np.asarray(state.length)
   accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
@@ -202,8 +221,8 @@ class _Job:
     batch = len(rows)
     prompt_len = np.asarray([len(row) for row in rows], np.int32)
     budget = _per_row('max_new_tokens', max_new_tokens, batch, 1)
+    _check_prompts(rows, model.config, prompt_len, budget)
     limit = prompt_len + budget
-    _check_prompts(rows, model.config, prompt_len, limit)
     if np.ndim(seed) == 0:
       seed = [seed + i for i in range(batch)]
     seeds = _per_row('seed', seed, batch, 0)
@@ -233,9 +252,7 @@ class _Job:
       prompt_len=prompt_len,
       limit=limit,
       seeds=seeds,
-      # The last round may start one token before the limit, with a whole
-      # draft; rows of slots are kept aligned.
-      capacity=-(-(text_slots + drafter.tree.size) // 16) * 16,
+      capacity=capacity(text_slots, drafter),
     )
 
   @property
@@ -294,7 +311,10 @@ def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
   if not len(prompts):
     raise UserError('prompts: got none, expected at least one')
   for i, prompt in enumerate(prompts):
-    if not isinstance(prompt, str) and np.asarray(prompt).ndim != 1:
+    if isinstance(prompt, str):
+      continue
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in 'iu'):
       raise UserError(
         f'prompt {i}: got {prompt!r}, expected a text or a list of token ids'
       )
@@ -306,8 +326,14 @@ def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
 
 def _padded_stops(stop_tokens, vocab_size: int) -> np.ndarray:
   """Int32 [8], so that other stop tokens don't recompile."""
-  stop_tokens = np.asarray(stop_tokens, np.int64).reshape(-1)
-  if len(stop_tokens) > _MOST_STOPS or (stop_tokens >= vocab_size).any():
+  stop_tokens = np.asarray(stop_tokens).reshape(-1)
+  # -1, the eos of a tokenizer without one, stops nothing.
+  if len(stop_tokens) and (
+    len(stop_tokens) > _MOST_STOPS
+    or stop_tokens.dtype.kind not in 'iu'
+    or stop_tokens.min() < _NO_STOP
+    or stop_tokens.max() >= vocab_size
+  ):
     raise UserError(
       f'stop_tokens: got {len(stop_tokens)}, {stop_tokens.tolist()}; expected '
       f'at most {_MOST_STOPS}, each below {vocab_size}'
@@ -333,6 +359,14 @@ def slots(model: LanguageModel, prompt_len: int, limit: int):
   )
 
 
+def capacity(text_slots: int, drafter: Drafter) -> int:
+  """Slots of a cache: the last round may start just before the limit.
+
+  Rounded up so that rows of slots stay aligned.
+  """
+  return -(-(text_slots + drafter.tree.size) // 16) * 16
+
+
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:
   values = np.asarray(value)
   if values.dtype.kind not in 'iu' or values.shape not in ((), (batch,)):
@@ -347,7 +381,7 @@ def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:
   return np.broadcast_to(values, (batch,)).astype(np.int32)
 
 
-def _check_prompts(rows, config, prompt_len, limit) -> None:
+def _check_prompts(rows, config, prompt_len, budget) -> None:
   for i, row in enumerate(rows):
     if not len(row):
       raise UserError(f'prompt {i} has no token, expected at least one')
@@ -356,9 +390,9 @@ def _check_prompts(rows, config, prompt_len, limit) -> None:
         f'prompt {i} has tokens from {min(row)} to {max(row)}, expected 0 to '
         f'{config.vocab_size - 1}'
       )
-    if limit[i] > config.max_length:
+    if budget[i] > config.max_length - prompt_len[i]:
       raise UserError(
         f'prompt {i} has {prompt_len[i]} tokens, which with '
-        f'{limit[i] - prompt_len[i]} new ones exceeds the {config.max_length} '
-        'positions of the target'
+        f'{budget[i]} new ones exceeds the {config.max_length} positions of '
+        'the target'
       )

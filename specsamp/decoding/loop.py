@@ -14,7 +14,6 @@ from specsamp.decoding.state import DecodeState, Stats
 from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import Drafter
 from specsamp.models import Transformer
-from specsamp.models.attention import tree_mask
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
@@ -33,8 +32,9 @@ def prefill(
 ) -> DecodeState:
   """The state before the first round.
 
-  Covers each prompt but its last token, which is the first root: no token is
-  sampled outside of the loop.
+  The last token of each prompt is the first root, so that no token is sampled
+  outside of the loop. What this pass writes for it and for the padding is
+  never seen: the rounds write it over.
 
   Args:
     transformer: the target; static.
@@ -86,6 +86,9 @@ def play_round(
     sampling: values per row, [B], for target and draft alike.
     stop_tokens_k: int [K], tokens that end a row; -1 is none.
     state: before the round.
+
+  Raises:
+    ValueError: at trace time, a draft that is no chain.
   """
   root_b = state.length - 1
   # Root positions only grow, so that no two rounds of a row share a key; a
@@ -94,16 +97,16 @@ def play_round(
   draft, drafter_state = drafter.propose(
     state.drafter, state.tokens, state.length, sampling, keys(Stream.DRAFT)
   )
-  tree = draft.tree
-  depths = jnp.asarray(tree.depths, jnp.int32)
+  if not draft.tree.is_chain:
+    raise ValueError(
+      f'the loop decodes chains: got a tree of parents {draft.tree.parents}'
+    )
+  node_n = jnp.arange(draft.tree.size, dtype=jnp.int32)
   out = transformer.apply(
     {'params': params},
     draft.tokens,
-    root_b[:, None] + depths[None, :],
+    root_b[:, None] + node_n[None, :],
     state.cache,
-    None
-    if tree.is_chain
-    else tree_mask(root_b, tree.ancestor_mask, state.cache.capacity),
   )
   verdict = draw_verdict(
     keys(Stream.STOP),

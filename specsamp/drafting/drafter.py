@@ -38,7 +38,8 @@ class Drafter(Protocol):
     Args:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
-      hidden_bpd: the target's features at every token but a row's last.
+      hidden_bpd: the target's features; noise past a row's
+        length.
       capacity: slots that the text and one draft may take.
     """
     ...

@@ -11,7 +11,7 @@ from specsamp import verification, zoo
 from specsamp.checkpoints import model_dir
 from specsamp.data import corpora, prompts
 from specsamp.data.prompts import Prompt
-from specsamp.decoding import stream
+from specsamp.decoding.generate import check, stream
 from specsamp.drafting import Drafter, model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, parts, report, runner
@@ -30,7 +30,7 @@ class DecodeConfig:
     draft: folder of the draft; '' is the embedded pair's.
     verifier: a name of `specsamp.verification.make`.
     draft_lens: draft lengths to compare; the first serves a user's prompts.
-    temperatures: to compare; likewise.
+    temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
     num_prompts: held-out functions to complete.
     max_prompt_tokens: in each of them.
@@ -57,6 +57,13 @@ class DecodeConfig:
         )
     if self.seed < 0:
       raise UserError(f'seed: got {self.seed}, expected at least 0')
+    for n in self.draft_lens:
+      if type(n) is not int:
+        raise UserError(f'draft_lens: got {n!r}, expected integers')
+    for name in ('draft_lens', 'temperatures'):
+      values = getattr(self, name)
+      if len(set(values)) < len(values):
+        raise UserError(f'{name}: got {values}, expected no value twice')
     if not self.draft_lens or not self.temperatures:
       raise UserError('draft_lens and temperatures must name at least one')
     try:
@@ -88,7 +95,10 @@ def prepare(
   values = {
     k: tuple(v) if isinstance(v, list | tuple) else v for k, v in values.items()
   }
-  config = DecodeConfig(**values)
+  try:
+    config = DecodeConfig(**values)
+  except TypeError as error:  # keys of some other kind of config
+    raise UserError(f'config: {error}') from None
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
@@ -96,7 +106,7 @@ def prepare(
   drafters[0].check(target)
   own = prompt is not None or prompts_file is not None
   if prompts_file is not None or prompt == '-':
-    texts = prompts.read(prompts_file or '-')
+    texts = prompts.read('-' if prompts_file is None else prompts_file)
   elif prompt is not None:
     if not prompt.strip():
       raise UserError('--prompt is empty')
@@ -111,13 +121,14 @@ def prepare(
       # So that a few programs serve them all.
       min_tokens=config.max_prompt_tokens // 2 + 1,
     )
-  for text in texts:
-    used = len(target.tokenizer.encode(text.text)) + config.max_new_tokens
-    if used > target.config.max_length:
-      raise UserError(
-        f'{text.name}: prompt and max_new_tokens={config.max_new_tokens} take '
-        f'{used} tokens, the target has {target.config.max_length} positions'
-      )
+  # Before anything is said or written: a prompt too long, a law out of range.
+  check(
+    target,
+    [text.text for text in texts],
+    drafter=drafters[0],
+    verifier=config.verifier,
+    max_new_tokens=config.max_new_tokens,
+  )
   return Job(config, target, drafters, texts, compare=not own)
 
 
@@ -142,12 +153,12 @@ class Job(NamedTuple):
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and draft_length.png, into `workdir`."""
     if self.compare:
-      show(self.target, self.drafters[0], self.prompts[0], self.config)
+      show(self.target, self.drafters[0], self.prompts[0], self.config, 0)
       self._compare(workdir)
       return
     with (workdir / 'metrics.jsonl').open('w') as file:
-      for prompt in self.prompts:
-        line = show(self.target, self.drafters[0], prompt, self.config)
+      for i, prompt in enumerate(self.prompts):
+        line = show(self.target, self.drafters[0], prompt, self.config, i)
         file.write(json.dumps(line) + '\n')
 
   def _compare(self, workdir: pathlib.Path) -> None:
@@ -188,6 +199,7 @@ class Job(NamedTuple):
       verification.make(self.config.verifier),
       [self.config.sampling(t) for t in self.config.temperatures],
       self.target.tokenizer.encode(self.prompts[0].text),
+      self.config.max_new_tokens,
     )
     return [
       {'temperature': t, 'top_p': self.config.top_p if t else 1.0} | row
@@ -205,7 +217,11 @@ def load_models(target: str, draft: str) -> tuple[LanguageModel, LanguageModel]:
 
 
 def show(
-  target: LanguageModel, drafter, prompt: Prompt, config: DecodeConfig
+  target: LanguageModel,
+  drafter: Drafter,
+  prompt: Prompt,
+  config: DecodeConfig,
+  i: int,
 ) -> dict[str, Any]:
   """Streams one completion to standard output, accepted tokens marked.
 
@@ -226,7 +242,7 @@ def show(
     verifier=config.verifier,
     sampling=config.sampling(config.temperatures[0]),
     max_new_tokens=config.max_new_tokens,
-    seed=config.seed,
+    seed=config.seed + i,
   ):
     tokens, kept = step.tokens[0], step.num_accepted[0]
     drafted = decode(tokens[:kept])
@@ -248,7 +264,7 @@ def show(
     'accepted': accepted,
     'temperature': config.temperatures[0],
     'draft_len': drafter.tree.depth,
-    'seed': config.seed,
+    'seed': config.seed + i,
   }
 
 
@@ -261,12 +277,12 @@ class _Incremental:
 
   def __init__(self, model: LanguageModel):
     self._model = model
-    self._pending: list[int] = []
+    self._tokens: list[int] = []
+    self._said = ''
 
   def __call__(self, tokens: Sequence[int]) -> str:
-    self._pending += _without_stop(tokens, self._model)
-    text = self._model.tokenizer.decode(self._pending)
-    if text.endswith('\N{REPLACEMENT CHARACTER}') and len(self._pending) < 4:
-      return ''
-    self._pending = []
-    return text
+    self._tokens += _without_stop(tokens, self._model)
+    text = self._model.tokenizer.decode(self._tokens)
+    text = text.rstrip('\N{REPLACEMENT CHARACTER}')
+    new, self._said = text[len(self._said) :], text
+    return new

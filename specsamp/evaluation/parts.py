@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.decoding import loop
+from specsamp.decoding.generate import capacity, slots
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
@@ -25,6 +26,7 @@ def measure(
   verifier: Verifier,
   samplings: Sequence[SamplingParams],
   prompt: list[int],
+  max_new_tokens: int,
   repeats: int = 9,
 ) -> list[dict[str, Any]]:
   """Milliseconds of a round, of its draft, and of its target pass.
@@ -38,6 +40,7 @@ def measure(
     verifier: the rule of the round.
     samplings: of both laws, scalars.
     prompt: token ids.
+    max_new_tokens: sizes the caches as `generate` would.
     repeats: how often each loop is timed.
 
   Returns:
@@ -47,7 +50,8 @@ def measure(
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
   size = drafter.tree.size
-  capacity = -(-(len(prompt) + 2 * size) // 16) * 16
+  _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
+  num_slots = capacity(text_slots, drafter)
   no_stop = jnp.full((1,), -1, jnp.int32)
 
   @jax.jit
@@ -58,9 +62,9 @@ def measure(
       drafter,
       jnp.asarray([prompt], jnp.int32),
       jnp.asarray(length),
-      jnp.full((1,), capacity, jnp.int32),
+      jnp.full((1,), text_slots, jnp.int32),
       jnp.zeros((1,), jnp.int32),
-      capacity,
+      num_slots,
     )
 
   def one_round(params, drafter, sampling, state):
@@ -92,8 +96,11 @@ def measure(
     at = jnp.arange(size, dtype=jnp.int32)[None, :] + state.length[:, None] - 1
     tokens = jnp.take_along_axis(state.tokens, at, axis=1)
     out = transformer.apply({'params': params}, tokens, at, state.cache)
-    change = (out.logits[:, -1, :1] > out.logits[:, -1, 1:2]).astype(jnp.int32)
-    return state.replace(tokens=state.tokens ^ change, cache=out.cache)
+    # The next pass hangs on this one's last logits.
+    last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
+    return state.replace(
+      tokens=jnp.maximum(state.tokens - last, 0), cache=out.cache
+    )
 
   def repeat(step):
     return jax.jit(

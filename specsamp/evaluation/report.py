@@ -24,7 +24,8 @@ _COLUMNS = {
   'tokens': None,
 }
 NOTE = (
-  'τ: block efficiency, tokens a round, the bonus token included. α: accepted '
+  'τ: block efficiency, tokens a round, the bonus token included, before the '
+  'budget cuts the last round. α: accepted '
   'over drafted tokens. Speedup: over autoregressive sampling of the same '
   'target, runs taking turns in one process, prompt pass included, compile '
   'time left out.'

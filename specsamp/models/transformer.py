@@ -137,19 +137,16 @@ class Transformer(nn.Module):
         (c.width, c.vocab_size),
       )
 
-  def __call__(
-    self, tokens, positions=None, cache=None, mask=None, start=None
-  ) -> Output:
+  def __call__(self, tokens, positions=None, cache=None, mask=None) -> Output:
     """Runs T tokens of every row after whatever the cache holds.
 
     Args:
       tokens: int [B, T].
-      positions: int [B, T]; 0..T-1 if left out.
+      positions: int [B, T]; 0..T-1 if left out. The T tokens take the slots
+        from `positions[:, 0]` on.
       cache: a `KVCache`, or None to attend among the T tokens alone.
       mask: bool [B, T, S], the slots that each token sees, itself included;
         causal if left out. `attention.tree_mask` makes one for a token tree.
-      start: int [B], slot of each row's first token; `positions[:, 0]` if left
-        out.
 
     Returns:
       An `Output`. What is not used of it is not computed under `jax.jit`.
@@ -159,8 +156,7 @@ class Transformer(nn.Module):
     if positions is None:
       positions = jnp.arange(length, dtype=jnp.int32)[None]
       positions = jnp.broadcast_to(positions, (batch, length))
-    if start is None:
-      start = positions[:, 0]
+    start = positions[:, 0]
     if mask is None:
       mask = causal_mask(positions, length if cache is None else cache.capacity)
 

@@ -23,7 +23,7 @@ from specsamp.training.objectives import language_model as losses
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig:
-  """What fixes a run: the same config ends with the same weights.
+  """What fixes a run, beside corpus and teacher: it ends with the same weights.
 
   Attributes:
     model: shape of the model to train.
@@ -84,6 +84,9 @@ class PretrainConfig:
     ):
       if getattr(self, name) < 1:
         raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    for name in ('seed', 'warmup_steps', 'learning_rate', 'clip_norm'):
+      if getattr(self, name) < 0:
+        raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
     if not 0 <= self.distillation_weight <= 1:
@@ -128,7 +131,9 @@ def optimizer(config: PretrainConfig) -> optax.GradientTransformation:
       schedule,
       b2=config.beta2,
       weight_decay=config.weight_decay,
-      mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
+      mask=lambda params: jax.tree_util.tree_map_with_path(
+        lambda path, p: model_dir.is_matrix(path[-1].key, p), params
+      ),
     ),
   )
 
@@ -162,8 +167,9 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   """Trains, or goes on where a run in this workdir was cut off.
 
   Writes `workdir`/metrics.jsonl (a line a log or validation), checkpoints/
-  (optimizer and weights), tokenizer.model, and when done model/ (a folder for
-  `specsamp.load`).
+  (optimizer and weights), tokenizer.model if it trains one, and when done
+  model/ (a folder for `specsamp.load`, of `config.storage`). Returns the model
+  as it was trained, in float32.
 
   Raises:
     UserError: the corpus, tokenizer or teacher does not fit the config.
@@ -230,14 +236,21 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
       state, metrics = train_step(
         state, teacher_params, jnp.asarray(data.batch(step - 1))
       )
-      if step % config.log_every == 0 or step == config.steps:
+      last = step == config.steps
+      if (
+        last
+        or not step % config.log_every
+        or not step % config.checkpoint_every
+      ):
+        # A state that is no longer finite must not become a checkpoint.
+        for name in ('loss', 'grad_norm'):
+          if not np.isfinite(metrics[name]):
+            raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
+      if last or not step % config.log_every:
         metrics = {k: float(v) for k, v in metrics.items()}
         log.write('train', step, metrics)
-        if not np.isfinite(metrics['loss']):
-          raise FloatingPointError(f'step {step}: loss {metrics["loss"]}')
-      if step % config.eval_every == 0 or step == config.steps:
+      if last or not step % config.eval_every:
         log.write('validation', step, validate(state))
-      last = step == config.steps
       manager.save(step, args=ocp.args.StandardSave(state), force=last)
   model = LanguageModel(transformer, state.params, tokenizer)
   model_dir.save(model, workdir / 'model', config.storage)
@@ -251,7 +264,7 @@ def _restore(manager: ocp.CheckpointManager, state: TrainState) -> TrainState:
   try:
     return manager.restore(step, args=ocp.args.StandardRestore(state))
   except Exception as error:  # orbax raises what its file formats raise
-    reason = str(error).strip().splitlines()[:1]
+    reason = (str(error).strip().splitlines() or [''])[0]
     raise UserError(
       f'checkpoint {manager.directory}/{step}: cannot be read: {reason}'
     ) from error

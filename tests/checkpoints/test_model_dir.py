@@ -201,7 +201,7 @@ def test_a_failed_save_leaves_the_old_model(model, tmp_path, monkeypatch):
     raise OSError('no space left')
 
   with monkeypatch.context() as patch:
-    patch.setattr(safetensors.numpy, 'save_file', half_a_save)
+    patch.setattr(safetensors.numpy, 'save', half_a_save)
     with pytest.raises(OSError, match='no space'):
       model_dir.save(model, path, storage='int8')
   assert {p.name: p.read_bytes() for p in path.iterdir()} == before

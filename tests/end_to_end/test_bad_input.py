@@ -46,6 +46,10 @@ def folders(tmp_path_factory, sources, tokenizer):
     (['stray'], 'stray'),
     (['--config.draft_lens=(-1,)'], 'got -1'),
     (['--config.draft_lens=(0,)'], 'got 0'),
+    (['--config.draft_lens=(2.5,)'], '2.5'),
+    (['--config.draft_lens=(2, 2)'], 'twice'),
+    (['--config.max_new_tokens=2147483647'], 'positions'),
+    (['--prompts_file='], 'prompts'),
     (['--config.top_p=0.0'], 'top_p: got 0.0'),
     (['--config.top_p=1.5'], 'top_p: got 1.5'),
     (['--config.temperatures=(-1.0,)'], 'temperature: got -1.0'),
@@ -62,7 +66,7 @@ def folders(tmp_path_factory, sources, tokenizer):
     (['--config.target={root}/nowhere'], 'nowhere'),
     (['--config.target={root}'], 'config.json'),
     (['--workdir={root}/target/config.json/run'], 'config.json/run'),
-    (['--workdir={root}/target'], 'another config'),
+    (['--workdir={root}/target'], 'something else'),
   ],
 )
 def test_decode_refuses(refused, folders, tmp_path, flags, words):
@@ -85,6 +89,7 @@ def test_decode_refuses(refused, folders, tmp_path, flags, words):
     ([], 'config'),
     (['--config=configs/nope.py'], 'nope.py'),
     (['--config=configs/quickstart.py:nope'], "'nope'"),
+    (['--config=configs/pretrain_pycode.py:smoke'], 'batch_size'),
   ],
 )
 def test_config_file_is_refused(refused, tmp_path, flags, words):
@@ -99,6 +104,7 @@ def test_config_file_is_refused(refused, tmp_path, flags, words):
     (['--config.model.nope=1'], 'nope'),
     (['--config.length=65'], 'max_length'),
     (['--config.steps=0'], 'steps'),
+    (['--config.seed=-1'], 'seed'),
     (['--config.storage=int4'], 'int4'),
     (['--config.distillation_weight=2.0'], 'distillation_weight'),
     (['--config.corpus=/no/such/folder'], '/no/such/folder'),
@@ -118,7 +124,7 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
 def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
   (tmp_path / 'summary.json').write_text('precious')
   line = refused('pretrain', _PRETRAIN, f'--workdir={tmp_path}')
-  assert 'another config' in line
+  assert 'something else' in line
   assert [p.name for p in tmp_path.iterdir() if p.name[:3] != 'std'] == [
     'summary.json'
   ]
