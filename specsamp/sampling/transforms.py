@@ -50,13 +50,16 @@ class SamplingParams:
     """
 
     def rows(name, dtype):
-      value = jnp.asarray(getattr(self, name), dtype)
+      value = getattr(self, name)
+      # On the host if it can be: small eager operations compile too.
+      xp = jnp if isinstance(value, jax.core.Tracer) else np
+      value = xp.asarray(value, dtype)
       if value.shape not in ((), (batch,)):
         raise ValueError(
           f'{name}: got shape {list(value.shape)}, expected a scalar or one '
           f'value per row, [{batch}]'
         )
-      return jnp.broadcast_to(value, (batch,))
+      return xp.broadcast_to(value, (batch,))
 
     return SamplingParams(
       temperature=rows('temperature', jnp.float32),

@@ -186,7 +186,7 @@ def test_a_tokenizer_with_more_pieces_than_the_model(model, tmp_path):
       embedding=t['embedding'][:300], head=t['head'][:, :300].copy()
     )
   )(tmp_path / 'm')
-  with pytest.raises(UserError, match='has 512 pieces, the model only 300'):
+  with pytest.raises(UserError, match='has 512 pieces, the model 300'):
     model_dir.load(tmp_path / 'm')
 
 
@@ -194,14 +194,12 @@ def test_a_failed_save_leaves_the_old_model(model, tmp_path, monkeypatch):
   path = tmp_path / 'm'
   model_dir.save(model, path)
   before = {p.name: p.read_bytes() for p in path.iterdir()}
-  real = safetensors.numpy.save_file
 
-  def half_a_save(tensors, file):
-    real(dict(list(tensors.items())[:1]), file)
+  def no_save(tensors):
     raise OSError('no space left')
 
   with monkeypatch.context() as patch:
-    patch.setattr(safetensors.numpy, 'save', half_a_save)
+    patch.setattr(safetensors.numpy, 'save', no_save)
     with pytest.raises(OSError, match='no space'):
       model_dir.save(model, path, storage='int8')
   assert {p.name: p.read_bytes() for p in path.iterdir()} == before

@@ -1,33 +1,10 @@
 """Launchers run as a user runs them, without paying for an import each time."""
 
 import multiprocessing
-import os
-import pathlib
 import re
-import runpy
-import sys
-from typing import NamedTuple
 
 import pytest
-
-_ROOT = pathlib.Path(__file__).parents[2]
-
-
-class Ended(NamedTuple):
-  """How a launcher ended."""
-
-  code: int
-  out: str
-  err: str
-
-
-def _run(argv, out, err):
-  for descriptor, path in ((1, out), (2, err)):
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(opened, descriptor)
-  os.chdir(_ROOT)
-  sys.argv = argv
-  runpy.run_path(argv[0], run_name='__main__')
+from launching import Ended, run
 
 
 @pytest.fixture(scope='session')
@@ -47,7 +24,7 @@ def launch(server, tmp_path):
   def start(name: str, *flags: str, timeout: float = 240) -> Ended:
     out, err = tmp_path / 'stdout', tmp_path / 'stderr'
     argv = [f'launch/{name}.py', *map(str, flags)]
-    process = server.Process(target=_run, args=(argv, out, err))
+    process = server.Process(target=run, args=(argv, out, err))
     process.start()
     process.join(timeout)
     if process.is_alive():

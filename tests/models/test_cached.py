@@ -115,7 +115,7 @@ def test_a_tree_in_one_pass_equals_its_paths(model, passes):
   start = jnp.asarray(_LENGTHS)
   mask = tree_mask(start, _TREE.ancestor_mask, _CAPACITY)
   positions = _LENGTHS[:, None] + np.asarray(_TREE.depths)[None]
-  out = cached(nodes, positions, cache, mask, start)
+  out = cached(nodes, positions, cache, mask)
   # Every node's path as a text of its own.
   texts = np.zeros((3, _TREE.size, _TEXT_LENGTH), np.int32)
   for row, length in enumerate(_LENGTHS):

@@ -89,6 +89,7 @@ def _metrics(workdir):
   lines = [json.loads(line) for line in lines]
   for line in lines:
     assert line.pop('seconds') >= 0
+    assert line.pop('tokens_per_second') >= 0
   return lines
 
 
