@@ -63,7 +63,9 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
       row['round_ms'],
       row['draft_ms'],
       row['score_ms'],
+      row['both_ms'],
       row['overhead'],
+      row['verification'],
     ]
     for row in rows
   ]
@@ -73,7 +75,9 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     'round ms',
     'γ draft steps ms',
     'scoring pass ms',
+    'both ms',
     'round / parts',
+    'round / both',
   ]
   return tabulate.tabulate(
     cells, headers=headers, tablefmt=style, floatfmt='.2f'
