@@ -24,7 +24,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',
       draft='',
       verifier='token',
-      # The lines of the sweep; the first of each also serves --prompt.
+      # Of the streamed text, a user's own too; then those of the sweep.
+      draft_len=4,
       draft_lens=(2, 4) if smoke else (2, 3, 4, 6, 8),
       temperatures=(0.0, 1.0),
       top_p=0.95,  # of the temperatures above 0

@@ -29,7 +29,8 @@ class DecodeConfig:
     target: folder of the target; '' is the embedded pair's.
     draft: folder of the draft; '' is the embedded pair's.
     verifier: a name of `specsamp.verification.make`.
-    draft_lens: draft lengths to compare; the first serves a user's prompts.
+    draft_len: of the streamed texts.
+    draft_lens: draft lengths to compare.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
     num_prompts: held-out functions to complete.
@@ -41,6 +42,7 @@ class DecodeConfig:
   target: str
   draft: str
   verifier: str
+  draft_len: int
   draft_lens: tuple[int, ...]
   temperatures: tuple[float, ...]
   top_p: float
@@ -57,9 +59,9 @@ class DecodeConfig:
         )
     if self.seed < 0:
       raise UserError(f'seed: got {self.seed}, expected at least 0')
-    for n in self.draft_lens:
+    for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
-        raise UserError(f'draft_lens: got {n!r}, expected integers')
+        raise UserError(f'draft length: got {n!r}, expected an integer')
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)
       if len(set(values)) < len(values):
@@ -102,8 +104,8 @@ def prepare(
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
+  drafter = model_drafter(draft, config.draft_len)
   drafters = [model_drafter(draft, n) for n in config.draft_lens]
-  drafters[0].check(target)
   own = prompt is not None or prompts_file is not None
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
@@ -125,11 +127,11 @@ def prepare(
   check(
     target,
     [text.text for text in texts],
-    drafter=drafters[0],
+    drafter=drafter,
     verifier=config.verifier,
     max_new_tokens=config.max_new_tokens,
   )
-  return Job(config, target, drafters, texts, compare=not own)
+  return Job(config, target, drafter, drafters, texts, compare=not own)
 
 
 class Job(NamedTuple):
@@ -138,13 +140,15 @@ class Job(NamedTuple):
   Attributes:
     config: what was asked for.
     target: the target.
-    drafters: one for each draft length.
+    drafter: of the streamed texts.
+    drafters: one for each draft length of the comparison.
     prompts: what to complete.
     compare: measure all methods on all prompts; otherwise each is completed.
   """
 
   config: DecodeConfig
   target: LanguageModel
+  drafter: Drafter
   drafters: list[Drafter]
   prompts: list[Prompt]
   compare: bool
@@ -153,12 +157,12 @@ class Job(NamedTuple):
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and draft_length.png, into `workdir`."""
     if self.compare:
-      show(self.target, self.drafters[0], self.prompts[0], self.config, 0)
+      show(self.target, self.drafter, self.prompts[0], self.config, 0)
       self._compare(workdir)
       return
     with (workdir / 'metrics.jsonl').open('w') as file:
       for i, prompt in enumerate(self.prompts):
-        line = show(self.target, self.drafters[0], prompt, self.config, i)
+        line = show(self.target, self.drafter, prompt, self.config, i)
         file.write(json.dumps(line) + '\n')
 
   def _compare(self, workdir: pathlib.Path) -> None:

@@ -47,6 +47,7 @@ def folders(tmp_path_factory, sources, tokenizer):
     (['--config.draft_lens=(-1,)'], 'got -1'),
     (['--config.draft_lens=(0,)'], 'got 0'),
     (['--config.draft_lens=(2.5,)'], '2.5'),
+    (['--config.draft_len=-1'], 'got -1'),
     (['--config.draft_lens=(2, 2)'], 'twice'),
     (['--config.max_new_tokens=2147483647'], 'positions'),
     (['--prompts_file='], 'prompts'),
