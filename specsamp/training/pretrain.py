@@ -172,7 +172,9 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   as it was trained, in float32.
 
   Raises:
-    UserError: the corpus, tokenizer or teacher does not fit the config.
+    UserError: the corpus, tokenizer or teacher does not fit the config, or the
+      last checkpoint cannot be read.
+    FloatingPointError: loss or gradient is no longer finite.
   """
   workdir = pathlib.Path(workdir).absolute()
   teacher = model_dir.load(config.teacher) if config.teacher else None

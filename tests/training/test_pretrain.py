@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,6 +171,24 @@ def test_a_finished_run_is_left_as_it_is(config, undisturbed, monkeypatch):
   pretrain.pretrain(config, undisturbed)
   assert weights.read_bytes() == bits
   assert _metrics(undisturbed) == before
+
+
+def test_a_truncated_checkpoint_is_one_line(config, undisturbed, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(undisturbed, workdir)
+  files = [
+    path
+    for path in (workdir / 'checkpoints').rglob('*')
+    if path.is_file() and path.stat().st_size > 1000
+  ]
+  assert files
+  for path in files:
+    path.write_bytes(path.read_bytes()[:100])
+  before = (workdir / 'metrics.jsonl').read_bytes()
+  with pytest.raises(UserError, match='cannot be read') as caught:
+    pretrain.pretrain(config, workdir)
+  assert '\n' not in str(caught.value)
+  assert (workdir / 'metrics.jsonl').read_bytes() == before
 
 
 def test_killed_at_a_random_moment(config, undisturbed, tmp_path):
