@@ -27,6 +27,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Of the streamed text, a user's own too; then those of the sweep.
       draft_len=4,
       draft_lens=(2, 4) if smoke else (2, 3, 4, 6, 8),
+      # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; the
+      # verifier must be one for trees, such as multi_candidate.
+      branching=(),
+      law='iid',  # or without_replacement, deterministic
       temperatures=(0.0, 1.0),
       top_p=0.95,  # of the temperatures above 0
       num_prompts=2 if smoke else 30,

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import io
+import json
 import pathlib
 import sys
 from typing import NamedTuple
@@ -78,6 +79,36 @@ def read(path: str) -> list[Prompt]:
   if not found:
     raise UserError(f'prompts {path}: empty')
   return found
+
+
+def read_json(
+  path: str, tokenizer: Tokenizer, count: int, max_tokens: int
+) -> list[Prompt]:
+  """The first prompts of a JSON list of texts that fit.
+
+  Raises:
+    UserError: the file cannot be read, is no list of texts, or holds fewer
+      that fit.
+  """
+  try:
+    texts = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+  except OSError as error:
+    raise UserError(f'prompts {path}: {error.strerror}') from None
+  except ValueError:  # no UTF-8 or no JSON
+    texts = None
+  if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+    raise UserError(f'prompts {path}: expected a JSON list of texts')
+  found = [
+    Prompt(f'{pathlib.Path(path).name}:{i}', text)
+    for i, text in enumerate(texts)
+    if text.strip() and len(tokenizer.encode(text)) <= max_tokens
+  ]
+  if len(found) < count:
+    raise UserError(
+      f'prompts {path}: {count} asked for, but it holds {len(found)} of at '
+      f'most {max_tokens} tokens'
+    )
+  return found[:count]
 
 
 def _heads(source: str):

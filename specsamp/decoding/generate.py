@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from specsamp import verification
-from specsamp.decoding import loop
+from specsamp.decoding import loop, scoring
+from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.empty import Empty
@@ -35,6 +36,8 @@ class Generation:
     drafted_at: int [B, γ], rounds that drafted a token of this depth.
     accepted_at: int [B, γ], rounds that accepted one of this depth, tokens
       that a stop token or the budget then cut included.
+    tried_at: int [B, C], times that a candidate of this rank was on offer.
+    taken_at: int [B, C], times that the one of this rank was accepted.
     prefill_seconds: wall time of the prompt pass.
     decode_seconds: wall time of all rounds.
   """
@@ -44,12 +47,17 @@ class Generation:
   rounds: np.ndarray
   drafted_at: np.ndarray
   accepted_at: np.ndarray
+  tried_at: np.ndarray
+  taken_at: np.ndarray
   prefill_seconds: float
   decode_seconds: float
 
   @property
   def acceptance_rate(self) -> float:
-    """α: accepted over drafted tokens; NaN if nothing was drafted."""
+    """α: accepted over drafted tokens; NaN if nothing was drafted.
+
+    Of a tree every depth counts as one drafted token.
+    """
     drafted = self.drafted_at.sum()
     return float(self.accepted_at.sum() / drafted) if drafted else float('nan')
 
@@ -82,6 +90,7 @@ def generate(
   max_new_tokens: int | Sequence[int] = 128,
   seed: int | Sequence[int] = 0,
   stop_tokens: Sequence[int] | None = None,
+  tree_attention: bool = True,
 ) -> Generation:
   """Continues prompts, in law exactly as the target alone would.
 
@@ -102,16 +111,19 @@ def generate(
       on its prompt, its seed and its sampling values alone.
     stop_tokens: up to 8 tokens that end a text; the tokenizer's eos if left
       out.
+    tree_attention: score a tree as one sequence; False gives every path a row
+      and a copy of the cache instead, to show what this costs.
 
   Raises:
     UserError: no prompt, a prompt and budget beyond the target's positions,
-      sampling values, seeds or stop tokens out of range, an unknown verifier,
-      or a drafter for another target.
+      sampling values, seeds or stop tokens out of range, an unknown verifier
+      or one that cannot correct the drafter, a tree with more nodes than the
+      target has positions, or a drafter for another target.
     FloatingPointError: the target's logits held a NaN.
   """
   job = _Job.make(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
-    stop_tokens,
+    stop_tokens, tree_attention,
   )  # fmt: skip
   began = time.perf_counter()
   state = jax.block_until_ready(job.prefill())
@@ -136,6 +148,8 @@ def generate(
     rounds=np.asarray(state.stats.rounds),
     drafted_at=np.asarray(state.stats.drafted_at),
     accepted_at=np.asarray(state.stats.accepted_at),
+    tried_at=np.asarray(state.stats.tried_at),
+    taken_at=np.asarray(state.stats.taken_at),
     prefill_seconds=prefilled - began,
     decode_seconds=ended - prefilled,
   )
@@ -151,11 +165,12 @@ def stream(
   max_new_tokens: int | Sequence[int] = 128,
   seed: int | Sequence[int] = 0,
   stop_tokens: Sequence[int] | None = None,
+  tree_attention: bool = True,
 ) -> Iterator[Round]:
   """The same text as `generate`, a `Round` at a time. Arguments: `generate`."""
   job = _Job.make(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
-    stop_tokens,
+    stop_tokens, tree_attention,
   )  # fmt: skip
   return _rounds(job)
 
@@ -169,6 +184,7 @@ def check(model: LanguageModel, prompts, **arguments) -> None:
     max_new_tokens=128,
     seed=0,
     stop_tokens=None,
+    tree_attention=True,
   )
   _Job.make(model, prompts, **(defaults | arguments))
 
@@ -204,6 +220,7 @@ class _Job:
   model: LanguageModel
   drafter: Drafter
   verifier: Verifier
+  scorer: Scorer
   sampling: SamplingParams
   stop_tokens: np.ndarray
   prompts: np.ndarray
@@ -215,7 +232,7 @@ class _Job:
   @classmethod
   def make(
     cls, model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
-    stop_tokens,
+    stop_tokens, tree_attention,
   ):  # fmt: skip
     rows = _tokenize(prompts, model.tokenizer)
     batch = len(rows)
@@ -230,12 +247,18 @@ class _Job:
       stop_tokens = [model.tokenizer.eos_id]
     drafter = Empty() if drafter is None else drafter
     drafter.check(model)
+    if drafter.tree.size > model.config.max_length:
+      raise UserError(
+        f'the draft has {drafter.tree.size} nodes, the target '
+        f'{model.config.max_length} positions; expected no more nodes'
+      )
     sampling = SamplingParams() if sampling is None else sampling
     try:
       sampling.check()
       sampling = sampling.broadcast(batch)
       if isinstance(verifier, str):
         verifier = verification.make(verifier)
+      verification.check_law(verifier, drafter.law, drafter.tree)
     except ValueError as error:
       raise UserError(str(error)) from None
     prompt_slots, text_slots = slots(model, max(prompt_len), max(limit))
@@ -246,6 +269,7 @@ class _Job:
       model=model,
       drafter=drafter,
       verifier=verifier,
+      scorer=scoring.tree_attention if tree_attention else scoring.replicated,
       sampling=sampling,
       stop_tokens=_padded_stops(stop_tokens, model.config.vocab_size),
       prompts=padded,
@@ -257,7 +281,7 @@ class _Job:
 
   @property
   def static(self):
-    return self.model.transformer, self.verifier
+    return self.model.transformer, self.verifier, self.scorer
 
   @property
   def args(self):
@@ -298,9 +322,9 @@ def _compiled() -> _Programs:
   """The three programs; made on first use, when the backend is known."""
   return _Programs(
     prefill=jax.jit(loop.prefill, static_argnums=(0, 7)),
-    decode=jax.jit(loop.decode, static_argnums=(0, 1), donate_argnums=6),
+    decode=jax.jit(loop.decode, static_argnums=(0, 1, 2), donate_argnums=7),
     play_round=jax.jit(
-      loop.play_round, static_argnums=(0, 1), donate_argnums=6
+      loop.play_round, static_argnums=(0, 1, 2), donate_argnums=7
     ),
   )
 

@@ -9,14 +9,17 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Stats
 from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import Drafter
-from specsamp.models import Transformer
-from specsamp.sampling import draw, transforms
+from specsamp.models import Transformer, kv_cache
+from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.verifier import Verdict, Verifier, draw_verdict
 
 
@@ -49,7 +52,6 @@ def prefill(
   batch, width = tokens_bp.shape
   cache = transformer.init_cache(params, batch, capacity)
   out = transformer.apply({'params': params}, tokens_bp, cache=cache)
-  depth = drafter.tree.depth
   return DecodeState(
     tokens=jnp.pad(tokens_bp, ((0, 0), (0, capacity - width))),
     length=length_b,
@@ -59,28 +61,26 @@ def prefill(
     cache=out.cache,
     drafter=drafter.init(tokens_bp, length_b, out.hidden, capacity),
     keys=draw.row_keys(seeds_b),
-    stats=Stats(
-      rounds=jnp.zeros((batch,), jnp.int32),
-      drafted_at=jnp.zeros((batch, depth), jnp.int32),
-      accepted_at=jnp.zeros((batch, depth), jnp.int32),
-    ),
+    stats=Stats.zeros(batch, drafter.tree),
   )
 
 
 def play_round(
   transformer: Transformer,
   verifier: Verifier,
+  scorer: Scorer,
   params,
   drafter: Drafter,
   sampling: SamplingParams,
   stop_tokens_k,
   state: DecodeState,
 ) -> DecodeState:
-  """One round: every row that is not done grows by 1 to γ + 1 tokens.
+  """One round: every row that is not done grows by 1 to depth + 1 tokens.
 
   Args:
     transformer: the target; static.
     verifier: static.
+    scorer: how the target's pass over a draft is made; static.
     params: the target's parameters.
     drafter: what drafts.
     sampling: values per row, [B], for target and draft alike.
@@ -88,34 +88,28 @@ def play_round(
     state: before the round.
 
   Raises:
-    ValueError: at trace time, a draft that is no chain.
+    ValueError: at trace time, a draft that the verifier cannot correct.
   """
   root_b = state.length - 1
-  # Root positions only grow, so that no two rounds of a row share a key; a
-  # draft that was thrown away must not lend its random bits to the next one.
-  keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
   draft, drafter_state = drafter.propose(
-    state.drafter, state.tokens, state.length, sampling, keys(Stream.DRAFT)
+    state.drafter, state.tokens, state.length, sampling, state.keys
   )
-  if not draft.tree.is_chain:
-    raise ValueError(
-      f'the loop decodes chains: got a tree of parents {draft.tree.parents}'
-    )
-  node_n = jnp.arange(draft.tree.size, dtype=jnp.int32)
-  out = transformer.apply(
-    {'params': params},
-    draft.tokens,
-    root_b[:, None] + node_n[None, :],
-    state.cache,
-  )
+  out = scorer(transformer, params, draft, root_b, state.cache)
+  p_bnv = transforms.probabilities(out.logits, sampling)
+  if isinstance(verifier, GumbelVerifier):
+    p_bnv = _coupled(p_bnv, draft.tree, root_b, state.keys)
+  # Root positions only grow, so that no two rounds of a row share a key.
+  keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
   verdict = draw_verdict(
-    keys(Stream.STOP),
-    keys(Stream.LEAVE),
-    verifier,
-    draft,
-    transforms.probabilities(out.logits, sampling),
+    keys(Stream.STOP), keys(Stream.LEAVE), verifier, draft, p_bnv
   )
-  drafter_state = drafter.commit(drafter_state, draft, verdict, out.hidden)
+  cache = out.cache
+  if not draft.tree.is_chain:
+    kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
+    cache = kv_cache.keep_path(cache, root_b, kept_bt)
+  drafter_state = drafter.commit(
+    drafter_state, draft, verdict, root_b, out.hidden
+  )
 
   said_bt = _said(draft, verdict)
   nan_b = jnp.isnan(out.logits).any(axis=(1, 2))
@@ -134,7 +128,7 @@ def play_round(
     length=length_b,
     done=state.done | nan_b | stopped_b | (length_b >= state.limit),
     broken=state.broken | (nan_b & active_b),
-    cache=out.cache,
+    cache=cache,
     drafter=drafter_state,
     stats=_count(state.stats, draft, verdict, active_b),
   )
@@ -143,6 +137,7 @@ def play_round(
 def decode(
   transformer: Transformer,
   verifier: Verifier,
+  scorer: Scorer,
   params,
   drafter: Drafter,
   sampling: SamplingParams,
@@ -151,9 +146,26 @@ def decode(
 ) -> DecodeState:
   """Rounds until every row is done, in one program. Arguments: `play_round`."""
   step = functools.partial(
-    play_round, transformer, verifier, params, drafter, sampling, stop_tokens_k
+    play_round,
+    transformer,
+    verifier,
+    scorer,
+    params,
+    drafter,
+    sampling,
+    stop_tokens_k,
   )
   return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
+
+
+def _coupled(p_bnv, tree, root_b, row_keys):
+  """The law after each node as the winner of its position's race."""
+  at_t = 1 + jnp.arange(tree.depth + 1, dtype=jnp.int32)
+  handicap_btv = coupling.handicaps(
+    row_keys, root_b[:, None] + at_t[None, :], p_bnv.shape[-1]
+  )
+  depth_n = jnp.asarray(tree.depths, jnp.int32)
+  return coupling.winner_law(p_bnv, handicap_btv[:, depth_n])
 
 
 def _said(draft: Draft, verdict: Verdict):
@@ -183,14 +195,28 @@ def _cut(said_bt, count_b, left_b, stop_tokens_k):
 
 
 def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
-  depths = jnp.arange(1, draft.tree.depth + 1, dtype=jnp.int32)[None, :]
-  active = active_b[:, None]
-  at_depth = jnp.asarray(draft.tree.depths, jnp.int32)[None, :, None]
+  tree = draft.tree
+  depths = jnp.arange(1, tree.depth + 1, dtype=jnp.int32)[None, :]
+  at_depth = jnp.asarray(tree.depths, jnp.int32)[None, :, None]
   drafted = draft.valid[:, :, None] & (at_depth == depths[:, None, :])
   accepted = verdict.num_accepted[:, None] >= depths
+  # By node: how often its path takes a rank, and passes nodes that offer it.
+  is_rank = np.asarray(tree.ranks)[:, None] == np.arange(tree.width)
+  is_rank[0] = False
+  offers = np.asarray(
+    [np.arange(tree.width) < len(tree.children(n)) for n in range(tree.size)]
+  )
+  over_path = lambda has: jnp.asarray(tree.ancestor_mask.astype(np.int32) @ has)
+  count = lambda old, new: (
+    old
+    + jnp.where(
+      active_b.reshape((-1,) + (1,) * (new.ndim - 1)), new.astype(jnp.int32), 0
+    )
+  )
   return Stats(
-    rounds=stats.rounds + active_b.astype(jnp.int32),
-    drafted_at=stats.drafted_at
-    + (drafted.any(axis=1) & active).astype(jnp.int32),
-    accepted_at=stats.accepted_at + (accepted & active).astype(jnp.int32),
+    rounds=count(stats.rounds, jnp.ones_like(active_b)),
+    drafted_at=count(stats.drafted_at, drafted.any(axis=1)),
+    accepted_at=count(stats.accepted_at, accepted),
+    tried_at=count(stats.tried_at, over_path(offers)[verdict.node]),
+    taken_at=count(stats.taken_at, over_path(is_rank)[verdict.node]),
   )

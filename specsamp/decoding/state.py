@@ -3,8 +3,10 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
+from specsamp.drafting.draft import TokenTree
 from specsamp.models import KVCache
 
 
@@ -19,11 +21,27 @@ class Stats:
     rounds: int [B], target passes.
     drafted_at: int [B, γ], rounds in which a token of this depth was drafted.
     accepted_at: int [B, γ], rounds in which one of this depth was accepted.
+    tried_at: int [B, C], times that a node was reached which has a candidate
+      of this rank among its children.
+    taken_at: int [B, C], times that the candidate of this rank was accepted.
   """
 
   rounds: jax.Array
   drafted_at: jax.Array
   accepted_at: jax.Array
+  tried_at: jax.Array
+  taken_at: jax.Array
+
+  @classmethod
+  def zeros(cls, batch: int, tree: TokenTree) -> 'Stats':
+    zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
+    return cls(
+      rounds=zeros(),
+      drafted_at=zeros(tree.depth),
+      accepted_at=zeros(tree.depth),
+      tried_at=zeros(tree.width),
+      taken_at=zeros(tree.width),
+    )
 
 
 @struct.dataclass

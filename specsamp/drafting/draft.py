@@ -86,6 +86,21 @@ class TokenTree:
     return cls(tuple(parents))
 
   @property
+  def factors(self) -> tuple[int, ...] | None:
+    """The `branching` that makes this tree, or None if none does."""
+    factors = []
+    for depth in range(self.depth):
+      counts = {
+        len(self._children[node])
+        for node in range(self.size)
+        if self.depths[node] == depth
+      }
+      factors.append(counts.pop())
+      if counts or not factors[-1]:
+        return None
+    return tuple(factors)
+
+  @property
   def size(self) -> int:
     """N, the number of nodes, the root included."""
     return len(self.parents)
@@ -118,6 +133,25 @@ class TokenTree:
   def children(self, node: int) -> tuple[int, ...]:
     """The children of `node`, ascending."""
     return self._children[node]
+
+  @functools.cached_property
+  def ranks(self) -> tuple[int, ...]:
+    """The place of each node among its siblings, from 0; the root's is 0."""
+    ranks = [0] * self.size
+    for siblings in self._children:
+      for rank, node in enumerate(siblings):
+        ranks[node] = rank
+    return tuple(ranks)
+
+  @property
+  def width(self) -> int:
+    """C, the most candidates that any node has."""
+    return max(map(len, self._children))
+
+  @property
+  def is_breadth_first(self) -> bool:
+    """Whether nodes stand level by level, siblings side by side."""
+    return list(self.parents) == sorted(self.parents)
 
   @property
   def is_chain(self) -> bool:

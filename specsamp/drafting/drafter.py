@@ -54,17 +54,23 @@ class Drafter(Protocol):
       tokens_bs: int [B, S], the text so far, `length_b` tokens of each row.
       length_b: int [B]; the root is `tokens[length - 1]`.
       sampling: values per row, [B]; q is the law after this transform.
-      keys_b: a key a row, for this round alone.
+      keys_b: the rows' own keys. What is drawn takes
+        `draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)`: the root's
+        position only grows, so no two rounds of a row share a key; a draft
+        that was thrown away must not lend its random bits to the next one.
     """
     ...
 
-  def commit(self, state, draft: Draft, verdict: 'Verdict', hidden_bnd) -> Any:
+  def commit(
+    self, state, draft: Draft, verdict: 'Verdict', root_b, hidden_bnd
+  ) -> Any:
     """State after the verdict.
 
     Args:
       state: the drafter's.
       draft: what was proposed.
       verdict: what was accepted.
+      root_b: int [B], position of the root.
       hidden_bnd: [B, N, D], the target's features at every node.
     """
     ...

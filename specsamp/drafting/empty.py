@@ -31,5 +31,5 @@ class Empty:
     )
     return draft, state
 
-  def commit(self, state, draft, verdict, hidden_bnd):
+  def commit(self, state, draft, verdict, root_b, hidden_bnd):
     return state

@@ -1,9 +1,14 @@
-"""A smaller language model drafts: Chen et al. 2302.01318, sections 4 to 6."""
+"""A smaller language model drafts: Chen et al. 2302.01318, sections 4 to 6.
 
-from typing import Any
+On a chain it is sampled γ times; on a tree level by level, all nodes of a level
+in one pass (Yang et al. 2401.06706, section 3).
+"""
+
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from specsamp.data.tokenizers import Tokenizer
@@ -11,23 +16,29 @@ from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer
-from specsamp.sampling import draw, transforms
+from specsamp.models import Transformer, attention, kv_cache
+from specsamp.sampling import coupling, draw, transforms
+from specsamp.sampling.transforms import SamplingParams
 
 
 @struct.dataclass
 class LanguageModelDrafter:
-  """Samples a chain from a model with the target's tokenizer.
+  """Samples a tree from a model with the target's tokenizer.
 
   Its state is the model's cache. What it holds when a round begins: the text
-  up to the root, but perhaps not the token before the root, for the last
-  drafted token is never fed. So a round's first pass takes two tokens.
+  up to the root, but perhaps not the token before the root, for leaves are
+  never fed. So a round's first pass takes two tokens. While it drafts, the
+  internal nodes stand behind the root in their order in `tree.internal`.
 
   Attributes:
     params: of the draft model.
     transformer: the draft model, static.
     tokenizer: its tokenizer, static.
-    tree: a chain of the draft length, static.
+    tree: numbered breadth first, static.
+    law: how the candidates of a node are chosen, static; deterministic ones
+      are the most probable.
+    coupled: whether drafts run the same races as a `GumbelVerifier`'s target;
+      the law is then deterministic. Static.
   """
 
   params: Any
@@ -35,6 +46,7 @@ class LanguageModelDrafter:
   tokenizer: Tokenizer = struct.field(pytree_node=False)
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
+  coupled: bool = struct.field(pytree_node=False, default=False)
 
   def check(self, target: LanguageModel) -> None:
     if self.tokenizer != target.tokenizer:
@@ -50,6 +62,11 @@ class LanguageModelDrafter:
         f'draft and target must share a vocabulary; the draft has {got} '
         f'tokens, the target {expected}'
       )
+    if self.tree.width > got:
+      raise UserError(
+        f'branching: got {self.tree.width} candidates, more than the {got} '
+        'tokens of the vocabulary'
+      )
 
   def init(self, tokens_bp, length_b, hidden_bpd, capacity):
     variables = {'params': self.params}
@@ -59,69 +76,246 @@ class LanguageModelDrafter:
     return self.transformer.apply(variables, tokens_bp, cache=cache).cache
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    variables = {'params': self.params}
+    root_b = length_b - 1
     root_b1 = root_of(tokens_bs, length_b)
-    uniform_bg = draw.uniforms(keys_b, self.tree.depth)
+    round_keys_b = draw.stream_keys(keys_b, root_b, draw.Stream.DRAFT)
+    uniform_bn = draw.uniforms(round_keys_b, self.tree.size - 1)
+    handicap_bgv = None
+    if self.coupled:
+      at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
+      handicap_bgv = coupling.handicaps(
+        keys_b,
+        root_b[:, None] + at_g[None, :],
+        self.transformer.config.vocab_size,
+      )
+    cache, logits_b1v = self._feed_root(state, tokens_bs, length_b)
+    grow = self._grow_chain if self.tree.is_chain else self._grow_tree
+    cache, drafted_bn, valid_bn, q_biv = grow(
+      cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    )
+    draft = Draft(
+      tokens=jnp.concatenate([root_b1, drafted_bn], axis=1),
+      q=None if self.law == 'deterministic' else q_biv,
+      tree=self.tree,
+      law=self.law,
+      valid=jnp.pad(valid_bn, ((0, 0), (1, 0)), constant_values=True),
+    )
+    return draft, cache
 
-    # The root and the token before it. A row of one token has none before: it
-    # is fed [root, what comes next], and the second, unseen by the first, is
-    # written over by the next pass.
+  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+    if self.tree.is_chain:
+      return state  # the nodes stand where the text would have them
+    # The last level was not fed; a leaf above it may be the text's last token
+    # but one, which the next round feeds.
+    rank_n = np.zeros(self.tree.size, np.int32)
+    rank_n[list(self.tree.internal)] = np.arange(len(self.tree.internal))
+    fed_bt = jnp.asarray(rank_n)[jnp.maximum(verdict.path[:, 1:-1], 0)]
+    return kv_cache.keep_path(state, root_b, fed_bt)
+
+  def _feed_root(self, cache, tokens_bs, length_b):
+    """Feeds the root and the token before it; logits [B, 1, V] at the root.
+
+    A row of one token has none before: it is fed [root, what comes next], and
+    the second, unseen by the first, is written over by the next pass.
+    """
+    variables = {'params': self.params}
     before_b = jnp.maximum(length_b - 2, 0)
     positions_b2 = before_b[:, None] + jnp.arange(2, dtype=jnp.int32)[None, :]
     out = self.transformer.apply(
       variables,
       jnp.take_along_axis(tokens_bs, positions_b2, axis=1),
       positions_b2,
-      state,
+      cache,
     )
     at_root = (length_b - 1 - before_b)[:, None, None]
     hidden = jnp.take_along_axis(out.hidden, at_root, axis=1)
-    logits = self.transformer.apply(variables, hidden, method='logits')
+    return out.cache, self.transformer.apply(variables, hidden, method='logits')
 
-    def draw_next(logits_b1v, uniform_b):
-      q_b1v = transforms.probabilities(logits_b1v, sampling)
-      return draw.inverse_cdf(uniform_b, q_b1v[:, 0])[:, None], q_b1v
-
+  def _grow_chain(
+    self, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+  ):
     def step(carry, inputs):
       cache, token_b1, position_b1 = carry
-      out = self.transformer.apply(variables, token_b1, position_b1, cache)
-      token_b1, q_b1v = draw_next(out.logits, inputs)
-      return (out.cache, token_b1, position_b1 + 1), (token_b1, q_b1v)
+      uniform_b, handicap_bv = inputs
+      out = self.transformer.apply(
+        {'params': self.params}, token_b1, position_b1, cache
+      )
+      token_b1, *others = pick(out.logits, uniform_b, handicap_bv)
+      return (out.cache, token_b1, position_b1 + 1), (token_b1, *others)
 
-    first_b1, q_b1v = draw_next(logits, uniform_bg[:, 0])
-    (cache, _, _), (others_gb1, laws_gb1v) = jax.lax.scan(
+    def pick(logits_b1v, uniform_b, handicap_bv):
+      picked = self._pick(
+        logits_b1v, uniform_b[:, None, None], handicap_bv, sampling
+      )
+      token_b11, valid_b11, q_b1v = picked
+      return token_b11[:, 0], valid_b11[:, 0], q_b1v
+
+    handicap_gbv = None
+    first_handicap_bv = None
+    if handicap_bgv is not None:
+      handicap_gbv = jnp.swapaxes(handicap_bgv, 0, 1)
+      first_handicap_bv = handicap_gbv[0]
+      handicap_gbv = handicap_gbv[1:]
+    first = pick(logits_b1v, uniform_bn[:, 0], first_handicap_bv)
+    (cache, _, _), others = jax.lax.scan(
       step,
-      (out.cache, first_b1, length_b[:, None]),
-      uniform_bg[:, 1:].T,
+      (cache, first[0], root_b[:, None] + 1),
+      (uniform_bn[:, 1:].T, handicap_gbv),
     )
-    drafted = [first_b1, others_gb1[:, :, 0].T]
-    laws = [q_b1v, jnp.swapaxes(laws_gb1v[:, :, 0], 0, 1)]
-    tokens = jnp.concatenate([root_b1, *drafted], axis=1)
-    draft = Draft(
-      tokens=tokens,
-      q=jnp.concatenate(laws, axis=1),
-      tree=self.tree,
-      law=self.law,
-      valid=jnp.ones(tokens.shape, bool),
+    tokens, valid, q = (
+      jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
+      for a, b in zip(first, others, strict=True)
     )
-    return draft, cache
+    return cache, tokens, valid, q
 
-  def commit(self, state, draft, verdict, hidden_bnd):
-    return state
+  def _grow_tree(
+    self, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+  ):
+    tree, batch = self.tree, root_b.shape[0]
+    internal = np.asarray(tree.internal)
+    depths_i = np.asarray(tree.depths)[internal]
+    ancestors_ii = tree.ancestor_mask[np.ix_(internal, internal)]
+    logits_bwv = logits_b1v
+    tokens, valids, laws = [], [], []
+    for depth in range(tree.depth):
+      # Nodes of this level that have children, and a table of their children;
+      # a short row of the table draws more than it needs.
+      level_w = internal[depths_i == depth]
+      children = [tree.children(node) for node in level_w]
+      width = max(map(len, children))
+      table_wc = np.asarray(
+        [c + (c[-1],) * (width - len(c)) for c in children], np.int32
+      )
+      kept = np.flatnonzero(
+        [i < len(c) for c in children for i in range(width)]
+      )
+      token_bwc, valid_bwc, q_bwv = self._pick(
+        logits_bwv,
+        uniform_bn[:, table_wc - 1],
+        None if handicap_bgv is None else handicap_bgv[:, depth],
+        sampling,
+      )
+      tokens.append(token_bwc.reshape(batch, -1)[:, kept])
+      valids.append(valid_bwc.reshape(batch, -1)[:, kept])
+      laws.append(q_bwv)
+      if depth + 1 < tree.depth:
+        fed = np.flatnonzero(depths_i == depth + 1)  # side by side
+        first_child = min(map(min, children))
+        out = self.transformer.apply(
+          {'params': self.params},
+          tokens[-1][:, internal[fed] - first_child],
+          cache=cache,
+          **attention.tree_pass(
+            root_b, depths_i, ancestors_ii[fed], int(fed[0]), cache.capacity
+          ),
+        )
+        cache, logits_bwv = out.cache, out.logits
+    concatenate = lambda parts: jnp.concatenate(parts, axis=1)
+    return cache, concatenate(tokens), concatenate(valids), concatenate(laws)
+
+  def _pick(self, logits_bwv, uniform_bwc, handicap_bv, sampling):
+    """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
+
+    Rows of temperature 0 take the C most probable tokens, and report the law
+    of temperature 1: their target's law is a one-hot, of which every verifier
+    says the argmax, whatever was drafted.
+    """
+    batch, width, count = uniform_bwc.shape
+    vocab = logits_bwv.shape[-1]
+    greedy_b = sampling.broadcast(batch).temperature == 0
+    several = count > 1 or self.law == 'deterministic'
+    if several:
+      sampling = _without_cuts(sampling.broadcast(batch), greedy_b)
+    q_bwv = transforms.probabilities(logits_bwv, sampling)
+    q_rv = q_bwv.reshape(-1, vocab)
+
+    def most_probable():
+      speed_bwv = q_bwv
+      if handicap_bv is not None:
+        speed_bwv = jnp.where(
+          greedy_b[:, None, None],
+          q_bwv,
+          coupling.speeds(q_bwv, handicap_bv[:, None]),
+        )
+      best, tokens = jax.lax.top_k(speed_bwv, count)
+      return tokens, best > 0
+
+    def drawn():
+      uniform_rc = uniform_bwc.reshape(-1, count)
+      if self.law == 'iid' or count == 1:
+        each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
+        tokens = each(uniform_rc, q_rv)
+        valid = jnp.ones(tokens.shape, bool)
+      else:
+        tokens, valid = draw.without_replacement(uniform_rc, q_rv)
+      shape = (batch, width, count)
+      return tokens.reshape(shape), valid.reshape(shape)
+
+    if self.law == 'deterministic':
+      tokens, valid = most_probable()
+    elif not several:
+      tokens, valid = drawn()
+    else:
+      greedy_b11 = greedy_b[:, None, None]
+      tokens, valid = jax.lax.cond(
+        greedy_b.any(),
+        lambda: jax.tree.map(
+          lambda a, b: jnp.where(greedy_b11, a, b), most_probable(), drawn()
+        ),
+        drawn,
+      )
+    return tokens, valid, q_bwv
 
 
-def model_drafter(draft: LanguageModel, draft_len: int) -> LanguageModelDrafter:
-  """A drafter that samples `draft_len` tokens a round from `draft`.
+def _without_cuts(sampling: SamplingParams, where_b) -> SamplingParams:
+  """Temperature 1 and no cuts in these rows."""
+  default = SamplingParams().broadcast(where_b.shape[0])
+  return jax.tree.map(
+    lambda value, plain: jnp.where(where_b, plain, value), sampling, default
+  )
+
+
+def model_drafter(
+  draft: LanguageModel,
+  shape: int | TokenTree,
+  law: Law = 'iid',
+  coupled: bool = False,
+) -> LanguageModelDrafter:
+  """A drafter that drafts from a language model.
+
+  Args:
+    draft: the model.
+    shape: a draft length, or a tree numbered breadth first.
+    law: how the candidates of a node are chosen: `iid`, `without_replacement`
+      or `deterministic` (the most probable ones).
+    coupled: for the verifier `gumbel`: drafts run the races of the target;
+      the law must be `deterministic`.
 
   Raises:
-    UserError: a draft length below 1; `Empty` is the drafter that drafts
-      nothing.
+    UserError: a draft length below 1 (`Empty` is the drafter that drafts
+      nothing), a tree that is not numbered breadth first, an unknown law, or
+      a coupled drafter of another law than `deterministic`.
   """
-  if draft_len < 1:
-    raise UserError(f'draft length must be at least 1, got {draft_len}')
+  if not isinstance(shape, TokenTree):
+    if shape < 1:
+      raise UserError(f'draft length must be at least 1, got {shape}')
+    shape = TokenTree.chain(shape)
+  if shape.size < 2 or not shape.is_breadth_first:
+    raise UserError(
+      'the tree of a draft must have a node below the root and be numbered '
+      f'breadth first, got parents {shape.parents}'
+    )
+  if law not in get_args(Law):
+    raise UserError(
+      f'law: got {law!r}, expected one of {", ".join(get_args(Law))}'
+    )
+  if coupled and law != 'deterministic':
+    raise UserError(f'a coupled drafter is deterministic, got law {law!r}')
   return LanguageModelDrafter(
     params=draft.params,
     transformer=draft.transformer,
     tokenizer=draft.tokenizer,
-    tree=TokenTree.chain(draft_len),
+    tree=shape,
+    law=law,
+    coupled=coupled,
   )

@@ -14,7 +14,7 @@ from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check, stream
 from specsamp.drafting import Drafter, model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, parts, report, runner
+from specsamp.evaluation import metrics, parts, plots, report, runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -31,6 +31,9 @@ class DecodeConfig:
     verifier: a name of `specsamp.verification.make`.
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare.
+    branching: candidates of a node at each depth; a tree in place of
+      `draft_len`, and one more draft to compare. Empty is none.
+    law: how candidates are chosen, as of `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
     num_prompts: held-out functions to complete.
@@ -44,6 +47,8 @@ class DecodeConfig:
   verifier: str
   draft_len: int
   draft_lens: tuple[int, ...]
+  branching: tuple[int, ...]
+  law: str
   temperatures: tuple[float, ...]
   top_p: float
   num_prompts: int
@@ -59,7 +64,7 @@ class DecodeConfig:
         )
     if self.seed < 0:
       raise UserError(f'seed: got {self.seed}, expected at least 0')
-    for n in (self.draft_len, *self.draft_lens):
+    for n in (self.draft_len, *self.draft_lens, *self.branching):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
     for name in ('draft_lens', 'temperatures'):
@@ -104,8 +109,12 @@ def prepare(
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
-  drafter = model_drafter(draft, config.draft_len)
-  drafters = [model_drafter(draft, n) for n in config.draft_lens]
+  make = lambda shape: model_drafter(draft, shape, config.law)
+  drafters = [make(n) for n in config.draft_lens]
+  drafter = make(config.draft_len)
+  if config.branching:
+    drafter = make(runner.token_tree(config.branching, target))
+    drafters.append(drafter)
   own = prompt is not None or prompts_file is not None
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
@@ -124,13 +133,14 @@ def prepare(
       min_tokens=config.max_prompt_tokens // 2 + 1,
     )
   # Before anything is said or written: a prompt too long, a law out of range.
-  check(
-    target,
-    [text.text for text in texts],
-    drafter=drafter,
-    verifier=config.verifier,
-    max_new_tokens=config.max_new_tokens,
-  )
+  for each in (drafter, *([] if own else drafters)):
+    check(
+      target,
+      [text.text for text in texts],
+      drafter=each,
+      verifier=config.verifier,
+      max_new_tokens=config.max_new_tokens,
+    )
   return Job(config, target, drafter, drafters, texts, compare=not own)
 
 
@@ -183,7 +193,14 @@ class Job(NamedTuple):
     )
     rows = metrics.summarize(lines)
     costs = self._parts(rows)
-    report.write(workdir, 'Speculative sampling', rows, costs)
+    report.write(
+      workdir,
+      'Speculative sampling',
+      rows,
+      costs,
+      plots.by_draft_length,
+      'draft_length.png',
+    )
     print(report.table(rows, 'simple'))
     print()
     print(report.parts_table(costs, 'simple'))
@@ -195,7 +212,7 @@ class Job(NamedTuple):
       (row for row in rows if row['draft_len']), key=lambda row: row['speedup']
     )
     drafter = next(
-      d for d in self.drafters if d.tree.depth == best['draft_len']
+      d for d in self.drafters if runner.tree_name(d.tree) == best['branching']
     )
     found = parts.measure(
       self.target,

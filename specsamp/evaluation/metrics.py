@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
-_KEYS = ('method', 'task', 'temperature', 'top_p', 'verifier', 'draft_len')
+# What tells the lines of one row of a report from those of another.
+KEYS = (
+  'method', 'task', 'temperature', 'top_p', 'verifier', 'law', 'draft_len',
+  'branching', 'nodes', 'tree_attention',
+)  # fmt: skip
 
 
 def summarize(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -21,9 +25,9 @@ def summarize(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """
   groups: dict[tuple, list] = {}
   for line in lines:
-    groups.setdefault(tuple(line[key] for key in _KEYS), []).append(line)
+    groups.setdefault(tuple(line[key] for key in KEYS), []).append(line)
   rows = [
-    dict(zip(_KEYS, key, strict=True)) | _figures(group)
+    dict(zip(KEYS, key, strict=True)) | _figures(group)
     for key, group in groups.items()
   ]
   for row in rows:

@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.decoding import loop
+from specsamp.decoding import loop, scoring
 from specsamp.decoding.generate import capacity, slots
+from specsamp.drafting import model_drafter
+from specsamp.drafting.draft import Draft, TokenTree
 from specsamp.drafting.drafter import Drafter
+from specsamp.evaluation import runner
 from specsamp.language_model import LanguageModel
-from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 
 _ROUNDS = 20  # in one compiled loop
@@ -52,7 +55,7 @@ def measure(
   """
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
-  size = drafter.tree.size
+  node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   num_slots = capacity(text_slots, drafter)
   no_stop = jnp.full((1,), -1, jnp.int32)
@@ -72,7 +75,14 @@ def measure(
 
   def one_round(params, drafter, sampling, state):
     state = loop.play_round(
-      transformer, verifier, params, drafter, sampling, no_stop, state
+      transformer,
+      verifier,
+      scoring.tree_attention,
+      params,
+      drafter,
+      sampling,
+      no_stop,
+      state,
     )
     # Every round starts at the prompt's end, as the parts do.
     return state.replace(length=jnp.asarray(length))
@@ -83,7 +93,8 @@ def measure(
       state.tokens,
       state.length,
       sampling,
-      draw.stream_keys(state.keys, state.stats.rounds, draw.Stream.DRAFT),
+      # Other bits every time, as in a text that grows.
+      jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
     )
     slot = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :]
     return state.replace(
@@ -96,9 +107,18 @@ def measure(
     )
 
   def one_score(params, drafter, sampling, state):
-    at = jnp.arange(size, dtype=jnp.int32)[None, :] + state.length[:, None] - 1
-    tokens = jnp.take_along_axis(state.tokens, at, axis=1)
-    out = transformer.apply({'params': params}, tokens, at, state.cache)
+    root_b = state.length - 1
+    at_n = jnp.minimum(node_n[None, :] + root_b[:, None], num_slots - 1)
+    draft = Draft(
+      tokens=jnp.take_along_axis(state.tokens, at_n, axis=1),
+      q=None,
+      tree=drafter.tree,
+      law=drafter.law,
+      valid=jnp.ones(at_n.shape, bool),
+    )
+    out = scoring.tree_attention(
+      transformer, params, draft, root_b, state.cache
+    )
     # The next pass hangs on this one's last logits.
     last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
     return state.replace(
@@ -134,10 +154,85 @@ def measure(
         )
         if turn:  # the first one compiles
           into[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
+  name = runner.tree_name(drafter.tree)
   rows = []
   for into in times:
     row = {name: statistics.median(values) for name, values in into.items()}
     row['overhead'] = row['round_ms'] / (row['draft_ms'] + row['score_ms'])
     row['verification'] = row['round_ms'] / row['both_ms']
-    rows.append({'draft_len': drafter.tree.depth} | row)
+    rows.append({'draft_len': drafter.tree.depth, 'branching': name} | row)
   return rows
+
+
+def pass_times(
+  target: LanguageModel,
+  sizes: Sequence[int],
+  prompt: list[int],
+  max_new_tokens: int,
+  repeats: int = 9,
+) -> dict[int, float]:
+  """Milliseconds of a pass of the target over trees of these sizes.
+
+  Each in a compiled loop of its own, the loops taking turns; medians.
+
+  Args:
+    target: the target.
+    sizes: nodes, the root included.
+    prompt: token ids.
+    max_new_tokens: sizes the cache as `generate` would.
+    repeats: how often each loop is timed.
+  """
+  _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
+  num_slots = text_slots + max(sizes)
+  tokens = jnp.asarray([prompt], jnp.int32)
+  root_b = jnp.asarray([len(prompt) - 1], jnp.int32)
+
+  def passes(params, cache, tree):
+    def step(_, carry):
+      tokens, cache = carry
+      draft = Draft(tokens, None, tree, 'deterministic', tokens >= 0)
+      out = scoring.tree_attention(
+        target.transformer, params, draft, root_b, cache
+      )
+      last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
+      return jnp.maximum(tokens - last, 0), out.cache
+
+    tokens = jnp.full((1, tree.size), 5, jnp.int32)
+    return jax.lax.fori_loop(0, _ROUNDS, step, (tokens, cache))
+
+  run = jax.jit(passes, static_argnums=2, donate_argnums=1)
+  start = jax.jit(
+    lambda params: (
+      target.transformer.apply(
+        {'params': params},
+        tokens,
+        cache=target.transformer.init_cache(params, 1, num_slots),
+      ).cache
+    )
+  )
+  times = {size: [] for size in sizes}
+  for turn in range(repeats + 1):
+    for size, into in times.items():
+      # A root and its children: any tree of this size costs the same.
+      tree = TokenTree((-1, *[0] * (size - 1)))
+      cache = jax.block_until_ready(start(target.params))
+      began = time.perf_counter()
+      jax.block_until_ready(run(target.params, cache, tree))
+      if turn:
+        into.append(1e3 * (time.perf_counter() - began) / _ROUNDS)
+  return {size: statistics.median(values) for size, values in times.items()}
+
+
+def level_time(
+  target: LanguageModel,
+  draft: LanguageModel,
+  sampling: SamplingParams,
+  prompt: list[int],
+  max_new_tokens: int,
+) -> float:
+  """Milliseconds of a level of the draft: a fourth of a chain of four."""
+  drafter = model_drafter(draft, 4)
+  (found,) = measure(
+    target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
+  )
+  return found['draft_ms'] / 4

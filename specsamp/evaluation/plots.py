@@ -1,5 +1,6 @@
 """Figures, drawn without a display."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   """
   lines: dict[tuple, list] = {}
   for row in rows:
-    if row['draft_len']:
+    if row['branching'].startswith('γ'):
       key = (row['temperature'], row['top_p'], row['verifier'])
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:
@@ -44,5 +45,107 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
     panel.grid(alpha=0.3)
     panel.set_ylim(bottom=0)
   panels[0].legend(fontsize=8)
+  figure.savefig(path, dpi=120)
+  return True
+
+
+def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+  """Speedup and block efficiency of every method, a bar for each.
+
+  Returns:
+    True.
+  """
+  rows = [row for row in rows if row['draft_len']]
+  names = [
+    f'{row["method"]}, {row["branching"]}, t={row["temperature"]:g}'
+    for row in rows
+  ]
+  figure = matplotlib.figure.Figure(
+    figsize=(11, 1.2 + 0.3 * len(rows)), layout='constrained'
+  )
+  panels = figure.subplots(1, 2, sharey=True)
+  for panel, key, title in zip(
+    panels,
+    ('speedup', 'block_efficiency'),
+    ('speedup', 'block efficiency τ (tokens a round, bonus included)'),
+    strict=True,
+  ):
+    values = [row[key] for row in rows]
+    bars = panel.barh(range(len(rows)), values, color=[
+      'tab:orange' if row['temperature'] else 'tab:blue' for row in rows
+    ])  # fmt: skip
+    panel.bar_label(bars, fmt='%.2f', fontsize=8, padding=2)
+    panel.axvline(1, color='gray', linewidth=0.8)
+    panel.set_title(title)
+    panel.margins(x=0.1)
+  panels[0].set_yticks(range(len(rows)), names, fontsize=8)
+  panels[0].invert_yaxis()
+  figure.savefig(path, dpi=120)
+  return True
+
+
+def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+  """Acceptance of one token against the candidates that are drafted for it.
+
+  Figure 3 of Yang et al. 2401.06706, a line for each rule and temperature.
+
+  Returns:
+    True.
+  """
+  lines: dict[str, list] = {}
+  for row in rows:
+    if row['draft_len']:
+      law = row['law'].replace('_', ' ')
+      name = f'{row["verifier"]}, {law}, t={row["temperature"]:g}'
+      point = (row['nodes'] - 1, row['acceptance_by_position'][0])
+      lines.setdefault(name, []).append(point)
+  figure = matplotlib.figure.Figure(figsize=(6.5, 4.2), layout='constrained')
+  panel = figure.subplots()
+  for name, points in lines.items():
+    panel.plot(*zip(*sorted(points), strict=True), marker='o', label=name)
+  panel.set_xscale('log', base=2)
+  panel.xaxis.set_major_formatter('{x:g}')
+  panel.set_xlabel('candidates')
+  panel.set_ylabel('acceptance rate of the first token')
+  panel.grid(alpha=0.3)
+  panel.legend(fontsize=8)
+  figure.savefig(path, dpi=120)
+  return True
+
+
+def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+  """Speedup against block efficiency of branchings, by number of paths.
+
+  Figure 4 of Yang et al. 2401.06706.
+
+  Returns:
+    True.
+  """
+  figure = matplotlib.figure.Figure(figsize=(7.5, 5), layout='constrained')
+  panel = figure.subplots()
+  colors = {}
+  for row in rows:
+    if not row['draft_len'] or not row['branching'][0].isdigit():
+      continue
+    factors = [int(factor) for factor in row['branching'].split('x')]
+    budget = math.prod(factors)
+    color = colors.setdefault(budget, f'C{len(colors)}')
+    marker = 'v' if factors == sorted(factors, reverse=True) else (
+      '^' if factors == sorted(factors) else 'o'
+    )  # fmt: skip
+    point = (row['block_efficiency'], row['speedup'])
+    panel.plot(*point, marker, color=color)
+    panel.annotate(
+      row['branching'], point, fontsize=8, xytext=(4, 4),
+      textcoords='offset points',
+    )  # fmt: skip
+  for budget, color in sorted(colors.items()):
+    panel.plot([], [], 's', color=color, label=f'{budget} paths')
+  for marker, name in (('v', 'not increasing'), ('^', 'not decreasing')):
+    panel.plot([], [], marker, color='gray', label=name)
+  panel.set_xlabel('block efficiency τ (tokens a round, bonus included)')
+  panel.set_ylabel('speedup')
+  panel.grid(alpha=0.3)
+  panel.legend(fontsize=8)
   figure.savefig(path, dpi=120)
   return True

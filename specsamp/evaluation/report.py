@@ -4,25 +4,12 @@ import importlib.metadata
 import json
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import tabulate
 
-from specsamp.evaluation import plots
-
-_COLUMNS = {
-  'sampling': None,
-  'method': None,
-  'γ': None,
-  'ms/token': '.2f',
-  'speedup': '.2f',
-  'τ': '.2f',
-  'α': '.2f',
-  'round ms': '.2f',
-  'tokens': None,
-}
 NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
   'budget cuts the last round. α: accepted '
@@ -32,55 +19,62 @@ NOTE = (
 )
 
 
+def _columns(row: dict[str, Any]) -> dict[str, Any]:
+  return {
+    'sampling': sampling_name(row),
+    'method': row['method'],
+    'draft': row['branching'],
+    'nodes': row['nodes'] if row['draft_len'] else None,
+    'verifier': row['verifier'],
+    'law': row['law'].replace('_', ' '),
+    'paths in rows': '' if row['tree_attention'] else 'yes',
+    'ms/token': row['ms_per_token'],
+    'speedup': row['speedup'],
+    'τ': row['block_efficiency'],
+    'α': row['acceptance_rate'],
+    'round ms': row['round_ms'],
+    'tokens': row['tokens'],
+    'paper (speedup / τ)': row.get('paper', ''),
+  }
+
+
+_OPTIONAL = (
+  'nodes', 'verifier', 'law', 'paths in rows', 'paper (speedup / τ)',
+)  # fmt: skip
+
+
 def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
-  """The rows of `metrics.summarize` as text."""
-  cells = [
-    [
-      sampling_name(row),
-      row['method'],
-      row['draft_len'] or '',
-      row['ms_per_token'],
-      row['speedup'],
-      row['block_efficiency'],
-      row['acceptance_rate'],
-      row['round_ms'],
-      row['tokens'],
-    ]
-    for row in rows
-  ]
-  formats = tuple(f or 'g' for f in _COLUMNS.values())
+  """The rows of `metrics.summarize` as text.
+
+  A column of what all drafts have in common is left out.
+  """
+  cells = [_columns(row) for row in rows]
+  for name in _OPTIONAL:
+    if len({cell[name] for cell in cells if cell['draft']}) < 2:
+      for cell in cells:
+        del cell[name]
   return tabulate.tabulate(
-    cells, headers=list(_COLUMNS), tablefmt=style, floatfmt=formats
+    cells, headers='keys', tablefmt=style, floatfmt='.2f'
   )
 
 
 def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
   """The rows of `parts.measure` as text."""
   cells = [
-    [
-      sampling_name(row),
-      row['draft_len'],
-      row['round_ms'],
-      row['draft_ms'],
-      row['score_ms'],
-      row['both_ms'],
-      row['overhead'],
-      row['verification'],
-    ]
+    {
+      'sampling': sampling_name(row),
+      'draft': row['branching'],
+      'round ms': row['round_ms'],
+      'draft ms': row['draft_ms'],
+      'scoring pass ms': row['score_ms'],
+      'both ms': row['both_ms'],
+      'round / parts': row['overhead'],
+      'round / both': row['verification'],
+    }
     for row in rows
   ]
-  headers = [
-    'sampling',
-    'γ',
-    'round ms',
-    'γ draft steps ms',
-    'scoring pass ms',
-    'both ms',
-    'round / parts',
-    'round / both',
-  ]
   return tabulate.tabulate(
-    cells, headers=headers, tablefmt=style, floatfmt='.2f'
+    cells, headers='keys', tablefmt=style, floatfmt='.2f'
   )
 
 
@@ -96,14 +90,20 @@ def write(
   title: str,
   rows: Sequence[dict[str, Any]],
   parts: Sequence[dict[str, Any]],
+  plot: Callable[[Sequence[dict[str, Any]], pathlib.Path], bool],
+  plot_name: str,
+  sections: Sequence[str] = (),
 ) -> None:
-  """Writes summary.json, report.md and the plots into the folder.
+  """Writes summary.json, report.md and a plot into the folder.
 
   Args:
     folder: exists.
     title: of the report.
     rows: of `metrics.summarize`.
     parts: of `parts.measure`, with temperature and top_p.
+    plot: draws the rows, one of `plots`.
+    plot_name: of its PNG.
+    sections: more of the report.
   """
   summary = {
     'runs': list(rows),
@@ -113,9 +113,12 @@ def write(
   }
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
   lines = [f'# {title}', '', table(rows), '', NOTE, '', f'On {device()}.']
-  lines += ['', '## A round and its parts', '', parts_table(parts)]
-  if plots.by_draft_length(rows, folder / 'draft_length.png'):
-    lines += ['', '![by draft length](draft_length.png)']
+  for section in sections:
+    lines += ['', section]
+  if parts:
+    lines += ['', '## A round and its parts', '', parts_table(parts)]
+  if plot(rows, folder / plot_name):
+    lines += ['', f'![{plot_name}]({plot_name})']
   (folder / 'report.md').write_text('\n'.join(lines) + '\n')
 
 

@@ -9,7 +9,10 @@ import tqdm
 
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import generate, slots
+from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
+from specsamp.errors import UserError
+from specsamp.evaluation import metrics
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -23,6 +26,7 @@ class Method(NamedTuple):
     verifier: a name of `specsamp.verification.make`.
     temperature: of both laws.
     top_p: of both laws.
+    tree_attention: as of `generate`.
   """
 
   name: str
@@ -30,10 +34,56 @@ class Method(NamedTuple):
   verifier: str
   temperature: float
   top_p: float
+  tree_attention: bool = True
 
   @property
-  def draft_len(self) -> int:
-    return self.drafter.tree.depth if self.drafter is not None else 0
+  def tree(self) -> TokenTree:
+    return self.drafter.tree if self.drafter else TokenTree.chain(0)
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """What tells one method from another in a report."""
+    return {
+      'method': self.name,
+      'temperature': self.temperature,
+      'top_p': self.top_p,
+      'verifier': self.verifier if self.drafter else '',
+      'law': self.drafter.law if self.drafter else '',
+      'draft_len': self.tree.depth,
+      'branching': tree_name(self.tree),
+      'nodes': self.tree.size,
+      'tree_attention': self.tree_attention,
+    }
+
+
+def tree_name(tree: TokenTree) -> str:
+  """4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
+  if tree.is_chain:
+    return f'γ={tree.depth}' if tree.depth else ''
+  if tree.factors:
+    return 'x'.join(map(str, tree.factors))
+  return f'{tree.size} nodes, depth {tree.depth}'
+
+
+def token_tree(branching: Sequence[int], target: LanguageModel) -> TokenTree:
+  """The tree of this branching.
+
+  Raises:
+    UserError: a factor below 1, or more nodes than the target has positions.
+  """
+  nodes, level = 1, 1
+  for factor in branching:
+    level *= factor
+    nodes += level
+    if nodes > target.config.max_length:  # before any is made
+      raise UserError(
+        f'branching {"x".join(map(str, branching))} has more nodes than the '
+        f'{target.config.max_length} positions of the target'
+      )
+  try:
+    return TokenTree.branching(branching)
+  except ValueError as error:
+    raise UserError(str(error)) from None
 
 
 def compare(
@@ -55,11 +105,12 @@ def compare(
 
   Args:
     target: the target.
-    methods: what to compare.
+    methods: what to compare, no two of them equal.
     prompts: texts.
     max_new_tokens: in every sequence.
     seed: prompt i draws from `seed + i`, whatever the method.
-    path: a JSON line for every sequence goes here as soon as it is done.
+    path: a JSON line for every sequence goes here as soon as it is done; what
+      it holds from a run that was cut off is not decoded again.
     task: name of the prompts.
 
   Returns:
@@ -78,40 +129,49 @@ def compare(
       max_new_tokens=max_new_tokens,
       seed=seed + i,
       stop_tokens=(),
+      tree_attention=method.tree_attention,
     )
 
+  heads = [
+    [
+      method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed + i}
+      for method in methods
+    ]
+    for i, prompt in enumerate(prompts)
+  ]
+  done = _done(path)
+  lines = [done[_key(h)] for row in heads for h in row if _key(h) in done]
+  todo = [
+    (i, prompt, [m for m, h in zip(methods, row, strict=True)
+                 if _key(h) not in done])
+    for i, (prompt, row) in enumerate(zip(prompts, heads, strict=True))
+  ]  # fmt: skip
   # One prompt for every set of programs.
   warm = {}
-  for prompt in prompts:
+  for _, prompt, left in todo:
     length = len(target.tokenizer.encode(prompt.text))
-    warm.setdefault(slots(target, length, length + max_new_tokens), prompt)
-  lines = []
+    size = slots(target, length, length + max_new_tokens)
+    if left:
+      warm.setdefault(size, (prompt, left))
+  total = sum(len(left) for *_, left in [*todo, *warm.values()])
+  partial = path.with_suffix('.partial')
+  partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+  partial.rename(path)
   with (
-    path.open('w') as file,
+    path.open('a') as file,
     tqdm.tqdm(
-      total=len(methods) * (len(prompts) + len(warm)),
-      unit='seq',
-      desc='compiling',
-      dynamic_ncols=True,
+      total=total, unit='seq', desc='compiling', dynamic_ncols=True
     ) as bar,
   ):
-    for prompt in warm.values():
-      for method in methods:
+    for prompt, left in warm.values():
+      for method in left:
         run(method, prompt, 0)
         bar.update()
     bar.set_description('decoding')
-    for i, prompt in enumerate(prompts):
-      for method in methods:
+    for i, prompt, left in todo:
+      for method in left:
         found = run(method, prompt, i)
-        line = {
-          'method': method.name,
-          'task': task,
-          'prompt': prompt.name,
-          'seed': seed + i,
-          'temperature': method.temperature,
-          'top_p': method.top_p,
-          'verifier': method.verifier,
-          'draft_len': method.draft_len,
+        line = heads[i][methods.index(method)] | {
           'tokens': len(found.tokens[0]),
           'rounds': int(found.rounds[0]),
           'drafted_at': found.drafted_at[0].tolist(),
@@ -124,4 +184,22 @@ def compare(
         file.flush()
         lines.append(line)
         bar.update()
-  return lines
+  # In the order of the methods, resumed or not.
+  order = {_key(head): i for i, head in enumerate(sum(heads, []))}
+  return sorted(lines, key=lambda line: order[_key(line)])
+
+
+def _key(line: dict[str, Any]) -> tuple:
+  return tuple(line[name] for name in (*metrics.KEYS, 'prompt', 'seed'))
+
+
+def _done(path: pathlib.Path) -> dict[tuple, dict[str, Any]]:
+  """The lines of a file, without one that was cut off while written."""
+  done = {}
+  for text in path.read_text().splitlines() if path.exists() else ():
+    try:
+      line = json.loads(text)
+    except json.JSONDecodeError:
+      continue
+    done[_key(line)] = line
+  return done

@@ -34,6 +34,45 @@ def tree_mask(start_b, ancestors_tn, num_slots: int):
   return (node_bs < 0)[:, None, :] | inside_bts
 
 
+def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
+  """Arguments of a pass over T nodes of a token tree.
+
+  Args:
+    root_b: int [B], slot and position of the tree's root.
+    depths_n: int [N], depths of the nodes; node n has slot `root + n`.
+    ancestors_tn: bool [T, N], as of `tree_mask`, for the T nodes that are fed.
+    first: the first of the T nodes; the others follow it.
+    num_slots: S.
+
+  Returns:
+    positions, mask, start and slot_positions, by these names.
+  """
+  depths_n = jnp.asarray(depths_n, jnp.int32)
+  fed = jax.lax.slice_in_dim(depths_n, first, first + len(ancestors_tn))
+  return dict(
+    positions=root_b[:, None] + fed[None, :],
+    mask=tree_mask(root_b, ancestors_tn, num_slots),
+    start=root_b + first,
+    slot_positions=slot_positions(
+      root_b, root_b[:, None] + depths_n[None, :], num_slots
+    ),
+  )
+
+
+def slot_positions(start_b, positions_bn, num_slots: int):
+  """Int [B, S]: the positions of what stands in N slots; else a slot's index.
+
+  Args:
+    start_b: int [B], the first of the N slots.
+    positions_bn: int [B, N].
+    num_slots: S.
+  """
+  slots_s = jnp.arange(num_slots, dtype=positions_bn.dtype)
+  return jax.vmap(
+    lambda own, start: jax.lax.dynamic_update_slice(slots_s, own, (start,))
+  )(positions_bn, start_b)
+
+
 def rotary(x_bthd, positions_bt, theta: float):
   """Rotary position embedding (Su et al. 2104.09864), halves as pairs."""
   half = x_bthd.shape[-1] // 2
@@ -57,19 +96,12 @@ def sinusoids(length: int, width: int):
   return both[:, :width]
 
 
-def _relative_scores(q_bthd, table_shd, positions_bt, start_b, num_slots: int):
+def _relative_scores(q_bthd, table_shd, positions_bt, slot_positions_bs):
   """Scores [B, H, T, S] of the distance from each query to each slot."""
   by_distance = jnp.einsum(
     'bthd,shd->bhts', q_bthd, table_shd, preferred_element_type=jnp.float32
   )
-  # A slot's position is its index, but for the queries' own slots: nodes of a
-  # tree stand at their depth.
-  key_positions_bs = jax.vmap(
-    lambda own, start: jax.lax.dynamic_update_slice(
-      jnp.arange(num_slots, dtype=own.dtype), own, (start,)
-    )
-  )(positions_bt, start_b)
-  distance_bts = positions_bt[:, :, None] - key_positions_bs[:, None, :]
+  distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
   distance_bts = jnp.clip(distance_bts, 0, table_shd.shape[0] - 1)
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
@@ -118,7 +150,9 @@ class Attention(nn.Module):
     distances = sinusoids(length, self.config.width).astype(dtype)
     return jnp.einsum('sd,dhk->shk', distances, self.relative.astype(dtype))
 
-  def __call__(self, x_btd, positions_bt, start_b, mask_bts, cache=None):
+  def __call__(
+    self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
+  ):
     """Writes this call's keys and values, then attends to all slots.
 
     Args:
@@ -126,6 +160,8 @@ class Attention(nn.Module):
       positions_bt: int [B, T].
       start_b: int [B], slot of the first query.
       mask_bts: bool, which slots each query sees.
+      slot_positions_bs: int, positions of what stands in the slots; only
+        relative positions read it.
       cache: keys, values [B, G, S, head_dim] and relative table or None; with
         no cache at all the slots are the T queries themselves.
 
@@ -158,7 +194,7 @@ class Attention(nn.Module):
       if table is None:
         table = self.relative_table(num_slots)
       biased = q + self.distance_bias.astype(c.dtype)[None, None]
-      scores = _relative_scores(biased, table, positions_bt, start_b, num_slots)
+      scores = _relative_scores(biased, table, positions_bt, slot_positions_bs)
       q = q + self.content_bias.astype(c.dtype)[None, None]
 
     batch, length = x_btd.shape[:2]

@@ -83,3 +83,25 @@ def _scatter(slots_bgsd, new_btgd, start_b):
   return slots_bgsd.at[row_b11, group_1g1, slot_b1t].set(
     jnp.swapaxes(new_btgd, 1, 2), mode='drop', unique_indices=True
   )
+
+
+def keep_path(cache: KVCache, root_b, nodes_bt) -> KVCache:
+  """Moves the entries of a path through a tree to where text would have them.
+
+  Args:
+    cache: holds a tree, whose root is in slot `root`.
+    root_b: int [B].
+    nodes_bt: int [B, T]; the entry of slot `root + nodes[:, t]` goes to slot
+      `root + 1 + t`. What goes to slots past the end of the text may be noise.
+  """
+  from_bt = root_b[:, None] + nodes_bt
+
+  def move(slots_bgsd):
+    kept_bgtd = jnp.take_along_axis(
+      slots_bgsd, from_bt[:, None, :, None], axis=2, mode='clip'
+    )
+    return write(slots_bgsd, jnp.swapaxes(kept_bgtd, 1, 2), root_b + 1)
+
+  return cache.replace(
+    keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values))
+  )

@@ -11,8 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import kv_cache
-from specsamp.models.attention import Attention, causal_mask
+from specsamp.models import attention, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
 
@@ -98,13 +97,13 @@ class Block(nn.Module):
 
   def setup(self):
     self.attention_norm = Norm(self.config)
-    self.attention = Attention(self.config)
+    self.attention = attention.Attention(self.config)
     self.mlp_norm = Norm(self.config)
     self.mlp = MLP(self.config)
 
-  def __call__(self, x, positions, start, mask, cache):
+  def __call__(self, x, positions, start, mask, slot_positions, cache):
     attended, cache = self.attention(
-      self.attention_norm(x), positions, start, mask, cache
+      self.attention_norm(x), positions, start, mask, slot_positions, cache
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -137,16 +136,29 @@ class Transformer(nn.Module):
         (c.width, c.vocab_size),
       )
 
-  def __call__(self, tokens, positions=None, cache=None, mask=None) -> Output:
+  def __call__(
+    self,
+    tokens,
+    positions=None,
+    cache=None,
+    mask=None,
+    start=None,
+    slot_positions=None,
+  ) -> Output:
     """Runs T tokens of every row after whatever the cache holds.
+
+    `attention.tree_pass` makes the arguments of a pass over a token tree.
 
     Args:
       tokens: int [B, T].
-      positions: int [B, T]; 0..T-1 if left out. The T tokens take the slots
-        from `positions[:, 0]` on.
+      positions: int [B, T]; 0..T-1 if left out.
       cache: a `KVCache`, or None to attend among the T tokens alone.
       mask: bool [B, T, S], the slots that each token sees, itself included;
-        causal if left out. `attention.tree_mask` makes one for a token tree.
+        causal if left out.
+      start: int [B], the first of the T tokens' slots; `positions[:, 0]` if
+        left out.
+      slot_positions: int [B, S], the position of what stands in each slot; if
+        left out, a slot's index but for the T tokens.
 
     Returns:
       An `Output`. What is not used of it is not computed under `jax.jit`.
@@ -156,9 +168,13 @@ class Transformer(nn.Module):
     if positions is None:
       positions = jnp.arange(length, dtype=jnp.int32)[None]
       positions = jnp.broadcast_to(positions, (batch, length))
-    start = positions[:, 0]
+    num_slots = length if cache is None else cache.capacity
+    if start is None:
+      start = positions[:, 0]
     if mask is None:
-      mask = causal_mask(positions, length if cache is None else cache.capacity)
+      mask = attention.causal_mask(positions, num_slots)
+    if slot_positions is None:
+      slot_positions = attention.slot_positions(start, positions, num_slots)
 
     x = jnp.take(self.embedding, tokens, axis=0).astype(c.dtype)
     if c.positions == 'learned':
@@ -171,7 +187,7 @@ class Transformer(nn.Module):
       else:
         table = cache.relative[i] if cache.relative else None
         entry = (cache.keys[i], cache.values[i], table)
-      x, (k, v) = layer(x, positions, start, mask, entry)
+      x, (k, v) = layer(x, positions, start, mask, slot_positions, entry)
       keys.append(k)
       values.append(v)
     hidden = self.final_norm(x)

@@ -17,6 +17,7 @@ class Stream(enum.IntEnum):
   DRAFT = 0
   STOP = 1
   LEAVE = 2
+  RACE = 3
 
 
 def row_keys(seeds: jax.Array) -> jax.Array:
@@ -114,6 +115,32 @@ def _first_above(running, goal, amounts):
   first = jnp.where(above, index, size).min(-1)
   last = jnp.where(positive, index, 0).max(-1)
   return jnp.minimum(first, last)
+
+
+def without_replacement(
+  u: jax.Array, probs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Tokens drawn in turn, each from `probs` without the ones before it.
+
+  In law that is Gumbel top-C, from C uniforms a row instead of V variables.
+
+  Args:
+    u: numbers in [0, 1), [B, C].
+    probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
+
+  Returns:
+    Tokens, int32 [B, C], and whether there was any left to draw, bool [B, C];
+    where there was none the token is noise.
+  """
+  row = jnp.arange(probs.shape[0], dtype=jnp.int32)
+
+  def step(left, u_b):
+    token = inverse_cdf(u_b, left)
+    drawn = left[row, token] > 0
+    return left.at[row, token].set(0), (token, drawn)
+
+  _, (tokens, drawn) = lax.scan(step, probs, u.T)
+  return tokens.T, drawn.T
 
 
 def categorical(keys: jax.Array, probs: jax.Array) -> jax.Array:

@@ -1,19 +1,53 @@
 """Verification rules: which drafted tokens to keep, and what to say next."""
 
 from specsamp.verification.block import BlockVerifier
+from specsamp.verification.gumbel import GumbelVerifier
+from specsamp.verification.k_seq import KSeqVerifier
+from specsamp.verification.multi_candidate import MultiCandidateVerifier
+from specsamp.verification.naive import NaiveVerifier
 from specsamp.verification.token import TokenVerifier
-from specsamp.verification.verifier import Verdict, Verifier, draw_verdict
+from specsamp.verification.traversal import TraversalVerifier
+from specsamp.verification.verifier import (
+  Verdict,
+  Verifier,
+  check_law,
+  draw_verdict,
+)
 
-__all__ = ['Verdict', 'Verifier', 'draw_verdict', 'make']
+__all__ = [
+  'BlockVerifier',
+  'GumbelVerifier',
+  'KSeqVerifier',
+  'MultiCandidateVerifier',
+  'NaiveVerifier',
+  'TokenVerifier',
+  'TraversalVerifier',
+  'Verdict',
+  'Verifier',
+  'check_law',
+  'draw_verdict',
+  'make',
+]
 
 
 def make(name: str) -> Verifier:
-  """The verifier called `name`: `token` or `block`.
+  """The verifier called `name`.
+
+  For chains `token` and `block`; for trees, chains among them,
+  `multi_candidate`, `naive`, `k_seq`, `traversal` and `gumbel`.
 
   Raises:
     ValueError: no verifier has that name.
   """
-  verifiers = {'token': TokenVerifier, 'block': BlockVerifier}
+  verifiers = {
+    'token': TokenVerifier,
+    'block': BlockVerifier,
+    'multi_candidate': MultiCandidateVerifier,
+    'naive': NaiveVerifier,
+    'k_seq': KSeqVerifier,
+    'traversal': TraversalVerifier,
+    'gumbel': GumbelVerifier,
+  }
   if name not in verifiers:
     raise ValueError(
       f'verifier: got {name!r}, expected one of {", ".join(verifiers)}'

@@ -11,12 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification.token import (
-  drafted_mask,
-  residual,
-  rows_at,
-  token_probs,
-)
+from specsamp.verification.laws import residual, rows_at, token_probs
+from specsamp.verification.token import drafted_mask
 from specsamp.verification.verifier import check_chain
 
 
@@ -27,7 +23,7 @@ def prefix_weights(draft: Draft, p_bnv: jax.Array) -> jax.Array:
   drafted. It is 0 from a token that was not drafted on, and from one of
   p(x) = 0 or q(x) = 0.
   """
-  p_bg, q_bg = token_probs(draft, p_bnv)
+  p_bg, q_bg = (x_bn[:, 1:] for x_bn in token_probs(draft, p_bnv))
   # As in the token rule, min(r p, q) / q: no overflow, and no 0 * inf.
   divisor_bg = jnp.where(q_bg > 0, q_bg, 1)
   drafted_bg = drafted_mask(draft)

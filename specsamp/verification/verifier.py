@@ -5,12 +5,13 @@ be computed: the sum over all drafts of P(draft) * stop * leave is the target's
 own law. The drawing, and so the randomness, is shared by all rules.
 """
 
+import functools
 from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, Law
+from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.sampling import draw
 
 
@@ -95,6 +96,30 @@ def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
         f'{what}: got shape {array.shape}, expected {shape} '
         f'for a tree of {size} nodes and {vocab} tokens of vocabulary'
       )
+
+
+@functools.lru_cache(maxsize=256)
+def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
+  """Refuses a kind of draft that `verifier` would get wrong, ahead of any.
+
+  Raises:
+    ValueError: a law that the verifier cannot correct, or a tree of a shape
+      that it does not read.
+  """
+  vocab = 2
+  shaped = jax.ShapeDtypeStruct
+  p_bnv = shaped((1, tree.size, vocab), jnp.float32)
+  draft = Draft(
+    tokens=shaped((1, tree.size), jnp.int32),
+    q=None
+    if law == 'deterministic'
+    else shaped((1, len(tree.internal), vocab), jnp.float32),
+    tree=tree,
+    law=law,
+    valid=shaped((1, tree.size), bool),
+  )
+  check(verifier, draft, p_bnv)
+  jax.eval_shape(verifier.stop_probs, draft, p_bnv)
 
 
 def check_chain(verifier: Verifier, draft: Draft) -> None:

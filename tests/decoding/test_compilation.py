@@ -10,9 +10,10 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting import model_drafter
+from specsamp.drafting import TokenTree, model_drafter
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
+TREE = TokenTree.branching((2, 2))
 ROWS = dict(
   temperature=np.array([1.0, 0.7, 1.5, 1.0, 0.0]),
   top_k=np.array([0, 5, 0, 2, 0]),
@@ -92,15 +93,28 @@ def test_the_count_of_compilations_counts(pair, compilations):
   assert np.subtract(_sizes(), before).tolist() == [1, 1, 0]
 
 
-@pytest.fixture(scope='module', params=[1, 4], ids=['one row', 'rows'])
+@pytest.fixture(
+  scope='module',
+  params=[(1, 3), (4, 3), (1, TREE), (4, TREE)],
+  ids=['one row', 'rows', 'tree, one row', 'tree, rows'],
+)
 def large(request):
   """A job whose caches are far larger than everything else in a round."""
-  shape = dict(max_length=512, head_dim=16, num_kv_heads=2)
+  shape = dict(max_length=512, head_dim=32, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=3, **shape)
   draft = tiny.model(11, 1, num_layers=2, **shape)
-  prompts = [[1, 2, 3]] * request.param
+  batch, draft_shape = request.param
+  drafter = model_drafter(draft, draft_shape, 'without_replacement')
   job = _Job.make(
-    target, prompts, model_drafter(draft, 3), 'token', None, 500, 0, []
+    target,
+    [[1, 2, 3]] * batch,
+    drafter,
+    'multi_candidate',
+    None,
+    500,
+    0,
+    [],
+    tree_attention=True,
   )
   state = job.prefill()
   lowered = _compiled().decode.lower(*job.static, *job.args, state)

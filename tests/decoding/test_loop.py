@@ -47,6 +47,7 @@ def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
     args['max_new_tokens'],
     args.get('seed', 0),
     stop,
+    tree_attention=True,
   )
   return job, _compiled().decode(*job.static, *job.args, job.prefill())
 

@@ -4,7 +4,12 @@ import multiprocessing
 import re
 
 import pytest
+import tiny
 from launching import Ended, run
+
+from specsamp.checkpoints import model_dir
+from specsamp.data import tokenizers
+from specsamp.language_model import LanguageModel
 
 
 @pytest.fixture(scope='session')
@@ -12,7 +17,11 @@ def server():
   """Forks off a process in which everything is imported and nothing has run."""
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(
-    ['specsamp.cli', 'specsamp.evaluation.demo', 'specsamp.training.pretrain']
+    [
+      'specsamp.cli',
+      'specsamp.evaluation.comparison',
+      'specsamp.training.pretrain',
+    ]
   )
   return context
 
@@ -47,3 +56,25 @@ def refused(launch):
     return ended.err
 
   return start
+
+
+@pytest.fixture(scope='session')
+def folders(tmp_path_factory, sources, tokenizer):
+  """Saved models: two that fit together, two that fit neither."""
+  root = tmp_path_factory.mktemp('models')
+  other = tokenizers.train(sources.values(), 400)
+  # Same size, other pieces: nothing but the tokenizers tells them apart.
+  turned = tokenizers.train([t[::-1] for t in sources.values()], 512)
+  for name, tokens in (
+    ('target', tokenizer),
+    ('draft', tokenizer),
+    ('small', other),
+    ('turned', turned),
+  ):
+    made = tiny.model(tokens.vocab_size, seed=0)
+    made = LanguageModel(made.transformer, made.params, tokens)
+    model_dir.save(made, root / name)
+  whole = (root / 'target' / model_dir.WEIGHTS).read_bytes()
+  model_dir.save(made, root / 'cut')
+  (root / 'cut' / model_dir.WEIGHTS).write_bytes(whole[: len(whole) // 2])
+  return root

@@ -4,36 +4,10 @@ import subprocess
 import sys
 
 import pytest
-import tiny
-
-from specsamp.checkpoints import model_dir
-from specsamp.data import tokenizers
-from specsamp.language_model import LanguageModel
 
 _QUICK = '--config=configs/quickstart.py:smoke'
+_TREES = '--config.verifier=multi_candidate'
 _PRETRAIN = '--config=configs/pretrain_pycode.py:smoke'
-
-
-@pytest.fixture(scope='session')
-def folders(tmp_path_factory, sources, tokenizer):
-  """Saved models: two that fit together, two that fit neither."""
-  root = tmp_path_factory.mktemp('models')
-  other = tokenizers.train(sources.values(), 400)
-  # Same size, other pieces: nothing but the tokenizers tells them apart.
-  turned = tokenizers.train([t[::-1] for t in sources.values()], 512)
-  for name, tokens in (
-    ('target', tokenizer),
-    ('draft', tokenizer),
-    ('small', other),
-    ('turned', turned),
-  ):
-    made = tiny.model(tokens.vocab_size, seed=0)
-    made = LanguageModel(made.transformer, made.params, tokens)
-    model_dir.save(made, root / name)
-  whole = (root / 'target' / model_dir.WEIGHTS).read_bytes()
-  model_dir.save(made, root / 'cut')
-  (root / 'cut' / model_dir.WEIGHTS).write_bytes(whole[: len(whole) // 2])
-  return root
 
 
 @pytest.mark.parametrize(
@@ -56,6 +30,14 @@ def folders(tmp_path_factory, sources, tokenizer):
     (['--config.temperatures=(-1.0,)'], 'temperature: got -1.0'),
     (['--config.temperatures=(float("nan"),)'], 'temperature'),
     (['--config.verifier=nope'], 'nope'),
+    (['--config.branching=(2, 0)', _TREES], 'at least 1, got (2, 0)'),
+    (['--config.branching=(2, -1)', _TREES], 'at least 1, got (2, -1)'),
+    (['--config.branching=(2.5,)', _TREES], '2.5'),
+    (['--config.branching=(9, 9, 9, 9, 9)', _TREES], '9x9x9x9x9'),
+    (['--config.branching=(63, 1)', _TREES], '64 positions'),
+    (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
+    (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
+    (['--config.law=nope'], "law: got 'nope'"),
     (['--config.seed=-1'], 'seed'),
     (['--prompts_file=/no/such/file'], '/no/such/file'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
@@ -120,6 +102,32 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
   line = refused('pretrain', _PRETRAIN, f'--workdir={workdir}', *flags)
   assert words in line
   assert not (workdir / 'metrics.jsonl').exists()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--config.num_prompts=0'], 'num_prompts'),
+    (['--config.prompts=/no/such/file'], '/no/such/file'),
+    (['--config.prompts=README.md'], 'JSON list'),
+    (['--config.plot=nope'], 'nope'),
+    (['--config.top_p=0.0'], 'top_p'),
+    (['--config.draft={root}/small'], '400'),
+    (['--config=configs/quickstart.py:smoke'], 'config'),
+  ],
+)
+def test_evaluate_refuses(refused, folders, tmp_path, flags, words):
+  flags = [flag.replace('{root}', str(folders)) for flag in flags]
+  workdir = tmp_path / 'run'
+  defaults = ['--config=configs/mcsd_figure4.py:smoke', f'--workdir={workdir}']
+  if not flags[0].startswith('--config=configs'):
+    defaults += [
+      f'--config.target={folders}/target',
+      f'--config.draft={folders}/draft',
+      '--config.max_prompt_tokens=40',
+    ]
+  assert words in refused('evaluate', *defaults, *flags)
+  assert not workdir.exists()
 
 
 def test_nothing_of_another_run_is_overwritten(refused, tmp_path):

@@ -127,7 +127,7 @@ def test_no_two_uses_share_a_key():
       draw.stream_keys(rows, jnp.full(3, position), stream)
     )
   ]
-  assert len(set(seen)) == len(seen) == 3 * 3 * len(positions)
+  assert len(set(seen)) == len(seen) == 3 * len(Stream) * len(positions)
 
 
 def test_streams_are_uncorrelated():
@@ -138,7 +138,7 @@ def test_streams_are_uncorrelated():
     for s in Stream
     for p in (5, 6)
   ]
-  correlation = np.corrcoef(u) - np.eye(6)
+  correlation = np.corrcoef(u) - np.eye(len(u))
   assert np.abs(correlation).max() < 5 / np.sqrt(n)
 
 
@@ -163,3 +163,52 @@ def test_the_generator_is_ours_not_the_default():
   with jax.default_prng_impl('rbg'):
     keys = draw.row_keys(jnp.arange(2))
   assert keys.dtype == draw.row_keys(jnp.arange(2)).dtype
+
+
+# Without replacement.
+
+
+def test_without_replacement_has_the_law_of_drawing_in_turn():
+  """All pairs of numbers on a grid of 2**-9: exact up to the grid's borders."""
+  masses = np.array([4, 0, 2, 1, 1], np.float32)
+  grid = (np.arange(512, dtype=np.float32) + 0.5) / 512
+  u = np.stack(np.meshgrid(grid, grid, indexing='ij'), -1).reshape(-1, 2)
+  probs = np.broadcast_to(masses / 8, (len(u), 5))
+  tokens, drawn = jax.jit(draw.without_replacement)(u, probs)
+  assert tokens.dtype == jnp.int32 and np.asarray(drawn).all()
+  counts = np.zeros((5, 5))
+  np.add.at(counts, tuple(np.asarray(tokens).T), 1 / len(u))
+  p = masses.astype(np.float64) / 8
+  expected = np.outer(p, p) / (1 - p[:, None])
+  np.fill_diagonal(expected, 0)
+  np.testing.assert_allclose(counts, expected, atol=1 / 512)
+  np.testing.assert_array_equal(counts > 0, expected > 0)
+
+
+@pytest.mark.parametrize('size', [5, 300])
+def test_without_replacement_says_when_nothing_is_left(size):
+  rng = np.random.default_rng(size)
+  probs = np.zeros((200, size), np.float32)
+  support = rng.integers(1, 5, 200)
+  for row, count in zip(probs, support, strict=True):
+    at = rng.permutation(size)[:count]
+    row[at] = rng.exponential(size=count) * 10.0 ** rng.integers(-30, 1, count)
+  u = rng.integers(0, 2**24, (200, 4)).astype(np.float32) * np.float32(2**-24)
+  u[::5] = 0
+  u[1::5] = LARGEST
+  tokens, drawn = map(np.asarray, draw.without_replacement(u, probs))
+  np.testing.assert_array_equal(drawn, np.arange(4) < support[:, None])
+  for row, taken, count in zip(probs, tokens, support, strict=True):
+    assert set(taken[:count]) == set(np.flatnonzero(row))
+
+
+def test_a_row_is_drawn_without_the_rows_beside_it():
+  rng = np.random.default_rng(0)
+  probs = rng.exponential(size=(6, 50)).astype(np.float32)
+  u = rng.random((6, 3)).astype(np.float32)
+  together, _ = draw.without_replacement(u, probs)
+  for i in range(6):
+    alone, _ = draw.without_replacement(u[i : i + 1], probs[i : i + 1])
+    np.testing.assert_array_equal(alone[0], together[i])
+  # The first is what one draw would be.
+  np.testing.assert_array_equal(together[:, 0], inverse_cdf(u[:, 0], probs))

@@ -1,0 +1,57 @@
+"""The best static trees of the embedded pair, searched and tried.
+
+Sequoia (Chen et al. 2402.12374): acceptance by candidate rank and the time of a
+pass by its size are measured, the best tree for every size is found by dynamic
+programming, and tried beside chains and branchings of Yang et al. 2401.06706.
+About MINUTES on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/mcsd_best_tree.py \\
+    --workdir=runs/best_tree
+
+`:smoke` is the smallest size.
+"""
+
+import ml_collections
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: smoke for the smallest run; left out, the full one."""
+  if arg not in (None, 'smoke'):
+    raise ValueError(f'expected smoke or nothing, got {arg!r}')
+  smoke = arg == 'smoke'
+  methods = [
+    dict(name='speculative (SD)', branching=(1,) * n, temperature=t)
+    for t in (0.0, 1.0)
+    for n in ((2,) if smoke else (2, 4, 8))
+  ]
+  methods += [
+    dict(
+      name='branching',
+      branching=branching,
+      temperature=t,
+      verifier='multi_candidate',
+      law='without_replacement',
+    )
+    for t in (0.0, 1.0)
+    for branching in ([(2, 1)] if smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)])
+  ]
+  return ml_collections.ConfigDict(
+    dict(
+      title='The best static trees of the pair',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target='',
+      draft='',
+      methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
+      # A JSON list of texts, such as the paper's WMT prompts; '' takes
+      # held-out functions.
+      prompts='',
+      num_prompts=1 if smoke else 12,
+      max_prompt_tokens=96 if smoke else 128,
+      max_new_tokens=16 if smoke else 128,
+      seed=0,
+      plot='by_method',
+      passes=True,
+      search=True,
+    )
+  ).lock()

@@ -1,0 +1,67 @@
+"""Table 4 of multi-candidate speculative decoding: the ablation.
+
+Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
+and the first one again without tree attention. About MINUTES on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/mcsd_table4.py \\
+    --workdir=runs/table4
+
+`:smoke` is the smallest size.
+"""
+
+import ml_collections
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: smoke for the smallest run; left out, the full one."""
+  if arg not in (None, 'smoke'):
+    raise ValueError(f'expected smoke or nothing, got {arg!r}')
+  smoke = arg == 'smoke'
+  branching = (2, 2) if smoke else (8, 2, 1, 1)
+  rules = [
+    # name, verifier, law, the paper's 33B target
+    ('without replacement', 'multi_candidate', 'without_replacement',
+     '2.17 / 2.71'),
+    ('with replacement', 'multi_candidate', 'iid', '2.04 / 2.55'),
+    ('naive', 'naive', 'iid', '1.33 / 1.65'),
+    ('naive over the top choices', 'naive', 'deterministic', ''),
+    ('K-SEQ', 'k_seq', 'iid', ''),
+    ('traversal', 'traversal', 'without_replacement', ''),
+  ]  # fmt: skip
+  methods = [
+    dict(
+      name=name,
+      branching=branching,
+      temperature=1.0,
+      verifier=verifier,
+      law=law,
+      paper=paper,
+    )
+    for name, verifier, law, paper in rules
+  ]
+  methods.append(
+    methods[0]
+    | dict(
+      name='without tree attention', tree_attention=False, paper='1.84 / 2.68'
+    )
+  )
+  return ml_collections.ConfigDict(
+    dict(
+      title='Multi-candidate speculative decoding: table 4, the ablation',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target='',
+      draft='',
+      methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
+      # A JSON list of texts, such as the paper's WMT prompts; '' takes
+      # held-out functions.
+      prompts='',
+      num_prompts=1 if smoke else 16,
+      max_prompt_tokens=96 if smoke else 128,
+      max_new_tokens=16 if smoke else 128,
+      seed=0,
+      plot='by_method',
+      passes=False,
+      search=False,
+    )
+  ).lock()

@@ -1,0 +1,99 @@
+"""The target's pass over a draft: as one tree, or path by path.
+
+Both leave the entries of node n in slot `root + n` of the cache, so that what
+follows does not know which it was.
+"""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp.drafting.draft import Draft
+from specsamp.models import KVCache, Transformer, attention, kv_cache
+from specsamp.models.transformer import Output
+
+
+class Scorer(Protocol):
+  """Scores every node of a draft in one pass of the target."""
+
+  def __call__(
+    self, transformer: Transformer, params, draft: Draft, root_b, cache: KVCache
+  ) -> Output:
+    """Logits [B, N, V] and features [B, N, D] after each node, and the cache.
+
+    Args:
+      transformer: the target; static.
+      params: its parameters.
+      draft: N nodes a row.
+      root_b: int [B], position of the root.
+      cache: holds the text before the root.
+    """
+    ...
+
+
+def tree_attention(transformer, params, draft, root_b, cache) -> Output:
+  """All nodes in one sequence: each sees the text and its own ancestors."""
+  tree = draft.tree
+  if tree.is_chain:  # the causal mask, which is cheaper to make
+    at_n = jnp.arange(tree.size, dtype=jnp.int32)
+    arguments = dict(positions=root_b[:, None] + at_n[None, :])
+  else:
+    arguments = attention.tree_pass(
+      root_b, tree.depths, tree.ancestor_mask, 0, cache.capacity
+    )
+  return transformer.apply(
+    {'params': params}, draft.tokens, cache=cache, **arguments
+  )
+
+
+def replicated(transformer, params, draft, root_b, cache) -> Output:
+  """A row and a copy of its cache for every path from the root to a leaf.
+
+  What one does without tree attention (the ablation of Yang et al. 2401.06706,
+  table 4): nodes that paths share are fed once for each.
+  """
+  tree = draft.tree
+  leaves = sorted(set(range(tree.size)) - set(tree.internal))
+  path_lt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
+  count, length = path_lt.shape
+  # Any path that runs through a node holds its entries.
+  row_n = np.asarray(
+    [np.argmax(tree.ancestor_mask[leaves, node]) for node in range(tree.size)]
+  )
+  depth_n = np.asarray(tree.depths)
+  batch = root_b.shape[0]
+
+  repeat = lambda array: jnp.repeat(array, count, axis=0)
+  at_t = jnp.arange(length, dtype=jnp.int32)
+  out = transformer.apply(
+    {'params': params},
+    draft.tokens[:, path_lt].reshape(-1, length),
+    repeat(root_b)[:, None] + at_t[None, :],
+    cache.replace(
+      keys=tuple(map(repeat, cache.keys)),
+      values=tuple(map(repeat, cache.values)),
+    ),
+  )
+
+  def nodes(array_rt):
+    shape = (batch, count, *array_rt.shape[1:])
+    return array_rt.reshape(shape)[:, row_n, depth_n]
+
+  def write(slots_bgsd, rows_rgsd):
+    slot_b = jnp.arange(length, dtype=jnp.int32)[None, :] + root_b[:, None]
+    new_rgtd = jnp.take_along_axis(
+      rows_rgsd, repeat(slot_b)[:, None, :, None], axis=2
+    )
+    new_bngd = nodes(jnp.swapaxes(new_rgtd, 1, 2))
+    return kv_cache.write(slots_bgsd, new_bngd, root_b)
+
+  return Output(
+    logits=nodes(out.logits),
+    hidden=nodes(out.hidden),
+    cache=cache.replace(
+      keys=jax.tree.map(write, cache.keys, out.cache.keys),
+      values=jax.tree.map(write, cache.values, out.cache.values),
+    ),
+  )

@@ -1,0 +1,156 @@
+"""The best static trees of a pair on this machine: measured, then searched.
+
+Sequoia (Chen et al. 2402.12374) for the multi-candidate rule without
+replacement: acceptance by candidate rank, the time of a pass by its size.
+"""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tabulate
+
+from specsamp.data.prompts import Prompt
+from specsamp.decoding.generate import generate
+from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import search as trees
+from specsamp.evaluation import parts, runner
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+
+_CANDIDATES = 12  # beyond, they are hardly ever accepted
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_MAX_DEPTH = 8
+_NEW_TOKENS = 64
+
+
+class Found(NamedTuple):
+  """What was measured, and the trees.
+
+  Attributes:
+    trees: the one of the most tokens a millisecond, then those of 16, 32 and
+      64 nodes of the most tokens a round.
+    text: the same for people.
+  """
+
+  trees: list[TokenTree]
+  text: str
+
+
+def search(
+  target: LanguageModel,
+  draft: LanguageModel,
+  prompts: Sequence[Prompt],
+  sampling: SamplingParams,
+  *,
+  seed: int,
+  path: pathlib.Path,
+) -> Found:
+  """Measures acceptance by rank and pass times, and searches the best trees.
+
+  Args:
+    target: the target.
+    draft: the draft model.
+    prompts: decoded as one batch.
+    sampling: of both laws, scalars.
+    seed: of the first prompt.
+    path: what was measured is kept in this file; if it is there, it is not
+      measured again.
+  """
+  if path.exists():
+    measured = json.loads(path.read_text())
+  else:
+    measured = _measure(target, draft, prompts, sampling, seed)
+    partial = path.with_suffix('.partial')
+    partial.write_text(json.dumps(measured, indent=2) + '\n')
+    partial.rename(path)
+  acceptance = measured['acceptance']
+  pass_ms = {int(size): ms for size, ms in measured['pass_ms'].items()}
+  fastest, rate = trees.fastest_tree(
+    acceptance, pass_ms, measured['draft_ms'], _MAX_DEPTH
+  )
+  largest = [trees.best_tree(acceptance, n, _MAX_DEPTH) for n in (16, 32, 64)]
+  found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
+  rank = tabulate.tabulate(
+    [['acceptance', *acceptance]],
+    headers=['rank', *range(1, len(acceptance) + 1)],
+    tablefmt='github',
+    floatfmt='.3f',
+  )
+  size = tabulate.tabulate(
+    [['pass ms', *pass_ms.values()]],
+    headers=['nodes', *pass_ms],
+    tablefmt='github',
+    floatfmt='.2f',
+  )
+  shapes = tabulate.tabulate(
+    [
+      [
+        runner.tree_name(tree),
+        tree.size,
+        trees.expected_tokens(tree, acceptance),
+        ' '.join(map(str, tree.parents)) if not tree.is_chain else '',
+      ]
+      for tree in found
+    ],
+    headers=['tree', 'nodes', 'expected τ', 'parents'],
+    tablefmt='github',
+    floatfmt='.2f',
+  )
+  leaves = _best_branchings(acceptance)
+  return Found(
+    found,
+    f'## Best static trees at t={sampling.temperature:g}\n\n{rank}\n\n{size}'
+    f'\n\nA level of the draft takes {measured["draft_ms"]:.2f} ms. The '
+    f'fastest tree is expected to say {rate:.3f} tokens a ms.\n\n{shapes}'
+    f'\n\n{leaves}',
+  )
+
+
+def _measure(target, draft, prompts, sampling, seed):
+  star = TokenTree.branching((_CANDIDATES,))
+  found = generate(
+    target,
+    [prompt.text for prompt in prompts],
+    drafter=model_drafter(draft, star, 'without_replacement'),
+    verifier='multi_candidate',
+    sampling=sampling,
+    max_new_tokens=_NEW_TOKENS,
+    seed=seed,
+    stop_tokens=(),
+  )
+  taken, tried = found.taken_at.sum(axis=0), found.tried_at.sum(axis=0)
+  prompt = target.tokenizer.encode(prompts[0].text)
+  return {
+    'acceptance': (taken / tried).tolist(),
+    'pass_ms': parts.pass_times(target, _SIZES, prompt, _NEW_TOKENS),
+    'draft_ms': parts.level_time(target, draft, sampling, prompt, _NEW_TOKENS),
+  }
+
+
+def _best_branchings(acceptance) -> str:
+  """The branching of the most tokens for each number of paths.
+
+  That they never increase is seed knowledge of the field (the monotonic rule
+  of Yang et al. 2401.06706, section 4.4); here it is what the search says.
+  """
+  lines = []
+  for budget in (8, 16, 32):
+    branchings = [
+      factors
+      for factors in trees.branchings(budget, 6)
+      if max(factors) <= len(acceptance)
+    ]
+    value = lambda factors: trees.expected_tokens(
+      TokenTree.branching(factors), acceptance
+    )
+    best = max(branchings, key=value)
+    shape = 'x'.join(map(str, best))
+    never = list(best) == sorted(best, reverse=True)
+    lines.append(
+      f'- at most {budget} paths, 6 levels: {shape}, expected τ '
+      f'{value(best):.2f}; {"never increasing" if never else "increasing"}, '
+      f'of {len(branchings)} branchings'
+    )
+  return '\n'.join(lines)

@@ -1,0 +1,27 @@
+"""Gumbel coupling: the text hangs on the seed and the target alone.
+
+Daliri, Musco and Suresh, arXiv 2408.07978: target and drafter say the winner of
+the same race at every position (`sampling.coupling`), and a draft is kept while
+the two agree. No q is needed, and whatever was drafted, by whatever drafter,
+the text is the same.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from specsamp.drafting.draft import Law
+from specsamp.verification.naive import NaiveVerifier
+
+
+@dataclasses.dataclass(frozen=True)
+class GumbelVerifier(NaiveVerifier):
+  """The naive rule on the winner of each race, a law that is a one-hot.
+
+  The decoding loop runs the races. Lossless over seeds: with one seed given,
+  nothing is left to draw. Right for any law of a draft, for of a one-hot every
+  rule says the same.
+  """
+
+  accepts: ClassVar[frozenset[Law]] = frozenset(
+    {'iid', 'without_replacement', 'deterministic'}
+  )

@@ -1,0 +1,206 @@
+"""Trees in the loop, token for token: texts, caches, counts, couplings."""
+
+import jax
+import numpy as np
+import pytest
+
+import specsamp
+from specsamp import SamplingParams
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.drafting import TokenTree, model_drafter
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
+BUDGETS = [20, 7, 12, 1, 15]
+GREEDY = dict(max_new_tokens=20, sampling=SamplingParams(temperature=0.0))
+# Top-k leaves fewer tokens than candidates in two of the rows.
+RAGGED = dict(
+  max_new_tokens=BUDGETS,
+  seed=[11, 3, 3, 2**31 - 1, 0],
+  sampling=SamplingParams(
+    temperature=np.array([1.0, 0.7, 1.5, 1.0, 0.0]),
+    top_k=np.array([0, 1, 0, 2, 0]),
+    top_p=np.array([1.0, 1.0, 0.9, 1.0, 0.5]),
+  ),
+)
+BUSHY = TokenTree.branching((3, 2, 1))
+# Leaves at three depths, and nodes of a level with different numbers of
+# children.
+IRREGULAR = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 4, 7))
+RULES = [
+  ('multi_candidate', 'iid', BUSHY),
+  ('multi_candidate', 'without_replacement', IRREGULAR),
+  ('traversal', 'without_replacement', BUSHY),
+  ('naive', 'deterministic', IRREGULAR),
+  ('k_seq', 'iid', IRREGULAR),
+]
+rules = pytest.mark.parametrize(
+  ('verifier', 'law', 'tree'), RULES, ids=[f'{v}-{law}' for v, law, _ in RULES]
+)
+
+
+def _run(pair, shape, law='without_replacement', coupled=False, **args):
+  target, draft = pair
+  args = {'verifier': 'multi_candidate', 'prompts': PROMPTS, **args}
+  drafter = shape and model_drafter(draft, shape, law, coupled)
+  return specsamp.generate(target, drafter=drafter, stop_tokens=[], **args)
+
+
+@pytest.fixture(scope='module')
+def greedy(pair):
+  texts = _run(pair, None, **GREEDY).tokens
+  assert all(len(set(text)) > 3 for text in texts)
+  return texts
+
+
+@rules
+def test_greedy_equals_autoregressive(pair, greedy, verifier, law, tree):
+  got = _run(pair, tree, law, verifier=verifier, **GREEDY)
+  assert got.tokens == greedy
+  # Others than the first candidates were accepted too: at temperature 0 the
+  # most probable ones are drafted, whatever the law.
+  assert got.taken_at[:, 1:].any()
+
+
+def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
+  target, _ = pair
+  got = _run((target, target), IRREGULAR, **GREEDY)
+  assert got.tokens == greedy
+  # First candidates all the way: root, 1, 4, 7, 9 and one more.
+  np.testing.assert_array_equal(got.rounds, 4)
+  assert not got.taken_at[:, 1:].any()
+
+
+@rules
+def test_a_row_says_the_same_alone_and_among_others(pair, verifier, law, tree):
+  together = _run(pair, tree, law, verifier=verifier, **RAGGED)
+  assert [len(text) for text in together.tokens] == BUDGETS
+  rows = RAGGED['sampling'].broadcast(5)
+  orders = [[4, 3, 2, 1, 0]] + [[0]] * (verifier == 'traversal')
+  for order in orders:
+    pick = lambda values, order=order: [values[i] for i in order]
+    got = _run(
+      pair,
+      tree,
+      law,
+      verifier=verifier,
+      prompts=pick(PROMPTS),
+      max_new_tokens=pick(BUDGETS),
+      seed=pick(RAGGED['seed']),
+      sampling=jax.tree.map(lambda v, order=order: v[np.array(order)], rows),
+    )
+    assert got.tokens == pick(together.tokens)
+    for name in ('rounds', 'accepted_at', 'tried_at', 'taken_at'):
+      np.testing.assert_array_equal(
+        getattr(got, name), pick(getattr(together, name))
+      )
+
+
+@pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
+def test_no_stale_slot_after_any_round(pair, args):
+  """What was accepted stands where one pass over the text would put it."""
+  target, draft = pair
+  job = _Job.make(
+    target,
+    PROMPTS,
+    model_drafter(draft, IRREGULAR, 'without_replacement'),
+    'multi_candidate',
+    args['sampling'],
+    args['max_new_tokens'],
+    args.get('seed', 0),
+    [],
+    tree_attention=True,
+  )
+  state = job.prefill()
+  for _ in range(5):
+    state = _compiled().play_round(*job.static, *job.args, state)
+    for cache, model, missing in (
+      (state.cache, target, 1),
+      (state.drafter, draft, 2),
+    ):
+      wanted = _whole_cache(model, state.tokens)
+      for part in ('keys', 'values'):
+        for one, other in zip(
+          getattr(cache, part), getattr(wanted, part), strict=True
+        ):
+          for row, length in enumerate(np.asarray(state.length) - missing):
+            np.testing.assert_allclose(
+              one[row, :, :length], other[row, :, :length], atol=2e-5
+            )
+  # Paths that had to move, of several lengths.
+  assert np.asarray(state.stats.taken_at)[:, 1:].any()
+  assert np.asarray(state.stats.accepted_at)[:, 1].any()
+
+
+def _whole_cache(model, tokens):
+  cache = model.transformer.init_cache(model.params, *tokens.shape)
+  apply = jax.jit(model.transformer.apply)
+  return apply({'params': model.params}, tokens, cache=cache).cache
+
+
+def test_paths_in_rows_of_their_own_say_the_same(pair):
+  """The ablation differs in time only."""
+  for args in (RAGGED, GREEDY):
+    one = _run(pair, IRREGULAR, **args)
+    other = _run(pair, IRREGULAR, tree_attention=False, **args)
+    assert one.tokens == other.tokens
+    np.testing.assert_array_equal(one.taken_at, other.taken_at)
+
+
+def test_on_a_chain_tree_rules_are_chain_rules(pair):
+  """The same laws to stop and to leave by, so the same text of a seed."""
+  for tree_rule, chain_rule in (
+    ('multi_candidate', 'token'),
+    ('k_seq', 'token'),
+    ('traversal', 'block'),
+  ):
+    one = _run(pair, 3, 'iid', verifier=tree_rule, **RAGGED)
+    other = _run(pair, 3, 'iid', verifier=chain_rule, **RAGGED)
+    assert one.tokens == other.tokens
+    np.testing.assert_array_equal(one.accepted_at, other.accepted_at)
+
+
+def test_counts_by_rank(pair):
+  target, draft = pair
+  drafter = model_drafter(draft, IRREGULAR, 'without_replacement')
+  args = dict(drafter=drafter, verifier='multi_candidate', stop_tokens=[])
+  args |= RAGGED | dict(max_new_tokens=20)
+  whole = specsamp.generate(target, PROMPTS, **args)
+  np.testing.assert_array_equal(
+    whole.taken_at.sum(axis=1), whole.accepted_at.sum(axis=1)
+  )
+  # By hand: a round passes the root and every node that it accepts.
+  assert whole.tried_at.shape == (5, 3)
+  np.testing.assert_array_equal(
+    whole.tried_at[:, 2], whole.rounds
+  )  # of three candidates only the root's
+  assert (whole.tried_at[:, 0] >= whole.tried_at[:, 1]).all()
+  assert (whole.tried_at[:, 1] > whole.rounds).any()
+  assert (whole.taken_at <= whole.tried_at).all()
+  np.testing.assert_array_equal(
+    whole.drafted_at, np.repeat(whole.rounds[:, None], 4, 1)
+  )
+
+
+# Gumbel coupling.
+
+
+def test_coupled_text_is_the_same_whatever_is_drafted(pair):
+  args = dict(verifier='gumbel', **RAGGED)
+  alone = _run(pair, None, **args)
+  assert [len(text) for text in alone.tokens] == BUDGETS
+  efficiency = {}
+  for shape, law, coupled in (
+    (3, 'deterministic', True),
+    (7, 'deterministic', True),
+    (BUSHY, 'deterministic', True),
+    (BUSHY, 'without_replacement', False),
+  ):
+    got = _run(pair, shape, law, coupled, **args)
+    assert got.tokens == alone.tokens, (shape, law, coupled)
+    efficiency[shape, coupled] = got.block_efficiency
+  # Drafts that run the target's races are accepted more often.
+  assert efficiency[BUSHY, True] > efficiency[BUSHY, False]
+  # Not because there is one text only.
+  other = _run(pair, 3, 'deterministic', True, **(args | dict(seed=1)))
+  assert other.tokens[0] != alone.tokens[0]
+  assert other.tokens[4] == alone.tokens[4]  # the greedy row

@@ -1,0 +1,147 @@
+"""Trees drafted level by level against whole passes over every path."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.drafting import TokenTree, model_drafter
+from specsamp.errors import UserError
+from specsamp.sampling import draw, transforms
+from specsamp.sampling.transforms import SamplingParams
+
+VOCAB = 7
+LENGTH = np.array([3, 5, 1, 9], np.int32)
+SAMPLING = SamplingParams(
+  temperature=np.array([1.0, 0.7, 0.0, 1.0]),
+  top_k=np.array([0, 0, 0, 2]),
+  top_p=np.array([1.0, 0.9, 0.3, 1.0]),
+)
+TREES = {
+  'chain': TokenTree.chain(3),
+  'branching': TokenTree.branching((3, 2, 1)),
+  # Leaves at every depth; nodes with one, two and three children in a level.
+  'irregular': TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 5, 7)),
+}
+
+
+def _propose(model, tree, law):
+  drafter = model_drafter(model, tree, law)
+  tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 48), np.int32)
+
+  @jax.jit
+  def run():
+    state = drafter.init(tokens[:, :16], LENGTH, None, 48)
+    keys = draw.row_keys(jnp.arange(4, dtype=jnp.int32))
+    return drafter.propose(state, tokens, LENGTH, SAMPLING, keys)[0]
+
+  return tokens, run()
+
+
+@pytest.mark.parametrize(
+  ('tree', 'law', 'positions'),
+  [
+    ('chain', 'iid', 'rotary'),
+    ('branching', 'iid', 'rotary'),
+    ('branching', 'without_replacement', 'rotary'),
+    ('irregular', 'without_replacement', 'rotary'),
+    ('irregular', 'iid', 'relative'),
+  ],
+)
+def test_q_is_the_law_after_each_path(tree, law, positions):
+  model, tree = tiny.model(VOCAB, 1, positions=positions), TREES[tree]
+  tokens, draft = _propose(model, tree, law)
+  drafted, valid = np.asarray(draft.tokens), np.asarray(draft.valid)
+  np.testing.assert_array_equal(drafted[:, 0], tokens[range(4), LENGTH - 1])
+  whole = jax.jit(
+    lambda t: model.transformer.apply({'params': model.params}, t).logits
+  )
+  for row in range(4):
+    for i, node in enumerate(tree.internal):
+      path = tree.paths[node][: tree.depths[node] + 1]
+      text = np.zeros(16, np.int32)
+      joined = [*tokens[row, : LENGTH[row] - 1], *drafted[row, path]]
+      text[: len(joined)] = joined
+      logits = whole(text[None])[:, len(joined) - 1]
+      values = jax.tree.map(lambda v, row=row: v[row], SAMPLING.broadcast(4))
+      same_depth = [
+        len(tree.children(n))
+        for n in tree.internal
+        if tree.depths[n] == tree.depths[node]
+      ]
+      if row == 2 and max(same_depth) > 1:
+        values = SamplingParams()  # greedy rows report temperature 1
+      q = np.asarray(transforms.probabilities(logits, values))[0]
+      np.testing.assert_allclose(draft.q[row, i], q, atol=3e-5)
+      children = list(tree.children(node))
+      said = drafted[row, children][valid[row, children]]
+      assert (np.asarray(draft.q)[row, i, said] > 0).all()
+      if law == 'without_replacement':
+        assert len(set(said)) == len(said)
+        support = (q > 0).sum()
+        assert len(said) == min(len(children), support)
+      if row == 2:  # the most probable ones, in order
+        best = np.argsort(-q, kind='stable')[: len(children)]
+        assert said.tolist() == best.tolist()
+  # Draws differ between nodes and rows.
+  assert valid[0].all() and valid[2].all()
+
+
+def test_top_choices_state_their_law_and_no_q():
+  model, tree = tiny.model(VOCAB, 1), TREES['branching']
+  _, draft = _propose(model, tree, 'deterministic')
+  assert draft.law == 'deterministic' and draft.q is None
+  _, sampled = _propose(model, tree, 'without_replacement')
+  children = list(tree.children(0))
+  for row in range(4):
+    q = np.asarray(sampled.q)[row, 0]
+    best = np.argsort(-q, kind='stable')[:3]
+    valid = np.asarray(draft.valid)[row, children]
+    assert valid.sum() == min(3, (q > 0).sum())
+    said = np.asarray(draft.tokens)[row, children][valid]
+    assert said.tolist() == best[: valid.sum()].tolist()
+
+
+def test_candidates_of_siblings_and_rounds_share_no_bits():
+  """Nodes of the same law draw different tokens."""
+  model = tiny.model(200, 1)
+  flat = jax.tree.map(jnp.zeros_like, model.params)  # every law is uniform
+  model = dataclasses.replace(model, params=flat)
+  drafter = model_drafter(model, TokenTree.branching((4, 4)))
+  tokens = np.zeros((1, 48), np.int32)
+  keys = draw.row_keys(jnp.zeros((1,), jnp.int32))
+
+  @jax.jit
+  def run(at):
+    state = drafter.init(tokens[:, :16], at, None, 48)
+    sampling = SamplingParams().broadcast(1)
+    return drafter.propose(state, tokens, at, sampling, keys)[0].tokens[0, 1:]
+
+  said = [token for at in (3, 4) for token in run(np.full(1, at, np.int32))]
+  # 40 draws of 200: birthdays leave about 36 different ones.
+  assert len(set(map(int, said))) >= 32
+
+
+@pytest.mark.parametrize(
+  ('shape', 'law', 'coupled', 'message'),
+  [
+    (0, 'iid', False, 'at least 1, got 0'),
+    (TokenTree.chain(0), 'iid', False, 'a node below the root'),
+    (TokenTree((-1, 0, 1, 0)), 'iid', False, 'breadth first'),
+    (2, 'sampled', False, "got 'sampled', expected one of iid"),
+    (2, 'iid', True, 'is deterministic'),
+  ],
+)
+def test_refusals(shape, law, coupled, message):
+  with pytest.raises(UserError, match=message):
+    model_drafter(tiny.model(VOCAB, 1), shape, law, coupled)
+
+
+def test_more_candidates_than_tokens():
+  model = tiny.model(VOCAB, 1)
+  drafter = model_drafter(model, TokenTree.branching((VOCAB + 1,)))
+  with pytest.raises(UserError, match='got 8 candidates, more than the 7'):
+    drafter.check(model)

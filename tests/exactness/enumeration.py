@@ -1,0 +1,277 @@
+"""What a round says, by enumeration: every drafted tree is a row of a batch.
+
+The sum over the drafts of P(draft) * stop * leave gives the exact law of what
+a round says; extended by the target's own law it must be the target's joint
+law of depth + 1 tokens. The code is the code of production; only the dtype
+differs.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp.drafting.draft import Draft, Law, TokenTree
+
+TOLERANCE = 1e-12
+
+
+# Laws p and q of one position, float64 [V] * i + [V]: in each context of i
+# tokens.
+
+
+def normalize(weights):
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def _dense(rng, shape):
+  return normalize(rng.gamma(0.7, size=shape) + 1e-3)
+
+
+def _mild(rng, shape):
+  return normalize(rng.gamma(2, size=shape))
+
+
+def _with_zeros(rng, shape):
+  weights = rng.gamma(0.7, size=shape) * (rng.random(shape) < 0.5)
+  keep = rng.integers(shape[-1], size=shape[:-1])
+  return normalize(weights + 0.1 * np.eye(shape[-1])[keep])
+
+
+def _one_hot(rng, shape):
+  return np.eye(shape[-1])[rng.integers(shape[-1], size=shape[:-1])]
+
+
+def _pair(kind, rng, shape):
+  """The laws p and q of one position, in each context."""
+  p, q = _dense(rng, shape), _dense(rng, shape)
+  match kind:
+    case 'dense' | 'dense_2':
+      return p, q
+    case 'mild' | 'mild_2':
+      return _mild(rng, shape), _mild(rng, shape)
+    case 'zeros':
+      return _with_zeros(rng, shape), _with_zeros(rng, shape)
+    case 'equal':
+      return p, p.copy()
+    case 'disjoint':
+      split = np.arange(shape[-1]) < shape[-1] // 2
+      return normalize(p * split), normalize(q * ~split)
+    case 'one_hot_p':
+      return _one_hot(rng, shape), q
+    case 'one_hot_q':
+      return p, _one_hot(rng, shape)
+    case 'one_hot_both':
+      return _one_hot(rng, shape), _one_hot(rng, shape)
+    case 'near_equal':
+      return p, normalize(p * (1 + 1e-9 * rng.standard_normal(shape)))
+    case 'close':
+      return p, normalize(p + 0.2 * q)
+
+
+_KINDS = (
+  'dense',
+  'zeros',
+  'equal',
+  'disjoint',
+  'one_hot_p',
+  'one_hot_q',
+  'one_hot_both',
+  'near_equal',
+  'close',
+  'dense_2',
+  'mild',
+  'mild_2',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """One target, one draft, and which candidates are drafted.
+
+  Laws depend on the whole context: two nodes share one iff their paths spell
+  the same tokens.
+  """
+
+  name: str
+  p: list  # depth + 1 arrays; p[i] has shape [V] * (i + 1)
+  q: list  # depth arrays
+  valid: list  # depth bool arrays [V] * i + [C]: of the children after each
+
+
+def make_tables(vocab, depth, cuts, seed):
+  """A table for each kind of laws and each (name, valid) that cuts(rng) gives.
+
+  The tables of one kind share their laws, whatever is drafted.
+  """
+  rng = np.random.default_rng(seed)
+  tables = []
+  for kind in _KINDS:
+    pairs = [_pair(kind, rng, (vocab,) * (i + 1)) for i in range(depth + 1)]
+    p, q = [pair[0] for pair in pairs], [pair[1] for pair in pairs[:-1]]
+    for name, valid in cuts(rng):
+      tables.append(Table(f'{kind}-{name}', p, q, valid))
+  return tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafts:
+  """All drafted trees of a table of positive chance, a row each."""
+
+  tokens: np.ndarray  # int32 [B, N]
+  p: np.ndarray  # [B, N, V]
+  q: np.ndarray  # [B, I, V]
+  valid: np.ndarray  # bool [B, N]
+  weight: np.ndarray  # [B], sums to 1
+
+
+@functools.cache
+def _all_tokens(vocab, size):
+  """int32 [V^(N - 1), N]: every way to fill a tree; the root is token 0."""
+  tokens = np.indices((1,) + (vocab,) * (size - 1), np.int32)
+  tokens = tokens.reshape(size, -1).T
+  tokens.flags.writeable = False
+  return tokens
+
+
+def context(tree, node):
+  """The drafted nodes on the path to a node, and it."""
+  return [n for n in tree.paths[node] if n > 0]
+
+
+def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
+  """Every draft of a table, and its chance under the law that it states.
+
+  A node that is not drafted holds token 0, whatever its siblings hold.
+  """
+  vocab = table.p[0].shape[-1]
+  tokens = _all_tokens(vocab, tree.size)
+  at = lambda laws, node: np.broadcast_to(
+    laws[tree.depths[node]][tuple(tokens[:, context(tree, node)].T)],
+    (len(tokens), laws[tree.depths[node]].shape[-1]),
+  )
+  p = np.stack([at(table.p, node) for node in range(tree.size)], axis=1)
+  q = np.zeros((len(tokens), len(tree.internal), vocab))
+  valid = np.ones(tokens.shape, bool)
+  weight = np.ones(len(tokens))
+  rows = np.arange(len(tokens))
+  for i, node in enumerate(tree.internal):
+    q[:, i] = left = at(table.q, node)
+    drafted = at(table.valid, node)
+    for rank, child in enumerate(tree.children(node)):
+      x = tokens[:, child]
+      total = left.sum(-1)
+      valid[:, child] = valid[:, node] & drafted[:, rank] & (total > 0)
+      if law == 'deterministic':  # the best left
+        chance = x == left.argmax(-1)
+      else:
+        chance = left[rows, x] / np.where(total > 0, total, 1)
+      weight = weight * np.where(valid[:, child], chance, x == 0)
+      if law != 'iid':
+        left = np.where(
+          valid[:, child, None] & (x[:, None] == np.arange(vocab)), 0, left
+        )
+  keep = weight > 0
+  return Drafts(tokens[keep], p[keep], q[keep], valid[keep], weight[keep])
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What a verifier does with each draft of a table."""
+
+  table: Table
+  tree: TokenTree
+  drafts: Drafts
+  stop: np.ndarray  # [B, N]
+  leave: np.ndarray  # [B, N, V]
+
+  @property
+  def error(self):
+    """The largest error of the joint law of depth + 1 tokens."""
+    laws = self.table.p
+    vocab = laws[0].shape[-1]
+    ended = [np.zeros((vocab**i, vocab)) for i in range(len(laws))]
+    mass = (self.drafts.weight[:, None] * self.stop)[..., None] * self.leave
+    for node, depth in enumerate(self.tree.depths):
+      said = self.drafts.tokens[:, context(self.tree, node)]
+      place = said @ vocab ** np.arange(depth)[::-1]
+      np.add.at(ended[depth], place, mass[:, node])
+    said, target = np.zeros(()), np.ones(())
+    for i, law in enumerate(laws):
+      # What ends with token i + 1, next to what ended before, extended.
+      said = said[..., None] * law + ended[i].reshape((vocab,) * (i + 1))
+      target = target[..., None] * law
+    return np.abs(said - target).max()
+
+  @property
+  def possible(self):
+    """bool [B, N]: drafted, and neither it nor an ancestor has p(x) = 0."""
+    possible = self.drafts.valid.copy()
+    for node, parent in enumerate(self.tree.parents[1:], start=1):
+      tokens = self.drafts.tokens[:, node, None]
+      p = np.take_along_axis(self.drafts.p[:, parent], tokens, axis=1)[:, 0]
+      possible[:, node] &= possible[:, parent] & (p > 0)
+    return possible
+
+  @property
+  def expected_tokens(self):
+    lengths = np.array(self.tree.depths) + 1
+    return (self.drafts.weight[:, None] * self.stop * lengths).sum()
+
+
+# The time of these proofs is compilation, which a lower level of machine code
+# optimization halves; the program is the same.
+@functools.partial(
+  jax.jit,
+  static_argnums=0,
+  compiler_options={'xla_backend_optimization_level': 0},
+)
+def _stop_and_leave(verifier, draft, p_bnv):
+  """stop [B, N] and leave [B, N, V], the latter node by node."""
+  batch, size, _ = p_bnv.shape
+  leave = lambda node: verifier.leave_probs(
+    draft, p_bnv, jnp.broadcast_to(node, (batch,))
+  )
+  leave_bnv = jax.vmap(leave, out_axes=1)(jnp.arange(size, dtype=jnp.int32))
+  return verifier.stop_probs(draft, p_bnv), leave_bnv
+
+
+def run(verifier, tables, tree, law, drafts=None, dtype=np.float64):
+  """The rounds of all tables of one tree, in one call.
+
+  Args:
+    verifier: the rule.
+    tables: the tables, of one vocabulary.
+    tree: the shape of the drafts.
+    law: the law that the drafts state.
+    drafts: of each table; None for those drawn by the law that is stated.
+    dtype: what the verifier computes in.
+  """
+  drafts = drafts or [enumerate_drafts(table, tree, law) for table in tables]
+  ends = np.cumsum([len(part.weight) for part in drafts])
+  # Filled up with copies of the first row, so that runs share a compilation.
+  most = len(tables) * len(_all_tokens(drafts[0].p.shape[-1], tree.size))
+  size = max(2048, 1 << (most - 1).bit_length())
+
+  def join(name):
+    rows = np.concatenate([getattr(part, name) for part in drafts])
+    fill = np.repeat(rows[:1], size - len(rows), axis=0)
+    return jnp.asarray(np.concatenate([rows, fill]))
+
+  with jax.enable_x64(True):
+    draft = Draft(
+      tokens=join('tokens'),
+      q=join('q').astype(dtype),
+      tree=tree,
+      law=law,
+      valid=join('valid'),
+    )
+    outputs = _stop_and_leave(verifier, draft, join('p').astype(dtype))
+    assert all(output.dtype == dtype for output in outputs)
+  outputs = [np.split(np.asarray(output), ends)[:-1] for output in outputs]
+  return [
+    Round(table, tree, part, stop, leave)
+    for table, part, stop, leave in zip(tables, drafts, *outputs, strict=True)
+  ]
