@@ -5,13 +5,14 @@ pass by its size are measured, the best tree for every size is found by dynamic
 programming, and tried beside chains and branchings of Yang et al. 2401.06706.
 About MINUTES on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_best_tree.py \\
-    --workdir=runs/best_tree
+  python launch/evaluate.py --config=configs/mcsd_best_tree.py --workdir=runs/bt
 
 `:smoke` is the smallest size.
 """
 
 import ml_collections
+
+from specsamp.evaluation import comparison
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -36,21 +37,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in ([(2, 1)] if smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)])
   ]
   return ml_collections.ConfigDict(
-    dict(
+    comparison.defaults(smoke)
+    | dict(
       title='The best static trees of the pair',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target='',
-      draft='',
       methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      # A JSON list of texts, such as the paper's WMT prompts; '' takes
-      # held-out functions.
-      prompts='',
-      num_prompts=1 if smoke else 12,
-      max_prompt_tokens=96 if smoke else 128,
-      max_new_tokens=16 if smoke else 128,
-      seed=0,
       plot='by_method',
+      num_prompts=1 if smoke else 12,
       passes=True,
       search=True,
     )

@@ -3,13 +3,14 @@
 Yang et al. 2401.06706: the share of rounds that accept one of 1 to 64
 candidates for the next token. About MINUTES on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_figure3.py \\
-    --workdir=runs/figure3
+  python launch/evaluate.py --config=configs/mcsd_figure3.py --workdir=runs/fig3
 
 `:smoke` is the smallest size.
 """
 
 import ml_collections
+
+from specsamp.evaluation import comparison
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -38,22 +39,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     if temperature or law != 'iid' and verifier != 'naive'
   ]
   return ml_collections.ConfigDict(
-    dict(
+    comparison.defaults(smoke)
+    | dict(
       title='Multi-candidate speculative decoding: figure 3',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target='',
-      draft='',
       methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      # A JSON list of texts, such as the paper's WMT prompts; '' takes
-      # held-out functions.
-      prompts='',
-      num_prompts=1 if smoke else 8,
-      max_prompt_tokens=96 if smoke else 128,
-      max_new_tokens=16 if smoke else 64,
-      seed=0,
       plot='by_candidates',
-      passes=False,
-      search=False,
+      num_prompts=1 if smoke else 8,
+      max_new_tokens=16 if smoke else 64,
     )
   ).lock()

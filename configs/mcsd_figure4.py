@@ -3,13 +3,14 @@
 Yang et al. 2401.06706, 4.4: branchings of 8, 16 and 32 paths and one depth at
 temperature 1, decreasing and increasing ones. About MINUTES on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_figure4.py \\
-    --workdir=runs/figure4
+  python launch/evaluate.py --config=configs/mcsd_figure4.py --workdir=runs/fig4
 
 `:smoke` is the smallest size.
 """
 
 import ml_collections
+
+from specsamp.evaluation import comparison
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -35,22 +36,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in branchings
   ]
   return ml_collections.ConfigDict(
-    dict(
+    comparison.defaults(smoke)
+    | dict(
       title='Multi-candidate speculative decoding: figure 4, budgets',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target='',
-      draft='',
       methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      # A JSON list of texts, such as the paper's WMT prompts; '' takes
-      # held-out functions.
-      prompts='',
-      num_prompts=1 if smoke else 12,
-      max_prompt_tokens=96 if smoke else 128,
-      max_new_tokens=16 if smoke else 96,
-      seed=0,
       plot='by_budget',
-      passes=False,
-      search=False,
+      num_prompts=1 if smoke else 12,
+      max_new_tokens=16 if smoke else 96,
     )
   ).lock()

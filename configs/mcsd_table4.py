@@ -3,13 +3,14 @@
 Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
 and the first one again without tree attention. About MINUTES on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_table4.py \\
-    --workdir=runs/table4
+  python launch/evaluate.py --config=configs/mcsd_table4.py --workdir=runs/t4
 
 `:smoke` is the smallest size.
 """
 
 import ml_collections
+
+from specsamp.evaluation import comparison
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -46,22 +47,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   )
   return ml_collections.ConfigDict(
-    dict(
+    comparison.defaults(smoke)
+    | dict(
       title='Multi-candidate speculative decoding: table 4, the ablation',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target='',
-      draft='',
       methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      # A JSON list of texts, such as the paper's WMT prompts; '' takes
-      # held-out functions.
-      prompts='',
-      num_prompts=1 if smoke else 16,
-      max_prompt_tokens=96 if smoke else 128,
-      max_new_tokens=16 if smoke else 128,
-      seed=0,
       plot='by_method',
-      passes=False,
-      search=False,
     )
   ).lock()

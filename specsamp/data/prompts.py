@@ -8,6 +8,7 @@ import pathlib
 import sys
 from typing import NamedTuple
 
+from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
@@ -58,6 +59,15 @@ def functions(
       f'{len(prompts)} functions that begin within {max_tokens} tokens'
     )
   return prompts[:count]
+
+
+def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
+  """`functions` of the files that the embedded pair was not trained on.
+
+  They have more than half of `max_tokens`, so that a few programs serve all.
+  """
+  _, files = corpora.split(corpora.python_library())
+  return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
 
 def read(path: str) -> list[Prompt]:

@@ -5,8 +5,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import tabulate
+
 from specsamp import verification
-from specsamp.data import corpora, prompts
+from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check
 from specsamp.drafting import model_drafter
@@ -75,6 +77,7 @@ class ComparisonConfig:
     passes: whether to measure what the best tree's pass costs beside the best
       chain's.
     search: whether to search the best static trees first, of `tree_search`.
+    note: for the report, such as what the paper reports.
   """
 
   title: str
@@ -90,15 +93,10 @@ class ComparisonConfig:
   plot: str
   passes: bool
   search: bool
+  note: str
 
   def __post_init__(self):
-    for name in ('num_prompts', 'max_prompt_tokens', 'max_new_tokens'):
-      if getattr(self, name) < 1:
-        raise UserError(
-          f'{name}: got {getattr(self, name)}, expected at least 1'
-        )
-    if self.seed < 0:
-      raise UserError(f'seed: got {self.seed}, expected at least 0')
+    runner.check_sizes(self)
     if self.plot not in _PLOTS:
       raise UserError(
         f'plot: got {self.plot!r}, expected one of {", ".join(_PLOTS)}'
@@ -108,6 +106,29 @@ class ComparisonConfig:
 
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0
+
+
+def defaults(smoke: bool) -> dict[str, Any]:
+  """What comparisons have in common, as plain values.
+
+  Args:
+    smoke: the smallest size.
+  """
+  return dict(
+    # Folders of models for `specsamp.load`; '' is the embedded pair's.
+    target='',
+    draft='',
+    top_p=1.0,  # of the temperatures above 0
+    # A JSON list of texts; '' takes held-out functions.
+    prompts='',
+    num_prompts=1 if smoke else 16,
+    max_prompt_tokens=96 if smoke else 128,
+    max_new_tokens=16 if smoke else 128,
+    seed=0,
+    passes=False,
+    search=False,
+    note='',
+  )
 
 
 def prepare(values: dict[str, Any]) -> 'Job':
@@ -136,13 +157,8 @@ def prepare(values: dict[str, Any]) -> 'Job':
       config.max_prompt_tokens,
     )
   else:
-    _, held_out = corpora.split(corpora.python_library())
-    texts = prompts.functions(
-      held_out,
-      target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-      min_tokens=config.max_prompt_tokens // 2 + 1,
+    texts = prompts.held_out(
+      target.tokenizer, config.num_prompts, config.max_prompt_tokens
     )
   runs = [_method(config, method, target, draft) for method in methods]
   if len({tuple(run.fields.values()) for run in runs}) < len(runs):
@@ -193,7 +209,8 @@ class Job(NamedTuple):
 
     A run that was cut off goes on where it was.
     """
-    config, methods, sections = self.config, list(self.methods), []
+    config, methods = self.config, list(self.methods)
+    sections = [config.note] if config.note else []
     temperatures = sorted({method.temperature for method in methods})
     if config.search:
       for temperature in temperatures:
@@ -299,23 +316,45 @@ class Job(NamedTuple):
 
 
 def _best(rows: Sequence[dict[str, Any]]) -> str:
-  """The fastest of each name and temperature, and the one of the highest τ."""
+  """The best of each name and temperature, beside a chain of the same length.
+
+  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)".
+  """
+  cells = []
+
+  def add(row, which):
+    cells.append(
+      {
+        'sampling': report.sampling_name(row),
+        'method': row['method'],
+        'which': which,
+        'draft': row['branching'],
+        'speedup': row['speedup'],
+        'τ': row['block_efficiency'],
+      }
+    )
+
   groups: dict[tuple, list] = {}
   for row in rows:
     if row['draft_len']:
-      key = (report.sampling_name(row), row['method'])
+      key = (row['temperature'], row['method'])
       groups.setdefault(key, []).append(row)
-  lines = ['## Best of each']
-  for (sampling, name), group in groups.items():
+  for (temperature, _), group in groups.items():
     fastest = max(group, key=lambda row: row['speedup'])
-    longest = max(group, key=lambda row: row['block_efficiency'])
-    lines.append(
-      f'- {sampling}, {name}: fastest {fastest["branching"]} '
-      f'({fastest["speedup"]:.2f}x, τ {fastest["block_efficiency"]:.2f}); '
-      f'most tokens a round {longest["branching"]} '
-      f'({longest["speedup"]:.2f}x, τ {longest["block_efficiency"]:.2f})'
-    )
-  return '\n'.join(lines)
+    add(fastest, 'fastest')
+    add(max(group, key=lambda row: row['block_efficiency']), 'highest τ')
+    chain = f'γ={fastest["draft_len"]}'
+    for row in rows:
+      if (
+        fastest['branching'] != chain
+        and row['branching'] == chain
+        and row['temperature'] == temperature
+      ):
+        add(row, 'as long as the fastest above')
+  table = tabulate.tabulate(
+    cells, headers='keys', tablefmt='github', floatfmt='.2f'
+  )
+  return f'## Best of each\n\n{table}'
 
 
 def _break_even(chain, tree, chain_cost, tree_cost) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from specsamp import verification, zoo
 from specsamp.checkpoints import model_dir
-from specsamp.data import corpora, prompts
+from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check, stream
 from specsamp.drafting import Drafter, model_drafter
@@ -57,13 +57,7 @@ class DecodeConfig:
   seed: int
 
   def __post_init__(self):
-    for name in ('num_prompts', 'max_prompt_tokens', 'max_new_tokens'):
-      if getattr(self, name) < 1:
-        raise UserError(
-          f'{name}: got {getattr(self, name)}, expected at least 1'
-        )
-    if self.seed < 0:
-      raise UserError(f'seed: got {self.seed}, expected at least 0')
+    runner.check_sizes(self)
     for n in (self.draft_len, *self.draft_lens, *self.branching):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
@@ -123,14 +117,8 @@ def prepare(
       raise UserError('--prompt is empty')
     texts = [Prompt('prompt', prompt)]
   else:
-    _, held_out = corpora.split(corpora.python_library())
-    texts = prompts.functions(
-      held_out,
-      target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-      # So that a few programs serve them all.
-      min_tokens=config.max_prompt_tokens // 2 + 1,
+    texts = prompts.held_out(
+      target.tokenizer, config.num_prompts, config.max_prompt_tokens
     )
   # Before anything is said or written: a prompt too long, a law out of range.
   for each in (drafter, *([] if own else drafters)):

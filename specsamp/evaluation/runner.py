@@ -56,6 +56,17 @@ class Method(NamedTuple):
     }
 
 
+def check_sizes(config) -> None:
+  """Raises `UserError` where a size or the seed of a config is out of range."""
+  for name in ('num_prompts', 'max_prompt_tokens', 'max_new_tokens'):
+    if getattr(config, name) < 1:
+      raise UserError(
+        f'{name}: got {getattr(config, name)}, expected at least 1'
+      )
+  if config.seed < 0:
+    raise UserError(f'seed: got {config.seed}, expected at least 0')
+
+
 def tree_name(tree: TokenTree) -> str:
   """4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
   if tree.is_chain:

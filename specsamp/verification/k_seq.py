@@ -107,12 +107,10 @@ class KSeqVerifier:
     table = trees.children(tree)[crowded]
     count_bk = trees.at(draft.valid, table, False).sum(axis=-1, dtype=jnp.int32)
 
-    def overlap(rho_bk):
-      # The rows are taken inside the loop: outside they would be a copy.
-      p_bkv = laws.rows(p_bnv, crowded)
-      q_bkv = laws.rows(draft.q, trees.internal_rows(tree, crowded))
-      return _overlap(p_bkv, q_bkv.astype(p_bkv.dtype), rho_bk)
-
+    p_bkv = laws.rows(p_bnv, crowded)
+    q_bkv = laws.rows(draft.q, trees.internal_rows(tree, crowded))
+    q_bkv = q_bkv.astype(p_bkv.dtype)
+    overlap = lambda rho_bk: _overlap(p_bkv, q_bkv, rho_bk)
     rho_bk = solve(overlap, count_bk, table.shape[1], p_bnv.dtype)
     return trees.of_parent(tree, rho_bk, crowded, 1)
 

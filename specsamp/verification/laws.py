@@ -94,7 +94,7 @@ def rows_at(
 def rows(law_bkv: jax.Array, index: Sequence[int]) -> jax.Array:
   """[B, len(index), V]: the rows of a law; a slice where they are consecutive.
 
-  A slice fuses with what reads it on every backend; a gather may be copied.
+  A slice is easier to fuse with what reads it than a gather.
   """
   first = index[0] if index else 0
   if list(index) == list(range(first, first + len(index))):

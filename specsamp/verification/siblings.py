@@ -17,7 +17,7 @@ from s = 0 and Z = 1, where R is the q of the tokens that were not taken out
 (1 if drawn with replacement) and Z' the next Z. That q should have a hole at
 each rejected x does not matter: x is rejected only where r p(x) < q(x), so
 (p - s q)+ is 0 there with the next s, and stays so since s never decreases. A
-candidate costs one sum over the vocabulary, which is read where it is.
+candidate costs one sum over the vocabulary, of which nothing is kept.
 """
 
 from collections.abc import Iterator, Sequence

@@ -40,7 +40,7 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   )
   ended = launch('evaluate', *flags)
   assert ended.code == 0, ended.err
-  assert 'multi-candidate: fastest' in ended.out
+  assert '| multi-candidate | fastest' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_budget.png',
     'config.json',

@@ -55,6 +55,7 @@ TREES = EVEN | UNEVEN
 STAR = TokenTree.branching((3,))
 
 
+@functools.cache
 def _tables(tree, vocab):
   """Tables of all kinds, wholly drafted and with candidates missing."""
   shapes = [(vocab,) * i + (tree.width,) for i in range(tree.depth)]
@@ -68,9 +69,13 @@ def _tables(tree, vocab):
 
 
 @functools.cache
+def _drafts(law, tree, vocab):
+  return [enumerate_drafts(table, tree, law) for table in _tables(tree, vocab)]
+
+
+@functools.cache
 def _rounds(rule, law, tree, vocab=3):
-  tables = _tables(tree, vocab)
-  drafts = [enumerate_drafts(table, tree, law) for table in tables]
+  tables, drafts = _tables(tree, vocab), _drafts(law, tree, vocab)
   # The naive rule does not read the law: stating one for all, it is compiled
   # once.
   stated = FIXED if rule == 'naive' else law
