@@ -3,7 +3,7 @@
 Sequoia (Chen et al. 2402.12374): acceptance by candidate rank and the time of a
 pass by its size are measured, the best tree for every size is found by dynamic
 programming, and tried beside chains and branchings of Yang et al. 2401.06706.
-About MINUTES on 2 CPU cores.
+About eight minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/mcsd_best_tree.py --workdir=runs/bt
 

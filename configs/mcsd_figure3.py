@@ -1,7 +1,7 @@
 """Figure 3 of multi-candidate speculative decoding: acceptance by candidates.
 
 Yang et al. 2401.06706: the share of rounds that accept one of 1 to 64
-candidates for the next token. About MINUTES on 2 CPU cores.
+candidates for the next token. About three minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/mcsd_figure3.py --workdir=runs/fig3
 

@@ -1,7 +1,8 @@
 """Figure 4 of multi-candidate speculative decoding: budgets of paths.
 
 Yang et al. 2401.06706, 4.4: branchings of 8, 16 and 32 paths and one depth at
-temperature 1, decreasing and increasing ones. About MINUTES on 2 CPU cores.
+temperature 1, decreasing and increasing ones. About three
+minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/mcsd_figure4.py --workdir=runs/fig4
 

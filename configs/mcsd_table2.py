@@ -3,8 +3,8 @@
 Yang et al. 2401.06706: chains of several lengths ("SD same γ", "SD best γ")
 against trees of several candidates, without replacement, at temperatures 0 and
 1. The report names the best of each, the chain as long as the best tree, and at
-which cost of a pass a tree would win where it does not. About MINUTES on 2 CPU
-cores.
+which cost of a pass a tree would win where it does not. About
+eight minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/mcsd_table2.py --workdir=runs/t2
 

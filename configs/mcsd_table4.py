@@ -1,7 +1,8 @@
 """Table 4 of multi-candidate speculative decoding: the ablation.
 
 Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
-and the first one again without tree attention. About MINUTES on 2 CPU cores.
+and the first one again without tree attention. About three
+minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/mcsd_table4.py --workdir=runs/t4
 

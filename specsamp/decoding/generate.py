@@ -247,6 +247,7 @@ class _Job:
       stop_tokens = [model.tokenizer.eos_id]
     drafter = Empty() if drafter is None else drafter
     drafter.check(model)
+    # A cache holds the text and one draft: no draft is to be the larger part.
     if drafter.tree.size > model.config.max_length:
       raise UserError(
         f'the draft has {drafter.tree.size} nodes, the target '

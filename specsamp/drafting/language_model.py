@@ -4,6 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
+import numbers
 from typing import Any, get_args
 
 import jax
@@ -297,6 +298,11 @@ def model_drafter(
       a coupled drafter of another law than `deterministic`.
   """
   if not isinstance(shape, TokenTree):
+    if not isinstance(shape, numbers.Integral):
+      raise UserError(
+        f'shape: got {shape!r}, expected a draft length or a TokenTree, such '
+        'as TokenTree.branching((4, 2))'
+      )
     if shape < 1:
       raise UserError(f'draft length must be at least 1, got {shape}')
     shape = TokenTree.chain(shape)

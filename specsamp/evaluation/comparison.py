@@ -2,10 +2,9 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import tabulate
+import tqdm
 
 from specsamp import verification
 from specsamp.data import prompts
@@ -15,6 +14,7 @@ from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   demo,
+  findings,
   metrics,
   parts,
   plots,
@@ -39,7 +39,7 @@ class MethodConfig:
 
   Attributes:
     name: rows of one name and temperature are alternatives; the best of them
-      are named in the report.
+      are named in the report. Not `autoregressive`, the baseline's.
     branching: candidates of a node at each depth; all 1 is a chain.
     temperature: of both laws.
     verifier: a name of `specsamp.verification.make`.
@@ -74,8 +74,8 @@ class ComparisonConfig:
     max_new_tokens: in each completion.
     seed: prompt i draws from `seed + i`.
     plot: by_method, by_candidates or by_budget.
-    passes: whether to measure what the best tree's pass costs beside the best
-      chain's.
+    passes: whether to measure what the best trees' passes cost beside that of
+      the fastest chain.
     search: whether to search the best static trees first, of `tree_search`.
     note: for the report, such as what the paper reports.
   """
@@ -161,13 +161,22 @@ def prepare(values: dict[str, Any]) -> 'Job':
       target.tokenizer, config.num_prompts, config.max_prompt_tokens
     )
   runs = [_method(config, method, target, draft) for method in methods]
-  if len({tuple(run.fields.values()) for run in runs}) < len(runs):
-    raise UserError('methods: two of them are the same')
-  for run in runs:
+  runner.check_methods(runs)
+  drafters = [(run, run.drafter) for run in runs]
+  if config.search:  # its widest and its largest tree
+    stars = (tree_search.CANDIDATES, tree_search.SIZES[-1] - 1)
+    drafters += [
+      (
+        Method('', None, 'multi_candidate', 1.0, config.top_p),
+        model_drafter(draft, runner.token_tree((star,), target)),
+      )
+      for star in stars
+    ]
+  for run, drafter in drafters:
     check(
       target,
       [text.text for text in texts],
-      drafter=run.drafter,
+      drafter=drafter,
       verifier=run.verifier,
       sampling=SamplingParams(temperature=run.temperature, top_p=run.top_p),
       max_new_tokens=config.max_new_tokens,
@@ -179,7 +188,12 @@ def _method(config, method: MethodConfig, target, draft) -> Method:
   tree = runner.token_tree(method.branching, target)
   return Method(
     name=method.name,
-    drafter=model_drafter(draft, tree, method.law),
+    drafter=model_drafter(
+      draft,
+      tree,
+      method.law,
+      coupled=method.verifier == 'gumbel' and method.law == 'deterministic',
+    ),
     verifier=method.verifier,
     temperature=method.temperature,
     top_p=config.top_p_at(method.temperature),
@@ -219,6 +233,7 @@ class Job(NamedTuple):
           self.draft,
           self.prompts,
           SamplingParams(temperature, top_p=config.top_p_at(temperature)),
+          max_new_tokens=config.max_new_tokens,
           seed=config.seed,
           path=workdir / f'search-{temperature:g}.json',
         )
@@ -251,34 +266,42 @@ class Job(NamedTuple):
         row['temperature']
       )
     )  # fmt: skip
-    papers = {
-      (m.name, m.temperature, runner.tree_name(run.tree)): m.paper
-      for m, run in zip(config.methods, self.methods, strict=True)
-    }
     for row in rows:
-      row['paper'] = papers.get(
-        (row['method'], row['temperature'], row['branching']), ''
+      row['paper'] = ''.join(
+        method.paper
+        for method, run in zip(config.methods, self.methods, strict=True)
+        if run.fields.items() <= row.items()
       )
-    sections.append(_best(rows))
-    costs = self._passes(rows, methods, sections) if config.passes else []
-    report.write(
-      workdir,
-      config.title,
-      rows,
-      costs,
-      _PLOTS[config.plot],
-      f'{config.plot}.png',
-      sections,
-    )
+    if any(len(group) > 1 for group in findings.alternatives(rows).values()):
+      sections.append(findings.best(rows))
+    costs = []
+
+    def write():
+      report.write(
+        workdir,
+        config.title,
+        rows,
+        costs,
+        _PLOTS[config.plot],
+        f'{config.plot}.png',
+        sections,
+      )
+
+    write()
+    if config.passes:  # minutes, in which what was decoded can be read
+      costs = self._passes(rows, methods, sections)
+      write()
     print(report.table(rows, 'simple'))
     print()
     print('\n\n'.join(sections))
     print(f'\n{report.NOTE}\n\nReport and plot: {workdir / "report.md"}')
 
   def _passes(self, rows, methods, sections) -> list[dict[str, Any]]:
-    """Costs of the best chain and the best tree of each temperature."""
+    """Costs of the fastest chain, and of the fastest tree and that of the
+    highest τ, at each temperature."""
     costs, texts = [], []
-    for temperature in sorted({row['temperature'] for row in rows}):
+    temperatures = sorted({row['temperature'] for row in rows})
+    for temperature in tqdm.tqdm(temperatures, 'timing passes'):
       drafted = [
         row
         for row in rows
@@ -290,95 +313,30 @@ class Job(NamedTuple):
       if not chains or not trees:
         continue
       chain = max(chains, key=lambda row: row['speedup'])
-      tree = max(trees, key=lambda row: row['block_efficiency'])
-      pair = []
-      for row in (chain, tree):
-        method = next(
-          m
-          for m in methods
-          if all(m.fields[key] == row[key] for key in m.fields)
-        )
-        top_p = self.config.top_p_at(temperature)
-        found = parts.measure(
-          self.target,
-          method.drafter,
-          verification.make(method.verifier),
-          [SamplingParams(temperature=temperature, top_p=top_p)],
-          self.target.tokenizer.encode(self.prompts[0].text),
-          self.config.max_new_tokens,
-        )
-        pair.append({'temperature': temperature, 'top_p': top_p} | found[0])
-      costs += pair
-      texts.append('- ' + _break_even(chain, tree, *pair))
+      chain_cost = self._cost(chain, methods)
+      costs.append(chain_cost)
+      best = [
+        max(trees, key=lambda row, key=key: row[key])
+        for key in ('speedup', 'block_efficiency')
+      ]
+      for tree in best[:1] if best[0] is best[1] else best:
+        costs.append(self._cost(tree, methods))
+        text = findings.break_even(chain, tree, chain_cost, costs[-1])
+        texts.append(f'- {text}')
     if texts:
       sections.append('\n'.join(['## What a larger pass costs', *texts]))
     return costs
 
-
-def _best(rows: Sequence[dict[str, Any]]) -> str:
-  """The best of each name and temperature, beside a chain of the same length.
-
-  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)".
-  """
-  cells = []
-
-  def add(row, which):
-    cells.append(
-      {
-        'sampling': report.sampling_name(row),
-        'method': row['method'],
-        'which': which,
-        'draft': row['branching'],
-        'speedup': row['speedup'],
-        'τ': row['block_efficiency'],
-      }
+  def _cost(self, row, methods) -> dict[str, Any]:
+    """`parts.measure` of the method of a row."""
+    method = next(m for m in methods if m.fields.items() <= row.items())
+    law = {'temperature': method.temperature, 'top_p': method.top_p}
+    (found,) = parts.measure(
+      self.target,
+      method.drafter,
+      verification.make(method.verifier),
+      [SamplingParams(**law)],
+      self.target.tokenizer.encode(self.prompts[0].text),
+      self.config.max_new_tokens,
     )
-
-  groups: dict[tuple, list] = {}
-  for row in rows:
-    if row['draft_len']:
-      key = (row['temperature'], row['method'])
-      groups.setdefault(key, []).append(row)
-  for (temperature, _), group in groups.items():
-    fastest = max(group, key=lambda row: row['speedup'])
-    add(fastest, 'fastest')
-    add(max(group, key=lambda row: row['block_efficiency']), 'highest τ')
-    chain = f'γ={fastest["draft_len"]}'
-    for row in rows:
-      if (
-        fastest['branching'] != chain
-        and row['branching'] == chain
-        and row['temperature'] == temperature
-      ):
-        add(row, 'as long as the fastest above')
-  table = tabulate.tabulate(
-    cells, headers='keys', tablefmt='github', floatfmt='.2f'
-  )
-  return f'## Best of each\n\n{table}'
-
-
-def _break_even(chain, tree, chain_cost, tree_cost) -> str:
-  """At which cost of its pass the tree would be as fast as the chain."""
-  gain = tree['block_efficiency'] / chain['block_efficiency']
-  rest = tree_cost['round_ms'] - tree_cost['score_ms']
-  allowed = gain * chain_cost['round_ms'] - rest
-  size = tree_cost['score_ms'] / chain_cost['score_ms']
-  text = (
-    f'{report.sampling_name(tree)}: {tree["branching"]} ({tree["method"]}) '
-    f'says {gain:.2f} times the tokens of {chain["branching"]} a round. Its '
-    f'pass over {tree["nodes"]} nodes takes {tree_cost["score_ms"]:.2f} ms, '
-    f'{size:.2f} times the {chain_cost["score_ms"]:.2f} ms over '
-    f'{chain["nodes"]}, and the rest of its round {rest:.2f} ms. '
-  )
-  if allowed <= 0:
-    text += (
-      'Its draft alone costs more than it gains: it would be slower whatever '
-      'the pass took.'
-    )
-  else:
-    text += (
-      'It is the faster one where its pass takes less than '
-      f'{allowed:.2f} ms, {allowed / chain_cost["score_ms"]:.2f} times the '
-      "chain's."
-    )
-  return text
+    return law | found

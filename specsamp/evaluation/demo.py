@@ -58,7 +58,7 @@ class DecodeConfig:
 
   def __post_init__(self):
     runner.check_sizes(self)
-    for n in (self.draft_len, *self.draft_lens, *self.branching):
+    for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
     for name in ('draft_lens', 'temperatures'):
@@ -103,11 +103,14 @@ def prepare(
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft)
-  make = lambda shape: model_drafter(draft, shape, config.law)
+  coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
+  make = lambda shape: model_drafter(draft, shape, config.law, coupled)
   drafters = [make(n) for n in config.draft_lens]
   drafter = make(config.draft_len)
   if config.branching:
     drafter = make(runner.token_tree(config.branching, target))
+    if drafter.tree in [chain.tree for chain in drafters]:
+      raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
   own = prompt is not None or prompts_file is not None
   if prompts_file is not None or prompt == '-':

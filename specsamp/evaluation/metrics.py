@@ -19,7 +19,8 @@ def summarize(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   token, all its seconds over all its tokens, over this run's. Block efficiency
   counts tokens a round, the bonus or residual token included, before the
   budget cuts the last one; the acceptance
-  rate is accepted over drafted tokens, and by position the share of the
+  rate is accepted over drafted tokens, where each depth of a tree counts as
+  one, and by position the share of the
   rounds that accepted the token drafted there. Percentiles are of the
   milliseconds a token of single sequences.
   """

@@ -47,9 +47,9 @@ def measure(
     repeats: how often each loop is timed.
 
   Returns:
-    For each sampling draft_len, round_ms, draft_ms (all γ steps), score_ms
-    (the pass over γ + 1 tokens), both_ms (one after the other in one loop),
-    and the round over its parts: `overhead` over draft_ms + score_ms,
+    For each sampling draft_len, branching, round_ms, draft_ms (all levels),
+    score_ms (the pass over all nodes), both_ms (one after the other in one
+    loop), and the round over its parts: `overhead` over draft_ms + score_ms,
     `verification` over both_ms. Where a processor's cache holds one model but
     not two, the parts are faster alone, which is no cost of verifying.
   """

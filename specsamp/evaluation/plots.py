@@ -94,7 +94,7 @@ def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   """
   lines: dict[str, list] = {}
   for row in rows:
-    if row['draft_len']:
+    if row['draft_len'] == 1:
       law = row['law'].replace('_', ' ')
       name = f'{row["verifier"]}, {law}, t={row["temperature"]:g}'
       point = (row['nodes'] - 1, row['acceptance_by_position'][0])
@@ -125,7 +125,7 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   panel = figure.subplots()
   colors = {}
   for row in rows:
-    if not row['draft_len'] or not row['branching'][0].isdigit():
+    if 'x' not in row['branching']:  # chains, and trees that are no branching
       continue
     factors = [int(factor) for factor in row['branching'].split('x')]
     budget = math.prod(factors)
@@ -143,6 +143,7 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
     panel.plot([], [], 's', color=color, label=f'{budget} paths')
   for marker, name in (('v', 'not increasing'), ('^', 'not decreasing')):
     panel.plot([], [], marker, color='gray', label=name)
+  panel.margins(0.1)
   panel.set_xlabel('block efficiency τ (tokens a round, bonus included)')
   panel.set_ylabel('speedup')
   panel.grid(alpha=0.3)

@@ -12,10 +12,9 @@ import tabulate
 
 NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
-  'budget cuts the last round. α: accepted '
-  'over drafted tokens. Speedup: over autoregressive sampling of the same '
-  'target, runs taking turns in one process, prompt pass included, compile '
-  'time left out.'
+  'budget cuts the last round. α: accepted over drafted tokens, where each '
+  'depth of a tree counts as one. Speedup: over autoregressive sampling of the '
+  'same target, runs taking turns, prompt pass included, compile time left out.'
 )
 
 

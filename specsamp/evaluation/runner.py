@@ -1,5 +1,6 @@
 """Runs methods side by side on the same prompts."""
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from specsamp.decoding.generate import generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -67,6 +67,19 @@ def check_sizes(config) -> None:
     raise UserError(f'seed: got {config.seed}, expected at least 0')
 
 
+def check_methods(methods: Sequence[Method]) -> None:
+  """Raises `UserError` where a report could not tell two methods apart."""
+  seen = []
+  for method in methods:
+    if method.fields in seen:
+      raise UserError(
+        f'methods: {method.name} {tree_name(method.tree)} is there twice'
+      )
+    seen.append(method.fields)
+    if (method.name == 'autoregressive') != (method.drafter is None):
+      raise UserError('methods: autoregressive is the name of the baseline')
+
+
 def tree_name(tree: TokenTree) -> str:
   """4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
   if tree.is_chain:
@@ -80,8 +93,12 @@ def token_tree(branching: Sequence[int], target: LanguageModel) -> TokenTree:
   """The tree of this branching.
 
   Raises:
-    UserError: a factor below 1, or more nodes than the target has positions.
+    UserError: a factor that is no integer of at least 1, or more nodes than
+      the target has positions.
   """
+  for factor in branching:
+    if type(factor) is not int:
+      raise UserError(f'branching: got {factor!r}, expected integers')
   nodes, level = 1, 1
   for factor in branching:
     level *= factor
@@ -145,72 +162,78 @@ def compare(
 
   heads = [
     [
-      method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed + i}
+      _head(method, task, prompt, seed + i, max_new_tokens)
       for method in methods
     ]
     for i, prompt in enumerate(prompts)
   ]
   done = _done(path)
-  lines = [done[_key(h)] for row in heads for h in row if _key(h) in done]
+  lines = [
+    done[head['id']] for row in heads for head in row if head['id'] in done
+  ]
   todo = [
-    (i, prompt, [m for m, h in zip(methods, row, strict=True)
-                 if _key(h) not in done])
-    for i, (prompt, row) in enumerate(zip(prompts, heads, strict=True))
-  ]  # fmt: skip
-  # One prompt for every set of programs.
+    (i, m)
+    for i in range(len(prompts))
+    for m in range(len(methods))
+    if heads[i][m]['id'] not in done
+  ]
+  # Every method once for every set of programs, before its first time counts.
   warm = {}
-  for _, prompt, left in todo:
-    length = len(target.tokenizer.encode(prompt.text))
+  for i, m in todo:
+    length = len(target.tokenizer.encode(prompts[i].text))
     size = slots(target, length, length + max_new_tokens)
-    if left:
-      warm.setdefault(size, (prompt, left))
-  total = sum(len(left) for *_, left in [*todo, *warm.values()])
+    warm.setdefault((size, m), prompts[i])
   partial = path.with_suffix('.partial')
   partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
   partial.rename(path)
   with (
     path.open('a') as file,
     tqdm.tqdm(
-      total=total, unit='seq', desc='compiling', dynamic_ncols=True
+      total=len(todo) + len(warm),
+      unit='seq',
+      desc='compiling',
+      dynamic_ncols=True,
     ) as bar,
   ):
-    for prompt, left in warm.values():
-      for method in left:
-        run(method, prompt, 0)
-        bar.update()
+    for (_, m), prompt in warm.items():
+      run(methods[m], prompt, 0)
+      bar.update()
     bar.set_description('decoding')
-    for i, prompt, left in todo:
-      for method in left:
-        found = run(method, prompt, i)
-        line = heads[i][methods.index(method)] | {
-          'tokens': len(found.tokens[0]),
-          'rounds': int(found.rounds[0]),
-          'drafted_at': found.drafted_at[0].tolist(),
-          'accepted_at': found.accepted_at[0].tolist(),
-          'prefill_seconds': found.prefill_seconds,
-          'decode_seconds': found.decode_seconds,
-          'text': found.texts[0],
-        }
-        file.write(json.dumps(line) + '\n')
-        file.flush()
-        lines.append(line)
-        bar.update()
+    for i, m in todo:
+      found = run(methods[m], prompts[i], i)
+      line = heads[i][m] | {
+        'tokens': len(found.tokens[0]),
+        'rounds': int(found.rounds[0]),
+        'drafted_at': found.drafted_at[0].tolist(),
+        'accepted_at': found.accepted_at[0].tolist(),
+        'prefill_seconds': found.prefill_seconds,
+        'decode_seconds': found.decode_seconds,
+        'text': found.texts[0],
+      }
+      file.write(json.dumps(line) + '\n')
+      file.flush()
+      lines.append(line)
+      bar.update()
   # In the order of the methods, resumed or not.
-  order = {_key(head): i for i, head in enumerate(sum(heads, []))}
-  return sorted(lines, key=lambda line: order[_key(line)])
+  order = {head['id']: i for i, head in enumerate(sum(heads, []))}
+  return sorted(lines, key=lambda line: order[line['id']])
 
 
-def _key(line: dict[str, Any]) -> tuple:
-  return tuple(line[name] for name in (*metrics.KEYS, 'prompt', 'seed'))
+def _head(method, task, prompt, seed, max_new_tokens) -> dict[str, Any]:
+  """What is known of a line before it is decoded, and an id of all that."""
+  head = method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed}
+  all_of_it = [head, method.tree.parents, prompt.text, max_new_tokens]
+  digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
+  return head | {'id': digest[:16]}
 
 
-def _done(path: pathlib.Path) -> dict[tuple, dict[str, Any]]:
-  """The lines of a file, without one that was cut off while written."""
+def _done(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """The lines of a file by id, without one that was cut off while written."""
   done = {}
   for text in path.read_text().splitlines() if path.exists() else ():
     try:
       line = json.loads(text)
-    except json.JSONDecodeError:
+      done[line['id']] = line
+    except (json.JSONDecodeError, KeyError):
       continue
-    done[_key(line)] = line
   return done

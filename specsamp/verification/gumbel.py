@@ -17,7 +17,8 @@ from specsamp.verification.naive import NaiveVerifier
 class GumbelVerifier(NaiveVerifier):
   """The naive rule on the winner of each race, a law that is a one-hot.
 
-  The decoding loop runs the races. Lossless over seeds: with one seed given,
+  It takes p as `sampling.coupling.winner_law` makes it; the decoding loop runs
+  the races. Lossless over seeds: with one seed given,
   nothing is left to draw. Right for any law of a draft, for of a one-hot every
   rule says the same.
   """

@@ -130,8 +130,8 @@ def check_chain(verifier: Verifier, draft: Draft) -> None:
   """
   if not draft.tree.is_chain:
     raise ValueError(
-      f'{type(verifier).__name__} verifies chains: got parents '
-      f'{draft.tree.parents}, expected {tuple(range(-1, draft.tree.size - 1))}'
+      f'{type(verifier).__name__} verifies chains: got a tree of '
+      f'{draft.tree.size} nodes, {draft.tree.width} candidates at most'
     )
 
 

@@ -217,18 +217,20 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
 
 @sizes
 @pytest.mark.parametrize(
-  ('verifier', 'law', 'branching'),
+  ('verifier', 'law', 'tree'),
   [
-    ('multi_candidate', 'without_replacement', (2, 2)),
-    ('multi_candidate', 'iid', (3, 1)),
-    ('traversal', 'without_replacement', (3, 1)),
-    ('k_seq', 'iid', (2, 2)),
-    ('naive', 'deterministic', (2, 1, 1)),
+    ('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
+    ('multi_candidate', 'iid', TokenTree.branching((3, 1))),
+    ('traversal', 'without_replacement', TokenTree.branching((3, 1))),
+    ('k_seq', 'iid', TokenTree.branching((2, 2))),
+    ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
+    # Uneven: three candidates, of which the first has two and the last has one.
+    ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),
   ],
 )
-def test_trees(pair, laws, verifier, law, branching, batches):
+def test_trees(pair, laws, verifier, law, tree, batches):
   """Candidates are more than the support in the rows with top-k."""
-  drafter = _drafter(pair, TokenTree.branching(branching), law)
+  drafter = _drafter(pair, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=5)
   counts, stats = _texts(pair, GROUPS, batches, **args)
   _check_law(GROUPS, counts, laws)

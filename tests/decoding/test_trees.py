@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import tiny
 
 import specsamp
 from specsamp import SamplingParams
@@ -179,6 +180,19 @@ def test_counts_by_rank(pair):
   np.testing.assert_array_equal(
     whole.drafted_at, np.repeat(whole.rounds[:, None], 4, 1)
   )
+
+
+@pytest.mark.parametrize('positions', ['relative', 'learned'])
+def test_other_positions(positions):
+  """To the last position of the target, where a draft hangs over the end."""
+  target = tiny.model(11, 5, positions=positions)
+  draft = tiny.model(11, 6, positions=positions, num_layers=1)
+  args = dict(prompts=PROMPTS[:2], max_new_tokens=[56, 63])
+  args['sampling'] = SamplingParams(temperature=0.0)
+  alone = _run((target, draft), None, **args)
+  got = _run((target, draft), IRREGULAR, verifier='traversal', **args)
+  assert got.tokens == alone.tokens
+  assert got.taken_at.any()
 
 
 # Gumbel coupling.

@@ -86,7 +86,7 @@ def test_q_is_the_law_after_each_path(tree, law, positions):
       if row == 2:  # the most probable ones, in order
         best = np.argsort(-q, kind='stable')[: len(children)]
         assert said.tolist() == best.tolist()
-  # Draws differ between nodes and rows.
+  # Laws without cuts, and greedy ones, leave enough tokens.
   assert valid[0].all() and valid[2].all()
 
 
@@ -131,6 +131,7 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
     (0, 'iid', False, 'at least 1, got 0'),
     (TokenTree.chain(0), 'iid', False, 'a node below the root'),
     (TokenTree((-1, 0, 1, 0)), 'iid', False, 'breadth first'),
+    ((4, 2), 'iid', False, 'a draft length or a TokenTree'),
     (2, 'sampled', False, "got 'sampled', expected one of iid"),
     (2, 'iid', True, 'is deterministic'),
   ],

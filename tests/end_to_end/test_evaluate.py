@@ -4,9 +4,13 @@ import importlib.util
 import json
 import pathlib
 
+import numpy as np
 import pytest
+import tiny
 
-from specsamp.evaluation import comparison
+from specsamp.data.prompts import Prompt
+from specsamp.decoding import Generation
+from specsamp.evaluation import comparison, findings, runner
 
 _CONFIGS = sorted(pathlib.Path('configs').glob('mcsd_*.py'))
 
@@ -82,6 +86,96 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   # Another comparison does not go on in this folder.
   ended = launch('evaluate', *flags, '--config.seed=1')
   assert ended.code == 2 and 'something else' in ended.err
+
+
+def test_search_and_passes(launch, folders, tmp_path):
+  ended = launch(
+    'evaluate',
+    '--config=configs/mcsd_best_tree.py:smoke',
+    f'--workdir={tmp_path}/run',
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    '--config.max_prompt_tokens=40',
+    '--config.plot=by_budget',  # which leaves out what is no branching
+  )
+  assert ended.code == 0, ended.err
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  for temperature in (0, 1):
+    methods = [
+      run['method']
+      for run in summary['runs']
+      if run['temperature'] == temperature
+    ]
+    assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
+    assert len(methods) > 4 and set(methods[3:]) == {'best static tree'}
+  for temperature in (0, 1):  # the chain, the fastest tree, that of highest τ
+    parts = [p for p in summary['parts'] if p['temperature'] == temperature]
+    assert len(parts) in (2, 3) and parts[0]['branching'] == 'γ=2'
+  measured = json.loads((tmp_path / 'run' / 'search-1.json').read_text())
+  assert 0 < sum(measured['acceptance']) <= 1
+  report = (tmp_path / 'run' / 'report.md').read_text()
+  for words in ('Best static trees at t=1', 'What a larger pass costs'):
+    assert words in report
+
+
+def test_where_a_larger_tree_is_even():
+  """A tree of twice the tokens: it may take twice the chain's round, in all."""
+  row = dict(temperature=1.0, top_p=1.0, method='m', nodes=9)
+  chain = row | dict(block_efficiency=2.0, branching='γ=2')
+  tree = row | dict(block_efficiency=4.0, branching='4x2')
+  text = findings.break_even(
+    chain,
+    tree,
+    dict(round_ms=6.0, score_ms=4.0),
+    dict(round_ms=15.0, score_ms=12.0),
+  )
+  assert '2.00 times the tokens' in text and '3.00 times the 4.00 ms' in text
+  assert 'less than 9.00 ms, 2.25 times' in text
+  text = findings.break_even(
+    chain, tree, dict(round_ms=6.0, score_ms=4.0),
+    dict(round_ms=30.0, score_ms=12.0),
+  )  # fmt: skip
+  assert 'slower whatever' in text
+
+
+def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
+  """When a run that was cut off goes on, too."""
+  prompts = [Prompt(name, name * 10) for name in 'abc']
+  methods = [
+    runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
+  ]
+  calls = []
+
+  def generate(target, text, **args):
+    calls.append((text[0], args['sampling'].temperature))
+    one = np.ones((1, 0), np.int32)
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  run = lambda: runner.compare(
+    tiny.model(26, 0),
+    methods,
+    prompts,
+    max_new_tokens=1,
+    seed=0,
+    path=tmp_path / 'metrics.jsonl',
+    task='letters',
+  )
+  lines = run()
+  every = [(name, t) for name in 'abc' for t in (0.0, 1.0)]
+  assert calls == every[:2] + every
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(''.join(path.read_text().splitlines(True)[:3]))
+  calls.clear()
+  assert run() == lines
+  # Both methods are compiled before the first of them is timed.
+  assert sorted(t for _, t in calls[:2]) == [0.0, 1.0]
+  assert calls[2:] == every[3:]
+  # Another text by the same name is another line.
+  prompts[0] = Prompt('a', 'z' * 10)
+  calls.clear()
+  run()
+  assert calls[2:] == [('z', 0.0), ('z', 1.0)]
 
 
 def test_prompts_of_a_file(launch, folders, tmp_path):

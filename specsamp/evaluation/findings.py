@@ -1,0 +1,84 @@
+"""What a comparison found, in tables and sentences for its report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tabulate
+
+from specsamp.evaluation import report
+
+
+def best(rows: Sequence[dict[str, Any]]) -> str:
+  """The best of each name and temperature, beside a chain of the same length.
+
+  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)".
+  """
+  cells = []
+
+  def add(row, which):
+    cells.append(
+      {
+        'sampling': report.sampling_name(row),
+        'method': row['method'],
+        'which': which,
+        'draft': row['branching'],
+        'speedup': row['speedup'],
+        'τ': row['block_efficiency'],
+      }
+    )
+
+  for (temperature, _), group in alternatives(rows).items():
+    fastest = max(group, key=lambda row: row['speedup'])
+    longest = max(group, key=lambda row: row['block_efficiency'])
+    add(fastest, 'fastest')
+    if longest is not fastest:
+      add(longest, 'highest τ')
+    chain = f'γ={fastest["draft_len"]}'
+    for row in rows:
+      if (
+        row['method'] != fastest['method']
+        and row['branching'] == chain
+        and row['temperature'] == temperature
+      ):
+        add(row, 'as long as the fastest above')
+  table = tabulate.tabulate(
+    cells, headers='keys', tablefmt='github', floatfmt='.2f'
+  )
+  return f'## Best of each\n\n{table}'
+
+
+def alternatives(rows) -> dict[tuple, list[dict[str, Any]]]:
+  """Drafting rows by temperature and name."""
+  groups: dict[tuple, list] = {}
+  for row in rows:
+    if row['draft_len']:
+      key = (row['temperature'], row['method'])
+      groups.setdefault(key, []).append(row)
+  return groups
+
+
+def break_even(chain, tree, chain_cost, tree_cost) -> str:
+  """At which cost of its pass the tree would be as fast as the chain."""
+  gain = tree['block_efficiency'] / chain['block_efficiency']
+  rest = tree_cost['round_ms'] - tree_cost['score_ms']
+  allowed = gain * chain_cost['round_ms'] - rest
+  size = tree_cost['score_ms'] / chain_cost['score_ms']
+  text = (
+    f'{report.sampling_name(tree)}: {tree["branching"]} ({tree["method"]}) '
+    f'says {gain:.2f} times the tokens of {chain["branching"]} a round. Its '
+    f'pass over {tree["nodes"]} nodes takes {tree_cost["score_ms"]:.2f} ms, '
+    f'{size:.2f} times the {chain_cost["score_ms"]:.2f} ms over '
+    f'{chain["nodes"]}, and the rest of its round {rest:.2f} ms. '
+  )
+  if allowed <= 0:
+    text += (
+      'That rest alone costs more than it gains: it would be slower whatever '
+      'the pass took.'
+    )
+  else:
+    text += (
+      'It is the faster one where its pass takes less than '
+      f'{allowed:.2f} ms, {allowed / chain_cost["score_ms"]:.2f} times the '
+      "chain's."
+    )
+  return text
