@@ -235,7 +235,7 @@ class Job(NamedTuple):
           SamplingParams(temperature, top_p=config.top_p_at(temperature)),
           max_new_tokens=config.max_new_tokens,
           seed=config.seed,
-          path=workdir / f'search-{temperature:g}.json',
+          folder=workdir,
         )
         sections.append(found.text)
         methods += [

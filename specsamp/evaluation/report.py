@@ -45,9 +45,13 @@ _OPTIONAL = (
 def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
   """The rows of `metrics.summarize` as text.
 
-  A column of what all drafts have in common is left out.
+  A column of what all drafts have in common is left out, and so are the nodes
+  of chains.
   """
   cells = [_columns(row) for row in rows]
+  if all(cell['draft'].startswith('γ') for cell in cells if cell['draft']):
+    for cell in cells:
+      cell['nodes'] = None
   for name in _OPTIONAL:
     if len({cell[name] for cell in cells if cell['draft']}) < 2:
       for cell in cells:

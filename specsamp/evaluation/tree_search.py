@@ -6,8 +6,8 @@ replacement: acceptance by candidate rank, the time of a pass by its size.
 
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tabulate
 
@@ -45,7 +45,7 @@ def search(
   *,
   max_new_tokens: int,
   seed: int,
-  path: pathlib.Path,
+  folder: pathlib.Path,
 ) -> Found:
   """Measures acceptance by rank and pass times, and searches the best trees.
 
@@ -56,18 +56,19 @@ def search(
     sampling: of both laws, scalars.
     max_new_tokens: of each text.
     seed: of the first prompt.
-    path: what was measured is kept in this file; if it is there, it is not
-      measured again.
+    folder: what was measured is kept here and not measured again.
   """
-  if path.exists():
-    measured = json.loads(path.read_text())
-  else:
-    measured = _measure(target, draft, prompts, sampling, max_new_tokens, seed)
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps(measured, indent=2) + '\n')
-    partial.rename(path)
+  prompt = target.tokenizer.encode(prompts[0].text)
+  pass_ms = _kept(
+    folder / 'passes.json',
+    lambda: parts.pass_times(target, SIZES, prompt, max_new_tokens),
+  )
+  measured = _kept(
+    folder / f'acceptance-{sampling.temperature:g}.json',
+    lambda: _measure(target, draft, prompts, sampling, max_new_tokens, seed),
+  )
   acceptance = measured['acceptance']
-  pass_ms = {int(size): ms for size, ms in measured['pass_ms'].items()}
+  pass_ms = {int(size): ms for size, ms in pass_ms.items()}
   fastest, rate = trees.fastest_tree(
     acceptance, pass_ms, measured['draft_ms'], _MAX_DEPTH
   )
@@ -111,6 +112,15 @@ def search(
   )
 
 
+def _kept(path: pathlib.Path, measure: Callable[[], Any]) -> Any:
+  """The content of a JSON file, measured and written if it is not there."""
+  if not path.exists():
+    partial = path.with_suffix('.partial')
+    partial.write_text(json.dumps(measure(), indent=2) + '\n')
+    partial.rename(path)
+  return json.loads(path.read_text())
+
+
 def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
   star = TokenTree.branching((CANDIDATES,))
   found = generate(
@@ -127,7 +137,6 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
   prompt = target.tokenizer.encode(prompts[0].text)
   return {
     'acceptance': (taken / tried).tolist(),
-    'pass_ms': parts.pass_times(target, SIZES, prompt, max_new_tokens),
     'draft_ms': parts.level_time(
       target, draft, sampling, prompt, max_new_tokens
     ),

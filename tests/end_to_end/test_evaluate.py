@@ -107,11 +107,11 @@ def test_search_and_passes(launch, folders, tmp_path):
       if run['temperature'] == temperature
     ]
     assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
-    assert len(methods) > 4 and set(methods[3:]) == {'best static tree'}
+    assert set(methods[3:]) == {'best static tree'}
   for temperature in (0, 1):  # the chain, the fastest tree, that of highest τ
     parts = [p for p in summary['parts'] if p['temperature'] == temperature]
-    assert len(parts) in (2, 3) and parts[0]['branching'] == 'γ=2'
-  measured = json.loads((tmp_path / 'run' / 'search-1.json').read_text())
+    assert len(parts) in (2, 3) and parts[0]['branching'][0] == 'γ'
+  measured = json.loads((tmp_path / 'run' / 'acceptance-1.json').read_text())
   assert 0 < sum(measured['acceptance']) <= 1
   report = (tmp_path / 'run' / 'report.md').read_text()
   for words in ('Best static trees at t=1', 'What a larger pass costs'):

@@ -57,7 +57,7 @@ def test_refuses_a_law_it_cannot_correct(rule, law):
 def test_refuses_a_tree_that_is_no_chain(rule):
   tree = TokenTree((-1, 0, 0))
   draft = _draft(jnp.zeros((2, 3)), _laws(0, 2, 1), tree)
-  message = r'Verifier verifies chains: got parents \(-1, 0, 0\), expected'
+  message = 'Verifier verifies chains: got a tree of 3 nodes'
   with pytest.raises(ValueError, match=message):
     _jitted(*_keys(2), make(rule), draft, _laws(1, 2, 3))
 
