@@ -37,14 +37,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       temperature=1.0,
       verifier=verifier,
       law=law,
-      paper=paper,
+      paper='' if smoke else paper,
     )
     for name, verifier, law, paper in rules
   ]
   methods.append(
     methods[0]
     | dict(
-      name='without tree attention', tree_attention=False, paper='1.84 / 2.68'
+      name='without tree attention',
+      tree_attention=False,
+      paper='' if smoke else '1.84 / 2.68',
     )
   )
   return ml_collections.ConfigDict(
