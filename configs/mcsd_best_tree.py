@@ -17,9 +17,7 @@ from specsamp.evaluation import comparison
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  smoke = arg == 'smoke'
+  smoke = comparison.is_smoke(arg)
   methods = [
     dict(name='speculative (SD)', branching=(1,) * n, temperature=t)
     for t in (0.0, 1.0)

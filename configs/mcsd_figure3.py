@@ -15,9 +15,7 @@ from specsamp.evaluation import comparison
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  smoke = arg == 'smoke'
+  smoke = comparison.is_smoke(arg)
   candidates = (1, 4) if smoke else (1, 2, 4, 8, 16, 32, 64)
   rules = [
     ('without replacement', 'multi_candidate', 'without_replacement'),

@@ -16,9 +16,7 @@ from specsamp.evaluation import comparison
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  smoke = arg == 'smoke'
+  smoke = comparison.is_smoke(arg)
   branchings = [(2, 1), (1, 2)]
   if not smoke:
     branchings = [

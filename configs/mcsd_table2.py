@@ -18,9 +18,7 @@ from specsamp.evaluation import comparison
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  smoke = arg == 'smoke'
+  smoke = comparison.is_smoke(arg)
   chains = (2, 4) if smoke else (2, 3, 4, 5, 6, 8)
   trees = [(2, 2), (4, 2, 1)]
   if not smoke:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import time
 from collections.abc import Iterator, Sequence
 
@@ -177,15 +178,8 @@ def stream(
 
 def check(model: LanguageModel, prompts, **arguments) -> None:
   """Raises what `generate` would of these arguments, and does nothing else."""
-  defaults = dict(
-    drafter=None,
-    verifier='token',
-    sampling=None,
-    max_new_tokens=128,
-    seed=0,
-    stop_tokens=None,
-    tree_attention=True,
-  )
+  parameters = inspect.signature(generate).parameters.values()
+  defaults = {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
   _Job.make(model, prompts, **(defaults | arguments))
 
 

@@ -151,17 +151,19 @@ class LanguageModelDrafter:
       token_b11, valid_b11, q_b1v = picked
       return token_b11[:, 0], valid_b11[:, 0], q_b1v
 
-    handicap_gbv = None
-    first_handicap_bv = None
-    if handicap_bgv is not None:
+    handicap_gbv = handicap_bgv
+    if self.coupled:
       handicap_gbv = jnp.swapaxes(handicap_bgv, 0, 1)
-      first_handicap_bv = handicap_gbv[0]
-      handicap_gbv = handicap_gbv[1:]
-    first = pick(logits_b1v, uniform_bn[:, 0], first_handicap_bv)
+    # Of None, which has no leaves, these are None.
+    one, rest = (
+      jax.tree.map(lambda array, at=at: array[at], handicap_gbv)
+      for at in (0, slice(1, None))
+    )
+    first = pick(logits_b1v, uniform_bn[:, 0], one)
     (cache, _, _), others = jax.lax.scan(
       step,
       (cache, first[0], root_b[:, None] + 1),
-      (uniform_bn[:, 1:].T, handicap_gbv),
+      (uniform_bn[:, 1:].T, rest),
     )
     tokens, valid, q = (
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)

@@ -108,6 +108,17 @@ class ComparisonConfig:
     return self.top_p if temperature else 1.0
 
 
+def is_smoke(arg: str | None) -> bool:
+  """Whether a config is asked for in its smallest size.
+
+  Raises:
+    ValueError: an argument other than smoke.
+  """
+  if arg not in (None, 'smoke'):
+    raise ValueError(f'expected smoke or nothing, got {arg!r}')
+  return arg == 'smoke'
+
+
 def defaults(smoke: bool) -> dict[str, Any]:
   """What comparisons have in common, as plain values.
 

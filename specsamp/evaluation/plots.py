@@ -8,13 +8,12 @@ from typing import Any
 import matplotlib.figure
 
 
-def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Round time, speedup and accepted share against the draft length.
 
   Figure 1 of Chen et al. 2302.01318, a line for each sampling.
 
-  Returns:
-    Whether there was anything to draw: two draft lengths at least.
+  Draws nothing of fewer than two draft lengths.
   """
   lines: dict[tuple, list] = {}
   for row in rows:
@@ -22,7 +21,7 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
       key = (row['temperature'], row['top_p'], row['verifier'])
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:
-    return False
+    return
   figure = matplotlib.figure.Figure(figsize=(11, 3.4), layout='constrained')
   panels = figure.subplots(1, 3)
   for (temperature, top_p, verifier), group in lines.items():
@@ -46,15 +45,10 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
     panel.set_ylim(bottom=0)
   panels[0].legend(fontsize=8)
   figure.savefig(path, dpi=120)
-  return True
 
 
-def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
-  """Speedup and block efficiency of every method, a bar for each.
-
-  Returns:
-    True.
-  """
+def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+  """Speedup and block efficiency of every method, a bar for each."""
   rows = [row for row in rows if row['draft_len']]
   names = [
     f'{row["method"]}, {row["branching"]}, t={row["temperature"]:g}'
@@ -81,16 +75,12 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   panels[0].set_yticks(range(len(rows)), names, fontsize=8)
   panels[0].invert_yaxis()
   figure.savefig(path, dpi=120)
-  return True
 
 
-def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Acceptance of one token against the candidates that are drafted for it.
 
   Figure 3 of Yang et al. 2401.06706, a line for each rule and temperature.
-
-  Returns:
-    True.
   """
   lines: dict[str, list] = {}
   for row in rows:
@@ -110,16 +100,12 @@ def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   panel.grid(alpha=0.3)
   panel.legend(fontsize=8)
   figure.savefig(path, dpi=120)
-  return True
 
 
-def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
+def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Speedup against block efficiency of branchings, by number of paths.
 
   Figure 4 of Yang et al. 2401.06706.
-
-  Returns:
-    True.
   """
   figure = matplotlib.figure.Figure(figsize=(7.5, 5), layout='constrained')
   panel = figure.subplots()
@@ -149,4 +135,3 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> bool:
   panel.grid(alpha=0.3)
   panel.legend(fontsize=8)
   figure.savefig(path, dpi=120)
-  return True

@@ -93,7 +93,7 @@ def write(
   title: str,
   rows: Sequence[dict[str, Any]],
   parts: Sequence[dict[str, Any]],
-  plot: Callable[[Sequence[dict[str, Any]], pathlib.Path], bool],
+  plot: Callable[[Sequence[dict[str, Any]], pathlib.Path], None],
   plot_name: str,
   sections: Sequence[str] = (),
 ) -> None:
@@ -104,7 +104,7 @@ def write(
     title: of the report.
     rows: of `metrics.summarize`.
     parts: of `parts.measure`, with temperature and top_p.
-    plot: draws the rows, one of `plots`.
+    plot: draws the rows into a file, if they hold enough; one of `plots`.
     plot_name: of its PNG.
     sections: more of the report.
   """
@@ -120,7 +120,8 @@ def write(
     lines += ['', section]
   if parts:
     lines += ['', '## A round and its parts', '', parts_table(parts)]
-  if plot(rows, folder / plot_name):
+  plot(rows, folder / plot_name)
+  if (folder / plot_name).exists():
     lines += ['', f'![{plot_name}]({plot_name})']
   (folder / 'report.md').write_text('\n'.join(lines) + '\n')
 

@@ -60,7 +60,7 @@ def refused(launch):
 
 @pytest.fixture(scope='session')
 def folders(tmp_path_factory, sources, tokenizer):
-  """Saved models: two that fit together, two that fit neither."""
+  """Saved models: a pair, a longer target, and some that do not fit."""
   root = tmp_path_factory.mktemp('models')
   other = tokenizers.train(sources.values(), 400)
   # Same size, other pieces: nothing but the tokenizers tells them apart.
@@ -74,6 +74,9 @@ def folders(tmp_path_factory, sources, tokenizer):
     made = tiny.model(tokens.vocab_size, seed=0)
     made = LanguageModel(made.transformer, made.params, tokens)
     model_dir.save(made, root / name)
+  long = tiny.model(512, seed=0, max_length=1024)  # more positions than tokens
+  long = LanguageModel(long.transformer, long.params, tokenizer)
+  model_dir.save(long, root / 'long')
   whole = (root / 'target' / model_dir.WEIGHTS).read_bytes()
   model_dir.save(made, root / 'cut')
   (root / 'cut' / model_dir.WEIGHTS).write_bytes(whole[: len(whole) // 2])

@@ -35,6 +35,10 @@ _PRETRAIN = '--config=configs/pretrain_pycode.py:smoke'
     (['--config.branching=(2.5,)', _TREES], '2.5'),
     (['--config.branching=(9, 9, 9, 9, 9)', _TREES], '9x9x9x9x9'),
     (['--config.branching=(63, 1)', _TREES], '64 positions'),
+    (
+      ['--config.branching=(600,)', '--config.target={root}/long', _TREES],
+      '600 candidates, more than the 512 tokens',
+    ),
     (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
