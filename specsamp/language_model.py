@@ -4,9 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.models import Transformer
+from specsamp.sharding import mesh as meshes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +17,8 @@ class LanguageModel:
 
   Attributes:
     transformer: the architecture, static and hashable.
-    params: its parameters, a nested dict of arrays.
+    params: its parameters, a nested dict of arrays; decoding runs where they
+      are, on one device or on a mesh.
     tokenizer: text to tokens and back.
   """
 
@@ -26,6 +29,21 @@ class LanguageModel:
   @property
   def config(self):
     return self.transformer.config
+
+  def on(self, mesh: Mesh | None) -> 'LanguageModel':
+    """The model laid on a mesh; None leaves it where it is.
+
+    Raises:
+      UserError: heads or hidden units do not divide into the mesh's shards.
+    """
+    if mesh is None:
+      return self
+    return dataclasses.replace(self, params=meshes.shard(self.params, mesh))
+
+  @property
+  def mesh(self) -> Mesh | None:
+    """The mesh that the parameters lie on, or None."""
+    return meshes.of(self.params)
 
   @property
   def num_params(self) -> int:

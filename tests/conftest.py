@@ -1,4 +1,4 @@
-"""Strict numerics for every test: no silent promotion of ranks or dtypes."""
+"""Strict numerics for every test, and eight devices to build meshes of."""
 
 import os
 import pathlib
@@ -11,6 +11,8 @@ import pytest
 
 from specsamp.data import tokenizers
 
+# Virtual devices for the meshes; all else runs on the first of them.
+jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 

@@ -18,6 +18,8 @@ from specsamp.drafting.empty import Empty
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding.rules import DATA
 from specsamp.verification.verifier import Verifier
 
 # A program is compiled for every power of two of prompt or text from here on.
@@ -129,28 +131,26 @@ def generate(
   began = time.perf_counter()
   state = jax.block_until_ready(job.prefill())
   prefilled = time.perf_counter()
-  state = jax.block_until_ready(
-    _compiled().decode(*job.static, *job.args, state)
-  )
+  with meshes.use(model.mesh):
+    state = jax.block_until_ready(
+      _compiled().decode(*job.static, *job.args, state)
+    )
   ended = time.perf_counter()
-  job.raise_if_broken(state)
+  seen = job.fetch(state)
   tokens = [
     row[start:end].tolist()
     for row, start, end in zip(
-      np.asarray(state.tokens),
-      job.prompt_len,
-      np.asarray(state.length),
-      strict=True,
+      seen.tokens, job.prompt_len[: job.batch], seen.length, strict=True
     )
   ]
   return Generation(
     tokens=tokens,
     texts=[job.text(row) for row in tokens],
-    rounds=np.asarray(state.stats.rounds),
-    drafted_at=np.asarray(state.stats.drafted_at),
-    accepted_at=np.asarray(state.stats.accepted_at),
-    tried_at=np.asarray(state.stats.tried_at),
-    taken_at=np.asarray(state.stats.taken_at),
+    rounds=seen.stats.rounds,
+    drafted_at=seen.stats.drafted_at,
+    accepted_at=seen.stats.accepted_at,
+    tried_at=seen.stats.tried_at,
+    taken_at=seen.stats.taken_at,
     prefill_seconds=prefilled - began,
     decode_seconds=ended - prefilled,
   )
@@ -185,25 +185,21 @@ def check(model: LanguageModel, prompts, **arguments) -> None:
 
 def _rounds(job: '_Job') -> Iterator[Round]:
   state = job.prefill()
-  length = np.asarray(state.length)
-  accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
-  while not np.asarray(state.done).all():
-    state = _compiled().play_round(*job.static, *job.args, state)
-    job.raise_if_broken(state)
-    before, length = length, np.asarray(state.length)
-    was, accepted = accepted, np.asarray(state.stats.accepted_at).sum(axis=1)
+  seen = job.fetch(state)
+  while not seen.done.all():
+    with meshes.use(job.model.mesh):
+      state = _compiled().play_round(*job.static, *job.args, state)
+    before, seen = seen, job.fetch(state)
     tokens = [
       row[start:end].tolist()
       for row, start, end in zip(
-        np.asarray(state.tokens), before, length, strict=True
+        seen.tokens, before.length, seen.length, strict=True
       )
     ]
+    accepted = (seen.stats.accepted_at - before.stats.accepted_at).sum(axis=1)
     yield Round(
       tokens,
-      [
-        min(len(new), int(n))
-        for new, n in zip(tokens, accepted - was, strict=True)
-      ],
+      [min(len(new), int(n)) for new, n in zip(tokens, accepted, strict=True)],
     )
 
 
@@ -222,6 +218,7 @@ class _Job:
   limit: np.ndarray
   seeds: np.ndarray
   capacity: int
+  batch: int
 
   @classmethod
   def make(
@@ -260,18 +257,25 @@ class _Job:
     padded = np.zeros((batch, prompt_slots), np.int32)
     for into, row in zip(padded, rows, strict=True):
       into[: len(row)] = row
+    # Rows that are done when they begin fill the shards of a batch.
+    shards = model.mesh.shape[DATA] if model.mesh else 1
+    fill = lambda rows: np.pad(
+      rows, [(0, -batch % shards)] + [(0, 0)] * (rows.ndim - 1), 'edge'
+    )
+    limit = np.pad(limit, (0, -batch % shards))
     return cls(
       model=model,
       drafter=drafter,
       verifier=verifier,
       scorer=scoring.tree_attention if tree_attention else scoring.replicated,
-      sampling=sampling,
+      sampling=jax.tree.map(fill, sampling),
       stop_tokens=_padded_stops(stop_tokens, model.config.vocab_size),
-      prompts=padded,
-      prompt_len=prompt_len,
+      prompts=fill(padded),
+      prompt_len=fill(prompt_len),
       limit=limit,
-      seeds=seeds,
+      seeds=fill(seeds),
       capacity=capacity(text_slots, drafter),
+      batch=batch,
     )
 
   @property
@@ -283,21 +287,32 @@ class _Job:
     return self.model.params, self.drafter, self.sampling, self.stop_tokens
 
   def prefill(self) -> DecodeState:
-    return _compiled().prefill(
-      self.model.transformer,
-      self.model.params,
-      self.drafter,
-      self.prompts,
-      self.prompt_len,
-      self.limit,
-      self.seeds,
-      self.capacity,
-    )
+    with meshes.use(self.model.mesh):
+      return _compiled().prefill(
+        self.model.transformer,
+        self.model.params,
+        self.drafter,
+        self.prompts,
+        self.prompt_len,
+        self.limit,
+        self.seeds,
+        self.capacity,
+      )
 
-  def raise_if_broken(self, state: DecodeState) -> None:
-    rows = np.flatnonzero(np.asarray(state.broken)).tolist()
+  def fetch(self, state: DecodeState) -> DecodeState:
+    """What there is to see of the prompts' rows, on the host.
+
+    Raises:
+      FloatingPointError: the target's logits held a NaN.
+    """
+    seen = meshes.fetch(
+      state.replace(cache=None, drafter=None, keys=None, limit=None)
+    )
+    seen = jax.tree.map(lambda rows: rows[: self.batch], seen)
+    rows = np.flatnonzero(seen.broken).tolist()
     if rows:
       raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
+    return seen
 
   def text(self, tokens: list[int]) -> str:
     if tokens and tokens[-1] in self.stop_tokens:

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.decoding.scoring import Scorer
-from specsamp.decoding.state import DecodeState, Stats
+from specsamp.decoding.state import DecodeState, Stats, lay
 from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import Drafter
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import rules
 from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.verifier import Verdict, Verifier, draw_verdict
 
@@ -52,7 +53,7 @@ def prefill(
   batch, width = tokens_bp.shape
   cache = transformer.init_cache(params, batch, capacity)
   out = transformer.apply({'params': params}, tokens_bp, cache=cache)
-  return DecodeState(
+  state = DecodeState(
     tokens=jnp.pad(tokens_bp, ((0, 0), (0, capacity - width))),
     length=length_b,
     limit=limit_b,
@@ -63,6 +64,7 @@ def prefill(
     keys=draw.row_keys(seeds_b),
     stats=Stats.zeros(batch, drafter.tree),
   )
+  return lay(state, rules.constrain)
 
 
 def play_round(

@@ -1,5 +1,6 @@
 """What the decoding loop carries from round to round."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting.draft import TokenTree
-from specsamp.models import KVCache
+from specsamp.models import KVCache, kv_cache
 
 
 @struct.dataclass
@@ -70,3 +71,21 @@ class DecodeState:
   drafter: Any
   keys: jax.Array
   stats: Stats
+
+
+def lay(state: Any, put: Callable[..., Any]) -> Any:
+  """The state with `put(array, *axes)` for each array: see `kv_cache.lay`.
+
+  Args:
+    state: a `DecodeState` or a part of one. Every array in it has the batch's
+      rows on its first axis, but for the tables of a cache.
+    put: `rules.constrain`, or what `rules.sharding` returns.
+  """
+  is_cache = lambda node: isinstance(node, KVCache)
+
+  def of(node):
+    if is_cache(node):
+      return kv_cache.lay(node, put)
+    return put(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
+
+  return jax.tree.map(of, state, is_leaf=is_cache)

@@ -20,6 +20,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, attention, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
 
 
 @struct.dataclass
@@ -62,6 +63,11 @@ class LanguageModelDrafter:
       raise UserError(
         f'draft and target must share a vocabulary; the draft has {got} '
         f'tokens, the target {expected}'
+      )
+    if meshes.of(self.params) != target.mesh:
+      raise UserError(
+        f'draft and target must lie on one mesh; got {meshes.of(self.params)} '
+        f'and {target.mesh}'
       )
     if self.tree.width > got:
       raise UserError(

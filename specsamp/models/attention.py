@@ -96,13 +96,13 @@ def sinusoids(length: int, width: int):
   return both[:, :width]
 
 
-def _relative_scores(q_bthd, table_shd, positions_bt, slot_positions_bs):
+def _relative_scores(q_bthd, table_hsd, positions_bt, slot_positions_bs):
   """Scores [B, H, T, S] of the distance from each query to each slot."""
   by_distance = jnp.einsum(
-    'bthd,shd->bhts', q_bthd, table_shd, preferred_element_type=jnp.float32
+    'bthd,hsd->bhts', q_bthd, table_hsd, preferred_element_type=jnp.float32
   )
   distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
-  distance_bts = jnp.clip(distance_bts, 0, table_shd.shape[0] - 1)
+  distance_bts = jnp.clip(distance_bts, 0, table_hsd.shape[1] - 1)
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
 
@@ -145,10 +145,10 @@ class Attention(nn.Module):
       self.distance_bias = self.param('distance_bias', zeros, heads)
 
   def relative_table(self, length: int):
-    """Projected distances 0..length-1, [length, H, head_dim]."""
+    """Projected distances 0..length-1, [H, length, head_dim]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    return jnp.einsum('sd,dhk->shk', distances, self.relative.astype(dtype))
+    return jnp.einsum('sd,dhk->hsk', distances, self.relative.astype(dtype))
 
   def __call__(
     self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None

@@ -5,11 +5,17 @@ says so: nothing is ever erased. Rewinding after a rejected draft is therefore
 free: slots past the committed length are unseen and later written over.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from specsamp.models.config import TransformerConfig
+from specsamp.sharding import rules
+
+_SLOTS = ('batch', 'kv_heads', 'slots', 'head_dim')
 
 
 @struct.dataclass
@@ -19,7 +25,7 @@ class KVCache:
   Attributes:
     keys: L arrays [B, G, S, head_dim].
     values: L arrays [B, G, S, head_dim].
-    relative: L tables [S, H, head_dim] of projected distances, for relative
+    relative: L tables [H, S, head_dim] of projected distances, for relative
       positions only. They depend on the parameters alone and would cost more
       than the rest of the model if computed in every pass.
   """
@@ -45,6 +51,20 @@ def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
   return KVCache(keys=zeros(), values=zeros())
 
 
+def lay(cache: KVCache, put: Callable[..., Any]) -> KVCache:
+  """The cache with `put(array, *axes)` for each array, given its axes' names.
+
+  `specsamp.sharding.rules` says what the names mean and has such functions.
+  """
+  slots = lambda array: put(array, *_SLOTS)
+  table = lambda array: put(array, 'heads', 'slots', 'head_dim')
+  return KVCache(
+    keys=tuple(map(slots, cache.keys)),
+    values=tuple(map(slots, cache.values)),
+    relative=tuple(map(table, cache.relative)),
+  )
+
+
 def write(slots_bgsd, new_btgd, start_b):
   """Puts T new entries into consecutive slots of every row.
 
@@ -59,9 +79,14 @@ def write(slots_bgsd, new_btgd, start_b):
   """
 
   new_btgd = new_btgd.astype(slots_bgsd.dtype)
-  return jax.lax.platform_dependent(
-    slots_bgsd, new_btgd, start_b, cpu=_scatter, default=_update_slices
-  )
+  if rules.mesh_in_use() is None:
+    return jax.lax.platform_dependent(
+      slots_bgsd, new_btgd, start_b, cpu=_scatter, default=_update_slices
+    )
+  # A scatter would gather the new entries of all shards; and so a mesh of
+  # virtual CPU devices runs what accelerators run.
+  written_bgsd = _update_slices(slots_bgsd, new_btgd, start_b)
+  return rules.constrain(written_bgsd, *_SLOTS)
 
 
 def _update_slices(slots_bgsd, new_btgd, start_b):

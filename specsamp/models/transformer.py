@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from specsamp.models import attention, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
+from specsamp.sharding.rules import constrain
 
 _ACTIVATIONS = {
   'silu': jax.nn.silu,
@@ -180,6 +181,7 @@ class Transformer(nn.Module):
     if c.positions == 'learned':
       at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
       x = x + at.astype(c.dtype)
+    x = constrain(x, 'batch', None, 'width')
     keys, values = [], []
     for i, layer in enumerate(self.layers):
       if cache is None:
@@ -196,14 +198,15 @@ class Transformer(nn.Module):
     return Output(self.logits(hidden), hidden, cache)
 
   def logits(self, hidden):
-    """The LM head: [..., D] -> float32 [..., V]."""
+    """The LM head: [B, T, D] -> float32 [B, T, V]."""
     head = self.embedding.T if self.config.tied_embeddings else self.head
-    return jnp.einsum(
-      '...d,dv->...v',
+    logits = jnp.einsum(
+      'btd,dv->btv',
       hidden,
       head.astype(self.config.dtype),
       preferred_element_type=jnp.float32,
     )
+    return constrain(logits, 'batch', None, 'vocab')
 
   def relative_tables(self, length: int):
     return tuple(

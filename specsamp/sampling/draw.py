@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from specsamp.sharding.rules import constrain
+
 
 class Stream(enum.IntEnum):
   """What a random number decides; no two uses share bits."""
@@ -61,6 +63,7 @@ def uniform(keys: jax.Array) -> jax.Array:
 def uniforms(keys: jax.Array, count: int) -> jax.Array:
   """`count` independent numbers as of `uniform` for each key, [B, count]."""
   bits = jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))(keys)
+  bits = constrain(bits, 'batch', None)  # drawn in every shard, not sent
   return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
 
@@ -84,22 +87,36 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
     Tokens, int32 [B].
   """
   batch, size = probs.shape
-  width = 1 << ((size - 1).bit_length() + 1) // 2
-  count = -(-size // width)
+  count = _num_blocks(size)
+  width = -(-size // count)
   blocks = jnp.pad(probs, ((0, 0), (0, count * width - size)))
   blocks = blocks.reshape(batch, count, width)
 
-  sums = blocks.sum(-1)
+  # Of a sharded vocabulary, the blocks' sums and one block are exchanged whole,
+  # which is less than the steps of a running sum over shards.
+  sums = constrain(blocks.sum(-1), 'batch', None)
   ends = jnp.cumsum(sums, -1)
   goal = u.astype(probs.dtype) * ends[:, -1]
   block = _first_above(ends, goal, sums)
   # Picking by index reads one block; a contraction with a one-hot reads them
   # all, and measured a third slower at eight rows.
   inside = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
+  inside = constrain(inside, 'batch', None)
   starts = jnp.pad(ends, ((0, 0), (1, 0)))
   start = jnp.take_along_axis(starts, block[:, None], 1)[:, 0]
   token = _first_above(jnp.cumsum(inside, -1), goal - start, inside)
   return block * width + token
+
+
+def _num_blocks(size: int) -> int:
+  """A power of two near sqrt(V), so that shards hold whole blocks.
+
+  It divides V too, unless V is odd or nearly so: such a vocabulary needs
+  padding, and does not divide into shards anyway.
+  """
+  near = 1 << (size - 1).bit_length() // 2
+  divisor = size & -size
+  return min(near, divisor) if divisor >= 16 else near
 
 
 def _first_above(running, goal, amounts):

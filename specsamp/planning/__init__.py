@@ -1,0 +1,1 @@
+"""Pods planned with the real TPU compiler, before there is one."""

@@ -1,0 +1,271 @@
+"""report.md, summary.json and plots of a plan, and the tables to print."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tabulate
+
+from specsamp.evaluation.report import versions
+from specsamp.planning import latency, plots, speculation
+from specsamp.planning.latency import Time
+from specsamp.planning.speculation import Point
+from specsamp.planning.topology import Topology
+from specsamp.planning.work import Part
+
+GIB = 2**30
+
+NOTE = (
+  'Predicted: the longer of reading weights and caches and of the arithmetic, '
+  'then every collective, then a constant for each step: '
+  f'{1e6 * latency.CONSTANTS.hop_seconds:g} µs a hop and '
+  f'{1e3 * latency.CONSTANTS.step_seconds:g} ms a step, both fitted to the '
+  'three times that Chen et al. 2302.01318 report. τ: tokens a loop, the bonus '
+  'token included. α: chance that a drafted token is accepted. HBM: what the '
+  'compiler lets a program have.'
+)
+
+
+def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
+  """Rows of this module as text."""
+  return tabulate.tabulate(
+    [{key: _cell(value) for key, value in row.items()} for row in rows],
+    headers='keys',
+    tablefmt=style,
+    floatfmt='.2f',
+  )
+
+
+def _cell(value):
+  return ('no', 'yes')[value] if isinstance(value, bool) else value
+
+
+def memory_rows(plan: 'Plan') -> list[dict[str, Any]]:
+  """GiB a chip of every compiled part, and whether it fits."""
+  return [
+    {
+      'topology': plan.topology.name,
+      'part': part.name,
+      'weights': part.weights / GIB,
+      'caches': part.caches / GIB,
+      'temporaries': part.temporaries / GIB,
+      'other': part.other / GIB,
+      'total GiB': part.total / GIB,
+      'HBM GiB': plan.topology.chip.hbm_bytes / GIB,
+      'fits': part.total <= plan.topology.chip.hbm_bytes,
+      'compile s': part.seconds,
+    }
+    for part in plan.parts
+  ]
+
+
+def collective_rows(plan: 'Plan') -> list[dict[str, Any]]:
+  """The collectives of every compiled part, those of one kind and size."""
+  return [
+    {
+      'topology': plan.topology.name,
+      'part': part.name,
+      'kind': collective.kind,
+      'count': collective.count,
+      'a layer': collective.count / part.num_layers,
+      'bytes each': collective.num_bytes,
+      'kB a layer': (
+        collective.count * collective.num_bytes / part.num_layers / 1e3
+      ),
+    }
+    for part in plan.parts
+    for collective in part.collectives
+  ]
+
+
+def time_rows(plan: 'Plan') -> list[dict[str, Any]]:
+  """Predicted milliseconds of every part, and the measured in their place."""
+  return [
+    {
+      'topology': plan.topology.name,
+      'part': name,
+      'memory ms': time.memory,
+      'compute ms': time.compute,
+      'collectives ms': time.collectives,
+      'step ms': time.step,
+      'predicted ms': time.total,
+    }
+    # A column of nothing says nothing.
+    | ({'measured ms': plan.measured.get(name)} if plan.measured else {})
+    for name, time in plan.times.items()
+  ]
+
+
+def speedup_rows(plans: Sequence['Plan']) -> list[dict[str, Any]]:
+  """Predicted speedups, a row for each slice and α, the best of it last."""
+  rows = []
+  for plan in plans:
+    for alpha, points in plan.curves.items():
+      best = speculation.best(points)
+      rows.append(
+        {'topology': plan.topology.name, 'α': alpha}
+        | {f'γ={point.gamma}': point.speedup for point in points}
+        | {'best γ': best.gamma, 'ms/token': best.ms_per_token}
+      )
+  return rows
+
+
+def paper_rows(
+  times: Sequence[tuple[str, str, float, float]],
+) -> list[dict[str, Any]]:
+  """What a paper reports beside what the plan says.
+
+  Args:
+    times: what, the name of the slice, the paper's milliseconds, the plan's.
+  """
+  return [
+    {
+      'what': what,
+      'topology': topology,
+      'paper ms': paper,
+      'plan ms': plan,
+      'plan / paper': plan / paper,
+    }
+    for what, topology, paper, plan in times
+  ]
+
+
+def implied_rows(
+  speedups: Mapping[str, float], loop_ms: float, target_ms: float, gamma: int
+) -> list[dict[str, Any]]:
+  """The tokens a loop that published speedups take, and the α of these.
+
+  Args:
+    speedups: by task; table 1 of Chen et al. 2302.01318.
+    loop_ms: milliseconds of a loop of γ drafted tokens.
+    target_ms: milliseconds of an autoregressive token.
+    gamma: drafted tokens of the published runs.
+
+  Raises:
+    ValueError: a speedup that no α gives.
+  """
+  rows = []
+  for task, speedup in speedups.items():
+    tau = speculation.implied_tau(speedup, loop_ms, target_ms)
+    rows.append(
+      {
+        'task': task,
+        'speedup': speedup,
+        'γ': gamma,
+        'loop ms': loop_ms,
+        'implied τ': tau,
+        'implied α': speculation.alpha_of(tau, gamma),
+      }
+    )
+  return rows
+
+
+def curve_rows(curves: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
+  """Loop time and speedup against γ, one row for each γ."""
+  rows: dict[int, dict[str, Any]] = {}
+  for name, points in curves.items():
+    best = speculation.best(points)
+    for point in points:
+      row = rows.setdefault(
+        point.gamma, {'γ': point.gamma, 'loop ms': point.loop_ms}
+      )
+      row[name] = f'{point.speedup:.2f}' + ' (best)' * (point is best)
+  return list(rows.values())
+
+
+def write(
+  folder: pathlib.Path,
+  title: str,
+  plans: Sequence['Plan'],
+  paper: Sequence[dict[str, Any]] = (),
+  implied: Sequence[dict[str, Any]] = (),
+  figure: Mapping[str, Sequence[Point]] | None = None,
+  sections: Sequence[str] = (),
+) -> str:
+  """Writes summary.json, report.md and the plots into the folder.
+
+  Args:
+    folder: exists.
+    title: of the report.
+    plans: one for each slice.
+    paper: of `paper_rows`.
+    implied: of `implied_rows`.
+    figure: loops at the implied α, by task.
+    sections: more of the report.
+
+  Returns:
+    What to print: the tables of the report.
+  """
+  found = {
+    'memory': [row for plan in plans for row in memory_rows(plan)],
+    'collectives': [row for plan in plans for row in collective_rows(plan)],
+    'times': [row for plan in plans for row in time_rows(plan)],
+    'speedups': speedup_rows(plans),
+    'paper': list(paper),
+    'implied': list(implied),
+    'figure': curve_rows(figure or {}),
+  }
+  headings = {
+    'memory': 'Memory of a chip',
+    'collectives': 'Collectives',
+    'times': 'Times',
+    'speedups': 'Speedups',
+    'paper': 'Paper and plan',
+    'implied': 'Published speedups, inverted',
+    'figure': 'Draft lengths at the implied α: speedup',
+  }
+  drawn = {}
+  curves = {
+    f'{plan.topology.name}, α={alpha:g}': points
+    for plan in plans
+    for alpha, points in plan.curves.items()
+  }
+  for name, lines in (('speedups', curves), ('figure', figure)):
+    if lines:
+      drawn[name] = f'{name}.png'
+      plots.by_draft_length(lines, folder / drawn[name])
+  lines, printed = [f'# {title}', ''], []
+  for key, rows in found.items():
+    if rows:
+      lines += [f'## {headings[key]}', '', table(rows), '']
+      printed.append(f'{headings[key]}\n\n{table(rows, "simple")}')
+      if key in drawn:
+        lines += [f'![{key}]({drawn[key]})', '']
+  lines += [NOTE]
+  for section in sections:
+    lines += ['', section]
+  (folder / 'report.md').write_text('\n'.join(lines) + '\n')
+  summary = found | {
+    'curves': {
+      name: [point._asdict() for point in points]
+      for name, points in (curves | dict(figure or {})).items()
+    },
+    'constants': latency.CONSTANTS._asdict(),
+    'versions': versions(),
+  }
+  (folder / 'summary.json').write_text(
+    json.dumps(summary, indent=2, ensure_ascii=False) + '\n'
+  )
+  return '\n\n'.join([*printed, NOTE])
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is planned for one slice.
+
+  Attributes:
+    topology: the slice.
+    parts: that were compiled: draft step, scoring pass, speculative loop.
+    times: predicted, by name of the part, the target's step among them.
+    measured: milliseconds that were planned with in place of these, by name
+      of the part.
+    curves: loops of each draft length, by α.
+  """
+
+  topology: Topology
+  parts: tuple[Part, ...]
+  times: Mapping[str, Time]
+  measured: Mapping[str, float]
+  curves: Mapping[float, Sequence[Point]]

@@ -1,0 +1,125 @@
+"""The latency model against the times that Chen et al. 2302.01318 report."""
+
+import numpy as np
+import pytest
+from passes import (
+  CHINCHILLA_7B,
+  CHINCHILLA_70B,
+  DRAFT_4B,
+  REPORTED_MS,
+  ms,
+)
+from scipy import optimize
+
+from specsamp.errors import UserError
+from specsamp.planning import latency
+from specsamp.planning.latency import Constants, predict
+from specsamp.planning.topology import parse
+from specsamp.planning.work import Collective, Work
+
+_SLICES = ('v4-8', 'v4-16', 'v4-32', 'v4-64', 'v4-128')  # 4 to 64 chips
+
+
+@pytest.mark.parametrize(('model', 'name', 'reported'), REPORTED_MS)
+def test_reported_times(model, name, reported):
+  assert ms(model, name) == pytest.approx(reported, rel=0.02)
+
+
+def test_constants_are_the_fitted_ones():
+  fitted = optimize.least_squares(
+    lambda logs: [
+      np.log(ms(model, name, constants=Constants(*np.exp(logs))) / reported)
+      for model, name, reported in REPORTED_MS
+    ],
+    np.log([1e-6, 1e-3]),
+  )
+  np.testing.assert_allclose(np.exp(fitted.x), latency.CONSTANTS, rtol=0.02)
+
+
+def test_a_shallow_draft_on_the_targets_chips_beats_the_7b_on_any():
+  draft_ms = ms(DRAFT_4B, 'v4:2x2x4')
+  assert all(draft_ms < ms(CHINCHILLA_7B, name) / 2 for name in _SLICES)
+
+
+def test_more_chips_gain_a_small_model_less():
+  gain = lambda model: ms(model, 'v4-8') / ms(model, 'v4-32')
+  assert gain(DRAFT_4B) < 2 and gain(CHINCHILLA_7B) < 2 < gain(CHINCHILLA_70B)
+  # As the paper says of 16 chips; here it takes 64.
+  assert ms(CHINCHILLA_7B, 'v4-128') > ms(CHINCHILLA_7B, 'v4-8')
+
+
+def test_scoring_takes_little_more_than_a_step():
+  assert (
+    1
+    < ms(CHINCHILLA_70B, 'v4-32', tokens=5) / ms(CHINCHILLA_70B, 'v4-32')
+    < 1.05
+  )
+
+
+def test_roofline_in_closed_form():
+  topology = parse('v5e:4x4')
+  constants = Constants(hop_seconds=1e-6, step_seconds=1e-3)
+  time = predict(
+    Work(
+      weights=819_000_000 - 9,
+      caches=9,
+      flops=197e9,
+      collectives=(
+        Collective('all-reduce', 16_000_000, 2),
+        Collective('all-gather', 16_000_000, 1),
+        Collective('reduce-scatter', 1_000_000, 1),
+      ),
+    ),
+    topology,
+    constants,
+  )
+  assert time.memory == pytest.approx(1)
+  assert time.compute == pytest.approx(1)
+  # 12 hops an all-reduce, 6 each half; 30 MB and 15 MB over two links.
+  assert time.collectives == pytest.approx(36e-3 + 1e3 * 90e6 / 100e9)
+  assert time.step == pytest.approx(1)
+  assert time.total == pytest.approx(2 + time.collectives)
+
+
+def test_unknown_collective():
+  work = Work(1, 1, 1.0, (Collective('gossip', 1, 1),))
+  with pytest.raises(ValueError, match="'gossip'"):
+    predict(work, parse('v4-8'))
+
+
+def test_measured(tmp_path):
+  path = tmp_path / 'times.json'
+  path.write_text('{"draft_ms": 1.8, "target_ms": 14}')
+  assert latency.measured(path) == {'draft_ms': 1.8, 'target_ms': 14.0}
+  path.write_text('{}')
+  assert latency.measured(path) == {}
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    (None, 'No such file'),
+    ('', 'expected JSON'),
+    ('{"draft_ms": 1.8,}', 'expected JSON'),
+    (b'\xff', 'expected JSON'),
+    ('[1.8]', 'got list, expected an object with any of draft_ms, score_ms'),
+    ('{"draft": 1.8}', "got key 'draft', expected any of draft_ms, score_ms"),
+    ('{"draft_ms": 0}', 'draft_ms: got 0, expected a positive number'),
+    ('{"draft_ms": -1.8}', 'got -1.8'),
+    ('{"draft_ms": NaN}', 'got nan'),
+    ('{"score_ms": Infinity}', 'score_ms: got inf'),
+    ('{"score_ms": true}', 'got True'),
+    ('{"score_ms": null}', 'got None'),
+    ('{"target_ms": "14.1"}', "target_ms: got '14.1'"),
+    (f'{{"target_ms": 1{400 * "0"}}}', 'target_ms: got 1000'),
+  ],
+)
+def test_measured_refuses(tmp_path, text, words):
+  path = tmp_path / 'times.json'
+  if text is not None:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  with pytest.raises(UserError) as error:
+    latency.measured(path)
+  line = str(error.value)
+  assert line.startswith(f'measured times {path}: ') and words in line
+  assert '\n' not in line

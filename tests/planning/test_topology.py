@@ -1,0 +1,122 @@
+"""Names of slices, good and bad, and the compiler's devices."""
+
+import importlib.util
+
+import pytest
+
+from specsamp.errors import UserError
+from specsamp.planning import topology
+from specsamp.planning.topology import CHIPS, parse
+
+
+@pytest.mark.parametrize(
+  ('name', 'full', 'chips'),
+  [
+    ('v4:2x2x4', 'v4:2x2x4', 16),
+    ('v4:2x2x1', 'v4:2x2x1', 4),
+    ('v5p:4x4x4', 'v5p:4x4x4', 64),
+    ('v5e:4x4', 'v5e:4x4', 16),
+    ('v5e:4x2', 'v5e:4x2', 8),
+    ('v5litepod:4x4', 'v5e:4x4', 16),
+    ('v6e:16x16', 'v6e:16x16', 256),
+    ('v4-8', 'v4:2x2x1', 4),
+    ('v4-32', 'v4:2x2x4', 16),
+    ('v4-256', 'v4:4x4x8', 128),
+    ('v5p-32', 'v5p:2x2x4', 16),
+    ('v5p-12288', 'v5p:16x16x24', 6144),
+    ('v5e-16', 'v5e:4x4', 16),
+    ('v5litepod-16', 'v5e:4x4', 16),
+    ('v6e-8', 'v6e:2x4', 8),
+    ('v6e-16', 'v6e:4x4', 16),
+  ],
+)
+def test_parse(name, full, chips):
+  found = parse(name)
+  assert (found.name, found.num_chips) == (full, chips)
+  assert parse(found.name) == found
+
+
+@pytest.mark.parametrize('chip', CHIPS.values(), ids=lambda chip: chip.name)
+def test_every_sold_size_is_a_shape_there_is(chip):
+  for shape in chip.shapes:
+    name = f'{chip.name}:{"x".join(map(str, shape))}'
+    assert parse(name).shape == shape
+
+
+_GENERATIONS = (
+  'expected one of v4, v5e, v5p, v6e with a shape or size, such as v4:2x2x4 '
+  'or v5e-16'
+)
+_EVEN = (
+  'expected even numbers in the first two dimensions: a host has 2x2 chips'
+)
+
+
+@pytest.mark.parametrize(
+  ('name', 'expected'),
+  [
+    ('', _GENERATIONS),
+    ('v4', _GENERATIONS),
+    ('v9-8', _GENERATIONS),
+    ('V4-8', _GENERATIONS),
+    ('v4:', _GENERATIONS),
+    ('v4:2x2x4\n', _GENERATIONS),
+    ('h100:8', _GENERATIONS),
+    (
+      'v5e-12',
+      'expected for v5e one of 4, 8, 16, 32, 64, 128, 256 chips',
+    ),
+    (
+      'v4-4',
+      'expected for v4 one of 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, '
+      '8192 TensorCores',
+    ),
+    ('v4:4x4', 'expected 3 dimensions for v4, such as v4:2x2x4'),
+    ('v5e:2x2x4', 'expected 2 dimensions for v5e, such as v5e:4x4'),
+    ('v5litepod:16', 'expected 2 dimensions for v5e, such as v5e:4x4'),
+    ('v4:2x2x0', 'expected 3 dimensions for v4, such as v4:2x2x4'),
+    ('v4:2x2xa', 'expected 3 dimensions for v4, such as v4:2x2x4'),
+    ('v4:2x2x٤', 'expected 3 dimensions for v4, such as v4:2x2x4'),
+    ('v4:1x1x1', _EVEN),
+    ('v4:2x3x4', _EVEN),
+    ('v5e:1x4', _EVEN),
+    ('v5e:32x32', 'expected at most 256 chips for v5e, not 1024'),
+  ],
+)
+def test_bad_names(name, expected):
+  with pytest.raises(UserError) as error:
+    parse(name)
+  assert str(error.value) == f'topology: got {name!r}, {expected}'
+
+
+@pytest.mark.parametrize(
+  ('name', 'steps', 'dims'),
+  [
+    ('v4:2x2x1', 4, 2),
+    ('v4:2x2x4', 10, 3),
+    ('v4:4x4x4', 18, 3),
+    ('v5e:4x4', 12, 2),
+  ],
+)
+def test_all_reduce(name, steps, dims):
+  found = parse(name)
+  assert found.all_reduce_steps == steps
+  assert found.link_bandwidth == dims * found.chip.link_bandwidth
+
+
+def test_no_libtpu(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'") as error:
+    topology.devices(parse('v4-8'))
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.tpu_aot
+@pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
+)
+@pytest.mark.parametrize('name', ['v4-32', 'v5p-32', 'v5e-16', 'v6e-16'])
+def test_devices(name):
+  found = topology.devices(parse(name))
+  assert len(found) == 16
+  assert {device.platform for device in found} == {'tpu'}

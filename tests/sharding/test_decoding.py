@@ -1,0 +1,83 @@
+"""A mesh changes where things are computed and nothing else."""
+
+import dataclasses
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import specsamp
+from specsamp import verification
+from specsamp.decoding import loop, scoring
+from specsamp.decoding.generate import _Job
+from specsamp.drafting import TokenTree, model_drafter
+from specsamp.models import Transformer
+from specsamp.sharding import mesh as meshes
+
+_VOCAB = 256
+_MESHES = [(1, 8), (2, 4), (8, 1)]
+_KV_HEADS = [1, 2, 8]
+_TREE = TokenTree.branching((2, 2, 1))
+
+
+def _pair(kv_heads: int, **config):
+  config = dict(
+    num_heads=8, num_kv_heads=kv_heads, width=32, mlp_width=32, **config
+  )
+  target = tiny.model(_VOCAB, seed=0, **config)
+  return target, tiny.first_layer(target)
+
+
+@pytest.mark.parametrize('kv_heads', _KV_HEADS)
+@pytest.mark.parametrize('shape', _MESHES, ids=str)
+def test_logits_are_the_unsharded_ones(shape, kv_heads):
+  target, _ = _pair(kv_heads)
+  params = target.transformer.init_params(jax.random.key(0))
+  alone = dataclasses.replace(target, params=params)
+  tokens = np.random.default_rng(0).integers(0, _VOCAB, (8, 16), np.int32)
+
+  @jax.jit
+  def two_passes(params):
+    cache = target.transformer.init_cache(params, 8, 32)
+    apply = lambda *args: target.transformer.apply({'params': params}, *args)
+    first = apply(tokens, None, cache)
+    at = np.full((8, 1), 16, np.int32) + np.arange(3, dtype=np.int32)[None]
+    return first.logits, apply(tokens[:, :3], at, first.cache).logits
+
+  expected = two_passes(alone.params)
+  mesh = meshes.make(*shape)
+  with meshes.use(mesh):
+    got = two_passes(alone.on(mesh).params)
+  for a, b in zip(got, expected, strict=True):
+    assert np.abs(b).max() > 1
+    np.testing.assert_allclose(a, b, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('kv_heads', _KV_HEADS)
+@pytest.mark.parametrize('shape', _MESHES, ids=str)
+@pytest.mark.parametrize('kind', ['chain', 'tree'])
+def test_sampled_tokens_are_the_unsharded_ones(shape, kv_heads, kind):
+  # Three rows: with two or eight shards of the batch some have none.
+  run = lambda target, draft: specsamp.generate(
+    target,
+    ['abc', 'the', 'zxywvutsr'],
+    drafter=model_drafter(draft, 3)
+    if kind == 'chain'
+    else model_drafter(draft, _TREE, 'without_replacement'),
+    verifier='block' if kind == 'chain' else 'traversal',
+    sampling=specsamp.SamplingParams(
+      temperature=[1.0, 0.0, 0.7], top_p=[0.9, 1.0, 1.0], top_k=[0, 0, 20]
+    ),
+    max_new_tokens=[12, 9, 14],
+    seed=3,
+  )
+  pair = _pair(kv_heads)
+  expected = run(*pair)
+  mesh = meshes.make(*shape)
+  got = run(*(model.on(mesh) for model in pair))
+  assert got.tokens == expected.tokens
+  np.testing.assert_array_equal(got.rounds, expected.rounds)
+  np.testing.assert_array_equal(got.accepted_at, expected.accepted_at)
+  assert 0 < got.acceptance_rate < 1
