@@ -36,15 +36,32 @@ class Scorer(Protocol):
 def tree_attention(transformer, params, draft, root_b, cache) -> Output:
   """All nodes in one sequence: each sees the text and its own ancestors."""
   tree = draft.tree
-  if tree.is_chain:  # the causal mask, which is cheaper to make
-    at_n = jnp.arange(tree.size, dtype=jnp.int32)
-    arguments = dict(positions=root_b[:, None] + at_n[None, :])
-  else:
+  if not tree.is_chain:
     arguments = attention.tree_pass(
       root_b, tree.depths, tree.ancestor_mask, 0, cache.capacity
     )
-  return transformer.apply(
-    {'params': params}, draft.tokens, cache=cache, **arguments
+    return transformer.apply(
+      {'params': params}, draft.tokens, cache=cache, **arguments
+    )
+
+  # The causal mask is cheaper to make.
+  def score(tokens_bn, root_b, cache):
+    at_n = jnp.arange(tokens_bn.shape[1], dtype=jnp.int32)
+    positions_bn = root_b[:, None] + at_n[None, :]
+    return transformer.apply({'params': params}, tokens_bn, positions_bn, cache)
+
+  def padded(tokens_b1, root_b, cache):
+    # What stands in the next slot is unseen, and written over next round.
+    out = score(jnp.repeat(tokens_b1, 2, axis=1), root_b, cache)
+    return Output(out.logits[:, :1], out.hidden[:, :1], out.cache)
+
+  # A TPU is slow at one token; see `LanguageModelDrafter`.
+  return jax.lax.platform_dependent(
+    draft.tokens,
+    root_b,
+    cache,
+    tpu=padded if tree.size == 1 else score,
+    default=score,
   )
 
 

@@ -4,6 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
+import functools
 import numbers
 from typing import Any, get_args
 
@@ -96,7 +97,9 @@ class LanguageModelDrafter:
         self.transformer.config.vocab_size,
       )
     cache, logits_b1v = self._feed_root(state, tokens_bs, length_b)
-    grow = self._grow_chain if self.tree.is_chain else self._grow_tree
+    grow = self._grow_tree
+    if self.tree.is_chain:
+      grow = functools.partial(self._grow_chain, root_b1)
     cache, drafted_bn, valid_bn, q_biv = grow(
       cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
     )
@@ -125,30 +128,46 @@ class LanguageModelDrafter:
     A row of one token has none before: it is fed [root, what comes next], and
     the second, unseen by the first, is written over by the next pass.
     """
-    variables = {'params': self.params}
     before_b = jnp.maximum(length_b - 2, 0)
     positions_b2 = before_b[:, None] + jnp.arange(2, dtype=jnp.int32)[None, :]
-    out = self.transformer.apply(
-      variables,
-      jnp.take_along_axis(tokens_bs, positions_b2, axis=1),
-      positions_b2,
-      cache,
-    )
-    at_root = (length_b - 1 - before_b)[:, None, None]
-    hidden = jnp.take_along_axis(out.hidden, at_root, axis=1)
+    tokens_b2 = jnp.take_along_axis(tokens_bs, positions_b2, axis=1)
+    return self._feed(cache, tokens_b2, positions_b2, length_b - 1 - before_b)
+
+  def _feed(self, cache, tokens_bt, positions_bt, last_b):
+    """Feeds T tokens; logits [B, 1, V] at the one of index `last`."""
+    variables = {'params': self.params}
+    out = self.transformer.apply(variables, tokens_bt, positions_bt, cache)
+    hidden = jnp.take_along_axis(out.hidden, last_b[:, None, None], axis=1)
     return out.cache, self.transformer.apply(variables, hidden, method='logits')
 
+  def _feed_next(self, cache, tokens_b2, position_b1):
+    """Feeds the second of two tokens, that of this position."""
+
+    def alone(cache, tokens_b2, position_b1):
+      zero_b = jnp.zeros_like(position_b1[:, 0])
+      return self._feed(cache, tokens_b2[:, 1:], position_b1, zero_b)
+
+    def both(cache, tokens_b2, position_b1):
+      positions_b2 = jnp.concatenate([position_b1 - 1, position_b1], axis=1)
+      one_b = jnp.ones_like(position_b1[:, 0])
+      return self._feed(cache, tokens_b2, positions_b2, one_b)
+
+    # A TPU multiplies one token on its vector unit, which reads the weights in
+    # an order of its own and so wants a copy of them; two it does not.
+    return jax.lax.platform_dependent(
+      cache, tokens_b2, position_b1, tpu=both, default=alone
+    )
+
   def _grow_chain(
-    self, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
   ):
     def step(carry, inputs):
-      cache, token_b1, position_b1 = carry
+      cache, tokens_b2, position_b1 = carry
       uniform_b, handicap_bv = inputs
-      out = self.transformer.apply(
-        {'params': self.params}, token_b1, position_b1, cache
-      )
-      token_b1, *others = pick(out.logits, uniform_b, handicap_bv)
-      return (out.cache, token_b1, position_b1 + 1), (token_b1, *others)
+      cache, logits_b1v = self._feed_next(cache, tokens_b2, position_b1)
+      token_b1, *others = pick(logits_b1v, uniform_b, handicap_bv)
+      tokens_b2 = jnp.concatenate([tokens_b2[:, 1:], token_b1], axis=1)
+      return (cache, tokens_b2, position_b1 + 1), (token_b1, *others)
 
     def pick(logits_b1v, uniform_b, handicap_bv):
       picked = self._pick(
@@ -168,7 +187,11 @@ class LanguageModelDrafter:
     first = pick(logits_b1v, uniform_bn[:, 0], one)
     (cache, _, _), others = jax.lax.scan(
       step,
-      (cache, first[0], root_b[:, None] + 1),
+      (
+        cache,
+        jnp.concatenate([root_b1, first[0]], axis=1),
+        root_b[:, None] + 1,
+      ),
       (uniform_bn[:, 1:].T, rest),
     )
     tokens, valid, q = (

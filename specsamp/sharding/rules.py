@@ -76,7 +76,9 @@ def spec(axes, shape, mesh) -> PartitionSpec:
   parts = [RULES.get(axis) for axis in axes]
   split = [part for part in parts if part]
   if len(set(split)) < len(split):
-    raise ValueError(f'axes {axes}: two of them are split over the same {split}')
+    raise ValueError(
+      f'axes {axes}: two of them are split over the same {split}'
+    )
   for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
     if parts[i] and size % mesh.shape[parts[i]]:
       if axis not in _MAY_BE_WHOLE:
@@ -148,6 +150,4 @@ def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
   mesh = mesh_in_use()
   if mesh is None:
     return array
-  return jax.lax.with_sharding_constraint(
-    array, spec(axes, array.shape, mesh)
-  )
+  return jax.lax.with_sharding_constraint(array, spec(axes, array.shape, mesh))

@@ -1,7 +1,6 @@
 """A mesh changes where things are computed and nothing else."""
 
 import dataclasses
-import re
 
 import jax
 import numpy as np
@@ -9,11 +8,7 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp import verification
-from specsamp.decoding import loop, scoring
-from specsamp.decoding.generate import _Job
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.models import Transformer
 from specsamp.sharding import mesh as meshes
 
 _VOCAB = 256
