@@ -16,10 +16,14 @@ _PROMPTS_FILE = flags.DEFINE_string(
   'prompts_file', None, 'A file of texts to complete, one a line.'
 )
 
+_mesh = cli.define_mesh('model')
+
 
 def main():
   config = flags.FLAGS.config
-  job = demo.prepare(config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value)
+  job = demo.prepare(
+    config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value, _mesh()
+  )
   job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
 
 

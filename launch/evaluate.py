@@ -10,10 +10,12 @@ from absl import flags
 from specsamp import cli
 from specsamp.evaluation import comparison
 
+_mesh = cli.define_mesh('model')
+
 
 def main():
   config = flags.FLAGS.config
-  job = comparison.prepare(config.to_dict())
+  job = comparison.prepare(config.to_dict(), _mesh())
   job.run(cli.make_workdir(flags.FLAGS.workdir, config))
 
 

@@ -9,11 +9,14 @@ from absl import flags
 from specsamp import cli
 from specsamp.training import pretrain
 
+_mesh = cli.define_mesh('data')
+
 
 def main():
   config = flags.FLAGS.config
   job = pretrain.from_dict(config.to_dict())
-  pretrain.pretrain(job, cli.make_workdir(flags.FLAGS.workdir, config))
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  pretrain.pretrain(job, workdir, _mesh())
 
 
 if __name__ == '__main__':

@@ -8,13 +8,18 @@ import time
 from collections.abc import Callable
 
 from absl import app, flags, logging
+from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.errors import UserError
+from specsamp.sharding import distributed
+from specsamp.sharding import mesh as meshes
+
+_TIME = '-{time}'  # in a folder's name, until the run begins
 
 
 def define_flags(workdir_prefix: str | None = None) -> None:
-  """The two flags of every launcher: --config and --workdir.
+  """The two flags of every launcher, --config and --workdir.
 
   Args:
     workdir_prefix: a launcher with nothing to resume writes into a new folder
@@ -23,9 +28,7 @@ def define_flags(workdir_prefix: str | None = None) -> None:
   config_flags.DEFINE_config_file(
     'config', None, 'Experiment: configs/NAME.py[:arg].'
   )
-  default = (
-    workdir_prefix and f'{workdir_prefix}-{time.strftime("%Y%m%d-%H%M%S")}'
-  )
+  default = workdir_prefix and f'{workdir_prefix}{_TIME}'
   flags.DEFINE_string(
     'workdir', default, 'Folder for everything that is written.'
   )
@@ -34,8 +37,32 @@ def define_flags(workdir_prefix: str | None = None) -> None:
     flags.mark_flag_as_required('workdir')
 
 
-def run(main: Callable[[], None]) -> None:
-  """Parses the flags and calls `main`; never returns."""
+def define_mesh(axis: str) -> Callable[[], Mesh | None]:
+  """The flag --mesh of a launcher that computes.
+
+  Args:
+    axis: 'data' or 'model', where all devices go if the flag is left out.
+
+  Returns:
+    A function that makes the mesh; None on a lone device.
+  """
+  flag = flags.DEFINE_string(
+    'mesh',
+    '',
+    'Shards of the batch x shards of the models, such as 2x4. If left out, '
+    f'all devices go to the {axis} axis.',
+  )
+  return lambda: meshes.parse(flag.value, axis)
+
+
+def run(main: Callable[[], None], distributes: bool = True) -> None:
+  """Parses the flags and calls `main`; never returns.
+
+  Args:
+    main: the launcher's own.
+    distributes: whether it may be one of several processes, of which only the
+      first one is heard on standard output.
+  """
 
   def guarded(argv):
     if len(argv) > 1:
@@ -43,6 +70,10 @@ def run(main: Callable[[], None]) -> None:
     # Bars and reports are for the user; the libraries' own chatter is not.
     logging.set_verbosity(logging.WARNING)
     try:
+      if distributes:
+        distributed.initialize()
+        if not distributed.is_first():
+          sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
       main()
     except UserError as error:
       _fail(str(error))
@@ -76,6 +107,8 @@ def _fail(message: str, code: int = 2):
 def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
   """Creates the folder and writes the config into it as config.json.
 
+  Of several processes, which all must see the folder, the first one does.
+
   Args:
     path: folder.
     config: a ConfigDict.
@@ -85,6 +118,9 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
     UserError: the folder can't be written, or holds what must not be
       overwritten.
   """
+  if path.endswith(_TIME):
+    now = time.localtime(distributed.of_first(int(time.time())))
+    path = path.removesuffix(_TIME) + time.strftime('-%Y%m%d-%H%M%S', now)
   folder = pathlib.Path(path)
   file = folder / 'config.json'
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
@@ -98,9 +134,12 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
       raise UserError(
         f'workdir {folder} holds {kind} already; name another folder'
       )
-    partial = folder / f'config.json.{os.getpid()}'
-    partial.write_text(text)
-    partial.rename(file)
+    distributed.wait('workdir looked at')
+    if distributed.is_first():
+      partial = folder / f'config.json.{os.getpid()}'
+      partial.write_text(text)
+      partial.rename(file)
+    distributed.wait('workdir made')
   except OSError as error:
     raise UserError(f'workdir {folder}: {error.strerror}') from None
   return folder

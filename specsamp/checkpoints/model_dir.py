@@ -1,10 +1,12 @@
 """A model as a folder: config.json, model.safetensors, tokenizer.model.
 
-Weights are stored as they are or in 8 bits with a float32 scale for every
-output channel; they are float32 again once loaded.
+Weights are stored in float32, or matrices in 8 bits with a float32 scale for
+every output channel; large models in several files. On a mesh a process reads
+the parts that it holds.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -16,11 +18,14 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 from flax import traverse_util
+from jax.sharding import Mesh
 
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
+from specsamp.sharding import distributed, rules
+from specsamp.sharding import mesh as meshes
 
 CONFIG, WEIGHTS, TOKENIZER = (
   'config.json',
@@ -28,6 +33,8 @@ CONFIG, WEIGHTS, TOKENIZER = (
   'tokenizer.model',
 )
 _SCALE = ':scale'
+# A file is closed at the first tensor past this size, and another begun.
+_FILE_BYTES = 2**32
 
 
 def save(
@@ -37,6 +44,8 @@ def save(
 ) -> None:
   """Writes the folder; one that is there is replaced by a rename.
 
+  Of several processes all must call this, and the first one writes.
+
   Args:
     model: what to write.
     path: folder.
@@ -44,34 +53,60 @@ def save(
   """
   path = pathlib.Path(path)
   partial = path.with_name(path.name + '.partial')
+  files = _weight_files(model.params, storage)
+  if not distributed.is_first():
+    for _ in files:  # hands over its shards
+      pass
+    distributed.wait('saved')
+    return
   shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir(parents=True)
   config = {'model': dataclasses.asdict(model.config)}
   (partial / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
   model.tokenizer.save(partial / TOKENIZER)
-  tensors = {}
-  for name, value in _flat(model.params).items():
-    value = np.asarray(value, np.float32)
-    if storage == 'int8' and is_matrix(name, value):
-      tensors[name], tensors[name + _SCALE] = _quantize(name, value)
-    else:
-      tensors[name] = value
-  # `save_file` would leave a file that only its owner can read.
-  (partial / WEIGHTS).write_bytes(safetensors.numpy.save(tensors))
+  for name, tensors in files:
+    # `save_file` would leave a file that only its owner can read.
+    (partial / name).write_bytes(safetensors.numpy.save(tensors))
   old = path.with_name(path.name + '.old')
   shutil.rmtree(old, ignore_errors=True)
   if path.exists():
     path.rename(old)
   partial.rename(path)
   shutil.rmtree(old, ignore_errors=True)
+  distributed.wait('saved')
 
 
-def load(path) -> LanguageModel:
+def _weight_files(params, storage: str):
+  """Yields (file name, tensors), a file's worth at a time on this host."""
+  tensors, size, count = {}, 0, 0
+  for name, value in _flat(params).items():
+    value = meshes.fetch(value).astype(np.float32)
+    if storage == 'int8' and is_matrix(name, value):
+      tensors[name], tensors[name + _SCALE] = _quantize(name, value)
+    else:
+      tensors[name] = value
+    size += tensors[name].nbytes
+    if size > _FILE_BYTES:
+      yield f'model-{count:05}.safetensors', tensors
+      tensors, size, count = {}, 0, count + 1
+  if tensors:
+    yield f'model-{count:05}.safetensors' if count else WEIGHTS, tensors
+
+
+def load(path, mesh: Mesh | None = None) -> LanguageModel:
   """Reads what `save` wrote.
 
+  Matrices get the dtype that the model computes in, all else is float32.
+
+  Args:
+    path: folder.
+    mesh: where to lay the model; each process then reads its own shards and
+      no more. None is one device.
+
   Raises:
-    UserError: a file is missing, truncated or corrupt, or the tensors are not
-      the ones that the config calls for.
+    UserError: a file is missing, truncated or corrupt, the tensors are not
+      the ones that the config calls for, or the model does not divide into the
+      mesh's shards.
   """
   path = pathlib.Path(path)
   if not path.is_dir():
@@ -86,27 +121,49 @@ def load(path) -> LanguageModel:
       f'model {path / CONFIG}: not a model config: {error}'
     ) from None
   transformer = Transformer(config)
-  try:
-    tensors = safetensors.numpy.load_file(path / WEIGHTS)
-  except OSError as error:
-    raise UserError(f'model {path / WEIGHTS}: {error}') from None
-  except safetensors.SafetensorError as error:
-    raise UserError(f'model {path / WEIGHTS}: corrupt: {error}') from None
-  params = {
-    name: _dequantize(path / WEIGHTS, name, value, tensors)
-    for name, value in tensors.items()
-    if not name.endswith(_SCALE)
-  }
-  _check_shapes(path / WEIGHTS, transformer, params)
+  tensors = _open(path)
+  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  _check(path / WEIGHTS, _flat(shapes), tensors)
   tokenizer = Tokenizer.load(path / TOKENIZER)
   if tokenizer.vocab_size != config.vocab_size:
     raise UserError(
       f'model {path}: the tokenizer has {tokenizer.vocab_size} pieces, the '
       f'model {config.vocab_size}'
     )
-  params = {name: jnp.asarray(value) for name, value in params.items()}
+  dtypes = {
+    name: config.dtype if is_matrix(name, shape) else 'float32'
+    for name, shape in _flat(shapes).items()
+  }
+  read = lambda name, index: _read(tensors, name, index).astype(dtypes[name])
+  if mesh is None:
+    params = {name: jnp.asarray(read(name, ())) for name in dtypes}
+  else:
+    params = {
+      name: jax.make_array_from_callback(
+        shape.shape, where, functools.partial(read, name)
+      )
+      for (name, shape), where in zip(
+        _flat(shapes).items(),
+        _flat(rules.param_formats(shapes, mesh)).values(),
+        strict=True,
+      )
+    }
   params = traverse_util.unflatten_dict(params, sep='.')
   return LanguageModel(transformer, params, tokenizer)
+
+
+def _open(path: pathlib.Path) -> dict[str, Any]:
+  """Slices of every tensor of a folder, read from its files where taken."""
+  tensors = {}
+  for file in sorted(path.glob('model*.safetensors')) or [path / WEIGHTS]:
+    try:
+      opened = safetensors.safe_open(file, framework='numpy')
+      tensors |= {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+    except OSError as error:
+      raise UserError(f'model {file}: {error}') from None
+    except safetensors.SafetensorError as error:
+      raise UserError(f'model {file}: corrupt: {error}') from None
+  return tensors
 
 
 def is_matrix(name: str, value) -> bool:
@@ -118,21 +175,48 @@ def _flat(params: Any) -> dict[str, Any]:
   return traverse_util.flatten_dict(params, sep='.')
 
 
-def _check_shapes(path, transformer: Transformer, params) -> None:
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
-  expected = {k: v.shape for k, v in _flat(shapes).items()}
-  got = {k: v.shape for k, v in params.items()}
+def _check(path, shapes, tensors) -> None:
+  """Refuses tensors of other names, shapes or types than a model's."""
+  expected = {name: tuple(shape.shape) for name, shape in shapes.items()}
+  got = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+  weights = {n: s for n, s in got.items() if not n.endswith(_SCALE)}
   wrong = sorted(
     name
-    for name in expected.keys() | got.keys()
-    if expected.get(name) != got.get(name)
+    for name in expected.keys() | weights.keys()
+    if expected.get(name) != weights.get(name)
   )
   if wrong:
     name = wrong[0]
     raise UserError(
       f'model {path}: {len(wrong)} tensors do not fit the config, first '
-      f'{name}: got {got.get(name)}, expected {expected.get(name)}'
+      f'{name}: got {weights.get(name)}, expected {expected.get(name)}'
     )
+  for name, full in expected.items():
+    kind, scale = tensors[name].get_dtype(), got.get(name + _SCALE)
+    if scale is None and kind != 'F32':
+      raise UserError(
+        f'model {path}: {name}: got {kind} without a scale, expected F32'
+      )
+    axes = _input_axes(name)
+    shape = tuple(1 if i in axes else n for i, n in enumerate(full))
+    if scale is not None and scale != shape:
+      raise UserError(
+        f'model {path}: {name}{_SCALE}: got {scale}, expected {shape}'
+      )
+
+
+def _read(tensors, name: str, index) -> np.ndarray:
+  """Float32 of a part of a tensor; () is all of it."""
+  value = tensors[name][index or ...]
+  if name + _SCALE not in tensors:
+    return value
+  scale = tensors[name + _SCALE][...]
+  # Along an axis that the scales share, they have one entry.
+  at = tuple(
+    part if size > 1 else slice(None)
+    for part, size in zip(index, scale.shape, strict=False)
+  )
+  return value.astype(np.float32) * scale[at]
 
 
 def _input_axes(name: str) -> tuple[int, ...]:
@@ -144,21 +228,3 @@ def _quantize(name: str, value: np.ndarray):
   scale = np.abs(value).max(axis=_input_axes(name), keepdims=True) / 127
   scale = np.maximum(scale, np.finfo(np.float32).tiny).astype(np.float32)
   return np.rint(value / scale).astype(np.int8), scale
-
-
-def _dequantize(path, name: str, value: np.ndarray, tensors) -> np.ndarray:
-  scale = tensors.get(name + _SCALE)
-  if scale is None and value.dtype != np.float32:
-    raise UserError(
-      f'model {path}: {name}: got {value.dtype} without a scale, expected '
-      'float32'
-    )
-  if scale is None:
-    return value
-  axes = _input_axes(name)
-  shape = tuple(1 if i in axes else n for i, n in enumerate(value.shape))
-  if scale.shape != shape:
-    raise UserError(
-      f'model {path}: {name}{_SCALE}: got {scale.shape}, expected {shape}'
-    )
-  return value.astype(np.float32) * scale

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import tqdm
+from jax.sharding import Mesh
 
 from specsamp import verification
 from specsamp.data import prompts
@@ -25,6 +26,7 @@ from specsamp.evaluation import (
 from specsamp.evaluation.runner import Method
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
 
 _PLOTS = {
   'by_method': plots.by_method,
@@ -142,11 +144,12 @@ def defaults(smoke: bool) -> dict[str, Any]:
   )
 
 
-def prepare(values: dict[str, Any]) -> 'Job':
+def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   """Loads and checks all that a comparison needs; writes nothing.
 
   Args:
     values: a `ComparisonConfig` as plain values.
+    mesh: where to decode; None is one device.
 
   Raises:
     UserError: a file or value that does not fit.
@@ -159,7 +162,7 @@ def prepare(values: dict[str, Any]) -> 'Job':
     config = ComparisonConfig(**(values | {'methods': methods}))
   except (TypeError, KeyError) as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
-  target, draft = demo.load_models(config.target, config.draft)
+  target, draft = demo.load_models(config.target, config.draft, mesh)
   if config.prompts:
     texts = prompts.read_json(
       config.prompts,
@@ -312,7 +315,9 @@ class Job(NamedTuple):
     highest τ, at each temperature."""
     costs, texts = [], []
     temperatures = sorted({row['temperature'] for row in rows})
-    for temperature in tqdm.tqdm(temperatures, 'timing passes'):
+    for temperature in tqdm.tqdm(
+      temperatures, 'timing passes', disable=not distributed.is_first()
+    ):
       drafted = [
         row
         for row in rows

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jax.sharding import Mesh
+
 from specsamp import verification, zoo
 from specsamp.checkpoints import model_dir
 from specsamp.data import prompts
@@ -17,6 +19,7 @@ from specsamp.errors import UserError
 from specsamp.evaluation import metrics, parts, plots, report, runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
 
 _GREEN, _PLAIN = '\x1b[32m', '\x1b[0m'
 
@@ -82,6 +85,7 @@ def prepare(
   values: dict[str, Any],
   prompt: str | None = None,
   prompts_file: str | None = None,
+  mesh: Mesh | None = None,
 ) -> 'Job':
   """Loads and checks all that a run needs; writes nothing.
 
@@ -89,6 +93,7 @@ def prepare(
     values: a `DecodeConfig` as plain values.
     prompt: the user's own text; '-' reads it from standard input.
     prompts_file: a file of texts, one a line.
+    mesh: where to decode; None is one device.
 
   Raises:
     UserError: a file or value that does not fit.
@@ -102,7 +107,7 @@ def prepare(
     raise UserError(f'config: {error}') from None
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
-  target, draft = load_models(config.target, config.draft)
+  target, draft = load_models(config.target, config.draft, mesh)
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
   make = lambda shape: model_drafter(draft, shape, config.law, coupled)
   drafters = [make(n) for n in config.draft_lens]
@@ -161,7 +166,7 @@ class Job(NamedTuple):
       show(self.target, self.drafter, self.prompts[0], self.config, 0)
       self._compare(workdir)
       return
-    with (workdir / 'metrics.jsonl').open('w') as file:
+    with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
       for i, prompt in enumerate(self.prompts):
         line = show(self.target, self.drafter, prompt, self.config, i)
         file.write(json.dumps(line) + '\n')
@@ -219,12 +224,14 @@ class Job(NamedTuple):
     ]
 
 
-def load_models(target: str, draft: str) -> tuple[LanguageModel, LanguageModel]:
+def load_models(
+  target: str, draft: str, mesh: Mesh | None
+) -> tuple[LanguageModel, LanguageModel]:
   """Models of these folders, or the embedded ones where a name is empty."""
   pair = None if target and draft else zoo.load('pycode')
   return (
-    model_dir.load(target) if target else pair.target,
-    model_dir.load(draft) if draft else pair.draft,
+    model_dir.load(target, mesh) if target else pair.target.on(mesh),
+    model_dir.load(draft, mesh) if draft else pair.draft.on(mesh),
   )
 
 

@@ -1,5 +1,6 @@
 """What a round costs, and what its parts cost by themselves."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
+from specsamp.sharding import mesh as meshes
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 
@@ -144,20 +147,21 @@ def measure(
     'both_ms': repeat(one_of_both),
   }
   times = [{name: [] for name in loops} for _ in samplings]
-  for turn in range(repeats + 1):
-    for sampling, into in zip(samplings, times, strict=True):
-      for name, run in loops.items():
-        state = jax.block_until_ready(start(params, drafter))
-        began = time.perf_counter()
-        jax.block_until_ready(
-          run(params, drafter, sampling.broadcast(1), state)
-        )
-        if turn:  # the first one compiles
-          into[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
+  turns = itertools.product(
+    range(repeats + 1), zip(samplings, times, strict=True), loops.items()
+  )
+  with meshes.use(target.mesh):
+    for turn, (sampling, into), (name, run) in turns:
+      state = jax.block_until_ready(start(params, drafter))
+      began = time.perf_counter()
+      jax.block_until_ready(run(params, drafter, sampling.broadcast(1), state))
+      if turn:  # the first one compiles
+        into[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
   name = runner.tree_name(drafter.tree)
   rows = []
   for into in times:
     row = {name: statistics.median(values) for name, values in into.items()}
+    row = distributed.of_first(row)
     row['overhead'] = row['round_ms'] / (row['draft_ms'] + row['score_ms'])
     row['verification'] = row['round_ms'] / row['both_ms']
     rows.append({'draft_len': drafter.tree.depth, 'branching': name} | row)
@@ -211,8 +215,10 @@ def pass_times(
     )
   )
   times = {size: [] for size in sizes}
-  for turn in range(repeats + 1):
-    for size, into in times.items():
+  with meshes.use(target.mesh):
+    for turn, (size, into) in itertools.product(
+      range(repeats + 1), times.items()
+    ):
       # A root and its children: any tree of this size costs the same.
       tree = TokenTree((-1, *[0] * (size - 1)))
       cache = jax.block_until_ready(start(target.params))
@@ -220,7 +226,8 @@ def pass_times(
       jax.block_until_ready(run(target.params, cache, tree))
       if turn:
         into.append(1e3 * (time.perf_counter() - began) / _ROUNDS)
-  return {size: statistics.median(values) for size, values in times.items()}
+  found = {size: statistics.median(values) for size, values in times.items()}
+  return distributed.of_first(found)
 
 
 def level_time(

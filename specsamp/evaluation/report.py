@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import tabulate
 
+from specsamp.sharding import distributed
+
 NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
   'budget cuts the last round. α: accepted over drafted tokens, where each '
@@ -99,6 +101,8 @@ def write(
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
+  Of several processes the first one does.
+
   Args:
     folder: exists.
     title: of the report.
@@ -108,6 +112,8 @@ def write(
     plot_name: of its PNG.
     sections: more of the report.
   """
+  if not distributed.is_first():
+    return
   summary = {
     'runs': list(rows),
     'parts': list(parts),

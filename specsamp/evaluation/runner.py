@@ -15,6 +15,7 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
 
 
 class Method(NamedTuple):
@@ -168,6 +169,7 @@ def compare(
     for i, prompt in enumerate(prompts)
   ]
   done = _done(path)
+  distributed.wait('what is done is read')
   lines = [
     done[head['id']] for row in heads for head in row if head['id'] in done
   ]
@@ -183,16 +185,18 @@ def compare(
     length = len(target.tokenizer.encode(prompts[i].text))
     size = slots(target, length, length + max_new_tokens)
     warm.setdefault((size, m), prompts[i])
-  partial = path.with_suffix('.partial')
-  partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-  partial.rename(path)
+  if distributed.is_first():
+    partial = path.with_suffix('.partial')
+    partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    partial.rename(path)
   with (
-    path.open('a') as file,
+    distributed.first_opens(path, 'a') as file,
     tqdm.tqdm(
       total=len(todo) + len(warm),
       unit='seq',
       desc='compiling',
       dynamic_ncols=True,
+      disable=not distributed.is_first(),
     ) as bar,
   ):
     for (_, m), prompt in warm.items():
@@ -206,8 +210,9 @@ def compare(
         'rounds': int(found.rounds[0]),
         'drafted_at': found.drafted_at[0].tolist(),
         'accepted_at': found.accepted_at[0].tolist(),
-        'prefill_seconds': found.prefill_seconds,
-        'decode_seconds': found.decode_seconds,
+        # What is fastest is decided by one clock.
+        'prefill_seconds': distributed.of_first(found.prefill_seconds),
+        'decode_seconds': distributed.of_first(found.decode_seconds),
         'text': found.texts[0],
       }
       file.write(json.dumps(line) + '\n')

@@ -18,6 +18,7 @@ from specsamp.drafting import search as trees
 from specsamp.evaluation import parts, runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
 
 CANDIDATES = 12  # beyond, they are hardly ever accepted
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -114,10 +115,15 @@ def search(
 
 def _kept(path: pathlib.Path, measure: Callable[[], Any]) -> Any:
   """The content of a JSON file, measured and written if it is not there."""
-  if not path.exists():
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps(measure(), indent=2) + '\n')
-    partial.rename(path)
+  there = path.exists()
+  distributed.wait(f'{path.name} looked for')
+  if not there:
+    found = measure()  # by all processes together
+    if distributed.is_first():
+      partial = path.with_suffix('.partial')
+      partial.write_text(json.dumps(found, indent=2) + '\n')
+      partial.rename(path)
+    distributed.wait(f'{path.name} written')
   return json.loads(path.read_text())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,23 +15,30 @@ from specsamp.errors import UserError
 from specsamp.sharding import rules
 
 
-def make(data: int, model: int) -> Mesh:
-  """A mesh of all devices of all processes.
+def make(
+  data: int, model: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+  """A mesh of these axes.
 
   Args:
     data: shards of a batch.
     model: shards of a model.
+    devices: all devices of all processes if left out.
 
   Raises:
     UserError: data x model is not the number of devices.
   """
-  found = jax.device_count()
-  if data < 1 or model < 1 or data * model != found:
+  devices = jax.devices() if devices is None else devices
+  if data < 1 or model < 1 or data * model != len(devices):
     raise UserError(
-      f'mesh {data}x{model} takes {data * model} devices, got {found}'
+      f'mesh {data}x{model} takes {data * model} devices, got {len(devices)}'
     )
-  axes = (AxisType.Auto, AxisType.Auto)
-  return jax.make_mesh((data, model), (rules.DATA, rules.MODEL), axes)
+  return jax.make_mesh(
+    (data, model),
+    (rules.DATA, rules.MODEL),
+    (AxisType.Auto, AxisType.Auto),
+    devices=devices,
+  )
 
 
 def parse(text: str, default_axis: str) -> Mesh | None:

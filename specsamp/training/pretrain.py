@@ -12,12 +12,15 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import tqdm
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specsamp.checkpoints import model_dir
 from specsamp.data import corpora, packing, tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
+from specsamp.sharding import distributed, rules
+from specsamp.sharding import mesh as meshes
 from specsamp.training.objectives import language_model as losses
 
 
@@ -163,7 +166,9 @@ def make_loss(
   return loss
 
 
-def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
+def pretrain(
+  config: PretrainConfig, workdir, mesh: Mesh | None = None
+) -> LanguageModel:
   """Trains, or goes on where a run in this workdir was cut off.
 
   Writes `workdir`/metrics.jsonl (a line a log or validation), checkpoints/
@@ -171,13 +176,27 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   model/ (a folder for `specsamp.load`, of `config.storage`). Returns the model
   as it was trained, in float32.
 
+  On a mesh batches are split over 'data', weights and the optimizer's state
+  over 'model'; every process reads the corpus and feeds its own shards. A run
+  may go on on another mesh than the one it was cut off on.
+
+  Args:
+    config: what fixes the run.
+    workdir: a folder that all processes see.
+    mesh: where to train; None is one device.
+
   Raises:
-    UserError: the corpus, tokenizer or teacher does not fit the config, or the
-      last checkpoint cannot be read.
+    UserError: the corpus, tokenizer or teacher does not fit the config, the
+      config not the mesh, or the last checkpoint cannot be read.
     FloatingPointError: loss or gradient is no longer finite.
   """
   workdir = pathlib.Path(workdir).absolute()
-  teacher = model_dir.load(config.teacher) if config.teacher else None
+  if mesh and config.batch_size % mesh.shape[rules.DATA]:
+    raise UserError(
+      f'batch_size {config.batch_size} does not divide into '
+      f"{mesh.shape[rules.DATA]} shards, the size of the mesh axis 'data'"
+    )
+  teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
   train, held_out = corpora.split(_corpus(config))
   tokenizer = _tokenizer(config, teacher, train.values(), workdir)
   data, validation = (
@@ -207,12 +226,22 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
     params = optax.apply_updates(state.params, updates)
     return TrainState(state.step + 1, params, opt_state), metrics
 
-  train_step = jax.jit(train_step, donate_argnums=0)
+  key = jax.random.key(config.seed)
+  shapes = _shapes(init, key, mesh)
+  shardings = jax.tree.map(lambda x: x.sharding, shapes)
+  train_step = jax.jit(
+    train_step, donate_argnums=0, out_shardings=(shardings, None)
+  )
   eval_step = jax.jit(lambda *args: loss(*args)[1])
+  if mesh is None:
+    feed = jnp.asarray
+  else:
+    rows = NamedSharding(mesh, PartitionSpec(rules.DATA))
+    feed = lambda tokens: meshes.put(tokens, rows)
 
   def validate(state):
     found = [
-      eval_step(state.params, teacher_params, jnp.asarray(tokens))
+      eval_step(state.params, teacher_params, feed(tokens))
       for tokens in validation.in_order(config.eval_batches)
     ]
     return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
@@ -220,11 +249,14 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=config.checkpoint_every, max_to_keep=2
   )
-  with ocp.CheckpointManager(
-    workdir / 'checkpoints', options=options
-  ) as manager:
-    state = jax.jit(init)(jax.random.key(config.seed))
-    state = _restore(manager, state)
+  with (
+    meshes.use(mesh),
+    ocp.CheckpointManager(workdir / 'checkpoints', options=options) as manager,
+  ):
+    if manager.latest_step() is None:
+      state = jax.jit(init, out_shardings=shardings)(key)
+    else:
+      state = _restore(manager, shapes)
     start = int(state.step)
     batch_tokens = config.batch_size * config.length
     log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
@@ -234,9 +266,10 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
       total=config.steps,
       unit='tok',
       unit_scale=batch_tokens,
+      disable=not distributed.is_first(),
     ):
       state, metrics = train_step(
-        state, teacher_params, jnp.asarray(data.batch(step - 1))
+        state, teacher_params, feed(data.batch(step - 1))
       )
       last = step == config.steps
       if (
@@ -259,12 +292,26 @@ def pretrain(config: PretrainConfig, workdir) -> LanguageModel:
   return model
 
 
-def _restore(manager: ocp.CheckpointManager, state: TrainState) -> TrainState:
+def _shapes(init, key, mesh: Mesh | None) -> TrainState:
+  """The state's shapes, with the shardings that it has throughout."""
+  shapes = jax.eval_shape(init, key)
+  if mesh is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: device, shapes)
+  else:
+    shardings = rules.param_shardings(shapes, mesh)
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
+
+
+def _restore(manager: ocp.CheckpointManager, wanted: TrainState) -> TrainState:
+  """The last checkpoint, straight into shards, whatever they were before."""
   step = manager.latest_step()
-  if step is None:
-    return state
   try:
-    return manager.restore(step, args=ocp.args.StandardRestore(state))
+    return manager.restore(step, args=ocp.args.StandardRestore(wanted))
   except Exception as error:  # orbax raises what its file formats raise
     reason = (str(error).strip().splitlines() or [''])[0]
     raise UserError(
@@ -284,14 +331,15 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
     tokenizer = teacher.tokenizer
   elif config.tokenizer:
     tokenizer = tokenizers.Tokenizer.load(config.tokenizer)
-  elif path.exists():
-    tokenizer = tokenizers.Tokenizer.load(path)
   else:
-    tokenizer = tokenizers.train(texts, config.model.vocab_size)
-    workdir.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + '.partial')
-    tokenizer.save(partial)
-    partial.rename(path)  # whole, wherever a run is cut off
+    if distributed.is_first() and not path.exists():
+      tokenizer = tokenizers.train(texts, config.model.vocab_size)
+      workdir.mkdir(parents=True, exist_ok=True)
+      partial = path.with_name(path.name + '.partial')
+      tokenizer.save(partial)
+      partial.rename(path)  # whole, wherever a run is cut off
+    distributed.wait('tokenizer')
+    tokenizer = tokenizers.Tokenizer.load(path)
   if tokenizer.vocab_size != config.model.vocab_size:
     raise UserError(
       f'model.vocab_size is {config.model.vocab_size}, but the tokenizer has '
@@ -301,13 +349,18 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
 
 
 class _Log:
-  """metrics.jsonl; lines past the checkpoint of a resumed run are dropped."""
+  """metrics.jsonl; lines past the checkpoint of a resumed run are dropped.
+
+  Of several processes the first one writes it.
+  """
 
   def __init__(self, path: pathlib.Path, step: int, batch_tokens: int):
     self._path = path
     self._first = step
     self._batch_tokens = batch_tokens
     self._began = time.monotonic()
+    if not distributed.is_first():
+      return
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if _step_of(line) <= step]
     partial = path.with_name(path.name + '.partial')
@@ -316,6 +369,8 @@ class _Log:
 
   def write(self, kind: str, step: int, metrics) -> None:
     """Adds a line; its seconds and tokens a second are this process's."""
+    if not distributed.is_first():
+      return
     seconds = time.monotonic() - self._began
     tokens = (step - self._first) * self._batch_tokens
     line = {'kind': kind, 'step': step, **metrics}
