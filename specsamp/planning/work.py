@@ -1,6 +1,16 @@
 """What a pass takes of one chip: bytes, arithmetic, messages."""
 
 import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+
+from specsamp.checkpoints import model_dir
+from specsamp.models import KVCache, Transformer, TransformerConfig, kv_cache
+from specsamp.sharding import rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,3 +73,110 @@ class Part:
   def total(self) -> int:
     """Bytes in all."""
     return self.weights + self.caches + self.temporaries + self.other
+
+
+def of_pass(
+  config: TransformerConfig,
+  *,
+  shards: int,
+  tokens: int,
+  context: int,
+  batch: int = 1,
+) -> Work:
+  """What a pass takes when a model lies on a mesh as `sharding.rules` says.
+
+  Matrices of which a pass reads a row or nothing are not counted: an embedding
+  that is no LM head too, and the projection of relative positions, of which the
+  cache holds a table. Nor are the messages of sampling, a few bytes each.
+
+  Args:
+    config: the model.
+    shards: of the model; chips.
+    tokens: T, in each row.
+    context: S, slots of the cache; all of them are read.
+    batch: B.
+
+  Raises:
+    UserError: heads or hidden units do not divide into the shards.
+  """
+  params, cache = shapes(config, shards, context, batch)
+  unread = {'relative', 'position_embedding'}
+  if not config.tied_embeddings:
+    unread.add('embedding')
+  matrices = [
+    leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    if path[-1].key not in unread
+  ]
+  size = lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape))
+  attention = 4 * context * config.num_heads * config.head_dim
+  return Work(
+    weights=num_bytes(matrices),
+    caches=num_bytes(cache),
+    flops=batch
+    * tokens
+    * (2 * sum(map(size, matrices)) + config.num_layers * attention / shards),
+    collectives=(
+      Collective(
+        'all-reduce',
+        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
+        2 * config.num_layers + 1,
+      ),
+    ),
+  )
+
+
+def shapes(
+  config: TransformerConfig,
+  shards: int,
+  context: int,
+  batch: int,
+  mesh: Mesh | None = None,
+) -> tuple[Any, KVCache]:
+  """Parameters and cache as `jax.ShapeDtypeStruct`, with their shardings.
+
+  Args:
+    config: the model.
+    shards: of the model.
+    context: slots of the cache.
+    batch: its rows.
+    mesh: 1 x `shards` devices; an abstract mesh if left out.
+
+  Raises:
+    UserError: heads or hidden units do not divide into the shards.
+  """
+  transformer = Transformer(config)
+  if mesh is None:
+    mesh = AbstractMesh((1, shards), (rules.DATA, rules.MODEL))
+    formats = rules.param_shardings
+  else:
+    formats = rules.param_formats
+  shaped = lambda x, dtype, where: jax.ShapeDtypeStruct(
+    x.shape, dtype, sharding=where
+  )
+  params = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  cache = jax.eval_shape(
+    lambda params: transformer.init_cache(params, batch, context), params
+  )
+  put = rules.sharding(mesh)
+  return (
+    jax.tree_util.tree_map_with_path(
+      lambda path, x, where: shaped(
+        x,
+        config.dtype if model_dir.is_matrix(path[-1].key, x) else x.dtype,
+        where,
+      ),
+      params,
+      formats(params, mesh),
+    ),
+    kv_cache.lay(cache, lambda x, *axes: shaped(x, x.dtype, put(x, *axes))),
+  )
+
+
+def num_bytes(tree: Any) -> int:
+  """Bytes on one device of arrays that have a sharding."""
+  total = 0
+  for leaf in jax.tree.leaves(tree):
+    where = getattr(leaf.sharding, 'sharding', leaf.sharding)  # of a Format
+    total += math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+  return total

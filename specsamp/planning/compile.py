@@ -1,0 +1,202 @@
+"""Programs compiled for TPUs that are not there, and what they turn out to be.
+
+A draft step, the scoring pass and the whole speculative loop: the same code
+that decodes, lowered for the devices of a topology.
+"""
+
+import collections
+import re
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specsamp.decoding import loop, scoring, state
+from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.empty import Empty
+from specsamp.drafting.language_model import LanguageModelDrafter
+from specsamp.errors import UserError
+from specsamp.models import Transformer, TransformerConfig
+from specsamp.planning import topology as topologies
+from specsamp.planning import work
+from specsamp.planning.topology import Topology
+from specsamp.planning.work import Collective, Part
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
+from specsamp.verification.token import TokenVerifier
+
+PARTS = ('draft step', 'scoring pass', 'speculative loop')
+
+_PROMPT = 32  # tokens; only its cache is looked at
+_STOPS = 8
+
+
+def mesh_of(topology: Topology) -> Mesh:
+  """All chips of a slice on the model axis, to compile for."""
+  devices = topologies.devices(topology)
+  return meshes.make(1, len(devices), devices)
+
+
+def compile_part(
+  name: str,
+  target: TransformerConfig,
+  draft: TransformerConfig,
+  mesh: Mesh,
+  *,
+  gamma: int,
+  context: int,
+  batch: int = 1,
+) -> Part:
+  """Compiles one of `PARTS` and reads off what it takes of a chip.
+
+  Args:
+    name: `draft step`, a token from the draft; `scoring pass`, the target over
+      γ + 1 tokens; or `speculative loop`, all rounds of both.
+    target: the target.
+    draft: the draft.
+    mesh: of `mesh_of`.
+    gamma: γ, drafted tokens.
+    context: slots of the caches.
+    batch: rows.
+
+  Raises:
+    UserError: it does not fit into a chip's memory.
+  """
+  lower, models = _LOWER[name]
+  configs = [{'target': target, 'draft': draft}[model] for model in models]
+  sizes = [
+    work.shapes(config, mesh.size, context, batch, mesh) for config in configs
+  ]
+  began = time.perf_counter()
+  try:
+    with jax.set_mesh(mesh):
+      compiled = lower(configs, sizes, mesh, gamma, context, batch).compile()
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    line = str(error).splitlines()[0]
+    raise UserError(f'{name} does not fit: {line}') from None
+  memory = compiled.memory_analysis()
+  weights = sum(work.num_bytes(params) for params, _ in sizes)
+  caches = sum(work.num_bytes(cache) for _, cache in sizes)
+  return Part(
+    name=name,
+    weights=weights,
+    caches=caches,
+    temporaries=memory.temp_size_in_bytes,
+    other=memory.argument_size_in_bytes
+    - weights
+    - caches
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.generated_code_size_in_bytes,
+    collectives=collectives(compiled.as_text()),
+    num_layers=sum(config.num_layers for config in configs),
+    seconds=time.perf_counter() - began,
+  )
+
+
+def collectives(hlo: str) -> tuple[Collective, ...]:
+  """The collectives of a program's text, the largest first."""
+  found = collections.Counter()
+  for shapes, kind, start in re.findall(_COLLECTIVE, hlo):
+    sizes = [
+      np.prod([int(dim) for dim in dims.split(',') if dim], dtype=np.int64)
+      * (1 if dtype == 'pred' else int(re.sub(r'\D', '', dtype) or 8) // 8)
+      for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', shapes)
+    ]
+    # What only starts says its operand first, then its result, then handles.
+    whole = kind == 'all-reduce' or not start
+    found[kind, int(sum(sizes) if whole else sizes[1])] += 1
+  ordered = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
+  return tuple(Collective(kind, size, count) for (kind, size), count in ordered)
+
+
+_COLLECTIVE = (
+  r'= (\S+|\([^=]*?\)) '
+  r'(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)'
+  r'(-start)?\('
+)
+
+
+def _draft_step(configs, sizes, mesh, gamma, context, batch):
+  (config,), ((params, _),) = configs, sizes
+  return _rounds(loop.play_round, config, params, Empty(), mesh, context, batch)
+
+
+def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
+  (config,), ((params, cache),) = configs, sizes
+  transformer = Transformer(config)
+
+  def score(params, tokens_bn, positions_bn, cache):
+    out = transformer.apply({'params': params}, tokens_bn, positions_bn, cache)
+    return out.logits, out.cache
+
+  tokens = jax.ShapeDtypeStruct((batch, gamma + 1), jnp.int32)
+  jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
+  return jitted.lower(params, tokens, tokens, cache)
+
+
+def _speculative_loop(configs, sizes, mesh, gamma, context, batch):
+  (target, draft), ((params, _), (draft_params, _)) = configs, sizes
+  drafter = LanguageModelDrafter(
+    params=draft_params,
+    transformer=Transformer(draft),
+    tokenizer=None,  # nothing is said
+    tree=TokenTree.chain(gamma),
+  )
+  return _rounds(loop.decode, target, params, drafter, mesh, context, batch)
+
+
+def _rounds(function: Callable, config, params, drafter, mesh, context, batch):
+  """Lowers a round, or the loop of rounds, as `generate` would."""
+  transformer = Transformer(config)
+  rows = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
+    (batch, *shape), dtype
+  )
+  begun = jax.eval_shape(
+    lambda *args: loop.prefill(transformer, *args, context),
+    params,
+    drafter,
+    rows(_PROMPT),
+    rows(),
+    rows(),
+    rows(),
+  )
+  put = rules.sharding(mesh)
+  begun = state.lay(
+    begun,
+    lambda x, *axes: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=put(x, *axes)
+    ),
+  )
+  sampling = SamplingParams(
+    temperature=rows(dtype=jnp.float32),
+    top_k=rows(),
+    top_p=rows(dtype=jnp.float32),
+    min_p=rows(dtype=jnp.float32),
+  )
+  jitted = jax.jit(
+    function, static_argnums=(0, 1, 2), donate_argnums=7, keep_unused=True
+  )
+  return jitted.lower(
+    transformer,
+    TokenVerifier(),
+    scoring.tree_attention,
+    params,
+    drafter,
+    sampling,
+    jax.ShapeDtypeStruct((_STOPS,), jnp.int32),
+    begun,
+  )
+
+
+_LOWER = {
+  'draft step': (_draft_step, ('draft',)),
+  'scoring pass': (_scoring_pass, ('target',)),
+  'speculative loop': (_speculative_loop, ('target', 'draft')),
+}
