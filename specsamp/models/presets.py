@@ -34,6 +34,14 @@ def chinchilla_draft_4b() -> TransformerConfig:
   return chinchilla(width=6144, num_heads=48, num_layers=8)
 
 
+def chinchilla_7b() -> TransformerConfig:
+  """The compute-optimal 7B that Chen et al. 2302.01318, section 5, weigh up.
+
+  They don't give its shape; this one has 7.1B parameters.
+  """
+  return chinchilla(width=4096, num_heads=32, num_layers=32)
+
+
 def llama(
   width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
 ):

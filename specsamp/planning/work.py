@@ -1,6 +1,7 @@
 """What a pass takes of one chip: bytes, arithmetic, messages."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -99,6 +100,29 @@ def of_pass(
   Raises:
     UserError: heads or hidden units do not divide into the shards.
   """
+  weights, caches, size = _read(config, shards, context, batch)
+  attention = 4 * context * config.num_heads * config.head_dim
+  per_token = 2 * size + config.num_layers * attention / shards
+  return Work(
+    weights=weights,
+    caches=caches,
+    flops=batch * tokens * per_token,
+    collectives=(
+      Collective(
+        'all-reduce',
+        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
+        2 * config.num_layers + 1,
+      ),
+    ),
+  )
+
+
+@functools.cache
+def _read(config, shards, context, batch) -> tuple[int, int, int]:
+  """Bytes of the weights and caches that a pass reads; entries of the former.
+
+  Apart from `of_pass` since shapes take a second for a large model.
+  """
   params, cache = shapes(config, shards, context, batch)
   unread = {'relative', 'position_embedding'}
   if not config.tied_embeddings:
@@ -109,21 +133,7 @@ def of_pass(
     if path[-1].key not in unread
   ]
   size = lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape))
-  attention = 4 * context * config.num_heads * config.head_dim
-  return Work(
-    weights=num_bytes(matrices),
-    caches=num_bytes(cache),
-    flops=batch
-    * tokens
-    * (2 * sum(map(size, matrices)) + config.num_layers * attention / shards),
-    collectives=(
-      Collective(
-        'all-reduce',
-        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
-        2 * config.num_layers + 1,
-      ),
-    ),
-  )
+  return num_bytes(matrices), num_bytes(cache), sum(map(size, matrices))
 
 
 def shapes(

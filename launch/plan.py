@@ -1,0 +1,35 @@
+"""Plans a pod: compiles for TPUs that are not there, predicts and compares.
+
+python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
+python launch/plan.py --config=configs/chinchilla.py --topology=v5e-16,v6e-16
+
+Needs libtpu, pip install -e '.[tpu]', and no TPU. A run that was cut off goes
+on when the same command is given again with its --workdir.
+"""
+
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # nothing runs on a device
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.planning import plan
+
+_TOPOLOGY = flags.DEFINE_list(
+  'topology',
+  None,
+  'Slices to compile for, such as v4:2x2x4 or v5e-16, with commas between.',
+  required=True,
+)
+
+
+def main():
+  config = flags.FLAGS.config
+  job = plan.prepare(config.to_dict(), _TOPOLOGY.value)
+  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
+
+
+if __name__ == '__main__':
+  cli.define_flags(workdir_prefix='runs/plan')
+  cli.run(main, distributes=False)

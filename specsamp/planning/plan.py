@@ -1,0 +1,370 @@
+"""A pod planned: what fits, what it costs, which draft length is best."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tqdm
+
+from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
+from specsamp.planning import (
+  compile,
+  latency,
+  report,
+  speculation,
+  topology,
+  work,
+)
+from specsamp.planning.report import GIB, Plan
+from specsamp.planning.topology import Topology
+from specsamp.planning.work import Collective, Part
+
+# Names of the programs by those of measured times.
+_MEASURED = dict(
+  draft_ms='draft step', score_ms='scoring pass', target_ms='target step'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+  """What to plan.
+
+  Attributes:
+    title: of the report.
+    target: the target's shape.
+    draft: the draft's shape; None plans the target alone.
+    alternative: another draft, on slices of its own; None is none.
+    gamma: γ, drafted tokens of the compiled programs.
+    context: slots of the caches.
+    batch: rows.
+    alphas: chances of acceptance to predict speedups at.
+    compare: slices to predict beside the compiled ones.
+    alternative_on: slices of the alternative.
+    measured: a JSON of measured times for `latency.measured`, or ''; they
+      stand for every slice.
+    paper_ms: reported times by model and slice: ((model, slice, ms), ...).
+    paper_speedups: reported ones, ((task, speedup), ...), of γ drafted tokens
+      on the first slice of `paper_ms`.
+    compile: whether to compile at all, minutes for each slice.
+  """
+
+  title: str
+  target: TransformerConfig
+  draft: TransformerConfig
+  alternative: TransformerConfig | None
+  gamma: int
+  context: int
+  batch: int
+  alphas: tuple[float, ...]
+  compare: tuple[str, ...]
+  alternative_on: tuple[str, ...]
+  measured: str
+  paper_ms: tuple[tuple[str, str, float], ...]
+  paper_speedups: tuple[tuple[str, float], ...]
+  compile: bool
+
+  def __post_init__(self):
+    for name in ('gamma', 'context', 'batch'):
+      if getattr(self, name) < 1:
+        raise UserError(
+          f'{name}: got {getattr(self, name)}, expected at least 1'
+        )
+    for alpha in self.alphas:
+      if not 0 <= alpha <= 1:
+        raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')
+    longest = min(self.target.max_length, self.draft.max_length)
+    if self.context > longest:
+      raise UserError(
+        f'context: got {self.context}, but the models have {longest} positions'
+      )
+    if self.gamma + 1 > self.context:
+      raise UserError(
+        f'gamma: got {self.gamma}, expected below the context, {self.context}'
+      )
+    if self.target.vocab_size != self.draft.vocab_size:
+      raise UserError(
+        f'draft and target must share a vocabulary; the draft has '
+        f'{self.draft.vocab_size} tokens, the target {self.target.vocab_size}'
+      )
+
+
+def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
+  """Checks a plan; compiles and writes nothing.
+
+  Args:
+    values: a `PlanConfig` as plain values.
+    names: slices to compile for, as `topology.parse` reads them.
+
+  Raises:
+    UserError: a value or name that does not fit, or models that do not fit
+      into the memory of the slice's chips or divide into them.
+  """
+  try:
+    shapes = {
+      name: values[name] and TransformerConfig.from_dict(values[name])
+      for name in ('target', 'draft', 'alternative')
+    }
+    config = PlanConfig(**(values | shapes))
+  except KeyError as error:
+    raise UserError(f'config: missing key {error}') from None
+  except (TypeError, ValueError) as error:
+    raise UserError(f'config: {error}') from None
+  slices = [topology.parse(name) for name in names]
+  if not slices or len(set(slices)) < len(slices):
+    raise UserError(f'topology: got {list(names)}, expected one or more, once')
+  compared = [topology.parse(name) for name in config.compare]
+  for each in (*slices, *compared):
+    _check_fit(config, each)
+  if config.alternative_on and not config.alternative:
+    raise UserError('alternative_on names slices of no alternative')
+  for where in map(topology.parse, config.alternative_on):
+    _arrays(config, 'alternative', where)
+  measured = latency.measured(config.measured) if config.measured else {}
+  if config.compile:
+    topology.devices(slices[0])  # that there is a compiler
+  return Job(
+    config,
+    slices,
+    [each for each in compared if each not in slices],
+    {_MEASURED[key]: ms for key, ms in measured.items()},
+  )
+
+
+def _arrays(config: PlanConfig, model: str, where: Topology):
+  """`work.shapes` of a model of the config on a slice."""
+  try:
+    return work.shapes(
+      getattr(config, model), where.num_chips, config.context, config.batch
+    )
+  except UserError as error:
+    raise UserError(f'{where.name}, {model}: {error}') from None
+
+
+def _check_fit(config: PlanConfig, where: Topology) -> None:
+  needed = sum(
+    work.num_bytes(_arrays(config, model, where))
+    for model in ('target', 'draft')
+  )
+  if needed > where.chip.hbm_bytes:
+    raise UserError(
+      f'{where.name}: weights and caches take {needed / GIB:.2f} GiB of each '
+      f'of {where.num_chips} chips, a chip has '
+      f'{where.chip.hbm_bytes / GIB:.2f} GiB'
+    )
+
+
+class Job(NamedTuple):
+  """A checked plan.
+
+  Attributes:
+    config: what was asked for.
+    slices: to compile for.
+    compared: to predict beside them.
+    measured: milliseconds by name of the program.
+  """
+
+  config: PlanConfig
+  slices: list[Topology]
+  compared: list[Topology]
+  measured: dict[str, float]
+
+  def run(self, workdir: pathlib.Path) -> None:
+    """Writes parts.jsonl as it compiles, then summary.json, report.md and
+    plots. A run that was cut off goes on where it was."""
+    config = self.config
+    parts = self._compiled(workdir / 'parts.jsonl') if config.compile else {}
+    plans = [
+      Plan(
+        where,
+        tuple(parts.get(where.name, ())),
+        self.times(where),
+        self.measured,
+        {alpha: self.curve(where, alpha) for alpha in config.alphas},
+      )
+      for where in (*self.slices, *self.compared)
+    ]
+    paper, implied, figure = [], [], {}
+    if config.paper_ms:
+      paper = report.paper_rows(
+        [
+          (name, slice_name, ms, self._ms(name, slice_name))
+          for name, slice_name, ms in config.paper_ms
+        ]
+      )
+    if config.paper_speedups:
+      implied, figure = self._table_1()
+    print(
+      report.write(
+        workdir,
+        config.title,
+        plans,
+        paper,
+        implied,
+        figure,
+        [*self._counted(parts), *self._alternatives()],
+      )
+    )
+    print(f'\nReport and plots: {workdir / "report.md"}')
+
+  def times(self, where: Topology) -> dict[str, latency.Time]:
+    """Predicted times of the programs' passes on a slice."""
+    config = self.config
+    return {
+      'target step': self._predict(config.target, where),
+      'scoring pass': self._predict(config.target, where, config.gamma + 1),
+      'draft step': self._predict(config.draft, where),
+    }
+
+  def _predict(self, model, where: Topology, tokens: int = 1) -> latency.Time:
+    return latency.predict(
+      work.of_pass(
+        model,
+        shards=where.num_chips,
+        tokens=tokens,
+        context=self.config.context,
+        batch=self.config.batch,
+      ),
+      where,
+    )
+
+  def _milliseconds(self, where: Topology):
+    """Of a draft step, of a scoring pass given γ, of a target step."""
+    config = self.config
+    times = {name: time.total for name, time in self.times(where).items()}
+    times |= self.measured
+    base = self._predict(config.target, where, config.gamma + 1).total
+
+    def score(gamma: int) -> float:
+      # A measured pass grows with γ as the predicted one does.
+      grown = self._predict(config.target, where, gamma + 1).total
+      return times['scoring pass'] * grown / base
+
+    return times['draft step'], score, times['target step']
+
+  def curve(self, where: Topology, alpha: float) -> list[speculation.Point]:
+    """Loops of 1 to 10 drafted tokens on a slice."""
+    return speculation.curve(alpha, *self._milliseconds(where))
+
+  def _ms(self, model: str, slice_name: str) -> float:
+    where = topology.parse(slice_name)
+    return self._predict(getattr(self.config, model), where).total
+
+  def _table_1(self):
+    """Rows of the reported speedups, inverted, and loops at their α."""
+    config = self.config
+    where = topology.parse(config.paper_ms[0][1])
+    draft_ms, score_ms, target_ms = self._milliseconds(where)
+    loop = speculation.loop_ms(draft_ms, score_ms(config.gamma), config.gamma)
+    try:
+      rows = report.implied_rows(
+        dict(config.paper_speedups), loop, target_ms, config.gamma
+      )
+    except ValueError as error:
+      raise UserError(f'paper_speedups: {error}') from None
+    figure = {
+      f'{row["task"]}, α={row["implied α"]:.2f}': self.curve(
+        where, row['implied α']
+      )
+      for row in rows
+    }
+    return rows, figure
+
+  def _alternatives(self) -> list[str]:
+    """The alternative draft on every slice, beside the draft on the first."""
+    config = self.config
+    if not config.alternative_on:
+      return []
+    rows = [('draft', self.slices[0].name, config.draft)]
+    rows += [
+      ('alternative', topology.parse(name).name, config.alternative)
+      for name in config.alternative_on
+    ]
+    return [
+      '## The draft and its alternative\n\n'
+      + report.table(
+        [
+          {
+            'model': what,
+            'topology': name,
+            'layers': model.num_layers,
+            'width': model.width,
+            'step ms': self._predict(model, topology.parse(name)).total,
+          }
+          for what, name, model in rows
+        ]
+      )
+    ]
+
+  def _counted(self, parts) -> list[str]:
+    """Whether the compiled pass sends what the prediction reckons with."""
+    lines = []
+    for where in self.slices:
+      for part in parts.get(where.name, ()):
+        if part.name != 'scoring pass':
+          continue
+        wanted = work.of_pass(
+          self.config.target,
+          shards=where.num_chips,
+          tokens=self.config.gamma + 1,
+          context=self.config.context,
+          batch=self.config.batch,
+        ).collectives
+        same = 'as' if wanted == part.collectives else 'UNLIKE what'
+        lines.append(
+          f'{where.name}: the compiled scoring pass runs the collectives '
+          f'{same} predicted: {_say(part.collectives)}'
+          + ('' if same == 'as' else f' against {_say(wanted)}')
+          + '.'
+        )
+    return lines
+
+  def _compiled(self, path: pathlib.Path) -> dict[str, list[Part]]:
+    """The parts of every slice; those in the file are not compiled again."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+      try:
+        name, part = json.loads(line)
+        found[name, part['name']] = _part(part)
+      except (ValueError, KeyError, TypeError):
+        continue  # cut off while it was written
+    todo = [
+      (where, name)
+      for where in self.slices
+      for name in compile.PARTS
+      if (where.name, name) not in found
+    ]
+    with path.open('a') as file, tqdm.tqdm(todo, unit='program') as bar:
+      for where, name in bar:
+        bar.set_description(f'{where.name} {name}')
+        part = compile.compile_part(
+          name,
+          self.config.target,
+          self.config.draft,
+          compile.mesh_of(where),
+          gamma=self.config.gamma,
+          context=self.config.context,
+          batch=self.config.batch,
+        )
+        found[where.name, name] = part
+        line = [where.name, dataclasses.asdict(part)]
+        file.write(json.dumps(line) + '\n')
+        file.flush()
+    return {
+      where.name: [found[where.name, name] for name in compile.PARTS]
+      for where in self.slices
+    }
+
+
+def _part(values: dict[str, Any]) -> Part:
+  sent = tuple(Collective(**each) for each in values['collectives'])
+  return Part(**(values | {'collectives': sent}))
+
+
+def _say(collectives: Sequence[Collective]) -> str:
+  return ', '.join(
+    f'{each.count} {each.kind} of {each.num_bytes} bytes'
+    for each in collectives
+  )
