@@ -204,7 +204,8 @@ class Job(NamedTuple):
         paper,
         implied,
         figure,
-        [*self._counted(parts), *self._alternatives()],
+        self._alternatives(),
+        self._counted(parts),
       )
     )
     print(f'\nReport and plots: {workdir / "report.md"}')
@@ -272,30 +273,22 @@ class Job(NamedTuple):
     }
     return rows, figure
 
-  def _alternatives(self) -> list[str]:
-    """The alternative draft on every slice, beside the draft on the first."""
+  def _alternatives(self) -> list[dict[str, Any]]:
+    """The alternative draft on its slices, beside the draft on the first."""
     config = self.config
     if not config.alternative_on:
       return []
-    rows = [('draft', self.slices[0].name, config.draft)]
-    rows += [
-      ('alternative', topology.parse(name).name, config.alternative)
-      for name in config.alternative_on
-    ]
+    runs = [('draft', self.slices[0].name)]
+    runs += [('alternative', name) for name in config.alternative_on]
     return [
-      '## The draft and its alternative\n\n'
-      + report.table(
-        [
-          {
-            'model': what,
-            'topology': name,
-            'layers': model.num_layers,
-            'width': model.width,
-            'step ms': self._predict(model, topology.parse(name)).total,
-          }
-          for what, name, model in rows
-        ]
-      )
+      {
+        'model': model,
+        'topology': topology.parse(name).name,
+        'layers': getattr(config, model).num_layers,
+        'width': getattr(config, model).width,
+        'step ms': self._ms(model, name),
+      }
+      for model, name in runs
     ]
 
   def _counted(self, parts) -> list[str]:

@@ -182,6 +182,7 @@ def write(
   paper: Sequence[dict[str, Any]] = (),
   implied: Sequence[dict[str, Any]] = (),
   figure: Mapping[str, Sequence[Point]] | None = None,
+  alternatives: Sequence[dict[str, Any]] = (),
   sections: Sequence[str] = (),
 ) -> str:
   """Writes summary.json, report.md and the plots into the folder.
@@ -193,6 +194,7 @@ def write(
     paper: of `paper_rows`.
     implied: of `implied_rows`.
     figure: loops at the implied α, by task.
+    alternatives: the draft and another one, each on its slices.
     sections: more of the report.
 
   Returns:
@@ -206,6 +208,7 @@ def write(
     'paper': list(paper),
     'implied': list(implied),
     'figure': curve_rows(figure or {}),
+    'alternatives': list(alternatives),
   }
   headings = {
     'memory': 'Memory of a chip',
@@ -215,6 +218,7 @@ def write(
     'paper': 'Paper and plan',
     'implied': 'Published speedups, inverted',
     'figure': 'Draft lengths at the implied α: speedup',
+    'alternatives': 'The draft and its alternative',
   }
   drawn = {}
   curves = {
@@ -248,7 +252,7 @@ def write(
   (folder / 'summary.json').write_text(
     json.dumps(summary, indent=2, ensure_ascii=False) + '\n'
   )
-  return '\n\n'.join([*printed, NOTE])
+  return '\n\n'.join([*printed, NOTE, *sections])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,29 +100,6 @@ def of_pass(
   Raises:
     UserError: heads or hidden units do not divide into the shards.
   """
-  weights, caches, size = _read(config, shards, context, batch)
-  attention = 4 * context * config.num_heads * config.head_dim
-  per_token = 2 * size + config.num_layers * attention / shards
-  return Work(
-    weights=weights,
-    caches=caches,
-    flops=batch * tokens * per_token,
-    collectives=(
-      Collective(
-        'all-reduce',
-        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
-        2 * config.num_layers + 1,
-      ),
-    ),
-  )
-
-
-@functools.cache
-def _read(config, shards, context, batch) -> tuple[int, int, int]:
-  """Bytes of the weights and caches that a pass reads; entries of the former.
-
-  Apart from `of_pass` since shapes take a second for a large model.
-  """
   params, cache = shapes(config, shards, context, batch)
   unread = {'relative', 'position_embedding'}
   if not config.tied_embeddings:
@@ -132,8 +109,23 @@ def _read(config, shards, context, batch) -> tuple[int, int, int]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     if path[-1].key not in unread
   ]
-  size = lambda leaf: math.prod(leaf.sharding.shard_shape(leaf.shape))
-  return num_bytes(matrices), num_bytes(cache), sum(map(size, matrices))
+  size = sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in matrices
+  )
+  attention = 4 * context * config.num_heads * config.head_dim
+  per_token = 2 * size + config.num_layers * attention / shards
+  return Work(
+    weights=num_bytes(matrices),
+    caches=num_bytes(cache),
+    flops=batch * tokens * per_token,
+    collectives=(
+      Collective(
+        'all-reduce',
+        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
+        2 * config.num_layers + 1,
+      ),
+    ),
+  )
 
 
 def shapes(
@@ -155,7 +147,7 @@ def shapes(
   Raises:
     UserError: heads or hidden units do not divide into the shards.
   """
-  transformer = Transformer(config)
+  params, cache = _unsharded(config, context, batch)
   if mesh is None:
     mesh = AbstractMesh((1, shards), (rules.DATA, rules.MODEL))
     formats = rules.param_shardings
@@ -163,10 +155,6 @@ def shapes(
     formats = rules.param_formats
   shaped = lambda x, dtype, where: jax.ShapeDtypeStruct(
     x.shape, dtype, sharding=where
-  )
-  params = jax.eval_shape(transformer.init_params, jax.random.key(0))
-  cache = jax.eval_shape(
-    lambda params: transformer.init_cache(params, batch, context), params
   )
   put = rules.sharding(mesh)
   return (
@@ -180,6 +168,15 @@ def shapes(
       formats(params, mesh),
     ),
     kv_cache.lay(cache, lambda x, *axes: shaped(x, x.dtype, put(x, *axes))),
+  )
+
+
+@functools.cache  # a second for a large model
+def _unsharded(config: TransformerConfig, context: int, batch: int):
+  transformer = Transformer(config)
+  params = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  return params, jax.eval_shape(
+    lambda params: transformer.init_cache(params, batch, context), params
   )
 
 

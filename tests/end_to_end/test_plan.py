@@ -1,0 +1,132 @@
+"""Plans through the launcher: what is written, resumed and refused."""
+
+import importlib.util
+import json
+
+import pytest
+
+_PREDICT = '--config=configs/chinchilla.py:predict'
+_SLICE = '--topology=v4:2x2x4'
+
+
+def _figures(workdir):
+  return json.loads((workdir / 'summary.json').read_text())
+
+
+def test_prediction(launch, tmp_path):
+  workdir = tmp_path / 'plan'
+  ended = launch('plan', _PREDICT, _SLICE, f'--workdir={workdir}')
+  assert ended.code == 0, ended
+  assert ended.err == ''
+  assert 'Paper and plan' in ended.out and 'Speedups' in ended.out
+  for name in ('report.md', 'speedups.png', 'figure.png', 'config.json'):
+    assert (workdir / name).stat().st_size
+  found = _figures(workdir)
+  assert [row['what'] for row in found['paper']] == [
+    'target',
+    'draft',
+    'alternative',
+  ]
+  assert all(0.75 < row['plan / paper'] < 1.25 for row in found['paper'])
+  taus = [row['implied τ'] for row in found['implied']]
+  assert 2.5 < taus[0] < taus[1] < taus[2] < 4.2
+  xsum = next(curve for n, curve in found['curves'].items() if 'XSum, n' in n)
+  best = max(xsum, key=lambda point: point['speedup'])
+  assert 3 <= best['gamma'] <= 5
+  slices = {row['topology'] for row in found['speedups']}
+  assert slices == {'v4:2x2x4', 'v5e:4x4', 'v5p:2x2x4', 'v6e:4x4'}
+  # The draft on the target's chips beats the 7B on any.
+  draft, *others = [row['step ms'] for row in found['alternatives']]
+  assert len(others) == 4 and draft < min(others)
+
+
+def test_measured_times_stand_in(launch, tmp_path):
+  times = tmp_path / 'times.json'
+  times.write_text('{"draft_ms": 100, "target_ms": 14.1}')
+  workdir = tmp_path / 'plan'
+  ended = launch(
+    'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
+    f'--config.measured={times}',
+  )  # fmt: skip
+  # Nothing of the paper's gain is left, so its speedups have no α.
+  assert ended.code == 2
+  assert 'paper_speedups: tau of 4 drafted tokens must be' in ended.err
+  ended = launch(
+    'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
+    f'--config.measured={times}', '--config.paper_speedups=()',
+  )  # fmt: skip
+  assert ended.code == 0, ended
+  assert all(row['γ=1'] < 0.3 for row in _figures(workdir)['speedups'])
+
+
+@pytest.mark.tpu_aot
+@pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
+)
+def test_compiled_parts_are_kept(launch, tmp_path):
+  workdir = tmp_path / 'plan'
+  command = (
+    'plan', '--config=configs/chinchilla.py', '--topology=v5e-4',
+    '--config.target.num_layers=2', '--config.draft.num_layers=1',
+    '--config.paper_ms=()', '--config.paper_speedups=()',
+    '--config.compare=()', f'--workdir={workdir}',
+  )  # fmt: skip
+  ended = launch(*command)
+  assert ended.code == 0, ended
+  assert 'as predicted: 5 all-reduce of 81920 bytes' in ended.out
+  found = _figures(workdir)
+  assert [row['part'] for row in found['memory']] == [
+    'draft step',
+    'scoring pass',
+    'speculative loop',
+  ]
+  assert all(row['fits'] for row in found['memory'])
+  assert {row['kind'] for row in found['collectives']} == {'all-reduce'}
+  # Cut off while the last line was written.
+  parts = workdir / 'parts.jsonl'
+  lines = parts.read_text().splitlines()
+  parts.write_text('\n'.join(lines[:2]) + '\n' + lines[2][:40])
+  assert launch(*command).code == 0
+  again = _figures(workdir)['memory']
+  assert again[:2] == found['memory'][:2]  # the seconds of compilation too
+  assert again[2]['total GiB'] == found['memory'][2]['total GiB']
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
+    (['--topology=v9-3'], ["got 'v9-3', expected one of v4, v5e, v5p, v6e"]),
+    (['--topology=v4:2x2'], ['expected 3 dimensions for v4']),
+    (['--topology=v4-30'], ['one of 8, 16, 32']),
+    (['--topology='], ['expected one or more']),
+    ([], ['--topology']),
+    (
+      ['--topology=v5e-4'],
+      ['v5e:2x2: weights and caches take 36.56 GiB of each of 4', '15.75 GiB'],
+    ),
+    (
+      ['--topology=v4:2x4x4'],
+      ['v4:2x4x4, draft: heads: 48 do not divide into 32 shards'],
+    ),
+    ([_SLICE, '--config.measured=/nowhere'], ['/nowhere: No such file']),
+    ([_SLICE, '--config.alphas=(1.5,)'], ['alphas: got 1.5, expected 0 to 1']),
+    ([_SLICE, '--config.gamma=0'], ['gamma: got 0, expected at least 1']),
+    ([_SLICE, '--config.context=4096'], ['context: got 4096', '2048']),
+    ([_SLICE, '--config.draft.vocab_size=7'], ['share a vocabulary', '7']),
+    ([_SLICE, '--config.target.num_heads=63'], ['num_kv_heads must divide']),
+    ([_SLICE, '--config.compare=("v4",)'], ["got 'v4'"]),
+  ],
+)
+def test_bad_input(refused, tmp_path, flags, words):
+  line = refused('plan', _PREDICT, f'--workdir={tmp_path / "out"}', *flags)
+  for word in words:
+    assert word in line
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_config_of_another_kind(refused, tmp_path):
+  line = refused(
+    'plan', '--config=configs/quickstart.py', _SLICE,
+    f'--workdir={tmp_path / "out"}',
+  )  # fmt: skip
+  assert 'config: ' in line
