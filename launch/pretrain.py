@@ -15,8 +15,8 @@ _mesh = cli.define_mesh('data')
 def main():
   config = flags.FLAGS.config
   job = pretrain.from_dict(config.to_dict())
-  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
-  pretrain.pretrain(job, workdir, _mesh())
+  mesh = _mesh()
+  pretrain.pretrain(job, cli.make_workdir(flags.FLAGS.workdir, config), mesh)
 
 
 if __name__ == '__main__':

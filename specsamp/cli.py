@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
 
 _TIME = '-{time}'  # in a folder's name, until the run begins
@@ -41,7 +41,7 @@ def define_mesh(axis: str) -> Callable[[], Mesh | None]:
   """The flag --mesh of a launcher that computes.
 
   Args:
-    axis: 'data' or 'model', where all devices go if the flag is left out.
+    axis: of `mesh.parse`, for a flag that is left out.
 
   Returns:
     A function that makes the mesh; None on a lone device.
@@ -50,7 +50,11 @@ def define_mesh(axis: str) -> Callable[[], Mesh | None]:
     'mesh',
     '',
     'Shards of the batch x shards of the models, such as 2x4. If left out, '
-    f'all devices go to the {axis} axis.',
+    + (
+      'all devices share the batch.'
+      if axis == rules.DATA
+      else 'one device, or of several processes all devices share the models.'
+    ),
   )
   return lambda: meshes.parse(flag.value, axis)
 

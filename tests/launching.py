@@ -4,7 +4,10 @@ import os
 import pathlib
 import runpy
 import sys
+from multiprocessing.process import BaseProcess
 from typing import NamedTuple
+
+import jax
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -17,10 +20,66 @@ class Ended(NamedTuple):
   err: str
 
 
-def run(argv, out, err):
+def run(argv, out, err, variables):
+  """Becomes the launcher.
+
+  Args:
+    argv: its command line.
+    out: path of what it says on standard output.
+    err: path of what it says on standard error.
+    variables: of the environment.
+  """
   for descriptor, path in ((1, out), (2, err)):
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(opened, descriptor)
   os.chdir(_ROOT)
+  os.environ.update(variables)
+  if 'JAX_NUM_CPU_DEVICES' in variables:  # jax was imported before it was set
+    jax.config.update(
+      'jax_num_cpu_devices', int(variables['JAX_NUM_CPU_DEVICES'])
+    )
   sys.argv = argv
   runpy.run_path(argv[0], run_name='__main__')
+
+
+class Started(NamedTuple):
+  """A launcher that runs.
+
+  Attributes:
+    argv: its command line.
+    process: itself.
+    out: path of what it says on standard output.
+    err: path of what it says on standard error.
+  """
+
+  argv: list[str]
+  process: BaseProcess
+  out: pathlib.Path
+  err: pathlib.Path
+
+  def join(self, timeout: float) -> Ended:
+    """Waits for its end; kills it when the time is over."""
+    self.process.join(timeout)
+    if self.process.is_alive():
+      self.process.kill()
+      raise TimeoutError(f'{self.argv} ran for over {timeout} s')
+    return Ended(
+      self.process.exitcode, self.out.read_text(), self.err.read_text()
+    )
+
+
+def start(server, folder, name, *flags, variables=None) -> Started:
+  """Starts launch/`name`.py.
+
+  Args:
+    server: the context that forks it off.
+    folder: where its output goes.
+    name: of the launcher.
+    *flags: its flags.
+    variables: of the environment, a dict.
+  """
+  out, err = folder / 'stdout', folder / 'stderr'
+  argv = [f'launch/{name}.py', *map(str, flags)]
+  process = server.Process(target=run, args=(argv, out, err, variables or {}))
+  process.start()
+  return Started(argv, process, out, err)

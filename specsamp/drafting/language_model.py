@@ -269,7 +269,7 @@ class LanguageModelDrafter:
           q_bwv,
           coupling.speeds(q_bwv, handicap_bv[:, None]),
         )
-      best, tokens = jax.lax.top_k(speed_bwv, count)
+      best, tokens = draw.largest(speed_bwv, count)
       return tokens, best > 0
 
     def drawn():

@@ -10,46 +10,59 @@ from specsamp.planning.speculation import Point
 
 
 def by_draft_length(
-  curves: Mapping[str, Sequence[Point]], path: pathlib.Path
+  curves: Mapping[str, Mapping[str, Sequence[Point]]], path: pathlib.Path
 ) -> None:
-  """Loop time and speedup against the draft length, a line for each curve.
+  """Loop time, then a panel of speedups for each group of curves.
 
   The predicted half of figure 1 of Chen et al. 2302.01318. The best draft
-  length of each is marked.
+  length of each curve is marked.
 
   Args:
-    curves: by the name of the line.
+    curves: by the panel's title and the line's name; a name has one colour.
     path: of the PNG.
   """
-  figure = matplotlib.figure.Figure(figsize=(10, 4), layout='constrained')
-  panels = figure.subplots(1, 2)
-  for name, points in curves.items():
-    gammas = [point.gamma for point in points]
-    (line,) = panels[0].plot(
-      gammas, [point.loop_ms for point in points], marker='.'
-    )
-    panels[1].plot(
-      gammas,
-      [point.speedup for point in points],
+  figure = matplotlib.figure.Figure(
+    figsize=(3.6 * (1 + len(curves)), 3.6), layout='constrained'
+  )
+  first, *panels = figure.subplots(1, 1 + len(curves))
+  names = list(
+    dict.fromkeys(name for group in curves.values() for name in group)
+  )
+  colors = {name: f'C{i}' for i, name in enumerate(names)}
+  for name in names:
+    points = next(group[name] for group in curves.values() if name in group)
+    first.plot(
+      [point.gamma for point in points],
+      [point.loop_ms for point in points],
       marker='.',
-      color=line.get_color(),
+      color=colors[name],
       label=name,
     )
-    best = speculation.best(points)
-    panels[1].plot(
-      best.gamma, best.speedup, marker='*', markersize=12,
-      color=line.get_color(),
-    )  # fmt: skip
-  panels[1].axhline(1, color='gray', linewidth=0.8)
-  for panel, title in zip(
-    panels,
-    ('predicted time of a loop (ms)', 'predicted speedup (star: the best)'),
-    strict=True,
-  ):
+  first.set_title('predicted loop (ms)')
+  top = max(
+    point.speedup
+    for group in curves.values()
+    for points in group.values()
+    for point in points
+  )
+  for panel, (title, group) in zip(panels, curves.items(), strict=True):
+    for name, points in group.items():
+      panel.plot(
+        [point.gamma for point in points],
+        [point.speedup for point in points],
+        marker='.',
+        color=colors[name],
+      )
+      best = speculation.best(points)
+      panel.plot(
+        best.gamma, best.speedup, marker='*', markersize=12, color=colors[name]
+      )
+    panel.axhline(1, color='gray', linewidth=0.8)
     panel.set_title(title)
+    panel.set_ylim(top=1.05 * top)
+  for panel in (first, *panels):
     panel.set_xlabel('draft length γ')
     panel.grid(alpha=0.3)
     panel.set_ylim(bottom=0)
-  # Here, where no line hides another: loops of all α take the same time.
-  panels[1].legend(fontsize=8, loc='lower right')
+  figure.legend(loc='outside lower center', ncols=len(names), fontsize=8)
   figure.savefig(path, dpi=120)

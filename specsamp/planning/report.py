@@ -13,9 +13,10 @@ from specsamp.planning import latency, plots, speculation
 from specsamp.planning.latency import Time
 from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Part
+from specsamp.planning.work import Collective, Part
 
 GIB = 2**30
+_SMALL = 1024  # bytes
 
 NOTE = (
   'Predicted: the longer of reading weights and caches and of the arithmetic, '
@@ -62,22 +63,31 @@ def memory_rows(plan: 'Plan') -> list[dict[str, Any]]:
 
 
 def collective_rows(plan: 'Plan') -> list[dict[str, Any]]:
-  """The collectives of every compiled part, those of one kind and size."""
-  return [
-    {
-      'topology': plan.topology.name,
-      'part': part.name,
-      'kind': collective.kind,
-      'count': collective.count,
-      'a layer': collective.count / part.num_layers,
-      'bytes each': collective.num_bytes,
-      'kB a layer': (
-        collective.count * collective.num_bytes / part.num_layers / 1e3
-      ),
-    }
-    for part in plan.parts
-    for collective in part.collectives
-  ]
+  """The collectives of every compiled part by kind and size, and per layer.
+
+  Those of sampling, few and small, share a line for each kind.
+  """
+  rows = []
+  for part in plan.parts:
+    groups: dict[tuple[str, str], list[Collective]] = {}
+    for each in part.collectives:
+      size = f'at most {_SMALL}' if each.num_bytes <= _SMALL else each.num_bytes
+      groups.setdefault((each.kind, size), []).append(each)
+    for (kind, size), group in groups.items():
+      count = sum(each.count for each in group)
+      sent = sum(each.count * each.num_bytes for each in group)
+      rows.append(
+        {
+          'topology': plan.topology.name,
+          'part': part.name,
+          'kind': kind,
+          'count': count,
+          'bytes each': size,
+          'a layer': count / part.num_layers,
+          'kB a layer': sent / part.num_layers / 1e3,
+        }
+      )
+  return rows
 
 
 def time_rows(plan: 'Plan') -> list[dict[str, Any]]:
@@ -220,31 +230,40 @@ def write(
     'figure': 'Draft lengths at the implied α: speedup',
     'alternatives': 'The draft and its alternative',
   }
-  drawn = {}
-  curves = {
-    f'{plan.topology.name}, α={alpha:g}': points
-    for plan in plans
-    for alpha, points in plan.curves.items()
+  alphas = {alpha for plan in plans for alpha in plan.curves}
+  drawn = {
+    'speedups': {
+      f'speedup at α={alpha:g}': {
+        plan.topology.name: plan.curves[alpha]
+        for plan in plans
+        if alpha in plan.curves
+      }
+      for alpha in sorted(alphas)
+    },
+    'figure': {'speedup at the implied α': figure} if figure else {},
   }
-  for name, lines in (('speedups', curves), ('figure', figure)):
-    if lines:
-      drawn[name] = f'{name}.png'
-      plots.by_draft_length(lines, folder / drawn[name])
+  drawn = {name: curves for name, curves in drawn.items() if curves}
+  for name, curves in drawn.items():
+    plots.by_draft_length(curves, folder / f'{name}.png')
   lines, printed = [f'# {title}', ''], []
   for key, rows in found.items():
     if rows:
       lines += [f'## {headings[key]}', '', table(rows), '']
       printed.append(f'{headings[key]}\n\n{table(rows, "simple")}')
       if key in drawn:
-        lines += [f'![{key}]({drawn[key]})', '']
+        lines += [f'![{key}]({key}.png)', '']
   lines += [NOTE]
   for section in sections:
     lines += ['', section]
   (folder / 'report.md').write_text('\n'.join(lines) + '\n')
   summary = found | {
     'curves': {
-      name: [point._asdict() for point in points]
-      for name, points in (curves | dict(figure or {})).items()
+      title: {
+        name: [point._asdict() for point in points]
+        for name, points in curves.items()
+      }
+      for group in drawn.values()
+      for title, curves in group.items()
     },
     'constants': latency.CONSTANTS._asdict(),
     'versions': versions(),

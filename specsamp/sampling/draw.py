@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
 
@@ -158,6 +159,33 @@ def without_replacement(
 
   _, (tokens, drawn) = lax.scan(step, probs, u.T)
   return tokens.T, drawn.T
+
+
+def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+  """As `lax.top_k`: the largest along the last axis, and where they are.
+
+  On a mesh they are found one by one, each by two sums' worth of numbers from
+  every shard: XLA would gather the vocabulary and the batch to sort them.
+
+  Args:
+    values: [..., V], no NaN and no -inf.
+    count: how many.
+
+  Returns:
+    Values and int32 indices, each [..., count], the lower index first in ties.
+  """
+  if rules.mesh_in_use() is None:
+    return lax.top_k(values, count)
+  size = values.shape[-1]
+  index = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
+
+  def step(left, _):
+    most = left.max(-1, keepdims=True)
+    first = jnp.where(left == most, index, size).min(-1, keepdims=True)
+    return jnp.where(index == first, -jnp.inf, left), (most, first)
+
+  _, found = lax.scan(step, values, length=count)
+  return tuple(jnp.moveaxis(each[..., 0], 0, -1) for each in found)
 
 
 def categorical(keys: jax.Array, probs: jax.Array) -> jax.Array:

@@ -37,18 +37,16 @@ def initialize() -> None:
     shutdown_timeout_seconds=_TIMEOUT_SECONDS,
   )
   given = [name for name in (_ADDRESS, _COUNT, _INDEX) if os.environ.get(name)]
-  if given:
-    jax.distributed.initialize(**_from_environment(given), **timeouts)
-  else:
-    try:
-      with warnings.catch_warnings():
-        # In a container jax asks for a package that finds its siblings.
-        warnings.filterwarnings('ignore', message='(?s).*ubernetes')
-        jax.distributed.initialize(**timeouts)
-    except ValueError as error:
-      if 'coordinator_address' not in str(error):
-        raise
-      return  # no cluster that jax knows: a lone machine
+  arguments = _from_environment(given) if given else {}
+  try:
+    with warnings.catch_warnings():
+      # In a container jax asks for a package that finds its siblings.
+      warnings.filterwarnings('ignore', message='(?s).*ubernetes')
+      jax.distributed.initialize(**arguments, **timeouts)
+  except ValueError as error:
+    if given or 'coordinator_address' not in str(error):
+      raise
+    return  # no cluster that jax knows: a lone machine
   print(
     f'process {jax.process_index()} of {jax.process_count()}: '
     f'{jax.local_device_count()} of {jax.device_count()} devices',

@@ -46,16 +46,18 @@ def parse(text: str, default_axis: str) -> Mesh | None:
 
   Args:
     text: '' puts all devices on one axis.
-    default_axis: that axis, 'data' or 'model'.
+    default_axis: that axis. 'model' does so only if there are several
+      processes, and is one device else: not every model divides into whatever
+      a machine happens to have.
 
   Raises:
     UserError: another form, or another number of devices.
   """
   if not text:
     count = jax.device_count()
-    if count == 1:
-      return None
-    return make(count, 1) if default_axis == rules.DATA else make(1, count)
+    if count > 1 and default_axis == rules.DATA:
+      return make(count, 1)
+    return make(1, count) if jax.process_count() > 1 else None
   match = re.fullmatch(r'(\d+)x(\d+)', text)
   if not match:
     raise UserError(f'mesh: got {text!r}, expected DATAxMODEL such as 2x4')

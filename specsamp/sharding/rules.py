@@ -137,9 +137,9 @@ def sharding(mesh: Mesh):
 
 
 def mesh_in_use():
-  """The abstract mesh of `jax.set_mesh`, or None."""
+  """The abstract mesh of `jax.set_mesh`; None for none or a lone device's."""
   mesh = jax.sharding.get_abstract_mesh()
-  return None if mesh.empty else mesh
+  return None if mesh.empty or mesh.size == 1 else mesh
 
 
 def constrain(array: jax.Array, *axes: str | None) -> jax.Array:

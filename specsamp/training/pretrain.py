@@ -197,17 +197,6 @@ def pretrain(
       f"{mesh.shape[rules.DATA]} shards, the size of the mesh axis 'data'"
     )
   teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
-  train, held_out = corpora.split(_corpus(config))
-  tokenizer = _tokenizer(config, teacher, train.values(), workdir)
-  data, validation = (
-    packing.Packed(
-      packing.tokenize(files.values(), tokenizer),
-      config.batch_size,
-      config.length,
-      config.seed,
-    )
-    for files in (train, held_out)
-  )
   transformer = Transformer(config.model)
   tx = optimizer(config)
   loss = make_loss(transformer, teacher, config.distillation_weight)
@@ -238,6 +227,19 @@ def pretrain(
   else:
     rows = NamedSharding(mesh, PartitionSpec(rules.DATA))
     feed = lambda tokens: meshes.put(tokens, rows)
+
+  # What does not fit the mesh is known by now; reading takes a while.
+  train, held_out = corpora.split(_corpus(config))
+  tokenizer = _tokenizer(config, teacher, train.values(), workdir)
+  data, validation = (
+    packing.Packed(
+      packing.tokenize(files.values(), tokenizer),
+      config.batch_size,
+      config.length,
+      config.seed,
+    )
+    for files in (train, held_out)
+  )
 
   def validate(state):
     found = [

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import tiny
-from launching import Ended, run
+from launching import Ended, start
 
 from specsamp.checkpoints import model_dir
 from specsamp.data import tokenizers
@@ -30,32 +30,27 @@ def server():
 def launch(server, tmp_path):
   """launch('decode', '--flag=...', ...) -> Ended."""
 
-  def start(name: str, *flags: str, timeout: float = 240) -> Ended:
-    out, err = tmp_path / 'stdout', tmp_path / 'stderr'
-    argv = [f'launch/{name}.py', *map(str, flags)]
-    process = server.Process(target=run, args=(argv, out, err))
-    process.start()
-    process.join(timeout)
-    if process.is_alive():
-      process.kill()
-      raise TimeoutError(f'{argv} ran for over {timeout} s')
-    return Ended(process.exitcode, out.read_text(), err.read_text())
+  def launch(
+    name: str, *flags: str, timeout: float = 240, variables=None
+  ) -> Ended:
+    started = start(server, tmp_path, name, *flags, variables=variables)
+    return started.join(timeout)
 
-  return start
+  return launch
 
 
 @pytest.fixture
 def refused(launch):
   """As `launch`, for a mistake: asserts one line and code 2, returns it."""
 
-  def start(name: str, *flags: str) -> str:
-    ended = launch(name, *flags)
+  def refused(name: str, *flags: str, variables=None) -> str:
+    ended = launch(name, *flags, variables=variables)
     assert ended.code == 2, ended
     assert ended.out == ''
     assert re.fullmatch(rf'{name}\.py: [^\n]+\n', ended.err), ended.err
     return ended.err
 
-  return start
+  return refused
 
 
 @pytest.fixture(scope='session')

@@ -134,6 +134,64 @@ def test_evaluate_refuses(refused, folders, tmp_path, flags, words):
   assert not workdir.exists()
 
 
+_MESH_FLAGS = {
+  'decode': [
+    _QUICK,
+    '--config.target={root}/target',
+    '--config.draft={root}/draft',
+  ],
+  'pretrain': [_PRETRAIN, '--config.corpus=tests'],
+  'evaluate': [
+    '--config=configs/mcsd_figure4.py:smoke',
+    '--config.target={root}/target',
+    '--config.draft={root}/draft',
+  ],
+}
+
+
+@pytest.mark.parametrize('name', _MESH_FLAGS)
+@pytest.mark.parametrize(
+  ('mesh', 'line'),
+  [
+    ('3x3', 'mesh 3x3 takes 9 devices, got 8'),
+    ('2x', "mesh: got '2x', expected DATAxMODEL such as 2x4"),
+    ('2x4', 'heads: 2 do not divide into 4 shards, the size of the mesh axis'),
+  ],
+)
+def test_a_mesh_that_does_not_fit(refused, folders, tmp_path, name, mesh, line):
+  workdir = tmp_path / 'run'
+  got = refused(
+    name,
+    *(flag.replace('{root}', str(folders)) for flag in _MESH_FLAGS[name]),
+    f'--mesh={mesh}',
+    f'--workdir={workdir}',
+    variables={'JAX_NUM_CPU_DEVICES': '8'},
+  )
+  assert got.startswith(f'{name}.py: {line}')
+  assert not (workdir / 'metrics.jsonl').exists()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'line'),
+  [
+    ({'JAX_NUM_PROCESSES': ''}, 'go together, got only'),
+    ({'JAX_COORDINATOR_ADDRESS': ''}, 'go together, got only'),
+    ({'JAX_PROCESS_ID': '2'}, 'JAX_PROCESS_ID is 2, expected below'),
+    ({'JAX_PROCESS_ID': '-1'}, "JAX_PROCESS_ID: got '-1', expected a number"),
+    ({'JAX_NUM_PROCESSES': 'two'}, "JAX_NUM_PROCESSES: got 'two'"),
+  ],
+)
+def test_variables_that_make_no_run(refused, tmp_path, changes, line):
+  variables = {
+    'JAX_COORDINATOR_ADDRESS': 'localhost:1',
+    'JAX_NUM_PROCESSES': '2',
+    'JAX_PROCESS_ID': '0',
+  }
+  workdir = f'--workdir={tmp_path}/run'
+  got = refused('pretrain', _PRETRAIN, workdir, variables=variables | changes)
+  assert line in got
+
+
 def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
   (tmp_path / 'summary.json').write_text('precious')
   line = refused('pretrain', _PRETRAIN, f'--workdir={tmp_path}')

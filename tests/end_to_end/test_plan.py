@@ -30,7 +30,8 @@ def test_prediction(launch, tmp_path):
   assert all(0.75 < row['plan / paper'] < 1.25 for row in found['paper'])
   taus = [row['implied τ'] for row in found['implied']]
   assert 2.5 < taus[0] < taus[1] < taus[2] < 4.2
-  xsum = next(curve for n, curve in found['curves'].items() if 'XSum, n' in n)
+  curves = found['curves']['speedup at the implied α']
+  xsum = next(points for name, points in curves.items() if 'XSum, n' in name)
   best = max(xsum, key=lambda point: point['speedup'])
   assert 3 <= best['gamma'] <= 5
   slices = {row['topology'] for row in found['speedups']}

@@ -99,7 +99,7 @@ def test_speedups_and_paper(written):
   summary = written[1]
   row = summary['speedups'][0]
   assert row['best γ'] == max(range(1, 11), key=lambda g: row[f'γ={g}'])
-  assert len(summary['curves']['v4:2x2x4, α=0.8']) == 10
+  assert len(summary['curves']['speedup at α=0.8']['v4:2x2x4']) == 10
   assert summary['paper'][0]['plan / paper'] == pytest.approx(15 / 14.1)
   implied = summary['implied'][0]
   assert implied['implied τ'] == pytest.approx(21.7 / 14.1 * 1.92)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from specsamp.sampling import draw
 from specsamp.sampling.draw import Stream
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
 
 inverse_cdf = jax.jit(draw.inverse_cdf)
 LARGEST = np.float32(1 - 2**-24)
@@ -212,3 +214,23 @@ def test_a_row_is_drawn_without_the_rows_beside_it():
     np.testing.assert_array_equal(alone[0], together[i])
   # The first is what one draw would be.
   np.testing.assert_array_equal(together[:, 0], inverse_cdf(u[:, 0], probs))
+
+
+@pytest.mark.parametrize('count', [1, 4, 24])
+def test_largest_is_top_k_on_a_mesh_too(count):
+  # Of few values, so that there are ties within shards and across them.
+  rng = np.random.default_rng(count)
+  values = rng.integers(0, 4, (4, 2, 24)).astype(np.float32)
+  expected = jax.lax.top_k(values, count)
+  mesh = meshes.make(2, 4)
+  laid = meshes.put(
+    values, rules.sharding(mesh)(values, 'batch', None, 'vocab')
+  )
+  largest = jax.jit(draw.largest, static_argnums=1)
+  alone = largest(values, count)
+  with meshes.use(mesh):
+    sharded = largest(laid, count)
+  for got in (alone, sharded):
+    for a, b in zip(got, expected, strict=True):
+      assert a.dtype == b.dtype
+      np.testing.assert_array_equal(a, b)

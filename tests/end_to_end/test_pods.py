@@ -1,0 +1,194 @@
+"""The scripts for pods, with stand-ins for the clusters' own commands."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+_PODS = pathlib.Path(__file__).parents[2] / 'launch' / 'pods'
+
+# What must arrive as it was given.
+_FLAGS = [
+  'launch/decode.py',
+  '--prompt=def f(a, b):',
+  "--x=it's $HOME `a` *",
+  '',
+]
+
+# In place of the worker's Python: what it is given, a line each.
+_PYTHON = """#!{python}
+import os, sys
+print('given', os.getcwd(), sys.argv[1:])
+"""
+
+# A slice of three workers: each command in a shell of its own, as ssh does.
+_GCLOUD = """#!/usr/bin/env bash
+printf '%s\\n' "${@:1:$#-1}" > gcloud.flags
+command=${!#}
+for i in 0 1 2; do
+  (cd home && WORKER=$i bash -c "${command#--command=}") || exit
+done
+"""
+_CURL = """#!/usr/bin/env bash
+[[ " $* " == *' Metadata-Flavor: Google '* ]] || exit 22
+case ${!#} in
+  */v1/instance/attributes/agent-worker-number) echo "$WORKER" ;;
+  */v1/instance/attributes/worker-network-endpoints)
+    echo "a:1:10.0.0.1,b:2:10.0.0.2,c:3:10.0.0.3" ;;
+  *) exit 22 ;;
+esac
+"""
+_SRUN = """#!/usr/bin/env bash
+[[ $1 == --kill-on-bad-exit=1 ]] || exit 1
+shift
+for i in 0 1; do SLURM_PROCID=$i SLURM_NTASKS=2 "$@" || exit; done
+"""
+
+
+@pytest.fixture
+def put(tmp_path, monkeypatch):
+  """put(name, text) makes a command of it."""
+  (tmp_path / 'bin').mkdir()
+  monkeypatch.setenv('PATH', f'{tmp_path}/bin:{os.environ["PATH"]}')
+
+  def put(name, text):
+    path = tmp_path / 'bin' / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+  put('worker_python', _PYTHON.replace('{python}', sys.executable))
+  return put
+
+
+def _run(*command, cwd, **variables):
+  return subprocess.run(
+    [str(part) for part in command],
+    cwd=cwd,
+    env=os.environ | {k: str(v) for k, v in variables.items()},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_every_worker_of_a_tpu_slice(put, tmp_path):
+  put('gcloud', _GCLOUD)
+  put('curl', _CURL)
+  repository = tmp_path / 'home' / 'my specsamp'
+  python = repository / '.venv' / 'bin' / 'python'
+  python.parent.mkdir(parents=True)
+  python.symlink_to(tmp_path / 'bin' / 'worker_python')
+  ended = _run(
+    _PODS / 'tpu_pod.sh', 'my-tpu', 'us-central2-b', *_FLAGS,
+    cwd=tmp_path, REPOSITORY='my specsamp',
+  )  # fmt: skip
+  assert ended.returncode == 0, ended.stderr
+  given = f'given {repository} {_FLAGS!r}'
+  assert ended.stdout.splitlines() == [
+    line for i in range(3) for line in (f'process {i} of 3', given)
+  ]
+  assert (tmp_path / 'gcloud.flags').read_text().splitlines() == [
+    'compute', 'tpus', 'tpu-vm', 'ssh', 'my-tpu', '--zone=us-central2-b',
+    '--worker=all',
+  ]  # fmt: skip
+
+
+def test_a_worker_that_does_not_know_itself_fails(put, tmp_path):
+  put('gcloud', _GCLOUD)
+  put('curl', '#!/bin/sh\nexit 22\n')
+  (tmp_path / 'home' / 'specsamp').mkdir(parents=True)
+  ended = _run(
+    _PODS / 'tpu_pod.sh', 'my-tpu', 'zone', *_FLAGS,
+    cwd=tmp_path, PYTHON=tmp_path / 'bin' / 'worker_python',
+  )  # fmt: skip
+  assert ended.returncode != 0
+  assert 'given' not in ended.stdout
+
+
+def test_every_task_of_a_slurm_job(put, tmp_path):
+  put('srun', _SRUN)
+  ended = _run(
+    _PODS / 'slurm_gpu.sh', *_FLAGS,
+    cwd=tmp_path, PYTHON=tmp_path / 'bin' / 'worker_python',
+  )  # fmt: skip
+  assert ended.returncode == 0, ended.stderr
+  given = f'given {tmp_path} {_FLAGS!r}'
+  assert ended.stdout.splitlines() == [
+    'process 0 of 2', given, 'process 1 of 2', given
+  ]  # fmt: skip
+
+
+def test_a_slurm_job_has_a_task_for_each_gpu():
+  text = (_PODS / 'slurm_gpu.sh').read_text()
+  lines = [line for line in text.splitlines() if line.startswith('#SBATCH ')]
+  options = dict(line.removeprefix('#SBATCH --').split('=') for line in lines)
+  assert options['ntasks-per-node'] == options['gpus-per-node']
+  # sbatch reads no options after the first command.
+  before, _, after = text.partition('\nset -euo pipefail\n')
+  assert before.count('#SBATCH ') == len(lines) and '#SBATCH' not in after
+  code = [x for x in before.splitlines() if x and not x.startswith('#')]
+  assert [line.partition('=')[0] for line in code] == ['python']
+  assert before.index('#SBATCH') < before.index('\npython=')
+  assert before.rindex('#SBATCH') < before.index('\npython=')
+
+
+@pytest.mark.parametrize(
+  ('name', 'arguments'),
+  [
+    ('tpu_pod.sh', []),
+    ('tpu_pod.sh', ['my-tpu', 'zone']),
+    ('slurm_gpu.sh', []),
+  ],
+)
+def test_too_few_arguments(tmp_path, name, arguments):
+  ended = _run(_PODS / name, *arguments, cwd=tmp_path)
+  assert ended.returncode == 2
+  assert ended.stderr.startswith('usage: ')
+  assert ended.stdout == ''
+
+
+@pytest.fixture
+def jobset():
+  yaml = pytest.importorskip('yaml')
+  return yaml.safe_load((_PODS / 'jobset.yaml').read_text())
+
+
+def test_the_wiring_of_a_jobset(jobset):
+  assert jobset['kind'] == 'JobSet'
+  (group,) = jobset['spec']['replicatedJobs']
+  job = group['template']['spec']
+  assert group['replicas'] == 1
+  assert job['completionMode'] == 'Indexed'
+  assert job['completions'] == job['parallelism']
+  (container,) = job['template']['spec']['containers']
+  env = {entry['name']: entry['value'] for entry in container['env']}
+  assert env['JAX_NUM_PROCESSES'] == str(job['completions'])
+  # JobSet, job, number of the job, index of the pod, subdomain.
+  name, network = jobset['metadata']['name'], jobset['spec']['network']
+  host = f'{name}-{group["name"]}-0-0.{network["subdomain"]}'
+  address, _, port = env['JAX_COORDINATOR_ADDRESS'].partition(':')
+  assert address == host and port.isdecimal()
+  assert network['enableDNSHostnames'] is True
+  assert network['publishNotReadyAddresses'] is True
+  volumes = {volume['name'] for volume in job['template']['spec']['volumes']}
+  assert {mount['name'] for mount in container['volumeMounts']} == volumes
+
+
+def test_a_pod_of_a_jobset(jobset, put, tmp_path):
+  put('python', '#!/bin/sh\nexec worker_python "$JAX_PROCESS_ID" "$@"\n')
+  job = jobset['spec']['replicatedJobs'][0]['template']['spec']
+  (container,) = job['template']['spec']['containers']
+  env = {entry['name']: entry['value'] for entry in container['env']}
+  ended = _run(
+    *container['command'], *_FLAGS,
+    cwd=tmp_path, JOB_COMPLETION_INDEX=1, **env,
+  )  # fmt: skip
+  assert ended.returncode == 0, ended.stderr
+  assert ended.stdout.splitlines() == [
+    'process 1 of 2', f'given {tmp_path} {["1", *_FLAGS]!r}'
+  ]  # fmt: skip
+  assert container['args'][0] == 'launch/pretrain.py'
+  assert (_PODS.parents[1] / container['args'][0]).exists()

@@ -1,0 +1,198 @@
+"""What the shards of a program send each other: read in what XLA compiled."""
+
+import collections
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import tiny
+from jax.sharding import NamedSharding, PartitionSpec
+
+from specsamp import SamplingParams
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.state import lay
+from specsamp.drafting import TokenTree, model_drafter
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
+from specsamp.training import pretrain
+
+# Sizes that nothing else has, so that a shape tells what it is of.
+_VOCAB, _WIDTH, _HEAD = 16384, 40, 24
+_SHAPE = dict(
+  num_heads=8, num_kv_heads=8, width=_WIDTH, head_dim=_HEAD, mlp_width=56
+)
+_TREE = TokenTree.branching((2, 2))
+_MESHES = [(1, 8), (2, 4)]
+_ROWS = 4
+
+# Every kind of row in one batch: cuts, greedy, plain.
+_SAMPLING = SamplingParams(
+  temperature=[1.0, 0.0, 0.7, 1.0],
+  top_k=[5, 0, 3, 0],
+  top_p=[1.0, 1.0, 0.9, 0.5],
+)
+_METHODS = {
+  'chain': (2, 'iid', 'token', False),
+  'iid tree': (_TREE, 'iid', 'multi_candidate', False),
+  'tree': (_TREE, 'without_replacement', 'traversal', False),
+  'deterministic tree': (_TREE, 'deterministic', 'naive', False),
+  'coupled': (2, 'deterministic', 'gumbel', True),
+}
+
+_COLLECTIVE = re.compile(
+  r'= (\(.*?\)|\S+) (all-gather|all-reduce|all-to-all|collective-permute|'
+  r'collective-broadcast|ragged-all-to-all|reduce-scatter)(?:-start)?\('
+)
+
+
+def _sent(text: str) -> list[tuple[str, tuple[int, ...]]]:
+  """(kind, shape) of every array that a collective results in."""
+  found = []
+  for result, kind in _COLLECTIVE.findall(text):
+    for dims in re.findall(r'\w+\[([\d,]*)\]', result):
+      found.append((kind, tuple(int(d) for d in dims.split(',') if d)))
+  return found
+
+
+def _pass_sums(sent) -> collections.Counter:
+  """How many sums there are of activations [rows, tokens, width], by tokens."""
+  return collections.Counter(
+    shape[1]
+    for kind, shape in sent
+    if kind == 'all-reduce' and len(shape) == 3 and shape[2] == _WIDTH
+  )
+
+
+def _assert_little(sent, shape):
+  """Nothing of a vocabulary's size, and no part of a cache, is sent."""
+  assert sent
+  for kind, dims in sent:
+    # The blocks' sums of a draw are its square root.
+    assert math.prod(dims) < _VOCAB // shape[1], (kind, dims)
+    assert _HEAD not in dims, (kind, dims)
+
+
+def _job(shape, method):
+  drafted, law, verifier, coupled = _METHODS[method]
+  target = tiny.model(_VOCAB, 0, **_SHAPE).on(meshes.make(*shape))
+  return _Job.make(
+    target,
+    [[1, 2, 3]] * _ROWS,
+    model_drafter(tiny.first_layer(target), drafted, law, coupled),
+    verifier,
+    _SAMPLING,
+    16,
+    0,
+    [],
+    tree_attention=True,
+  )
+
+
+def _prefill_args(job):
+  return (
+    job.model.transformer, job.model.params, job.drafter, job.prompts,
+    job.prompt_len, job.limit, job.seeds, job.capacity,
+  )  # fmt: skip
+
+
+def _abstract(shapes, shardings):
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
+
+
+@pytest.mark.parametrize(
+  ('shape', 'method'),
+  [((2, 4), method) for method in _METHODS] + [((1, 8), 'tree')],
+  ids=str,
+)
+def test_a_round_sends_activations_and_little_else(shape, method):
+  job = _job(shape, method)
+  mesh = job.model.mesh
+  with meshes.use(mesh):
+    state = _compiled().prefill.eval_shape(*_prefill_args(job))
+    state = _abstract(state, lay(state, rules.sharding(mesh)))
+    lowered = _compiled().decode.lower(*job.static, *job.args, state)
+    sent = _sent(lowered.compile().as_text())
+  # Two sums a layer and one for the embedding in each pass: of the draft, of
+  # one layer, over two tokens and then one by one or level by level; of the
+  # target, of two layers, over the draft.
+  tree = job.drafter.tree
+  expected = collections.Counter({2: 3})
+  if tree.is_chain:
+    expected[1] += 3
+  for depth in range(1, 1 if tree.is_chain else tree.depth):
+    expected[tree.depths.count(depth)] += 3
+  expected[tree.size] += 5
+  assert _pass_sums(sent) == expected
+  _assert_little([s for s in sent if s[1][2:] != (_WIDTH,)], shape)
+
+
+@pytest.mark.parametrize('shape', _MESHES, ids=str)
+def test_a_prefill_sends_activations_alone(shape):
+  job = _job(shape, 'chain')
+  with meshes.use(job.model.mesh):
+    lowered = _compiled().prefill.lower(*_prefill_args(job))
+    sent = _sent(lowered.compile().as_text())
+  # Of the last layers, target's and draft's, keys and values alone are wanted.
+  length = job.prompts.shape[1]
+  assert _pass_sums(sent) == {length: 3 + 1}
+  assert len(sent) == 4
+
+
+@pytest.mark.parametrize('shape', _MESHES, ids=str)
+def test_a_step_of_training_gathers_no_vocabulary(shape):
+  mesh = meshes.make(*shape)
+  model = tiny.model(_VOCAB, 0, **_SHAPE)
+  loss = pretrain.make_loss(model.transformer, model, 0.5)
+  tx = optax.adamw(1e-3)
+  state = (model.params, jax.eval_shape(tx.init, model.params))
+  shardings = rules.param_shardings(state, mesh)
+  length = 16
+  tokens = jax.ShapeDtypeStruct(
+    (_ROWS, length + 1),
+    jnp.int32,
+    sharding=NamedSharding(mesh, PartitionSpec(rules.DATA)),
+  )
+
+  def step(state, teacher, tokens):
+    params, optimizer = state
+    grads, metrics = jax.grad(loss, has_aux=True)(params, teacher, tokens)
+    updates, optimizer = tx.update(grads, optimizer, params)
+    return (optax.apply_updates(params, updates), optimizer), metrics
+
+  with meshes.use(mesh), jax.numpy_dtype_promotion('standard'):
+    lowered = jax.jit(step, out_shardings=(shardings, None)).lower(
+      _abstract(state, shardings),
+      _abstract(model.params, shardings[0]),
+      tokens,
+    )
+    sent = _sent(lowered.compile().as_text())
+  assert {kind for kind, _ in sent} == {'all-reduce'}
+  rows = _ROWS // shape[0]
+  # Forward as in decoding, for the model and its teacher; backward two a layer
+  # and one for the logits, where a layer's q and kv are summed apart.
+  assert sent.count(('all-reduce', (rows, length, _WIDTH))) == 2 * 5 + 2 * 3 + 1
+  # Gradients are summed over the data; logits and their laws never are sent.
+  for _, dims in sent:
+    assert _VOCAB not in dims
+    if _VOCAB // shape[1] in dims:
+      assert shape[0] > 1 and sorted(dims) == [_WIDTH, _VOCAB // shape[1]]
+
+
+def test_a_gather_would_be_seen():
+  """What the tests above look for is there where it should be."""
+  mesh = meshes.make(2, 4)
+  put = rules.sharding(mesh)
+  logits = jax.ShapeDtypeStruct((_ROWS, 3, _VOCAB), jnp.float32)
+  logits = _abstract(logits, put(logits, 'batch', None, 'vocab'))
+  program = jax.jit(lambda x: jax.lax.top_k(x, 2)).lower(logits).compile()
+  sent = _sent(program.as_text())
+  assert ('all-gather', (_ROWS // 2, 3, _VOCAB)) in sent
+  with pytest.raises(AssertionError):
+    _assert_little(sent, (2, 4))

@@ -1,0 +1,141 @@
+"""A model's folder read by shards: the same model, and no more than its own."""
+
+import dataclasses
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from specsamp.checkpoints import model_dir
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+from specsamp.sharding import mesh as meshes
+
+_CONFIG = TransformerConfig(
+  vocab_size=512,
+  width=16,
+  num_layers=2,
+  num_heads=8,
+  num_kv_heads=2,
+  head_dim=4,
+  mlp_width=32,
+  max_length=64,
+  positions='relative',
+  norm='layer',
+  biases=True,
+)
+_MESHES = [(1, 8), (2, 4), (8, 1)]
+
+
+@pytest.fixture(scope='module')
+def folder(tokenizer, tmp_path_factory):
+  """The model, as float32 and as int8."""
+  transformer = Transformer(_CONFIG)
+  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda s: rng.standard_normal(s.shape, np.float32), shapes
+  )
+  model = LanguageModel(transformer, params, tokenizer)
+  root = tmp_path_factory.mktemp('models')
+  for storage in ('float32', 'int8'):
+    model_dir.save(model, root / storage, storage)
+  return root
+
+
+def _flat(model):
+  return traverse_util.flatten_dict(model.params, sep='.')
+
+
+def _assert_same(got, expected):
+  assert got.config == expected.config
+  assert got.mesh == expected.mesh
+  got, expected = _flat(got), _flat(expected)
+  assert got.keys() == expected.keys()
+  for name, value in expected.items():
+    assert got[name].dtype == value.dtype, name
+    assert got[name].sharding == value.sharding, name
+    np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize('shape', _MESHES, ids=str)
+@pytest.mark.parametrize('storage', ['float32', 'int8'])
+def test_shards_are_read_as_the_model_would_be_laid(
+  folder, monkeypatch, storage, shape
+):
+  mesh = meshes.make(*shape)
+  asked = {}
+  real = model_dir._read
+
+  def read(tensors, name, index):
+    value = real(tensors, name, index)
+    asked.setdefault(name, []).append(value.shape)
+    return value
+
+  expected = model_dir.load(folder / storage).on(mesh)
+  monkeypatch.setattr(model_dir, '_read', read)
+  got = model_dir.load(folder / storage, mesh)
+  _assert_same(got, expected)
+  # Nothing is read that no device here holds, nor anything larger than a part.
+  for name, value in _flat(got).items():
+    part = value.sharding.shard_shape(value.shape)
+    assert set(asked[name]) == {part}, name
+  heads = 8 // shape[1]
+  assert set(asked['layers_0.attention.q']) == {(16, heads, 4)}
+  assert set(asked['layers_0.attention.o']) == {(heads, 4, 16)}
+
+
+@pytest.mark.parametrize('storage', ['float32', 'int8'])
+def test_several_files(folder, tmp_path, monkeypatch, storage):
+  whole = model_dir.load(folder / storage)
+  monkeypatch.setattr(model_dir, '_FILE_BYTES', 5_000)
+  model_dir.save(whole, tmp_path / 'm', storage)
+  names = sorted(path.name for path in (tmp_path / 'm').glob('*.safetensors'))
+  assert len(names) > 2
+  assert names == [f'model-{i:05}.safetensors' for i in range(len(names))]
+  _assert_same(model_dir.load(tmp_path / 'm'), whole)
+  mesh = meshes.make(2, 4)
+  _assert_same(model_dir.load(tmp_path / 'm', mesh), whole.on(mesh))
+  # One of them lost is said.
+  (tmp_path / 'm' / names[1]).unlink()
+  with pytest.raises(UserError, match=r'\d+ tensors do not fit .* got None'):
+    model_dir.load(tmp_path / 'm', mesh)
+
+
+def test_a_model_on_a_mesh_is_written_as_any_other(folder, tmp_path):
+  whole = model_dir.load(folder / 'float32')
+  for storage in ('float32', 'int8'):
+    model_dir.save(whole.on(meshes.make(2, 4)), tmp_path / storage, storage)
+    written = (tmp_path / storage / model_dir.WEIGHTS).read_bytes()
+    assert written == (folder / storage / model_dir.WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize('storage', ['float32', 'int8'])
+def test_matrices_have_the_dtype_that_the_model_computes_in(
+  folder, tmp_path, storage
+):
+  whole = model_dir.load(folder / storage)
+  config = dataclasses.replace(_CONFIG, dtype='bfloat16')
+  half = tmp_path / 'half'
+  half.mkdir()
+  for path in (folder / storage).iterdir():
+    (half / path.name).write_bytes(path.read_bytes())
+  text = json.dumps({'model': dataclasses.asdict(config)})
+  (half / model_dir.CONFIG).write_text(text)
+  for mesh in (None, meshes.make(2, 4)):
+    got = _flat(model_dir.load(half, mesh))
+    for name, value in _flat(whole).items():
+      matrix = value.ndim > 1 and not name.endswith('bias')
+      kind = ml_dtypes.bfloat16 if matrix else np.float32
+      assert got[name].dtype == kind, name
+      np.testing.assert_array_equal(got[name], np.asarray(value).astype(kind))
+
+
+def test_a_model_that_does_not_divide(folder):
+  mesh = meshes.make(2, 3, jax.devices()[:6])
+  with pytest.raises(UserError, match='^(heads|mlp): .* into 3 shards'):
+    model_dir.load(folder / 'float32', mesh)
