@@ -35,7 +35,7 @@ class PlanConfig:
   Attributes:
     title: of the report.
     target: the target's shape.
-    draft: the draft's shape; None plans the target alone.
+    draft: the draft's shape.
     alternative: another draft, on slices of its own; None is none.
     gamma: γ, drafted tokens of the compiled programs.
     context: slots of the caches.
