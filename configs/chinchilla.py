@@ -3,14 +3,15 @@
 Reproduces what Chen et al. 2302.01318 report of their setup, 16 TPU v4, as far
 as a compiler and a roofline can: the times of section 6, table 1 turned into
 tokens a loop, the shape of figure 1, and why the draft is wide and shallow.
-About four minutes a slice on 2 CPU cores, no TPU needed; 24 GB of memory.
+Two to three minutes a slice on 2 CPU cores, no TPU needed.
 
   python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
 
 `:predict` compiles nothing and takes seconds. Times of your own, in place of
 predicted ones: --config.measured=FILE, a JSON object with any of draft_ms (a
 draft step), score_ms (a scoring pass of γ + 1 tokens), target_ms (a step of the
-target alone).
+target alone). Models of your own, --config.target.num_layers=.. and so on, want
+--config.paper_ms='()' --config.paper_speedups='()' too.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.errors import UserError
-from specsamp.sharding import distributed, rules
+from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 
 _TIME = '-{time}'  # in a folder's name, until the run begins
@@ -49,12 +49,8 @@ def define_mesh(axis: str) -> Callable[[], Mesh | None]:
   flag = flags.DEFINE_string(
     'mesh',
     '',
-    'Shards of the batch x shards of the models, such as 2x4. If left out, '
-    + (
-      'all devices share the batch.'
-      if axis == rules.DATA
-      else 'one device, or of several processes all devices share the models.'
-    ),
+    'Shards of the batch x shards of the models, such as 2x4. If left out, one '
+    f'device, or of several processes all on the {axis} axis.',
   )
   return lambda: meshes.parse(flag.value, axis)
 
@@ -139,11 +135,13 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
         f'workdir {folder} holds {kind} already; name another folder'
       )
     distributed.wait('workdir looked at')
-    if distributed.is_first():
-      partial = folder / f'config.json.{os.getpid()}'
-      partial.write_text(text)
-      partial.rename(file)
-    distributed.wait('workdir made')
   except OSError as error:
     raise UserError(f'workdir {folder}: {error.strerror}') from None
+
+  def write():
+    partial = folder / f'config.json.{os.getpid()}'
+    partial.write_text(text)
+    partial.rename(file)
+
+  distributed.first_does(write, f'workdir {folder}')
   return folder

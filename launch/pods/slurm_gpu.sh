@@ -2,12 +2,14 @@
 # Runs a launcher on the GPUs of a Slurm job, a process for each GPU.
 #
 #   sbatch --nodes=2 launch/pods/slurm_gpu.sh launch/pretrain.py \
-#     --config=configs/pretrain_pycode.py --workdir=/shared/runs/target
+#     --config=configs/pretrain_pycode.py --workdir=/shared/runs/target \
+#     --mesh=4x4 --config.batch_size=16
 #
 # Submitted from the repository's root. Beforehand, once: a virtual environment
 # with `pip install -e '.[gpu]'`. Repository, environment and --workdir must be on
 # a file system that all nodes mount: processes write their parts of a
-# checkpoint there. jax finds by itself which task is which process.
+# checkpoint there. jax finds by itself which task is which process; so within
+# a job start launchers by srun only, or they wait for tasks that never come.
 #
 # Edit: GPUs of a node, twice the same number; partition and account as your
 # cluster wants them. Not --gpus-per-task: jax picks each task's GPU out of all
@@ -16,6 +18,7 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --output=slurm-%j.out
 # Edit, or set in the environment before sbatch.

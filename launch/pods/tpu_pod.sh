@@ -2,9 +2,10 @@
 # Runs a launcher on every worker of a Cloud TPU slice, and waits for all.
 #
 #   launch/pods/tpu_pod.sh NAME ZONE launch/decode.py \
-#     --config=configs/quickstart.py --workdir=/mnt/runs/quick
+#     --config=configs/quickstart.py --workdir=/mnt/runs/quick --mesh=4x4
 #
-# NAME and ZONE are those of the TPU VM (gcloud compute tpus tpu-vm list). It
+# --mesh is that of 16 chips. NAME and ZONE are those of the TPU VM (gcloud compute
+# tpus tpu-vm list). It
 # runs from a machine with gcloud. Beforehand, once: the repository and a virtual
 # environment with `pip install -e '.[tpu]'` in the same place on every worker,
 # and --workdir on something that all of them mount (Filestore, another NFS, or

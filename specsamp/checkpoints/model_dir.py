@@ -32,6 +32,7 @@ CONFIG, WEIGHTS, TOKENIZER = (
   'model.safetensors',
   'tokenizer.model',
 )
+_MANY = 'model-{}.safetensors'  # of a model that is too large for one file
 _SCALE = ':scale'
 # A file is closed at the first tensor past this size, and another begun.
 _FILE_BYTES = 2**32
@@ -87,10 +88,10 @@ def _weight_files(params, storage: str):
       tensors[name] = value
     size += tensors[name].nbytes
     if size > _FILE_BYTES:
-      yield f'model-{count:05}.safetensors', tensors
+      yield _MANY.format(f'{count:05}'), tensors
       tensors, size, count = {}, 0, count + 1
   if tensors:
-    yield f'model-{count:05}.safetensors' if count else WEIGHTS, tensors
+    yield _MANY.format(f'{count:05}') if count else WEIGHTS, tensors
 
 
 def load(path, mesh: Mesh | None = None) -> LanguageModel:
@@ -123,7 +124,7 @@ def load(path, mesh: Mesh | None = None) -> LanguageModel:
   transformer = Transformer(config)
   tensors = _open(path)
   shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
-  _check(path / WEIGHTS, _flat(shapes), tensors)
+  _check(path, _flat(shapes), tensors)
   tokenizer = Tokenizer.load(path / TOKENIZER)
   if tokenizer.vocab_size != config.vocab_size:
     raise UserError(
@@ -154,11 +155,15 @@ def load(path, mesh: Mesh | None = None) -> LanguageModel:
 
 def _open(path: pathlib.Path) -> dict[str, Any]:
   """Slices of every tensor of a folder, read from its files where taken."""
+  files = sorted(path.glob(_MANY.format('?????'))) or [path / WEIGHTS]
+  if len(files) > 1 and (path / WEIGHTS).exists():
+    raise UserError(f'model {path}: got both {WEIGHTS} and {files[0].name}')
   tensors = {}
-  for file in sorted(path.glob('model*.safetensors')) or [path / WEIGHTS]:
+  for file in files:
     try:
       opened = safetensors.safe_open(file, framework='numpy')
-      tensors |= {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+      for name in opened.keys():  # noqa: SIM118
+        tensors[name] = opened.get_slice(name)
     except OSError as error:
       raise UserError(f'model {file}: {error}') from None
     except safetensors.SafetensorError as error:

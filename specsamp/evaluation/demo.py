@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 
 from specsamp import verification, zoo
@@ -105,6 +106,8 @@ def prepare(
     config = DecodeConfig(**values)
   except TypeError as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
+  if '-' in (prompt, prompts_file) and jax.process_count() > 1:
+    raise UserError('standard input is not that of every process: name a file')
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
   target, draft = load_models(config.target, config.draft, mesh)

@@ -117,14 +117,14 @@ def _kept(path: pathlib.Path, measure: Callable[[], Any]) -> Any:
   """The content of a JSON file, measured and written if it is not there."""
   there = path.exists()
   distributed.wait(f'{path.name} looked for')
-  if not there:
-    found = measure()  # by all processes together
-    if distributed.is_first():
-      partial = path.with_suffix('.partial')
-      partial.write_text(json.dumps(found, indent=2) + '\n')
-      partial.rename(path)
-    distributed.wait(f'{path.name} written')
-  return json.loads(path.read_text())
+  if there:
+    return json.loads(path.read_text())
+  text = json.dumps(measure(), indent=2) + '\n'  # by all processes together
+  if distributed.is_first():
+    partial = path.with_suffix('.partial')
+    partial.write_text(text)
+    partial.rename(path)
+  return json.loads(text)  # as it will be read: keys are strings
 
 
 def _measure(target, draft, prompts, sampling, max_new_tokens, seed):

@@ -5,13 +5,13 @@ that decodes, lowered for the devices of a topology.
 """
 
 import collections
+import math
 import re
 import time
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from specsamp.decoding import loop, scoring, state
@@ -103,23 +103,37 @@ def compile_part(
 def collectives(hlo: str) -> tuple[Collective, ...]:
   """The collectives of a program's text, the largest first."""
   found = collections.Counter()
-  for shapes, kind, start in re.findall(_COLLECTIVE, hlo):
-    sizes = [
-      np.prod([int(dim) for dim in dims.split(',') if dim], dtype=np.int64)
-      * (1 if dtype == 'pred' else int(re.sub(r'\D', '', dtype) or 8) // 8)
-      for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', shapes)
-    ]
-    # What only starts says its operand first, then its result, then handles.
-    whole = kind == 'all-reduce' or not start
-    found[kind, int(sum(sizes) if whole else sizes[1])] += 1
+  for kind, arrays in messages(hlo):
+    bits = sum(
+      math.prod(dims) * int(re.sub(r'^[a-z]+(\d+).*|.*', r'\1', dtype) or 8)
+      for dtype, dims in arrays
+    )
+    found[kind, bits // 8] += 1
   ordered = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
   return tuple(Collective(kind, size, count) for (kind, size), count in ordered)
 
 
+def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
+  """Kind and results, (dtype, shape) each, of all collectives in a text."""
+  found = []
+  hlo = re.sub(r'/\*index=\d+\*/', '', hlo)  # in tuples of more than five
+  for result, kind, start in re.findall(_COLLECTIVE, hlo):
+    arrays = [
+      (dtype, tuple(int(dim) for dim in dims.split(',') if dim))
+      for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', result)
+    ]
+    if start and kind != 'all-reduce':
+      # What only starts says its operands first, then its results, and some
+      # of them handles.
+      arrays = [array for array in arrays if array != ('u32', ())]
+      arrays = arrays[len(arrays) // 2 :]
+    found.append((kind, arrays))
+  return found
+
+
 _COLLECTIVE = (
-  r'= (\S+|\([^=]*?\)) '
-  r'(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)'
-  r'(-start)?\('
+  r'= (\([^=]*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|'
+  r'collective-permute|collective-broadcast|ragged-all-to-all)(-start)?\('
 )
 
 
@@ -162,7 +176,7 @@ def _rounds(function: Callable, config, params, drafter, mesh, context, batch):
     lambda *args: loop.prefill(transformer, *args, context),
     params,
     drafter,
-    rows(_PROMPT),
+    rows(min(_PROMPT, context)),
     rows(),
     rows(),
     rows(),

@@ -27,6 +27,8 @@ _MEASURED = dict(
   draft_ms='draft step', score_ms='scoring pass', target_ms='target step'
 )
 
+_MODELS = ('target', 'draft', 'alternative')
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
@@ -36,13 +38,14 @@ class PlanConfig:
     title: of the report.
     target: the target's shape.
     draft: the draft's shape.
-    alternative: another draft, on slices of its own; None is none.
+    alternative: another draft, on slices of its own.
     gamma: γ, drafted tokens of the compiled programs.
     context: slots of the caches.
     batch: rows.
     alphas: chances of acceptance to predict speedups at.
-    compare: slices to predict beside the compiled ones.
-    alternative_on: slices of the alternative.
+    compare: slices to predict beside the compiled ones; what does not fit
+      one of them is left out, and the report says so.
+    alternative_on: slices of the alternative; none leaves it out.
     measured: a JSON of measured times for `latency.measured`, or ''; they
       stand for every slice.
     paper_ms: reported times by model and slice: ((model, slice, ms), ...).
@@ -54,7 +57,7 @@ class PlanConfig:
   title: str
   target: TransformerConfig
   draft: TransformerConfig
-  alternative: TransformerConfig | None
+  alternative: TransformerConfig
   gamma: int
   context: int
   batch: int
@@ -84,6 +87,13 @@ class PlanConfig:
       raise UserError(
         f'gamma: got {self.gamma}, expected below the context, {self.context}'
       )
+    for model, *_ in self.paper_ms:
+      if model not in _MODELS:
+        raise UserError(
+          f'paper_ms: got model {model!r}, expected one of {", ".join(_MODELS)}'
+        )
+    if self.paper_speedups and not self.paper_ms:
+      raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:
       raise UserError(
         f'draft and target must share a vocabulary; the draft has '
@@ -104,8 +114,7 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   """
   try:
     shapes = {
-      name: values[name] and TransformerConfig.from_dict(values[name])
-      for name in ('target', 'draft', 'alternative')
+      name: TransformerConfig.from_dict(values[name]) for name in _MODELS
     }
     config = PlanConfig(**(values | shapes))
   except KeyError as error:
@@ -115,22 +124,30 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   slices = [topology.parse(name) for name in names]
   if not slices or len(set(slices)) < len(slices):
     raise UserError(f'topology: got {list(names)}, expected one or more, once')
-  compared = [topology.parse(name) for name in config.compare]
-  for each in (*slices, *compared):
+  for each in slices:
     _check_fit(config, each)
-  if config.alternative_on and not config.alternative:
-    raise UserError('alternative_on names slices of no alternative')
+  compared, misfits = [], []
+  for each in map(topology.parse, config.compare):
+    try:
+      _check_fit(config, each)
+    except UserError as error:
+      misfits.append(str(error))
+    else:
+      compared += [] if each in slices else [each]
   for where in map(topology.parse, config.alternative_on):
     _arrays(config, 'alternative', where)
   measured = latency.measured(config.measured) if config.measured else {}
-  if config.compile:
-    topology.devices(slices[0])  # that there is a compiler
-  return Job(
+  job = Job(
     config,
     slices,
-    [each for each in compared if each not in slices],
+    compared,
     {_MEASURED[key]: ms for key, ms in measured.items()},
+    misfits,
   )
+  job.papers()  # that what they report can be
+  if config.compile:
+    topology.devices(slices[0])  # that there is a compiler
+  return job
 
 
 def _arrays(config: PlanConfig, model: str, where: Topology):
@@ -164,12 +181,14 @@ class Job(NamedTuple):
     slices: to compile for.
     compared: to predict beside them.
     measured: milliseconds by name of the program.
+    misfits: why slices are not compared.
   """
 
   config: PlanConfig
   slices: list[Topology]
   compared: list[Topology]
   measured: dict[str, float]
+  misfits: list[str]
 
   def run(self, workdir: pathlib.Path) -> None:
     """Writes parts.jsonl as it compiles, then summary.json, report.md and
@@ -186,26 +205,14 @@ class Job(NamedTuple):
       )
       for where in (*self.slices, *self.compared)
     ]
-    paper, implied, figure = [], [], {}
-    if config.paper_ms:
-      paper = report.paper_rows(
-        [
-          (name, slice_name, ms, self._ms(name, slice_name))
-          for name, slice_name, ms in config.paper_ms
-        ]
-      )
-    if config.paper_speedups:
-      implied, figure = self._table_1()
     print(
       report.write(
         workdir,
         config.title,
         plans,
-        paper,
-        implied,
-        figure,
+        *self.papers(),
         self._alternatives(),
-        self._counted(parts),
+        [*self._counted(parts), *self.misfits],
       )
     )
     print(f'\nReport and plots: {workdir / "report.md"}')
@@ -251,11 +258,21 @@ class Job(NamedTuple):
 
   def _ms(self, model: str, slice_name: str) -> float:
     where = topology.parse(slice_name)
+    _arrays(self.config, model, where)  # that it divides
     return self._predict(getattr(self.config, model), where).total
 
-  def _table_1(self):
-    """Rows of the reported speedups, inverted, and loops at their α."""
+  def papers(self):
+    """Reported times beside the plan's, reported speedups inverted, and loops
+    at the α that these imply; empty where nothing is reported."""
     config = self.config
+    times = report.paper_rows(
+      [
+        (model, name, ms, self._ms(model, name))
+        for model, name, ms in config.paper_ms
+      ]
+    )
+    if not config.paper_speedups:
+      return times, [], {}
     where = topology.parse(config.paper_ms[0][1])
     draft_ms, score_ms, target_ms = self._milliseconds(where)
     loop = speculation.loop_ms(draft_ms, score_ms(config.gamma), config.gamma)
@@ -271,7 +288,7 @@ class Job(NamedTuple):
       )
       for row in rows
     }
-    return rows, figure
+    return times, rows, figure
 
   def _alternatives(self) -> list[dict[str, Any]]:
     """The alternative draft on its slices, beside the draft on the first."""
@@ -329,6 +346,11 @@ class Job(NamedTuple):
       for name in compile.PARTS
       if (where.name, name) not in found
     ]
+    lines = [
+      json.dumps([name, dataclasses.asdict(part)])
+      for (name, _), part in found.items()
+    ]
+    path.write_text(''.join(line + '\n' for line in lines))  # whole ones
     with path.open('a') as file, tqdm.tqdm(todo, unit='program') as bar:
       for where, name in bar:
         bar.set_description(f'{where.name} {name}')

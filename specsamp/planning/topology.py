@@ -10,7 +10,7 @@ from specsamp.errors import UserError
 
 
 def parse(name: str) -> 'Topology':
-  """The slice of a name.
+  """The slice of a name, of four chips or more: libtpu has no smaller host.
 
   Args:
     name: a generation and a shape in chips, as libtpu writes it (v4:2x2x4,

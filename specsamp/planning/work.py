@@ -122,7 +122,7 @@ def of_pass(
       Collective(
         'all-reduce',
         batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
-        2 * config.num_layers + 1,
+        2 * config.num_layers + (config.vocab_size % shards == 0),
       ),
     ),
   )

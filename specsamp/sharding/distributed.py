@@ -4,6 +4,7 @@ import os
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import jax
@@ -38,6 +39,8 @@ def initialize() -> None:
   )
   given = [name for name in (_ADDRESS, _COUNT, _INDEX) if os.environ.get(name)]
   arguments = _from_environment(given) if given else {}
+  # It would keep SIGTERM from ending a run, and checkpoint at any step.
+  jax.config.update('jax_enable_preemption_service', False)
   try:
     with warnings.catch_warnings():
       # In a container jax asks for a package that finds its siblings.
@@ -53,6 +56,8 @@ def initialize() -> None:
     file=sys.stderr,
     flush=True,
   )
+  # Connects them now: who comes to it half a minute late is taken for dead.
+  wait('begun')
 
 
 def _from_environment(given) -> dict[str, Any]:
@@ -60,6 +65,9 @@ def _from_environment(given) -> dict[str, Any]:
     raise UserError(
       f'{_ADDRESS}, {_COUNT} and {_INDEX} go together, got only {given}'
     )
+  address = os.environ[_ADDRESS]
+  if not address.rpartition(':')[2].isdecimal():
+    raise UserError(f'{_ADDRESS}: got {address!r}, expected HOST:PORT')
   values = []
   for name in (_COUNT, _INDEX):
     text = os.environ[name]
@@ -70,7 +78,7 @@ def _from_environment(given) -> dict[str, Any]:
   if index >= count:
     raise UserError(f'{_INDEX} is {index}, expected below {_COUNT} {count}')
   return dict(
-    coordinator_address=os.environ[_ADDRESS],
+    coordinator_address=address,
     num_processes=count,
     process_id=index,
   )
@@ -84,6 +92,28 @@ def is_first() -> bool:
 def first_opens(path: pathlib.Path, mode: str) -> TextIO:
   """The file, opened by the first process; the others write into nothing."""
   return open(path if is_first() else os.devnull, mode)
+
+
+def first_does(action: Callable[[], None], what: str) -> None:
+  """Has the first process do something, such as write what all will read.
+
+  Args:
+    action: what to do.
+    what: names it in errors.
+
+  Raises:
+    UserError: it could not; in every process, so that none is left waiting.
+  """
+  failed = None
+  if is_first():
+    try:
+      action()
+    except OSError as error:
+      failed = UserError(f'{what}: {error.strerror}')
+    except UserError as error:
+      failed = error
+  if of_first(int(failed is not None)):
+    raise failed or UserError(f'{what}: process 0 failed and says why')
 
 
 def of_first(value: Any) -> Any:

@@ -42,22 +42,21 @@ def make(
 
 
 def parse(text: str, default_axis: str) -> Mesh | None:
-  """The mesh of a flag such as '2x4', data x model; None for a lone device.
+  """The mesh of a flag such as '2x4', data x model; None for one device.
 
   Args:
-    text: '' puts all devices on one axis.
-    default_axis: that axis. 'model' does so only if there are several
-      processes, and is one device else: not every model divides into whatever
-      a machine happens to have.
+    text: '' is one device, since not every model or batch divides into what a
+      machine happens to have; of several processes it is all devices.
+    default_axis: on this axis, 'data' or 'model'.
 
   Raises:
     UserError: another form, or another number of devices.
   """
   if not text:
+    if jax.process_count() == 1:
+      return None
     count = jax.device_count()
-    if count > 1 and default_axis == rules.DATA:
-      return make(count, 1)
-    return make(1, count) if jax.process_count() > 1 else None
+    return make(count, 1) if default_axis == rules.DATA else make(1, count)
   match = re.fullmatch(r'(\d+)x(\d+)', text)
   if not match:
     raise UserError(f'mesh: got {text!r}, expected DATAxMODEL such as 2x4')

@@ -137,9 +137,13 @@ def sharding(mesh: Mesh):
 
 
 def mesh_in_use():
-  """The abstract mesh of `jax.set_mesh`; None for none or a lone device's."""
+  """The abstract mesh of `jax.set_mesh`; None for none, or for one device.
+
+  A mesh of other axes is the user's own and none of ours.
+  """
   mesh = jax.sharding.get_abstract_mesh()
-  return None if mesh.empty or mesh.size == 1 else mesh
+  ours = mesh.axis_names == (DATA, MODEL) and mesh.size > 1
+  return mesh if ours else None
 
 
 def constrain(array: jax.Array, *axes: str | None) -> jax.Array:

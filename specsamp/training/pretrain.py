@@ -334,13 +334,17 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
   elif config.tokenizer:
     tokenizer = tokenizers.Tokenizer.load(config.tokenizer)
   else:
-    if distributed.is_first() and not path.exists():
+
+    def train():
+      if path.exists():
+        return
       tokenizer = tokenizers.train(texts, config.model.vocab_size)
       workdir.mkdir(parents=True, exist_ok=True)
       partial = path.with_name(path.name + '.partial')
       tokenizer.save(partial)
       partial.rename(path)  # whole, wherever a run is cut off
-    distributed.wait('tokenizer')
+
+    distributed.first_does(train, f'tokenizer {path}')
     tokenizer = tokenizers.Tokenizer.load(path)
   if tokenizer.vocab_size != config.model.vocab_size:
     raise UserError(

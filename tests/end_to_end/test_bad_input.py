@@ -179,6 +179,7 @@ def test_a_mesh_that_does_not_fit(refused, folders, tmp_path, name, mesh, line):
     ({'JAX_PROCESS_ID': '2'}, 'JAX_PROCESS_ID is 2, expected below'),
     ({'JAX_PROCESS_ID': '-1'}, "JAX_PROCESS_ID: got '-1', expected a number"),
     ({'JAX_NUM_PROCESSES': 'two'}, "JAX_NUM_PROCESSES: got 'two'"),
+    ({'JAX_COORDINATOR_ADDRESS': 'here'}, "got 'here', expected HOST:PORT"),
   ],
 )
 def test_variables_that_make_no_run(refused, tmp_path, changes, line):

@@ -55,8 +55,12 @@ def test_measured_times_stand_in(launch, tmp_path):
   ended = launch(
     'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
     f'--config.measured={times}', '--config.paper_speedups=()',
+    '--config.compare=("v4-8","v4-32","v5e-4")',
   )  # fmt: skip
   assert ended.code == 0, ended
+  assert 'v5e:2x2: weights and caches take 36.56 GiB of each' in ended.out
+  slices = {row['topology'] for row in _figures(workdir)['times']}
+  assert slices == {'v4:2x2x4'}
   assert all(row['γ=1'] < 0.3 for row in _figures(workdir)['speedups'])
 
 
@@ -116,6 +120,15 @@ def test_compiled_parts_are_kept(launch, tmp_path):
     ([_SLICE, '--config.draft.vocab_size=7'], ['share a vocabulary', '7']),
     ([_SLICE, '--config.target.num_heads=63'], ['num_kv_heads must divide']),
     ([_SLICE, '--config.compare=("v4",)'], ["got 'v4'"]),
+    ([_SLICE, '--config.paper_ms=()'], ['paper_speedups: expected paper_ms']),
+    (
+      [_SLICE, '--config.paper_ms=(("gpt", "v4-32", 1.0),)'],
+      ["paper_ms: got model 'gpt', expected one of target, draft"],
+    ),
+    (
+      [_SLICE, '--config.target.num_layers=20'],
+      ['paper_speedups: tau of 4 drafted tokens must be 1 to 5'],
+    ),
   ],
 )
 def test_bad_input(refused, tmp_path, flags, words):

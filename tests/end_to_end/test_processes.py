@@ -14,6 +14,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.language_model import LanguageModel
 
 _CHECKPOINT = 5  # the first one
+_STEPS = 60  # enough of them after it to be killed in
 
 
 @pytest.fixture(scope='module')
@@ -103,7 +104,7 @@ def test_decoding_is_that_of_one_process(begin, models, tmp_path):
 
 @pytest.fixture(scope='module')
 def train(begin, tmp_path_factory, sources):
-  """train(workdir, count=2) -> processes that train for 20 steps."""
+  """train(workdir, count=2) -> processes that train."""
   corpus = tmp_path_factory.mktemp('corpus')
   text = ''.join(sources.values()).splitlines(keepends=True)
   for i in range(20):
@@ -114,6 +115,7 @@ def train(begin, tmp_path_factory, sources):
     '--config=configs/pretrain_pycode.py:smoke',
     f'--config.corpus={corpus}',
     f'--config.checkpoint_every={_CHECKPOINT}',
+    f'--config.steps={_STEPS}',
     '--mesh=4x2',
     f'--workdir={workdir}',
     count=count,
@@ -143,7 +145,7 @@ def _assert_same_losses(workdir, undisturbed):
   np.testing.assert_allclose(
     list(losses.values()), list(undisturbed.values()), atol=1e-4, rtol=0
   )
-  assert ('train', 20) in losses
+  assert ('train', _STEPS) in losses
 
 
 @pytest.mark.parametrize(
@@ -175,3 +177,22 @@ def test_training_is_that_of_one_process(train, undisturbed, tmp_path, victim):
   assert model_dir.load(workdir / 'model').num_params > 10_000
   # Its times too: they were not written anew.
   assert _lines(workdir)[: len(begun)] == begun
+
+
+def test_a_mistake_that_one_process_sees_ends_all(begin, tmp_path):
+  corpus = tmp_path / 'corpus'
+  corpus.mkdir()
+  for i in range(20):
+    (corpus / f'{i}.py').write_text('few = words\n')
+  processes = begin(
+    'pretrain',
+    '--config=configs/pretrain_pycode.py:smoke',
+    f'--config.corpus={corpus}',
+    f'--workdir={tmp_path / "run"}',
+    '--mesh=4x2',
+    count=2,
+  )
+  first, second = (started.join(120) for started in processes)
+  assert first.code == second.code == 2
+  assert 'pretrain.py: ' in first.err.splitlines()[-1]
+  assert 'process 0 failed and says why' in second.err.splitlines()[-1]

@@ -78,13 +78,17 @@ def test_collectives_of_a_text():
     %d = bf16[5]{0} all-reduce-done(%c)
     %e = (bf16[5]{0}, bf16[20]{0}) all-gather-start(%x), dimensions={0}
     %f = f32[2,8]{1,0} all-reduce(%z), channel_id=4
-    %g = (u32[1]{0}, u32[1]{0}, u32[]{:S(2)}) collective-permute-start(%x)
+    %g = (u32[1]{0}, u32[1]{0}, u32[], u32[]{:S(2)}) collective-permute-start(%x)
     %h = f32[] add(%all-reduce, %y)
-  """
+    %i = (f8e4m3fn[4]{0}, s8[1], s8[1], s8[1], s8[1], /*index=5*/s8[4]{0}) all-to-all(%x)
+    %j = ((f32[1]{0}, f32[2]{0}), (f32[8]{0}, f32[16]{0})) all-gather-start(%x, %y)
+  """  # noqa: E501
   assert compile.collectives(lines) == (
+    Collective('all-gather', 96, 1),
     Collective('all-reduce', 64, 2),
     Collective('all-gather', 40, 1),
     Collective('all-reduce', 19, 1),
+    Collective('all-to-all', 12, 1),
     Collective('all-reduce', 10, 1),
     Collective('collective-permute', 4, 1),
   )

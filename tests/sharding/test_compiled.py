@@ -2,7 +2,6 @@
 
 import collections
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
 from specsamp.decoding.state import lay
 from specsamp.drafting import TokenTree, model_drafter
+from specsamp.planning.compile import messages
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.training import pretrain
@@ -42,19 +42,10 @@ _METHODS = {
   'coupled': (2, 'deterministic', 'gumbel', True),
 }
 
-_COLLECTIVE = re.compile(
-  r'= (\(.*?\)|\S+) (all-gather|all-reduce|all-to-all|collective-permute|'
-  r'collective-broadcast|ragged-all-to-all|reduce-scatter)(?:-start)?\('
-)
-
 
 def _sent(text: str) -> list[tuple[str, tuple[int, ...]]]:
   """(kind, shape) of every array that a collective results in."""
-  found = []
-  for result, kind in _COLLECTIVE.findall(text):
-    for dims in re.findall(r'\w+\[([\d,]*)\]', result):
-      found.append((kind, tuple(int(d) for d in dims.split(',') if d)))
-  return found
+  return [(kind, dims) for kind, arrays in messages(text) for _, dims in arrays]
 
 
 def _pass_sums(sent) -> collections.Counter:

@@ -42,7 +42,6 @@ def test_no_mesh_of_other_devices(sizes):
   [
     ('2x4', 'data', (2, 4)),
     ('1x8', 'data', (1, 8)),
-    ('', 'data', (8, 1)),
   ],
 )
 def test_the_mesh_of_a_flag(text, axis, shape):
@@ -53,16 +52,20 @@ def test_the_mesh_of_a_flag(text, axis, shape):
   assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
 
 
-def test_a_lone_device_needs_no_mesh(monkeypatch):
-  monkeypatch.setattr(jax, 'device_count', lambda: 1)
+def test_only_processes_are_split_over_unasked(monkeypatch):
   assert meshes.parse('', 'data') is None
   assert meshes.parse('', 'model') is None
-
-
-def test_models_are_split_unasked_only_among_processes(monkeypatch):
-  assert meshes.parse('', 'model') is None
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  assert meshes.parse('', 'data').devices.shape == (8, 1)
   assert meshes.parse('', 'model').devices.shape == (1, 8)
+
+
+def test_a_mesh_of_other_axes_is_not_ours():
+  model = tiny.model(32, 0)
+  tokens = np.zeros((1, 2), np.int32)
+  with jax.set_mesh(jax.make_mesh((8,), ('x',), (AxisType.Auto,))):
+    out = model.transformer.apply({'params': model.params}, tokens)
+  assert out.logits.shape == (1, 2, 32)
 
 
 def test_a_mesh_of_some_devices():
