@@ -156,7 +156,7 @@ def load(path, mesh: Mesh | None = None) -> LanguageModel:
 def _open(path: pathlib.Path) -> dict[str, Any]:
   """Slices of every tensor of a folder, read from its files where taken."""
   files = sorted(path.glob(_MANY.format('?????'))) or [path / WEIGHTS]
-  if len(files) > 1 and (path / WEIGHTS).exists():
+  if files != [path / WEIGHTS] and (path / WEIGHTS).exists():
     raise UserError(f'model {path}: got both {WEIGHTS} and {files[0].name}')
   tensors = {}
   for file in files:

@@ -106,6 +106,24 @@ def test_several_files(folder, tmp_path, monkeypatch, storage):
     model_dir.load(tmp_path / 'm', mesh)
 
 
+def test_files_that_are_no_part_of_it(folder, tmp_path, monkeypatch):
+  model = model_dir.load(folder / 'float32')
+  one = tmp_path / 'one'
+  model_dir.save(model, one)
+  (one / 'model_old.safetensors').write_text('no such thing')
+  _assert_same(model_dir.load(one), model)
+  monkeypatch.setattr(model_dir, '_FILE_BYTES', 5_000)
+  many = tmp_path / 'many'
+  model_dir.save(model, many)
+  (many / 'model-00001.safetensors').unlink()
+  with pytest.raises(UserError, match=r'many: \d+ tensors do not fit'):
+    model_dir.load(many)
+  (one / 'model-00000.safetensors').write_text('')
+  (one / 'model-00001.safetensors').write_text('')
+  with pytest.raises(UserError, match='got both model.safetensors and model-'):
+    model_dir.load(one)
+
+
 def test_a_model_on_a_mesh_is_written_as_any_other(folder, tmp_path):
   whole = model_dir.load(folder / 'float32')
   for storage in ('float32', 'int8'):
