@@ -7,6 +7,7 @@ import sysconfig
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
+import numpy as np
 import pytest
 
 from specsamp.data import tokenizers
@@ -40,3 +41,14 @@ def sources():
 def tokenizer(sources):
   """512 pieces, trained on `sources`."""
   return tokenizers.train(sources.values(), 512)
+
+
+@pytest.fixture(scope='session')
+def corpus(tmp_path_factory):
+  """40 small files; some land on each side of the split."""
+  root = tmp_path_factory.mktemp('corpus')
+  rng = np.random.default_rng(0)
+  words = ['alpha', 'beta', 'gamma', 'delta', 'if', 'else', '=', '+', '0', '\n']
+  for i in range(40):
+    (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
+  return root

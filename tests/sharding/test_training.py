@@ -38,15 +38,10 @@ def _promotion():
 
 
 @pytest.fixture(scope='module')
-def config(tmp_path_factory):
-  root = tmp_path_factory.mktemp('corpus')
-  rng = np.random.default_rng(0)
-  words = ['alpha', 'beta', 'gamma', 'delta', 'if', 'else', '=', '+', '0', '\n']
-  for i in range(40):
-    (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
+def config(corpus):
   return PretrainConfig(
     model=_MODEL,
-    corpus=str(root),
+    corpus=str(corpus),
     pattern='*.txt',
     batch_size=8,
     length=16,

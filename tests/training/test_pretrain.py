@@ -12,7 +12,6 @@ import sys
 import time
 
 import jax
-import numpy as np
 import pytest
 
 from specsamp.checkpoints import model_dir
@@ -47,17 +46,6 @@ def _promotion():
   """Optax's Adam mixes ints and floats; test_losses.py stays strict."""
   with jax.numpy_dtype_promotion('standard'):
     yield
-
-
-@pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  """40 small files; some land on each side of the split."""
-  root = tmp_path_factory.mktemp('corpus')
-  rng = np.random.default_rng(0)
-  words = ['alpha', 'beta', 'gamma', 'delta', 'if', 'else', '=', '+', '0', '\n']
-  for i in range(40):
-    (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
-  return root
 
 
 @pytest.fixture(scope='module')
