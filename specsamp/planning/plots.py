@@ -38,7 +38,7 @@ def by_draft_length(
       color=colors[name],
       label=name,
     )
-  first.set_title('predicted loop (ms)')
+  first.set_title('loop (ms)')
   top = max(
     point.speedup
     for group in curves.values()

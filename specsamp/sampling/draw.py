@@ -110,10 +110,10 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
 
 def _num_blocks(size: int) -> int:
-  """A power of two near sqrt(V), so that shards hold whole blocks.
+  """A power of two, at most near sqrt(V), that divides V.
 
-  It divides V too, unless V is odd or nearly so: such a vocabulary needs
-  padding, and does not divide into shards anyway.
+  So that as many shards hold whole blocks. If only a small one divides V, it is
+  the one near sqrt(V): such a vocabulary is padded, and on a mesh moved about.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size
