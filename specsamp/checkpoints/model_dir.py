@@ -54,10 +54,9 @@ def save(
   """
   path = pathlib.Path(path)
   partial = path.with_name(path.name + '.partial')
-  files = _weight_files(model.params, storage)
   if not distributed.is_first():
-    for _ in files:  # hands over its shards
-      pass
+    for value in _flat(model.params).values():
+      meshes.fetch(value)  # hands over its shards, one after the other
     distributed.wait('saved')
     return
   shutil.rmtree(partial, ignore_errors=True)
@@ -65,7 +64,7 @@ def save(
   config = {'model': dataclasses.asdict(model.config)}
   (partial / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
   model.tokenizer.save(partial / TOKENIZER)
-  for name, tensors in files:
+  for name, tensors in _weight_files(model.params, storage):
     # `save_file` would leave a file that only its owner can read.
     (partial / name).write_bytes(safetensors.numpy.save(tensors))
   old = path.with_name(path.name + '.old')

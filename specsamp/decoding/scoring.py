@@ -50,18 +50,17 @@ def tree_attention(transformer, params, draft, root_b, cache) -> Output:
     positions_bn = root_b[:, None] + at_n[None, :]
     return transformer.apply({'params': params}, tokens_bn, positions_bn, cache)
 
+  if tree.size > 1:
+    return score(draft.tokens, root_b, cache)
+
   def padded(tokens_b1, root_b, cache):
     # What stands in the next slot is unseen, and written over next round.
     out = score(jnp.repeat(tokens_b1, 2, axis=1), root_b, cache)
     return Output(out.logits[:, :1], out.hidden[:, :1], out.cache)
 
-  # A TPU is slow at one token; see `LanguageModelDrafter`.
+  # A TPU is slow at one token: see `LanguageModelDrafter._feed_next`.
   return jax.lax.platform_dependent(
-    draft.tokens,
-    root_b,
-    cache,
-    tpu=padded if tree.size == 1 else score,
-    default=score,
+    draft.tokens, root_b, cache, tpu=padded, default=score
   )
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from specsamp.decoding import loop, scoring, state
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.draft import Draft, TokenTree
 from specsamp.drafting.empty import Empty
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.errors import UserError
@@ -104,13 +104,16 @@ def collectives(hlo: str) -> tuple[Collective, ...]:
   """The collectives of a program's text, the largest first."""
   found = collections.Counter()
   for kind, arrays in messages(hlo):
-    bits = sum(
-      math.prod(dims) * int(re.sub(r'^[a-z]+(\d+).*|.*', r'\1', dtype) or 8)
-      for dtype, dims in arrays
-    )
+    bits = sum(math.prod(dims) * _bits(dtype) for dtype, dims in arrays)
     found[kind, bits // 8] += 1
   ordered = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
   return tuple(Collective(kind, size, count) for (kind, size), count in ordered)
+
+
+def _bits(dtype: str) -> int:
+  """32 of f32, 8 of f8e4m3fn and of pred."""
+  match = re.match(r'[a-z]+(\d+)', dtype)
+  return int(match[1]) if match else 8
 
 
 def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
@@ -144,15 +147,19 @@ def _draft_step(configs, sizes, mesh, gamma, context, batch):
 
 def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
   (config,), ((params, cache),) = configs, sizes
-  transformer = Transformer(config)
+  tree = TokenTree.chain(gamma)
 
-  def score(params, tokens_bn, positions_bn, cache):
-    out = transformer.apply({'params': params}, tokens_bn, positions_bn, cache)
+  def score(params, tokens_bn, root_b, cache):
+    draft = Draft(tokens_bn, None, tree, 'deterministic', tokens_bn >= 0)
+    out = scoring.tree_attention(
+      Transformer(config), params, draft, root_b, cache
+    )
     return out.logits, out.cache
 
-  tokens = jax.ShapeDtypeStruct((batch, gamma + 1), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((batch, tree.size), jnp.int32)
+  root = jax.ShapeDtypeStruct((batch,), jnp.int32)
   jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
-  return jitted.lower(params, tokens, tokens, cache)
+  return jitted.lower(params, tokens, root, cache)
 
 
 def _speculative_loop(configs, sizes, mesh, gamma, context, batch):

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from specsamp.sharding import rules
-from specsamp.sharding.rules import constrain
 
 
 class Stream(enum.IntEnum):
@@ -64,7 +63,7 @@ def uniform(keys: jax.Array) -> jax.Array:
 def uniforms(keys: jax.Array, count: int) -> jax.Array:
   """`count` independent numbers as of `uniform` for each key, [B, count]."""
   bits = jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))(keys)
-  bits = constrain(bits, 'batch', None)  # drawn in every shard, not sent
+  bits = rules.constrain(bits, 'batch', None)  # drawn in every shard, not sent
   return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
 
@@ -95,14 +94,14 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   # Of a sharded vocabulary, the blocks' sums and one block are exchanged whole,
   # which is less than the steps of a running sum over shards.
-  sums = constrain(blocks.sum(-1), 'batch', None)
+  sums = rules.constrain(blocks.sum(-1), 'batch', None)
   ends = jnp.cumsum(sums, -1)
   goal = u.astype(probs.dtype) * ends[:, -1]
   block = _first_above(ends, goal, sums)
   # Picking by index reads one block; a contraction with a one-hot reads them
   # all, and measured a third slower at eight rows.
   inside = jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0]
-  inside = constrain(inside, 'batch', None)
+  inside = rules.constrain(inside, 'batch', None)
   starts = jnp.pad(ends, ((0, 0), (1, 0)))
   start = jnp.take_along_axis(starts, block[:, None], 1)[:, 0]
   token = _first_above(jnp.cumsum(inside, -1), goal - start, inside)
