@@ -14,7 +14,7 @@ import numpy as np
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Stats, lay
 from specsamp.drafting.draft import Draft
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.drafter import Drafter, said
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
@@ -113,7 +113,7 @@ def play_round(
     drafter_state, draft, verdict, root_b, out.hidden
   )
 
-  said_bt = _said(draft, verdict)
+  said_bt = said(draft, verdict)
   nan_b = jnp.isnan(out.logits).any(axis=(1, 2))
   count_b, stopped_b = _cut(
     said_bt, verdict.num_accepted + 1, state.limit - state.length, stop_tokens_k
@@ -168,19 +168,6 @@ def _coupled(p_bnv, tree, root_b, row_keys):
   )
   depth_n = jnp.asarray(tree.depths, jnp.int32)
   return coupling.winner_law(p_bnv, handicap_btv[:, depth_n])
-
-
-def _said(draft: Draft, verdict: Verdict):
-  """Accepted tokens, then the verdict's: int [B, depth + 1], noise after."""
-  node_bt = jnp.maximum(verdict.path, 0)
-  path_bt = jnp.take_along_axis(draft.tokens, node_bt, axis=1)
-  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root has been said
-  at = jnp.arange(path_bt.shape[1], dtype=jnp.int32)[None, :]
-  return jnp.where(
-    at == verdict.num_accepted[:, None],
-    verdict.next_token[:, None],
-    accepted_bt,
-  )
 
 
 def _cut(said_bt, count_b, left_b, stop_tokens_k):

@@ -79,3 +79,16 @@ class Drafter(Protocol):
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   """The last committed token of each row, int [B, 1]."""
   return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
+
+
+def said(draft: Draft, verdict: 'Verdict') -> jax.Array:
+  """Accepted tokens, then the verdict's: int [B, depth + 1], noise after."""
+  node_bt = jnp.maximum(verdict.path, 0)
+  path_bt = jnp.take_along_axis(draft.tokens, node_bt, axis=1)
+  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root has been said
+  at = jnp.arange(path_bt.shape[1], dtype=jnp.int32)[None, :]
+  return jnp.where(
+    at == verdict.num_accepted[:, None],
+    verdict.next_token[:, None],
+    accepted_bt,
+  )

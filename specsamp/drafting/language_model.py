@@ -4,9 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
-import functools
-import numbers
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +12,13 @@ import numpy as np
 from flax import struct
 
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting import candidates
+from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, attention, kv_cache
-from specsamp.sampling import coupling, draw, transforms
-from specsamp.sampling.transforms import SamplingParams
+from specsamp.sampling import coupling, draw
 from specsamp.sharding import mesh as meshes
 
 
@@ -97,20 +95,10 @@ class LanguageModelDrafter:
         self.transformer.config.vocab_size,
       )
     cache, logits_b1v = self._feed_root(state, tokens_bs, length_b)
-    grow = self._grow_tree
-    if self.tree.is_chain:
-      grow = functools.partial(self._grow_chain, root_b1)
-    cache, drafted_bn, valid_bn, q_biv = grow(
-      cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    grow = self._grow_chain if self.tree.is_chain else self._grow_tree
+    return grow(
+      root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
     )
-    draft = Draft(
-      tokens=jnp.concatenate([root_b1, drafted_bn], axis=1),
-      q=None if self.law == 'deterministic' else q_biv,
-      tree=self.tree,
-      law=self.law,
-      valid=jnp.pad(valid_bn, ((0, 0), (1, 0)), constant_values=True),
-    )
-    return draft, cache
 
   def commit(self, state, draft, verdict, root_b, hidden_bnd):
     if self.tree.is_chain:
@@ -170,10 +158,9 @@ class LanguageModelDrafter:
       return (cache, tokens_b2, position_b1 + 1), (token_b1, *others)
 
     def pick(logits_b1v, uniform_b, handicap_bv):
-      picked = self._pick(
-        logits_b1v, uniform_b[:, None, None], handicap_bv, sampling
+      token_b11, valid_b11, q_b1v = candidates.pick(
+        logits_b1v, uniform_b[:, None, None], sampling, self.law, handicap_bv
       )
-      token_b11, valid_b11, q_b1v = picked
       return token_b11[:, 0], valid_b11[:, 0], q_b1v
 
     handicap_gbv = handicap_bgv
@@ -198,113 +185,34 @@ class LanguageModelDrafter:
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
       for a, b in zip(first, others, strict=True)
     )
-    return cache, tokens, valid, q
+    return candidates.draft_of(
+      self.tree, self.law, root_b1, tokens, valid, q
+    ), cache
 
   def _grow_tree(
-    self, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
   ):
-    tree, batch = self.tree, root_b.shape[0]
+    tree = self.tree
     internal = np.asarray(tree.internal)
     depths_i = np.asarray(tree.depths)[internal]
     ancestors_ii = tree.ancestor_mask[np.ix_(internal, internal)]
-    logits_bwv = logits_b1v
-    tokens, valids, laws = [], [], []
-    for depth in range(tree.depth):
-      # Nodes of this level that have children, and a table of their children;
-      # a short row of the table draws more than it needs.
-      level_w = internal[depths_i == depth]
-      children = [tree.children(node) for node in level_w]
-      width = max(map(len, children))
-      table_wc = np.asarray(
-        [c + (c[-1],) * (width - len(c)) for c in children], np.int32
-      )
-      kept = np.flatnonzero(
-        [i < len(c) for c in children for i in range(width)]
-      )
-      token_bwc, valid_bwc, q_bwv = self._pick(
-        logits_bwv,
-        uniform_bn[:, table_wc - 1],
-        None if handicap_bgv is None else handicap_bgv[:, depth],
-        sampling,
-      )
-      tokens.append(token_bwc.reshape(batch, -1)[:, kept])
-      valids.append(valid_bwc.reshape(batch, -1)[:, kept])
-      laws.append(q_bwv)
-      if depth + 1 < tree.depth:
-        fed = np.flatnonzero(depths_i == depth + 1)  # side by side
-        first_child = min(map(min, children))
-        out = self.transformer.apply(
-          {'params': self.params},
-          tokens[-1][:, internal[fed] - first_child],
-          cache=cache,
-          **attention.tree_pass(
-            root_b, depths_i, ancestors_ii[fed], int(fed[0]), cache.capacity
-          ),
-        )
-        cache, logits_bwv = out.cache, out.logits
-    concatenate = lambda parts: jnp.concatenate(parts, axis=1)
-    return cache, concatenate(tokens), concatenate(valids), concatenate(laws)
 
-  def _pick(self, logits_bwv, uniform_bwc, handicap_bv, sampling):
-    """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
-
-    Rows of temperature 0 take the C most probable tokens, and report the law
-    of temperature 1: their target's law is a one-hot, of which every verifier
-    says the argmax, whatever was drafted.
-    """
-    batch, width, count = uniform_bwc.shape
-    vocab = logits_bwv.shape[-1]
-    greedy_b = sampling.broadcast(batch).temperature == 0
-    several = count > 1 or self.law == 'deterministic'
-    if several:
-      sampling = _without_cuts(sampling.broadcast(batch), greedy_b)
-    q_bwv = transforms.probabilities(logits_bwv, sampling)
-    q_rv = q_bwv.reshape(-1, vocab)
-
-    def most_probable():
-      speed_bwv = q_bwv
-      if handicap_bv is not None:
-        speed_bwv = jnp.where(
-          greedy_b[:, None, None],
-          q_bwv,
-          coupling.speeds(q_bwv, handicap_bv[:, None]),
-        )
-      best, tokens = draw.largest(speed_bwv, count)
-      return tokens, best > 0
-
-    def drawn():
-      uniform_rc = uniform_bwc.reshape(-1, count)
-      if self.law == 'iid' or count == 1:
-        each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
-        tokens = each(uniform_rc, q_rv)
-        valid = jnp.ones(tokens.shape, bool)
-      else:
-        tokens, valid = draw.without_replacement(uniform_rc, q_rv)
-      shape = (batch, width, count)
-      return tokens.reshape(shape), valid.reshape(shape)
-
-    if self.law == 'deterministic':
-      tokens, valid = most_probable()
-    elif not several:
-      tokens, valid = drawn()
-    else:
-      greedy_b11 = greedy_b[:, None, None]
-      tokens, valid = jax.lax.cond(
-        greedy_b.any(),
-        lambda: jax.tree.map(
-          lambda a, b: jnp.where(greedy_b11, a, b), most_probable(), drawn()
+    def feed(cache, depth, tokens_bw):
+      fed = np.flatnonzero(depths_i == depth)  # side by side
+      out = self.transformer.apply(
+        {'params': self.params},
+        tokens_bw,
+        cache=cache,
+        **attention.tree_pass(
+          root_b, depths_i, ancestors_ii[fed], int(fed[0]), cache.capacity
         ),
-        drawn,
       )
-    return tokens, valid, q_bwv
+      return out.cache, out.logits
 
-
-def _without_cuts(sampling: SamplingParams, where_b) -> SamplingParams:
-  """Temperature 1 and no cuts in these rows."""
-  default = SamplingParams().broadcast(where_b.shape[0])
-  return jax.tree.map(
-    lambda value, plain: jnp.where(where_b, plain, value), sampling, default
-  )
+    return candidates.grow(
+      tree, self.law, sampling, root_b1, uniform_bn, logits_b1v, feed, cache,
+      handicap_bgv,
+    )  # fmt: skip
 
 
 def model_drafter(
@@ -328,24 +236,7 @@ def model_drafter(
       nothing), a tree that is not numbered breadth first, an unknown law, or
       a coupled drafter of another law than `deterministic`.
   """
-  if not isinstance(shape, TokenTree):
-    if not isinstance(shape, numbers.Integral):
-      raise UserError(
-        f'shape: got {shape!r}, expected a draft length or a TokenTree, such '
-        'as TokenTree.branching((4, 2))'
-      )
-    if shape < 1:
-      raise UserError(f'draft length must be at least 1, got {shape}')
-    shape = TokenTree.chain(shape)
-  if shape.size < 2 or not shape.is_breadth_first:
-    raise UserError(
-      'the tree of a draft must have a node below the root and be numbered '
-      f'breadth first, got parents {shape.parents}'
-    )
-  if law not in get_args(Law):
-    raise UserError(
-      f'law: got {law!r}, expected one of {", ".join(get_args(Law))}'
-    )
+  shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':
     raise UserError(f'a coupled drafter is deterministic, got law {law!r}')
   return LanguageModelDrafter(

@@ -110,10 +110,70 @@ class Block(nn.Module):
     return x + self.mlp(self.mlp_norm(x)), cache
 
 
-class Transformer(nn.Module):
-  """tokens -> logits, hidden states and the updated cache."""
+class Layers(nn.Module):
+  """Blocks alone: from a residual stream to a residual stream."""
 
   config: TransformerConfig
+
+  def setup(self):
+    self.layers = [Block(self.config) for _ in range(self.config.num_layers)]
+
+  def run(
+    self,
+    x,
+    positions,
+    cache=None,
+    mask=None,
+    start=None,
+    slot_positions=None,
+  ):
+    """The stream [B, T, D] after all blocks, and the updated cache.
+
+    Args:
+      x: [B, T, D].
+      positions: int [B, T].
+      cache: as of `Transformer`, as are mask, start and slot_positions.
+    """
+    num_slots = x.shape[1] if cache is None else cache.capacity
+    if start is None:
+      start = positions[:, 0]
+    if mask is None:
+      mask = attention.causal_mask(positions, num_slots)
+    if slot_positions is None:
+      slot_positions = attention.slot_positions(start, positions, num_slots)
+    x = constrain(x, 'batch', None, 'width')
+    keys, values = [], []
+    for i, layer in enumerate(self.layers):
+      if cache is None:
+        entry = None
+      else:
+        table = cache.relative[i] if cache.relative else None
+        entry = (cache.keys[i], cache.values[i], table)
+      x, (k, v) = layer(x, positions, start, mask, slot_positions, entry)
+      keys.append(k)
+      values.append(v)
+    if cache is not None:
+      cache = cache.replace(keys=tuple(keys), values=tuple(values))
+    return x, cache
+
+  def relative_tables(self, length: int):
+    return tuple(
+      layer.attention.relative_table(length) for layer in self.layers
+    )
+
+  def init_cache(self, params, batch: int, capacity: int) -> KVCache:
+    """An empty cache of `capacity` slots a row."""
+    cache = kv_cache.empty(self.config, batch, capacity)
+    if self.config.positions == 'relative':
+      tables = self.apply(
+        {'params': params}, capacity, method='relative_tables'
+      )
+      cache = cache.replace(relative=tables)
+    return cache
+
+
+class Transformer(Layers):
+  """tokens -> logits, hidden states and the updated cache."""
 
   def setup(self):
     c = self.config
@@ -128,7 +188,7 @@ class Transformer(nn.Module):
         nn.initializers.normal(0.02),
         (c.max_length, c.width),
       )
-    self.layers = [Block(c) for _ in range(c.num_layers)]
+    super().setup()
     self.final_norm = Norm(c)
     if not c.tied_embeddings:
       self.head = self.param(
@@ -164,38 +224,26 @@ class Transformer(nn.Module):
     Returns:
       An `Output`. What is not used of it is not computed under `jax.jit`.
     """
-    c = self.config
     batch, length = tokens.shape
     if positions is None:
       positions = jnp.arange(length, dtype=jnp.int32)[None]
       positions = jnp.broadcast_to(positions, (batch, length))
-    num_slots = length if cache is None else cache.capacity
-    if start is None:
-      start = positions[:, 0]
-    if mask is None:
-      mask = attention.causal_mask(positions, num_slots)
-    if slot_positions is None:
-      slot_positions = attention.slot_positions(start, positions, num_slots)
-
-    x = jnp.take(self.embedding, tokens, axis=0).astype(c.dtype)
-    if c.positions == 'learned':
-      at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
-      x = x + at.astype(c.dtype)
-    x = constrain(x, 'batch', None, 'width')
-    keys, values = [], []
-    for i, layer in enumerate(self.layers):
-      if cache is None:
-        entry = None
-      else:
-        table = cache.relative[i] if cache.relative else None
-        entry = (cache.keys[i], cache.values[i], table)
-      x, (k, v) = layer(x, positions, start, mask, slot_positions, entry)
-      keys.append(k)
-      values.append(v)
+    x = self.embed(tokens) + self.place(positions)
+    x, cache = self.run(x, positions, cache, mask, start, slot_positions)
     hidden = self.final_norm(x)
-    if cache is not None:
-      cache = cache.replace(keys=tuple(keys), values=tuple(values))
     return Output(self.logits(hidden), hidden, cache)
+
+  def embed(self, tokens):
+    """[B, T, D], without their places."""
+    x = jnp.take(self.embedding, tokens, axis=0)
+    return x.astype(self.config.dtype)
+
+  def place(self, positions):
+    """What is added to an embedding for its place: [B, T, D], or 0."""
+    if self.config.positions != 'learned':
+      return 0
+    at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
+    return at.astype(self.config.dtype)
 
   def logits(self, hidden):
     """The LM head: [B, T, D] -> float32 [B, T, V]."""
@@ -208,21 +256,6 @@ class Transformer(nn.Module):
     )
     return constrain(logits, 'batch', None, 'vocab')
 
-  def relative_tables(self, length: int):
-    return tuple(
-      layer.attention.relative_table(length) for layer in self.layers
-    )
-
   def init_params(self, key) -> Any:
     """Random parameters, a nested dict of float32 arrays."""
     return self.init(key, jnp.zeros((1, 1), jnp.int32))['params']
-
-  def init_cache(self, params, batch: int, capacity: int) -> KVCache:
-    """An empty cache of `capacity` slots a row."""
-    cache = kv_cache.empty(self.config, batch, capacity)
-    if self.config.positions == 'relative':
-      tables = self.apply(
-        {'params': params}, capacity, method='relative_tables'
-      )
-      cache = cache.replace(relative=tables)
-    return cache
