@@ -66,6 +66,11 @@ def python_library() -> dict[str, str]:
   return read_folder(sysconfig.get_paths()['stdlib'], leave_out=_LEFT_OUT)
 
 
+def read(corpus: str, pattern: str) -> dict[str, str]:
+  """The corpus of a config, as `read_folder`; '' is `python_library`."""
+  return read_folder(corpus, pattern) if corpus else python_library()
+
+
 def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
   """(training, held out); raises `UserError` if either has no file."""
   train = {k: v for k, v in files.items() if not is_held_out(k)}

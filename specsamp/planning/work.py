@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from specsamp.checkpoints import model_dir
+from specsamp.checkpoints import weights
 from specsamp.models import KVCache, Transformer, TransformerConfig, kv_cache
 from specsamp.sharding import rules
 
@@ -161,7 +161,7 @@ def shapes(
     jax.tree_util.tree_map_with_path(
       lambda path, x, where: shaped(
         x,
-        config.dtype if model_dir.is_matrix(path[-1].key, x) else x.dtype,
+        config.dtype if weights.is_matrix(path[-1].key, x) else x.dtype,
         where,
       ),
       params,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from specsamp.checkpoints import model_dir
+from specsamp.checkpoints import model_dir, weights
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -69,7 +69,7 @@ def test_shards_are_read_as_the_model_would_be_laid(
 ):
   mesh = meshes.make(*shape)
   asked = {}
-  real = model_dir._read
+  real = weights._read
 
   def read(tensors, name, index):
     value = real(tensors, name, index)
@@ -77,7 +77,7 @@ def test_shards_are_read_as_the_model_would_be_laid(
     return value
 
   expected = model_dir.load(folder / storage).on(mesh)
-  monkeypatch.setattr(model_dir, '_read', read)
+  monkeypatch.setattr(weights, '_read', read)
   got = model_dir.load(folder / storage, mesh)
   _assert_same(got, expected)
   # Nothing is read that no device here holds, nor anything larger than a part.
@@ -92,7 +92,7 @@ def test_shards_are_read_as_the_model_would_be_laid(
 @pytest.mark.parametrize('storage', ['float32', 'int8'])
 def test_several_files(folder, tmp_path, monkeypatch, storage):
   whole = model_dir.load(folder / storage)
-  monkeypatch.setattr(model_dir, '_FILE_BYTES', 5_000)
+  monkeypatch.setattr(weights, '_FILE_BYTES', 5_000)
   model_dir.save(whole, tmp_path / 'm', storage)
   names = sorted(path.name for path in (tmp_path / 'm').glob('*.safetensors'))
   assert len(names) > 2
@@ -112,7 +112,7 @@ def test_files_that_are_no_part_of_it(folder, tmp_path, monkeypatch):
   model_dir.save(model, one)
   (one / 'model_old.safetensors').write_text('no such thing')
   _assert_same(model_dir.load(one), model)
-  monkeypatch.setattr(model_dir, '_FILE_BYTES', 5_000)
+  monkeypatch.setattr(weights, '_FILE_BYTES', 5_000)
   many = tmp_path / 'many'
   model_dir.save(model, many)
   (many / 'model-00001.safetensors').unlink()

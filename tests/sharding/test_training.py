@@ -14,7 +14,7 @@ from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
-from specsamp.training import pretrain
+from specsamp.training import pretrain, run
 from specsamp.training.pretrain import PretrainConfig
 
 # Two kv heads are fewer than most meshes' shards; 300 pieces divide into four.
@@ -133,14 +133,14 @@ def test_a_run_goes_on_on_other_meshes(
 ):
   """8 devices, then 4 of another shape, then one."""
   restored = []
-  restore = pretrain._restore
+  restore = run._restore
 
   def spy(*args):
     state = restore(*args)
     restored.append((int(state.step), state))
     return state
 
-  monkeypatch.setattr(pretrain, '_restore', spy)
+  monkeypatch.setattr(run, '_restore', spy)
   _interrupted(monkeypatch, config, tmp_path, meshes.make(1, 8), 5)
   four = meshes.make(2, 2, jax.devices()[:4])
   # Looked at before a step takes the state's buffers.

@@ -1,0 +1,218 @@
+"""Parameters as safetensors files in a folder, and folders replaced whole.
+
+Weights are stored in float32, or matrices in 8 bits with a float32 scale for
+every output channel; many of them in several files. On a mesh a process reads
+the parts that it holds.
+"""
+
+import contextlib
+import functools
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax import traverse_util
+from jax.sharding import Mesh
+
+from specsamp.errors import UserError
+from specsamp.sharding import distributed, rules
+from specsamp.sharding import mesh as meshes
+
+FILE = 'model.safetensors'
+_MANY = 'model-{}.safetensors'  # of a model that is too large for one file
+_SCALE = ':scale'
+# A file is closed at the first tensor past this size, and another begun.
+_FILE_BYTES = 2**32
+
+
+@contextlib.contextmanager
+def replace_folder(path) -> Iterator[pathlib.Path]:
+  """A folder to write in; it takes the place of `path` when the block ends.
+
+  One that is there is replaced by a rename, and stays if the block raises. Of
+  several processes all must enter, only the first one writes, and none is out
+  before it is done.
+
+  Args:
+    path: folder.
+  """
+  path = pathlib.Path(path)
+  partial = path.with_name(path.name + '.partial')
+  if distributed.is_first():
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+  yield partial
+  if distributed.is_first():
+    old = path.with_name(path.name + '.old')
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+      path.rename(old)
+    partial.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+  distributed.wait('saved')
+
+
+def save(
+  params: Any, folder, storage: Literal['float32', 'int8'] = 'float32'
+) -> None:
+  """Writes the files into a folder that is there and holds no others.
+
+  Of several processes all must call this, and the first one writes.
+
+  Args:
+    params: nested dicts of arrays.
+    folder: where to.
+    storage: of matrices; all else is float32.
+  """
+  if not distributed.is_first():
+    for value in _flat(params).values():
+      meshes.fetch(value)  # hands over its shards, one after the other
+    return
+  for name, tensors in _weight_files(params, storage):
+    # `save_file` would leave a file that only its owner can read.
+    (pathlib.Path(folder) / name).write_bytes(safetensors.numpy.save(tensors))
+
+
+def _weight_files(params, storage: str):
+  """Yields (file name, tensors), a file's worth at a time on this host."""
+  tensors, size, count = {}, 0, 0
+  for name, value in _flat(params).items():
+    value = meshes.fetch(value).astype(np.float32)
+    if storage == 'int8' and is_matrix(name, value):
+      tensors[name], tensors[name + _SCALE] = _quantize(name, value)
+    else:
+      tensors[name] = value
+    size += tensors[name].nbytes
+    if size > _FILE_BYTES:
+      yield _MANY.format(f'{count:05}'), tensors
+      tensors, size, count = {}, 0, count + 1
+  if tensors:
+    yield _MANY.format(f'{count:05}') if count else FILE, tensors
+
+
+def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
+  """Reads what `save` wrote.
+
+  Args:
+    folder: where from.
+    shapes: of the parameters, nested dicts as `jax.eval_shape` gives them.
+    dtype: what matrices get; all else is float32.
+    mesh: where to lay the parameters; each process then reads its own shards
+      and no more. None is one device.
+
+  Returns:
+    The parameters, a tree as `shapes`.
+
+  Raises:
+    UserError: a file is missing, truncated or corrupt, the tensors are not
+      of these names and shapes, or do not divide into the mesh's shards.
+  """
+  folder = pathlib.Path(folder)
+  tensors = _open(folder)
+  wanted = _flat(shapes)
+  _check(folder, wanted, tensors)
+  dtypes = {
+    name: dtype if is_matrix(name, shape) else 'float32'
+    for name, shape in wanted.items()
+  }
+  read = lambda name, index: _read(tensors, name, index).astype(dtypes[name])
+  if mesh is None:
+    params = {name: jnp.asarray(read(name, ())) for name in wanted}
+  else:
+    formats = _flat(rules.param_formats(shapes, mesh))
+    params = {
+      name: jax.make_array_from_callback(
+        shape.shape, formats[name], functools.partial(read, name)
+      )
+      for name, shape in wanted.items()
+    }
+  return traverse_util.unflatten_dict(params, sep='.')
+
+
+def _open(path: pathlib.Path) -> dict[str, Any]:
+  """Slices of every tensor of a folder, read from its files where taken."""
+  files = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
+  if files != [path / FILE] and (path / FILE).exists():
+    raise UserError(f'model {path}: got both {FILE} and {files[0].name}')
+  tensors = {}
+  for file in files:
+    try:
+      opened = safetensors.safe_open(file, framework='numpy')
+      for name in opened.keys():  # noqa: SIM118
+        tensors[name] = opened.get_slice(name)
+    except OSError as error:
+      raise UserError(f'model {file}: {error}') from None
+    except safetensors.SafetensorError as error:
+      raise UserError(f'model {file}: corrupt: {error}') from None
+  return tensors
+
+
+def is_matrix(name: str, value) -> bool:
+  """Whether this parameter is a matmul's weight: no norm's scale, no bias."""
+  return value.ndim > 1 and not name.endswith('bias')
+
+
+def _flat(params: Any) -> dict[str, Any]:
+  return traverse_util.flatten_dict(params, sep='.')
+
+
+def _check(path, shapes, tensors) -> None:
+  """Refuses tensors of other names, shapes or types than a model's."""
+  expected = {name: tuple(shape.shape) for name, shape in shapes.items()}
+  got = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+  weights = {n: s for n, s in got.items() if not n.endswith(_SCALE)}
+  wrong = sorted(
+    name
+    for name in expected.keys() | weights.keys()
+    if expected.get(name) != weights.get(name)
+  )
+  if wrong:
+    name = wrong[0]
+    raise UserError(
+      f'model {path}: {len(wrong)} tensors do not fit the config, first '
+      f'{name}: got {weights.get(name)}, expected {expected.get(name)}'
+    )
+  for name, full in expected.items():
+    kind, scale = tensors[name].get_dtype(), got.get(name + _SCALE)
+    if scale is None and kind != 'F32':
+      raise UserError(
+        f'model {path}: {name}: got {kind} without a scale, expected F32'
+      )
+    axes = _input_axes(name)
+    shape = tuple(1 if i in axes else n for i, n in enumerate(full))
+    if scale is not None and scale != shape:
+      raise UserError(
+        f'model {path}: {name}{_SCALE}: got {scale}, expected {shape}'
+      )
+
+
+def _read(tensors, name: str, index) -> np.ndarray:
+  """Float32 of a part of a tensor; () is all of it."""
+  value = tensors[name][index or ...]
+  if name + _SCALE not in tensors:
+    return value
+  scale = tensors[name + _SCALE][...]
+  # Along an axis that the scales share, they have one entry.
+  at = tuple(
+    part if size > 1 else slice(None)
+    for part, size in zip(index, scale.shape, strict=False)
+  )
+  return value.astype(np.float32) * scale[at]
+
+
+def _input_axes(name: str) -> tuple[int, ...]:
+  """Axes that a matmul with this weight sums over; channels are the rest."""
+  axes = {'embedding': (1,), 'mask_embedding': (1,), 'o': (0, 1)}
+  return axes.get(name.rpartition('.')[2], (0,))
+
+
+def _quantize(name: str, value: np.ndarray):
+  scale = np.abs(value).max(axis=_input_axes(name), keepdims=True) / 127
+  scale = np.maximum(scale, np.finfo(np.float32).tiny).astype(np.float32)
+  return np.rint(value / scale).astype(np.int8), scale

@@ -1,0 +1,302 @@
+"""A training run: its steps, metrics and checkpoints, whatever it trains.
+
+It goes on where it was cut off, and ends with the weights it would have had.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import tqdm
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from specsamp.checkpoints import weights
+from specsamp.errors import UserError
+from specsamp.sharding import distributed, rules
+from specsamp.sharding import mesh as meshes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+  """What every run is given.
+
+  Attributes:
+    batch_size: sequences in a step.
+    length: tokens in a sequence.
+    steps: of the optimizer.
+    learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
+    warmup_steps: of linear warm-up.
+    weight_decay: of AdamW, on matrices only.
+    beta2: of AdamW; beta1 is 0.9.
+    clip_norm: largest global norm of a gradient.
+    seed: of the weights and the order of the data.
+    log_every: steps between lines of metrics.
+    eval_every: steps between validations on the held-out files.
+    eval_batches: batches in a validation.
+    checkpoint_every: steps between checkpoints.
+  """
+
+  batch_size: int = 16
+  length: int = 256
+  steps: int = 1000
+  learning_rate: float = 1e-3
+  warmup_steps: int = 100
+  weight_decay: float = 0.1
+  beta2: float = 0.95
+  clip_norm: float = 1.0
+  seed: int = 0
+  log_every: int = 10
+  eval_every: int = 200
+  eval_batches: int = 8
+  checkpoint_every: int = 200
+
+  def __post_init__(self):
+    for name in (
+      'batch_size',
+      'length',
+      'steps',
+      'log_every',
+      'eval_every',
+      'eval_batches',
+      'checkpoint_every',
+    ):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    for name in ('seed', 'warmup_steps', 'learning_rate', 'clip_norm'):
+      if getattr(self, name) < 0:
+        raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
+
+
+@contextlib.contextmanager
+def reading_config() -> Iterator[None]:
+  """What bad keys and values raise in this block is a `UserError`, one line."""
+  try:
+    yield
+  except KeyError as error:
+    raise UserError(f'config: missing key {error}') from None
+  except (TypeError, ValueError) as error:
+    raise UserError(f'config: {error}') from None
+
+
+class TrainState(NamedTuple):
+  step: jax.Array
+  params: Any
+  optimizer: Any
+
+
+def optimizer(config: RunConfig) -> optax.GradientTransformation:
+  """AdamW under a warm-up and a cosine, gradients clipped by global norm."""
+  schedule = optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=config.learning_rate,
+    warmup_steps=config.warmup_steps,
+    decay_steps=max(config.steps, config.warmup_steps + 1),
+  )
+  return optax.chain(
+    optax.clip_by_global_norm(config.clip_norm),
+    optax.adamw(
+      schedule,
+      b2=config.beta2,
+      weight_decay=config.weight_decay,
+      mask=lambda params: jax.tree_util.tree_map_with_path(
+        lambda path, p: weights.is_matrix(path[-1].key, p), params
+      ),
+    ),
+  )
+
+
+def fit(
+  config: RunConfig,
+  workdir: pathlib.Path,
+  mesh: Mesh | None,
+  *,
+  init: Callable[[jax.Array], Any],
+  loss: Callable[[Any, Any, Any], tuple[jax.Array, dict[str, jax.Array]]],
+  frozen: Any,
+  data: Callable[[], tuple[Any, Any]],
+) -> Any:
+  """Trains, or goes on where a run in this workdir was cut off.
+
+  Writes `workdir`/metrics.jsonl (a line a log or validation) and checkpoints/
+  (optimizer and weights). On a mesh batches are split over 'data', weights and
+  the optimizer's state over 'model'; every process reads the data and feeds its
+  own shards. A run may go on on another mesh than the one it was cut off on.
+
+  Args:
+    config: of the run.
+    workdir: an absolute path that all processes see.
+    mesh: where to train; None is one device.
+    init: (key) -> parameters, nested dicts of arrays.
+    loss: (parameters, frozen, batch) -> what to lessen and metrics, scalars
+      with a 'loss' among them.
+    frozen: a tree of arrays, a teacher's parameters or None; no gradient is
+      taken to it.
+    data: () -> training and validation, each with the methods of
+      `packing.Packed`; batches are trees of arrays, rows on the first axis.
+      Called once the parameters are known to fit the mesh.
+
+  Returns:
+    The trained parameters, in float32.
+
+  Raises:
+    UserError: the config does not fit the mesh, or the last checkpoint cannot
+      be read.
+    FloatingPointError: loss or gradient is no longer finite.
+  """
+  if mesh and config.batch_size % mesh.shape[rules.DATA]:
+    raise UserError(
+      f'batch_size {config.batch_size} does not divide into '
+      f"{mesh.shape[rules.DATA]} shards, the size of the mesh axis 'data'"
+    )
+  tx = optimizer(config)
+
+  def init_state(key):
+    params = init(key)
+    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
+
+  def train_step(state, frozen, batch):
+    grads, metrics = jax.grad(loss, has_aux=True)(state.params, frozen, batch)
+    metrics['grad_norm'] = optax.tree.norm(grads)
+    updates, opt_state = tx.update(grads, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+  key = jax.random.key(config.seed)
+  shapes = _shapes(init_state, key, mesh)
+  shardings = jax.tree.map(lambda x: x.sharding, shapes)
+  train_step = jax.jit(
+    train_step, donate_argnums=0, out_shardings=(shardings, None)
+  )
+  eval_step = jax.jit(lambda *args: loss(*args)[1])
+  if mesh is None:
+    put = jnp.asarray
+  else:
+    rows = NamedSharding(mesh, PartitionSpec(rules.DATA))
+    put = lambda array: meshes.put(array, rows)
+  feed = lambda batch: jax.tree.map(put, batch)
+
+  # What does not fit the mesh is known by now; reading takes a while.
+  train, validation = data()
+
+  def validate(state):
+    found = [
+      eval_step(state.params, frozen, feed(batch))
+      for batch in validation.in_order(config.eval_batches)
+    ]
+    return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
+
+  options = ocp.CheckpointManagerOptions(
+    save_interval_steps=config.checkpoint_every, max_to_keep=2
+  )
+  with (
+    meshes.use(mesh),
+    ocp.CheckpointManager(workdir / 'checkpoints', options=options) as manager,
+  ):
+    if manager.latest_step() is None:
+      state = jax.jit(init_state, out_shardings=shardings)(key)
+    else:
+      state = _restore(manager, shapes)
+    start = int(state.step)
+    batch_tokens = config.batch_size * config.length
+    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    for step in tqdm.tqdm(
+      range(start + 1, config.steps + 1),
+      initial=start,
+      total=config.steps,
+      unit='tok',
+      unit_scale=batch_tokens,
+      disable=not distributed.is_first(),
+    ):
+      state, metrics = train_step(state, frozen, feed(train.batch(step - 1)))
+      last = step == config.steps
+      if (
+        last
+        or not step % config.log_every
+        or not step % config.checkpoint_every
+      ):
+        # A state that is no longer finite must not become a checkpoint.
+        for name in ('loss', 'grad_norm'):
+          if not np.isfinite(metrics[name]):
+            raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
+      if last or not step % config.log_every:
+        metrics = {k: float(v) for k, v in metrics.items()}
+        log.write('train', step, metrics)
+      if last or not step % config.eval_every:
+        log.write('validation', step, validate(state))
+      manager.save(step, args=ocp.args.StandardSave(state), force=last)
+  return state.params
+
+
+def _shapes(init, key, mesh: Mesh | None) -> TrainState:
+  """The state's shapes, with the shardings that it has throughout."""
+  shapes = jax.eval_shape(init, key)
+  if mesh is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: device, shapes)
+  else:
+    shardings = rules.param_shardings(shapes, mesh)
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
+
+
+def _restore(manager: ocp.CheckpointManager, wanted: TrainState) -> TrainState:
+  """The last checkpoint, straight into shards, whatever they were before."""
+  step = manager.latest_step()
+  try:
+    return manager.restore(step, args=ocp.args.StandardRestore(wanted))
+  except Exception as error:  # orbax raises what its file formats raise
+    reason = (str(error).strip().splitlines() or [''])[0]
+    raise UserError(
+      f'checkpoint {manager.directory}/{step}: cannot be read: {reason}'
+    ) from error
+
+
+class _Log:
+  """metrics.jsonl; lines past the checkpoint of a resumed run are dropped.
+
+  Of several processes the first one writes it.
+  """
+
+  def __init__(self, path: pathlib.Path, step: int, batch_tokens: int):
+    self._path = path
+    self._first = step
+    self._batch_tokens = batch_tokens
+    self._began = time.monotonic()
+    if not distributed.is_first():
+      return
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if _step_of(line) <= step]
+    partial = path.with_name(path.name + '.partial')
+    partial.write_text(''.join(line + '\n' for line in kept))
+    partial.rename(path)  # whole, wherever a run is cut off
+
+  def write(self, kind: str, step: int, metrics) -> None:
+    """Adds a line; its seconds and tokens a second are this process's."""
+    if not distributed.is_first():
+      return
+    seconds = time.monotonic() - self._began
+    tokens = (step - self._first) * self._batch_tokens
+    line = {'kind': kind, 'step': step, **metrics}
+    line['seconds'] = round(seconds, 3)
+    line['tokens_per_second'] = round(tokens / seconds, 1)
+    with self._path.open('a') as file:
+      file.write(json.dumps(line) + '\n')
+
+
+def _step_of(line: str) -> float:
+  try:
+    return json.loads(line)['step']
+  except ValueError:  # cut off while it was written
+    return float('inf')

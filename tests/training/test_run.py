@@ -1,0 +1,88 @@
+"""A run of anything: batches that are trees, and arrays that stay frozen."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp.errors import UserError
+from specsamp.sharding import mesh as meshes
+from specsamp.training import run
+
+_CONFIG = run.RunConfig(
+  batch_size=8,
+  length=1,
+  steps=120,
+  learning_rate=0.1,
+  warmup_steps=2,
+  weight_decay=0.0,
+  eval_every=60,
+  checkpoint_every=60,
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _promotion():
+  """Optax's Adam mixes ints and floats."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+class _Data:
+  """Inputs, and how much each counts."""
+
+  def batch(self, step):
+    rng = np.random.default_rng(step)
+    return {
+      'x': rng.standard_normal((8, 4), np.float32),
+      'weight': rng.integers(1, 3, 8),
+    }
+
+  def in_order(self, num_batches):
+    return map(self.batch, range(1000, 1000 + num_batches))
+
+
+def _loss(params, frozen, batch):
+  wrong = batch['x'] @ (params['head'] - frozen['head'])
+  loss = (batch['weight'][:, None] * wrong**2).mean()
+  return loss, {'loss': loss, 'worst': jnp.abs(wrong).max()}
+
+
+def _fit(workdir, mesh=None, data=lambda: (_Data(), _Data())):
+  frozen = {'head': np.arange(16, dtype=np.float32).reshape(4, 4) / 16}
+  frozen = (
+    meshes.shard(frozen, mesh) if mesh else jax.tree.map(jnp.asarray, frozen)
+  )
+  params = run.fit(
+    _CONFIG,
+    workdir,
+    mesh,
+    init=lambda key: {'head': jax.random.normal(key, (4, 4))},
+    loss=_loss,
+    frozen=frozen,
+    data=data,
+  )
+  return params, frozen
+
+
+@pytest.mark.parametrize('shape', [None, (2, 4)], ids=str)
+def test_parameters_come_to_the_frozen_ones(tmp_path, shape):
+  mesh = meshes.make(*shape) if shape else None
+  params, frozen = _fit(tmp_path, mesh)
+  np.testing.assert_allclose(params['head'], frozen['head'], atol=0.1)
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  last = lines[-1]
+  assert (last['kind'], last['step']) == ('validation', 120)
+  assert last['loss'] < lines[0]['loss'] / 10
+  assert last['worst'] < lines[0]['worst']
+  again, _ = _fit(tmp_path, mesh)  # done: the last checkpoint
+  np.testing.assert_array_equal(again['head'], params['head'])
+
+
+def test_what_does_not_fit_the_mesh_is_known_before_data_is_read(tmp_path):
+  mesh = meshes.make(3, 1, jax.devices()[:3])
+  with pytest.raises(UserError, match='^batch_size 8 .* into 3 shards'):
+    _fit(tmp_path, mesh, data=None)
