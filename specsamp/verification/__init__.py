@@ -7,6 +7,7 @@ from specsamp.verification.multi_candidate import MultiCandidateVerifier
 from specsamp.verification.naive import NaiveVerifier
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.traversal import TraversalVerifier
+from specsamp.verification.typical import TypicalLossyVerifier
 from specsamp.verification.verifier import (
   Verdict,
   Verifier,
@@ -22,6 +23,7 @@ __all__ = [
   'NaiveVerifier',
   'TokenVerifier',
   'TraversalVerifier',
+  'TypicalLossyVerifier',
   'Verdict',
   'Verifier',
   'check_law',
@@ -34,7 +36,8 @@ def make(name: str) -> Verifier:
   """The verifier called `name`.
 
   For chains `token` and `block`; for trees, chains among them,
-  `multi_candidate`, `naive`, `k_seq`, `traversal` and `gumbel`.
+  `multi_candidate`, `naive`, `k_seq`, `traversal` and `gumbel`. All of them are
+  lossless; `typical_lossy`, for trees too, is not.
 
   Raises:
     ValueError: no verifier has that name.
@@ -47,6 +50,7 @@ def make(name: str) -> Verifier:
     'k_seq': KSeqVerifier,
     'traversal': TraversalVerifier,
     'gumbel': GumbelVerifier,
+    'typical_lossy': TypicalLossyVerifier,
   }
   if name not in verifiers:
     raise ValueError(

@@ -47,6 +47,7 @@ class BlockVerifier:
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: h_i * prod_{j > i} (1 - h_j), with h_0 = 1.

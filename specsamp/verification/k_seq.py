@@ -83,6 +83,7 @@ class KSeqVerifier:
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: the chance to get to each node and accept none of its children.

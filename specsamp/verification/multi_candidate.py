@@ -25,6 +25,7 @@ class MultiCandidateVerifier:
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: the chance to get to each node and accept none of its children.

@@ -36,6 +36,7 @@ class NaiveVerifier:
   accepts: ClassVar[frozenset[Law]] = frozenset(
     {'iid', 'without_replacement', 'deterministic'}
   )
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: the product of p(x) down to a node, times 1 - sum(p(child)).

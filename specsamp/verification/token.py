@@ -35,6 +35,7 @@ class TokenVerifier:
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: a_1 .. a_i (1 - a_{i+1}), and at the last node a_1 .. a_γ.

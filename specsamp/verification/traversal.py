@@ -38,6 +38,7 @@ class TraversalVerifier:
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
+  lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: r times the product of 1 - r over the nodes visited before.

@@ -22,10 +22,13 @@ class Verifier(Protocol):
   and computes in the dtype of p (float32 in production, float64 in proofs).
 
   Attributes:
-    accepts: the laws of drafts that the rule can correct.
+    accepts: the laws of drafts that the rule can correct; of a rule that is
+      not lossless, those that it takes.
+    lossless: whether what is said is a draw from the target's law.
   """
 
   accepts: frozenset[Law]
+  lossless: bool
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """The chance [B, N] to stop at each node, given the drafted tree.

@@ -1,0 +1,152 @@
+"""Typical acceptance by hand, on random trees; and that it is not lossless."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp.drafting import Draft, TokenTree
+from specsamp.verification import TypicalLossyVerifier, draw_verdict, make
+
+LAWS = ('iid', 'without_replacement', 'deterministic')
+LOSSLESS = (
+  'token', 'block', 'multi_candidate', 'naive', 'k_seq', 'traversal', 'gumbel',
+)  # fmt: skip
+BATCH, VOCAB = 512, 6
+
+
+def _random_tree(rng):
+  size = int(rng.integers(1, 12))
+  return TokenTree((-1, *(int(rng.integers(n)) for n in range(1, size))))
+
+
+def _round(rng, tree):
+  """Tokens that siblings may share, some invalid; p dense, sharp, one-hot."""
+  tokens = rng.integers(VOCAB, size=(BATCH, tree.size))
+  valid = rng.random(tokens.shape) < 0.85
+  logits = rng.standard_normal((BATCH, tree.size, VOCAB))
+  logits *= rng.choice([0.1, 2, 6], size=(BATCH, tree.size, 1))
+  p = np.exp(logits - logits.max(-1, keepdims=True))
+  p /= p.sum(-1, keepdims=True)
+  best = np.eye(VOCAB)[rng.integers(3, size=(BATCH, tree.size))]
+  p[: BATCH // 4] = best[: BATCH // 4]  # greedy rows
+  mixed = rng.random((BATCH, tree.size, 1)) < 0.2
+  return tokens, valid, np.where(mixed, best, p).astype(np.float32)
+
+
+def _draft(tree, tokens, valid, law='deterministic'):
+  shape = (len(tokens), len(tree.internal), VOCAB)
+  return Draft(
+    tokens=jnp.asarray(tokens, jnp.int32),
+    q=None if law == 'deterministic' else jnp.full(shape, jnp.nan),  # not read
+    tree=tree,
+    law=law,
+    valid=jnp.asarray(valid),
+  )
+
+
+def _by_hand(tree, tokens, valid, p, epsilon, delta):
+  """The node at which one row stops, as the rule is written."""
+  accepted, stop = {0}, 0
+  for node, parent in enumerate(tree.parents[1:], start=1):
+    law = p[parent].astype(np.float64)
+    some = law[law > 0]
+    entropy = -(some * np.log(some)).sum()
+    threshold = min(epsilon, delta * np.exp(-entropy))
+    if parent in accepted and valid[node] and law[tokens[node]] > threshold:
+      accepted.add(node)
+      if tree.depths[node] > tree.depths[stop]:
+        stop = node
+  return stop
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _stop(verifier, draft, p):
+  return verifier.stop_probs(draft, p)
+
+
+@pytest.mark.parametrize(
+  ('epsilon', 'delta'), [(0.09, 0.3), (0.3, 0.9), (0.02, 5.0), (0.0, 0.3)]
+)
+def test_it_is_the_rule_as_written(epsilon, delta):
+  rng = np.random.default_rng(0)
+  stops = []
+  for turn in range(6):
+    tree = _random_tree(rng)
+    tokens, valid, p = _round(rng, tree)
+    draft = _draft(tree, tokens, valid, LAWS[turn % 3])
+    stop = _stop(TypicalLossyVerifier(epsilon, delta), draft, jnp.asarray(p))
+    expected = [
+      _by_hand(tree, *row, epsilon, delta)
+      for row in zip(tokens, valid, p, strict=True)
+    ]
+    np.testing.assert_array_equal(stop, np.eye(tree.size)[expected])
+    stops += expected
+  assert len(set(stops)) > 5
+
+
+def test_the_first_of_equally_long_paths_wins():
+  tree = TokenTree((-1, 0, 0, 0, 2, 3, 3))
+  p = np.full((1, 7, VOCAB), [0.3, 0.3, 0.35, 0.05, 0, 0], np.float32)
+  # 1 alone; 2 and 4; 3 and 5 or 6: of 4, 5 and 6, 5 is the likeliest.
+  tokens = np.array([[0, 0, 1, 0, 1, 2, 0]])
+  for invalid, winner in (((), 4), ((4,), 5), ((2,), 5), ((3, 4), 1)):
+    valid = ~np.isin(np.arange(7), invalid)[None]
+    stop = _stop(make('typical_lossy'), _draft(tree, tokens, valid), p)
+    assert stop[0].argmax() == winner and stop[0, winner] == 1
+
+
+def test_greedy_rows_say_the_greedy_path():
+  rng = np.random.default_rng(1)
+  tree = TokenTree((-1, 0, 0, 1, 0, 2, 1, 3, 5, 5, 7))
+  tokens, valid, _ = _round(rng, tree)
+  p = np.eye(VOCAB, dtype=np.float32)[rng.integers(2, size=tokens.shape)]
+  # Siblings differ, so that there is one greedy path.
+  tokens[:] = [0, 0, 1, 0, 2, 1, 1, 0, 0, 1, 1]
+  keys = jax.random.split(jax.random.key(0), 2 * BATCH)
+  verdict = jax.jit(draw_verdict, static_argnums=2)(
+    keys[:BATCH],
+    keys[BATCH:],
+    make('typical_lossy'),
+    _draft(tree, tokens, valid),
+    jnp.asarray(p),
+  )
+  verdict = jax.tree.map(np.asarray, verdict)
+  for row in range(BATCH):
+    node, following = 0, True
+    while following:
+      best = p[row, node].argmax()
+      following = [
+        child
+        for child in tree.children(node)
+        if valid[row, child] and tokens[row, child] == best
+      ]
+      node = following[0] if following else node
+    assert verdict.node[row] == node
+    assert verdict.next_token[row] == best
+  assert len(set(verdict.num_accepted.tolist())) > 3
+
+
+def test_nan_accepts_nothing_after_it():
+  tree = TokenTree((-1, 0, 0, 1, 2))
+  p = np.full((2, 5, VOCAB), 1 / VOCAB, np.float32)
+  p[0, 1], p[1, 0] = np.nan, np.nan
+  draft = _draft(tree, np.zeros((2, 5)), np.ones((2, 5), bool))
+  stop = _stop(make('typical_lossy'), draft, jnp.asarray(p))
+  np.testing.assert_array_equal(stop.argmax(1), [4, 0])
+  np.testing.assert_array_equal(stop.sum(1), 1)
+
+
+@pytest.mark.parametrize('value', [-0.1, float('nan')])
+def test_refuses_a_threshold_below_0(value):
+  with pytest.raises(ValueError, match='^epsilon: got .*, expected at least 0'):
+    TypicalLossyVerifier(epsilon=value)
+  with pytest.raises(ValueError, match='^delta: got .*, expected at least 0'):
+    TypicalLossyVerifier(delta=value)
+
+
+def test_it_alone_says_that_it_is_not_lossless():
+  assert all(make(name).lossless for name in LOSSLESS)
+  assert not make('typical_lossy').lossless
