@@ -50,6 +50,11 @@ PARAMS = {
   'up_bias': ('gate_or_up', 'mlp'),
   'down': ('mlp', 'width'),
   'down_bias': ('width',),
+  # Of drafters: small beside the layers of a target, and whole everywhere.
+  'fuse': ('parts', 'width'),
+  'fuse_bias': ('width',),
+  'mask_embedding': ('mask', 'width'),
+  'mask_feature': ('width',),
 }
 
 # Axes in a TPU's memory, the slowest first, where it is not the array's own

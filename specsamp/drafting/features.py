@@ -1,0 +1,147 @@
+"""What drafters share that were trained on the features of one target.
+
+They read its features, its embedding and its LM head, so that they are small,
+and of use to no other target.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+from specsamp.sampling import draw
+from specsamp.sharding import mesh as meshes
+
+_SHARED = ('embedding', 'position_embedding', 'head')
+
+
+@struct.dataclass
+class Frame:
+  """A target's embedding and LM head: the target's own arrays, no copies.
+
+  Attributes:
+    params: of the target, those that belong to no layer.
+    transformer: the target, static.
+  """
+
+  params: Any
+  transformer: Transformer = struct.field(pytree_node=False)
+
+  @classmethod
+  def of(cls, transformer: Transformer, params) -> 'Frame':
+    """The frame of a target with these parameters."""
+    shared = {name: params[name] for name in _SHARED if name in params}
+    return cls(params=shared, transformer=transformer)
+
+  def embed(self, tokens_bt):
+    return self._apply('embed', tokens_bt)
+
+  def place(self, positions_bt):
+    return self._apply('place', positions_bt)
+
+  def logits(self, hidden_btd):
+    return self._apply('logits', hidden_btd)
+
+  def _apply(self, method: str, array):
+    return self.transformer.apply({'params': self.params}, array, method=method)
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftModule:
+  """A trained drafter as it is stored: what `load` and the zoo return.
+
+  Attributes:
+    module: its own layers, of a kind that `specsamp.drafting.modules` names.
+    params: theirs.
+    target: `LanguageModel.fingerprint` of the target it was trained for.
+  """
+
+  module: nn.Module
+  params: Any
+  target: str
+
+  @property
+  def num_params(self) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(self.params))
+
+  def check(self, target: LanguageModel) -> None:
+    """Raises `UserError` if it was trained for another target."""
+    own = self.module.config
+    for name in ('width', 'vocab_size'):
+      got, expected = getattr(own, name), getattr(target.config, name)
+      if got != expected:
+        raise UserError(
+          f'drafter: trained for a target of {name} {got}, this one has '
+          f'{expected}'
+        )
+    check_fingerprint(self.target, target)
+
+
+def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
+  """Raises `UserError` if these are not the weights of the target."""
+  if trained_for != target.fingerprint:
+    raise UserError(
+      f'drafter: trained for the target {trained_for}, this one is '
+      f'{target.fingerprint}; a drafter serves the weights it was trained on'
+    )
+
+
+@struct.dataclass
+class FeatureDrafter:
+  """What the drafters of this kind have in common.
+
+  Attributes:
+    params: the drafter's own.
+    frame: the target's embedding and LM head.
+    module: the drafter's own layers, static.
+    tree: numbered breadth first, static.
+    law: how the candidates of a node are chosen, static.
+    trained_for: fingerprint of the target, static.
+  """
+
+  params: Any
+  frame: Frame
+  module: nn.Module = struct.field(pytree_node=False)
+  tree: TokenTree = struct.field(pytree_node=False)
+  law: Law = struct.field(pytree_node=False)
+  trained_for: str = struct.field(pytree_node=False)
+
+  def check(self, target: LanguageModel) -> None:
+    check_fingerprint(self.trained_for, target)
+    if meshes.of(self.params) != target.mesh:
+      raise UserError(
+        'drafter and target must lie on one mesh; got '
+        f'{meshes.of(self.params)} and {target.mesh}'
+      )
+    if self.tree.width > target.config.vocab_size:
+      raise UserError(
+        f'branching: got {self.tree.width} candidates, more than the '
+        f'{target.config.vocab_size} tokens of the vocabulary'
+      )
+
+  def _uniforms(self, keys_b, length_b):
+    """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""
+    keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
+    return draw.uniforms(keys_b, self.tree.size - 1)
+
+
+def one_layer(config: TransformerConfig) -> TransformerConfig:
+  """The config of a drafter's layer, shaped like the target's layers."""
+  return dataclasses.replace(config, num_layers=1)
+
+
+def shifted(features_btd):
+  """Each token beside the feature before it: [B, T, D], zeros at the first."""
+  return jnp.pad(features_btd, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+
+
+def at(array_btd, index_b):
+  """[B, 1, D], the entry of each row's index."""
+  return jnp.take_along_axis(array_btd, index_b[:, None, None], axis=1)

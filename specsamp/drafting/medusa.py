@@ -1,0 +1,99 @@
+"""Medusa (Cai et al. 2401.10774): a head for every token ahead."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax import struct
+
+from specsamp.drafting import candidates, features
+from specsamp.drafting.drafter import root_of
+from specsamp.models import TransformerConfig
+
+
+class Heads(nn.Module):
+  """Residual SiLU blocks, all on one feature of the target.
+
+  Head j turns the feature of the token before the root into one whose LM head
+  says the token j after the root. Medusa's read the feature alone; Hydra's
+  (Ankner et al. 2402.05109) the embeddings of the root and of the tokens
+  drafted after it too. Blocks start as the identity.
+
+  Attributes:
+    config: the target's.
+    num_heads: how many tokens ahead.
+    reads_path: whether they are Hydra's.
+  """
+
+  config: TransformerConfig
+  num_heads: int
+  reads_path: bool = False
+
+  @nn.compact
+  def __call__(self, feature_bd, path_bjd, head: int):
+    """The feature that this head predicts: [B, D].
+
+    Args:
+      feature_bd: [B, D]; B may be any batch of nodes.
+      path_bjd: [B, >= head, D], embeddings of the root and what follows it;
+        not read by Medusa's heads.
+      head: from 1.
+    """
+    parts = [feature_bd]
+    if self.reads_path:
+      parts += [path_bjd[:, i] for i in range(head)]
+    return Residual(self.config, name=f'head_{head}')(feature_bd, parts)
+
+  def init_params(self, key):
+    """Random parameters, a nested dict of float32 arrays."""
+
+    def all_heads(module):
+      zeros = jnp.zeros((1, self.config.width))
+      path = jnp.zeros((1, self.num_heads, self.config.width))
+      return [module(zeros, path, j) for j in range(1, self.num_heads + 1)]
+
+    return nn.init(all_heads, self)(key)['params']
+
+
+class Residual(nn.Module):
+  """x + silu(W [parts] + b)."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x, parts):
+    c = self.config
+    zeros = nn.initializers.zeros
+    fuse = self.param('fuse', zeros, (len(parts) * c.width, c.width))
+    bias = self.param('fuse_bias', zeros, (c.width,))
+    fused = jnp.concatenate(parts, axis=-1) @ fuse.astype(c.dtype)
+    return x + nn.silu(fused + bias.astype(c.dtype)[None])
+
+
+@struct.dataclass
+class MedusaDrafter(features.FeatureDrafter):
+  """Drafts from `Heads` that read the target's last feature alone.
+
+  Its state is that feature, [B, D], the one before the root's.
+  """
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+    return features.at(features.shifted(hidden_bpd), length_b - 1)[:, 0]
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    root_b1 = root_of(tokens_bs, length_b)
+    hidden = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
+    draft = candidates.grow_at_once(
+      self.tree,
+      self.law,
+      sampling,
+      root_b1,
+      self._uniforms(keys_b, length_b),
+      self.frame.logits(jnp.stack(hidden, axis=1)),
+    )
+    return draft, state
+
+  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+    return features.at(hidden_bnd, verdict.node)[:, 0]
+
+  def _head(self, feature_bd, path_bjd, head: int):
+    variables = {'params': self.params}
+    return self.module.apply(variables, feature_bd, path_bjd, head)

@@ -1,0 +1,96 @@
+"""The kinds of trained drafters, and a drafter made of one."""
+
+from specsamp.drafting import candidates, features
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.eagle import DraftLayer, EagleDrafter
+from specsamp.drafting.features import DraftModule, Frame
+from specsamp.drafting.hydra import HydraDrafter
+from specsamp.drafting.medusa import Heads, MedusaDrafter
+from specsamp.drafting.parallel import ParallelDrafter
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import TransformerConfig
+from specsamp.sharding import mesh as meshes
+
+KINDS = ('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel')
+
+
+def make(kind: str, target: TransformerConfig, ahead: int):
+  """The layers of a drafter of this kind.
+
+  Args:
+    kind: one of `KINDS`.
+    target: shape of the target.
+    ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
+      drafts as many as it is asked for.
+
+  Raises:
+    UserError: an unknown kind, or nothing ahead.
+  """
+  least = 2 if kind.endswith('parallel') else 1
+  if ahead < least:
+    raise UserError(f'ahead: got {ahead}, expected at least {least}')
+  layer = features.one_layer(target)
+  match kind:
+    case 'medusa' | 'hydra':
+      return Heads(target, ahead, reads_path=kind == 'hydra')
+    case 'eagle':
+      return DraftLayer(layer)
+    case 'medusa_parallel' | 'eagle_parallel':
+      return DraftLayer(layer, ahead - 1, kind == 'eagle_parallel')
+  raise UserError(f'drafter: got {kind!r}, expected one of {", ".join(KINDS)}')
+
+
+def kind_of(module) -> tuple[str, int]:
+  """(kind, ahead) of which `make` makes this module."""
+  if isinstance(module, Heads):
+    return 'hydra' if module.reads_path else 'medusa', module.num_heads
+  if not module.num_masks:
+    return 'eagle', 1
+  name = 'eagle_parallel' if module.reads_features else 'medusa_parallel'
+  return name, module.num_masks + 1
+
+
+def trained_drafter(
+  trained: DraftModule,
+  target: LanguageModel,
+  shape: int | TokenTree,
+  law: Law = 'iid',
+):
+  """A drafter that drafts from trained layers.
+
+  Args:
+    trained: of `specsamp.zoo` or `launch/distill.py`.
+    target: that they were trained for.
+    shape: a draft length, or a tree numbered breadth first.
+    law: how the candidates of a node are chosen: `iid`, `without_replacement`
+      or `deterministic` (the most probable ones).
+
+  Raises:
+    UserError: layers of another target, a deeper draft than they can make,
+      or a shape or law as of `model_drafter`.
+  """
+  tree = candidates.check_shape(shape, law)
+  trained.check(target)
+  kind, ahead = kind_of(trained.module)
+  if kind != 'eagle' and tree.depth > ahead:
+    raise UserError(
+      f'{kind}: drafts at most {ahead} tokens deep, got a draft of depth '
+      f'{tree.depth}'
+    )
+  drafters = {
+    'medusa': MedusaDrafter,
+    'hydra': HydraDrafter,
+    'eagle': EagleDrafter,
+  }
+  params = trained.params
+  if target.mesh is not None:
+    params = meshes.shard(params, target.mesh)
+  return drafters.get(kind, ParallelDrafter)(
+    params=params,
+    frame=Frame.of(target.transformer, target.params),
+    module=trained.module,
+    tree=tree,
+    law=law,
+    trained_for=trained.target,
+  )

@@ -1,0 +1,102 @@
+"""ParallelSpec (Xiao et al. 2410.05589): all tokens of a draft in one pass.
+
+Masks stand behind the text: the layer's output at the root proposes the token
+after it, that at mask j the token j further on. The laws of a draft depend on
+what was committed and not on each other's tokens, which is no less exact: they
+are the laws that its tokens are drawn from.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from specsamp.drafting import candidates, features
+from specsamp.drafting.drafter import root_of, said
+from specsamp.drafting.eagle import EagleState, features_before
+
+
+@struct.dataclass
+class ParallelDrafter(features.FeatureDrafter):
+  """Drafts from a `DraftLayer` with masks: one pass a round.
+
+  The pass is made in `commit`, over what was accepted and said and the masks
+  after it. What the masks wrote is never seen again.
+  """
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+    batch = tokens_bp.shape[0]
+    # Masks stand behind the longest draft.
+    capacity = -(-(capacity + self._num_masks) // 16) * 16
+    cache = self.module.init_cache(self.params, batch, capacity)
+    before_bpd = features.shifted(hidden_bpd)
+    first_b = jnp.zeros_like(length_b)
+    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    draft = candidates.grow_at_once(
+      self.tree,
+      self.law,
+      sampling,
+      root_of(tokens_bs, length_b),
+      self._uniforms(keys_b, length_b),
+      self.frame.logits(state.hidden),
+    )
+    return draft, state
+
+  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+    return self._pass(
+      state.cache,
+      said(draft, verdict),
+      features_before(verdict, hidden_bnd),
+      root_b + 1,
+      root_b + 1 + verdict.num_accepted,
+    )
+
+  @property
+  def _num_masks(self) -> int:
+    return self.tree.depth - 1
+
+  def _pass(self, cache, tokens_bt, before_btd, start_b, root_b) -> EagleState:
+    """Feeds T pairs from `start` on, and masks after the one at `root`.
+
+    Pairs past the root are noise, which the next pass writes over.
+    """
+    frame, module = self.frame, self.module
+    length, count = tokens_bt.shape[1], self._num_masks
+    index_k = np.arange(count, dtype=np.int32)
+    own_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None, :]
+    ahead_bk = root_b[:, None] + 1 + index_k[None, :]
+
+    apply = lambda *args, **kwargs: module.apply(
+      {'params': self.params}, *args, **kwargs
+    )
+    embedded_btd = frame.embed(tokens_bt) + frame.place(own_bt)
+    x_btd = apply(embedded_btd, before_btd, method='text')
+    if count:
+      x_bkd = apply(index_k, frame.place(ahead_bk), method='masks')
+      x_bkd = jnp.broadcast_to(x_bkd, (len(x_btd), *x_bkd.shape[1:]))
+      x_btd = jnp.concatenate([x_btd, x_bkd], axis=1)
+
+    slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None, None, :]
+    text_bts = slots_s <= own_bt[:, :, None]
+    mask_1 = start_b[:, None, None] + length  # slot of the first mask
+    to_text = slots_s <= root_b[:, None, None]
+    to_masks = (slots_s >= mask_1) & (
+      slots_s <= mask_1 + index_k[None, :, None]
+    )
+    out_btd, cache = apply(
+      x_btd,
+      jnp.concatenate([own_bt, ahead_bk], axis=1),
+      cache,
+      mask=jnp.concatenate([text_bts, to_text | to_masks], axis=1),
+      start=start_b,
+    )
+    at_bg = jnp.concatenate(
+      [
+        (root_b - start_b)[:, None],
+        jnp.broadcast_to(length + index_k[None, :], ahead_bk.shape),
+      ],
+      axis=1,
+    )
+    hidden = jnp.take_along_axis(out_btd, at_bg[:, :, None], axis=1)
+    return EagleState(cache, hidden)
