@@ -63,3 +63,54 @@ class Packed:
       starts = np.arange(self.batch_size) + index * self.batch_size
       starts = starts * self.length
       yield self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]
+
+
+def windows(tokens: np.ndarray, length: int) -> np.ndarray:
+  """The stream cut into rows of T + 1: int32 [N, T + 1], the rest left out.
+
+  Each row begins with the last token of the one before, its label there.
+  """
+  count = (len(tokens) - 1) // length
+  starts = np.arange(count) * length
+  return tokens[starts[:, None] + np.arange(length + 1)[None, :]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Sequences that stay as they are, shuffled anew in each epoch.
+
+  What `batch` and `in_order` return are the rows' numbers, int [B], for
+  whatever belongs to a row; they depend on the fields and the step alone.
+
+  Attributes:
+    tokens: int32 [N, T + 1].
+    batch_size: B.
+    seed: of the shuffles.
+  """
+
+  tokens: np.ndarray
+  batch_size: int
+  seed: int = 0
+
+  def __post_init__(self):
+    if self.batches_per_epoch < 1:
+      raise UserError(
+        f'corpus: {len(self.tokens)} sequences, but a batch takes '
+        f'{self.batch_size}'
+      )
+
+  @property
+  def batches_per_epoch(self) -> int:
+    return len(self.tokens) // self.batch_size
+
+  def batch(self, step: int) -> np.ndarray:
+    """Numbers of the rows of a step of training."""
+    epoch, index = divmod(step, self.batches_per_epoch)
+    rng = np.random.default_rng((self.seed, epoch))
+    chosen = rng.permutation(len(self.tokens))
+    return chosen[index * self.batch_size :][: self.batch_size]
+
+  def in_order(self, num_batches: int) -> Iterable[np.ndarray]:
+    """The first batches unshuffled, for validation."""
+    for index in range(min(num_batches, self.batches_per_epoch)):
+      yield np.arange(self.batch_size) + index * self.batch_size

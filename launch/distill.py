@@ -1,0 +1,24 @@
+"""Trains a drafter on a target's features, or resumes where it was cut off.
+
+python launch/distill.py --config=configs/distill_pycode.py:eagle \
+  --workdir=RUNS/eagle
+"""
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.training import distill
+
+_mesh = cli.define_mesh('data')
+
+
+def main():
+  config = flags.FLAGS.config
+  job = distill.from_dict(config.to_dict())
+  mesh = _mesh()
+  distill.distill(job, cli.make_workdir(flags.FLAGS.workdir, config), mesh)
+
+
+if __name__ == '__main__':
+  cli.define_flags()
+  cli.run(main)

@@ -1,0 +1,137 @@
+"""Self-distillation: a target's own continuations as a drafter's text.
+
+Medusa (2401.10774), section 2.3.2; ParallelSpec (2410.05589), section 5.3: what
+a drafter meets when it drafts is the target's text, not the corpus'.
+"""
+
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+import tqdm
+
+from specsamp.decoding.generate import generate
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
+
+_SHARD = 'tokens-{:05}.npy'
+
+
+def continuations(
+  target: LanguageModel,
+  tokens: np.ndarray,
+  folder,
+  *,
+  count: int,
+  prompt_length: int,
+  length: int,
+  temperature: float,
+  batch_size: int,
+  seed: int,
+) -> np.ndarray:
+  """Prompts cut from a text, each with what the target makes of it.
+
+  Every batch is written as soon as it is done; what the folder holds is not
+  decoded again. No stop token is honoured, so all are of one length.
+
+  Args:
+    target: writes them.
+    tokens: int [tokens], a text.
+    folder: for the batches.
+    count: how many sequences, whole batches.
+    prompt_length: tokens of text in each.
+    length: tokens in each, the prompt's included.
+    temperature: of the target's law; 0 is greedy.
+    batch_size: sequences decoded at once.
+    seed: of the prompts and the draws.
+
+  Returns:
+    Int32 [count, length].
+
+  Raises:
+    UserError: a text without that many prompts, sizes that do not fit, or a
+      folder that holds other continuations.
+  """
+  if count < 1 or count % batch_size:
+    raise UserError(
+      f'continuations: got {count}, expected a multiple of the batch size '
+      f'{batch_size}'
+    )
+  if not 0 < prompt_length < length <= target.config.max_length:
+    raise UserError(
+      f'continuations: a prompt of {prompt_length} tokens in sequences of '
+      f'{length} for a target of {target.config.max_length} positions'
+    )
+  available = len(tokens) // prompt_length
+  if count > available:
+    raise UserError(
+      f'continuations: got {count}, but the text has {available} prompts of '
+      f'{prompt_length} tokens'
+    )
+  chosen = np.random.default_rng(seed).permutation(available)[:count]
+  prompts = tokens[: available * prompt_length].reshape(-1, prompt_length)
+  prompts = prompts[chosen]
+  folder = pathlib.Path(folder)
+  _claim(
+    folder,
+    {
+      'target': target.fingerprint,
+      'text': hashlib.sha256(tokens.tobytes()).hexdigest()[:16],
+      'length': length,
+      'prompt_length': prompt_length,
+      'temperature': temperature,
+      'batch_size': batch_size,
+      'seed': seed,
+    },
+  )
+  rows = []
+  for start in tqdm.trange(
+    0,
+    count,
+    batch_size,
+    unit='batch',
+    desc='continuing',
+    disable=not distributed.is_first(),
+  ):
+    path = folder / _SHARD.format(start // batch_size)
+    batch = prompts[start : start + batch_size]
+    if not distributed.of_first(int(path.exists())):
+      found = generate(
+        target,
+        batch.tolist(),
+        sampling=SamplingParams(temperature=temperature),
+        max_new_tokens=length - prompt_length,
+        seed=seed + start,
+        stop_tokens=(),
+      )
+      whole = np.concatenate([batch, found.tokens], axis=1).astype(np.int32)
+      distributed.first_does(lambda: _write(path, whole), f'{path}')  # noqa: B023
+    rows.append(np.load(path))
+  return np.concatenate(rows)
+
+
+def _claim(folder: pathlib.Path, made_of: dict) -> None:
+  """Writes or compares the folder's description."""
+  path, text = folder / 'continuations.json', json.dumps(made_of, indent=2)
+
+  def write():
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+      path.write_text(text + '\n')
+
+  distributed.first_does(write, f'continuations {folder}')
+  if path.read_text().strip() != text:
+    raise UserError(
+      f'continuations {folder}: of another target, text or size; name another '
+      'folder'
+    )
+
+
+def _write(path: pathlib.Path, rows: np.ndarray) -> None:
+  partial = path.with_suffix('.partial')
+  with partial.open('wb') as file:
+    np.save(file, rows)
+  partial.rename(path)  # whole, wherever a run is cut off

@@ -1,0 +1,257 @@
+"""Training a drafter on the features of a target that stays as it is."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specsamp import zoo
+from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.data import corpora, packing
+from specsamp.drafting import modules
+from specsamp.drafting.features import DraftModule, Frame
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.training import run
+from specsamp.training.continuations import continuations
+from specsamp.training.feature_cache import FeatureCache
+from specsamp.training.objectives import heads, layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillConfig(run.RunConfig):
+  """What fixes a run: it ends with the same weights.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    kind: of the drafter, one of `modules.KINDS`.
+    ahead: tokens that it drafts in a round: heads, or masks and one.
+    corpus: a folder of text, or '' for the standard library of this Python.
+    pattern: the corpus' files, a glob relative to its folder.
+    num_continuations: how many sequences to train on that the target wrote
+      (self-distillation); 0 trains on the text.
+    prompt_length: tokens of text that each of them begins with.
+    temperature: at which the target writes; 0 is greedy.
+    continuation_batch: sequences that it writes at once.
+    continuations: folder for what it writes, for several runs to share; '' is
+      in the workdir.
+    features: folder for the target's features, for several runs to share; ''
+      computes them in every step.
+    groups: positions of a sequence whose heads or masks are trained in a step,
+      drawn anew each time; 0 is all of them.
+    decay: of a head's or mask's weight with its distance (Medusa's).
+    noise: largest of the uniform noise on features that a drafter reads
+      (EAGLE's).
+    cross_entropy_weight: beside the regression (EAGLE's).
+    storage: of the finished drafter's matrices, float32 or int8.
+  """
+
+  kind: str
+  target: str = ''
+  ahead: int = 5
+  corpus: str = ''
+  pattern: str = '**/*.py'
+  num_continuations: int = 0
+  prompt_length: int = 128
+  temperature: float = 0.0
+  continuation_batch: int = 32
+  continuations: str = ''
+  features: str = ''
+  groups: int = 0
+  decay: float = 0.8
+  noise: float = 0.1
+  cross_entropy_weight: float = 0.1
+  storage: Literal['float32', 'int8'] = 'float32'
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.kind not in modules.KINDS:
+      raise UserError(
+        f'kind: got {self.kind!r}, expected one of {", ".join(modules.KINDS)}'
+      )
+    if self.storage not in ('float32', 'int8'):
+      raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
+    for name in ('num_continuations', 'groups', 'decay', 'noise'):
+      if getattr(self, name) < 0:
+        raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
+    if self.groups > self.length:
+      raise UserError(
+        f'groups: got {self.groups}, more than the {self.length} positions of '
+        'a sequence'
+      )
+    if self.ahead > self.length:
+      raise UserError(
+        f'ahead: got {self.ahead}, more than the {self.length} tokens of a '
+        'sequence'
+      )
+
+
+def from_dict(values: dict[str, Any]) -> DistillConfig:
+  """The config of plain values; `UserError` on a bad key or value."""
+  with run.reading_config():
+    return DistillConfig(**values)
+
+
+def make_loss(config: DistillConfig, module, target: LanguageModel):
+  """(params, target's params, batch) -> loss, metrics.
+
+  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features,
+  and may have the features [B, T, D]. Nothing of the target is differentiated.
+  """
+  transformer = target.transformer
+
+  def loss(params, target_params, batch):
+    tokens = batch['tokens']
+    inputs = tokens[:, :-1]
+    if 'features' in batch:
+      features = batch['features'].astype(transformer.config.dtype)
+    else:
+      features = transformer.apply({'params': target_params}, inputs).hidden
+    frame = Frame.of(transformer, target_params)
+    common = (module, params, frame, features, tokens)
+    keys_b = jax.vmap(jax.random.key)(batch['seed'])
+    starts_bm = jax.vmap(
+      lambda key: _starts(key, inputs.shape[1], config.groups)
+    )(keys_b)
+    if config.kind in ('medusa', 'hydra'):
+      return heads.loss(*common, starts_bm, config.decay)
+    if config.kind == 'medusa_parallel':
+      return layers.medusa_parallel(*common, starts_bm, config.decay)
+    noise = jax.vmap(
+      lambda key, most: (
+        jax.random.uniform(
+          jax.random.fold_in(key, 1), features.shape[1:], minval=-1
+        )
+        * most
+      )
+    )(keys_b, batch['noise']).astype(features.dtype)
+    return layers.eagle(*common, starts_bm, noise, config.cross_entropy_weight)
+
+  return loss
+
+
+def _starts(key, length: int, count: int):
+  """Positions whose masks are trained: int [M], all of them for count 0."""
+  if not count:
+    return jnp.arange(length, dtype=jnp.int32)
+  return jax.random.permutation(key, length)[:count].astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+  """Rows in batches, with all that a step of training reads.
+
+  Attributes:
+    rows: shuffled anew in each epoch.
+    features: of the rows, or None.
+    noise: on the features of training batches.
+  """
+
+  rows: packing.Rows
+  features: FeatureCache | None
+  noise: float
+
+  def batch(self, step: int) -> dict[str, np.ndarray]:
+    return self._make(self.rows.batch(step), step, self.noise)
+
+  def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
+    for i, index_b in enumerate(self.rows.in_order(num_batches)):
+      yield self._make(index_b, i, 0.0)
+
+  def _make(self, index_b, step: int, noise: float) -> dict[str, np.ndarray]:
+    size = len(index_b)
+    batch = {
+      'tokens': self.rows.tokens[index_b],
+      'seed': np.arange(step * size, (step + 1) * size, dtype=np.uint32),
+      'noise': np.full(size, noise, np.float32),
+    }
+    if self.features is not None:
+      batch['features'] = self.features(index_b)
+    return batch
+
+
+def distill(
+  config: DistillConfig, workdir, mesh: Mesh | None = None
+) -> DraftModule:
+  """Trains a drafter, or goes on where a run in this workdir was cut off.
+
+  Adds to what `run.fit` writes into the workdir: what the target wrote, unless
+  the config names another folder, and when done drafter/ (a folder for
+  `drafter_dir.load`). Returns the drafter in float32.
+
+  Args:
+    config: what fixes the run.
+    workdir: a folder that all processes see.
+    mesh: where to train; None is one device.
+
+  Raises:
+    UserError: the target or corpus does not fit the config, the config not
+      the mesh, or the last checkpoint cannot be read.
+    FloatingPointError: loss or gradient is no longer finite.
+  """
+  workdir = pathlib.Path(workdir).absolute()
+  if config.target:
+    target = model_dir.load(config.target, mesh)
+  else:
+    target = zoo.load('pycode').target.on(mesh)
+  if config.length > target.config.max_length:
+    raise UserError(
+      f'length {config.length} exceeds the {target.config.max_length} '
+      'positions of the target'
+    )
+  module = modules.make(config.kind, target.config, config.ahead)
+  params = run.fit(
+    config,
+    workdir,
+    mesh,
+    init=module.init_params,
+    loss=make_loss(config, module, target),
+    frozen=target.params,
+    data=lambda: _data(config, target, workdir),
+  )
+  trained = DraftModule(module, params, target.fingerprint)
+  drafter_dir.save(trained, workdir / 'drafter', config.storage)
+  return trained
+
+
+def _data(
+  config: DistillConfig, target: LanguageModel, workdir: pathlib.Path
+) -> tuple[Batches, Batches]:
+  files = corpora.split(corpora.read(config.corpus, config.pattern))
+  folder = pathlib.Path(config.continuations or workdir / 'continuations')
+  # A validation needs few.
+  least = config.continuation_batch
+  counts = (
+    config.num_continuations,
+    -(-config.num_continuations // 64 // least) * least,
+  )
+  made = []
+  for seed, name in enumerate(('train', 'held_out')):
+    part, count = files[seed], counts[seed]
+    tokens = packing.tokenize(part.values(), target.tokenizer)
+    if config.num_continuations:
+      tokens = continuations(
+        target,
+        tokens,
+        folder / name,
+        count=count,
+        prompt_length=config.prompt_length,
+        length=config.length + 1,
+        temperature=config.temperature,
+        batch_size=config.continuation_batch,
+        seed=seed,
+      )
+    else:
+      tokens = packing.windows(tokens, config.length)
+    rows = packing.Rows(tokens, config.batch_size, config.seed)
+    features = None
+    if config.features:
+      where = pathlib.Path(config.features) / name
+      features = FeatureCache(where, target, tokens)
+    made.append(Batches(rows, features, config.noise))
+  return tuple(made)

@@ -1,0 +1,106 @@
+"""Group-wise training: every position drafts at once (2410.05589, 4.2).
+
+A sequence of T tokens is laid out with the masks of M of its positions behind
+it: T + M k slots. The group of position t is the token t with the masks 1 to k
+of t. Token t sees the tokens up to t; mask j of t sees the tokens up to t, and
+the masks up to j of its own group, at position t + j. So each group computes
+what drafting after token t would, and no group sees another's masks.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp.drafting import features
+
+
+class Groups(NamedTuple):
+  """What a layer says of its groups, the tokens' part first.
+
+  Attributes:
+    hidden: [B, Q, D], Q = T + M k outputs.
+    reads: int [B, Q], the place t + j whose feature an output predicts; the
+      next token there is its label. It may lie beyond the sequence.
+  """
+
+  hidden: jax.Array
+  reads: jax.Array
+
+
+def outputs(
+  module, params, frame, features_btd, tokens_bt, starts_bm, count: int
+) -> Groups:
+  """One pass over all groups of a batch.
+
+  Args:
+    module: a `DraftLayer`.
+    params: its own.
+    frame: the target's embedding and LM head.
+    features_btd: the target's features at the tokens.
+    tokens_bt: int [B, T].
+    starts_bm: int [B, M], positions whose masks are laid out.
+    count: k, masks of a group; 0 trains EAGLE.
+  """
+  batch, length = tokens_bt.shape
+  iota = lambda n: np.arange(n, dtype=np.int32)
+  positions_bq = jnp.broadcast_to(iota(length), (batch, length))
+  seen_bq = positions_bq  # the last token that each slot sees
+  # The group of a slot, none for tokens; and its mask's number.
+  group_q = np.full(length, -1, np.int32)
+  number_q = np.zeros(length, np.int32)
+  apply = lambda *args, **kwargs: module.apply(
+    {'params': params}, *args, **kwargs
+  )
+  embedded_btd = frame.embed(tokens_bt) + frame.place(positions_bq)
+  x_bqd = apply(embedded_btd, features.shifted(features_btd), method='text')
+  if count:
+    num_groups = starts_bm.shape[1]
+    start_bq = jnp.repeat(starts_bm, count, axis=1)
+    index_q = np.tile(iota(count), num_groups)
+    ahead_bq = start_bq + 1 + index_q[None]
+    masks_bqd = apply(index_q, frame.place(ahead_bq), method='masks')
+    masks_bqd = jnp.broadcast_to(masks_bqd, (batch, *masks_bqd.shape[1:]))
+    x_bqd = jnp.concatenate([x_bqd, masks_bqd], axis=1)
+    positions_bq = jnp.concatenate([positions_bq, ahead_bq], axis=1)
+    seen_bq = jnp.concatenate([seen_bq, start_bq], axis=1)
+    group_q = np.concatenate([group_q, np.repeat(iota(num_groups), count)])
+    number_q = np.concatenate([number_q, 1 + index_q])
+
+  is_token_q = group_q < 0
+  own_qq = (group_q[:, None] == group_q[None, :]) & ~is_token_q[None, :]
+  own_qq &= number_q[None, :] <= number_q[:, None]
+  to_tokens = is_token_q[None, None, :] & (
+    jnp.arange(len(group_q), dtype=jnp.int32)[None, None, :]
+    <= seen_bq[:, :, None]
+  )
+  hidden_bqd, _ = apply(
+    x_bqd,
+    positions_bq,
+    mask=to_tokens | own_qq[None],
+    slot_positions=positions_bq,
+  )
+  return Groups(hidden_bqd, positions_bq)
+
+
+def by_depth(groups: Groups, values_bq, length: int, count: int):
+  """Means of the values of tokens, masks 1, masks 2, ..: [k + 1].
+
+  What would be read beyond the sequence does not count.
+  """
+  batch = values_bq.shape[0]
+  inside_bq = groups.reads < length
+  split = lambda array: (
+    array[:, :length],
+    jnp.moveaxis(array[:, length:].reshape(batch, -1, max(count, 1)), 2, 0),
+  )
+  (own, ahead), (own_in, ahead_in) = split(values_bq), split(inside_bq)
+  mean = lambda value, where: (
+    jnp.sum(jnp.where(where, value, 0))
+    / jnp.maximum(where.sum(dtype=value.dtype), 1)
+  )
+  means = [mean(own, own_in)]
+  if count:
+    means += [mean(a, b) for a, b in zip(ahead, ahead_in, strict=True)]
+  return jnp.stack(means)

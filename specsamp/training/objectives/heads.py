@@ -1,0 +1,50 @@
+"""Medusa's and Hydra's head losses (2401.10774, 2.2.1; 2402.05109, 3)."""
+
+import jax
+import jax.numpy as jnp
+
+from specsamp.training.objectives.layers import take
+
+
+def loss(module, params, frame, features_btd, tokens, starts_bm, decay: float):
+  """Sum over heads of decay^j times head j's cross-entropy, and metrics.
+
+  Head j reads the target's feature at t, Hydra's also the tokens t + 1 to
+  t + j, and is asked for token t + 1 + j. Means are over the positions that
+  have such a token.
+
+  Args:
+    module: `Heads`.
+    params: theirs.
+    frame: the target's embedding and LM head.
+    features_btd: the target's features [B, T, D] at the first T tokens.
+    tokens: int [B, T + 1].
+    starts_bm: int [B, M], the positions t that are trained.
+    decay: of a head's weight with its distance; the papers' is 0.8.
+  """
+  length, width = features_btd.shape[1:]
+  wanted_bt = jnp.argmax(frame.logits(features_btd), axis=-1)
+  rows = lambda array: array.reshape(-1, *array.shape[2:])
+  feature_rd = rows(take(features_btd, starts_bm))
+  embedded_bjmd = [
+    frame.embed(take(tokens, starts_bm + j))
+    for j in range(1, module.num_heads + 1)
+  ]
+  path_rjd = rows(jnp.stack(embedded_bjmd, axis=2))
+  total, metrics = 0.0, {}
+  for j in range(1, module.num_heads + 1):
+    hidden = module.apply({'params': params}, feature_rd, path_rjd, j)
+    logits_bmv = frame.logits(hidden.reshape(*starts_bm.shape, width))
+    inside_bm = starts_bm + j < length
+    mean = lambda values, inside=inside_bm: (
+      jnp.sum(jnp.where(inside, values, 0))
+      / jnp.maximum(inside.sum(dtype=values.dtype), 1)
+    )
+    label_bm = take(tokens, starts_bm + 1 + j)
+    log_q_bmv = jax.nn.log_softmax(logits_bmv, axis=-1)
+    picked = jnp.take_along_axis(log_q_bmv, label_bm[:, :, None], axis=2)
+    hit = jnp.argmax(logits_bmv, axis=-1) == take(wanted_bt, starts_bm + j)
+    metrics[f'agreement_{j}'] = mean(hit.astype(jnp.float32))
+    metrics[f'loss_{j}'] = mean(-picked[:, :, 0])
+    total += decay**j * metrics[f'loss_{j}']
+  return total, {'loss': total, **metrics}

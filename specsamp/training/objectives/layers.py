@@ -1,0 +1,117 @@
+"""Losses of drafters that are one layer: EAGLE's, and ParallelSpec's of both.
+
+EAGLE (2401.15077, 4.2): regression of the feature and cross-entropy with the
+target's law. ParallelSpec (2410.05589, 4.3): the sum of EAGLE's losses over a
+group, or of Medusa's on the text.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from specsamp.training.objectives import groups as layout
+
+
+def medusa_parallel(
+  module, params, frame, features_btd, tokens, starts_bm, decay: float
+):
+  """-log q(the text) at the root, and decay^j times that at mask j.
+
+  Args:
+    module: a `DraftLayer` that reads no features.
+    params: its own.
+    frame: the target's embedding and LM head.
+    features_btd: the target's features [B, T, D]; only what is measured
+      depends on them.
+    tokens: int [B, T + 1].
+    starts_bm: int [B, M], positions whose masks are trained.
+    decay: of the weight; the paper's is 0.8.
+  """
+  groups, metrics, log_q_bqv, _ = _score(
+    module, params, frame, features_btd, tokens, starts_bm
+  )
+  label_bq = take(tokens[:, 1:], groups.reads)
+  picked_bq = jnp.take_along_axis(log_q_bqv, label_bq[:, :, None], axis=2)
+  losses_g = layout.by_depth(
+    groups, -picked_bq[:, :, 0], features_btd.shape[1], module.num_masks
+  )
+  weights_g = decay ** jnp.arange(len(losses_g), dtype=jnp.float32)
+  return _sum(weights_g, losses_g, metrics)
+
+
+def eagle(
+  module,
+  params,
+  frame,
+  features_btd,
+  tokens,
+  starts_bm,
+  noise_btd,
+  weight: float,
+):
+  """SmoothL1(feature) + weight * CE(target's law, q), summed over the group.
+
+  Args:
+    module: a `DraftLayer` that reads features; without masks it is EAGLE.
+    params: its own.
+    frame: the target's embedding and LM head.
+    features_btd: the target's features [B, T, D].
+    tokens: int [B, T + 1].
+    starts_bm: int [B, M], positions whose masks are trained.
+    noise_btd: what is added to the features that the layer reads.
+    weight: of the cross-entropy; EAGLE's is 0.1.
+  """
+  groups, metrics, log_q_bqv, p_btv = _score(
+    module, params, frame, features_btd, tokens, starts_bm, noise_btd
+  )
+  wanted_bqd = take(features_btd, groups.reads).astype(jnp.float32)
+  error_bqd = jnp.abs(groups.hidden.astype(jnp.float32) - wanted_bqd)
+  smooth_bq = jnp.mean(
+    jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
+  )
+  cross_bq = -jnp.sum(take(p_btv, groups.reads) * log_q_bqv, axis=-1)
+  mean = lambda values: layout.by_depth(
+    groups, values, features_btd.shape[1], module.num_masks
+  )
+  regression_g, cross_g = mean(smooth_bq), mean(cross_bq)
+  metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
+  losses_g = regression_g + weight * cross_g
+  return _sum(jnp.ones_like(losses_g), losses_g, metrics)
+
+
+def _score(
+  module, params, frame, features_btd, tokens, starts_bm, noise_btd=0.0
+):
+  """Groups, what is measured of them, log q [B, Q, V], p [B, T, V]."""
+  groups = layout.outputs(
+    module,
+    params,
+    frame,
+    features_btd + noise_btd,
+    tokens[:, :-1],
+    starts_bm,
+    module.num_masks,
+  )
+  logits_bqv = frame.logits(groups.hidden)
+  p_logits_btv = frame.logits(features_btd)
+  hit_bq = jnp.argmax(logits_bqv, axis=-1) == take(
+    jnp.argmax(p_logits_btv, axis=-1), groups.reads
+  )
+  hits_g = layout.by_depth(
+    groups, hit_bq.astype(jnp.float32), features_btd.shape[1], module.num_masks
+  )
+  metrics = {f'agreement_{j + 1}': hit for j, hit in enumerate(hits_g)}
+  p_btv = jax.nn.softmax(p_logits_btv, axis=-1)
+  return groups, metrics, jax.nn.log_softmax(logits_bqv, axis=-1), p_btv
+
+
+def _sum(weights_g, losses_g, metrics):
+  total = jnp.sum(weights_g * losses_g)
+  each = {f'loss_{j + 1}': loss for j, loss in enumerate(losses_g)}
+  return total, {'loss': total, **metrics, **each}
+
+
+def take(array_bt, reads_bq):
+  """The entries at `reads` of each row; the last where it lies beyond."""
+  return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode='clip'))(
+    array_bt, reads_bq
+  )
