@@ -12,7 +12,7 @@ setup(
   long_description_content_type='text/markdown',
   license='Apache-2.0',
   packages=find_packages(include=['specsamp', 'specsamp.*']),
-  package_data={'specsamp.zoo': ['*/*/*']},
+  package_data={'specsamp.zoo': ['*/*/*', '*/*/*/*']},
   python_requires='>=3.11,<3.14',
   install_requires=[
     'absl-py>=2.1',

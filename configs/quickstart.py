@@ -23,6 +23,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
+      # What drafts: '' is the draft model; medusa, hydra, eagle,
+      # medusa_parallel and eagle_parallel were trained on the target.
+      drafter='',
       verifier='token',
       # Of the streamed text, a user's own too; then those of the sweep.
       draft_len=4,
@@ -37,5 +40,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       max_prompt_tokens=96 if smoke else 128,
       max_new_tokens=16 if smoke else 128,
       seed=0,
+      repeats=1 if smoke else 9,  # of each timing of a round's parts
     )
   ).lock()

@@ -14,8 +14,8 @@ from specsamp.decoding.generate import check
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import (
-  demo,
   findings,
+  loading,
   metrics,
   parts,
   plots,
@@ -32,6 +32,7 @@ _PLOTS = {
   'by_method': plots.by_method,
   'by_candidates': plots.by_candidates,
   'by_budget': plots.by_budget,
+  'by_masks': plots.by_masks,
 }
 
 
@@ -46,6 +47,7 @@ class MethodConfig:
     temperature: of both laws.
     verifier: a name of `specsamp.verification.make`.
     law: how candidates are chosen, as of `model_drafter`.
+    drafter: what drafts, as of `loading.Models`; '' is the draft model.
     tree_attention: as of `specsamp.generate`.
     paper: what the paper reports: speedup / block efficiency.
   """
@@ -55,6 +57,7 @@ class MethodConfig:
   temperature: float
   verifier: str = 'token'
   law: str = 'iid'
+  drafter: str = ''
   tree_attention: bool = True
   paper: str = ''
 
@@ -75,9 +78,11 @@ class ComparisonConfig:
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
     seed: prompt i draws from `seed + i`.
-    plot: by_method, by_candidates or by_budget.
+    plot: by_method, by_candidates, by_budget or by_masks.
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
+    parts: whether to measure what the rounds of the fastest draft of each
+      name cost, and what they would at the paper's cost.
     search: whether to search the best static trees first, of `tree_search`.
     note: for the report, such as what the paper reports.
   """
@@ -94,6 +99,7 @@ class ComparisonConfig:
   seed: int
   plot: str
   passes: bool
+  parts: bool
   search: bool
   note: str
 
@@ -139,6 +145,7 @@ def defaults(smoke: bool) -> dict[str, Any]:
     max_new_tokens=16 if smoke else 128,
     seed=0,
     passes=False,
+    parts=False,
     search=False,
     note='',
   )
@@ -162,7 +169,8 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
     config = ComparisonConfig(**(values | {'methods': methods}))
   except (TypeError, KeyError) as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
-  target, draft = demo.load_models(config.target, config.draft, mesh)
+  models = loading.load(config.target, config.draft, mesh)
+  target, draft = models.target, models.draft
   if config.prompts:
     texts = prompts.read_json(
       config.prompts,
@@ -174,19 +182,19 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
     texts = prompts.held_out(
       target.tokenizer, config.num_prompts, config.max_prompt_tokens
     )
-  runs = [_method(config, method, target, draft) for method in methods]
+  runs = [_method(config, method, models) for method in methods]
   runner.check_methods(runs)
-  drafters = [(run, run.drafter) for run in runs]
+  checked = [(run, run.drafter) for run in runs]
   if config.search:  # its widest and its largest tree
     stars = (tree_search.CANDIDATES, tree_search.SIZES[-1] - 1)
-    drafters += [
+    checked += [
       (
         Method('', None, 'multi_candidate', 1.0, config.top_p),
         model_drafter(draft, runner.token_tree((star,), target)),
       )
       for star in stars
     ]
-  for run, drafter in drafters:
+  for run, drafter in checked:
     check(
       target,
       [text.text for text in texts],
@@ -198,12 +206,12 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   return Job(config, target, draft, runs, texts)
 
 
-def _method(config, method: MethodConfig, target, draft) -> Method:
-  tree = runner.token_tree(method.branching, target)
+def _method(config, method: MethodConfig, models: loading.Models) -> Method:
+  tree = runner.token_tree(method.branching, models.target)
   return Method(
     name=method.name,
-    drafter=model_drafter(
-      draft,
+    drafter=models.drafter(
+      method.drafter,
       tree,
       method.law,
       coupled=method.verifier == 'gumbel' and method.law == 'deterministic',
@@ -302,13 +310,30 @@ class Job(NamedTuple):
       )
 
     write()
-    if config.passes:  # minutes, in which what was decoded can be read
-      costs = self._passes(rows, methods, sections)
+    if config.parts:  # minutes, in which what was decoded can be read
+      costs = self._parts(rows, methods)
+      sections.append(findings.at_paper_cost(rows, costs))
+      write()
+    if config.passes:
+      costs += self._passes(rows, methods, sections)
       write()
     print(report.table(rows, 'simple'))
     print()
     print('\n\n'.join(sections))
-    print(f'\n{report.NOTE}\n\nReport and plot: {workdir / "report.md"}')
+    print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
+
+  def _parts(self, rows, methods) -> list[dict[str, Any]]:
+    """What rounds cost of the fastest draft of each name and temperature."""
+    fastest = [
+      max(group, key=lambda row: row['speedup'])
+      for group in findings.alternatives(rows).values()
+    ]
+    return [
+      {'method': report.method_name(row)} | self._cost(row, methods)
+      for row in tqdm.tqdm(
+        fastest, 'timing rounds', disable=not distributed.is_first()
+      )
+    ]
 
   def _passes(self, rows, methods, sections) -> list[dict[str, Any]]:
     """Costs of the fastest chain, and of the fastest tree and that of the

@@ -10,14 +10,20 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from specsamp import verification, zoo
-from specsamp.checkpoints import model_dir
+from specsamp import verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check, stream
-from specsamp.drafting import Drafter, model_drafter
+from specsamp.drafting import Drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, parts, plots, report, runner
+from specsamp.evaluation import (
+  loading,
+  metrics,
+  parts,
+  plots,
+  report,
+  runner,
+)
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -32,6 +38,8 @@ class DecodeConfig:
   Attributes:
     target: folder of the target; '' is the embedded pair's.
     draft: folder of the draft; '' is the embedded pair's.
+    drafter: what drafts: '' is the draft model, others are embedded or
+      trained drafters, as of `loading.Models`.
     verifier: a name of `specsamp.verification.make`.
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare.
@@ -44,10 +52,12 @@ class DecodeConfig:
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
     seed: prompt i draws from `seed + i`.
+    repeats: how often a round and its parts are timed, for a median.
   """
 
   target: str
   draft: str
+  drafter: str
   verifier: str
   draft_len: int
   draft_lens: tuple[int, ...]
@@ -59,12 +69,15 @@ class DecodeConfig:
   max_prompt_tokens: int
   max_new_tokens: int
   seed: int
+  repeats: int
 
   def __post_init__(self):
     runner.check_sizes(self)
     for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
+    if self.repeats < 1:
+      raise UserError(f'repeats: got {self.repeats}, expected at least 1')
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)
       if len(set(values)) < len(values):
@@ -110,9 +123,10 @@ def prepare(
     raise UserError('standard input is not that of every process: name a file')
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
-  target, draft = load_models(config.target, config.draft, mesh)
+  found = loading.load(config.target, config.draft, mesh)
+  target = found.target
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
-  make = lambda shape: model_drafter(draft, shape, config.law, coupled)
+  make = lambda shape: found.drafter(config.drafter, shape, config.law, coupled)
   drafters = [make(n) for n in config.draft_lens]
   drafter = make(config.draft_len)
   if config.branching:
@@ -203,7 +217,7 @@ class Job(NamedTuple):
     print(report.table(rows, 'simple'))
     print()
     print(report.parts_table(costs, 'simple'))
-    print(f'\n{report.NOTE}\n\nReport and plot: {workdir / "report.md"}')
+    print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
 
   def _parts(self, rows) -> list[dict[str, Any]]:
     """What a round of the fastest draft length costs, for each sampling."""
@@ -220,22 +234,12 @@ class Job(NamedTuple):
       [self.config.sampling(t) for t in self.config.temperatures],
       self.target.tokenizer.encode(self.prompts[0].text),
       self.config.max_new_tokens,
+      self.config.repeats,
     )
     return [
       {'temperature': t, 'top_p': self.config.top_p if t else 1.0} | row
       for t, row in zip(self.config.temperatures, found, strict=True)
     ]
-
-
-def load_models(
-  target: str, draft: str, mesh: Mesh | None
-) -> tuple[LanguageModel, LanguageModel]:
-  """Models of these folders, or the embedded ones where a name is empty."""
-  pair = None if target and draft else zoo.load('pycode')
-  return (
-    model_dir.load(target, mesh) if target else pair.target.on(mesh),
-    model_dir.load(draft, mesh) if draft else pair.draft.on(mesh),
-  )
 
 
 def show(
@@ -253,7 +257,9 @@ def show(
   color = sys.stdout.isatty()
   before, after = (_GREEN, _PLAIN) if color else ('«', '»')
   mark = 'green' if color else f'{before}between marks{after}'
-  print(f'--- {prompt.name}; accepted draft tokens are {mark}')
+  lossless = verification.make(config.verifier).lossless
+  warning = '' if lossless else f'; {config.verifier} is NOT lossless'
+  print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
   print(prompt.text, end='', flush=True)
   said, accepted, rounds = [], 0, 0
   decode = _Incremental(target)
@@ -285,6 +291,8 @@ def show(
     'rounds': rounds,
     'accepted': accepted,
     'temperature': config.temperatures[0],
+    'verifier': config.verifier,
+    'lossless': lossless,
     'draft_len': drafter.tree.depth,
     'seed': config.seed + i,
   }

@@ -19,7 +19,7 @@ def best(rows: Sequence[dict[str, Any]]) -> str:
     cells.append(
       {
         'sampling': report.sampling_name(row),
-        'method': row['method'],
+        'method': report.method_name(row),
         'which': which,
         'draft': row['branching'],
         'speedup': row['speedup'],
@@ -64,8 +64,9 @@ def break_even(chain, tree, chain_cost, tree_cost) -> str:
   allowed = gain * chain_cost['round_ms'] - rest
   size = tree_cost['score_ms'] / chain_cost['score_ms']
   text = (
-    f'{report.sampling_name(tree)}: {tree["branching"]} ({tree["method"]}) '
-    f'says {gain:.2f} times the tokens of {chain["branching"]} a round. Its '
+    f'{report.sampling_name(tree)}: {tree["branching"]} '
+    f'({report.method_name(tree)}) says {gain:.2f} times the tokens of '
+    f'{chain["branching"]} a round. Its '
     f'pass over {tree["nodes"]} nodes takes {tree_cost["score_ms"]:.2f} ms, '
     f'{size:.2f} times the {chain_cost["score_ms"]:.2f} ms over '
     f'{chain["nodes"]}, and the rest of its round {rest:.2f} ms. '
@@ -82,3 +83,47 @@ def break_even(chain, tree, chain_cost, tree_cost) -> str:
       "chain's."
     )
   return text
+
+
+def at_paper_cost(rows, costs) -> str:
+  """Parts of rounds, and the speedup if a round cost what the paper's does.
+
+  What a round costs in plain steps of the target is τ over speedup, of a paper
+  too. Another machine has other costs; its τ would be the same.
+
+  Args:
+    rows: of the methods, with `paper` as speedup / τ where there is one.
+    costs: of `parts.measure`, with the methods' names.
+  """
+  cells = []
+  for cost in costs:
+    row = next(
+      row
+      for row in rows
+      if report.method_name(row) == cost['method']
+      and all(row[k] == cost[k] for k in ('branching', 'temperature', 'top_p'))
+    )
+    cell = {
+      'sampling': report.sampling_name(row),
+      'method': cost['method'],
+      'draft': row['branching'],
+      'draft ms': cost['draft_ms'],
+      'score ms': cost['score_ms'],
+      'τ': row['block_efficiency'],
+      'speedup': row['speedup'],
+      'round in steps': row['block_efficiency'] / row['speedup'],
+      "paper's round": None,
+      "speedup at the paper's": None,
+    }
+    if row['paper']:
+      speedup, tau = map(float, row['paper'].split('/'))
+      cell["paper's round"] = tau / speedup
+      cell["speedup at the paper's"] = row['block_efficiency'] * speedup / tau
+    cells.append(cell)
+  table = tabulate.tabulate(
+    cells, headers='keys', tablefmt='github', floatfmt='.2f'
+  )
+  return (
+    '## What rounds cost\n\nA round in plain steps of the target is τ over '
+    f"speedup; the paper's follows from its own figures.\n\n{table}"
+  )

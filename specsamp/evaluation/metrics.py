@@ -7,8 +7,8 @@ import numpy as np
 
 # What tells the lines of one row of a report from those of another.
 KEYS = (
-  'method', 'task', 'temperature', 'top_p', 'verifier', 'law', 'draft_len',
-  'branching', 'nodes', 'tree_attention',
+  'method', 'task', 'temperature', 'top_p', 'verifier', 'lossless', 'law',
+  'draft_len', 'branching', 'nodes', 'tree_attention',
 )  # fmt: skip
 
 

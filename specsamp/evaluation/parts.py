@@ -21,7 +21,7 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 from specsamp.verification.token import TokenVerifier
-from specsamp.verification.verifier import Verifier
+from specsamp.verification.verifier import Verdict, Verifier
 
 _ROUNDS = 20  # in one compiled loop
 
@@ -50,11 +50,12 @@ def measure(
     repeats: how often each loop is timed.
 
   Returns:
-    For each sampling draft_len, branching, round_ms, draft_ms (all levels),
-    score_ms (the pass over all nodes), both_ms (one after the other in one
-    loop), and the round over its parts: `overhead` over draft_ms + score_ms,
-    `verification` over both_ms. Where a processor's cache holds one model but
-    not two, the parts are faster alone, which is no cost of verifying.
+    For each sampling draft_len, branching, round_ms, draft_ms (all levels, and
+    what the drafter makes of the verdict), score_ms (the pass over all nodes),
+    both_ms (one after the other in one loop), and the round over its parts:
+    `overhead` over draft_ms + score_ms, `verification` over both_ms. Where a
+    processor's cache holds one model but not two, the parts are faster alone,
+    which is no cost of verifying.
   """
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
@@ -100,6 +101,22 @@ def measure(
       jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
     )
     slot = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :]
+    # What a drafter makes of a verdict is part of drafting. Any will do that
+    # is not known to the compiler.
+    node_b = draft.tokens[:, -1] % draft.tree.size
+    verdict = Verdict(
+      node=node_b,
+      num_accepted=jnp.asarray(draft.tree.depths, jnp.int32)[node_b],
+      path=jnp.asarray(draft.tree.paths)[node_b],
+      next_token=draft.tokens[:, -1],
+    )
+    hidden_bnd = jnp.broadcast_to(
+      1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
+      (*draft.tokens.shape, transformer.config.width),
+    )
+    drafter_state = drafter.commit(
+      drafter_state, draft, verdict, state.length - 1, hidden_bnd
+    )
     return state.replace(
       # The next draft hangs on this one's last token, so that none is skipped.
       tokens=jnp.where(

@@ -7,6 +7,8 @@ from typing import Any
 
 import matplotlib.figure
 
+from specsamp.evaluation import report
+
 
 def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Round time, speedup and accepted share against the draft length.
@@ -51,7 +53,7 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Speedup and block efficiency of every method, a bar for each."""
   rows = [row for row in rows if row['draft_len']]
   names = [
-    f'{row["method"]}, {row["branching"]}, t={row["temperature"]:g}'
+    f'{report.method_name(row)}, {row["branching"]}, t={row["temperature"]:g}'
     for row in rows
   ]
   figure = matplotlib.figure.Figure(
@@ -134,4 +136,31 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   panel.set_ylabel('speedup')
   panel.grid(alpha=0.3)
   panel.legend(fontsize=8)
+  figure.savefig(path, dpi=120)
+
+
+def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+  """Speedup and block efficiency against the masks k of a parallel drafter.
+
+  Figure 4 of Xiao et al. 2410.05589, a line for each sampling.
+  """
+  lines: dict[str, list] = {}
+  for row in rows:
+    if row['draft_len']:
+      lines.setdefault(report.sampling_name(row), []).append(row)
+  figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout='constrained')
+  panels = figure.subplots(1, 2)
+  for panel, key, title in zip(
+    panels,
+    ('speedup', 'block_efficiency'),
+    ('speedup', 'block efficiency τ (tokens a round, bonus included)'),
+    strict=True,
+  ):
+    for name, group in lines.items():
+      points = sorted((row['draft_len'] - 1, row[key]) for row in group)
+      panel.plot(*zip(*points, strict=True), marker='o', label=name)
+    panel.set_title(title)
+    panel.set_xlabel('masks k')
+    panel.grid(alpha=0.3)
+  panels[0].legend(fontsize=8)
   figure.savefig(path, dpi=120)

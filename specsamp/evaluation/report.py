@@ -12,18 +12,22 @@ import tabulate
 
 from specsamp.sharding import distributed
 
-NOTE = (
+_NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
   'budget cuts the last round. α: accepted over drafted tokens, where each '
   'depth of a tree counts as one. Speedup: over autoregressive sampling of the '
   'same target, runs taking turns, prompt pass included, compile time left out.'
+)
+_LOSSY = (
+  "A method that is NOT lossless says other texts than the target's law would, "
+  'so its figures are no speedup of the same sampling.'
 )
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:
   return {
     'sampling': sampling_name(row),
-    'method': row['method'],
+    'method': method_name(row),
     'draft': row['branching'],
     'nodes': row['nodes'] if row['draft_len'] else None,
     'verifier': row['verifier'],
@@ -68,6 +72,7 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
   cells = [
     {
       'sampling': sampling_name(row),
+      'method': row.get('method'),
       'draft': row['branching'],
       'round ms': row['round_ms'],
       'draft ms': row['draft_ms'],
@@ -78,9 +83,22 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     }
     for row in rows
   ]
+  if not any(cell['method'] for cell in cells):
+    for cell in cells:
+      del cell['method']
   return tabulate.tabulate(
     cells, headers='keys', tablefmt=style, floatfmt='.2f'
   )
+
+
+def method_name(row: dict[str, Any]) -> str:
+  """The name of a row's method, which says so where it is not lossless."""
+  return row['method'] + ('' if row['lossless'] else ' (NOT lossless)')
+
+
+def note(rows: Sequence[dict[str, Any]]) -> str:
+  """What the columns of `table` mean, and what a lossy row is."""
+  return _NOTE if all(row['lossless'] for row in rows) else f'{_NOTE} {_LOSSY}'
 
 
 def sampling_name(row: dict[str, Any]) -> str:
@@ -121,7 +139,7 @@ def write(
     'versions': versions(),
   }
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-  lines = [f'# {title}', '', table(rows), '', NOTE, '', f'On {device()}.']
+  lines = [f'# {title}', '', table(rows), '', note(rows), '', f'On {device()}.']
   for section in sections:
     lines += ['', section]
   if parts:

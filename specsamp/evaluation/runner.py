@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tqdm
 
+from specsamp import verification
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import generate, slots
 from specsamp.drafting.draft import TokenTree
@@ -49,6 +50,7 @@ class Method(NamedTuple):
       'temperature': self.temperature,
       'top_p': self.top_p,
       'verifier': self.verifier if self.drafter else '',
+      'lossless': not self.drafter or verification.make(self.verifier).lossless,
       'law': self.drafter.law if self.drafter else '',
       'draft_len': self.tree.depth,
       'branching': tree_name(self.tree),

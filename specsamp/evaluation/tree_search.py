@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
   Attributes:
     trees: the one of the most tokens a millisecond, if it drafts at all, then
-      those of 16, 32 and 64 nodes of the most tokens a round.
+      those of the three largest `SIZES` of the most tokens a round.
     text: the same for people.
   """
 
@@ -73,7 +73,7 @@ def search(
   fastest, rate = trees.fastest_tree(
     acceptance, pass_ms, measured['draft_ms'], _MAX_DEPTH
   )
-  largest = [trees.best_tree(acceptance, n, _MAX_DEPTH) for n in (16, 32, 64)]
+  largest = [trees.best_tree(acceptance, n, _MAX_DEPTH) for n in SIZES[-3:]]
   found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
   rank = tabulate.tabulate(
     [['acceptance', *acceptance]],

@@ -4,7 +4,8 @@ import functools
 import pathlib
 from typing import NamedTuple
 
-from specsamp.checkpoints import model_dir
+from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
@@ -12,10 +13,18 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class Pair(NamedTuple):
-  """A deep target, and a wide and shallow draft with its tokenizer."""
+  """A target and what drafts for it.
+
+  Attributes:
+    target: deep.
+    draft: wide and shallow, with the target's tokenizer.
+    drafters: by kind, those trained on the target's features, for
+      `specsamp.drafting.trained_drafter`.
+  """
 
   target: LanguageModel
   draft: LanguageModel
+  drafters: dict[str, DraftModule]
 
 
 def names() -> list[str]:
@@ -34,4 +43,8 @@ def load(name: str) -> Pair:
   return Pair(
     model_dir.load(_HERE / name / 'target'),
     model_dir.load(_HERE / name / 'draft'),
+    {
+      path.name: drafter_dir.load(path)
+      for path in sorted((_HERE / name / 'drafters').glob('*'))
+    },
   )

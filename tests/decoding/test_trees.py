@@ -198,14 +198,16 @@ def test_other_positions(positions):
 # Gumbel coupling.
 
 
-def test_coupled_text_is_the_same_whatever_is_drafted(pair):
+@pytest.mark.parametrize(
+  'chains', [(), pytest.param((3, 7), marks=pytest.mark.slow)], ids=str
+)
+def test_coupled_text_is_the_same_whatever_is_drafted(pair, chains):
   args = dict(verifier='gumbel', **RAGGED)
   alone = _run(pair, None, **args)
   assert [len(text) for text in alone.tokens] == BUDGETS
   efficiency = {}
   for shape, law, coupled in (
-    (3, 'deterministic', True),
-    (7, 'deterministic', True),
+    *((length, 'deterministic', True) for length in chains),
     (BUSHY, 'deterministic', True),
     (BUSHY, 'without_replacement', False),
   ):
@@ -215,6 +217,6 @@ def test_coupled_text_is_the_same_whatever_is_drafted(pair):
   # Drafts that run the target's races are accepted more often.
   assert efficiency[BUSHY, True] > efficiency[BUSHY, False]
   # Not because there is one text only.
-  other = _run(pair, 3, 'deterministic', True, **(args | dict(seed=1)))
+  other = _run(pair, BUSHY, 'deterministic', True, **(args | dict(seed=1)))
   assert other.tokens[0] != alone.tokens[0]
   assert other.tokens[4] == alone.tokens[4]  # the greedy row

@@ -10,7 +10,17 @@ import tiny
 
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import Generation
-from specsamp.evaluation import comparison, findings, runner
+from specsamp.drafting import model_drafter
+from specsamp.evaluation import (
+  comparison,
+  findings,
+  metrics,
+  parts,
+  plots,
+  report,
+  runner,
+  tree_search,
+)
 
 _CONFIGS = sorted(pathlib.Path('configs').glob('mcsd_*.py'))
 
@@ -60,19 +70,19 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   ]
   for run in runs:
     assert run['tokens'] == 3 * 16 and run['sequences'] == 3
-  report = (workdir / 'report.md').read_text()
-  assert '2x1' in report and 'by_budget.png' in report
+  text = (workdir / 'report.md').read_text()
+  assert '2x1' in text and 'by_budget.png' in text
 
   # Cut off in the middle of a line.
-  metrics = workdir / 'metrics.jsonl'
-  whole = metrics.read_text()
+  path = workdir / 'metrics.jsonl'
+  whole = path.read_text()
   lines = whole.splitlines()
   assert len(lines) == 9
-  metrics.write_text('\n'.join(lines[:5]) + '\n' + lines[5][:40])
+  path.write_text('\n'.join(lines[:5]) + '\n' + lines[5][:40])
   (workdir / 'report.md').unlink()
   ended = launch('evaluate', *flags)
   assert ended.code == 0, ended.err
-  again = metrics.read_text().splitlines()
+  again = path.read_text().splitlines()
   assert again[:5] == lines[:5]  # those times stand
   said = lambda lines: [
     (line['prompt'], line['branching'], line['text'])
@@ -82,24 +92,33 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   assert (workdir / 'report.md').exists()
   # Nothing left to do.
   assert launch('evaluate', *flags).code == 0
-  assert metrics.read_text().splitlines() == again
+  assert path.read_text().splitlines() == again
   # Another comparison does not go on in this folder.
   ended = launch('evaluate', *flags, '--config.seed=1')
   assert ended.code == 2 and 'something else' in ended.err
 
 
-def test_search_and_passes(launch, folders, tmp_path):
-  ended = launch(
-    'evaluate',
-    '--config=configs/mcsd_best_tree.py:smoke',
-    f'--workdir={tmp_path}/run',
-    f'--config.target={folders}/target',
-    f'--config.draft={folders}/draft',
-    '--config.max_prompt_tokens=40',
-    '--config.plot=by_budget',  # which leaves out what is no branching
+def test_search_and_passes(monkeypatch, folders, tmp_path):
+  # Its time is compilation: few sizes, and no tree's parts timed twice.
+  monkeypatch.setattr(tree_search, 'CANDIDATES', 3)
+  monkeypatch.setattr(tree_search, 'SIZES', (1, 4))
+  measure, timed = parts.measure, {}
+
+  def measure_once(target, drafter, *args):
+    if drafter.tree not in timed:
+      timed[drafter.tree] = measure(target, drafter, *args, repeats=1)
+    return timed[drafter.tree]
+
+  monkeypatch.setattr(parts, 'measure', measure_once)
+  values = dict(
+    target=f'{folders}/target',
+    draft=f'{folders}/draft',
+    max_prompt_tokens=40,
+    plot='by_budget',  # which leaves out what is no branching
   )
-  assert ended.code == 0, ended.err
-  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  config = _get_config(pathlib.Path('configs/mcsd_best_tree.py'), 'smoke')
+  comparison.prepare(config.to_dict() | values).run(tmp_path)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
   for temperature in (0, 1):
     methods = [
       run['method']
@@ -109,18 +128,18 @@ def test_search_and_passes(launch, folders, tmp_path):
     assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
     assert set(methods[3:]) == {'best static tree'}
   for temperature in (0, 1):  # the chain, the fastest tree, that of highest τ
-    parts = [p for p in summary['parts'] if p['temperature'] == temperature]
-    assert len(parts) in (2, 3) and parts[0]['branching'][0] == 'γ'
-  measured = json.loads((tmp_path / 'run' / 'acceptance-1.json').read_text())
+    costs = [p for p in summary['parts'] if p['temperature'] == temperature]
+    assert len(costs) in (2, 3) and costs[0]['branching'][0] == 'γ'
+  measured = json.loads((tmp_path / 'acceptance-1.json').read_text())
   assert 0 < sum(measured['acceptance']) <= 1
-  report = (tmp_path / 'run' / 'report.md').read_text()
+  text = (tmp_path / 'report.md').read_text()
   for words in ('Best static trees at t=1', 'What a larger pass costs'):
-    assert words in report
+    assert words in text
 
 
 def test_where_a_larger_tree_is_even():
   """A tree of twice the tokens: it may take twice the chain's round, in all."""
-  row = dict(temperature=1.0, top_p=1.0, method='m', nodes=9)
+  row = dict(temperature=1.0, top_p=1.0, method='m', nodes=9, lossless=True)
   chain = row | dict(block_efficiency=2.0, branching='γ=2')
   tree = row | dict(block_efficiency=4.0, branching='4x2')
   text = findings.break_even(
@@ -136,6 +155,51 @@ def test_where_a_larger_tree_is_even():
     dict(round_ms=30.0, score_ms=12.0),
   )  # fmt: skip
   assert 'slower whatever' in text
+
+
+def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
+  one = np.ones((1, 2), np.int32)
+  said = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  monkeypatch.setattr(runner, 'generate', lambda *_, **__: said)
+  target = tiny.model(26, 0)
+  drafter = model_drafter(tiny.first_layer(target), 2)
+  method = lambda name, verifier, drafter=drafter: runner.Method(
+    name, drafter, verifier, 1.0, 1.0
+  )
+  methods = [
+    method('autoregressive', 'token', None),
+    method('chain', 'token'),
+    method('typical', 'typical_lossy'),
+  ]
+  assert [m.fields['lossless'] for m in methods] == [True, True, False]
+  lines = runner.compare(
+    target,
+    methods,
+    [Prompt('a', 'abc')],
+    max_new_tokens=1,
+    seed=0,
+    path=tmp_path / 'metrics.jsonl',
+    task='letters',
+  )
+  written = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  for found in (lines, map(json.loads, written)):
+    assert [line['lossless'] for line in found] == [True, True, False]
+
+  rows = metrics.summarize(lines)
+  report.write(tmp_path, 'Title', rows, [], plots.by_method, 'by_method.png')
+  runs = json.loads((tmp_path / 'summary.json').read_text())['runs']
+  assert [run['lossless'] for run in runs] == [True, True, False]
+  text = (tmp_path / 'report.md').read_text()
+  marked = [line for line in text.splitlines() if 'NOT lossless' in line]
+  assert len(marked) == 2  # its row, and the note
+  assert '| typical (NOT lossless) |' in marked[0]
+  assert 'A method that is NOT lossless' in marked[1]
+  assert 'typical (NOT lossless)' in findings.best(rows)
+  # Where all methods are lossless nothing is said of it.
+  for text in (report.table(rows[:2]), report.note(rows[:2])):
+    assert 'lossless' not in text
+  # A table of one rule has no column of rules: its row still says so.
+  assert 'NOT lossless' in report.table([rows[0], rows[2]])
 
 
 def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """A mesh changes where things are computed and nothing else."""
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
@@ -15,6 +16,15 @@ _VOCAB = 256
 _MESHES = [(1, 8), (2, 4), (8, 1)]
 _KV_HEADS = [1, 2, 8]
 _TREE = TokenTree.branching((2, 2, 1))
+# Every mesh and every number of heads with a chain and with a tree.
+_QUICK = [
+  ('chain', (1, 8), 1),
+  ('chain', (2, 4), 2),
+  ('chain', (8, 1), 8),
+  ('tree', (1, 8), 8),
+  ('tree', (2, 4), 1),
+  ('tree', (8, 1), 2),
+]
 
 
 def _pair(kv_heads: int, **config):
@@ -50,10 +60,18 @@ def test_logits_are_the_unsharded_ones(shape, kv_heads):
     np.testing.assert_allclose(a, b, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize('kv_heads', _KV_HEADS)
-@pytest.mark.parametrize('shape', _MESHES, ids=str)
-@pytest.mark.parametrize('kind', ['chain', 'tree'])
-def test_sampled_tokens_are_the_unsharded_ones(shape, kv_heads, kind):
+@pytest.mark.parametrize(
+  ('kind', 'shape', 'kv_heads'),
+  [
+    pytest.param(
+      *case,
+      marks=() if case in _QUICK else pytest.mark.slow,
+      id='-'.join(map(str, case)),
+    )
+    for case in itertools.product(['chain', 'tree'], _MESHES, _KV_HEADS)
+  ],
+)
+def test_sampled_tokens_are_the_unsharded_ones(kind, shape, kv_heads):
   # Three rows: with two or eight shards of the batch some have none.
   run = lambda target, draft: specsamp.generate(
     target,

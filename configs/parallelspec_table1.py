@@ -1,0 +1,65 @@
+"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
+
+Xiao et al. 2410.05589: a small model (SpS), Medusa, Hydra and EAGLE against
+ParallelSpec's one-pass drafters for Medusa and EAGLE, at temperatures 0 and 1,
+each as chains of several lengths; the report names the fastest of each, and
+what its rounds would gain at the paper's costs. Medusa's typical acceptance
+stands beside it, which is not lossless. About twenty minutes on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/parallelspec_table1.py \
+    --workdir=runs/parallelspec1
+
+`:smoke` is the smallest size.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import comparison
+
+# Drafter: its name in the paper, speedup / τ at temperatures 0 and 1 (Vicuna
+# 7B, the average over Spec-Bench; not all are reported).
+_METHODS = {
+  '': ('SpS', '1.53 / 2.27', '1.28 / 1.82'),
+  'medusa': ('Medusa', '1.42 / 2.39', ''),
+  'medusa_parallel': ('Medusa + ParallelSpec', '2.31 / 3.31', ''),
+  'hydra': ('Hydra', '2.13 / 3.26', ''),
+  'eagle': ('EAGLE', '2.18 / 3.58', '1.84 / 3.18'),
+  'eagle_parallel': ('EAGLE + ParallelSpec', '2.55 / 3.52', '2.02 / 3.09'),
+}
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: smoke for the smallest run; left out, the full one."""
+  smoke = comparison.is_smoke(arg)
+  lengths = (2,) if smoke else (2, 3, 4, 5)
+  methods = [
+    dict(
+      name=name,
+      drafter=drafter,
+      branching=(1,) * length,
+      temperature=temperature,
+      paper=papers[temperature > 0],
+    )
+    for temperature in (0.0, 1.0)
+    for drafter, (name, *papers) in _METHODS.items()
+    for length in lengths
+  ]
+  methods.append(
+    dict(
+      name='Medusa, typical acceptance',
+      drafter='medusa',
+      branching=(1,) * lengths[-1],
+      temperature=1.0,
+      verifier='typical_lossy',
+    )
+  )
+  return ml_collections.ConfigDict(
+    comparison.defaults(smoke)
+    | dict(
+      title='ParallelSpec: table 1',
+      methods=tuple(methods),
+      plot='by_method',
+      parts=not smoke,
+      note='The paper: Vicuna 7B on an A100, token trees, Spec-Bench.',
+    )
+  ).lock()

@@ -1,0 +1,52 @@
+"""Table 2 of ParallelSpec: what self-distillation gains.
+
+Xiao et al. 2410.05589, section 5.3: EAGLE + ParallelSpec trained on a text and
+on the target's own continuations, here the standard library and the embedded
+target's. The embedded drafter is self-distilled; train the other one first,
+which takes about half an hour on 2 CPU cores, then this takes two minutes.
+
+  python launch/distill.py \
+    --config=configs/distill_pycode.py:eagle_parallel_text --workdir=RUNS/text
+  python launch/evaluate.py --workdir=runs/parallelspec2 \
+    --config=configs/parallelspec_table2.py:RUNS/text/drafter
+
+`:smoke` is the smallest size, the embedded drafter in both places.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import comparison
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: folder of the drafter that was trained on the text, or smoke."""
+  if not arg:
+    raise ValueError('expected the folder of a drafter trained on the text')
+  smoke = arg == 'smoke'
+  methods = [
+    dict(
+      name=name,
+      drafter=drafter,
+      branching=(1,) * 5,
+      temperature=temperature,
+      paper='' if temperature else paper,
+    )
+    for temperature in (0.0, 1.0)
+    for name, drafter, paper in (
+      ('EAGLE', 'eagle', '2.40 / 3.55'),
+      ('+ ParallelSpec', 'eagle_parallel' if smoke else arg, '2.74 / 3.49'),
+      ('+ self-distillation', 'eagle_parallel', '2.82 / 3.78'),
+    )
+  ]
+  return ml_collections.ConfigDict(
+    comparison.defaults(smoke)
+    | dict(
+      title='ParallelSpec: table 2',
+      methods=tuple(methods),
+      plot='by_method',
+      note=(
+        'The paper: Llama 2 7B on an A100. The embedded EAGLE is '
+        "self-distilled here, the paper's was not."
+      ),
+    )
+  ).lock()

@@ -1,0 +1,70 @@
+"""Models and drafters by the names that a config has for them."""
+
+import pathlib
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from specsamp import zoo
+from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.drafting import (
+  Drafter,
+  DraftModule,
+  TokenTree,
+  model_drafter,
+  trained_drafter,
+)
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+
+
+class Models(NamedTuple):
+  """A target and what may draft for it.
+
+  Attributes:
+    target: scores.
+    draft: a smaller model.
+    trained: trained drafters by name; those of other names are in folders.
+  """
+
+  target: LanguageModel
+  draft: LanguageModel
+  trained: dict[str, DraftModule]
+
+  def drafter(
+    self, name: str, shape: int | TokenTree, law: str, coupled: bool = False
+  ) -> Drafter:
+    """The drafter of this name.
+
+    Args:
+      name: '' is the draft model, another that of an embedded drafter, or the
+        folder of a trained one.
+      shape: as of `model_drafter`.
+      law: as of `model_drafter`.
+      coupled: as of `model_drafter`, for the draft model only.
+
+    Raises:
+      UserError: no such drafter, or one for another target.
+    """
+    if not name:
+      return model_drafter(self.draft, shape, law, coupled)
+    if name in self.trained:
+      trained = self.trained[name]
+    elif pathlib.Path(name).is_dir():
+      trained = drafter_dir.load(name)
+    else:
+      raise UserError(
+        f'drafter: got {name!r}, expected a folder or one of '
+        f'{", ".join(self.trained)}'
+      )
+    return trained_drafter(trained, self.target, shape, law)
+
+
+def load(target: str, draft: str, mesh: Mesh | None) -> Models:
+  """Models of these folders, or the embedded ones where a name is empty."""
+  pair = zoo.load('pycode')
+  return Models(
+    model_dir.load(target, mesh) if target else pair.target.on(mesh),
+    model_dir.load(draft, mesh) if draft else pair.draft.on(mesh),
+    pair.drafters,
+  )
