@@ -10,6 +10,9 @@ on 2 CPU cores, its features 6 minutes and 1.1 GB; a drafter then takes 10 to
     --workdir=RUNS/eagle --config.continuations=RUNS/continuations \
     --config.features=RUNS/features
 
+The embedded `eagle_parallel` began as EAGLE:
+`--config.init=RUNS/eagle/drafter`;
+from nothing it learns far more slowly.
 `:eagle_parallel_text` trains on the library's own text, for the
 self-distillation row of the paper's table 2. `:smoke` is a few steps on the
 text, for trying the machinery.
@@ -28,6 +31,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',
       kind='eagle' if arg == 'smoke' else arg.removesuffix('_text'),
       ahead=5,
+      init='',
       corpus='',
       pattern='**/*.py',
       num_continuations=0 if arg in ('smoke', 'eagle_parallel_text') else 4096,
@@ -61,11 +65,11 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     case 'medusa' | 'hydra':
       config.update(groups=64, steps=800)
     case 'medusa_parallel':
-      config.steps = 900
+      config.update(groups=48, steps=1600)
     case 'eagle_parallel' | 'eagle_parallel_text':
       # With 8 masks one drafter serves every k of figure 4: mask j does not
       # see those after it.
-      config.update(ahead=9, groups=24, steps=900)
+      config.update(ahead=9, steps=1200)
     case 'smoke':
       config.update(
         length=32,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from jax.sharding import Mesh
 
 from specsamp import zoo
@@ -17,6 +18,7 @@ from specsamp.drafting import modules
 from specsamp.drafting.features import DraftModule, Frame
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import run
 from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
@@ -31,6 +33,8 @@ class DistillConfig(run.RunConfig):
     target: folder of the target; '' is the embedded pair's.
     kind: of the drafter, one of `modules.KINDS`.
     ahead: tokens that it drafts in a round: heads, or masks and one.
+    init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
+      what it lacks begins at random. '' begins at random.
     corpus: a folder of text, or '' for the standard library of this Python.
     pattern: the corpus' files, a glob relative to its folder.
     num_continuations: how many sequences to train on that the target wrote
@@ -44,7 +48,8 @@ class DistillConfig(run.RunConfig):
       computes them in every step.
     groups: positions of a sequence whose heads or masks are trained in a step,
       drawn anew each time; 0 is all of them.
-    decay: of a head's or mask's weight with its distance (Medusa's).
+    decay: of a head's or mask's weight with its distance; Medusa's and its
+      ParallelSpec's is 0.8, EAGLE's ParallelSpec has 1.
     noise: largest of the uniform noise on features that a drafter reads
       (EAGLE's).
     cross_entropy_weight: beside the regression (EAGLE's).
@@ -54,6 +59,7 @@ class DistillConfig(run.RunConfig):
   kind: str
   target: str = ''
   ahead: int = 5
+  init: str = ''
   corpus: str = ''
   pattern: str = '**/*.py'
   num_continuations: int = 0
@@ -76,6 +82,10 @@ class DistillConfig(run.RunConfig):
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
+    for name in ('prompt_length', 'continuation_batch'):
+      if getattr(self, name) < 1:
+        raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    SamplingParams(temperature=self.temperature).check()
     for name in ('num_continuations', 'groups', 'decay', 'noise'):
       if getattr(self, name) < 0:
         raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
@@ -130,7 +140,9 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
         * most
       )
     )(keys_b, batch['noise']).astype(features.dtype)
-    return layers.eagle(*common, starts_bm, noise, config.cross_entropy_weight)
+    return layers.eagle(
+      *common, starts_bm, noise, config.cross_entropy_weight, config.decay
+    )
 
   return loss
 
@@ -209,7 +221,7 @@ def distill(
     config,
     workdir,
     mesh,
-    init=module.init_params,
+    init=_init(config, module, target),
     loss=make_loss(config, module, target),
     frozen=target.params,
     data=lambda: _data(config, target, workdir),
@@ -217,6 +229,32 @@ def distill(
   trained = DraftModule(module, params, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   return trained
+
+
+def _init(config: DistillConfig, module, target: LanguageModel):
+  """(key) -> parameters to begin with.
+
+  Raises:
+    UserError: the drafter to begin with is another target's, or of another
+      shape.
+  """
+  if not config.init:
+    return module.init_params
+  given = drafter_dir.load(config.init)
+  given.check(target)
+  given = traverse_util.flatten_dict(given.params)
+
+  def init(key):
+    params = traverse_util.flatten_dict(module.init_params(key))
+    for name, value in given.items():
+      if name not in params or params[name].shape != value.shape:
+        raise UserError(
+          f'init {config.init}: {".".join(name)} is no parameter of '
+          f'{config.kind} of this shape'
+        )
+    return traverse_util.unflatten_dict(params | given)
+
+  return init
 
 
 def _data(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specsamp.data import packing
-from specsamp.data.packing import Packed
+from specsamp.data.packing import Packed, Rows
 from specsamp.errors import UserError
 
 # Tokens that are their own places: a batch shows where it was cut.
@@ -79,3 +79,36 @@ def test_a_corpus_too_small_for_a_batch():
   assert Packed(_STREAM[:51], 4, 10).batch(7).shape == (4, 11)
   with pytest.raises(UserError, match='50 tokens, but a batch takes 4 x 10'):
     Packed(_STREAM[:50], 4, 10)
+
+
+@pytest.mark.parametrize(('size', 'count'), [(101, 10), (100, 9), (110, 10)])
+def test_windows_share_a_token_with_the_next(size, count):
+  rows = packing.windows(_STREAM[:size], 10)
+  assert rows.dtype == np.int32
+  np.testing.assert_array_equal(
+    rows, np.arange(count)[:, None] * 10 + np.arange(11)
+  )
+
+
+def test_an_epoch_covers_every_row_once():
+  rows = Rows(np.zeros((11, 5), np.int32), 3)
+  assert rows.batches_per_epoch == 3
+  epochs = [
+    np.concatenate([rows.batch(3 * epoch + i) for i in range(3)]).tolist()
+    for epoch in range(8)
+  ]
+  for epoch in epochs:
+    assert len(set(epoch)) == 9 and set(epoch) <= set(range(11))
+  assert set().union(*epochs) == set(range(11))  # others are left out
+  assert len(set(map(tuple, epochs))) == 8
+  again = Rows(np.zeros((11, 5), np.int32), 3)
+  assert again.batch(7).tolist() == rows.batch(7).tolist()
+  other = Rows(np.zeros((11, 5), np.int32), 3, seed=1)
+  assert other.batch(0).tolist() != rows.batch(0).tolist()
+  in_order = np.concatenate(list(rows.in_order(100)))
+  assert in_order.tolist() == list(range(9))
+
+
+def test_too_few_rows_for_a_batch():
+  with pytest.raises(UserError, match='2 sequences, but a batch takes 3'):
+    Rows(np.zeros((2, 5), np.int32), 3)

@@ -8,6 +8,7 @@ import pytest
 _QUICK = '--config=configs/quickstart.py:smoke'
 _TREES = '--config.verifier=multi_candidate'
 _PRETRAIN = '--config=configs/pretrain_pycode.py:smoke'
+_DISTILL = '--config=configs/distill_pycode.py:smoke'
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,39 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
+    (['--config.kind=nope'], "'nope'"),
+    (['--config.nope=1'], 'nope'),
+    (['--config.groups=33'], 'more than the 32 positions'),
+    (['--config.ahead=0'], 'ahead: got 0'),
+    (['--config.length=65'], 'length 65 exceeds the 64 positions'),
+    (['--config.continuation_batch=0'], 'continuation_batch'),
+    (['--config.temperature=-1.0'], 'temperature: got -1.0'),
+    (['--config.target={root}/nowhere'], 'nowhere'),
+    (['--config.target={root}/cut'], 'cut/model.safetensors'),
+    (['--config.corpus=/no/such/folder'], '/no/such/folder'),
+    (['--config.num_continuations=33'], 'a multiple of the batch size 32'),
+    (['--config=configs/distill_pycode.py:nope'], "'nope'"),
+    (['--config=configs/pretrain_pycode.py:smoke'], 'config'),
+  ],
+)
+def test_distill_refuses(refused, folders, tmp_path, flags, words):
+  workdir = tmp_path / 'run'
+  defaults = [f'--workdir={workdir}']
+  if not flags[0].startswith('--config=configs'):
+    defaults += [
+      _DISTILL,
+      f'--config.target={folders}/target',
+      '--config.corpus=tests',
+      '--config.prompt_length=8',
+    ]
+  flags = [flag.replace('{root}', str(folders)) for flag in flags]
+  assert words in refused('distill', *defaults, *flags)
+  assert not (workdir / 'metrics.jsonl').exists()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'words'),
+  [
     (['--config.num_prompts=0'], 'num_prompts'),
     (['--config.prompts=/no/such/file'], '/no/such/file'),
     (['--config.prompts=README.md'], 'JSON list'),
@@ -141,6 +175,7 @@ _MESH_FLAGS = {
     '--config.draft={root}/draft',
   ],
   'pretrain': [_PRETRAIN, '--config.corpus=tests'],
+  'distill': [_DISTILL, '--config.target={root}/target'],
   'evaluate': [
     '--config=configs/mcsd_figure4.py:smoke',
     '--config.target={root}/target',

@@ -10,7 +10,7 @@ _RUN_KEYS = {
   'method', 'task', 'temperature', 'draft_len', 'tokens', 'seconds',
   'ms_per_token', 'tokens_per_second', 'speedup', 'block_efficiency',
   'acceptance_rate', 'acceptance_by_position', 'round_ms', 'p50_ms', 'p90_ms',
-  'p99_ms',
+  'p99_ms', 'lossless',
 }  # fmt: skip
 
 
@@ -68,4 +68,6 @@ def test_own_prompt(launch, tmp_path):
   assert ended.code == 0, ended.err
   assert 'def area(width, height):' in ended.out
   lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line)['tokens'] for line in lines] == [16, 16]
+  lines = [json.loads(line) for line in lines]
+  assert [line['tokens'] for line in lines] == [16, 16]
+  assert [line['lossless'] for line in lines] == [True, True]

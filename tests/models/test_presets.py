@@ -4,6 +4,7 @@ import jax
 import pytest
 from flax import traverse_util
 
+from specsamp.drafting import modules
 from specsamp.models import Transformer, presets
 
 
@@ -39,3 +40,15 @@ def test_changes_reach_the_config():
   config = presets.gpt2(768, 12, 12, activation='relu', max_length=7)
   assert (config.activation, config.max_length) == ('relu', 7)
   assert config.vocab_size == 50_257
+
+
+@pytest.mark.parametrize(
+  ('shape', 'millions'),
+  [((4096, 32, 32, 11_008), 202), ((5120, 40, 40, 13_824), 317)],
+)
+def test_a_parallel_drafter_is_as_large_as_the_papers(shape, millions):
+  """Xiao et al. 2410.05589, 5.1, for 7B and 13B targets."""
+  module = modules.make('medusa_parallel', presets.llama(*shape), 5)
+  params = jax.eval_shape(module.init_params, jax.random.key(0))
+  count = sum(leaf.size for leaf in jax.tree.leaves(params))
+  assert round(count / 1e6) == millions

@@ -34,8 +34,7 @@ def medusa_parallel(
   losses_g = layout.by_depth(
     groups, -picked_bq[:, :, 0], features_btd.shape[1], module.num_masks
   )
-  weights_g = decay ** jnp.arange(len(losses_g), dtype=jnp.float32)
-  return _sum(weights_g, losses_g, metrics)
+  return _sum(decay, losses_g, metrics)
 
 
 def eagle(
@@ -47,6 +46,7 @@ def eagle(
   starts_bm,
   noise_btd,
   weight: float,
+  decay: float = 1.0,
 ):
   """SmoothL1(feature) + weight * CE(target's law, q), summed over the group.
 
@@ -59,6 +59,7 @@ def eagle(
     starts_bm: int [B, M], positions whose masks are trained.
     noise_btd: what is added to the features that the layer reads.
     weight: of the cross-entropy; EAGLE's is 0.1.
+    decay: of the weight of mask j, decay^j; the paper sums plainly.
   """
   groups, metrics, log_q_bqv, p_btv = _score(
     module, params, frame, features_btd, tokens, starts_bm, noise_btd
@@ -75,7 +76,7 @@ def eagle(
   regression_g, cross_g = mean(smooth_bq), mean(cross_bq)
   metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
   losses_g = regression_g + weight * cross_g
-  return _sum(jnp.ones_like(losses_g), losses_g, metrics)
+  return _sum(decay, losses_g, metrics)
 
 
 def _score(
@@ -104,7 +105,8 @@ def _score(
   return groups, metrics, jax.nn.log_softmax(logits_bqv, axis=-1), p_btv
 
 
-def _sum(weights_g, losses_g, metrics):
+def _sum(decay, losses_g, metrics):
+  weights_g = decay ** jnp.arange(len(losses_g), dtype=jnp.float32)
   total = jnp.sum(weights_g * losses_g)
   each = {f'loss_{j + 1}': loss for j, loss in enumerate(losses_g)}
   return total, {'loss': total, **metrics, **each}

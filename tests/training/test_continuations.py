@@ -1,0 +1,136 @@
+"""A target's own text, written once."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.errors import UserError
+from specsamp.training import continuations
+
+_TEXT = np.random.default_rng(0).integers(29, size=203, dtype=np.int32)
+
+
+@pytest.fixture(scope='module')
+def target():
+  return tiny.model(29, 0)
+
+
+def _continue(target, folder, tokens=_TEXT, **changes):
+  sizes = dict(
+    count=12,
+    prompt_length=8,
+    length=20,
+    temperature=1.0,
+    batch_size=4,
+    seed=0,
+  )
+  return continuations.continuations(target, tokens, folder, **sizes | changes)
+
+
+@pytest.fixture(scope='module')
+def written(target, tmp_path_factory):
+  """A folder, and the rows in it."""
+  folder = tmp_path_factory.mktemp('written') / 'continuations'
+  return folder, _continue(target, folder)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+  """How many batches were decoded."""
+  made = []
+  real = continuations.generate
+
+  def generate(*args, **kwargs):
+    made.append(1)
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(continuations, 'generate', generate)
+  return made
+
+
+def test_each_begins_with_another_piece_of_the_text(written):
+  rows = written[1]
+  assert rows.shape == (12, 20) and rows.dtype == np.int32
+  pieces = _TEXT[:200].reshape(25, 8).tolist()
+  places = [pieces.index(row) for row in rows[:, :8].tolist()]
+  assert len(set(places)) == 12
+  assert places != sorted(places)
+
+
+def test_greedy_ones_are_what_the_target_finds_most_probable(target, tmp_path):
+  rows = _continue(target, tmp_path / 'new', temperature=0.0)
+
+  @jax.jit
+  def greedy(tokens):
+    def step(at, tokens):
+      variables = {'params': target.params}
+      logits = target.transformer.apply(variables, tokens).logits
+      best = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+      return tokens.at[:, at].set(best[:, at - 1])
+
+    return jax.lax.fori_loop(8, 20, step, tokens)
+
+  prompts = np.where(np.arange(20) < 8, rows, 0)
+  np.testing.assert_array_equal(rows, greedy(prompts))
+
+
+def test_what_is_missing_is_written_anew(target, written, batches):
+  folder, rows = written
+  again = lambda **changes: _continue(target, folder, **changes)
+  np.testing.assert_array_equal(again(), rows)
+  assert not batches
+  (folder / 'tokens-00001.npy').unlink()
+  (folder / 'tokens-00001.partial').write_bytes(b'half')
+  np.testing.assert_array_equal(again(), rows)
+  assert len(batches) == 1
+  # More of them later are the same ones and some more.
+  more = again(count=16)
+  assert len(more) == 16 and len(batches) == 2
+  np.testing.assert_array_equal(more[:12], rows)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(target=2),
+    dict(tokens=_TEXT[1:]),
+    dict(length=21),
+    dict(prompt_length=7),
+    dict(temperature=0.5),
+    dict(batch_size=6),
+    dict(seed=1),
+  ],
+  ids=lambda changes: next(iter(changes)),
+)
+def test_a_folder_of_others_is_refused(target, written, batches, changes):
+  folder, rows = written
+  if 'target' in changes:
+    double = jax.tree.map(lambda leaf: leaf * 2, target.params)
+    changes = {'target': dataclasses.replace(target, params=double)}
+  with pytest.raises(UserError, match='another target, text or size') as error:
+    _continue(**{'target': target, 'folder': folder} | changes)
+  assert '\n' not in str(error.value)
+  assert not batches
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(count=28), 'got 28, but the text has 25 prompts of 8 tokens'),
+    (dict(count=10), 'got 10, expected a multiple of the batch size 4'),
+    (dict(count=0), 'got 0, expected a multiple'),
+    (dict(prompt_length=20), 'a prompt of 20 tokens in sequences of 20'),
+    (dict(prompt_length=0), 'a prompt of 0 tokens'),
+    (dict(length=65), 'sequences of 65 for a target of 64 positions'),
+  ],
+)
+def test_sizes_that_do_not_fit(target, tmp_path, changes, message):
+  folder = tmp_path / 'new'
+  with pytest.raises(UserError, match=message) as error:
+    _continue(target, folder, **changes)
+  assert '\n' not in str(error.value)
+  assert not folder.exists()

@@ -1,0 +1,347 @@
+"""Drafters learn from a target that stays as it is, and go on where cut off."""
+
+import dataclasses
+import functools
+import json
+import runpy
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import tiny
+from flax import traverse_util
+
+from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.data.packing import Rows
+from specsamp.drafting import modules
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.sharding import mesh as meshes
+from specsamp.training import distill, feature_cache
+from specsamp.training.distill import DistillConfig
+from specsamp.training.feature_cache import FeatureCache
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _promotion():
+  """Optax's Adam mixes ints and floats; test_groups.py stays strict."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+@pytest.fixture(scope='module')
+def target(tmp_path_factory, tokenizer):
+  """The folder of a target with heads for four shards."""
+  made = tiny.model(512, seed=0, num_layers=1, num_heads=4, num_kv_heads=2)
+  folder = tmp_path_factory.mktemp('target')
+  model_dir.save(
+    LanguageModel(made.transformer, made.params, tokenizer), folder
+  )
+  return folder
+
+
+@pytest.fixture(scope='module')
+def config(corpus, target):
+  return DistillConfig(
+    kind='eagle_parallel',
+    target=str(target),
+    ahead=3,
+    corpus=str(corpus),
+    pattern='*.txt',
+    groups=4,
+    cross_entropy_weight=1.0,
+    batch_size=8,
+    length=16,
+    steps=30,
+    learning_rate=3e-2,
+    warmup_steps=3,
+    weight_decay=0.0,
+    log_every=1,
+    eval_every=15,
+    eval_batches=2,
+    checkpoint_every=6,
+  )
+
+
+@pytest.fixture(scope='module')
+def on_its_own_text(config, tmp_path_factory):
+  """The config of training on what the target wrote, its features kept."""
+  folder = tmp_path_factory.mktemp('shared')
+  return dataclasses.replace(
+    config,
+    num_continuations=32,
+    prompt_length=8,
+    continuation_batch=8,
+    continuations=str(folder / 'continuations'),
+    features=str(folder / 'features'),
+  )
+
+
+@pytest.fixture(scope='module')
+def undisturbed(config, on_its_own_text, tmp_path_factory):
+  """(kind) -> config, workdir, what was trained, the target it was trained on.
+
+  On one device. The hardest kind to repeat computes features in every step;
+  the others share what the target wrote.
+  """
+
+  @functools.cache
+  def run(kind):
+    base = config if kind == 'eagle_parallel' else on_its_own_text
+    job = dataclasses.replace(base, kind=kind)
+    workdir = tmp_path_factory.mktemp(kind)
+    loaded = []
+    with pytest.MonkeyPatch.context() as patch:
+      real = model_dir.load
+      load = lambda *args: loaded.append(real(*args)) or loaded[-1]
+      patch.setattr(model_dir, 'load', load)
+      trained = distill.distill(job, workdir)
+    return job, workdir, trained, loaded[0]
+
+  return run
+
+
+def _metrics(workdir):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  for line in lines:
+    del line['seconds'], line['tokens_per_second']
+  return lines
+
+
+@pytest.mark.parametrize('kind', modules.KINDS)
+def test_losses_fall(undisturbed, kind):
+  job, workdir, trained, _ = undisturbed(kind)
+  lines = _metrics(workdir)
+  steps = {
+    name: [line['step'] for line in lines if line['kind'] == name]
+    for name in ('train', 'validation')
+  }
+  assert steps == {'train': list(range(1, 31)), 'validation': [15, 30]}
+  train = [line for line in lines if line['kind'] == 'train']
+  depths = 1 if kind == 'eagle' else job.ahead
+  for depth in range(1, depths + 1):
+    losses = [line[f'loss_{depth}'] for line in train]
+    assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
+  read = drafter_dir.load(workdir / 'drafter')
+  assert modules.kind_of(read.module) == (kind, depths)
+  assert (read.module, read.target) == (trained.module, trained.target)
+  jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
+
+
+@pytest.mark.parametrize('kind', modules.KINDS)
+def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
+  job, workdir, trained, target = undisturbed(kind)
+  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(target.params))
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    target.params,
+    model_dir.load(job.target).params,
+  )
+  wanted = modules.make(kind, target.config, job.ahead)
+  shapes = jax.eval_shape(wanted.init_params, jax.random.key(0))
+  shapes = traverse_util.flatten_dict(shapes, sep='.')
+  own = traverse_util.flatten_dict(trained.params, sep='.')
+  saved = safetensors.numpy.load_file(workdir / 'drafter' / model_dir.WEIGHTS)
+  for found in (own, saved):
+    assert {k: v.shape for k, v in found.items()} == {
+      k: v.shape for k, v in shapes.items()
+    }
+  last_parts = {name.rpartition('.')[2] for name in saved}
+  assert not last_parts & {'embedding', 'position_embedding', 'head'}
+
+
+def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
+  """With noise and groups drawn anew in every step."""
+  job, workdir, _, _ = undisturbed('eagle_parallel')
+  resumed = tmp_path / 'run'
+  shutil.copytree(workdir, resumed)
+  shutil.rmtree(resumed / 'drafter')
+  shutil.rmtree(resumed / 'checkpoints' / '30')  # leaves that of step 24
+  real, asked = Rows.batch, []
+  monkeypatch.setattr(
+    Rows, 'batch', lambda self, step: asked.append(step) or real(self, step)
+  )
+  distill.distill(job, resumed)
+  assert asked == list(range(24, 30))
+  assert _metrics(resumed) == _metrics(workdir)
+  files = [w / 'drafter' / model_dir.WEIGHTS for w in (resumed, workdir)]
+  assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize('kind', ['eagle_parallel', 'hydra'])
+def test_losses_on_a_mesh_are_those_of_one_device(
+  undisturbed, tmp_path, monkeypatch, kind
+):
+  job, workdir, _, _ = undisturbed(kind)
+  real = Rows.batch
+
+  def batch(self, step):
+    if step == 8:  # enough
+      raise KeyboardInterrupt
+    return real(self, step)
+
+  monkeypatch.setattr(Rows, 'batch', batch)
+  with pytest.raises(KeyboardInterrupt):
+    distill.distill(job, tmp_path, meshes.make(2, 4))
+  lines = _metrics(tmp_path)
+  assert len(lines) == 8
+  for got, wanted in zip(lines, _metrics(workdir)[:8], strict=True):
+    wanted = {k: v for k, v in wanted.items() if k.startswith(('loss', 'step'))}
+    assert {k: got[k] for k in wanted} == pytest.approx(wanted, abs=1e-4)
+
+
+# The target's features, kept.
+
+
+@pytest.fixture
+def text(target):
+  """(target, rows of its vocabulary)."""
+  rows = np.random.default_rng(0).integers(512, size=(12, 17), dtype=np.int32)
+  return model_dir.load(target), rows
+
+
+def test_kept_features_give_the_same_losses(config, text, tmp_path):
+  target, rows = text
+  kept = FeatureCache(tmp_path, target, rows)
+  config = dataclasses.replace(config, kind='hydra')
+  module = modules.make('hydra', target.config, config.ahead)
+  params = tiny.trained(target, 'hydra', config.ahead).params
+  loss = jax.jit(distill.make_loss(config, module, target))
+  losses = []
+  for features in (kept, None):
+    batch = distill.Batches(Rows(rows, 4), features, config.noise).batch(5)
+    assert ('features' in batch) == (features is not None)
+    found = loss(params, target.params, batch)[1]
+    losses.append({name: float(value) for name, value in found.items()})
+  # 10 bits of a feature.
+  assert losses[0] == pytest.approx(losses[1], rel=2.0**-9)
+  # Another step: other noise, other groups.
+  again = distill.Batches(Rows(rows, 12), None, config.noise)
+  assert again.batch(0)['seed'].tolist() == list(range(12))
+  assert again.batch(3)['seed'].tolist() == list(range(36, 48))
+  (in_order,) = again.in_order(5)
+  assert not in_order['noise'].any() and again.batch(0)['noise'].all()
+
+
+def test_features_are_computed_once(text, tmp_path, monkeypatch):
+  target, rows = text
+  computed = []
+  real = jax.jit
+
+  def counting(function):
+    made = real(function)
+    return lambda params, tokens: computed.append(1) or made(params, tokens)
+
+  monkeypatch.setattr(feature_cache.jax, 'jit', counting)
+  kept = FeatureCache(tmp_path, target, rows)
+  order = [[3, 0, 7, 11], [1, 2, 4, 5], [6, 8, 9, 10]]
+  first = [kept(np.array(index)) for index in order]
+  assert len(computed) == 3
+  assert first[0].dtype == np.float16
+  again = FeatureCache(tmp_path, target, rows)
+  # In other batches too.
+  np.testing.assert_array_equal(
+    again(np.array([5, 3])), [first[1][3], first[0][0]]
+  )
+  np.testing.assert_array_equal(kept(np.array([2])), first[1][1:2])
+  assert len(computed) == 3
+  wanted = real(
+    lambda tokens: (
+      target.transformer.apply({'params': target.params}, tokens).hidden
+    )
+  )(rows[order[0], :-1])
+  np.testing.assert_allclose(first[0], wanted, rtol=2.0**-10, atol=1e-4)
+
+
+def test_features_of_something_else_are_refused(text, tmp_path):
+  target, rows = text
+  FeatureCache(tmp_path, target, rows)
+  swapped = rows.copy()
+  swapped[[0, 1]] = rows[[1, 0]]
+  for args in ((_other(target), rows), (target, swapped), (target, rows[:8])):
+    with pytest.raises(UserError, match='of another target or text') as error:
+      FeatureCache(tmp_path, *args)
+    assert '\n' not in str(error.value)
+
+
+def test_features_are_of_one_process(text, tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(UserError, match='one process only'):
+    FeatureCache(tmp_path, *text)
+
+
+def _other(target):
+  """A target of the same shape."""
+  params = jax.tree.map(lambda leaf: leaf * 2, target.params)
+  return dataclasses.replace(target, params=params)
+
+
+# Configs.
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(kind='eagle2'), "kind: got 'eagle2', expected one of medusa, .*"),
+    (dict(kind=...), ".*'kind'"),
+    (dict(colour='red'), '.*colour.*'),
+    (dict(steps=0), 'steps must be at least 1, got 0'),
+    (dict(steps='many'), '.*str.*'),
+    (dict(storage='int4'), "storage must be float32 or int8, got 'int4'"),
+    (dict(noise=-0.1), 'noise must be at least 0, got -0.1'),
+    (dict(groups=-1), 'groups must be at least 0, got -1'),
+    (dict(groups=17), 'groups: got 17, more than the 16 positions .*'),
+    (dict(ahead=17), 'ahead: got 17, more than the 16 tokens .*'),
+    (
+      dict(continuation_batch=0),
+      'continuation_batch must be at least 1, got 0',
+    ),
+    (dict(prompt_length=0), 'prompt_length must be at least 1, got 0'),
+    (dict(temperature=-1.0), '.*temperature: got -1.0.*'),
+  ],
+)
+def test_bad_configs(config, changes, message):
+  values = dataclasses.asdict(config) | changes
+  values = {k: v for k, v in values.items() if v is not ...}
+  with pytest.raises(UserError, match=f'^config: {message}$') as error:
+    distill.from_dict(values)
+  assert '\n' not in str(error.value)
+
+
+def test_configs_round_trip(on_its_own_text):
+  values = json.loads(json.dumps(dataclasses.asdict(on_its_own_text)))
+  assert distill.from_dict(values) == on_its_own_text
+
+
+@pytest.mark.parametrize(
+  'arg', [None, *modules.KINDS, 'eagle_parallel_text', 'smoke']
+)
+def test_the_embedded_drafters_configs(arg):
+  config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
+  assert config.is_locked
+  made = distill.from_dict(config.to_dict())
+  if arg in modules.KINDS:
+    assert made.kind == arg
+  assert made.num_continuations % made.continuation_batch == 0
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(corpus='/nowhere'), 'corpus: /nowhere is not a folder'),
+    (dict(target='/nowhere'), 'model /nowhere: no such folder'),
+    (dict(length=65), 'length 65 exceeds the 64 positions of the target'),
+    (
+      dict(kind='medusa_parallel', ahead=1),
+      'ahead: got 1, expected at least 2',
+    ),
+    (dict(batch_size=6400), 'corpus: .* sequences, but a batch takes 6400'),
+  ],
+)
+def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
+  with pytest.raises(UserError, match=f'^{message}') as error:
+    distill.distill(dataclasses.replace(config, **changes), tmp_path / 'new')
+  assert '\n' not in str(error.value)

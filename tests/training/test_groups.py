@@ -1,0 +1,326 @@
+"""Group-wise training is the drafting that it trains for (2410.05589, 4.2)."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.drafting import modules
+from specsamp.drafting.features import Frame
+from specsamp.drafting.modules import trained_drafter
+from specsamp.models import Transformer
+from specsamp.training import distill
+from specsamp.training.objectives import groups, heads, layers
+
+_VOCAB, _BATCH, _LENGTH, _MASKS = 29, 2, 10, 3
+_AHEAD = _MASKS + 1
+_ALL = np.tile(np.arange(_LENGTH, dtype=np.int32), (_BATCH, 1))
+_FEW = np.array([[7, 2, 9, 0], [1, 8, 4, 5]], np.int32)
+_RNG = np.random.default_rng(0)
+_TOKENS = _RNG.integers(_VOCAB, size=(_BATCH, _LENGTH + 1), dtype=np.int32)
+_INPUTS = _TOKENS[:, :-1]
+_FEATURES = _RNG.standard_normal((_BATCH, _LENGTH, 16), np.float32)
+_NOISE = np.float32(0.3) * _RNG.standard_normal(_FEATURES.shape, np.float32)
+
+
+@functools.cache
+def _made(kind, positions='rotary'):
+  target = tiny.model(_VOCAB, 0, positions=positions)
+  return target, tiny.trained(target, kind, _AHEAD)
+
+
+@functools.cache
+def _one_pass(kind, positions):
+  """(params, features, tokens, starts) -> logits of tokens, of masks, reads."""
+  target, trained = _made(kind, positions)
+  frame = Frame.of(target.transformer, target.params)
+  count = trained.module.num_masks
+
+  @jax.jit
+  def run(params, features, tokens, starts):
+    found = groups.outputs(
+      trained.module, params, frame, features, tokens, starts, count
+    )
+    split = lambda x: (
+      x[:, :_LENGTH],
+      x[:, _LENGTH:].reshape(*starts.shape, count, *x.shape[2:]),
+    )
+    return split(frame.logits(found.hidden)), split(found.reads)
+
+  return run
+
+
+def _logits(kind='eagle_parallel', positions='rotary', **changes):
+  """Logits [B, T, V] of tokens and [B, M, k, V] of masks."""
+  arguments = dict(
+    params=_made(kind, positions)[1].params,
+    features=_FEATURES,
+    tokens=_INPUTS,
+    starts=_ALL,
+  )
+  got = _one_pass(kind, positions)(*(arguments | changes).values())[0]
+  return tuple(map(np.asarray, got))
+
+
+def _moved(before, after):
+  """Which outputs are not, to the bit, what they were."""
+  return tuple(
+    (a != b).any(axis=-1) for a, b in zip(before, after, strict=True)
+  )
+
+
+@pytest.mark.parametrize(
+  ('kind', 'positions'),
+  [
+    *itertools.product(
+      ('medusa_parallel', 'eagle_parallel'), ('rotary', 'learned', 'relative')
+    ),
+    ('eagle', 'rotary'),
+  ],
+)
+def test_one_pass_drafts_at_every_position(kind, positions):
+  """What a drafter says after every prefix, from that prefix alone."""
+  target, trained = _made(kind, positions)
+  drafter = trained_drafter(trained, target, _AHEAD)
+
+  @jax.jit
+  def draft(prefixes, lengths):
+    variables = {'params': target.params}
+    hidden = target.transformer.apply(variables, prefixes).hidden
+    state = drafter.init(prefixes, lengths, hidden, _LENGTH)
+    return drafter.frame.logits(state.hidden), hidden
+
+  lengths = np.tile(np.arange(1, _LENGTH + 1, dtype=np.int32), _BATCH)
+  prefixes = np.repeat(_INPUTS, _LENGTH, axis=0)
+  prefixes[np.arange(_LENGTH) >= lengths[:, None]] = 0
+  wanted, features = draft(prefixes, lengths)
+  own, ahead = _logits(
+    kind, positions, features=features[_LENGTH - 1 :: _LENGTH]
+  )
+  got = np.concatenate([own[:, :, None], ahead], axis=2)
+  wanted = wanted.reshape(got.shape)
+  np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(got).max(), rtol=0)
+  # Masks of a group, and groups, say different things.
+  assert np.ptp(got, axis=2).max(axis=-1).min() > 0.1 or kind == 'eagle'
+
+
+def test_nothing_later_is_seen():
+  place = 6
+  before = _logits()
+  tokens = _INPUTS.copy()
+  tokens[0, place] = (tokens[0, place] + 1) % _VOCAB
+  wanted = np.zeros((_BATCH, _LENGTH), bool)
+  wanted[0, place:] = True
+  own, ahead = _moved(before, _logits(tokens=tokens))
+  np.testing.assert_array_equal(own, wanted)
+  np.testing.assert_array_equal(ahead, np.repeat(wanted[..., None], _MASKS, 2))
+  # A feature is read one place on, beside the token that it predicts.
+  features = _FEATURES.copy()
+  features[0, place] += 1
+  wanted[0, place] = False
+  own, ahead = _moved(before, _logits(features=features))
+  np.testing.assert_array_equal(own, wanted)
+  np.testing.assert_array_equal(ahead, np.repeat(wanted[..., None], _MASKS, 2))
+
+
+def test_a_mask_is_seen_by_those_after_it_and_by_no_token():
+  params = dict(_made('eagle_parallel')[1].params)
+  params['mask_embedding'] = params['mask_embedding'].at[1].add(1)
+  own, ahead = _moved(_logits(), _logits(params=params))
+  assert not own.any()
+  assert not ahead[:, :, 0].any()
+  assert ahead[:, :, 1:].all()
+
+
+def test_a_group_is_seen_by_no_other():
+  starts = _ALL.copy()
+  starts[1, 4] = 8
+  own, ahead = _moved(_logits(), _logits(starts=starts))
+  assert not own.any()
+  assert ahead[1, 4].all()
+  ahead[1, 4] = False
+  assert not ahead.any()
+
+
+def test_some_groups_say_what_they_say_among_all():
+  (own, ahead), (own_few, few) = _logits(), _logits(starts=_FEW)
+  near = functools.partial(np.testing.assert_allclose, atol=1e-4, rtol=0)
+  near(own_few, own)
+  near(few, np.take_along_axis(ahead, _FEW[:, :, None, None], axis=1))
+  run = _one_pass('eagle_parallel', 'rotary')
+  trained = _made('eagle_parallel')[1]
+  own, ahead = run(trained.params, _FEATURES, _INPUTS, _FEW)[1]
+  np.testing.assert_array_equal(own, _ALL)
+  masks = np.arange(1, _AHEAD)[None, None]
+  np.testing.assert_array_equal(ahead, _FEW[:, :, None] + masks)
+
+
+def test_by_depth_leaves_out_what_lies_beyond():
+  rng = np.random.default_rng(1)
+  own, ahead = rng.random((_BATCH, _LENGTH)), rng.random((*_FEW.shape, _MASKS))
+  reads = _FEW[:, :, None] + np.arange(1, _AHEAD)
+  ahead = np.where(reads < _LENGTH, ahead, np.inf)
+  wanted = [own.mean()] + [
+    ahead[:, :, j][reads[:, :, j] < _LENGTH].mean() for j in range(_MASKS)
+  ]
+  flat = lambda a, b: np.concatenate([a, b.reshape(_BATCH, -1)], axis=1)
+  made = groups.Groups(None, flat(_ALL, reads))
+  values = flat(own, ahead).astype(np.float32)
+  by_depth = jax.jit(groups.by_depth, static_argnums=(2, 3))
+  got = by_depth(made, values, _LENGTH, _MASKS)
+  np.testing.assert_allclose(got, wanted, rtol=1e-6)
+  none = groups.Groups(None, np.full((1, 2), 5))
+  assert by_depth(none, np.full((1, 2), np.inf, np.float32), 1, 1)[1] == 0
+
+
+# Losses against NumPy in float64, place by place.
+
+
+def _silu(x):
+  return x / (1 + np.exp(-x))
+
+
+def _log_softmax(x):
+  x = x - x.max(-1, keepdims=True)
+  return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def _in_64_bits(tree):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+def _means(values):
+  return {name: np.mean(found) for name, found in values.items()}
+
+
+@pytest.mark.parametrize('kind', ['medusa', 'hydra'])
+def test_head_losses(kind):
+  target, trained = _made(kind)
+  frame = Frame.of(target.transformer, target.params)
+  total, metrics = jax.jit(
+    lambda params: heads.loss(
+      trained.module, params, frame, _FEATURES, _TOKENS, _FEW, 0.7
+    )
+  )(trained.params)
+  params, shared = _in_64_bits((trained.params, frame.params))
+  values = {}
+  places = [(b, t) for b in range(_BATCH) for t in _FEW[b]]
+  for (b, t), j in itertools.product(places, range(1, _AHEAD + 1)):
+    if t + 1 + j > _LENGTH:  # there is no such token
+      continue
+    read = [_FEATURES[b, t]]
+    if kind == 'hydra':
+      read += [shared['embedding'][_TOKENS[b, t + i]] for i in range(1, j + 1)]
+    head = params[f'head_{j}']
+    fused = np.concatenate(read) @ head['fuse'] + head['fuse_bias']
+    logits = (_FEATURES[b, t] + _silu(fused)) @ shared['head']
+    wanted = _FEATURES[b, t + j] @ shared['head']
+    loss = -_log_softmax(logits)[_TOKENS[b, t + 1 + j]]
+    values.setdefault(f'loss_{j}', []).append(loss)
+    hit = logits.argmax() == wanted.argmax()
+    values.setdefault(f'agreement_{j}', []).append(hit)
+  wanted = _means(values)
+  wanted['loss'] = sum(
+    0.7**j * wanted[f'loss_{j}'] for j in range(1, _AHEAD + 1)
+  )
+  assert metrics == pytest.approx(wanted, rel=1e-5)
+  assert total == metrics['loss']
+
+
+def _slots(starts_bm):
+  """(row, output, depth, place that it predicts), within the sequence."""
+  for b in range(_BATCH):
+    for t in range(_LENGTH):
+      yield b, t, 0, t
+    for m, start in enumerate(starts_bm[b]):
+      for j in range(1, _AHEAD):
+        if start + j < _LENGTH:
+          yield b, _LENGTH + m * _MASKS + j - 1, j, start + j
+
+
+def _outputs(kind, features):
+  """(module, params, frame), and the outputs that the losses are of."""
+  target, trained = _made(kind)
+  module, params = trained.module, trained.params
+  frame = Frame.of(target.transformer, target.params)
+  hidden = jax.jit(
+    lambda: (
+      groups.outputs(
+        module, params, frame, features, _INPUTS, _FEW, module.num_masks
+      ).hidden
+    )
+  )()
+  head = _in_64_bits(frame.params['head'])
+  return (module, params, frame), _in_64_bits(hidden), head
+
+
+def test_losses_of_the_parallel_drafter_of_medusa():
+  made, hidden, head = _outputs('medusa_parallel', _FEATURES)
+  total, metrics = jax.jit(
+    lambda: layers.medusa_parallel(*made, _FEATURES, _TOKENS, _FEW, 0.7)
+  )()
+  values = {}
+  for b, slot, depth, place in _slots(_FEW):
+    log_q = _log_softmax(hidden[b, slot] @ head)
+    loss = -log_q[_TOKENS[b, place + 1]]
+    values.setdefault(f'loss_{depth + 1}', []).append(loss)
+    hit = log_q.argmax() == (_FEATURES[b, place] @ head).argmax()
+    values.setdefault(f'agreement_{depth + 1}', []).append(hit)
+  wanted = _means(values)
+  wanted['loss'] = sum(0.7**j * wanted[f'loss_{j + 1}'] for j in range(_AHEAD))
+  assert metrics == pytest.approx(wanted, rel=1e-4)
+  assert total == metrics['loss']
+
+
+@pytest.mark.parametrize('kind', ['eagle', 'eagle_parallel'])
+def test_losses_of_eagle(kind):
+  made, hidden, head = _outputs(kind, _FEATURES + _NOISE)
+  total, metrics = jax.jit(
+    lambda: layers.eagle(*made, _FEATURES, _TOKENS, _FEW, _NOISE, 0.3)
+  )()
+  deepest = made[0].num_masks
+  values = {}
+  for b, slot, depth, place in _slots(_FEW):
+    if depth > deepest:
+      continue
+    error = np.abs(hidden[b, slot] - _FEATURES[b, place])
+    smooth = np.where(error < 1, error**2 / 2, error - 0.5).mean()
+    log_p = _log_softmax(_FEATURES[b, place] @ head)
+    log_q = _log_softmax(hidden[b, slot] @ head)
+    cross = -np.sum(np.exp(log_p) * log_q)
+    values.setdefault(f'loss_{depth + 1}', []).append(smooth + 0.3 * cross)
+    hit = log_q.argmax() == log_p.argmax()
+    values.setdefault(f'agreement_{depth + 1}', []).append(hit)
+    if not depth:
+      values.setdefault('regression', []).append(smooth)
+      values.setdefault('cross_entropy', []).append(cross)
+  wanted = _means(values)
+  # Not weighted by depth: a sum.
+  wanted['loss'] = sum(wanted[f'loss_{j + 1}'] for j in range(deepest + 1))
+  assert metrics == pytest.approx(wanted, rel=1e-4)
+  assert total == metrics['loss']
+
+
+@pytest.mark.parametrize('kind', modules.KINDS)
+def test_a_target_in_16_bits_is_trained_for_in_16_bits(kind):
+  """Types are strict here: 32 bits nowhere creep into its activations."""
+  target, trained = _made(kind)
+  config = dataclasses.replace(target.config, dtype='bfloat16')
+  target = dataclasses.replace(target, transformer=Transformer(config))
+  module = modules.make(kind, config, _AHEAD)
+  config = distill.DistillConfig(
+    kind=kind, ahead=_AHEAD, length=_LENGTH, groups=4
+  )
+  batch = {
+    'tokens': _TOKENS,
+    'seed': np.arange(_BATCH, dtype=np.uint32),
+    'noise': np.zeros(_BATCH, np.float32),
+  }
+  loss = distill.make_loss(config, module, target)
+  total, _ = jax.eval_shape(loss, trained.params, target.params, batch)
+  assert total.dtype == jnp.float32
