@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp import LanguageModel
+from specsamp.drafting import modules
+from specsamp.drafting.features import DraftModule
 from specsamp.models import Transformer, TransformerConfig
 
 
@@ -48,6 +50,12 @@ def model(
     TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
   )
 
+  params = _noise(transformer, seed)
+  return LanguageModel(transformer, params, Letters(vocab_size))
+
+
+def _noise(module, seed: int):
+  """Random parameters of a module."""
   rng = np.random.default_rng(seed)
 
   def leaf(path, shape):
@@ -55,7 +63,7 @@ def model(
     # hangs on the last token alone, and no stale cache entry could be seen.
     noise = rng.standard_normal(shape.shape, np.float32)
     match path[-1].key:
-      case 'embedding':
+      case 'embedding' | 'mask_embedding' | 'mask_feature':
         return jnp.asarray(noise)
       case 'scale':
         return jnp.asarray(1 + np.float32(0.4) * noise)
@@ -63,9 +71,8 @@ def model(
         return jnp.asarray(np.float32(0.45) * noise)
 
   # On the host: compiling the initialisation takes longer than most tests.
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
-  params = jax.tree_util.tree_map_with_path(leaf, shapes)
-  return LanguageModel(transformer, params, Letters(vocab_size))
+  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 def draft(vocab_size: int, seed: int, max_length: int = 64) -> LanguageModel:
@@ -80,3 +87,11 @@ def first_layer(target: LanguageModel) -> LanguageModel:
   shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
   params = {name: target.params[name] for name in shapes}
   return LanguageModel(transformer, params, target.tokenizer)
+
+
+def trained(
+  target: LanguageModel, kind: str, ahead: int = 4, seed: int = 2
+) -> DraftModule:
+  """Random layers, as if this kind of drafter had been trained for a target."""
+  module = modules.make(kind, target.config, ahead)
+  return DraftModule(module, _noise(module, seed), target.fingerprint)

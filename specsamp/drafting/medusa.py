@@ -46,8 +46,9 @@ class Heads(nn.Module):
     """Random parameters, a nested dict of float32 arrays."""
 
     def all_heads(module):
-      zeros = jnp.zeros((1, self.config.width))
-      path = jnp.zeros((1, self.num_heads, self.config.width))
+      c = self.config
+      zeros = jnp.zeros((1, c.width), c.dtype)
+      path = jnp.zeros((1, self.num_heads, c.width), c.dtype)
       return [module(zeros, path, j) for j in range(1, self.num_heads + 1)]
 
     return nn.init(all_heads, self)(key)['params']

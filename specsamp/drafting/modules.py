@@ -1,5 +1,7 @@
 """The kinds of trained drafters, and a drafter made of one."""
 
+import operator
+
 from specsamp.drafting import candidates, features
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import DraftLayer, EagleDrafter
@@ -28,7 +30,7 @@ def make(kind: str, target: TransformerConfig, ahead: int):
     UserError: an unknown kind, or nothing ahead.
   """
   least = 2 if kind.endswith('parallel') else 1
-  if ahead < least:
+  if operator.index(ahead) < least:
     raise UserError(f'ahead: got {ahead}, expected at least {least}')
   layer = features.one_layer(target)
   match kind:

@@ -10,7 +10,9 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import LanguageModelDrafter, TokenTree, model_drafter
+from specsamp.drafting.modules import trained_drafter
+from specsamp.models import KVCache
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
 TREE = TokenTree.branching((2, 2))
@@ -95,16 +97,28 @@ def test_the_count_of_compilations_counts(pair, compilations):
 
 @pytest.fixture(
   scope='module',
-  params=[(1, 3), (4, 3), (1, TREE), (4, TREE)],
-  ids=['one row', 'rows', 'tree, one row', 'tree, rows'],
+  params=[
+    ('model', 1, 3),
+    ('model', 4, 3),
+    ('model', 1, TREE),
+    ('model', 4, TREE),
+    ('eagle', 4, 3),
+    ('eagle_parallel', 4, 3),
+  ],
+  ids=['one row', 'rows', 'tree, one row', 'tree, rows', 'eagle', 'parallel'],
 )
 def large(request):
   """A job whose caches are far larger than everything else in a round."""
   shape = dict(max_length=512, head_dim=32, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=3, **shape)
-  draft = tiny.model(11, 1, num_layers=2, **shape)
-  batch, draft_shape = request.param
-  drafter = model_drafter(draft, draft_shape, 'without_replacement')
+  kind, batch, draft_shape = request.param
+  if kind == 'model':
+    draft = tiny.model(11, 1, num_layers=2, **shape)
+    drafter = model_drafter(draft, draft_shape, 'without_replacement')
+  else:
+    drafter = trained_drafter(
+      tiny.trained(target, kind), target, draft_shape, 'without_replacement'
+    )
   job = _Job.make(
     target,
     [[1, 2, 3]] * batch,
@@ -121,25 +135,38 @@ def large(request):
   return job, state, lowered.compile()
 
 
+def _caches(state):
+  """Keys and values of the target and of what drafts."""
+  caches = jax.tree.leaves(
+    (state.cache, state.drafter), is_leaf=lambda node: isinstance(node, KVCache)
+  )
+  return [
+    array
+    for cache in caches
+    if isinstance(cache, KVCache)
+    for array in (*cache.keys, *cache.values)
+  ]
+
+
 def test_a_round_copies_no_cache(large):
   _, state, program = large
-  shape = state.cache.keys[0].shape
-  assert shape[2] > 512
+  shapes = {array.shape for array in _caches(state)}
   text = program.as_text()
-  shown = 'f32[' + ','.join(map(str, shape)) + ']'
-  assert shown in text
+  for shape in shapes:
+    assert shape[2] > 512
+    assert 'f32[' + ','.join(map(str, shape)) + ']' in text
   # Anywhere in the program, the while body and all that it calls included;
   # and in any order of the axes.
-  sizes = sorted(shape)
+  sizes = [sorted(shape) for shape in shapes]
   for found in re.finditer(r'= f32\[([\d,]+)\]\S* (copy|transpose)\(', text):
     made = sorted(map(int, found[1].split(',')))
-    assert made != sizes, found[0]
+    assert made not in sizes, found[0]
 
 
 def test_a_round_makes_nothing_of_a_caches_size(large):
   """Temporaries together are smaller than the keys of one layer.
 
-  So none of the ten arrays of keys or values is ever there twice, under
+  So none of the arrays of keys or values is ever there twice, under
   whatever name XLA would do that. What is there are mostly attention scores:
   heads x T x S, where a layer's keys are kv heads x head_dim x S.
   """
@@ -150,16 +177,15 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
 
 def test_the_state_is_donated(large):
   job, state, program = large
-  caches = jax.tree.leaves((state.cache, state.drafter))
-  assert len(caches) == 10
+  caches = _caches(state)
+  own = 2 if isinstance(job.drafter, LanguageModelDrafter) else 1  # layers
+  assert len(caches) == 2 * (3 + own)
   memory = program.memory_analysis()
   assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
   # Not only on paper: a run takes the buffers it is given, and keeps them.
   given = job.prefill()
-  before = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(given.cache)]
+  before = [x.unsafe_buffer_pointer() for x in _caches(given)]
   after = program(*job.args, given)
   for leaf in jax.tree.leaves((given.cache, given.drafter)):
     assert leaf.is_deleted()
-  assert before == [
-    x.unsafe_buffer_pointer() for x in jax.tree.leaves(after.cache)
-  ]
+  assert before == [x.unsafe_buffer_pointer() for x in _caches(after)]

@@ -19,6 +19,7 @@ from flax import struct
 import specsamp
 from specsamp import SamplingParams
 from specsamp.drafting import LanguageModelDrafter, TokenTree, model_drafter
+from specsamp.drafting.modules import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
 
@@ -236,6 +237,43 @@ def test_trees(pair, laws, verifier, law, tree, batches):
   _check_law(GROUPS, counts, laws)
   _check_events(pair, stats, **args)
   assert all(got.taken_at[:, 1].any() for got in stats)
+
+
+_CHAIN = TokenTree.chain(3)
+_NARROW, _WIDE = TokenTree.branching((2, 2)), TokenTree.branching((3, 1))
+# Leaves at every depth, and nodes of a level with one and two children.
+_UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
+
+
+@sizes
+@pytest.mark.parametrize(
+  ('kind', 'verifier', 'law', 'tree'),
+  [
+    ('eagle', 'block', 'iid', _CHAIN),
+    ('eagle', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle_parallel', 'token', 'iid', _CHAIN),
+    ('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
+    ('hydra', 'token', 'iid', _CHAIN),
+    ('hydra', 'naive', 'deterministic', _NARROW),
+    # The same loop with other heads or masks than above.
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('medusa', 'block', 'iid', _CHAIN),
+        ('medusa', 'multi_candidate', 'without_replacement', _WIDE),
+        ('medusa_parallel', 'token', 'iid', _CHAIN),
+        ('medusa_parallel', 'traversal', 'without_replacement', _NARROW),
+      )
+    ),
+  ],
+)
+def test_trained_drafters(pair, laws, kind, verifier, law, tree, batches):
+  target, _ = pair
+  drafter = trained_drafter(tiny.trained(target, kind), target, tree, law)
+  args = dict(drafter=drafter, verifier=verifier, seed=7)
+  counts, stats = _texts(pair, GROUPS, batches, **args)
+  _check_law(GROUPS, counts, laws)
+  _check_events(pair, stats, **args)
 
 
 @sizes

@@ -1,5 +1,7 @@
 """The pair that comes with the package."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import specsamp
 from specsamp import zoo
 from specsamp.data import corpora, prompts
-from specsamp.drafting import model_drafter
+from specsamp.drafting import model_drafter, modules, trained_drafter
 
 
 @pytest.fixture(scope='module')
@@ -35,27 +37,40 @@ def test_unknown_name_is_refused():
     zoo.load('nope')
 
 
+def _greedy(pair, drafter, count, new):
+  return specsamp.generate(
+    pair.target,
+    _prompts(pair, count),
+    drafter=drafter,
+    sampling=specsamp.SamplingParams(temperature=0.0),
+    max_new_tokens=new,
+    stop_tokens=(),
+  )
+
+
+@pytest.fixture(scope='module')
+def plain(pair):
+  """(count, new) -> the target's own greedy texts."""
+  return functools.cache(lambda *size: _greedy(pair, None, *size).tokens)
+
+
+@pytest.mark.parametrize('kind', ['model', *modules.KINDS])
 @pytest.mark.parametrize(
   ('count', 'new'), [(6, 48), pytest.param(32, 128, marks=pytest.mark.slow)]
 )
-def test_greedy_is_greedy(pair, count, new):
+def test_greedy_is_greedy(pair, plain, kind, count, new):
   """Token for token, but where float32 cannot tell the two best apart.
 
-  A pass over 5 tokens adds up in another order than a pass over 1.
+  A pass over 5 tokens adds up in another order than a pass over 1. And every
+  drafter is good for more than two tokens a round.
   """
-  texts = _prompts(pair, count)
-  greedy = specsamp.SamplingParams(temperature=0.0)
-  plain, fast = (
-    specsamp.generate(
-      pair.target,
-      texts,
-      drafter=drafter,
-      sampling=greedy,
-      max_new_tokens=new,
-      stop_tokens=(),
-    ).tokens
-    for drafter in (None, model_drafter(pair.draft, 4))
-  )
+  if kind == 'model':
+    drafter = model_drafter(pair.draft, 4)
+  else:
+    drafter = trained_drafter(pair.drafters[kind], pair.target, 4)
+  out = _greedy(pair, drafter, count, new)
+  assert out.block_efficiency > 2
+  texts, plain, fast = _prompts(pair, count), plain(count, new), out.tokens
   apply = jax.jit(pair.target.transformer.apply)
   diverged = 0
   for text, a, b in zip(texts, plain, fast, strict=True):
@@ -67,7 +82,9 @@ def test_greedy_is_greedy(pair, count, new):
       logits = apply({'params': pair.target.params}, np.asarray([ids])).logits
       second, best = np.sort(np.asarray(logits[0, -1]))[-2:]
       assert best - second < 1e-3, (text, first)
-  print(f'{diverged} of {count} greedy texts diverged, all at near ties')
+  print(
+    f'{kind}: {diverged} of {count} greedy texts diverged, all at near ties'
+  )
   assert diverged <= count // 8
 
 

@@ -10,6 +10,7 @@ import tiny
 
 import specsamp
 from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting.modules import trained_drafter
 from specsamp.sharding import mesh as meshes
 
 _VOCAB = 256
@@ -72,25 +73,77 @@ def test_logits_are_the_unsharded_ones(shape, kv_heads):
   ],
 )
 def test_sampled_tokens_are_the_unsharded_ones(kind, shape, kv_heads):
+  def drafter(target, draft):
+    if kind == 'chain':
+      return model_drafter(draft, 3)
+    return model_drafter(draft, _TREE, 'without_replacement')
+
+  verifier = 'block' if kind == 'chain' else 'traversal'
+  _check_sampled(*_pair(kv_heads), meshes.make(*shape), drafter, verifier)
+
+
+def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
+  """Tokens, rounds and counts on the mesh are those on one device.
+
+  Args:
+    target: on one device, as is the draft model.
+    draft: of `drafter`.
+    mesh: to compare with.
+    drafter: (target, draft) -> what drafts.
+    verifier: its verifier.
+    hottest: temperature of a row.
+  """
   # Three rows: with two or eight shards of the batch some have none.
   run = lambda target, draft: specsamp.generate(
     target,
     ['abc', 'the', 'zxywvutsr'],
-    drafter=model_drafter(draft, 3)
-    if kind == 'chain'
-    else model_drafter(draft, _TREE, 'without_replacement'),
-    verifier='block' if kind == 'chain' else 'traversal',
+    drafter=drafter(target, draft),
+    verifier=verifier,
     sampling=specsamp.SamplingParams(
-      temperature=[1.0, 0.0, 0.7], top_p=[0.9, 1.0, 1.0], top_k=[0, 0, 20]
+      temperature=[hottest, 0.0, 0.7],
+      top_p=[0.9, 1.0, 1.0],
+      top_k=[0, 0, 20],
     ),
     max_new_tokens=[12, 9, 14],
     seed=3,
   )
-  pair = _pair(kv_heads)
-  expected = run(*pair)
-  mesh = meshes.make(*shape)
-  got = run(*(model.on(mesh) for model in pair))
+  expected = run(target, draft)
+  got = run(target.on(mesh), draft.on(mesh))
   assert got.tokens == expected.tokens
   np.testing.assert_array_equal(got.rounds, expected.rounds)
   np.testing.assert_array_equal(got.accepted_at, expected.accepted_at)
   assert 0 < got.acceptance_rate < 1
+
+
+@pytest.mark.parametrize(
+  ('kind', 'tree', 'law', 'verifier'),
+  [
+    ('eagle', _TREE, 'without_replacement', 'multi_candidate'),
+    ('eagle_parallel', TokenTree.chain(3), 'iid', 'token'),
+  ],
+)
+def test_trained_drafters_say_the_unsharded_tokens(kind, tree, law, verifier):
+  """Their layer is laid on the target's mesh, and reads its embedding there."""
+  target, _ = _pair(2)
+  trained = tiny.trained(target, kind)
+  drafter = lambda target, _: trained_drafter(trained, target, tree, law)
+  mesh = meshes.make(2, 4)
+  laid = trained_drafter(trained, target.on(mesh), tree, law)
+  assert meshes.of(laid.params) == meshes.of(laid.frame.params) == mesh
+  # A random one guesses nothing unless almost every token will do.
+  _check_sampled(target, target, mesh, drafter, verifier, hottest=30.0)
+
+
+def test_a_fingerprint_is_the_same_on_a_mesh():
+  target, _ = _pair(2)
+  for shape in ((2, 4), (1, 8)):
+    assert target.on(meshes.make(*shape)).fingerprint == target.fingerprint
+  # Of every parameter it reads something.
+  leaves, structure = jax.tree.flatten(target.params)
+  seen = {target.fingerprint}
+  for i, leaf in enumerate(leaves):
+    first = (0,) * leaf.ndim
+    other = [*leaves[:i], leaf.at[first].add(1.0), *leaves[i + 1 :]]
+    params = jax.tree.unflatten(structure, other)
+    seen.add(dataclasses.replace(target, params=params).fingerprint)
+  assert len(seen) == len(leaves) + 1

@@ -1,0 +1,133 @@
+"""Trained drafters as folders: saved, read again, refused where damaged."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.checkpoints import drafter_dir, model_dir, weights
+from specsamp.drafting import modules
+from specsamp.errors import UserError
+
+_CONFIG = 'config.json'
+
+
+@pytest.fixture(scope='module')
+def target():
+  return tiny.model(11, 0)
+
+
+@pytest.mark.parametrize('kind', modules.KINDS)
+@pytest.mark.parametrize('storage', ['float32', 'int8'])
+def test_what_is_saved_comes_back(target, tmp_path, kind, storage):
+  saved = tiny.trained(target, kind)
+  path = tmp_path / 'new' / 'd'
+  drafter_dir.save(saved, path, storage)
+  again = drafter_dir.load(path)
+  assert again.module == saved.module
+  assert again.target == saved.target == target.fingerprint
+  assert jax.tree.structure(again.params) == jax.tree.structure(saved.params)
+
+  def check(keys, got, expected):
+    assert got.dtype == np.float32 and got.shape == expected.shape
+    if storage == 'float32' or expected.ndim == 1:
+      np.testing.assert_array_equal(got, expected)
+    else:  # half a step of the largest weight
+      error = np.abs(got - expected)
+      step = np.abs(expected).max() / 127
+      assert 0 < error.max() <= 0.501 * step, keys
+
+  jax.tree_util.tree_map_with_path(check, again.params, saved.params)
+  assert [p.name for p in path.parent.iterdir()] == ['d']
+
+
+def test_a_mask_is_stored_with_a_scale_of_its_own(target, tmp_path):
+  """A small one beside a large one loses nothing by it."""
+  saved = tiny.trained(target, 'eagle_parallel')
+  masks = saved.params['mask_embedding']
+  saved.params['mask_embedding'] = masks.at[0].multiply(1e-4)
+  drafter_dir.save(saved, tmp_path / 'd', 'int8')
+  got = drafter_dir.load(tmp_path / 'd').params['mask_embedding']
+  np.testing.assert_allclose(got[0], masks[0] * 1e-4, atol=2e-6)
+
+
+def _config(change):
+  def damage(folder):
+    config = json.loads((folder / _CONFIG).read_text())
+    change(config)
+    (folder / _CONFIG).write_text(json.dumps(config))
+
+  return damage
+
+
+def _drafter(**values):
+  return _config(lambda config: config['drafter'].update(values))
+
+
+def _write(name, content):
+  return lambda folder: (folder / name).write_bytes(content)
+
+
+def _without(name):
+  return lambda folder: (folder / name).unlink()
+
+
+def _cut(folder):
+  path = folder / weights.FILE
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (_cut, 'model.safetensors: corrupt: '),
+    (_write(weights.FILE, b''), 'model.safetensors: corrupt: '),
+    (_without(weights.FILE), 'No such file'),
+    (_without(_CONFIG), 'config.json: No such file'),
+    (_write(_CONFIG, b'{'), 'config.json: not a drafter config: '),
+    (_write(_CONFIG, b'[]'), 'config.json: not a drafter config: '),
+    (_write(_CONFIG, b'\xff'), 'config.json: not a drafter config: '),
+    (_config(lambda c: c.pop('model')), "not a drafter config: 'model'"),
+    (_config(lambda c: c.pop('drafter')), "not a drafter config: 'drafter'"),
+    (_config(lambda c: c.update(drafter=[])), 'not a drafter config: '),
+    (_config(lambda c: c['drafter'].pop('target')), "config: 'target'"),
+    (_config(lambda c: c['model'].update(heads=2)), r"keys \['heads'\]"),
+    (_config(lambda c: c['model'].update(width=8)), 'do not fit the config'),
+    (_drafter(kind='lookahead'), "got 'lookahead', expected one of medusa"),
+    (_drafter(kind='hydra'), 'do not fit the config'),
+    (_drafter(kind=3), 'not a drafter config: '),
+    (_drafter(ahead=1), 'ahead: got 1, expected at least 2'),
+    (_drafter(ahead=3), 'mask_embedding: got'),
+    (_drafter(ahead='4'), 'not a drafter config: '),
+    (_drafter(ahead=4.5), 'not a drafter config: '),
+  ],
+)
+def test_damage_is_named_in_one_line(target, tmp_path, damage, message):
+  drafter_dir.save(tiny.trained(target, 'eagle_parallel'), tmp_path / 'd')
+  damage(tmp_path / 'd')
+  with pytest.raises(UserError, match=message) as error:
+    drafter_dir.load(tmp_path / 'd')
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+  with pytest.raises(UserError, match='^drafter .*d: no such folder$'):
+    drafter_dir.load(tmp_path / 'd')
+
+
+def test_models_and_drafters_are_not_each_other(target, tokenizer, tmp_path):
+  drafter_dir.save(tiny.trained(target, 'eagle'), tmp_path / 'd')
+  with pytest.raises(UserError, match='tokenizer.model: No such file'):
+    model_dir.load(tmp_path / 'd')
+  tokenizer.save(tmp_path / 'd' / model_dir.TOKENIZER)
+  with pytest.raises(UserError, match='do not fit the config'):
+    model_dir.load(tmp_path / 'd')
+
+  model = dataclasses.replace(target, tokenizer=tokenizer)
+  model_dir.save(model, tmp_path / 'm')
+  with pytest.raises(UserError, match="not a drafter config: 'drafter'"):
+    drafter_dir.load(tmp_path / 'm')
