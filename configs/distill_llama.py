@@ -1,7 +1,7 @@
 """ParallelSpec's drafters for 7B and 13B targets, with the paper's settings.
 
 Xiao et al. 2410.05589, table 3: one layer of the target's shape (202M and 317M
-parameters beside embedding and LM head), 4 masks, batches of 32, AdamW without
+parameters, EAGLE's fusing layer beside), 4 masks, batches of 32, AdamW without
 weight decay; Medusa-ParallelSpec 5e-4 for 20 epochs, EAGLE-ParallelSpec 5e-5
 for 40. The paper trains 13 hours on 8 A100 40GB for a 7B target.
 
@@ -9,9 +9,10 @@ for 40. The paper trains 13 hours on 8 A100 40GB for a 7B target.
     --config.target=MODELS/vicuna-7b --config.corpus=DATA/sharegpt \
     --workdir=RUNS/vicuna-7b-eagle-parallel --mesh=8x1
 
-The shape is the target's, whatever it is. Steps are those of 68,000
-conversations an epoch, the paper's corpus, one a sequence; the paper gives no
-warm-up and no clipping, which are ours.
+The shape is the target's, whatever it is. Steps are those of 68,000 sequences
+an epoch, as many as the paper has conversations. Warm-up and clipping, which it
+does not give, are ours, and so is `groups`, the masks of 128 positions of a
+sequence in a step: those of all 2,048 take 13 GB of scores a sequence.
 """
 
 import ml_collections
@@ -45,7 +46,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       continuation_batch=32,
       continuations='',
       features='',
-      groups=0,
+      groups=128,
       decay=0.8 if kind == 'medusa_parallel' else 1.0,
       noise=0.1,
       cross_entropy_weight=0.1,

@@ -10,12 +10,14 @@ on 2 CPU cores, its features 6 minutes and 1.1 GB; a drafter then takes 10 to
     --workdir=RUNS/eagle --config.continuations=RUNS/continuations \
     --config.features=RUNS/features
 
-The embedded `eagle_parallel` began as EAGLE:
-`--config.init=RUNS/eagle/drafter`;
-from nothing it learns far more slowly.
-`:eagle_parallel_text` trains on the library's own text, for the
-self-distillation row of the paper's table 2. `:smoke` is a few steps on the
-text, for trying the machinery.
+The embedded `eagle_parallel` began as EAGLE, from nothing it learns far more
+slowly: --config.init=RUNS/eagle/drafter. The embedded `medusa_parallel` was
+trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
+--config.groups=128 --config.steps=500 --config.learning_rate=1e-3.
+
+`:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
+the self-distillation row of the paper's table 2. `:smoke` is a few steps on
+the text, for trying the machinery.
 """
 
 import ml_collections
@@ -23,8 +25,9 @@ import ml_collections
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: medusa, hydra, eagle, medusa_parallel, eagle_parallel (eagle if left
-  out), eagle_parallel_text, or smoke."""
+  out), eagle_text, eagle_parallel_text, or smoke."""
   arg = arg or 'eagle'
+  on_text = arg.endswith('_text') or arg == 'smoke'
   config = ml_collections.ConfigDict(
     dict(
       # Folder of a model for `specsamp.load`; '' is the embedded target.
@@ -34,14 +37,14 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       init='',
       corpus='',
       pattern='**/*.py',
-      num_continuations=0 if arg in ('smoke', 'eagle_parallel_text') else 4096,
+      num_continuations=0 if on_text else 4096,
       prompt_length=128,
       temperature=0.0,
       continuation_batch=32,
       continuations='',
       features='',
       groups=32,
-      decay=0.8,
+      decay=0.8,  # of EAGLE's masks too, of which the paper has half as many
       noise=0.1,
       # EAGLE's own is 0.1, for features of ten times the width.
       cross_entropy_weight=1.0,
@@ -62,10 +65,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   )
   match arg:
-    case 'medusa' | 'hydra':
+    case 'medusa':
       config.update(groups=64, steps=800)
+    case 'hydra':  # a head reads one token more than the one before it
+      config.update(ahead=4, groups=64, steps=800)
     case 'medusa_parallel':
-      config.update(groups=48, steps=1600)
+      config.steps = 900
     case 'eagle_parallel' | 'eagle_parallel_text':
       # With 8 masks one drafter serves every k of figure 4: mask j does not
       # see those after it.
@@ -82,7 +87,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         eval_batches=1,
         checkpoint_every=2,
       )
-    case 'eagle':
+    case 'eagle' | 'eagle_text':
       pass
     case _:
       raise ValueError(f'expected the kind of a drafter, got {arg!r}')

@@ -2,11 +2,14 @@
 
 Xiao et al. 2410.05589, section 5.3: EAGLE + ParallelSpec trained on a text and
 on the target's own continuations, here the standard library and the embedded
-target's. The embedded drafter is self-distilled; train the other one first,
-which takes about half an hour on 2 CPU cores, then this takes two minutes.
+target's. The embedded drafter is self-distilled and began as
+an EAGLE that was; the other must begin as an EAGLE trained on the text.
 
-  python launch/distill.py \
-    --config=configs/distill_pycode.py:eagle_parallel_text --workdir=RUNS/text
+  python launch/distill.py --workdir=RUNS/eagle_text \
+    --config=configs/distill_pycode.py:eagle_text
+  python launch/distill.py --workdir=RUNS/text \
+    --config=configs/distill_pycode.py:eagle_parallel_text \
+    --config.init=RUNS/eagle_text/drafter
   python launch/evaluate.py --workdir=runs/parallelspec2 \
     --config=configs/parallelspec_table2.py:RUNS/text/drafter
 

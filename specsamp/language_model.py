@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import hashlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from specsamp import fingerprint
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.models import Transformer
 from specsamp.sharding import mesh as meshes
@@ -54,17 +53,5 @@ class LanguageModel:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Hex digits that tell this target from others of its shape.
-
-    A hash of a row of every parameter, in bfloat16: it is the same for the
-    same weights on any mesh, in 32 bits or 16. Drafters that were trained for
-    a target know it by this.
-    """
-    digest = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(self.params)
-    for path, leaf in leaves:
-      row = leaf[(0,) * (leaf.ndim - 1)].astype(jnp.bfloat16)
-      digest.update(jax.tree_util.keystr(path).encode())
-      digest.update(str(leaf.shape).encode())
-      digest.update(meshes.fetch(row).tobytes())
-    return digest.hexdigest()[:16]
+    """What drafters trained for this target know it by; see `fingerprint`."""
+    return fingerprint.of(self.params)

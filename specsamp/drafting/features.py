@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -66,10 +65,6 @@ class DraftModule:
   module: nn.Module
   params: Any
   target: str
-
-  @property
-  def num_params(self) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
   def check(self, target: LanguageModel) -> None:
     """Raises `UserError` if it was trained for another target."""

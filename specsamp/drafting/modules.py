@@ -86,7 +86,11 @@ def trained_drafter(
     'eagle': EagleDrafter,
   }
   params = trained.params
-  if target.mesh is not None:
+  if meshes.of(params) != target.mesh:
+    if target.mesh is None:
+      raise UserError(
+        'drafter: lies on a mesh and the target on one device; load it anew'
+      )
     params = meshes.shard(params, target.mesh)
   return drafters.get(kind, ParallelDrafter)(
     params=params,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import tqdm
@@ -49,7 +50,7 @@ class MethodConfig:
     law: how candidates are chosen, as of `model_drafter`.
     drafter: what drafts, as of `loading.Models`; '' is the draft model.
     tree_attention: as of `specsamp.generate`.
-    paper: what the paper reports: speedup / block efficiency.
+    paper: what the paper reports: speedup / block efficiency, or ''.
   """
 
   name: str
@@ -60,6 +61,13 @@ class MethodConfig:
   drafter: str = ''
   tree_attention: bool = True
   paper: str = ''
+
+  def __post_init__(self):
+    if self.paper and not re.fullmatch(r'[\d.]+ / [\d.]+', self.paper):
+      raise UserError(
+        f'paper: got {self.paper!r}, expected speedup / block efficiency, such '
+        "as '1.92 / 2.27'"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +89,7 @@ class ComparisonConfig:
     plot: by_method, by_candidates, by_budget or by_masks.
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
-    parts: whether to measure what the rounds of the fastest draft of each
-      name cost, and what they would at the paper's cost.
+    parts: whether to measure what rounds cost of which the paper has figures.
     search: whether to search the best static trees first, of `tree_search`.
     note: for the report, such as what the paper reports.
   """
@@ -323,15 +330,12 @@ class Job(NamedTuple):
     print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
 
   def _parts(self, rows, methods) -> list[dict[str, Any]]:
-    """What rounds cost of the fastest draft of each name and temperature."""
-    fastest = [
-      max(group, key=lambda row: row['speedup'])
-      for group in findings.alternatives(rows).values()
-    ]
+    """Rows of which the paper has figures, with what their rounds cost."""
+    chosen = [row for row in rows if row['paper']]
     return [
-      {'method': report.method_name(row)} | self._cost(row, methods)
+      row | self._cost(row, methods) | {'decode_round_ms': row['round_ms']}
       for row in tqdm.tqdm(
-        fastest, 'timing rounds', disable=not distributed.is_first()
+        chosen, 'timing rounds', disable=not distributed.is_first()
       )
     ]
 

@@ -42,7 +42,8 @@ class DecodeConfig:
       trained drafters, as of `loading.Models`.
     verifier: a name of `specsamp.verification.make`.
     draft_len: of the streamed texts.
-    draft_lens: draft lengths to compare.
+    draft_lens: draft lengths to compare; what a trained drafter is not deep
+      enough for is left out.
     branching: candidates of a node at each depth; a tree in place of
       `draft_len`, and one more draft to compare. Empty is none.
     law: how candidates are chosen, as of `model_drafter`.
@@ -127,7 +128,8 @@ def prepare(
   target = found.target
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
   make = lambda shape: found.drafter(config.drafter, shape, config.law, coupled)
-  drafters = [make(n) for n in config.draft_lens]
+  most = found.deepest(config.drafter)
+  drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
   if config.branching:
     drafter = make(runner.token_tree(config.branching, target))

@@ -88,42 +88,43 @@ def break_even(chain, tree, chain_cost, tree_cost) -> str:
 def at_paper_cost(rows, costs) -> str:
   """Parts of rounds, and the speedup if a round cost what the paper's does.
 
-  What a round costs in plain steps of the target is τ over speedup, of a paper
-  too. Another machine has other costs; its τ would be the same.
+  What a round costs in steps of the target alone is τ over speedup in a paper;
+  another machine has other costs, and the same τ.
 
   Args:
-    rows: of the methods, with `paper` as speedup / τ where there is one.
-    costs: of `parts.measure`, with the methods' names.
+    rows: of `metrics.summarize`, the baselines among them.
+    costs: rows with what `parts.measure` found of their methods, `paper` as
+      speedup / τ or '', and as `decode_round_ms` the round of the decoding.
   """
   cells = []
   for cost in costs:
-    row = next(
-      row
+    (step_ms,) = (
+      row['round_ms']
       for row in rows
-      if report.method_name(row) == cost['method']
-      and all(row[k] == cost[k] for k in ('branching', 'temperature', 'top_p'))
+      if row['method'] == 'autoregressive'
+      and all(row[key] == cost[key] for key in ('temperature', 'top_p'))
     )
     cell = {
-      'sampling': report.sampling_name(row),
-      'method': cost['method'],
-      'draft': row['branching'],
+      'sampling': report.sampling_name(cost),
+      'method': report.method_name(cost),
+      'draft': cost['branching'],
       'draft ms': cost['draft_ms'],
       'score ms': cost['score_ms'],
-      'τ': row['block_efficiency'],
-      'speedup': row['speedup'],
-      'round in steps': row['block_efficiency'] / row['speedup'],
+      'τ': cost['block_efficiency'],
+      'speedup': cost['speedup'],
+      'round in steps': cost['decode_round_ms'] / step_ms,
       "paper's round": None,
       "speedup at the paper's": None,
     }
-    if row['paper']:
-      speedup, tau = map(float, row['paper'].split('/'))
+    if cost['paper']:
+      speedup, tau = map(float, cost['paper'].split('/'))
       cell["paper's round"] = tau / speedup
-      cell["speedup at the paper's"] = row['block_efficiency'] * speedup / tau
+      cell["speedup at the paper's"] = cost['block_efficiency'] * speedup / tau
     cells.append(cell)
   table = tabulate.tabulate(
     cells, headers='keys', tablefmt='github', floatfmt='.2f'
   )
   return (
-    '## What rounds cost\n\nA round in plain steps of the target is τ over '
-    f"speedup; the paper's follows from its own figures.\n\n{table}"
+    "## What rounds cost\n\nIn steps of the target alone. The paper's rounds, "
+    'τ over speedup of its own figures, are over its token trees.\n\n' + table
   )

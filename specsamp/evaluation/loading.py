@@ -1,5 +1,6 @@
 """Models and drafters by the names that a config has for them."""
 
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from specsamp.drafting import (
   DraftModule,
   TokenTree,
   model_drafter,
+  modules,
   trained_drafter,
 )
 from specsamp.errors import UserError
@@ -48,16 +50,24 @@ class Models(NamedTuple):
     """
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
+    return trained_drafter(self._trained(name), self.target, shape, law)
+
+  def deepest(self, name: str) -> float:
+    """Tokens that the drafter of this name can draft in a round."""
+    if not name:
+      return math.inf
+    kind, ahead = modules.kind_of(self._trained(name).module)
+    return math.inf if kind == 'eagle' else ahead
+
+  def _trained(self, name: str) -> DraftModule:
     if name in self.trained:
-      trained = self.trained[name]
-    elif pathlib.Path(name).is_dir():
-      trained = drafter_dir.load(name)
-    else:
-      raise UserError(
-        f'drafter: got {name!r}, expected a folder or one of '
-        f'{", ".join(self.trained)}'
-      )
-    return trained_drafter(trained, self.target, shape, law)
+      return self.trained[name]
+    if pathlib.Path(name).is_dir():
+      return drafter_dir.load(name)
+    raise UserError(
+      f'drafter: got {name!r}, expected a folder or one of '
+      f'{", ".join(self.trained)}'
+    )
 
 
 def load(target: str, draft: str, mesh: Mesh | None) -> Models:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tqdm
 
-from specsamp import verification
+from specsamp import fingerprint, verification
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import generate, slots
 from specsamp.drafting.draft import TokenTree
@@ -163,10 +163,13 @@ def compare(
       tree_attention=method.tree_attention,
     )
 
+  weights = [
+    [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
+  ]
   heads = [
     [
-      _head(method, task, prompt, seed + i, max_new_tokens)
-      for method in methods
+      _head(method, own, task, prompt, seed + i, max_new_tokens)
+      for method, own in zip(methods, weights, strict=True)
     ]
     for i, prompt in enumerate(prompts)
   ]
@@ -226,10 +229,12 @@ def compare(
   return sorted(lines, key=lambda line: order[line['id']])
 
 
-def _head(method, task, prompt, seed, max_new_tokens) -> dict[str, Any]:
+def _head(
+  method, weights, task, prompt, seed, max_new_tokens
+) -> dict[str, Any]:
   """What is known of a line before it is decoded, and an id of all that."""
   head = method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed}
-  all_of_it = [head, method.tree.parents, prompt.text, max_new_tokens]
+  all_of_it = [head, weights, method.tree.parents, prompt.text, max_new_tokens]
   digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   return head | {'id': digest[:16]}
 

@@ -32,7 +32,8 @@ class DistillConfig(run.RunConfig):
   Attributes:
     target: folder of the target; '' is the embedded pair's.
     kind: of the drafter, one of `modules.KINDS`.
-    ahead: tokens that it drafts in a round: heads, or masks and one.
+    ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
+      drafts as many as it is asked for.
     init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
       what it lacks begins at random. '' begins at random.
     corpus: a folder of text, or '' for the standard library of this Python.
@@ -42,10 +43,10 @@ class DistillConfig(run.RunConfig):
     prompt_length: tokens of text that each of them begins with.
     temperature: at which the target writes; 0 is greedy.
     continuation_batch: sequences that it writes at once.
-    continuations: folder for what it writes, for several runs to share; '' is
-      in the workdir.
-    features: folder for the target's features, for several runs to share; ''
-      computes them in every step.
+    continuations: folder for what it writes, for several runs to share, one
+      after the other; '' is in the workdir.
+    features: folder for the target's features, for several runs to share, one
+      after the other; '' computes them in every step.
     groups: positions of a sequence whose heads or masks are trained in a step,
       drawn anew each time; 0 is all of them.
     decay: of a head's or mask's weight with its distance; Medusa's and its
@@ -94,6 +95,16 @@ class DistillConfig(run.RunConfig):
         f'groups: got {self.groups}, more than the {self.length} positions of '
         'a sequence'
       )
+    if 0 < self.num_continuations < self.batch_size:
+      raise UserError(
+        f'num_continuations: got {self.num_continuations}, fewer than the '
+        f'{self.batch_size} of a batch'
+      )
+    if self.num_continuations and self.prompt_length > self.length:
+      raise UserError(
+        f'prompt_length: got {self.prompt_length}, more than the length '
+        f'{self.length} of a sequence'
+      )
     if self.ahead > self.length:
       raise UserError(
         f'ahead: got {self.ahead}, more than the {self.length} tokens of a '
@@ -118,20 +129,22 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   def loss(params, target_params, batch):
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
-    if 'features' in batch:
-      features = batch['features'].astype(transformer.config.dtype)
-    else:
-      features = transformer.apply({'params': target_params}, inputs).hidden
     frame = Frame.of(transformer, target_params)
-    common = (module, params, frame, features, tokens)
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(
       lambda key: _starts(key, inputs.shape[1], config.groups)
     )(keys_b)
-    if config.kind in ('medusa', 'hydra'):
-      return heads.loss(*common, starts_bm, config.decay)
     if config.kind == 'medusa_parallel':
-      return layers.medusa_parallel(*common, starts_bm, config.decay)
+      return layers.medusa_parallel(
+        module, params, frame, tokens, starts_bm, config.decay
+      )
+    if 'features' in batch:
+      features = batch['features'].astype(transformer.config.dtype)
+    else:
+      features = transformer.apply({'params': target_params}, inputs).hidden
+    common = (module, params, frame, features, tokens, starts_bm)
+    if config.kind in ('medusa', 'hydra'):
+      return heads.loss(*common, config.decay)
     noise = jax.vmap(
       lambda key, most: (
         jax.random.uniform(
@@ -141,7 +154,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       )
     )(keys_b, batch['noise']).astype(features.dtype)
     return layers.eagle(
-      *common, starts_bm, noise, config.cross_entropy_weight, config.decay
+      *common, noise, config.cross_entropy_weight, config.decay
     )
 
   return loss
@@ -216,6 +229,13 @@ def distill(
       f'length {config.length} exceeds the {target.config.max_length} '
       'positions of the target'
     )
+  if config.num_continuations and config.length == target.config.max_length:
+    raise UserError(
+      f'length {config.length}: the target has no position for the label of '
+      'the last token that it would write; expected a shorter one'
+    )
+  if config.features and jax.process_count() > 1:
+    raise UserError('features: kept by one process only; leave it empty')
   module = modules.make(config.kind, target.config, config.ahead)
   params = run.fit(
     config,
@@ -242,7 +262,11 @@ def _init(config: DistillConfig, module, target: LanguageModel):
     return module.init_params
   given = drafter_dir.load(config.init)
   given.check(target)
-  given = traverse_util.flatten_dict(given.params)
+  given = {
+    # Loaded in the target's precision, trained in 32 bits.
+    name: value.astype(jnp.float32)
+    for name, value in traverse_util.flatten_dict(given.params).items()
+  }
 
   def init(key):
     params = traverse_util.flatten_dict(module.init_params(key))
@@ -262,12 +286,10 @@ def _data(
 ) -> tuple[Batches, Batches]:
   files = corpora.split(corpora.read(config.corpus, config.pattern))
   folder = pathlib.Path(config.continuations or workdir / 'continuations')
-  # A validation needs few.
+  # A validation needs few, but a batch.
+  few = max(config.num_continuations // 64, config.batch_size)
   least = config.continuation_batch
-  counts = (
-    config.num_continuations,
-    -(-config.num_continuations // 64 // least) * least,
-  )
+  counts = config.num_continuations, -(-few // least) * least
   made = []
   for seed, name in enumerate(('train', 'held_out')):
     part, count = files[seed], counts[seed]
@@ -288,7 +310,7 @@ def _data(
       tokens = packing.windows(tokens, config.length)
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
-    if config.features:
+    if config.features and config.kind != 'medusa_parallel':
       where = pathlib.Path(config.features) / name
       features = FeatureCache(where, target, tokens)
     made.append(Batches(rows, features, config.noise))

@@ -1,9 +1,10 @@
-"""The target's features of a text, computed once and kept on disk.
+"""The target's features of a text, computed once and kept by one process.
 
 Several drafters of one target, and every epoch of each, then cost what the
 drafter costs.
 """
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable
@@ -31,11 +32,8 @@ class FeatureCache:
       rows: int [N, T + 1]; the last token of each has no feature.
 
     Raises:
-      UserError: the folder holds another target's or another text's features,
-        or this is one of several processes.
+      UserError: the folder holds another target's or another text's features.
     """
-    if jax.process_count() > 1:
-      raise UserError('features: kept by one process only; leave it empty')
     self._rows = rows
     self._params = target.params
     shape = (len(rows), rows.shape[1] - 1, target.config.width)
@@ -43,7 +41,7 @@ class FeatureCache:
     made_of = json.dumps(
       {
         'target': target.fingerprint,
-        'text': int(rows.astype(np.int64).ravel() @ np.arange(rows.size)),
+        'text': hashlib.sha256(rows.tobytes()).hexdigest()[:16],
         'shape': shape,
       }
     )
@@ -53,9 +51,11 @@ class FeatureCache:
       raise UserError(
         f'features {folder}: of another target or text; name another folder'
       )
+    partial = path.with_suffix('.partial')
+    partial.write_text(made_of)
+    partial.rename(path)  # whole, and before what it describes
     self._features = self._open('features.npy', _DTYPE, shape)
     self._done = self._open('done.npy', bool, shape[:1])
-    path.write_text(made_of)
     transformer = target.transformer
     self._compute: Callable = jax.jit(
       lambda params, tokens: transformer.apply(

@@ -10,7 +10,7 @@ import tiny
 
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import Generation
-from specsamp.drafting import model_drafter
+from specsamp.drafting import model_drafter, trained_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   comparison,
@@ -270,3 +270,61 @@ def test_prompts_of_a_file(launch, folders, tmp_path):
   names = {json.loads(line)['prompt'] for line in lines}
   assert names == {'texts.json:1', 'texts.json:2'}  # the first is too long
   assert {json.loads(line)['task'] for line in lines} == {'texts'}
+
+
+def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
+  """Of the same name and shape, in a folder that was trained again."""
+  one = np.ones((1, 2), np.int32)
+  said = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  calls = []
+  monkeypatch.setattr(
+    runner, 'generate', lambda *_, drafter, **__: calls.append(drafter) or said
+  )
+  target = tiny.model(26, 0)
+
+  def compare(drafter):
+    calls.clear()
+    runner.compare(
+      target,
+      [runner.Method('chain', drafter, 'token', 1.0, 1.0)],
+      [Prompt('a', 'abc')],
+      max_new_tokens=1,
+      seed=0,
+      path=tmp_path / 'metrics.jsonl',
+      task='letters',
+    )
+    return len(calls)
+
+  first, other = (
+    trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
+    for seed in (1, 2)
+  )
+  assert [compare(d) for d in (first, first, other)] == [2, 0, 2]
+
+
+def test_what_rounds_cost():
+  """EAGLE of the paper's table 1: 3.58 tokens a round at 2.18 times the speed,
+  so a round of 1.64 steps."""
+  common = dict(temperature=0.0, top_p=1.0, lossless=True, speedup=2.0)
+  plain = common | dict(method='autoregressive', round_ms=2.5)
+  cost = common | dict(
+    method='EAGLE', branching='γ=5', block_efficiency=4.0, paper='2.18 / 3.58',
+    decode_round_ms=5.0, draft_ms=1.0, score_ms=3.5,
+  )  # fmt: skip
+  other = common | dict(method='autoregressive', round_ms=9.0)
+  text = findings.at_paper_cost(
+    [plain, cost, other | {'temperature': 1.0}],
+    [cost, cost | {'method': 'Hydra', 'paper': ''}],
+  )
+  cells = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in text.splitlines()
+    if line.startswith('| greedy')
+  ]
+  assert cells[0][1:] == [
+    'EAGLE', 'γ=5', '1.00', '3.50', '4.00', '2.00', '2.00', '1.64', '2.44',
+  ]  # fmt: skip
+  assert cells[1][-3:] == ['2.00', '', '']
+  for paper in ('1.53', '1.5/2', 'fast'):
+    with pytest.raises(UserError, match='paper: got'):
+      comparison.MethodConfig('EAGLE', (1,), 0.0, paper=paper)

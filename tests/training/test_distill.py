@@ -18,6 +18,7 @@ from specsamp.data.packing import Rows
 from specsamp.drafting import modules
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer
 from specsamp.sharding import mesh as meshes
 from specsamp.training import distill, feature_cache
 from specsamp.training.distill import DistillConfig
@@ -267,10 +268,38 @@ def test_features_of_something_else_are_refused(text, tmp_path):
     assert '\n' not in str(error.value)
 
 
-def test_features_are_of_one_process(text, tmp_path, monkeypatch):
+def test_features_are_of_one_process(config, tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  config = dataclasses.replace(config, features=str(tmp_path / 'features'))
   with pytest.raises(UserError, match='one process only'):
-    FeatureCache(tmp_path, *text)
+    distill.distill(config, tmp_path)
+
+
+def test_a_parallel_drafter_begins_as_eagle(text, config, tmp_path):
+  """In 32 bits, whatever the target computes in; a medusa does not."""
+  target, _ = text
+  sixteen = Transformer(dataclasses.replace(target.config, dtype='bfloat16'))
+  target = dataclasses.replace(target, transformer=sixteen)
+  given = tiny.trained(target, 'eagle')
+  drafter_dir.save(given, tmp_path / 'eagle')
+  config = dataclasses.replace(
+    config, kind='eagle_parallel', init=str(tmp_path / 'eagle')
+  )
+  module = modules.make('eagle_parallel', target.config, 3)
+  params = distill._init(config, module, target)(jax.random.key(0))
+  assert params.keys() - given.params.keys() == {
+    'mask_embedding',
+    'mask_feature',
+  }
+  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
+    np.dtype('float32')
+  }
+  np.testing.assert_allclose(params['fuse'], given.params['fuse'], rtol=2.0**-8)
+  heads = modules.make('medusa', target.config, 3)
+  with pytest.raises(UserError, match='no parameter of'):
+    distill._init(config, heads, target)(jax.random.key(0))
+  with pytest.raises(UserError, match='trained for the target'):
+    distill._init(config, module, _other(target))
 
 
 def _other(target):
@@ -300,6 +329,11 @@ def _other(target):
       'continuation_batch must be at least 1, got 0',
     ),
     (dict(prompt_length=0), 'prompt_length must be at least 1, got 0'),
+    (dict(num_continuations=1), 'num_continuations: got 1, fewer than .*'),
+    (
+      dict(num_continuations=64, prompt_length=17),
+      'prompt_length: got 17, more than the length 16 .*',
+    ),
     (dict(temperature=-1.0), '.*temperature: got -1.0.*'),
   ],
 )
@@ -317,7 +351,7 @@ def test_configs_round_trip(on_its_own_text):
 
 
 @pytest.mark.parametrize(
-  'arg', [None, *modules.KINDS, 'eagle_parallel_text', 'smoke']
+  'arg', [None, *modules.KINDS, 'eagle_text', 'eagle_parallel_text', 'smoke']
 )
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)

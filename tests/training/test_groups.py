@@ -260,16 +260,17 @@ def _outputs(kind, features):
 
 
 def test_losses_of_the_parallel_drafter_of_medusa():
-  made, hidden, head = _outputs('medusa_parallel', _FEATURES)
+  """Of the text alone."""
+  made, hidden, head = _outputs('medusa_parallel', None)
   total, metrics = jax.jit(
-    lambda: layers.medusa_parallel(*made, _FEATURES, _TOKENS, _FEW, 0.7)
+    lambda: layers.medusa_parallel(*made, _TOKENS, _FEW, 0.7)
   )()
   values = {}
   for b, slot, depth, place in _slots(_FEW):
     log_q = _log_softmax(hidden[b, slot] @ head)
     loss = -log_q[_TOKENS[b, place + 1]]
     values.setdefault(f'loss_{depth + 1}', []).append(loss)
-    hit = log_q.argmax() == (_FEATURES[b, place] @ head).argmax()
+    hit = log_q.argmax() == _TOKENS[b, place + 1]
     values.setdefault(f'agreement_{depth + 1}', []).append(hit)
   wanted = _means(values)
   wanted['loss'] = sum(0.7**j * wanted[f'loss_{j + 1}'] for j in range(_AHEAD))
@@ -281,7 +282,7 @@ def test_losses_of_the_parallel_drafter_of_medusa():
 def test_losses_of_eagle(kind):
   made, hidden, head = _outputs(kind, _FEATURES + _NOISE)
   total, metrics = jax.jit(
-    lambda: layers.eagle(*made, _FEATURES, _TOKENS, _FEW, _NOISE, 0.3)
+    lambda: layers.eagle(*made, _FEATURES, _TOKENS, _FEW, _NOISE, 0.3, 0.7)
   )()
   deepest = made[0].num_masks
   values = {}
@@ -300,8 +301,9 @@ def test_losses_of_eagle(kind):
       values.setdefault('regression', []).append(smooth)
       values.setdefault('cross_entropy', []).append(cross)
   wanted = _means(values)
-  # Not weighted by depth: a sum.
-  wanted['loss'] = sum(wanted[f'loss_{j + 1}'] for j in range(deepest + 1))
+  wanted['loss'] = sum(
+    0.7**j * wanted[f'loss_{j + 1}'] for j in range(deepest + 1)
+  )
   assert metrics == pytest.approx(wanted, rel=1e-4)
   assert total == metrics['loss']
 

@@ -38,7 +38,8 @@ def outputs(
     module: a `DraftLayer`.
     params: its own.
     frame: the target's embedding and LM head.
-    features_btd: the target's features at the tokens.
+    features_btd: the target's features at the tokens; None for a layer that
+      reads none.
     tokens_bt: int [B, T].
     starts_bm: int [B, M], positions whose masks are laid out.
     count: k, masks of a group; 0 trains EAGLE.
@@ -54,7 +55,10 @@ def outputs(
     {'params': params}, *args, **kwargs
   )
   embedded_btd = frame.embed(tokens_bt) + frame.place(positions_bq)
-  x_bqd = apply(embedded_btd, features.shifted(features_btd), method='text')
+  before_btd = None
+  if features_btd is not None:
+    before_btd = features.shifted(features_btd)
+  x_bqd = apply(embedded_btd, before_btd, method='text')
   if count:
     num_groups = starts_bm.shape[1]
     start_bq = jnp.repeat(starts_bm, count, axis=1)

@@ -11,30 +11,33 @@ import jax.numpy as jnp
 from specsamp.training.objectives import groups as layout
 
 
-def medusa_parallel(
-  module, params, frame, features_btd, tokens, starts_bm, decay: float
-):
+def medusa_parallel(module, params, frame, tokens, starts_bm, decay: float):
   """-log q(the text) at the root, and decay^j times that at mask j.
+
+  Offline: nothing is asked of the target, so agreement is with the text.
 
   Args:
     module: a `DraftLayer` that reads no features.
     params: its own.
     frame: the target's embedding and LM head.
-    features_btd: the target's features [B, T, D]; only what is measured
-      depends on them.
     tokens: int [B, T + 1].
     starts_bm: int [B, M], positions whose masks are trained.
     decay: of the weight; the paper's is 0.8.
   """
-  groups, metrics, log_q_bqv, _ = _score(
-    module, params, frame, features_btd, tokens, starts_bm
+  count = module.num_masks
+  groups = layout.outputs(
+    module, params, frame, None, tokens[:, :-1], starts_bm, count
   )
+  logits_bqv = frame.logits(groups.hidden)
   label_bq = take(tokens[:, 1:], groups.reads)
+  log_q_bqv = jax.nn.log_softmax(logits_bqv, axis=-1)
   picked_bq = jnp.take_along_axis(log_q_bqv, label_bq[:, :, None], axis=2)
   losses_g = layout.by_depth(
-    groups, -picked_bq[:, :, 0], features_btd.shape[1], module.num_masks
+    groups, -picked_bq[:, :, 0], tokens.shape[1] - 1, count
   )
-  return _sum(decay, losses_g, metrics)
+  return _sum(
+    decay, losses_g, _agreement(module, groups, logits_bqv, label_bq, tokens)
+  )
 
 
 def eagle(
@@ -61,28 +64,6 @@ def eagle(
     weight: of the cross-entropy; EAGLE's is 0.1.
     decay: of the weight of mask j, decay^j; the paper sums plainly.
   """
-  groups, metrics, log_q_bqv, p_btv = _score(
-    module, params, frame, features_btd, tokens, starts_bm, noise_btd
-  )
-  wanted_bqd = take(features_btd, groups.reads).astype(jnp.float32)
-  error_bqd = jnp.abs(groups.hidden.astype(jnp.float32) - wanted_bqd)
-  smooth_bq = jnp.mean(
-    jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
-  )
-  cross_bq = -jnp.sum(take(p_btv, groups.reads) * log_q_bqv, axis=-1)
-  mean = lambda values: layout.by_depth(
-    groups, values, features_btd.shape[1], module.num_masks
-  )
-  regression_g, cross_g = mean(smooth_bq), mean(cross_bq)
-  metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
-  losses_g = regression_g + weight * cross_g
-  return _sum(decay, losses_g, metrics)
-
-
-def _score(
-  module, params, frame, features_btd, tokens, starts_bm, noise_btd=0.0
-):
-  """Groups, what is measured of them, log q [B, Q, V], p [B, T, V]."""
   groups = layout.outputs(
     module,
     params,
@@ -94,15 +75,32 @@ def _score(
   )
   logits_bqv = frame.logits(groups.hidden)
   p_logits_btv = frame.logits(features_btd)
-  hit_bq = jnp.argmax(logits_bqv, axis=-1) == take(
-    jnp.argmax(p_logits_btv, axis=-1), groups.reads
-  )
-  hits_g = layout.by_depth(
-    groups, hit_bq.astype(jnp.float32), features_btd.shape[1], module.num_masks
-  )
-  metrics = {f'agreement_{j + 1}': hit for j, hit in enumerate(hits_g)}
+  log_q_bqv = jax.nn.log_softmax(logits_bqv, axis=-1)
   p_btv = jax.nn.softmax(p_logits_btv, axis=-1)
-  return groups, metrics, jax.nn.log_softmax(logits_bqv, axis=-1), p_btv
+  wanted_bqd = take(features_btd, groups.reads).astype(jnp.float32)
+  error_bqd = jnp.abs(groups.hidden.astype(jnp.float32) - wanted_bqd)
+  smooth_bq = jnp.mean(
+    jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
+  )
+  cross_bq = -jnp.sum(take(p_btv, groups.reads) * log_q_bqv, axis=-1)
+  mean = lambda values: layout.by_depth(
+    groups, values, features_btd.shape[1], module.num_masks
+  )
+  regression_g, cross_g = mean(smooth_bq), mean(cross_bq)
+  wanted_bq = take(jnp.argmax(p_logits_btv, axis=-1), groups.reads)
+  metrics = _agreement(module, groups, logits_bqv, wanted_bq, tokens)
+  metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
+  losses_g = regression_g + weight * cross_g
+  return _sum(decay, losses_g, metrics)
+
+
+def _agreement(module, groups, logits_bqv, wanted_bq, tokens):
+  """How often the most probable token at each depth is the wanted one."""
+  hit_bq = jnp.argmax(logits_bqv, axis=-1) == wanted_bq
+  hits_g = layout.by_depth(
+    groups, hit_bq.astype(jnp.float32), tokens.shape[1] - 1, module.num_masks
+  )
+  return {f'agreement_{j + 1}': hit for j, hit in enumerate(hits_g)}
 
 
 def _sum(decay, losses_g, metrics):
