@@ -146,7 +146,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
     pytest.param('eagle', 'tree', 'learned', marks=pytest.mark.slow),
     ('medusa_parallel', 'tree', 'rotary'),
     ('eagle_parallel', 'chain', 'relative'),
-    ('eagle_parallel', 'tree', 'learned'),
+    pytest.param('eagle_parallel', 'tree', 'learned', marks=pytest.mark.slow),
   ],
 )
 def test_q_is_the_law_after_each_path(kind, shape, positions):
@@ -387,7 +387,9 @@ SAMPLING = SamplingParams(temperature=np.array([8.0, 30.0, 0.0, 1.0, 30.0]))
     ('eagle', 'chain', 'rotary'),
     ('eagle', 'tree', 'relative'),
     pytest.param('eagle', 'tree', 'learned', marks=pytest.mark.slow),
-    ('medusa_parallel', 'chain', 'relative'),
+    pytest.param(
+      'medusa_parallel', 'chain', 'relative', marks=pytest.mark.slow
+    ),
     ('eagle_parallel', 'chain', 'rotary'),
     ('eagle_parallel', 'tree', 'learned'),
   ],

@@ -172,7 +172,9 @@ def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
   assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.parametrize('kind', ['eagle_parallel', 'hydra'])
+@pytest.mark.parametrize(
+  'kind', ['eagle_parallel', pytest.param('hydra', marks=pytest.mark.slow)]
+)
 def test_losses_on_a_mesh_are_those_of_one_device(
   undisturbed, tmp_path, monkeypatch, kind
 ):
