@@ -1,5 +1,6 @@
 """Strict numerics for every test, and eight devices to build meshes of."""
 
+import gc
 import os
 import pathlib
 import sysconfig
@@ -52,3 +53,17 @@ def corpus(tmp_path_factory):
   for i in range(40):
     (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
   return root
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _room_for_programs():
+  """Forgets compiled programs before a process has too many of them.
+
+  Each takes some memory maps, of which Linux allows 65,530; the compiler then
+  dies of the next one.
+  """
+  yield
+  maps = pathlib.Path('/proc/self/maps')
+  if maps.exists() and maps.read_bytes().count(b'\n') > 25_000:
+    jax.clear_caches()
+    gc.collect()

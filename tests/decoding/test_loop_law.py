@@ -253,12 +253,12 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
     ('eagle_parallel', 'token', 'iid', _CHAIN),
     ('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
-    ('hydra', 'token', 'iid', _CHAIN),
     ('hydra', 'naive', 'deterministic', _NARROW),
     # The same loop with other heads or masks than above.
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
+        ('hydra', 'token', 'iid', _CHAIN),
         ('medusa', 'block', 'iid', _CHAIN),
         ('medusa', 'multi_candidate', 'without_replacement', _WIDE),
         ('medusa_parallel', 'token', 'iid', _CHAIN),
