@@ -34,6 +34,18 @@ SHAPES = {
 }
 GREEDY = SamplingParams(temperature=0.0)
 kinds = pytest.mark.parametrize('kind', modules.KINDS)
+# Medusa's heads are Hydra's but for what they read, and its parallel drafter is
+# EAGLE's: whole texts of these two take as long again.
+texts = pytest.mark.parametrize(
+  'kind',
+  [
+    'hydra',
+    'eagle',
+    'eagle_parallel',
+    pytest.param('medusa', marks=pytest.mark.slow),
+    pytest.param('medusa_parallel', marks=pytest.mark.slow),
+  ],
+)
 
 
 @functools.cache
@@ -465,7 +477,7 @@ def greedy():
   return texts
 
 
-@kinds
+@texts
 @pytest.mark.parametrize(
   'shape',
   # `test_loop_law` has greedy rows on chains.
@@ -477,7 +489,7 @@ def test_greedy_equals_autoregressive(kind, shape, greedy):
   assert got.accepted_at.sum() > 0 and got.acceptance_rate < 1
 
 
-@kinds
+@texts
 @pytest.mark.parametrize(
   'alone',
   [False, pytest.param(True, marks=pytest.mark.slow)],

@@ -119,7 +119,13 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
   ('kind', 'tree', 'law', 'verifier'),
   [
     ('eagle', _TREE, 'without_replacement', 'multi_candidate'),
-    ('eagle_parallel', TokenTree.chain(3), 'iid', 'token'),
+    pytest.param(
+      'eagle_parallel',
+      TokenTree.chain(3),
+      'iid',
+      'token',
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_trained_drafters_say_the_unsharded_tokens(kind, tree, law, verifier):

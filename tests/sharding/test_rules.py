@@ -11,6 +11,7 @@ import pytest
 from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
+from specsamp.drafting import modules
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.planning import topology
@@ -88,6 +89,14 @@ def test_no_axes_for_parameters_that_there_are_not():
   ):
     flat, _ = jax.tree_util.tree_flatten_with_path(_shapes(**changes))
     seen |= {path[-1].key for path, _ in flat}
+  for kind in modules.KINDS:
+    made = modules.make(kind, _CONFIG, 3)
+    flat, _ = jax.tree_util.tree_flatten_with_path(
+      jax.eval_shape(made.init_params, jax.random.key(0))
+    )
+    seen |= {path[-1].key for path, _ in flat}
+    for path, leaf in flat:
+      assert len(rules.PARAMS[path[-1].key]) == leaf.ndim, path
   assert seen == rules.PARAMS.keys()
 
 

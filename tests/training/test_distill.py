@@ -112,7 +112,20 @@ def _metrics(workdir):
   return lines
 
 
-@pytest.mark.parametrize('kind', modules.KINDS)
+_trained = pytest.mark.parametrize(
+  'kind',
+  [
+    'hydra',
+    'eagle',
+    'eagle_parallel',
+    # The same code as one of those above.
+    pytest.param('medusa', marks=pytest.mark.slow),
+    pytest.param('medusa_parallel', marks=pytest.mark.slow),
+  ],
+)
+
+
+@_trained
 def test_losses_fall(undisturbed, kind):
   job, workdir, trained, _ = undisturbed(kind)
   lines = _metrics(workdir)
@@ -132,7 +145,7 @@ def test_losses_fall(undisturbed, kind):
   jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
 
 
-@pytest.mark.parametrize('kind', modules.KINDS)
+@_trained
 def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
   job, workdir, trained, target = undisturbed(kind)
   assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(target.params))
