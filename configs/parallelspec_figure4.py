@@ -1,8 +1,8 @@
 """Figure 4 of ParallelSpec: speedup and τ against the number of masks.
 
 Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
-8 masks serves for all: mask j does not see those after it. About six minutes
-on 2 CPU cores.
+8 masks serves for all: mask j does not see those after it. A few minutes on
+2 CPU cores.
 
   python launch/evaluate.py --config=configs/parallelspec_figure4.py \
     --workdir=runs/parallelspec4

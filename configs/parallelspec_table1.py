@@ -4,7 +4,7 @@ Xiao et al. 2410.05589: a small model (SpS), Medusa, Hydra and EAGLE against
 ParallelSpec's one-pass drafters for Medusa and EAGLE, at temperatures 0 and 1,
 each as chains of several lengths; the report names the fastest of each, and
 what the longest would gain if rounds cost what the paper's do. Medusa's typical
-acceptance stands beside it, which is not lossless. About fifteen minutes on
+acceptance stands beside it, which is not lossless. About ten minutes on
 2 CPU cores.
 
   python launch/evaluate.py --config=configs/parallelspec_table1.py \

@@ -26,7 +26,8 @@ class Models(NamedTuple):
   Attributes:
     target: scores.
     draft: a smaller model.
-    trained: trained drafters by name; those of other names are in folders.
+    trained: by name, the embedded drafters of an embedded target; those of
+      other names are in folders.
   """
 
   target: LanguageModel
@@ -65,16 +66,16 @@ class Models(NamedTuple):
     if pathlib.Path(name).is_dir():
       return drafter_dir.load(name)
     raise UserError(
-      f'drafter: got {name!r}, expected a folder or one of '
-      f'{", ".join(self.trained)}'
+      f'drafter: got {name!r}, expected '
+      f'{" or ".join([*self.trained, "a folder"])}'
     )
 
 
 def load(target: str, draft: str, mesh: Mesh | None) -> Models:
   """Models of these folders, or the embedded ones where a name is empty."""
-  pair = zoo.load('pycode')
+  pair = None if target and draft else zoo.load('pycode')
   return Models(
     model_dir.load(target, mesh) if target else pair.target.on(mesh),
     model_dir.load(draft, mesh) if draft else pair.draft.on(mesh),
-    pair.drafters,
+    {} if target else pair.drafters,
   )

@@ -13,52 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from readers import (
+  GREEDY,
+  SHAPES,
+  VOCAB,
+  make_drafter,
+  make_target,
+)
 
-import specsamp
-from specsamp import verification
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting import TokenTree, modules
+from specsamp.drafting import modules
 from specsamp.drafting.modules import trained_drafter
-from specsamp.errors import UserError
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.verification import Verdict
-
-VOCAB = 11
-CHAIN = TokenTree.chain(3)
-# Leaves at every depth; nodes with one, two and three children in a level.
-IRREGULAR = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 4, 6))
-SHAPES = {
-  'chain': (CHAIN, 'iid', 'token'),
-  'tree': (IRREGULAR, 'without_replacement', 'multi_candidate'),
-}
-GREEDY = SamplingParams(temperature=0.0)
-kinds = pytest.mark.parametrize('kind', modules.KINDS)
-# Medusa's heads are Hydra's but for what they read, and its parallel drafter is
-# EAGLE's: whole texts of these two take as long again.
-texts = pytest.mark.parametrize(
-  'kind',
-  [
-    'hydra',
-    'eagle',
-    'eagle_parallel',
-    pytest.param('medusa', marks=pytest.mark.slow),
-    pytest.param('medusa_parallel', marks=pytest.mark.slow),
-  ],
-)
-
-
-@functools.cache
-def _target(positions='rotary', vocab_size=VOCAB, seed=28, width=16):
-  return tiny.model(
-    vocab_size, seed, positions=positions, num_layers=1, width=width
-  )
-
-
-def _drafter(kind, shape, target=None):
-  target = target or _target()
-  tree, law, _ = SHAPES[shape]
-  return trained_drafter(tiny.trained(target, kind), target, tree, law)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -163,8 +131,8 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 )
 def test_q_is_the_law_after_each_path(kind, shape, positions):
   """Of what each node's path says and no other node, transformed as asked."""
-  target = _target(positions)
-  drafter = _drafter(kind, shape, target)
+  target = make_target(positions)
+  drafter = make_drafter(kind, shape, target)
   tree = drafter.tree
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
   draft = _first_draft(
@@ -212,7 +180,7 @@ def test_q_is_the_law_after_each_path(kind, shape, positions):
 )
 def test_a_law_does_not_depend_on_what_was_drafted(kind):
   """And masks or heads deeper than the draft are nothing to it."""
-  target = _target()
+  target = make_target()
   deep = tiny.trained(target, kind, ahead=8)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
 
@@ -262,7 +230,7 @@ def _wired(kind, reads):
   The feature of token i is e_i, whatever stands before it, and so is its
   embedding. The drafter turns what it `reads`, 'features' or 'tokens'.
   """
-  target = _target(vocab_size=len(_NEXT), width=len(_NEXT))
+  target = make_target(vocab_size=len(_NEXT), width=len(_NEXT))
   params = _still(target.params) | {
     'embedding': np.eye(len(_NEXT), dtype=np.float32),
     'final_norm': {'scale': np.ones(len(_NEXT), np.float32)},
@@ -408,8 +376,8 @@ SAMPLING = SamplingParams(temperature=np.array([8.0, 30.0, 0.0, 1.0, 30.0]))
 )
 def test_after_a_round_the_state_is_the_texts_own(kind, shape, positions):
   """As if the text had been a prompt: true features, no stale slot."""
-  target = _target(positions)
-  drafter = _drafter(kind, shape, target)
+  target = make_target(positions)
+  drafter = make_drafter(kind, shape, target)
   job = _Job.make(
     target, PROMPTS, drafter, SHAPES[shape][2], SAMPLING, BUDGETS, 1, [],
     tree_attention=True,
@@ -455,154 +423,3 @@ def test_after_a_round_the_state_is_the_texts_own(kind, shape, positions):
   assert {0, drafter.tree.depth} <= set(counts)
   if shape == 'tree':  # paths that do not stand side by side
     assert np.asarray(state.stats.taken_at)[:, 1:].any()
-
-
-# Whole texts.
-
-TEXTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1]]
-
-
-def _generate(drafter, verifier='token', prompts=TEXTS, **args):
-  args = dict(max_new_tokens=16, stop_tokens=[]) | args
-  return specsamp.generate(
-    _target(), prompts, drafter=drafter, verifier=verifier, **args
-  )
-
-
-@pytest.fixture(scope='module')
-def greedy():
-  """What the target alone says at temperature 0."""
-  texts = _generate(None, sampling=GREEDY).tokens
-  assert all(len(set(text)) > 3 for text in texts)
-  return texts
-
-
-@texts
-@pytest.mark.parametrize(
-  'shape',
-  # `test_loop_law` has greedy rows on chains.
-  ['tree', pytest.param('chain', marks=pytest.mark.slow)],
-)
-def test_greedy_equals_autoregressive(kind, shape, greedy):
-  got = _generate(_drafter(kind, shape), SHAPES[shape][2], sampling=GREEDY)
-  assert got.tokens == greedy
-  assert got.accepted_at.sum() > 0 and got.acceptance_rate < 1
-
-
-@texts
-@pytest.mark.parametrize(
-  'alone',
-  [False, pytest.param(True, marks=pytest.mark.slow)],
-  ids=['beside others', 'alone'],
-)
-def test_a_row_says_the_same_in_any_batch(kind, alone):
-  run = functools.partial(_generate, _drafter(kind, 'tree'), 'multi_candidate')
-  prompts = np.array(TEXTS, object)
-  seeds, budgets = np.array([4, 9, 2]), np.array([16, 9, 12])
-  batch = lambda rows: run(
-    prompts=prompts[rows].tolist(),
-    seed=seeds[rows],
-    max_new_tokens=budgets[rows],
-  )
-  together = batch([0, 1, 2])
-  assert list(map(len, together.tokens)) == budgets.tolist()
-  for rows in ([0], [1], [2]) if alone else ([2, 0, 1], [1, 2, 2]):
-    got = batch(rows)
-    for at, row in enumerate(rows):
-      assert got.tokens[at] == together.tokens[row]
-      for name in ('rounds', 'accepted_at', 'taken_at'):
-        np.testing.assert_array_equal(
-          getattr(got, name)[at], getattr(together, name)[row]
-        )
-
-
-def test_typical_acceptance_of_a_medusa_tree(greedy):
-  """More is accepted than a lossless rule accepts; greedy rows are greedy."""
-  drafter = _drafter('medusa', 'tree')
-  sampling = SamplingParams(temperature=np.array([0.0, 1.5, 0.0]))
-  run = functools.partial(_generate, drafter, sampling=sampling)
-  typical = run(verification.make('typical_lossy'))
-  lossless = run('multi_candidate')
-  for row in (0, 2):
-    assert typical.tokens[row] == greedy[row]
-    assert typical.rounds[row] == lossless.rounds[row]
-  assert len(typical.tokens[1]) == 16
-  assert typical.rounds[1] < lossless.rounds[1]
-
-
-# What is refused.
-
-
-def _refused(message, call, *args, **kwargs):
-  with pytest.raises(UserError, match=message) as error:
-    call(*args, **kwargs)
-  assert '\n' not in str(error.value)
-
-
-@kinds
-def test_another_target_is_refused(kind):
-  target = _target()
-  trained = tiny.trained(target, kind)
-  for other, message in (
-    (_target(width=8), 'of width 16, this one has 8$'),
-    (_target(vocab_size=12), 'of vocab_size 11, this one has 12$'),
-    (_target(seed=1), f'for the target {target.fingerprint}, this one is '),
-  ):
-    _refused(message, trained_drafter, trained, other, 3)
-    _refused(
-      'trained for the target',
-      specsamp.generate,
-      other,
-      [[1]],
-      drafter=trained_drafter(trained, target, 3),
-      max_new_tokens=4,
-    )
-
-
-@kinds
-def test_a_draft_deeper_than_its_heads_is_refused(kind):
-  target = _target()
-  trained = tiny.trained(target, kind, ahead=4)
-  if kind == 'eagle':  # it goes on for ever
-    assert trained_drafter(trained, target, 5).tree.depth == 5
-    return
-  message = f'^{kind}: drafts at most 4 tokens deep, got a draft of depth 5$'
-  for shape in (5, TokenTree.branching((2, 1, 1, 1, 1))):
-    _refused(message, trained_drafter, trained, target, shape)
-  assert trained_drafter(trained, target, 4).tree.depth == 4
-
-
-@pytest.mark.parametrize(
-  ('kind', 'ahead', 'message'),
-  [
-    ('lookahead', 4, "got 'lookahead', expected one of medusa, hydra, eagle"),
-    ('medusa', 0, '^ahead: got 0, expected at least 1$'),
-    ('eagle', 0, '^ahead: got 0, expected at least 1$'),
-    ('medusa_parallel', 1, '^ahead: got 1, expected at least 2$'),
-    ('eagle_parallel', 1, '^ahead: got 1, expected at least 2$'),
-  ],
-)
-def test_layers_that_cannot_be_made(kind, ahead, message):
-  _refused(message, modules.make, kind, _target().config, ahead)
-
-
-@kinds
-def test_a_module_says_which_kind_made_it(kind):
-  module = modules.make(kind, _target().config, 5)
-  made_of = modules.kind_of(module)
-  assert made_of == (kind, 1 if kind == 'eagle' else 5)
-  assert modules.make(made_of[0], _target().config, made_of[1]) == module
-
-
-def test_shapes_and_laws_that_are_refused():
-  target = _target()
-  trained = tiny.trained(target, 'medusa')
-  _refused('at least 1, got 0', trained_drafter, trained, target, 0)
-  _refused("got 'top'", trained_drafter, trained, target, 2, 'top')
-  wide = TokenTree.branching((VOCAB + 1,))
-  _refused(
-    '^branching: got 12 candidates, more than the 11 tokens',
-    _generate,
-    trained_drafter(trained, target, wide),
-    'multi_candidate',
-  )

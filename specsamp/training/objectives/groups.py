@@ -100,11 +100,20 @@ def by_depth(groups: Groups, values_bq, length: int, count: int):
     jnp.moveaxis(array[:, length:].reshape(batch, -1, max(count, 1)), 2, 0),
   )
   (own, ahead), (own_in, ahead_in) = split(values_bq), split(inside_bq)
-  mean = lambda value, where: (
-    jnp.sum(jnp.where(where, value, 0))
-    / jnp.maximum(where.sum(dtype=value.dtype), 1)
-  )
-  means = [mean(own, own_in)]
+  means = [mean_where(own, own_in)]
   if count:
-    means += [mean(a, b) for a, b in zip(ahead, ahead_in, strict=True)]
+    means += [mean_where(a, b) for a, b in zip(ahead, ahead_in, strict=True)]
   return jnp.stack(means)
+
+
+def mean_where(values, where):
+  """Mean of the values where this is true; 0 if it is nowhere."""
+  total = jnp.sum(jnp.where(where, values, 0))
+  return total / jnp.maximum(where.sum(dtype=values.dtype), 1)
+
+
+def take(array_bt, at_bq):
+  """Entries [B, Q, ..] of each row; the last where `at` lies beyond."""
+  return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode='clip'))(
+    array_bt, at_bq
+  )

@@ -1,9 +1,9 @@
 """Medusa's and Hydra's head losses (2401.10774, 2.2.1; 2402.05109, 3)."""
 
-import jax
 import jax.numpy as jnp
 
-from specsamp.training.objectives.layers import take
+from specsamp.training.objectives import language_model as losses
+from specsamp.training.objectives.groups import mean_where, take
 
 
 def loss(module, params, frame, features_btd, tokens, starts_bm, decay: float):
@@ -36,15 +36,12 @@ def loss(module, params, frame, features_btd, tokens, starts_bm, decay: float):
     hidden = module.apply({'params': params}, feature_rd, path_rjd, j)
     logits_bmv = frame.logits(hidden.reshape(*starts_bm.shape, width))
     inside_bm = starts_bm + j < length
-    mean = lambda values, inside=inside_bm: (
-      jnp.sum(jnp.where(inside, values, 0))
-      / jnp.maximum(inside.sum(dtype=values.dtype), 1)
-    )
     label_bm = take(tokens, starts_bm + 1 + j)
-    log_q_bmv = jax.nn.log_softmax(logits_bmv, axis=-1)
-    picked = jnp.take_along_axis(log_q_bmv, label_bm[:, :, None], axis=2)
-    hit = jnp.argmax(logits_bmv, axis=-1) == take(wanted_bt, starts_bm + j)
-    metrics[f'agreement_{j}'] = mean(hit.astype(jnp.float32))
-    metrics[f'loss_{j}'] = mean(-picked[:, :, 0])
+    loss_bm = losses.next_tokens(logits_bmv, label_bm)
+    hit_bm = jnp.argmax(logits_bmv, axis=-1) == take(wanted_bt, starts_bm + j)
+    metrics[f'agreement_{j}'] = mean_where(
+      hit_bm.astype(jnp.float32), inside_bm
+    )
+    metrics[f'loss_{j}'] = mean_where(loss_bm, inside_bm)
     total += decay**j * metrics[f'loss_{j}']
   return total, {'loss': total, **metrics}

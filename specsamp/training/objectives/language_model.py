@@ -1,4 +1,4 @@
-"""Next-token losses. Each is a mean over tokens, in nats."""
+"""Next-token losses, in nats; means over tokens but where it says so."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,13 @@ def next_token(logits_btv, labels_bt):
     logits_btv: float32 [B, T, V].
     labels_bt: int [B, T].
   """
+  return jnp.mean(next_tokens(logits_btv, labels_bt))
+
+
+def next_tokens(logits_btv, labels_bt):
+  """Cross-entropy of every token, [B, T]."""
   picked = jnp.take_along_axis(logits_btv, labels_bt[:, :, None], axis=2)
-  return jnp.mean(jax.nn.logsumexp(logits_btv, axis=-1) - picked[:, :, 0])
+  return jax.nn.logsumexp(logits_btv, axis=-1) - picked[:, :, 0]
 
 
 def distillation(student_btv, teacher_btv):

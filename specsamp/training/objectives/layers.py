@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.training.objectives import groups as layout
+from specsamp.training.objectives import language_model as losses
 
 
 def medusa_parallel(module, params, frame, tokens, starts_bm, decay: float):
@@ -29,11 +30,12 @@ def medusa_parallel(module, params, frame, tokens, starts_bm, decay: float):
     module, params, frame, None, tokens[:, :-1], starts_bm, count
   )
   logits_bqv = frame.logits(groups.hidden)
-  label_bq = take(tokens[:, 1:], groups.reads)
-  log_q_bqv = jax.nn.log_softmax(logits_bqv, axis=-1)
-  picked_bq = jnp.take_along_axis(log_q_bqv, label_bq[:, :, None], axis=2)
+  label_bq = layout.take(tokens[:, 1:], groups.reads)
   losses_g = layout.by_depth(
-    groups, -picked_bq[:, :, 0], tokens.shape[1] - 1, count
+    groups,
+    losses.next_tokens(logits_bqv, label_bq),
+    tokens.shape[1] - 1,
+    count,
   )
   return _sum(
     decay, losses_g, _agreement(module, groups, logits_bqv, label_bq, tokens)
@@ -77,17 +79,17 @@ def eagle(
   p_logits_btv = frame.logits(features_btd)
   log_q_bqv = jax.nn.log_softmax(logits_bqv, axis=-1)
   p_btv = jax.nn.softmax(p_logits_btv, axis=-1)
-  wanted_bqd = take(features_btd, groups.reads).astype(jnp.float32)
+  wanted_bqd = layout.take(features_btd, groups.reads).astype(jnp.float32)
   error_bqd = jnp.abs(groups.hidden.astype(jnp.float32) - wanted_bqd)
   smooth_bq = jnp.mean(
     jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
   )
-  cross_bq = -jnp.sum(take(p_btv, groups.reads) * log_q_bqv, axis=-1)
+  cross_bq = -jnp.sum(layout.take(p_btv, groups.reads) * log_q_bqv, axis=-1)
   mean = lambda values: layout.by_depth(
     groups, values, features_btd.shape[1], module.num_masks
   )
   regression_g, cross_g = mean(smooth_bq), mean(cross_bq)
-  wanted_bq = take(jnp.argmax(p_logits_btv, axis=-1), groups.reads)
+  wanted_bq = layout.take(jnp.argmax(p_logits_btv, axis=-1), groups.reads)
   metrics = _agreement(module, groups, logits_bqv, wanted_bq, tokens)
   metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
   losses_g = regression_g + weight * cross_g
@@ -108,10 +110,3 @@ def _sum(decay, losses_g, metrics):
   total = jnp.sum(weights_g * losses_g)
   each = {f'loss_{j + 1}': loss for j, loss in enumerate(losses_g)}
   return total, {'loss': total, **metrics, **each}
-
-
-def take(array_bt, reads_bq):
-  """The entries at `reads` of each row; the last where it lies beyond."""
-  return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode='clip'))(
-    array_bt, reads_bq
-  )
