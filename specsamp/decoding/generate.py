@@ -237,11 +237,11 @@ class _Job:
     if stop_tokens is None:
       stop_tokens = [model.tokenizer.eos_id]
     drafter = Empty() if drafter is None else drafter
-    drafter.check(model)
+    drafter.check(model, batch)
     # A cache holds the text and one draft: no draft is to be the larger part.
-    if drafter.tree.size > model.config.max_length:
+    if _nodes(drafter) > model.config.max_length:
       raise UserError(
-        f'the draft has {drafter.tree.size} nodes, the target '
+        f'the draft has {_nodes(drafter)} nodes, the target '
         f'{model.config.max_length} positions; expected no more nodes'
       )
     sampling = SamplingParams() if sampling is None else sampling
@@ -398,7 +398,12 @@ def capacity(text_slots: int, drafter: Drafter) -> int:
 
   Rounded up so that rows of slots stay aligned.
   """
-  return -(-(text_slots + drafter.tree.size) // 16) * 16
+  return -(-(text_slots + _nodes(drafter)) // 16) * 16
+
+
+def _nodes(drafter: Drafter) -> int:
+  """Tokens of a target pass: those of the draft, and the riders."""
+  return drafter.tree.size + len(drafter.riders)
 
 
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specsamp import flow
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Stats, lay
-from specsamp.drafting.draft import Draft
-from specsamp.drafting.drafter import Drafter, said
+from specsamp.drafting.draft import Draft, TokenTree
+from specsamp.drafting.drafter import Drafter, Scored, said
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
@@ -48,7 +49,8 @@ def prefill(
     length_b: int [B], their lengths, at least 1.
     limit_b: int [B], lengths at which the rows end.
     seeds_b: int [B].
-    capacity: S, at least the largest limit plus the draft's nodes; static.
+    capacity: S, at least the largest limit plus the nodes of draft and
+      riders; static.
   """
   batch, width = tokens_bp.shape
   cache = transformer.init_cache(params, batch, capacity)
@@ -96,25 +98,20 @@ def play_round(
   draft, drafter_state = drafter.propose(
     state.drafter, state.tokens, state.length, sampling, state.keys
   )
-  out = scorer(transformer, params, draft, root_b, state.cache)
-  p_bnv = transforms.probabilities(out.logits, sampling)
-  if isinstance(verifier, GumbelVerifier):
-    p_bnv = _coupled(p_bnv, draft.tree, root_b, state.keys)
-  # Root positions only grow, so that no two rounds of a row share a key.
-  keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
-  verdict = draw_verdict(
-    keys(Stream.STOP), keys(Stream.LEAVE), verifier, draft, p_bnv
-  )
-  cache = out.cache
-  if not draft.tree.is_chain:
-    kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
-    cache = kv_cache.keep_path(cache, root_b, kept_bt)
-  drafter_state = drafter.commit(
-    drafter_state, draft, verdict, root_b, out.hidden
-  )
+
+  def judge(draft, cache):
+    return _judge(
+      transformer, verifier, scorer, params, drafter.riders, sampling,
+      draft, state.keys, root_b, cache,
+    )  # fmt: skip
+
+  if drafter.may_be_empty:
+    verdict, scored, nan_b, cache = _judge_any(judge, draft, state.cache)
+  else:
+    verdict, scored, nan_b, cache = judge(draft, state.cache)
+  drafter_state = drafter.commit(drafter_state, draft, verdict, root_b, scored)
 
   said_bt = said(draft, verdict)
-  nan_b = jnp.isnan(out.logits).any(axis=(1, 2))
   count_b, stopped_b = _cut(
     said_bt, verdict.num_accepted + 1, state.limit - state.length, stop_tokens_k
   )
@@ -158,6 +155,69 @@ def decode(
     stop_tokens_k,
   )
   return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
+
+
+def _judge(
+  transformer, verifier, scorer, params, riders, sampling, draft, keys_b,
+  root_b, cache,
+):  # fmt: skip
+  """One pass of the target over the draft, and what it makes of it.
+
+  Returns:
+    The verdict, a `Scored`, rows [B] with NaN logits, and the cache, which
+    holds the accepted tokens behind the root.
+  """
+  tree, size = draft.tree, draft.tree.size
+  tokens = draft.tokens
+  if riders:
+    tokens = jnp.concatenate([tokens, draft.riders], axis=1)
+  passed = tree.with_riders(riders)
+  out = scorer(transformer, params, passed, tokens, root_b, cache)
+  logits_bnv = out.logits[:, :size]
+  p_bnv = transforms.probabilities(logits_bnv, sampling)
+  if isinstance(verifier, GumbelVerifier):
+    p_bnv = _coupled(p_bnv, tree, root_b, keys_b)
+  # Root positions only grow, so that no two rounds of a row share a key.
+  keys = lambda stream: draw.stream_keys(keys_b, root_b, stream)
+  verdict = draw_verdict(
+    keys(Stream.STOP), keys(Stream.LEAVE), verifier, draft, p_bnv
+  )
+  cache = out.cache
+  if not tree.is_chain:
+    kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
+    cache = kv_cache.keep_path(cache, root_b, kept_bt)
+  scored = Scored(out.hidden[:, :size], out.logits[:, size:])
+  return verdict, scored, jnp.isnan(logits_bnv).any(axis=(1, 2)), cache
+
+
+def _judge_any(judge, draft, cache):
+  """As `judge`, in a pass over the roots alone where no row has a draft."""
+  tree = draft.tree
+  roots = draft.replace(
+    tokens=draft.tokens[:, :1],
+    q=None,
+    tree=TokenTree.chain(0),
+    valid=draft.valid[:, :1],
+  )
+  longer = lambda array, count, fill: jnp.pad(
+    array,
+    [(0, 0), (0, count)] + [(0, 0)] * (array.ndim - 2),
+    constant_values=fill,
+  )
+
+  def judge_roots(cache):
+    verdict, scored, nan_b, cache = judge(roots, cache)
+    verdict = verdict._replace(path=longer(verdict.path, tree.depth, -1))
+    scored = scored._replace(hidden=longer(scored.hidden, tree.size - 1, 0))
+    return verdict, scored, nan_b, cache
+
+  none = jax.tree.map(
+    lambda like: jnp.zeros(like.shape, like.dtype),
+    jax.eval_shape(judge, draft, cache)[:3],
+  )
+  some = draft.valid[:, 1:].any()
+  done = flow.when(some, lambda c: judge(draft, c[3]), (*none, cache))
+  return flow.when(~some, lambda c: judge_roots(c[3]), done)
 
 
 def _coupled(p_bnv, tree, root_b, row_keys):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import Draft
+from specsamp.drafting.draft import TokenTree
 from specsamp.models import KVCache, Transformer, attention, kv_cache
 from specsamp.models.transformer import Output
 
@@ -19,29 +19,37 @@ class Scorer(Protocol):
   """Scores every node of a draft in one pass of the target."""
 
   def __call__(
-    self, transformer: Transformer, params, draft: Draft, root_b, cache: KVCache
+    self,
+    transformer: Transformer,
+    params,
+    tree: TokenTree,
+    tokens_bn,
+    root_b,
+    cache: KVCache,
   ) -> Output:
     """Logits [B, N, V] and features [B, N, D] after each node, and the cache.
 
     Args:
       transformer: the target; static.
       params: its parameters.
-      draft: N nodes a row.
+      tree: of N nodes; static.
+      tokens_bn: int [B, N].
       root_b: int [B], position of the root.
       cache: holds the text before the root.
     """
     ...
 
 
-def tree_attention(transformer, params, draft, root_b, cache) -> Output:
+def tree_attention(
+  transformer, params, tree, tokens_bn, root_b, cache
+) -> Output:
   """All nodes in one sequence: each sees the text and its own ancestors."""
-  tree = draft.tree
   if not tree.is_chain:
     arguments = attention.tree_pass(
       root_b, tree.depths, tree.ancestor_mask, 0, cache.capacity
     )
     return transformer.apply(
-      {'params': params}, draft.tokens, cache=cache, **arguments
+      {'params': params}, tokens_bn, cache=cache, **arguments
     )
 
   # The causal mask is cheaper to make.
@@ -51,7 +59,7 @@ def tree_attention(transformer, params, draft, root_b, cache) -> Output:
     return transformer.apply({'params': params}, tokens_bn, positions_bn, cache)
 
   if tree.size > 1:
-    return score(draft.tokens, root_b, cache)
+    return score(tokens_bn, root_b, cache)
 
   def padded(tokens_b1, root_b, cache):
     # What stands in the next slot is unseen, and written over next round.
@@ -60,17 +68,16 @@ def tree_attention(transformer, params, draft, root_b, cache) -> Output:
 
   # A TPU is slow at one token: see `LanguageModelDrafter._feed_next`.
   return jax.lax.platform_dependent(
-    draft.tokens, root_b, cache, tpu=padded, default=score
+    tokens_bn, root_b, cache, tpu=padded, default=score
   )
 
 
-def replicated(transformer, params, draft, root_b, cache) -> Output:
+def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
   """A row and a copy of its cache for every path from the root to a leaf.
 
   What one does without tree attention (the ablation of Yang et al. 2401.06706,
   table 4): nodes that paths share are fed once for each.
   """
-  tree = draft.tree
   leaves = sorted(set(range(tree.size)) - set(tree.internal))
   path_lt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
   count, length = path_lt.shape
@@ -85,7 +92,7 @@ def replicated(transformer, params, draft, root_b, cache) -> Output:
   at_t = jnp.arange(length, dtype=jnp.int32)
   out = transformer.apply(
     {'params': params},
-    draft.tokens[:, path_lt].reshape(-1, length),
+    tokens_bn[:, path_lt].reshape(-1, length),
     repeat(root_b)[:, None] + at_t[None, :],
     cache.replace(
       keys=tuple(map(repeat, cache.keys)),

@@ -85,6 +85,16 @@ class TokenTree:
       level = list(range(start, len(parents)))
     return cls(tuple(parents))
 
+  def with_riders(self, parents: tuple[int, ...]) -> 'TokenTree':
+    """This tree and R more nodes, which hang on its root and on each other.
+
+    Args:
+      parents: of each rider another one before it, or -1 for the root.
+    """
+    return TokenTree(
+      self.parents + tuple(0 if p < 0 else self.size + p for p in parents)
+    )
+
   @property
   def factors(self) -> tuple[int, ...] | None:
     """The `branching` that makes this tree, or None if none does."""
@@ -191,6 +201,8 @@ class Draft:
       exhausted) is never accepted. Whether a node is valid may depend on its
       ancestors' tokens but not on its own or a later one: throwing away a
       token because of what was drawn is not lossless.
+    riders: int32 [B, R], tokens that go through the target beside the draft
+      and that no verifier sees; None for a drafter without.
   """
 
   tokens: jax.Array
@@ -198,3 +210,4 @@ class Draft:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   valid: jax.Array
+  riders: jax.Array | None = None

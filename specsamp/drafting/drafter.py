@@ -1,6 +1,6 @@
 """What the decoding loop asks of a drafter."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,19 @@ if TYPE_CHECKING:  # verification builds on drafting.draft
   from specsamp.verification.verifier import Verdict
 
 
+class Scored(NamedTuple):
+  """What the target's pass says to a drafter.
+
+  Attributes:
+    hidden: [B, N, D], its features at every node; of a round without a draft,
+      at the root alone.
+    riders: float32 [B, R, V], its logits after every rider.
+  """
+
+  hidden: jax.Array
+  riders: jax.Array
+
+
 class Drafter(Protocol):
   """Proposes a token tree a round.
 
@@ -23,13 +36,19 @@ class Drafter(Protocol):
   Attributes:
     tree: shape of every draft, static.
     law: how its tokens are chosen, static.
+    riders: parents of the tokens that ride along in the target's pass, as of
+      `TokenTree.with_riders`; static.
+    may_be_empty: whether there are rounds in which it drafts nothing, which
+      then cost what a step without a draft does; static.
   """
 
   tree: TokenTree
   law: Law
+  riders: tuple[int, ...]
+  may_be_empty: bool
 
-  def check(self, target: LanguageModel) -> None:
-    """Raises `UserError` if it cannot draft for this target."""
+  def check(self, target: LanguageModel, batch: int) -> None:
+    """Raises `UserError` if it cannot draft for this target and batch size."""
     ...
 
   def init(self, tokens_bp, length_b, hidden_bpd, capacity: int) -> Any:
@@ -62,7 +81,7 @@ class Drafter(Protocol):
     ...
 
   def commit(
-    self, state, draft: Draft, verdict: 'Verdict', root_b, hidden_bnd
+    self, state, draft: Draft, verdict: 'Verdict', root_b, scored: Scored
   ) -> Any:
     """State after the verdict.
 
@@ -71,7 +90,7 @@ class Drafter(Protocol):
       draft: what was proposed.
       verdict: what was accepted.
       root_b: int [B], position of the root.
-      hidden_bnd: [B, N, D], the target's features at every node.
+      scored: what the target said of the draft.
     """
     ...
 

@@ -176,12 +176,12 @@ class EagleDrafter(features.FeatureDrafter):
     )
     return draft, state.replace(cache=cache)
 
-  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+  def commit(self, state, draft, verdict, root_b, scored):
     hidden_btd, cache = feed_text(
       self,
       state.cache,
       said(draft, verdict),
-      features_before(verdict, hidden_bnd),
+      features_before(verdict, scored.hidden),
       root_b + 1,
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))

@@ -1,5 +1,7 @@
 """No draft at all: with it, the loop is autoregressive sampling."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 
@@ -13,8 +15,10 @@ class Empty:
 
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
   law: Law = struct.field(pytree_node=False, default='iid')
+  riders: ClassVar[tuple[int, ...]] = ()
+  may_be_empty: ClassVar[bool] = False
 
-  def check(self, target) -> None:
+  def check(self, target, batch) -> None:
     pass
 
   def init(self, tokens_bp, length_b, hidden_bpd, capacity):
@@ -31,5 +35,5 @@ class Empty:
     )
     return draft, state
 
-  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+  def commit(self, state, draft, verdict, root_b, scored):
     return state

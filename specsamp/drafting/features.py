@@ -5,7 +5,7 @@ and of use to no other target.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -107,8 +107,10 @@ class FeatureDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
+  riders: ClassVar[tuple[int, ...]] = ()
+  may_be_empty: ClassVar[bool] = False
 
-  def check(self, target: LanguageModel) -> None:
+  def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)
     if meshes.of(self.params) != target.mesh:
       raise UserError(

@@ -4,7 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,10 @@ class LanguageModelDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
+  riders: ClassVar[tuple[int, ...]] = ()
+  may_be_empty: ClassVar[bool] = False
 
-  def check(self, target: LanguageModel) -> None:
+  def check(self, target: LanguageModel, batch: int) -> None:
     if self.tokenizer != target.tokenizer:
       raise UserError(
         'draft and target must share a tokenizer; got '
@@ -100,7 +102,7 @@ class LanguageModelDrafter:
       root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
     )
 
-  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+  def commit(self, state, draft, verdict, root_b, scored):
     if self.tree.is_chain:
       return state  # the nodes stand where the text would have them
     # The last level was not fed; a leaf above it may be the text's last token

@@ -92,8 +92,8 @@ class MedusaDrafter(features.FeatureDrafter):
     )
     return draft, state
 
-  def commit(self, state, draft, verdict, root_b, hidden_bnd):
-    return features.at(hidden_bnd, verdict.node)[:, 0]
+  def commit(self, state, draft, verdict, root_b, scored):
+    return features.at(scored.hidden, verdict.node)[:, 0]
 
   def _head(self, feature_bd, path_bjd, head: int):
     variables = {'params': self.params}

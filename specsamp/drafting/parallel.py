@@ -43,11 +43,11 @@ class ParallelDrafter(features.FeatureDrafter):
     )
     return draft, state
 
-  def commit(self, state, draft, verdict, root_b, hidden_bnd):
+  def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(
       state.cache,
       said(draft, verdict),
-      features_before(verdict, hidden_bnd),
+      features_before(verdict, scored.hidden),
       root_b + 1,
       root_b + 1 + verdict.num_accepted,
     )

@@ -13,8 +13,8 @@ import numpy as np
 from specsamp.decoding import loop, scoring
 from specsamp.decoding.generate import capacity, slots
 from specsamp.drafting import model_drafter
-from specsamp.drafting.draft import Draft, TokenTree
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.drafter import Drafter, Scored
 from specsamp.evaluation import runner
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -59,7 +59,8 @@ def measure(
   """
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
-  node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
+  passed = drafter.tree.with_riders(drafter.riders)
+  node_n = jnp.arange(passed.size, dtype=jnp.int32)
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   num_slots = capacity(text_slots, drafter)
   no_stop = jnp.full((1,), -1, jnp.int32)
@@ -110,12 +111,18 @@ def measure(
       path=jnp.asarray(draft.tree.paths)[node_b],
       next_token=draft.tokens[:, -1],
     )
-    hidden_bnd = jnp.broadcast_to(
-      1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
-      (*draft.tokens.shape, transformer.config.width),
+    number = 1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype)
+    scored = Scored(
+      jnp.broadcast_to(
+        number, (*draft.tokens.shape, transformer.config.width)
+      ),
+      jnp.broadcast_to(
+        number[:, :1].astype(jnp.float32),
+        (len(number), len(drafter.riders), transformer.config.vocab_size),
+      ),
     )
     drafter_state = drafter.commit(
-      drafter_state, draft, verdict, state.length - 1, hidden_bnd
+      drafter_state, draft, verdict, state.length - 1, scored
     )
     return state.replace(
       # The next draft hangs on this one's last token, so that none is skipped.
@@ -129,15 +136,9 @@ def measure(
   def one_score(params, drafter, sampling, state):
     root_b = state.length - 1
     at_n = jnp.minimum(node_n[None, :] + root_b[:, None], num_slots - 1)
-    draft = Draft(
-      tokens=jnp.take_along_axis(state.tokens, at_n, axis=1),
-      q=None,
-      tree=drafter.tree,
-      law=drafter.law,
-      valid=jnp.ones(at_n.shape, bool),
-    )
+    tokens = jnp.take_along_axis(state.tokens, at_n, axis=1)
     out = scoring.tree_attention(
-      transformer, params, draft, root_b, state.cache
+      transformer, params, passed, tokens, root_b, state.cache
     )
     # The next pass hangs on this one's last logits.
     last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
@@ -211,9 +212,8 @@ def pass_times(
   def passes(params, cache, tree):
     def step(_, carry):
       tokens, cache = carry
-      draft = Draft(tokens, None, tree, 'deterministic', tokens >= 0)
       out = scoring.tree_attention(
-        target.transformer, params, draft, root_b, cache
+        target.transformer, params, tree, tokens, root_b, cache
       )
       last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
       return jnp.maximum(tokens - last, 0), out.cache

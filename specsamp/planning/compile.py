@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from specsamp.decoding import loop, scoring, state
-from specsamp.drafting.draft import Draft, TokenTree
+from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.empty import Empty
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.errors import UserError
@@ -150,9 +150,8 @@ def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
   tree = TokenTree.chain(gamma)
 
   def score(params, tokens_bn, root_b, cache):
-    draft = Draft(tokens_bn, None, tree, 'deterministic', tokens_bn >= 0)
     out = scoring.tree_attention(
-      Transformer(config), params, draft, root_b, cache
+      Transformer(config), params, tree, tokens_bn, root_b, cache
     )
     return out.logits, out.cache
 

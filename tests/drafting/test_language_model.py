@@ -145,4 +145,4 @@ def test_more_candidates_than_tokens():
   model = tiny.model(VOCAB, 1)
   drafter = model_drafter(model, TokenTree.branching((VOCAB + 1,)))
   with pytest.raises(UserError, match='got 8 candidates, more than the 7'):
-    drafter.check(model)
+    drafter.check(model, 1)

@@ -23,6 +23,7 @@ from readers import (
 
 from specsamp.decoding.generate import _compiled, _Job
 from specsamp.drafting import modules
+from specsamp.drafting.drafter import Scored
 from specsamp.drafting.modules import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
@@ -314,8 +315,8 @@ def _two_rounds(drafter, tokens_bs):
   first, state = drafter.propose(state, tokens_bs, LENGTH, sampling, keys)
   path = jnp.asarray(drafter.tree.paths)[_ACCEPTED]
   verdict = Verdict(_ACCEPTED, _ACCEPTED, path, jnp.asarray(_SAID))
-  hidden = features_of(first.tokens)
-  state = drafter.commit(state, first, verdict, LENGTH - 1, hidden)
+  scored = Scored(features_of(first.tokens), riders=None)
+  state = drafter.commit(state, first, verdict, LENGTH - 1, scored)
   length = LENGTH + _ACCEPTED + 1
   tokens_bs = tokens_bs.at[np.arange(4), length - 1].set(_SAID)
   second, _ = drafter.propose(state, tokens_bs, length, sampling, keys)

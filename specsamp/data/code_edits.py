@@ -1,0 +1,137 @@
+"""Prompts whose completion repeats them: edits of code.
+
+Two kinds, of held-out files: a function followed by the beginning of itself
+with a variable renamed, and the most repetitive stretch of a module.
+"""
+
+import ast
+import io
+import tokenize
+
+from specsamp.data import corpora
+from specsamp.data.prompts import Prompt
+from specsamp.data.tokenizers import Tokenizer
+from specsamp.errors import UserError
+
+_REPEATED = 5  # tokens that count as said before
+_STEP = 10  # lines from one stretch of a module to the next
+
+
+def code_edits(
+  tokenizer: Tokenizer, count: int, max_tokens: int
+) -> list[Prompt]:
+  """Prompts of both kinds by turns, of files not trained on.
+
+  They are chosen by what they are, not by what a model makes of them.
+
+  Args:
+    tokenizer: counts the tokens.
+    count: prompts wanted.
+    max_tokens: in each of them.
+
+  Raises:
+    UserError: the held-out files hold fewer.
+  """
+  _, files = corpora.split(corpora.python_library())
+  kinds = [
+    repetitive(files, tokenizer, max_tokens),
+    renames(files, tokenizer, max_tokens),
+  ]
+  found = [kinds[i % 2][i // 2 : i // 2 + 1] for i in range(count)]
+  if not all(found):
+    raise UserError(
+      f'prompts: {count} code edits asked for, but the held-out files hold '
+      f'{" and ".join(map(str, map(len, kinds)))} within {max_tokens} tokens'
+    )
+  return sum(found, [])
+
+
+def repetitive(
+  files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
+) -> list[Prompt]:
+  """Of each file the stretch of lines that repeats itself the most.
+
+  The most repetitive file comes first.
+
+  Args:
+    files: path -> source text.
+    tokenizer: counts the tokens.
+    max_tokens: in a stretch, which has more than half of them.
+  """
+  found = []
+  for path, text in files.items():
+    lines = text.splitlines(keepends=True)
+    stretches = []
+    for first in range(0, len(lines), _STEP):
+      ids = [tokenizer.encode(line) for line in lines[first : first + 60]]
+      size, count = 0, 0
+      while count < len(ids) and size + len(ids[count]) <= max_tokens:
+        size += len(ids[count])
+        count += 1
+      if size > max_tokens // 2:
+        stretch = ''.join(lines[first : first + count])
+        stretches.append((_said_before(tokenizer.encode(stretch)), stretch))
+    if stretches:
+      share, stretch = max(stretches)
+      found.append((-share, path, stretch))
+  return [Prompt(f'{path}: go on', text) for _, path, text in sorted(found)]
+
+
+def _said_before(ids: list[int]) -> float:
+  """The share of n-grams that have come before."""
+  grams = list(zip(*(ids[i:] for i in range(_REPEATED)), strict=False))
+  return 1 - len(set(grams)) / max(len(grams), 1)
+
+
+def renames(
+  files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
+) -> list[Prompt]:
+  """Functions, each followed by its first lines with an argument renamed.
+
+  Args:
+    files: path -> source text.
+    tokenizer: counts the tokens.
+    max_tokens: in a prompt, which has more than half of them.
+  """
+  found = []
+  for path in sorted(files):
+    for node, source in _functions(files[path]):
+      names = [arg.arg for arg in node.args.args]
+      uses = lambda name, node=node: sum(
+        isinstance(part, ast.Name) and part.id == name
+        for part in ast.walk(node)
+      )
+      old = max(names, key=uses, default=None)
+      if old is None or uses(old) < 2:
+        continue
+      edited = _renamed(source, old, f'new_{old}').splitlines(keepends=True)
+      begun = ''.join(edited[: len(edited) // 2])
+      text = f'{source}\n\n# The same, {old} renamed to new_{old}.\n{begun}'
+      if max_tokens // 2 < len(tokenizer.encode(text)) <= max_tokens:
+        found.append(Prompt(f'{path}: rename {old} of {node.name}', text))
+        break  # one of a file
+  return found
+
+
+def _functions(source: str):
+  """Functions of a module, not those inside of classes or functions."""
+  try:
+    body = ast.parse(source).body
+  except (SyntaxError, ValueError):  # ValueError: null characters
+    return
+  for node in body:
+    if isinstance(node, ast.FunctionDef):
+      yield node, f'{ast.get_source_segment(source, node)}\n'
+
+
+def _renamed(source: str, old: str, new: str) -> str:
+  """Source with one name in place of another; texts and comments stay."""
+  tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+  lines = source.splitlines(keepends=True)
+  # From the end, so that places further on stay right.
+  for token in reversed(list(tokens)):
+    if token.type == tokenize.NAME and token.string == old:
+      (row, begin), (_, end) = token.start, token.end
+      line = lines[row - 1]
+      lines[row - 1] = line[:begin] + new + line[end:]
+  return ''.join(lines)

@@ -1,0 +1,149 @@
+"""Lookahead decoding (Fu et al. 2402.02057): guesses ride in the target's pass.
+
+A window of guessed tokens, N - 1 levels of W columns, goes through the target
+beside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
+root; a column goes on from there, level by level, and the target says the
+token after its last level. The N tokens of a column are an n-gram, kept in a
+pool; those that begin with the root are the next drafts.
+"""
+
+import functools
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from specsamp.drafting import branches
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import root_of
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+
+_POOLED = 64  # rounds whose n-grams are kept
+
+
+@struct.dataclass
+class LookaheadState:
+  """What a row has guessed.
+
+  Attributes:
+    window: int32 [B, N - 1, W]; level l of column w guesses the token w + l + 1
+      places after the root.
+    pool: int32 [B, K, N], n-grams, the newest over the oldest.
+    rounds: int32 [B], rounds whose n-grams are in the pool, or were.
+  """
+
+  window: jax.Array
+  pool: jax.Array
+  rounds: jax.Array
+
+
+@struct.dataclass
+class LookaheadDrafter:
+  """Proposes pooled n-grams that begin with the root, the newest ones first.
+
+  Guesses are the target's most probable tokens at any temperature: what it
+  says of them never depends on what a round draws.
+
+  Attributes:
+    tree: G branches of N - 1 tokens, static.
+    window: W, columns of guesses, static.
+  """
+
+  tree: TokenTree = struct.field(pytree_node=False)
+  window: int = struct.field(pytree_node=False)
+  law: ClassVar[Law] = 'deterministic'
+  may_be_empty: ClassVar[bool] = True
+
+  @property
+  def riders(self) -> tuple[int, ...]:
+    return _columns(self.tree.depth, self.window)
+
+  def check(self, target: LanguageModel, batch: int) -> None:
+    pass
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+    batch, levels = len(length_b), self.tree.depth
+    # Something to begin with: tokens of the prompt, from all over it.
+    index = np.arange(levels * self.window, dtype=np.int32) * 7919
+    window = jnp.take_along_axis(
+      tokens_bp, index[None, :] % length_b[:, None], axis=1
+    )
+    return LookaheadState(
+      window=window.reshape(batch, levels, self.window),
+      pool=jnp.zeros((batch, _POOLED * self.window, levels + 1), jnp.int32),
+      rounds=jnp.zeros((batch,), jnp.int32),
+    )
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    root_b1 = root_of(tokens_bs, length_b)
+    count = state.pool.shape[1]
+    slot_k = jnp.arange(count, dtype=jnp.int32)[None, :]
+    written_b1 = state.rounds[:, None] * self.window
+    # 1 for the oldest entry, up to K.
+    recent_bk = (slot_k - written_b1) % count + 1
+    starts_bk = state.pool[:, :, 0] == root_b1
+    is_there_bk = slot_k < written_b1
+    place_bc, found_bc = branches.choose(
+      jnp.where(starts_bk & is_there_bk, recent_bk, 0),
+      state.pool[:, :, 1],
+      # No two are equally recent.
+      jnp.zeros((len(length_b), self.tree.width), jnp.float32),
+    )
+    tokens_bcn = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
+    tokens_bcg = tokens_bcn[:, :, 1:]
+    draft = branches.draft_of(
+      self.tree,
+      root_b1,
+      tokens_bcg,
+      jnp.broadcast_to(found_bc[:, :, None], tokens_bcg.shape),
+      riders=state.window.reshape(len(length_b), -1),
+    )
+    return draft, state
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    said_bw = jnp.argmax(scored.riders[:, -self.window :], axis=-1)
+    columns_bnw = jnp.concatenate(
+      [state.window, said_bw.astype(jnp.int32)[:, None]], axis=1
+    )
+    slot_b = state.rounds % _POOLED * self.window
+    write = jax.vmap(
+      lambda pool, new, slot: jax.lax.dynamic_update_slice(pool, new, (slot, 0))
+    )
+    return LookaheadState(
+      window=columns_bnw[:, 1:],
+      pool=write(state.pool, jnp.swapaxes(columns_bnw, 1, 2), slot_b),
+      rounds=state.rounds + 1,
+    )
+
+
+@functools.cache
+def _columns(levels: int, window: int) -> tuple[int, ...]:
+  """Parents of the window's tokens, level by level: level 0 is a chain from
+  the root, and each column one down from there."""
+  below = range((levels - 1) * window)
+  return (*range(-1, window - 1), *below)
+
+
+def lookahead_drafter(
+  shape: int | TokenTree, window: int = 7
+) -> LookaheadDrafter:
+  """A drafter that guesses with the target itself.
+
+  Its law is deterministic: verify it by `naive`. A pass of the target scores
+  G (N - 1) drafted and W (N - 1) guessed tokens beside the root.
+
+  Args:
+    shape: of N - 1 tokens, N the paper's level and the n of its n-grams; as a
+      tree, of as many branches as the guess set G has n-grams. The paper's
+      defaults are `TokenTree.branching((7, 1, 1, 1))`.
+    window: W, columns of guesses.
+
+  Raises:
+    UserError: a shape or window that there cannot be.
+  """
+  if type(window) is not int or window < 1:
+    raise UserError(f'window: got {window!r}, expected an integer of at least 1')
+  return LookaheadDrafter(tree=branches.check_shape(shape), window=window)

@@ -1,0 +1,141 @@
+"""n-grams first, a draft model where there is no match.
+
+A match costs nothing and is often long; a model always has something to say.
+A looked-up token is a draw from a one-hot law, so that both are drafts of one
+law, and one verifier serves a batch in which rows do either.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specsamp import flow
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import said
+from specsamp.drafting.language_model import LanguageModelDrafter
+from specsamp.drafting.ngram import NgramDrafter
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import KVCache
+
+
+@struct.dataclass
+class NgramOrModelState:
+  """The model's cache, and what it has not read of the round.
+
+  Attributes:
+    cache: as of `LanguageModelDrafter`.
+    before: int32 [B], the token before the root.
+    found: bool [B], whether the row drafts from a match.
+  """
+
+  cache: KVCache
+  before: jax.Array
+  found: jax.Array
+
+
+@struct.dataclass
+class NgramOrModelDrafter:
+  """Drafts a chain from a match, or from the model in rows without one.
+
+  A round in which all rows have a match takes one pass of the model, over what
+  was said; others take as many as the draft is long.
+
+  Attributes:
+    ngram: looks up.
+    model: drafts the other rows, a chain as long.
+  """
+
+  ngram: NgramDrafter
+  model: LanguageModelDrafter
+  riders: ClassVar[tuple[int, ...]] = ()
+  may_be_empty: ClassVar[bool] = False
+
+  @property
+  def tree(self) -> TokenTree:
+    return self.model.tree
+
+  @property
+  def law(self) -> Law:
+    return self.model.law
+
+  def check(self, target: LanguageModel, batch: int) -> None:
+    self.ngram.check(target, batch)
+    self.model.check(target, batch)
+
+  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+    return NgramOrModelState(
+      cache=self.model.init(tokens_bp, length_b, hidden_bpd, capacity),
+      before=jnp.zeros_like(length_b),
+      found=jnp.zeros(length_b.shape, bool),
+    )
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    inputs = (tokens_bs, length_b, sampling, keys_b)
+    match, _ = self.ngram.propose((), *inputs)
+    found_b = match.valid[:, 1]
+    vocab = self.model.transformer.config.vocab_size
+    looked_up = match.replace(
+      q=jax.nn.one_hot(match.tokens[:, 1:], vocab, dtype=jnp.float32),
+      law=self.law,
+    )
+
+    def ask(carry):
+      drafted, cache = self.model.propose(carry[1], *inputs)
+      pick = lambda a, b: jnp.where(
+        found_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b
+      )
+      return jax.tree.map(pick, looked_up, drafted), cache
+
+    draft, cache = flow.when(~found_b.all(), ask, (looked_up, state.cache))
+    before_b1 = jnp.maximum(length_b[:, None] - 2, 0)
+    before_b = jnp.take_along_axis(tokens_bs, before_b1, axis=1)[:, 0]
+    return draft, NgramOrModelState(cache, before_b, found_b)
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    root_b1, before_b1 = draft.tokens[:, :1], state.before[:, None]
+    said_bt = said(draft, verdict)
+    # A row of one token has none before it, and one place less to feed.
+    text_bt = jnp.where(
+      root_b[:, None] > 0,
+      jnp.concatenate([before_b1, root_b1, said_bt], axis=1),
+      jnp.concatenate([root_b1, said_bt, said_bt[:, -1:]], axis=1),
+    )
+    first_b = jnp.maximum(root_b - 1, 0)
+    at_t = jnp.arange(text_bt.shape[1], dtype=jnp.int32)
+
+    def read(cache):
+      return self.model.transformer.apply(
+        {'params': self.model.params},
+        text_bt,
+        first_b[:, None] + at_t[None, :],
+        cache,
+      ).cache
+
+    cache = flow.when(state.found.any(), read, state.cache)
+    return dataclasses.replace(state, cache=cache)
+
+
+def ngram_or_model(
+  ngram: NgramDrafter, model: LanguageModelDrafter
+) -> NgramOrModelDrafter:
+  """A drafter that looks up first and asks the model where that fails.
+
+  Args:
+    ngram: of chains.
+    model: of chains as long, drawn independently: verify by `token`, `block`.
+
+  Raises:
+    UserError: drafts of two shapes, or not of chains, or another law.
+  """
+  if ngram.tree != model.tree or not model.tree.is_chain:
+    raise UserError(
+      'n-gram or model: both must draft chains of one length; got parents '
+      f'{ngram.tree.parents} and {model.tree.parents}'
+    )
+  if model.law != 'iid':
+    raise UserError(f"n-gram or model: the law must be 'iid', got {model.law!r}")
+  return NgramOrModelDrafter(ngram=ngram, model=model)
