@@ -24,8 +24,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',
       draft='',
       # What drafts: '' is the draft model; medusa, hydra, eagle,
-      # medusa_parallel and eagle_parallel were trained on the target.
+      # medusa_parallel and eagle_parallel were trained on the target; ngram,
+      # lookahead (law deterministic, verifier naive) and ngram_or_draft.
       drafter='',
+      # n-grams of these lengths, in a row's own text and in a file or folder;
+      # guesses a level of lookahead.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
       verifier='token',
       # Of the streamed text, a user's own too; then those of the sweep.
       draft_len=4,
@@ -36,6 +40,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       law='iid',  # or without_replacement, deterministic
       temperatures=(0.0, 1.0),
       top_p=0.95,  # of the temperatures above 0
+      # '' is held-out functions; code_edits, or a JSON list of texts.
+      prompts='',
       num_prompts=2 if smoke else 30,
       max_prompt_tokens=96 if smoke else 128,
       max_new_tokens=16 if smoke else 128,

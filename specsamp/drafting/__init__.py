@@ -8,7 +8,10 @@ from specsamp.drafting.language_model import (
   LanguageModelDrafter,
   model_drafter,
 )
+from specsamp.drafting.lookahead import lookahead_drafter
 from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.ngram import ngram_drafter
+from specsamp.drafting.ngram_or_model import ngram_or_model
 
 __all__ = [
   'Draft',
@@ -18,6 +21,9 @@ __all__ = [
   'LanguageModelDrafter',
   'Law',
   'TokenTree',
+  'lookahead_drafter',
   'model_drafter',
+  'ngram_drafter',
+  'ngram_or_model',
   'trained_drafter',
 ]

@@ -90,5 +90,3 @@ def _places(tree: TokenTree) -> tuple[np.ndarray, np.ndarray]:
     np.asarray([branch[node] for node in drafted]),
     np.asarray([tree.depths[node] - 1 for node in drafted]),
   )
-
-

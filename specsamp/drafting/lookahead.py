@@ -145,5 +145,7 @@ def lookahead_drafter(
     UserError: a shape or window that there cannot be.
   """
   if type(window) is not int or window < 1:
-    raise UserError(f'window: got {window!r}, expected an integer of at least 1')
+    raise UserError(
+      f'window: got {window!r}, expected an integer of at least 1'
+    )
   return LookaheadDrafter(tree=branches.check_shape(shape), window=window)

@@ -80,80 +80,82 @@ class NgramDrafter:
     return ()
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    batch, depth = len(length_b), self.tree.depth
-    back_bj = length_b[:, None] - 1 - np.arange(self.n_max, dtype=np.int32)
+    back_j = np.arange(1, self.n_max + 1, dtype=np.int32)
+    back_bj = length_b[:, None] - back_j[None, :]
     tail_bj = jnp.where(
       back_bj < 0,
       _NONE,
       jnp.take_along_axis(tokens_bs, jnp.maximum(back_bj, 0), axis=1),
     )
     at_s = jnp.arange(tokens_bs.shape[1], dtype=jnp.int32)
-    room_bs = length_b[:, None] - 1 - at_s[None, :]
-    sources = [Source(tokens_bs, room_bs)]
-    # Rows that fill up a batch look where its last one does.
-    last = lambda array: np.minimum(np.arange(batch), len(array) - 1)
-    for source in self.sources:
-      alike = len(source.tokens) == 1
-      sources.append(
-        source if alike else Source(*(a[last(a)] for a in source))
-      )
-
-    score_bt = jnp.concatenate(
-      [self._score(source, tail_bj) for source in sources], axis=1
-    )
-    first_bt = jnp.concatenate(
-      [
-        jnp.broadcast_to(
-          jnp.roll(tokens, -1, axis=1), (batch, tokens.shape[1])
-        )
-        for tokens, _ in sources
-      ],
-      axis=1,
+    own = Source(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
+    sources = [own, *(_for_rows(each, len(length_b)) for each in self.sources)]
+    beside = lambda arrays: jnp.concatenate(
+      [jnp.broadcast_to(a, (len(length_b), a.shape[1])) for a in arrays], axis=1
     )
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     place_bc, found_bc = branches.choose(
-      score_bt, first_bt, draw.uniforms(keys_b, self.tree.width)
+      beside([self._score(source, tail_bj) for source in sources]),
+      beside([jnp.roll(source.tokens, -1, axis=1) for source in sources]),
+      draw.uniforms(keys_b, self.tree.width),
     )
-    tokens_bcg = jnp.zeros((*place_bc.shape, depth), jnp.int32)
-    room_bc = jnp.zeros_like(place_bc)
-    row_b11 = np.arange(batch, dtype=np.int32)[:, None, None]
-    ahead_g = np.arange(1, depth + 1, dtype=np.int32)
-    begin = 0
-    for tokens, room in sources:
-      row = np.minimum(row_b11, len(tokens) - 1)
-      at_bc = place_bc - begin
-      here_bc = (at_bc >= 0) & (at_bc < tokens.shape[1])
-      at_bc = jnp.clip(at_bc, 0, tokens.shape[1] - 1)
-      next_bcg = at_bc[:, :, None] + ahead_g[None, None, :]
-      next_bcg = jnp.minimum(next_bcg, tokens.shape[1] - 1)
-      tokens_bcg = jnp.where(
-        here_bc[:, :, None], jnp.asarray(tokens)[row, next_bcg], tokens_bcg
-      )
-      room_bc = jnp.where(here_bc, jnp.asarray(room)[row[:, :, 0], at_bc], room_bc)
-      begin += tokens.shape[1]
-    valid_bcg = found_bc[:, :, None] & (
-      ahead_g[None, None, :] <= room_bc[:, :, None]
+    tokens_bcg, room_bc = _read(sources, place_bc, self.tree.depth)
+    step_g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
+    draft = branches.draft_of(
+      self.tree,
+      root_of(tokens_bs, length_b),
+      tokens_bcg,
+      found_bc[:, :, None] & (step_g < room_bc[:, :, None]),
     )
-    root_b1 = root_of(tokens_bs, length_b)
-    return branches.draft_of(self.tree, root_b1, tokens_bcg, valid_bcg), state
+    return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
     return state
 
   def _score(self, source: Source, tail_bj):
-    """Of a match ending at each place, [B, T]; 0 where there is none."""
+    """Of a match that ends at each place, [B, T]; 0 where there is none."""
     tokens_gt, room_gt = source
     depth = self.tree.depth
     matched_bt, same_bt = 0, True
     for j in range(self.n_max):
-      before_gt = jnp.pad(
-        tokens_gt, ((0, 0), (j, 0)), constant_values=_BEFORE
-      )[:, : tokens_gt.shape[1]]
-      same_bt &= before_gt == tail_bj[:, j, None]
+      before_gt = jnp.pad(tokens_gt, ((0, 0), (j, 0)), constant_values=_BEFORE)
+      same_bt &= before_gt[:, : tokens_gt.shape[1]] == tail_bj[:, j, None]
       matched_bt += same_bt.astype(jnp.int32)
     length_bt = jnp.minimum(room_gt, depth)
     is_match_bt = (matched_bt >= self.n_min) & (length_bt > 0)
     return jnp.where(is_match_bt, matched_bt * (depth + 1) + length_bt, 0)
+
+
+def _for_rows(source: Source, batch: int) -> Source:
+  """A source with one row for all, or one for each; rows that fill up a batch
+  look where its last one does."""
+  more = batch - len(source.tokens)
+  if len(source.tokens) == 1 or not more:
+    return source
+  return Source(*(jnp.pad(a, ((0, more), (0, 0)), 'edge') for a in source))
+
+
+def _read(sources: Sequence[Source], place_bc, depth: int):
+  """What follows places in sources laid end to end.
+
+  Returns:
+    Tokens [B, C, depth], noise from where there is no room, and room [B, C].
+  """
+  row_b1 = np.arange(len(place_bc), dtype=np.int32)[:, None]
+  ahead_g = np.arange(1, depth + 1, dtype=np.int32)
+  tokens_bcg, room_bc = 0, 0
+  for tokens, room in sources:
+    size = tokens.shape[1]
+    own_b1 = np.minimum(row_b1, len(tokens) - 1)
+    next_bcg = place_bc[:, :, None] + ahead_g[None, None, :]
+    here_bc = (place_bc >= 0) & (place_bc < size)
+    get = lambda array, *at: jnp.asarray(array).at[at].get(mode='clip')
+    tokens_bcg = jnp.where(
+      here_bc[:, :, None], get(tokens, own_b1[:, :, None], next_bcg), tokens_bcg
+    )
+    room_bc = jnp.where(here_bc, get(room, own_b1, place_bc), room_bc)
+    place_bc = place_bc - size
+  return tokens_bcg, room_bc
 
 
 def ngram_drafter(
@@ -205,7 +207,8 @@ def _source(name: str, rows: Sequence[Sequence[Sequence[int]]]) -> Source:
     for document in documents:
       document = np.asarray(document)
       if document.ndim != 1 or (
-        document.size and (document.dtype.kind not in 'iu' or document.min() < 0)
+        document.size
+        and (document.dtype.kind not in 'iu' or document.min() < 0)
       ):
         raise UserError(
           f'{name}: expected lists of token ids, got {document!r}'

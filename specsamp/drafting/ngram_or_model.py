@@ -137,5 +137,7 @@ def ngram_or_model(
       f'{ngram.tree.parents} and {model.tree.parents}'
     )
   if model.law != 'iid':
-    raise UserError(f"n-gram or model: the law must be 'iid', got {model.law!r}")
+    raise UserError(
+      f"n-gram or model: the law must be 'iid', got {model.law!r}"
+    )
   return NgramOrModelDrafter(ngram=ngram, model=model)

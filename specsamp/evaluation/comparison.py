@@ -9,7 +9,6 @@ import tqdm
 from jax.sharding import Mesh
 
 from specsamp import verification
-from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check
 from specsamp.drafting import model_drafter
@@ -22,6 +21,7 @@ from specsamp.evaluation import (
   plots,
   report,
   runner,
+  tasks,
   tree_search,
 )
 from specsamp.evaluation.runner import Method
@@ -49,6 +49,7 @@ class MethodConfig:
     verifier: a name of `specsamp.verification.make`.
     law: how candidates are chosen, as of `model_drafter`.
     drafter: what drafts, as of `loading.Models`; '' is the draft model.
+    lookup: of drafters without a model.
     tree_attention: as of `specsamp.generate`.
     paper: what the paper reports: speedup / block efficiency, or ''.
   """
@@ -59,6 +60,7 @@ class MethodConfig:
   verifier: str = 'token'
   law: str = 'iid'
   drafter: str = ''
+  lookup: loading.Lookup = loading.Lookup()
   tree_attention: bool = True
   paper: str = ''
 
@@ -81,7 +83,7 @@ class ComparisonConfig:
     methods: of `MethodConfig`, as plain values. The autoregressive baseline of
       each temperature is added.
     top_p: nucleus of the temperatures above 0.
-    prompts: a JSON list of texts; '' takes held-out functions.
+    prompts: what to complete, as of `tasks.load`; '' is held-out functions.
     num_prompts: how many.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
@@ -145,7 +147,7 @@ def defaults(smoke: bool) -> dict[str, Any]:
     target='',
     draft='',
     top_p=1.0,  # of the temperatures above 0
-    # A JSON list of texts; '' takes held-out functions.
+    # '' is held-out functions; code_edits, or a JSON list of texts.
     prompts='',
     num_prompts=1 if smoke else 16,
     max_prompt_tokens=96 if smoke else 128,
@@ -170,7 +172,13 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   """
   try:
     methods = tuple(
-      MethodConfig(**(method | {'branching': tuple(method['branching'])}))
+      MethodConfig(
+        **method
+        | {
+          'branching': tuple(method['branching']),
+          'lookup': loading.Lookup(**method.get('lookup', {})),
+        }
+      )
       for method in values.get('methods', ())
     )
     config = ComparisonConfig(**(values | {'methods': methods}))
@@ -178,17 +186,12 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
     raise UserError(f'config: {error}') from None
   models = loading.load(config.target, config.draft, mesh)
   target, draft = models.target, models.draft
-  if config.prompts:
-    texts = prompts.read_json(
-      config.prompts,
-      target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-    )
-  else:
-    texts = prompts.held_out(
-      target.tokenizer, config.num_prompts, config.max_prompt_tokens
-    )
+  task, texts = tasks.load(
+    config.prompts,
+    target.tokenizer,
+    config.num_prompts,
+    config.max_prompt_tokens,
+  )
   runs = [_method(config, method, models) for method in methods]
   runner.check_methods(runs)
   checked = [(run, run.drafter) for run in runs]
@@ -210,7 +213,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
       sampling=SamplingParams(temperature=run.temperature, top_p=run.top_p),
       max_new_tokens=config.max_new_tokens,
     )
-  return Job(config, target, draft, runs, texts)
+  return Job(config, target, draft, runs, texts, task)
 
 
 def _method(config, method: MethodConfig, models: loading.Models) -> Method:
@@ -222,6 +225,7 @@ def _method(config, method: MethodConfig, models: loading.Models) -> Method:
       tree,
       method.law,
       coupled=method.verifier == 'gumbel' and method.law == 'deterministic',
+      lookup=method.lookup,
     ),
     verifier=method.verifier,
     temperature=method.temperature,
@@ -239,6 +243,7 @@ class Job(NamedTuple):
     draft: the draft model.
     methods: in the order of the config's.
     prompts: what to complete.
+    task: what they are called.
   """
 
   config: ComparisonConfig
@@ -246,6 +251,7 @@ class Job(NamedTuple):
   draft: LanguageModel
   methods: list[Method]
   prompts: list[Prompt]
+  task: str
 
   def run(self, workdir: pathlib.Path) -> None:
     """Writes metrics.jsonl, summary.json, report.md and a plot.
@@ -288,7 +294,7 @@ class Job(NamedTuple):
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
       path=workdir / 'metrics.jsonl',
-      task=pathlib.Path(config.prompts).stem or 'held-out Python functions',
+      task=self.task,
     )
     rows = sorted(
       metrics.summarize(lines), key=lambda row: temperatures.index(

@@ -23,6 +23,7 @@ from specsamp.evaluation import (
   plots,
   report,
   runner,
+  tasks,
 )
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -38,8 +39,8 @@ class DecodeConfig:
   Attributes:
     target: folder of the target; '' is the embedded pair's.
     draft: folder of the draft; '' is the embedded pair's.
-    drafter: what drafts: '' is the draft model, others are embedded or
-      trained drafters, as of `loading.Models`.
+    drafter: what drafts, as of `loading.Models`; '' is the draft model.
+    lookup: of drafters without a model.
     verifier: a name of `specsamp.verification.make`.
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare; what a trained drafter is not deep
@@ -49,7 +50,8 @@ class DecodeConfig:
     law: how candidates are chosen, as of `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
-    num_prompts: held-out functions to complete.
+    prompts: what to complete, as of `tasks.load`; '' is held-out functions.
+    num_prompts: how many.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
     seed: prompt i draws from `seed + i`.
@@ -59,6 +61,7 @@ class DecodeConfig:
   target: str
   draft: str
   drafter: str
+  lookup: loading.Lookup
   verifier: str
   draft_len: int
   draft_lens: tuple[int, ...]
@@ -66,6 +69,7 @@ class DecodeConfig:
   law: str
   temperatures: tuple[float, ...]
   top_p: float
+  prompts: str
   num_prompts: int
   max_prompt_tokens: int
   max_new_tokens: int
@@ -117,7 +121,8 @@ def prepare(
     k: tuple(v) if isinstance(v, list | tuple) else v for k, v in values.items()
   }
   try:
-    config = DecodeConfig(**values)
+    lookup = loading.Lookup(**values.get('lookup', {}))
+    config = DecodeConfig(**(values | {'lookup': lookup}))
   except TypeError as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
   if '-' in (prompt, prompts_file) and jax.process_count() > 1:
@@ -127,7 +132,9 @@ def prepare(
   found = loading.load(config.target, config.draft, mesh)
   target = found.target
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
-  make = lambda shape: found.drafter(config.drafter, shape, config.law, coupled)
+  make = lambda shape: found.drafter(
+    config.drafter, shape, config.law, coupled, config.lookup
+  )
   most = found.deepest(config.drafter)
   drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
@@ -137,6 +144,7 @@ def prepare(
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
   own = prompt is not None or prompts_file is not None
+  task = ''
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
   elif prompt is not None:
@@ -144,8 +152,11 @@ def prepare(
       raise UserError('--prompt is empty')
     texts = [Prompt('prompt', prompt)]
   else:
-    texts = prompts.held_out(
-      target.tokenizer, config.num_prompts, config.max_prompt_tokens
+    task, texts = tasks.load(
+      config.prompts,
+      target.tokenizer,
+      config.num_prompts,
+      config.max_prompt_tokens,
     )
   # Before anything is said or written: a prompt too long, a law out of range.
   for each in (drafter, *([] if own else drafters)):
@@ -156,7 +167,7 @@ def prepare(
       verifier=config.verifier,
       max_new_tokens=config.max_new_tokens,
     )
-  return Job(config, target, drafter, drafters, texts, compare=not own)
+  return Job(config, target, drafter, drafters, texts, task)
 
 
 class Job(NamedTuple):
@@ -168,7 +179,8 @@ class Job(NamedTuple):
     drafter: of the streamed texts.
     drafters: one for each draft length of the comparison.
     prompts: what to complete.
-    compare: measure all methods on all prompts; otherwise each is completed.
+    task: what they are called, all methods are measured on them; '' for a
+      user's own, each of which is completed.
   """
 
   config: DecodeConfig
@@ -176,12 +188,12 @@ class Job(NamedTuple):
   drafter: Drafter
   drafters: list[Drafter]
   prompts: list[Prompt]
-  compare: bool
+  task: str
 
   def run(self, workdir: pathlib.Path) -> None:
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and draft_length.png, into `workdir`."""
-    if self.compare:
+    if self.task:
       show(self.target, self.drafter, self.prompts[0], self.config, 0)
       self._compare(workdir)
       return
@@ -196,7 +208,8 @@ class Job(NamedTuple):
       top_p = self.config.top_p if temperature else 1.0
       law = (self.config.verifier, temperature, top_p)
       methods.append(runner.Method('autoregressive', None, *law))
-      methods += [runner.Method('speculative', d, *law) for d in self.drafters]
+      name = pathlib.Path(self.config.drafter).name or 'speculative'
+      methods += [runner.Method(name, d, *law) for d in self.drafters]
     lines = runner.compare(
       self.target,
       methods,
@@ -204,7 +217,7 @@ class Job(NamedTuple):
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed,
       path=workdir / 'metrics.jsonl',
-      task='held-out Python functions',
+      task=self.task,
     )
     rows = metrics.summarize(lines)
     costs = self._parts(rows)

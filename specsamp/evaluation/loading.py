@@ -1,5 +1,7 @@
 """Models and drafters by the names that a config has for them."""
 
+import dataclasses
+import functools
 import math
 import pathlib
 from typing import NamedTuple
@@ -8,16 +10,42 @@ from jax.sharding import Mesh
 
 from specsamp import zoo
 from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.data import corpora
+from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import (
   Drafter,
   DraftModule,
   TokenTree,
+  lookahead_drafter,
   model_drafter,
   modules,
+  ngram_drafter,
+  ngram_or_model,
   trained_drafter,
 )
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+  """How the drafters without a model of their own look up.
+
+  Attributes:
+    n_max: tokens of the longest n-gram that `ngram` looks for.
+    n_min: of the shortest.
+    datastore: a text file or a folder of them to look in beside a row's own
+      text; '' is none.
+    window: guesses that ride along with `lookahead`, at each level.
+  """
+
+  n_max: int = 3
+  n_min: int = 1
+  datastore: str = ''
+  window: int = 7
+
+
+_LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
 
 
 class Models(NamedTuple):
@@ -35,27 +63,52 @@ class Models(NamedTuple):
   trained: dict[str, DraftModule]
 
   def drafter(
-    self, name: str, shape: int | TokenTree, law: str, coupled: bool = False
+    self,
+    name: str,
+    shape: int | TokenTree,
+    law: str,
+    coupled: bool = False,
+    lookup: Lookup | None = None,
   ) -> Drafter:
     """The drafter of this name.
 
     Args:
-      name: '' is the draft model, another that of an embedded drafter, or the
-        folder of a trained one.
+      name: '' is the draft model; ngram, lookahead, ngram_or_draft (n-grams,
+        and the draft model where there is no match); or that of an embedded
+        drafter, or the folder of a trained one.
       shape: as of `model_drafter`.
       law: as of `model_drafter`.
       coupled: as of `model_drafter`, for the draft model only.
+      lookup: for those that look up.
 
     Raises:
-      UserError: no such drafter, or one for another target.
+      UserError: no such drafter, or one for another target or law.
     """
+    lookup = lookup or Lookup()
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
+    if name in ('ngram', 'lookahead') and law != 'deterministic':
+      raise UserError(
+        f"drafter {name}: its law is 'deterministic', got {law!r}; its "
+        'verifier is naive'
+      )
+    if name == 'lookahead':
+      return lookahead_drafter(shape, lookup.window)
+    if name in _LOOKUPS:
+      datastore = None
+      if lookup.datastore:
+        datastore = _documents(lookup.datastore, self.target.tokenizer)
+      ngram = ngram_drafter(
+        shape, lookup.n_max, lookup.n_min, datastore=datastore
+      )
+      if name == 'ngram':
+        return ngram
+      return ngram_or_model(ngram, model_drafter(self.draft, shape, law))
     return trained_drafter(self._trained(name), self.target, shape, law)
 
   def deepest(self, name: str) -> float:
     """Tokens that the drafter of this name can draft in a round."""
-    if not name:
+    if not name or name in _LOOKUPS:
       return math.inf
     kind, ahead = modules.kind_of(self._trained(name).module)
     return math.inf if kind == 'eagle' else ahead
@@ -67,8 +120,28 @@ class Models(NamedTuple):
       return drafter_dir.load(name)
     raise UserError(
       f'drafter: got {name!r}, expected '
-      f'{" or ".join([*self.trained, "a folder"])}'
+      f'{", ".join([*_LOOKUPS, *self.trained])} or a folder'
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
+  """The tokens of a text file, or of each file of a folder.
+
+  Raises:
+    UserError: there is no text there.
+  """
+  where = pathlib.Path(path)
+  try:
+    if where.is_dir():
+      texts = list(corpora.read_folder(where, '**/*').values())
+    else:
+      texts = [where.read_text(encoding='utf-8')]
+  except OSError as error:
+    raise UserError(f'datastore {path}: {error.strerror}') from None
+  except UnicodeDecodeError:
+    raise UserError(f'datastore {path}: not UTF-8 text') from None
+  return [tokenizer.encode(text) for text in texts]
 
 
 def load(target: str, draft: str, mesh: Mesh | None) -> Models:

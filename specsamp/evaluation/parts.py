@@ -113,9 +113,7 @@ def measure(
     )
     number = 1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype)
     scored = Scored(
-      jnp.broadcast_to(
-        number, (*draft.tokens.shape, transformer.config.width)
-      ),
+      jnp.broadcast_to(number, (*draft.tokens.shape, transformer.config.width)),
       jnp.broadcast_to(
         number[:, :1].astype(jnp.float32),
         (len(number), len(drafter.riders), transformer.config.vocab_size),

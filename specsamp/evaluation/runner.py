@@ -1,5 +1,6 @@
 """Runs methods side by side on the same prompts."""
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -235,8 +236,23 @@ def _head(
   """What is known of a line before it is decoded, and an id of all that."""
   head = method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed}
   all_of_it = [head, weights, method.tree.parents, prompt.text, max_new_tokens]
+  all_of_it.append(_settings(method.drafter))
   digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   return head | {'id': digest[:16]}
+
+
+def _settings(drafter: Drafter | None) -> dict[str, Any]:
+  """What a drafter was told beside its weights, its shape and its law."""
+  if not dataclasses.is_dataclass(drafter):
+    return {}
+  found = {}
+  for field in dataclasses.fields(drafter):
+    value = getattr(drafter, field.name)
+    if isinstance(value, int | str):
+      found[field.name] = value
+    elif hasattr(value, 'tree'):  # a drafter of which it is made
+      found[field.name] = _settings(value)
+  return found
 
 
 def _done(path: pathlib.Path) -> dict[str, dict[str, Any]]:

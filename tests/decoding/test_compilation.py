@@ -10,8 +10,18 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import _compiled, _Job
-from specsamp.drafting import LanguageModelDrafter, TokenTree, model_drafter
+from specsamp.drafting import (
+  LanguageModelDrafter,
+  TokenTree,
+  lookahead_drafter,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+)
+from specsamp.drafting.lookahead import LookaheadDrafter
 from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.ngram import NgramDrafter
+from specsamp.drafting.ngram_or_model import NgramOrModelDrafter
 from specsamp.models import KVCache
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
@@ -104,26 +114,39 @@ def test_the_count_of_compilations_counts(pair, compilations):
     ('model', 4, TREE),
     ('eagle', 4, 3),
     ('eagle_parallel', 4, 3),
+    ('ngram', 1, TokenTree.branching((2, 1))),
+    ('lookahead', 4, 2),
+    ('ngram or model', 1, 3),
   ],
-  ids=['one row', 'rows', 'tree, one row', 'tree, rows', 'eagle', 'parallel'],
+  ids=lambda param: f'{param[0]}, {param[1]} rows, {param[2]}',
 )
 def large(request):
   """A job whose caches are far larger than everything else in a round."""
   shape = dict(max_length=512, head_dim=32, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=3, **shape)
   kind, batch, draft_shape = request.param
-  if kind == 'model':
-    draft = tiny.model(11, 1, num_layers=2, **shape)
-    drafter = model_drafter(draft, draft_shape, 'without_replacement')
-  else:
-    drafter = trained_drafter(
-      tiny.trained(target, kind), target, draft_shape, 'without_replacement'
-    )
+  draft = tiny.model(11, 1, num_layers=2, **shape)
+  verifier = 'multi_candidate'
+  match kind:
+    case 'model':
+      drafter = model_drafter(draft, draft_shape, 'without_replacement')
+    case 'ngram':
+      drafter, verifier = ngram_drafter(draft_shape), 'naive'
+    case 'lookahead':
+      drafter, verifier = lookahead_drafter(draft_shape, 2), 'naive'
+    case 'ngram or model':
+      drafter = ngram_or_model(
+        ngram_drafter(draft_shape), model_drafter(draft, draft_shape)
+      )
+    case _:
+      drafter = trained_drafter(
+        tiny.trained(target, kind), target, draft_shape, 'without_replacement'
+      )
   job = _Job.make(
     target,
     [[1, 2, 3]] * batch,
     drafter,
-    'multi_candidate',
+    verifier,
     None,
     500,
     0,
@@ -178,7 +201,11 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
 def test_the_state_is_donated(large):
   job, state, program = large
   caches = _caches(state)
-  own = 2 if isinstance(job.drafter, LanguageModelDrafter) else 1  # layers
+  layers = {
+    LanguageModelDrafter: 2, NgramOrModelDrafter: 2,
+    NgramDrafter: 0, LookaheadDrafter: 0,
+  }  # fmt: skip
+  own = layers.get(type(job.drafter), 1)
   assert len(caches) == 2 * (3 + own)
   memory = program.memory_analysis()
   assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)

@@ -18,7 +18,14 @@ from flax import struct
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.drafting import LanguageModelDrafter, TokenTree, model_drafter
+from specsamp.drafting import (
+  LanguageModelDrafter,
+  TokenTree,
+  lookahead_drafter,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+)
 from specsamp.drafting.modules import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
@@ -274,6 +281,51 @@ def test_trained_drafters(pair, laws, kind, verifier, law, tree, batches):
   counts, stats = _texts(pair, GROUPS, batches, **args)
   _check_law(GROUPS, counts, laws)
   _check_events(pair, stats, **args)
+
+
+def _lookup(pair, kind, tree):
+  documents = ([1, 0, 2, 1, 3, 0, 0], [2, 3, 3, 1, 2, 0], [3, 2, 1, 1, 0, 3])
+  match kind:
+    case 'lookahead':
+      return lookahead_drafter(tree, window=1)
+    case 'ngram':
+      return ngram_drafter(tree, 3, 2, datastore=documents)
+    case 'ngram or model':  # some rows do one, some the other
+      return ngram_or_model(
+        ngram_drafter(tree, 3, 2, datastore=documents), _drafter(pair, tree)
+      )
+
+
+@sizes
+@pytest.mark.parametrize(
+  ('kind', 'verifier', 'tree'),
+  [
+    ('ngram', 'naive', _WIDE),
+    ('lookahead', 'naive', TokenTree.branching((2, 1))),
+    ('ngram or model', 'block', TokenTree.chain(2)),
+    # The same loop with other shapes and rules than above.
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('ngram', 'naive', _CHAIN),
+        ('lookahead', 'naive', TokenTree.chain(2)),
+        ('ngram or model', 'token', _CHAIN),
+      )
+    ),
+  ],
+)
+def test_lookups(pair, laws, kind, verifier, tree, batches):
+  """Deterministic drafts; some rows have none while others do."""
+  drafter = _lookup(pair, kind, tree)
+  args = dict(drafter=drafter, verifier=verifier, seed=8)
+  counts, stats = _texts(pair, GROUPS, batches, **args)
+  _check_law(GROUPS, counts, laws)
+  (first, *_) = stats
+  all_of_it = first.accepted_at[:, -1] > 0
+  assert (all_of_it & (first.rounds > 1)).mean() > 0.01
+  assert (first.accepted_at[:, 0] < first.drafted_at[:, 0]).mean() > 0.1
+  none = first.drafted_at[:, 0] < first.rounds
+  assert none.any() == (kind != 'ngram or model')
 
 
 @sizes

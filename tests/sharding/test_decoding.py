@@ -9,7 +9,13 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import (
+  TokenTree,
+  lookahead_drafter,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+)
 from specsamp.drafting.modules import trained_drafter
 from specsamp.sharding import mesh as meshes
 
@@ -138,6 +144,29 @@ def test_trained_drafters_say_the_unsharded_tokens(kind, tree, law, verifier):
   assert meshes.of(laid.params) == meshes.of(laid.frame.params) == mesh
   # A random one guesses nothing unless almost every token will do.
   _check_sampled(target, target, mesh, drafter, verifier, hottest=30.0)
+
+
+@pytest.mark.parametrize('name', ['ngram', 'lookahead', 'ngram_or_model'])
+def test_drafters_that_look_up_say_the_unsharded_tokens(name):
+  """A text for each of three rows, where the mesh has four."""
+  target = tiny.model(26, seed=0, num_heads=4, num_kv_heads=2)
+  rng = np.random.default_rng(1)
+  texts = [rng.integers(26, size=size) for size in (40, 9, 60, 200)]
+  ngram = lambda shape: ngram_drafter(
+    shape, n_max=2, reference=texts[:3], datastore=texts[3:]
+  )
+  drafter = {
+    'ngram': lambda *_: ngram(TokenTree.branching((2, 1, 1))),
+    'lookahead': lambda *_: lookahead_drafter(
+      TokenTree.branching((2, 1, 1)), window=2
+    ),
+    'ngram_or_model': lambda _, draft: ngram_or_model(
+      ngram(3), model_drafter(draft, 3)
+    ),
+  }[name]
+  verifier = 'token' if name == 'ngram_or_model' else 'naive'
+  mesh = meshes.make(2, 2, jax.devices()[:4])
+  _check_sampled(target, tiny.first_layer(target), mesh, drafter, verifier)
 
 
 def test_a_fingerprint_is_the_same_on_a_mesh():

@@ -1,0 +1,126 @@
+"""Prompts that their completion repeats."""
+
+import ast
+
+import numpy as np
+import pytest
+
+from specsamp.data import code_edits, corpora
+from specsamp.errors import UserError
+
+_SOURCE = '''\
+def area(width, height=1):
+  """The width, in metres."""
+  width_mm = 1000 * width  # not that width
+  if width > 9: print('width', width, width_mm)
+  return scale(width_mm, width=lambda width: width + 1).width * height
+'''
+_RENAMED = '''\
+def area(w, height=1):
+  """The width, in metres."""
+  width_mm = 1000 * w  # not that width
+  if w > 9: print('width', w, width_mm)
+  return scale(width_mm, w=lambda w: w + 1).w * height
+'''
+_AREA = 'm.py: rename width of area'
+
+
+def test_names_are_renamed_and_nothing_else():
+  """Every name that is the old one: of keywords and of attributes, too."""
+  assert code_edits._renamed(_SOURCE, 'width', 'w') == _RENAMED
+  tree = ast.parse(_SOURCE)
+  for node in ast.walk(tree):
+    for field in ('id', 'arg', 'attr'):
+      if getattr(node, field, None) == 'width':
+        setattr(node, field, 'w')
+  assert ast.dump(ast.parse(_RENAMED)) == ast.dump(tree)
+  assert code_edits._renamed(_SOURCE, 'metres', 'w') == _SOURCE
+
+
+def test_a_function_and_the_beginning_of_its_edit(tokenizer):
+  begun = '''\
+def area(new_width, height=1):
+  """The width, in metres."""
+'''
+  text = f'{_SOURCE}\n\n# The same, width renamed to new_width.\n{begun}'
+  size = len(tokenizer.encode(text))
+  renames = lambda source, most: code_edits.renames(
+    {'m.py': source}, tokenizer, most
+  )
+  for most in (size, 2 * size - 1):
+    assert renames(f'import os\n\n{_SOURCE}', most) == [(_AREA, text)]
+  for most in (size - 1, 2 * size):  # too long, too short
+    assert not renames(_SOURCE, most)
+
+
+def test_one_function_of_a_file(tokenizer):
+  """The first one of a module that uses an argument more than once."""
+  inner = ''.join(f'  {line}\n' for line in _SOURCE.splitlines())
+  files = {
+    'z.py': _SOURCE,
+    'm.py': f'def f(x):\n  return x\n\n{_SOURCE}\n{_SOURCE}',
+    'method.py': f'class A:\n{inner}',
+    'python2.py': f'{_SOURCE}\nprint "2"\n',
+    'null.py': f'{_SOURCE}\nx = "\0"\n',
+  }
+  found = code_edits.renames(files, tokenizer, 300)
+  assert [name for name, _ in found] == [_AREA, _AREA.replace('m.py', 'z.py')]
+
+
+_LINE = 'table.append((0, 1, 2))\n'
+
+
+def _random(seed: int, lines: int = 40) -> str:
+  words = np.random.default_rng(seed).integers(10**9, size=(lines, 2))
+  return ''.join(f'v{a} = {b}\n' for a, b in words)
+
+
+def test_the_stretch_that_repeats_itself_the_most(tokenizer):
+  files = {
+    'random.py': _random(0),
+    'half.py': _random(1) + 20 * _LINE + _random(2),
+    'all.py': 80 * _LINE,
+    'short.py': _LINE,
+  }
+  found = code_edits.repetitive(files, tokenizer, 100)
+  assert [name.partition(':')[0] for name, _ in found] == [
+    'all.py',
+    'half.py',
+    'random.py',
+  ]
+  for name, text in found:
+    assert 50 < len(tokenizer.encode(text)) <= 100
+    assert text in files[name.partition(':')[0]]
+    if 'random' not in name:
+      assert set(text.splitlines(keepends=True)) == {_LINE}
+
+
+@pytest.fixture
+def library(monkeypatch):
+  """60 files, 6 of them held out."""
+  files = {
+    f'lib/m{i}.py': f'N = {i}\n\n{_SOURCE}\n{i * _LINE}{_random(i)}'
+    for i in range(60)
+  }
+  monkeypatch.setattr(corpora, 'python_library', lambda: files)
+  return files
+
+
+def test_both_kinds_take_turns(library, tokenizer, monkeypatch):
+  found = code_edits.code_edits(tokenizer, 12, 300)
+  assert len(set(found)) == 12
+  for i, (name, text) in enumerate(found):
+    path, _, kind = name.partition(': ')
+    assert corpora.is_held_out(path)
+    assert kind == ('rename width of area' if i % 2 else 'go on')
+    assert i % 2 or text in library[path]
+  # The order is fixed, whatever the number or the order of the files.
+  assert code_edits.code_edits(tokenizer, 3, 300) == found[:3]
+  backwards = dict(reversed(library.items()))
+  monkeypatch.setattr(corpora, 'python_library', lambda: backwards)
+  assert code_edits.code_edits(tokenizer, 12, 300) == found
+  with pytest.raises(
+    UserError,
+    match='^prompts: 13 code edits asked for, .* 6 and 6 within 300 tokens$',
+  ):
+    code_edits.code_edits(tokenizer, 13, 300)

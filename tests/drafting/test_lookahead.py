@@ -1,0 +1,178 @@
+"""Lookahead's window and pool are those of an iteration written out in Python.
+
+The reference asks the target for every guess by itself: the text, the guesses
+that the paper lets it see, nothing else.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import specsamp
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.drafting import TokenTree, lookahead, lookahead_drafter
+from specsamp.errors import UserError
+from specsamp.sampling.transforms import SamplingParams
+
+VOCAB = 5
+# Prompts of other lengths; the last is shorter than the window.
+PROMPTS = [[1, 2, 3, 1, 2], [4, 0, 4, 4, 1, 3], [2]]
+SHAPES = {
+  'chain': (3, 4),
+  'tree': (TokenTree.branching((3, 1)), 3),
+  'one column': (2, 1),
+}
+
+
+@functools.cache
+def _target():
+  return tiny.model(VOCAB, 28)
+
+
+@functools.cache
+def _asked(text):
+  """The target's most probable next token, by a pass of its own."""
+  padded = np.zeros((1, 64), np.int32)
+  padded[0, : len(text)] = text
+  return int(np.argmax(_logits(_target().params, padded)[0, len(text) - 1]))
+
+
+@jax.jit
+def _logits(params, tokens):
+  return _target().transformer.apply({'params': params}, tokens).logits
+
+
+class _Row:
+  """What a row has guessed, in lists."""
+
+  def __init__(self, prompt, levels, window):
+    index = np.arange(levels * window) * 7919 % len(prompt)
+    self.window = np.asarray(prompt)[index].reshape(levels, window).tolist()
+    self.pool = []
+
+  def commit(self, text):
+    """Guesses once more, after a text whose last token is the root."""
+    new = []
+    for w in range(len(self.window[0])):
+      level_0 = self.window[0][: w + 1]
+      column = [level[w] for level in self.window[1:]]
+      new.append(_asked((*text, *level_0, *column)))
+      self.pool.append([level[w] for level in self.window] + [new[-1]])
+    self.window = [*self.window[1:], new]
+
+  def propose(self, root, count):
+    """The newest n-grams of the root that go on with different tokens."""
+    found = {}
+    for first, *rest in reversed(self.pool):
+      if first == root:
+        found.setdefault(rest[0], rest)
+    return list(found.values())[:count]
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_guesses_are_those_of_single_passes(shape):
+  shape, window = SHAPES[shape]
+  drafter = lookahead_drafter(shape, window)
+  job = _Job.make(
+    _target(), PROMPTS, drafter, 'naive',
+    SamplingParams(temperature=[0.0, 1.0, 0.7]), 30, 3, [], True,
+  )  # fmt: skip
+  levels, count = drafter.tree.depth, drafter.tree.width
+  rows = [_Row(prompt, levels, window) for prompt in PROMPTS]
+  state = job.prefill()
+  compared = 0
+  for _ in range(8):
+    before = jax.device_get((state.tokens, state.length))
+    accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
+    state = _compiled().play_round(*job.static, *job.args, state)
+    seen = jax.device_get((state.tokens, state.length))
+    accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - accepted
+    for i, row in enumerate(rows):
+      text = before[0][i, : before[1][i]].tolist()
+      drafts = row.propose(text[-1], count)
+      said = seen[0][i, before[1][i] : seen[1][i]].tolist()
+      # What is accepted is the longest run of a branch that was said.
+      runs = [
+        next((k for k in range(levels) if branch[k : k + 1] != said[k : k + 1]),
+             levels)
+        for branch in drafts
+      ]  # fmt: skip
+      assert accepted[i] == max(runs, default=0)
+      compared += bool(drafts)
+      row.commit(text)
+      np.testing.assert_array_equal(state.drafter.window[i], row.window)
+      pool = np.asarray(state.drafter.pool[i])[: len(row.pool)]
+      np.testing.assert_array_equal(pool, row.pool)
+  assert compared > 3
+  assert np.asarray(state.stats.accepted_at).sum() > 0
+
+
+def test_the_oldest_are_forgotten(monkeypatch):
+  monkeypatch.setattr(lookahead, '_POOLED', 2)
+  drafter = lookahead_drafter(2, 1)
+  state = lookahead.LookaheadState(
+    window=np.zeros((1, 2, 1), np.int32),
+    # The third round's is over the first's.
+    pool=np.asarray([[[1, 3, 3], [1, 2, 2]]], np.int32),
+    rounds=np.asarray([3], np.int32),
+  )
+  draft = _drafted(drafter, state)
+  assert draft.tokens.tolist() == [[1, 3, 3]]
+  # A pool that is not full holds nothing yet where nothing was written.
+  first = state.replace(
+    pool=np.asarray([[[0, 2, 2], [1, 3, 3]]], np.int32),
+    rounds=np.asarray([1], np.int32),
+  )
+  assert _drafted(drafter, first).valid.tolist() == [[True, False, False]]
+
+
+def _drafted(drafter, state):
+  draft, _ = drafter.propose(
+    state, np.asarray([[4, 1, 0]], np.int32), np.asarray([2], np.int32), None, 0
+  )
+  return draft
+
+
+def test_riders_never_touch_the_text():
+  """Without a draft of its own: greedy and sampled rows, as the target's."""
+  arguments = dict(
+    prompts=PROMPTS,
+    sampling=SamplingParams(temperature=[0.0, 1.0, 0.7]),
+    max_new_tokens=[20, 9, 30],
+    verifier='naive',
+    seed=5,
+    stop_tokens=[],
+  )
+  wide = specsamp.generate(
+    _target(), drafter=lookahead_drafter(2, 1), **arguments
+  )
+  plain = specsamp.generate(_target(), **arguments)
+  assert wide.tokens[0] == plain.tokens[0]
+  # A row's own, whatever its batch does.
+  for i in range(3):
+    (alone,) = specsamp.generate(
+      _target(),
+      drafter=lookahead_drafter(2, 1),
+      **arguments
+      | dict(
+        prompts=[PROMPTS[i]],
+        sampling=SamplingParams(temperature=[0.0, 1.0, 0.7][i]),
+        max_new_tokens=[20, 9, 30][i],
+        seed=5 + i,
+      ),
+    ).tokens
+    assert alone == wide.tokens[i]
+
+
+@pytest.mark.parametrize('window', [0, -1, 2.5])
+def test_refusals(window):
+  with pytest.raises(UserError, match='window: got'):
+    lookahead_drafter(3, window)
+
+
+def test_a_tree_that_parts_below_the_root_is_refused():
+  with pytest.raises(UserError, match='parts at the root only'):
+    lookahead_drafter(TokenTree.branching((1, 2)))

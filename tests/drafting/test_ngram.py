@@ -1,0 +1,270 @@
+"""n-gram drafts are those of a search that anyone can read."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import specsamp
+from specsamp.drafting import TokenTree, ngram_drafter
+from specsamp.errors import UserError
+from specsamp.sampling import draw
+from specsamp.sampling.transforms import SamplingParams
+
+SLOTS = 24
+DATASTORE = ([1, 0, 2, 1, 1, 0], [], [2], [0, 1, 0, 1, 2, 2, 0])
+_ONE, _TWO = 3, TokenTree.branching((2, 1))
+# Shape, n_max, n_min, whether a datastore, whether a reference.
+KINDS = {
+  'chain': (_ONE, 3, 1, False, False),
+  'only long matches': (_ONE, 4, 3, False, False),
+  'several': (_TWO, 3, 1, False, False),
+  'uneven': (TokenTree((-1, 0, 0, 0, 1, 3, 4)), 2, 2, False, False),
+  'datastore': (_ONE, 3, 1, True, False),
+  'several of all': (_TWO, 2, 1, True, True),
+}
+
+
+def _reference(text, documents, lengths, n_max, n_min, uniforms):
+  """The branches of a row: lists of tokens.
+
+  Args:
+    text: the row's tokens, the root last.
+    documents: what else to look in.
+    lengths: of the branches.
+    n_max: of the longest match.
+    n_min: of the shortest.
+    uniforms: for each branch a number in [0, 1), which of several as good.
+  """
+  longest = max(lengths)
+  found = []  # (length of the match, of the continuation, the continuation)
+  for document in (text, *documents):
+    for end in range(1, len(document)):
+      for n in range(n_max, n_min - 1, -1):
+        if n <= min(end, len(text)) and document[end - n : end] == text[-n:]:
+          after = document[end : end + longest]
+          found.append((n, len(after), after))
+          break
+  branches = []
+  for length, u in zip(lengths, uniforms, strict=True):
+    best = max(((n, size) for n, size, _ in found), default=None)
+    as_good = [after for n, size, after in found if (n, size) == best]
+    branch = as_good[int(u * len(as_good))] if as_good else []
+    branches.append(branch[:length])
+    found = [each for each in found if each[2][:1] != branch[:1]]
+  return branches
+
+
+def _lengths(tree):
+  """Of the branches, in the order of their first nodes."""
+  result = []
+  for node in tree.children(0):
+    depth = 1
+    while tree.children(node):
+      (node,) = tree.children(node)
+      depth += 1
+    result.append(depth)
+  return result
+
+
+def _branches(draft, row):
+  """The valid tokens down from each child of the root."""
+  result = []
+  for node in draft.tree.children(0):
+    tokens = []
+    while True:
+      if not draft.valid[row, node]:
+        break
+      tokens.append(int(draft.tokens[row, node]))
+      if not draft.tree.children(node):
+        break
+      (node,) = draft.tree.children(node)
+    result.append(tokens)
+  return result
+
+
+@jax.jit
+def _propose(drafter, tokens_bs, length_b, seeds_b):
+  keys_b = draw.row_keys(seeds_b)
+  sampling = SamplingParams().broadcast(len(length_b))
+  draft, _ = drafter.propose((), tokens_bs, length_b, sampling, keys_b)
+  at_root_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
+  return draft, draw.uniforms(at_root_b, drafter.tree.width)
+
+
+_random = st.lists(st.integers(0, 2), min_size=1, max_size=SLOTS)
+_periodic = st.builds(
+  lambda period, size: (period * SLOTS)[:size],
+  st.lists(st.integers(0, 2), min_size=1, max_size=4),
+  st.integers(1, SLOTS),
+)
+_text = st.one_of(_random, _periodic)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_drafts_are_those_of_a_plain_search(kind, data):
+  """40 batches of 8 rows for each of 6 drafters: 1,920 texts."""
+  shape, n_max, n_min, has_datastore, has_reference = KINDS[kind]
+  rows = data.draw(st.lists(_text, min_size=8, max_size=8))
+  seeds = data.draw(st.lists(st.integers(0, 99), min_size=8, max_size=8))
+  reference = None
+  if has_reference:
+    own = st.lists(st.integers(0, 2), max_size=8)
+    reference = data.draw(st.lists(own, min_size=7, max_size=7))
+    reference.append([0] * 8)  # so that one shape serves all
+  drafter = ngram_drafter(
+    shape, n_max, n_min, reference, DATASTORE if has_datastore else None
+  )
+  # What stands behind a row's text is noise that must not be read.
+  tokens_bs = np.full((8, SLOTS + 8), 1, np.int32)
+  for into, row in zip(tokens_bs, rows, strict=True):
+    into[: len(row)] = row
+  length_b = np.asarray([len(row) for row in rows], np.int32)
+  draft, uniforms_bc = jax.tree.map(
+    np.asarray, _propose(drafter, tokens_bs, length_b, np.asarray(seeds))
+  )
+  assert draft.tokens[:, 0].tolist() == [row[-1] for row in rows]
+  assert draft.valid[:, 0].all()
+  for i, row in enumerate(rows):
+    beside = [reference[i]] if has_reference else []
+    beside += DATASTORE if has_datastore else []
+    expected = _reference(
+      row, beside, _lengths(drafter.tree), n_max, n_min, uniforms_bc[i]
+    )
+    assert _branches(draft, i) == expected, (row, beside)
+
+
+@pytest.mark.parametrize(
+  ('text', 'expected'),
+  [
+    # The match of three tokens, though one of two goes on further.
+    ([2, 3, 4, 6, 7, 8, 1, 2, 3, 1, 2, 3], [1, 2, 3]),
+    # The longest continuation, though a later match is as long.
+    ([1, 2, 3, 4, 5, 6, 1, 2, 1, 2], [3, 4, 5, 6]),
+    # A period: the match overlaps the text's end.
+    ([7, 7, 7], [7]),
+    ([1, 2] * 4, [1, 2, 1, 2]),
+    # Only the last tokens match, and only themselves.
+    ([1, 2, 3, 4], []),
+    ([3], []),
+    ([4, 4], [4]),
+  ],
+)
+def test_by_hand(text, expected):
+  tokens_bs = np.zeros((1, SLOTS), np.int32)
+  tokens_bs[0, : len(text)] = text
+  length_b = np.asarray([len(text)], np.int32)
+  draft, _ = _propose(
+    ngram_drafter(4), tokens_bs, length_b, np.zeros(1, np.int32)
+  )
+  assert _branches(draft, 0) == [expected]
+
+
+def test_ties_are_broken_evenly_by_the_seed():
+  rows = 4096
+  text = [1, 5, 1, 6, 1, 7, 1]
+  tokens_bs = np.broadcast_to(np.asarray(text, np.int32), (rows, len(text)))
+  length_b = np.full(rows, len(text), np.int32)
+  draft, _ = _propose(
+    ngram_drafter(1), tokens_bs, length_b, np.arange(rows, dtype=np.int32)
+  )
+  counts = np.bincount(np.asarray(draft.tokens[:, 1]), minlength=8)
+  assert counts[[5, 6, 7]].sum() == rows
+  assert abs(counts[[5, 6, 7]] - rows / 3).max() < 4 * (rows * 2 / 9) ** 0.5
+
+
+def test_no_text_of_a_row_reaches_another():
+  target = tiny.model(11, 28)
+  prompts = [[1, 2, 3, 1, 2], [4], [5, 5, 5, 5], [9, 8, 7, 9]]
+  drafter = ngram_drafter(TokenTree.branching((2, 1, 1)), 3, 1)
+  arguments = dict(
+    drafter=drafter,
+    verifier='naive',
+    sampling=SamplingParams(temperature=[1.0, 0.0, 0.7, 1.0]),
+  )
+  together = specsamp.generate(
+    target, prompts, max_new_tokens=[9, 5, 12, 7], seed=[3, 4, 5, 6],
+    **arguments,
+  )  # fmt: skip
+  # Alone a row has rounds without a draft, which take another pass.
+  for i in (1, 3):
+    arguments['sampling'] = SamplingParams(temperature=[0.0, 1.0][i // 2])
+    alone = specsamp.generate(
+      target, [prompts[i]], max_new_tokens=[9, 5, 12, 7][i], seed=3 + i,
+      **arguments,
+    )  # fmt: skip
+    assert alone.tokens == [together.tokens[i]]
+    assert alone.rounds.tolist() == [together.rounds[i]]
+    assert alone.accepted_at.tolist() == [together.accepted_at[i].tolist()]
+    drafted = together.drafted_at[i, 0]
+    assert alone.drafted_at[0, 0] == drafted < together.rounds[i]
+
+
+def test_without_a_match_it_is_autoregressive_sampling():
+  target = tiny.model(11, 28)
+  arguments = dict(
+    prompts=[[1, 2], [3, 4, 5]], max_new_tokens=20, verifier='naive', seed=2
+  )
+  plain = specsamp.generate(target, **arguments)
+  got = specsamp.generate(target, drafter=ngram_drafter(4, 9, 9), **arguments)
+  assert got.tokens == plain.tokens
+  assert got.rounds.tolist() == plain.rounds.tolist()
+  assert not got.drafted_at.any()
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (dict(shape=0), 'draft length must be at least 1'),
+    (dict(shape=TokenTree.branching((2, 2))), 'parts at the root only'),
+    (dict(shape=2, n_max=2, n_min=3), 'n_max 2 and n_min 3'),
+    (dict(shape=2, n_min=0), 'n_max 3 and n_min 0'),
+    (dict(shape=2, n_max=2.0), 'n_max 2.0'),
+    (dict(shape=2, reference=[]), 'reference: got none'),
+    (dict(shape=2, datastore=['abc']), 'datastore: expected lists of token'),
+    (dict(shape=2, datastore=[1, 2]), 'datastore: expected lists of token'),
+    (dict(shape=2, reference=[[1, -1]]), 'reference: expected lists of token'),
+  ],
+)
+def test_refusals(arguments, message):
+  with pytest.raises(UserError, match=message):
+    ngram_drafter(**arguments)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (dict(datastore=[[10, 11]]), 'got token 11, the target has 11'),
+    (dict(reference=[[1], [2]]), 'got 2 texts for a batch of 3'),
+  ],
+)
+def test_sources_that_do_not_fit_are_refused(arguments, message):
+  target = tiny.model(11, 28)
+  with pytest.raises(UserError, match=message):
+    specsamp.generate(
+      target,
+      [[1], [2], [3]],
+      drafter=ngram_drafter(2, **arguments),
+      verifier='naive',
+      max_new_tokens=4,
+    )
+
+
+def test_a_verifier_of_draws_refuses_a_match():
+  target = tiny.model(11, 28)
+  with pytest.raises(UserError, match="got law 'deterministic'"):
+    specsamp.generate(target, [[1]], drafter=ngram_drafter(2), max_new_tokens=4)
+
+
+def test_texts_of_other_lengths_are_padded_with_nothing():
+  drafter = ngram_drafter(2, reference=[[1, 2], [1, 2, 1, 2, 3]])
+  (source,) = drafter.sources
+  assert source.tokens.tolist() == [
+    [-1, 1, 2, -1, -1, -1, -1],
+    [-1, 1, 2, 1, 2, 3, -1],
+  ]
+  assert source.room.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 4, 3, 2, 1, 0, 0]]

@@ -1,0 +1,129 @@
+"""n-grams with a model behind them: whose draft a row has, and the cache."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import specsamp
+from specsamp.decoding.generate import _compiled, _Job
+from specsamp.drafting import (
+  TokenTree,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+)
+from specsamp.errors import UserError
+from specsamp.sampling.transforms import SamplingParams
+
+VOCAB = 11
+LENGTH = 3
+# Rows that always have a match, that never have one, that sometimes do; and
+# one that begins with a single token.
+PROMPTS = [[1, 2] * 6, [3, 4, 5], [6, 7, 8, 6, 7], [9]]
+
+
+@pytest.fixture(scope='module')
+def pair():
+  target = tiny.model(VOCAB, 28)
+  return target, tiny.first_layer(target)
+
+
+def _drafter(pair, n_min=2):
+  return ngram_or_model(
+    ngram_drafter(LENGTH, 3, n_min), model_drafter(pair[1], LENGTH)
+  )
+
+
+def _job(pair, prompts, drafter):
+  temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
+  return _Job.make(
+    pair[0], prompts, drafter, 'token', SamplingParams(temperature),
+    40, 3, [], True,
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize('prompts', [PROMPTS, PROMPTS[:1]], ids=['rows', 'one'])
+def test_the_models_cache_is_that_of_the_text(pair, prompts):
+  """After every round: looked up, drafted, and one after the other."""
+  job = _job(pair, prompts, _drafter(pair))
+  draft = pair[1]
+
+  @jax.jit
+  def expected(tokens):
+    cache = draft.transformer.init_cache(draft.params, *tokens.shape)
+    return draft.transformer.apply(
+      {'params': draft.params}, tokens, cache=cache
+    ).cache
+
+  state, kinds = job.prefill(), set()
+  for _ in range(10):
+    state = _compiled().play_round(*job.static, *job.args, state)
+    found = np.asarray(state.drafter.found)
+    kinds.add((bool(found.any()), bool(found.all())))
+    reference = expected(np.asarray(state.tokens))
+    for i, length in enumerate(np.asarray(state.length)):
+      # The next round feeds the root and the token before it.
+      known = max(length - 2, 0)
+      for got, wanted in zip(
+        state.drafter.cache.keys + state.drafter.cache.values,
+        reference.keys + reference.values,
+        strict=True,
+      ):
+        np.testing.assert_allclose(
+          got[i, :, :known], wanted[i, :, :known], atol=1e-5
+        )
+  expected_kinds = {(True, False)} if len(prompts) > 1 else {(True, True)}
+  assert expected_kinds <= kinds
+
+
+def test_a_row_drafts_from_its_match_or_from_the_model(pair):
+  drafter = _drafter(pair)
+  job = _job(pair, PROMPTS, drafter)
+  state = job.prefill()
+  inputs = (state.tokens, state.length, job.sampling, state.keys)
+  draft, _ = jax.jit(type(drafter).propose)(drafter, state.drafter, *inputs)
+  model, _ = jax.jit(type(drafter.model).propose)(
+    drafter.model, state.drafter.cache, *inputs
+  )
+  match, _ = drafter.ngram.propose((), *inputs)
+  found = np.asarray(match.valid[:, 1])
+  assert found.tolist() == [True, False, True, False]
+  for i in range(4):
+    own = match if found[i] else model
+    assert draft.tokens[i].tolist() == own.tokens[i].tolist()
+    assert draft.valid[i].tolist() == own.valid[i].tolist()
+    if found[i]:
+      # What was looked up is a draw of a law that says nothing else.
+      one_hot = np.eye(VOCAB)[draft.tokens[i, 1:]]
+      np.testing.assert_array_equal(draft.q[i], one_hot)
+    else:
+      np.testing.assert_array_equal(draft.q[i], model.q[i])
+
+
+def test_rows_without_a_match_are_as_with_the_model_alone(pair):
+  arguments = dict(
+    prompts=[[3, 4, 5], [9]], max_new_tokens=30, seed=4, stop_tokens=[]
+  )
+  model = specsamp.generate(
+    pair[0], drafter=model_drafter(pair[1], LENGTH), **arguments
+  )
+  drafter = ngram_or_model(
+    ngram_drafter(LENGTH, 9, 9), model_drafter(pair[1], LENGTH)
+  )
+  got = specsamp.generate(pair[0], drafter=drafter, **arguments)
+  assert got.tokens == model.tokens
+  assert got.rounds.tolist() == model.rounds.tolist()
+
+
+@pytest.mark.parametrize(
+  ('ngram', 'model', 'law', 'message'),
+  [
+    (2, 3, 'iid', 'chains of one length'),
+    (TokenTree.branching((2, 1)),) * 2 + ('iid', 'chains of one length'),
+    (2, 2, 'deterministic', "law must be 'iid'"),
+  ],
+)
+def test_refusals(pair, ngram, model, law, message):
+  with pytest.raises(UserError, match=message):
+    ngram_or_model(ngram_drafter(ngram), model_drafter(pair[1], model, law))
