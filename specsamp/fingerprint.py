@@ -10,7 +10,8 @@ from specsamp.sharding import mesh as meshes
 
 
 def of(params: Any) -> str:
-  """A hash of a row of every array of a tree, in bfloat16.
+  """A hash of a row of every array of a tree, in bfloat16; of integers, which
+  are no weights but texts, of all of it.
 
   It is the same for the same weights on any mesh, in 32 bits or 16. All
   processes of a mesh must call it.
@@ -27,7 +28,10 @@ def of(params: Any) -> str:
 
 @jax.jit
 def _rows(leaves):
+  is_weight = lambda leaf: leaf.ndim and jnp.issubdtype(leaf.dtype, jnp.inexact)
   return [
-    leaf[(0,) * (leaf.ndim - 1)].astype(jnp.bfloat16) if leaf.ndim else leaf
+    leaf[(0,) * (leaf.ndim - 1)].astype(jnp.bfloat16)
+    if is_weight(leaf)
+    else leaf
     for leaf in leaves
   ]

@@ -5,6 +5,7 @@ with a variable renamed, and the most repetitive stretch of a module.
 """
 
 import ast
+import bisect
 import io
 import tokenize
 
@@ -15,6 +16,7 @@ from specsamp.errors import UserError
 
 _REPEATED = 5  # tokens that count as said before
 _STEP = 10  # lines from one stretch of a module to the next
+_LONGEST = 64  # lines of a stretch, and one
 
 
 def code_edits(
@@ -60,17 +62,20 @@ def repetitive(
   """
   found = []
   for path, text in files.items():
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     stretches = []
     for first in range(0, len(lines), _STEP):
-      ids = [tokenizer.encode(line) for line in lines[first : first + 60]]
-      size, count = 0, 0
-      while count < len(ids) and size + len(ids[count]) <= max_tokens:
-        size += len(ids[count])
-        count += 1
-      if size > max_tokens // 2:
-        stretch = ''.join(lines[first : first + count])
-        stretches.append((_said_before(tokenizer.encode(stretch)), stretch))
+      count = bisect.bisect_right(
+        range(_LONGEST),
+        max_tokens,
+        key=lambda n, first=first: len(
+          tokenizer.encode(''.join(lines[first : first + n]))
+        ),
+      )
+      stretch = ''.join(lines[first : first + count - 1])
+      ids = tokenizer.encode(stretch)
+      if len(ids) > max_tokens // 2:
+        stretches.append((_said_before(ids), stretch))
     if stretches:
       share, stretch = max(stretches)
       found.append((-share, path, stretch))
@@ -104,13 +109,19 @@ def renames(
       old = max(names, key=uses, default=None)
       if old is None or uses(old) < 2:
         continue
-      edited = _renamed(source, old, f'new_{old}').splitlines(keepends=True)
+      edited = _lines(_renamed(source, old, f'new_{old}'))
       begun = ''.join(edited[: len(edited) // 2])
       text = f'{source}\n\n# The same, {old} renamed to new_{old}.\n{begun}'
       if max_tokens // 2 < len(tokenizer.encode(text)) <= max_tokens:
         found.append(Prompt(f'{path}: rename {old} of {node.name}', text))
         break  # one of a file
   return found
+
+
+def _lines(text: str) -> list[str]:
+  """Lines as `tokenize` counts them; `str.splitlines` ends one at a form feed
+  too."""
+  return io.StringIO(text).readlines()
 
 
 def _functions(source: str):
@@ -127,7 +138,7 @@ def _functions(source: str):
 def _renamed(source: str, old: str, new: str) -> str:
   """Source with one name in place of another; texts and comments stay."""
   tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-  lines = source.splitlines(keepends=True)
+  lines = _lines(source)
   # From the end, so that places further on stay right.
   for token in reversed(list(tokens)):
     if token.type == tokenize.NAME and token.string == old:

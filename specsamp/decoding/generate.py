@@ -241,8 +241,8 @@ class _Job:
     # A cache holds the text and one draft: no draft is to be the larger part.
     if _nodes(drafter) > model.config.max_length:
       raise UserError(
-        f'the draft has {_nodes(drafter)} nodes, the target '
-        f'{model.config.max_length} positions; expected no more nodes'
+        f'a round has {_nodes(drafter)} tokens, the target '
+        f'{model.config.max_length} positions; expected no more tokens'
       )
     sampling = SamplingParams() if sampling is None else sampling
     try:
@@ -403,7 +403,7 @@ def capacity(text_slots: int, drafter: Drafter) -> int:
 
 def _nodes(drafter: Drafter) -> int:
   """Tokens of a target pass: those of the draft, and the riders."""
-  return drafter.tree.size + len(drafter.riders)
+  return drafter.tree.with_riders(drafter.riders).size
 
 
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:

@@ -106,7 +106,10 @@ def play_round(
     )  # fmt: skip
 
   if drafter.may_be_empty:
-    verdict, scored, nan_b, cache = _judge_any(judge, draft, state.cache)
+    is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
+    verdict, scored, nan_b, cache = _judge_any(
+      is_any, judge, draft, state.cache
+    )
   else:
     verdict, scored, nan_b, cache = judge(draft, state.cache)
   drafter_state = drafter.commit(drafter_state, draft, verdict, root_b, scored)
@@ -169,11 +172,17 @@ def _judge(
   """
   tree, size = draft.tree, draft.tree.size
   tokens = draft.tokens
-  if riders:
+  if riders.parents:
     tokens = jnp.concatenate([tokens, draft.riders], axis=1)
   passed = tree.with_riders(riders)
   out = scorer(transformer, params, passed, tokens, root_b, cache)
-  logits_bnv = out.logits[:, :size]
+  logits = out.logits
+  if riders.parents:  # the head is for those that are read
+    read = np.r_[:size, passed.size - riders.heard : passed.size]
+    logits = transformer.apply(
+      {'params': params}, out.hidden[:, read], method='logits'
+    )
+  logits_bnv = logits[:, :size]
   p_bnv = transforms.probabilities(logits_bnv, sampling)
   if isinstance(verifier, GumbelVerifier):
     p_bnv = _coupled(p_bnv, tree, root_b, keys_b)
@@ -186,11 +195,11 @@ def _judge(
   if not tree.is_chain:
     kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
     cache = kv_cache.keep_path(cache, root_b, kept_bt)
-  scored = Scored(out.hidden[:, :size], out.logits[:, size:])
+  scored = Scored(out.hidden[:, :size], logits[:, size:])
   return verdict, scored, jnp.isnan(logits_bnv).any(axis=(1, 2)), cache
 
 
-def _judge_any(judge, draft, cache):
+def _judge_any(is_any, judge, draft, cache):
   """As `judge`, in a pass over the roots alone where no row has a draft."""
   tree = draft.tree
   roots = draft.replace(
@@ -199,7 +208,7 @@ def _judge_any(judge, draft, cache):
     tree=TokenTree.chain(0),
     valid=draft.valid[:, :1],
   )
-  longer = lambda array, count, fill: jnp.pad(
+  pad = lambda array, count, fill: jnp.pad(
     array,
     [(0, 0), (0, count)] + [(0, 0)] * (array.ndim - 2),
     constant_values=fill,
@@ -207,17 +216,16 @@ def _judge_any(judge, draft, cache):
 
   def judge_roots(cache):
     verdict, scored, nan_b, cache = judge(roots, cache)
-    verdict = verdict._replace(path=longer(verdict.path, tree.depth, -1))
-    scored = scored._replace(hidden=longer(scored.hidden, tree.size - 1, 0))
+    verdict = verdict._replace(path=pad(verdict.path, tree.depth, -1))
+    scored = scored._replace(hidden=pad(scored.hidden, tree.size - 1, 0))
     return verdict, scored, nan_b, cache
 
-  none = jax.tree.map(
+  unknown = jax.tree.map(
     lambda like: jnp.zeros(like.shape, like.dtype),
     jax.eval_shape(judge, draft, cache)[:3],
   )
-  some = draft.valid[:, 1:].any()
-  done = flow.when(some, lambda c: judge(draft, c[3]), (*none, cache))
-  return flow.when(~some, lambda c: judge_roots(c[3]), done)
+  judged = flow.when(is_any, lambda c: judge(draft, c[3]), (*unknown, cache))
+  return flow.when(~is_any, lambda c: judge_roots(c[3]), judged)
 
 
 def _coupled(p_bnv, tree, root_b, row_keys):

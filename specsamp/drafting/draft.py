@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ Law = Literal['iid', 'without_replacement', 'deterministic']
 
 `iid`: drawn independently from the node's q. `without_replacement`: drawn in
 turn from q with the earlier ones removed, in the order of the nodes.
-`deterministic`: by any means that does not look at the target.
+`deterministic`: by any means that does not know what the verdict will draw.
 """
 
 
@@ -85,14 +85,11 @@ class TokenTree:
       level = list(range(start, len(parents)))
     return cls(tuple(parents))
 
-  def with_riders(self, parents: tuple[int, ...]) -> 'TokenTree':
-    """This tree and R more nodes, which hang on its root and on each other.
-
-    Args:
-      parents: of each rider another one before it, or -1 for the root.
-    """
+  def with_riders(self, riders: 'Riders') -> 'TokenTree':
+    """This tree and R more nodes, which hang on its root and on each other."""
     return TokenTree(
-      self.parents + tuple(0 if p < 0 else self.size + p for p in parents)
+      self.parents
+      + tuple(0 if p < 0 else self.size + p for p in riders.parents)
     )
 
   @property
@@ -185,6 +182,18 @@ class TokenTree:
         paths[node] = paths[self.parents[node]]
       paths[node, depth] = node
     return _frozen(paths)
+
+
+class Riders(NamedTuple):
+  """Tokens that go through the target beside a draft; static.
+
+  Attributes:
+    parents: of each of the R riders another one before it, or -1 for the root.
+    heard: H, how many of them, from the last, whose logits come back.
+  """
+
+  parents: tuple[int, ...] = ()
+  heard: int = 0
 
 
 @struct.dataclass

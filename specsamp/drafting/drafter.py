@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, Law, Riders, TokenTree
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -19,7 +19,7 @@ class Scored(NamedTuple):
   Attributes:
     hidden: [B, N, D], its features at every node; of a round without a draft,
       at the root alone.
-    riders: float32 [B, R, V], its logits after every rider.
+    riders: float32 [B, H, V], its logits after the riders that are heard.
   """
 
   hidden: jax.Array
@@ -36,15 +36,14 @@ class Drafter(Protocol):
   Attributes:
     tree: shape of every draft, static.
     law: how its tokens are chosen, static.
-    riders: parents of the tokens that ride along in the target's pass, as of
-      `TokenTree.with_riders`; static.
-    may_be_empty: whether there are rounds in which it drafts nothing, which
-      then cost what a step without a draft does; static.
+    riders: what rides along in the target's pass, static.
+    may_be_empty: whether there are rounds in which it drafts nothing; the
+      target's pass is then one over the root and the riders. Static.
   """
 
   tree: TokenTree
   law: Law
-  riders: tuple[int, ...]
+  riders: Riders
   may_be_empty: bool
 
   def check(self, target: LanguageModel, batch: int) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
 
 
@@ -15,7 +15,7 @@ class Empty:
 
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
   law: Law = struct.field(pytree_node=False, default='iid')
-  riders: ClassVar[tuple[int, ...]] = ()
+  riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
 
   def check(self, target, batch) -> None:

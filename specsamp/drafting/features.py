@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -107,7 +107,7 @@ class FeatureDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
-  riders: ClassVar[tuple[int, ...]] = ()
+  riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
 
   def check(self, target: LanguageModel, batch: int) -> None:

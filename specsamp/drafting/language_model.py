@@ -13,7 +13,7 @@ from flax import struct
 
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -48,7 +48,7 @@ class LanguageModelDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
-  riders: ClassVar[tuple[int, ...]] = ()
+  riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
 
   def check(self, target: LanguageModel, batch: int) -> None:

@@ -4,7 +4,9 @@ A window of guessed tokens, N - 1 levels of W columns, goes through the target
 beside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
 root; a column goes on from there, level by level, and the target says the
 token after its last level. The N tokens of a column are an n-gram, kept in a
-pool; those that begin with the root are the next drafts.
+pool; those that begin with the root are the next drafts. Each round the window
+moves on by one place, however many were accepted: so does the authors' code,
+in which level 0 begins at the root and not, as here, after it.
 """
 
 import functools
@@ -16,12 +18,13 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import branches
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
 _POOLED = 64  # rounds whose n-grams are kept
+_DEFAULT = TokenTree.branching((7, 1, 1, 1))
 
 
 @struct.dataclass
@@ -29,8 +32,8 @@ class LookaheadState:
   """What a row has guessed.
 
   Attributes:
-    window: int32 [B, N - 1, W]; level l of column w guesses the token w + l + 1
-      places after the root.
+    window: int32 [B, N - 1, W]; level l of column w goes through the target
+      w + l + 1 places after the root.
     pool: int32 [B, K, N], n-grams, the newest over the oldest.
     rounds: int32 [B], rounds whose n-grams are in the pool, or were.
   """
@@ -58,8 +61,8 @@ class LookaheadDrafter:
   may_be_empty: ClassVar[bool] = True
 
   @property
-  def riders(self) -> tuple[int, ...]:
-    return _columns(self.tree.depth, self.window)
+  def riders(self) -> Riders:
+    return Riders(_columns(self.tree.depth, self.window), heard=self.window)
 
   def check(self, target: LanguageModel, batch: int) -> None:
     pass
@@ -104,7 +107,7 @@ class LookaheadDrafter:
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
-    said_bw = jnp.argmax(scored.riders[:, -self.window :], axis=-1)
+    said_bw = jnp.argmax(scored.riders, axis=-1)
     columns_bnw = jnp.concatenate(
       [state.window, said_bw.astype(jnp.int32)[:, None]], axis=1
     )
@@ -128,7 +131,7 @@ def _columns(levels: int, window: int) -> tuple[int, ...]:
 
 
 def lookahead_drafter(
-  shape: int | TokenTree, window: int = 7
+  shape: int | TokenTree = _DEFAULT, window: int = 7
 ) -> LookaheadDrafter:
   """A drafter that guesses with the target itself.
 
@@ -137,8 +140,8 @@ def lookahead_drafter(
 
   Args:
     shape: of N - 1 tokens, N the paper's level and the n of its n-grams; as a
-      tree, of as many branches as the guess set G has n-grams. The paper's
-      defaults are `TokenTree.branching((7, 1, 1, 1))`.
+      tree, of as many branches as the guess set G has n-grams. By default N
+      is 5 and G 7, what the authors' code recommends.
     window: W, columns of guesses.
 
   Raises:

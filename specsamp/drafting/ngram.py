@@ -14,22 +14,22 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import branches
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
 
-# No token, and each another one: between the documents of a datastore, before
-# a text's first token, and before a row's.
-_BETWEEN, _BEFORE, _NONE = -1, -2, -3
+# Two that are no token, nor each other: what parts documents, and what stands
+# before a row's first token.
+_BETWEEN, _NONE = -1, -2
 
 
 class Source(NamedTuple):
-  """Where to look: one row for each row of the batch, or one for all.
+  """Texts to look in.
 
   Attributes:
-    tokens: int32 [G, T].
+    tokens: int32 [G, T], one row for each row of the batch, or one for all.
     room: int32 [G, T], how many tokens of the same document follow each.
   """
 
@@ -46,34 +46,39 @@ class NgramDrafter:
   the one with the longest continuation (up to the depth of the draft), of
   several again one at random. Where there is none the round has no draft.
 
-  A round reads every source once, on the device: it costs little beside a
-  pass of a target whose text is as long, and of a datastore as many bytes.
+  A round compares n_max times all tokens that a row looks in, on the device.
+  Of a text no longer than the target's context that costs little beside the
+  target's pass; a datastore costs every row of the batch its length.
 
   Attributes:
-    sources: beside the row's own text.
+    reference: a text for each row, or None.
+    datastore: documents that all rows share, or None.
     tree: whose branches part at the root, static.
     n_max: tokens of the longest match that is looked for, static.
     n_min: of the shortest, static.
   """
 
-  sources: tuple[Source, ...]
+  reference: Source | None
+  datastore: Source | None
   tree: TokenTree = struct.field(pytree_node=False)
   n_max: int = struct.field(pytree_node=False)
   n_min: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  riders: ClassVar[tuple[int, ...]] = ()
+  riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = True
 
   def check(self, target: LanguageModel, batch: int) -> None:
-    for tokens, _ in self.sources:
-      if tokens.max() >= target.config.vocab_size:
+    if self.reference and len(self.reference.tokens) != batch:
+      raise UserError(
+        f'reference: got {len(self.reference.tokens)} texts for a batch of '
+        f'{batch} prompts'
+      )
+    for name in ('reference', 'datastore'):
+      source = getattr(self, name)
+      if source and source.tokens.max() >= target.config.vocab_size:
         raise UserError(
-          f'reference or datastore: got token {tokens.max()}, the target has '
+          f'{name}: got token {source.tokens.max()}, the target has '
           f'{target.config.vocab_size}'
-        )
-      if len(tokens) not in (1, batch):
-        raise UserError(
-          f'reference: got {len(tokens)} texts for a batch of {batch} prompts'
         )
 
   def init(self, tokens_bp, length_b, hidden_bpd, capacity):
@@ -88,78 +93,44 @@ class NgramDrafter:
       jnp.take_along_axis(tokens_bs, jnp.maximum(back_bj, 0), axis=1),
     )
     at_s = jnp.arange(tokens_bs.shape[1], dtype=jnp.int32)
-    own = Source(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
-    sources = [own, *(_for_rows(each, len(length_b)) for each in self.sources)]
-    beside = lambda arrays: jnp.concatenate(
-      [jnp.broadcast_to(a, (len(length_b), a.shape[1])) for a in arrays], axis=1
-    )
+    text = Source(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
+    tokens_bt, room_bt = _side_by_side(text, self.reference, self.datastore)
+
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     place_bc, found_bc = branches.choose(
-      beside([self._score(source, tail_bj) for source in sources]),
-      beside([jnp.roll(source.tokens, -1, axis=1) for source in sources]),
+      self._score(tokens_bt, room_bt, tail_bj),
+      jnp.roll(tokens_bt, -1, axis=1),
       draw.uniforms(keys_b, self.tree.width),
     )
-    tokens_bcg, room_bc = _read(sources, place_bc, self.tree.depth)
-    step_g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
+    step_11g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
+    next_bcg = place_bc[:, :, None] + 1 + step_11g
+    room_bc = jnp.take_along_axis(room_bt, place_bc, axis=1)
     draft = branches.draft_of(
       self.tree,
       root_of(tokens_bs, length_b),
-      tokens_bcg,
-      found_bc[:, :, None] & (step_g < room_bc[:, :, None]),
+      jnp.take_along_axis(tokens_bt[:, None], next_bcg, axis=2, mode='clip'),
+      found_bc[:, :, None] & (step_11g < room_bc[:, :, None]),
     )
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
     return state
 
-  def _score(self, source: Source, tail_bj):
+  def _score(self, tokens_bt, room_bt, tail_bj):
     """Of a match that ends at each place, [B, T]; 0 where there is none."""
-    tokens_gt, room_gt = source
     depth = self.tree.depth
     matched_bt, same_bt = 0, True
     for j in range(self.n_max):
-      before_gt = jnp.pad(tokens_gt, ((0, 0), (j, 0)), constant_values=_BEFORE)
-      same_bt &= before_gt[:, : tokens_gt.shape[1]] == tail_bj[:, j, None]
+      before_bt = jnp.pad(tokens_bt, ((0, 0), (j, 0)), constant_values=_BETWEEN)
+      same_bt &= before_bt[:, : tokens_bt.shape[1]] == tail_bj[:, j, None]
       matched_bt += same_bt.astype(jnp.int32)
-    length_bt = jnp.minimum(room_gt, depth)
+    length_bt = jnp.minimum(room_bt, depth)
     is_match_bt = (matched_bt >= self.n_min) & (length_bt > 0)
     return jnp.where(is_match_bt, matched_bt * (depth + 1) + length_bt, 0)
 
 
-def _for_rows(source: Source, batch: int) -> Source:
-  """A source with one row for all, or one for each; rows that fill up a batch
-  look where its last one does."""
-  more = batch - len(source.tokens)
-  if len(source.tokens) == 1 or not more:
-    return source
-  return Source(*(jnp.pad(a, ((0, more), (0, 0)), 'edge') for a in source))
-
-
-def _read(sources: Sequence[Source], place_bc, depth: int):
-  """What follows places in sources laid end to end.
-
-  Returns:
-    Tokens [B, C, depth], noise from where there is no room, and room [B, C].
-  """
-  row_b1 = np.arange(len(place_bc), dtype=np.int32)[:, None]
-  ahead_g = np.arange(1, depth + 1, dtype=np.int32)
-  tokens_bcg, room_bc = 0, 0
-  for tokens, room in sources:
-    size = tokens.shape[1]
-    own_b1 = np.minimum(row_b1, len(tokens) - 1)
-    next_bcg = place_bc[:, :, None] + ahead_g[None, None, :]
-    here_bc = (place_bc >= 0) & (place_bc < size)
-    get = lambda array, *at: jnp.asarray(array).at[at].get(mode='clip')
-    tokens_bcg = jnp.where(
-      here_bc[:, :, None], get(tokens, own_b1[:, :, None], next_bcg), tokens_bcg
-    )
-    room_bc = jnp.where(here_bc, get(room, own_b1, place_bc), room_bc)
-    place_bc = place_bc - size
-  return tokens_bcg, room_bc
-
-
 def ngram_drafter(
-  shape: int | TokenTree,
+  shape: int | TokenTree = 10,
   n_max: int = 3,
   n_min: int = 1,
   reference: Sequence[Sequence[int]] | None = None,
@@ -186,44 +157,60 @@ def ngram_drafter(
       f'n-grams: got n_max {n_max!r} and n_min {n_min!r}, expected integers '
       'of at least 1, n_min not above n_max'
     )
-  sources = []
   if reference is not None:
-    sources.append(_source('reference', [[text] for text in reference]))
+    reference = _source([[_ids('reference', text)] for text in reference])
   if datastore is not None:
-    sources.append(_source('datastore', [datastore]))
+    datastore = _source([[_ids('datastore', each) for each in datastore]])
   return NgramDrafter(
-    sources=tuple(sources),
+    reference=reference,
+    datastore=datastore,
     tree=branches.check_shape(shape),
     n_max=n_max,
     n_min=n_min,
   )
 
 
-def _source(name: str, rows: Sequence[Sequence[Sequence[int]]]) -> Source:
-  """Rows of documents, as a `Source`."""
-  tokens, rooms = [], []
-  for documents in rows:
-    ids, room = [], []
-    for document in documents:
-      document = np.asarray(document)
-      if document.ndim != 1 or (
-        document.size
-        and (document.dtype.kind not in 'iu' or document.min() < 0)
-      ):
-        raise UserError(
-          f'{name}: expected lists of token ids, got {document!r}'
-        )
-      ids += [document.astype(np.int32), [_BETWEEN]]
-      room += [np.arange(len(document) - 1, -1, -1), [0]]
-    tokens.append(np.concatenate([[_BETWEEN], *ids]).astype(np.int32))
-    rooms.append(np.concatenate([[0], *room]).astype(np.int32))
-  if not tokens:
-    raise UserError(f'{name}: got none, expected at least one text')
-  longest = max(map(len, tokens))
-  pad = lambda row, fill: np.pad(
-    row, (0, longest - len(row)), constant_values=fill
-  )
+def _side_by_side(text: Source, *others: Source | None) -> Source:
+  """What each row looks in, [B, T], its own text first."""
+  batch = len(text.tokens)
+
+  def rows(array):
+    if len(array) == 1:
+      return jnp.broadcast_to(array, (batch, array.shape[1]))
+    # Rows that fill up a batch look where its last one does.
+    return jnp.pad(array, ((0, batch - len(array)), (0, 0)), 'edge')
+
+  sources = [text, *(Source(*map(rows, other)) for other in others if other)]
   return Source(
-    np.stack([pad(row, _BETWEEN) for row in tokens]),
-    np.stack([pad(row, 0) for row in rooms]),
+    *(jnp.concatenate(a, axis=1) for a in zip(*sources, strict=True))
   )
+
+
+def _ids(name: str, document) -> np.ndarray:
+  """A document's tokens; `UserError` if it is no list of such."""
+  ids = np.asarray(document)
+  if ids.size and (
+    ids.ndim != 1
+    or ids.dtype.kind not in 'iu'
+    or ids.min() < 0
+    or ids.max() >= 2**31
+  ):
+    raise UserError(f'{name}: expected lists of token ids, got {document!r}')
+  return ids.reshape(-1).astype(np.int32)
+
+
+def _source(rows: Sequence[Sequence[np.ndarray]]) -> Source:
+  """Rows of documents, of a power of two of tokens."""
+  longest = max((sum(len(ids) + 1 for ids in row) for row in rows), default=0)
+  # Texts of other lengths are to recompile nothing.
+  shape = (len(rows), 1 << longest.bit_length())
+  tokens, room = np.full(shape, _BETWEEN, np.int32), np.zeros(shape, np.int32)
+  for i, documents in enumerate(rows):
+    end = 0
+    for ids in documents:
+      begin, end = end + 1, end + 1 + len(ids)
+      tokens[i, begin:end] = ids
+      room[i, begin:end] = np.arange(len(ids) - 1, -1, -1)
+  if jax.process_count() > 1:  # what is on one device is not on all
+    return Source(tokens, room)
+  return Source(jnp.asarray(tokens), jnp.asarray(room))

@@ -1,8 +1,8 @@
 """n-grams first, a draft model where there is no match.
 
 A match costs nothing and is often long; a model always has something to say.
-A looked-up token is a draw from a one-hot law, so that both are drafts of one
-law, and one verifier serves a batch in which rows do either.
+A token that was looked up is a draw from a one-hot law, so that both are drafts
+of one law, and one verifier serves a batch in which rows do either.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp import flow
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.drafting.drafter import said
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
@@ -42,7 +42,7 @@ class NgramOrModelDrafter:
   """Drafts a chain from a match, or from the model in rows without one.
 
   A round in which all rows have a match takes one pass of the model, over what
-  was said; others take as many as the draft is long.
+  was said; others take as many as the draft is long. Rows that are done count.
 
   Attributes:
     ngram: looks up.
@@ -51,7 +51,7 @@ class NgramOrModelDrafter:
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-  riders: ClassVar[tuple[int, ...]] = ()
+  riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
 
   @property
@@ -77,11 +77,11 @@ class NgramOrModelDrafter:
     inputs = (tokens_bs, length_b, sampling, keys_b)
     match, _ = self.ngram.propose((), *inputs)
     found_b = match.valid[:, 1]
-    vocab = self.model.transformer.config.vocab_size
-    looked_up = match.replace(
-      q=jax.nn.one_hot(match.tokens[:, 1:], vocab, dtype=jnp.float32),
-      law=self.law,
-    )
+    looked_up = match.replace(law=self.law)
+    if self.law != 'deterministic':
+      vocab = self.model.transformer.config.vocab_size
+      one_hot = jax.nn.one_hot(match.tokens[:, 1:], vocab, dtype=jnp.float32)
+      looked_up = looked_up.replace(q=one_hot)
 
     def ask(carry):
       drafted, cache = self.model.propose(carry[1], *inputs)
@@ -126,18 +126,21 @@ def ngram_or_model(
 
   Args:
     ngram: of chains.
-    model: of chains as long, drawn independently: verify by `token`, `block`.
+    model: of chains as long. Verify as what it drafts alone; of draws, which
+      a match is too, without replacement makes no sense.
 
   Raises:
-    UserError: drafts of two shapes, or not of chains, or another law.
+    UserError: drafts of two shapes, or not of chains, or a law that no match
+      has.
   """
   if ngram.tree != model.tree or not model.tree.is_chain:
     raise UserError(
       'n-gram or model: both must draft chains of one length; got parents '
       f'{ngram.tree.parents} and {model.tree.parents}'
     )
-  if model.law != 'iid':
+  if model.law == 'without_replacement':
     raise UserError(
-      f"n-gram or model: the law must be 'iid', got {model.law!r}"
+      "n-gram or model: the law must be 'iid' or 'deterministic', got "
+      f'{model.law!r}'
     )
   return NgramOrModelDrafter(ngram=ngram, model=model)

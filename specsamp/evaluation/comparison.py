@@ -216,6 +216,11 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   return Job(config, target, draft, runs, texts, task)
 
 
+def _of_row(row: dict[str, Any], methods) -> Method:
+  """The method of a row of a report."""
+  return next(m for m in methods if m.fields.items() <= row.items())
+
+
 def _method(config, method: MethodConfig, models: loading.Models) -> Method:
   tree = runner.token_tree(method.branching, models.target)
   return Method(
@@ -326,6 +331,8 @@ class Job(NamedTuple):
     if config.parts:  # minutes, in which what was decoded can be read
       costs = self._parts(rows, methods)
       sections.append(findings.at_paper_cost(rows, costs))
+      # Of a round that may have no draft there are no parts to tell.
+      costs = [cost for cost in costs if cost['score_ms']]
       write()
     if config.passes:
       costs += self._passes(rows, methods, sections)
@@ -336,7 +343,8 @@ class Job(NamedTuple):
     print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
 
   def _parts(self, rows, methods) -> list[dict[str, Any]]:
-    """Rows of which the paper has figures, with what their rounds cost."""
+    """Rows of which the paper has figures, with what their rounds cost; None
+    for the parts of rounds that may have no draft."""
     chosen = [row for row in rows if row['paper']]
     return [
       row | self._cost(row, methods) | {'decode_round_ms': row['round_ms']}
@@ -356,7 +364,9 @@ class Job(NamedTuple):
       drafted = [
         row
         for row in rows
-        if row['draft_len'] and row['temperature'] == temperature
+        if row['draft_len']
+        and row['temperature'] == temperature
+        and not _of_row(row, methods).drafter.may_be_empty
       ]
       is_chain = lambda row: row['branching'].startswith('γ')
       chains = [row for row in drafted if is_chain(row)]
@@ -380,7 +390,9 @@ class Job(NamedTuple):
 
   def _cost(self, row, methods) -> dict[str, Any]:
     """`parts.measure` of the method of a row."""
-    method = next(m for m in methods if m.fields.items() <= row.items())
+    method = _of_row(row, methods)
+    if method.drafter.may_be_empty:
+      return {'draft_ms': None, 'score_ms': None}
     law = {'temperature': method.temperature, 'top_p': method.top_p}
     (found,) = parts.measure(
       self.target,

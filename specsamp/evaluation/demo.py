@@ -230,18 +230,24 @@ class Job(NamedTuple):
       'draft_length.png',
     )
     print(report.table(rows, 'simple'))
-    print()
-    print(report.parts_table(costs, 'simple'))
+    if costs:
+      print(f'\n{report.parts_table(costs, "simple")}')
     print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
 
   def _parts(self, rows) -> list[dict[str, Any]]:
-    """What a round of the fastest draft length costs, for each sampling."""
+    """What a round of the fastest draft length costs, for each sampling.
+
+    Nothing of drafters with rounds without a draft: a round costs what its
+    text makes of it.
+    """
     best = max(
       (row for row in rows if row['draft_len']), key=lambda row: row['speedup']
     )
     drafter = next(
       d for d in self.drafters if runner.tree_name(d.tree) == best['branching']
     )
+    if drafter.may_be_empty:
+      return []
     found = parts.measure(
       self.target,
       drafter,

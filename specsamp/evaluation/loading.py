@@ -78,7 +78,7 @@ class Models(NamedTuple):
         drafter, or the folder of a trained one.
       shape: as of `model_drafter`.
       law: as of `model_drafter`.
-      coupled: as of `model_drafter`, for the draft model only.
+      coupled: as of `model_drafter`, for the draft model, alone or not.
       lookup: for those that look up.
 
     Raises:
@@ -89,8 +89,8 @@ class Models(NamedTuple):
       return model_drafter(self.draft, shape, law, coupled)
     if name in ('ngram', 'lookahead') and law != 'deterministic':
       raise UserError(
-        f"drafter {name}: its law is 'deterministic', got {law!r}; its "
-        'verifier is naive'
+        f"drafter {name}: its law is 'deterministic', got {law!r}; naive "
+        'verifies it'
       )
     if name == 'lookahead':
       return lookahead_drafter(shape, lookup.window)
@@ -103,7 +103,8 @@ class Models(NamedTuple):
       )
       if name == 'ngram':
         return ngram
-      return ngram_or_model(ngram, model_drafter(self.draft, shape, law))
+      model = model_drafter(self.draft, shape, law, coupled)
+      return ngram_or_model(ngram, model)
     return trained_drafter(self._trained(name), self.target, shape, law)
 
   def deepest(self, name: str) -> float:
@@ -137,6 +138,8 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
       texts = list(corpora.read_folder(where, '**/*').values())
     else:
       texts = [where.read_text(encoding='utf-8')]
+  except UserError:
+    raise UserError(f'datastore {path}: no text file in this folder') from None
   except OSError as error:
     raise UserError(f'datastore {path}: {error.strerror}') from None
   except UnicodeDecodeError:

@@ -101,7 +101,6 @@ def measure(
       # Other bits every time, as in a text that grows.
       jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
     )
-    slot = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :]
     # What a drafter makes of a verdict is part of drafting. Any will do that
     # is not known to the compiler.
     node_b = draft.tokens[:, -1] % draft.tree.size
@@ -116,17 +115,16 @@ def measure(
       jnp.broadcast_to(number, (*draft.tokens.shape, transformer.config.width)),
       jnp.broadcast_to(
         number[:, :1].astype(jnp.float32),
-        (len(number), len(drafter.riders), transformer.config.vocab_size),
+        (len(number), drafter.riders.heard, transformer.config.vocab_size),
       ),
     )
     drafter_state = drafter.commit(
       drafter_state, draft, verdict, state.length - 1, scored
     )
     return state.replace(
-      # The next draft hangs on this one's last token, so that none is skipped.
-      tokens=jnp.where(
-        slot == state.length[:, None] - 1, draft.tokens[:, -1:], state.tokens
-      ),
+      # The next draft hangs on this one's last token, so that none is skipped;
+      # the compiler does not know that none is below 0.
+      tokens=state.tokens + jnp.minimum(draft.tokens[:, -1:], 0),
       drafter=drafter_state,
       stats=state.stats.replace(rounds=state.stats.rounds + 1),
     )

@@ -28,7 +28,7 @@ def first_of_its_token(draft: Draft) -> jax.Array:
 class NaiveVerifier:
   """Goes down to the child whose token is a draw from p, if there is one.
 
-  Right for any way of choosing candidates that does not look at the target.
+  Right for any way of choosing candidates that does not know what is drawn.
   It reads no q, which may be None. Of siblings with the same token the first
   valid one counts.
   """

@@ -118,7 +118,10 @@ def test_the_count_of_compilations_counts(pair, compilations):
     ('lookahead', 4, 2),
     ('ngram or model', 1, 3),
   ],
-  ids=lambda param: f'{param[0]}, {param[1]} rows, {param[2]}',
+  ids=lambda param: (
+    f'{param[0]}, {param[1]} rows'
+    + (', tree' if isinstance(param[2], TokenTree) else '')
+  ),
 )
 def large(request):
   """A job whose caches are far larger than everything else in a round."""

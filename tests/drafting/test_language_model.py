@@ -45,10 +45,15 @@ def _propose(model, tree, law):
   ('tree', 'law', 'positions'),
   [
     ('chain', 'iid', 'rotary'),
-    ('branching', 'iid', 'rotary'),
     ('branching', 'without_replacement', 'rotary'),
-    ('irregular', 'without_replacement', 'rotary'),
     ('irregular', 'iid', 'relative'),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('branching', 'iid', 'rotary'),
+        ('irregular', 'without_replacement', 'rotary'),
+      )
+    ),
   ],
 )
 def test_q_is_the_law_after_each_path(tree, law, positions):

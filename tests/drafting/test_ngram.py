@@ -224,10 +224,10 @@ def test_without_a_match_it_is_autoregressive_sampling():
     (dict(shape=2, n_max=2, n_min=3), 'n_max 2 and n_min 3'),
     (dict(shape=2, n_min=0), 'n_max 3 and n_min 0'),
     (dict(shape=2, n_max=2.0), 'n_max 2.0'),
-    (dict(shape=2, reference=[]), 'reference: got none'),
     (dict(shape=2, datastore=['abc']), 'datastore: expected lists of token'),
     (dict(shape=2, datastore=[1, 2]), 'datastore: expected lists of token'),
     (dict(shape=2, reference=[[1, -1]]), 'reference: expected lists of token'),
+    (dict(shape=2, datastore=[[2**32]]), 'datastore: expected lists of token'),
   ],
 )
 def test_refusals(arguments, message):
@@ -240,6 +240,8 @@ def test_refusals(arguments, message):
   [
     (dict(datastore=[[10, 11]]), 'got token 11, the target has 11'),
     (dict(reference=[[1], [2]]), 'got 2 texts for a batch of 3'),
+    (dict(reference=[[1]]), 'got 1 texts for a batch of 3'),
+    (dict(reference=[]), 'got 0 texts for a batch of 3'),
   ],
 )
 def test_sources_that_do_not_fit_are_refused(arguments, message):
@@ -261,10 +263,15 @@ def test_a_verifier_of_draws_refuses_a_match():
 
 
 def test_texts_of_other_lengths_are_padded_with_nothing():
-  drafter = ngram_drafter(2, reference=[[1, 2], [1, 2, 1, 2, 3]])
-  (source,) = drafter.sources
+  """Up to a power of two, so that few lengths compile anything."""
+  source = ngram_drafter(2, reference=[[1, 2], [1, 2, 1, 2, 3]]).reference
   assert source.tokens.tolist() == [
-    [-1, 1, 2, -1, -1, -1, -1],
-    [-1, 1, 2, 1, 2, 3, -1],
+    [-1, 1, 2, -1, -1, -1, -1, -1],
+    [-1, 1, 2, 1, 2, 3, -1, -1],
   ]
-  assert source.room.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 4, 3, 2, 1, 0, 0]]
+  assert source.room.tolist() == [
+    [0, 1, 0, 0, 0, 0, 0, 0],
+    [0, 4, 3, 2, 1, 0, 0, 0],
+  ]
+  store = ngram_drafter(2, datastore=[[1, 2], [], [3]]).datastore
+  assert store.tokens.tolist() == [[-1, 1, 2, -1, -1, 3, -1, -1]]

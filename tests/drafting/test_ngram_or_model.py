@@ -116,12 +116,26 @@ def test_rows_without_a_match_are_as_with_the_model_alone(pair):
   assert got.rounds.tolist() == model.rounds.tolist()
 
 
+def test_coupled_it_says_the_races_text(pair):
+  """The text of a seed, whatever is drafted; the model runs the races too."""
+  arguments = dict(
+    prompts=PROMPTS, max_new_tokens=30, seed=4, stop_tokens=[],
+    verifier='gumbel',
+  )  # fmt: skip
+  plain = specsamp.generate(pair[0], **arguments)
+  model = model_drafter(pair[1], LENGTH, 'deterministic', coupled=True)
+  drafter = ngram_or_model(ngram_drafter(LENGTH, 3, 2), model)
+  got = specsamp.generate(pair[0], drafter=drafter, **arguments)
+  assert got.tokens == plain.tokens
+  assert got.accepted_at.any()
+
+
 @pytest.mark.parametrize(
   ('ngram', 'model', 'law', 'message'),
   [
     (2, 3, 'iid', 'chains of one length'),
     (TokenTree.branching((2, 1)),) * 2 + ('iid', 'chains of one length'),
-    (2, 2, 'deterministic', "law must be 'iid'"),
+    (2, 2, 'without_replacement', "law must be 'iid' or 'deterministic'"),
   ],
 )
 def test_refusals(pair, ngram, model, law, message):

@@ -7,6 +7,11 @@ import pytest
 
 _QUICK = '--config=configs/quickstart.py:smoke'
 _TREES = '--config.verifier=multi_candidate'
+_NGRAM = [
+  '--config.drafter=ngram',
+  '--config.law=deterministic',
+  '--config.verifier=naive',
+]
 _PRETRAIN = '--config=configs/pretrain_pycode.py:smoke'
 _DISTILL = '--config=configs/distill_pycode.py:smoke'
 
@@ -43,7 +48,34 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
+    (['--config.drafter=nope'], 'expected ngram, ngram_or_draft, lookahead or'),
+    (
+      _NGRAM[:1],
+      "its law is 'deterministic', got 'iid'; naive verifies it",
+    ),
+    (_NGRAM[:2], 'cannot correct'),
+    ([*_NGRAM, '--config.branching=(2, 2)'], 'parts at the root only'),
+    ([*_NGRAM, '--config.lookup.n_min=5'], 'got n_max 3 and n_min 5'),
+    ([*_NGRAM, '--config.lookup.window=many'], 'window'),
+    (
+      [*_NGRAM, '--config.lookup.datastore=/no/such/file'],
+      'datastore /no/such/file: No such file or directory',
+    ),
+    (
+      [
+        '--config.drafter=ngram_or_draft',
+        '--config.law=without_replacement',
+        _TREES,
+      ],
+      "law must be 'iid'",
+    ),
+    (['--config.drafter=lookahead'], "its law is 'deterministic'"),
+    (
+      ['--config.lookup.window=0', *_NGRAM[1:], '--config.drafter=lookahead'],
+      'window: got 0',
+    ),
     (['--config.seed=-1'], 'seed'),
+    (['--config.prompts=/no/such/list'], 'prompts /no/such/list: No such file'),
     (['--prompts_file=/no/such/file'], '/no/such/file'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
     (['--prompt='], 'empty'),

@@ -38,5 +38,5 @@ def test_a_drafter_for_the_embedded_target(launch, tmp_path):
   trained = drafter_dir.load(workdir / 'drafter')
   target = zoo.load('pycode').target
   drafter = trained_drafter(trained, target, 3)
-  drafter.check(target)
+  drafter.check(target, 1)
   assert drafter.tree.depth == 3

@@ -10,7 +10,12 @@ import tiny
 
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import Generation
-from specsamp.drafting import model_drafter, trained_drafter
+from specsamp.drafting import (
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+  trained_drafter,
+)
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   comparison,
@@ -300,6 +305,23 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
     for seed in (1, 2)
   )
   assert [compare(d) for d in (first, first, other)] == [2, 0, 2]
+
+
+def test_another_setting_is_decoded_anew():
+  """Of drafters of the same name, shape and weights."""
+  target = tiny.model(26, 0)
+  model = model_drafter(tiny.first_layer(target), 2)
+  settings = ((3, 1), (4, 1), (3, 2))
+  alone = [ngram_drafter(2, *n) for n in settings]
+  either = [ngram_or_model(ngram, model) for ngram in alone]
+
+  def identify(drafter):
+    method = runner.Method('lookup', drafter, 'naive', 1.0, 1.0)
+    return runner._head(method, [], 'letters', Prompt('a', 'abc'), 0, 1)['id']
+
+  for drafters in (alone, either):
+    assert len({identify(drafter) for drafter in drafters}) == len(settings)
+  assert identify(ngram_drafter(2, 4, 1)) == identify(alone[1])
 
 
 def test_what_rounds_cost():
