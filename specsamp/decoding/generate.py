@@ -111,7 +111,8 @@ def generate(
     sampling: temperature and cuts, scalars or one value a row.
     max_new_tokens: a budget, or one a row.
     seed: row i draws from `seed + i`; or one seed a row. A row's text depends
-      on its prompt, its seed and its sampling values alone.
+      on its prompt, its seed and its sampling values alone, again but for near
+      ties: others of its batch may widen the target's passes.
     stop_tokens: up to 8 tokens that end a text; the tokenizer's eos if left
       out.
     tree_attention: score a tree as one sequence; False gives every path a row

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from specsamp import flow
 from specsamp.drafting import branches
 from specsamp.drafting.draft import Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
@@ -96,11 +97,20 @@ class NgramDrafter:
     text = Source(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
     tokens_bt, room_bt = _side_by_side(text, self.reference, self.datastore)
 
-    keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
+    score_bt = self._score(tokens_bt, room_bt, tail_bj)
+
+    def drawn(_):
+      own_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
+      return draw.uniforms(own_b, self.tree.width)
+
+    # Random bits would be most of what a round without a match costs.
+    uniform_bc = flow.when(
+      (score_bt > 0).any(),
+      drawn,
+      jnp.zeros((len(length_b), self.tree.width), jnp.float32),
+    )
     place_bc, found_bc = branches.choose(
-      self._score(tokens_bt, room_bt, tail_bj),
-      jnp.roll(tokens_bt, -1, axis=1),
-      draw.uniforms(keys_b, self.tree.width),
+      score_bt, jnp.roll(tokens_bt, -1, axis=1), uniform_bc
     )
     step_11g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
     next_bcg = place_bc[:, :, None] + 1 + step_11g
