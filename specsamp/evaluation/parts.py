@@ -42,7 +42,8 @@ def measure(
 
   Args:
     target: the target.
-    drafter: what drafts.
+    drafter: what drafts, in every round and nothing beside; what a round of
+      another costs depends on its text.
     verifier: the rule of the round.
     samplings: of both laws, scalars.
     prompt: token ids.
@@ -59,8 +60,7 @@ def measure(
   """
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
-  passed = drafter.tree.with_riders(drafter.riders)
-  node_n = jnp.arange(passed.size, dtype=jnp.int32)
+  node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   num_slots = capacity(text_slots, drafter)
   no_stop = jnp.full((1,), -1, jnp.int32)
@@ -110,16 +110,16 @@ def measure(
       path=jnp.asarray(draft.tree.paths)[node_b],
       next_token=draft.tokens[:, -1],
     )
-    number = 1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype)
-    scored = Scored(
-      jnp.broadcast_to(number, (*draft.tokens.shape, transformer.config.width)),
-      jnp.broadcast_to(
-        number[:, :1].astype(jnp.float32),
-        (len(number), drafter.riders.heard, transformer.config.vocab_size),
-      ),
+    hidden_bnd = jnp.broadcast_to(
+      1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
+      (*draft.tokens.shape, transformer.config.width),
     )
     drafter_state = drafter.commit(
-      drafter_state, draft, verdict, state.length - 1, scored
+      drafter_state,
+      draft,
+      verdict,
+      state.length - 1,
+      Scored(hidden_bnd, riders=None),
     )
     return state.replace(
       # The next draft hangs on this one's last token, so that none is skipped;
@@ -134,7 +134,7 @@ def measure(
     at_n = jnp.minimum(node_n[None, :] + root_b[:, None], num_slots - 1)
     tokens = jnp.take_along_axis(state.tokens, at_n, axis=1)
     out = scoring.tree_attention(
-      transformer, params, passed, tokens, root_b, state.cache
+      transformer, params, drafter.tree, tokens, root_b, state.cache
     )
     # The next pass hangs on this one's last logits.
     last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)

@@ -137,7 +137,8 @@ def _drafted(drafter, state):
 
 
 def test_riders_never_touch_the_text():
-  """Without a draft of its own: greedy and sampled rows, as the target's."""
+  """The greedy row says the target's text, and every row says what it says
+  alone, and with a row of its own for each path."""
   arguments = dict(
     prompts=PROMPTS,
     sampling=SamplingParams(temperature=[0.0, 1.0, 0.7]),
@@ -151,7 +152,13 @@ def test_riders_never_touch_the_text():
   )
   plain = specsamp.generate(_target(), **arguments)
   assert wide.tokens[0] == plain.tokens[0]
-  # A row's own, whatever its batch does.
+  in_rows = specsamp.generate(
+    _target(),
+    drafter=lookahead_drafter(2, 1),
+    tree_attention=False,
+    **arguments,
+  )
+  assert in_rows.tokens == wide.tokens
   for i in range(3):
     (alone,) = specsamp.generate(
       _target(),
