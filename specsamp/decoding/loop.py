@@ -94,46 +94,32 @@ def play_round(
   Raises:
     ValueError: at trace time, a draft that the verifier cannot correct.
   """
-  root_b = state.length - 1
   draft, drafter_state = drafter.propose(
     state.drafter, state.tokens, state.length, sampling, state.keys
   )
-
-  def judge(draft, cache):
-    return _judge(
-      transformer, verifier, scorer, params, drafter.riders, sampling,
-      draft, state.keys, root_b, cache,
-    )  # fmt: skip
-
-  if drafter.may_be_empty:
-    is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
-    verdict, scored, nan_b, cache = _judge_any(
-      is_any, judge, draft, state.cache
-    )
-  else:
-    verdict, scored, nan_b, cache = judge(draft, state.cache)
-  drafter_state = drafter.commit(drafter_state, draft, verdict, root_b, scored)
-
-  said_bt = said(draft, verdict)
-  count_b, stopped_b = _cut(
-    said_bt, verdict.num_accepted + 1, state.limit - state.length, stop_tokens_k
+  state = state.replace(drafter=drafter_state)
+  finish = functools.partial(
+    _finish_round,
+    transformer,
+    verifier,
+    scorer,
+    params,
+    drafter,
+    sampling,
+    stop_tokens_k,
   )
-  active_b = ~state.done
-  count_b = jnp.where(active_b & ~nan_b, count_b, 0)
-  length_b = state.length + count_b
-  write = jax.vmap(
-    lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
+  if not drafter.may_be_empty:
+    return finish(draft, state)
+  # Where no row has a draft the pass is one over the roots.
+  is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
+  roots = draft.replace(
+    tokens=draft.tokens[:, :1],
+    q=None,
+    tree=TokenTree.chain(0),
+    valid=draft.valid[:, :1],
   )
-  return state.replace(
-    # What is said past the cut, or by a row that is done, lands past `length`.
-    tokens=write(state.tokens, said_bt, state.length),
-    length=length_b,
-    done=state.done | nan_b | stopped_b | (length_b >= state.limit),
-    broken=state.broken | (nan_b & active_b),
-    cache=cache,
-    drafter=drafter_state,
-    stats=_count(state.stats, draft, verdict, active_b),
-  )
+  state = flow.when(is_any, lambda s: finish(draft, s), state)
+  return flow.when(~is_any, lambda s: finish(roots, s), state)
 
 
 def decode(
@@ -160,34 +146,30 @@ def decode(
   return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
 
 
-def _judge(
-  transformer, verifier, scorer, params, riders, sampling, draft, keys_b,
-  root_b, cache,
+def _finish_round(
+  transformer, verifier, scorer, params, drafter, sampling, stop_tokens_k,
+  draft, state,
 ):  # fmt: skip
-  """One pass of the target over the draft, and what it makes of it.
-
-  Returns:
-    The verdict, a `Scored`, rows [B] with NaN logits, and the cache, which
-    holds the accepted tokens behind the root.
-  """
-  tree, size = draft.tree, draft.tree.size
+  """The round of a draft: the target's pass, the verdict, what they leave."""
+  tree, riders = draft.tree, drafter.riders
+  root_b = state.length - 1
   tokens = draft.tokens
   if riders.parents:
     tokens = jnp.concatenate([tokens, draft.riders], axis=1)
   passed = tree.with_riders(riders)
-  out = scorer(transformer, params, passed, tokens, root_b, cache)
+  out = scorer(transformer, params, passed, tokens, root_b, state.cache)
   logits = out.logits
   if riders.parents:  # the head is for those that are read
-    read = np.r_[:size, passed.size - riders.heard : passed.size]
+    read = np.r_[: tree.size, passed.size - riders.heard : passed.size]
     logits = transformer.apply(
       {'params': params}, out.hidden[:, read], method='logits'
     )
-  logits_bnv = logits[:, :size]
+  logits_bnv = logits[:, : tree.size]
   p_bnv = transforms.probabilities(logits_bnv, sampling)
   if isinstance(verifier, GumbelVerifier):
-    p_bnv = _coupled(p_bnv, tree, root_b, keys_b)
+    p_bnv = _coupled(p_bnv, tree, root_b, state.keys)
   # Root positions only grow, so that no two rounds of a row share a key.
-  keys = lambda stream: draw.stream_keys(keys_b, root_b, stream)
+  keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
   verdict = draw_verdict(
     keys(Stream.STOP), keys(Stream.LEAVE), verifier, draft, p_bnv
   )
@@ -195,37 +177,30 @@ def _judge(
   if not tree.is_chain:
     kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
     cache = kv_cache.keep_path(cache, root_b, kept_bt)
-  scored = Scored(out.hidden[:, :size], logits[:, size:])
-  return verdict, scored, jnp.isnan(logits_bnv).any(axis=(1, 2)), cache
+  scored = Scored(out.hidden[:, : tree.size], logits[:, tree.size :])
+  drafter_state = drafter.commit(state.drafter, draft, verdict, root_b, scored)
 
-
-def _judge_any(is_any, judge, draft, cache):
-  """As `judge`, in a pass over the roots alone where no row has a draft."""
-  tree = draft.tree
-  roots = draft.replace(
-    tokens=draft.tokens[:, :1],
-    q=None,
-    tree=TokenTree.chain(0),
-    valid=draft.valid[:, :1],
+  said_bt = said(draft, verdict)
+  nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
+  count_b, stopped_b = _cut(
+    said_bt, verdict.num_accepted + 1, state.limit - state.length, stop_tokens_k
   )
-  pad = lambda array, count, fill: jnp.pad(
-    array,
-    [(0, 0), (0, count)] + [(0, 0)] * (array.ndim - 2),
-    constant_values=fill,
+  active_b = ~state.done
+  count_b = jnp.where(active_b & ~nan_b, count_b, 0)
+  length_b = state.length + count_b
+  write = jax.vmap(
+    lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
   )
-
-  def judge_roots(cache):
-    verdict, scored, nan_b, cache = judge(roots, cache)
-    verdict = verdict._replace(path=pad(verdict.path, tree.depth, -1))
-    scored = scored._replace(hidden=pad(scored.hidden, tree.size - 1, 0))
-    return verdict, scored, nan_b, cache
-
-  unknown = jax.tree.map(
-    lambda like: jnp.zeros(like.shape, like.dtype),
-    jax.eval_shape(judge, draft, cache)[:3],
+  return state.replace(
+    # What is said past the cut, or by a row that is done, lands past `length`.
+    tokens=write(state.tokens, said_bt, state.length),
+    length=length_b,
+    done=state.done | nan_b | stopped_b | (length_b >= state.limit),
+    broken=state.broken | (nan_b & active_b),
+    cache=cache,
+    drafter=drafter_state,
+    stats=_count(state.stats, draft, verdict, active_b),
   )
-  judged = flow.when(is_any, lambda c: judge(draft, c[3]), (*unknown, cache))
-  return flow.when(~is_any, lambda c: judge_roots(c[3]), judged)
 
 
 def _coupled(p_bnv, tree, root_b, row_keys):
@@ -253,6 +228,9 @@ def _cut(said_bt, count_b, left_b, stop_tokens_k):
 
 def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
   tree = draft.tree
+  rounds = stats.rounds + active_b.astype(jnp.int32)
+  if not tree.depth:
+    return stats.replace(rounds=rounds)
   depths = jnp.arange(1, tree.depth + 1, dtype=jnp.int32)[None, :]
   at_depth = jnp.asarray(tree.depths, jnp.int32)[None, :, None]
   drafted = draft.valid[:, :, None] & (at_depth == depths[:, None, :])
@@ -271,7 +249,7 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
     )
   )
   return Stats(
-    rounds=count(stats.rounds, jnp.ones_like(active_b)),
+    rounds=rounds,
     drafted_at=count(stats.drafted_at, drafted.any(axis=1)),
     accepted_at=count(stats.accepted_at, accepted),
     tried_at=count(stats.tried_at, over_path(offers)[verdict.node]),

@@ -17,8 +17,7 @@ class Scored(NamedTuple):
   """What the target's pass says to a drafter.
 
   Attributes:
-    hidden: [B, N, D], its features at every node; of a round without a draft,
-      at the root alone.
+    hidden: [B, N, D], its features at every node.
     riders: float32 [B, H, V], its logits after the riders that are heard.
   """
 
@@ -38,7 +37,8 @@ class Drafter(Protocol):
     law: how its tokens are chosen, static.
     riders: what rides along in the target's pass, static.
     may_be_empty: whether there are rounds in which it drafts nothing; the
-      target's pass is then one over the root and the riders. Static.
+      target's pass is then one over the root and the riders, and `commit` is
+      given a draft of the root alone. Static.
   """
 
   tree: TokenTree

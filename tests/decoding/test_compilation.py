@@ -100,8 +100,8 @@ def test_the_count_of_compilations_counts(pair, compilations):
   jax.jit(lambda x: x + 1)(np.float32(1)).block_until_ready()
   assert len(compilations) == 1
   before = _sizes()
-  # Another size of batch.
-  specsamp.generate(pair[0], PROMPTS[:2], max_new_tokens=2)
+  # A size of batch that no other test has.
+  specsamp.generate(pair[0], PROMPTS + PROMPTS[:2], max_new_tokens=2)
   assert np.subtract(_sizes(), before).tolist() == [1, 1, 0]
 
 
