@@ -15,16 +15,17 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh
 
+from specsamp.checkpoints import tensor_files
+from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError
 from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
 
-FILE = 'model.safetensors'
+FILE = tensor_files.SINGLE
 _MANY = 'model-{}.safetensors'  # of a model that is too large for one file
 _SCALE = ':scale'
 # A file is closed at the first tensor past this size, and another begun.
@@ -71,7 +72,7 @@ def save(
     storage: of matrices; all else is float32.
   """
   if not distributed.is_first():
-    for value in _flat(params).values():
+    for value in flat(params).values():
       meshes.fetch(value)  # hands over its shards, one after the other
     return
   for name, tensors in _weight_files(params, storage):
@@ -82,7 +83,7 @@ def save(
 def _weight_files(params, storage: str):
   """Yields (file name, tensors), a file's worth at a time on this host."""
   tensors, size, count = {}, 0, 0
-  for name, value in _flat(params).items():
+  for name, value in flat(params).items():
     value = meshes.fetch(value).astype(np.float32)
     if storage == 'int8' and is_matrix(name, value):
       tensors[name], tensors[name + _SCALE] = _quantize(name, value)
@@ -115,17 +116,34 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
   """
   folder = pathlib.Path(folder)
   tensors = _open(folder)
-  wanted = _flat(shapes)
+  wanted = flat(shapes)
   _check(folder, wanted, tensors)
-  dtypes = {
-    name: dtype if is_matrix(name, shape) else 'float32'
-    for name, shape in wanted.items()
-  }
-  read = lambda name, index: _read(tensors, name, index).astype(dtypes[name])
+  dtypes = matmul_dtypes(wanted, dtype)
+  return lay(
+    shapes,
+    mesh,
+    lambda name, index: _read(tensors, name, index).astype(dtypes[name]),
+  )
+
+
+def lay(shapes: Any, mesh: Mesh | None, read) -> Any:
+  """Parameters of these shapes, each read where it is to lie.
+
+  Args:
+    shapes: nested dicts as `jax.eval_shape` gives them.
+    mesh: where to lay them; each process then reads its own shards and no
+      more. None is one device.
+    read: (name with dots, index) -> array, index being a tuple of slices, or
+      () for all of it.
+
+  Raises:
+    UserError: the parameters do not divide into the mesh's shards.
+  """
+  wanted = flat(shapes)
   if mesh is None:
     params = {name: jnp.asarray(read(name, ())) for name in wanted}
   else:
-    formats = _flat(rules.param_formats(shapes, mesh))
+    formats = flat(rules.param_formats(shapes, mesh))
     params = {
       name: jax.make_array_from_callback(
         shape.shape, formats[name], functools.partial(read, name)
@@ -135,22 +153,20 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
   return traverse_util.unflatten_dict(params, sep='.')
 
 
-def _open(path: pathlib.Path) -> dict[str, Any]:
-  """Slices of every tensor of a folder, read from its files where taken."""
+def _open(path: pathlib.Path) -> dict[str, Stored]:
+  """Every tensor of a folder that `save` wrote."""
   files = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
   if files != [path / FILE] and (path / FILE).exists():
-    raise UserError(f'model {path}: got both {FILE} and {files[0].name}')
-  tensors = {}
-  for file in files:
-    try:
-      opened = safetensors.safe_open(file, framework='numpy')
-      for name in opened.keys():  # noqa: SIM118
-        tensors[name] = opened.get_slice(name)
-    except OSError as error:
-      raise UserError(f'model {file}: {error}') from None
-    except safetensors.SafetensorError as error:
-      raise UserError(f'model {file}: corrupt: {error}') from None
-  return tensors
+    raise UserError(f'weights {path}: got both {FILE} and {files[0].name}')
+  return tensor_files.of_files(files)
+
+
+def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
+  """By name: this dtype for the weights of matmuls, float32 for all else."""
+  return {
+    name: dtype if is_matrix(name, shape) else 'float32'
+    for name, shape in shapes.items()
+  }
 
 
 def is_matrix(name: str, value) -> bool:
@@ -158,14 +174,15 @@ def is_matrix(name: str, value) -> bool:
   return value.ndim > 1 and not name.endswith('bias')
 
 
-def _flat(params: Any) -> dict[str, Any]:
+def flat(params: Any) -> dict[str, Any]:
+  """Parameter -> array of nested dicts, the names joined with dots."""
   return traverse_util.flatten_dict(params, sep='.')
 
 
 def _check(path, shapes, tensors) -> None:
   """Refuses tensors of other names, shapes or types than a model's."""
   expected = {name: tuple(shape.shape) for name, shape in shapes.items()}
-  got = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+  got = {name: tensor.shape for name, tensor in tensors.items()}
   weights = {n: s for n, s in got.items() if not n.endswith(_SCALE)}
   wrong = sorted(
     name
@@ -175,29 +192,29 @@ def _check(path, shapes, tensors) -> None:
   if wrong:
     name = wrong[0]
     raise UserError(
-      f'model {path}: {len(wrong)} tensors do not fit the config, first '
+      f'weights {path}: {len(wrong)} tensors do not fit the config, first '
       f'{name}: got {weights.get(name)}, expected {expected.get(name)}'
     )
   for name, full in expected.items():
-    kind, scale = tensors[name].get_dtype(), got.get(name + _SCALE)
+    kind, scale = tensors[name].dtype, got.get(name + _SCALE)
     if scale is None and kind != 'F32':
       raise UserError(
-        f'model {path}: {name}: got {kind} without a scale, expected F32'
+        f'weights {path}: {name}: got {kind} without a scale, expected F32'
       )
     axes = _input_axes(name)
     shape = tuple(1 if i in axes else n for i, n in enumerate(full))
     if scale is not None and scale != shape:
       raise UserError(
-        f'model {path}: {name}{_SCALE}: got {scale}, expected {shape}'
+        f'weights {path}: {name}{_SCALE}: got {scale}, expected {shape}'
       )
 
 
 def _read(tensors, name: str, index) -> np.ndarray:
   """Float32 of a part of a tensor; () is all of it."""
-  value = tensors[name][index or ...]
+  value = tensors[name].read(index)
   if name + _SCALE not in tensors:
     return value
-  scale = tensors[name + _SCALE][...]
+  scale = tensors[name + _SCALE].read()
   # Along an axis that the scales share, they have one entry.
   at = tuple(
     part if size > 1 else slice(None)

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import kv_cache
+from specsamp.models import kv_cache, rotary
 from specsamp.models.config import TransformerConfig
 
 
@@ -73,18 +73,14 @@ def slot_positions(start_b, positions_bn, num_slots: int):
   )(positions_bn, start_b)
 
 
-def rotary(x_bthd, positions_bt, theta: float):
-  """Rotary position embedding (Su et al. 2104.09864), halves as pairs."""
-  half = x_bthd.shape[-1] // 2
-  frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  angles = (
-    positions_bt[:, :, None, None].astype(jnp.float32)
-    * (frequencies[None, None, None, :])
+def rms(x, scale, epsilon: float):
+  """x over its root mean square along the last axis, scaled; in float32."""
+  x32 = x.astype(jnp.float32)
+  x32 = x32 * jax.lax.rsqrt(
+    jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon
   )
-  cos, sin = jnp.cos(angles), jnp.sin(angles)
-  x1, x2 = jnp.split(x_bthd.astype(jnp.float32), 2, axis=-1)
-  rotated = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1)
-  return rotated.astype(x_bthd.dtype)
+  scale = scale.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))
+  return (x32 * scale).astype(x.dtype)
 
 
 def sinusoids(length: int, width: int):
@@ -132,11 +128,15 @@ class Attention(nn.Module):
     self.kv = self.param('kv', dense, (c.width, 2, c.num_kv_heads, c.head_dim))
     self.o = self.param('o', out, (c.num_heads, c.head_dim, c.width))
     zeros = nn.initializers.zeros
-    if c.biases:
+    if c.qk_norm:
+      self.q_norm = self.param('q_norm', nn.initializers.ones, (c.head_dim,))
+      self.k_norm = self.param('k_norm', nn.initializers.ones, (c.head_dim,))
+    if c.biases != 'none':
       self.q_bias = self.param('q_bias', zeros, (c.num_heads, c.head_dim))
       self.kv_bias = self.param(
         'kv_bias', zeros, (2, c.num_kv_heads, c.head_dim)
       )
+    if c.biases in ('attention', 'all'):
       self.o_bias = self.param('o_bias', zeros, (c.width,))
     if c.positions == 'relative':
       heads = (c.num_heads, c.head_dim)
@@ -171,13 +171,17 @@ class Attention(nn.Module):
     c = self.config
     q = jnp.einsum('btd,dhk->bthk', x_btd, self.q.astype(c.dtype))
     kv = jnp.einsum('btd,dcgk->btcgk', x_btd, self.kv.astype(c.dtype))
-    if c.biases:
+    if c.biases != 'none':
       q = q + self.q_bias.astype(c.dtype)[None, None]
       kv = kv + self.kv_bias.astype(c.dtype)[None, None]
     k, v = kv[:, :, 0], kv[:, :, 1]
+    if c.qk_norm:
+      q = rms(q, self.q_norm, c.norm_epsilon)
+      k = rms(k, self.k_norm, c.norm_epsilon)
     if c.positions == 'rotary':
-      q = rotary(q, positions_bt, c.rope_theta)
-      k = rotary(k, positions_bt, c.rope_theta)
+      frequencies = rotary.frequencies(c)
+      q = rotary.rotate(q, positions_bt, frequencies)
+      k = rotary.rotate(k, positions_bt, frequencies)
 
     # Write, then attend: attending to the old cache and the new entries apart
     # makes XLA copy the cache.
@@ -218,6 +222,6 @@ class Attention(nn.Module):
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
     out = jnp.einsum('bthk,hkd->btd', mixed, self.o.astype(c.dtype))
-    if c.biases:
+    if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(c.dtype)[None, None]
     return out, (keys, values)

@@ -75,7 +75,7 @@ def opt(width: int, num_heads: int, num_layers: int, **changes):
     positions='learned',
     gated=False,
     activation='relu',
-    biases=True,
+    biases='all',
     tied_embeddings=True,
     norm_epsilon=1e-5,
     dtype='bfloat16',

@@ -46,17 +46,15 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x):
     c = self.config
-    x32 = x.astype(jnp.float32)
+    x = x.astype(jnp.float32)
     if c.norm == 'layer':
-      x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
-    x32 = x32 * jax.lax.rsqrt(variance + c.norm_epsilon)
+      x = x - jnp.mean(x, axis=-1, keepdims=True)
     scale = self.param('scale', nn.initializers.ones, (c.width,))
-    x32 = x32 * scale.astype(jnp.float32)[None, None]
+    x = attention.rms(x, scale, c.norm_epsilon)
     if c.norm == 'layer':
       bias = self.param('bias', nn.initializers.zeros, (c.width,))
-      x32 = x32 + bias.astype(jnp.float32)[None, None]
-    return x32.astype(c.dtype)
+      x = x + bias.astype(jnp.float32)[None, None]
+    return x.astype(c.dtype)
 
 
 class MLP(nn.Module):
@@ -77,7 +75,7 @@ class MLP(nn.Module):
       (c.mlp_width, c.width),
     )
     h = jnp.einsum('btd,dcf->btcf', x, up.astype(c.dtype))
-    if c.biases:
+    if c.biases == 'all':
       zeros = nn.initializers.zeros
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
       down_bias = self.param('down_bias', zeros, (c.width,))
@@ -86,7 +84,7 @@ class MLP(nn.Module):
     if c.gated:
       activated = activated * h[:, :, 1]
     out = jnp.einsum('btf,fd->btd', activated, down.astype(c.dtype))
-    if c.biases:
+    if c.biases == 'all':
       out = out + down_bias.astype(c.dtype)[None, None]
     return out
 
@@ -254,6 +252,11 @@ class Transformer(Layers):
       head.astype(self.config.dtype),
       preferred_element_type=jnp.float32,
     )
+    if self.config.padding:
+      # Finite, for a cross-entropy sums p log q over the whole vocabulary.
+      rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)
+      is_token_v = rows_v < self.config.num_tokens
+      logits = jnp.where(is_token_v[None, None], logits, -1e30)
     return constrain(logits, 'batch', None, 'vocab')
 
   def init_params(self, key) -> Any:

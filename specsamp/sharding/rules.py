@@ -43,6 +43,8 @@ PARAMS = {
   'kv_bias': ('key_or_value', 'kv_heads', 'head_dim'),
   'o': ('heads', 'head_dim', 'width'),
   'o_bias': ('width',),
+  'q_norm': ('head_dim',),
+  'k_norm': ('head_dim',),
   'relative': ('width', 'heads', 'head_dim'),
   'content_bias': ('heads', 'head_dim'),
   'distance_bias': ('heads', 'head_dim'),

@@ -83,9 +83,9 @@ def _cut(folder):
 @pytest.mark.parametrize(
   ('damage', 'message'),
   [
-    (_cut, 'model.safetensors: corrupt: '),
-    (_write(weights.FILE, b''), 'model.safetensors: corrupt: '),
-    (_without(weights.FILE), 'No such file'),
+    (_cut, 'model.safetensors: truncated or corrupt: '),
+    (_write(weights.FILE, b''), 'model.safetensors: truncated or corrupt: '),
+    (_without(weights.FILE), 'no such file|No such file'),
     (_without(_CONFIG), 'config.json: No such file'),
     (_write(_CONFIG, b'{'), 'config.json: not a drafter config: '),
     (_write(_CONFIG, b'[]'), 'config.json: not a drafter config: '),

@@ -23,7 +23,7 @@ _CONFIG = TransformerConfig(
   mlp_width=48,
   max_length=64,
   norm='layer',
-  biases=True,
+  biases='all',
 )
 
 
@@ -128,9 +128,9 @@ def _write(name, content):
 @pytest.mark.parametrize(
   ('damage', 'message'),
   [
-    (_cut, 'model.safetensors: corrupt: '),
-    (_empty_weights, 'model.safetensors: corrupt: '),
-    (_without(model_dir.WEIGHTS), 'No such file'),
+    (_cut, 'model.safetensors: truncated or corrupt: '),
+    (_empty_weights, 'model.safetensors: truncated or corrupt: '),
+    (_without(model_dir.WEIGHTS), 'no such file|No such file'),
     (_without(model_dir.CONFIG), 'config.json: No such file'),
     (_without(model_dir.TOKENIZER), 'tokenizer.model: No such file'),
     (_write(model_dir.TOKENIZER, b''), 'not a SentencePiece model'),

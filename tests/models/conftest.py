@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specsamp.models import Transformer, TransformerConfig, presets
+from specsamp.models.config import RopeScaling
 
 _TINY = dict(vocab_size=29, max_length=32, dtype='float32')
 
@@ -18,6 +19,32 @@ FAMILIES = {
     head_dim=6,
     mlp_width=20,
     rope_theta=500.0,
+    **_TINY,
+  ),
+  # Queries and keys with norms and biases, wavelengths of all three kinds.
+  'qwen': TransformerConfig(
+    width=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    mlp_width=20,
+    rope_theta=50.0,
+    rope_scaling=RopeScaling('llama3', 4.0, 1.0, 3.0, 40),
+    qk_norm=True,
+    biases='qkv',
+    padding=3,
+    **_TINY,
+  ),
+  'linear': TransformerConfig(
+    width=24,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=12,
+    mlp_width=20,
+    rope_scaling=RopeScaling('linear', 2.0),
+    biases='attention',
     **_TINY,
   ),
   'opt': presets.opt(16, 2, 2, **_TINY),
@@ -34,7 +61,7 @@ FAMILIES = {
     mlp_width=20,
     norm='layer',
     positions='relative',
-    biases=True,
+    biases='all',
     **_TINY,
   ),
 }
@@ -46,7 +73,7 @@ def random_params(config, seed=0):
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
-    is_scale = path[-1].key == 'scale'
+    is_scale = path[-1].key in ('scale', 'q_norm', 'k_norm')
     return jnp.asarray(rng.normal(is_scale, 0.3, leaf.shape), leaf.dtype)
 
   return jax.tree.map_with_path(draw, shapes)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from specsamp.models import TransformerConfig
+from specsamp.models.config import RopeScaling
 
 _GOOD = dict(
   vocab_size=8,
@@ -31,6 +32,13 @@ _GOOD = dict(
     (dict(max_length=True), 'max_length must be a positive integer, got True'),
     (dict(num_kv_heads=3), 'num_kv_heads must divide num_heads=4, got 3'),
     (dict(head_dim=3), 'rotary positions need an even head_dim, got 3'),
+    (dict(biases=True), "biases must be one of .*'qkv'.* got True"),
+    (dict(padding=-1), 'padding must be an integer of at least 0, got -1'),
+    (dict(padding=8), 'padding must be below vocab_size=8, got 8'),
+    (
+      dict(positions='learned', rope_scaling=RopeScaling('linear', 2.0)),
+      "rope_scaling is for rotary positions, got 'learned'",
+    ),
   ],
 )
 def test_refused(changes, message):
@@ -39,12 +47,29 @@ def test_refused(changes, message):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (dict(kind='yarn'), "kind must be one of .*'llama3'.* got 'yarn'"),
+    (dict(factor=0.5), r'factor must be at least 1, got 0\.5'),
+    (dict(low_frequency=4.0), 'low_frequency must be above 0 and below .*'),
+    (dict(original_length=0), 'original_length must be a positive integer.*'),
+  ],
+)
+def test_refused_scalings(values, message):
+  with pytest.raises(ValueError, match=f'^{message}$'):
+    RopeScaling(**(dict(kind='llama3', factor=8.0) | values))
+
+
 def test_an_odd_head_is_fine_without_rotary():
   TransformerConfig(**(_GOOD | dict(head_dim=3, positions='relative')))
 
 
-def test_from_dict_is_the_inverse_of_asdict():
-  config = TransformerConfig(**_GOOD, gated=False, dtype='bfloat16')
+@pytest.mark.parametrize('scaling', [None, RopeScaling('llama3', 8.0)])
+def test_from_dict_is_the_inverse_of_asdict(scaling):
+  config = TransformerConfig(
+    **_GOOD, gated=False, dtype='bfloat16', rope_scaling=scaling
+  )
   values = json.loads(json.dumps(dataclasses.asdict(config)))
   assert TransformerConfig.from_dict(values) == config
 
@@ -56,3 +81,5 @@ def test_from_dict_names_the_keys():
     ValueError, match=r"unknown keys \['heads'\], missing keys \['width'\]"
   ):
     TransformerConfig.from_dict(values)
+  with pytest.raises(ValueError, match='rope_scaling: .*unexpected.*base'):
+    TransformerConfig.from_dict(_GOOD | {'rope_scaling': {'base': 3}})

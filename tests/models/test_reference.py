@@ -26,11 +26,34 @@ def _norm(config, params, x):
   return x + params['bias'] if config.norm == 'layer' else x
 
 
+def _frequency(config, exponent):
+  frequency = config.rope_theta**-exponent
+  scaling = config.rope_scaling
+  if scaling is None:
+    return frequency
+  wavelength = 2 * math.pi / frequency
+  longest = scaling.original_length / scaling.low_frequency
+  shortest = scaling.original_length / scaling.high_frequency
+  if scaling.kind == 'linear' or wavelength > longest:
+    return frequency / scaling.factor
+  if wavelength < shortest:
+    return frequency
+  between = scaling.original_length / wavelength - scaling.low_frequency
+  between /= scaling.high_frequency - scaling.low_frequency
+  return between * frequency + (1 - between) * frequency / scaling.factor
+
+
+def _rms(x, scale, epsilon):
+  return x / np.sqrt((x**2).mean() + epsilon) * scale
+
+
 def _rotate(config, x, position):
   """One head's vector, as complex numbers turned by their angles."""
   half = len(x) // 2
   turned = (x[:half] + 1j * x[half:]) * np.exp(
-    1j * position * config.rope_theta ** (-np.arange(half) / half)
+    1j
+    * position
+    * np.array([_frequency(config, i / half) for i in range(half)])
   )
   return np.concatenate([turned.real, turned.imag])
 
@@ -49,10 +72,15 @@ def _attention(config, params, x):
     q = x @ params['q'][:, head]
     k = x @ params['kv'][:, 0, group]
     v = x @ params['kv'][:, 1, group]
-    if config.biases:
+    if config.biases != 'none':
       q = q + params['q_bias'][head]
       k = k + params['kv_bias'][0, group]
       v = v + params['kv_bias'][1, group]
+    if config.qk_norm:
+      norm = lambda rows, name: np.array(
+        [_rms(row, params[name], config.norm_epsilon) for row in rows]
+      )
+      q, k = norm(q, 'q_norm'), norm(k, 'k_norm')
     for t in range(len(x)):
       scores = np.zeros(t + 1)
       for s in range(t + 1):
@@ -69,18 +97,19 @@ def _attention(config, params, x):
       weights = np.exp(scores - scores.max())
       weights /= weights.sum()
       out[t] += (weights @ v[: t + 1]) @ params['o'][head]
-  return out + params['o_bias'] if config.biases else out
+  has_bias = config.biases in ('attention', 'all')
+  return out + params['o_bias'] if has_bias else out
 
 
 def _mlp(config, params, x):
   parts = [x @ params['up'][:, i] for i in range(params['up'].shape[1])]
-  if config.biases:
+  if config.biases == 'all':
     parts = [h + b for h, b in zip(parts, params['up_bias'], strict=True)]
   h = _ACTIVATIONS[config.activation](parts[0])
   if config.gated:
     h = h * parts[1]
   out = h @ params['down']
-  return out + params['down_bias'] if config.biases else out
+  return out + params['down_bias'] if config.biases == 'all' else out
 
 
 def _reference(config, params, tokens):
@@ -96,7 +125,9 @@ def _reference(config, params, tokens):
     x = x + _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
   hidden = _norm(config, params['final_norm'], x)
   head = params['embedding'].T if config.tied_embeddings else params['head']
-  return hidden @ head, hidden
+  logits = hidden @ head
+  logits[:, config.num_tokens :] = -1e30
+  return logits, hidden
 
 
 def test_whole_pass(model):
@@ -108,7 +139,7 @@ def test_whole_pass(model):
   assert out.logits.dtype == jnp.float32
   for row in range(2):
     logits, hidden = _reference(config, params, tokens[row])
-    scale = np.abs(logits).max()
+    scale = np.abs(logits[:, : config.num_tokens]).max()
     np.testing.assert_allclose(out.logits[row], logits, atol=1e-5 * scale)
     np.testing.assert_allclose(
       out.hidden[row], hidden, atol=1e-5 * np.abs(hidden).max()

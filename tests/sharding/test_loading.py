@@ -26,7 +26,7 @@ _CONFIG = TransformerConfig(
   max_length=64,
   positions='relative',
   norm='layer',
-  biases=True,
+  biases='all',
 )
 _MESHES = [(1, 8), (2, 4), (8, 1)]
 

@@ -50,7 +50,7 @@ def _specs(shapes, mesh):
 
 @pytest.mark.parametrize('tied', [False, True])
 @pytest.mark.parametrize('gated', [False, True])
-@pytest.mark.parametrize('biases', [False, True])
+@pytest.mark.parametrize('biases', ['none', 'qkv', 'all'])
 @pytest.mark.parametrize('norm', ['rms', 'layer'])
 @pytest.mark.parametrize('positions', ['rotary', 'learned', 'relative'])
 def test_every_parameter_has_axes_of_its_rank(
@@ -84,8 +84,8 @@ def test_every_parameter_has_axes_of_its_rank(
 def test_no_axes_for_parameters_that_there_are_not():
   seen = set()
   for changes in (
-    dict(positions='relative', norm='layer', biases=True),
-    dict(positions='learned'),
+    dict(positions='relative', norm='layer', biases='all'),
+    dict(positions='learned', qk_norm=True),
   ):
     flat, _ = jax.tree_util.tree_flatten_with_path(_shapes(**changes))
     seen |= {path[-1].key for path, _ in flat}
@@ -101,7 +101,7 @@ def test_no_axes_for_parameters_that_there_are_not():
 
 
 def test_matmuls_are_split_as_in_megatron(mesh):
-  specs = _specs(_shapes(positions='relative', biases=True), mesh)
+  specs = _specs(_shapes(positions='relative', biases='all'), mesh)
   assert specs == {
     'embedding': _P('model', None),
     'head': _P(None, 'model'),
@@ -166,7 +166,7 @@ def test_a_parameter_without_a_rule_is_refused(mesh):
 
 
 def test_the_optimizers_state_lies_as_its_parameters(mesh):
-  shapes = _shapes(biases=True)
+  shapes = _shapes(biases='all')
   expected = rules.param_shardings(shapes, mesh)
   state = jax.eval_shape(optax.adamw(1e-3).init, shapes)
   adam, *_ = rules.param_shardings(state, mesh)

@@ -1,0 +1,1 @@
+"""Model folders of Hugging Face's libraries, read and written."""

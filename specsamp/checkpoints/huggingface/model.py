@@ -1,0 +1,198 @@
+"""A model as transformers and vLLM write and read it: load and save."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jax.sharding import Mesh
+
+from specsamp.checkpoints import layouts, tensor_files, weights
+from specsamp.checkpoints.huggingface import architectures, config_json
+from specsamp.data import tokenizers
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+from specsamp.sharding import distributed
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding.rules import MODEL
+
+_CONFIG = 'config.json'
+_FILE_BYTES = 5 * 10**9  # as transformers cuts them
+
+
+def load(
+  path,
+  mesh: Mesh | None = None,
+  dtype: Literal['float32', 'bfloat16'] | None = None,
+) -> LanguageModel:
+  """Reads a folder with a config.json, safetensors and a tokenizer.
+
+  LLaMA 1 to 3 and Vicuna, Mistral, Qwen2 and 3, OPT, GPT-2. Where attention is
+  to a sliding window, texts may not be longer than the window. Rows of the
+  embedding that the tokenizer has no piece for are no tokens: their probability
+  is 0. Any part of a tensor is read straight to the device that holds it.
+
+  Args:
+    path: folder.
+    mesh: where to lay the model; None is one device.
+    dtype: what to compute in. None is float32 on CPUs and for weights of 32
+      bits, else bfloat16.
+
+  Raises:
+    UserError: a file is missing, truncated or corrupt, or a pickle; the config
+      is of another architecture or asks for what is not supported; tensors are
+      missing, left over or of other shapes; the model does not divide into the
+      mesh's shards.
+  """
+  path = pathlib.Path(path)
+  family, config = _read_config(path)
+  tokenizer = tokenizers.load(path)
+  tensors = tensor_files.of_folder(path)
+  names = family.rename(tensors)
+  if config.tied_embeddings:
+    names.pop('lm_head.weight', None)  # which transformers ties as well
+  tensors = {name: tensors[stored] for name, stored in names.items()}
+  layout = family.layout(config)
+  layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
+  if dtype is None:
+    is_32 = tensors[layout['embedding'].parts[0].key].dtype == 'F32'
+    on_cpu = jax.default_backend() == 'cpu'
+    dtype = 'float32' if is_32 or on_cpu else 'bfloat16'
+  # A vocabulary that divides into shards, whose last rows are no tokens.
+  shards = mesh.shape[MODEL] if mesh else 1
+  rows = -(-config.vocab_size // shards) * shards
+  config = dataclasses.replace(
+    config,
+    vocab_size=rows,
+    padding=rows - min(config.vocab_size, tokenizer.vocab_size),
+    dtype=dtype,
+  )
+  shapes = _shapes(config)
+  sizes = _sizes(shapes)
+  dtypes = weights.matmul_dtypes(weights.flat(shapes), dtype)
+  params = weights.lay(
+    shapes,
+    mesh,
+    lambda name, index: layouts.read(
+      tensors, layout[name], sizes[name], index
+    ).astype(dtypes[name]),
+  )
+  return LanguageModel(Transformer(config), params, tokenizer)
+
+
+def save(
+  model: LanguageModel,
+  path,
+  dtype: Literal['float32', 'bfloat16'] | None = None,
+) -> None:
+  """Writes a folder that transformers and vLLM load.
+
+  A folder that is there is replaced by a rename. Of several processes all must
+  call this, and the first one writes. Rows of the vocabulary that are no tokens
+  are left out.
+
+  Args:
+    model: what to write.
+    path: folder.
+    dtype: of the tensors; the one that the model computes in if left out.
+
+  Raises:
+    UserError: no architecture of transformers computes what the model does, or
+      its tokenizer is of a kind that has no tokenizer.json.
+  """
+  config = model.config
+  values = config_json.write(config)
+  layout = architectures.of(values).layout(config)
+  dtype = np.dtype(dtype or config.dtype)
+  params = weights.flat(model.params)
+  sizes = _sizes(model.params)
+  for name, source in layout.items():
+    if 'v' in source.axes:
+      at = source.axes.index('v')
+      shape = list(sizes[name])
+      shape[at] = config.num_tokens
+      sizes[name] = tuple(shape)
+
+  def fetch(name: str) -> np.ndarray:
+    value = meshes.fetch(params[name]).astype(dtype)
+    return value[tuple(map(slice, sizes[name]))]
+
+  with weights.replace_folder(path) as folder:
+    if distributed.is_first():
+      values |= _special_tokens(model) | {'dtype': dtype.name}
+      (folder / _CONFIG).write_text(json.dumps(values, indent=2) + '\n')
+      tokenizers.export(model.tokenizer, folder)
+    _write_tensors(folder, layout, sizes, dtype, fetch)
+
+
+def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
+  """Tensors in as many files as they need, with an index of several."""
+  shapes = layouts.tensor_shapes(layout, sizes)
+  files, room = [[]], _FILE_BYTES
+  for key, shape in shapes.items():
+    size = math.prod(shape) * dtype.itemsize
+    if files[-1] and size > room:
+      files.append([])
+      room = _FILE_BYTES
+    files[-1].append(key)
+    room -= size
+  placed = {}
+  for i, keys in enumerate(files, start=1):
+    name = tensor_files.SINGLE
+    if len(files) > 1:
+      name = f'model-{i:05}-of-{len(files):05}.safetensors'
+    tensors = {}
+    for key in keys:
+      tensor = layouts.make(layout, key, shapes[key], fetch)
+      if distributed.is_first():  # the others only hand over their shards
+        tensors[key], placed[key] = tensor, name
+    if tensors:
+      content = safetensors.numpy.save(tensors, {'format': 'pt'})
+      (folder / name).write_bytes(content)
+  if distributed.is_first() and len(files) > 1:
+    total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+    index = {'metadata': {'total_size': total}, 'weight_map': placed}
+    (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))
+
+
+def _read_config(path: pathlib.Path):
+  """The family and config of a folder."""
+  file = path / _CONFIG
+  try:
+    values = json.loads(file.read_text(encoding='utf-8'))
+    if not isinstance(values, dict):
+      raise UserError('not a JSON object')
+    family = architectures.of(values)
+    return family, family.read(values)
+  except OSError as error:
+    raise UserError(f'model {file}: {error.strerror}') from None
+  except KeyError as error:
+    raise UserError(f'model {file}: no {error.args[0]}') from None
+  except (ValueError, TypeError, AttributeError) as error:
+    raise UserError(f'model {file}: {error}') from None
+
+
+def _special_tokens(model: LanguageModel) -> dict[str, Any]:
+  tokenizer = model.tokenizer
+  named = {
+    'bos_token_id': [tokenizer.bos_id] if tokenizer.bos_id >= 0 else [],
+    'eos_token_id': list(tokenizer.stop_ids),
+  }
+  return {
+    name: ids[0] if len(ids) == 1 else ids or None
+    for name, ids in named.items()
+  }
+
+
+def _shapes(config: TransformerConfig) -> Any:
+  """Of the parameters, nested dicts of abstract arrays."""
+  return jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+
+
+def _sizes(params: Any) -> dict[str, tuple[int, ...]]:
+  return {name: array.shape for name, array in weights.flat(params).items()}

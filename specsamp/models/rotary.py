@@ -1,0 +1,36 @@
+"""Rotary position embedding (Su et al. 2104.09864), and its longer contexts."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp.models.config import TransformerConfig
+
+
+def frequencies(config: TransformerConfig) -> np.ndarray:
+  """Radians a position, float64 [head_dim / 2], highest first."""
+  half = config.head_dim // 2
+  plain = config.rope_theta ** (-np.arange(half) / half)
+  scaling = config.rope_scaling
+  if scaling is None:
+    return plain
+  if scaling.kind == 'linear':
+    return plain / scaling.factor
+  # How much of each is kept as it is, by how often its wavelength fits.
+  fits = scaling.original_length * plain / (2 * math.pi)
+  low, high = scaling.low_frequency, scaling.high_frequency
+  kept = np.clip((fits - low) / (high - low), 0, 1)
+  return kept * plain + (1 - kept) * plain / scaling.factor
+
+
+def rotate(x_bthd, positions_bt, frequencies_f):
+  """Turns heads by their positions; entries i and i + head_dim / 2 pair up."""
+  angles = (
+    positions_bt[:, :, None, None].astype(jnp.float32)
+    * jnp.asarray(frequencies_f, jnp.float32)[None, None, None, :]
+  )
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  x1, x2 = jnp.split(x_bthd.astype(jnp.float32), 2, axis=-1)
+  rotated = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1)
+  return rotated.astype(x_bthd.dtype)
