@@ -23,6 +23,7 @@ setup(
     'numpy>=2.0',
     'optax>=0.2.5',
     'orbax-checkpoint>=0.11',
+    'protobuf>=5.0',
     'safetensors>=0.5',
     'sentencepiece>=0.2',
     'tabulate>=0.9',
@@ -31,6 +32,15 @@ setup(
   extras_require={
     'tpu': ['jax[tpu]>=0.10,<0.12'],
     'gpu': ['jax[cuda12]>=0.10,<0.12'],
+    # Models of Hugging Face: tokenizer.json and chat templates.
+    'hf': ['jinja2>=3.1.6', 'tokenizers>=0.20'],
+    # To be compared with transformers.
+    'parity': [
+      'jinja2>=3.1.6',
+      'tokenizers>=0.20',
+      'torch>=2.4',
+      'transformers>=5.0',
+    ],
     'test': [
       'hypothesis>=6.100',
       'pytest>=8.2',

@@ -1,4 +1,4 @@
-"""A model as a folder: config.json, model.safetensors, tokenizer.model."""
+"""A model as a folder: config.json, model.safetensors and a tokenizer."""
 
 import dataclasses
 import json
@@ -9,13 +9,13 @@ import jax
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import weights
-from specsamp.data.tokenizers import Tokenizer
+from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sharding import distributed
 
-CONFIG, WEIGHTS, TOKENIZER = 'config.json', weights.FILE, 'tokenizer.model'
+CONFIG, WEIGHTS = 'config.json', weights.FILE
 
 
 def save(
@@ -36,7 +36,7 @@ def save(
     if distributed.is_first():
       config = {'model': dataclasses.asdict(model.config)}
       (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
-      model.tokenizer.save(folder / TOKENIZER)
+      model.tokenizer.save(folder)
     weights.save(model.params, folder, storage)
 
 
@@ -68,7 +68,7 @@ def load(path, mesh: Mesh | None = None) -> LanguageModel:
       f'model {path / CONFIG}: not a model config: {error}'
     ) from None
   transformer = Transformer(config)
-  tokenizer = Tokenizer.load(path / TOKENIZER)  # soon read, unlike weights
+  tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
   shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
   params = weights.load(path, shapes, config.dtype, mesh)
   if tokenizer.vocab_size != config.vocab_size:

@@ -1,26 +1,167 @@
-"""SentencePiece tokenizers: text to token ids and back."""
+"""Tokenizers: text to token ids and back, of SentencePiece or any kind."""
 
+import abc
+import hashlib
 import io
+import itertools
+import os
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
+from specsamp.data import chat
+from specsamp.data.tokenizer_files import Files
 from specsamp.errors import UserError
 
+FILE = 'tokenizer.model'
 
-class Tokenizer:
+
+class Tokenizer(abc.ABC):
+  """What every kind of tokenizer does; a kind is what maps text to ids.
+
+  Two tokenizers are equal if they were read from equal files.
+
+  Attributes:
+    files: what stands beside the pieces: names of special tokens, a template.
+    vocab_size: the highest id + 1.
+    bos_id: starts a document; -1 if there is none.
+    eos_id: ends a document; -1 if there is none.
+    stop_ids: what ends a completion, `eos_id` first.
+    digest: of all the above and the pieces.
+  """
+
+  def __init__(self, content: bytes, files: Files, vocab_size: int):
+    """Called by a kind once it can tell the ids of pieces.
+
+    Args:
+      content: the file that has the pieces.
+      files: what stands beside them.
+      vocab_size: the highest id + 1.
+
+    Raises:
+      UserError: a token that starts or ends texts is none of the pieces.
+    """
+    self.files = files
+    self.vocab_size = vocab_size
+    self.bos_id = self._named_id('bos_token', files.bos_id)
+    self.eos_id = self._named_id('eos_token', next(iter(files.stop_ids), -1))
+    for name, i in [('bos_token_id', files.bos_id)] + [
+      ('eos_token_id', i) for i in files.stop_ids
+    ]:
+      if i >= vocab_size:
+        raise UserError(f'{name}: got {i}, expected below {vocab_size}')
+    eos = (self.eos_id,) if self.eos_id >= 0 else ()
+    self.stop_ids = tuple(dict.fromkeys(eos + files.stop_ids))
+    self.digest = hashlib.sha256(
+      b'\0'.join([type(self).__name__.encode(), files.to_json(), content])
+    ).hexdigest()
+
+  def _named_id(self, name: str, default: int) -> int:
+    token = self.files.named.get(name)
+    if token is None:
+      return default
+    i = self._id(token)
+    if i is None:
+      raise UserError(f'{name}: got {token!r}, which is not a piece')
+    return i
+
+  @abc.abstractmethod
+  def _id(self, piece: str) -> int | None:
+    """The id of a piece, None if there is none."""
+
+  @abc.abstractmethod
+  def _ids(self, text: str, bos: bool) -> list[int]:
+    """`encode` of text that has UTF-8, without an end."""
+
+  @abc.abstractmethod
+  def _text(self, ids: list[int]) -> str:
+    """All that these ids say, special tokens left out."""
+
+  @abc.abstractmethod
+  def pieces(self) -> list[str | None]:
+    """The pieces by id, [vocab_size]; None where an id has none."""
+
+  @abc.abstractmethod
+  def save(self, folder) -> None:
+    """Writes the files that `tokenizer_dir.load` reads."""
+
+  def __eq__(self, other) -> bool:
+    return isinstance(other, Tokenizer) and self.digest == other.digest
+
+  def __hash__(self) -> int:
+    return hash(self.digest)
+
+  def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
+    """Ids of a text.
+
+    Args:
+      text: special tokens in it are parsed where the files name them.
+      bos: whether to start a document, as this tokenizer does; some add none.
+      eos: whether to end one.
+
+    Raises:
+      UserError: the text has no UTF-8.
+    """
+    try:
+      text.encode()
+    except UnicodeEncodeError:
+      raise UserError(f'not UTF-8 text: {text[:40]!r}') from None
+    ids = self._ids(text, bos)
+    if eos and self.eos_id >= 0:
+      ids.append(self.eos_id)
+    return ids
+
+  def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
+    """The text that tokens add to what stands before them.
+
+    A first token may lose its space, and the bytes of a character may be cut
+    in two: so a completion must be told its prompt.
+
+    Args:
+      ids: tokens; special ones say nothing.
+      after: the tokens before them.
+    """
+    after = [int(i) for i in after]
+    text = self._text(after + [int(i) for i in ids])
+    # Not the length of the first text, which may end in half a character.
+    return text[len(os.path.commonprefix([self._text(after), text])) :]
+
+  def chat(self, messages: Sequence[dict[str, Any]]) -> str:
+    """A conversation as the text that asks the model for its next turn.
+
+    The template has written bos where it wants one: `encode` with bos=False.
+
+    Args:
+      messages: turns, each with a role and its content.
+
+    Raises:
+      UserError: there is no template, or it does not take these messages.
+    """
+    return chat.render(self.files.chat_template, messages, self.files.named)
+
+
+class SentencePiece(Tokenizer):
   """A SentencePiece model.
 
   Attributes:
     proto: the serialized model, the bytes of a `.model` file.
-    vocab_size: number of pieces.
-    bos_id: starts every document; -1 if the model has none.
-    eos_id: ends every document; -1 if the model has none.
   """
 
-  def __init__(self, proto: bytes):
-    """Raises `UserError` if `proto` is not a SentencePiece model."""
+  def __init__(self, proto: bytes, files: Files | None = None):
+    """Wraps a model.
+
+    Args:
+      proto: the model.
+      files: what else a folder says; without it, no text looks like a special
+        token.
+
+    Raises:
+      UserError: no SentencePiece model, or the files don't fit it.
+    """
     if not proto:  # which SentencePiece takes for no model at all
       raise UserError('not a SentencePiece model: empty')
     try:
@@ -28,18 +169,44 @@ class Tokenizer:
     except RuntimeError as error:
       raise UserError(f'not a SentencePiece model: {error}') from None
     self.proto = proto
-    self.vocab_size = self._processor.vocab_size()
-    self.bos_id = self._processor.bos_id()
-    self.eos_id = self._processor.eos_id()
-
-  def __eq__(self, other) -> bool:
-    return isinstance(other, Tokenizer) and self.proto == other.proto
-
-  def __hash__(self) -> int:
-    return hash(self.proto)
+    files = files or Files()
+    self._size = size = self._processor.vocab_size()
+    self._added = {
+      i: token['content'] for i, token in files.added.items() if i >= size
+    }
+    if sorted(self._added) != list(range(size, size + len(self._added))):
+      raise UserError(
+        f'added tokens: got ids {sorted(self._added)}, expected them to follow '
+        f'the {size} pieces'
+      )
+    self._added_ids = {token: i for i, token in self._added.items()}
+    files = files.naming(
+      bos_token=self._piece(self._processor.bos_id()),
+      eos_token=self._piece(self._processor.eos_id()),
+    )
+    special = {self._id(token) for token in files.special} - {None}
+    added = {self._id(token['content']) for token in files.added.values()}
+    self._silent = special | {
+      i
+      for i in range(size)
+      if self._processor.is_control(i) or self._processor.is_unknown(i)
+    }
+    self._parsed = {}
+    if files.parses:
+      self._parsed = {self._piece(i): i for i in special | added - {None}}
+      # Longest first: a token may begin with another.
+      longest = sorted(self._parsed, key=len, reverse=True)
+      self._pattern = re.compile(f'({"|".join(map(re.escape, longest))})')
+      model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+      model.normalizer_spec.add_dummy_prefix = False
+      self._later = sentencepiece.SentencePieceProcessor(
+        model_proto=model.SerializeToString()
+      )
+    super().__init__(proto, files, size + len(self._added))
 
   @classmethod
-  def load(cls, path) -> 'Tokenizer':
+  def load(cls, path) -> 'SentencePiece':
+    """Reads a `.model` file, and nothing beside it."""
     try:
       return cls(pathlib.Path(path).read_bytes())
     except OSError as error:
@@ -47,25 +214,54 @@ class Tokenizer:
     except UserError as error:
       raise UserError(f'tokenizer {path}: {error}') from None
 
-  def save(self, path) -> None:
-    pathlib.Path(path).write_bytes(self.proto)
+  def save(self, folder) -> None:
+    (pathlib.Path(folder) / FILE).write_bytes(self.proto)
+    self.files.write(folder, 'LlamaTokenizer')
 
-  def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
-    try:
-      ids = self._processor.encode(text)
-    except (RuntimeError, UnicodeError):
-      raise UserError(f'not UTF-8 text: {text[:40]!r}') from None
-    if bos and self.bos_id >= 0:
-      ids.insert(0, self.bos_id)
-    if eos and self.eos_id >= 0:
-      ids.append(self.eos_id)
+  def pieces(self) -> list[str | None]:
+    return [self._piece(i) for i in range(self.vocab_size)]
+
+  def _piece(self, i: int) -> str | None:
+    if i < 0:
+      return None
+    return self._added.get(i) or self._processor.id_to_piece(i)
+
+  def _id(self, piece: str) -> int | None:
+    if piece in self._added_ids:
+      return self._added_ids[piece]
+    i = self._processor.piece_to_id(piece)  # of the unknown piece if none
+    return i if self._processor.id_to_piece(i) == piece else None
+
+  def _ids(self, text: str, bos: bool) -> list[int]:
+    bos = bos and self.files.adds_bos and self.bos_id >= 0
+    ids = [self.bos_id] if bos else []
+    if not self._parsed:
+      return ids + self._processor.encode(text)
+    # The space that a model puts before a text stands before no later part of
+    # it, but in files of the old kind.
+    processor = self._processor
+    for i, part in enumerate(self._pattern.split(text)):
+      if i % 2:
+        ids.append(self._parsed[part])
+      elif part:
+        ids += processor.encode(part)
+      if not self.files.legacy:
+        processor = self._later
     return ids
 
-  def decode(self, ids: Sequence[int]) -> str:
-    return self._processor.decode([int(i) for i in ids])
+  def _text(self, ids: list[int]) -> str:
+    text = ''
+    said = [i for i in ids if i not in self._silent]
+    for added, run in itertools.groupby(said, lambda i: i in self._added):
+      if added:
+        text += ''.join(self._added[i] for i in run)
+      else:
+        processor = self._later if text else self._processor
+        text += processor.decode(list(run))
+    return text
 
 
-def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
   """Trains a BPE model that keeps every character, white space included.
 
   Runs of spaces may become one piece and a line break is one, so that source
@@ -99,4 +295,29 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
       f'tokenizer: {vocab_size} pieces cannot be trained on these texts: '
       + ' '.join(str(error).split())
     ) from None
-  return Tokenizer(model.getvalue())
+  return SentencePiece(model.getvalue())
+
+
+def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
+  """Checks that what a draft says is what its target reads.
+
+  Args:
+    target: the target's.
+    draft: the draft's; either may have ids that the other has not.
+
+  Raises:
+    UserError: an id stands for different pieces.
+  """
+  if target == draft:
+    return
+  differ = [
+    (i, *pair)
+    for i, pair in enumerate(zip(target.pieces(), draft.pieces(), strict=False))
+    if pair[0] != pair[1] and None not in pair
+  ]
+  if differ:
+    i, wanted, got = differ[0]
+    raise UserError(
+      f'draft and target must share a tokenizer; {len(differ)} tokens differ, '
+      f"the first is {i}: {got!r} of the draft, {wanted!r} of the target's"
+    )

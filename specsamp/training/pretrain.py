@@ -141,11 +141,11 @@ def pretrain(
 
 
 def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
-  path = workdir / model_dir.TOKENIZER
+  path = workdir / tokenizers.FILE
   if teacher is not None:
     tokenizer = teacher.tokenizer
   elif config.tokenizer:
-    tokenizer = tokenizers.Tokenizer.load(config.tokenizer)
+    tokenizer = tokenizers.SentencePiece.load(config.tokenizer)
   else:
 
     def train():
@@ -154,11 +154,11 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
       tokenizer = tokenizers.train(texts, config.model.vocab_size)
       workdir.mkdir(parents=True, exist_ok=True)
       partial = path.with_name(path.name + '.partial')
-      tokenizer.save(partial)
+      partial.write_bytes(tokenizer.proto)
       partial.rename(path)  # whole, wherever a run is cut off
 
     distributed.first_does(train, f'tokenizer {path}')
-    tokenizer = tokenizers.Tokenizer.load(path)
+    tokenizer = tokenizers.SentencePiece.load(path)
   if tokenizer.vocab_size != config.model.vocab_size:
     raise UserError(
       f'model.vocab_size is {config.model.vocab_size}, but the tokenizer has '

@@ -9,6 +9,7 @@ import safetensors.numpy
 from flax import traverse_util
 
 from specsamp.checkpoints import model_dir
+from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -132,8 +133,8 @@ def _write(name, content):
     (_empty_weights, 'model.safetensors: truncated or corrupt: '),
     (_without(model_dir.WEIGHTS), 'no such file|No such file'),
     (_without(model_dir.CONFIG), 'config.json: No such file'),
-    (_without(model_dir.TOKENIZER), 'tokenizer.model: No such file'),
-    (_write(model_dir.TOKENIZER, b''), 'not a SentencePiece model'),
+    (_without(tokenizers.FILE), 'no tokenizer.json and no tokenizer.model'),
+    (_write(tokenizers.FILE, b''), 'not a SentencePiece model'),
     (_write(model_dir.CONFIG, b'{'), 'config.json: not a model config: '),
     (_write(model_dir.CONFIG, b'[]'), 'config.json: not a model config: '),
     (_write(model_dir.CONFIG, b'\xff'), 'config.json: not a model config: '),

@@ -1,9 +1,15 @@
 """Tokenizers keep every character, and say what is wrong with a file."""
 
-import pytest
+import json
+import re
 
-from specsamp.data import tokenizers
-from specsamp.data.tokenizers import Tokenizer
+import numpy as np
+import pytest
+import shared_data
+from sentencepiece import sentencepiece_model_pb2
+
+from specsamp.data import tokenizer_dir, tokenizers
+from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
 
 
@@ -55,8 +61,8 @@ def test_indentation_is_short(tokenizer):
 
 
 def test_equal_by_content(tokenizer, sources, tmp_path):
-  tokenizer.save(tmp_path / 'a.model')
-  same = Tokenizer.load(tmp_path / 'a.model')
+  tokenizer.save(tmp_path)
+  same = SentencePiece.load(tmp_path / 'tokenizer.model')
   assert same == tokenizer and hash(same) == hash(tokenizer)
   other = tokenizers.train(sources.values(), tokenizer.vocab_size - 1)
   assert other != tokenizer and tokenizer != tokenizer.proto
@@ -76,7 +82,7 @@ def test_bad_files(tokenizer, tmp_path, content):
     path.write_bytes(content)
   reason = 'No such file' if content is None else 'not a SentencePiece model'
   with pytest.raises(UserError, match=f'^tokenizer .*a.model: {reason}') as e:
-    Tokenizer.load(path)
+    SentencePiece.load(path)
   assert '\n' not in str(e.value)
 
 
@@ -92,3 +98,90 @@ def test_a_vocabulary_that_does_not_fit_the_texts(texts, size, message):
   with pytest.raises(UserError, match=f'^tokenizer: .*{message}') as error:
     tokenizers.train(texts, size)
   assert '\n' not in str(error.value)
+
+
+@pytest.fixture(scope='module')
+def prefixed(tokenizer):
+  """As LLaMA's: it puts a space before a text, and takes one from it."""
+  model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
+  model.normalizer_spec.add_dummy_prefix = True
+  return SentencePiece(model.SerializeToString())
+
+
+@pytest.mark.parametrize('kind', ['tokenizer', 'prefixed', 'mistral'])
+def test_what_a_completion_adds(kind, request):
+  if kind == 'mistral':
+    path = shared_data.find('tokenizers/mistral_tokenizer.model.v1')
+    made = SentencePiece.load(path)
+  else:
+    made = request.getfixturevalue(kind)
+  text = 'def  f(x): return  x is not 日本 🎉  \n'
+  ids = made.encode(text)
+  for cut in range(len(ids) + 1):
+    head = made.decode(ids[:cut]).rstrip('\ufffd')  # half a character waits
+    assert head + made.decode(ids[cut:], after=ids[:cut]) == text
+  assert made.decode(np.asarray(ids)) == text
+  space = made.pieces().index('▁')
+  assert made.decode([space], after=[ids[0]]) == (
+    '' if kind != 'tokenizer' else ' '
+  )
+  assert made.decode([space], after=ids) == ' '
+
+
+def test_special_tokens_say_nothing(tokenizer):
+  bos, eos, a = tokenizer.bos_id, tokenizer.eos_id, tokenizer.encode('a')[-1]
+  unknown = tokenizer.pieces().index('<unk>')
+  assert tokenizer.decode([bos, a, unknown, eos, a, eos]) == 'aa'
+  assert tokenizer.stop_ids == (eos,)
+
+
+def test_pieces(tokenizer):
+  pieces = tokenizer.pieces()
+  assert len(pieces) == tokenizer.vocab_size == len(set(pieces))
+  assert pieces[tokenizer.eos_id] == '</s>' and '\n' in pieces
+  assert {'<0x00>', '<0xFF>', '▁'} <= set(pieces)
+
+
+def test_tokenizers_that_disagree(tokenizer, sources):
+  other = tokenizers.train(
+    [text[::-1] for text in sources.values()], tokenizer.vocab_size
+  )
+  both = list(zip(tokenizer.pieces(), other.pieces(), strict=True))
+  differ = [i for i, (a, b) in enumerate(both) if a != b]
+  a, b = both[differ[0]]
+  wanted = f'{len(differ)} tokens differ, the first is {differ[0]}: {b!r} of th'
+  with pytest.raises(UserError, match=re.escape(wanted)) as error:
+    tokenizers.check_agree(tokenizer, other)
+  assert repr(a) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_a_folder_names_special_tokens(prefixed, tmp_path):
+  """Then they are parsed, and a text has one dummy space: at its beginning."""
+  size = prefixed.vocab_size
+  added = {str(size): {'content': '<b>'}, '2': {'content': '</s>'}}
+  added[str(size + 1)] = {'content': '<b>c', 'special': True}
+  config = {'added_tokens_decoder': added, 'eos_token': '</s>'}
+  prefixed.save(tmp_path)
+  assert tokenizer_dir.load(tmp_path) == prefixed
+  config_file = tmp_path / 'tokenizer_config.json'
+  config_file.write_text(json.dumps(config))
+  loaded = tokenizer_dir.load(tmp_path)
+  assert loaded.vocab_size == size + 2 == len(loaded.pieces())
+  assert loaded != prefixed
+  tokenizers.check_agree(loaded, prefixed)
+  ids = loaded.encode('def</s>def<b>c<b> d')
+  head = prefixed.encode('def')
+  assert ids[: len(head) + 1] == [*head, loaded.eos_id]
+  assert [i for i in ids if i >= size] == [size + 1, size]
+  assert loaded.decode(ids) == 'defdef<b> d'
+  # The old kind puts a space before each part.
+  config_file.write_text(json.dumps(config | {'legacy': True}))
+  assert tokenizer_dir.load(tmp_path).encode('def</s>def')[-len(head) :] == [
+    loaded.eos_id, *head[1:]
+  ]  # fmt: skip
+  config_file.write_text(json.dumps(config | {'add_bos_token': False}))
+  assert tokenizer_dir.load(tmp_path).encode('def') == head[1:]
+  del added[str(size)]
+  config_file.write_text(json.dumps(config))
+  with pytest.raises(UserError, match=f'expected them to follow the {size}'):
+    tokenizer_dir.load(tmp_path)

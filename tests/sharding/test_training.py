@@ -9,6 +9,7 @@ import pytest
 from flax import traverse_util
 
 from specsamp.checkpoints import model_dir
+from specsamp.data import tokenizers
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
@@ -205,7 +206,7 @@ def test_distillation_on_a_mesh(config, undisturbed, tmp_path, monkeypatch):
 def test_what_does_not_divide_is_one_line(
   config, undisturbed, tmp_path, changes, shape, message
 ):
-  tokenizer = str(undisturbed / model_dir.TOKENIZER)
+  tokenizer = str(undisturbed / tokenizers.FILE)
   config = dataclasses.replace(config, tokenizer=tokenizer, **changes)
   with pytest.raises(UserError) as error:
     pretrain.pretrain(config, tmp_path, meshes.make(*shape))

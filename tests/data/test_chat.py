@@ -1,0 +1,179 @@
+"""Chat templates: the text that transformers renders, and its ids."""
+
+import dataclasses
+import datetime
+import sys
+
+import hf_folders
+import pytest
+
+from specsamp.data import chat, tokenizer_dir
+from specsamp.errors import UserError
+
+pytest.importorskip('jinja2')
+
+_LLAMA = """\
+{% if messages[0].role == 'system' %}
+  {% set system = '<<SYS>> ' + messages[0].content + ' <</SYS>> ' %}
+  {% set messages = messages[1:] %}
+{% else %}
+  {% set system = '' %}
+{% endif %}
+{% for message in messages %}
+  {% if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+    {{ raise_exception('user and assistant must take turns') }}
+  {% endif %}
+  {% if message.role == 'user' %}
+{{ bos_token + '[INST] ' + (system if loop.first else '') }}
+{{- message.content | trim }} [/INST]
+  {%- else %}
+ {{ message.content | trim }} {{ eos_token }}
+  {%- endif %}
+{% endfor %}
+"""
+_CHATML = """\
+{%- for message in messages -%}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}
+{{- '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if tools is not none %}{{ 'tools' }}{% endif -%}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}
+"""
+_CONTROLS = """\
+{%- set seen = namespace(users=0, last='') -%}
+{%- for message in messages %}
+  {%- if message.role == 'system' %}{% continue %}{% endif %}
+  {%- if loop.index > 3 %}{% break %}{% endif %}
+  {%- if message.role == 'user' %}
+    {%- set seen.users = seen.users + 1 %}
+  {%- endif %}
+  {%- set seen.last = message.content %}
+  {%- generation %}{{ message | tojson }}{% endgeneration %}
+{% endfor %}
+{{ seen.users }} {{ seen.last }} {{ strftime_now('%Y') }} {{ pad_token }}
+{{ {'b': '<é>', 'a': [1]} | tojson(indent=2, sort_keys=True) }}
+"""
+_TURNS = [
+  {'role': 'system', 'content': 'Be <brief> & "kind".'},
+  {'role': 'user', 'content': '  Grüße, what is 2 < 3? 🎉\n'},
+  {'role': 'assistant', 'content': "It's true."},
+  {'role': 'user', 'content': '<|turn|> and why?'},
+]
+
+
+@pytest.fixture
+def folder(sources, tmp_path):
+  return hf_folders.llama3(tmp_path, sources.values())
+
+
+def _with(folder, template):
+  tokenizer = tokenizer_dir.load(folder)
+  tokenizer.save(folder)
+  (folder / 'chat_template.jinja').write_text(template)
+  return tokenizer_dir.load(folder)
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('template', [_LLAMA, _CHATML, _CONTROLS])
+@pytest.mark.parametrize('turns', [_TURNS, _TURNS[1:2], _TURNS[1:]])
+def test_texts_and_ids_of_transformers(folder, template, turns):
+  transformers = pytest.importorskip('transformers')
+  tokenizer = _with(folder, template)
+  reference = transformers.AutoTokenizer.from_pretrained(folder)
+  render = lambda **options: reference.apply_chat_template(
+    turns, add_generation_prompt=True, **options
+  )
+  text = tokenizer.chat(turns)
+  assert text == render(tokenize=False) and text
+  # A template that writes bos has written the only one.
+  ids = render(tokenize=True, return_dict=False)
+  assert tokenizer.encode(text, bos=False) == ids
+
+
+def test_llama_text(folder):
+  """By hand, for where there is no transformers."""
+  tokenizer = _with(folder, _LLAMA)
+  bos = eos = hf_folders.TURN
+  assert tokenizer.chat(_TURNS[1:3]) == (
+    f"{bos}[INST] Grüße, what is 2 < 3? 🎉 [/INST] It's true. {eos}"
+  )
+  ids = tokenizer.encode(tokenizer.chat(_TURNS[1:2]), bos=False)
+  assert ids.count(tokenizer.bos_id) == 1 == ids.index(ids[0]) + 1
+
+
+def test_controls(folder):
+  lines = _with(folder, _CONTROLS).chat(_TURNS).splitlines()
+  assert lines[0].startswith(
+    '{"role": "user", "content": "  Grüße, what is 2 <'
+  )
+  year = datetime.datetime.now().year
+  assert lines[0].endswith(f'true."}}1 It\'s true. {year} ')
+  assert lines[1:] == ['{', '  "a": [', '    1', '  ],', '  "b": "<é>"', '}']
+
+
+def test_where_a_template_stands(folder):
+  text = lambda: tokenizer_dir.load(folder).chat(_TURNS)
+  with pytest.raises(UserError, match='^chat: the tokenizer has no chat templ'):
+    text()
+  put = lambda value: hf_folders.write(
+    folder, tokenizer_config={'chat_template': value}
+  )
+  put('one')
+  assert text() == 'one'
+  named = {'name': 'default', 'template': 'two'}
+  put([{'name': 'tools', 'template': 'no'}, named])
+  assert text() == 'two'
+  put([{'name': 'tools', 'template': 'no'}])
+  with pytest.raises(UserError, match='no chat template'):
+    text()
+  (folder / 'chat_template.jinja').write_text('three')
+  assert text() == 'three'
+
+
+def test_it_is_saved(folder, tokenizer, tmp_path_factory):
+  loaded = _with(folder, _LLAMA)
+  again = tmp_path_factory.mktemp('again')
+  loaded.save(again)
+  assert tokenizer_dir.load(again) == loaded
+  assert tokenizer_dir.load(again).chat(_TURNS) == loaded.chat(_TURNS)
+  assert _with(folder, _CHATML) != loaded
+
+
+@pytest.mark.parametrize(
+  ('template', 'message'),
+  [
+    ("{{ raise_exception('no\nsystem turn') }}", 'no system turn'),
+    ('{% for %}', 'Expected'),
+    ('{{ missing.attribute }}', 'undefined'),
+    ('{{ 1 // 0 }}', 'division'),
+    ("{{ ''.__class__.__mro__ }}", 'unsafe'),
+    ('{% set _ = messages.append(1) %}', 'unsafe|not safely'),
+  ],
+)
+def test_templates_that_fail(template, message):
+  turns = [{'role': 'user', 'content': 'x'}]
+  with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
+    chat.render(template, turns, {})
+  assert '\n' not in str(error.value) and len(turns) == 1
+
+
+def test_without_jinja(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'jinja2', None)
+  with pytest.raises(UserError, match=r"pip install 'specsamp\[hf\]'"):
+    chat.render('x', [], {})
+
+
+def test_of_a_sentencepiece_model(tokenizer, tmp_path):
+  """The template's bos is one token, for all that the model knows no text."""
+  tokenizer.save(tmp_path)
+  hf_folders.write(tmp_path, tokenizer_config={'chat_template': _LLAMA})
+  loaded = tokenizer_dir.load(tmp_path)
+  assert loaded != tokenizer
+  ids = loaded.encode(loaded.chat(_TURNS[1:]), bos=False)
+  assert ids.count(loaded.bos_id) == 2 and ids.count(loaded.eos_id) == 1
+  assert ids[0] == loaded.bos_id != ids[1]
+  assert loaded.decode(ids).startswith('[INST] Grüße')
+  loaded.save(tmp_path)
+  assert tokenizer_dir.load(tmp_path) == loaded
+  bare = dataclasses.replace(loaded.files, parses=False)
+  assert loaded.bos_id not in type(loaded)(loaded.proto, bare).encode('<s>')[1:]
