@@ -29,7 +29,11 @@ class Letters:
   def encode(self, text: str) -> list[int]:
     return [ord(letter) - ord('a') for letter in text]
 
-  def decode(self, tokens) -> str:
+  @property
+  def stop_ids(self) -> tuple[int, ...]:
+    return (self.eos_id,) if self.eos_id >= 0 else ()
+
+  def decode(self, tokens, after=()) -> str:
     return ''.join(chr(ord('a') + token) for token in tokens)
 
 

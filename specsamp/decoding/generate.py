@@ -34,7 +34,7 @@ class Generation:
 
   Attributes:
     tokens: what was said after each prompt, a stop token included.
-    texts: the same as text, a stop token left out.
+    texts: what they add to the prompt's text; special tokens are left out.
     rounds: int [B], target passes.
     drafted_at: int [B, γ], rounds that drafted a token of this depth.
     accepted_at: int [B, γ], rounds that accepted one of this depth, tokens
@@ -113,8 +113,8 @@ def generate(
     seed: row i draws from `seed + i`; or one seed a row. A row's text depends
       on its prompt, its seed and its sampling values alone, again but for near
       ties: others of its batch may widen the target's passes.
-    stop_tokens: up to 8 tokens that end a text; the tokenizer's eos if left
-      out.
+    stop_tokens: up to 8 tokens that end a text; the tokenizer's `stop_ids` if
+      left out.
     tree_attention: score a tree as one sequence; False gives every path a row
       and a copy of the cache instead, to show what this costs.
 
@@ -138,15 +138,15 @@ def generate(
     )
   ended = time.perf_counter()
   seen = job.fetch(state)
-  tokens = [
-    row[start:end].tolist()
+  rows = [
+    (row[:start].tolist(), row[start:end].tolist())
     for row, start, end in zip(
       seen.tokens, job.prompt_len[: job.batch], seen.length, strict=True
     )
   ]
   return Generation(
-    tokens=tokens,
-    texts=[job.text(row) for row in tokens],
+    tokens=[tokens for _, tokens in rows],
+    texts=[job.text(prompt, tokens) for prompt, tokens in rows],
     rounds=seen.stats.rounds,
     drafted_at=seen.stats.drafted_at,
     accepted_at=seen.stats.accepted_at,
@@ -236,7 +236,7 @@ class _Job:
       seed = [seed + i for i in range(batch)]
     seeds = _per_row('seed', seed, batch, 0)
     if stop_tokens is None:
-      stop_tokens = [model.tokenizer.eos_id]
+      stop_tokens = model.tokenizer.stop_ids
     drafter = Empty() if drafter is None else drafter
     drafter.check(model, batch)
     # A cache holds the text and one draft: no draft is to be the larger part.
@@ -315,10 +315,10 @@ class _Job:
       raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
     return seen
 
-  def text(self, tokens: list[int]) -> str:
+  def text(self, prompt: list[int], tokens: list[int]) -> str:
     if tokens and tokens[-1] in self.stop_tokens:
       tokens = tokens[:-1]
-    return self.model.tokenizer.decode(tokens)
+    return self.model.tokenizer.decode(tokens, prompt)
 
 
 @dataclasses.dataclass(frozen=True)

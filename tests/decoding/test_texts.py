@@ -1,0 +1,113 @@
+"""Texts of completions: joined to their prompts, they are one text."""
+
+import io
+import re
+import sys
+
+import jax
+import pytest
+import tiny
+from sentencepiece import sentencepiece_model_pb2
+
+import specsamp
+from specsamp import LanguageModel
+from specsamp.data.prompts import Prompt
+from specsamp.data.tokenizers import SentencePiece
+from specsamp.drafting import model_drafter
+from specsamp.evaluation import demo
+from specsamp.sampling.transforms import SamplingParams
+
+_PROMPTS = ['def f(x):', 'class A:\n', 'import', '']
+
+
+@pytest.fixture(scope='module')
+def model(tokenizer):
+  """A random one, whose tokenizer puts a space before a text, as LLaMA's."""
+  proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
+  proto.normalizer_spec.add_dummy_prefix = True
+  made = tiny.model(tokenizer.vocab_size, seed=0)
+  prefixed = SentencePiece(proto.SerializeToString())
+  return LanguageModel(made.transformer, made.params, prefixed)
+
+
+def _wanted(tokenizer, prompt, tokens):
+  """By joining pieces, where no byte is among the tokens."""
+  said = ''.join(tokenizer.pieces()[t] for t in tokens).replace('▁', ' ')
+  said = re.sub(r'</?s>|<unk>', '', said)
+  return said if prompt else said.removeprefix(' ')
+
+
+def test_the_first_space_of_a_completion(model):
+  prompts = _PROMPTS * 32
+  got = specsamp.generate(
+    model, prompts, max_new_tokens=2, sampling=SamplingParams(temperature=50.0)
+  )
+  spaces = 0
+  for prompt, tokens, text in zip(prompts, got.tokens, got.texts, strict=True):
+    if any('<0x' in model.tokenizer.pieces()[t] for t in tokens):
+      continue
+    assert text == _wanted(model.tokenizer, prompt, tokens)
+    spaces += bool(prompt) and text.startswith(' ')
+  assert spaces > 1  # or nothing was tested
+
+
+def test_a_streamed_text(model, monkeypatch):
+  """Round by round it is the text as a whole, first space and all."""
+  spaces = 0
+  for seed in range(12):
+    config = _config(seed)
+    monkeypatch.setattr(sys, 'stdout', io.StringIO())
+    line = demo.show(
+      model, model_drafter(model, 2), Prompt('p', 'import'), config, 0
+    )
+    shown = re.sub('[«»]', '', sys.stdout.getvalue())
+    monkeypatch.undo()
+    text = shown.split('\nimport', 1)[1].rsplit('\n--- ', 1)[0]
+    assert text == line['text'].rstrip('\ufffd')
+    spaces += text.startswith(' ')
+  assert spaces
+
+
+def _config(seed, chat=False):
+  return demo.DecodeConfig(
+    target='', draft='', drafter='', lookup=None, verifier='token',
+    draft_len=2, draft_lens=(2,), branching=(), law='iid', temperatures=(50.0,),
+    top_p=1.0, prompts='', chat=chat, num_prompts=1, max_prompt_tokens=8,
+    max_new_tokens=6, seed=seed, repeats=1,
+  )  # fmt: skip
+
+
+def test_every_eos_stops(model):
+  """The one that the tokenizer names, and all others of its files."""
+  got = specsamp.generate(model, 'import', max_new_tokens=8)
+  tokens = got.tokens[0]
+  new = next(t for t in tokens[1:] if t != tokens[0])
+  files = model.tokenizer.files
+  files = type(files)(stop_ids=(new,))
+  both = SentencePiece(model.tokenizer.proto, files)
+  assert both.stop_ids == (both.eos_id, new)
+  stopped = specsamp.generate(
+    LanguageModel(model.transformer, model.params, both),
+    'import',
+    max_new_tokens=8,
+  )
+  assert stopped.tokens[0] == tokens[: tokens.index(new) + 1]
+  assert stopped.texts[0] == both.decode(
+    stopped.tokens[0][:-1], after=both.encode('import')
+  )
+
+
+def test_equal_tokenizers_compile_once(model):
+  """They are static arguments: equal by content, and cheap to compare."""
+  runs = []
+
+  @jax.jit(static_argnums=0)
+  def f(tokenizer, x):
+    runs.append(tokenizer)
+    return x
+
+  again = SentencePiece(model.tokenizer.proto)
+  assert again is not model.tokenizer and again.digest == model.tokenizer.digest
+  f(model.tokenizer, 1)
+  f(again, 1)
+  assert len(runs) == 1
