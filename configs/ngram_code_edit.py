@@ -37,6 +37,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       temperatures=(0.0,),
       top_p=1.0,
       prompts='code_edits',
+      chat=False,  # for your own prompts
       num_prompts=2 if smoke else 16,
       max_prompt_tokens=192,
       max_new_tokens=16 if smoke else 192,

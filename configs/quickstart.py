@@ -42,6 +42,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       top_p=0.95,  # of the temperatures above 0
       # '' is held-out functions; code_edits, or a JSON list of texts.
       prompts='',
+      chat=False,  # your own prompts as turns in the target's chat template
       num_prompts=2 if smoke else 30,
       max_prompt_tokens=96 if smoke else 128,
       max_new_tokens=16 if smoke else 128,

@@ -51,6 +51,8 @@ class DecodeConfig:
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
     prompts: what to complete, as of `tasks.load`; '' is held-out functions.
+    chat: whether a user's own prompts are turns of a conversation, each put
+      in the target's chat template.
     num_prompts: how many.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
@@ -70,6 +72,7 @@ class DecodeConfig:
   temperatures: tuple[float, ...]
   top_p: float
   prompts: str
+  chat: bool
   num_prompts: int
   max_prompt_tokens: int
   max_new_tokens: int
@@ -158,11 +161,18 @@ def prepare(
       config.num_prompts,
       config.max_prompt_tokens,
     )
+  if config.chat:
+    if not own:
+      raise UserError('chat is for your own --prompt or --prompts_file')
+    texts = [
+      Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
+      for name, text in texts
+    ]
   # Before anything is said or written: a prompt too long, a law out of range.
   for each in (drafter, *([] if own else drafters)):
     check(
       target,
-      [text.text for text in texts],
+      [_tokens(target, text, config) for text in texts],
       drafter=each,
       verifier=config.verifier,
       max_new_tokens=config.max_new_tokens,
@@ -283,10 +293,11 @@ def show(
   print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
   print(prompt.text, end='', flush=True)
   said, accepted, rounds = [], 0, 0
-  decode = _Incremental(target)
+  prompt_tokens = _tokens(target, prompt, config)
+  decode = _Incremental(target, prompt_tokens)
   for step in stream(
     target,
-    prompt.text,
+    [prompt_tokens],
     drafter=drafter,
     verifier=config.verifier,
     sampling=config.sampling(config.temperatures[0]),
@@ -307,7 +318,7 @@ def show(
   )
   return {
     'prompt': prompt.text,
-    'text': target.tokenizer.decode(_without_stop(said, target)),
+    'text': target.tokenizer.decode(_without_stop(said, target), prompt_tokens),
     'tokens': len(said),
     'rounds': rounds,
     'accepted': accepted,
@@ -319,21 +330,29 @@ def show(
   }
 
 
+def _tokens(
+  target: LanguageModel, prompt: Prompt, config: DecodeConfig
+) -> list[int]:
+  """A chat template has written bos itself, if it wants one."""
+  return target.tokenizer.encode(prompt.text, bos=not config.chat)
+
+
 def _without_stop(tokens: Sequence[int], target: LanguageModel):
-  return [t for t in tokens if t != target.tokenizer.eos_id]
+  return [t for t in tokens if t not in target.tokenizer.stop_ids]
 
 
 class _Incremental:
   """Text of tokens that come bit by bit; half a character waits."""
 
-  def __init__(self, model: LanguageModel):
+  def __init__(self, model: LanguageModel, prompt: Sequence[int]):
     self._model = model
+    self._prompt = prompt
     self._tokens: list[int] = []
     self._said = ''
 
   def __call__(self, tokens: Sequence[int]) -> str:
     self._tokens += _without_stop(tokens, self._model)
-    text = self._model.tokenizer.decode(self._tokens)
+    text = self._model.tokenizer.decode(self._tokens, self._prompt)
     text = text.rstrip('\N{REPLACEMENT CHARACTER}')
     new, self._said = text[len(self._said) :], text
     return new
