@@ -88,8 +88,9 @@ def _parse(argv):
   # the config's own complaints surface here, as all kinds of exceptions.
   try:
     rest = flags.FLAGS(argv)
-    # A config file that does not exist complains when it is first used.
-    flags.FLAGS.config.to_dict()
+    if 'config' in flags.FLAGS:
+      # A config file that does not exist complains when it is first used.
+      flags.FLAGS.config.to_dict()
     return rest
   except flags.Error as error:
     _fail(str(error))

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import weights
+from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -21,7 +22,7 @@ CONFIG, WEIGHTS = 'config.json', weights.FILE
 def save(
   model: LanguageModel,
   path,
-  storage: Literal['float32', 'int8'] = 'float32',
+  storage: weights.Storage = 'float32',
 ) -> None:
   """Writes the folder; one that is there is replaced by a rename.
 
@@ -30,7 +31,7 @@ def save(
   Args:
     model: what to write.
     path: folder.
-    storage: of matrices; all else is float32.
+    storage: as of `weights.save`.
   """
   with weights.replace_folder(path) as folder:
     if distributed.is_first():
@@ -40,8 +41,12 @@ def save(
     weights.save(model.params, folder, storage)
 
 
-def load(path, mesh: Mesh | None = None) -> LanguageModel:
-  """Reads what `save` wrote.
+def load(
+  path,
+  mesh: Mesh | None = None,
+  dtype: Literal['float32', 'bfloat16'] | None = None,
+) -> LanguageModel:
+  """Reads what `save` wrote, or a folder of Hugging Face's libraries.
 
   Matrices get the dtype that the model computes in, all else is float32.
 
@@ -49,31 +54,58 @@ def load(path, mesh: Mesh | None = None) -> LanguageModel:
     path: folder.
     mesh: where to lay the model; each process then reads its own shards and
       no more. None is one device.
+    dtype: what to compute in; None is what the folder says, and for those of
+      Hugging Face as `checkpoints.huggingface.model.load` has it.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors are not
       the ones that the config calls for, or the model does not divide into the
-      mesh's shards.
+      mesh's shards; for other people's folders also as `huggingface.model`.
   """
   path = pathlib.Path(path)
-  if not path.is_dir():
-    raise UserError(f'model {path}: no such folder')
+  values = _read_config(path)
+  if 'model' not in values:
+    return huggingface.load(path, mesh, dtype)
   try:
-    values = json.loads((path / CONFIG).read_text())['model']
-    config = TransformerConfig.from_dict(values)
-  except OSError as error:
-    raise UserError(f'model {path / CONFIG}: {error.strerror}') from None
-  except (ValueError, KeyError, TypeError) as error:
+    config = TransformerConfig.from_dict(values['model'])
+  except (ValueError, TypeError) as error:
     raise UserError(
       f'model {path / CONFIG}: not a model config: {error}'
     ) from None
+  if dtype:
+    config = dataclasses.replace(config, dtype=dtype)
   transformer = Transformer(config)
   tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
   shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
   params = weights.load(path, shapes, config.dtype, mesh)
-  if tokenizer.vocab_size != config.vocab_size:
+  if tokenizer.vocab_size < config.num_tokens:
     raise UserError(
       f'model {path}: the tokenizer has {tokenizer.vocab_size} pieces, the '
-      f'model {config.vocab_size}'
+      f'model {config.num_tokens}'
     )
   return LanguageModel(transformer, params, tokenizer)
+
+
+def is_own(path) -> bool:
+  """Whether `save` wrote the folder, and not another library.
+
+  Raises:
+    UserError: there is no config.json, or it is no JSON object.
+  """
+  return 'model' in _read_config(pathlib.Path(path))
+
+
+def _read_config(path: pathlib.Path) -> dict[str, Any]:
+  if not path.is_dir():
+    raise UserError(f'model {path}: no such folder')
+  try:
+    values = json.loads((path / CONFIG).read_text(encoding='utf-8'))
+    if not isinstance(values, dict):
+      raise ValueError('expected a JSON object')
+  except OSError as error:
+    raise UserError(f'model {path / CONFIG}: {error.strerror}') from None
+  except ValueError as error:
+    raise UserError(
+      f'model {path / CONFIG}: not a model config: {error}'
+    ) from None
+  return values

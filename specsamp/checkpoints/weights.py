@@ -1,8 +1,9 @@
 """Parameters as safetensors files in a folder, and folders replaced whole.
 
 Weights are stored in float32, or matrices in 8 bits with a float32 scale for
-every output channel; many of them in several files. On a mesh a process reads
-the parts that it holds.
+every output channel, many of them in several files; or as an orbax checkpoint,
+which is read and written in parallel and keeps 16 bits. On a mesh a process
+reads the parts that it holds.
 """
 
 import contextlib
@@ -15,9 +16,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import safetensors.numpy
 from flax import traverse_util
-from jax.sharding import Mesh
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
@@ -28,6 +30,9 @@ from specsamp.sharding import mesh as meshes
 FILE = tensor_files.SINGLE
 _MANY = 'model-{}.safetensors'  # of a model that is too large for one file
 _SCALE = ':scale'
+_ORBAX = 'orbax'  # the folder of that format
+
+Storage = Literal['float32', 'int8', 'orbax']
 # A file is closed at the first tensor past this size, and another begun.
 _FILE_BYTES = 2**32
 
@@ -59,18 +64,21 @@ def replace_folder(path) -> Iterator[pathlib.Path]:
   distributed.wait('saved')
 
 
-def save(
-  params: Any, folder, storage: Literal['float32', 'int8'] = 'float32'
-) -> None:
+def save(params: Any, folder, storage: Storage = 'float32') -> None:
   """Writes the files into a folder that is there and holds no others.
 
-  Of several processes all must call this, and the first one writes.
+  Of several processes all must call this, and the first one writes; of an orbax
+  checkpoint each writes its shards.
 
   Args:
     params: nested dicts of arrays.
     folder: where to.
-    storage: of matrices; all else is float32.
+    storage: of matrices, all else is float32; orbax keeps types as they are.
   """
+  if storage == 'orbax':
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(pathlib.Path(folder).absolute() / _ORBAX, params)
+    return
   if not distributed.is_first():
     for value in flat(params).values():
       meshes.fetch(value)  # hands over its shards, one after the other
@@ -115,6 +123,8 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
       of these names and shapes, or do not divide into the mesh's shards.
   """
   folder = pathlib.Path(folder)
+  if (folder / _ORBAX).is_dir():
+    return _restore(folder / _ORBAX, shapes, dtype, mesh)
   tensors = _open(folder)
   wanted = flat(shapes)
   _check(folder, wanted, tensors)
@@ -124,6 +134,37 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
     mesh,
     lambda name, index: _read(tensors, name, index).astype(dtypes[name]),
   )
+
+
+def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
+  """As `load`, of an orbax checkpoint."""
+  dtypes = matmul_dtypes(flat(shapes), dtype)
+  one = SingleDeviceSharding(jax.devices()[0])
+  where = jax.tree.map(lambda _: one, shapes)
+  if mesh is not None:
+    where = rules.param_shardings(shapes, mesh)
+  wanted = {
+    name: jax.ShapeDtypeStruct(shape.shape, dtypes[name], sharding=at)
+    for (name, shape), at in zip(
+      flat(shapes).items(), flat(where).values(), strict=True
+    )
+  }
+  try:
+    with ocp.StandardCheckpointer() as checkpointer:
+      found = flat(checkpointer.metadata(path).item_metadata.tree)
+      _compare(path, _sizes(wanted), _sizes(found))
+      params = checkpointer.restore(
+        path, traverse_util.unflatten_dict(wanted, sep='.')
+      )
+  except UserError:
+    raise
+  except Exception as error:  # orbax raises what its file formats raise
+    line = str(error).strip().partition('\n')[0][:200]
+    raise UserError(f'weights {path}: corrupt: {line}') from None
+  if mesh is None:
+    return params
+  # Orbax knows where arrays lie, not in which order of their axes.
+  return jax.device_put(params, rules.param_formats(shapes, mesh))
 
 
 def lay(shapes: Any, mesh: Mesh | None, read) -> Any:
@@ -181,20 +222,10 @@ def flat(params: Any) -> dict[str, Any]:
 
 def _check(path, shapes, tensors) -> None:
   """Refuses tensors of other names, shapes or types than a model's."""
-  expected = {name: tuple(shape.shape) for name, shape in shapes.items()}
-  got = {name: tensor.shape for name, tensor in tensors.items()}
-  weights = {n: s for n, s in got.items() if not n.endswith(_SCALE)}
-  wrong = sorted(
-    name
-    for name in expected.keys() | weights.keys()
-    if expected.get(name) != weights.get(name)
+  expected, got = _sizes(shapes), _sizes(tensors)
+  _compare(
+    path, expected, {n: s for n, s in got.items() if not n.endswith(_SCALE)}
   )
-  if wrong:
-    name = wrong[0]
-    raise UserError(
-      f'weights {path}: {len(wrong)} tensors do not fit the config, first '
-      f'{name}: got {weights.get(name)}, expected {expected.get(name)}'
-    )
   for name, full in expected.items():
     kind, scale = tensors[name].dtype, got.get(name + _SCALE)
     if scale is None and kind != 'F32':
@@ -207,6 +238,25 @@ def _check(path, shapes, tensors) -> None:
       raise UserError(
         f'weights {path}: {name}{_SCALE}: got {scale}, expected {shape}'
       )
+
+
+def _compare(path, expected, got) -> None:
+  """Refuses names and shapes that are not those of a model."""
+  wrong = sorted(
+    name
+    for name in expected.keys() | got.keys()
+    if expected.get(name) != got.get(name)
+  )
+  if wrong:
+    name = wrong[0]
+    raise UserError(
+      f'weights {path}: {len(wrong)} tensors do not fit the config, first '
+      f'{name}: got {got.get(name)}, expected {expected.get(name)}'
+    )
+
+
+def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+  return {name: tuple(array.shape) for name, array in arrays.items()}
 
 
 def _read(tensors, name: str, index) -> np.ndarray:

@@ -425,10 +425,10 @@ def _check_prompts(rows, config, prompt_len, budget) -> None:
   for i, row in enumerate(rows):
     if not len(row):
       raise UserError(f'prompt {i} has no token, expected at least one')
-    if min(row) < 0 or max(row) >= config.vocab_size:
+    if min(row) < 0 or max(row) >= config.num_tokens:
       raise UserError(
         f'prompt {i} has tokens from {min(row)} to {max(row)}, expected 0 to '
-        f'{config.vocab_size - 1}'
+        f'{config.num_tokens - 1}'
       )
     if budget[i] > config.max_length - prompt_len[i]:
       raise UserError(

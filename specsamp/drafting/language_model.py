@@ -56,14 +56,15 @@ class LanguageModelDrafter:
       raise UserError(
         'draft and target must share a tokenizer; got '
         f'{self.tokenizer.vocab_size} and {target.tokenizer.vocab_size} pieces'
-        ' of different SentencePiece models'
+        ' of different tokenizers; LanguageModel.for_target makes a draft '
+        'with fewer or more pieces fit'
       )
     got = self.transformer.config.vocab_size
     expected = target.config.vocab_size
     if got != expected:
       raise UserError(
         f'draft and target must share a vocabulary; the draft has {got} '
-        f'tokens, the target {expected}'
+        f'rows, the target {expected}; LanguageModel.for_target makes it fit'
       )
     if meshes.of(self.params) != target.mesh:
       raise UserError(

@@ -150,8 +150,8 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
 def load(target: str, draft: str, mesh: Mesh | None) -> Models:
   """Models of these folders, or the embedded ones where a name is empty."""
   pair = None if target and draft else zoo.load('pycode')
+  scores = model_dir.load(target, mesh) if target else pair.target.on(mesh)
+  drafts = model_dir.load(draft, mesh) if draft else pair.draft.on(mesh)
   return Models(
-    model_dir.load(target, mesh) if target else pair.target.on(mesh),
-    model_dir.load(draft, mesh) if draft else pair.draft.on(mesh),
-    {} if target else pair.drafters,
+    scores, drafts.for_target(scores), {} if target else pair.drafters
   )

@@ -158,8 +158,9 @@ def device() -> str:
   return f'{len(found)} x {name}'
 
 
-def versions() -> dict[str, str]:
+def versions(*others: str) -> dict[str, str]:
+  """Of the packages that a result depends on, and others beside."""
   return {
     name: importlib.metadata.version(name)
-    for name in ('jax', 'jaxlib', 'flax', 'numpy')
+    for name in ('jax', 'jaxlib', 'flax', 'numpy', *others)
   } | {'python': platform.python_version()}

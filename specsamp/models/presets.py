@@ -1,6 +1,8 @@
 """Published shapes. Each function returns a `TransformerConfig`."""
 
-from specsamp.models.config import TransformerConfig
+import dataclasses
+
+from specsamp.models.config import RopeScaling, TransformerConfig
 
 
 def chinchilla(width: int, num_heads: int, num_layers: int, **changes):
@@ -60,6 +62,60 @@ def llama(
   return TransformerConfig(**(values | changes))
 
 
+def llama_7b() -> TransformerConfig:
+  """LLaMA 7B, and Vicuna 7B, which is trained from it."""
+  return llama(width=4096, num_heads=32, num_layers=32, mlp_width=11_008)
+
+
+def llama_13b() -> TransformerConfig:
+  """LLaMA 13B, and Vicuna 13B."""
+  return llama(width=5120, num_heads=40, num_layers=40, mlp_width=13_824)
+
+
+def llama_33b() -> TransformerConfig:
+  """LLaMA 33B, and Vicuna 33B."""
+  return llama(width=6656, num_heads=52, num_layers=60, mlp_width=17_920)
+
+
+def llama_68m() -> TransformerConfig:
+  """The draft of Miao et al. 2305.09781, and Vicuna 68M."""
+  return llama(width=768, num_heads=12, num_layers=2, mlp_width=3072)
+
+
+def llama_160m() -> TransformerConfig:
+  """The larger draft of Miao et al. 2305.09781."""
+  return llama(width=768, num_heads=12, num_layers=12, mlp_width=3072)
+
+
+def llama2(config: TransformerConfig) -> TransformerConfig:
+  """LLaMA 2 (Touvron et al. 2307.09288) of the shape of a LLaMA."""
+  return dataclasses.replace(config, max_length=4096, norm_epsilon=1e-5)
+
+
+def llama31(width: int, num_heads: int, num_layers: int, mlp_width: int):
+  """Llama 3.1 (2407.21783)."""
+  return llama(
+    width,
+    num_heads,
+    num_layers,
+    mlp_width,
+    vocab_size=128_256,
+    num_kv_heads=8,
+    max_length=131_072,
+    norm_epsilon=1e-5,
+    rope_theta=500_000.0,
+    rope_scaling=RopeScaling('llama3', factor=8.0),
+  )
+
+
+def llama31_8b() -> TransformerConfig:
+  return llama31(width=4096, num_heads=32, num_layers=32, mlp_width=14_336)
+
+
+def llama31_70b() -> TransformerConfig:
+  return llama31(width=8192, num_heads=64, num_layers=80, mlp_width=28_672)
+
+
 def opt(width: int, num_heads: int, num_layers: int, **changes):
   """OPT (Zhang et al. 2205.01068), the sizes with norms before blocks."""
   values = dict(
@@ -81,6 +137,18 @@ def opt(width: int, num_heads: int, num_layers: int, **changes):
     dtype='bfloat16',
   )
   return TransformerConfig(**(values | changes))
+
+
+def opt_125m() -> TransformerConfig:
+  return opt(width=768, num_heads=12, num_layers=12)
+
+
+def opt_13b() -> TransformerConfig:
+  return opt(width=5120, num_heads=40, num_layers=40)
+
+
+def opt_30b() -> TransformerConfig:
+  return opt(width=7168, num_heads=56, num_layers=48)
 
 
 def gpt2(width: int, num_heads: int, num_layers: int, **changes):

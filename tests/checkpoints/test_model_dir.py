@@ -138,7 +138,7 @@ def _write(name, content):
     (_write(model_dir.CONFIG, b'{'), 'config.json: not a model config: '),
     (_write(model_dir.CONFIG, b'[]'), 'config.json: not a model config: '),
     (_write(model_dir.CONFIG, b'\xff'), 'config.json: not a model config: '),
-    (_config(lambda c: c.pop('model')), 'not a model config: '),
+    (_config(lambda c: c.pop('model')), 'config.json: names no architecture'),
     (_config(lambda c: c['model'].update(heads=2)), r"keys \['heads'\]"),
     (_config(lambda c: c['model'].update(norm='no')), 'norm must be one of'),
     (_config(lambda c: c['model'].update(vocab_size=9)), 'embedding: got'),
@@ -179,16 +179,19 @@ def test_a_folder_that_is_not_there(tmp_path):
     model_dir.load(tmp_path / 'm')
 
 
-def test_a_tokenizer_with_more_pieces_than_the_model(model, tmp_path):
+def test_a_tokenizer_with_fewer_pieces_than_the_model(model, tmp_path):
   model_dir.save(model, tmp_path / 'm', storage='float32')
-  _config(lambda c: c['model'].update(vocab_size=300))(tmp_path / 'm')
+  _config(lambda c: c['model'].update(vocab_size=600))(tmp_path / 'm')
   _tensors(
     lambda t: t.update(
-      embedding=t['embedding'][:300], head=t['head'][:, :300].copy()
+      embedding=np.pad(t['embedding'], [(0, 88), (0, 0)]),
+      head=np.pad(t['head'], [(0, 0), (0, 88)]),
     )
   )(tmp_path / 'm')
-  with pytest.raises(UserError, match='has 512 pieces, the model 300'):
+  with pytest.raises(UserError, match='has 512 pieces, the model 600'):
     model_dir.load(tmp_path / 'm')
+  _config(lambda c: c['model'].update(padding=88))(tmp_path / 'm')
+  assert model_dir.load(tmp_path / 'm').config.num_tokens == 512
 
 
 def test_a_failed_save_leaves_the_old_model(model, tmp_path, monkeypatch):

@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 
 from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import architectures, config_json
-from specsamp.data import tokenizers
+from specsamp.checkpoints.huggingface.architectures import Family
+from specsamp.data import tokenizer_dir, tokenizer_export
+from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -51,7 +53,7 @@ def load(
   """
   path = pathlib.Path(path)
   family, config = _read_config(path)
-  tokenizer = tokenizers.load(path)
+  tokenizer = tokenizer_dir.load(path)
   tensors = tensor_files.of_folder(path)
   names = family.rename(tensors)
   if config.tied_embeddings:
@@ -60,9 +62,8 @@ def load(
   layout = family.layout(config)
   layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
   if dtype is None:
-    is_32 = tensors[layout['embedding'].parts[0].key].dtype == 'F32'
     on_cpu = jax.default_backend() == 'cpu'
-    dtype = 'float32' if is_32 or on_cpu else 'bfloat16'
+    dtype = 'float32' if on_cpu else _dtype(tensors.values())
   # A vocabulary that divides into shards, whose last rows are no tokens.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards
@@ -83,6 +84,20 @@ def load(
     ).astype(dtypes[name]),
   )
   return LanguageModel(Transformer(config), params, tokenizer)
+
+
+def stored_dtype(path) -> Literal['float32', 'bfloat16']:
+  """The type of a folder's weights; bfloat16 for float16 too.
+
+  Raises:
+    UserError: the weights cannot be read.
+  """
+  return _dtype(tensor_files.of_folder(path).values())
+
+
+def _dtype(tensors) -> Literal['float32', 'bfloat16']:
+  largest = max(tensors, key=lambda tensor: math.prod(tensor.shape))
+  return 'float32' if largest.dtype == 'F32' else 'bfloat16'
 
 
 def save(
@@ -126,7 +141,7 @@ def save(
     if distributed.is_first():
       values |= _special_tokens(model) | {'dtype': dtype.name}
       (folder / _CONFIG).write_text(json.dumps(values, indent=2) + '\n')
-      tokenizers.export(model.tokenizer, folder)
+      _save_tokenizer(model.tokenizer, folder)
     _write_tensors(folder, layout, sizes, dtype, fetch)
 
 
@@ -160,13 +175,10 @@ def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
     (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))
 
 
-def _read_config(path: pathlib.Path):
-  """The family and config of a folder."""
+def _read_config(path: pathlib.Path) -> tuple[Family, TransformerConfig]:
   file = path / _CONFIG
   try:
     values = json.loads(file.read_text(encoding='utf-8'))
-    if not isinstance(values, dict):
-      raise UserError('not a JSON object')
     family = architectures.of(values)
     return family, family.read(values)
   except OSError as error:
@@ -175,6 +187,13 @@ def _read_config(path: pathlib.Path):
     raise UserError(f'model {file}: no {error.args[0]}') from None
   except (ValueError, TypeError, AttributeError) as error:
     raise UserError(f'model {file}: {error}') from None
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+  if isinstance(tokenizer, SentencePiece):
+    tokenizer_export.export(tokenizer, folder)
+  else:
+    tokenizer.save(folder)
 
 
 def _special_tokens(model: LanguageModel) -> dict[str, Any]:

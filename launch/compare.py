@@ -1,0 +1,22 @@
+"""Times a pair here and in transformers, side by side.
+
+python launch/compare.py --config=configs/compare_transformers.py
+
+Needs transformers and torch, pip install -e '.[parity]'.
+"""
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.evaluation import peers
+
+
+def main():
+  config = flags.FLAGS.config
+  job = peers.prepare(config.to_dict())
+  job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
+
+
+if __name__ == '__main__':
+  cli.define_flags(workdir_prefix='runs/compare')
+  cli.run(main, distributes=False)

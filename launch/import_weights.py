@@ -1,0 +1,38 @@
+"""Converts a model: a Hugging Face folder to orbax, or any model to theirs.
+
+python launch/import_weights.py --source=MODELS/llama-2-7b --to=MODELS/7b-orbax
+python launch/import_weights.py --source=RUNS/target/model --to=OUT \
+  --format=huggingface
+
+specsamp.load and --config.target=DIR read all these folders as they are; an
+orbax checkpoint is read faster, in parallel and in 16 bits.
+"""
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.checkpoints import convert
+
+_SOURCE = flags.DEFINE_string(
+  'source', None, 'Folder of the model to read.', required=True
+)
+_TO = flags.DEFINE_string(
+  'to', None, 'Folder to write; one that is there is replaced.', required=True
+)
+_FORMAT = flags.DEFINE_enum(
+  'format', 'orbax', convert.FORMATS, 'What to write.'
+)
+_DTYPE = flags.DEFINE_enum(
+  'dtype', None, ('float32', 'bfloat16'), 'Of matrices; as stored if left out.'
+)
+_mesh = cli.define_mesh('model')
+
+
+def main():
+  convert.convert(
+    _SOURCE.value, _TO.value, _FORMAT.value, _mesh(), _DTYPE.value
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,52 @@
+"""Models from one kind of folder to another."""
+
+import time
+from typing import Literal
+
+import jax
+from jax.sharding import Mesh
+
+from specsamp.checkpoints import model_dir
+from specsamp.checkpoints.huggingface import model as huggingface
+
+FORMATS = ('orbax', 'huggingface')
+
+
+def convert(
+  source,
+  destination,
+  form: Literal['orbax', 'huggingface'] = 'orbax',
+  mesh: Mesh | None = None,
+  dtype: Literal['float32', 'bfloat16'] | None = None,
+) -> None:
+  """Reads a model of any kind and writes it anew, and says what it did.
+
+  Args:
+    source: a folder that `specsamp.load` reads.
+    destination: folder; one that is there is replaced.
+    form: orbax is for `specsamp.load`, read in parallel and as it lies;
+      huggingface is for transformers, vLLM and `specsamp.load`.
+    mesh: where the model lies meanwhile; None is one device.
+    dtype: of matrices; None is the one they are stored in, of float16
+      bfloat16.
+
+  Raises:
+    UserError: as `specsamp.load`; or no architecture of transformers computes
+      what the model does.
+  """
+  began = time.perf_counter()
+  if dtype is None and not model_dir.is_own(source):
+    dtype = huggingface.stored_dtype(source)
+  model = model_dir.load(source, mesh, dtype)
+  read = time.perf_counter()
+  if form == 'orbax':
+    model_dir.save(model, destination, 'orbax')
+  else:
+    huggingface.save(model, destination)
+  wrote = time.perf_counter()
+  num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+  print(
+    f'{model.num_params / 1e6:,.1f}M parameters, {num_bytes / 2**30:.2f} GiB '
+    f'in {model.config.dtype}: read in {read - began:.1f} s, written to '
+    f'{destination} in {wrote - read:.1f} s'
+  )

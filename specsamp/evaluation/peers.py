@@ -1,0 +1,339 @@
+"""The same pair in transformers and here: the same prompts, the same lengths.
+
+Both libraries say the same greedy text, so a token costs either what it takes
+to make it and nothing else.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tabulate
+import tqdm
+
+from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.decoding.generate import check, generate
+from specsamp.drafting import model_drafter
+from specsamp.errors import UserError
+from specsamp.evaluation import loading, report, runner, tasks
+from specsamp.sampling.transforms import SamplingParams
+
+OURS, THEIRS = 'specsamp', 'transformers'
+
+
+@dataclasses.dataclass(frozen=True)
+class PeersConfig:
+  """What to compare.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    draft_len: drafted tokens a round, in both libraries.
+    temperatures: to compare; sampling is from the whole vocabulary.
+    prompts: as of `tasks.load`.
+    num_prompts: how many.
+    max_prompt_tokens: in each of them.
+    max_new_tokens: in each completion; none ends before.
+    seed: prompt i draws from `seed + i`.
+  """
+
+  target: str
+  draft: str
+  draft_len: int
+  temperatures: tuple[float, ...]
+  prompts: str
+  num_prompts: int
+  max_prompt_tokens: int
+  max_new_tokens: int
+  seed: int
+
+  def __post_init__(self):
+    runner.check_sizes(self)
+    if not self.temperatures:
+      raise UserError('temperatures: got none, expected at least one')
+    try:
+      for temperature in self.temperatures:
+        SamplingParams(temperature=temperature).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
+
+class Contender(NamedTuple):
+  """One library's way to decode.
+
+  Attributes:
+    library: which.
+    method: plain, or with a draft.
+    temperature: of it.
+    say: (prompt's tokens, seed) -> the tokens said after it.
+  """
+
+  library: str
+  method: str
+  temperature: float
+  say: Callable[[list[int], int], list[int]]
+
+
+class Job(NamedTuple):
+  """A checked run.
+
+  Attributes:
+    config: what was asked for.
+    models: target and draft.
+    prompts: tokens of each.
+  """
+
+  config: PeersConfig
+  models: loading.Models
+  prompts: list[list[int]]
+
+  def run(self, workdir: pathlib.Path) -> None:
+    """Writes the models for transformers into `workdir`, and what was measured
+    as metrics.jsonl, summary.json and report.md."""
+    contenders = [
+      *_ours(self.config, self.models),
+      *_theirs(self.config, self.models, workdir),
+    ]
+    lines = []
+    for each in tqdm.tqdm(contenders, desc='warming up', leave=False):
+      each.say(self.prompts[0], self.config.seed)
+    order = [(i, each) for i in range(len(self.prompts)) for each in contenders]
+    with (workdir / 'metrics.jsonl').open('w') as file:
+      for i, each in tqdm.tqdm(order, desc='runs', leave=False):
+        began = time.perf_counter()
+        tokens = each.say(self.prompts[i], self.config.seed + i)
+        line = {
+          'library': each.library,
+          'method': each.method,
+          'temperature': each.temperature,
+          'prompt': i,
+          'seconds': time.perf_counter() - began,
+          'tokens': tokens,
+        }
+        lines.append(line)
+        file.write(json.dumps(line) + '\n')
+        file.flush()
+    rows = summarize(lines)
+    summary = {
+      'runs': rows,
+      'device': report.device(),
+      'versions': report.versions(THEIRS, 'torch'),
+    }
+    (workdir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+    text = f'{_table(rows, "github")}\n\n{_note(lines, self.config)}\n'
+    (workdir / 'report.md').write_text(
+      f'# specsamp and transformers\n\n{text}\nOn {report.device()}.\n'
+    )
+    print(f'{_table(rows, "simple")}\n\n{_note(lines, self.config)}')
+    print(f'\nReport: {workdir / "report.md"}')
+
+
+def prepare(values: dict[str, Any]) -> Job:
+  """Loads and checks all that a run needs; writes nothing.
+
+  Args:
+    values: a `PeersConfig` as plain values.
+
+  Raises:
+    UserError: a file or value that does not fit, or transformers is not
+      installed.
+  """
+  try:
+    config = PeersConfig(
+      **(values | {'temperatures': tuple(values['temperatures'])})
+    )
+  except (KeyError, TypeError) as error:  # keys of some other kind of config
+    raise UserError(f'config: {error}') from None
+  for name in (THEIRS, 'torch'):
+    if importlib.util.find_spec(name) is None:
+      raise UserError(
+        f"{name}: not installed, expected pip install -e '.[parity]'"
+      )
+  models = loading.load(config.target, config.draft, None)
+  _, texts = tasks.load(
+    config.prompts,
+    models.target.tokenizer,
+    config.num_prompts,
+    config.max_prompt_tokens,
+  )
+  prompts = [models.target.tokenizer.encode(text.text) for text in texts]
+  check(
+    models.target,
+    prompts,
+    drafter=model_drafter(models.draft, config.draft_len),
+    max_new_tokens=config.max_new_tokens,
+  )
+  return Job(config, models, prompts)
+
+
+def summarize(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """A row for each library and method: its time a token, and ratios.
+
+  `speedup` is over the library's own plain decoding, `ratio` how much faster
+  it is than the fastest of transformers of the same kind and temperature.
+  """
+  totals: dict[tuple, list[float]] = {}
+  for line in lines:
+    key = (line['temperature'], line['library'], line['method'])
+    total = totals.setdefault(key, [0.0, 0])
+    total[0] += line['seconds']
+    total[1] += len(line['tokens'])
+  cost = {key: seconds / count for key, (seconds, count) in totals.items()}
+  rows = []
+  for (temperature, library, method), each in cost.items():
+    is_plain = method == 'plain'
+    rivals = [
+      other
+      for (t, who, how), other in cost.items()
+      if (t, who, how == 'plain') == (temperature, THEIRS, is_plain)
+    ]
+    rows.append(
+      {
+        'temperature': temperature,
+        'library': library,
+        'method': method,
+        'ms_per_token': 1e3 * each,
+        'speedup': cost[temperature, library, 'plain'] / each,
+        'ratio': min(rivals) / each if library == OURS else None,
+        'tokens': totals[temperature, library, method][1],
+      }
+    )
+  return rows
+
+
+def _table(rows, style: str) -> str:
+  cells = [
+    {
+      'sampling': report.sampling_name(row | {'top_p': 1.0}),
+      'library': row['library'],
+      'method': row['method'],
+      'ms/token': row['ms_per_token'],
+      'over its plain': row['speedup'],
+      'over transformers': row['ratio'],
+      'tokens': row['tokens'],
+    }
+    for row in sorted(rows, key=lambda row: row['temperature'])
+  ]
+  return tabulate.tabulate(
+    cells, headers='keys', tablefmt=style, floatfmt='.2f'
+  )
+
+
+def _note(lines, config: PeersConfig) -> str:
+  """How many greedy texts are the same in both libraries."""
+  said: dict[int, list[list[int]]] = {}
+  for line in lines:
+    if line['temperature'] == 0:
+      said.setdefault(line['prompt'], []).append(line['tokens'])
+  same = sum(all(t == texts[0] for t in texts) for texts in said.values())
+  note = (
+    f'{config.num_prompts} prompts, one at a time, {config.max_new_tokens} '
+    'tokens after each, prompt pass included, float32, libraries and methods '
+    'taking turns on each prompt.'
+  )
+  if said:
+    note += (
+      f' All methods of both said the same greedy text after {same} of '
+      f'{len(said)} prompts.'
+    )
+  return note
+
+
+def _ours(config: PeersConfig, models: loading.Models) -> list[Contender]:
+  drafter = model_drafter(models.draft, config.draft_len)
+
+  def say(prompt, seed, drafter, temperature):
+    return generate(
+      models.target,
+      [prompt],
+      drafter=drafter,
+      sampling=SamplingParams(temperature=temperature),
+      max_new_tokens=config.max_new_tokens,
+      seed=seed,
+      stop_tokens=[],
+    ).tokens[0]
+
+  return [
+    Contender(
+      OURS,
+      method,
+      temperature,
+      functools.partial(say, drafter=used, temperature=temperature),
+    )
+    for temperature in config.temperatures
+    for method, used in (
+      ('plain', None),
+      (f'speculative, γ={config.draft_len}', drafter),
+    )
+  ]
+
+
+def _theirs(
+  config: PeersConfig, models: loading.Models, workdir: pathlib.Path
+) -> list[Contender]:
+  """transformers' own generation, with both its ways to choose γ."""
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  torch.set_num_threads(os.cpu_count() or 1)
+
+  def load(name):
+    huggingface.save(getattr(models, name), workdir / name, 'float32')
+    return transformers.AutoModelForCausalLM.from_pretrained(
+      workdir / name, dtype=torch.float32
+    ).eval()
+
+  target, draft = load('target'), load('draft')
+
+  def say(prompt, seed, temperature, draft_len):
+    ids = torch.tensor([prompt])
+    options = dict(do_sample=False)
+    if temperature:
+      options = dict(
+        do_sample=True, temperature=temperature, top_k=0, top_p=1.0
+      )
+    if draft_len is not None:
+      options['assistant_model'] = draft
+      settings = draft.generation_config
+      settings.num_assistant_tokens = draft_len or _THEIR_TOKENS
+      settings.num_assistant_tokens_schedule = 'constant'
+      settings.assistant_confidence_threshold = 0 if draft_len else _THEIR_STOP
+    torch.manual_seed(seed)
+    with torch.inference_mode():
+      out = target.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        min_new_tokens=config.max_new_tokens,
+        max_new_tokens=config.max_new_tokens,
+        pad_token_id=0,
+        **options,
+      )
+    return out[0, len(prompt) :].tolist()
+
+  return [
+    Contender(
+      THEIRS,
+      method,
+      temperature,
+      functools.partial(say, temperature=temperature, draft_len=draft_len),
+    )
+    for temperature in config.temperatures
+    for method, draft_len in (
+      ('plain', None),
+      (f'assisted, γ={config.draft_len}', config.draft_len),
+      ('assisted, its defaults', 0),
+    )
+  ]
+
+
+# What transformers drafts if it is not told: up to so many tokens, ending at
+# the first of which the draft is less sure.
+_THEIR_TOKENS, _THEIR_STOP = 20, 0.4

@@ -1,0 +1,219 @@
+"""Checkpoints of transformers: the same logits and texts, there and back."""
+
+import functools
+import json
+
+import foreign
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specsamp
+from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.models import kv_cache
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [7], [2, 7, 1], [8, 2, 8, 1]]
+
+
+@pytest.fixture(scope='module', params=foreign.FAMILIES)
+def both(request, tmp_path_factory):
+  """(theirs, ours, folder) of one family."""
+  theirs = foreign.model(request.param)
+  folder = tmp_path_factory.mktemp('family')
+  foreign.save(theirs, folder)
+  return theirs, specsamp.load(folder), folder
+
+
+def test_logits_of_ragged_prompts_and_cached_decoding(both):
+  """Prompts of many lengths in one batch, then tokens after their ends."""
+  theirs, ours, _ = both
+  rng = np.random.default_rng(0)
+  lengths = np.array([12, 5, 1, 9], np.int32)
+  tokens = rng.integers(0, foreign.VOCAB, (4, 12)).astype(np.int32)
+  later = rng.integers(0, foreign.VOCAB, (4, 6)).astype(np.int32)
+  apply = jax.jit(
+    functools.partial(ours.transformer.apply, {'params': ours.params})
+  )
+  cache = kv_cache.empty(ours.config, 4, 32)
+  whole = apply(jnp.asarray(tokens), cache=cache)
+  cached, cache = [], whole.cache
+  for start, stop in ((0, 1), (1, 2), (2, 6)):
+    at = lengths[:, None] + np.arange(start, stop, dtype=np.int32)[None]
+    out = apply(jnp.asarray(later[:, start:stop]), jnp.asarray(at), cache)
+    cached.append(np.asarray(out.logits))
+    cache = out.cache
+  cached = np.concatenate(cached, axis=1)
+  for row, length in enumerate(lengths):
+    text = np.concatenate([tokens[row, :length], later[row]])
+    expected = foreign.logits(theirs, text[None])[0]
+    np.testing.assert_allclose(
+      whole.logits[row, :length], expected[:length], atol=1e-4
+    )
+    np.testing.assert_allclose(cached[row], expected[length:], atol=1e-4)
+
+
+def test_greedy_texts(both):
+  theirs, ours, _ = both
+  said = specsamp.generate(
+    ours,
+    PROMPTS,
+    sampling=specsamp.SamplingParams(temperature=0.0),
+    max_new_tokens=20,
+    stop_tokens=[],
+  )
+  for prompt, tokens in zip(PROMPTS, said.tokens, strict=True):
+    assert tokens == foreign.greedy(theirs, prompt, 20)
+
+
+def test_there_and_back(both, tmp_path):
+  """Every tensor is the same, bit for bit, in transformers and here again."""
+  import torch
+  import transformers
+
+  theirs, ours, _ = both
+  huggingface.save(ours, tmp_path / 'out')
+  again, found = transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path / 'out', output_loading_info=True
+  )
+  assert not any(found.values()), found
+  expected, got = theirs.state_dict(), again.state_dict()
+  assert expected.keys() == got.keys()
+  for name, value in expected.items():
+    if name.endswith('embed_positions.weight'):
+      value, got[name] = value[2:], got[name][2:]  # what stands for padding
+    assert torch.equal(value, got[name]), name
+  back = specsamp.load(tmp_path / 'out')
+  assert back.config == ours.config
+  assert back.fingerprint == ours.fingerprint
+  for a, b in zip(
+    jax.tree.leaves(ours.params), jax.tree.leaves(back.params), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(scope='module')
+def llama(tmp_path_factory):
+  """(theirs, folder) of a model in several files, with an index."""
+  theirs = foreign.model('llama')
+  folder = tmp_path_factory.mktemp('llama')
+  foreign.save(theirs, folder, max_shard_size='20KB')
+  assert len(list(folder.glob('model-*.safetensors'))) > 2
+  return theirs, folder
+
+
+def _same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+def test_one_file_or_several(llama, tmp_path):
+  theirs, folder = llama
+  foreign.save(theirs, tmp_path)
+  assert (tmp_path / 'model.safetensors').exists()
+  _same(specsamp.load(tmp_path).params, specsamp.load(folder).params)
+
+
+def test_several_files_are_written_too(llama, tmp_path, monkeypatch):
+  import transformers
+
+  theirs, folder = llama
+  ours = specsamp.load(folder)
+  monkeypatch.setattr(huggingface, '_FILE_BYTES', 20_000)
+  huggingface.save(ours, tmp_path / 'out')
+  index = json.loads(
+    (tmp_path / 'out/model.safetensors.index.json').read_text()
+  )
+  sizes = [p.stat().st_size for p in (tmp_path / 'out').glob('*.safetensors')]
+  assert len(sizes) > 2 and max(sizes) < 25_000
+  assert index['metadata']['total_size'] == 4 * theirs.num_parameters()
+  again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
+  _same(specsamp.load(tmp_path / 'out').params, ours.params)
+  np.testing.assert_array_equal(
+    foreign.logits(again, [[1, 2, 3]]), foreign.logits(theirs, [[1, 2, 3]])
+  )
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_weights_of_16_bits(dtype, tmp_path):
+  """On a CPU they are computed in float32; asked for, in bfloat16."""
+  import torch
+  import transformers
+
+  foreign.save(foreign.model('llama').to(getattr(torch, dtype)), tmp_path)
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path, dtype=torch.float32
+  )
+  ours = specsamp.load(tmp_path)
+  assert ours.config.dtype == 'float32'
+  expected = foreign.logits(theirs, [[1, 2, 3, 4]])
+  apply = ours.transformer.apply
+  got = apply({'params': ours.params}, jnp.array([[1, 2, 3, 4]])).logits
+  np.testing.assert_allclose(got, expected, atol=1e-4)
+  assert huggingface.stored_dtype(tmp_path) == 'bfloat16'
+  small = specsamp.load(tmp_path, dtype='bfloat16')
+  assert small.params['layers_0']['attention']['q'].dtype == jnp.bfloat16
+  assert small.params['final_norm']['scale'].dtype == jnp.float32
+
+
+@pytest.mark.parametrize('name', ['opt', 'gpt2', 'llama'])
+def test_files_of_the_bare_model(name, tmp_path):
+  """As older versions saved them: no prefix, buffers beside the weights."""
+  import safetensors.torch
+  import torch
+
+  theirs = foreign.model(name)
+  foreign.save(theirs, tmp_path)
+  whole = specsamp.load(tmp_path)
+  base = theirs.base_model_prefix + '.'
+  tensors = {
+    key.removeprefix(base): value.contiguous().clone()
+    for key, value in theirs.state_dict().items()
+  }
+  if name == 'gpt2':
+    tensors['h.0.attn.bias'] = torch.ones(1, 1, 64, 64)
+    tensors['h.0.attn.masked_bias'] = torch.tensor(-1e4)
+  if name == 'llama':
+    tensors['layers.0.self_attn.rotary_emb.inv_freq'] = torch.ones(3)
+  safetensors.torch.save_file(tensors, tmp_path / 'model.safetensors')
+  _same(specsamp.load(tmp_path).params, whole.params)
+
+
+def test_a_window_is_as_long_as_a_text_may_be(tmp_path):
+  foreign.save(foreign.model('mistral', sliding_window=12), tmp_path)
+  assert specsamp.load(tmp_path).config.max_length == 12
+  foreign.save(foreign.model('mistral', sliding_window=None), tmp_path)
+  assert specsamp.load(tmp_path).config.max_length == 64
+
+
+@pytest.mark.parametrize(
+  ('changes', 'length'),
+  [
+    (dict(use_sliding_window=True, sliding_window=10, max_window_layers=1), 10),
+    (dict(use_sliding_window=True, sliding_window=10, max_window_layers=9), 64),
+    (dict(use_sliding_window=False, sliding_window=10), 64),
+  ],
+)
+def test_windows_of_some_layers(changes, length, tmp_path):
+  foreign.save(foreign.model('qwen2', **changes), tmp_path)
+  assert specsamp.load(tmp_path).config.max_length == length
+
+
+def test_rows_without_a_piece_are_never_said(tmp_path):
+  """An embedding that was padded: 53 rows, 49 pieces."""
+  theirs = foreign.model('llama')
+  foreign.save(theirs, tmp_path, pieces=49)
+  ours = specsamp.load(tmp_path)
+  assert (ours.config.vocab_size, ours.config.num_tokens) == (53, 49)
+  apply = ours.transformer.apply
+  tokens = jnp.array([[1, 2, 3, 4]])
+  got = apply({'params': ours.params}, tokens).logits
+  expected = foreign.logits(theirs, tokens)
+  np.testing.assert_allclose(got[..., :49], expected[..., :49], atol=1e-4)
+  said = specsamp.generate(
+    ours, [[1]] * 64, max_new_tokens=20, stop_tokens=[]
+  ).tokens
+  assert max(map(max, said)) == 48
+  huggingface.save(ours, tmp_path / 'out')
+  assert specsamp.load(tmp_path / 'out').config.vocab_size == 49
