@@ -17,6 +17,8 @@ model where there is no match.
 
 import ml_collections
 
+from specsamp.evaluation import demo
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
@@ -24,11 +26,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(f'expected smoke or nothing, got {arg!r}')
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
-    dict(
-      target='',
-      draft='',  # for ngram_or_draft
+    demo.defaults(smoke)
+    | dict(
       drafter='ngram',
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
       verifier='naive',
       law='deterministic',
       draft_len=10,
@@ -37,11 +37,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       temperatures=(0.0,),
       top_p=1.0,
       prompts='code_edits',
-      chat=False,  # for your own prompts
       num_prompts=2 if smoke else 16,
       max_prompt_tokens=192,
       max_new_tokens=16 if smoke else 192,
-      seed=0,
-      repeats=1 if smoke else 9,
     )
   ).lock()

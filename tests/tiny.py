@@ -29,6 +29,9 @@ class Letters:
   def encode(self, text: str) -> list[int]:
     return [ord(letter) - ord('a') for letter in text]
 
+  def pieces(self) -> list[str]:
+    return [f'{self.language} {i}' for i in range(self.vocab_size)]
+
   @property
   def stop_ids(self) -> tuple[int, ...]:
     return (self.eos_id,) if self.eos_id >= 0 else ()

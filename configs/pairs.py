@@ -1,0 +1,38 @@
+"""Published targets with their drafts, decoded from folders of their weights.
+
+As `quickstart.py`, of the pairs that the papers decode: the held-out functions
+of the standard library, or a prompt of your own. The folders are what
+`specsamp.load` reads: config.json, safetensors and a tokenizer, as Hugging Face
+has them, or what `launch/import_weights.py` makes of them. Weights of a 13B
+target take 26 GB; `plan_pairs.py` says what fits which TPU slice.
+
+  python launch/decode.py --config=configs/pairs.py:llama-13b+llama-68m \
+    --mesh=1x4
+
+The folders are MODELS/llama-13b and MODELS/llama-68m, or elsewhere:
+--config.target=DIR --config.draft=DIR. `--config.chat=true --prompt=..` puts a
+prompt in the target's chat template.
+
+Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
+`llama-33b+llama-160m`, `vicuna-7b+vicuna-68m`, `vicuna-13b+vicuna-68m`,
+`vicuna-33b+vicuna-68m`, `opt-13b+opt-125m`, `opt-30b+opt-125m`,
+`llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`, `llama-2-13b+llama-2-7b`,
+`llama-3.1-70b+llama-3.1-8b`, and `chinchilla-70b+chinchilla-4b`, of which no
+weights were published.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import demo
+from specsamp.models import pairs
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: a pair."""
+  if arg not in pairs.PAIRS:
+    raise ValueError(f'expected one of {", ".join(pairs.PAIRS)}, got {arg!r}')
+  target, draft = pairs.folders(arg)
+  return ml_collections.ConfigDict(
+    demo.defaults(smoke=False)
+    | dict(target=f'MODELS/{target}', draft=f'MODELS/{draft}')
+  ).lock()

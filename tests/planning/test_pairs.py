@@ -1,0 +1,43 @@
+"""The published pairs: each fits the slice that it is said to fit."""
+
+import runpy
+
+import pytest
+
+from specsamp.errors import UserError
+from specsamp.evaluation import demo
+from specsamp.models.pairs import PAIRS, folders
+from specsamp.planning import plan
+
+_config = runpy.run_path('configs/plan_pairs.py')['get_config']
+_decode = runpy.run_path('configs/pairs.py')['get_config']
+
+
+@pytest.mark.parametrize('name', PAIRS)
+def test_a_pair_fits_its_slice(name):
+  values = _config(name).to_dict()
+  assert values.pop('compile')
+  job = plan.prepare(values | {'compile': False}, [PAIRS[name].topology])
+  assert not job.misfits
+
+
+@pytest.mark.parametrize('name', PAIRS)
+def test_a_pair_is_decoded_from_its_folders(name):
+  values = _decode(name).to_dict()
+  assert (values['target'], values['draft']) == tuple(
+    f'MODELS/{folder}' for folder in folders(name)
+  )
+  with pytest.raises(UserError, match='^model MODELS/.*: no such folder'):
+    demo.prepare(values)
+
+
+def test_an_unknown_pair():
+  for get_config in (_config, _decode):
+    with pytest.raises(ValueError, match='expected one of llama-13b'):
+      get_config('llama-13b')
+
+
+def test_both_docstrings_name_every_pair():
+  for file in ('configs/plan_pairs.py', 'configs/pairs.py'):
+    doc = runpy.run_path(file)['__doc__']
+    assert all(f'`{name}`' in doc for name in PAIRS)
