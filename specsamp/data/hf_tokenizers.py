@@ -8,6 +8,7 @@ from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
 FILE, VOCAB, MERGES = 'tokenizer.json', 'vocab.json', 'merges.txt'
+_END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
 
 
 class HuggingFace(Tokenizer):
@@ -44,13 +45,15 @@ class HuggingFace(Tokenizer):
         raise UserError(
           f'added_tokens_decoder: {token["content"]!r} is {got}, expected {i}'
         )
-    backend.add_special_tokens(
-      [t for t in files.special if backend.token_to_id(t) is not None]
-    )
     self._backend = backend
-    files = dataclasses.replace(files, parses=True).naming(
-      bos_token=self._piece(files.bos_id),
-      eos_token=self._piece(next(iter(files.stop_ids), -1)),
+    files = dataclasses.replace(files, parses=True)
+    if _kind(files) == 'GPT2Tokenizer' and self._id(_END) is not None:
+      files = files.naming(bos_token=_END, eos_token=_END)
+    if files.stop_ids:
+      eos = backend.id_to_token(files.stop_ids[0])
+      files = files.naming(eos_token=eos)
+    backend.add_special_tokens(
+      [t for t in files.special if self._id(t) is not None]
     )
     self._content = backend.to_str()
     size = max(backend.get_vocab().values(), default=-1) + 1
@@ -67,9 +70,6 @@ class HuggingFace(Tokenizer):
       found[i] = piece
     return found
 
-  def _piece(self, i: int) -> str | None:
-    return self._backend.id_to_token(i) if i >= 0 else None
-
   def _id(self, piece: str) -> int | None:
     return self._backend.token_to_id(piece)
 
@@ -80,6 +80,16 @@ class HuggingFace(Tokenizer):
     return self._backend.decode(ids, skip_special_tokens=True)
 
 
+def _kind(files: Files) -> str | None:
+  """The class of transformers that reads such a folder, if it is named."""
+  kind = files.raw.get('tokenizer_class')
+  if kind is None:
+    gpt2 = 'GPT2Tokenizer'
+    classes = {'llama': 'LlamaTokenizer', 'gpt2': gpt2, 'opt': gpt2}
+    return classes.get(files.raw.get('model_type'))
+  return str(kind).removesuffix('Fast')
+
+
 def _as_transformers(backend, files: Files) -> None:
   """transformers gives LLaMA's tokenizers a pre-tokenizer of its own.
 
@@ -88,12 +98,9 @@ def _as_transformers(backend, files: Files) -> None:
   """
   from tokenizers import pre_tokenizers
 
-  kind, model = files.raw.get('tokenizer_class'), files.raw.get('model_type')
-  if kind is None and model == 'llama':
-    kind = 'LlamaTokenizer'
   if (
-    kind not in ('LlamaTokenizer', 'LlamaTokenizerFast')
-    or model not in (None, 'llama')
+    _kind(files) != 'LlamaTokenizer'
+    or files.raw.get('model_type') not in (None, 'llama')
     or 'ByteLevel' in f'{backend.pre_tokenizer}{backend.decoder}'  # LLaMA 3
   ):
     return
@@ -115,10 +122,10 @@ def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
   import tokenizers
   from tokenizers import decoders, models, pre_tokenizers, processors
 
-  kind = files.raw.get('tokenizer_class') or 'GPT2Tokenizer'
-  if kind.removesuffix('Fast') != 'GPT2Tokenizer':
+  if _kind(files) != 'GPT2Tokenizer':
     raise UserError(
-      f'{VOCAB} and {MERGES} of {kind!r}: expected GPT-2, or a {FILE}'
+      f'{VOCAB} and {MERGES} of {_kind(files)!r}: expected those of a '
+      f"'GPT2Tokenizer', or a {FILE}"
     )
   try:
     model = models.BPE.from_file(str(folder / VOCAB), str(folder / MERGES))
@@ -129,11 +136,8 @@ def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
   space = bool(files.raw.get('add_prefix_space'))
   backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
   backend.decoder = decoders.ByteLevel()
-  end = '<|endoftext|>'
-  if backend.token_to_id(end) is not None:
-    files = files.naming(bos_token=end, eos_token=end)
-  bos = files.named.get('bos_token')
-  if files.raw.get('add_bos_token') and bos is not None:
+  if files.raw.get('add_bos_token'):
+    bos = files.named.get('bos_token', _END)
     if (i := backend.token_to_id(bos)) is None:
       raise UserError(f'bos_token: got {bos!r}, which is not a piece')
     backend.post_processor = processors.TemplateProcessing(

@@ -9,6 +9,7 @@ from typing import Any
 from specsamp.errors import UserError
 
 _CONFIG, _GENERATION = 'tokenizer_config.json', 'generation_config.json'
+_EOS = 'eos_token_id'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,6 @@ class Files:
     extra: further special tokens.
     added: id -> a token that may not be among the pieces: its `content`,
       whether it is `special`, and how it is found in a text.
-    bos_id: the model's, for want of a name; -1 is none.
     stop_ids: all that the model ends a text with.
     chat_template: '' is none.
     adds_bos: whether a text gets bos, where the pieces' file doesn't say.
@@ -33,7 +33,6 @@ class Files:
   named: dict[str, str] = dataclasses.field(default_factory=dict)
   extra: tuple[str, ...] = ()
   added: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-  bos_id: int = -1
   stop_ids: tuple[int, ...] = ()
   chat_template: str = ''
   adds_bos: bool = True
@@ -76,12 +75,8 @@ class Files:
       config['chat_template'] = self.chat_template
     if self.parses:
       _write(pathlib.Path(folder) / _CONFIG, config)
-    ids = {}
-    if self.bos_id >= 0:
-      ids['bos_token_id'] = self.bos_id
     if self.stop_ids:
-      ids['eos_token_id'] = list(self.stop_ids)
-    if ids:
+      ids = {_EOS: list(self.stop_ids)}
       _write(pathlib.Path(folder) / _GENERATION, ids)
 
 
@@ -101,15 +96,12 @@ def read(folder) -> Files:
   where = folder / _CONFIG
   generation = _object(folder / _GENERATION)
   model = _object(folder / 'config.json')
-  either = lambda name: generation.get(name, model.get(name))
-  bos_ids = _ids(folder, 'bos_token_id', either('bos_token_id'))
   template = _template(folder, raw.get('chat_template'))
   return Files(
     named=_named(where, values),
     extra=_extra(where, values),
     added=_added(where, added),
-    bos_id=bos_ids[0] if bos_ids else -1,
-    stop_ids=_ids(folder, 'eos_token_id', either('eos_token_id')),
+    stop_ids=_ids(folder, generation.get(_EOS, model.get(_EOS))),
     chat_template=template,
     adds_bos=bool(raw.get('add_bos_token', True)),
     legacy=bool(raw.get('legacy')),
@@ -206,14 +198,12 @@ def _flat(values: Iterable) -> list:
   ]
 
 
-def _ids(folder: pathlib.Path, name: str, value) -> tuple[int, ...]:
+def _ids(folder: pathlib.Path, value) -> tuple[int, ...]:
   ids = value if isinstance(value, list) else [value]
   if ids == [None]:
     return ()
   if not all(type(i) is int and i >= 0 for i in ids):
-    raise UserError(
-      f'model {folder}: {name}: got {value!r}, expected an id or a list of them'
-    )
+    raise UserError(f'{_EOS}: got {value!r}, expected an id or a list of them')
   return tuple(ids)
 
 

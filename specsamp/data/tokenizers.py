@@ -47,13 +47,12 @@ class Tokenizer(abc.ABC):
     """
     self.files = files
     self.vocab_size = vocab_size
-    self.bos_id = self._named_id('bos_token', files.bos_id)
+    self.bos_id = self._named_id('bos_token', -1)
     self.eos_id = self._named_id('eos_token', next(iter(files.stop_ids), -1))
-    for name, i in [('bos_token_id', files.bos_id)] + [
-      ('eos_token_id', i) for i in files.stop_ids
-    ]:
-      if i >= vocab_size:
-        raise UserError(f'{name}: got {i}, expected below {vocab_size}')
+    if max(files.stop_ids, default=-1) >= vocab_size:
+      raise UserError(
+        f'eos_token_id: got {max(files.stop_ids)}, expected below {vocab_size}'
+      )
     eos = (self.eos_id,) if self.eos_id >= 0 else ()
     self.stop_ids = tuple(dict.fromkeys(eos + files.stop_ids))
     self.digest = hashlib.sha256(

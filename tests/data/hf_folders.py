@@ -108,7 +108,11 @@ def qwen(folder: pathlib.Path, texts) -> pathlib.Path:
       'pad_token': END,
       'add_bos_token': False,
     },
-    config={'model_type': 'qwen2', 'eos_token_id': made.token_to_id(TURN)},
+    config={
+      'model_type': 'qwen2',
+      'bos_token_id': made.token_to_id(END),  # which no text begins with
+      'eos_token_id': made.token_to_id(TURN),
+    },
   )
   made.save(str(folder / 'tokenizer.json'))
   return folder

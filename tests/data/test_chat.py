@@ -11,6 +11,7 @@ from specsamp.data import chat, tokenizer_dir
 from specsamp.errors import UserError
 
 pytest.importorskip('jinja2')
+pytest.importorskip('tokenizers')
 
 _LLAMA = """\
 {% if messages[0].role == 'system' %}
