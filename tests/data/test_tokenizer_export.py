@@ -1,8 +1,10 @@
 """SentencePiece models as a tokenizer.json: the same ids, the same texts."""
 
+import io
 import random
 
 import pytest
+import sentencepiece
 import shared_data
 
 from specsamp import zoo
@@ -94,3 +96,25 @@ def test_other_models_are_refused(tmp_path):
   with pytest.raises(UserError, match='got a model that is not BPE') as error:
     tokenizer_export.export(unigram, tmp_path)
   assert '\n' not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_characters_that_are_no_pieces(sources, tmp_path):
+  """A model without bytes has one unknown piece for a run of them."""
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(sources['textwrap.py'].splitlines()),
+    model_writer=model,
+    model_type='bpe',
+    vocab_size=300,
+    normalization_rule_name='identity',
+    remove_extra_whitespaces=False,
+    minloglevel=2,
+  )
+  original = SentencePiece(model.getvalue())
+  tokenizer_export.export(original, tmp_path)
+  exported = tokenizer_dir.load(tmp_path)
+  for text in ('x', 'a日本b 日', ' 日本語 def f(x):', '日'):
+    ids = original.encode(text)
+    assert exported.encode(text) == ids
+    assert exported.decode(ids) == original.decode(ids)
+  assert ids.count(0) == 1
