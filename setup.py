@@ -38,7 +38,7 @@ setup(
     'parity': [
       'jinja2>=3.1.6',
       'tokenizers>=0.20',
-      'torch>=2.4',
+      'torch==2.13.0',
       'transformers>=5.0',
     ],
     'test': [

@@ -151,8 +151,10 @@ def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
   }
   try:
     with ocp.StandardCheckpointer() as checkpointer:
-      found = flat(checkpointer.metadata(path).item_metadata.tree)
-      _compare(path, _sizes(wanted), _sizes(found))
+      found = checkpointer.metadata(path).item_metadata
+      if found is None:
+        raise UserError(f'weights {path}: no orbax checkpoint, or corrupt')
+      _compare(path, _sizes(wanted), _sizes(flat(found.tree)))
       params = checkpointer.restore(
         path, traverse_util.unflatten_dict(wanted, sep='.')
       )
