@@ -7,22 +7,36 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
 
 
-def of(params: Any) -> str:
+def of(params: Any, num_tokens: int | None = None) -> str:
   """A hash of a row of every array of a tree, in bfloat16; of integers, which
   are no weights but texts, of all of it.
 
   It is the same for the same weights on any mesh, in 32 bits or 16. All
   processes of a mesh must call it.
+
+  Args:
+    params: arrays in nested dicts, or in other trees.
+    num_tokens: of a model, whose vocabulary may be longer by rows that are no
+      tokens: another mesh may need others.
   """
   leaves = jax.tree_util.tree_leaves_with_path(params)
   rows = _rows([leaf for _, leaf in leaves])
   digest = hashlib.sha256()
   for (path, leaf), row in zip(leaves, rows, strict=True):
+    shape, row = leaf.shape, meshes.fetch(row)
+    if num_tokens is not None:
+      axes = rules.PARAMS[path[-1].key]
+      shape = tuple(
+        num_tokens if axis == 'vocab' else size
+        for axis, size in zip(axes, shape, strict=True)
+      )
+      row = row[: shape[-1]]
     digest.update(jax.tree_util.keystr(path).encode())
-    digest.update(str(leaf.shape).encode())
-    digest.update(meshes.fetch(row).tobytes())
+    digest.update(str(shape).encode())
+    digest.update(row.tobytes())
   return digest.hexdigest()[:16]
 
 

@@ -79,7 +79,7 @@ class LanguageModel:
   @functools.cached_property
   def fingerprint(self) -> str:
     """What drafters trained for this target know it by; see `fingerprint`."""
-    return fingerprint.of(self.params)
+    return fingerprint.of(self.params, self.config.num_tokens)
 
 
 def _with_rows(params: Any, rows: int) -> Any:

@@ -39,6 +39,7 @@ def test_shards_are_those_of_the_whole(folder, shape):
   assert model.config.num_tokens == foreign.VOCAB
   assert model.params['embedding'].sharding.spec[0] == 'model'
   assert model.num_params > alone.num_params
+  assert model.fingerprint == alone.fingerprint
 
   def same(path, whole, sharded):
     sharded = np.asarray(sharded)
