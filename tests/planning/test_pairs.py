@@ -1,5 +1,6 @@
 """The published pairs: each fits the slice that it is said to fit."""
 
+import importlib.util
 import runpy
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from specsamp.errors import UserError
 from specsamp.evaluation import demo
 from specsamp.models.pairs import PAIRS, folders
-from specsamp.planning import plan
+from specsamp.planning import compile, plan, topology
 
 _config = runpy.run_path('configs/plan_pairs.py')['get_config']
 _decode = runpy.run_path('configs/pairs.py')['get_config']
@@ -41,3 +42,27 @@ def test_both_docstrings_name_every_pair():
   for file in ('configs/plan_pairs.py', 'configs/pairs.py'):
     doc = runpy.run_path(file)['__doc__']
     assert all(f'`{name}`' in doc for name in PAIRS)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu_aot
+@pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
+)
+@pytest.mark.parametrize('name', PAIRS)
+def test_a_pair_is_compiled_for_its_slice(name):
+  """The whole loop: it fits, copies no cache, sends what Megatron sends."""
+  pair = PAIRS[name]
+  where = topology.parse(pair.topology)
+  part = compile.compile_part(
+    'speculative loop',
+    pair.target,
+    pair.draft,
+    compile.mesh_of(where),
+    gamma=4,
+    context=2048,
+  )
+  assert part.total < where.chip.hbm_bytes
+  assert part.temporaries <= part.caches
+  passes = {each.num_bytes: each for each in part.collectives}
+  assert passes[5 * pair.target.width * 2].count >= 2 * pair.target.num_layers
