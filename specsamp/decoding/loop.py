@@ -54,6 +54,7 @@ def prefill(
   """
   batch, width = tokens_bp.shape
   cache = transformer.init_cache(params, batch, capacity)
+  transformer = transformer.clone(taps=drafter.taps)
   out = transformer.apply({'params': params}, tokens_bp, cache=cache)
   state = DecodeState(
     tokens=jnp.pad(tokens_bp, ((0, 0), (0, capacity - width))),
@@ -62,7 +63,7 @@ def prefill(
     done=length_b >= limit_b,
     broken=jnp.zeros((batch,), bool),
     cache=out.cache,
-    drafter=drafter.init(tokens_bp, length_b, out.hidden, capacity),
+    drafter=drafter.init(tokens_bp, length_b, out.features, capacity),
     keys=draw.row_keys(seeds_b),
     stats=Stats.zeros(batch, drafter.tree),
   )
@@ -157,6 +158,7 @@ def _finish_round(
   if riders.parents:
     tokens = jnp.concatenate([tokens, draft.riders], axis=1)
   passed = tree.with_riders(riders)
+  transformer = transformer.clone(taps=drafter.taps)
   out = scorer(transformer, params, passed, tokens, root_b, state.cache)
   logits = out.logits
   if riders.parents:  # the head is for those that are read
@@ -177,7 +179,7 @@ def _finish_round(
   if not tree.is_chain:
     kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
     cache = kv_cache.keep_path(cache, root_b, kept_bt)
-  scored = Scored(out.hidden[:, : tree.size], logits[:, tree.size :])
+  scored = Scored(out.features[:, : tree.size], logits[:, tree.size :])
   drafter_state = drafter.commit(state.drafter, draft, verdict, root_b, scored)
 
   said_bt = said(draft, verdict)

@@ -27,7 +27,7 @@ class Scorer(Protocol):
     root_b,
     cache: KVCache,
   ) -> Output:
-    """Logits [B, N, V] and features [B, N, D] after each node, and the cache.
+    """Logits, hidden states and features [B, N, ..] of each node; the cache.
 
     Args:
       transformer: the target; static.
@@ -64,7 +64,8 @@ def tree_attention(
   def padded(tokens_b1, root_b, cache):
     # What stands in the next slot is unseen, and written over next round.
     out = score(jnp.repeat(tokens_b1, 2, axis=1), root_b, cache)
-    return Output(out.logits[:, :1], out.hidden[:, :1], out.cache)
+    first = (array[:, :1] for array in (out.logits, out.hidden, out.features))
+    return Output(*first, out.cache)
 
   # A TPU is slow at one token: see `LanguageModelDrafter._feed_next`.
   return jax.lax.platform_dependent(
@@ -115,6 +116,7 @@ def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
   return Output(
     logits=nodes(out.logits),
     hidden=nodes(out.hidden),
+    features=nodes(out.features),
     cache=cache.replace(
       keys=jax.tree.map(write, cache.keys, out.cache.keys),
       values=jax.tree.map(write, cache.values, out.cache.values),

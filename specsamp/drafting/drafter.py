@@ -17,7 +17,7 @@ class Scored(NamedTuple):
   """What the target's pass says to a drafter.
 
   Attributes:
-    hidden: [B, N, D], its features at every node.
+    hidden: its features at every node: [B, N, D], or [B, N, taps * D].
     riders: float32 [B, H, V], its logits after the riders that are heard.
   """
 
@@ -39,12 +39,15 @@ class Drafter(Protocol):
     may_be_empty: whether there are rounds in which it drafts nothing; the
       target's pass is then one over the root and the riders, and `commit` is
       given a draft of the root alone. Static.
+    taps: layers of the target whose input it reads as features, side by side;
+      () is for the output of the final norm. Static.
   """
 
   tree: TokenTree
   law: Law
   riders: Riders
   may_be_empty: bool
+  taps: tuple[int, ...]
 
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
@@ -56,8 +59,7 @@ class Drafter(Protocol):
     Args:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
-      hidden_bpd: the target's features; noise past a row's
-        length.
+      hidden_bpd: the target's features; noise past a row's length.
       capacity: slots that the text and one draft may take.
     """
     ...

@@ -17,6 +17,7 @@ class Empty:
   law: Law = struct.field(pytree_node=False, default='iid')
   riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target, batch) -> None:
     pass

@@ -109,6 +109,7 @@ class FeatureDrafter:
   trained_for: str = struct.field(pytree_node=False)
   riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)

@@ -50,6 +50,7 @@ class LanguageModelDrafter:
   coupled: bool = struct.field(pytree_node=False, default=False)
   riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.tokenizer != target.tokenizer:

@@ -59,6 +59,7 @@ class LookaheadDrafter:
   window: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
   may_be_empty: ClassVar[bool] = True
+  taps: ClassVar[tuple[int, ...]] = ()
 
   @property
   def riders(self) -> Riders:

@@ -67,6 +67,7 @@ class NgramDrafter:
   law: ClassVar[Law] = 'deterministic'
   riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = True
+  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.reference and len(self.reference.tokens) != batch:

@@ -53,6 +53,7 @@ class NgramOrModelDrafter:
   model: LanguageModelDrafter
   riders: ClassVar[Riders] = Riders()
   may_be_empty: ClassVar[bool] = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   @property
   def tree(self) -> TokenTree:

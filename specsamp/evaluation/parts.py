@@ -61,6 +61,7 @@ def measure(
   transformer, params = target.transformer, target.params
   length = np.asarray([len(prompt)], np.int32)
   node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
+  width = max(len(drafter.taps), 1) * transformer.config.width
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   num_slots = capacity(text_slots, drafter)
   no_stop = jnp.full((1,), -1, jnp.int32)
@@ -112,7 +113,7 @@ def measure(
     )
     hidden_bnd = jnp.broadcast_to(
       1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
-      (*draft.tokens.shape, transformer.config.width),
+      (*draft.tokens.shape, width),
     )
     drafter_state = drafter.commit(
       drafter_state,

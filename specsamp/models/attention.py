@@ -113,9 +113,15 @@ def _batch_dot(x_bgqk, slots_bgsd, contract: int):
 
 
 class Attention(nn.Module):
-  """Multi-head attention with G <= H key and value heads."""
+  """Multi-head attention with G <= H key and value heads.
+
+  Attributes:
+    config: its shape.
+    parts: streams that it reads, side by side.
+  """
 
   config: TransformerConfig
+  parts: int = 1
 
   def setup(self):
     c = self.config
@@ -124,8 +130,9 @@ class Attention(nn.Module):
     out = nn.initializers.normal(
       (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
     )
-    self.q = self.param('q', dense, (c.width, c.num_heads, c.head_dim))
-    self.kv = self.param('kv', dense, (c.width, 2, c.num_kv_heads, c.head_dim))
+    width = self.parts * c.width
+    self.q = self.param('q', dense, (width, c.num_heads, c.head_dim))
+    self.kv = self.param('kv', dense, (width, 2, c.num_kv_heads, c.head_dim))
     self.o = self.param('o', out, (c.num_heads, c.head_dim, c.width))
     zeros = nn.initializers.zeros
     if c.qk_norm:
@@ -156,7 +163,7 @@ class Attention(nn.Module):
     """Writes this call's keys and values, then attends to all slots.
 
     Args:
-      x_btd: normed residual stream.
+      x_btd: [B, T, parts * D], normed residual stream.
       positions_bt: int [B, T].
       start_b: int [B], slot of the first query.
       mask_bts: bool, which slots each query sees.

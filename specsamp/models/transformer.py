@@ -30,11 +30,14 @@ class Output(NamedTuple):
   Attributes:
     logits: float32 [B, T, V].
     hidden: [B, T, D], after the final norm: the LM head's input.
+    features: what drafters read: `hidden`, or of a transformer with taps
+      [B, T, taps * D], the residual stream before each tapped layer, in order.
     cache: the updated `KVCache`, None if none was given.
   """
 
   logits: jax.Array
   hidden: jax.Array
+  features: jax.Array
   cache: KVCache | None
 
 
@@ -90,19 +93,27 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-  """x + attention(norm(x)), then x + mlp(norm(x))."""
+  """x + attention(norm(x)), then x + mlp(norm(x)).
+
+  Attributes:
+    config: its shape.
+    has_attention_norm: whether there is a norm before attention.
+  """
 
   config: TransformerConfig
+  has_attention_norm: bool = True
 
   def setup(self):
-    self.attention_norm = Norm(self.config)
+    if self.has_attention_norm:
+      self.attention_norm = Norm(self.config)
     self.attention = attention.Attention(self.config)
     self.mlp_norm = Norm(self.config)
     self.mlp = MLP(self.config)
 
   def __call__(self, x, positions, start, mask, slot_positions, cache):
+    read = self.attention_norm(x) if self.has_attention_norm else x
     attended, cache = self.attention(
-      self.attention_norm(x), positions, start, mask, slot_positions, cache
+      read, positions, start, mask, slot_positions, cache
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -114,7 +125,10 @@ class Layers(nn.Module):
   config: TransformerConfig
 
   def setup(self):
-    self.layers = [Block(self.config) for _ in range(self.config.num_layers)]
+    self.layers = [self.block() for _ in range(self.config.num_layers)]
+
+  def block(self) -> nn.Module:
+    return Block(self.config)
 
   def run(
     self,
@@ -125,7 +139,7 @@ class Layers(nn.Module):
     start=None,
     slot_positions=None,
   ):
-    """The stream [B, T, D] after all blocks, and the updated cache.
+    """The L + 1 streams before each block and after the last; the cache.
 
     Args:
       x: [B, T, D].
@@ -140,7 +154,7 @@ class Layers(nn.Module):
     if slot_positions is None:
       slot_positions = attention.slot_positions(start, positions, num_slots)
     x = constrain(x, 'batch', None, 'width')
-    keys, values = [], []
+    streams, keys, values = [x], [], []
     for i, layer in enumerate(self.layers):
       if cache is None:
         entry = None
@@ -148,11 +162,12 @@ class Layers(nn.Module):
         table = cache.relative[i] if cache.relative else None
         entry = (cache.keys[i], cache.values[i], table)
       x, (k, v) = layer(x, positions, start, mask, slot_positions, entry)
+      streams.append(x)
       keys.append(k)
       values.append(v)
     if cache is not None:
       cache = cache.replace(keys=tuple(keys), values=tuple(values))
-    return x, cache
+    return streams, cache
 
   def relative_tables(self, length: int):
     return tuple(
@@ -171,7 +186,15 @@ class Layers(nn.Module):
 
 
 class Transformer(Layers):
-  """tokens -> logits, hidden states and the updated cache."""
+  """tokens -> logits, hidden states and the updated cache.
+
+  Attributes:
+    config: its shape.
+    taps: layers before which drafters read the stream; () is for those that
+      read what comes out of the final norm.
+  """
+
+  taps: tuple[int, ...] = ()
 
   def setup(self):
     c = self.config
@@ -227,9 +250,11 @@ class Transformer(Layers):
       positions = jnp.arange(length, dtype=jnp.int32)[None]
       positions = jnp.broadcast_to(positions, (batch, length))
     x = self.embed(tokens) + self.place(positions)
-    x, cache = self.run(x, positions, cache, mask, start, slot_positions)
-    hidden = self.final_norm(x)
-    return Output(self.logits(hidden), hidden, cache)
+    streams, cache = self.run(x, positions, cache, mask, start, slot_positions)
+    hidden = features = self.final_norm(streams[-1])
+    if self.taps:
+      features = jnp.concatenate([streams[i] for i in self.taps], axis=-1)
+    return Output(self.logits(hidden), hidden, features, cache)
 
   def embed(self, tokens):
     """[B, T, D], without their places."""
