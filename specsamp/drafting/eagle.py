@@ -14,7 +14,7 @@ from flax import struct
 from specsamp.drafting import candidates, features
 from specsamp.drafting.drafter import root_of, said
 from specsamp.models import KVCache, attention
-from specsamp.models.transformer import Layers, Norm
+from specsamp.models.transformer import Block, Layers, Norm
 
 
 class DraftLayer(Layers):
@@ -27,10 +27,17 @@ class DraftLayer(Layers):
     reads_features: whether it fuses tokens with the target's features and
       predicts features (EAGLE), or reads tokens alone and ends in a norm of
       its own (the drafter that ParallelSpec gives Medusa).
+    as_published: whether it is EAGLE as its authors have published weights: a
+      bias where it fuses, no norm before attention, and no pair of the text's
+      first token, which has no feature before it.
   """
 
   num_masks: int = 0
   reads_features: bool = True
+  as_published: bool = False
+
+  def block(self):
+    return Block(self.config, has_attention_norm=not self.as_published)
 
   def setup(self):
     super().setup()
@@ -41,6 +48,10 @@ class DraftLayer(Layers):
         nn.initializers.normal((2 * c.width) ** -0.5),
         (2 * c.width, c.width),
       )
+      if self.as_published:
+        self.fuse_bias = self.param(
+          'fuse_bias', nn.initializers.zeros, (c.width,)
+        )
     else:
       self.final_norm = Norm(c)
     if self.num_masks:
@@ -52,7 +63,7 @@ class DraftLayer(Layers):
           'mask_feature', nn.initializers.normal(1), (c.width,)
         )
 
-  def __call__(self, x_btd, positions_bt, cache=None, **arguments):
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
     """The stream after the layer, [B, T, D], and the updated cache.
 
     Args:
@@ -60,7 +71,10 @@ class DraftLayer(Layers):
       positions_bt: int [B, T].
       cache: as of `Transformer`, as are the others.
     """
-    x_btd, cache = self.run(x_btd, positions_bt, cache, **arguments)
+    if self.as_published:
+      num_slots = x_btd.shape[1] if cache is None else cache.capacity
+      mask = without_first_pair(mask, positions_bt, num_slots)
+    (_, x_btd), cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     if not self.reads_features:
       x_btd = self.final_norm(x_btd)
     return x_btd, cache
@@ -74,8 +88,12 @@ class DraftLayer(Layers):
     """
     if not self.reads_features:
       return embedded_btd
+    dtype = self.config.dtype
     both = jnp.concatenate([before_btd, embedded_btd], axis=-1)
-    return both @ self.fuse.astype(self.config.dtype)
+    fused_btd = both @ self.fuse.astype(dtype)
+    if self.as_published:
+      fused_btd = fused_btd + self.fuse_bias.astype(dtype)[None, None]
+    return fused_btd
 
   def masks(self, index_t, places_btd):
     """What it reads at masks: [B, T, D], or [1, T, D].
@@ -135,7 +153,7 @@ class EagleDrafter(features.FeatureDrafter):
       self,
       cache,
       tokens_bp,
-      features.shifted(hidden_bpd),
+      features.shifted(self.read(hidden_bpd)),
       jnp.zeros_like(length_b),
     )
     return EagleState(cache, features.at(hidden_bpd, length_b - 1))
@@ -162,7 +180,7 @@ class EagleDrafter(features.FeatureDrafter):
       hidden_bwd, cache = feed_pairs(
         self, cache, tokens_bw, before_bwd, **where
       )
-      return (cache, hidden_bwd), self.frame.logits(hidden_bwd)
+      return (cache, hidden_bwd), self.logits(hidden_bwd)
 
     draft, (cache, _) = candidates.grow(
       tree,
@@ -170,7 +188,7 @@ class EagleDrafter(features.FeatureDrafter):
       sampling,
       root_of(tokens_bs, length_b),
       self._uniforms(keys_b, length_b),
-      self.frame.logits(state.hidden),
+      self.logits(state.hidden),
       feed,
       (state.cache, state.hidden),
     )
@@ -181,10 +199,22 @@ class EagleDrafter(features.FeatureDrafter):
       self,
       state.cache,
       said(draft, verdict),
-      features_before(verdict, scored.hidden),
+      self.read(features_before(verdict, scored.hidden)),
       root_b + 1,
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
+
+  def read(self, features_btd):
+    """What of the target's features a token is paired with: [B, T, D]."""
+    return features_btd
+
+  def embed(self, tokens_bt, positions_bt):
+    """What is paired with it: [B, T, D]."""
+    return self.frame.embed(tokens_bt) + self.frame.place(positions_bt)
+
+  def logits(self, hidden_btd):
+    """What an output says of the next token: float32 [B, T, V]."""
+    return self.frame.logits(hidden_btd)
 
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
@@ -197,8 +227,8 @@ def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
 def feed_pairs(drafter, cache, tokens_bt, before_btd, positions, **where):
   """Feeds T tokens beside the features before them: outputs and cache."""
   variables = {'params': drafter.params}
-  frame, module = drafter.frame, drafter.module
-  embedded_btd = frame.embed(tokens_bt) + frame.place(positions)
+  module = drafter.module
+  embedded_btd = drafter.embed(tokens_bt, positions)
   x_btd = module.apply(variables, embedded_btd, before_btd, method='text')
   return module.apply(variables, x_btd, positions, cache, **where)
 
@@ -207,3 +237,16 @@ def features_before(verdict, hidden_bnd):
   """The target's features before what a round said: [B, depth + 1, D]."""
   path_bt = jnp.maximum(verdict.path, 0)
   return jnp.take_along_axis(hidden_bnd, path_bt[:, :, None], axis=1)
+
+
+def without_first_pair(mask_bts, positions_bt, num_slots: int):
+  """A mask, or the causal one if None, that hides slot 0 from all but itself.
+
+  What stands there is the text's first token beside no feature: published
+  layers never saw such a pair. A text of one token has no other.
+  """
+  if mask_bts is None:
+    mask_bts = attention.causal_mask(positions_bt, num_slots)
+  has_feature_s = jnp.arange(num_slots, dtype=jnp.int32) > 0
+  is_first_bt = positions_bt == 0
+  return mask_bts & (has_feature_s[None, None, :] | is_first_bt[:, :, None])

@@ -17,6 +17,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sampling import draw
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding.rules import constrain
 
 _SHARED = ('embedding', 'position_embedding', 'head')
 
@@ -48,6 +49,18 @@ class Frame:
   def logits(self, hidden_btd):
     return self._apply('logits', hidden_btd)
 
+  def widen(self, logits_btv):
+    """Logits of another LM head, of as many rows as the target's has.
+
+    A target that is laid on a mesh, or has fewer pieces than rows, has rows
+    that are no tokens.
+    """
+    missing = self.transformer.config.vocab_size - logits_btv.shape[-1]
+    logits_btv = jnp.pad(
+      logits_btv, ((0, 0), (0, 0), (0, missing)), constant_values=-1e30
+    )
+    return constrain(logits_btv, 'batch', None, 'vocab')
+
   def _apply(self, method: str, array):
     return self.transformer.apply({'params': self.params}, array, method=method)
 
@@ -59,7 +72,8 @@ class DraftModule:
   Attributes:
     module: its own layers, of a kind that `specsamp.drafting.modules` names.
     params: theirs.
-    target: `LanguageModel.fingerprint` of the target it was trained for.
+    target: `LanguageModel.fingerprint` of the target it was trained for; ''
+      if its folder does not say, as those that others have written.
   """
 
   module: nn.Module
@@ -67,16 +81,22 @@ class DraftModule:
   target: str
 
   def check(self, target: LanguageModel) -> None:
-    """Raises `UserError` if it was trained for another target."""
-    own = self.module.config
-    for name in ('width', 'vocab_size'):
-      got, expected = getattr(own, name), getattr(target.config, name)
-      if got != expected:
-        raise UserError(
-          f'drafter: trained for a target of {name} {got}, this one has '
-          f'{expected}'
-        )
-    check_fingerprint(self.target, target)
+    """Raises `UserError` if it was trained for another target.
+
+    Where it does not say which, its shape is all that tells.
+    """
+    own, there = self.module.config, target.config
+    # Rows that are no tokens may have been added on a mesh, and not here.
+    wrong = [('width', own.width, there.width)] * (own.width != there.width)
+    if not there.num_tokens <= own.vocab_size <= there.vocab_size:
+      wrong.append(('vocab_size', own.vocab_size, there.vocab_size))
+    for name, got, expected in wrong:
+      raise UserError(
+        f'drafter: trained for a target of {name} {got}, this one has '
+        f'{expected}'
+      )
+    if self.target:
+      check_fingerprint(self.target, target)
 
 
 def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
@@ -85,6 +105,32 @@ def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
     raise UserError(
       f'drafter: trained for the target {trained_for}, this one is '
       f'{target.fingerprint}; a drafter serves the weights it was trained on'
+    )
+
+
+class LMHead(nn.Module):
+  """An LM head that is a drafter's own.
+
+  Attributes:
+    config: of the drafter.
+    rows: logits that it makes.
+  """
+
+  config: TransformerConfig
+  rows: int
+
+  @nn.compact
+  def __call__(self, hidden):
+    """[.., D] -> float32 [.., rows]."""
+    c = self.config
+    head = self.param(
+      'head', nn.initializers.normal(c.width**-0.5), (c.width, self.rows)
+    )
+    return jnp.einsum(
+      '...d,dv->...v',
+      hidden,
+      head.astype(c.dtype),
+      preferred_element_type=jnp.float32,
     )
 
 

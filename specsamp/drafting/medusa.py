@@ -15,21 +15,28 @@ class Heads(nn.Module):
   Head j turns the feature of the token before the root into one whose LM head
   says the token j after the root. Medusa's read the feature alone; Hydra's
   (Ankner et al. 2402.05109) the embeddings of the root and of the tokens
-  drafted after it too. Blocks start as the identity.
+  drafted after it too. Blocks start as the identity. The LM head is the
+  target's, or one for each head, as Medusa's authors have it (2.1.1).
 
   Attributes:
     config: the target's.
     num_heads: how many tokens ahead.
     reads_path: whether they are Hydra's.
+    num_blocks: of each head; those after the first read nothing but it.
+    has_lm_heads: whether each has an LM head of its own.
   """
 
   config: TransformerConfig
   num_heads: int
   reads_path: bool = False
+  num_blocks: int = 1
+  has_lm_heads: bool = False
 
   @nn.compact
   def __call__(self, feature_bd, path_bjd, head: int):
-    """The feature that this head predicts: [B, D].
+    """The feature that this head predicts, [B, D].
+
+    With LM heads of their own it is the logits of it, float32 [B, V].
 
     Args:
       feature_bd: [B, D]; B may be any batch of nodes.
@@ -40,7 +47,14 @@ class Heads(nn.Module):
     parts = [feature_bd]
     if self.reads_path:
       parts += [path_bjd[:, i] for i in range(head)]
-    return Residual(self.config, name=f'head_{head}')(feature_bd, parts)
+    x_bd = Residual(self.config, name=f'head_{head}')(feature_bd, parts)
+    for block in range(1, self.num_blocks):
+      residual = Residual(self.config, name=f'head_{head}_{block}')
+      x_bd = residual(x_bd, [x_bd])
+    if not self.has_lm_heads:
+      return x_bd
+    rows = self.config.vocab_size
+    return features.LMHead(self.config, rows, name=f'lm_head_{head}')(x_bd)
 
   def init_params(self, key):
     """Random parameters, a nested dict of float32 arrays."""
@@ -81,14 +95,17 @@ class MedusaDrafter(features.FeatureDrafter):
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
-    hidden = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
+    said = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
+    said = jnp.stack(said, axis=1)
+    frame = self.frame
+    logits = frame.widen if self.module.has_lm_heads else frame.logits
     draft = candidates.grow_at_once(
       self.tree,
       self.law,
       sampling,
       root_b1,
       self._uniforms(keys_b, length_b),
-      self.frame.logits(jnp.stack(hidden, axis=1)),
+      logits(said),
     )
     return draft, state
 

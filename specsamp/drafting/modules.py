@@ -1,10 +1,12 @@
 """The kinds of trained drafters, and a drafter made of one."""
 
+import dataclasses
 import operator
 
 from specsamp.drafting import candidates, features
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import DraftLayer, EagleDrafter
+from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer, check_depth
 from specsamp.drafting.features import DraftModule, Frame
 from specsamp.drafting.hydra import HydraDrafter
 from specsamp.drafting.medusa import Heads, MedusaDrafter
@@ -14,6 +16,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig
 from specsamp.sharding import mesh as meshes
 
+# Those that are trained here.
 KINDS = ('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel')
 
 
@@ -44,7 +47,13 @@ def make(kind: str, target: TransformerConfig, ahead: int):
 
 
 def kind_of(module) -> tuple[str, int]:
-  """(kind, ahead) of which `make` makes this module."""
+  """(kind, ahead) of which `make` makes this module, or one of its kind.
+
+  EAGLE's layers, 'eagle' and 'eagle3', draft as many tokens as they are asked
+  for.
+  """
+  if isinstance(module, Eagle3Layer):
+    return 'eagle3', 1
   if isinstance(module, Heads):
     return 'hydra' if module.reads_path else 'medusa', module.num_heads
   if not module.num_masks:
@@ -62,20 +71,24 @@ def trained_drafter(
   """A drafter that drafts from trained layers.
 
   Args:
-    trained: of `specsamp.zoo` or `launch/distill.py`.
+    trained: of `specsamp.zoo`, `launch/distill.py` or a folder of heads that
+      others have published.
     target: that they were trained for.
     shape: a draft length, or a tree numbered breadth first.
     law: how the candidates of a node are chosen: `iid`, `without_replacement`
       or `deterministic` (the most probable ones).
 
   Raises:
-    UserError: layers of another target, a deeper draft than they can make,
-      or a shape or law as of `model_drafter`.
+    UserError: layers of another target, a target of too few layers for what
+      they read of it, a deeper draft than they can make, or a shape or law as
+      of `model_drafter`.
   """
   tree = candidates.check_shape(shape, law)
   trained.check(target)
   kind, ahead = kind_of(trained.module)
-  if kind != 'eagle' and tree.depth > ahead:
+  if kind == 'eagle3':
+    check_depth(target.config)
+  if kind not in ('eagle', 'eagle3') and tree.depth > ahead:
     raise UserError(
       f'{kind}: drafts at most {ahead} tokens deep, got a draft of depth '
       f'{tree.depth}'
@@ -84,7 +97,9 @@ def trained_drafter(
     'medusa': MedusaDrafter,
     'hydra': HydraDrafter,
     'eagle': EagleDrafter,
+    'eagle3': Eagle3Drafter,
   }
+  config = dataclasses.replace(trained.module.config, dtype=target.config.dtype)
   params = trained.params
   if meshes.of(params) != target.mesh:
     if target.mesh is None:
@@ -95,8 +110,8 @@ def trained_drafter(
   return drafters.get(kind, ParallelDrafter)(
     params=params,
     frame=Frame.of(target.transformer, target.params),
-    module=trained.module,
+    module=trained.module.clone(config=config),
     tree=tree,
     law=law,
-    trained_for=trained.target,
+    trained_for=trained.target or target.fingerprint,
   )

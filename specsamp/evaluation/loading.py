@@ -112,7 +112,7 @@ class Models(NamedTuple):
     if not name or name in _LOOKUPS:
       return math.inf
     kind, ahead = modules.kind_of(self._trained(name).module)
-    return math.inf if kind == 'eagle' else ahead
+    return math.inf if kind in ('eagle', 'eagle3') else ahead
 
   def _trained(self, name: str) -> DraftModule:
     if name in self.trained:

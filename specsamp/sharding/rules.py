@@ -57,6 +57,7 @@ PARAMS = {
   'fuse_bias': ('width',),
   'mask_embedding': ('mask', 'width'),
   'mask_feature': ('width',),
+  'draft_rows': ('vocab',),
 }
 
 # Axes in a TPU's memory, the slowest first, where it is not the array's own

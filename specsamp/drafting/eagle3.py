@@ -1,0 +1,169 @@
+"""EAGLE-3 (Li et al. 2503.01840): a layer that reads its target at depths.
+
+Of the text it reads the target's residual stream low, in the middle and high
+up, fused into one feature; while it drafts, its own outputs take the features'
+place, which it was trained with, and it need not predict any feature. It says
+tokens of a vocabulary of its own, the most frequent ones of the target's.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax import struct
+
+from specsamp.drafting import features
+from specsamp.drafting.eagle import EagleDrafter, without_first_pair
+from specsamp.errors import UserError
+from specsamp.models import TransformerConfig, attention
+from specsamp.models.transformer import MLP, Layers, Norm
+from specsamp.sharding.rules import constrain
+
+_NUM_TAPS = 3
+_FEWEST_LAYERS = 6
+
+
+class PairBlock(nn.Module):
+  """A block that reads a token's embedding and a feature, and adds to that."""
+
+  config: TransformerConfig
+
+  def setup(self):
+    self.attention_norm = Norm(self.config)
+    self.feature_norm = Norm(self.config)
+    self.attention = attention.Attention(self.config, parts=2)
+    self.mlp_norm = Norm(self.config)
+    self.mlp = MLP(self.config)
+
+  def __call__(self, pairs, positions, start, mask, slot_positions, cache):
+    embedded, x = jnp.split(pairs, 2, axis=-1)
+    both = [self.attention_norm(embedded), self.feature_norm(x)]
+    attended, cache = self.attention(
+      jnp.concatenate(both, axis=-1),
+      positions,
+      start,
+      mask,
+      slot_positions,
+      cache,
+    )
+    x = x + attended
+    return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class Eagle3Layer(Layers):
+  """The layer with what it reads and says.
+
+  Attributes:
+    config: of one layer, and of the target's vocabulary.
+    draft_vocab: tokens that it can say.
+    has_embedding: whether it embeds tokens itself; else the target does.
+  """
+
+  draft_vocab: int
+  has_embedding: bool = False
+
+  def block(self):
+    return PairBlock(self.config)
+
+  def setup(self):
+    super().setup()
+    c = self.config
+    width = _NUM_TAPS * c.width
+    self.fuse = self.param(
+      'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
+    )
+    self.final_norm = Norm(c)
+    self.lm_head = features.LMHead(c, self.draft_vocab)
+    # By token: its row in the LM head, or one past the last.
+    self.draft_rows = self.param(
+      'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
+    )
+    if self.has_embedding:
+      self.embedding = self.param(
+        'embedding', nn.initializers.normal(1), (c.vocab_size, c.width)
+      )
+
+  def __call__(self, pairs_bte, positions_bt, cache=None, mask=None, **where):
+    """The stream after the layer, [B, T, D], and the updated cache.
+
+    Args:
+      pairs_bte: what `text` returns.
+      positions_bt: int [B, T].
+      cache: as of `Transformer`, as are the others.
+    """
+    num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
+    mask = without_first_pair(mask, positions_bt, num_slots)
+    (_, x_btd), cache = self.run(pairs_bte, positions_bt, cache, mask, **where)
+    return x_btd, cache
+
+  def fused(self, tapped_bte):
+    """A feature of what the target holds at three depths: [B, T, D]."""
+    return tapped_bte @ self.fuse.astype(self.config.dtype)
+
+  def text(self, embedded_btd, before_btd):
+    """What it reads at tokens: [B, T, 2 D].
+
+    Args:
+      embedded_btd: the tokens.
+      before_btd: features of the tokens before them, or the outputs there.
+    """
+    return jnp.concatenate([embedded_btd, before_btd], axis=-1)
+
+  def embed(self, tokens_bt):
+    """[B, T, D]; of a layer that embeds tokens itself."""
+    x_btd = jnp.take(self.embedding, tokens_bt, axis=0)
+    return x_btd.astype(self.config.dtype)
+
+  def logits(self, x_btd):
+    """Float32 [B, T, V]; -1e30 of tokens that it cannot say."""
+    logits_btr = self.lm_head(self.final_norm(x_btd))
+    # Few rows, of which every shard then takes what its tokens need.
+    logits_btr = constrain(logits_btr, 'batch', None, None)
+    logits_btr = jnp.pad(
+      logits_btr, ((0, 0), (0, 0), (0, 1)), constant_values=-1e30
+    )
+    return jnp.take(logits_btr, self.draft_rows, axis=-1, mode='clip')
+
+  def init_params(self, key):
+    """Random parameters, a nested dict of arrays."""
+
+    def all_of_it(module):
+      c = self.config
+      token = jnp.zeros((1, 1), jnp.int32)
+      before = module.fused(jnp.zeros((1, 1, _NUM_TAPS * c.width), c.dtype))
+      x, _ = module(module.text(before, before), token)
+      return module.logits(x)
+
+    return nn.init(all_of_it, self)(key)['params']
+
+
+@struct.dataclass
+class Eagle3Drafter(EagleDrafter):
+  """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
+
+  @property
+  def taps(self) -> tuple[int, ...]:
+    """Layers of the target whose input it reads (section 3.1)."""
+    layers = self.frame.transformer.config.num_layers
+    return 2, layers // 2, layers - 3
+
+  def read(self, features_btd):
+    return self._apply('fused', features_btd)
+
+  def embed(self, tokens_bt, positions_bt):
+    if self.module.has_embedding:
+      return self._apply('embed', tokens_bt)
+    return self.frame.embed(tokens_bt)
+
+  def logits(self, hidden_btd):
+    return self.frame.widen(self._apply('logits', hidden_btd))
+
+  def _apply(self, method: str, array):
+    return self.module.apply({'params': self.params}, array, method=method)
+
+
+def check_depth(target: TransformerConfig) -> None:
+  """Raises `UserError` if a target is not as deep as the layer reads it."""
+  if target.num_layers < _FEWEST_LAYERS:
+    raise UserError(
+      f'eagle3: reads its target before layers 2, N/2 and N - 3; got '
+      f'N = {target.num_layers}, expected at least {_FEWEST_LAYERS}'
+    )
