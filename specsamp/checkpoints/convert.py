@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
-from specsamp.checkpoints import model_dir
+from specsamp.checkpoints import model_dir, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 
 FORMATS = ('orbax', 'huggingface')
@@ -36,7 +36,8 @@ def convert(
   """
   began = time.perf_counter()
   if dtype is None and not model_dir.is_own(source):
-    dtype = huggingface.stored_dtype(source)
+    tensors = tensor_files.of_folder(source)
+    dtype = weights.stored_dtype(tensors.values())
   model = model_dir.load(source, mesh, dtype)
   read = time.perf_counter()
   if form == 'orbax':

@@ -1,4 +1,7 @@
-"""A trained drafter as a folder: config.json, model.safetensors."""
+"""A trained drafter as a folder: config.json, model.safetensors.
+
+Heads in the formats of their authors, Medusa's and EAGLE's, are read as well.
+"""
 
 import dataclasses
 import json
@@ -8,6 +11,7 @@ from typing import Literal
 import jax
 
 from specsamp.checkpoints import weights
+from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting import modules
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError
@@ -20,7 +24,17 @@ _CONFIG = 'config.json'
 def save(
   trained: DraftModule, path, storage: Literal['float32', 'int8'] = 'float32'
 ) -> None:
-  """Writes the folder; see `model_dir.save`."""
+  """Writes the folder; see `model_dir.save`.
+
+  Raises:
+    UserError: it does not say which target it is for, as heads that were read
+      in another format.
+  """
+  if not trained.target:
+    raise UserError(
+      'drafter: heads in the format of others do not say what they were '
+      'trained for and cannot be saved; keep the folder they are in'
+    )
   kind, ahead = modules.kind_of(trained.module)
   config = {
     'drafter': {'kind': kind, 'ahead': ahead, 'target': trained.target},
@@ -35,6 +49,12 @@ def save(
 def load(path) -> DraftModule:
   """Reads what `save` wrote; `modules.trained_drafter` lays it on a mesh.
 
+  A folder with Medusa's or EAGLE's heads as `huggingface.heads` describes them
+  is read too. It does not say for which weights they were trained: `target` is
+  '', and any target of their width and vocabulary will be taken for theirs. Its
+  text stays what it is without them; if it is the wrong one, little of what
+  they draft is accepted.
+
   Raises:
     UserError: a file is missing or corrupt, or not a drafter's.
   """
@@ -43,17 +63,21 @@ def load(path) -> DraftModule:
     raise UserError(f'drafter {path}: no such folder')
   try:
     values = json.loads((path / _CONFIG).read_text())
-    config = TransformerConfig.from_dict(values['model'])
-    module = modules.make(
-      values['drafter']['kind'], config, values['drafter']['ahead']
-    )
-    target = values['drafter']['target']
+    read = heads.reader(values)
+    if read is None:
+      config = TransformerConfig.from_dict(values['model'])
+      module = modules.make(
+        values['drafter']['kind'], config, values['drafter']['ahead']
+      )
+      target = values['drafter']['target']
   except OSError as error:
     raise UserError(f'drafter {path / _CONFIG}: {error.strerror}') from None
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise UserError(
       f'drafter {path / _CONFIG}: not a drafter config: {error}'
     ) from None
+  if read:
+    return read(path)
   shapes = jax.eval_shape(module.init_params, jax.random.key(0))
   params = weights.load(path, shapes, config.dtype)
   return DraftModule(module, params, target)

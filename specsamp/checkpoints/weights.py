@@ -8,9 +8,10 @@ reads the parts that it holds.
 
 import contextlib
 import functools
+import math
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import jax
@@ -210,6 +211,17 @@ def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
     name: dtype if is_matrix(name, shape) else 'float32'
     for name, shape in shapes.items()
   }
+
+
+def stored_dtype(tensors: Iterable[Stored]) -> str:
+  """The type of the largest of them; bfloat16 for float16 too."""
+  largest = max(tensors, key=lambda tensor: math.prod(tensor.shape))
+  return 'float32' if largest.dtype == 'F32' else 'bfloat16'
+
+
+def default_dtype(tensors: Iterable[Stored]) -> str:
+  """What to compute in with such weights, if nobody says."""
+  return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
 
 
 def is_matrix(name: str, value) -> bool:

@@ -10,7 +10,7 @@ from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
 # Buffers that older versions saved beside the weights.
-_BUFFERS = re.compile(r'(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$')
+BUFFERS = re.compile(r'(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$')
 
 
 class Family(NamedTuple):
@@ -31,7 +31,7 @@ class Family(NamedTuple):
 
   def rename(self, names) -> dict[str, str]:
     """Name in the layout -> name in the files, without buffers."""
-    names = [name for name in names if not _BUFFERS.search(name)]
+    names = [name for name in names if not BUFFERS.search(name)]
     if any(name.startswith(self.base) for name in names):
       return {name: name for name in names}
     return {

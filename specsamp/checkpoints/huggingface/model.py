@@ -61,9 +61,7 @@ def load(
   tensors = {name: tensors[stored] for name, stored in names.items()}
   layout = family.layout(config)
   layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
-  if dtype is None:
-    on_cpu = jax.default_backend() == 'cpu'
-    dtype = 'float32' if on_cpu else _dtype(tensors.values())
+  dtype = dtype or weights.default_dtype(tensors.values())
   # A vocabulary that divides into shards, whose last rows are no tokens.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards
@@ -84,20 +82,6 @@ def load(
     ).astype(dtypes[name]),
   )
   return LanguageModel(Transformer(config), params, tokenizer)
-
-
-def stored_dtype(path) -> Literal['float32', 'bfloat16']:
-  """The type of a folder's weights; bfloat16 for float16 too.
-
-  Raises:
-    UserError: the weights cannot be read.
-  """
-  return _dtype(tensor_files.of_folder(path).values())
-
-
-def _dtype(tensors) -> Literal['float32', 'bfloat16']:
-  largest = max(tensors, key=lambda tensor: math.prod(tensor.shape))
-  return 'float32' if largest.dtype == 'F32' else 'bfloat16'
 
 
 def save(
