@@ -8,7 +8,10 @@ import numpy as np
 
 from specsamp import LanguageModel
 from specsamp.drafting import modules
+from specsamp.drafting.eagle import DraftLayer
+from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
+from specsamp.drafting.medusa import Heads
 from specsamp.models import Transformer, TransformerConfig
 
 
@@ -102,3 +105,27 @@ def trained(
   """Random layers, as if this kind of drafter had been trained for a target."""
   module = modules.make(kind, target.config, ahead)
   return DraftModule(module, _noise(module, seed), target.fingerprint)
+
+
+def published(
+  target: LanguageModel, kind: str, ahead: int = 4, seed: int = 5
+) -> DraftModule:
+  """As `trained`, of what the authors publish: of no target in particular.
+
+  The last token but one is none that EAGLE-3 can say.
+  """
+  config = target.config
+  layer = dataclasses.replace(config, num_layers=1)
+  match kind:
+    case 'medusa':
+      module = Heads(config, ahead, num_blocks=2, has_lm_heads=True)
+    case 'eagle':
+      module = DraftLayer(layer, as_published=True)
+    case 'eagle3':
+      module = Eagle3Layer(layer, config.vocab_size - 1)
+  params = _noise(module, seed)
+  if kind == 'eagle3':
+    rows = np.arange(config.vocab_size, dtype=np.int32)
+    rows[-2:] = rows[-2:][::-1]
+    params['draft_rows'] = jnp.asarray(rows)
+  return DraftModule(module, params, target='')

@@ -74,8 +74,11 @@ def pair():
 
 @pytest.fixture(scope='module')
 def laws(pair):
+  return laws_of(pair[0])
+
+
+def laws_of(target):
   """Group name -> float64 [V, .., V], the target's law of five tokens."""
-  target, _ = pair
   texts = np.indices((VOCAB,) * LENGTH).reshape(LENGTH, -1).T
   rows = np.zeros((len(GROUPS), len(texts), 8), np.int32)
   for i, group in enumerate(GROUPS):
@@ -115,7 +118,7 @@ def _stack(groups, rows_each):
   return SamplingParams(**values)
 
 
-def _texts(
+def texts(
   pair, groups, batches, *, seed, drafter=None, verifier='token', length=LENGTH
 ):
   """Counts [V, .., V] of each group's texts, and what `generate` returned."""
@@ -182,7 +185,7 @@ def _drafter(pair, shape, law='iid', coupled=False):
   return model_drafter(draft, shape, law, coupled)
 
 
-def _check_law(groups, counts, laws):
+def check_law(groups, counts, laws):
   p_values = _p_values(groups, counts, laws)
   for key, p in p_values.items():
     # All of a test together are wrong once in a thousand seeds.
@@ -193,7 +196,7 @@ def _check_law(groups, counts, laws):
       np.testing.assert_array_equal(count > 0, laws['greedy'] == 1)
 
 
-def _check_events(pair, stats, **args):
+def check_events(pair, stats, **args):
   """Each kind of round must have occurred, or nothing has been shown."""
   rejected = stats[0].accepted_at[:, 0] < stats[0].rounds
   assert rejected.mean() > 0.2
@@ -201,7 +204,7 @@ def _check_events(pair, stats, **args):
   # its draft accepted, and in the run that is tested a round after that.
   draft_len = args['drafter'].tree.depth
   assert draft_len + 1 < LENGTH
-  _, (short,) = _texts(pair, GROUPS, 1, length=draft_len + 1, **args)
+  _, (short,) = texts(pair, GROUPS, 1, length=draft_len + 1, **args)
   full = short.rounds == 1
   assert (short.accepted_at[full] == 1).all()
   assert (stats[0].rounds[full] > 1).all()
@@ -210,8 +213,8 @@ def _check_events(pair, stats, **args):
 
 @sizes
 def test_autoregressive(pair, laws, batches):
-  counts, stats = _texts(pair, GROUPS, batches, seed=1)
-  _check_law(GROUPS, counts, laws)
+  counts, stats = texts(pair, GROUPS, batches, seed=1)
+  check_law(GROUPS, counts, laws)
   assert all((got.rounds == LENGTH).all() for got in stats)
 
 
@@ -220,9 +223,9 @@ def test_autoregressive(pair, laws, batches):
 @pytest.mark.parametrize('verifier', ['token', 'block'])
 def test_speculative(pair, laws, verifier, draft_len, batches):
   args = dict(drafter=_drafter(pair, draft_len), verifier=verifier, seed=2)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
-  _check_events(pair, stats, **args)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
+  check_events(pair, stats, **args)
 
 
 @sizes
@@ -242,9 +245,9 @@ def test_trees(pair, laws, verifier, law, tree, batches):
   """Candidates are more than the support in the rows with top-k."""
   drafter = _drafter(pair, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=5)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
-  _check_events(pair, stats, **args)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
+  check_events(pair, stats, **args)
   assert all(got.taken_at[:, 1].any() for got in stats)
 
 
@@ -280,9 +283,9 @@ def test_trained_drafters(pair, laws, kind, verifier, law, tree, batches):
   target, _ = pair
   drafter = trained_drafter(tiny.trained(target, kind), target, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=7)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
-  _check_events(pair, stats, **args)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
+  check_events(pair, stats, **args)
 
 
 def _of_rows(model, rows):
@@ -352,8 +355,8 @@ def test_lookups(pair, laws, kind, verifier, tree, batches):
   """Deterministic drafts; some rows have none while others do."""
   drafter = _lookup(pair, kind, tree)
   args = dict(drafter=drafter, verifier=verifier, seed=8)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
   (first, *_) = stats
   all_of_it = first.accepted_at[:, -1] > 0
   assert (all_of_it & (first.rounds > 1)).mean() > 0.01
@@ -367,9 +370,9 @@ def test_coupled(pair, laws, batches):
   """Over seeds, texts of which one seed says one."""
   drafter = _drafter(pair, TokenTree.branching((2, 2)), 'deterministic', True)
   args = dict(drafter=drafter, verifier='gumbel', seed=6)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
-  _check_events(pair, stats, **args)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
+  check_events(pair, stats, **args)
 
 
 def test_one_way_of_sampling(pair, laws):
@@ -377,18 +380,16 @@ def test_one_way_of_sampling(pair, laws):
   drafter = _drafter(pair, 3)
   for group in GROUPS[:2]:
     args = dict(drafter=drafter, verifier='block', seed=3)
-    counts, _ = _texts(pair, [group], 6, **args)
+    counts, _ = texts(pair, [group], 6, **args)
     assert counts.sum() >= 20_000
-    _check_law([group], counts, laws)
+    check_law([group], counts, laws)
 
 
 # What must not pass.
 
 
 def _check_fails(pair, laws, drafter, verifier):
-  counts, _ = _texts(
-    pair, GROUPS, 5, drafter=drafter, verifier=verifier, seed=4
-  )
+  counts, _ = texts(pair, GROUPS, 5, drafter=drafter, verifier=verifier, seed=4)
   p_values = _p_values(GROUPS, counts, laws)
   assert p_values[PLAIN.name, 'first three'] < 1e-6
 

@@ -6,7 +6,6 @@ tokens, laws and caches are held to what they must be here.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,27 +16,18 @@ from readers import (
   GREEDY,
   SHAPES,
   VOCAB,
+  check_states,
+  features_of,
   make_drafter,
   make_target,
 )
 
-from specsamp.decoding.generate import _compiled, _Job
 from specsamp.drafting import modules
 from specsamp.drafting.drafter import Scored
 from specsamp.drafting.modules import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.verification import Verdict
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _features(transformer, params, tokens_bs):
-  return transformer.apply({'params': params}, tokens_bs).hidden
-
-
-def _features_of(target, tokens_bs):
-  return _features(target.transformer, target.params, tokens_bs)
-
 
 # The laws of a draft.
 
@@ -70,7 +60,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
   """
   kind, _ = modules.kind_of(drafter.module)
   params = jax.tree.map(np.asarray, drafter.params)
-  feature_rsd = np.asarray(_features_of(target, tokens_rs))
+  feature_rsd = np.asarray(features_of(target, tokens_rs))
   before_rsd = np.zeros_like(feature_rsd)
   before_rsd[:, 1:] = feature_rsd[:, :-1]
   rows = np.arange(len(root_r))
@@ -139,7 +129,7 @@ def test_q_is_the_law_after_each_path(kind, shape, positions):
   draft = _first_draft(
     drafter,
     tokens,
-    _features_of(target, tokens),
+    features_of(target, tokens),
     MIXED.broadcast(4),
     np.arange(4, dtype=np.int32),
   )
@@ -189,7 +179,7 @@ def test_a_law_does_not_depend_on_what_was_drafted(kind):
     return _first_draft(
       trained_drafter(trained, target, 3),
       tokens,
-      _features_of(target, tokens),
+      features_of(target, tokens),
       SamplingParams(temperature=5.0).broadcast(4),
       np.arange(seed, seed + 4, dtype=np.int32),
     )
@@ -340,7 +330,7 @@ def test_nothing_is_read_one_place_beside(kind, reads):
   """The token after the root comes of the root and the feature before it."""
   target, drafter = _wired(kind, reads)
   tokens = np.random.default_rng(1).integers(0, 8, (4, 16), np.int32)
-  feature = np.asarray(_features_of(target, tokens))
+  feature = np.asarray(features_of(target, tokens))
   assert (feature.argmax(-1) == tokens).all() and (feature > 0.1).sum() == 64
   first, second = map(np.asarray, _two_rounds(drafter, jnp.asarray(tokens)))
   for row, length in enumerate(LENGTH):
@@ -354,11 +344,6 @@ def test_nothing_is_read_one_place_beside(kind, reads):
 
 
 # What is kept from round to round.
-
-PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
-BUDGETS = [20, 9, 12, 1, 18]
-# Near uniform laws, of which all is accepted, and greedy ones.
-SAMPLING = SamplingParams(temperature=np.array([8.0, 30.0, 0.0, 1.0, 30.0]))
 
 
 @pytest.mark.parametrize(
@@ -379,48 +364,4 @@ def test_after_a_round_the_state_is_the_texts_own(kind, shape, positions):
   """As if the text had been a prompt: true features, no stale slot."""
   target = make_target(positions)
   drafter = make_drafter(kind, shape, target)
-  job = _Job.make(
-    target, PROMPTS, drafter, SHAPES[shape][2], SAMPLING, BUDGETS, 1, [],
-    tree_attention=True,
-  )  # fmt: skip
-  state = job.prefill()
-  start = jax.jit(lambda drafter, *args: drafter.init(*args), static_argnums=4)
-  counts = []
-  for _ in range(8):
-    before = np.asarray(state.stats.accepted_at).sum(axis=1)
-    active = ~np.asarray(state.done)
-    state = _compiled().play_round(*job.static, *job.args, state)
-    accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - before
-    going_on = ~np.asarray(state.done)
-    counts += accepted[going_on].tolist()
-    # The noise behind the text would be read by nothing but a mistake.
-    at = np.arange(state.tokens.shape[1])[None]
-    tokens = np.where(at < np.asarray(state.length)[:, None], state.tokens, 0)
-    wanted = start(
-      drafter,
-      tokens,
-      state.length,
-      _features_of(target, tokens),
-      tokens.shape[1],
-    )
-    if kind == 'medusa':
-      caches, got, expected = [], state.drafter, wanted
-    else:
-      caches = zip(
-        (*state.drafter.cache.keys, *state.drafter.cache.values),
-        (*wanted.cache.keys, *wanted.cache.values),
-        strict=True,
-      )
-      got, expected = state.drafter.hidden, wanted.hidden
-    np.testing.assert_allclose(
-      got[going_on], expected[going_on], atol=2e-5, rtol=1e-5
-    )
-    for one, other in caches:
-      for row in np.flatnonzero(active):
-        length = state.length[row]
-        np.testing.assert_allclose(
-          one[row, :, :length], other[row, :, :length], atol=1e-5, rtol=1e-5
-        )
-  assert {0, drafter.tree.depth} <= set(counts)
-  if shape == 'tree':  # paths that do not stand side by side
-    assert np.asarray(state.stats.taken_at)[:, 1:].any()
+  check_states(target, drafter, SHAPES[shape][2])

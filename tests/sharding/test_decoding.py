@@ -125,6 +125,10 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
   ('kind', 'tree', 'law', 'verifier'),
   [
     ('eagle', _TREE, 'without_replacement', 'multi_candidate'),
+    ('eagle3', _TREE, 'without_replacement', 'multi_candidate'),
+    pytest.param(
+      'medusa', TokenTree.chain(3), 'iid', 'token', marks=pytest.mark.slow
+    ),
     pytest.param(
       'eagle_parallel',
       TokenTree.chain(3),
@@ -136,8 +140,9 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
 )
 def test_trained_drafters_say_the_unsharded_tokens(kind, tree, law, verifier):
   """Their layer is laid on the target's mesh, and reads its embedding there."""
-  target, _ = _pair(2)
-  trained = tiny.trained(target, kind)
+  target, _ = _pair(2, num_layers=6 if kind == 'eagle3' else 2)
+  make = tiny.published if kind in ('eagle3', 'medusa') else tiny.trained
+  trained = make(target, kind)
   drafter = lambda target, _: trained_drafter(trained, target, tree, law)
   mesh = meshes.make(2, 4)
   laid = trained_drafter(trained, target.on(mesh), tree, law)

@@ -1,0 +1,170 @@
+"""Drafters of Medusa, EAGLE and EAGLE-3 as the authors compute them."""
+
+import numpy as np
+import pytest
+
+from specsamp.checkpoints import layouts, weights
+from specsamp.checkpoints.huggingface import architectures
+
+# What a config.json would say.
+EPSILON, THETA = 1e-5, 100.0
+HEADS, KV_HEADS = 4, 2
+
+
+class Torch:
+  """One text at a time, without a cache, in float64."""
+
+  def __init__(self, target, tensors):
+    self.torch = pytest.importorskip('torch')
+    array = lambda value: self.torch.tensor(np.asarray(value)).double()
+    self.config = target.config
+    flat = weights.flat(target.params)
+    sizes = {name: value.shape for name, value in flat.items()}
+    family = architectures.of(
+      dict(architectures=['LlamaForCausalLM'], model_type='llama')
+    )
+    layout = family.layout(target.config)
+    self.target = {
+      key: array(
+        layouts.make(layout, key, shape, lambda name: np.asarray(flat[name]))
+      )
+      for key, shape in layouts.tensor_shapes(layout, sizes).items()
+    }
+    self.own = {name: array(value) for name, value in tensors.items()}
+    self.embedding = self.target['model.embed_tokens.weight']
+    self.lm_head = self.target['lm_head.weight']
+
+  def rms(self, x, scale, epsilon=EPSILON):
+    return scale * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+  def rotate(self, x_thd, theta):
+    length, _, width = x_thd.shape
+    frequencies = theta ** (-self.torch.arange(0, width, 2).double() / width)
+    angles = self.torch.arange(length).double()[:, None, None] * frequencies
+    a, b = x_thd.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return self.torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+  def attention(self, weights, name, x, heads, kv_heads, theta):
+    length = len(x)
+    project = lambda which, n: (
+      x @ weights[f'{name}{which}_proj.weight'].T
+    ).reshape(length, n, -1)
+    q = self.rotate(project('q', heads), theta)
+    k = self.rotate(project('k', kv_heads), theta)
+    v = project('v', kv_heads)
+    k, v = (a.repeat_interleave(heads // kv_heads, dim=1) for a in (k, v))
+    scores = self.torch.einsum('thd,shd->hts', q, k) * q.shape[-1] ** -0.5
+    later = self.torch.ones(length, length).triu(1).bool()
+    scores = scores.masked_fill(later, -self.torch.inf)
+    mixed = self.torch.einsum('hts,shd->thd', scores.softmax(-1), v)
+    return mixed.reshape(length, -1) @ weights[f'{name}o_proj.weight'].T
+
+  def mlp(self, weights, name, x):
+    gate, up, down = (
+      weights[f'{name}{which}_proj.weight'].T
+      for which in ('gate', 'up', 'down')
+    )
+    return (self.silu(x @ gate) * (x @ up)) @ down
+
+  def silu(self, x):
+    return x * x.sigmoid()
+
+  def streams(self, tokens):
+    """The target's: before each layer, after the last, after the norm."""
+    c, w = self.config, self.target
+    x = self.embedding[tokens]
+    found = [x]
+    for i in range(c.num_layers):
+      name, e = f'model.layers.{i}.', c.norm_epsilon
+      normed = self.rms(x, w[f'{name}input_layernorm.weight'], e)
+      x = x + self.attention(
+        w,
+        f'{name}self_attn.',
+        normed,
+        c.num_heads,
+        c.num_kv_heads,
+        c.rope_theta,
+      )
+      normed = self.rms(x, w[f'{name}post_attention_layernorm.weight'], e)
+      x = x + self.mlp(w, f'{name}mlp.', normed)
+      found.append(x)
+    return [*found, self.rms(x, w['model.norm.weight'], c.norm_epsilon)]
+
+  def medusa(self, text, path):
+    """Logits of head i at the token before the last, i tokens into a path."""
+    i, w = len(path), self.own
+    x = self.streams(text[:-1])[-1][-1]
+    for block in range(2):
+      name = f'{i}.{block}.linear.'
+      x = x + self.silu(w[name + 'weight'] @ x + w[name + 'bias'])
+    return w[f'{i}.2.weight'] @ x
+
+  def eagle(self, text, path):
+    """Pairs of a token and the feature before it; then its own features."""
+    return self.steps(
+      text,
+      path,
+      self.embedding,
+      self.streams(text[:-1])[-1],
+      self.eagle_layer,
+      self.lm_head.mv,
+    )
+
+  def eagle3(self, text, path):
+    w, streams = self.own, self.streams(text[:-1])
+    low_mid_high = self.torch.cat([streams[2], streams[3], streams[4]], dim=-1)
+
+    def logits(x):
+      found = self.torch.full(
+        (self.config.vocab_size,), -self.torch.inf
+      ).double()
+      rows = self.torch.arange(len(w['d2t']))
+      found[rows + w['d2t'].long()] = w['lm_head.weight'] @ self.rms(
+        x, w['norm.weight']
+      )
+      return found
+
+    return self.steps(
+      text,
+      path,
+      w.get('embed_tokens.weight', self.embedding),
+      low_mid_high @ w['fc.weight'].T,
+      self.eagle3_layer,
+      logits,
+    )
+
+  def steps(self, text, path, embedding, features, layer, logits):
+    """Reads the text, then the path beside outputs of its own."""
+    tokens, path = list(text[1:]), list(path)
+    while True:
+      out = layer(embedding[tokens], features)[-1]
+      if not path:
+        return logits(out)
+      tokens.append(path.pop(0))
+      features = self.torch.cat([features, out[None]])
+
+  def eagle_layer(self, embedded, features):
+    w = self.own
+    x = self.torch.cat([embedded, features], dim=-1) @ w['fc.weight'].T
+    x = x + w.get('fc.bias', 0)
+    x = x + self.attention(w, 'layers.0.self_attn.', x, HEADS, KV_HEADS, THETA)
+    normed = self.rms(x, w['layers.0.post_attention_layernorm.weight'])
+    return x + self.mlp(w, 'layers.0.mlp.', normed)
+
+  def eagle3_layer(self, embedded, features):
+    w, layer = self.own, 'midlayer.'
+    both = [
+      self.rms(embedded, w[layer + 'input_layernorm.weight']),
+      self.rms(features, w[layer + 'hidden_norm.weight']),
+    ]
+    x = features + self.attention(
+      w,
+      layer + 'self_attn.',
+      self.torch.cat(both, dim=-1),
+      HEADS,
+      KV_HEADS,
+      THETA,
+    )
+    normed = self.rms(x, w[layer + 'post_attention_layernorm.weight'])
+    return x + self.mlp(w, layer + 'mlp.', normed)

@@ -1,0 +1,50 @@
+"""What the loop says has the target's law, with drafters as published.
+
+See `test_loop_law`: these compute otherwise than those that are trained here,
+and EAGLE-3's law is 0 of a token that the target may well say.
+"""
+
+import pytest
+import tiny
+from test_loop_law import (
+  GROUPS,
+  VOCAB,
+  check_events,
+  check_law,
+  laws_of,
+  sizes,
+  texts,
+)
+
+from specsamp.drafting import TokenTree
+from specsamp.drafting.modules import trained_drafter
+
+_CHAIN = TokenTree.chain(3)
+_UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
+
+
+@sizes
+@pytest.mark.parametrize(
+  ('kind', 'verifier', 'law', 'tree'),
+  [
+    ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle', 'block', 'iid', _CHAIN),
+    ('medusa', 'multi_candidate', 'without_replacement', _UNEVEN),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('eagle3', 'block', 'iid', _CHAIN),
+        ('eagle', 'multi_candidate', 'without_replacement', _UNEVEN),
+        ('medusa', 'token', 'iid', _CHAIN),
+      )
+    ),
+  ],
+)
+def test_published_drafters(kind, verifier, law, tree, batches):
+  layers = 6 if kind == 'eagle3' else 2
+  target = tiny.model(VOCAB, 0, max_length=8, num_layers=layers)
+  drafter = trained_drafter(tiny.published(target, kind), target, tree, law)
+  args = dict(drafter=drafter, verifier=verifier, seed=9)
+  counts, stats = texts((target, None), GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws_of(target))
+  check_events((target, None), stats, **args)
