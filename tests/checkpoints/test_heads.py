@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import jax
@@ -16,6 +17,7 @@ from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree
 from specsamp.drafting.modules import trained_drafter
 from specsamp.errors import UserError
+from specsamp.evaluation import loading
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 
@@ -194,6 +196,14 @@ def test_an_embedding_of_its_own(target, tmp_path):
   config = LLAMA | dict(draft_vocab_size=DRAFT_VOCAB)
   _write(tmp_path, 'eagle3', tensors, config)
   _check(target, tmp_path, 'eagle3', tensors, 'chain')
+
+
+@kinds
+def test_a_folder_is_a_drafters_name(target, tmp_path, kind):
+  folder = str(_write(tmp_path, kind, _tensors(kind)))
+  models = loading.Models(target, draft=target, trained={})
+  assert models.drafter(folder, 3, 'iid').tree.depth == 3
+  assert models.deepest(folder) == (4 if kind == 'medusa' else math.inf)
 
 
 # What is refused.
