@@ -315,9 +315,9 @@ def test_vocabularies_of_two_sizes(
   assert draft.config.num_tokens == min(letters, VOCAB)
   pair = target, draft
   args = dict(drafter=_drafter(pair, tree, law), verifier=verifier, seed=9)
-  counts, stats = _texts(pair, GROUPS, batches, **args)
-  _check_law(GROUPS, counts, laws)
-  _check_events(pair, stats, **args)
+  counts, stats = texts(pair, GROUPS, batches, **args)
+  check_law(GROUPS, counts, laws)
+  check_events(pair, stats, **args)
 
 
 def _lookup(pair, kind, tree):
