@@ -4,8 +4,9 @@ python launch/import_weights.py --source=MODELS/llama-2-7b --to=MODELS/7b-orbax
 python launch/import_weights.py --source=RUNS/target/model --to=OUT \
   --format=huggingface
 
-specsamp.load and --config.target=DIR read all these folders as they are; an
-orbax checkpoint is read faster, in parallel and in 16 bits.
+specsamp.load and --config.target=DIR read all these folders as they are. An
+orbax checkpoint lies as it is computed with, in 16 bits if the weights have no
+more, and all hosts of a pod read and write it in parallel.
 """
 
 from absl import flags
