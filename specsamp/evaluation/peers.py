@@ -26,6 +26,10 @@ from specsamp.sampling.transforms import SamplingParams
 
 OURS, THEIRS = 'specsamp', 'transformers'
 
+# What transformers drafts if it is not told: up to so many tokens, ending at
+# the first of which the draft is less sure.
+_THEIR_TOKENS, _THEIR_STOP = 20, 0.4
+
 
 @dataclasses.dataclass(frozen=True)
 class PeersConfig:
@@ -331,8 +335,3 @@ def _theirs(
       ('assisted, its defaults', 0),
     )
   ]
-
-
-# What transformers drafts if it is not told: up to so many tokens, ending at
-# the first of which the draft is less sure.
-_THEIR_TOKENS, _THEIR_STOP = 20, 0.4
