@@ -127,7 +127,7 @@ def _opened(file: pathlib.Path):
     return safetensors.safe_open(file, framework='numpy')
   except FileNotFoundError:
     raise UserError(f'weights {file}: no such file') from None
-  except OSError as error:
-    raise UserError(f'weights {file}: {error}') from None
+  except (OSError, ValueError) as error:  # ValueError: no name of a file
+    raise UserError(f'weights {str(file)!a}: {error}') from None
   except safetensors.SafetensorError as error:
     raise UserError(f'weights {file}: truncated or corrupt: {error}') from None

@@ -12,7 +12,12 @@ _END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
 
 
 class HuggingFace(Tokenizer):
-  """A tokenizer.json: the ids are those of transformers' AutoTokenizer."""
+  """A tokenizer.json: the ids are those of transformers' AutoTokenizer.
+
+  That is for files that say what they do. Where the name of a class makes
+  transformers put its own rule for cutting a text in place of the file's
+  (Qwen2's, with another tokenizer), the file's is kept.
+  """
 
   def __init__(self, content: str, files: Files):
     """Needs the `tokenizers` library.

@@ -202,7 +202,7 @@ def _ids(folder: pathlib.Path, value) -> tuple[int, ...]:
   ids = value if isinstance(value, list) else [value]
   if ids == [None]:
     return ()
-  if not all(type(i) is int and i >= 0 for i in ids):
+  if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
     raise UserError(f'{_EOS}: got {value!r}, expected an id or a list of them')
   return tuple(ids)
 

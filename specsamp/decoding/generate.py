@@ -24,7 +24,7 @@ from specsamp.verification.verifier import Verifier
 
 # A program is compiled for every power of two of prompt or text from here on.
 _SMALLEST_BUCKET = 32
-_MOST_STOPS = 8
+_STOPS = 8
 _NO_STOP = -1
 
 
@@ -113,8 +113,8 @@ def generate(
     seed: row i draws from `seed + i`; or one seed a row. A row's text depends
       on its prompt, its seed and its sampling values alone, again but for near
       ties: others of its batch may widen the target's passes.
-    stop_tokens: up to 8 tokens that end a text; the tokenizer's `stop_ids` if
-      left out.
+    stop_tokens: tokens that end a text; the tokenizer's `stop_ids` if left
+      out. Programs are compiled for eight, or as many times eight as it takes.
     tree_attention: score a tree as one sequence; False gives every path a row
       and a copy of the cache instead, to show what this costs.
 
@@ -360,20 +360,20 @@ def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
 
 
 def _padded_stops(stop_tokens, vocab_size: int) -> np.ndarray:
-  """Int32 [8], so that other stop tokens don't recompile."""
+  """Int32 [8] or a multiple, so that other stop tokens don't recompile."""
   stop_tokens = np.asarray(stop_tokens).reshape(-1)
   # -1, the eos of a tokenizer without one, stops nothing.
   if len(stop_tokens) and (
-    len(stop_tokens) > _MOST_STOPS
-    or stop_tokens.dtype.kind not in 'iu'
+    stop_tokens.dtype.kind not in 'iu'
     or stop_tokens.min() < _NO_STOP
     or stop_tokens.max() >= vocab_size
   ):
     raise UserError(
-      f'stop_tokens: got {len(stop_tokens)}, {stop_tokens.tolist()}; expected '
-      f'at most {_MOST_STOPS}, each below {vocab_size}'
+      f'stop_tokens: got {stop_tokens.tolist()}, expected each below '
+      f'{vocab_size}'
     )
-  stops = np.full(_MOST_STOPS, _NO_STOP, np.int32)
+  size = max(1, -(-len(stop_tokens) // _STOPS)) * _STOPS
+  stops = np.full(size, _NO_STOP, np.int32)
   stops[: len(stop_tokens)] = stop_tokens
   return stops
 

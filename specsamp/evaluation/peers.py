@@ -1,7 +1,7 @@
 """The same pair in transformers and here: the same prompts, the same lengths.
 
-Both libraries say the same greedy text, so a token costs either what it takes
-to make it and nothing else.
+One prompt at a time, to which both libraries say the same greedy text, but for
+near ties.
 """
 
 import dataclasses
@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import tabulate
 import tqdm
 
 from specsamp.checkpoints.huggingface import model as huggingface
-from specsamp.decoding.generate import check, generate
+from specsamp.decoding.generate import check, generate, slots
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import loading, report, runner, tasks
@@ -105,8 +106,9 @@ class Job(NamedTuple):
       *_theirs(self.config, self.models, workdir),
     ]
     lines = []
-    for each in tqdm.tqdm(contenders, desc='warming up', leave=False):
-      each.say(self.prompts[0], self.config.seed)
+    warm = [(each, i) for i in self._warming() for each in contenders]
+    for each, i in tqdm.tqdm(warm, desc='warming up', leave=False):
+      each.say(self.prompts[i], self.config.seed)
     order = [(i, each) for i in range(len(self.prompts)) for each in contenders]
     with (workdir / 'metrics.jsonl').open('w') as file:
       for i, each in tqdm.tqdm(order, desc='runs', leave=False):
@@ -130,12 +132,21 @@ class Job(NamedTuple):
       'versions': report.versions(THEIRS, 'torch'),
     }
     (workdir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-    text = f'{_table(rows, "github")}\n\n{_note(lines, self.config)}\n'
+    note = _note(lines, self.config, self.models.target.config.dtype)
     (workdir / 'report.md').write_text(
-      f'# specsamp and transformers\n\n{text}\nOn {report.device()}.\n'
+      f'# specsamp and transformers\n\n{_table(rows, "github")}\n\n{note}\n\n'
+      f'On {report.device()}.\n'
     )
-    print(f'{_table(rows, "simple")}\n\n{_note(lines, self.config)}')
+    print(f'{_table(rows, "simple")}\n\n{note}')
     print(f'\nReport: {workdir / "report.md"}')
+
+  def _warming(self) -> list[int]:
+    """A prompt for every set of programs that the prompts need."""
+    sizes = {}
+    for i, prompt in enumerate(self.prompts):
+      limit = len(prompt) + self.config.max_new_tokens
+      sizes.setdefault(slots(self.models.target, len(prompt), limit), i)
+    return list(sizes.values())
 
 
 def prepare(values: dict[str, Any]) -> Job:
@@ -145,8 +156,9 @@ def prepare(values: dict[str, Any]) -> Job:
     values: a `PeersConfig` as plain values.
 
   Raises:
-    UserError: a file or value that does not fit, or transformers is not
-      installed.
+    UserError: a file or value that does not fit, transformers is not
+      installed, or it cannot run what runs here: it wants a draft with all of
+      the target's tokens, and a CPU or a GPU.
   """
   try:
     config = PeersConfig(
@@ -159,7 +171,14 @@ def prepare(values: dict[str, Any]) -> Job:
       raise UserError(
         f"{name}: not installed, expected pip install -e '.[parity]'"
       )
+  if jax.default_backend() not in ('cpu', 'gpu'):
+    raise UserError(f'device: got {report.device()}, expected a CPU or a GPU')
   models = loading.load(config.target, config.draft, None)
+  got, expected = (m.config.num_tokens for m in (models.draft, models.target))
+  if got != expected:
+    raise UserError(
+      f'draft: got {got} tokens, expected the {expected} of the target'
+    )
   _, texts = tasks.load(
     config.prompts,
     models.target.tokenizer,
@@ -228,7 +247,7 @@ def _table(rows, style: str) -> str:
   )
 
 
-def _note(lines, config: PeersConfig) -> str:
+def _note(lines, config: PeersConfig, dtype: str) -> str:
   """How many greedy texts are the same in both libraries."""
   said: dict[int, list[list[int]]] = {}
   for line in lines:
@@ -237,8 +256,8 @@ def _note(lines, config: PeersConfig) -> str:
   same = sum(all(t == texts[0] for t in texts) for texts in said.values())
   note = (
     f'{config.num_prompts} prompts, one at a time, {config.max_new_tokens} '
-    'tokens after each, prompt pass included, float32, libraries and methods '
-    'taking turns on each prompt.'
+    f'tokens after each, prompt pass included, in {dtype}, libraries and '
+    'methods taking turns on each prompt.'
   )
   if said:
     note += (
@@ -286,18 +305,23 @@ def _theirs(
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
-  torch.set_num_threads(os.cpu_count() or 1)
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
 
   def load(name):
-    huggingface.save(getattr(models, name), workdir / name, 'float32')
-    return transformers.AutoModelForCausalLM.from_pretrained(
-      workdir / name, dtype=torch.float32
-    ).eval()
+    model = getattr(models, name)
+    huggingface.save(model, workdir / name)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+      workdir / name, dtype=getattr(torch, model.config.dtype)
+    )
+    # Nothing ends a text, here as there.
+    loaded.generation_config.eos_token_id = None
+    return loaded.to(device).eval()
 
   target, draft = load('target'), load('draft')
 
   def say(prompt, seed, temperature, draft_len):
-    ids = torch.tensor([prompt])
+    ids = torch.tensor([prompt], device=device)
     options = dict(do_sample=False)
     if temperature:
       options = dict(
@@ -314,7 +338,6 @@ def _theirs(
       out = target.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        min_new_tokens=config.max_new_tokens,
         max_new_tokens=config.max_new_tokens,
         pad_token_id=0,
         **options,

@@ -1,6 +1,7 @@
 """The shape of a decoder-only transformer."""
 
 import dataclasses
+import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -142,13 +143,19 @@ class TransformerConfig:
 
 
 def _check_fields(config, least: dict[str, int] | None = None) -> None:
-  """Literals and integers of a config; ValueError names the first wrong one."""
+  """Fields of plain types; ValueError names the first wrong one."""
   for name, hint in get_type_hints(type(config)).items():
     value = getattr(config, name)
     choices = get_args(hint)
     if get_origin(hint) is Literal and value not in choices:
       raise ValueError(f'{name} must be one of {choices}, got {value!r}')
     smallest = (least or {}).get(name, 1)
+    if hint is bool and type(value) is not bool:
+      raise ValueError(f'{name} must be true or false, got {value!r}')
+    if hint is float and not (
+      type(value) in (int, float) and 0 < value < math.inf
+    ):
+      raise ValueError(f'{name} must be a positive number, got {value!r}')
     if hint is int and (type(value) is not int or value < smallest):
       kind = 'a positive integer' if smallest else 'an integer of at least 0'
       raise ValueError(f'{name} must be {kind}, got {value!r}')

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface
@@ -197,6 +198,50 @@ def test_a_window_is_as_long_as_a_text_may_be(tmp_path):
 def test_windows_of_some_layers(changes, length, tmp_path):
   foreign.save(foreign.model('qwen2', **changes), tmp_path)
   assert specsamp.load(tmp_path).config.max_length == length
+
+
+def test_a_tied_config_with_a_head_of_its_own(tmp_path):
+  """As fine-tuning may leave it: the head counts if it is another matrix."""
+  import transformers
+
+  foreign.save(foreign.model('llama'), tmp_path)
+  file = tmp_path / 'config.json'
+  values = json.loads(file.read_text()) | dict(tie_word_embeddings=True)
+  file.write_text(json.dumps(values))
+  ours = specsamp.load(tmp_path)
+  assert not ours.config.tied_embeddings
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+  apply = ours.transformer.apply
+  np.testing.assert_allclose(
+    apply({'params': ours.params}, jnp.array([[1, 2, 3]])).logits,
+    foreign.logits(theirs, [[1, 2, 3]]),
+    atol=1e-4,
+  )
+  tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
+  tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
+  safetensors.numpy.save_file(
+    tensors, tmp_path / 'model.safetensors', {'format': 'pt'}
+  )
+  assert specsamp.load(tmp_path).config.tied_embeddings
+
+
+def test_wavelengths_by_the_older_name_count(tmp_path):
+  """As transformers has it where a config has both."""
+  import transformers
+
+  foreign.save(foreign.model('llama 3'), tmp_path)
+  file = tmp_path / 'config.json'
+  changes = dict(rope_scaling=dict(type='linear', factor=4.0), rope_theta=90.0)
+  file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+  ours = specsamp.load(tmp_path)
+  assert ours.config.rope_scaling.kind == 'linear'
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+  tokens = jnp.arange(40)[None]
+  np.testing.assert_allclose(
+    ours.transformer.apply({'params': ours.params}, tokens).logits,
+    foreign.logits(theirs, tokens),
+    atol=1e-4,
+  )
 
 
 def test_rows_without_a_piece_are_never_said(tmp_path):

@@ -70,6 +70,19 @@ _INDEX = 'model.safetensors.index.json'
       'no low_freq_factor',
     ),
     (dict(rope_parameters=dict(partial_rotary_factor=0.5)), 'partial_rotary'),
+    (dict(num_attention_heads=0), 'config.json: .*zero'),
+    (
+      dict(rms_norm_eps='1e-5'),
+      "norm_epsilon must be a positive number, got '",
+    ),
+    (
+      dict(rope_parameters=dict(rope_theta=0.0, rope_type='default')),
+      r'rope_theta must be a positive number, got 0\.0',
+    ),
+    (
+      dict(tie_word_embeddings='false'),
+      "tied_embeddings must be true or false, got 'false'",
+    ),
     (dict(mlp_bias=True), 'mlp_bias: only supported with attention_bias'),
     (dict(max_position_embeddings=0), 'max_length must be a positive integer'),
   ],
@@ -172,8 +185,9 @@ def _nothing(folder):
     ),
     (
       _index(**{'model.of_nothing': 'drop'}),
-      'drop: no such file',
+      'drop.*: no such file',
     ),
+    (_index(**{'model.of_nothing': 'lone \ud800'}), r'lone \\ud800'),
     (_pickle, 'pytorch_model.bin: pickles run code when they are read'),
     (_nothing, 'found none, expected model.safetensors'),
     (lambda folder: (folder / 'config.json').unlink(), 'No such file'),

@@ -58,10 +58,6 @@ CASES = {
     dict(verifier='tokens'),
     ["'tokens'", 'token, block'],
   ),
-  'too many stop tokens': (
-    dict(stop_tokens=list(range(9))),
-    ['stop_tokens', '9', 'at most 8'],
-  ),
 }
 
 

@@ -230,6 +230,15 @@ def test_stop_tokens_of_a_sampled_text(pair):
     assert cut
 
 
+def test_more_stop_tokens_than_a_program_is_made_for(pair, greedy):
+  target, _ = pair
+  eos = greedy[0][2]
+  others = [t for t in range(target.config.vocab_size) if t not in greedy[0]]
+  stops = [*(others * 9)[:8], eos]
+  got = _run(target, None, stop=stops, **GREEDY)
+  assert got.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
+
+
 def test_the_tokenizers_eos_stops_by_default(pair, greedy):
   target, _ = pair
   eos = greedy[0][2]

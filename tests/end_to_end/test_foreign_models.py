@@ -1,5 +1,6 @@
 """Launchers on other people's models: decoded, converted, compared."""
 
+import dataclasses
 import json
 import re
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 import specsamp
-from specsamp.checkpoints import convert
+from specsamp.checkpoints import convert, model_dir
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.errors import UserError
 from specsamp.evaluation import loading, peers
+from specsamp.models import Transformer
 
 
 @pytest.fixture(scope='module')
@@ -181,9 +183,16 @@ def test_ratios():
     (dict(temperatures=(-1.0,)), 'temperature: got -1.0'),
     (dict(num_prompts=0), 'num_prompts: got 0'),
     (dict(verifier='token'), 'config: .*verifier'),
+    (dict(draft='padded'), 'draft: got 500 tokens, expected the 512'),
   ],
 )
-def test_mistakes_of_comparison(folders, changes, message):
+def test_mistakes_of_comparison(folders, changes, message, tmp_path):
+  if 'draft' in changes:  # one that lacks tokens
+    made = specsamp.load(folders / 'draft')
+    config = dataclasses.replace(made.config, padding=12)
+    made = dataclasses.replace(made, transformer=Transformer(config))
+    model_dir.save(made, tmp_path / 'padded')
+    changes = dict(draft=f'{tmp_path}/padded')
   values = dict(
     target=f'{folders}/long',
     draft=f'{folders}/draft',

@@ -59,7 +59,8 @@ class _Values:
 
   def rope(self) -> dict[str, Any]:
     """rope_theta and rope_scaling, by the keys of any version."""
-    both = self.get('rope_parameters', None) or self.get('rope_scaling', {})
+    # Where both are there transformers takes the older name's.
+    both = self.get('rope_scaling', {}) or self.get('rope_parameters', {})
     kind = both.get('rope_type', both.get('type', 'default'))
     theta = both.get('rope_theta', self.get('rope_theta', 10_000.0))
     if both.get('partial_rotary_factor', 1) != 1:

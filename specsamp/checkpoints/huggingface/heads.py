@@ -52,8 +52,8 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
     )
   if 'architectures' not in values:
     return None
-  (name,) = values['architectures']
-  if name not in _EAGLE + _EAGLE3:
+  name, *others = values['architectures'] or ['none']
+  if others or name not in _EAGLE + _EAGLE3:
     known = ', '.join(_EAGLE + _EAGLE3)
     raise UserError(f'architecture: got {name}, expected one of {known}')
   config = config_json.read_llama(values | {'model_type': 'llama'})

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import architectures, config_json
 from specsamp.checkpoints.huggingface.architectures import Family
+from specsamp.checkpoints.tensor_files import Stored
 from specsamp.data import tokenizer_dir, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.errors import UserError
@@ -25,6 +26,7 @@ from specsamp.sharding.rules import MODEL
 
 _CONFIG = 'config.json'
 _FILE_BYTES = 5 * 10**9  # as transformers cuts them
+_ROWS = 4096  # of two matrices that are compared
 
 
 def load(
@@ -56,9 +58,14 @@ def load(
   tokenizer = tokenizer_dir.load(path)
   tensors = tensor_files.of_folder(path)
   names = family.rename(tensors)
-  if config.tied_embeddings:
-    names.pop('lm_head.weight', None)  # which transformers ties as well
   tensors = {name: tensors[stored] for name, stored in names.items()}
+  if config.tied_embeddings and 'lm_head.weight' in tensors:
+    # Tied or not is what the weights are, as transformers has it.
+    embedding = family.layout(config)['embedding'].parts[0].key
+    if _same(tensors.get(embedding), tensors['lm_head.weight']):
+      del tensors['lm_head.weight']
+    else:
+      config = dataclasses.replace(config, tied_embeddings=False)
   layout = family.layout(config)
   layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
   dtype = dtype or weights.default_dtype(tensors.values())
@@ -169,7 +176,7 @@ def _read_config(path: pathlib.Path) -> tuple[Family, TransformerConfig]:
     raise UserError(f'model {file}: {error.strerror}') from None
   except KeyError as error:
     raise UserError(f'model {file}: no {error.args[0]}') from None
-  except (ValueError, TypeError, AttributeError) as error:
+  except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
     raise UserError(f'model {file}: {error}') from None
 
 
@@ -178,6 +185,17 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     tokenizer_export.export(tokenizer, folder)
   else:
     tokenizer.save(folder)
+
+
+def _same(one: Stored | None, other: Stored) -> bool:
+  """Whether two matrices are equal, read some rows at a time."""
+  if one is None or one.shape != other.shape:
+    return False
+  starts = range(0, one.shape[0], _ROWS)
+  return all(
+    np.array_equal(one.read(rows), other.read(rows))
+    for rows in ((slice(i, min(i + _ROWS, one.shape[0])),) for i in starts)
+  )
 
 
 def _special_tokens(model: LanguageModel) -> dict[str, Any]:
