@@ -67,11 +67,11 @@ def test_ids_and_texts(original, folder, texts):
       assert exported.encode(text, bos=bos) == ids
     assert exported.decode(ids) == original.decode(ids)
   # Spaces, control pieces and half characters anywhere, as a model may say.
-  rng = random.Random(1)
+  rng, pieces = random.Random(1), original.pieces()
   for _ in range(200):
     ids = rng.choices(range(original.vocab_size), k=8)
-    ids = [i for i in ids if not original.pieces()[i].startswith('<0x')]
-    ids.insert(rng.randrange(8), original.pieces().index('<0xE2>'))
+    ids = [i for i in ids if not pieces[i].startswith('<0x')]
+    ids.insert(rng.randrange(8), pieces.index('<0xE2>'))
     assert exported.decode(ids) == original.decode(ids)
     cut = exported.decode(ids[4:], after=ids[:4])
     assert cut == original.decode(ids[4:], after=ids[:4])

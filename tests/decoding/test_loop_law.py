@@ -233,8 +233,14 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
   ('verifier', 'law', 'tree'),
   [
     ('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
-    ('multi_candidate', 'iid', TokenTree.branching((3, 1))),
-    ('traversal', 'without_replacement', TokenTree.branching((3, 1))),
+    pytest.param(
+      *('multi_candidate', 'iid', TokenTree.branching((3, 1))),
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      *('traversal', 'without_replacement', TokenTree.branching((3, 1))),
+      marks=pytest.mark.slow,
+    ),
     ('k_seq', 'iid', TokenTree.branching((2, 2))),
     ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
     # Uneven: three candidates, of which the first has two and the last has one.
@@ -300,7 +306,7 @@ def _of_rows(model, rows):
   [
     # A token that the draft lacks, with an embedding that was padded.
     (6, 3, 'multi_candidate', 'without_replacement', _WIDE),
-    (VOCAB, 6, 'block', 'iid', _CHAIN),
+    pytest.param(VOCAB, 6, 'block', 'iid', _CHAIN, marks=pytest.mark.slow),
     pytest.param(VOCAB, 3, 'token', 'iid', _CHAIN, marks=pytest.mark.slow),
     pytest.param(6, 5, 'token', 'iid', _CHAIN, marks=pytest.mark.slow),
   ],

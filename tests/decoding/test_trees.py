@@ -182,7 +182,9 @@ def test_counts_by_rank(pair):
   )
 
 
-@pytest.mark.parametrize('positions', ['relative', 'learned'])
+@pytest.mark.parametrize(
+  'positions', ['relative', pytest.param('learned', marks=pytest.mark.slow)]
+)
 def test_other_positions(positions):
   """To the last position of the target, where a draft hangs over the end."""
   target = tiny.model(11, 5, positions=positions)

@@ -34,7 +34,7 @@ def _drafter(kind, shape, num_layers=None):
 @pytest.mark.parametrize(
   ('kind', 'shape'),
   [
-    ('eagle3', 'chain'),
+    pytest.param('eagle3', 'chain', marks=pytest.mark.slow),
     ('eagle3', 'tree'),
     ('eagle', 'tree'),
     pytest.param('eagle', 'chain', marks=pytest.mark.slow),

@@ -113,7 +113,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
     ('medusa', 'tree', 'rotary'),
     ('hydra', 'tree', 'rotary'),
     ('eagle', 'chain', 'rotary'),
-    ('eagle', 'tree', 'relative'),
+    pytest.param('eagle', 'tree', 'relative', marks=pytest.mark.slow),
     pytest.param('eagle', 'tree', 'learned', marks=pytest.mark.slow),
     ('medusa_parallel', 'tree', 'rotary'),
     ('eagle_parallel', 'chain', 'relative'),

@@ -80,7 +80,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--prompt=x', '--prompts_file=y'], 'not both'),
     (['--prompt='], 'empty'),
     (['--prompt=' + 'x = 1\n' * 400], '64 positions'),
-    (['--config.draft={root}/small'], '400'),
+    (['--config.draft={root}/small'], 'tokens differ, the first is'),
     (['--config.draft={root}/turned'], 'tokenizer'),
     (['--config.target={root}/cut'], 'cut/model.safetensors'),
     (['--config.target={root}/nowhere'], 'nowhere'),
@@ -182,7 +182,7 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
     (['--config.prompts=README.md'], 'JSON list'),
     (['--config.plot=nope'], 'nope'),
     (['--config.top_p=0.0'], 'top_p'),
-    (['--config.draft={root}/small'], '400'),
+    (['--config.draft={root}/small'], 'tokens differ, the first is'),
     (['--config=configs/quickstart.py:smoke'], 'config'),
   ],
 )

@@ -39,6 +39,7 @@ def _assert_lean(part):
 class TestChinchilla:
   pytestmark = tpu_aot
 
+  @pytest.mark.slow  # the loop below has it, with the draft's passes
   def test_scoring_pass(self):
     part = _part('scoring pass')
     _assert_lean(part)

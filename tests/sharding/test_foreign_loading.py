@@ -55,6 +55,7 @@ def test_shards_are_those_of_the_whole(folder, shape):
   jax.tree_util.tree_map_with_path(same, alone.params, model.params)
 
 
+@pytest.mark.parametrize('folder', ['llama', 'gpt2'], indirect=True)
 def test_texts_are_those_of_one_device(folder):
   say = lambda model: specsamp.generate(
     model,
@@ -67,6 +68,7 @@ def test_texts_are_those_of_one_device(folder):
   assert say(model).tokens == say(alone).tokens
 
 
+@pytest.mark.parametrize('folder', ['llama', 'gpt2'], indirect=True)
 def test_a_draft_of_another_size_of_vocabulary(folder, tmp_path):
   """Padded to the target's rows where it lies."""
   mesh = meshes.make(1, 8)
@@ -87,6 +89,7 @@ def test_a_draft_of_another_size_of_vocabulary(folder, tmp_path):
   np.testing.assert_allclose(logits(fitted), logits(alone), atol=1e-5)
 
 
+@pytest.mark.parametrize('folder', ['llama', 'gpt2'], indirect=True)
 def test_orbax_and_back(folder, tmp_path):
   mesh = meshes.make(1, 8)
   model = specsamp.load(folder, mesh)
