@@ -16,7 +16,7 @@ prompt in the target's chat template.
 Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
 `llama-33b+llama-160m`, `vicuna-7b+vicuna-68m`, `vicuna-13b+vicuna-68m`,
 `vicuna-33b+vicuna-68m`, `opt-13b+opt-125m`, `opt-30b+opt-125m`,
-`llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`, `llama-2-13b+llama-2-7b`,
+`llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`,
 `llama-3.1-70b+llama-3.1-8b`, and `chinchilla-70b+chinchilla-4b`, of which no
 weights were published.
 """

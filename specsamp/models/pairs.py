@@ -59,7 +59,6 @@ PAIRS = {
   # Seed 002, ParallelSpec: Xiao et al. 2410.05589.
   'llama-2-7b+llama-68m': Pair(_LLAMA2_7B, presets.llama_68m(), 'v5e:2x2'),
   'llama-2-13b+llama-68m': Pair(_LLAMA2_13B, presets.llama_68m(), 'v5e:2x2'),
-  'llama-2-13b+llama-2-7b': Pair(_LLAMA2_13B, _LLAMA2_7B, 'v5e:2x2'),
   # Seed 004.
   'llama-3.1-70b+llama-3.1-8b': Pair(
     presets.llama31_70b(), presets.llama31_8b(), 'v5p:2x2x1'
