@@ -28,7 +28,6 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
-    ('medusa', 'multi_candidate', 'without_replacement', _UNEVEN),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
@@ -36,6 +35,7 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
         ('eagle', 'block', 'iid', _CHAIN),
         ('eagle', 'multi_candidate', 'without_replacement', _UNEVEN),
         ('medusa', 'token', 'iid', _CHAIN),
+        ('medusa', 'multi_candidate', 'without_replacement', _UNEVEN),
       )
     ),
   ],

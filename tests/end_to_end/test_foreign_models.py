@@ -118,10 +118,21 @@ def test_mistakes_of_conversion(refused, models, flags, message, tmp_path):
 
 def test_a_damaged_orbax_checkpoint(models, tmp_path):
   convert.convert(models / 'target', tmp_path / 'orbax')
-  (tmp_path / 'orbax/orbax/manifest.ocdbt').write_bytes(b'damaged')
-  with pytest.raises(UserError, match='corrupt') as error:
-    specsamp.load(tmp_path / 'orbax')
-  assert '\n' not in str(error.value)
+  config = tmp_path / 'orbax/config.json'
+  values = json.loads(config.read_text())
+  for damage, message in (
+    (lambda: values['model'].update(mlp_width=3), '4 tensors do not fit'),
+    (lambda: values['model'].update(mlp_width=40), None),
+    ((tmp_path / 'orbax/orbax/_METADATA').unlink, 'no orbax checkpoint, or'),
+  ):
+    damage()
+    config.write_text(json.dumps(values))
+    if message is None:
+      specsamp.load(tmp_path / 'orbax')
+      continue
+    with pytest.raises(UserError, match=message) as error:
+      specsamp.load(tmp_path / 'orbax')
+    assert '\n' not in str(error.value)
 
 
 def test_compare(launch, folders, tmp_path):

@@ -68,6 +68,7 @@ def test_measured_times_stand_in(launch, tmp_path):
 @pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
 )
+@pytest.mark.slow
 def test_compiled_parts_are_kept(launch, tmp_path):
   workdir = tmp_path / 'plan'
   command = (

@@ -35,7 +35,7 @@ def _generate(max_length, draft_len):
 
 @pytest.mark.parametrize(
   ('draft_len', 'expected'),
-  [(0, {'padded'}), (3, {'both'})],
+  [(0, {'padded', 'apart'}), (3, {'both', 'apart'})],
   ids=['autoregressive', 'chain'],
 )
 def test_padded_tokens_are_never_seen(monkeypatch, draft_len, expected):
