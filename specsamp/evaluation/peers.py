@@ -73,13 +73,13 @@ class Contender(NamedTuple):
   """One library's way to decode.
 
   Attributes:
-    library: which.
+    package: which library's.
     method: plain, or with a draft.
     temperature: of it.
     say: (prompt's tokens, seed) -> the tokens said after it.
   """
 
-  library: str
+  package: str
   method: str
   temperature: float
   say: Callable[[list[int], int], list[int]]
@@ -115,7 +115,7 @@ class Job(NamedTuple):
         began = time.perf_counter()
         tokens = each.say(self.prompts[i], self.config.seed + i)
         line = {
-          'library': each.library,
+          'library': each.package,
           'method': each.method,
           'temperature': each.temperature,
           'prompt': i,

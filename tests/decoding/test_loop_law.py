@@ -294,38 +294,6 @@ def test_trained_drafters(pair, laws, kind, verifier, law, tree, batches):
   check_events(pair, stats, **args)
 
 
-def _of_rows(model, rows):
-  """The model with more rows of its vocabulary, which are no tokens."""
-  fitted = model.for_target(tiny.model(rows, 9))
-  return dataclasses.replace(fitted, tokenizer=model.tokenizer)
-
-
-@sizes
-@pytest.mark.parametrize(
-  ('rows', 'letters', 'verifier', 'law', 'tree'),
-  [
-    # A token that the draft lacks, with an embedding that was padded.
-    (6, 3, 'multi_candidate', 'without_replacement', _WIDE),
-    pytest.param(VOCAB, 6, 'block', 'iid', _CHAIN, marks=pytest.mark.slow),
-    pytest.param(VOCAB, 3, 'token', 'iid', _CHAIN, marks=pytest.mark.slow),
-    pytest.param(6, 5, 'token', 'iid', _CHAIN, marks=pytest.mark.slow),
-  ],
-)
-def test_vocabularies_of_two_sizes(
-  pair, laws, rows, letters, verifier, law, tree, batches
-):
-  target = _of_rows(pair[0], rows)
-  draft = tiny.draft(letters, 1, max_length=8).for_target(target)
-  assert draft.config.vocab_size == target.config.vocab_size == rows
-  assert target.config.num_tokens == VOCAB
-  assert draft.config.num_tokens == min(letters, VOCAB)
-  pair = target, draft
-  args = dict(drafter=_drafter(pair, tree, law), verifier=verifier, seed=9)
-  counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
-  check_events(pair, stats, **args)
-
-
 def _lookup(pair, kind, tree):
   documents = ([1, 0, 2, 1, 3, 0, 0], [2, 3, 3, 1, 2, 0], [3, 2, 1, 1, 0, 3])
   match kind:
