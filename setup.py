@@ -32,6 +32,8 @@ setup(
   extras_require={
     'tpu': ['jax[tpu]>=0.10,<0.12'],
     'gpu': ['jax[cuda12]>=0.10,<0.12'],
+    # Scores of tasks: ROUGE.
+    'eval': ['rouge-score>=0.1.2'],
     # Models of Hugging Face: tokenizer.json and chat templates.
     'hf': ['jinja2>=3.1.6', 'tokenizers>=0.20'],
     # To be compared with transformers.
@@ -45,6 +47,7 @@ setup(
       'hypothesis>=6.100',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
+      'rouge-score>=0.1.2',
       'ruff>=0.12',
       'scipy>=1.13',
     ],

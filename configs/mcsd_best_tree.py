@@ -12,12 +12,13 @@ About eight minutes on 2 CPU cores.
 
 import ml_collections
 
-from specsamp.evaluation import comparison
+from specsamp.evaluation import experiments
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: smoke for the smallest run; left out, the full one."""
-  smoke = comparison.is_smoke(arg)
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  smoke = size.smoke
   methods = [
     dict(name='speculative (SD)', branching=(1,) * n, temperature=t)
     for t in (0.0, 1.0)
@@ -35,7 +36,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in ([(2, 1)] if smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)])
   ]
   return ml_collections.ConfigDict(
-    comparison.defaults(smoke)
+    experiments.defaults(size)
     | dict(
       title='The best static trees of the pair',
       methods=tuple(methods),

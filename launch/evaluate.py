@@ -1,6 +1,7 @@
 """Compares ways to draft and to verify: the papers' tables and figures.
 
-python launch/evaluate.py --config=configs/mcsd_table2.py --workdir=runs/table2
+python launch/evaluate.py --config=configs/paper_mcsd_table2.py \
+  --workdir=runs/table2
 
 A run that was cut off goes on when the same command is given again.
 """
@@ -11,12 +12,19 @@ from specsamp import cli
 from specsamp.evaluation import comparison
 
 _mesh = cli.define_mesh('model')
+_ALLOW_CODE_EXECUTION = flags.DEFINE_bool(
+  'allow_code_execution',
+  False,
+  'Run the programs that models write for HumanEval, confined in a subprocess '
+  'with limits on time, memory and files and without a network.',
+)
 
 
 def main():
   config = flags.FLAGS.config
   job = comparison.prepare(config.to_dict(), _mesh())
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  job.run(workdir, _ALLOW_CODE_EXECUTION.value)
 
 
 if __name__ == '__main__':

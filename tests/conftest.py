@@ -10,6 +10,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # it, in the last step of the compiler only.
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
+import benchmarks
 import jax
 import numpy as np
 import pytest
@@ -56,6 +57,14 @@ def corpus(tmp_path_factory):
   for i in range(40):
     (root / f'text{i}.txt').write_text(' '.join(rng.choice(words, 120)) + '\n')
   return root
+
+
+@pytest.fixture(scope='session')
+def data(tmp_path_factory):
+  """A folder with files as the benchmarks' authors lay them out."""
+  folder = tmp_path_factory.mktemp('data')
+  benchmarks.write(folder)
+  return folder
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -34,10 +34,10 @@ def run(argv, out, err, variables):
     os.dup2(opened, descriptor)
   os.chdir(_ROOT)
   os.environ.update(variables)
-  if 'JAX_NUM_CPU_DEVICES' in variables:  # jax was imported before it was set
-    jax.config.update(
-      'jax_num_cpu_devices', int(variables['JAX_NUM_CPU_DEVICES'])
-    )
+  for name, value in variables.items():  # jax was imported before
+    if name.startswith('JAX_') and hasattr(jax.config, name.lower()):
+      value = int(value) if value.isdigit() else value
+      jax.config.update(name.lower(), value)
   sys.argv = argv
   runpy.run_path(argv[0], run_name='__main__')
 

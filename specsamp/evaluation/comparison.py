@@ -1,163 +1,34 @@
 """Experiments: many ways to draft and verify, on the same prompts."""
 
-import dataclasses
 import pathlib
-import re
+import sys
 from typing import Any, NamedTuple
 
 import tqdm
 from jax.sharding import Mesh
 
 from specsamp import verification
-from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   findings,
   loading,
+  lossless,
   metrics,
   parts,
   plots,
   report,
   runner,
+  scores,
   tasks,
   tree_search,
 )
+from specsamp.evaluation.experiments import ComparisonConfig, MethodConfig
 from specsamp.evaluation.runner import Method
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
-
-_PLOTS = {
-  'by_method': plots.by_method,
-  'by_candidates': plots.by_candidates,
-  'by_budget': plots.by_budget,
-  'by_masks': plots.by_masks,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class MethodConfig:
-  """One way to draft and to verify.
-
-  Attributes:
-    name: rows of one name and temperature are alternatives; the best of them
-      are named in the report. Not `autoregressive`, the baseline's.
-    branching: candidates of a node at each depth; all 1 is a chain.
-    temperature: of both laws.
-    verifier: a name of `specsamp.verification.make`.
-    law: how candidates are chosen, as of `model_drafter`.
-    drafter: what drafts, as of `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
-    tree_attention: as of `specsamp.generate`.
-    paper: what the paper reports: speedup / block efficiency, or ''.
-  """
-
-  name: str
-  branching: tuple[int, ...]
-  temperature: float
-  verifier: str = 'token'
-  law: str = 'iid'
-  drafter: str = ''
-  lookup: loading.Lookup = loading.Lookup()
-  tree_attention: bool = True
-  paper: str = ''
-
-  def __post_init__(self):
-    if self.paper and not re.fullmatch(r'[\d.]+ / [\d.]+', self.paper):
-      raise UserError(
-        f'paper: got {self.paper!r}, expected speedup / block efficiency, such '
-        "as '1.92 / 2.27'"
-      )
-
-
-@dataclasses.dataclass(frozen=True)
-class ComparisonConfig:
-  """What to compare, and on what.
-
-  Attributes:
-    title: of the report.
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
-    methods: of `MethodConfig`, as plain values. The autoregressive baseline of
-      each temperature is added.
-    top_p: nucleus of the temperatures above 0.
-    prompts: what to complete, as of `tasks.load`; '' is held-out functions.
-    num_prompts: how many.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each completion.
-    seed: prompt i draws from `seed + i`.
-    plot: by_method, by_candidates, by_budget or by_masks.
-    passes: whether to measure what the best trees' passes cost beside that of
-      the fastest chain.
-    parts: whether to measure what rounds cost of which the paper has figures.
-    search: whether to search the best static trees first, of `tree_search`.
-    note: for the report, such as what the paper reports.
-  """
-
-  title: str
-  target: str
-  draft: str
-  methods: tuple[MethodConfig, ...]
-  top_p: float
-  prompts: str
-  num_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
-  plot: str
-  passes: bool
-  parts: bool
-  search: bool
-  note: str
-
-  def __post_init__(self):
-    runner.check_sizes(self)
-    if self.plot not in _PLOTS:
-      raise UserError(
-        f'plot: got {self.plot!r}, expected one of {", ".join(_PLOTS)}'
-      )
-    if not self.methods:
-      raise UserError('methods: got none, expected at least one')
-
-  def top_p_at(self, temperature: float) -> float:
-    return self.top_p if temperature else 1.0
-
-
-def is_smoke(arg: str | None) -> bool:
-  """Whether a config is asked for in its smallest size.
-
-  Raises:
-    ValueError: an argument other than smoke.
-  """
-  if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  return arg == 'smoke'
-
-
-def defaults(smoke: bool) -> dict[str, Any]:
-  """What comparisons have in common, as plain values.
-
-  Args:
-    smoke: the smallest size.
-  """
-  return dict(
-    # Folders of models for `specsamp.load`; '' is the embedded pair's.
-    target='',
-    draft='',
-    top_p=1.0,  # of the temperatures above 0
-    # '' is held-out functions; code_edits, or a JSON list of texts.
-    prompts='',
-    num_prompts=1 if smoke else 16,
-    max_prompt_tokens=96 if smoke else 128,
-    max_new_tokens=16 if smoke else 128,
-    seed=0,
-    passes=False,
-    parts=False,
-    search=False,
-    note='',
-  )
 
 
 def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
@@ -181,17 +52,33 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
       )
       for method in values.get('methods', ())
     )
-    config = ComparisonConfig(**(values | {'methods': methods}))
+    names = tuple(values.get('tasks', ()))
+    config = ComparisonConfig(**(values | {'methods': methods, 'tasks': names}))
   except (TypeError, KeyError) as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
   models = loading.load(config.target, config.draft, mesh)
   target, draft = models.target, models.draft
-  task, texts = tasks.load(
-    config.prompts,
-    target.tokenizer,
-    config.num_prompts,
-    config.max_prompt_tokens,
-  )
+  found = [
+    task
+    for name in config.tasks
+    for task in tasks.load(
+      name,
+      target.tokenizer,
+      config.num_prompts,
+      config.max_prompt_tokens,
+      config.data,
+    )
+  ]
+  names = [task.name for task in found]
+  if len(set(names)) < len(names):
+    raise UserError(f'tasks: got {names}, expected no task twice')
+  # The longest that may be; and a chat template, if one is asked for.
+  longest = [[0] * config.max_prompt_tokens]
+  for task in found:
+    tasks.tokens_of(
+      target.tokenizer, task.prompts[0], (), config.max_prompt_tokens,
+      config.chat,
+    )  # fmt: skip
   runs = [_method(config, method, models) for method in methods]
   runner.check_methods(runs)
   checked = [(run, run.drafter) for run in runs]
@@ -207,13 +94,13 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   for run, drafter in checked:
     check(
       target,
-      [text.text for text in texts],
+      longest,
       drafter=drafter,
       verifier=run.verifier,
       sampling=SamplingParams(temperature=run.temperature, top_p=run.top_p),
       max_new_tokens=config.max_new_tokens,
     )
-  return Job(config, target, draft, runs, texts, task)
+  return Job(config, target, draft, runs, found)
 
 
 def _of_row(row: dict[str, Any], methods) -> Method:
@@ -247,31 +134,36 @@ class Job(NamedTuple):
     target: the target.
     draft: the draft model.
     methods: in the order of the config's.
-    prompts: what to complete.
-    task: what they are called.
+    tasks: what to decode.
   """
 
   config: ComparisonConfig
   target: LanguageModel
   draft: LanguageModel
   methods: list[Method]
-  prompts: list[Prompt]
-  task: str
+  tasks: list[tasks.Task]
 
-  def run(self, workdir: pathlib.Path) -> None:
-    """Writes metrics.jsonl, summary.json, report.md and a plot.
+  def run(
+    self, workdir: pathlib.Path, allow_code_execution: bool = False
+  ) -> None:
+    """Writes metrics.jsonl, scores.jsonl, summary.json, report.md and a plot.
 
     A run that was cut off goes on where it was.
+
+    Args:
+      workdir: a folder.
+      allow_code_execution: whether tasks may run what was said as a program.
     """
     config, methods = self.config, list(self.methods)
     sections = [config.note] if config.note else []
+    sections += self._notes(allow_code_execution)
     temperatures = sorted({method.temperature for method in methods})
     if config.search:
       for temperature in temperatures:
         found = tree_search.search(
           self.target,
           self.draft,
-          self.prompts,
+          self.tasks[0].prompts,
           SamplingParams(temperature, top_p=config.top_p_at(temperature)),
           max_new_tokens=config.max_new_tokens,
           seed=config.seed,
@@ -292,39 +184,47 @@ class Job(NamedTuple):
       Method('autoregressive', None, 'token', t, config.top_p_at(t))
       for t in temperatures
     ]
+    sizes = {
+      'max_prompt_tokens': config.max_prompt_tokens,
+      'chat': config.chat,
+    }
     lines = runner.compare(
       self.target,
       [*baselines, *methods],
-      self.prompts,
+      self.tasks,
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
       path=workdir / 'metrics.jsonl',
-      task=self.task,
+      samples=config.samples,
+      **sizes,
     )
-    rows = sorted(
-      metrics.summarize(lines), key=lambda row: temperatures.index(
-        row['temperature']
-      )
-    )  # fmt: skip
-    for row in rows:
-      row['paper'] = ''.join(
-        method.paper
-        for method, run in zip(config.methods, self.methods, strict=True)
-        if run.fields.items() <= row.items()
-      )
+    scored = scores.score(
+      self.target,
+      self.tasks,
+      lines,
+      workdir / 'scores.jsonl',
+      allow_code_execution=allow_code_execution,
+      **sizes,
+    )
+    rows = self._rows(metrics.overall(lines, scored), temperatures)
+    several = len(self.tasks) > 1
+    each = self._rows(metrics.summarize(lines, scored), temperatures)
+    examined = lossless.examine(lines, scored, self.target.config.dtype)
     if any(len(group) > 1 for group in findings.alternatives(rows).values()):
       sections.append(findings.best(rows))
+    sections.append(lossless.section(examined))
     costs = []
 
     def write():
       report.write(
         workdir,
         config.title,
-        rows,
+        each + rows if several else rows,
         costs,
-        _PLOTS[config.plot],
+        plots.PLOTS[config.plot],
         f'{config.plot}.png',
         sections,
+        {'lossless': examined},
       )
 
     write()
@@ -337,17 +237,57 @@ class Job(NamedTuple):
     if config.passes:
       costs += self._passes(rows, methods, sections)
       write()
+    if several:
+      print(report.by_task(each + rows, 'simple'))
+      print('\nSpeedup / τ. All tasks together:\n')
     print(report.table(rows, 'simple'))
     print()
     print('\n\n'.join(sections))
     print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
+
+  def _rows(self, rows, temperatures) -> list[dict[str, Any]]:
+    """In order of temperature, with what the paper reports."""
+    for row in rows:
+      row['paper'] = ''.join(
+        method.paper_on(row['task'], alone=len(self.tasks) == 1)
+        for method, run in zip(self.config.methods, self.methods, strict=True)
+        if run.fields.items() <= row.items()
+      )
+    return sorted(rows, key=lambda row: temperatures.index(row['temperature']))
+
+  def _notes(self, allow_code_execution: bool) -> list[str]:
+    """What is not as its authors have it."""
+    notes = []
+    for task in self.tasks:
+      if task.runs_answers and not allow_code_execution:
+        notes.append(
+          f'{task.name}: the answers were not run, so that they have no score; '
+          '--allow_code_execution runs them, confined.'
+        )
+      most = self.config.max_prompt_tokens
+      cut = sum(
+        len(
+          tasks.tokens_of(
+            self.target.tokenizer, p, (), sys.maxsize, self.config.chat
+          )
+        ) > most
+        for p in task.prompts
+      )  # fmt: skip
+      if cut:
+        notes.append(
+          f'{task.name}: {cut} of {len(task.prompts)} prompts are longer than '
+          f'{most} tokens and were cut to their last {most}.'
+        )
+    return notes
 
   def _parts(self, rows, methods) -> list[dict[str, Any]]:
     """Rows of which the paper has figures, with what their rounds cost; None
     for the parts of rounds that may have no draft."""
     chosen = [row for row in rows if row['paper']]
     return [
-      row | self._cost(row, methods) | {'decode_round_ms': row['round_ms']}
+      row
+      | self._cost(row, rows, methods)
+      | {'decode_round_ms': row['round_ms']}
       for row in tqdm.tqdm(
         chosen, 'timing rounds', disable=not distributed.is_first()
       )
@@ -374,32 +314,46 @@ class Job(NamedTuple):
       if not chains or not trees:
         continue
       chain = max(chains, key=lambda row: row['speedup'])
-      chain_cost = self._cost(chain, methods)
+      chain_cost = self._cost(chain, rows, methods)
       costs.append(chain_cost)
       best = [
         max(trees, key=lambda row, key=key: row[key])
         for key in ('speedup', 'block_efficiency')
       ]
       for tree in best[:1] if best[0] is best[1] else best:
-        costs.append(self._cost(tree, methods))
+        costs.append(self._cost(tree, rows, methods))
         text = findings.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
     if texts:
       sections.append('\n'.join(['## What a larger pass costs', *texts]))
     return costs
 
-  def _cost(self, row, methods) -> dict[str, Any]:
-    """`parts.measure` of the method of a row."""
+  def _prompt(self) -> list[int]:
+    """Of which parts are timed."""
+    return tasks.tokens_of(
+      self.target.tokenizer,
+      self.tasks[0].prompts[0],
+      (),
+      self.config.max_prompt_tokens,
+      self.config.chat,
+    )
+
+  def _cost(self, row, rows, methods) -> dict[str, Any]:
+    """`parts.measure` of the method of a row, and what its parts allow."""
     method = _of_row(row, methods)
     if method.drafter.may_be_empty:
       return {'draft_ms': None, 'score_ms': None}
+    step_ms = findings.baseline(row, rows)['round_ms']
     law = {'temperature': method.temperature, 'top_p': method.top_p}
     (found,) = parts.measure(
       self.target,
       method.drafter,
       verification.make(method.verifier),
       [SamplingParams(**law)],
-      self.target.tokenizer.encode(self.prompts[0].text),
+      self._prompt(),
       self.config.max_new_tokens,
     )
-    return law | found
+    ideal = step_ms / (found['draft_ms'] + found['score_ms'])
+    ideal *= row['block_efficiency']
+    measured = {'speedup': row['speedup'], 'ideal_speedup': ideal}
+    return law | found | measured

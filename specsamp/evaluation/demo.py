@@ -50,7 +50,8 @@ class DecodeConfig:
     law: how candidates are chosen, as of `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
-    prompts: what to complete, as of `tasks.load`; '' is held-out functions.
+    prompts: what to complete, as of `tasks.load`.
+    data: folder with the published sets of prompts.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
     num_prompts: how many.
@@ -72,6 +73,7 @@ class DecodeConfig:
   temperatures: tuple[float, ...]
   top_p: float
   prompts: str
+  data: str
   chat: bool
   num_prompts: int
   max_prompt_tokens: int
@@ -131,8 +133,10 @@ def defaults(smoke: bool) -> dict[str, Any]:
     law='iid',  # or without_replacement, deterministic
     temperatures=(0.0, 1.0),
     top_p=0.95,  # of the temperatures above 0
-    # '' is held-out functions; code_edits, or a JSON list of texts.
-    prompts='',
+    # code (held-out functions), code_edits, humaneval and the others that
+    # README names, or a .json or .jsonl file.
+    prompts='code',
+    data='../shared/data',  # where the published ones are
     chat=False,  # your own prompts as turns in the target's chat template
     num_prompts=2 if smoke else 30,
     max_prompt_tokens=96 if smoke else 128,
@@ -186,7 +190,7 @@ def prepare(
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
   own = prompt is not None or prompts_file is not None
-  task = ''
+  compared = []
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
   elif prompt is not None:
@@ -194,29 +198,33 @@ def prepare(
       raise UserError('--prompt is empty')
     texts = [Prompt('prompt', prompt)]
   else:
-    task, texts = tasks.load(
+    compared = tasks.load(
       config.prompts,
       target.tokenizer,
       config.num_prompts,
       config.max_prompt_tokens,
+      config.data,
     )
+    texts = [_cut(prompt, target, config) for prompt in compared[0].prompts]
   if config.chat:
     if not own:
       raise UserError('chat is for your own --prompt or --prompts_file')
     texts = [
       Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
-      for name, text in texts
+      for name, text, *_ in texts
     ]
   # Before anything is said or written: a prompt too long, a law out of range.
+  longest = [[0] * config.max_prompt_tokens]
+  rows = [_tokens(target, text, config) for text in texts] if own else longest
   for each in (drafter, *([] if own else drafters)):
     check(
       target,
-      [_tokens(target, text, config) for text in texts],
+      rows,
       drafter=each,
       verifier=config.verifier,
       max_new_tokens=config.max_new_tokens,
     )
-  return Job(config, target, drafter, drafters, texts, task)
+  return Job(config, target, drafter, drafters, texts, compared)
 
 
 class Job(NamedTuple):
@@ -228,8 +236,8 @@ class Job(NamedTuple):
     drafter: of the streamed texts.
     drafters: one for each draft length of the comparison.
     prompts: what to complete.
-    task: what they are called, all methods are measured on them; '' for a
-      user's own, each of which is completed.
+    tasks: all methods are measured on them; none for a user's own prompts, each
+      of which is completed.
   """
 
   config: DecodeConfig
@@ -237,12 +245,12 @@ class Job(NamedTuple):
   drafter: Drafter
   drafters: list[Drafter]
   prompts: list[Prompt]
-  task: str
+  tasks: list[tasks.Task]
 
   def run(self, workdir: pathlib.Path) -> None:
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and draft_length.png, into `workdir`."""
-    if self.task:
+    if self.tasks:
       show(self.target, self.drafter, self.prompts[0], self.config, 0)
       self._compare(workdir)
       return
@@ -262,11 +270,11 @@ class Job(NamedTuple):
     lines = runner.compare(
       self.target,
       methods,
-      self.prompts,
+      self.tasks,
+      max_prompt_tokens=self.config.max_prompt_tokens,
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed,
       path=workdir / 'metrics.jsonl',
-      task=self.task,
     )
     rows = metrics.summarize(lines)
     costs = self._parts(rows)
@@ -374,6 +382,16 @@ def _tokens(
 ) -> list[int]:
   """A chat template has written bos itself, if it wants one."""
   return target.tokenizer.encode(prompt.text, bos=not config.chat)
+
+
+def _cut(prompt: Prompt, target: LanguageModel, config: DecodeConfig) -> Prompt:
+  """The end of a published prompt that is too long."""
+  tokens = _tokens(target, prompt, config)
+  if len(tokens) <= config.max_prompt_tokens:
+    return prompt
+  # Text that is encoded anew may take a token more.
+  kept = tokens[-max(config.max_prompt_tokens - 8, 1) :]
+  return Prompt(prompt.name, target.tokenizer.decode(kept))
 
 
 def _without_stop(tokens: Sequence[int], target: LanguageModel):

@@ -57,6 +57,17 @@ def alternatives(rows) -> dict[tuple, list[dict[str, Any]]]:
   return groups
 
 
+def baseline(row, rows) -> dict[str, Any]:
+  """The autoregressive row of the same sampling."""
+  (found,) = (
+    other
+    for other in rows
+    if other['method'] == 'autoregressive'
+    and all(other[key] == row[key] for key in ('temperature', 'top_p'))
+  )
+  return found
+
+
 def break_even(chain, tree, chain_cost, tree_cost) -> str:
   """At which cost of its pass the tree would be as fast as the chain."""
   gain = tree['block_efficiency'] / chain['block_efficiency']
@@ -98,12 +109,7 @@ def at_paper_cost(rows, costs) -> str:
   """
   cells = []
   for cost in costs:
-    (step_ms,) = (
-      row['round_ms']
-      for row in rows
-      if row['method'] == 'autoregressive'
-      and all(row[key] == cost[key] for key in ('temperature', 'top_p'))
-    )
+    step_ms = baseline(cost, rows)['round_ms']
     cell = {
       'sampling': report.sampling_name(cost),
       'method': report.method_name(cost),
@@ -116,7 +122,7 @@ def at_paper_cost(rows, costs) -> str:
       "paper's round": None,
       "speedup at the paper's": None,
     }
-    if cost['paper']:
+    if '/' in cost['paper']:
       speedup, tau = map(float, cost['paper'].split('/'))
       cell["paper's round"] = tau / speedup
       cell["speedup at the paper's"] = cost['block_efficiency'] * speedup / tau

@@ -179,13 +179,19 @@ def prepare(values: dict[str, Any]) -> Job:
     raise UserError(
       f'draft: got {got} tokens, expected the {expected} of the target'
     )
-  _, texts = tasks.load(
+  found = tasks.load(
     config.prompts,
     models.target.tokenizer,
     config.num_prompts,
     config.max_prompt_tokens,
   )
-  prompts = [models.target.tokenizer.encode(text.text) for text in texts]
+  prompts = [
+    tasks.tokens_of(
+      models.target.tokenizer, prompt, (), config.max_prompt_tokens, chat=False
+    )
+    for task in found
+    for prompt in task.prompts
+  ]
   check(
     models.target,
     prompts,

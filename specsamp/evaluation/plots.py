@@ -7,35 +7,34 @@ from typing import Any
 
 import matplotlib.figure
 
-from specsamp.evaluation import report
+from specsamp.evaluation import metrics, report
 
 
 def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Round time, speedup and accepted share against the draft length.
 
-  Figure 1 of Chen et al. 2302.01318, a line for each sampling.
+  Figure 1 of Chen et al. 2302.01318, a line for each task and sampling.
 
   Draws nothing of fewer than two draft lengths.
   """
   lines: dict[tuple, list] = {}
-  for row in rows:
+  for row in _single(rows):
     if row['branching'].startswith('γ'):
-      key = (row['temperature'], row['top_p'], row['verifier'])
+      key = (row['task'], report.sampling_name(row), row['verifier'])
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:
     return
   figure = matplotlib.figure.Figure(figsize=(11, 3.4), layout='constrained')
   panels = figure.subplots(1, 3)
-  for (temperature, top_p, verifier), group in lines.items():
+  for names, group in lines.items():
     group = sorted(group, key=lambda row: row['draft_len'])
-    name = 'greedy' if temperature == 0 else f't={temperature:g}, p={top_p:g}'
     for panel, key in zip(
       panels, ('round_ms', 'speedup', 'acceptance_rate'), strict=True
     ):
       points = [(r['draft_len'], r[key]) for r in group if r[key] is not None]
       if points:
         panel.plot(*zip(*points, strict=True), marker='o',
-                   label=f'{name}, {verifier}')  # fmt: skip
+                   label=', '.join(names))  # fmt: skip
   for panel, title in zip(
     panels,
     ('time of a round (ms)', 'speedup', 'accepted share of the draft'),
@@ -51,7 +50,7 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
 
 def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Speedup and block efficiency of every method, a bar for each."""
-  rows = [row for row in rows if row['draft_len']]
+  rows = [row for row in _whole(rows) if row['draft_len']]
   names = [
     f'{report.method_name(row)}, {row["branching"]}, t={row["temperature"]:g}'
     for row in rows
@@ -82,13 +81,16 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
 def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Acceptance of one token against the candidates that are drafted for it.
 
-  Figure 3 of Yang et al. 2401.06706, a line for each rule and temperature.
+  Figure 3 of Yang et al. 2401.06706, a line for each task, rule and
+  temperature.
   """
   lines: dict[str, list] = {}
-  for row in rows:
+  for row in _single(rows):
     if row['draft_len'] == 1:
       law = row['law'].replace('_', ' ')
       name = f'{row["verifier"]}, {law}, t={row["temperature"]:g}'
+      if len({row['task'] for row in rows}) > 1:
+        name = f'{row["task"]}, {name}'
       point = (row['nodes'] - 1, row['acceptance_by_position'][0])
       lines.setdefault(name, []).append(point)
   figure = matplotlib.figure.Figure(figsize=(6.5, 4.2), layout='constrained')
@@ -112,7 +114,7 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   figure = matplotlib.figure.Figure(figsize=(7.5, 5), layout='constrained')
   panel = figure.subplots()
   colors = {}
-  for row in rows:
+  for row in _whole(rows):
     if 'x' not in row['branching']:  # chains, and trees that are no branching
       continue
     factors = [int(factor) for factor in row['branching'].split('x')]
@@ -142,12 +144,13 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
 def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Speedup and block efficiency against the masks k of a parallel drafter.
 
-  Figure 4 of Xiao et al. 2410.05589, a line for each sampling.
+  Figure 4 of Xiao et al. 2410.05589, a line for each task and sampling.
   """
   lines: dict[str, list] = {}
-  for row in rows:
+  for row in _single(rows):
     if row['draft_len']:
-      lines.setdefault(report.sampling_name(row), []).append(row)
+      name = f'{row["task"]}, {report.sampling_name(row)}'
+      lines.setdefault(name, []).append(row)
   figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout='constrained')
   panels = figure.subplots(1, 2)
   for panel, key, title in zip(
@@ -164,3 +167,22 @@ def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     panel.grid(alpha=0.3)
   panels[0].legend(fontsize=8)
   figure.savefig(path, dpi=120)
+
+
+def _whole(rows):
+  """Rows of all tasks together, or of the only one."""
+  return [row for row in rows if row['task'] == metrics.ALL] or rows
+
+
+def _single(rows):
+  """Rows of single tasks."""
+  return [row for row in rows if row['task'] != metrics.ALL]
+
+
+PLOTS = {
+  'by_method': by_method,
+  'by_draft_length': by_draft_length,
+  'by_candidates': by_candidates,
+  'by_budget': by_budget,
+  'by_masks': by_masks,
+}

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import tabulate
 
+from specsamp.evaluation import metrics
 from specsamp.sharding import distributed
 
 _NOTE = (
@@ -17,6 +18,10 @@ _NOTE = (
   'budget cuts the last round. α: accepted over drafted tokens, where each '
   'depth of a tree counts as one. Speedup: over autoregressive sampling of the '
   'same target, runs taking turns, prompt pass included, compile time left out.'
+)
+_SPREAD = (
+  'Intervals hold 95% of what other draws of the same prompts give (bootstrap '
+  'over prompts). Percentiles are over sequences, prompt pass included.'
 )
 _LOSSY = (
   "A method that is NOT lossless says other texts than the target's law would, "
@@ -26,6 +31,7 @@ _LOSSY = (
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:
   return {
+    'task': row['task'],
     'sampling': sampling_name(row),
     'method': method_name(row),
     'draft': row['branching'],
@@ -39,12 +45,13 @@ def _columns(row: dict[str, Any]) -> dict[str, Any]:
     'α': row['acceptance_rate'],
     'round ms': row['round_ms'],
     'tokens': row['tokens'],
-    'paper (speedup / τ)': row.get('paper', ''),
+    **row.get('scores', {}),
+    'paper': row.get('paper', ''),
   }
 
 
 _OPTIONAL = (
-  'nodes', 'verifier', 'law', 'paths in rows', 'paper (speedup / τ)',
+  'task', 'nodes', 'verifier', 'law', 'paths in rows', 'paper',
 )  # fmt: skip
 
 
@@ -52,7 +59,7 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
   """The rows of `metrics.summarize` as text.
 
   A column of what all drafts have in common is left out, and so are the nodes
-  of chains.
+  of chains. What the paper reports is its speedup, or speedup / τ.
   """
   cells = [_columns(row) for row in rows]
   if all(cell['draft'].startswith('γ') for cell in cells if cell['draft']):
@@ -62,6 +69,86 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     if len({cell[name] for cell in cells if cell['draft']}) < 2:
       for cell in cells:
         del cell[name]
+  return tabulate.tabulate(
+    cells, headers='keys', tablefmt=style, floatfmt='.2f'
+  )
+
+
+def by_task(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
+  """Speedup / τ of every method, a column for each task, as papers have it.
+
+  Args:
+    rows: of `metrics.summarize`, of several tasks, and of `metrics.overall`;
+      `paper` of each row follows in brackets.
+    style: of tabulate.
+  """
+  cells: dict[tuple, dict[str, str]] = {}
+  for row in rows:
+    if not row['draft_len']:
+      continue
+    key = (sampling_name(row), method_name(row), row['branching'],
+           row['verifier'], row['law'], row['tree_attention'])  # fmt: skip
+    names = ('sampling', 'method', 'draft')
+    line = cells.setdefault(key, dict(zip(names, key, strict=False)))
+    text = f'{row["speedup"]:.2f} / {row["block_efficiency"]:.2f}'
+    if row.get('paper'):
+      text += f' ({row["paper"]})'
+    line[row['task']] = text
+  return tabulate.tabulate(list(cells.values()), headers='keys', tablefmt=style)
+
+
+def spread_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
+  """How sure the figures are, and how even the latencies."""
+
+  def between(values):
+    return '–'.join(f'{v:.2f}' for v in values) if values else ''
+
+  cells = [
+    {
+      'task': row['task'],
+      'sampling': sampling_name(row),
+      'method': method_name(row),
+      'draft': row['branching'],
+      'speedup, 95%': between(row['speedup_95']),
+      'τ, 95%': between(row['block_efficiency_95']),
+      'α, 95%': between(row['acceptance_rate_95']),
+      **{
+        f'P{percent} {unit}': row[f'p{percent}_{key}']
+        for unit, key in (('ms/token', 'ms'), ('s/sequence', 's'))
+        for percent in (50, 90, 99)
+      },
+    }
+    for row in rows
+  ]
+  if len({cell['task'] for cell in cells}) == 1:
+    for cell in cells:
+      del cell['task']
+  return tabulate.tabulate(
+    cells, headers='keys', tablefmt=style, floatfmt='.2f'
+  )
+
+
+def position_table(
+  rows: Sequence[dict[str, Any]], style: str = 'github'
+) -> str:
+  """The share of rounds that accepted the token drafted at each position."""
+  drafted = [row for row in rows if row['draft_len']]
+  cells = [
+    {
+      'task': row['task'],
+      'sampling': sampling_name(row),
+      'method': method_name(row),
+      'draft': row['branching'],
+    }
+    | {
+      f'{i}': share
+      for i, share in enumerate(row['acceptance_by_position'], start=1)
+    }
+    for row in sorted(drafted, key=lambda row: -row['draft_len'])
+  ]
+  if len({cell['task'] for cell in cells}) == 1:
+    for cell in cells:
+      del cell['task']
   return tabulate.tabulate(
     cells, headers='keys', tablefmt=style, floatfmt='.2f'
   )
@@ -80,12 +167,15 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
       'both ms': row['both_ms'],
       'round / parts': row['overhead'],
       'round / both': row['verification'],
+      'speedup': row.get('speedup'),
+      'ideal speedup': row.get('ideal_speedup'),
     }
     for row in rows
   ]
-  if not any(cell['method'] for cell in cells):
-    for cell in cells:
-      del cell['method']
+  for name in ('method', 'speedup', 'ideal speedup'):
+    if not any(cell[name] for cell in cells):
+      for cell in cells:
+        del cell[name]
   return tabulate.tabulate(
     cells, headers='keys', tablefmt=style, floatfmt='.2f'
   )
@@ -116,6 +206,7 @@ def write(
   plot: Callable[[Sequence[dict[str, Any]], pathlib.Path], None],
   plot_name: str,
   sections: Sequence[str] = (),
+  more: dict[str, Any] | None = None,
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
@@ -124,11 +215,13 @@ def write(
   Args:
     folder: exists.
     title: of the report.
-    rows: of `metrics.summarize`.
+    rows: of `metrics.summarize`, and of `metrics.overall` behind them if there
+      are several tasks.
     parts: of `parts.measure`, with temperature and top_p.
     plot: draws the rows into a file, if they hold enough; one of `plots`.
     plot_name: of its PNG.
     sections: more of the report.
+    more: of the summary.
   """
   if not distributed.is_first():
     return
@@ -137,11 +230,18 @@ def write(
     'parts': list(parts),
     'device': device(),
     'versions': versions(),
+    **(more or {}),
   }
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-  lines = [f'# {title}', '', table(rows), '', note(rows), '', f'On {device()}.']
+  whole = [row for row in rows if row['task'] == metrics.ALL] or rows
+  lines = [f'# {title}', '']
+  if whole is not rows:
+    lines += [by_task(rows), '', 'Speedup / τ. All tasks together:', '']
+  lines += [table(whole), '', note(rows), '', f'On {device()}.']
   for section in sections:
     lines += ['', section]
+  lines += ['', '## How sure and how even', '', _SPREAD, '', spread_table(rows)]
+  lines += ['', '## Acceptance by position', '', position_table(rows)]
   if parts:
     lines += ['', '## A round and its parts', '', parts_table(parts)]
   plot(rows, folder / plot_name)

@@ -1,6 +1,7 @@
 """Runs methods side by side on the same prompts."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -11,10 +12,11 @@ import tqdm
 
 from specsamp import fingerprint, verification
 from specsamp.data.prompts import Prompt
-from specsamp.decoding.generate import generate, slots
+from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
+from specsamp.evaluation.tasks import Task, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -121,121 +123,173 @@ def token_tree(branching: Sequence[int], target: LanguageModel) -> TokenTree:
 def compare(
   target: LanguageModel,
   methods: Sequence[Method],
-  prompts: Sequence[Prompt],
+  tasks: Sequence[Task],
   *,
+  max_prompt_tokens: int,
   max_new_tokens: int,
   seed: int,
   path: pathlib.Path,
-  task: str,
+  samples: int = 1,
+  chat: bool = False,
 ) -> list[dict[str, Any]]:
-  """Decodes every prompt by every method, prompt by prompt, at batch size 1.
+  """Answers every prompt by every method, prompt by prompt, at batch size 1.
 
   The methods take turns on each prompt, so that a machine whose speed drifts
-  is as fast for one as for another. No stop token is honoured: every sequence
-  has the same length. A first pass over one prompt of every size of program
-  compiles what there is to compile and is not counted.
+  is as fast for one as for another. Every method has run once for every size
+  of program before its times count. What is said by one method does not depend
+  on the random bits of another.
 
   Args:
     target: the target.
     methods: what to compare, no two of them equal.
-    prompts: texts.
-    max_new_tokens: in every sequence.
-    seed: prompt i draws from `seed + i`, whatever the method.
-    path: a JSON line for every sequence goes here as soon as it is done; what
-      it holds from a run that was cut off is not decoded again.
-    task: name of the prompts.
+    tasks: what to answer. Those whose answers have no end are answered to the
+      same length, whatever is said.
+    max_prompt_tokens: of longer prompts the last ones.
+    max_new_tokens: in every answer, at most.
+    seed: of all draws.
+    path: a JSON line for every prompt, method and sample goes here as soon as
+      it is done; what it holds from a run that was cut off is not decoded
+      again.
+    samples: of every prompt, at temperatures above 0.
+    chat: prompts are turns in the target's chat template.
 
   Returns:
     The lines.
   """
+  weights = [
+    [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
+  ]
 
-  def run(method: Method, prompt: Prompt, i: int):
+  def make(task, prompt, sample, m) -> _Item:
+    new_tokens = task.new_tokens(max_new_tokens)
+    sizes = (max_prompt_tokens, new_tokens, chat)
+    head = _head(methods[m], weights[m], task, prompt, sample, seed, sizes)
+    return _Item(m, task, prompt, new_tokens, head)
+
+  items = [
+    make(task, prompt, sample, m)
+    for task in tasks
+    for sample in range(samples)
+    for prompt in task.prompts
+    for m, method in enumerate(methods)
+    if not sample or method.temperature
+  ]
+  encode = functools.partial(
+    tokens_of, target.tokenizer, most=max_prompt_tokens, chat=chat
+  )
+
+  def say(item: _Item, tokens: list[int], turn: int) -> Generation:
+    method = methods[item.method]
     return generate(
       target,
-      prompt.text,
+      [tokens],
       drafter=method.drafter,
       verifier=method.verifier,
       sampling=SamplingParams(
         temperature=method.temperature, top_p=method.top_p
       ),
-      max_new_tokens=max_new_tokens,
-      seed=seed + i,
-      stop_tokens=(),
+      max_new_tokens=item.new_tokens,
+      seed=item.head['seed'] + turn,
+      stop_tokens=None if item.task.ends else (),
       tree_attention=method.tree_attention,
     )
 
-  weights = [
-    [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
-  ]
-  heads = [
-    [
-      _head(method, own, task, prompt, seed + i, max_new_tokens)
-      for method, own in zip(methods, weights, strict=True)
-    ]
-    for i, prompt in enumerate(prompts)
-  ]
-  done = _done(path)
+  def size(item: _Item, tokens: list[int]):
+    limit = len(tokens) + item.new_tokens
+    return item.method, slots(target, len(tokens), limit)
+
+  done = done_lines(path)
   distributed.wait('what is done is read')
-  lines = [
-    done[head['id']] for row in heads for head in row if head['id'] in done
-  ]
-  todo = [
-    (i, m)
-    for i in range(len(prompts))
-    for m in range(len(methods))
-    if heads[i][m]['id'] not in done
-  ]
-  # Every method once for every set of programs, before its first time counts.
-  warm = {}
-  for i, m in todo:
-    length = len(target.tokenizer.encode(prompts[i].text))
-    size = slots(target, length, length + max_new_tokens)
-    warm.setdefault((size, m), prompts[i])
-  if distributed.is_first():
-    partial = path.with_suffix('.partial')
-    partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    partial.rename(path)
+  lines = [done[item.head['id']] for item in items if item.head['id'] in done]
+  todo = [item for item in items if item.head['id'] not in done]
+  cold = {}
+  for item in todo:
+    tokens = encode(item.prompt, answers=())
+    cold.setdefault(size(item, tokens), (item, tokens))
+  rewrite(path, lines)
   with (
     distributed.first_opens(path, 'a') as file,
     tqdm.tqdm(
-      total=len(todo) + len(warm),
+      total=len(todo) + len(cold),
       unit='seq',
       desc='compiling',
       dynamic_ncols=True,
       disable=not distributed.is_first(),
     ) as bar,
   ):
-    for (_, m), prompt in warm.items():
-      run(methods[m], prompt, 0)
+    for item, tokens in cold.values():
+      say(item, tokens, 0)
       bar.update()
+    warm = set(cold)
     bar.set_description('decoding')
-    for i, m in todo:
-      found = run(methods[m], prompts[i], i)
-      line = heads[i][m] | {
-        'tokens': len(found.tokens[0]),
-        'rounds': int(found.rounds[0]),
-        'drafted_at': found.drafted_at[0].tolist(),
-        'accepted_at': found.accepted_at[0].tolist(),
-        # What is fastest is decided by one clock.
-        'prefill_seconds': distributed.of_first(found.prefill_seconds),
-        'decode_seconds': distributed.of_first(found.decode_seconds),
-        'text': found.texts[0],
-      }
+    for item in todo:
+      found: list[Generation] = []
+      for turn in range(1 + len(item.prompt.later)):
+        tokens = encode(item.prompt, answers=[f.texts[0] for f in found])
+        if size(item, tokens) not in warm:  # an answer made it longer
+          say(item, tokens, turn)
+          warm.add(size(item, tokens))
+        found.append(say(item, tokens, turn))
+      line = item.head | _totals(found)
       file.write(json.dumps(line) + '\n')
       file.flush()
       lines.append(line)
       bar.update()
   # In the order of the methods, resumed or not.
-  order = {head['id']: i for i, head in enumerate(sum(heads, []))}
+  order = {item.head['id']: i for i, item in enumerate(items)}
   return sorted(lines, key=lambda line: order[line['id']])
 
 
-def _head(
-  method, weights, task, prompt, seed, max_new_tokens
-) -> dict[str, Any]:
+class _Item(NamedTuple):
+  """A prompt to be answered by a method.
+
+  Attributes:
+    method: index of the method.
+    task: of which it is.
+    prompt: to answer, in all its turns.
+    new_tokens: in an answer, at most.
+    head: what is known of its line.
+  """
+
+  method: int
+  task: Task
+  prompt: Prompt
+  new_tokens: int
+  head: dict[str, Any]
+
+
+def _totals(found: Sequence[Generation]) -> dict[str, Any]:
+  """What the turns of a conversation came to."""
+  total = lambda name: sum(getattr(turn, name)[0] for turn in found)
+  # What is fastest is decided by one clock.
+  seconds = lambda name: distributed.of_first(
+    float(sum(getattr(turn, name) for turn in found))
+  )
+  return {
+    'tokens': sum(len(turn.tokens[0]) for turn in found),
+    'rounds': int(total('rounds')),
+    'drafted_at': total('drafted_at').tolist(),
+    'accepted_at': total('accepted_at').tolist(),
+    'prefill_seconds': seconds('prefill_seconds'),
+    'decode_seconds': seconds('decode_seconds'),
+    'said': [turn.tokens[0] for turn in found],
+    'texts': [turn.texts[0] for turn in found],
+  }
+
+
+def _head(method, weights, task, prompt, sample, seed, sizes) -> dict[str, Any]:
   """What is known of a line before it is decoded, and an id of all that."""
-  head = method.fields | {'task': task, 'prompt': prompt.name, 'seed': seed}
-  all_of_it = [head, weights, method.tree.parents, prompt.text, max_new_tokens]
+  head = method.fields | {
+    'task': task.name,
+    'prompt': prompt.name,
+    'sample': sample,
+  }
+  # Texts of two methods are compared as independent draws.
+  named = json.dumps([seed, head]).encode()
+  bits = int.from_bytes(hashlib.sha256(named).digest()[:4], 'big')
+  head['seed'] = bits >> 2  # and a turn more is below 2**31 too
+  turns = [prompt.text, *prompt.later]
+  all_of_it = [head, weights, method.tree.parents, turns, sizes, task.ends]
   all_of_it.append(_settings(method.drafter))
   digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   return head | {'id': digest[:16]}
@@ -255,13 +309,21 @@ def _settings(drafter: Drafter | None) -> dict[str, Any]:
   return found
 
 
-def _done(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+def done_lines(path: pathlib.Path) -> dict[str, dict[str, Any]]:
   """The lines of a file by id, without one that was cut off while written."""
   done = {}
   for text in path.read_text().splitlines() if path.exists() else ():
     try:
       line = json.loads(text)
       done[line['id']] = line
-    except (json.JSONDecodeError, KeyError):
+    except (json.JSONDecodeError, KeyError, TypeError):
       continue
   return done
+
+
+def rewrite(path: pathlib.Path, lines: Sequence[dict[str, Any]]) -> None:
+  """Leaves these lines in the file, whole, whenever it is cut off."""
+  if distributed.is_first():
+    partial = path.with_suffix('.partial')
+    partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    partial.rename(path)

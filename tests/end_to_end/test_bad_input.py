@@ -75,7 +75,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       'window: got 0',
     ),
     (['--config.seed=-1'], 'seed'),
-    (['--config.prompts=/no/such/list'], 'prompts /no/such/list: No such file'),
+    (['--config.prompts=/no/such.json'], 'prompts /no/such.json: No such file'),
     (['--prompts_file=/no/such/file'], '/no/such/file'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
     (['--prompt='], 'empty'),
@@ -178,8 +178,8 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
   ('flags', 'words'),
   [
     (['--config.num_prompts=0'], 'num_prompts'),
-    (['--config.prompts=/no/such/file'], '/no/such/file'),
-    (['--config.prompts=README.md'], 'JSON list'),
+    (['--config.tasks=("/no/such.json",)'], '/no/such.json'),
+    (['--config.tasks=("README.md",)'], 'expected one of code'),
     (['--config.plot=nope'], 'nope'),
     (['--config.top_p=0.0'], 'top_p'),
     (['--config.draft={root}/small'], 'tokens differ, the first is'),
@@ -189,7 +189,10 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
 def test_evaluate_refuses(refused, folders, tmp_path, flags, words):
   flags = [flag.replace('{root}', str(folders)) for flag in flags]
   workdir = tmp_path / 'run'
-  defaults = ['--config=configs/mcsd_figure4.py:smoke', f'--workdir={workdir}']
+  defaults = [
+    '--config=configs/paper_mcsd_figure4.py:smoke',
+    f'--workdir={workdir}',
+  ]
   if not flags[0].startswith('--config=configs'):
     defaults += [
       f'--config.target={folders}/target',
@@ -209,7 +212,7 @@ _MESH_FLAGS = {
   'pretrain': [_PRETRAIN, '--config.corpus=tests'],
   'distill': [_DISTILL, '--config.target={root}/target'],
   'evaluate': [
-    '--config=configs/mcsd_figure4.py:smoke',
+    '--config=configs/paper_mcsd_figure4.py:smoke',
     '--config.target={root}/target',
     '--config.draft={root}/draft',
   ],

@@ -19,6 +19,7 @@ from specsamp.drafting import (
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   comparison,
+  experiments,
   findings,
   metrics,
   parts,
@@ -27,11 +28,12 @@ from specsamp.evaluation import (
   runner,
   tree_search,
 )
+from specsamp.evaluation.tasks import Task
 
-_TABLE2 = 'parallelspec_table2'  # its argument names a drafter
+_TABLE2 = 'paper_parallelspec_table2'  # its argument names a drafter
 _CONFIGS = [
   path
-  for name in ('mcsd_*.py', 'parallelspec_*.py')
+  for name in ('paper_*.py', 'mcsd_*.py', 'humaneval.py', 'spec_bench.py')
   for path in sorted(pathlib.Path('configs').glob(name))
 ]
 
@@ -45,14 +47,15 @@ def _get_config(path, arg):
 
 @pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
 @pytest.mark.parametrize('arg', [None, 'smoke'])
-def test_every_config_can_run(path, arg):
+def test_every_config_can_run(path, arg, data):
   """Everything is checked but the decoding itself."""
   if path.stem == _TABLE2 and not arg:
     with pytest.raises(ValueError, match='drafter'):
       _get_config(path, arg)
     return
-  job = comparison.prepare(_get_config(path, arg).to_dict())
-  assert len(job.methods) > 1 and job.prompts
+  values = _get_config(path, arg).to_dict() | {'data': str(data)}
+  job = comparison.prepare(values)
+  assert len(job.methods) > 1 and job.tasks
   with pytest.raises((ValueError, UserError), match='smoke|nope'):
     comparison.prepare(_get_config(path, 'nope').to_dict())
 
@@ -60,7 +63,7 @@ def test_every_config_can_run(path, arg):
 def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   workdir = tmp_path / 'run'
   flags = (
-    '--config=configs/mcsd_figure4.py:smoke',
+    '--config=configs/paper_mcsd_figure4.py:smoke',
     f'--workdir={workdir}',
     f'--config.target={folders}/target',
     f'--config.draft={folders}/draft',
@@ -75,6 +78,7 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
     'config.json',
     'metrics.jsonl',
     'report.md',
+    'scores.jsonl',
     'summary.json',
   ]
   runs = json.loads((workdir / 'summary.json').read_text())['runs']
@@ -100,7 +104,7 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   again = path.read_text().splitlines()
   assert again[:5] == lines[:5]  # those times stand
   said = lambda lines: [
-    (line['prompt'], line['branching'], line['text'])
+    (line['prompt'], line['branching'], line['texts'])
     for line in map(json.loads, lines)
   ]
   assert said(again) == said(lines)
@@ -190,11 +194,11 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   lines = runner.compare(
     target,
     methods,
-    [Prompt('a', 'abc')],
+    [Task('letters', [Prompt('a', 'abc')])],
+    max_prompt_tokens=8,
     max_new_tokens=1,
     seed=0,
     path=tmp_path / 'metrics.jsonl',
-    task='letters',
   )
   written = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   for found in (lines, map(json.loads, written)):
@@ -206,7 +210,7 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   assert [run['lossless'] for run in runs] == [True, True, False]
   text = (tmp_path / 'report.md').read_text()
   marked = [line for line in text.splitlines() if 'NOT lossless' in line]
-  assert len(marked) == 2  # its row, and the note
+  assert len(marked) == 4  # its rows, and the note
   assert '| typical (NOT lossless) |' in marked[0]
   assert 'A method that is NOT lossless' in marked[1]
   assert 'typical (NOT lossless)' in findings.best(rows)
@@ -225,20 +229,23 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   ]
   calls = []
 
-  def generate(target, text, **args):
+  target = tiny.model(26, 0)
+
+  def generate(_, rows, **args):
+    text = target.tokenizer.decode(rows[0])
     calls.append((text[0], args['sampling'].temperature))
     one = np.ones((1, 0), np.int32)
     return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
 
   monkeypatch.setattr(runner, 'generate', generate)
   run = lambda: runner.compare(
-    tiny.model(26, 0),
+    target,
     methods,
-    prompts,
+    [Task('letters', prompts)],
+    max_prompt_tokens=8,
     max_new_tokens=1,
     seed=0,
     path=tmp_path / 'metrics.jsonl',
-    task='letters',
   )
   lines = run()
   every = [(name, t) for name in 'abc' for t in (0.0, 1.0)]
@@ -262,11 +269,11 @@ def test_prompts_of_a_file(launch, folders, tmp_path):
   prompts.write_text(json.dumps(['x = 1\n' * 200, 'def f(x):\n', 'y = ']))
   ended = launch(
     'evaluate',
-    '--config=configs/mcsd_figure4.py:smoke',
+    '--config=configs/paper_mcsd_figure4.py:smoke',
     f'--workdir={tmp_path}/run',
     f'--config.target={folders}/target',
     f'--config.draft={folders}/draft',
-    f'--config.prompts={prompts}',
+    f"--config.tasks=('{prompts}',)",
     '--config.max_prompt_tokens=40',
     '--config.num_prompts=2',
   )
@@ -292,11 +299,11 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
     runner.compare(
       target,
       [runner.Method('chain', drafter, 'token', 1.0, 1.0)],
-      [Prompt('a', 'abc')],
+      [Task('letters', [Prompt('a', 'abc')])],
+      max_prompt_tokens=8,
       max_new_tokens=1,
       seed=0,
       path=tmp_path / 'metrics.jsonl',
-      task='letters',
     )
     return len(calls)
 
@@ -317,7 +324,8 @@ def test_another_setting_is_decoded_anew():
 
   def identify(drafter):
     method = runner.Method('lookup', drafter, 'naive', 1.0, 1.0)
-    return runner._head(method, [], 'letters', Prompt('a', 'abc'), 0, 1)['id']
+    task = Task('letters', [Prompt('a', 'abc')])
+    return runner._head(method, [], task, task.prompts[0], 0, 0, [])['id']
 
   for drafters in (alone, either):
     assert len({identify(drafter) for drafter in drafters}) == len(settings)
@@ -347,6 +355,6 @@ def test_what_rounds_cost():
     'EAGLE', 'γ=5', '1.00', '3.50', '4.00', '2.00', '2.00', '1.64', '2.44',
   ]  # fmt: skip
   assert cells[1][-3:] == ['2.00', '', '']
-  for paper in ('1.53', '1.5/2', 'fast'):
+  for paper in ('1.5/2', 'fast', {'qa': 'fast'}):
     with pytest.raises(UserError, match='paper: got'):
-      comparison.MethodConfig('EAGLE', (1,), 0.0, paper=paper)
+      experiments.MethodConfig('EAGLE', (1,), 0.0, paper=paper)

@@ -36,7 +36,7 @@ def test_code_edits(launch, folders, tmp_path):
   lines = [json.loads(line) for line in lines]
   for line in lines:
     assert line['method'] == 'autoregressive' or sum(line['drafted_at'])
-  said = {(line['prompt'].split()[1], line['text']) for line in lines}
+  said = {(line['prompt'].split()[1], line['texts'][0]) for line in lines}
   assert [kind for kind, _ in sorted(said)] == ['go', 'rename']
 
 

@@ -49,7 +49,7 @@ def test_comparison(launch, workdir):
   # Greedy text does not depend on the draft, nor on its length.
   for name in {line['prompt'] for line in lines}:
     texts = {
-      line['text']
+      line['texts'][0]
       for line in lines
       if line['prompt'] == name and line['temperature'] == 0
     }

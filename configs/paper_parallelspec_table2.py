@@ -11,14 +11,14 @@ an EAGLE that was; the other must begin as an EAGLE trained on the text.
     --config=configs/distill_pycode.py:eagle_parallel_text \
     --config.init=RUNS/eagle_text/drafter
   python launch/evaluate.py --workdir=runs/parallelspec2 \
-    --config=configs/parallelspec_table2.py:RUNS/text/drafter
+    --config=configs/paper_parallelspec_table2.py:RUNS/text/drafter
 
 `:smoke` is the smallest size, the embedded drafter in both places.
 """
 
 import ml_collections
 
-from specsamp.evaluation import comparison
+from specsamp.evaluation import experiments
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -26,6 +26,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   if not arg:
     raise ValueError('expected the folder of a drafter trained on the text')
   smoke = arg == 'smoke'
+  size = experiments.Size('', smoke)
   methods = [
     dict(
       name=name,
@@ -42,7 +43,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   ]
   return ml_collections.ConfigDict(
-    comparison.defaults(smoke)
+    experiments.defaults(size)
     | dict(
       title='ParallelSpec: table 2',
       methods=tuple(methods),

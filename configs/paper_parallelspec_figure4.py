@@ -4,7 +4,7 @@ Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
 8 masks serves for all: mask j does not see those after it. A few minutes on
 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/parallelspec_figure4.py \
+  python launch/evaluate.py --config=configs/paper_parallelspec_figure4.py \
     --workdir=runs/parallelspec4
 
 `:smoke` is the smallest size.
@@ -12,12 +12,13 @@ Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
 
 import ml_collections
 
-from specsamp.evaluation import comparison
+from specsamp.evaluation import experiments
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: smoke for the smallest run; left out, the full one."""
-  smoke = comparison.is_smoke(arg)
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  smoke = size.smoke
   methods = [
     dict(
       name='EAGLE + ParallelSpec',
@@ -29,7 +30,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for masks in ((1, 2) if smoke else range(1, 9))
   ]
   return ml_collections.ConfigDict(
-    comparison.defaults(smoke)
+    experiments.defaults(size)
     | dict(
       title='ParallelSpec: figure 4',
       methods=tuple(methods),

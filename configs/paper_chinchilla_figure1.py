@@ -1,0 +1,41 @@
+"""Figure 1 of speculative sampling: the draft length K.
+
+Chen et al. 2302.01318: the time of a loop (linear in K), the speedup (flat or
+falling) and the accepted share of the draft (falling), of XSum and HumanEval,
+nucleus and greedy. About fifteen minutes on 2 CPU cores; the published files of
+XSum and HumanEval must be in `--config.data`.
+
+  python launch/evaluate.py --config=configs/paper_chinchilla_figure1.py \
+    --workdir=runs/chinchilla_figure1
+
+A pair such as `:llama-3.1-70b+llama-3.1-8b` is read from MODELS/..; `:smoke`,
+or `,smoke` behind a pair, is the smallest size.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import experiments
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  return ml_collections.ConfigDict(
+    experiments.defaults(size)
+    | dict(
+      title='Speculative sampling: figure 1',
+      methods=tuple(
+        dict(name='SpS', branching=(1,) * length, temperature=temperature)
+        for temperature in (1.0, 0.0)
+        for length in ((1, 2) if size.smoke else range(1, 8))
+      ),
+      top_p=0.8,
+      tasks=('xsum', 'humaneval'),
+      plot='by_draft_length',
+      note=(
+        'In the paper loops get longer linearly, HumanEval is fastest, XSum '
+        'with nucleus sampling is fastest at K = 3, and longer drafts raise '
+        'P90 and P99.'
+      ),
+    )
+  ).lock()

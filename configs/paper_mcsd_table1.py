@@ -1,0 +1,74 @@
+"""Tables 1, 5 and 8 of multi-candidate speculative decoding: acceptance rates.
+
+Yang et al. 2401.06706: the share of rounds that accept one drafted token, of 1
+and of 32 candidates, at temperatures 0 and 1. On held-out code about two
+minutes on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/paper_mcsd_table1.py \
+    --workdir=runs/mcsd_table1
+
+A pair of the paper (`:llama-13b+llama-68m`, on MODELS/..) decodes Alpaca and
+WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import experiments
+
+# α of 1 and of 32 candidates (None: not reported), at temperatures 0 and 1: of
+# Alpaca, of WMT.
+_PAPER = {
+  'llama-13b+llama-68m': (
+    ((0.76, 0.88), (0.51, 0.72)), ((0.55, 0.68), (0.39, 0.56))),
+  'llama-33b+llama-68m': (
+    ((0.75, None), (0.51, None)), ((0.58, None), (0.38, None))),
+  'llama-13b+llama-160m': (
+    ((0.80, 0.91), (0.57, 0.76)), ((0.59, 0.72), (0.43, 0.61))),
+  'llama-33b+llama-160m': (
+    ((0.78, None), (0.57, None)), ((0.61, None), (0.42, None))),
+  'vicuna-13b+vicuna-68m': (
+    ((0.56, 0.76), (0.46, 0.68)), ((0.38, 0.57), (0.29, 0.45))),
+  'opt-13b+opt-125m': (
+    ((0.86, 0.95), (0.63, 0.81)), ((0.97, 0.99), (0.59, 0.78))),
+  'opt-30b+opt-125m': (
+    ((0.83, 0.94), (0.60, 0.79)), ((0.80, 0.89), (0.56, 0.76))),
+}  # fmt: skip
+_FIRST = 'llama-13b+llama-68m'  # stands beside the embedded pair
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  methods = [
+    dict(
+      name=f'{count} candidate{"s" * (count > 1)}',
+      branching=(count,),
+      temperature=temperature,
+      verifier='multi_candidate',
+      law='without_replacement',
+    )
+    for temperature in (0.0, 1.0)
+    for count in ((1, 2) if size.smoke else (1, 32))
+  ]
+  figures = [
+    f'{task} t={temperature} {one:.2f} -> {"?" if many is None else many}'
+    for task, laws in zip(
+      ('Alpaca', 'WMT'), _PAPER.get(size.pair or _FIRST, ()), strict=False
+    )
+    for temperature, (one, many) in zip((0, 1), laws, strict=True)
+  ]
+  return ml_collections.ConfigDict(
+    experiments.defaults(size)
+    | dict(
+      title='Multi-candidate speculative decoding: table 1',
+      methods=tuple(methods),
+      tasks=('alpaca', 'wmt') if size.pair else ('code',),
+      plot='by_candidates',
+      num_prompts=1 if size.smoke else 16,
+      max_new_tokens=16 if size.smoke else 64,
+      note=(
+        f'α of 1 and of 32 candidates in the paper, {size.pair or _FIRST}: '
+        f'{", ".join(figures) or "not reported"}.'
+      ),
+    )
+  ).lock()

@@ -1,0 +1,119 @@
+"""Tables 2, 3, 6 and 7 of multi-candidate speculative decoding.
+
+Yang et al. 2401.06706: chains of several lengths ("SD same γ", "SD best γ")
+against trees of several candidates, without replacement, at temperatures 0 and
+1. The report names the best of each, the chain as long as the best tree, and at
+which cost of a pass a tree would win where it does not. On held-out code about
+eight minutes on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/paper_mcsd_table2.py \
+    --workdir=runs/mcsd_table2
+
+A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and
+WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import experiments
+
+# (branching, speedup / τ) of "SD same γ", "SD best γ" and "ours".
+_PAPER = {
+  'llama-33b+llama-68m': {
+    ('alpaca', 0.0): [((1,) * 5, '2.71 / 3.19'), ((1,) * 9, '2.89 / 3.70'),
+                      ((4, 2, 2, 1, 1), '3.06 / 3.93')],
+    ('alpaca', 1.0): [((1,) * 4, '1.69 / 1.98'), ((1,) * 5, '1.73 / 2.02'),
+                      ((8, 2, 1, 1), '2.17 / 2.71')],
+    ('wmt', 0.0): [((1,) * 5, '2.02 / 2.38'), ((1,) * 7, '2.06 / 2.52'),
+                   ((4, 2, 2, 1, 1), '2.24 / 2.87')],
+    ('wmt', 1.0): [((1,) * 3, '1.41 / 1.63'), ((1,) * 5, '1.43 / 1.69'),
+                   ((8, 2, 1), '1.72 / 2.08')],
+  },
+  'vicuna-33b+vicuna-68m': {  # the paper's draft is LLaMA's
+    ('alpaca', 0.0): [((1,) * 4, '1.64 / 1.97'), ((1,) * 6, '1.70 / 2.03'),
+                      ((8, 2, 1, 1), '2.06 / 2.56')],
+    ('alpaca', 1.0): [((1,) * 3, '1.33 / 1.53'), ((1,) * 5, '1.34 / 1.58'),
+                      ((16, 1, 1), '1.73 / 2.10')],
+    ('wmt', 0.0): [((1,) * 2, '1.15 / 1.29'), ((16, 2), '1.45 / 1.73')],
+    ('wmt', 1.0): [((1,) * 2, '1.13 / 1.26'), ((1,) * 3, '1.14 / 1.31'),
+                   ((16, 2), '1.42 / 1.70')],
+  },
+  'llama-33b+llama-160m': {
+    ('alpaca', 0.0): [((1,) * 4, '2.10 / 3.20'), ((1,) * 5, '2.16 / 3.49'),
+                      ((4, 2, 2, 1), '2.42 / 3.87')],
+    ('alpaca', 1.0): [((1,) * 3, '1.43 / 2.05'), ((1,) * 2, '1.47 / 1.90'),
+                      ((8, 2, 2), '1.85 / 2.79')],
+    ('wmt', 0.0): [((1,) * 4, '1.54 / 2.42'), ((1,) * 3, '1.57 / 2.25'),
+                   ((8, 2, 1, 1), '1.81 / 2.96')],
+    ('wmt', 1.0): [((1,) * 2, '1.22 / 1.62'), ((16, 2), '1.52 / 2.14')],
+  },
+  'llama-13b+llama-68m': {
+    ('alpaca', 0.0): [((1,) * 5, '2.46 / 3.35'), ((1,) * 7, '2.57 / 3.72'),
+                      ((2, 2, 2, 1, 1), '2.75 / 3.89')],
+    ('alpaca', 1.0): [((1,) * 3, '1.54 / 1.93'), ((1,) * 2, '1.56 / 1.79'),
+                      ((4, 2, 2), '1.91 / 2.45')],
+    ('wmt', 0.0): [((1,) * 3, '1.69 / 2.05'), ((4, 2, 1), '1.88 / 2.37')],
+    ('wmt', 1.0): [((1,) * 2, '1.30 / 1.55'), ((1,) * 3, '1.31 / 1.63'),
+                   ((8, 2), '1.57 / 1.95')],
+  },
+  'llama-13b+llama-160m': {
+    ('alpaca', 0.0): [((1,) * 3, '1.53 / 2.91'), ((4, 2, 2), '1.70 / 3.36')],
+    ('alpaca', 1.0): [((1,) * 2, '1.17 / 1.90'), ((1,), '1.19 / 1.57'),
+                      ((8, 2), '1.41 / 2.37')],
+    ('wmt', 0.0): [((1,) * 2, '1.18 / 1.94'), ((16, 1), '1.34 / 2.31')],
+    ('wmt', 1.0): [((1,), '1.04 / 1.43'), ((32,), '1.27 / 1.81')],
+  },
+}  # fmt: skip
+_FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  paper = _PAPER.get(size.pair or _FIRST, {})
+  methods = []
+  for temperature in (0.0, 1.0):
+    figures: dict[tuple, dict[str, str]] = {}
+    for (task, at), rows in paper.items():
+      for branching, figure in rows:
+        if at == temperature and not size.smoke:
+          figures.setdefault(branching, {})[task] = figure
+    for branching in sorted({*_branchings(size.smoke), *figures}):
+      found = figures.get(branching, {})
+      is_chain = max(branching) == 1
+      methods.append(
+        dict(
+          name='speculative (SD)' if is_chain else 'multi-candidate',
+          branching=branching,
+          temperature=temperature,
+          verifier='token' if is_chain else 'multi_candidate',
+          law='iid' if is_chain else 'without_replacement',
+          paper=found if size.pair else found.get('alpaca', ''),
+        )
+      )
+  return ml_collections.ConfigDict(
+    experiments.defaults(size)
+    | dict(
+      title='Multi-candidate speculative decoding: table 2',
+      methods=tuple(methods),
+      tasks=('alpaca', 'wmt') if size.pair else ('code',),
+      plot='by_method',
+      passes=True,
+      note=f'The paper: {size.pair or _FIRST + ", Alpaca"}, speedup / τ.',
+    )
+  ).lock()
+
+
+def _branchings(smoke: bool) -> list[tuple[int, ...]]:
+  if smoke:
+    return [(1, 1), (2, 2)]
+  chains = [(1,) * n for n in (2, 3, 4, 5, 6, 8)]
+  return [
+    *chains,
+    (2, 1, 1, 1),
+    (2, 2, 1, 1, 1, 1),
+    (8, 2, 1, 1),
+    (4, 2, 2, 1, 1),
+    (4, 2, 2, 1, 1, 1),
+    (3, 2, 2, 1, 1, 1, 1, 1),
+  ]

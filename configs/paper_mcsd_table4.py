@@ -1,0 +1,75 @@
+"""Table 4 of multi-candidate speculative decoding: the ablation.
+
+Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
+and the first one again without tree attention. About three
+minutes on 2 CPU cores.
+
+  python launch/evaluate.py --config=configs/paper_mcsd_table4.py \
+    --workdir=runs/mcsd_table4
+
+A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
+`:smoke`, or `,smoke` behind a pair, is the smallest size.
+"""
+
+import ml_collections
+
+from specsamp.evaluation import experiments
+
+# Speedup / τ without replacement, with it, naive, and the first without tree
+# attention.
+_PAPER = {
+  'llama-13b+llama-68m': (
+    '1.91 / 2.45', '1.89 / 2.39', '1.21 / 1.52', '1.61 / 2.47'),
+  'vicuna-13b+vicuna-68m': (
+    '1.64 / 2.00', '1.55 / 1.95', '1.45 / 1.78', '1.36 / 1.99'),
+  'llama-33b+llama-68m': (
+    '2.17 / 2.71', '2.04 / 2.55', '1.33 / 1.65', '1.84 / 2.68'),
+  'vicuna-33b+vicuna-68m': (
+    '1.73 / 2.10', '1.66 / 2.01', '1.50 / 1.80', '1.51 / 2.09'),
+}  # fmt: skip
+_FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: of `experiments.parse`."""
+  size = experiments.parse(arg)
+  smoke = size.smoke
+  branching = (2, 2) if smoke else (8, 2, 1, 1)
+  paper = _PAPER.get(size.pair or _FIRST, ('',) * 4)
+  rules = [
+    # name, verifier, law, what the paper reports
+    ('without replacement', 'multi_candidate', 'without_replacement', paper[0]),
+    ('with replacement', 'multi_candidate', 'iid', paper[1]),
+    ('naive', 'naive', 'iid', paper[2]),
+    ('naive over the top choices', 'naive', 'deterministic', ''),
+    ('K-SEQ', 'k_seq', 'iid', ''),
+    ('traversal', 'traversal', 'without_replacement', ''),
+  ]  # fmt: skip
+  methods = [
+    dict(
+      name=name,
+      branching=branching,
+      temperature=1.0,
+      verifier=verifier,
+      law=law,
+      paper='' if smoke else figure,
+    )
+    for name, verifier, law, figure in rules
+  ]
+  methods.append(
+    methods[0]
+    | dict(
+      name='without tree attention',
+      tree_attention=False,
+      paper='' if smoke else paper[3],
+    )
+  )
+  return ml_collections.ConfigDict(
+    experiments.defaults(size)
+    | dict(
+      title='Multi-candidate speculative decoding: table 4, the ablation',
+      methods=tuple(methods),
+      tasks=('alpaca',) if size.pair else ('code',),
+      plot='by_method',
+    )
+  ).lock()

@@ -1,0 +1,116 @@
+"""How a text looks to the target's own law."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special
+
+from specsamp.decoding.generate import slots
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams, probabilities
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding.rules import DATA
+
+_CHUNK = 32  # positions whose laws are computed at once
+# What a token costs that the law does not have: more than any that it has.
+_IMPOSSIBLE = 20.0  # nats
+
+
+class Surprise(NamedTuple):
+  """Of the tokens said after a prompt.
+
+  Attributes:
+    tokens: how many.
+    excess: Σ -log p(x) - H, nats, p the law after temperature and cuts and H
+      its entropy; draws from p have 0 on average, whatever the text. A token
+      outside of the law counts as 20.
+    outside: tokens that the law does not have; of a greedy law, all but the
+      best.
+    gap: the most by which the logit of one of them is below the largest.
+  """
+
+  tokens: int
+  excess: float
+  outside: int
+  gap: float
+
+
+def surprise(
+  target: LanguageModel,
+  prompt: Sequence[int],
+  said: Sequence[int],
+  sampling: SamplingParams,
+) -> Surprise:
+  """Scores what was said in one pass; compiled for powers of two of length.
+
+  Args:
+    target: the model.
+    prompt: token ids before it, at least one.
+    said: token ids.
+    sampling: of the law, scalars.
+  """
+  length = len(prompt) + len(said)
+  _, size = slots(target, 1, length)
+  tokens = np.zeros(-(-size // _CHUNK) * _CHUNK, np.int32)
+  tokens[:length] = [*prompt, *said]
+  with meshes.use(target.mesh):
+    found = _compiled()(
+      target.transformer,
+      target.params,
+      tokens[:size],
+      np.int32(len(prompt)),
+      np.int32(length),
+      sampling.broadcast(_CHUNK),
+      # Rows fill the shards of a batch.
+      target.mesh.shape[DATA] if target.mesh else 1,
+    )
+  excess, outside, gap = (float(x) for x in meshes.fetch(found))
+  return Surprise(len(said), excess, int(outside), gap)
+
+
+@functools.cache
+def _compiled():
+  return jax.jit(_sums, static_argnums=(0, 6))
+
+
+def _sums(transformer, params, tokens_t, start, end, sampling, rows):
+  variables = {'params': params}
+  fill = lambda x: jnp.broadcast_to(x, (rows, *x.shape))
+  hidden_td = transformer.apply(variables, fill(tokens_t)).hidden[0]
+  size = tokens_t.shape[0]
+  pad = -size % _CHUNK
+  at_t = jnp.arange(size, dtype=jnp.int32)
+  counts_t = (at_t + 1 >= start) & (at_t + 1 < end)
+  chunks = lambda x: jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1)).reshape(
+    -1, _CHUNK, *x.shape[1:]
+  )
+
+  def of_chunk(args):
+    hidden_cd, next_c, counts_c = args
+    logits_bcv = transformer.apply(variables, fill(hidden_cd), method='logits')
+    logits_cv = logits_bcv[0]
+    p_cv = probabilities(logits_cv, sampling)
+    pick = lambda x: jnp.take_along_axis(x, next_c[:, None], axis=1)[:, 0]
+    p_c = pick(p_cv)
+    is_in_c = p_c > 0
+    surprise_c = jnp.where(
+      is_in_c, -jnp.log(jnp.where(is_in_c, p_c, 1.0)), _IMPOSSIBLE
+    )
+    excess_c = surprise_c - special.entr(p_cv).sum(axis=-1)
+    outside_c = counts_c & ~is_in_c
+    gap_c = jnp.max(logits_cv, axis=-1) - pick(logits_cv)
+    return (
+      jnp.where(counts_c, excess_c, 0.0).sum(),
+      outside_c.sum(),
+      jnp.where(outside_c, gap_c, 0.0).max(),
+    )
+
+  excess, outside, gap = jax.lax.map(
+    of_chunk,
+    (chunks(hidden_td), chunks(jnp.roll(tokens_t, -1)), chunks(counts_t)),
+  )
+  return excess.sum(), outside.sum(), gap.max()

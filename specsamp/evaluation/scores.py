@@ -1,0 +1,114 @@
+"""What each text is worth to its task, and how it looks to the target."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import tqdm
+
+from specsamp.evaluation import runner
+from specsamp.evaluation.likelihood import surprise
+from specsamp.evaluation.tasks import Task, tokens_of
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import distributed
+
+
+def score(
+  target: LanguageModel,
+  tasks: Sequence[Task],
+  lines: Sequence[dict[str, Any]],
+  path: pathlib.Path,
+  *,
+  max_prompt_tokens: int,
+  chat: bool,
+  allow_code_execution: bool,
+) -> dict[str, dict[str, Any]]:
+  """Scores the lines of `runner.compare`.
+
+  Args:
+    target: the target.
+    tasks: of which they are.
+    lines: with `said` and `texts`.
+    path: a JSON line for every score goes here as soon as it is known; what it
+      holds is not scored again.
+    max_prompt_tokens: as they were decoded with.
+    chat: likewise.
+    allow_code_execution: whether tasks may run what was said; without it they
+      have no score.
+
+  Returns:
+    By a line's id: its `scores`, by name, None if its task has none, and
+    `excess` (nats), `outside` and `gap` as of `likelihood.Surprise`, over all
+    turns.
+  """
+  by_name = {task.name: task for task in tasks}
+  prompts = {
+    (task.name, prompt.name): prompt
+    for task in tasks
+    for prompt in task.prompts
+  }
+
+  def scores_text(task: Task) -> bool:
+    return bool(task.score and (allow_code_execution or not task.runs_answers))
+
+  done = runner.done_lines(path)
+  distributed.wait('what is scored is read')
+  todo = [
+    line
+    for line in lines
+    if line['id'] not in done
+    or done[line['id']]['scores'] is None
+    and scores_text(by_name[line['task']])
+  ]
+  again = {line['id'] for line in todo}
+  kept = [done[line['id']] for line in lines if line['id'] not in again]
+  runner.rewrite(path, kept)
+  known: dict[tuple, dict[str, Any]] = {}  # greedy texts are mostly the same
+  with distributed.first_opens(path, 'a') as file:
+    for line in tqdm.tqdm(
+      todo,
+      'scoring',
+      unit='seq',
+      dynamic_ncols=True,
+      disable=not distributed.is_first(),
+    ):
+      task = by_name[line['task']]
+      prompt = prompts[task.name, line['prompt']]
+      law = SamplingParams(line['temperature'], top_p=line['top_p'])
+      key = (task.name, prompt.name, *law_key(line), json.dumps(line['said']))
+      if key not in known:
+        known[key] = _surprises(
+          target, prompt, line, law, max_prompt_tokens, chat
+        )
+        scored = None
+        # Of several processes one runs programs.
+        if scores_text(task) and distributed.is_first():
+          scored = task.score(prompt, line['texts'][0])
+        known[key]['scores'] = scored
+      found = {'id': line['id']} | known[key]
+      file.write(json.dumps(found) + '\n')
+      file.flush()
+      kept.append(found)
+  return {found['id']: found for found in kept}
+
+
+def law_key(line: dict[str, Any]) -> tuple[float, float]:
+  """Texts of one law are compared."""
+  return line['temperature'], line['top_p']
+
+
+def _surprises(target, prompt, line, law, most, chat) -> dict[str, Any]:
+  """Of all turns of a line."""
+  found = []
+  for turn, said in enumerate(line['said']):
+    tokens = tokens_of(
+      target.tokenizer, prompt, line['texts'][:turn], most, chat
+    )
+    found.append(surprise(target, tokens, said, law))
+  return {
+    'excess': sum(turn.excess for turn in found),
+    'outside': sum(turn.outside for turn in found),
+    'gap': max(turn.gap for turn in found),
+  }

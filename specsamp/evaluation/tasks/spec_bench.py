@@ -1,0 +1,50 @@
+"""Spec-Bench: six kinds of prompts, to measure speculation on.
+
+Xia et al. 2401.07851. What its eight categories of MT-bench hold are
+conversations of two turns: the second question is asked after the answer to the
+first one.
+"""
+
+from specsamp.data.prompts import Prompt
+from specsamp.errors import UserError
+from specsamp.evaluation.tasks.task import Task, find, read_lines, spread
+
+_FILE = 'question.jsonl'
+_SOURCE = 'github.com/hemingkx/Spec-Bench'
+CATEGORIES = (
+  'mt_bench', 'translation', 'summarization', 'qa', 'math_reasoning', 'rag',
+)  # fmt: skip
+
+
+def load(data: str, count: int, category: str = '') -> list[Task]:
+  """A task for each category.
+
+  Args:
+    data: folder with question.jsonl.
+    count: at most so many prompts of each, evenly from all of them.
+    category: only this one.
+
+  Raises:
+    UserError: no such category, or no such file.
+  """
+  if category and category not in CATEGORIES:
+    raise UserError(
+      f'tasks: Spec-Bench has no {category!r}, but {", ".join(CATEGORIES)}'
+    )
+  path = find(data, _FILE, _SOURCE)
+  found: dict[str, list[Prompt]] = {name: [] for name in CATEGORIES}
+  for line in read_lines(path, 'question_id', 'category', 'turns'):
+    first, *later = line['turns']
+    # MT-bench's own categories: writing, roleplay, ..
+    kind = line['category'] if line['category'] in found else 'mt_bench'
+    found[kind].append(
+      Prompt(f'{kind}:{line["question_id"]}', f'{first}\n\n', tuple(later))
+    )
+  chosen = [
+    Task(name, spread(prompts, count))
+    for name, prompts in found.items()
+    if prompts and category in ('', name)
+  ]
+  if not chosen:
+    raise UserError(f'{path}: no question of {category}')
+  return chosen

@@ -1,0 +1,131 @@
+"""What a task is: prompts, when an answer ends, and how it is scored."""
+
+import dataclasses
+import gzip
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specsamp.data.prompts import Prompt
+from specsamp.data.tokenizers import Tokenizer
+from specsamp.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A set of prompts.
+
+  Attributes:
+    name: in reports.
+    prompts: what to answer.
+    ends: whether a stop token ends an answer; texts without an end of their own
+      all get the same length.
+    most_new_tokens: of an answer; None leaves it to the config.
+    score: (prompt, answer) -> figures by name, each in [0, 1]; None where there
+      is nothing to score.
+    runs_answers: whether the score runs what was said as a program.
+  """
+
+  name: str
+  prompts: list[Prompt]
+  ends: bool = True
+  most_new_tokens: int | None = None
+  score: Callable[[Prompt, str], dict[str, Any]] | None = None
+  runs_answers: bool = False
+
+  def new_tokens(self, asked: int) -> int:
+    return min(asked, self.most_new_tokens or asked)
+
+
+def tokens_of(
+  tokenizer: Tokenizer,
+  prompt: Prompt,
+  answers: Sequence[str],
+  most: int,
+  chat: bool,
+) -> list[int]:
+  """The tokens after which the next answer is said.
+
+  A conversation that is longer than `most` tokens loses its beginning.
+
+  Args:
+    tokenizer: the target's.
+    prompt: of one or several turns.
+    answers: to its first turns.
+    most: tokens.
+    chat: whether to write the turns in the tokenizer's chat template. Without,
+      they stand one after another, blank lines between them.
+
+  Raises:
+    UserError: chat is asked of a tokenizer without a template.
+  """
+  turns = (prompt.text, *prompt.later)
+  if chat:
+    messages = []
+    for i, turn in enumerate(turns[: len(answers) + 1]):
+      messages.append({'role': 'user', 'content': turn})
+      if i < len(answers):
+        messages.append({'role': 'assistant', 'content': answers[i]})
+    tokens = tokenizer.encode(tokenizer.chat(messages), bos=False)
+    return tokens[-most:]
+  text = turns[0]
+  for answer, turn in zip(answers, turns[1:], strict=False):
+    text += f'{answer}\n\n{turn}\n\n'
+  tokens = tokenizer.encode(text)
+  if len(tokens) <= most:
+    return tokens
+  # What marks a beginning stays at the beginning.
+  start = tokens[: len(tokens) - len(tokenizer.encode(text, bos=False))]
+  return start + tokens[len(tokens) - most + len(start) :]
+
+
+def spread(found: Sequence[Any], count: int) -> list[Any]:
+  """At most so many, evenly from the whole."""
+  count = min(count, len(found))
+  return [found[len(found) * i // count] for i in range(count)]
+
+
+def find(data: str, name: str, source: str) -> pathlib.Path:
+  """The file of this name, somewhere in the folder of data.
+
+  Args:
+    data: folder.
+    name: of the file, as its authors publish it.
+    source: where they do, for the message.
+
+  Raises:
+    UserError: it is not there.
+  """
+  found = sorted(pathlib.Path(data).rglob(name))
+  if not found:
+    raise UserError(
+      f'data {data}: no {name} in it; it is published at {source}, and '
+      '--config.data=FOLDER says where it is'
+    )
+  return found[0]
+
+
+def read_lines(path: pathlib.Path, *keys: str) -> list[dict[str, Any]]:
+  """The objects of a file of JSON lines, compressed or not.
+
+  Args:
+    path: of the file.
+    *keys: that every object must have.
+
+  Raises:
+    UserError: the file can't be read, or a line is no such object.
+  """
+  try:
+    opens = gzip.open if path.suffix == '.gz' else open
+    with opens(path, 'rt', encoding='utf-8') as file:
+      lines = [json.loads(line) for line in file if line.strip()]
+  except (OSError, EOFError, ValueError) as error:
+    raise UserError(f'{path}: {error}') from None
+  for number, line in enumerate(lines, start=1):
+    missing = [k for k in keys if not isinstance(line, dict) or k not in line]
+    if missing:
+      raise UserError(f'{path}: line {number} has no {missing[0]!r}')
+  if not lines:
+    raise UserError(f'{path}: empty')
+  return lines

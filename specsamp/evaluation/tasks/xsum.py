@@ -1,0 +1,65 @@
+"""XSum: a summary of one sentence after one example, scored by ROUGE.
+
+Narayan et al. 1808.08745; one shot and 128 tokens as in Chen et al. 2302.01318.
+"""
+
+import functools
+
+from specsamp.data.prompts import Prompt
+from specsamp.errors import UserError
+from specsamp.evaluation.tasks.task import Task, find, read_lines, spread
+
+_FILE = 'xsum*.jsonl'
+_SOURCE = 'github.com/yizhongw/self-instruct (200 articles)'
+_KINDS = ('rouge1', 'rouge2', 'rougeL')
+
+
+def load(data: str, count: int) -> Task:
+  """The task.
+
+  Args:
+    data: folder with xsum*.jsonl: an article is a `prompt`, its summary a
+      `completion`.
+    count: at most so many articles, evenly from all but the first, which is
+      the example.
+
+  Raises:
+    UserError: no such file, or the package rouge-score is not installed.
+  """
+  scorer()
+  path = find(data, _FILE, _SOURCE)
+  first, *lines = read_lines(path, 'prompt', 'completion')
+  if not lines:
+    raise UserError(f'{path}: one article only, which is the example')
+  shot = f'{first["prompt"]}{_summary(first)}\n\n'
+  prompts = [
+    Prompt(f'xsum:{i}', f'{shot}{line["prompt"]}', reference=_summary(line))
+    for i, line in enumerate(lines, start=1)
+  ]
+  return Task('xsum', spread(prompts, count), most_new_tokens=128, score=score)
+
+
+def score(prompt: Prompt, answer: str) -> dict[str, float]:
+  """F1 of ROUGE-1, 2 and L of the answer's first line."""
+  line = answer.strip().split('\n')[0]
+  found = scorer().score(prompt.reference, line)
+  return {
+    f'ROUGE-{kind.removeprefix("rouge")}': found[kind].fmeasure
+    for kind in _KINDS
+  }
+
+
+@functools.cache
+def scorer():
+  """Google's ROUGE, with its stemmer."""
+  try:
+    from rouge_score import rouge_scorer
+  except ImportError:
+    raise UserError(
+      "tasks: xsum needs the package rouge-score: pip install -e '.[eval]'"
+    ) from None
+  return rouge_scorer.RougeScorer(_KINDS, use_stemmer=True)
+
+
+def _summary(line) -> str:
+  return line['completion'].replace('<|endoftext|>', '').strip()

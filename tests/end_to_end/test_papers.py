@@ -1,0 +1,70 @@
+"""The papers' tables and figures, run whole in their smallest size.
+
+In one process, so that what one config has compiled serves the next.
+"""
+
+import importlib.util
+import json
+import pathlib
+
+import pytest
+import shared_data
+
+from specsamp.evaluation import comparison
+
+_CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
+  pathlib.Path('configs/humaneval.py'),
+  pathlib.Path('configs/spec_bench.py'),
+]
+
+
+def _job(path, data):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  values = module.get_config('smoke').to_dict() | {'data': str(data)}
+  return comparison.prepare(values)
+
+
+@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
+def test_it_ends(path, data, tmp_path):
+  job = _job(path, data)
+  job.run(tmp_path, allow_code_execution=True)
+  names = {file.name for file in tmp_path.iterdir()}
+  assert {'metrics.jsonl', 'report.md', 'scores.jsonl', 'summary.json'} <= names
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  # Every method, and the baseline of its sampling, on every task.
+  laws = {method.temperature for method in job.methods}
+  tasks = [task.name for task in job.tasks]
+  several = ['all tasks'] * (len(tasks) > 1)
+  rows = (len(laws) + len(job.methods)) * len([*tasks, *several])
+  assert len(summary['runs']) == rows
+  assert all(run['speedup'] > 0 for run in summary['runs'])
+  assert len(summary['lossless']) == len(job.methods)
+  for row in summary['lossless']:  # greedy texts tell, a few others do not
+    expected = {'lossless'} if row['temperature'] == 0 else {'too few texts'}
+    assert row['verdict'] in expected
+  report = (tmp_path / 'report.md').read_text()
+  for words in ('## Losslessness', '## How sure', '## Acceptance by position'):
+    assert words in report
+  if 'humaneval' in tasks:
+    scored = (tmp_path / 'scores.jsonl').read_text().splitlines()
+    why = [line['scores'].get('why') for line in map(json.loads, scored)]
+    assert any(why) and '| pass@1' in report
+  if 'xsum' in tasks:
+    assert 'ROUGE-2' in report
+  if 'qa' in tasks:
+    assert all(f'{name} ' in report for name in tasks)
+
+
+@pytest.mark.parametrize('name', ['humaneval', 'spec_bench'])
+def test_the_published_files(name, tmp_path):
+  """One prompt of each category, as they are published."""
+  data = shared_data.find('README.md').parent
+  job = _job(pathlib.Path(f'configs/{name}.py'), data)
+  job.run(tmp_path, allow_code_execution=True)
+  runs = json.loads((tmp_path / 'summary.json').read_text())['runs']
+  assert {run['task'] for run in runs} >= {task.name for task in job.tasks}
+  if name == 'spec_bench':
+    assert len(job.tasks) == 6
+    assert 'cut to their last' in (tmp_path / 'report.md').read_text()

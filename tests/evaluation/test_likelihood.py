@@ -1,0 +1,69 @@
+"""What a text is worth to the target's law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from specsamp import generate
+from specsamp.evaluation import likelihood
+from specsamp.sampling.transforms import SamplingParams, probabilities
+from specsamp.sharding import mesh as meshes
+
+
+def _laws(model, tokens, sampling):
+  """The law after each token, one pass over all of them."""
+  out = model.transformer.apply(
+    {'params': model.params}, jnp.asarray([tokens], jnp.int32)
+  )
+  law = probabilities(out.logits[0], sampling.broadcast(len(tokens)))
+  return np.asarray(law, np.float64), np.asarray(out.logits[0])
+
+
+@pytest.mark.parametrize(
+  'sampling',
+  [SamplingParams(1.0), SamplingParams(0.6), SamplingParams(1.0, top_p=0.7)],
+)
+def test_surprise_is_that_of_the_law(sampling):
+  model = tiny.model(12, seed=3)
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(12, size=41).tolist()
+  p, logits = _laws(model, tokens, sampling)
+  expected, outside, gap = 0.0, 0, 0.0
+  for t in range(4, 40):  # 5 tokens of a prompt, 36 said after it
+    x = tokens[t + 1]
+    entropy = -sum(q * np.log(q) for q in p[t] if q)
+    if p[t, x]:
+      expected += -np.log(p[t, x]) - entropy
+    else:
+      expected += 20 - entropy
+      outside += 1
+      gap = max(gap, logits[t].max() - logits[t, x])
+  found = likelihood.surprise(model, tokens[:5], tokens[5:], sampling)
+  assert found.tokens == 36 and found.outside == outside
+  assert found.excess == pytest.approx(expected, abs=1e-3)
+  assert found.gap == pytest.approx(gap, abs=1e-4)
+  assert (outside > 0) == (sampling.top_p < 1)
+
+
+def test_greedy_text_surprises_nobody():
+  model = tiny.model(12, seed=3)
+  greedy = SamplingParams(0.0)
+  said = generate(model, [[1, 2]], sampling=greedy, max_new_tokens=6)
+  tokens = [1, 2, *said.tokens[0]]
+  found = likelihood.surprise(model, tokens[:2], tokens[2:], greedy)
+  assert found == (6, 0.0, 0, 0.0)
+  other = [*tokens[:-1], (tokens[-1] + 1) % 12]
+  found = likelihood.surprise(model, other[:2], other[2:], greedy)
+  assert found.outside == 1 and found.gap > 0
+
+
+def test_on_a_mesh():
+  model = tiny.model(16, seed=1, num_kv_heads=2)
+  tokens = np.random.default_rng(0).integers(16, size=30).tolist()
+  law = SamplingParams(0.8, top_p=0.9)
+  alone = likelihood.surprise(model, tokens[:3], tokens[3:], law)
+  sharded = model.on(meshes.make(2, 2, jax.devices()[:4]))
+  found = likelihood.surprise(sharded, tokens[:3], tokens[3:], law)
+  assert found == pytest.approx(alone, abs=1e-3)

@@ -1,0 +1,141 @@
+"""Tests of whole texts: they pass what is lossless and flag what is not."""
+
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.data.prompts import Prompt
+from specsamp.drafting import model_drafter
+from specsamp.evaluation import lossless, metrics, report, runner, scores
+from specsamp.evaluation.tasks import Task
+
+
+def test_exchanges_are_counted():
+  """By hand: of +-1 +-2 +-4, two sums are as far from 0 as 7."""
+  differences = np.asarray([[1.0], [2.0], [4.0]])
+  assert lossless.exchange_test(differences) == 2 / 8
+  # 4 + 2 - 1 and its mirror image too, once 1 is the other way round.
+  assert lossless.exchange_test(differences * [[-1], [1], [1]]) == 4 / 8
+  assert lossless.exchange_test(np.zeros((3, 2))) == 1
+  # Two figures at once: lengths of vectors.
+  assert lossless.exchange_test(np.asarray([[3.0, 0], [0, 4]])) == 1
+  assert lossless.exchange_test(np.asarray([[3.0, 1], [0, 4]])) == 0.5
+
+
+@pytest.mark.parametrize('pairs', [12, 40])
+def test_p_values_are_even(pairs, monkeypatch):
+  """Of differences without a sign of their own, below and beyond 14 pairs."""
+  monkeypatch.setattr(lossless, '_EXCHANGES', 2_000)
+  rng = np.random.default_rng(pairs)
+  found = np.asarray([
+    lossless.exchange_test(rng.normal(size=(pairs, 3)), seed)
+    for seed in range(200)
+  ])  # fmt: skip
+  for level in (0.05, 0.3, 0.7):
+    error = 4 * np.sqrt(level * (1 - level) / 200)
+    assert abs(np.mean(found <= level) - level) < error
+
+
+@pytest.fixture(scope='module')
+def examined(tmp_path_factory):
+  """Texts of a tiny target: alone, by lossless methods and by a lossy one."""
+  target = tiny.model(12, seed=5)
+  draft = tiny.first_layer(target)
+  law = (1.0, 1.0)
+  tree = runner.token_tree((2, 1), target)
+  methods = [
+    runner.Method('autoregressive', None, 'token', *law),
+    runner.Method('token', model_drafter(draft, 3), 'token', *law),
+    runner.Method(
+      'tree',
+      model_drafter(draft, tree, 'without_replacement'),
+      'multi_candidate',
+      *law,
+    ),
+    runner.Method('typical', model_drafter(draft, 3), 'typical_lossy', *law),
+    runner.Method('autoregressive', None, 'token', 0.0, 1.0),
+    runner.Method('greedy', model_drafter(draft, 3), 'token', 0.0, 1.0),
+  ]
+  rng = np.random.default_rng(0)
+  prompts = [
+    Prompt(f'p{i}', ''.join(rng.choice(list('abcdefghijkl'), 6)))
+    for i in range(16)
+  ]
+  tasks = [Task('letters', prompts, ends=False)]
+  folder = tmp_path_factory.mktemp('run')
+  sizes = dict(max_prompt_tokens=8, chat=False)
+  lines = runner.compare(
+    target, methods, tasks, max_new_tokens=40, seed=1,
+    path=folder / 'metrics.jsonl', samples=2, **sizes,
+  )  # fmt: skip
+  scored = scores.score(
+    target, tasks, lines, folder / 'scores.jsonl', allow_code_execution=False,
+    **sizes,
+  )  # fmt: skip
+  return lines, scored
+
+
+def _verdicts(rows):
+  return {row['method']: row['verdict'] for row in rows}
+
+
+def test_the_lossy_method_is_flagged_and_no_other(examined):
+  rows = lossless.examine(*examined, 'float32')
+  assert _verdicts(rows) == {
+    'token': 'lossless',
+    'tree': 'lossless',
+    'typical': 'LOSSY',
+    'greedy': 'lossless',
+  }
+  typical = next(row for row in rows if row['method'] == 'typical')
+  # It prefers what is likely.
+  assert typical['surprise'] < typical['baseline_surprise'] - 0.05
+  greedy = next(row for row in rows if row['method'] == 'greedy')
+  assert greedy['texts'] == greedy['same'] == 16  # one sample of each
+  text = lossless.section(rows)
+  assert 'LOSSY' in text and text.count('| lossless ') == 3
+
+
+def test_greedy_text_that_is_not_the_best(examined):
+  lines, scored = examined
+  ids = {l['id'] for l in lines if l['method'] == 'greedy'}  # noqa: E741
+  worse = {
+    i: found | {'gap': 0.5} if i in ids else found
+    for i, found in scored.items()
+  }
+  rows = lossless.examine(lines, worse, 'float32')
+  assert _verdicts(rows)['greedy'] == 'LOSSY'
+
+
+def test_few_texts_tell_nothing(examined):
+  lines, scored = examined
+  few = [line for line in lines if line['prompt'] in ('p0', 'p1')]
+  rows = lossless.examine(few, scored, 'float32')
+  assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
+  assert _verdicts(rows)['greedy'] == 'lossless'
+
+
+def test_methods_draw_their_own_bits(examined):
+  """Else the texts of two methods were no independent draws."""
+  lines, _ = examined
+  seeds = [line['seed'] for line in lines]
+  assert len(set(seeds)) == len(seeds)
+  samples = [l['said'] for l in lines if l['method'] == 'token']  # noqa: E741
+  assert len({str(said) for said in samples}) == 32
+
+
+def test_scores_of_a_task_are_compared(examined):
+  lines, scored = examined
+  better = {
+    line['id']: scored[line['id']]
+    | {'scores': {'ROUGE-2': 0.5 * (line['method'] == 'tree'), 'why': ''}}
+    for line in lines
+  }
+  rows = lossless.examine(lines, better, 'float32')
+  parity = {row['method']: row['scores'] for row in rows}
+  assert parity['token']['ROUGE-2, letters'] == (0, 0, 1)
+  base, value, p = parity['tree']['ROUGE-2, letters']
+  assert (base, value) == (0, 0.5) and p < 1e-3
+  assert 'ROUGE-2, letters' in lossless.section(rows)
+  table = report.table(metrics.overall(lines, better))
+  assert 'ROUGE-2' in table

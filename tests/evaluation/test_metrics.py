@@ -1,0 +1,112 @@
+"""Figures of runs, from lines that are written here."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from specsamp.evaluation import metrics
+
+
+def _line(method, prompt, seconds, tokens=10, **more):
+  drafted = method != 'autoregressive'
+  return dict(
+    method=method, task='t', prompt=prompt, sample=0, temperature=1.0,
+    top_p=1.0, verifier='', lossless=True, law='', branching='γ=2',
+    draft_len=2 * drafted, nodes=1 + 2 * drafted, tree_attention=True,
+    id=f'{method}{prompt}', tokens=tokens, rounds=5,
+    drafted_at=[5, 5] * drafted, accepted_at=[4, 1] * drafted,
+    prefill_seconds=0.0, decode_seconds=seconds,
+  ) | more  # fmt: skip
+
+
+def test_figures():
+  times = (0.2, 0.4, 0.6, 0.8)
+  lines = [
+    *(_line('autoregressive', p, 1.0) for p in 'abcd'),
+    *(_line('fast', p, s) for p, s in zip('abcd', times, strict=True)),
+  ]
+  base, fast = metrics.summarize(lines)
+  assert base['speedup'] == 1 and fast['speedup'] == 2
+  assert fast['block_efficiency'] == 2 and fast['acceptance_rate'] == 0.5
+  assert fast['acceptance_by_position'] == [0.8, 0.2]
+  assert fast['p50_s'] == pytest.approx(0.5)
+  assert fast['p99_s'] == pytest.approx(np.percentile(times, 99))
+  assert fast['p90_ms'] == pytest.approx(1e3 * fast['p90_s'] / 10)
+  low, high = fast['speedup_95']
+  assert 4 / 3.2 <= low < 2 < high <= 4 / 0.8
+  # What no prompt changes has no spread.
+  assert fast['block_efficiency_95'] == [2, 2]
+  assert base['acceptance_rate_95'] is None
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+  rng = np.random.default_rng(0)
+  hits = 0
+  for _ in range(200):
+    lines = [
+      line
+      for i in range(40)
+      for line in (
+        _line('autoregressive', i, rng.uniform(0.5, 1.5)),
+        _line('fast', i, rng.uniform(0.2, 0.8)),
+      )
+    ]
+    low, high = metrics.summarize(lines)[1]['speedup_95']
+    hits += low <= 2 <= high
+  assert 176 <= hits <= 199  # 190 expected, 3 standard deviations are 9
+
+
+def test_speedup_is_of_totals():
+  """Not a mean of ratios: a short text does not count as a long one."""
+  lines = [
+    _line('autoregressive', 'a', 1.0, 10),
+    _line('autoregressive', 'b', 9.0, 90),
+    _line('fast', 'a', 1.0, 10),
+    _line('fast', 'b', 3.0, 90),
+  ]
+  assert metrics.summarize(lines)[1]['speedup'] == pytest.approx(10 / 4)
+
+
+def test_all_tasks_together():
+  lines = [
+    _line(method, 'a', seconds, task=task, id=f'{method}{task}')
+    for task, seconds in (('x', 1.0), ('y', 3.0))
+    for method in ('autoregressive', 'fast')
+  ]
+  assert [row['task'] for row in metrics.summarize(lines)] == [
+    'x',
+    'x',
+    'y',
+    'y',
+  ]
+  rows = metrics.overall(lines)
+  assert [row['task'] for row in rows] == [metrics.ALL] * 2
+  assert rows[1]['sequences'] == 2 and rows[1]['seconds'] == 4
+  # One task needs no other name.
+  assert metrics.overall(lines[:2])[0]['task'] == 'x'
+
+
+def test_pass_at_k_is_the_share_of_choices():
+  for n, c, k in itertools.product(range(1, 6), range(6), range(1, 6)):
+    if c <= n and k <= n:
+      passed = [True] * c + [False] * (n - c)
+      chosen = list(itertools.combinations(passed, k))
+      share = sum(map(any, chosen)) / len(chosen)
+      assert metrics.pass_at_k(n, c, k) == pytest.approx(share)
+
+
+def test_scores_are_means_over_prompts():
+  lines = [
+    _line('fast', prompt, 1.0, sample=i, id=f'{prompt}{i}')
+    for prompt in 'ab'
+    for i in range(10)
+  ]
+  scores = {
+    f'{prompt}{i}': {'scores': {'pass@1': float(i < passed), 'why': 'x'}}
+    for prompt, passed in (('a', 5), ('b', 0))
+    for i in range(10)
+  }
+  (row,) = metrics.summarize(lines, scores)
+  assert row['scores'] == {'pass@1': 0.25, 'pass@10': 0.5}
+  assert metrics.summarize(lines)[0]['scores'] == {}

@@ -1,0 +1,92 @@
+"""Scores are kept as they are found, and programs run only if they may."""
+
+import json
+
+import pytest
+import tiny
+
+from specsamp import LanguageModel, SamplingParams, generate
+from specsamp.data.prompts import Prompt
+from specsamp.evaluation import runner, scores
+from specsamp.evaluation.tasks import Task
+
+
+@pytest.fixture(scope='module')
+def target():
+  return tiny.model(26, seed=0)
+
+
+def _lines(target, tasks, path):
+  return runner.compare(
+    target,
+    [
+      runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
+    ],
+    tasks,
+    max_prompt_tokens=16,
+    max_new_tokens=4,
+    seed=0,
+    path=path,
+    samples=2,
+  )
+
+
+def test_what_may_not_run_has_no_score(target, tmp_path):
+  calls = []
+
+  def score(prompt, answer):
+    calls.append((prompt.name, answer))
+    return {'pass@1': 1.0, 'why': 'passed'}
+
+  prompts = [Prompt('a', 'abc'), Prompt('b', 'bcd')]
+  tasks = [Task('programs', prompts, score=score, runs_answers=True)]
+  lines = _lines(target, tasks, tmp_path / 'metrics.jsonl')
+  assert len(lines) == 2 * (1 + 2)  # greedy answers are drawn once
+  path = tmp_path / 'scores.jsonl'
+
+  def run(allow):
+    calls.clear()
+    found = scores.score(
+      target, tasks, lines, path, max_prompt_tokens=16, chat=False,
+      allow_code_execution=allow,
+    )  # fmt: skip
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted(line['id'] for line in written) == sorted(found)
+    return found
+
+  found = run(False)
+  assert not calls and {f['scores'] for f in found.values()} == {None}
+  found = run(True)  # with leave, what has no score gets one
+  assert len(calls) == 6
+  assert all(f['scores']['pass@1'] == 1 for f in found.values())
+  run(True)
+  run(False)  # what is known stays
+  assert not calls
+  # Cut off in a line: that one is scored again.
+  whole = path.read_text()
+  path.write_text(whole[: len(whole) - 30])
+  assert run(True) == found and len(calls) == 1
+
+
+class _Talker(tiny.Letters):
+  """Letters, and blank lines that are no tokens."""
+
+  def encode(self, text, bos=True):
+    return super().encode(text.replace('\n', ''))
+
+
+def test_a_conversation_is_one_line(target, tmp_path):
+  talker = LanguageModel(target.transformer, target.params, _Talker(26))
+  tasks = [Task('talk', [Prompt('three turns', 'abc', ('def', 'ghi'))])]
+  lines = _lines(talker, tasks, tmp_path / 'metrics.jsonl')
+  for line in lines:
+    assert [len(said) for said in line['said']] == [4, 4, 4]
+    assert line['tokens'] == 12 and len(line['texts']) == 3
+  greedy = lines[0]
+  # The second answer is said after the first one.
+  encode = talker.tokenizer.encode
+  asked = [*encode('abc'), *greedy['said'][0], *encode('def')]
+  again = generate(
+    talker, [asked], sampling=SamplingParams(0.0), max_new_tokens=4
+  )
+  assert again.tokens[0] == greedy['said'][1]

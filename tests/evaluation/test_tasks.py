@@ -1,0 +1,165 @@
+"""Tasks: what is read, what is asked, how answers are scored."""
+
+import gzip
+import json
+
+import pytest
+import shared_data
+
+from specsamp.data.prompts import Prompt
+from specsamp.errors import UserError
+from specsamp.evaluation import tasks
+from specsamp.evaluation.tasks import humaneval, spec_bench, xsum
+from specsamp.evaluation.tasks.task import spread, tokens_of
+
+
+def _load(name, tokenizer, data, count=8, max_tokens=64):
+  return tasks.load(name, tokenizer, count, max_tokens, str(data))
+
+
+@pytest.mark.parametrize(
+  ('name', 'found'),
+  [
+    ('spec_bench', dict.fromkeys(spec_bench.CATEGORIES, 2)
+     | {'mt_bench': 4}),
+    ('spec_bench/qa', {'qa': 2}),
+    ('humaneval', {'humaneval': 2}),
+    ('xsum', {'xsum': 3}),
+    ('alpaca', {'alpaca': 2}),
+    ('wmt', {'wmt': 2}),
+  ],
+)  # fmt: skip
+def test_published_sets(tokenizer, data, name, found):
+  loaded = _load(name, tokenizer, data)
+  assert {task.name: len(task.prompts) for task in loaded} == found
+  names = [prompt.name for task in loaded for prompt in task.prompts]
+  assert len(set(names)) == len(names)
+  assert all(task.ends for task in loaded)
+  (fewer, *_) = _load(name, tokenizer, data, count=1)
+  assert len(fewer.prompts) == 1
+
+
+@pytest.mark.parametrize(
+  ('name', 'sizes'),
+  [
+    ('spec_bench', [80] * 6),
+    ('humaneval', [164]),
+    ('xsum', [199]),
+    ('wmt', [1000]),
+  ],
+)
+def test_the_published_files(tokenizer, name, sizes):
+  data = shared_data.find('README.md').parent
+  loaded = _load(name, tokenizer, data, count=10_000)
+  assert [len(task.prompts) for task in loaded] == sizes
+  if name == 'spec_bench':
+    turns = {1 + len(p.later) for p in loaded[0].prompts}
+    assert loaded[0].name == 'mt_bench' and turns == {2}
+
+
+@pytest.mark.parametrize('name', ['humaneval', 'xsum', 'alpaca', 'spec_bench'])
+def test_a_set_that_is_not_there(tokenizer, tmp_path, name):
+  with pytest.raises(UserError, match=r'published at .*--config\.data'):
+    _load(name, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'words'),
+  [
+    ('question.jsonl', '', 'empty'),
+    ('question.jsonl', '{"question_id": 1}\n', "line 1 has no 'category'"),
+    ('question.jsonl', '[1]\n', "line 1 has no 'question_id'"),
+    ('question.jsonl', 'nope\n', 'question.jsonl'),
+    ('HumanEval.jsonl.gz', 'not compressed', 'HumanEval'),
+    ('wmt_ende.json', '{}', 'expected a JSON list'),
+    ('wmt_ende.json', '[1]', 'entry 0 is no str'),
+    ('xsum.jsonl', '{"prompt": "a", "completion": "b"}', 'the example'),
+  ],
+)
+def test_damaged_files(tokenizer, tmp_path, name, text, words):
+  (tmp_path / name).write_text(text)
+  task = {'question': 'spec_bench', 'HumanEval': 'humaneval',
+          'wmt_ende': 'wmt', 'xsum': 'xsum'}[name.split('.')[0]]  # fmt: skip
+  with pytest.raises(UserError, match=words):
+    _load(task, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize('name', ['nope', 'spec_bench/nope', 'humaneval/1'])
+def test_no_such_task(tokenizer, data, name):
+  with pytest.raises(UserError, match='tasks: '):
+    _load(name, tokenizer, data)
+
+
+def test_prompts_of_json_lines(tokenizer, tmp_path):
+  path = tmp_path / 'own.jsonl'
+  rows = [{'prompt': 'x = 1'}, {'turns': ['def f', 'and g?']}, 'y = 2',
+          {'prompt': 'a b ' * 200}]  # fmt: skip
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  (task,) = _load(str(path), tokenizer, '', count=3)
+  assert task.name == 'own'
+  assert [(p.text, p.later) for p in task.prompts] == [
+    ('x = 1', ()),
+    ('def f', ('and g?',)),
+    ('y = 2', ()),
+  ]
+  with pytest.raises(UserError, match='4 asked for, but it holds 3'):
+    _load(str(path), tokenizer, '', count=4)
+  path.write_text('{"text": "x"}\n')
+  with pytest.raises(UserError, match="line 1 has no 'prompt'"):
+    _load(str(path), tokenizer, '', count=1)
+
+
+def test_a_long_conversation_loses_its_beginning(tokenizer):
+  prompt = Prompt('p', 'import ast\n', ('def f(x):',))
+  whole = tokens_of(tokenizer, prompt, ['x = 1'], 999, chat=False)
+  text = 'import ast\nx = 1\n\ndef f(x):\n\n'
+  assert whole == tokenizer.encode(text)
+  first = tokens_of(tokenizer, prompt, [], 999, chat=False)
+  assert first == tokenizer.encode('import ast\n')
+  cut = tokens_of(tokenizer, prompt, ['x = 1'], 6, chat=False)
+  assert len(cut) == 6
+  assert cut[0] == tokenizer.encode('')[0]  # bos stays
+  assert cut[1:] == whole[-5:]
+
+
+def test_spread():
+  assert spread(range(10), 4) == [0, 2, 5, 7]
+  assert spread('abc', 9) == ['a', 'b', 'c']
+
+
+def test_what_belongs_to_a_function():
+  answer = '  a = 1\n\n  return a\n\n# the end\nprint(1)\n'
+  assert humaneval.body(answer) == '  a = 1\n\n  return a\n'
+  # A first line goes on where the prompt ended.
+  assert humaneval.body('return 1\ndef g():\n') == 'return 1'
+  assert humaneval.body('') == ''
+
+
+def test_humaneval_runs_the_tests_of_a_problem(data, tokenizer):
+  (task,) = _load('humaneval', tokenizer, data)
+  prompt = task.prompts[0]
+  assert task.runs_answers
+  with gzip.open(data / 'HumanEval.jsonl.gz') as file:
+    right = json.loads(file.readline())['canonical_solution']
+  assert right.strip() == 'return sum(values)'
+  assert task.score(prompt, right)['pass@1'] == 1
+  wrong = task.score(prompt, '  return max(values)\n')
+  assert wrong['pass@1'] == 0 and 'AssertionError' in wrong['why']
+  loop = task.score(prompt, '  import os; os.fork()\n')
+  assert loop['pass@1'] == 0 and 'refused' in loop['why']
+
+
+def test_rouge_of_the_first_line(data, tokenizer):
+  (task,) = _load('xsum', tokenizer, data)
+  prompt = task.prompts[0]
+  assert prompt.reference == 'A bridge has been closed in town 1.'
+  # The example, its summary, then the article.
+  assert prompt.text.startswith('Summarize: In town 0')
+  assert 'closed in town 0.\n\nSummarize: In town 1' in prompt.text
+  same = task.score(prompt, f' {prompt.reference}\nSummarize: another\n')
+  assert same == {'ROUGE-1': 1.0, 'ROUGE-2': 1.0, 'ROUGE-L': 1.0}
+  half = xsum.score(prompt, 'A bridge')
+  # 2 of 8 words, 1 of 7 pairs, all of what was said.
+  assert half['ROUGE-1'] == pytest.approx(2 * 2 / (8 + 2))
+  assert half['ROUGE-2'] == pytest.approx(2 * 1 / (7 + 1))
+  assert task.new_tokens(512) == 128 and task.new_tokens(64) == 64
