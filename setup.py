@@ -45,6 +45,8 @@ setup(
     ],
     'test': [
       'hypothesis>=6.100',
+      'ipykernel>=6.29',
+      'nbclient>=0.10',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',

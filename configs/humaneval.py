@@ -37,7 +37,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       top_p=0.95,
       tasks=('humaneval',),
       num_prompts=2 if size.smoke else 164,
-      max_prompt_tokens=96 if size.smoke else (1536 if size.pair else 320),
+      max_prompt_tokens=32 if size.smoke else (1536 if size.pair else 320),
       max_new_tokens=16 if size.smoke else (512 if size.pair else 128),
       plot='by_method',
     )

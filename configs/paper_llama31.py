@@ -44,7 +44,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         ),
       ),
       tasks=('code_edits',),
-      max_prompt_tokens=192,
+      max_prompt_tokens=96 if size.smoke else 192,
       plot='by_method',
       note='The post: one prompt each, of its own choice.',
     )

@@ -19,7 +19,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
   size = experiments.parse(arg)
   smoke = size.smoke
-  candidates = (1, 4) if smoke else (1, 2, 4, 8, 16, 32, 64)
+  candidates = (1, 2) if smoke else (1, 2, 4, 8, 16, 32, 64)
   rules = [
     ('without replacement', 'multi_candidate', 'without_replacement'),
     ('with replacement', 'multi_candidate', 'iid'),

@@ -20,7 +20,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
   size = experiments.parse(arg)
   smoke = size.smoke
-  branchings = [(2, 1), (1, 2)]
+  branchings = [(2, 2), (1, 4)]
   if not smoke:
     branchings = [
       *((8, 1, 1), (4, 2, 1), (2, 2, 2), (1, 2, 4)),

@@ -98,7 +98,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       methods=tuple(methods),
       tasks=('alpaca', 'wmt') if size.pair else ('code',),
       plot='by_method',
-      passes=True,
+      passes=not size.smoke,
       note=f'The paper: {size.pair or _FIRST + ", Alpaca"}, speedup / τ.',
     )
   ).lock()

@@ -31,7 +31,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     dict(
       name=name,
       drafter=drafter,
-      branching=(1,) * 5,
+      branching=(1,) * (2 if smoke else 5),
       temperature=temperature,
       paper='' if temperature else paper,
     )

@@ -171,7 +171,7 @@ def defaults(size: Size) -> dict[str, Any]:
     chat=False,  # prompts as turns in the target's chat template
     num_prompts=1 if small else 16,  # of each task
     samples=1,  # of each prompt, at temperatures above 0
-    max_prompt_tokens=96 if small else (1536 if size.pair else 128),
+    max_prompt_tokens=32 if small else (1536 if size.pair else 128),
     max_new_tokens=16 if small else (512 if size.pair else 128),
     seed=0,
     passes=False,

@@ -241,7 +241,9 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
       *('traversal', 'without_replacement', TokenTree.branching((3, 1))),
       marks=pytest.mark.slow,
     ),
-    ('k_seq', 'iid', TokenTree.branching((2, 2))),
+    pytest.param(
+      *('k_seq', 'iid', TokenTree.branching((2, 2))), marks=pytest.mark.slow
+    ),
     ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
     # Uneven: three candidates, of which the first has two and the last has one.
     ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),
@@ -267,15 +269,15 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
 @pytest.mark.parametrize(
   ('kind', 'verifier', 'law', 'tree'),
   [
-    ('eagle', 'block', 'iid', _CHAIN),
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
-    ('eagle_parallel', 'token', 'iid', _CHAIN),
     ('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
     ('hydra', 'naive', 'deterministic', _NARROW),
     # The same loop with other heads or masks than above.
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
+        ('eagle', 'block', 'iid', _CHAIN),
+        ('eagle_parallel', 'token', 'iid', _CHAIN),
         ('hydra', 'token', 'iid', _CHAIN),
         ('medusa', 'block', 'iid', _CHAIN),
         ('medusa', 'multi_candidate', 'without_replacement', _WIDE),

@@ -147,17 +147,20 @@ def test_paths_in_rows_of_their_own_say_the_same(pair):
     np.testing.assert_array_equal(one.taken_at, other.taken_at)
 
 
-def test_on_a_chain_tree_rules_are_chain_rules(pair):
-  """The same laws to stop and to leave by, so the same text of a seed."""
-  for tree_rule, chain_rule in (
-    ('multi_candidate', 'token'),
-    ('k_seq', 'token'),
+@pytest.mark.parametrize(
+  ('tree_rule', 'chain_rule'),
+  [
     ('traversal', 'block'),
-  ):
-    one = _run(pair, 3, 'iid', verifier=tree_rule, **RAGGED)
-    other = _run(pair, 3, 'iid', verifier=chain_rule, **RAGGED)
-    assert one.tokens == other.tokens
-    np.testing.assert_array_equal(one.accepted_at, other.accepted_at)
+    pytest.param('multi_candidate', 'token', marks=pytest.mark.slow),
+    pytest.param('k_seq', 'token', marks=pytest.mark.slow),
+  ],
+)
+def test_on_a_chain_tree_rules_are_chain_rules(pair, tree_rule, chain_rule):
+  """The same laws to stop and to leave by, so the same text of a seed."""
+  one = _run(pair, 3, 'iid', verifier=tree_rule, **RAGGED)
+  other = _run(pair, 3, 'iid', verifier=chain_rule, **RAGGED)
+  assert one.tokens == other.tokens
+  np.testing.assert_array_equal(one.accepted_at, other.accepted_at)
 
 
 def test_counts_by_rank(pair):

@@ -77,11 +77,21 @@ def _drafter(pair, kind):
   }[kind]
 
 
+_KINDS = ['model', *modules.KINDS, *_LOOKUPS, 'ngram_or_model']
+# Of the others a few texts are compared by `test_papers.py`.
+_QUICK = ('model', 'eagle_parallel', 'ngram_or_model')
+
+
 @pytest.mark.parametrize(
-  'kind', ['model', *modules.KINDS, *_LOOKUPS, 'ngram_or_model']
-)
-@pytest.mark.parametrize(
-  ('count', 'new'), [(6, 48), pytest.param(32, 128, marks=pytest.mark.slow)]
+  ('kind', 'count', 'new'),
+  [
+    pytest.param(
+      *(kind, count, new),
+      marks=() if count == 6 and kind in _QUICK else pytest.mark.slow,
+    )
+    for kind in _KINDS
+    for count, new in ((6, 48), (32, 128))
+  ],
 )
 def test_greedy_is_greedy(pair, plain, kind, count, new):
   """Token for token, but where float32 cannot tell the two best apart.

@@ -60,7 +60,7 @@ def test_every_config_can_run(path, arg, data):
     comparison.prepare(_get_config(path, 'nope').to_dict())
 
 
-def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
+def test_a_comparison(launch, folders, tmp_path):
   workdir = tmp_path / 'run'
   flags = (
     '--config=configs/paper_mcsd_figure4.py:smoke',
@@ -84,32 +84,18 @@ def test_a_comparison_and_its_resumption(launch, folders, tmp_path):
   runs = json.loads((workdir / 'summary.json').read_text())['runs']
   assert [(run['branching'], run['nodes']) for run in runs] == [
     ('', 1),
-    ('2x1', 5),
-    ('1x2', 4),
+    ('2x2', 7),
+    ('1x4', 6),
   ]
   for run in runs:
     assert run['tokens'] == 3 * 16 and run['sequences'] == 3
   text = (workdir / 'report.md').read_text()
-  assert '2x1' in text and 'by_budget.png' in text
+  assert '2x2' in text and 'by_budget.png' in text
 
-  # Cut off in the middle of a line.
-  path = workdir / 'metrics.jsonl'
-  whole = path.read_text()
-  lines = whole.splitlines()
-  assert len(lines) == 9
-  path.write_text('\n'.join(lines[:5]) + '\n' + lines[5][:40])
-  (workdir / 'report.md').unlink()
-  ended = launch('evaluate', *flags)
-  assert ended.code == 0, ended.err
-  again = path.read_text().splitlines()
-  assert again[:5] == lines[:5]  # those times stand
-  said = lambda lines: [
-    (line['prompt'], line['branching'], line['texts'])
-    for line in map(json.loads, lines)
-  ]
-  assert said(again) == said(lines)
-  assert (workdir / 'report.md').exists()
   # Nothing left to do.
+  path = workdir / 'metrics.jsonl'
+  again = path.read_text().splitlines()
+  assert len(again) == 9
   assert launch('evaluate', *flags).code == 0
   assert path.read_text().splitlines() == again
   # Another comparison does not go on in this folder.
@@ -136,19 +122,18 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     plot='by_budget',  # which leaves out what is no branching
   )
   config = _get_config(pathlib.Path('configs/mcsd_best_tree.py'), 'smoke')
-  comparison.prepare(config.to_dict() | values).run(tmp_path)
+  values |= config.to_dict() | values
+  # The other temperature is other values of the same programs.
+  values['methods'] = [m for m in values['methods'] if m['temperature']]
+  comparison.prepare(values).run(tmp_path)
   summary = json.loads((tmp_path / 'summary.json').read_text())
-  for temperature in (0, 1):
-    methods = [
-      run['method']
-      for run in summary['runs']
-      if run['temperature'] == temperature
-    ]
-    assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
-    assert set(methods[3:]) == {'best static tree'}
-  for temperature in (0, 1):  # the chain, the fastest tree, that of highest τ
-    costs = [p for p in summary['parts'] if p['temperature'] == temperature]
-    assert len(costs) in (2, 3) and costs[0]['branching'][0] == 'γ'
+  methods = [run['method'] for run in summary['runs']]
+  assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
+  assert set(methods[3:]) == {'best static tree'}
+  # The chain, the fastest tree, that of highest τ.
+  costs = summary['parts']
+  assert len(costs) in (2, 3) and costs[0]['branching'][0] == 'γ'
+  assert all(cost['ideal_speedup'] > 0 for cost in costs)
   measured = json.loads((tmp_path / 'acceptance-1.json').read_text())
   assert 0 < sum(measured['acceptance']) <= 1
   text = (tmp_path / 'report.md').read_text()
@@ -262,26 +247,6 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   calls.clear()
   run()
   assert calls[2:] == [('z', 0.0), ('z', 1.0)]
-
-
-def test_prompts_of_a_file(launch, folders, tmp_path):
-  prompts = tmp_path / 'texts.json'
-  prompts.write_text(json.dumps(['x = 1\n' * 200, 'def f(x):\n', 'y = ']))
-  ended = launch(
-    'evaluate',
-    '--config=configs/paper_mcsd_figure4.py:smoke',
-    f'--workdir={tmp_path}/run',
-    f'--config.target={folders}/target',
-    f'--config.draft={folders}/draft',
-    f"--config.tasks=('{prompts}',)",
-    '--config.max_prompt_tokens=40',
-    '--config.num_prompts=2',
-  )
-  assert ended.code == 0, ended.err
-  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
-  names = {json.loads(line)['prompt'] for line in lines}
-  assert names == {'texts.json:1', 'texts.json:2'}  # the first is too long
-  assert {json.loads(line)['task'] for line in lines} == {'texts'}
 
 
 def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):

@@ -61,7 +61,7 @@ def test_ten_kills_change_nothing(server, folders, data, tmp_path):
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.join()
     seen.append(_size(killed))
-  assert len({s for s in seen if 0 < s < size}) > 4  # it was cut off midway
+  assert len({s for s in seen if 0 < s < size}) > 2  # it was cut off midway
   ended = begin(killed).join(240)
   assert ended.code == 0, ended.err
   assert _read(killed) == whole

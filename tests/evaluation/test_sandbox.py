@@ -13,10 +13,10 @@ import textwrap
 import time
 
 import pytest
+import shared_data
 
 from specsamp.errors import UserError
 from specsamp.evaluation import sandbox
-from tests import shared_data
 
 # Name -> program, and what `why` says. OUT is a folder that is none of its own,
 # with a file in it and a folder.

@@ -99,7 +99,8 @@ def _abstract(shapes, shardings):
 
 @pytest.mark.parametrize(
   ('shape', 'method'),
-  [((2, 4), method) for method in _METHODS] + [((1, 8), 'tree')],
+  [((2, 4), method) for method in _METHODS]
+  + [pytest.param((1, 8), 'tree', marks=pytest.mark.slow)],
   ids=str,
 )
 def test_a_round_sends_activations_and_little_else(shape, method):

@@ -76,7 +76,7 @@ def tokens_of(
   if len(tokens) <= most:
     return tokens
   # What marks a beginning stays at the beginning.
-  start = tokens[: len(tokens) - len(tokenizer.encode(text, bos=False))]
+  start = tokenizer.encode('')
   return start + tokens[len(tokens) - most + len(start) :]
 
 
