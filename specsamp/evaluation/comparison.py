@@ -238,8 +238,10 @@ class Job(NamedTuple):
       costs += self._passes(rows, methods, sections)
       write()
     if several:
-      print(report.by_task(each + rows, 'simple'))
-      print('\nSpeedup / τ. All tasks together:\n')
+      print(f'Speedup / τ:\n\n{report.by_task(each + rows, "simple")}\n')
+      if any(row['scores'] for row in each):
+        print(f'{report.table(each, "simple")}\n')
+      print('All tasks together:\n')
     print(report.table(rows, 'simple'))
     print()
     print('\n\n'.join(sections))

@@ -233,11 +233,13 @@ def write(
     **(more or {}),
   }
   (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-  whole = [row for row in rows if row['task'] == metrics.ALL] or rows
+  whole = [row for row in rows if row['task'] == metrics.ALL]
   lines = [f'# {title}', '']
-  if whole is not rows:
-    lines += [by_task(rows), '', 'Speedup / τ. All tasks together:', '']
-  lines += [table(whole), '', note(rows), '', f'On {device()}.']
+  if whole:
+    single = [row for row in rows if row['task'] != metrics.ALL]
+    lines += ['Speedup / τ:', '', by_task(rows), '', table(single), '']
+    lines += ['All tasks together:', '']
+  lines += [table(whole or rows), '', note(rows), '', f'On {device()}.']
   for section in sections:
     lines += ['', section]
   lines += ['', '## How sure and how even', '', _SPREAD, '', spread_table(rows)]
