@@ -34,6 +34,7 @@ _METHODS = {
   'eagle': 'EAGLE',
   'eagle_parallel': 'EAGLE + ParallelSpec',
 }
+_UNTRAINED = ('', 'ngram', 'lookahead', 'ngram_or_draft')
 # Speedups of the six categories, their average, τ.
 _PAPER = {
   ('vicuna-7b', 0.0): {
@@ -86,8 +87,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   drafters = [
     drafter
     for drafter in _METHODS
-    # Of published targets those that the paper reports, which were trained.
-    if not target or drafter in _PAPER.get((target, 0.0), ())
+    # For published targets the trained ones that the paper has.
+    if not target
+    or drafter in _UNTRAINED
+    or drafter in _PAPER.get((target, 0.0), ())
   ]
   methods = [
     _method(drafter, temperature, length, target)
@@ -139,7 +142,7 @@ def _method(drafter, temperature, length, target) -> dict:
   )
   if drafter in ('ngram', 'lookahead'):
     one |= dict(law='deterministic', verifier='naive')
-  elif target and drafter and drafter != 'ngram_or_draft':
+  elif target and drafter not in _UNTRAINED:
     one |= dict(drafter=f'MODELS/{target}-{drafter}')
   if drafter == 'lookahead':
     one |= dict(branching=(7, *(1,) * (length - 1)))

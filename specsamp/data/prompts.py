@@ -14,19 +14,8 @@ from specsamp.errors import UserError
 
 
 class Prompt(NamedTuple):
-  """What to go on with.
-
-  Attributes:
-    name: in files of results.
-    text: of it.
-    later: what is asked after the answer, and after the answer to that.
-    reference: what a score compares the answer with.
-  """
-
   name: str
   text: str
-  later: tuple[str, ...] = ()
-  reference: str = ''
 
 
 def functions(

@@ -163,7 +163,7 @@ class Job(NamedTuple):
         found = tree_search.search(
           self.target,
           self.draft,
-          self.tasks[0].prompts,
+          [self._tokens(p) for p in self.tasks[0].prompts],
           SamplingParams(temperature, top_p=config.top_p_at(temperature)),
           max_new_tokens=config.max_new_tokens,
           seed=config.seed,
@@ -330,11 +330,11 @@ class Job(NamedTuple):
       sections.append('\n'.join(['## What a larger pass costs', *texts]))
     return costs
 
-  def _prompt(self) -> list[int]:
-    """Of which parts are timed."""
+  def _tokens(self, prompt: tasks.Question) -> list[int]:
+    """What a prompt's first answer is said after."""
     return tasks.tokens_of(
       self.target.tokenizer,
-      self.tasks[0].prompts[0],
+      prompt,
       (),
       self.config.max_prompt_tokens,
       self.config.chat,
@@ -352,7 +352,7 @@ class Job(NamedTuple):
       method.drafter,
       verification.make(method.verifier),
       [SamplingParams(**law)],
-      self._prompt(),
+      self._tokens(self.tasks[0].prompts[0]),
       self.config.max_new_tokens,
     )
     ideal = step_ms / (found['draft_ms'] + found['score_ms'])

@@ -205,13 +205,13 @@ def prepare(
       config.max_prompt_tokens,
       config.data,
     )
-    texts = [_cut(prompt, target, config) for prompt in compared[0].prompts]
+    texts = compared[0].prompts
   if config.chat:
     if not own:
       raise UserError('chat is for your own --prompt or --prompts_file')
     texts = [
       Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
-      for name, text, *_ in texts
+      for name, text in texts
     ]
   # Before anything is said or written: a prompt too long, a law out of range.
   longest = [[0] * config.max_prompt_tokens]
@@ -251,7 +251,8 @@ class Job(NamedTuple):
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and draft_length.png, into `workdir`."""
     if self.tasks:
-      show(self.target, self.drafter, self.prompts[0], self.config, 0)
+      first = _cut(self.prompts[0], self.target, self.config)
+      show(self.target, self.drafter, first, self.config, 0)
       self._compare(workdir)
       return
     with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
@@ -310,7 +311,11 @@ class Job(NamedTuple):
       drafter,
       verification.make(self.config.verifier),
       [self.config.sampling(t) for t in self.config.temperatures],
-      self.target.tokenizer.encode(self.prompts[0].text),
+      _tokens(
+        self.target,
+        _cut(self.prompts[0], self.target, self.config),
+        self.config,
+      ),
       self.config.max_new_tokens,
       self.config.repeats,
     )

@@ -140,17 +140,15 @@ def parse(arg: str | None) -> Size:
   Raises:
     ValueError: anything else.
   """
-  words = arg.split(',') if arg else []
-  names = [word for word in words if word not in ('smoke', EMBEDDED)]
-  known = all(name in pairs.PAIRS for name in names)
-  if len(set(words)) < len(words) or len(words) > 2 or not known or (
-    len(words) == 2 and 'smoke' not in words
-  ):  # fmt: skip
+  name, *rest = (arg or EMBEDDED).split(',')
+  if name == 'smoke':
+    name, rest = EMBEDDED, ['smoke', *rest]
+  if name not in (EMBEDDED, *pairs.PAIRS) or rest not in ([], ['smoke']):
     raise ValueError(
       f'expected {EMBEDDED} or one of {", ".join(pairs.PAIRS)}, with ,smoke '
-      f'behind it for the smallest size; got {arg!r}'
+      f'behind it for the smallest size, or smoke alone; got {arg!r}'
     )
-  return Size(''.join(names), 'smoke' in words)
+  return Size('' if name == EMBEDDED else name, bool(rest))
 
 
 def defaults(size: Size) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import tqdm
 
 from specsamp import fingerprint, verification
-from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks import Task, tokens_of
+from specsamp.evaluation.tasks import Question, Task, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -253,7 +252,7 @@ class _Item(NamedTuple):
 
   method: int
   task: Task
-  prompt: Prompt
+  prompt: Question
   new_tokens: int
   head: dict[str, Any]
 

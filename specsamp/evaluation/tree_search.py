@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import tabulate
 
-from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import generate
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting import search as trees
@@ -41,7 +40,7 @@ class Found(NamedTuple):
 def search(
   target: LanguageModel,
   draft: LanguageModel,
-  prompts: Sequence[Prompt],
+  prompts: Sequence[list[int]],
   sampling: SamplingParams,
   *,
   max_new_tokens: int,
@@ -53,16 +52,15 @@ def search(
   Args:
     target: the target.
     draft: the draft model.
-    prompts: decoded as one batch.
+    prompts: token ids of each, decoded as one batch.
     sampling: of both laws, scalars.
     max_new_tokens: of each text.
     seed: of the first prompt.
     folder: what was measured is kept here and not measured again.
   """
-  prompt = target.tokenizer.encode(prompts[0].text)
   pass_ms = _kept(
     folder / 'passes.json',
-    lambda: parts.pass_times(target, SIZES, prompt, max_new_tokens),
+    lambda: parts.pass_times(target, SIZES, prompts[0], max_new_tokens),
   )
   measured = _kept(
     folder / f'acceptance-{sampling.temperature:g}.json',
@@ -131,7 +129,7 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
   star = TokenTree.branching((CANDIDATES,))
   found = generate(
     target,
-    [prompt.text for prompt in prompts],
+    prompts,
     drafter=model_drafter(draft, star, 'without_replacement'),
     verifier='multi_candidate',
     sampling=sampling,
@@ -140,11 +138,10 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
     stop_tokens=(),
   )
   taken, tried = found.taken_at.sum(axis=0), found.tried_at.sum(axis=0)
-  prompt = target.tokenizer.encode(prompts[0].text)
   return {
     'acceptance': (taken / tried).tolist(),
     'draft_ms': parts.level_time(
-      target, draft, sampling, prompt, max_new_tokens
+      target, draft, sampling, prompts[0], max_new_tokens
     ),
   }
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tiny
 
-from specsamp.data.prompts import Prompt
 from specsamp.decoding import Generation
 from specsamp.drafting import (
   model_drafter,
@@ -28,7 +27,7 @@ from specsamp.evaluation import (
   runner,
   tree_search,
 )
-from specsamp.evaluation.tasks import Task
+from specsamp.evaluation.tasks import Question, Task
 
 _TABLE2 = 'paper_parallelspec_table2'  # its argument names a drafter
 _CONFIGS = [
@@ -58,6 +57,18 @@ def test_every_config_can_run(path, arg, data):
   assert len(job.methods) > 1 and job.tasks
   with pytest.raises((ValueError, UserError), match='smoke|nope'):
     comparison.prepare(_get_config(path, 'nope').to_dict())
+
+
+@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
+def test_every_config_knows_the_papers_pairs(path, data):
+  """Whose weights are not here: their folders are asked for."""
+  if path.stem == _TABLE2:
+    pytest.skip('it compares drafters of the embedded target')
+  for pair in ('vicuna-7b+vicuna-68m', 'llama-33b+llama-68m,smoke'):
+    values = _get_config(path, pair).to_dict()
+    assert values['target'] == f'MODELS/{pair.partition("+")[0]}'
+    with pytest.raises(UserError, match='MODELS'):
+      comparison.prepare(values | {'data': str(data)})
 
 
 def test_a_comparison(launch, folders, tmp_path):
@@ -179,7 +190,7 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   lines = runner.compare(
     target,
     methods,
-    [Task('letters', [Prompt('a', 'abc')])],
+    [Task('letters', [Question('a', 'abc')])],
     max_prompt_tokens=8,
     max_new_tokens=1,
     seed=0,
@@ -208,7 +219,7 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
 
 def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   """When a run that was cut off goes on, too."""
-  prompts = [Prompt(name, name * 10) for name in 'abc']
+  prompts = [Question(name, name * 10) for name in 'abc']
   methods = [
     runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
   ]
@@ -243,7 +254,7 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   assert sorted(t for _, t in calls[:2]) == [0.0, 1.0]
   assert calls[2:] == every[3:]
   # Another text by the same name is another line.
-  prompts[0] = Prompt('a', 'z' * 10)
+  prompts[0] = Question('a', 'z' * 10)
   calls.clear()
   run()
   assert calls[2:] == [('z', 0.0), ('z', 1.0)]
@@ -264,7 +275,7 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
     runner.compare(
       target,
       [runner.Method('chain', drafter, 'token', 1.0, 1.0)],
-      [Task('letters', [Prompt('a', 'abc')])],
+      [Task('letters', [Question('a', 'abc')])],
       max_prompt_tokens=8,
       max_new_tokens=1,
       seed=0,
@@ -289,7 +300,7 @@ def test_another_setting_is_decoded_anew():
 
   def identify(drafter):
     method = runner.Method('lookup', drafter, 'naive', 1.0, 1.0)
-    task = Task('letters', [Prompt('a', 'abc')])
+    task = Task('letters', [Question('a', 'abc')])
     return runner._head(method, [], task, task.prompts[0], 0, 0, [])['id']
 
   for drafters in (alone, either):

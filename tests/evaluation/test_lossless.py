@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tiny
 
-from specsamp.data.prompts import Prompt
 from specsamp.drafting import model_drafter
 from specsamp.evaluation import lossless, metrics, report, runner, scores
-from specsamp.evaluation.tasks import Task
+from specsamp.evaluation.tasks import Question, Task
 
 
 def test_exchanges_are_counted():
@@ -58,7 +57,7 @@ def examined(tmp_path_factory):
   ]
   rng = np.random.default_rng(0)
   prompts = [
-    Prompt(f'p{i}', ''.join(rng.choice(list('abcdefghijkl'), 6)))
+    Question(f'p{i}', ''.join(rng.choice(list('abcdefghijkl'), 6)))
     for i in range(16)
   ]
   tasks = [Task('letters', prompts, ends=False)]

@@ -6,9 +6,8 @@ import pytest
 import tiny
 
 from specsamp import LanguageModel, SamplingParams, generate
-from specsamp.data.prompts import Prompt
 from specsamp.evaluation import runner, scores
-from specsamp.evaluation.tasks import Task
+from specsamp.evaluation.tasks import Question, Task
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +37,7 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
     calls.append((prompt.name, answer))
     return {'pass@1': 1.0, 'why': 'passed'}
 
-  prompts = [Prompt('a', 'abc'), Prompt('b', 'bcd')]
+  prompts = [Question('a', 'abc'), Question('b', 'bcd')]
   tasks = [Task('programs', prompts, score=score, runs_answers=True)]
   lines = _lines(target, tasks, tmp_path / 'metrics.jsonl')
   assert len(lines) == 2 * (1 + 2)  # greedy answers are drawn once
@@ -77,7 +76,7 @@ class _Talker(tiny.Letters):
 
 def test_a_conversation_is_one_line(target, tmp_path):
   talker = LanguageModel(target.transformer, target.params, _Talker(26))
-  tasks = [Task('talk', [Prompt('three turns', 'abc', ('def', 'ghi'))])]
+  tasks = [Task('talk', [Question('three turns', 'abc', ('def', 'ghi'))])]
   lines = _lines(talker, tasks, tmp_path / 'metrics.jsonl')
   for line in lines:
     assert [len(said) for said in line['said']] == [4, 4, 4]

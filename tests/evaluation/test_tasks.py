@@ -6,11 +6,10 @@ import json
 import pytest
 import shared_data
 
-from specsamp.data.prompts import Prompt
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
 from specsamp.evaluation.tasks import humaneval, spec_bench, xsum
-from specsamp.evaluation.tasks.task import spread, tokens_of
+from specsamp.evaluation.tasks.task import Question, spread, tokens_of
 
 
 def _load(name, tokenizer, data, count=8, max_tokens=64):
@@ -110,7 +109,7 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
 
 
 def test_a_long_conversation_loses_its_beginning(tokenizer):
-  prompt = Prompt('p', 'import ast\n', ('def f(x):',))
+  prompt = Question('p', 'import ast\n', ('def f(x):',))
   whole = tokens_of(tokenizer, prompt, ['x = 1'], 999, chat=False)
   text = 'import ast\nx = 1\n\ndef f(x):\n\n'
   assert whole == tokenizer.encode(text)

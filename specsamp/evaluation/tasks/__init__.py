@@ -9,9 +9,9 @@ from specsamp.evaluation.tasks import (
   texts,
   xsum,
 )
-from specsamp.evaluation.tasks.task import Task, tokens_of
+from specsamp.evaluation.tasks.task import Question, Task, tokens_of
 
-__all__ = ['NAMES', 'Task', 'load', 'tokens_of']
+__all__ = ['NAMES', 'Question', 'Task', 'load', 'tokens_of']
 
 _OF_DATA = {
   'humaneval': humaneval.load,

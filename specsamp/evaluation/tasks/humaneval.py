@@ -3,9 +3,14 @@
 Chen et al. 2107.03374.
 """
 
-from specsamp.data.prompts import Prompt
 from specsamp.evaluation import sandbox
-from specsamp.evaluation.tasks.task import Task, find, read_lines, spread
+from specsamp.evaluation.tasks.task import (
+  Question,
+  Task,
+  find,
+  read_lines,
+  spread,
+)
 
 _FILE = 'HumanEval.jsonl.gz'
 _SOURCE = 'github.com/openai/human-eval'
@@ -21,7 +26,7 @@ def load(data: str, count: int) -> Task:
   path = find(data, _FILE, _SOURCE)
   lines = read_lines(path, 'task_id', 'prompt', 'test', 'entry_point')
   prompts = [
-    Prompt(line['task_id'], line['prompt'], reference=_checks(line))
+    Question(line['task_id'], line['prompt'], reference=_checks(line))
     for line in lines
   ]
   return Task(
@@ -29,7 +34,7 @@ def load(data: str, count: int) -> Task:
   )
 
 
-def score(prompt: Prompt, answer: str) -> dict[str, float | str]:
+def score(prompt: Question, answer: str) -> dict[str, float | str]:
   """Whether the function passes its tests, and what became of it.
 
   The answer is run, confined as `sandbox.run` confines it.

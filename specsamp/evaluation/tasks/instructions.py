@@ -2,9 +2,8 @@
 
 import json
 
-from specsamp.data.prompts import Prompt
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks.task import Task, find, spread
+from specsamp.evaluation.tasks.task import Question, Task, find, spread
 
 _ALPACA, _WMT = 'alpaca_data.json', 'wmt_ende.json'
 _SOURCES = {
@@ -21,7 +20,7 @@ def alpaca(data: str, count: int) -> Task:
     count: at most so many, evenly from all.
   """
   prompts = [
-    Prompt(f'alpaca:{i}', _instruction(entry))
+    Question(f'alpaca:{i}', _instruction(entry))
     for i, entry in enumerate(_read(data, _ALPACA, dict))
     if entry.get('instruction')
   ]
@@ -36,7 +35,7 @@ def wmt(data: str, count: int) -> Task:
     count: at most so many, evenly from all.
   """
   prompts = [
-    Prompt(f'wmt:{i}', text) for i, text in enumerate(_read(data, _WMT, str))
+    Question(f'wmt:{i}', text) for i, text in enumerate(_read(data, _WMT, str))
   ]
   return Task('wmt', spread(prompts, count))
 

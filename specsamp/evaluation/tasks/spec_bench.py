@@ -5,9 +5,14 @@ conversations of two turns: the second question is asked after the answer to the
 first one.
 """
 
-from specsamp.data.prompts import Prompt
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks.task import Task, find, read_lines, spread
+from specsamp.evaluation.tasks.task import (
+  Question,
+  Task,
+  find,
+  read_lines,
+  spread,
+)
 
 _FILE = 'question.jsonl'
 _SOURCE = 'github.com/hemingkx/Spec-Bench'
@@ -32,13 +37,13 @@ def load(data: str, count: int, category: str = '') -> list[Task]:
       f'tasks: Spec-Bench has no {category!r}, but {", ".join(CATEGORIES)}'
     )
   path = find(data, _FILE, _SOURCE)
-  found: dict[str, list[Prompt]] = {name: [] for name in CATEGORIES}
+  found: dict[str, list[Question]] = {name: [] for name in CATEGORIES}
   for line in read_lines(path, 'question_id', 'category', 'turns'):
     first, *later = line['turns']
     # MT-bench's own categories: writing, roleplay, ..
     kind = line['category'] if line['category'] in found else 'mt_bench'
     found[kind].append(
-      Prompt(f'{kind}:{line["question_id"]}', f'{first}\n\n', tuple(later))
+      Question(f'{kind}:{line["question_id"]}', f'{first}\n\n', tuple(later))
     )
   chosen = [
     Task(name, spread(prompts, count))

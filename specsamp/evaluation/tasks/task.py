@@ -5,11 +5,26 @@ import gzip
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
+
+
+class Question(NamedTuple):
+  """A prompt, and what goes with it.
+
+  Attributes:
+    name: in files of results.
+    text: of the prompt.
+    later: what is asked after the answer, and after the answer to that.
+    reference: what a score compares the answer with.
+  """
+
+  name: str
+  text: str
+  later: tuple[str, ...] = ()
+  reference: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +43,10 @@ class Task:
   """
 
   name: str
-  prompts: list[Prompt]
+  prompts: list[Question]
   ends: bool = True
   most_new_tokens: int | None = None
-  score: Callable[[Prompt, str], dict[str, Any]] | None = None
+  score: Callable[[Question, str], dict[str, Any]] | None = None
   runs_answers: bool = False
 
   def new_tokens(self, asked: int) -> int:
@@ -40,7 +55,7 @@ class Task:
 
 def tokens_of(
   tokenizer: Tokenizer,
-  prompt: Prompt,
+  prompt: Question,
   answers: Sequence[str],
   most: int,
   chat: bool,

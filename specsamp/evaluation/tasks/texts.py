@@ -1,25 +1,25 @@
 """Texts to go on with: held-out code, code edits, a user's own prompts."""
 
 import pathlib
+from collections.abc import Sequence
 
 from specsamp.data import code_edits as edits
 from specsamp.data import prompts
-from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks.task import Task, read_lines
+from specsamp.evaluation.tasks.task import Question, Task, read_lines
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Functions of the library's files that the embedded pair has not seen."""
   found = prompts.held_out(tokenizer, count, max_tokens)
-  return Task('held-out Python functions', found, ends=False)
+  return Task('held-out Python functions', _questions(found), ends=False)
 
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Functions to be written once more, changed."""
   found = edits.code_edits(tokenizer, count, max_tokens)
-  return Task('code edits', found, ends=False)
+  return Task('code edits', _questions(found), ends=False)
 
 
 def of_file(
@@ -33,7 +33,8 @@ def of_file(
   """
   name = pathlib.Path(path).stem
   if path.endswith('.json'):
-    return Task(name, prompts.read_json(path, tokenizer, count, max_tokens))
+    texts = prompts.read_json(path, tokenizer, count, max_tokens)
+    return Task(name, _questions(texts))
   found = []
   for number, line in enumerate(read_lines(pathlib.Path(path)), start=1):
     if isinstance(line, str):
@@ -42,10 +43,14 @@ def of_file(
     if not all(isinstance(turn, str) and turn for turn in turns):
       raise UserError(f"{path}: line {number} has no 'prompt' and no 'turns'")
     if len(tokenizer.encode(turns[0])) <= max_tokens:
-      found.append(Prompt(f'{name}:{number}', turns[0], tuple(turns[1:])))
+      found.append(Question(f'{name}:{number}', turns[0], tuple(turns[1:])))
   if len(found) < count:
     raise UserError(
       f'prompts {path}: {count} asked for, but it holds {len(found)} of at '
       f'most {max_tokens} tokens'
     )
   return Task(name, found[:count])
+
+
+def _questions(found: Sequence[prompts.Prompt]) -> list[Question]:
+  return [Question(name, text) for name, text in found]

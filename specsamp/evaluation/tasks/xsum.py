@@ -5,9 +5,14 @@ Narayan et al. 1808.08745; one shot and 128 tokens as in Chen et al. 2302.01318.
 
 import functools
 
-from specsamp.data.prompts import Prompt
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks.task import Task, find, read_lines, spread
+from specsamp.evaluation.tasks.task import (
+  Question,
+  Task,
+  find,
+  read_lines,
+  spread,
+)
 
 _FILE = 'xsum*.jsonl'
 _SOURCE = 'github.com/yizhongw/self-instruct (200 articles)'
@@ -33,13 +38,13 @@ def load(data: str, count: int) -> Task:
     raise UserError(f'{path}: one article only, which is the example')
   shot = f'{first["prompt"]}{_summary(first)}\n\n'
   prompts = [
-    Prompt(f'xsum:{i}', f'{shot}{line["prompt"]}', reference=_summary(line))
+    Question(f'xsum:{i}', f'{shot}{line["prompt"]}', reference=_summary(line))
     for i, line in enumerate(lines, start=1)
   ]
   return Task('xsum', spread(prompts, count), most_new_tokens=128, score=score)
 
 
-def score(prompt: Prompt, answer: str) -> dict[str, float]:
+def score(prompt: Question, answer: str) -> dict[str, float]:
   """F1 of ROUGE-1, 2 and L of the answer's first line."""
   line = answer.strip().split('\n')[0]
   found = scorer().score(prompt.reference, line)
