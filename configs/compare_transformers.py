@@ -26,6 +26,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft_len=4,
       temperatures=(0.0, 1.0),
       prompts='code',  # as in quickstart.py
+      data='../shared/data',
       num_prompts=1 if smoke else 16,
       max_prompt_tokens=128,
       max_new_tokens=8 if smoke else 128,

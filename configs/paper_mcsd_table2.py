@@ -29,7 +29,7 @@ _PAPER = {
     ('wmt', 1.0): [((1,) * 3, '1.41 / 1.63'), ((1,) * 5, '1.43 / 1.69'),
                    ((8, 2, 1), '1.72 / 2.08')],
   },
-  'vicuna-33b+vicuna-68m': {  # the paper's draft is LLaMA's
+  'vicuna-33b+vicuna-68m': {
     ('alpaca', 0.0): [((1,) * 4, '1.64 / 1.97'), ((1,) * 6, '1.70 / 2.03'),
                       ((8, 2, 1, 1), '2.06 / 2.56')],
     ('alpaca', 1.0): [((1,) * 3, '1.33 / 1.53'), ((1,) * 5, '1.34 / 1.58'),
@@ -55,6 +55,14 @@ _PAPER = {
     ('wmt', 0.0): [((1,) * 3, '1.69 / 2.05'), ((4, 2, 1), '1.88 / 2.37')],
     ('wmt', 1.0): [((1,) * 2, '1.30 / 1.55'), ((1,) * 3, '1.31 / 1.63'),
                    ((8, 2), '1.57 / 1.95')],
+  },
+  'vicuna-13b+vicuna-68m': {
+    ('alpaca', 0.0): [((1,) * 2, '1.49 / 1.72'), ((8, 2), '1.82 / 2.18')],
+    ('alpaca', 1.0): [((1,) * 2, '1.30 / 1.50'), ((16, 1), '1.64 / 2.00')],
+    ('wmt', 0.0): [((1,) * 2, '1.29 / 1.52'), ((1,) * 4, '1.31 / 1.63'),
+                   ((8, 1), '1.54 / 1.85')],
+    ('wmt', 1.0): [((1,) * 2, '1.14 / 1.34'), ((1,), '1.15 / 1.25'),
+                   ((16, 1), '1.39 / 1.72')],
   },
   'llama-13b+llama-160m': {
     ('alpaca', 0.0): [((1,) * 3, '1.53 / 2.91'), ((4, 2, 2), '1.70 / 3.36')],
@@ -99,9 +107,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       tasks=('alpaca', 'wmt') if size.pair else ('code',),
       plot='by_method',
       passes=not size.smoke,
-      note=f'The paper: {size.pair or _FIRST + ", Alpaca"}, speedup / τ.',
+      note=_note(size.pair),
     )
   ).lock()
+
+
+def _note(pair: str) -> str:
+  if not pair:
+    return f'The paper: {_FIRST}, Alpaca, speedup / τ.'
+  if pair not in _PAPER:
+    return f'The paper has no figures of {pair}.'
+  # Those of Vicuna are with LLaMA's draft, not with Vicuna's own.
+  target, _, draft = pair.partition('+')
+  return f'The paper: {target}, {draft.replace("vicuna", "llama")}.'
 
 
 def _branchings(smoke: bool) -> list[tuple[int, ...]]:

@@ -15,17 +15,17 @@ import ml_collections
 
 from specsamp.evaluation import experiments
 
-# Speedup / τ without replacement, with it, naive, and the first without tree
-# attention.
+# The best tree of the pair; speedup / τ without replacement, with it, naive,
+# and the first without tree attention. The paper's draft is always LLaMA 68M.
 _PAPER = {
   'llama-13b+llama-68m': (
-    '1.91 / 2.45', '1.89 / 2.39', '1.21 / 1.52', '1.61 / 2.47'),
+    (4, 2, 2), '1.91 / 2.45', '1.89 / 2.39', '1.21 / 1.52', '1.61 / 2.47'),
   'vicuna-13b+vicuna-68m': (
-    '1.64 / 2.00', '1.55 / 1.95', '1.45 / 1.78', '1.36 / 1.99'),
+    (16, 1), '1.64 / 2.00', '1.55 / 1.95', '1.45 / 1.78', '1.36 / 1.99'),
   'llama-33b+llama-68m': (
-    '2.17 / 2.71', '2.04 / 2.55', '1.33 / 1.65', '1.84 / 2.68'),
+    (8, 2, 1, 1), '2.17 / 2.71', '2.04 / 2.55', '1.33 / 1.65', '1.84 / 2.68'),
   'vicuna-33b+vicuna-68m': (
-    '1.73 / 2.10', '1.66 / 2.01', '1.50 / 1.80', '1.51 / 2.09'),
+    (16, 1, 1), '1.73 / 2.10', '1.66 / 2.01', '1.50 / 1.80', '1.51 / 2.09'),
 }  # fmt: skip
 _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
 
@@ -34,8 +34,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
   size = experiments.parse(arg)
   smoke = size.smoke
-  branching = (2, 2) if smoke else (8, 2, 1, 1)
-  paper = _PAPER.get(size.pair or _FIRST, ('',) * 4)
+  unknown = ((8, 2, 1, 1), '', '', '', '')
+  branching, *paper = _PAPER.get(size.pair or _FIRST, unknown)
+  branching = (2, 2) if smoke else branching
   rules = [
     # name, verifier, law, what the paper reports
     ('without replacement', 'multi_candidate', 'without_replacement', paper[0]),
@@ -71,5 +72,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       methods=tuple(methods),
       tasks=('alpaca',) if size.pair else ('code',),
       plot='by_method',
+      note=(
+        f'The paper: {(size.pair or _FIRST).partition("+")[0]} with LLaMA 68M, '
+        'Alpaca.'
+      ),
     )
   ).lock()

@@ -7,7 +7,9 @@ Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
   python launch/evaluate.py --config=configs/paper_parallelspec_figure4.py \
     --workdir=runs/parallelspec4
 
-`:smoke` is the smallest size.
+A pair of the paper (`:vicuna-7b+vicuna-68m`, on MODELS/.., the drafter that
+`launch/distill.py` trained in MODELS/vicuna-7b-eagle_parallel) decodes
+Spec-Bench; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 """
 
 import ml_collections
@@ -19,10 +21,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
   size = experiments.parse(arg)
   smoke = size.smoke
+  target = size.pair.partition('+')[0]
+  drafter = f'MODELS/{target}-eagle_parallel' if target else 'eagle_parallel'
   methods = [
     dict(
       name='EAGLE + ParallelSpec',
-      drafter='eagle_parallel',
+      drafter=drafter,
       branching=(1,) * (1 + masks),
       temperature=temperature,
     )
@@ -34,6 +38,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     | dict(
       title='ParallelSpec: figure 4',
       methods=tuple(methods),
+      tasks=('spec_bench',) if target else ('code',),
       plot='by_masks',
       note='The paper finds its best speedup at k = 4, where τ levels off.',
     )

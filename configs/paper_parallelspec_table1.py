@@ -14,7 +14,8 @@ code about twenty minutes on 2 CPU cores.
 `--config.tasks="('spec_bench',)"` decodes the six categories of Spec-Bench, and
 so does a pair of the paper (`:vicuna-7b+vicuna-68m`, on MODELS/.., the trained
 drafters in folders such as MODELS/vicuna-7b-eagle; EAGLE's ParallelSpec is one
-that `launch/distill.py` trained); `:smoke`, or `,smoke` behind a pair, is the
+that `launch/distill.py` trained); `--config.chat=true` asks in the target's
+chat template, if it has one. `:smoke`, or `,smoke` behind a pair, is the
 smallest size.
 """
 
@@ -114,7 +115,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       title='ParallelSpec: table 1',
       methods=tuple(methods),
       tasks=('spec_bench',) if target else ('code',),
-      chat=bool(target),
       plot='by_method',
       parts=not size.smoke,
       note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',

@@ -10,8 +10,8 @@ must be in `--config.data`.
     --workdir=runs/spec_bench
 
 `--config.num_prompts=80` is the whole of it, a pair (`:vicuna-7b+vicuna-68m`)
-is read from MODELS/.. and asked in its chat template; `:smoke`, or `,smoke`
-behind a pair, is the smallest size.
+is read from MODELS/.. and asked in its chat template with `--config.chat=true`,
+if it has one; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 """
 
 import ml_collections
@@ -39,7 +39,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       title='Spec-Bench',
       methods=tuple(methods),
       tasks=('spec_bench',),
-      chat=bool(size.pair),
       num_prompts=1 if size.smoke else 8,
       plot='by_method',
     )

@@ -1,7 +1,6 @@
 """Experiments: many ways to draft and verify, on the same prompts."""
 
 import pathlib
-import sys
 from typing import Any, NamedTuple
 
 import tqdm
@@ -75,10 +74,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   # The longest that may be; and a chat template, if one is asked for.
   longest = [[0] * config.max_prompt_tokens]
   for task in found:
-    tasks.tokens_of(
-      target.tokenizer, task.prompts[0], (), config.max_prompt_tokens,
-      config.chat,
-    )  # fmt: skip
+    tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
   runs = [_method(config, method, models) for method in methods]
   runner.check_methods(runs)
   checked = [(run, run.drafter) for run in runs]
@@ -98,7 +94,9 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
       drafter=drafter,
       verifier=run.verifier,
       sampling=SamplingParams(temperature=run.temperature, top_p=run.top_p),
-      max_new_tokens=config.max_new_tokens,
+      max_new_tokens=max(
+        task.new_tokens(config.max_new_tokens) for task in found
+      ),
     )
   return Job(config, target, draft, runs, found)
 
@@ -109,6 +107,10 @@ def _of_row(row: dict[str, Any], methods) -> Method:
 
 
 def _method(config, method: MethodConfig, models: loading.Models) -> Method:
+  try:
+    verification.make(method.verifier)
+  except ValueError as error:
+    raise UserError(str(error)) from None
   tree = runner.token_tree(method.branching, models.target)
   return Method(
     name=method.name,
@@ -156,7 +158,6 @@ class Job(NamedTuple):
     """
     config, methods = self.config, list(self.methods)
     sections = [config.note] if config.note else []
-    sections += self._notes(allow_code_execution)
     temperatures = sorted({method.temperature for method in methods})
     if config.search:
       for temperature in temperatures:
@@ -209,6 +210,7 @@ class Job(NamedTuple):
     rows = self._rows(metrics.overall(lines, scored), temperatures)
     several = len(self.tasks) > 1
     each = self._rows(metrics.summarize(lines, scored), temperatures)
+    sections += self._notes(lines, scored)
     examined = lossless.examine(lines, scored, self.target.config.dtype)
     if any(len(group) > 1 for group in findings.alternatives(rows).values()):
       sections.append(findings.best(rows))
@@ -230,7 +232,8 @@ class Job(NamedTuple):
     write()
     if config.parts:  # minutes, in which what was decoded can be read
       costs = self._parts(rows, methods)
-      sections.append(findings.at_paper_cost(rows, costs))
+      if costs:
+        sections.append(findings.at_paper_cost(rows, costs))
       # Of a round that may have no draft there are no parts to tell.
       costs = [cost for cost in costs if cost['score_ms']]
       write()
@@ -257,28 +260,27 @@ class Job(NamedTuple):
       )
     return sorted(rows, key=lambda row: temperatures.index(row['temperature']))
 
-  def _notes(self, allow_code_execution: bool) -> list[str]:
+  def _notes(self, lines, scored) -> list[str]:
     """What is not as its authors have it."""
     notes = []
     for task in self.tasks:
-      if task.runs_answers and not allow_code_execution:
+      own = [line for line in lines if line['task'] == task.name]
+      known = [scored[line['id']]['scores'] for line in own]
+      if task.score and None in known:
         notes.append(
           f'{task.name}: the answers were not run, so that they have no score; '
           '--allow_code_execution runs them, confined.'
         )
-      most = self.config.max_prompt_tokens
-      cut = sum(
-        len(
-          tasks.tokens_of(
-            self.target.tokenizer, p, (), sys.maxsize, self.config.chat
-          )
-        ) > most
-        for p in task.prompts
-      )  # fmt: skip
-      if cut:
+      turns = {
+        (line['prompt'], turn): is_cut
+        for line in own
+        for turn, is_cut in enumerate(line['cut'])
+      }
+      if any(turns.values()):
+        most = self.config.max_prompt_tokens
         notes.append(
-          f'{task.name}: {cut} of {len(task.prompts)} prompts are longer than '
-          f'{most} tokens and were cut to their last {most}.'
+          f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
+          f'more than {most} tokens and see the last {most} of them.'
         )
     return notes
 
@@ -332,13 +334,9 @@ class Job(NamedTuple):
 
   def _tokens(self, prompt: tasks.Question) -> list[int]:
     """What a prompt's first answer is said after."""
-    return tasks.tokens_of(
-      self.target.tokenizer,
-      prompt,
-      (),
-      self.config.max_prompt_tokens,
-      self.config.chat,
-    )
+    tokenizer = self.target.tokenizer
+    whole = tasks.tokens_of(tokenizer, prompt, (), self.config.chat)
+    return tasks.last(whole, self.config.max_prompt_tokens, tokenizer)
 
   def _cost(self, row, rows, methods) -> dict[str, Any]:
     """`parts.measure` of the method of a row, and what its parts allow."""

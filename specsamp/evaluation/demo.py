@@ -57,7 +57,7 @@ class DecodeConfig:
     num_prompts: how many.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
-    seed: prompt i draws from `seed + i`.
+    seed: of all draws; a user's prompt i draws from `seed + i`.
     repeats: how often a round and its parts are timed, for a median.
   """
 

@@ -38,17 +38,18 @@ class MethodConfig:
   paper: str | dict[str, str] = ''
 
   def __post_init__(self):
+    figure = r'\d+(\.\d+)?'
     for paper in self._papers().values():
-      if paper and not re.fullmatch(r'[\d.]+( / [\d.]+)?', paper):
+      if paper and not re.fullmatch(f'{figure}( / {figure})?', str(paper)):
         raise UserError(
           f'paper: got {paper!r}, expected speedup / block efficiency, such '
           "as '1.92 / 2.27', or the speedup"
         )
 
   def _papers(self) -> dict[str, str]:
-    if isinstance(self.paper, str):
-      return {metrics.ALL: self.paper}
-    return self.paper
+    if isinstance(self.paper, dict):
+      return self.paper
+    return {metrics.ALL: self.paper}
 
   def paper_on(self, task: str, alone: bool) -> str:
     """What the paper reports of a task, or of the only one."""

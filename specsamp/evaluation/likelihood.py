@@ -16,35 +16,32 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
 
 _CHUNK = 32  # positions whose laws are computed at once
-# What a token costs that the law does not have: more than any that it has.
-_IMPOSSIBLE = 20.0  # nats
+_IMPOSSIBLE = 20.0  # nats: what a token costs that the law does not have
 
 
-class Surprise(NamedTuple):
+class TextLikelihood(NamedTuple):
   """Of the tokens said after a prompt.
 
   Attributes:
-    tokens: how many.
-    excess: Σ -log p(x) - H, nats, p the law after temperature and cuts and H
-      its entropy; draws from p have 0 on average, whatever the text. A token
+    excess_nll: Σ -log p(x) - H, nats, p the law after temperature and cuts and
+      H its entropy; draws from p have 0 on average, whatever the text. A token
       outside of the law counts as 20.
     outside: tokens that the law does not have; of a greedy law, all but the
       best.
     gap: the most by which the logit of one of them is below the largest.
   """
 
-  tokens: int
-  excess: float
+  excess_nll: float
   outside: int
   gap: float
 
 
-def surprise(
+def text_likelihood(
   target: LanguageModel,
   prompt: Sequence[int],
   said: Sequence[int],
   sampling: SamplingParams,
-) -> Surprise:
+) -> TextLikelihood:
   """Scores what was said in one pass; compiled for powers of two of length.
 
   Args:
@@ -55,13 +52,13 @@ def surprise(
   """
   length = len(prompt) + len(said)
   _, size = slots(target, 1, length)
-  tokens = np.zeros(-(-size // _CHUNK) * _CHUNK, np.int32)
+  tokens = np.zeros(size, np.int32)
   tokens[:length] = [*prompt, *said]
   with meshes.use(target.mesh):
     found = _compiled()(
       target.transformer,
       target.params,
-      tokens[:size],
+      tokens,
       np.int32(len(prompt)),
       np.int32(length),
       sampling.broadcast(_CHUNK),
@@ -69,7 +66,7 @@ def surprise(
       target.mesh.shape[DATA] if target.mesh else 1,
     )
   excess, outside, gap = (float(x) for x in meshes.fetch(found))
-  return Surprise(len(said), excess, int(outside), gap)
+  return TextLikelihood(excess, int(outside), gap)
 
 
 @functools.cache
@@ -97,10 +94,10 @@ def _sums(transformer, params, tokens_t, start, end, sampling, rows):
     pick = lambda x: jnp.take_along_axis(x, next_c[:, None], axis=1)[:, 0]
     p_c = pick(p_cv)
     is_in_c = p_c > 0
-    surprise_c = jnp.where(
+    nll_c = jnp.where(
       is_in_c, -jnp.log(jnp.where(is_in_c, p_c, 1.0)), _IMPOSSIBLE
     )
-    excess_c = surprise_c - special.entr(p_cv).sum(axis=-1)
+    excess_c = nll_c - special.entr(p_cv).sum(axis=-1)
     outside_c = counts_c & ~is_in_c
     gap_c = jnp.max(logits_cv, axis=-1) - pick(logits_cv)
     return (

@@ -31,8 +31,8 @@ def summarize(
   where each depth of a tree counts as one, and by position the share of the
   rounds that accepted the token drafted there. Percentiles are over sequences:
   milliseconds a token, and seconds a sequence. Intervals (`speedup_95`,
-  `block_efficiency_95`, `acceptance_rate_95`) hold 95% of what other draws of
-  the same prompts would give (bootstrap over prompts).
+  `block_efficiency_95`, `acceptance_rate_95`) are 95% of a bootstrap over
+  prompts, None of a single one.
 
   Args:
     lines: of `runner.compare`.
@@ -102,7 +102,7 @@ def _figures(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _intervals(lines, baseline) -> dict[str, list[float] | None]:
-  """Of what depends on which prompts were drawn."""
+  """Of what depends on which prompts were drawn; None of a single one."""
   names = sorted({line['prompt'] for line in lines})
   prompts = {name: i for i, name in enumerate(names)}
 
@@ -132,7 +132,9 @@ def _intervals(lines, baseline) -> dict[str, list[float] | None]:
     base = (draws @ sums(baseline)).T
     values['speedup_95'] = base[0] / base[1] / (seconds / tokens)
   return {
-    name: None if v is None else np.percentile(v, [2.5, 97.5]).tolist()
+    name: np.percentile(v, [2.5, 97.5]).tolist()
+    if v is not None and len(prompts) > 1
+    else None
     for name, v in values.items()
   }
 

@@ -42,6 +42,7 @@ class PeersConfig:
     draft_len: drafted tokens a round, in both libraries.
     temperatures: to compare; sampling is from the whole vocabulary.
     prompts: as of `tasks.load`.
+    data: folder with the published sets of prompts.
     num_prompts: how many.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion; none ends before.
@@ -53,6 +54,7 @@ class PeersConfig:
   draft_len: int
   temperatures: tuple[float, ...]
   prompts: str
+  data: str
   num_prompts: int
   max_prompt_tokens: int
   max_new_tokens: int
@@ -184,10 +186,13 @@ def prepare(values: dict[str, Any]) -> Job:
     models.target.tokenizer,
     config.num_prompts,
     config.max_prompt_tokens,
+    config.data,
   )
   prompts = [
-    tasks.tokens_of(
-      models.target.tokenizer, prompt, (), config.max_prompt_tokens, chat=False
+    tasks.last(
+      tasks.tokens_of(models.target.tokenizer, prompt, (), chat=False),
+      config.max_prompt_tokens,
+      models.target.tokenizer,
     )
     for task in found
     for prompt in task.prompts

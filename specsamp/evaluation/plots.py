@@ -20,13 +20,17 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   lines: dict[tuple, list] = {}
   for row in _single(rows):
     if row['branching'].startswith('γ'):
-      key = (row['task'], report.sampling_name(row), row['verifier'])
+      key = (row['task'], report.sampling_name(row), row['method'],
+             row['verifier'])  # fmt: skip
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:
     return
   figure = matplotlib.figure.Figure(figsize=(11, 3.4), layout='constrained')
   panels = figure.subplots(1, 3)
+  parts = [len(set(names)) > 1 for names in zip(*lines, strict=True)]
   for names, group in lines.items():
+    # What tells a line from the others, and always its sampling.
+    label = [n for i, n in enumerate(names) if parts[i] or i == 1]
     group = sorted(group, key=lambda row: row['draft_len'])
     for panel, key in zip(
       panels, ('round_ms', 'speedup', 'acceptance_rate'), strict=True
@@ -34,7 +38,7 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
       points = [(r['draft_len'], r[key]) for r in group if r[key] is not None]
       if points:
         panel.plot(*zip(*points, strict=True), marker='o',
-                   label=', '.join(names))  # fmt: skip
+                   label=', '.join(label))  # fmt: skip
   for panel, title in zip(
     panels,
     ('time of a round (ms)', 'speedup', 'accepted share of the draft'),
@@ -89,7 +93,7 @@ def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     if row['draft_len'] == 1:
       law = row['law'].replace('_', ' ')
       name = f'{row["verifier"]}, {law}, t={row["temperature"]:g}'
-      if len({row['task'] for row in rows}) > 1:
+      if len({row['task'] for row in _single(rows)}) > 1:
         name = f'{row["task"]}, {name}'
       point = (row['nodes'] - 1, row['acceptance_by_position'][0])
       lines.setdefault(name, []).append(point)
@@ -149,7 +153,9 @@ def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   lines: dict[str, list] = {}
   for row in _single(rows):
     if row['draft_len']:
-      name = f'{row["task"]}, {report.sampling_name(row)}'
+      name = report.sampling_name(row)
+      if len({row['task'] for row in _single(rows)}) > 1:
+        name = f'{row["task"]}, {name}'
       lines.setdefault(name, []).append(row)
   figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout='constrained')
   panels = figure.subplots(1, 2)

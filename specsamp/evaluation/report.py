@@ -20,8 +20,8 @@ _NOTE = (
   'same target, runs taking turns, prompt pass included, compile time left out.'
 )
 _SPREAD = (
-  'Intervals hold 95% of what other draws of the same prompts give (bootstrap '
-  'over prompts). Percentiles are over sequences, prompt pass included.'
+  'Intervals: 95%, bootstrap over prompts, for others of their kind. '
+  'Percentiles are over sequences, prompt pass included.'
 )
 _LOSSY = (
   "A method that is NOT lossless says other texts than the target's law would, "
@@ -45,7 +45,7 @@ def _columns(row: dict[str, Any]) -> dict[str, Any]:
     'α': row['acceptance_rate'],
     'round ms': row['round_ms'],
     'tokens': row['tokens'],
-    **row.get('scores', {}),
+    **{name: f'{x:.3f}' for name, x in row.get('scores', {}).items()},
     'paper': row.get('paper', ''),
   }
 
@@ -66,7 +66,8 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     for cell in cells:
       cell['nodes'] = None
   for name in _OPTIONAL:
-    if len({cell[name] for cell in cells if cell['draft']}) < 2:
+    found = {cell[name] for cell in cells if cell['draft']}
+    if len(found) < 2 and (name != 'paper' or not any(found)):
       for cell in cells:
         del cell[name]
   return tabulate.tabulate(
@@ -242,7 +243,14 @@ def write(
   lines += [table(whole or rows), '', note(rows), '', f'On {device()}.']
   for section in sections:
     lines += ['', section]
-  lines += ['', '## How sure and how even', '', _SPREAD, '', spread_table(rows)]
+  lines += [
+    '',
+    '## Confidence intervals and latencies',
+    '',
+    _SPREAD,
+    '',
+    spread_table(rows),
+  ]
   lines += ['', '## Acceptance by position', '', position_table(rows)]
   if parts:
     lines += ['', '## A round and its parts', '', parts_table(parts)]

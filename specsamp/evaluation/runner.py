@@ -1,7 +1,6 @@
 """Runs methods side by side on the same prompts."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -15,7 +14,7 @@ from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks import Question, Task, tokens_of
+from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -143,7 +142,7 @@ def compare(
     methods: what to compare, no two of them equal.
     tasks: what to answer. Those whose answers have no end are answered to the
       same length, whatever is said.
-    max_prompt_tokens: of longer prompts the last ones.
+    max_prompt_tokens: of longer conversations the last ones.
     max_new_tokens: in every answer, at most.
     seed: of all draws.
     path: a JSON line for every prompt, method and sample goes here as soon as
@@ -173,9 +172,12 @@ def compare(
     for m, method in enumerate(methods)
     if not sample or method.temperature
   ]
-  encode = functools.partial(
-    tokens_of, target.tokenizer, most=max_prompt_tokens, chat=chat
-  )
+
+  def conversation(prompt: Question, answers: Sequence[str]):
+    """Its tokens, and whether its beginning was cut off."""
+    whole = tokens_of(target.tokenizer, prompt, answers, chat)
+    tokens = last(whole, max_prompt_tokens, target.tokenizer)
+    return tokens, len(tokens) < len(whole)
 
   def say(item: _Item, tokens: list[int], turn: int) -> Generation:
     method = methods[item.method]
@@ -195,7 +197,7 @@ def compare(
 
   def size(item: _Item, tokens: list[int]):
     limit = len(tokens) + item.new_tokens
-    return item.method, slots(target, len(tokens), limit)
+    return item.method, slots(target, len(tokens), limit), item.task.ends
 
   done = done_lines(path)
   distributed.wait('what is done is read')
@@ -203,7 +205,7 @@ def compare(
   todo = [item for item in items if item.head['id'] not in done]
   cold = {}
   for item in todo:
-    tokens = encode(item.prompt, answers=())
+    tokens, _ = conversation(item.prompt, ())
     cold.setdefault(size(item, tokens), (item, tokens))
   rewrite(path, lines)
   with (
@@ -223,13 +225,15 @@ def compare(
     bar.set_description('decoding')
     for item in todo:
       found: list[Generation] = []
+      cut = []
       for turn in range(1 + len(item.prompt.later)):
-        tokens = encode(item.prompt, answers=[f.texts[0] for f in found])
+        tokens, is_cut = conversation(item.prompt, [f.texts[0] for f in found])
+        cut.append(is_cut)
         if size(item, tokens) not in warm:  # an answer made it longer
           say(item, tokens, turn)
           warm.add(size(item, tokens))
         found.append(say(item, tokens, turn))
-      line = item.head | _totals(found)
+      line = item.head | _totals(found) | {'cut': cut}
       file.write(json.dumps(line) + '\n')
       file.flush()
       lines.append(line)
@@ -311,7 +315,8 @@ def _settings(drafter: Drafter | None) -> dict[str, Any]:
 def done_lines(path: pathlib.Path) -> dict[str, dict[str, Any]]:
   """The lines of a file by id, without one that was cut off while written."""
   done = {}
-  for text in path.read_text().splitlines() if path.exists() else ():
+  whole = path.read_text(errors='replace') if path.exists() else ''
+  for text in whole.splitlines():
     try:
       line = json.loads(text)
       done[line['id']] = line

@@ -1,5 +1,6 @@
 """What each text is worth to its task, and how it looks to the target."""
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -8,8 +9,8 @@ from typing import Any
 import tqdm
 
 from specsamp.evaluation import runner
-from specsamp.evaluation.likelihood import surprise
-from specsamp.evaluation.tasks import Task, tokens_of
+from specsamp.evaluation.likelihood import text_likelihood
+from specsamp.evaluation.tasks import Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -40,8 +41,8 @@ def score(
 
   Returns:
     By a line's id: its `scores`, by name, None if its task has none, and
-    `excess` (nats), `outside` and `gap` as of `likelihood.Surprise`, over all
-    turns.
+    `excess_nll`, `outside` and `gap` as of `likelihood.TextLikelihood`, over
+    all turns.
   """
   by_name = {task.name: task for task in tasks}
   prompts = {
@@ -53,17 +54,24 @@ def score(
   def scores_text(task: Task) -> bool:
     return bool(task.score and (allow_code_execution or not task.runs_answers))
 
+  def identify(line) -> str:
+    """Of what is scored: a text, and what it is compared with."""
+    reference = prompts[line['task'], line['prompt']].reference
+    what = json.dumps([line['id'], line['said'], reference])
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+  ids = {line['id']: identify(line) for line in lines}
   done = runner.done_lines(path)
   distributed.wait('what is scored is read')
   todo = [
     line
     for line in lines
-    if line['id'] not in done
-    or done[line['id']]['scores'] is None
+    if ids[line['id']] not in done
+    or done[ids[line['id']]]['scores'] is None
     and scores_text(by_name[line['task']])
   ]
   again = {line['id'] for line in todo}
-  kept = [done[line['id']] for line in lines if line['id'] not in again]
+  kept = [done[ids[line['id']]] for line in lines if line['id'] not in again]
   runner.rewrite(path, kept)
   known: dict[tuple, dict[str, Any]] = {}  # greedy texts are mostly the same
   with distributed.first_opens(path, 'a') as file:
@@ -77,9 +85,10 @@ def score(
       task = by_name[line['task']]
       prompt = prompts[task.name, line['prompt']]
       law = SamplingParams(line['temperature'], top_p=line['top_p'])
-      key = (task.name, prompt.name, *law_key(line), json.dumps(line['said']))
+      key = (task.name, prompt.name, line['temperature'], line['top_p'],
+             json.dumps(line['said']))  # fmt: skip
       if key not in known:
-        known[key] = _surprises(
+        known[key] = _likelihood(
           target, prompt, line, law, max_prompt_tokens, chat
         )
         scored = None
@@ -87,28 +96,23 @@ def score(
         if scores_text(task) and distributed.is_first():
           scored = task.score(prompt, line['texts'][0])
         known[key]['scores'] = scored
-      found = {'id': line['id']} | known[key]
+      found = {'id': ids[line['id']]} | known[key]
       file.write(json.dumps(found) + '\n')
       file.flush()
       kept.append(found)
-  return {found['id']: found for found in kept}
+  by_id = {found['id']: found for found in kept}
+  return {line: by_id[own] for line, own in ids.items()}
 
 
-def law_key(line: dict[str, Any]) -> tuple[float, float]:
-  """Texts of one law are compared."""
-  return line['temperature'], line['top_p']
-
-
-def _surprises(target, prompt, line, law, most, chat) -> dict[str, Any]:
+def _likelihood(target, prompt, line, law, most, chat) -> dict[str, Any]:
   """Of all turns of a line."""
   found = []
   for turn, said in enumerate(line['said']):
-    tokens = tokens_of(
-      target.tokenizer, prompt, line['texts'][:turn], most, chat
-    )
-    found.append(surprise(target, tokens, said, law))
+    whole = tokens_of(target.tokenizer, prompt, line['texts'][:turn], chat)
+    tokens = last(whole, most, target.tokenizer)
+    found.append(text_likelihood(target, tokens, said, law))
   return {
-    'excess': sum(turn.excess for turn in found),
+    'excess_nll': sum(turn.excess_nll for turn in found),
     'outside': sum(turn.outside for turn in found),
     'gap': max(turn.gap for turn in found),
   }

@@ -260,6 +260,25 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   assert calls[2:] == [('z', 0.0), ('z', 1.0)]
 
 
+def test_the_papers_figures_stand_beside_ours():
+  one = experiments.MethodConfig('m', (1,), 0.0, paper='2.61')
+  assert one.paper_on('code', alone=True) == '2.61'
+  assert one.paper_on('code', alone=False) == ''
+  assert one.paper_on(metrics.ALL, alone=False) == '2.61'
+  two = experiments.MethodConfig('m', (1,), 0.0, paper={'xsum': '1.92'})
+  assert two.paper_on('xsum', alone=False) == '1.92'
+  assert two.paper_on('humaneval', alone=True) == ''
+  row = dict.fromkeys(('ms_per_token', 'speedup', 'block_efficiency',
+                       'acceptance_rate', 'round_ms', 'tokens'), 1.0) | dict(
+    task='t', temperature=0.0, top_p=1.0, method='m', lossless=True, nodes=2,
+    branching='γ=1', draft_len=1, verifier='token', law='iid',
+    tree_attention=True, paper='2.61',
+  )  # fmt: skip
+  assert '2.61' in report.table([row])  # though all drafts have the same
+  assert 'paper' not in report.table([row | {'paper': ''}])
+  assert '1.00 / 1.00 (2.61)' in report.by_task([row])
+
+
 def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
   """Of the same name and shape, in a folder that was trained again."""
   one = np.ones((1, 2), np.int32)
@@ -331,6 +350,6 @@ def test_what_rounds_cost():
     'EAGLE', 'γ=5', '1.00', '3.50', '4.00', '2.00', '2.00', '1.64', '2.44',
   ]  # fmt: skip
   assert cells[1][-3:] == ['2.00', '', '']
-  for paper in ('1.5/2', 'fast', {'qa': 'fast'}):
+  for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', 5j):
     with pytest.raises(UserError, match='paper: got'):
       experiments.MethodConfig('EAGLE', (1,), 0.0, paper=paper)

@@ -25,7 +25,7 @@ def _laws(model, tokens, sampling):
   'sampling',
   [SamplingParams(1.0), SamplingParams(0.6), SamplingParams(1.0, top_p=0.7)],
 )
-def test_surprise_is_that_of_the_law(sampling):
+def test_it_is_that_of_the_law(sampling):
   model = tiny.model(12, seed=3)
   rng = np.random.default_rng(0)
   tokens = rng.integers(12, size=41).tolist()
@@ -40,22 +40,22 @@ def test_surprise_is_that_of_the_law(sampling):
       expected += 20 - entropy
       outside += 1
       gap = max(gap, logits[t].max() - logits[t, x])
-  found = likelihood.surprise(model, tokens[:5], tokens[5:], sampling)
-  assert found.tokens == 36 and found.outside == outside
-  assert found.excess == pytest.approx(expected, abs=1e-3)
+  found = likelihood.text_likelihood(model, tokens[:5], tokens[5:], sampling)
+  assert found.outside == outside
+  assert found.excess_nll == pytest.approx(expected, abs=1e-3)
   assert found.gap == pytest.approx(gap, abs=1e-4)
   assert (outside > 0) == (sampling.top_p < 1)
 
 
-def test_greedy_text_surprises_nobody():
+def test_greedy_text_is_certain():
   model = tiny.model(12, seed=3)
   greedy = SamplingParams(0.0)
   said = generate(model, [[1, 2]], sampling=greedy, max_new_tokens=6)
   tokens = [1, 2, *said.tokens[0]]
-  found = likelihood.surprise(model, tokens[:2], tokens[2:], greedy)
-  assert found == (6, 0.0, 0, 0.0)
+  found = likelihood.text_likelihood(model, tokens[:2], tokens[2:], greedy)
+  assert found == (0.0, 0, 0.0)
   other = [*tokens[:-1], (tokens[-1] + 1) % 12]
-  found = likelihood.surprise(model, other[:2], other[2:], greedy)
+  found = likelihood.text_likelihood(model, other[:2], other[2:], greedy)
   assert found.outside == 1 and found.gap > 0
 
 
@@ -63,7 +63,7 @@ def test_on_a_mesh():
   model = tiny.model(16, seed=1, num_kv_heads=2)
   tokens = np.random.default_rng(0).integers(16, size=30).tolist()
   law = SamplingParams(0.8, top_p=0.9)
-  alone = likelihood.surprise(model, tokens[:3], tokens[3:], law)
+  alone = likelihood.text_likelihood(model, tokens[:3], tokens[3:], law)
   sharded = model.on(meshes.make(2, 2, jax.devices()[:4]))
-  found = likelihood.surprise(sharded, tokens[:3], tokens[3:], law)
+  found = likelihood.text_likelihood(sharded, tokens[:3], tokens[3:], law)
   assert found == pytest.approx(alone, abs=1e-3)

@@ -9,30 +9,40 @@ from specsamp.evaluation import lossless, metrics, report, runner, scores
 from specsamp.evaluation.tasks import Question, Task
 
 
-def test_exchanges_are_counted():
+def test_sign_flips_are_counted():
   """By hand: of +-1 +-2 +-4, two sums are as far from 0 as 7."""
-  differences = np.asarray([[1.0], [2.0], [4.0]])
-  assert lossless.exchange_test(differences) == 2 / 8
+  test = lambda rows: lossless.sign_flip_test(np.asarray(rows, float))
+  assert test([[1], [2], [4]]) == (2 / 8, 2 / 8)
   # 4 + 2 - 1 and its mirror image too, once 1 is the other way round.
-  assert lossless.exchange_test(differences * [[-1], [1], [1]]) == 4 / 8
-  assert lossless.exchange_test(np.zeros((3, 2))) == 1
+  assert test([[-1], [2], [4]]).p == 4 / 8
   # Two figures at once: lengths of vectors.
-  assert lossless.exchange_test(np.asarray([[3.0, 0], [0, 4]])) == 1
-  assert lossless.exchange_test(np.asarray([[3.0, 1], [0, 4]])) == 0.5
+  assert test([[3, 0], [0, 4]]).p == 1
+  assert test([[3, 1], [0, 4]]).p == 0.5
+  # More figures than pairs.
+  assert test([[3, 1, 0, 0, 2], [0, 4, 0, 1, 0]]).p == 0.5
+  # Pairs without a difference tell nothing, however many there are.
+  assert test([[1], [2], [4], *[[0]] * 40]) == (2 / 8, 2 / 8)
+  assert test(np.zeros((30, 2))) == (1, 1)
 
 
 @pytest.mark.parametrize('pairs', [12, 40])
-def test_p_values_are_even(pairs, monkeypatch):
+def test_p_values_are_even(pairs):
   """Of differences without a sign of their own, below and beyond 14 pairs."""
-  monkeypatch.setattr(lossless, '_EXCHANGES', 2_000)
   rng = np.random.default_rng(pairs)
   found = np.asarray([
-    lossless.exchange_test(rng.normal(size=(pairs, 3)), seed)
-    for seed in range(200)
+    lossless.sign_flip_test(rng.normal(size=(pairs, 3)), flips=2_000).p
+    for _ in range(200)
   ])  # fmt: skip
   for level in (0.05, 0.3, 0.7):
     error = 4 * np.sqrt(level * (1 - level) / 200)
     assert abs(np.mean(found <= level) - level) < error
+
+
+def test_as_many_texts_as_the_paper_has():
+  """16,400 samples, in seconds and little memory."""
+  rng = np.random.default_rng(0)
+  found = lossless.sign_flip_test(rng.normal(size=(16_400, 1)), flips=2_000)
+  assert 1 / 2_000 <= found.p <= 1
 
 
 @pytest.fixture(scope='module')
@@ -88,7 +98,7 @@ def test_the_lossy_method_is_flagged_and_no_other(examined):
   }
   typical = next(row for row in rows if row['method'] == 'typical')
   # It prefers what is likely.
-  assert typical['surprise'] < typical['baseline_surprise'] - 0.05
+  assert typical['excess_nll'] < typical['baseline_excess_nll'] - 0.05
   greedy = next(row for row in rows if row['method'] == 'greedy')
   assert greedy['texts'] == greedy['same'] == 16  # one sample of each
   text = lossless.section(rows)
@@ -112,6 +122,26 @@ def test_few_texts_tell_nothing(examined):
   rows = lossless.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
+
+
+def test_texts_that_hardly_differ_tell_nothing(examined):
+  """Forty pairs of which two differ are two pairs."""
+  lines, scored = examined
+  base = {
+    (line['prompt'], line['sample']): line
+    for line in lines
+    if line['method'] == 'autoregressive' and line['temperature']
+  }
+  kept = ('p0', 'p1')
+  alike = []
+  for line in lines:
+    if line['method'] == 'token' and line['prompt'] not in kept:
+      same = base[line['prompt'], line['sample']]
+      line = line | {'said': same['said'], 'id': same['id']}
+    if line['method'] in ('token', 'autoregressive'):
+      alike.append(line)
+  (row,) = lossless.examine(alike, scored, 'float32')
+  assert (row['same'], row['verdict']) == (28, 'too few texts')
 
 
 def test_methods_draw_their_own_bits(examined):

@@ -50,7 +50,9 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
       allow_code_execution=allow,
     )  # fmt: skip
     written = [json.loads(line) for line in path.read_text().splitlines()]
-    assert sorted(line['id'] for line in written) == sorted(found)
+    assert sorted(found) == sorted(line['id'] for line in lines)
+    ids = [line['id'] for line in written]
+    assert len(set(ids)) == len(ids) == len(lines)
     return found
 
   found = run(False)
@@ -65,6 +67,13 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
   whole = path.read_text()
   path.write_text(whole[: len(whole) - 30])
   assert run(True) == found and len(calls) == 1
+  # Another text, or another reference, is scored anew.
+  lines[0] = lines[0] | {'said': [[1, 2]]}
+  run(True)
+  assert len(calls) == 1
+  prompts[1] = prompts[1]._replace(reference='other')
+  run(True)
+  assert {name for name, _ in calls} == {'b'} and len(calls) == 3
 
 
 class _Talker(tiny.Letters):
@@ -79,6 +88,7 @@ def test_a_conversation_is_one_line(target, tmp_path):
   tasks = [Task('talk', [Question('three turns', 'abc', ('def', 'ghi'))])]
   lines = _lines(talker, tasks, tmp_path / 'metrics.jsonl')
   for line in lines:
+    assert line['cut'] == [False, False, True]  # 3, 10, 17 of 16 tokens
     assert [len(said) for said in line['said']] == [4, 4, 4]
     assert line['tokens'] == 12 and len(line['texts']) == 3
   greedy = lines[0]

@@ -9,7 +9,16 @@ import shared_data
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
 from specsamp.evaluation.tasks import humaneval, spec_bench, xsum
-from specsamp.evaluation.tasks.task import Question, spread, tokens_of
+from specsamp.evaluation.tasks.task import Question, last, spread, tokens_of
+
+
+_OF_FILE = {
+  'question': 'spec_bench',
+  'HumanEval': 'humaneval',
+  'xsum': 'xsum',
+  'wmt_ende': 'wmt',
+  'alpaca_data': 'alpaca',
+}
 
 
 def _load(name, tokenizer, data, count=8, max_tokens=64):
@@ -66,24 +75,46 @@ def test_a_set_that_is_not_there(tokenizer, tmp_path, name):
   ('name', 'text', 'words'),
   [
     ('question.jsonl', '', 'empty'),
-    ('question.jsonl', '{"question_id": 1}\n', "line 1 has no 'category'"),
-    ('question.jsonl', '[1]\n', "line 1 has no 'question_id'"),
+    ('question.jsonl', '{"question_id": 1}\n', "line 1 has no text 'category'"),
+    ('question.jsonl', '[1]\n', "line 1 has no text 'category'"),
+    ('question.jsonl', '{"category": "qa", "turns": "Hi"}', 'a list of texts'),
+    ('question.jsonl', '{"category": "qa", "turns": []}', 'a list of texts'),
+    ('question.jsonl', '{"category": [], "turns": ["a"]}', 'no text'),
     ('question.jsonl', 'nope\n', 'question.jsonl'),
     ('HumanEval.jsonl.gz', 'not compressed', 'HumanEval'),
     ('wmt_ende.json', '{}', 'expected a JSON list'),
     ('wmt_ende.json', '[1]', 'entry 0 is no str'),
+    ('alpaca_data.json', '[{"output": "a"}]', 'has no prompt'),
     ('xsum.jsonl', '{"prompt": "a", "completion": "b"}', 'the example'),
+    ('xsum.jsonl', '{"prompt": "a", "completion": null}', 'no text'),
   ],
 )
 def test_damaged_files(tokenizer, tmp_path, name, text, words):
   (tmp_path / name).write_text(text)
-  task = {'question': 'spec_bench', 'HumanEval': 'humaneval',
-          'wmt_ende': 'wmt', 'xsum': 'xsum'}[name.split('.')[0]]  # fmt: skip
+  task = _OF_FILE[name.split('.')[0]]
   with pytest.raises(UserError, match=words):
     _load(task, tokenizer, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['nope', 'spec_bench/nope', 'humaneval/1'])
+def test_a_compressed_file_that_is_damaged(tokenizer, data, tmp_path):
+  whole = bytearray((data / 'HumanEval.jsonl.gz').read_bytes())
+  for at in range(len(whole) // 2, len(whole) // 2 + 20):
+    whole[at] ^= 0xFF
+  (tmp_path / 'HumanEval.jsonl.gz').write_bytes(whole)
+  with pytest.raises(UserError, match='HumanEval'):
+    _load('humaneval', tokenizer, tmp_path)
+
+
+def test_names_are_told_apart(tokenizer, tmp_path):
+  row = json.dumps({'question_id': 1, 'category': 'qa', 'turns': ['a']})
+  (tmp_path / 'question.jsonl').write_text(f'{row}\n' * 3)
+  (task,) = _load('spec_bench', tokenizer, tmp_path)
+  assert [p.name for p in task.prompts] == ['qa:1', 'qa:1 (2)', 'qa:1 (3)']
+
+
+@pytest.mark.parametrize(
+  'name', ['nope', 'spec_bench/nope', 'humaneval/1', 1, None]
+)
 def test_no_such_task(tokenizer, data, name):
   with pytest.raises(UserError, match='tasks: '):
     _load(name, tokenizer, data)
@@ -103,22 +134,24 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
   ]
   with pytest.raises(UserError, match='4 asked for, but it holds 3'):
     _load(str(path), tokenizer, '', count=4)
-  path.write_text('{"text": "x"}\n')
-  with pytest.raises(UserError, match="line 1 has no 'prompt'"):
-    _load(str(path), tokenizer, '', count=1)
+  for line in ('{"text": "x"}', '5', 'null', '["a"]', '{"turns": "abc"}'):
+    path.write_text(f'{line}\n')
+    with pytest.raises(UserError, match="line 1 has no 'prompt'"):
+      _load(str(path), tokenizer, '', count=1)
 
 
 def test_a_long_conversation_loses_its_beginning(tokenizer):
   prompt = Question('p', 'import ast\n', ('def f(x):',))
-  whole = tokens_of(tokenizer, prompt, ['x = 1'], 999, chat=False)
+  whole = tokens_of(tokenizer, prompt, ['x = 1'], chat=False)
   text = 'import ast\nx = 1\n\ndef f(x):\n\n'
   assert whole == tokenizer.encode(text)
-  first = tokens_of(tokenizer, prompt, [], 999, chat=False)
+  first = tokens_of(tokenizer, prompt, [], chat=False)
   assert first == tokenizer.encode('import ast\n')
-  cut = tokens_of(tokenizer, prompt, ['x = 1'], 6, chat=False)
+  cut = last(whole, 6, tokenizer)
   assert len(cut) == 6
-  assert cut[0] == tokenizer.encode('')[0]  # bos stays
-  assert cut[1:] == whole[-5:]
+  assert cut[0] == tokenizer.bos_id and cut[1:] == whole[-5:]
+  assert last(whole, len(whole), tokenizer) == whole
+  assert last(whole[1:], 6, tokenizer) == whole[-6:]  # there was no bos
 
 
 def test_spread():

@@ -41,6 +41,7 @@ _METHODS = {
   'deterministic tree': (_TREE, 'deterministic', 'naive', False),
   'coupled': (2, 'deterministic', 'gumbel', True),
 }
+_QUICK = ('chain', 'tree', 'coupled')
 
 
 def _sent(text: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -99,7 +100,13 @@ def _abstract(shapes, shardings):
 
 @pytest.mark.parametrize(
   ('shape', 'method'),
-  [((2, 4), method) for method in _METHODS]
+  [
+    pytest.param(
+      *((2, 4), method),
+      marks=() if method in _QUICK else pytest.mark.slow,
+    )
+    for method in _METHODS
+  ]
   + [pytest.param((1, 8), 'tree', marks=pytest.mark.slow)],
   ids=str,
 )

@@ -40,8 +40,17 @@ def _pair(kv_heads: int, **config):
   return target, tiny.first_layer(target)
 
 
-@pytest.mark.parametrize('kv_heads', _KV_HEADS)
-@pytest.mark.parametrize('shape', _MESHES, ids=str)
+@pytest.mark.parametrize(
+  ('shape', 'kv_heads'),
+  [
+    pytest.param(
+      *case,
+      marks=() if ('chain', *case) in _QUICK else pytest.mark.slow,
+      id='-'.join(map(str, case)),
+    )
+    for case in itertools.product(_MESHES, _KV_HEADS)
+  ],
+)
 def test_logits_are_the_unsharded_ones(shape, kv_heads):
   target, _ = _pair(kv_heads)
   params = target.transformer.init_params(jax.random.key(0))

@@ -1,5 +1,7 @@
 """What to decode, by the names that a config has for it."""
 
+import dataclasses
+
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks import (
@@ -9,9 +11,9 @@ from specsamp.evaluation.tasks import (
   texts,
   xsum,
 )
-from specsamp.evaluation.tasks.task import Question, Task, tokens_of
+from specsamp.evaluation.tasks.task import Question, Task, last, tokens_of
 
-__all__ = ['NAMES', 'Question', 'Task', 'load', 'tokens_of']
+__all__ = ['NAMES', 'Question', 'Task', 'last', 'load', 'tokens_of']
 
 _OF_DATA = {
   'humaneval': humaneval.load,
@@ -40,6 +42,19 @@ def load(
   Raises:
     UserError: no such task, no such file, or one with too few prompts.
   """
+  if not isinstance(name, str):
+    raise UserError(f'tasks: got {name!r}, expected a name')
+  found = [
+    dataclasses.replace(task, prompts=_told_apart(task.prompts))
+    for task in _load(name, tokenizer, count, max_tokens, data)
+  ]
+  for task in found:
+    if not task.prompts:
+      raise UserError(f'tasks: {name} has no prompt')
+  return found
+
+
+def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
   first, _, rest = name.partition('/')
   if first == 'spec_bench':
     return spec_bench.load(data, count, rest)
@@ -53,3 +68,14 @@ def load(
     f'tasks: got {name!r}, expected one of {", ".join(NAMES)}, '
     'spec_bench/CATEGORY, or a .json or .jsonl file'
   )
+
+
+def _told_apart(prompts: list[Question]) -> list[Question]:
+  """No two of one name: what is said after them is found by it."""
+  seen: dict[str, int] = {}
+  found = []
+  for prompt in prompts:
+    seen[prompt.name] = count = seen.get(prompt.name, 0) + 1
+    name = f'{prompt.name} ({count})' if count > 1 else prompt.name
+    found.append(prompt._replace(name=name))
+  return found

@@ -22,7 +22,7 @@ def alpaca(data: str, count: int) -> Task:
   prompts = [
     Question(f'alpaca:{i}', _instruction(entry))
     for i, entry in enumerate(_read(data, _ALPACA, dict))
-    if entry.get('instruction')
+    if isinstance(entry.get('instruction'), str)
   ]
   return Task('alpaca', spread(prompts, count))
 

@@ -12,6 +12,7 @@ from specsamp.evaluation.tasks.task import (
   find,
   read_lines,
   spread,
+  turns_of,
 )
 
 _FILE = 'question.jsonl'
@@ -38,12 +39,17 @@ def load(data: str, count: int, category: str = '') -> list[Task]:
     )
   path = find(data, _FILE, _SOURCE)
   found: dict[str, list[Question]] = {name: [] for name in CATEGORIES}
-  for line in read_lines(path, 'question_id', 'category', 'turns'):
-    first, *later = line['turns']
+  lines = read_lines(path, 'category')
+  for number, line in enumerate(lines, start=1):
+    first, *later = turns_of(line, f'{path}: line {number}')
     # MT-bench's own categories: writing, roleplay, ..
     kind = line['category'] if line['category'] in found else 'mt_bench'
     found[kind].append(
-      Question(f'{kind}:{line["question_id"]}', f'{first}\n\n', tuple(later))
+      Question(
+        f'{kind}:{line.get("question_id", number)}',
+        f'{first}\n\n',
+        tuple(later),
+      )
     )
   chosen = [
     Task(name, spread(prompts, count))

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import pathlib
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ class Task:
     ends: whether a stop token ends an answer; texts without an end of their own
       all get the same length.
     most_new_tokens: of an answer; None leaves it to the config.
-    score: (prompt, answer) -> figures by name, each in [0, 1]; None where there
-      is nothing to score.
+    score: (prompt, answer) -> floats in [0, 1] by name, and what there is to
+      say of them as text; None where there is nothing to score.
     runs_answers: whether the score runs what was said as a program.
   """
 
@@ -54,21 +55,14 @@ class Task:
 
 
 def tokens_of(
-  tokenizer: Tokenizer,
-  prompt: Question,
-  answers: Sequence[str],
-  most: int,
-  chat: bool,
+  tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
   """The tokens after which the next answer is said.
-
-  A conversation that is longer than `most` tokens loses its beginning.
 
   Args:
     tokenizer: the target's.
     prompt: of one or several turns.
     answers: to its first turns.
-    most: tokens.
     chat: whether to write the turns in the tokenizer's chat template. Without,
       they stand one after another, blank lines between them.
 
@@ -82,16 +76,21 @@ def tokens_of(
       messages.append({'role': 'user', 'content': turn})
       if i < len(answers):
         messages.append({'role': 'assistant', 'content': answers[i]})
-    tokens = tokenizer.encode(tokenizer.chat(messages), bos=False)
-    return tokens[-most:]
+    return tokenizer.encode(tokenizer.chat(messages), bos=False)
   text = turns[0]
   for answer, turn in zip(answers, turns[1:], strict=False):
     text += f'{answer}\n\n{turn}\n\n'
-  tokens = tokenizer.encode(text)
+  return tokenizer.encode(text)
+
+
+def last(tokens: list[int], most: int, tokenizer: Tokenizer) -> list[int]:
+  """The last tokens of a conversation that is longer than `most` of them.
+
+  What marks a beginning stays at the beginning.
+  """
   if len(tokens) <= most:
     return tokens
-  # What marks a beginning stays at the beginning.
-  start = tokenizer.encode('')
+  start = tokens[:1] if tokens[0] == tokenizer.bos_id else []
   return start + tokens[len(tokens) - most + len(start) :]
 
 
@@ -112,7 +111,7 @@ def find(data: str, name: str, source: str) -> pathlib.Path:
   Raises:
     UserError: it is not there.
   """
-  found = sorted(pathlib.Path(data).rglob(name))
+  found = sorted(pathlib.Path(data).rglob(name)) if data else []
   if not found:
     raise UserError(
       f'data {data}: no {name} in it; it is published at {source}, and '
@@ -121,12 +120,12 @@ def find(data: str, name: str, source: str) -> pathlib.Path:
   return found[0]
 
 
-def read_lines(path: pathlib.Path, *keys: str) -> list[dict[str, Any]]:
+def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   """The objects of a file of JSON lines, compressed or not.
 
   Args:
     path: of the file.
-    *keys: that every object must have.
+    *keys: of texts that every object must have.
 
   Raises:
     UserError: the file can't be read, or a line is no such object.
@@ -135,12 +134,26 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[dict[str, Any]]:
     opens = gzip.open if path.suffix == '.gz' else open
     with opens(path, 'rt', encoding='utf-8') as file:
       lines = [json.loads(line) for line in file if line.strip()]
-  except (OSError, EOFError, ValueError) as error:
+  except (OSError, EOFError, ValueError, zlib.error) as error:
     raise UserError(f'{path}: {error}') from None
   for number, line in enumerate(lines, start=1):
-    missing = [k for k in keys if not isinstance(line, dict) or k not in line]
-    if missing:
-      raise UserError(f'{path}: line {number} has no {missing[0]!r}')
+    for key in keys:
+      if not isinstance(line, dict) or not isinstance(line.get(key), str):
+        raise UserError(f'{path}: line {number} has no text {key!r}')
   if not lines:
     raise UserError(f'{path}: empty')
   return lines
+
+
+def turns_of(line: Any, where: str) -> tuple[str, ...]:
+  """The `turns` of a line, a list of texts.
+
+  Raises:
+    UserError: it has none.
+  """
+  turns = line.get('turns') if isinstance(line, dict) else None
+  if not isinstance(turns, list) or not turns:
+    turns = [None]
+  if not all(isinstance(turn, str) and turn for turn in turns):
+    raise UserError(f"{where} has no 'turns', a list of texts")
+  return tuple(turns)

@@ -7,7 +7,7 @@ from specsamp.data import code_edits as edits
 from specsamp.data import prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
-from specsamp.evaluation.tasks.task import Question, Task, read_lines
+from specsamp.evaluation.tasks.task import Question, Task, read_lines, turns_of
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
@@ -39,9 +39,9 @@ def of_file(
   for number, line in enumerate(read_lines(pathlib.Path(path)), start=1):
     if isinstance(line, str):
       line = {'prompt': line}
-    turns = line.get('turns') or [line.get('prompt')]
-    if not all(isinstance(turn, str) and turn for turn in turns):
-      raise UserError(f"{path}: line {number} has no 'prompt' and no 'turns'")
+    if isinstance(line, dict) and 'prompt' in line:
+      line = {'turns': [line['prompt']]}
+    turns = turns_of(line, f"{path}: line {number} has no 'prompt' and")
     if len(tokenizer.encode(turns[0])) <= max_tokens:
       found.append(Question(f'{name}:{number}', turns[0], tuple(turns[1:])))
   if len(found) < count:
