@@ -9,7 +9,7 @@ from specsamp.evaluation import report
 
 
 def best(rows: Sequence[dict[str, Any]]) -> str:
-  """The best of each name and temperature, beside a chain of the same length.
+  """The best of each name and temperature, a tree beside chains of its length.
 
   As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)".
   """
@@ -34,7 +34,7 @@ def best(rows: Sequence[dict[str, Any]]) -> str:
     if longest is not fastest:
       add(longest, 'highest τ')
     chain = f'γ={fastest["draft_len"]}'
-    for row in rows:
+    for row in rows if fastest['branching'] != chain else ():
       if (
         row['method'] != fastest['method']
         and row['branching'] == chain

@@ -66,7 +66,7 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   for panel, key, title in zip(
     panels,
     ('speedup', 'block_efficiency'),
-    ('speedup', 'block efficiency τ (tokens a round, bonus included)'),
+    ('speedup', 'block efficiency τ'),
     strict=True,
   ):
     values = [row[key] for row in rows]
@@ -78,7 +78,7 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     panel.set_title(title)
     panel.margins(x=0.1)
   panels[0].set_yticks(range(len(rows)), names, fontsize=8)
-  panels[0].invert_yaxis()
+  panels[0].set_ylim(len(rows) - 0.4, -0.6)
   figure.savefig(path, dpi=120)
 
 

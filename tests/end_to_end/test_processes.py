@@ -102,6 +102,40 @@ def test_decoding_is_that_of_one_process(begin, models, tmp_path):
   assert lines[0].count('\n') == 2
 
 
+@pytest.mark.slow
+def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
+  found = []
+  for count in (1, 2):
+    workdir = tmp_path / str(count)
+    _end(
+      begin(
+        'evaluate',
+        '--config=configs/paper_chinchilla_table1.py:smoke',
+        f'--config.target={models}/target',
+        f'--config.draft={models}/draft',
+        f'--config.data={data}',
+        "--config.tasks=('spec_bench/mt_bench', 'humaneval')",
+        '--config.num_prompts=2',
+        '--allow_code_execution',
+        f'--workdir={workdir}',
+        '--mesh=2x4',
+        count=count,
+      )
+    )
+    said, scores = (
+      [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+      for name in ('metrics.jsonl', 'scores.jsonl')
+    )
+    assert len(said) == len(scores) == 4 * 4
+    found.append([(line['id'], line['said'], line['rounds']) for line in said])
+    summary = json.loads((workdir / 'summary.json').read_text())
+    assert {row['verdict'] for row in summary['lossless']} <= {
+      'lossless',
+      'too few texts',
+    }
+  assert found[0] == found[1]
+
+
 @pytest.fixture(scope='module')
 def train(begin, tmp_path_factory, sources):
   """train(workdir, count=2) -> processes that train."""

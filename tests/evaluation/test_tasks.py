@@ -11,7 +11,6 @@ from specsamp.evaluation import tasks
 from specsamp.evaluation.tasks import humaneval, spec_bench, xsum
 from specsamp.evaluation.tasks.task import Question, last, spread, tokens_of
 
-
 _OF_FILE = {
   'question': 'spec_bench',
   'HumanEval': 'humaneval',
