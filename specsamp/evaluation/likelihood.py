@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import special
 
 from specsamp.decoding.generate import slots
 from specsamp.language_model import LanguageModel
@@ -16,7 +15,6 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
 
 _CHUNK = 32  # positions whose laws are computed at once
-_IMPOSSIBLE = 20.0  # nats: what a token costs that the law does not have
 
 
 class TextLikelihood(NamedTuple):
@@ -24,14 +22,17 @@ class TextLikelihood(NamedTuple):
 
   Attributes:
     excess_nll: Σ -log p(x) - H, nats, p the law after temperature and cuts and
-      H its entropy; draws from p have 0 on average, whatever the text. A token
-      outside of the law counts as 20.
+      H its entropy, over the tokens that p has; draws from p have 0 on average,
+      whatever the text.
+    variance: Σ of that of -log p under p, nats squared: what draws from p have
+      of their excess NLL.
     outside: tokens that the law does not have; of a greedy law, all but the
       best.
     gap: the most by which the logit of one of them is below the largest.
   """
 
   excess_nll: float
+  variance: float
   outside: int
   gap: float
 
@@ -65,8 +66,8 @@ def text_likelihood(
       # Rows fill the shards of a batch.
       target.mesh.shape[DATA] if target.mesh else 1,
     )
-  excess, outside, gap = (float(x) for x in meshes.fetch(found))
-  return TextLikelihood(excess, int(outside), gap)
+  excess, variance, outside, gap = (float(x) for x in meshes.fetch(found))
+  return TextLikelihood(excess, variance, int(outside), gap)
 
 
 @functools.cache
@@ -94,20 +95,22 @@ def _sums(transformer, params, tokens_t, start, end, sampling, rows):
     pick = lambda x: jnp.take_along_axis(x, next_c[:, None], axis=1)[:, 0]
     p_c = pick(p_cv)
     is_in_c = p_c > 0
-    nll_c = jnp.where(
-      is_in_c, -jnp.log(jnp.where(is_in_c, p_c, 1.0)), _IMPOSSIBLE
-    )
-    excess_c = nll_c - special.entr(p_cv).sum(axis=-1)
+    log_p_cv = jnp.log(jnp.where(p_cv > 0, p_cv, 1.0))
+    entropy_c = -(p_cv * log_p_cv).sum(axis=-1)
+    variance_c = (p_cv * log_p_cv**2).sum(axis=-1) - entropy_c**2
+    excess_c = -pick(log_p_cv) - entropy_c
+    inside_c = counts_c & is_in_c
     outside_c = counts_c & ~is_in_c
     gap_c = jnp.max(logits_cv, axis=-1) - pick(logits_cv)
     return (
-      jnp.where(counts_c, excess_c, 0.0).sum(),
+      jnp.where(inside_c, excess_c, 0.0).sum(),
+      jnp.where(inside_c, jnp.maximum(variance_c, 0.0), 0.0).sum(),
       outside_c.sum(),
       jnp.where(outside_c, gap_c, 0.0).max(),
     )
 
-  excess, outside, gap = jax.lax.map(
+  excess, variance, outside, gap = jax.lax.map(
     of_chunk,
     (chunks(hidden_td), chunks(jnp.roll(tokens_t, -1)), chunks(counts_t)),
   )
-  return excess.sum(), outside.sum(), gap.max()
+  return excess.sum(), variance.sum(), outside.sum(), gap.max()

@@ -5,7 +5,9 @@ If both draw from the target's law, the two answers to a prompt may be
 exchanged: all signs of their differences are as likely, which gives an exact
 test of any statistic, whatever the texts. Two are tested: the excess NLL (a
 rule that prefers likely tokens says too few unlikely ones), and how often each
-token is said. Greedy texts must be the same but for near ties.
+token is said. The excess NLL is also held against the target's law itself, of
+which its mean and variance are known; that test sees the most. Greedy texts
+must be the same but for near ties.
 """
 
 import math
@@ -21,6 +23,8 @@ from specsamp.evaluation.tasks.task import spread
 ALPHA = 0.01  # the chance that a report flags any lossless method
 _FLIPS = 20_000  # at least
 _CHUNK = 1_000  # flips at once
+_OUTSIDE = 20.0  # nats that a token counts which the law does not have
+_NORMAL = 500  # tokens from which on a sum of them is as good as normal
 _MOST_PAIRS = 1_000  # whose tokens are counted
 _METHOD = tuple(key for key in metrics.KEYS if key != 'task')
 # Logits of two passes over the same text differ by so much.
@@ -87,10 +91,12 @@ def examine(
   Returns:
     Rows with the fields of the method and `texts`, `same` (texts equal to the
     baseline's), `excess_nll` and `baseline_excess_nll` (nats a token beyond the
-    law's entropy; 0 on average for draws from it), `p_nll`, `p_tokens`, `gap`
-    and `near_tie` (greedy: how far below the best logit a token was, and may
-    be), `scores` (figure by figure: the baseline's, the method's, p of their
-    difference) and `verdict`: lossless, LOSSY, or too few texts.
+    law's entropy; 0 on average for draws from it), `p_law` (of the excess NLL
+    under the target's law; None of few tokens), `p_nll` and `p_tokens` (beside
+    the baseline's, of sign flips), `gap` and `near_tie` (greedy: how far below
+    the best logit a token was, and may be), `scores` (figure by figure: the
+    baseline's, the method's, p of their difference) and `verdict`: lossless,
+    LOSSY, or too few texts.
   """
   groups: dict[tuple, dict[tuple, dict]] = {}
   for line in lines:
@@ -105,8 +111,8 @@ def examine(
       baselines[of_law(first)] = group
     else:
       methods.append((of_law(first), group))
-  # Two tests a sampled row, and none may fail by chance.
-  level = ALPHA / max(2 * sum(law[0] > 0 for law, _ in methods), 1)
+  # Three tests a sampled row, and none may fail by chance.
+  level = ALPHA / max(3 * sum(law[0] > 0 for law, _ in methods), 1)
   return [
     _row(
       [(baselines[law][answer], line) for answer, line in group.items()],
@@ -138,6 +144,7 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
     'near_tie': max(
       _NEAR_TIE.get(dtype, _NEAR_TIE['bfloat16']), 2 * float(gaps[:, 0].max())
     ),
+    'p_law': None,
     'p_nll': None,
     'p_tokens': None,
     'scores': _parity(pairs, scores),
@@ -145,16 +152,28 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
   if not own['temperature']:
     is_greedy = row['gap'] <= row['near_tie']
     return row | {'verdict': 'lossless' if is_greedy else 'LOSSY'}
+  p_law = None
+  variance = of_pairs('variance')[:, 1].sum()
+  if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
+    z = excess[:, 1].sum() / math.sqrt(variance)
+    p_law = math.erfc(abs(z) / math.sqrt(2))
   flips = max(_FLIPS, math.ceil(4 / level))
+  excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
   said = sign_flip_test(_histograms(pairs), flips)
-  if min(nll.p, said.p) < level:
+  found = [p for p in (p_law, nll.p, said.p) if p is not None]
+  if min(found) < level:
     verdict = 'LOSSY'
   elif max(nll.least, said.least) < level or row['same'] == row['texts']:
     verdict = 'lossless'
   else:
     verdict = 'too few texts'
-  return row | {'p_nll': nll.p, 'p_tokens': said.p, 'verdict': verdict}
+  return row | {
+    'p_law': p_law,
+    'p_nll': nll.p,
+    'p_tokens': said.p,
+    'verdict': verdict,
+  }
 
 
 def _histograms(pairs) -> np.ndarray:
@@ -204,6 +223,7 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
       'as the baseline': row['same'],
       'excess NLL of baseline': row['baseline_excess_nll'],
       'of method': row['excess_nll'],
+      'p (law)': row['p_law'],
       'p (NLL)': row['p_nll'],
       'p (tokens)': row['p_tokens'],
       'verdict': row['verdict'],
@@ -218,12 +238,13 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
     '',
     'Texts of each method against those of the target alone, after the same '
     'prompts, from independent random bits. Excess NLL: nats a token beyond '
-    "the entropy of the target's law, 0 on average for draws from it. p: of "
-    'sign-flip permutation tests, how often the two texts of each prompt, '
-    'exchanged at random, differ as much, in NLL and in how often each token '
-    f'is said; LOSSY where so small a p comes once in {1 / ALPHA:.0f} reports '
-    'of lossless methods. Greedy texts may differ where the two best logits '
-    'are nearly equal.',
+    "the entropy of the target's law, 0 on average for draws from it. p (law): "
+    'how often such draws have as much. p (NLL), p (tokens): of sign-flip '
+    'permutation tests, how often the two texts of each prompt, exchanged at '
+    'random, differ as much, in NLL and in how often each token is said. LOSSY '
+    f'where so small a p comes once in {1 / ALPHA:.0f} reports of lossless '
+    'methods. Greedy texts may differ where the two best logits are nearly '
+    'equal.',
     '',
     table,
   ]

@@ -45,7 +45,7 @@ def _columns(row: dict[str, Any]) -> dict[str, Any]:
     'α': row['acceptance_rate'],
     'round ms': row['round_ms'],
     'tokens': row['tokens'],
-    **{name: f'{x:.3f}' for name, x in row.get('scores', {}).items()},
+    **row.get('scores', {}),
     'paper': row.get('paper', ''),
   }
 
@@ -70,8 +70,13 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     if len(found) < 2 and (name != 'paper' or not any(found)):
       for cell in cells:
         del cell[name]
+  scores = {name for row in rows for name in row.get('scores', {})}
+  names = dict.fromkeys(name for cell in cells for name in cell)
   return tabulate.tabulate(
-    cells, headers='keys', tablefmt=style, floatfmt='.2f'
+    cells,
+    headers='keys',
+    tablefmt=style,
+    floatfmt=['.3f' if name in scores else '.2f' for name in names],
   )
 
 

@@ -41,8 +41,8 @@ def score(
 
   Returns:
     By a line's id: its `scores`, by name, None if its task has none, and
-    `excess_nll`, `outside` and `gap` as of `likelihood.TextLikelihood`, over
-    all turns.
+    `excess_nll`, `variance`, `outside` and `gap` as of
+    `likelihood.TextLikelihood`, over all turns.
   """
   by_name = {task.name: task for task in tasks}
   prompts = {
@@ -113,6 +113,7 @@ def _likelihood(target, prompt, line, law, most, chat) -> dict[str, Any]:
     found.append(text_likelihood(target, tokens, said, law))
   return {
     'excess_nll': sum(turn.excess_nll for turn in found),
+    'variance': sum(turn.variance for turn in found),
     'outside': sum(turn.outside for turn in found),
     'gap': max(turn.gap for turn in found),
   }

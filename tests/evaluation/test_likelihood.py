@@ -30,19 +30,20 @@ def test_it_is_that_of_the_law(sampling):
   rng = np.random.default_rng(0)
   tokens = rng.integers(12, size=41).tolist()
   p, logits = _laws(model, tokens, sampling)
-  expected, outside, gap = 0.0, 0, 0.0
+  expected, variance, outside, gap = 0.0, 0.0, 0, 0.0
   for t in range(4, 40):  # 5 tokens of a prompt, 36 said after it
     x = tokens[t + 1]
     entropy = -sum(q * np.log(q) for q in p[t] if q)
     if p[t, x]:
       expected += -np.log(p[t, x]) - entropy
+      variance += sum(q * np.log(q) ** 2 for q in p[t] if q) - entropy**2
     else:
-      expected += 20 - entropy
       outside += 1
       gap = max(gap, logits[t].max() - logits[t, x])
   found = likelihood.text_likelihood(model, tokens[:5], tokens[5:], sampling)
   assert found.outside == outside
   assert found.excess_nll == pytest.approx(expected, abs=1e-3)
+  assert found.variance == pytest.approx(variance, rel=1e-4)
   assert found.gap == pytest.approx(gap, abs=1e-4)
   assert (outside > 0) == (sampling.top_p < 1)
 
@@ -53,7 +54,7 @@ def test_greedy_text_is_certain():
   said = generate(model, [[1, 2]], sampling=greedy, max_new_tokens=6)
   tokens = [1, 2, *said.tokens[0]]
   found = likelihood.text_likelihood(model, tokens[:2], tokens[2:], greedy)
-  assert found == (0.0, 0, 0.0)
+  assert found == (0.0, 0.0, 0, 0.0)
   other = [*tokens[:-1], (tokens[-1] + 1) % 12]
   found = likelihood.text_likelihood(model, other[:2], other[2:], greedy)
   assert found.outside == 1 and found.gap > 0

@@ -99,6 +99,10 @@ def test_the_lossy_method_is_flagged_and_no_other(examined):
   typical = next(row for row in rows if row['method'] == 'typical')
   # It prefers what is likely.
   assert typical['excess_nll'] < typical['baseline_excess_nll'] - 0.05
+  # What is drawn from the law fits it, and what is not does not.
+  p_law = {row['method']: row['p_law'] for row in rows}
+  assert p_law['typical'] < 0.01
+  assert min(p_law['token'], p_law['tree']) > 1e-3
   greedy = next(row for row in rows if row['method'] == 'greedy')
   assert greedy['texts'] == greedy['same'] == 16  # one sample of each
   text = lossless.section(rows)
@@ -122,6 +126,7 @@ def test_few_texts_tell_nothing(examined):
   rows = lossless.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
+  assert {row['p_law'] for row in rows} == {None}  # nor do few tokens
 
 
 def test_texts_that_hardly_differ_tell_nothing(examined):
