@@ -210,6 +210,7 @@ def test_mistakes_of_comparison(folders, changes, message, tmp_path):
     draft_len=2,
     temperatures=(0.0,),
     prompts='code',
+    data='',
     num_prompts=1,
     max_prompt_tokens=96,
     max_new_tokens=2,

@@ -49,7 +49,11 @@ def test_it_ends(path, data, folders, tmp_path):
     expected = {'lossless'} if row['temperature'] == 0 else {'too few texts'}
     assert row['verdict'] in expected
   report = (tmp_path / 'report.md').read_text()
-  for words in ('## Losslessness', '## How sure', '## Acceptance by position'):
+  for words in (
+    '## Losslessness',
+    '## Confidence',
+    '## Acceptance by position',
+  ):
     assert words in report
   if 'humaneval' in tasks:
     scored = (tmp_path / 'scores.jsonl').read_text().splitlines()
@@ -71,4 +75,4 @@ def test_the_published_files(name, folders, tmp_path):
   assert {run['task'] for run in runs} >= {task.name for task in job.tasks}
   if name == 'spec_bench':
     assert len(job.tasks) == 6
-    assert 'cut to their last' in (tmp_path / 'report.md').read_text()
+    assert 'tokens and see the last' in (tmp_path / 'report.md').read_text()
