@@ -15,25 +15,34 @@ slowly: --config.init=RUNS/eagle/drafter. The embedded `medusa_parallel` was
 trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
 --config.groups=128 --config.steps=500 --config.learning_rate=1e-3.
 
+`:eagle_parallel_deep` has three layers and goes on from the embedded
+`eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter: 50 minutes. It was
+trained behind the prompts alone, as all are now; the others, earlier, at any
+position.
+
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
 the text, for trying the machinery.
 """
+
+import re
 
 import ml_collections
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: medusa, hydra, eagle, medusa_parallel, eagle_parallel (eagle if left
-  out), eagle_text, eagle_parallel_text, or smoke."""
+  out), eagle_parallel_deep, eagle_text, eagle_parallel_text, or smoke."""
   arg = arg or 'eagle'
-  on_text = arg.endswith('_text') or arg == 'smoke'
+  smoke = arg == 'smoke'
+  on_text = arg.endswith('_text') or smoke
   config = ml_collections.ConfigDict(
     dict(
       # Folder of a model for `specsamp.load`; '' is the embedded target.
       target='',
-      kind='eagle' if arg == 'smoke' else arg.removesuffix('_text'),
+      kind='eagle' if smoke else re.sub('_(text|deep)$', '', arg),
       ahead=5,
+      num_layers=1,
       init='',
       corpus='',
       pattern='**/*.py',
@@ -44,6 +53,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       continuations='',
       features='',
       groups=32,
+      retention=1.0,
       decay=0.8,  # of EAGLE's masks too, of which the paper has half as many
       noise=0.1,
       # EAGLE's own is 0.1, for features of ten times the width.
@@ -75,6 +85,15 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # With 8 masks one drafter serves every k of figure 4: mask j does not
       # see those after it.
       config.update(ahead=9, steps=1200)
+    case 'eagle_parallel_deep':
+      config.update(
+        ahead=9,
+        num_layers=3,
+        groups=96,
+        retention=0.8,
+        steps=1500,
+        learning_rate=6e-4,
+      )
     case 'smoke':
       config.update(
         length=32,

@@ -100,10 +100,14 @@ def first_layer(target: LanguageModel) -> LanguageModel:
 
 
 def trained(
-  target: LanguageModel, kind: str, ahead: int = 4, seed: int = 2
+  target: LanguageModel,
+  kind: str,
+  ahead: int = 4,
+  seed: int = 2,
+  num_layers: int = 1,
 ) -> DraftModule:
   """Random layers, as if this kind of drafter had been trained for a target."""
-  module = modules.make(kind, target.config, ahead)
+  module = modules.make(kind, target.config, ahead, num_layers)
   return DraftModule(module, _noise(module, seed), target.fingerprint)
 
 

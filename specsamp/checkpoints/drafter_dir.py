@@ -67,7 +67,10 @@ def load(path) -> DraftModule:
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
       module = modules.make(
-        values['drafter']['kind'], config, values['drafter']['ahead']
+        values['drafter']['kind'],
+        config,
+        values['drafter']['ahead'],
+        config.num_layers,
       )
       target = values['drafter']['target']
   except OSError as error:

@@ -18,10 +18,10 @@ from specsamp.models.transformer import Block, Layers, Norm
 
 
 class DraftLayer(Layers):
-  """A layer of the target's shape that drafts, with or without masks.
+  """Layers of the target's shape that draft, with or without masks.
 
   Attributes:
-    config: the target's with one layer.
+    config: the target's, of one layer in the papers.
     num_masks: k, the tokens that it drafts in one pass beside the first; 0 is
       EAGLE, which drafts one.
     reads_features: whether it fuses tokens with the target's features and
@@ -64,7 +64,7 @@ class DraftLayer(Layers):
         )
 
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
-    """The stream after the layer, [B, T, D], and the updated cache.
+    """The stream after the layers, [B, T, D], and the updated cache.
 
     Args:
       x_btd: what `text` and `masks` return.
@@ -74,10 +74,10 @@ class DraftLayer(Layers):
     if self.as_published:
       num_slots = x_btd.shape[1] if cache is None else cache.capacity
       mask = without_first_pair(mask, positions_bt, num_slots)
-    (_, x_btd), cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
+    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     if not self.reads_features:
-      x_btd = self.final_norm(x_btd)
-    return x_btd, cache
+      return self.final_norm(streams[-1]), cache
+    return streams[-1], cache
 
   def text(self, embedded_btd, before_btd):
     """What the layer reads at tokens: [B, T, D].

@@ -176,11 +176,6 @@ class FeatureDrafter:
     return draw.uniforms(keys_b, self.tree.size - 1)
 
 
-def one_layer(config: TransformerConfig) -> TransformerConfig:
-  """The config of a drafter's layer, shaped like the target's layers."""
-  return dataclasses.replace(config, num_layers=1)
-
-
 def shifted(features_btd):
   """Each token beside the feature before it: [B, T, D], zeros at the first."""
   return jnp.pad(features_btd, ((0, 0), (1, 0), (0, 0)))[:, :-1]

@@ -20,7 +20,7 @@ from specsamp.sharding import mesh as meshes
 KINDS = ('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel')
 
 
-def make(kind: str, target: TransformerConfig, ahead: int):
+def make(kind: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
   """The layers of a drafter of this kind.
 
   Args:
@@ -28,6 +28,7 @@ def make(kind: str, target: TransformerConfig, ahead: int):
     target: shape of the target.
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
       drafts as many as it is asked for.
+    num_layers: of the target's shape; heads have none.
 
   Raises:
     UserError: an unknown kind, or nothing ahead.
@@ -35,14 +36,14 @@ def make(kind: str, target: TransformerConfig, ahead: int):
   least = 2 if kind.endswith('parallel') else 1
   if operator.index(ahead) < least:
     raise UserError(f'ahead: got {ahead}, expected at least {least}')
-  layer = features.one_layer(target)
+  shape = dataclasses.replace(target, num_layers=num_layers)
   match kind:
     case 'medusa' | 'hydra':
       return Heads(target, ahead, reads_path=kind == 'hydra')
     case 'eagle':
-      return DraftLayer(layer)
+      return DraftLayer(shape)
     case 'medusa_parallel' | 'eagle_parallel':
-      return DraftLayer(layer, ahead - 1, kind == 'eagle_parallel')
+      return DraftLayer(shape, ahead - 1, kind == 'eagle_parallel')
   raise UserError(f'drafter: got {kind!r}, expected one of {", ".join(KINDS)}')
 
 

@@ -25,6 +25,10 @@ from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import heads, layers
 
 
+# What of a layer is added to the stream: without it a layer is the identity.
+_WRITES = ('o', 'o_bias', 'down', 'down_bias')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillConfig(run.RunConfig):
   """What fixes a run: it ends with the same weights.
@@ -34,8 +38,12 @@ class DistillConfig(run.RunConfig):
     kind: of the drafter, one of `modules.KINDS`.
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
       drafts as many as it is asked for.
+    num_layers: of EAGLE or a parallel drafter. The papers have one; more pay
+      for a parallel one, which makes a pass a round and not a pass a token, and
+      whose masks see what those before them made of the layer below.
     init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
-      what it lacks begins at random. '' begins at random.
+      layers that it lacks begin as the identity, and what else it lacks at
+      random. '' begins at random.
     corpus: a folder of text, or '' for the standard library of this Python.
     pattern: the corpus' files, a glob relative to its folder.
     num_continuations: how many sequences to train on that the target wrote
@@ -48,7 +56,10 @@ class DistillConfig(run.RunConfig):
     features: folder for the target's features, for several runs to share, one
       after the other; '' computes them in every step.
     groups: positions of a sequence whose heads or masks are trained in a step,
-      drawn anew each time; 0 is all of them.
+      drawn anew each time; 0 is all of them. Of a sequence that the target
+      wrote none in its prompt: the text behind those is not the target's.
+    retention: how many of the positions that have mask j in a step have mask
+      j + 1 too.
     decay: of a head's or mask's weight with its distance; Medusa's and its
       ParallelSpec's is 0.8, EAGLE's ParallelSpec has 1.
     noise: largest of the uniform noise on features that a drafter reads
@@ -60,6 +71,7 @@ class DistillConfig(run.RunConfig):
   kind: str
   target: str = ''
   ahead: int = 5
+  num_layers: int = 1
   init: str = ''
   corpus: str = ''
   pattern: str = '**/*.py'
@@ -70,6 +82,7 @@ class DistillConfig(run.RunConfig):
   continuations: str = ''
   features: str = ''
   groups: int = 0
+  retention: float = 1.0
   decay: float = 0.8
   noise: float = 0.1
   cross_entropy_weight: float = 0.1
@@ -83,18 +96,23 @@ class DistillConfig(run.RunConfig):
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
-    for name in ('prompt_length', 'continuation_batch'):
+    for name in ('prompt_length', 'continuation_batch', 'num_layers'):
       if getattr(self, name) < 1:
         raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
+      raise UserError(f'num_layers: {self.kind} has none, got {self.num_layers}')
     SamplingParams(temperature=self.temperature).check()
-    for name in ('num_continuations', 'groups', 'decay', 'noise'):
+    for name in (
+      'num_continuations',
+      'groups',
+      'retention',
+      'decay',
+      'noise',
+    ):
       if getattr(self, name) < 0:
         raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
-    if self.groups > self.length:
-      raise UserError(
-        f'groups: got {self.groups}, more than the {self.length} positions of '
-        'a sequence'
-      )
+    if not self.retention <= 1:
+      raise UserError(f'retention must be at most 1, got {self.retention}')
     if 0 < self.num_continuations < self.batch_size:
       raise UserError(
         f'num_continuations: got {self.num_continuations}, fewer than the '
@@ -110,6 +128,20 @@ class DistillConfig(run.RunConfig):
         f'ahead: got {self.ahead}, more than the {self.length} tokens of a '
         'sequence'
       )
+    if self.groups > self.length - self.first_group:
+      raise UserError(
+        f'groups: got {self.groups}, more than the '
+        f'{self.length - self.first_group} positions of a sequence that are '
+        'trained'
+      )
+
+  @property
+  def first_group(self) -> int:
+    """The first position whose heads or masks are trained.
+
+    Of what the target wrote that is the prompt's last token.
+    """
+    return self.prompt_length - 1 if self.num_continuations else 0
 
 
 def from_dict(values: dict[str, Any]) -> DistillConfig:
@@ -132,11 +164,17 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
     frame = Frame.of(transformer, target_params)
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(
-      lambda key: _starts(key, inputs.shape[1], config.groups)
+      lambda key: _starts(key, config, inputs.shape[1])
     )(keys_b)
     if config.kind == 'medusa_parallel':
       return layers.medusa_parallel(
-        module, params, frame, tokens, starts_bm, config.decay
+        module,
+        params,
+        frame,
+        tokens,
+        starts_bm,
+        config.decay,
+        config.retention,
       )
     if 'features' in batch:
       features = batch['features'].astype(transformer.config.dtype)
@@ -154,17 +192,22 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       )
     )(keys_b, batch['noise']).astype(features.dtype)
     return layers.eagle(
-      *common, noise, config.cross_entropy_weight, config.decay
+      *common,
+      noise,
+      config.cross_entropy_weight,
+      config.decay,
+      config.retention,
     )
 
   return loss
 
 
-def _starts(key, length: int, count: int):
-  """Positions whose masks are trained: int [M], all of them for count 0."""
-  if not count:
-    return jnp.arange(length, dtype=jnp.int32)
-  return jax.random.permutation(key, length)[:count].astype(jnp.int32)
+def _starts(key, config: DistillConfig, length: int):
+  """Positions whose masks are trained: int [M]."""
+  starts_t = jnp.arange(config.first_group, length, dtype=jnp.int32)
+  if not config.groups:
+    return starts_t
+  return jax.random.permutation(key, starts_t)[: config.groups]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +279,9 @@ def distill(
     )
   if config.features and jax.process_count() > 1:
     raise UserError('features: kept by one process only; leave it empty')
-  module = modules.make(config.kind, target.config, config.ahead)
+  module = modules.make(
+    config.kind, target.config, config.ahead, config.num_layers
+  )
   params = run.fit(
     config,
     workdir,
@@ -270,6 +315,11 @@ def _init(config: DistillConfig, module, target: LanguageModel):
 
   def init(key):
     params = traverse_util.flatten_dict(module.init_params(key))
+    begun = {name[0] for name in given}
+    for name, value in params.items():
+      if name[0].startswith('layers_') and name[0] not in begun:
+        if name[-1] in _WRITES:
+          params[name] = jnp.zeros_like(value)
     for name, value in given.items():
       if name not in params or params[name].shape != value.shape:
         raise UserError(

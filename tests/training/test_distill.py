@@ -209,6 +209,20 @@ def test_losses_on_a_mesh_are_those_of_one_device(
     assert {k: got[k] for k in wanted} == pytest.approx(wanted, abs=1e-4)
 
 
+def test_what_is_trained_of_a_sequence(config):
+  """All of a text, and of what the target wrote no place in its prompt."""
+  starts = lambda config: distill._starts(jax.random.key(0), config, 16)
+  few = starts(config)
+  assert len(few) == len(set(few.tolist())) == 4
+  config = dataclasses.replace(config, groups=0)
+  assert starts(config).tolist() == list(range(16))
+  config = dataclasses.replace(config, num_continuations=64, prompt_length=11)
+  assert starts(config).tolist() == list(range(10, 16))
+  some = starts(dataclasses.replace(config, groups=5)).tolist()
+  assert len(some) == 5
+  assert set(some) < set(range(10, 16))
+
+
 # The target's features, kept.
 
 
@@ -310,6 +324,20 @@ def test_a_parallel_drafter_begins_as_eagle(text, config, tmp_path):
     np.dtype('float32')
   }
   np.testing.assert_allclose(params['fuse'], given.params['fuse'], rtol=2.0**-8)
+  deep = modules.make('eagle_parallel', target.config, 3, num_layers=2)
+  params = distill._init(config, deep, target)(jax.random.key(0))
+  assert not np.any(params['layers_1']['attention']['o'])
+  assert not np.any(params['layers_1']['mlp']['down'])
+  assert np.all(np.any(params['layers_1']['attention']['q'], axis=(1, 2)))
+  x = np.random.default_rng(0).standard_normal((1, 4, 16), np.float32)
+  positions = np.arange(4, dtype=np.int32)[None]
+  found = [
+    made.clone(config=dataclasses.replace(made.config, dtype='float32')).apply(
+      {'params': params}, x, positions
+    )[0]
+    for made in (module, deep)
+  ]
+  np.testing.assert_array_equal(*found)
   heads = modules.make('medusa', target.config, 3)
   with pytest.raises(UserError, match='no parameter of'):
     distill._init(config, heads, target)(jax.random.key(0))
@@ -338,6 +366,14 @@ def _other(target):
     (dict(noise=-0.1), 'noise must be at least 0, got -0.1'),
     (dict(groups=-1), 'groups must be at least 0, got -1'),
     (dict(groups=17), 'groups: got 17, more than the 16 positions .*'),
+    (
+      dict(groups=7, num_continuations=64, prompt_length=11),
+      'groups: got 7, more than the 6 positions .*',
+    ),
+    (dict(retention=1.5), 'retention must be at most 1, got 1.5'),
+    (dict(retention=-0.5), 'retention must be at least 0, got -0.5'),
+    (dict(kind='medusa', num_layers=2), 'num_layers: medusa has none, got 2'),
+    (dict(num_layers=0), 'num_layers must be at least 1, got 0'),
     (dict(ahead=17), 'ahead: got 17, more than the 16 tokens .*'),
     (
       dict(continuation_batch=0),
@@ -366,7 +402,15 @@ def test_configs_round_trip(on_its_own_text):
 
 
 @pytest.mark.parametrize(
-  'arg', [None, *modules.KINDS, 'eagle_text', 'eagle_parallel_text', 'smoke']
+  'arg',
+  [
+    None,
+    *modules.KINDS,
+    'eagle_parallel_deep',
+    'eagle_text',
+    'eagle_parallel_text',
+    'smoke',
+  ],
 )
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)

@@ -29,22 +29,23 @@ _NOISE = np.float32(0.3) * _RNG.standard_normal(_FEATURES.shape, np.float32)
 
 
 @functools.cache
-def _made(kind, positions='rotary'):
+def _made(kind, positions='rotary', num_layers=1):
   target = tiny.model(_VOCAB, 0, positions=positions)
-  return target, tiny.trained(target, kind, _AHEAD)
+  return target, tiny.trained(target, kind, _AHEAD, num_layers=num_layers)
 
 
 @functools.cache
-def _one_pass(kind, positions):
+def _one_pass(kind, positions, num_layers=1):
   """(params, features, tokens, starts) -> logits of tokens, of masks, reads."""
-  target, trained = _made(kind, positions)
+  target, trained = _made(kind, positions, num_layers)
   frame = Frame.of(target.transformer, target.params)
   count = trained.module.num_masks
 
   @jax.jit
   def run(params, features, tokens, starts):
+    masks = groups.sizes(starts.shape[1], count)
     found = groups.outputs(
-      trained.module, params, frame, features, tokens, starts, count
+      trained.module, params, frame, features, tokens, starts, masks
     )
     split = lambda x: (
       x[:, :_LENGTH],
@@ -55,15 +56,16 @@ def _one_pass(kind, positions):
   return run
 
 
-def _logits(kind='eagle_parallel', positions='rotary', **changes):
+def _logits(kind='eagle_parallel', positions='rotary', num_layers=1, **changes):
   """Logits [B, T, V] of tokens and [B, M, k, V] of masks."""
   arguments = dict(
-    params=_made(kind, positions)[1].params,
+    params=_made(kind, positions, num_layers)[1].params,
     features=_FEATURES,
     tokens=_INPUTS,
     starts=_ALL,
   )
-  got = _one_pass(kind, positions)(*(arguments | changes).values())[0]
+  run = _one_pass(kind, positions, num_layers)
+  got = run(*(arguments | changes).values())[0]
   return tuple(map(np.asarray, got))
 
 
@@ -75,17 +77,20 @@ def _moved(before, after):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'positions'),
+  ('kind', 'positions', 'num_layers'),
   [
     *itertools.product(
-      ('medusa_parallel', 'eagle_parallel'), ('rotary', 'learned', 'relative')
+      ('medusa_parallel', 'eagle_parallel'),
+      ('rotary', 'learned', 'relative'),
+      (1,),
     ),
-    ('eagle', 'rotary'),
+    ('eagle', 'rotary', 1),
+    ('eagle_parallel', 'rotary', 2),
   ],
 )
-def test_one_pass_drafts_at_every_position(kind, positions):
+def test_one_pass_drafts_at_every_position(kind, positions, num_layers):
   """What a drafter says after every prefix, from that prefix alone."""
-  target, trained = _made(kind, positions)
+  target, trained = _made(kind, positions, num_layers)
   drafter = trained_drafter(trained, target, _AHEAD)
 
   @jax.jit
@@ -100,7 +105,7 @@ def test_one_pass_drafts_at_every_position(kind, positions):
   prefixes[np.arange(_LENGTH) >= lengths[:, None]] = 0
   wanted, features = draft(prefixes, lengths)
   own, ahead = _logits(
-    kind, positions, features=features[_LENGTH - 1 :: _LENGTH]
+    kind, positions, num_layers, features=features[_LENGTH - 1 :: _LENGTH]
   )
   got = np.concatenate([own[:, :, None], ahead], axis=2)
   wanted = wanted.reshape(got.shape)
@@ -160,21 +165,50 @@ def test_some_groups_say_what_they_say_among_all():
   np.testing.assert_array_equal(ahead, _FEW[:, :, None] + masks)
 
 
+def test_a_group_of_fewer_masks_says_what_it_says_among_all():
+  target, trained = _made('eagle_parallel')
+  frame = Frame.of(target.transformer, target.params)
+  masks = groups.sizes(4, _MASKS, 0.6)
+  assert masks.tolist() == [3, 3, 2, 1]
+  assert groups.sizes(3, 2).tolist() == [2, 2, 2]
+  assert groups.sizes(3, 0).tolist() == [0, 0, 0]
+  found = jax.jit(
+    lambda: groups.outputs(
+      trained.module, trained.params, frame, _FEATURES, _INPUTS, _FEW, masks
+    )
+  )()
+  number = [0] * _LENGTH + [1, 2, 3, 1, 2, 3, 1, 2, 1]
+  assert found.number.tolist() == number
+  own, ahead = _logits(starts=_FEW)
+  there = np.arange(_MASKS) < masks[:, None]
+  np.testing.assert_allclose(
+    frame.logits(found.hidden),
+    np.concatenate([own, ahead[:, there]], axis=1),
+    atol=1e-4,
+    rtol=0,
+  )
+  np.testing.assert_array_equal(
+    found.reads[:, _LENGTH:],
+    (_FEW[:, :, None] + np.arange(1, _AHEAD))[:, there],
+  )
+
+
 def test_by_depth_leaves_out_what_lies_beyond():
   rng = np.random.default_rng(1)
   own, ahead = rng.random((_BATCH, _LENGTH)), rng.random((*_FEW.shape, _MASKS))
+  number = np.concatenate([np.zeros(_LENGTH), np.tile([1, 2, 3], len(_FEW[0]))])
   reads = _FEW[:, :, None] + np.arange(1, _AHEAD)
   ahead = np.where(reads < _LENGTH, ahead, np.inf)
   wanted = [own.mean()] + [
     ahead[:, :, j][reads[:, :, j] < _LENGTH].mean() for j in range(_MASKS)
   ]
   flat = lambda a, b: np.concatenate([a, b.reshape(_BATCH, -1)], axis=1)
-  made = groups.Groups(None, flat(_ALL, reads))
+  made = groups.Groups(None, flat(_ALL, reads), number)
   values = flat(own, ahead).astype(np.float32)
   by_depth = jax.jit(groups.by_depth, static_argnums=(2, 3))
   got = by_depth(made, values, _LENGTH, _MASKS)
   np.testing.assert_allclose(got, wanted, rtol=1e-6)
-  none = groups.Groups(None, np.full((1, 2), 5))
+  none = groups.Groups(None, np.full((1, 2), 5), np.arange(2))
   assert by_depth(none, np.full((1, 2), np.inf, np.float32), 1, 1)[1] == 0
 
 
@@ -248,10 +282,11 @@ def _outputs(kind, features):
   target, trained = _made(kind)
   module, params = trained.module, trained.params
   frame = Frame.of(target.transformer, target.params)
+  masks = groups.sizes(_FEW.shape[1], module.num_masks)
   hidden = jax.jit(
     lambda: (
       groups.outputs(
-        module, params, frame, features, _INPUTS, _FEW, module.num_masks
+        module, params, frame, features, _INPUTS, _FEW, masks
       ).hidden
     )
   )()

@@ -5,6 +5,11 @@ it: T + M k slots. The group of position t is the token t with the masks 1 to k
 of t. Token t sees the tokens up to t; mask j of t sees the tokens up to t, and
 the masks up to j of its own group, at position t + j. So each group computes
 what drafting after token t would, and no group sees another's masks.
+
+Nothing is lost to a group that later masks of its own are left out. Far ones
+teach less than near ones and cost as much, so that with a `retention` below 1
+fewer groups have them (the conditional drop-token of
+PARD, An et al. 2504.18583).
 """
 
 from typing import NamedTuple
@@ -23,14 +28,30 @@ class Groups(NamedTuple):
     hidden: [B, Q, D], Q = T + M k outputs.
     reads: int [B, Q], the place t + j whose feature an output predicts; the
       next token there is its label. It may lie beyond the sequence.
+    number: int [Q], j: 0 for tokens.
   """
 
   hidden: jax.Array
   reads: jax.Array
+  number: np.ndarray
+
+
+def sizes(num_groups: int, count: int, retention: float = 1.0) -> np.ndarray:
+  """Masks of each group, the most first: int [M].
+
+  Args:
+    num_groups: M.
+    count: k, masks of the first group.
+    retention: how many of the groups with mask j have mask j + 1 too; 1 is the
+      paper's.
+  """
+  having_k = np.ceil(num_groups * retention ** np.arange(count))
+  group_m = np.arange(num_groups)
+  return (group_m[:, None] < having_k[None, :]).sum(axis=1)
 
 
 def outputs(
-  module, params, frame, features_btd, tokens_bt, starts_bm, count: int
+  module, params, frame, features_btd, tokens_bt, starts_bm, masks_m
 ) -> Groups:
   """One pass over all groups of a batch.
 
@@ -42,7 +63,7 @@ def outputs(
       reads none.
     tokens_bt: int [B, T].
     starts_bm: int [B, M], positions whose masks are laid out.
-    count: k, masks of a group; 0 trains EAGLE.
+    masks_m: masks of each, static, as of `sizes`; EAGLE has none.
   """
   batch, length = tokens_bt.shape
   iota = lambda n: np.arange(n, dtype=np.int32)
@@ -59,17 +80,17 @@ def outputs(
   if features_btd is not None:
     before_btd = features.shifted(features_btd)
   x_bqd = apply(embedded_btd, before_btd, method='text')
-  if count:
-    num_groups = starts_bm.shape[1]
-    start_bq = jnp.repeat(starts_bm, count, axis=1)
-    index_q = np.tile(iota(count), num_groups)
+  if masks_m.any():
+    of_q = np.repeat(np.arange(len(masks_m), dtype=np.int32), masks_m)
+    start_bq = starts_bm[:, of_q]
+    index_q = np.concatenate([iota(count) for count in masks_m])
     ahead_bq = start_bq + 1 + index_q[None]
     masks_bqd = apply(index_q, frame.place(ahead_bq), method='masks')
     masks_bqd = jnp.broadcast_to(masks_bqd, (batch, *masks_bqd.shape[1:]))
     x_bqd = jnp.concatenate([x_bqd, masks_bqd], axis=1)
     positions_bq = jnp.concatenate([positions_bq, ahead_bq], axis=1)
     seen_bq = jnp.concatenate([seen_bq, start_bq], axis=1)
-    group_q = np.concatenate([group_q, np.repeat(iota(num_groups), count)])
+    group_q = np.concatenate([group_q, of_q])
     number_q = np.concatenate([number_q, 1 + index_q])
 
   is_token_q = group_q < 0
@@ -85,7 +106,7 @@ def outputs(
     mask=to_tokens | own_qq[None],
     slot_positions=positions_bq,
   )
-  return Groups(hidden_bqd, positions_bq)
+  return Groups(hidden_bqd, positions_bq, number_q)
 
 
 def by_depth(groups: Groups, values_bq, length: int, count: int):
@@ -93,16 +114,11 @@ def by_depth(groups: Groups, values_bq, length: int, count: int):
 
   What would be read beyond the sequence does not count.
   """
-  batch = values_bq.shape[0]
   inside_bq = groups.reads < length
-  split = lambda array: (
-    array[:, :length],
-    jnp.moveaxis(array[:, length:].reshape(batch, -1, max(count, 1)), 2, 0),
-  )
-  (own, ahead), (own_in, ahead_in) = split(values_bq), split(inside_bq)
-  means = [mean_where(own, own_in)]
-  if count:
-    means += [mean_where(a, b) for a, b in zip(ahead, ahead_in, strict=True)]
+  means = [
+    mean_where(values_bq, inside_bq & (groups.number == j)[None])
+    for j in range(count + 1)
+  ]
   return jnp.stack(means)
 
 

@@ -12,7 +12,15 @@ from specsamp.training.objectives import groups as layout
 from specsamp.training.objectives import language_model as losses
 
 
-def medusa_parallel(module, params, frame, tokens, starts_bm, decay: float):
+def medusa_parallel(
+  module,
+  params,
+  frame,
+  tokens,
+  starts_bm,
+  decay: float,
+  retention: float = 1.0,
+):
   """-log q(the text) at the root, and decay^j times that at mask j.
 
   Offline: nothing is asked of the target, so agreement is with the text.
@@ -24,10 +32,12 @@ def medusa_parallel(module, params, frame, tokens, starts_bm, decay: float):
     tokens: int [B, T + 1].
     starts_bm: int [B, M], positions whose masks are trained.
     decay: of the weight; the paper's is 0.8.
+    retention: as of `groups.sizes`.
   """
   count = module.num_masks
+  masks_m = layout.sizes(starts_bm.shape[1], count, retention)
   groups = layout.outputs(
-    module, params, frame, None, tokens[:, :-1], starts_bm, count
+    module, params, frame, None, tokens[:, :-1], starts_bm, masks_m
   )
   logits_bqv = frame.logits(groups.hidden)
   label_bq = layout.take(tokens[:, 1:], groups.reads)
@@ -52,6 +62,7 @@ def eagle(
   noise_btd,
   weight: float,
   decay: float = 1.0,
+  retention: float = 1.0,
 ):
   """SmoothL1(feature) + weight * CE(target's law, q), summed over the group.
 
@@ -65,6 +76,7 @@ def eagle(
     noise_btd: what is added to the features that the layer reads.
     weight: of the cross-entropy; EAGLE's is 0.1.
     decay: of the weight of mask j, decay^j; the paper sums plainly.
+    retention: as of `groups.sizes`.
   """
   groups = layout.outputs(
     module,
@@ -73,7 +85,7 @@ def eagle(
     features_btd + noise_btd,
     tokens[:, :-1],
     starts_bm,
-    module.num_masks,
+    layout.sizes(starts_bm.shape[1], module.num_masks, retention),
   )
   logits_bqv = frame.logits(groups.hidden)
   p_logits_btv = frame.logits(features_btd)
