@@ -27,11 +27,11 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
 @pytest.mark.parametrize(
   ('kind', 'verifier', 'law', 'tree'),
   [
-    ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle3', 'block', 'iid', _CHAIN),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
-        ('eagle3', 'block', 'iid', _CHAIN),
+        ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
         ('eagle', 'block', 'iid', _CHAIN),
         ('eagle', 'multi_candidate', 'without_replacement', _UNEVEN),
         ('medusa', 'token', 'iid', _CHAIN),

@@ -96,7 +96,13 @@ def test_a_row_says_the_same_alone_and_among_others(pair, verifier, law, tree):
       )
 
 
-@pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
+@pytest.mark.parametrize(
+  'args',
+  [
+    pytest.param(GREEDY, marks=pytest.mark.slow, id='greedy'),
+    pytest.param(RAGGED, id='ragged'),
+  ],
+)
 def test_no_stale_slot_after_any_round(pair, args):
   """What was accepted stands where one pass over the text would put it."""
   target, draft = pair

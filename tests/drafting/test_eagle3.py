@@ -46,7 +46,7 @@ def test_after_a_round_the_state_is_the_texts_own(kind, shape):
 
 
 @pytest.mark.parametrize(
-  'kind', ['eagle3', pytest.param('eagle', marks=pytest.mark.slow)]
+  'kind', [pytest.param('eagle3', marks=pytest.mark.slow), 'eagle']
 )
 def test_greedy_equals_autoregressive(kind):
   run = functools.partial(

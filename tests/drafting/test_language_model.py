@@ -45,12 +45,12 @@ def _propose(model, tree, law):
   ('tree', 'law', 'positions'),
   [
     ('chain', 'iid', 'rotary'),
-    ('branching', 'without_replacement', 'rotary'),
     ('irregular', 'iid', 'relative'),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
         ('branching', 'iid', 'rotary'),
+        ('branching', 'without_replacement', 'rotary'),
         ('irregular', 'without_replacement', 'rotary'),
       )
     ),

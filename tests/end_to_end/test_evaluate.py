@@ -116,8 +116,8 @@ def test_a_comparison(launch, folders, tmp_path):
 
 def test_search_and_passes(monkeypatch, folders, tmp_path):
   # Its time is compilation: few sizes, and no tree's parts timed twice.
-  monkeypatch.setattr(tree_search, 'CANDIDATES', 3)
-  monkeypatch.setattr(tree_search, 'SIZES', (1, 4))
+  monkeypatch.setattr(tree_search, 'CANDIDATES', 2)
+  monkeypatch.setattr(tree_search, 'SIZES', (1, 3))
   measure, timed = parts.measure, {}
 
   def measure_once(target, drafter, *args):

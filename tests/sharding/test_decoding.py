@@ -131,7 +131,14 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
 @pytest.mark.parametrize(
   ('kind', 'tree', 'law', 'verifier'),
   [
-    ('eagle3', _TREE, 'without_replacement', 'multi_candidate'),
+    ('eagle_parallel', TokenTree.chain(3), 'iid', 'token'),
+    pytest.param(
+      'eagle3',
+      _TREE,
+      'without_replacement',
+      'multi_candidate',
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       'eagle',
       _TREE,
@@ -141,13 +148,6 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
     ),
     pytest.param(
       'medusa', TokenTree.chain(3), 'iid', 'token', marks=pytest.mark.slow
-    ),
-    pytest.param(
-      'eagle_parallel',
-      TokenTree.chain(3),
-      'iid',
-      'token',
-      marks=pytest.mark.slow,
     ),
   ],
 )
