@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 
-from specsamp.drafting import candidates, features
+from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import DraftLayer, EagleDrafter
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer, check_depth

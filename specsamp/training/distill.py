@@ -24,7 +24,6 @@ from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import heads, layers
 
-
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 
@@ -100,15 +99,11 @@ class DistillConfig(run.RunConfig):
       if getattr(self, name) < 1:
         raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
     if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
-      raise UserError(f'num_layers: {self.kind} has none, got {self.num_layers}')
+      raise UserError(
+        f'num_layers: {self.kind} has none, got {self.num_layers}'
+      )
     SamplingParams(temperature=self.temperature).check()
-    for name in (
-      'num_continuations',
-      'groups',
-      'retention',
-      'decay',
-      'noise',
-    ):
+    for name in ('num_continuations', 'groups', 'retention', 'decay', 'noise'):
       if getattr(self, name) < 0:
         raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
     if not self.retention <= 1:
@@ -163,9 +158,9 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
     inputs = tokens[:, :-1]
     frame = Frame.of(transformer, target_params)
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
-    starts_bm = jax.vmap(
-      lambda key: _starts(key, config, inputs.shape[1])
-    )(keys_b)
+    starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
+      keys_b
+    )
     if config.kind == 'medusa_parallel':
       return layers.medusa_parallel(
         module,
@@ -316,10 +311,14 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   def init(key):
     params = traverse_util.flatten_dict(module.init_params(key))
     begun = {name[0] for name in given}
-    for name, value in params.items():
-      if name[0].startswith('layers_') and name[0] not in begun:
-        if name[-1] in _WRITES:
-          params[name] = jnp.zeros_like(value)
+    params = {
+      name: jnp.zeros_like(value)
+      if name[0].startswith('layers_')
+      and name[0] not in begun
+      and name[-1] in _WRITES
+      else value
+      for name, value in params.items()
+    }
     for name, value in given.items():
       if name not in params or params[name].shape != value.shape:
         raise UserError(
