@@ -15,10 +15,14 @@ slowly: --config.init=RUNS/eagle/drafter. The embedded `medusa_parallel` was
 trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
 --config.groups=128 --config.steps=500 --config.learning_rate=1e-3.
 
-`:eagle_parallel_deep` has three layers and goes on from the embedded
-`eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter: 50 minutes. It was
-trained behind the prompts alone, as all are now; the others, earlier, at any
-position.
+Groups are drawn behind the prompts; when the embedded ones were trained they
+were drawn anywhere.
+
+`:eagle_parallel_deep` has three layers, is not embedded, and goes on from
+`eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter, for 45 minutes. Of
+its drafts more is accepted; on two cores that does not pay for two layers more.
+`launch/decode.py --config=configs/quickstart.py --config.drafter=FOLDER` says
+how much.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
@@ -91,7 +95,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         num_layers=3,
         groups=96,
         retention=0.8,
-        steps=1500,
+        steps=1250,
         learning_rate=6e-4,
       )
     case 'smoke':

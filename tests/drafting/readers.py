@@ -44,10 +44,11 @@ def features_of(target, tokens_bs, taps=()):
   )
 
 
-def make_drafter(kind, shape, target=None):
+def make_drafter(kind, shape, target=None, num_layers=1):
   target = target or make_target()
   tree, law, _ = SHAPES[shape]
-  return trained_drafter(tiny.trained(target, kind), target, tree, law)
+  trained = tiny.trained(target, kind, num_layers=num_layers)
+  return trained_drafter(trained, target, tree, law)
 
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]

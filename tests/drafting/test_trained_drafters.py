@@ -108,22 +108,24 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'shape', 'positions'),
+  ('kind', 'shape', 'positions', 'num_layers'),
   [
-    ('medusa', 'tree', 'rotary'),
-    ('hydra', 'tree', 'rotary'),
-    ('eagle', 'chain', 'rotary'),
-    pytest.param('eagle', 'tree', 'relative', marks=pytest.mark.slow),
-    pytest.param('eagle', 'tree', 'learned', marks=pytest.mark.slow),
-    ('medusa_parallel', 'tree', 'rotary'),
-    ('eagle_parallel', 'chain', 'relative'),
-    pytest.param('eagle_parallel', 'tree', 'learned', marks=pytest.mark.slow),
+    ('medusa', 'tree', 'rotary', 1),
+    ('hydra', 'tree', 'rotary', 1),
+    ('eagle', 'chain', 'rotary', 1),
+    pytest.param('eagle', 'tree', 'relative', 2, marks=pytest.mark.slow),
+    pytest.param('eagle', 'tree', 'learned', 1, marks=pytest.mark.slow),
+    ('medusa_parallel', 'tree', 'rotary', 1),
+    ('eagle_parallel', 'chain', 'relative', 2),
+    pytest.param(
+      'eagle_parallel', 'tree', 'learned', 1, marks=pytest.mark.slow
+    ),
   ],
 )
-def test_q_is_the_law_after_each_path(kind, shape, positions):
+def test_q_is_the_law_after_each_path(kind, shape, positions, num_layers):
   """Of what each node's path says and no other node, transformed as asked."""
   target = make_target(positions)
-  drafter = make_drafter(kind, shape, target)
+  drafter = make_drafter(kind, shape, target, num_layers)
   tree = drafter.tree
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
   draft = _first_draft(
@@ -347,21 +349,23 @@ def test_nothing_is_read_one_place_beside(kind, reads):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'shape', 'positions'),
+  ('kind', 'shape', 'positions', 'num_layers'),
   [
-    ('medusa', 'tree', 'rotary'),
-    ('eagle', 'chain', 'rotary'),
-    ('eagle', 'tree', 'relative'),
-    pytest.param('eagle', 'tree', 'learned', marks=pytest.mark.slow),
+    ('medusa', 'tree', 'rotary', 1),
+    ('eagle', 'chain', 'rotary', 1),
+    ('eagle', 'tree', 'relative', 1),
+    pytest.param('eagle', 'tree', 'learned', 2, marks=pytest.mark.slow),
     pytest.param(
-      'medusa_parallel', 'chain', 'relative', marks=pytest.mark.slow
+      'medusa_parallel', 'chain', 'relative', 1, marks=pytest.mark.slow
     ),
-    ('eagle_parallel', 'chain', 'rotary'),
-    ('eagle_parallel', 'tree', 'learned'),
+    ('eagle_parallel', 'chain', 'rotary', 1),
+    ('eagle_parallel', 'tree', 'learned', 2),
   ],
 )
-def test_after_a_round_the_state_is_the_texts_own(kind, shape, positions):
+def test_after_a_round_the_state_is_the_texts_own(
+  kind, shape, positions, num_layers
+):
   """As if the text had been a prompt: true features, no stale slot."""
   target = make_target(positions)
-  drafter = make_drafter(kind, shape, target)
+  drafter = make_drafter(kind, shape, target, num_layers)
   check_states(target, drafter, SHAPES[shape][2])

@@ -8,8 +8,8 @@ what drafting after token t would, and no group sees another's masks.
 
 Nothing is lost to a group that later masks of its own are left out. Far ones
 teach less than near ones and cost as much, so that with a `retention` below 1
-fewer groups have them (the conditional drop-token of
-PARD, An et al. 2504.18583).
+fewer groups have them (the conditional drop-token of PARD, An et al.
+2504.18583).
 """
 
 from typing import NamedTuple
