@@ -191,9 +191,8 @@ def test_counts_by_rank(pair):
   )
 
 
-@pytest.mark.parametrize(
-  'positions', ['relative', pytest.param('learned', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # drafting/test_trained_drafters.py has trees of each
+@pytest.mark.parametrize('positions', ['relative', 'learned'])
 def test_other_positions(positions):
   """To the last position of the target, where a draft hangs over the end."""
   target = tiny.model(11, 5, positions=positions)

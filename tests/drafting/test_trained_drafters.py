@@ -160,7 +160,7 @@ def test_q_is_the_law_after_each_path(kind, shape, positions, num_layers):
   q_rv = jax.jit(transforms.probabilities)(logits_rv, sampling)
   got = np.asarray(draft.q).reshape(len(where), VOCAB)
   np.testing.assert_allclose(got, q_rv, atol=3e-5)
-  assert got[row_r == 0].max(axis=1).min() < 0.99  # not one-hots all
+  assert got[row_r == 0].max(axis=1).min() < 0.999  # not one-hots all
   for q_v, (row, node) in zip(got, where, strict=True):
     children = list(tree.children(node))
     said = drafted[row, children][valid[row, children]]
