@@ -198,7 +198,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
 
 
 def _starts(key, config: DistillConfig, length: int):
-  """Positions whose masks are trained: int [M]."""
+  """Positions whose heads or masks are trained: int [M], drawn unless all."""
   starts_t = jnp.arange(config.first_group, length, dtype=jnp.int32)
   if not config.groups:
     return starts_t
