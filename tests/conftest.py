@@ -7,15 +7,12 @@ import pathlib
 import sysconfig
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Tiny programs, run a few times: compiling them is what takes long. Each of
-# these halves it, in the last step of the compiler only.
-os.environ.setdefault(
-  'XLA_FLAGS',
-  '--xla_backend_optimization_level=0'
+# Tiny programs, run a few times: compiling them is what takes long. Both of
+# these halve it, in the last step of the compiler only.
+os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+if importlib.metadata.version('jaxlib').startswith('0.10.'):
   # The older of its two emitters; later ones have one, and refuse the flag.
-  + ' --xla_cpu_use_fusion_emitters=false'
-  * importlib.metadata.version('jaxlib').startswith('0.10.'),
-)
+  os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
 
 import benchmarks
 import jax
@@ -39,6 +36,9 @@ def pytest_collection_modifyitems(config, items):
     slow = [item for item in items if item.get_closest_marker('slow')]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
+  for item in items:
+    if item.get_closest_marker('tpu_aot'):  # as they are compiled for use
+      item.fixturenames.insert(0, 'optimized')
 
 
 @pytest.fixture(scope='session')
@@ -72,6 +72,15 @@ def data(tmp_path_factory):
   folder = tmp_path_factory.mktemp('data')
   benchmarks.write(folder)
   return folder
+
+
+@pytest.fixture(scope='module')
+def optimized():
+  """For programs that run for longer than they take to compile."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', False)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -30,6 +30,8 @@ from specsamp.drafting.modules import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 VOCAB = 4
 # Three tokens do not reach the round after four accepted at once; five do.
 LENGTH = 5

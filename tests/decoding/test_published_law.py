@@ -19,6 +19,8 @@ from test_loop_law import (
 from specsamp.drafting import TokenTree
 from specsamp.drafting.modules import trained_drafter
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 _CHAIN = TokenTree.chain(3)
 _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
 

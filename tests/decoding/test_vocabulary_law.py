@@ -20,6 +20,8 @@ from test_loop_law import (
 
 from specsamp.drafting import TokenTree, model_drafter
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 
 def _of_rows(model, rows):
   """The model with more rows of its vocabulary, which are no tokens."""

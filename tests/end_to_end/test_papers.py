@@ -10,14 +10,15 @@ import pathlib
 import pytest
 import shared_data
 
+from specsamp.drafting import modules
 from specsamp.evaluation import comparison
 
 _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
-# What a draft model alone drafts for is run by a smaller pair here.
-_ANY_PAIR = ('paper_mcsd', 'paper_chinchilla_figure1')
+# What needs no trained drafter is run by a smaller pair here.
+_ANY_PAIR = ('paper_mcsd', 'paper_chinchilla', 'paper_llama31', 'spec_bench')
 
 
 def _job(path, data, folders):
@@ -27,6 +28,12 @@ def _job(path, data, folders):
   values = module.get_config('smoke').to_dict() | {'data': str(data)}
   if path.stem.startswith(_ANY_PAIR):
     values |= {'target': f'{folders}/target', 'draft': f'{folders}/draft'}
+    values['max_prompt_tokens'] = min(values['max_prompt_tokens'], 40)
+    values['methods'] = [
+      method
+      for method in values['methods']
+      if method.get('drafter') not in modules.KINDS
+    ]
   return comparison.prepare(values)
 
 
@@ -65,7 +72,9 @@ def test_it_ends(path, data, folders, tmp_path):
     assert all(f'{name} ' in report for name in tasks)
 
 
-@pytest.mark.parametrize('name', ['humaneval', 'spec_bench'])
+@pytest.mark.parametrize(
+  'name', ['humaneval', pytest.param('spec_bench', marks=pytest.mark.slow)]
+)
 def test_the_published_files(name, folders, tmp_path):
   """One prompt of each category, as they are published."""
   data = shared_data.find('README.md').parent
