@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
   for item in items:
-    if item.get_closest_marker('tpu_aot'):  # as they are compiled for use
+    if item.get_closest_marker('tpu_aot'):
       item.fixturenames.insert(0, 'optimized')
 
 
@@ -76,7 +76,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def optimized():
-  """For programs that run for longer than they take to compile."""
+  """Programs as users compile them: those that run for long, or on TPUs."""
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', False)
   yield

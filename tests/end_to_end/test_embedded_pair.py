@@ -78,7 +78,8 @@ def _drafter(pair, kind):
 
 
 _KINDS = ['model', *modules.KINDS, *_LOOKUPS, 'ngram_or_model']
-# Of all but the first a few texts are compared by `test_papers.py`.
+# Of the others a few texts are compared by `test_papers.py`.
+_QUICK = ('model', 'eagle_parallel')
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ _KINDS = ['model', *modules.KINDS, *_LOOKUPS, 'ngram_or_model']
   [
     pytest.param(
       *(kind, count, new),
-      marks=() if count == 6 and kind == 'model' else pytest.mark.slow,
+      marks=() if count == 6 and kind in _QUICK else pytest.mark.slow,
     )
     for kind in _KINDS
     for count, new in ((6, 48), (32, 128))

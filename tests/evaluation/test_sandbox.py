@@ -130,9 +130,9 @@ def test_function_and_its_check():
 
 
 def test_at_once():
-  programs = ['x = 1', 'assert 0', 'import os; os._exit(0)'] * 4
+  texts = ['x = 1', 'assert 0', 'import os; os._exit(0)'] * 4
   with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    outcomes = list(pool.map(sandbox.run, programs))
+    outcomes = list(pool.map(sandbox.run, texts))
   assert [o.passed for o in outcomes] == [True, False, False] * 4
 
 
