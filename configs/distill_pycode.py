@@ -3,7 +3,7 @@
 Medusa and Hydra heads, EAGLE, and ParallelSpec's drafters for Medusa and EAGLE
 (Xiao et al. 2410.05589, section 4), as they are in `specsamp.zoo`. The target
 continues 4,096 pieces of the standard library greedily, half a million tokens
-at some 950 a second on 2 CPU cores; its features take 1.1 GB of disk. A drafter
+in 10 to 20 minutes on 2 CPU cores; its features take 1.1 GB of disk. A drafter
 then takes 3 to 20 minutes. Runs that are given the same folders share both.
 
   python launch/distill.py --config=configs/distill_pycode.py:eagle \
@@ -16,7 +16,7 @@ trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
 --config.groups=128 --config.steps=500 --config.learning_rate=1e-3.
 
 Groups are drawn behind the prompts; when the embedded ones were trained they
-were drawn anywhere.
+were drawn anywhere, in sequences of one token more.
 
 `:eagle_parallel_deep` has three layers, is not embedded, and goes on from
 `eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter, for 45 minutes. Of
@@ -63,7 +63,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # EAGLE's own is 0.1, for features of ten times the width.
       cross_entropy_weight=1.0,
       batch_size=8,
-      length=256,
+      # With its label 256 tokens: one more would take a cache of 512 slots, and
+      # the target three times as long to write its continuations.
+      length=255,
       steps=700,
       learning_rate=2e-3,
       warmup_steps=60,
