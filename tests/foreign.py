@@ -1,6 +1,7 @@
 """Small random checkpoints that transformers itself writes."""
 
 import contextlib
+import importlib.util
 import io
 import pathlib
 
@@ -60,6 +61,12 @@ FAMILIES = {
   'gpt2': ('GPT2Config', _GPT2),
   'gpt2, narrow': ('GPT2Config', _GPT2 | dict(n_inner=30)),
 }
+
+
+needs_parity = pytest.mark.skipif(
+  not all(map(importlib.util.find_spec, ('torch', 'transformers'))),
+  reason="needs '.[parity]'",
+)
 
 
 def config(name: str, **changes):

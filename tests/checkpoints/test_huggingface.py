@@ -14,6 +14,8 @@ import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.models import kv_cache
 
+pytestmark = foreign.needs_parity
+
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [7], [2, 7, 1], [8, 2, 8, 1]]
 
 
