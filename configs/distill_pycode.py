@@ -63,8 +63,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # EAGLE's own is 0.1, for features of ten times the width.
       cross_entropy_weight=1.0,
       batch_size=8,
-      # With its label 256 tokens: one more would take a cache of 512 slots, and
-      # the target three times as long to write its continuations.
+      # With its label 256 tokens; for one more the target's cache would have
+      # twice the slots.
       length=255,
       steps=700,
       learning_rate=2e-3,

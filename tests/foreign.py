@@ -63,6 +63,7 @@ FAMILIES = {
 }
 
 
+# For tests that import these themselves; `config` skips by itself.
 needs_parity = pytest.mark.skipif(
   not all(map(importlib.util.find_spec, ('torch', 'transformers'))),
   reason="needs '.[parity]'",
