@@ -1,10 +1,13 @@
 """Strict numerics for every test, and eight devices to build meshes of."""
 
+import atexit
 import gc
 import importlib.metadata
 import os
 import pathlib
+import shutil
 import sysconfig
+import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # Tiny programs, run a few times: compiling them is what takes long. Both of
@@ -13,6 +16,16 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
   # The older of its two emitters; later ones have one, and refuse the flag.
   os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
+# What one test has compiled, its workers and child processes need not.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  _programs = tempfile.mkdtemp(prefix='specsamp-programs-')
+  atexit.register(shutil.rmtree, _programs, ignore_errors=True)
+  os.environ |= {
+    'JAX_COMPILATION_CACHE_DIR': _programs,
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.3',
+    # Any bound makes processes lock the folder before they read or write.
+    'JAX_COMPILATION_CACHE_MAX_SIZE': str(4 << 30),
+  }
 
 import benchmarks
 import jax
