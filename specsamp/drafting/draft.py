@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -66,22 +67,37 @@ class TokenTree:
     return cls(tuple(range(-1, length)))
 
   @classmethod
-  def branching(cls, factors: tuple[int, ...]) -> 'TokenTree':
+  def branching(cls, factors: Sequence[int | Sequence[int]]) -> 'TokenTree':
     """A tree whose nodes at depth d all have `factors[d]` children.
 
-    Nodes are numbered breadth first, so siblings are consecutive.
+    Nodes are numbered breadth first, so siblings are consecutive. A factor may
+    also be many: one for each node of its depth, those left out being 0.
 
     Raises:
-      ValueError: a factor below 1.
+      ValueError: a depth without nodes, a negative factor, or more of them than
+        nodes.
     """
     parents, level = [-1], [0]
     for factor in factors:
-      if factor < 1:
+      if isinstance(factor, Sequence):
+        if len(factor) > len(level):
+          raise ValueError(
+            f'branching {tuple(factor)} is of {len(factor)} nodes, and there '
+            f'are {len(level)}'
+          )
+        counts = factor
+      else:
+        counts = [factor] * len(level)
+      if min(counts, default=0) < 0 or not any(counts):
         raise ValueError(
           f'branching factors must be at least 1, got {tuple(factors)}'
         )
       start = len(parents)
-      parents += [node for node in level for _ in range(factor)]
+      parents += [
+        node
+        for node, count in zip(level, counts, strict=False)
+        for _ in range(count)
+      ]
       level = list(range(start, len(parents)))
     return cls(tuple(parents))
 

@@ -45,8 +45,8 @@ class DecodeConfig:
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare; what a trained drafter is not deep
       enough for is left out.
-    branching: candidates of a node at each depth; a tree in place of
-      `draft_len`, and one more draft to compare. Empty is none.
+    branching: as of `TokenTree.branching`; a tree in place of `draft_len`, and
+      one more draft to compare. Empty is none.
     law: how candidates are chosen, as of `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
@@ -68,7 +68,7 @@ class DecodeConfig:
   verifier: str
   draft_len: int
   draft_lens: tuple[int, ...]
-  branching: tuple[int, ...]
+  branching: tuple[int | tuple[int, ...], ...]
   law: str
   temperatures: tuple[float, ...]
   top_p: float
@@ -126,9 +126,10 @@ def defaults(smoke: bool) -> dict[str, Any]:
     verifier='token',
     # Of the streamed text, a user's own too; then those of the sweep.
     draft_len=4,
-    draft_lens=(2, 4) if smoke else (2, 3, 4, 6, 8),
-    # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; the
-    # verifier must be one for trees, such as multi_candidate.
+    draft_lens=(2, 4) if smoke else (2, 4, 6),
+    # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
+    # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one for
+    # trees, such as multi_candidate.
     branching=(),
     law='iid',  # or without_replacement, deterministic
     temperatures=(0.0, 1.0),

@@ -16,7 +16,7 @@ class MethodConfig:
   Attributes:
     name: rows of one name and temperature are alternatives; the best of them
       are named in the report. Not `autoregressive`, the baseline's.
-    branching: candidates of a node at each depth; all 1 is a chain.
+    branching: as of `TokenTree.branching`; all 1 is a chain.
     temperature: of both laws.
     verifier: a name of `specsamp.verification.make`.
     law: how candidates are chosen, as of `model_drafter`.
@@ -24,11 +24,12 @@ class MethodConfig:
     lookup: of drafters without a model.
     tree_attention: as of `specsamp.generate`.
     paper: what the paper reports, speedup / block efficiency or the speedup
-      alone: by task, and `all tasks`; a single value is of all tasks.
+      alone: by task, and `all tasks`; a single value is of all tasks. What
+      only follows from what it reports begins with ~.
   """
 
   name: str
-  branching: tuple[int, ...]
+  branching: tuple[int | tuple[int, ...], ...]
   temperature: float
   verifier: str = 'token'
   law: str = 'iid'
@@ -40,7 +41,7 @@ class MethodConfig:
   def __post_init__(self):
     figure = r'\d+(\.\d+)?'
     for paper in self._papers().values():
-      if paper and not re.fullmatch(f'{figure}( / {figure})?', str(paper)):
+      if paper and not re.fullmatch(f'~?{figure}( / {figure})?', str(paper)):
         raise UserError(
           f'paper: got {paper!r}, expected speedup / block efficiency, such '
           "as '1.92 / 2.27', or the speedup"

@@ -123,7 +123,7 @@ def at_paper_cost(rows, costs) -> str:
       "speedup at the paper's": None,
     }
     if '/' in cost['paper']:
-      speedup, tau = map(float, cost['paper'].split('/'))
+      speedup, tau = map(float, cost['paper'].lstrip('~').split('/'))
       cell["paper's round"] = tau / speedup
       cell["speedup at the paper's"] = cost['block_efficiency'] * speedup / tau
     cells.append(cell)

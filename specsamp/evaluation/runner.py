@@ -93,19 +93,22 @@ def tree_name(tree: TokenTree) -> str:
   return f'{tree.size} nodes, depth {tree.depth}'
 
 
-def token_tree(branching: Sequence[int], target: LanguageModel) -> TokenTree:
+def token_tree(
+  branching: Sequence[int | Sequence[int]], target: LanguageModel
+) -> TokenTree:
   """The tree of this branching.
 
   Raises:
-    UserError: a factor that is no integer of at least 1, or more nodes than
-      the target has positions.
+    UserError: what `TokenTree.branching` refuses, or more nodes than the target
+      has positions.
   """
-  for factor in branching:
-    if type(factor) is not int:
-      raise UserError(f'branching: got {factor!r}, expected integers')
   nodes, level = 1, 1
   for factor in branching:
-    level *= factor
+    many = isinstance(factor, Sequence) and not isinstance(factor, str)
+    for count in factor if many else (factor,):
+      if type(count) is not int:
+        raise UserError(f'branching: got {count!r}, expected integers')
+    level = sum(factor) if many else level * factor
     nodes += level
     if nodes > target.config.max_length:  # before any is made
       raise UserError(

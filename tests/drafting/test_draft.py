@@ -73,6 +73,13 @@ def test_branching_is_breadth_first():
   assert TokenTree.branching((1, 1)) == TokenTree.chain(2)
 
 
+def test_branching_of_single_nodes():
+  tree = TokenTree.branching((3, (2, 0, 1), (0, 1), 1))
+  assert tree.parents == (-1, 0, 0, 0, 1, 1, 3, 5, 7)
+  assert TokenTree.branching((2, (2, 2))) == TokenTree.branching((2, 2))
+  assert TokenTree.branching(((2,), 1)) == TokenTree.branching((2, 1))
+
+
 def test_a_chain_that_ends_in_siblings_is_no_chain():
   assert not TokenTree((-1, 0, 1, 1)).is_chain
 
@@ -96,8 +103,11 @@ def test_wrong_sizes():
     ValueError, match='^draft length must be at least 0, got -1$'
   ):
     TokenTree.chain(-1)
-  with pytest.raises(ValueError, match=r'at least 1, got \(2, 0\)'):
-    TokenTree.branching((2, 0))
+  for empty in ((2, 0), (2, (0, 0)), (2, ()), (2, (2, -1))):
+    with pytest.raises(ValueError, match=r'at least 1, got \(2, '):
+      TokenTree.branching(empty)
+  with pytest.raises(ValueError, match=r'\(1, 1, 1\) is of 3 nodes, .* are 2'):
+    TokenTree.branching((2, (1, 1, 1)))
 
 
 def test_tree_is_hashable_and_its_arrays_are_read_only():

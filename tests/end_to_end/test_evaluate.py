@@ -338,7 +338,11 @@ def test_what_rounds_cost():
   other = common | dict(method='autoregressive', round_ms=9.0)
   text = findings.at_paper_cost(
     [plain, cost, other | {'temperature': 1.0}],
-    [cost, cost | {'method': 'Hydra', 'paper': ''}],
+    [
+      cost,
+      cost | {'method': 'Hydra', 'paper': ''},
+      cost | {'method': 'derived', 'paper': '~2.18 / 3.58'},
+    ],
   )
   cells = [
     [cell.strip() for cell in line.strip('|').split('|')]
@@ -349,6 +353,7 @@ def test_what_rounds_cost():
     'EAGLE', 'γ=5', '1.00', '3.50', '4.00', '2.00', '2.00', '1.64', '2.44',
   ]  # fmt: skip
   assert cells[1][-3:] == ['2.00', '', '']
-  for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', 5j):
+  assert cells[2][-3:] == cells[0][-3:]
+  for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j):
     with pytest.raises(UserError, match='paper: got'):
       experiments.MethodConfig('EAGLE', (1,), 0.0, paper=paper)
