@@ -18,11 +18,13 @@ trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
 Groups are drawn behind the prompts; when the embedded ones were trained they
 were drawn anywhere, in sequences of one token more.
 
-`:eagle_parallel_deep` has three layers, is not embedded, and goes on from
-`eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter, for 45 minutes. Of
-its drafts more is accepted; on two cores that does not pay for two layers more.
-`launch/decode.py --config=configs/quickstart.py --config.drafter=FOLDER` says
-how much.
+`:eagle_parallel_deep` has three layers and goes on from `eagle_parallel`,
+--config.init=RUNS/eagle_parallel/drafter, for an hour or two. The embedded one
+took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
+--config.num_continuations=2048, then 900 on all of them from what that made,
+--config.learning_rate=5e-4 --config.seed=1 --config.warmup_steps=30; the first
+200 of these were on a schedule for 1,500. More of its drafts is accepted; on
+two cores that pays for two layers more where drafts are trees.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on

@@ -115,10 +115,10 @@ def defaults(smoke: bool) -> dict[str, Any]:
     # Folders of models for `specsamp.load`; '' is the embedded pair's.
     target='',
     draft='',
-    # What drafts: '' is the draft model; medusa, hydra, eagle, medusa_parallel
-    # and eagle_parallel were trained on the embedded target, and a folder may
-    # hold one of your own; ngram, lookahead (law deterministic, verifier
-    # naive) and ngram_or_draft.
+    # What drafts: '' is the draft model; medusa, hydra, eagle, medusa_parallel,
+    # eagle_parallel and eagle_parallel_deep were trained on the embedded
+    # target, and a folder may hold one of your own; ngram, lookahead (law
+    # deterministic, verifier naive) and ngram_or_draft.
     drafter='',
     # n-grams of these lengths, in a row's own text and in a file or folder;
     # guesses a level of lookahead.

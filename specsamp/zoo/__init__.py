@@ -18,7 +18,7 @@ class Pair(NamedTuple):
   Attributes:
     target: deep.
     draft: wide and shallow, with the target's tokenizer.
-    drafters: by kind, those trained on the target's features, for
+    drafters: by name, those trained on the target's features, for
       `specsamp.drafting.trained_drafter`.
   """
 

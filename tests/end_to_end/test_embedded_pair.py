@@ -67,7 +67,7 @@ def plain(pair):
 
 def _drafter(pair, kind):
   model = model_drafter(pair.draft, 4)
-  if kind in modules.KINDS:
+  if kind in pair.drafters:
     return trained_drafter(pair.drafters[kind], pair.target, 4)
   return {
     'model': model,
@@ -77,7 +77,8 @@ def _drafter(pair, kind):
   }[kind]
 
 
-_KINDS = ['model', *modules.KINDS, *_LOOKUPS, 'ngram_or_model']
+_TRAINED = (*modules.KINDS, 'eagle_parallel_deep')
+_KINDS = ['model', *_TRAINED, *_LOOKUPS, 'ngram_or_model']
 # Of the others a few texts are compared by `test_papers.py`.
 _QUICK = ('model', 'eagle_parallel')
 
