@@ -19,7 +19,7 @@ Groups are drawn behind the prompts; when the embedded ones were trained they
 were drawn anywhere, in sequences of one token more.
 
 `:eagle_parallel_deep` has three layers and goes on from `eagle_parallel`,
---config.init=RUNS/eagle_parallel/drafter, for an hour or two. The embedded one
+--config.init=RUNS/eagle_parallel/drafter, for 2.5 hours. The embedded one
 took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 --config.num_continuations=2048, then 900 on all of them from what that made,
 --config.learning_rate=5e-4 --config.seed=1 --config.warmup_steps=30; the first
