@@ -7,7 +7,7 @@ that are trained as a tree of 25 tokens too. The report names the fastest of
 each, and what the last of each would gain if rounds cost what the paper's do.
 Beside them stand prompt lookup with the small model where there is no match,
 and Medusa's typical acceptance, which is not lossless. On held-out code half an
-hour on 2 CPU cores.
+hour on 2 CPU cores with --config.num_prompts=8, half of its 16.
 
   python launch/evaluate.py --config=configs/paper_parallelspec_table1.py \
     --workdir=runs/parallelspec1

@@ -21,11 +21,11 @@ _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
 _ANY_PAIR = ('paper_mcsd', 'paper_chinchilla', 'paper_llama31', 'spec_bench')
 
 
-def _job(path, data, folders):
+def _job(path, data, folders, arg='smoke'):
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  values = module.get_config('smoke').to_dict() | {'data': str(data)}
+  values = module.get_config(arg).to_dict() | {'data': str(data)}
   if path.stem.startswith(_ANY_PAIR):
     values |= {'target': f'{folders}/target', 'draft': f'{folders}/draft'}
     values['max_prompt_tokens'] = min(values['max_prompt_tokens'], 40)
@@ -35,6 +35,24 @@ def _job(path, data, folders):
       if method.get('drafter') not in modules.KINDS
     ]
   return comparison.prepare(values)
+
+
+def test_trees_of_parallelspec(data, folders):
+  """In full size they are 25 tokens that fit drafter, law and verifier."""
+  path = pathlib.Path('configs/paper_parallelspec_table1.py')
+  trees = {
+    (method.name, method.tree.size - 1, method.tree.depth)
+    for method in _job(path, data, folders, arg=None).methods
+    if method.name != 'Lookahead' and not method.tree.is_chain
+  }
+  assert trees == {
+    ('Medusa', 25, 5),
+    ('Medusa + ParallelSpec', 25, 5),
+    ('Hydra', 23, 4),
+    ('EAGLE', 25, 5),
+    ('EAGLE + ParallelSpec', 25, 5),
+    ('EAGLE + ParallelSpec, 3 layers', 25, 9),
+  }
 
 
 @pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
