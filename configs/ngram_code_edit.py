@@ -38,6 +38,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       top_p=1.0,
       prompts='code_edits',
       num_prompts=2 if smoke else 16,
+      sweep_prompts=2 if smoke else 16,
       max_prompt_tokens=192,
       max_new_tokens=16 if smoke else 192,
     )

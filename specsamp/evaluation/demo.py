@@ -55,6 +55,8 @@ class DecodeConfig:
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
     num_prompts: how many.
+    sweep_prompts: so many of them are completed with every draft length, the
+      others with the fastest one of each temperature.
     max_prompt_tokens: in each of them.
     max_new_tokens: in each completion.
     seed: of all draws; a user's prompt i draws from `seed + i`.
@@ -76,6 +78,7 @@ class DecodeConfig:
   data: str
   chat: bool
   num_prompts: int
+  sweep_prompts: int
   max_prompt_tokens: int
   max_new_tokens: int
   seed: int
@@ -86,8 +89,11 @@ class DecodeConfig:
     for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
-    if self.repeats < 1:
-      raise UserError(f'repeats: got {self.repeats}, expected at least 1')
+    for name in ('sweep_prompts', 'repeats'):
+      if getattr(self, name) < 1:
+        raise UserError(
+          f'{name}: got {getattr(self, name)}, expected at least 1'
+        )
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)
       if len(set(values)) < len(values):
@@ -140,6 +146,8 @@ def defaults(smoke: bool) -> dict[str, Any]:
     data='../shared/data',  # where the published ones are
     chat=False,  # your own prompts as turns in the target's chat template
     num_prompts=2 if smoke else 30,
+    # Completed with every draft length; the others with the fastest.
+    sweep_prompts=1 if smoke else 8,
     max_prompt_tokens=96 if smoke else 128,
     max_new_tokens=16 if smoke else 128,
     seed=0,
@@ -277,6 +285,7 @@ class Job(NamedTuple):
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed,
       path=workdir / 'metrics.jsonl',
+      sweep_prompts=self.config.sweep_prompts,
     )
     rows = metrics.summarize(lines)
     costs = self._parts(rows)
@@ -300,7 +309,8 @@ class Job(NamedTuple):
     text makes of it.
     """
     best = max(
-      (row for row in rows if row['draft_len']), key=lambda row: row['speedup']
+      (row for row in rows if row['draft_len']),
+      key=lambda row: (row['sequences'], row['speedup']),
     )
     drafter = next(
       d for d in self.drafters if runner.tree_name(d.tree) == best['branching']

@@ -25,14 +25,14 @@ def summarize(
   """One row for each method, task and sampling, in order of appearance.
 
   Times include the prompt pass. Speedup is the autoregressive run's seconds a
-  token, all its seconds over all its tokens, over this run's. Block efficiency
-  counts tokens a round, the bonus or residual token included, before the
-  budget cuts the last one; the acceptance rate is accepted over drafted tokens,
-  where each depth of a tree counts as one, and by position the share of the
-  rounds that accepted the token drafted there. Percentiles are over sequences:
-  milliseconds a token, and seconds a sequence. Intervals (`speedup_95`,
-  `block_efficiency_95`, `acceptance_rate_95`) are 95% of a bootstrap over
-  prompts, None of a single one.
+  token, all its seconds over all its tokens of the same prompts, over this
+  run's. Block efficiency counts tokens a round, the bonus or residual token
+  included, before the budget cuts the last one; the acceptance rate is accepted
+  over drafted tokens, where each depth of a tree counts as one, and by position
+  the share of the rounds that accepted the token drafted there. Percentiles are
+  over sequences: milliseconds a token, and seconds a sequence. Intervals
+  (`speedup_95`, `block_efficiency_95`, `acceptance_rate_95`) are 95% of a
+  bootstrap over prompts, None of a single one.
 
   Args:
     lines: of `runner.compare`.
@@ -44,12 +44,14 @@ def summarize(
     groups.setdefault(tuple(line[key] for key in KEYS), []).append(line)
   rows = []
   for key, group in groups.items():
+    prompts = {line['prompt'] for line in group}
     row = dict(zip(KEYS, key, strict=True)) | _figures(group)
     baseline = [
       line
       for line in lines
       if line['method'] == 'autoregressive'
       and all(line[k] == row[k] for k in ('task', 'temperature', 'top_p'))
+      and line['prompt'] in prompts
     ]
     row['speedup'] = None
     if baseline:

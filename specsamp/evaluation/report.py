@@ -17,7 +17,8 @@ _NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
   'budget cuts the last round. α: accepted over drafted tokens, where each '
   'depth of a tree counts as one. Speedup: over autoregressive sampling of the '
-  'same target, runs taking turns, prompt pass included, compile time left out.'
+  'same target and prompts, runs taking turns, prompt pass included, compile '
+  'time left out.'
 )
 _SPREAD = (
   'Intervals: 95%, bootstrap over prompts, for others of their kind. '

@@ -132,6 +132,7 @@ def compare(
   path: pathlib.Path,
   samples: int = 1,
   chat: bool = False,
+  sweep_prompts: int | None = None,
 ) -> list[dict[str, Any]]:
   """Answers every prompt by every method, prompt by prompt, at batch size 1.
 
@@ -153,6 +154,8 @@ def compare(
       again.
     samples: of every prompt, at temperatures above 0.
     chat: prompts are turns in the target's chat template.
+    sweep_prompts: so many of each task are answered by every method, the others
+      by the baselines and by the fastest draft of each sampling. None: all.
 
   Returns:
     The lines.
@@ -161,17 +164,19 @@ def compare(
     [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
   ]
 
-  def make(task, prompt, sample, m) -> _Item:
+  def make(task, i, sample, m) -> _Item:
+    prompt = task.prompts[i]
     new_tokens = task.new_tokens(max_new_tokens)
     sizes = (max_prompt_tokens, new_tokens, chat)
     head = _head(methods[m], weights[m], task, prompt, sample, seed, sizes)
-    return _Item(m, task, prompt, new_tokens, head)
+    of_all = sweep_prompts is None or i < sweep_prompts
+    return _Item(m, task, prompt, new_tokens, head, of_all)
 
   items = [
-    make(task, prompt, sample, m)
+    make(task, i, sample, m)
     for task in tasks
     for sample in range(samples)
-    for prompt in task.prompts
+    for i in range(len(task.prompts))
     for m, method in enumerate(methods)
     if not sample or method.temperature
   ]
@@ -206,15 +211,28 @@ def compare(
   distributed.wait('what is done is read')
   lines = [done[item.head['id']] for item in items if item.head['id'] in done]
   todo = [item for item in items if item.head['id'] not in done]
+  of_all = [item for item in todo if item.of_all]
+  of_few = [item for item in todo if not item.of_all]
+
+  def in_turn():
+    yield from of_all
+    if of_few:  # and by now the others are answered, in `lines`
+      asked = {item.head['id'] for item in items if item.of_all}
+      fastest = _fastest(methods, [li for li in lines if li['id'] in asked])
+      yield from (item for item in of_few if item.method in fastest)
+
   cold = {}
-  for item in todo:
+  for item in of_all:
     tokens, _ = conversation(item.prompt, ())
     cold.setdefault(size(item, tokens), (item, tokens))
   rewrite(path, lines)
   with (
     distributed.first_opens(path, 'a') as file,
     tqdm.tqdm(
-      total=len(todo) + len(cold),
+      # Beside a baseline one draft.
+      total=len(cold)
+      + len(of_all)
+      + 2 * sum(methods[item.method].drafter is None for item in of_few),
       unit='seq',
       desc='compiling',
       dynamic_ncols=True,
@@ -226,7 +244,7 @@ def compare(
       bar.update()
     warm = set(cold)
     bar.set_description('decoding')
-    for item in todo:
+    for item in in_turn():
       found: list[Generation] = []
       cut = []
       for turn in range(1 + len(item.prompt.later)):
@@ -255,6 +273,7 @@ class _Item(NamedTuple):
     prompt: to answer, in all its turns.
     new_tokens: in an answer, at most.
     head: what is known of its line.
+    of_all: whether every method answers it.
   """
 
   method: int
@@ -262,6 +281,27 @@ class _Item(NamedTuple):
   prompt: Question
   new_tokens: int
   head: dict[str, Any]
+  of_all: bool
+
+
+def _fastest(
+  methods: Sequence[Method], lines: Sequence[dict[str, Any]]
+) -> set[int]:
+  """Indices of the baselines and of the fastest draft of each sampling."""
+
+  def seconds_a_token(m: int) -> float:
+    own = [line for line in lines if methods[m].fields.items() <= line.items()]
+    seconds = (line['prefill_seconds'] + line['decode_seconds'] for line in own)
+    return sum(seconds) / sum(line['tokens'] for line in own)
+
+  found, drafts = set(), {}
+  for m, method in enumerate(methods):
+    if method.drafter:
+      sampling = (method.temperature, method.top_p)
+      drafts.setdefault(sampling, []).append(m)
+    else:
+      found.add(m)
+  return found | {min(each, key=seconds_a_token) for each in drafts.values()}
 
 
 def _totals(found: Sequence[Generation]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.nope=1'], 'nope'),
     (['--config.num_prompts=many'], 'num_prompts'),
     (['--config.num_prompts=0'], 'num_prompts'),
+    (['--config.sweep_prompts=0'], 'sweep_prompts: got 0'),
     (['--nope=1'], 'nope'),
     (['stray'], 'stray'),
     (['--config.draft_lens=(-1,)'], 'got -1'),

@@ -259,6 +259,60 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   assert calls[2:] == [('z', 0.0), ('z', 1.0)]
 
 
+def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
+  """For each temperature its own, and the same when a run goes on."""
+  target = tiny.model(26, 0)
+  draft = tiny.first_layer(target)
+  methods = [
+    runner.Method(name, drafter, 'token', temperature, 1.0)
+    for temperature in (0.0, 1.0)
+    for name, drafter in (
+      ('autoregressive', None),
+      *(('speculative', model_drafter(draft, n)) for n in (1, 2, 3)),
+    )
+  ]
+  seconds = {(0.0, 2): 1.0, (1.0, 3): 1.0}  # others are slower
+  calls = []
+
+  def generate(_, rows, *, drafter, sampling, **args):
+    name = target.tokenizer.decode(rows[0])[0]
+    depth = drafter.tree.depth if drafter else 0
+    calls.append((name, sampling.temperature, depth))
+    one = np.ones((1, 3), np.int32)
+    # Behind the sweep all change places, which changes no choice.
+    took = seconds.get(calls[-1][1:], 2.0) if name in 'ab' else 9.0
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, took)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  path = tmp_path / 'metrics.jsonl'
+  run = lambda sweep: runner.compare(
+    target,
+    methods,
+    [Task('letters', [Question(name, name * 10) for name in 'abcd'])],
+    max_prompt_tokens=8,
+    max_new_tokens=1,
+    seed=0,
+    path=path,
+    sweep_prompts=sweep,
+  )
+  lines = run(2)
+  said = [(ln['prompt'], ln['temperature'], ln['draft_len']) for ln in lines]
+  few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
+  assert said == [
+    *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
+    *((name, *each) for name in 'cd' for each in few),
+  ]
+  assert len(calls) == 8 + len(lines)  # and each program once before
+  written = path.read_text().splitlines(True)
+  for kept in (3, 18, 23):
+    path.write_text(''.join(written[:kept]))
+    calls.clear()
+    assert run(2) == lines
+    assert {c[0] for c in calls if c[0] in 'ab'} <= set('ab'[kept // 8 :])
+  path.unlink()
+  assert len(run(None)) == len(run(9)) == 4 * len(methods)
+
+
 def test_the_papers_figures_stand_beside_ours():
   one = experiments.MethodConfig('m', (1,), 0.0, paper='2.61')
   assert one.paper_on('code', alone=True) == '2.61'

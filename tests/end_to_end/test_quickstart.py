@@ -38,14 +38,20 @@ def test_comparison(launch, workdir):
   ]
   for run in runs:
     assert run.keys() >= _RUN_KEYS
-    assert run['tokens'] == 2 * 16
+    assert run['tokens'] == 16 * run['sequences']
     assert len(run['acceptance_by_position']) == run['draft_len']
     assert run['ms_per_token'] == pytest.approx(
       1e3 * run['seconds'] / run['tokens']
     )
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   lines = [json.loads(line) for line in lines]
-  assert len(lines) == len(runs) * 2
+  # One of two prompts is for every draft length, the other for the fastest.
+  for temperature in (0, 1):
+    baseline, *drafts = (
+      r['sequences'] for r in runs if r['temperature'] == temperature
+    )
+    assert baseline == 2 and sorted(drafts) == [1, 2]
+  assert len(lines) == sum(run['sequences'] for run in runs)
   # Greedy text does not depend on the draft, nor on its length.
   for name in {line['prompt'] for line in lines}:
     texts = {

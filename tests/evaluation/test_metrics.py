@@ -68,6 +68,15 @@ def test_speedup_is_of_totals():
   assert metrics.summarize(lines)[1]['speedup'] == pytest.approx(10 / 4)
 
 
+def test_speedup_is_over_the_same_prompts():
+  lines = [
+    _line('autoregressive', 'a', 1.0),
+    _line('autoregressive', 'b', 9.0),
+    _line('fast', 'a', 0.5),
+  ]
+  assert metrics.summarize(lines)[1]['speedup'] == 2
+
+
 def test_all_tasks_together():
   lines = [
     _line(method, 'a', seconds, task=task, id=f'{method}{task}')
