@@ -143,7 +143,7 @@ def _shapes(drafter: str, smoke: bool) -> list[tuple]:
   """
   most = {'hydra': 4, 'ngram': 10, 'lookahead': 4, 'eagle_parallel_deep': 9}
   longest = most.get(drafter, 5)
-  lengths = (2,) if smoke else (2, 3, longest)
+  lengths = (2,) if smoke else sorted({3, 4, longest})
   if drafter == 'lookahead':
     return [(7, *(1,) * (length - 1)) for length in lengths]
   shapes = [(1,) * length for length in lengths]
