@@ -19,9 +19,12 @@ _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
 ]
 # What needs no trained drafter is run by a smaller pair here.
 _ANY_PAIR = ('paper_mcsd', 'paper_chinchilla', 'paper_llama31', 'spec_bench')
+# The widest table: of its drafters some, all with --slow.
+_WIDEST = pathlib.Path('configs/paper_parallelspec_table1.py')
+_SOME = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}
 
 
-def _job(path, data, folders, arg='smoke'):
+def _job(path, data, folders, arg='smoke', drafters=None):
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -34,15 +37,18 @@ def _job(path, data, folders, arg='smoke'):
       for method in values['methods']
       if method.get('drafter') not in modules.KINDS
     ]
+  if drafters:
+    values['methods'] = [
+      method for method in values['methods'] if method['drafter'] in drafters
+    ]
   return comparison.prepare(values)
 
 
 def test_trees_of_parallelspec(data, folders):
   """In full size they are 25 tokens that fit drafter, law and verifier."""
-  path = pathlib.Path('configs/paper_parallelspec_table1.py')
   trees = {
     (method.name, method.tree.size - 1, method.tree.depth)
-    for method in _job(path, data, folders, arg=None).methods
+    for method in _job(_WIDEST, data, folders, arg=None).methods
     if method.name != 'Lookahead' and not method.tree.is_chain
   }
   assert trees == {
@@ -55,9 +61,18 @@ def test_trees_of_parallelspec(data, folders):
   }
 
 
-@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
-def test_it_ends(path, data, folders, tmp_path):
-  job = _job(path, data, folders)
+@pytest.mark.parametrize(
+  ('path', 'drafters'),
+  [
+    *(
+      pytest.param(path, _SOME if path == _WIDEST else None, id=path.stem)
+      for path in _CONFIGS
+    ),
+    pytest.param(_WIDEST, None, id='all of it', marks=pytest.mark.slow),
+  ],
+)
+def test_it_ends(path, drafters, data, folders, tmp_path):
+  job = _job(path, data, folders, drafters=drafters)
   job.run(tmp_path, allow_code_execution=True)
   names = {file.name for file in tmp_path.iterdir()}
   assert {'metrics.jsonl', 'report.md', 'scores.jsonl', 'summary.json'} <= names
