@@ -73,7 +73,8 @@ def _config(seed, chat=False):
     target='', draft='', drafter='', lookup=None, verifier='token',
     draft_len=2, draft_lens=(2,), branching=(), law='iid', temperatures=(50.0,),
     top_p=1.0, prompts='code', data='', chat=chat, num_prompts=1,
-    sweep_prompts=1, max_prompt_tokens=8, max_new_tokens=6, seed=seed, repeats=1,
+    sweep_prompts=1, max_prompt_tokens=8, max_new_tokens=6, seed=seed,
+    repeats=1,
   )  # fmt: skip
 
 
