@@ -8,8 +8,10 @@ import json
 import pathlib
 
 import pytest
+import shallow
 import shared_data
 
+from specsamp import zoo
 from specsamp.drafting import modules
 from specsamp.evaluation import comparison
 
@@ -71,7 +73,8 @@ def test_trees_of_parallelspec(data, folders):
     pytest.param(_WIDEST, None, id='all of it', marks=pytest.mark.slow),
   ],
 )
-def test_it_ends(path, drafters, data, folders, tmp_path):
+def test_it_ends(path, drafters, data, folders, tmp_path, monkeypatch):
+  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
   job = _job(path, data, folders, drafters=drafters)
   job.run(tmp_path, allow_code_execution=True)
   names = {file.name for file in tmp_path.iterdir()}

@@ -1,4 +1,7 @@
-"""The notebooks run as a reader would run them, at the smallest size."""
+"""The notebooks run as a reader would run them, at the smallest size.
+
+With most of the embedded target's layers taken out: see `shallow`.
+"""
 
 import ast
 import pathlib
@@ -9,6 +12,17 @@ import nbformat
 import pytest
 
 _FOLDER = pathlib.Path(__file__).parents[2] / 'notebooks'
+_TESTS = pathlib.Path(__file__).parents[1]
+
+_SHALLOW = f"""\
+import sys
+
+sys.path.append({str(_TESTS)!r})
+import shallow
+from specsamp import zoo
+
+zoo.load = {{'pycode': shallow.pair()}}.__getitem__
+"""
 
 # What a cell after the one of parameters sets.
 _SMOKE = {
@@ -122,9 +136,8 @@ def test_runs(name, tmp_path, monkeypatch):
   monkeypatch.setenv('JUPYTER_PLATFORM_DIRS', '1')
   notebook = _read(name)
   (at,) = [i for i, c in enumerate(notebook.cells) if _is_parameters(c)]
-  smaller = nbformat.v4.new_code_cell(
-    '\n'.join(f'{key} = {value!r}' for key, value in _SMOKE[name].items())
-  )
+  values = [f'{key} = {value!r}' for key, value in _SMOKE[name].items()]
+  smaller = nbformat.v4.new_code_cell('\n'.join([_SHALLOW, *values]))
   for key in _SMOKE[name]:
     assert re.search(rf'^{key} = ', notebook.cells[at].source, re.M), key
   notebook.cells.insert(at + 1, smaller)
