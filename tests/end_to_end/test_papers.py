@@ -26,6 +26,11 @@ _WIDEST = pathlib.Path('configs/paper_parallelspec_table1.py')
 _SOME = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}
 
 
+@pytest.fixture(autouse=True)
+def _shallow(monkeypatch):
+  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+
+
 def _job(path, data, folders, arg='smoke', drafters=None):
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
@@ -73,8 +78,7 @@ def test_trees_of_parallelspec(data, folders):
     pytest.param(_WIDEST, None, id='all of it', marks=pytest.mark.slow),
   ],
 )
-def test_it_ends(path, drafters, data, folders, tmp_path, monkeypatch):
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+def test_it_ends(path, drafters, data, folders, tmp_path):
   job = _job(path, data, folders, drafters=drafters)
   job.run(tmp_path, allow_code_execution=True)
   names = {file.name for file in tmp_path.iterdir()}
