@@ -12,16 +12,17 @@ then takes 3 to 20 minutes. Runs that are given the same folders share both.
 
 The embedded `eagle_parallel` began as EAGLE, from nothing it learns far more
 slowly: --config.init=RUNS/eagle/drafter. The embedded `medusa_parallel` was
-trained three times, then with --config.init=RUNS/medusa_parallel/drafter
---config.learning_rate=1e-3 and --config.groups=128 --config.steps=500, then
---config.groups=96 --config.retention=0.8 --config.steps=1000
---config.warmup_steps=30 --config.seed=1, 23 minutes.
+trained twice, the second time with --config.init=RUNS/medusa_parallel/drafter
+--config.groups=128 --config.steps=500 --config.learning_rate=1e-3. Both then
+went on for 1,000 and 800 steps from what they were, 23 and 30 minutes, with
+--config.groups=96 --config.retention=0.8 --config.learning_rate=1e-3
+--config.warmup_steps=30 --config.seed=1.
 
-Groups are drawn behind the prompts; but for that third time and
-`:eagle_parallel_deep` they were drawn anywhere when the embedded ones were
-trained, in sequences of one token more.
+Groups are drawn behind the prompts; until those last steps, and for the other
+kinds, they were drawn anywhere, in sequences of one token more.
 
-`:eagle_parallel_deep` has three layers and goes on from `eagle_parallel`,
+`:eagle_parallel_deep` has three layers and goes on from `eagle_parallel`, the
+embedded one from what that was before its last 800 steps,
 --config.init=RUNS/eagle_parallel/drafter, for 2.5 hours. The embedded one
 took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 --config.num_continuations=2048, then 900 on all of them from what that made,
