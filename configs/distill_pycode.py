@@ -18,8 +18,8 @@ went on for 1,000 and 800 steps from what they were, 23 and 30 minutes, with
 --config.groups=96 --config.retention=0.8 --config.learning_rate=1e-3
 --config.warmup_steps=30 --config.seed=1.
 
-Groups are drawn behind the prompts; until those last steps, and for the other
-kinds, they were drawn anywhere, in sequences of one token more.
+Groups are drawn behind the prompts; until those last steps, and for Medusa,
+Hydra and EAGLE, they were drawn anywhere, in sequences of one token more.
 
 `:eagle_parallel_deep` has three layers and goes on from `eagle_parallel`, the
 embedded one from what that was before its last 800 steps,

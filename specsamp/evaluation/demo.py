@@ -132,7 +132,7 @@ def defaults(smoke: bool) -> dict[str, Any]:
     verifier='token',
     # Of the streamed text, a user's own too; then those of the sweep.
     draft_len=4,
-    draft_lens=(2, 4) if smoke else (2, 3, 4, 6, 8),
+    draft_lens=(2, 4) if smoke else (2, 4, 6),
     # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
     # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one for
     # trees, such as multi_candidate.
@@ -151,7 +151,7 @@ def defaults(smoke: bool) -> dict[str, Any]:
     max_prompt_tokens=96 if smoke else 128,
     max_new_tokens=16 if smoke else 128,
     seed=0,
-    repeats=1 if smoke else 9,  # of each timing of a round's parts
+    repeats=1 if smoke else 5,  # of each timing of a round's parts
   )
 
 
