@@ -14,6 +14,7 @@ from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
+from specsamp.evaluation import metrics
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -289,10 +290,10 @@ def _fastest(
 ) -> set[int]:
   """Indices of the baselines and of the fastest draft of each sampling."""
 
-  def seconds_a_token(m: int) -> float:
+  def ms_per_token(m: int) -> float:
     own = [line for line in lines if methods[m].fields.items() <= line.items()]
-    seconds = (line['prefill_seconds'] + line['decode_seconds'] for line in own)
-    return sum(seconds) / sum(line['tokens'] for line in own)
+    (row,) = metrics.overall(own)
+    return row['ms_per_token']
 
   found, drafts = set(), {}
   for m, method in enumerate(methods):
@@ -301,7 +302,7 @@ def _fastest(
       drafts.setdefault(sampling, []).append(m)
     else:
       found.add(m)
-  return found | {min(each, key=seconds_a_token) for each in drafts.values()}
+  return found | {min(each, key=ms_per_token) for each in drafts.values()}
 
 
 def _totals(found: Sequence[Generation]) -> dict[str, Any]:
