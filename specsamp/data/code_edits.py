@@ -5,8 +5,8 @@ with a variable renamed, and the most repetitive stretch of a module.
 """
 
 import ast
-import bisect
 import io
+import itertools
 import tokenize
 
 from specsamp.data import corpora
@@ -16,7 +16,7 @@ from specsamp.errors import UserError
 
 _REPEATED = 5  # tokens that count as said before
 _STEP = 10  # lines from one stretch of a module to the next
-_LONGEST = 64  # lines of a stretch, and one
+_LONGEST = 63  # lines of a stretch
 
 
 def code_edits(
@@ -34,7 +34,7 @@ def code_edits(
   Raises:
     UserError: the held-out files hold fewer.
   """
-  _, files = corpora.split(corpora.python_library())
+  files = corpora.held_out_library()
   kinds = [
     repetitive(files, tokenizer, max_tokens),
     renames(files, tokenizer, max_tokens),
@@ -65,14 +65,8 @@ def repetitive(
     lines = _lines(text)
     stretches = []
     for first in range(0, len(lines), _STEP):
-      count = bisect.bisect_right(
-        range(_LONGEST),
-        max_tokens,
-        key=lambda n, first=first: len(
-          tokenizer.encode(''.join(lines[first : first + n]))
-        ),
-      )
-      stretch = ''.join(lines[first : first + count - 1])
+      ahead = lines[first : first + _LONGEST]
+      stretch = ''.join(ahead[: _fitting(ahead, tokenizer, max_tokens)])
       ids = tokenizer.encode(stretch)
       if len(ids) > max_tokens // 2:
         stretches.append((_said_before(ids), stretch))
@@ -80,6 +74,21 @@ def repetitive(
       share, stretch = max(stretches)
       found.append((-share, path, stretch))
   return [Prompt(f'{path}: go on', text) for _, path, text in sorted(found)]
+
+
+def _fitting(lines: list[str], tokenizer: Tokenizer, max_tokens: int) -> int:
+  """How many lines from the first on are at most so many tokens."""
+  fits = lambda n: len(tokenizer.encode(''.join(lines[:n]))) <= max_tokens
+  # What a line alone takes is near what it takes among others.
+  alone = itertools.accumulate(
+    len(tokenizer.encode(line, bos=False)) for line in lines
+  )
+  count = sum(1 for _ in itertools.takewhile(lambda n: n <= max_tokens, alone))
+  while count and not fits(count):
+    count -= 1
+  while count < len(lines) and fits(count + 1):
+    count += 1
+  return count
 
 
 def _said_before(ids: list[int]) -> float:
@@ -130,9 +139,13 @@ def _functions(source: str):
     body = ast.parse(source).body
   except (SyntaxError, ValueError):  # ValueError: null characters
     return
+  # `ast.get_source_segment` would go through the whole module every time.
+  lines = _lines(source)
   for node in body:
     if isinstance(node, ast.FunctionDef):
-      yield node, f'{ast.get_source_segment(source, node)}\n'
+      *above, last = lines[node.lineno - 1 : node.end_lineno]
+      last = last.encode()[: node.end_col_offset].decode()
+      yield node, f'{"".join(above)}{last}\n'
 
 
 def _renamed(source: str, old: str, new: str) -> str:

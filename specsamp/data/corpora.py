@@ -1,9 +1,10 @@
 """Where text comes from, and which part of it no model may train on."""
 
 import hashlib
+import os
 import pathlib
 import sysconfig
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from specsamp.errors import UserError
 
@@ -28,15 +29,12 @@ def is_held_out(name: str) -> bool:
   return hashlib.sha256(name.encode()).digest()[0] * 10 < 256
 
 
-def read_folder(
-  root, pattern: str = '**/*.py', leave_out: Collection[str] = ()
-) -> dict[str, str]:
+def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
   """Relative path -> text of the readable UTF-8 files, sorted by path.
 
   Args:
     root: folder.
     pattern: glob, relative to the folder.
-    leave_out: names of files and subfolders that are passed over.
 
   Raises:
     UserError: no such folder, a bad pattern, or no file that matches.
@@ -45,25 +43,46 @@ def read_folder(
   if not root.is_dir():
     raise UserError(f'corpus: {root} is not a folder')
   try:
-    paths = sorted(root.glob(pattern))
+    files = _texts(root, root.glob(pattern))
   except (ValueError, NotImplementedError) as error:
     raise UserError(f'corpus: bad pattern {pattern!r}: {error}') from None
-  files = {}
-  for path in paths:
-    name = path.relative_to(root)
-    if not set(name.parts).intersection(leave_out) and path.is_file():
-      try:
-        files[name.as_posix()] = path.read_text(encoding='utf-8')
-      except (UnicodeDecodeError, OSError):
-        continue
   if not files:
     raise UserError(f'corpus: no files match {pattern} in {root}')
   return files
 
 
 def python_library() -> dict[str, str]:
-  """The standard library of the running Python."""
-  return read_folder(sysconfig.get_paths()['stdlib'], leave_out=_LEFT_OUT)
+  """The standard library of the running Python, as `read_folder`."""
+  return _texts(*_library())
+
+
+def held_out_library() -> dict[str, str]:
+  """Those files of `python_library` that no model may train on."""
+  root, paths = _library()
+  is_kept = lambda path: is_held_out(path.relative_to(root).as_posix())
+  return _texts(root, filter(is_kept, paths))
+
+
+def _library() -> tuple[pathlib.Path, list[pathlib.Path]]:
+  root = pathlib.Path(sysconfig.get_paths()['stdlib'])
+  paths = []
+  for folder, subfolders, names in os.walk(root):
+    # Not entered, where there may be more files than everywhere else.
+    subfolders[:] = [name for name in subfolders if name not in _LEFT_OUT]
+    paths += [pathlib.Path(folder, n) for n in names if n.endswith('.py')]
+  return root, paths
+
+
+def _texts(root: pathlib.Path, paths: Iterable[pathlib.Path]) -> dict[str, str]:
+  files = {}
+  for path in sorted(paths):
+    if path.is_file():
+      try:
+        text = path.read_text(encoding='utf-8')
+      except (UnicodeDecodeError, OSError):
+        continue
+      files[path.relative_to(root).as_posix()] = text
+  return files
 
 
 def read(corpus: str, pattern: str) -> dict[str, str]:

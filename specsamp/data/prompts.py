@@ -3,9 +3,11 @@
 import ast
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from specsamp.data import corpora
@@ -41,24 +43,17 @@ def functions(
   Raises:
     UserError: the files hold fewer functions that fit.
   """
-  queues = []
-  for path in sorted(files, key=lambda p: hashlib.sha256(p.encode()).digest()):
-    found = [
-      Prompt(f'{path}:{name}', text)
-      for name, head in _heads(files[path])
-      if (text := _last_lines(head, tokenizer, max_tokens, min_tokens))
-    ]
-    if found:
-      queues.append(found)
-  prompts = []
-  for turn in range(max(map(len, queues), default=0)):
-    prompts += [queue[turn] for queue in queues if turn < len(queue)]
+  of_files = [
+    _fitting(path, files[path], tokenizer, max_tokens, min_tokens)
+    for path in sorted(files, key=lambda p: hashlib.sha256(p.encode()).digest())
+  ]
+  prompts = list(itertools.islice(_in_turn(of_files), count))
   if len(prompts) < count:
     raise UserError(
       f'prompts: {count} asked for, but the held-out files hold '
       f'{len(prompts)} functions that begin within {max_tokens} tokens'
     )
-  return prompts[:count]
+  return prompts
 
 
 def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
@@ -66,7 +61,7 @@ def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
 
   They have more than half of `max_tokens`, so that a few programs serve all.
   """
-  _, files = corpora.split(corpora.python_library())
+  files = corpora.held_out_library()
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
 
@@ -119,6 +114,25 @@ def read_json(
       f'most {max_tokens} tokens'
     )
   return found[:count]
+
+
+def _in_turn(queues: list[Iterator]) -> Iterator:
+  """The first of each, the second of each, ..; none before it is asked for."""
+  while queues:
+    left = []
+    for queue in queues:
+      for item in itertools.islice(queue, 1):
+        yield item
+        left.append(queue)
+    queues = left
+
+
+def _fitting(
+  path: str, source: str, tokenizer: Tokenizer, most: int, least: int
+) -> Iterator[Prompt]:
+  for name, head in _heads(source):
+    if text := _last_lines(head, tokenizer, most, least):
+      yield Prompt(f'{path}:{name}', text)
 
 
 def _heads(source: str):

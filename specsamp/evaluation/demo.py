@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +11,7 @@ from jax.sharding import Mesh
 from specsamp import verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
-from specsamp.decoding.generate import check, stream
+from specsamp.decoding.generate import check
 from specsamp.drafting import Drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import (
@@ -23,13 +21,12 @@ from specsamp.evaluation import (
   plots,
   report,
   runner,
+  streamed,
   tasks,
 )
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
-
-_GREEN, _PLAIN = '\x1b[32m', '\x1b[0m'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,13 +258,25 @@ class Job(NamedTuple):
     summary.json, report.md and draft_length.png, into `workdir`."""
     if self.tasks:
       first = _cut(self.prompts[0], self.target, self.config)
-      show(self.target, self.drafter, first, self.config, 0)
+      self._show(first, 0)
       self._compare(workdir)
       return
     with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
       for i, prompt in enumerate(self.prompts):
-        line = show(self.target, self.drafter, prompt, self.config, i)
+        line = self._show(prompt, i)
         file.write(json.dumps(line) + '\n')
+
+  def _show(self, prompt: Prompt, i: int) -> dict[str, Any]:
+    return streamed.show(
+      self.target,
+      self.drafter,
+      prompt,
+      _tokens(self.target, prompt, self.config),
+      verifier=self.config.verifier,
+      sampling=self.config.sampling(self.config.temperatures[0]),
+      max_new_tokens=self.config.max_new_tokens,
+      seed=self.config.seed + i,
+    )
 
   def _compare(self, workdir: pathlib.Path) -> None:
     methods = []
@@ -336,63 +345,6 @@ class Job(NamedTuple):
     ]
 
 
-def show(
-  target: LanguageModel,
-  drafter: Drafter,
-  prompt: Prompt,
-  config: DecodeConfig,
-  i: int,
-) -> dict[str, Any]:
-  """Streams one completion to standard output, accepted tokens marked.
-
-  Returns:
-    A line for metrics.jsonl.
-  """
-  color = sys.stdout.isatty()
-  before, after = (_GREEN, _PLAIN) if color else ('«', '»')
-  mark = 'green' if color else f'{before}between marks{after}'
-  lossless = verification.make(config.verifier).lossless
-  warning = '' if lossless else f'; {config.verifier} is NOT lossless'
-  print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
-  print(prompt.text, end='', flush=True)
-  said, accepted, rounds = [], 0, 0
-  prompt_tokens = _tokens(target, prompt, config)
-  decode = _Incremental(target, prompt_tokens)
-  for step in stream(
-    target,
-    [prompt_tokens],
-    drafter=drafter,
-    verifier=config.verifier,
-    sampling=config.sampling(config.temperatures[0]),
-    max_new_tokens=config.max_new_tokens,
-    seed=config.seed + i,
-  ):
-    tokens, kept = step.tokens[0], step.num_accepted[0]
-    drafted = decode(tokens[:kept])
-    if drafted:
-      print(f'{before}{drafted}{after}', end='')
-    print(decode(tokens[kept:]), end='', flush=True)
-    said += tokens
-    accepted += kept
-    rounds += 1
-  print(
-    f'\n--- {len(said)} tokens in {rounds} passes of the target: '
-    f'{len(said) / max(rounds, 1):.2f} a pass, {accepted} of them drafted'
-  )
-  return {
-    'prompt': prompt.text,
-    'text': target.tokenizer.decode(_without_stop(said, target), prompt_tokens),
-    'tokens': len(said),
-    'rounds': rounds,
-    'accepted': accepted,
-    'temperature': config.temperatures[0],
-    'verifier': config.verifier,
-    'lossless': lossless,
-    'draft_len': drafter.tree.depth,
-    'seed': config.seed + i,
-  }
-
-
 def _tokens(
   target: LanguageModel, prompt: Prompt, config: DecodeConfig
 ) -> list[int]:
@@ -408,24 +360,3 @@ def _cut(prompt: Prompt, target: LanguageModel, config: DecodeConfig) -> Prompt:
   # Text that is encoded anew may take a token more.
   kept = tokens[-max(config.max_prompt_tokens - 8, 1) :]
   return Prompt(prompt.name, target.tokenizer.decode(kept))
-
-
-def _without_stop(tokens: Sequence[int], target: LanguageModel):
-  return [t for t in tokens if t not in target.tokenizer.stop_ids]
-
-
-class _Incremental:
-  """Text of tokens that come bit by bit; half a character waits."""
-
-  def __init__(self, model: LanguageModel, prompt: Sequence[int]):
-    self._model = model
-    self._prompt = prompt
-    self._tokens: list[int] = []
-    self._said = ''
-
-  def __call__(self, tokens: Sequence[int]) -> str:
-    self._tokens += _without_stop(tokens, self._model)
-    text = self._model.tokenizer.decode(self._tokens, self._prompt)
-    text = text.rstrip('\N{REPLACEMENT CHARACTER}')
-    new, self._said = text[len(self._said) :], text
-    return new

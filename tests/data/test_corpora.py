@@ -1,5 +1,7 @@
 """Which files there are, and which of them are held out."""
 
+import sysconfig
+
 import pytest
 
 from specsamp.data import corpora
@@ -31,22 +33,37 @@ def test_about_a_tenth_of_the_standard_library():
   assert len(files) > 300 and 'argparse.py' in files
   assert not any('test' in name.split('/') for name in files)
   train, held_out = corpora.split(files)
+  assert corpora.held_out_library() == held_out
   assert 0.07 < len(held_out) / len(files) < 0.15
   assert train.keys() | held_out.keys() == files.keys()
   assert not train.keys() & held_out.keys()
 
 
-def test_folders(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
   for name in ('b.py', 'a/c.py', 'a/d.txt', 'tests/e.py', '__pycache__/f.py'):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(f'{name} é', encoding='utf-8')
   (tmp_path / 'latin.py').write_bytes(b'\xe9')
   (tmp_path / 'folder.py').mkdir()
-  out = ('tests', '__pycache__')
-  files = corpora.read_folder(tmp_path, leave_out=out)
+  return tmp_path
+
+
+def test_folders(folder):
+  files = corpora.read_folder(folder, '[ab]/*.py')
+  assert list(files.items()) == [('a/c.py', 'a/c.py é')]
+  every = ['__pycache__/f.py', 'a/c.py', 'b.py', 'tests/e.py']
+  assert list(corpora.read_folder(folder)) == every
+  assert list(corpora.read_folder(folder, '*/*.txt')) == ['a/d.txt']
+
+
+def test_what_a_library_leaves_out(folder, monkeypatch):
+  (folder / 'a' / 'tests').mkdir()
+  (folder / 'a' / 'tests' / 'g.py').write_text('')
+  monkeypatch.setattr(sysconfig, 'get_paths', lambda: {'stdlib': str(folder)})
+  files = corpora.python_library()
   assert list(files.items()) == [('a/c.py', 'a/c.py é'), ('b.py', 'b.py é')]
-  assert list(corpora.read_folder(tmp_path, '*/*.txt')) == ['a/d.txt']
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from specsamp import LanguageModel
 from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.drafting import model_drafter
-from specsamp.evaluation import demo
+from specsamp.evaluation import streamed
 from specsamp.sampling.transforms import SamplingParams
 
 _PROMPTS = ['def f(x):', 'class A:\n', 'import', '']
@@ -55,10 +55,16 @@ def test_a_streamed_text(model, monkeypatch):
   """Round by round it is the text as a whole, first space and all."""
   spaces = 0
   for seed in range(12):
-    config = _config(seed)
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
-    line = demo.show(
-      model, model_drafter(model, 2), Prompt('p', 'import'), config, 0
+    line = streamed.show(
+      model,
+      model_drafter(model, 2),
+      Prompt('p', 'import'),
+      model.tokenizer.encode('import'),
+      verifier='token',
+      sampling=SamplingParams(temperature=50.0),
+      max_new_tokens=6,
+      seed=seed,
     )
     shown = re.sub('[«»]', '', sys.stdout.getvalue())
     monkeypatch.undo()
@@ -66,16 +72,6 @@ def test_a_streamed_text(model, monkeypatch):
     assert text == line['text'].rstrip('\ufffd')
     spaces += text.startswith(' ')
   assert spaces
-
-
-def _config(seed, chat=False):
-  return demo.DecodeConfig(
-    target='', draft='', drafter='', lookup=None, verifier='token',
-    draft_len=2, draft_lens=(2,), branching=(), law='iid', temperatures=(50.0,),
-    top_p=1.0, prompts='code', data='', chat=chat, num_prompts=1,
-    sweep_prompts=1, max_prompt_tokens=8, max_new_tokens=6, seed=seed,
-    repeats=1,
-  )  # fmt: skip
 
 
 def test_every_eos_stops(model):

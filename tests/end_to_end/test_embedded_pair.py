@@ -28,7 +28,7 @@ def pair():
 
 
 def _prompts(pair, count):
-  _, held_out = corpora.split(corpora.python_library())
+  held_out = corpora.held_out_library()
   found = prompts.functions(held_out, pair.target.tokenizer, count, 64)
   return [prompt.text for prompt in found]
 

@@ -1,0 +1,105 @@
+"""A completion as it comes, to a terminal, accepted draft tokens marked."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from specsamp import verification
+from specsamp.data.prompts import Prompt
+from specsamp.decoding.generate import stream
+from specsamp.drafting import Drafter
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+
+_GREEN, _PLAIN = '\x1b[32m', '\x1b[0m'
+
+
+def show(
+  target: LanguageModel,
+  drafter: Drafter,
+  prompt: Prompt,
+  prompt_tokens: Sequence[int],
+  *,
+  verifier: str,
+  sampling: SamplingParams,
+  max_new_tokens: int,
+  seed: int,
+) -> dict[str, Any]:
+  """Streams one completion to standard output.
+
+  Args:
+    target: the target.
+    drafter: what drafts.
+    prompt: its name and text, which are printed.
+    prompt_tokens: its token ids.
+    verifier: a name of `specsamp.verification.make`.
+    sampling: of target and draft, scalars.
+    max_new_tokens: in the completion.
+    seed: of all draws.
+
+  Returns:
+    A line for metrics.jsonl.
+  """
+  color = sys.stdout.isatty()
+  before, after = (_GREEN, _PLAIN) if color else ('«', '»')
+  mark = 'green' if color else f'{before}between marks{after}'
+  lossless = verification.make(verifier).lossless
+  warning = '' if lossless else f'; {verifier} is NOT lossless'
+  print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
+  print(prompt.text, end='', flush=True)
+  said, accepted, rounds = [], 0, 0
+  decode = _Incremental(target, prompt_tokens)
+  for step in stream(
+    target,
+    [prompt_tokens],
+    drafter=drafter,
+    verifier=verifier,
+    sampling=sampling,
+    max_new_tokens=max_new_tokens,
+    seed=seed,
+  ):
+    tokens, kept = step.tokens[0], step.num_accepted[0]
+    drafted = decode(tokens[:kept])
+    if drafted:
+      print(f'{before}{drafted}{after}', end='')
+    print(decode(tokens[kept:]), end='', flush=True)
+    said += tokens
+    accepted += kept
+    rounds += 1
+  print(
+    f'\n--- {len(said)} tokens in {rounds} passes of the target: '
+    f'{len(said) / max(rounds, 1):.2f} a pass, {accepted} of them drafted'
+  )
+  return {
+    'prompt': prompt.text,
+    'text': target.tokenizer.decode(_without_stop(said, target), prompt_tokens),
+    'tokens': len(said),
+    'rounds': rounds,
+    'accepted': accepted,
+    'temperature': sampling.temperature,
+    'verifier': verifier,
+    'lossless': lossless,
+    'draft_len': drafter.tree.depth,
+    'seed': seed,
+  }
+
+
+def _without_stop(tokens: Sequence[int], target: LanguageModel):
+  return [t for t in tokens if t not in target.tokenizer.stop_ids]
+
+
+class _Incremental:
+  """Text of tokens that come bit by bit; half a character waits."""
+
+  def __init__(self, model: LanguageModel, prompt: Sequence[int]):
+    self._model = model
+    self._prompt = prompt
+    self._tokens: list[int] = []
+    self._said = ''
+
+  def __call__(self, tokens: Sequence[int]) -> str:
+    self._tokens += _without_stop(tokens, self._model)
+    text = self._model.tokenizer.decode(self._tokens, self._prompt)
+    text = text.rstrip('\N{REPLACEMENT CHARACTER}')
+    new, self._said = text[len(self._said) :], text
+    return new
