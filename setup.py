@@ -44,7 +44,6 @@ setup(
       'transformers>=5.0',
     ],
     'test': [
-      'filelock>=3.12',
       'hypothesis>=6.100',
       'ipykernel>=6.29',
       'nbclient>=0.10',

@@ -1,13 +1,10 @@
 """Strict numerics for every test, and eight devices to build meshes of."""
 
-import atexit
 import gc
 import importlib.metadata
 import os
 import pathlib
-import shutil
 import sysconfig
-import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # Tiny programs, run a few times: compiling them is what takes long. Both of
@@ -16,16 +13,6 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
   # The older of its two emitters; later ones have one, and refuse the flag.
   os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
-# What one test has compiled, its workers and child processes need not.
-if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
-  _programs = tempfile.mkdtemp(prefix='specsamp-programs-')
-  atexit.register(shutil.rmtree, _programs, ignore_errors=True)
-  os.environ |= {
-    'JAX_COMPILATION_CACHE_DIR': _programs,
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.3',
-    # Any bound makes processes lock the folder before they read or write.
-    'JAX_COMPILATION_CACHE_MAX_SIZE': str(4 << 30),
-  }
 
 import benchmarks
 import jax
@@ -52,6 +39,14 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     if item.get_closest_marker('tpu_aot'):
       item.fixturenames.insert(0, 'optimized')
+
+
+def pytest_collection_finish():
+  # What is imported stays; going through it every 700 objects costs a twentieth
+  # of the time.
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(20_000)
 
 
 @pytest.fixture(scope='session')
