@@ -9,11 +9,11 @@ from specsamp import zoo
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 
-_LAYERS = 2
+_LAYERS = 1
 
 
 def pair() -> zoo.Pair:
-  """The embedded target's first layers, and all that drafts for the whole."""
+  """The embedded target's first layer, and all that drafts for the whole."""
   whole = zoo.load('pycode')
   config = dataclasses.replace(whole.target.config, num_layers=_LAYERS)
   params = {

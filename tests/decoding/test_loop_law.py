@@ -57,7 +57,7 @@ GROUPS = (
   Group('greedy', (2, 0), SamplingParams(temperature=0.0)),
 )
 ROWS = 512 * len(GROUPS)  # of a batch
-CI, FULL = 10, 400  # batches: 5,120 and 204,800 texts of each group
+CI, FULL = 6, 400  # batches: 3,072 and 204,800 texts of each group
 
 sizes = pytest.mark.parametrize(
   'batches',

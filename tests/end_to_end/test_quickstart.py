@@ -1,4 +1,4 @@
-"""The README's first command, in its smallest size, on the embedded pair."""
+"""The README's first command, in its smallest size."""
 
 import json
 
@@ -14,13 +14,22 @@ _RUN_KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope='module')
-def workdir(tmp_path_factory):
-  return tmp_path_factory.mktemp('quickstart') / 'run'
-
-
-def test_comparison(launch, workdir):
-  ended = launch('decode', _CONFIG, f'--workdir={workdir}')
+@pytest.mark.parametrize(
+  'pair', ['tiny', pytest.param('embedded', marks=pytest.mark.slow)]
+)
+def test_comparison(pair, launch, folders, tmp_path):
+  workdir = tmp_path / 'run'
+  flags = (
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    '--config.max_prompt_tokens=40',
+  )
+  ended = launch(
+    'decode',
+    _CONFIG,
+    f'--workdir={workdir}',
+    *(flags if pair == 'tiny' else ()),
+  )
   assert ended.code == 0, ended.err
   assert '«' in ended.out and 'speedup' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
@@ -63,6 +72,7 @@ def test_comparison(launch, workdir):
 
 
 def test_own_prompt(launch, tmp_path):
+  """On the embedded pair."""
   prompts = tmp_path / 'prompts.txt'
   prompts.write_text('def area(width, height):\n\nimport \n')
   ended = launch(

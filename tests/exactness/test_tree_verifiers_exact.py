@@ -94,25 +94,15 @@ all_trees = pytest.mark.parametrize('name', TREES)
 @all_trees
 @all_rules
 def test_says_the_targets_law(rule, law, name):
+  """In one test: workers that share a file would each enumerate the drafts."""
   for round_ in _rounds(rule, law, TREES[name]):
     assert round_.error <= TOLERANCE, round_.table.name
-
-
-@all_trees
-@all_rules
-def test_stop_and_leave_are_laws(rule, law, name):
-  for round_ in _rounds(rule, law, TREES[name]):
     for probs in (round_.stop, round_.leave):
       assert (probs >= 0).all(), round_.table.name  # and no NaN
       np.testing.assert_allclose(
         probs.sum(-1), 1, rtol=0, atol=TOLERANCE, err_msg=round_.table.name
       )
-
-
-@all_trees
-@all_rules
-def test_never_says_what_the_target_cannot(rule, law, name):
-  for round_ in _rounds(rule, law, TREES[name]):
+    # Never what the target cannot say.
     assert (round_.leave[round_.drafts.p == 0] == 0).all(), round_.table.name
     assert (round_.stop[~round_.possible] == 0).all(), round_.table.name
 
