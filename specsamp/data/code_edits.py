@@ -66,7 +66,7 @@ def repetitive(
     stretches = []
     for first in range(0, len(lines), _STEP):
       ahead = lines[first : first + _LONGEST]
-      stretch = ''.join(ahead[: _fitting(ahead, tokenizer, max_tokens)])
+      stretch = ''.join(ahead[: _that_fit(ahead, tokenizer, max_tokens)])
       ids = tokenizer.encode(stretch)
       if len(ids) > max_tokens // 2:
         stretches.append((_said_before(ids), stretch))
@@ -76,7 +76,7 @@ def repetitive(
   return [Prompt(f'{path}: go on', text) for _, path, text in sorted(found)]
 
 
-def _fitting(lines: list[str], tokenizer: Tokenizer, max_tokens: int) -> int:
+def _that_fit(lines: list[str], tokenizer: Tokenizer, max_tokens: int) -> int:
   """How many lines from the first on are at most so many tokens."""
   fits = lambda n: len(tokenizer.encode(''.join(lines[:n]))) <= max_tokens
   # What a line alone takes is near what it takes among others.

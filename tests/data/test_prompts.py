@@ -112,6 +112,16 @@ def test_files_take_turns_and_the_order_is_fixed(tokenizer):
   assert prompts.functions(files, tokenizer, 3, 1000) == found[:3]
 
 
+def test_only_as_many_files_are_parsed_as_are_needed(tokenizer, monkeypatch):
+  parsed, heads = [], prompts._heads
+  monkeypatch.setattr(
+    prompts, '_heads', lambda source: parsed.append(source) or heads(source)
+  )
+  files = {f'{n}.py': _SOURCE for n in 'abcdef'}
+  assert len(prompts.functions(files, tokenizer, 2, 1000)) == 2
+  assert len(parsed) == 2
+
+
 def test_files_that_are_no_python_are_passed_over(tokenizer):
   files = {'a.py': 'print "2"', 'b.py': 'x = "\0"', 'm.py': _SOURCE}
   assert len(prompts.functions(files, tokenizer, 4, 1000)) == 4
