@@ -42,8 +42,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-  # What is imported stays; going through it every 700 objects costs a twentieth
-  # of the time.
+  # What is imported stays: it need not be gone through again and again.
   gc.collect()
   gc.freeze()
   gc.set_threshold(20_000)
