@@ -130,6 +130,7 @@ def _in_turn(queues: list[Iterator]) -> Iterator:
 def _fitting(
   path: str, source: str, tokenizer: Tokenizer, most: int, least: int
 ) -> Iterator[Prompt]:
+  """The prompts of a file, of least to most tokens; parsed at the first."""
   for name, head in _heads(source):
     if text := _last_lines(head, tokenizer, most, least):
       yield Prompt(f'{path}:{name}', text)
