@@ -26,6 +26,7 @@ from specsamp.verification.verifier import Verifier
 _SMALLEST_BUCKET = 32
 _STOPS = 8
 _NO_STOP = -1
+_ALL = 2**31 - 1  # rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,17 +126,14 @@ def generate(
       target has positions, or a drafter for another target.
     FloatingPointError: the target's logits held a NaN.
   """
-  job = _Job.make(
+  job = Job.make(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens, tree_attention,
   )  # fmt: skip
   began = time.perf_counter()
   state = jax.block_until_ready(job.prefill())
   prefilled = time.perf_counter()
-  with meshes.use(model.mesh):
-    state = jax.block_until_ready(
-      _compiled().decode(*job.static, *job.args, state)
-    )
+  state = jax.block_until_ready(job.decode(state))
   ended = time.perf_counter()
   seen = job.fetch(state)
   rows = [
@@ -170,7 +168,7 @@ def stream(
   tree_attention: bool = True,
 ) -> Iterator[Round]:
   """The same text as `generate`, a `Round` at a time. Arguments: `generate`."""
-  job = _Job.make(
+  job = Job.make(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens, tree_attention,
   )  # fmt: skip
@@ -181,15 +179,14 @@ def check(model: LanguageModel, prompts, **arguments) -> None:
   """Raises what `generate` would of these arguments, and does nothing else."""
   parameters = inspect.signature(generate).parameters.values()
   defaults = {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
-  _Job.make(model, prompts, **(defaults | arguments))
+  Job.make(model, prompts, **(defaults | arguments))
 
 
-def _rounds(job: '_Job') -> Iterator[Round]:
+def _rounds(job: 'Job') -> Iterator[Round]:
   state = job.prefill()
   seen = job.fetch(state)
   while not seen.done.all():
-    with meshes.use(job.model.mesh):
-      state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     before, seen = seen, job.fetch(state)
     tokens = [
       row[start:end].tolist()
@@ -205,8 +202,11 @@ def _rounds(job: '_Job') -> Iterator[Round]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-  """The checked arguments of one call, as the compiled programs take them."""
+class Job:
+  """The checked arguments of one call, as the compiled programs take them.
+
+  `make` takes those of `generate`, and raises what that does.
+  """
 
   model: LanguageModel
   drafter: Drafter
@@ -288,6 +288,7 @@ class _Job:
     return self.model.params, self.drafter, self.sampling, self.stop_tokens
 
   def prefill(self) -> DecodeState:
+    """The state before the first round."""
     with meshes.use(self.model.mesh):
       return _compiled().prefill(
         self.model.transformer,
@@ -298,6 +299,16 @@ class _Job:
         self.limit,
         self.seeds,
         self.capacity,
+      )
+
+  def decode(self, state: DecodeState, rounds: int = _ALL) -> DecodeState:
+    """After so many rounds, or all that it takes; consumes `state`.
+
+    How many is a value of the one program: another compiles nothing.
+    """
+    with meshes.use(self.model.mesh):
+      return _compiled().decode(
+        *self.static, *self.args, state, np.int32(rounds)
       )
 
   def fetch(self, state: DecodeState) -> DecodeState:
@@ -325,18 +336,14 @@ class _Job:
 class _Programs:
   prefill: jax.stages.Wrapped
   decode: jax.stages.Wrapped
-  play_round: jax.stages.Wrapped
 
 
 @functools.cache
 def _compiled() -> _Programs:
-  """The three programs; made on first use, when the backend is known."""
+  """The two programs; made on first use, when the backend is known."""
   return _Programs(
     prefill=jax.jit(loop.prefill, static_argnums=(0, 7)),
     decode=jax.jit(loop.decode, static_argnums=(0, 1, 2), donate_argnums=7),
-    play_round=jax.jit(
-      loop.play_round, static_argnums=(0, 1, 2), donate_argnums=7
-    ),
   )
 
 

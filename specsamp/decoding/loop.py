@@ -1,8 +1,8 @@
 """Prefill, and the round that is repeated until every row is done.
 
 A round: propose -> one target pass over the draft -> probabilities -> verdict
--> commit. `decode` repeats it in one `while_loop` on the device; streaming
-calls the same round from Python.
+-> commit. `decode` repeats it in one `while_loop` on the device; streaming has
+it repeat it once.
 """
 
 import functools
@@ -132,8 +132,12 @@ def decode(
   sampling: SamplingParams,
   stop_tokens_k,
   state: DecodeState,
+  rounds,
 ) -> DecodeState:
-  """Rounds until every row is done, in one program. Arguments: `play_round`."""
+  """Rounds until every row is done, in one program.
+
+  Arguments: as of `play_round`, and `rounds`, int [], how many at most.
+  """
   step = functools.partial(
     play_round,
     transformer,
@@ -144,7 +148,11 @@ def decode(
     sampling,
     stop_tokens_k,
   )
-  return jax.lax.while_loop(lambda s: ~s.done.all(), step, state)
+  return jax.lax.while_loop(
+    lambda carry: (carry[0] > 0) & ~carry[1].done.all(),
+    lambda carry: (carry[0] - 1, step(carry[1])),
+    (rounds, state),
+  )[1]
 
 
 def _finish_round(

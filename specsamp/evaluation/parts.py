@@ -8,10 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from specsamp.decoding import loop, scoring
-from specsamp.decoding.generate import capacity, slots
+from specsamp.decoding import scoring
+from specsamp.decoding.generate import Job, slots
 from specsamp.drafting import model_drafter
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter, Scored
@@ -38,7 +37,8 @@ def measure(
   """Milliseconds of a round, of its draft, and of its target pass.
 
   Each is timed in a compiled loop of its own, the loops taking turns; medians.
-  All start at the end of the same prompt, batch size 1.
+  All start at the end of the same prompt, batch size 1; the rounds are those
+  of `generate`, in its own program.
 
   Args:
     target: the target.
@@ -58,40 +58,25 @@ def measure(
     processor's cache holds one model but not two, the parts are faster alone,
     which is no cost of verifying.
   """
-  transformer, params = target.transformer, target.params
-  length = np.asarray([len(prompt)], np.int32)
+  transformer = target.transformer
   node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
   width = max(len(drafter.taps), 1) * transformer.config.width
+  # Room for the rounds, in the program of a budget of `max_new_tokens`.
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
-  num_slots = capacity(text_slots, drafter)
-  no_stop = jnp.full((1,), -1, jnp.int32)
-
-  @jax.jit
-  def start(params, drafter):
-    return loop.prefill(
-      transformer,
-      params,
+  jobs = [
+    Job.make(
+      target,
+      [prompt],
       drafter,
-      jnp.asarray([prompt], jnp.int32),
-      jnp.asarray(length),
-      jnp.full((1,), text_slots, jnp.int32),
-      jnp.zeros((1,), jnp.int32),
-      num_slots,
-    )
-
-  def one_round(params, drafter, sampling, state):
-    state = loop.play_round(
-      transformer,
       verifier,
-      scoring.tree_attention,
-      params,
-      drafter,
       sampling,
-      no_stop,
-      state,
+      max_new_tokens=text_slots - len(prompt),
+      seed=0,
+      stop_tokens=(),
+      tree_attention=True,
     )
-    # Every round starts at the prompt's end, as the parts do.
-    return state.replace(length=jnp.asarray(length))
+    for sampling in samplings
+  ]
 
   def one_draft(params, drafter, sampling, state):
     draft, drafter_state = drafter.propose(
@@ -132,7 +117,8 @@ def measure(
 
   def one_score(params, drafter, sampling, state):
     root_b = state.length - 1
-    at_n = jnp.minimum(node_n[None, :] + root_b[:, None], num_slots - 1)
+    end = state.tokens.shape[1] - 1
+    at_n = jnp.minimum(node_n[None, :] + root_b[:, None], end)
     tokens = jnp.take_along_axis(state.tokens, at_n, axis=1)
     out = scoring.tree_attention(
       transformer, params, drafter.tree, tokens, root_b, state.cache
@@ -148,30 +134,35 @@ def measure(
     return one_score(params, drafter, sampling, state)
 
   def repeat(step):
-    return jax.jit(
+    loop = jax.jit(
       lambda params, drafter, sampling, state: jax.lax.fori_loop(
         0, _ROUNDS, lambda _, s: step(params, drafter, sampling, s), state
       ),
       donate_argnums=3,
     )
+    return lambda job, state: loop(target.params, drafter, job.sampling, state)
 
   loops = {
-    'round_ms': repeat(one_round),
+    'round_ms': lambda job, state: job.decode(state, _ROUNDS),
     'draft_ms': repeat(one_draft),
     'score_ms': repeat(one_score),
     'both_ms': repeat(one_of_both),
   }
   times = [{name: [] for name in loops} for _ in samplings]
   turns = itertools.product(
-    range(repeats + 1), zip(samplings, times, strict=True), loops.items()
+    range(repeats + 1), zip(jobs, times, strict=True), loops.items()
   )
   with meshes.use(target.mesh):
-    for turn, (sampling, into), (name, run) in turns:
-      state = jax.block_until_ready(start(params, drafter))
+    for turn, (job, into), (name, run) in turns:
+      state = jax.block_until_ready(job.prefill())
       began = time.perf_counter()
-      jax.block_until_ready(run(params, drafter, sampling.broadcast(1), state))
+      state = jax.block_until_ready(run(job, state))
+      taken = time.perf_counter() - began
+      # A text that comes to its end takes fewer rounds.
+      rounds = int(meshes.fetch(state.stats.rounds)[0])
+      rounds = rounds if name == 'round_ms' else _ROUNDS
       if turn:  # the first one compiles
-        into[name].append(1e3 * (time.perf_counter() - began) / _ROUNDS)
+        into[name].append(1e3 * taken / rounds)
   name = runner.tree_name(drafter.tree)
   rows = []
   for into in times:

@@ -169,10 +169,15 @@ def _speculative_loop(configs, sizes, mesh, gamma, context, batch):
     tokenizer=None,  # nothing is said
     tree=TokenTree.chain(gamma),
   )
-  return _rounds(loop.decode, target, params, drafter, mesh, context, batch)
+  return _rounds(
+    *(loop.decode, target, params, drafter, mesh, context, batch),
+    jax.ShapeDtypeStruct((), jnp.int32),
+  )
 
 
-def _rounds(function: Callable, config, params, drafter, mesh, context, batch):
+def _rounds(
+  function: Callable, config, params, drafter, mesh, context, batch, *more
+):
   """Lowers a round, or the loop of rounds, as `generate` would."""
   transformer = Transformer(config)
   rows = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
@@ -212,6 +217,7 @@ def _rounds(function: Callable, config, params, drafter, mesh, context, batch):
     sampling,
     jax.ShapeDtypeStruct((_STOPS,), jnp.int32),
     begun,
+    *more,
   )
 
 

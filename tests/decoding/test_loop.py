@@ -10,7 +10,7 @@ import pytest
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job
 from specsamp.drafting import model_drafter
 from specsamp.models import Transformer
 
@@ -38,7 +38,7 @@ def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
 def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
   """The job and its final state, of what `generate` would run."""
   drafter = model_drafter(draft, 3) if draft else None
-  job = _Job.make(
+  job = Job.make(
     target,
     prompts,
     drafter,
@@ -49,7 +49,7 @@ def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
     stop,
     tree_attention=True,
   )
-  return job, _compiled().decode(*job.static, *job.args, job.prefill())
+  return job, job.decode(job.prefill())
 
 
 def _text(job, state, row):
@@ -188,7 +188,7 @@ def test_no_stale_slot_between_rounds(pair):
   job, _ = _job(*pair, **RAGGED)
   state = job.prefill()
   for _ in range(6):
-    state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     _check_caches(job, state)
 
 

@@ -7,7 +7,7 @@ import tiny
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job
 from specsamp.drafting import TokenTree, model_drafter
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
@@ -106,7 +106,7 @@ def test_a_row_says_the_same_alone_and_among_others(pair, verifier, law, tree):
 def test_no_stale_slot_after_any_round(pair, args):
   """What was accepted stands where one pass over the text would put it."""
   target, draft = pair
-  job = _Job.make(
+  job = Job.make(
     target,
     PROMPTS,
     model_drafter(draft, IRREGULAR, 'without_replacement'),
@@ -119,7 +119,7 @@ def test_no_stale_slot_after_any_round(pair, args):
   )
   state = job.prefill()
   for _ in range(5):
-    state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     for cache, model, missing in (
       (state.cache, target, 1),
       (state.drafter, draft, 2),

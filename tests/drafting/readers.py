@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job
 from specsamp.drafting import TokenTree, modules
 from specsamp.drafting.eagle import EagleState
 from specsamp.drafting.modules import trained_drafter
@@ -62,7 +62,7 @@ def check_states(target, drafter, verifier):
 
   True features, and no slot that a draft has left behind.
   """
-  job = _Job.make(
+  job = Job.make(
     target, PROMPTS, drafter, verifier, SAMPLING, BUDGETS, 1, [],
     tree_attention=True,
   )  # fmt: skip
@@ -72,7 +72,7 @@ def check_states(target, drafter, verifier):
   for _ in range(8):
     before = np.asarray(state.stats.accepted_at).sum(axis=1)
     active = ~np.asarray(state.done)
-    state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - before
     going_on = ~np.asarray(state.done)
     counts += accepted[going_on].tolist()

@@ -12,7 +12,7 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job
 from specsamp.drafting import TokenTree, lookahead, lookahead_drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
@@ -76,7 +76,7 @@ class _Row:
 def test_guesses_are_those_of_single_passes(shape):
   shape, window = SHAPES[shape]
   drafter = lookahead_drafter(shape, window)
-  job = _Job.make(
+  job = Job.make(
     _target(), PROMPTS, drafter, 'naive',
     SamplingParams(temperature=[0.0, 1.0, 0.7]), 30, 3, [], True,
   )  # fmt: skip
@@ -87,7 +87,7 @@ def test_guesses_are_those_of_single_passes(shape):
   for _ in range(8):
     before = jax.device_get((state.tokens, state.length))
     accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
-    state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     seen = jax.device_get((state.tokens, state.length))
     accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - accepted
     for i, row in enumerate(rows):

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job
 from specsamp.drafting import (
   TokenTree,
   model_drafter,
@@ -37,7 +37,7 @@ def _drafter(pair, n_min=2):
 
 def _job(pair, prompts, drafter):
   temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
-  return _Job.make(
+  return Job.make(
     pair[0], prompts, drafter, 'token', SamplingParams(temperature),
     40, 3, [], True,
   )  # fmt: skip
@@ -58,7 +58,7 @@ def test_the_models_cache_is_that_of_the_text(pair, prompts):
 
   state, kinds = job.prefill(), set()
   for _ in range(10):
-    state = _compiled().play_round(*job.static, *job.args, state)
+    state = job.decode(state, rounds=1)
     found = np.asarray(state.drafter.found)
     kinds.add((bool(found.any()), bool(found.all())))
     reference = expected(np.asarray(state.tokens))

@@ -5,13 +5,14 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp import SamplingParams
-from specsamp.decoding.generate import _compiled, _Job
+from specsamp.decoding.generate import Job, _compiled
 from specsamp.decoding.state import lay
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.planning.compile import messages
@@ -70,7 +71,7 @@ def _assert_little(sent, shape):
 def _job(shape, method):
   drafted, law, verifier, coupled = _METHODS[method]
   target = tiny.model(_VOCAB, 0, **_SHAPE).on(meshes.make(*shape))
-  return _Job.make(
+  return Job.make(
     target,
     [[1, 2, 3]] * _ROWS,
     model_drafter(tiny.first_layer(target), drafted, law, coupled),
@@ -116,7 +117,9 @@ def test_a_round_sends_activations_and_little_else(shape, method):
   with meshes.use(mesh):
     state = _compiled().prefill.eval_shape(*_prefill_args(job))
     state = _abstract(state, lay(state, rules.sharding(mesh)))
-    lowered = _compiled().decode.lower(*job.static, *job.args, state)
+    lowered = _compiled().decode.lower(
+      *job.static, *job.args, state, np.int32(9)
+    )
     sent = _sent(lowered.compile().as_text())
   # Two sums a layer and one for the embedding in each pass: of the draft, of
   # one layer, over two tokens and then one by one or level by level; of the
