@@ -221,7 +221,9 @@ def test_autoregressive(pair, laws, batches):
 
 
 @sizes
-@pytest.mark.parametrize('draft_len', [1, 3])
+@pytest.mark.parametrize(
+  'draft_len', [pytest.param(1, marks=pytest.mark.slow), 3]
+)
 @pytest.mark.parametrize('verifier', ['token', 'block'])
 def test_speculative(pair, laws, verifier, draft_len, batches):
   args = dict(drafter=_drafter(pair, draft_len), verifier=verifier, seed=2)
@@ -234,7 +236,10 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
 @pytest.mark.parametrize(
   ('verifier', 'law', 'tree'),
   [
-    ('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
+    pytest.param(  # as of a trained drafter below
+      *('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       *('multi_candidate', 'iid', TokenTree.branching((3, 1))),
       marks=pytest.mark.slow,
@@ -318,7 +323,6 @@ def _lookup(pair, kind, tree):
 @pytest.mark.parametrize(
   ('kind', 'verifier', 'tree'),
   [
-    ('ngram', 'naive', _WIDE),
     ('lookahead', 'naive', TokenTree.branching((2, 1))),
     ('ngram or model', 'block', TokenTree.chain(2)),
     # The same loop with other shapes and rules than above.
@@ -326,6 +330,7 @@ def _lookup(pair, kind, tree):
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
         ('ngram', 'naive', _CHAIN),
+        ('ngram', 'naive', _WIDE),
         ('lookahead', 'naive', TokenTree.chain(2)),
         ('ngram or model', 'token', _CHAIN),
       )

@@ -21,7 +21,7 @@ _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
 ]
 # What needs no trained drafter is run by a smaller pair here.
 _ANY_PAIR = ('paper_mcsd', 'paper_chinchilla', 'paper_llama31', 'spec_bench')
-_MOST = 4  # methods of a config; all with --slow
+_MOST = 2  # methods of a config; all with --slow
 # The widest table, of whose drafters some are run; all with --slow.
 _WIDEST = pathlib.Path('configs/paper_parallelspec_table1.py')
 _SOME = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}

@@ -118,7 +118,11 @@ def _interrupted(monkeypatch, config, workdir, mesh, step):
       pretrain.pretrain(config, workdir, mesh)
 
 
-@pytest.mark.parametrize('shape', [(1, 8), (2, 4), (8, 1)], ids=str)
+@pytest.mark.parametrize(
+  'shape',
+  [(1, 8), (2, 4), pytest.param((8, 1), marks=pytest.mark.slow)],
+  ids=str,
+)
 def test_the_losses_are_the_unsharded_ones(
   config, undisturbed, tmp_path, shape
 ):
