@@ -148,7 +148,7 @@ def defaults(smoke: bool) -> dict[str, Any]:
     max_prompt_tokens=96 if smoke else 128,
     max_new_tokens=16 if smoke else 128,
     seed=0,
-    repeats=1 if smoke else 5,  # of each timing of a round's parts
+    repeats=1 if smoke else 11,  # of each timing of a round's parts
   )
 
 
