@@ -205,7 +205,8 @@ def _rounds(job: 'Job') -> Iterator[Round]:
 class Job:
   """The checked arguments of one call, as the compiled programs take them.
 
-  `make` takes those of `generate`, and raises what that does.
+  `make` takes those of `generate`, and raises what that does. Arrays have a row
+  for each prompt, and then as many that are done as fill a mesh's shards.
   """
 
   model: LanguageModel
@@ -275,7 +276,7 @@ class Job:
       prompt_len=fill(prompt_len),
       limit=limit,
       seeds=fill(seeds),
-      capacity=capacity(text_slots, drafter),
+      capacity=_capacity(text_slots, drafter),
       batch=batch,
     )
 
@@ -401,7 +402,7 @@ def slots(model: LanguageModel, prompt_len: int, limit: int):
   )
 
 
-def capacity(text_slots: int, drafter: Drafter) -> int:
+def _capacity(text_slots: int, drafter: Drafter) -> int:
   """Slots of a cache: the last round may start just before the limit.
 
   Rounded up so that rows of slots stay aligned.
