@@ -54,9 +54,9 @@ def measure(
     For each sampling draft_len, branching, round_ms, draft_ms (all levels, and
     what the drafter makes of the verdict), score_ms (the pass over all nodes),
     both_ms (one after the other in one loop), and the round over its parts:
-    `overhead` over draft_ms + score_ms, `verification` over both_ms. Where a
-    processor's cache holds one model but not two, the parts are faster alone,
-    which is no cost of verifying.
+    `overhead` over draft_ms + score_ms, `verification` over both_ms (see
+    `medians`). Where a processor's cache holds one model but not two, the parts
+    are faster alone, which is no cost of verifying.
   """
   transformer = target.transformer
   node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
@@ -166,12 +166,31 @@ def measure(
   name = runner.tree_name(drafter.tree)
   rows = []
   for into in times:
-    row = {name: statistics.median(values) for name, values in into.items()}
-    row = distributed.of_first(row)
-    row['overhead'] = row['round_ms'] / (row['draft_ms'] + row['score_ms'])
-    row['verification'] = row['round_ms'] / row['both_ms']
+    row = distributed.of_first(medians(**into))
     rows.append({'draft_len': drafter.tree.depth, 'branching': name} | row)
   return rows
+
+
+def medians(
+  round_ms: Sequence[float],
+  draft_ms: Sequence[float],
+  score_ms: Sequence[float],
+  both_ms: Sequence[float],
+) -> dict[str, float]:
+  """Of the times, and of the ratios of each turn, as `measure` returns them.
+
+  A machine that changes its speed between turns moves each median of times on
+  its own, so that their ratio need not be one that any turn has seen.
+  """
+  turns = list(zip(round_ms, draft_ms, score_ms, both_ms, strict=True))
+  return {
+    'round_ms': statistics.median(round_ms),
+    'draft_ms': statistics.median(draft_ms),
+    'score_ms': statistics.median(score_ms),
+    'both_ms': statistics.median(both_ms),
+    'overhead': statistics.median(r / (d + s) for r, d, s, _ in turns),
+    'verification': statistics.median(r / b for r, _, _, b in turns),
+  }
 
 
 def pass_times(
