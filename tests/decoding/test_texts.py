@@ -54,7 +54,7 @@ def test_the_first_space_of_a_completion(model):
 def test_a_streamed_text(model, monkeypatch):
   """Round by round it is the text as a whole, first space and all."""
   spaces = 0
-  for seed in range(12):
+  for seed in range(128):
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
     line = streamed.show(
       model,
