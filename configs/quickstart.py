@@ -3,8 +3,8 @@
 The embedded pair completes functions of the standard library's held-out files:
 autoregressive against speculative sampling (Chen et al. 2302.01318), greedy
 and nucleus, over a sweep of draft lengths: Table 1 and Figure 1 of the paper
-in small: every draft length on 8 functions, the fastest on 30. Four
-minutes on 2 slow CPU cores.
+in small: every draft length on 8 functions, the fastest on 30. Four minutes on
+2 slow CPU cores.
 
   python launch/decode.py --config=configs/quickstart.py
 

@@ -1,13 +1,13 @@
 """What a round costs, and what its parts cost by themselves."""
 
 import itertools
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specsamp.decoding import scoring
 from specsamp.decoding.generate import Job, slots
@@ -166,30 +166,31 @@ def measure(
   name = runner.tree_name(drafter.tree)
   rows = []
   for into in times:
-    row = distributed.of_first(medians(**into))
+    row = distributed.of_first(medians(into))
     rows.append({'draft_len': drafter.tree.depth, 'branching': name} | row)
   return rows
 
 
-def medians(
-  round_ms: Sequence[float],
-  draft_ms: Sequence[float],
-  score_ms: Sequence[float],
-  both_ms: Sequence[float],
-) -> dict[str, float]:
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
   """Of the times, and of the ratios of each turn, as `measure` returns them.
 
   A machine that changes its speed between turns moves each median of times on
   its own, so that their ratio need not be one that any turn has seen.
+
+  Args:
+    times: milliseconds of every turn, [repeats] each: round_ms, draft_ms,
+      score_ms and both_ms.
   """
-  turns = list(zip(round_ms, draft_ms, score_ms, both_ms, strict=True))
+  round_ms, draft_ms, score_ms, both_ms = (
+    np.asarray(times[name])
+    for name in ('round_ms', 'draft_ms', 'score_ms', 'both_ms')
+  )
+  ratios = {
+    'overhead': round_ms / (draft_ms + score_ms),
+    'verification': round_ms / both_ms,
+  }
   return {
-    'round_ms': statistics.median(round_ms),
-    'draft_ms': statistics.median(draft_ms),
-    'score_ms': statistics.median(score_ms),
-    'both_ms': statistics.median(both_ms),
-    'overhead': statistics.median(r / (d + s) for r, d, s, _ in turns),
-    'verification': statistics.median(r / b for r, _, _, b in turns),
+    name: float(np.median(values)) for name, values in (times | ratios).items()
   }
 
 
@@ -250,7 +251,7 @@ def pass_times(
       jax.block_until_ready(run(target.params, cache, tree))
       if turn:
         into.append(1e3 * (time.perf_counter() - began) / _ROUNDS)
-  found = {size: statistics.median(values) for size, values in times.items()}
+  found = {size: float(np.median(values)) for size, values in times.items()}
   return distributed.of_first(found)
 
 
