@@ -57,6 +57,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=epochs * _CONVERSATIONS // batch_size,
       learning_rate=learning_rate,
       warmup_steps=2000,
+      optimizer='adamw',
       weight_decay=0.0,
       beta2=beta2,
       clip_norm=0.5,

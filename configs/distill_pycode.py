@@ -76,6 +76,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=700,
       learning_rate=2e-3,
       warmup_steps=60,
+      optimizer='adamw',
       weight_decay=0.0,
       beta2=0.95,
       clip_norm=1.0,

@@ -116,7 +116,9 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
   put = sharding(mesh)
 
   def of(path, leaf):
-    return put(leaf, *PARAMS[path[-1].key]) if leaf.shape else put(leaf)
+    named = leaf.shape and isinstance(path[-1], jax.tree_util.DictKey)
+    axes = PARAMS[path[-1].key] if named else (None,) * len(leaf.shape)
+    return put(leaf, *axes)
 
   return jax.tree_util.tree_map_with_path(of, params)
 

@@ -9,12 +9,13 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import orbax.checkpoint as ocp
 import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -35,7 +36,10 @@ class RunConfig:
     steps: of the optimizer.
     learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
     warmup_steps: of linear warm-up.
-    weight_decay: of AdamW, on matrices only.
+    optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
+      2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
+      for all else.
+    weight_decay: on matrices only.
     beta2: of AdamW; beta1 is 0.9.
     clip_norm: largest global norm of a gradient.
     seed: of the weights and the order of the data.
@@ -50,6 +54,7 @@ class RunConfig:
   steps: int = 1000
   learning_rate: float = 1e-3
   warmup_steps: int = 100
+  optimizer: Literal['adamw', 'muon'] = 'adamw'
   weight_decay: float = 0.1
   beta2: float = 0.95
   clip_norm: float = 1.0
@@ -71,6 +76,10 @@ class RunConfig:
     ):
       if getattr(self, name) < 1:
         raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    if self.optimizer not in ('adamw', 'muon'):
+      raise UserError(
+        f"optimizer must be 'adamw' or 'muon', got {self.optimizer!r}"
+      )
     for name in ('seed', 'warmup_steps', 'learning_rate', 'clip_norm'):
       if getattr(self, name) < 0:
         raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
@@ -93,25 +102,54 @@ class TrainState(NamedTuple):
   optimizer: Any
 
 
-def optimizer(config: RunConfig) -> optax.GradientTransformation:
-  """AdamW under a warm-up and a cosine, gradients clipped by global norm."""
+def make_optimizer(config: RunConfig) -> optax.GradientTransformation:
+  """Under a warm-up and a cosine, gradients clipped by global norm."""
   schedule = optax.warmup_cosine_decay_schedule(
     init_value=0.0,
     peak_value=config.learning_rate,
     warmup_steps=config.warmup_steps,
     decay_steps=max(config.steps, config.warmup_steps + 1),
   )
-  return optax.chain(
-    optax.clip_by_global_norm(config.clip_norm),
-    optax.adamw(
+  common = dict(weight_decay=config.weight_decay)
+  if config.optimizer == 'muon':
+    steps = optax.contrib.muon(
       schedule,
-      b2=config.beta2,
-      weight_decay=config.weight_decay,
-      mask=lambda params: jax.tree_util.tree_map_with_path(
-        lambda path, p: weights.is_matrix(path[-1].key, p), params
-      ),
-    ),
+      adam_b2=config.beta2,
+      adam_weight_decay=config.weight_decay,
+      consistent_rms=0.2,  # an update's root mean square, as AdamW's
+      muon_weight_dimension_numbers=_matmuls_of_layers,
+      weight_decay_mask=_is_matrix,
+      **common,
+    )
+  else:
+    steps = optax.adamw(schedule, b2=config.beta2, mask=_is_matrix, **common)
+  return optax.chain(optax.clip_by_global_norm(config.clip_norm), steps)
+
+
+def _is_matrix(params):
+  return jax.tree_util.tree_map_with_path(
+    lambda path, p: weights.is_matrix(path[-1].key, p), params
   )
+
+
+def _matmuls_of_layers(params):
+  """Which axes of a layer's matrices a matmul sums over; None for all else.
+
+  Keys are apart from values, and gates from what they gate.
+  """
+  matmuls = {
+    'q': ((0,), (1, 2)),
+    'kv': ((0,), (2, 3)),
+    'o': ((0, 1), (2,)),
+    'up': ((0,), (2,)),
+    'down': ((0,), (1,)),
+  }
+
+  def of(path, _):
+    axes = matmuls.get(path[-1].key)
+    return axes and optax.contrib.MuonDimensionNumbers(*axes)
+
+  return jax.tree_util.tree_map_with_path(of, params)
 
 
 def fit(
@@ -157,7 +195,7 @@ def fit(
       f'batch_size {config.batch_size} does not divide into '
       f"{mesh.shape[rules.DATA]} shards, the size of the mesh axis 'data'"
     )
-  tx = optimizer(config)
+  tx = make_optimizer(config)
 
   def init_state(key):
     params = init(key)

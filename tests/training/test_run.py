@@ -1,5 +1,6 @@
 """A run of anything: batches that are trees, and arrays that stay frozen."""
 
+import dataclasses
 import json
 
 import jax
@@ -86,3 +87,38 @@ def test_what_does_not_fit_the_mesh_is_known_before_data_is_read(tmp_path):
   mesh = meshes.make(3, 1, jax.devices()[:3])
   with pytest.raises(UserError, match='^batch_size 8 .* into 3 shards'):
     _fit(tmp_path, mesh, data=None)
+
+
+def test_muon_turns_the_matrices_of_layers_and_nothing_else():
+  """Its update has equal singular values, keys apart from values."""
+  rng = np.random.default_rng(0)
+  sizes = {'kv': (8, 2, 2, 3), 'o': (2, 4, 8), 'head': (8, 5), 'scale': (8,)}
+  draw = lambda: {
+    'block': {
+      name: jnp.asarray(rng.standard_normal(shape, np.float32))
+      for name, shape in sizes.items()
+    }
+  }
+  params, grads = draw(), draw()
+  config = dataclasses.replace(_CONFIG, warmup_steps=0, optimizer='muon')
+  moves = {}
+  for name in ('muon', 'adamw'):
+    tx = run.make_optimizer(dataclasses.replace(config, optimizer=name))
+    state = tx.init(params)
+    moves[name] = tx.update(grads, state, params)[0]['block']
+  muon = moves['muon']
+  for matrix in (
+    muon['kv'][:, 0].reshape(8, 6),
+    muon['kv'][:, 1].reshape(8, 6),
+    muon['o'].reshape(8, 8),
+  ):
+    values = np.linalg.svd(matrix, compute_uv=False)
+    # Newton and Schulz's five steps leave them within a third of each other.
+    assert values.max() < 2.5 * values.min()
+    # Of AdamW's size: the learning rate times 0.2.
+    np.testing.assert_allclose(np.sqrt(np.mean(matrix**2)), 0.02, rtol=0.3)
+  for name in ('head', 'scale'):  # a first step of NAdam goes further
+    ratio = muon[name] / moves['adamw'][name]
+    np.testing.assert_allclose(ratio, ratio.mean(), rtol=1e-4)
+  values = np.linalg.svd(moves['adamw']['o'].reshape(8, 8), compute_uv=False)
+  assert values.max() > 2.5 * values.min()
