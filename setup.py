@@ -16,6 +16,7 @@ setup(
   python_requires='>=3.11,<3.14',
   install_requires=[
     'absl-py>=2.1',
+    'filelock>=4.0',
     'flax>=0.12',
     'jax>=0.10,<0.12',
     'matplotlib>=3.9',

@@ -18,7 +18,10 @@ _SOURCE = flags.DEFINE_string(
   'source', None, 'Folder of the model to read.', required=True
 )
 _TO = flags.DEFINE_string(
-  'to', None, 'Folder to write; one that is there is replaced.', required=True
+  'to',
+  None,
+  'Folder to write; one with a model that was written here is replaced.',
+  required=True,
 )
 _FORMAT = flags.DEFINE_enum(
   'format', 'orbax', convert.FORMATS, 'What to write.'

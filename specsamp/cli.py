@@ -1,5 +1,6 @@
 """What every launcher shares: a user's mistake is one line and exit code 2."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import config_flags
 
+from specsamp import files
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
@@ -75,17 +77,35 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
         if not distributed.is_first():
           sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
       main()
+      sys.stdout.flush()  # where what it cannot write is still told
     except UserError as error:
+      _begun.close()
       _fail(str(error))
+    except FloatingPointError as error:  # of weights, or of a training run
+      _fail(str(error))
+    except OSError as error:
+      if not error.errno:
+        raise
+      # A folder for a file, a full device, a pipe that was closed.
+      what = error.filename or 'output'
+      _fail(f'{what}: {os.strerror(error.errno)}')
     except KeyboardInterrupt:
       _fail('interrupted', code=130)
+    finally:
+      _running.close()
 
+  for name in ('stdout', 'stderr'):
+    stream = getattr(sys, name)
+    if stream is None:  # it was closed
+      setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115
+    elif hasattr(stream, 'reconfigure'):  # a terminal may know ASCII alone
+      stream.reconfigure(errors='backslashreplace')
   app.run(guarded, flags_parser=_parse)
 
 
 def _parse(argv):
-  # Loading a config file runs it and applies --config.key=value on the way:
-  # the config's own complaints surface here, as all kinds of exceptions.
+  # Loading a config file runs it and applies --config.key=value on the way: it
+  # raises whatever its author's mistake raises.
   try:
     rest = flags.FLAGS(argv)
     if 'config' in flags.FLAGS:
@@ -96,19 +116,35 @@ def _parse(argv):
     _fail(str(error))
   except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
     _fail(f'--config: {error}')
+  except Exception as error:
+    _fail(f'--config: {type(error).__name__}: {error}')
 
 
 def _fail(message: str, code: int = 2):
   line = ' '.join(message.split())
-  print(f'{pathlib.Path(sys.argv[0]).name}: {line}', file=sys.stderr)
-  sys.stderr.flush()
+  try:
+    print(f'{pathlib.Path(sys.argv[0]).name}: {line}', file=sys.stderr)
+    sys.stderr.flush()
+    sys.stdout.flush()
+  except OSError:  # nobody reads it; and nobody reads what else is there
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+      os.dup2(null, stream.fileno())
   raise SystemExit(code)
+
+
+# What a run holds until it ends, and what it takes back if it never began.
+_running = contextlib.ExitStack()
+_begun = contextlib.ExitStack()
 
 
 def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
   """Creates the folder and writes the config into it as config.json.
 
-  Of several processes, which all must see the folder, the first one does.
+  The folder is this run's until the process ends: others are refused. Of
+  several processes, which all must see the folder, the first one makes it. If
+  the launcher ends with a `UserError` before anything else is written, nothing
+  is left of it.
 
   Args:
     path: folder.
@@ -116,33 +152,69 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
     resumes: the run goes on in a folder in which the same config began.
 
   Raises:
-    UserError: the folder can't be written, or holds what must not be
-      overwritten.
+    UserError: the folder can't be written, is another run's, or holds what must
+      not be overwritten.
   """
-  if path.endswith(_TIME):
-    now = time.localtime(distributed.of_first(int(time.time())))
-    path = path.removesuffix(_TIME) + time.strftime('-%Y%m%d-%H%M%S', now)
+  if not path.strip():
+    raise UserError(f'workdir: got {path!r}, expected a folder')
   folder = pathlib.Path(path)
+  if path.endswith(_TIME):
+    folder = _new_folder(path.removesuffix(_TIME))
   file = folder / 'config.json'
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
+  made = [each for each in (folder, *folder.parents) if not each.exists()]
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    # A config alone is a run that never began: a mistake in it stopped it.
-    began = any(other.name != file.name for other in folder.iterdir())
-    same = file.exists() and file.read_text() == text
-    if began and not (same and resumes):
-      kind = 'this run' if same else 'something else'
-      raise UserError(
-        f'workdir {folder} holds {kind} already; name another folder'
-      )
+    _look(folder, text, resumes)  # before anything is written, the lock too
+    _running.enter_context(files.lock(folder))
+    is_new = _look(folder, text, resumes)
     distributed.wait('workdir looked at')
   except OSError as error:
     raise UserError(f'workdir {folder}: {error.strerror}') from None
-
-  def write():
-    partial = folder / f'config.json.{os.getpid()}'
-    partial.write_text(text)
-    partial.rename(file)
-
-  distributed.first_does(write, f'workdir {folder}')
+  if is_new:
+    _begun.callback(_take_back, folder, made)
+  distributed.first_does(lambda: files.replace(file, text), f'workdir {folder}')
   return folder
+
+
+def _new_folder(prefix: str) -> pathlib.Path:
+  """A name with the time in it that no other run has."""
+  now = time.localtime(distributed.of_first(int(time.time())))
+  name = prefix + time.strftime('-%Y%m%d-%H%M%S', now)
+  count = 0
+  if distributed.is_first():
+    while pathlib.Path(f'{name}{-count or ""}').exists():
+      count += 1
+  return pathlib.Path(f'{name}{-distributed.of_first(count) or ""}')
+
+
+def _look(folder: pathlib.Path, text: str, resumes: bool) -> bool:
+  """Whether a run has yet to begin there, with this config.
+
+  Raises:
+    UserError: what the folder holds must not be overwritten.
+    OSError: it cannot be read.
+  """
+  file = folder / 'config.json'
+  # A config alone is a run that never began: a mistake in it stopped it.
+  if not folder.exists() or not any(
+    other.name not in (file.name, files.LOCK)
+    and not files.is_left_over(other.name)
+    for other in folder.iterdir()
+  ):
+    return True
+  same = file.exists() and file.read_bytes() == text.encode()
+  if same and resumes:
+    return False
+  kind = 'this run' if same else 'something else'
+  raise UserError(f'workdir {folder} holds {kind} already; name another folder')
+
+
+def _take_back(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
+  """Removes a config alone, and the folders that were made for it."""
+  own = {'config.json', files.LOCK}
+  if distributed.is_first() and {p.name for p in folder.iterdir()} <= own:
+    for name in own:
+      (folder / name).unlink(missing_ok=True)
+    for each in made:
+      with contextlib.suppress(OSError):  # someone else's file is in it
+        each.rmdir()

@@ -7,3 +7,36 @@ class UserError(ValueError):
   Launchers print the line and exit with code 2; every other exception is a
   bug and keeps its traceback.
   """
+
+
+def check_range(
+  config,
+  *names: str,
+  least: float,
+  most: float = 2**31 - 1,
+  open_least: bool = False,
+  open_most: bool = False,
+) -> None:
+  """Refuses numbers of a config that lie out of a range, NaN among them.
+
+  Args:
+    config: has an attribute of each name.
+    *names: of numbers.
+    least: the smallest one.
+    most: the largest one; by default what 32 bits hold.
+    open_least: the smallest one itself is out of the range.
+    open_most: the largest one itself is.
+
+  Raises:
+    UserError: the first number that is, and what was expected.
+  """
+  for name in names:
+    value = getattr(config, name)
+    if type(value) not in (int, float):
+      raise UserError(f'{name}: got {value!r}, expected a number')
+    if not (value > least if open_least else value >= least):
+      low = 'above' if open_least else 'at least'
+      raise UserError(f'{name}: got {value!r}, expected {low} {least}')
+    if not (value < most if open_most else value <= most):
+      high = 'below' if open_most else 'at most'
+      raise UserError(f'{name}: got {value!r}, expected {high} {most}')

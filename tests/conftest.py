@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import multiprocessing
 import os
 import pathlib
 import sysconfig
@@ -79,6 +80,20 @@ def data(tmp_path_factory):
   folder = tmp_path_factory.mktemp('data')
   benchmarks.write(folder)
   return folder
+
+
+@pytest.fixture(scope='session')
+def server():
+  """Forks off a process in which everything is imported and nothing has run."""
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload(
+    [
+      'specsamp.cli',
+      'specsamp.evaluation.comparison',
+      'specsamp.training.pretrain',
+    ]
+  )
+  return context
 
 
 @pytest.fixture(scope='module')

@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
+from specsamp import files
 from specsamp.checkpoints import model_dir, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 
@@ -23,7 +24,8 @@ def convert(
 
   Args:
     source: a folder that `specsamp.load` reads.
-    destination: folder; one that is there is replaced.
+    destination: folder; one that holds a model that was written here, and
+      nothing else, is replaced.
     form: orbax is for `specsamp.load`, read in parallel and as it lies;
       huggingface is for transformers, vLLM and `specsamp.load`.
     mesh: where the model lies meanwhile; None is one device.
@@ -31,9 +33,10 @@ def convert(
       bfloat16.
 
   Raises:
-    UserError: as `specsamp.load`; or no architecture of transformers computes
-      what the model does.
+    UserError: as `specsamp.load`; no architecture of transformers computes
+      what the model does; or the destination must not be replaced.
   """
+  files.check_replaceable(destination, weights.is_ours, source)
   began = time.perf_counter()
   if dtype is None and not model_dir.is_own(source):
     tensors = tensor_files.of_folder(source)
@@ -41,9 +44,9 @@ def convert(
   model = model_dir.load(source, mesh, dtype)
   read = time.perf_counter()
   if form == 'orbax':
-    model_dir.save(model, destination, 'orbax')
+    model_dir.save(model, destination, 'orbax', source)
   else:
-    huggingface.save(model, destination)
+    huggingface.save(model, destination, keep=source)
   wrote = time.perf_counter()
   num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
   print(

@@ -10,6 +10,7 @@ from typing import Literal
 
 import jax
 
+from specsamp import files
 from specsamp.checkpoints import weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting import modules
@@ -18,7 +19,7 @@ from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.sharding import distributed
 
-_CONFIG = 'config.json'
+_CONFIG = weights.CONFIG
 
 
 def save(
@@ -40,7 +41,7 @@ def save(
     'drafter': {'kind': kind, 'ahead': ahead, 'target': trained.target},
     'model': dataclasses.asdict(trained.module.config),
   }
-  with weights.replace_folder(path) as folder:
+  with files.replace_folder(path, weights.is_ours) as folder:
     if distributed.is_first():
       (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n')
     weights.save(trained.params, folder, storage)
@@ -62,7 +63,7 @@ def load(path) -> DraftModule:
   if not path.is_dir():
     raise UserError(f'drafter {path}: no such folder')
   try:
-    values = json.loads((path / _CONFIG).read_text())
+    values = files.read_json(path / _CONFIG)
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
+from specsamp import files
 from specsamp.checkpoints import weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
@@ -16,15 +17,16 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sharding import distributed
 
-CONFIG, WEIGHTS = 'config.json', weights.FILE
+CONFIG, WEIGHTS = weights.CONFIG, weights.FILE
 
 
 def save(
   model: LanguageModel,
   path,
   storage: weights.Storage = 'float32',
+  keep=None,
 ) -> None:
-  """Writes the folder; one that is there is replaced by a rename.
+  """Writes the folder; a model of ours that is there is replaced by a rename.
 
   Of several processes all must call this, and the first one writes.
 
@@ -32,8 +34,12 @@ def save(
     model: what to write.
     path: folder.
     storage: as of `weights.save`.
+    keep: a folder that may not be replaced; None is none.
+
+  Raises:
+    UserError: the folder cannot be written, or holds something else.
   """
-  with weights.replace_folder(path) as folder:
+  with files.replace_folder(path, weights.is_ours, keep) as folder:
     if distributed.is_first():
       config = {'model': dataclasses.asdict(model.config)}
       (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
@@ -99,7 +105,7 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
   if not path.is_dir():
     raise UserError(f'model {path}: no such folder')
   try:
-    values = json.loads((path / CONFIG).read_text(encoding='utf-8'))
+    values = files.read_json(path / CONFIG)
     if not isinstance(values, dict):
       raise ValueError('expected a JSON object')
   except OSError as error:

@@ -1,6 +1,5 @@
 """Tensors in safetensors files, read by parts where they are taken."""
 
-import json
 import pathlib
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,6 +8,7 @@ import ml_dtypes  # noqa: F401, numpy learns bfloat16 from it
 import numpy as np
 import safetensors
 
+from specsamp import files
 from specsamp.errors import UserError
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
@@ -96,7 +96,7 @@ def of_folder(folder) -> dict[str, Stored]:
 def _read_index(path: pathlib.Path) -> dict[str, str]:
   """Tensor -> file name of an index."""
   try:
-    placed = json.loads(path.read_text(encoding='utf-8'))['weight_map']
+    placed = files.read_json(path)['weight_map']
     # A name of another folder's file would read what it should not.
     if not placed or any(
       pathlib.PurePath(name).name != name for name in placed.values()

@@ -1,4 +1,4 @@
-"""Parameters as safetensors files in a folder, and folders replaced whole.
+"""Parameters as safetensors files in a folder.
 
 Weights are stored in float32, or matrices in 8 bits with a float32 scale for
 every output channel, many of them in several files; or as an orbax checkpoint,
@@ -6,12 +6,11 @@ which is read and written in parallel and keeps 16 bits. On a mesh a process
 reads the parts that it holds.
 """
 
-import contextlib
 import functools
 import math
 import pathlib
-import shutil
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
@@ -22,6 +21,7 @@ import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from specsamp import files
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError
@@ -38,31 +38,33 @@ Storage = Literal['float32', 'int8', 'orbax']
 _FILE_BYTES = 2**32
 
 
-@contextlib.contextmanager
-def replace_folder(path) -> Iterator[pathlib.Path]:
-  """A folder to write in; it takes the place of `path` when the block ends.
+# What `model_dir`, `drafter_dir` and `huggingface.model` write into a folder.
+_NAMES = re.compile(
+  r'(generation_)?config\.json|tokenizer(_config)?\.json|tokenizer\.model|'
+  r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json|'
+  f'{_ORBAX}'
+)
+CONFIG = 'config.json'
+EXPORTED = {'exported_by': 'specsamp'}  # in the config.json of other libraries
 
-  One that is there is replaced by a rename, and stays if the block raises. Of
-  several processes all must enter, only the first one writes, and none is out
-  before it is done.
 
-  Args:
-    path: folder.
+def is_ours(folder: pathlib.Path) -> bool:
+  """Whether it holds a model or a drafter that was written here, and no more.
+
+  Such a folder may be replaced by another.
   """
-  path = pathlib.Path(path)
-  partial = path.with_name(path.name + '.partial')
-  if distributed.is_first():
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-  yield partial
-  if distributed.is_first():
-    old = path.with_name(path.name + '.old')
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-      path.rename(old)
-    partial.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
-  distributed.wait('saved')
+  try:
+    values = files.read_json(folder / CONFIG)
+  except (OSError, ValueError):
+    return False
+  return (
+    isinstance(values, dict)
+    and (
+      not {'model', 'drafter'}.isdisjoint(values)
+      or EXPORTED.items() <= values.items()
+    )
+    and all(_NAMES.fullmatch(path.name) for path in folder.iterdir())
+  )
 
 
 def save(params: Any, folder, storage: Storage = 'float32') -> None:
@@ -199,10 +201,10 @@ def lay(shapes: Any, mesh: Mesh | None, read) -> Any:
 
 def _open(path: pathlib.Path) -> dict[str, Stored]:
   """Every tensor of a folder that `save` wrote."""
-  files = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
-  if files != [path / FILE] and (path / FILE).exists():
-    raise UserError(f'weights {path}: got both {FILE} and {files[0].name}')
-  return tensor_files.of_files(files)
+  found = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
+  if found != [path / FILE] and (path / FILE).exists():
+    raise UserError(f'weights {path}: got both {FILE} and {found[0].name}')
+  return tensor_files.of_files(found)
 
 
 def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:

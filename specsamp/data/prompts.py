@@ -4,12 +4,12 @@ import ast
 import hashlib
 import io
 import itertools
-import json
 import pathlib
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from specsamp import files
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
@@ -69,6 +69,8 @@ def read(path: str) -> list[Prompt]:
   """A user's prompts, one a line of the file; '-' is standard input, whole."""
   try:
     if path == '-':
+      if sys.stdin is None:
+        raise UserError('prompts -: standard input is closed')
       texts = [sys.stdin.read()]
     else:
       texts = pathlib.Path(path).read_text(encoding='utf-8').split('\n')
@@ -96,7 +98,7 @@ def read_json(
       that fit.
   """
   try:
-    texts = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    texts = files.read_json(path)
   except OSError as error:
     raise UserError(f'prompts {path}: {error.strerror}') from None
   except ValueError:  # no UTF-8 or no JSON

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+from specsamp import files
 from specsamp.errors import UserError
 
 _CONFIG, _GENERATION = 'tokenizer_config.json', 'generation_config.json'
@@ -118,7 +119,7 @@ def _write(path: pathlib.Path, values: dict[str, Any]) -> None:
 def _object(path: pathlib.Path) -> dict[str, Any]:
   """A JSON object; an empty one if there is no such file."""
   try:
-    found = json.loads(path.read_text(encoding='utf-8'))
+    found = files.read_json(path)
   except FileNotFoundError:
     return {}
   except OSError as error:

@@ -1,16 +1,17 @@
 """From text to text: bucketed prefill, the compiled loop, streaming."""
 
 import dataclasses
-import functools
 import inspect
+import math
 import time
 from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from specsamp import verification
-from specsamp.decoding import loop, scoring
+from specsamp.decoding import programs, scoring
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
@@ -100,8 +101,9 @@ def generate(
 
   Greedy text is the target's own but for near ties: passes over more tokens
   than one add up in another order. Programs are compiled once for a batch
-  size, a power of two of prompt length and one of total length; other prompts,
-  budgets, seeds, stop tokens or sampling values compile nothing.
+  size (above 8 for the next of 10, 12, 14, 16, 20, ..), a power of two of
+  prompt length and one of total length; other prompts, budgets, seeds, stop
+  tokens or sampling values compile nothing.
 
   Args:
     model: the target.
@@ -206,7 +208,7 @@ class Job:
   """The checked arguments of one call, as the compiled programs take them.
 
   `make` takes those of `generate`, and raises what that does. Arrays have a row
-  for each prompt, and then as many that are done as fill a mesh's shards.
+  for each prompt, and then as many that are done as fill the programs' batch.
   """
 
   model: LanguageModel
@@ -253,18 +255,22 @@ class Job:
       if isinstance(verifier, str):
         verifier = verification.make(verifier)
       verification.check_law(verifier, drafter.law, drafter.tree)
+      if type(verifier) not in verification.VERIFIERS.values():
+        verification.check_sums(
+          verifier, drafter.law, drafter.tree, model.config.vocab_size
+        )
     except ValueError as error:
       raise UserError(str(error)) from None
     prompt_slots, text_slots = slots(model, max(prompt_len), max(limit))
     padded = np.zeros((batch, prompt_slots), np.int32)
     for into, row in zip(padded, rows, strict=True):
       into[: len(row)] = row
-    # Rows that are done when they begin fill the shards of a batch.
-    shards = model.mesh.shape[DATA] if model.mesh else 1
+    # Rows that are done when they begin fill a batch.
+    extra = _num_rows(batch, model.mesh) - batch
     fill = lambda rows: np.pad(
-      rows, [(0, -batch % shards)] + [(0, 0)] * (rows.ndim - 1), 'edge'
+      rows, [(0, extra)] + [(0, 0)] * (rows.ndim - 1), 'edge'
     )
-    limit = np.pad(limit, (0, -batch % shards))
+    limit = np.pad(limit, (0, extra))
     return cls(
       model=model,
       drafter=drafter,
@@ -281,26 +287,31 @@ class Job:
     )
 
   @property
-  def static(self):
-    return self.model.transformer, self.verifier, self.scorer
-
-  @property
   def args(self):
     return self.model.params, self.drafter, self.sampling, self.stop_tokens
+
+  @property
+  def prefill_args(self):
+    return (
+      self.model.params, self.drafter, self.prompts, self.prompt_len,
+      self.limit, self.seeds,
+    )  # fmt: skip
+
+  @property
+  def programs(self) -> programs.Programs:
+    return programs.of(
+      self.model.transformer,
+      self.verifier,
+      self.scorer,
+      self.capacity,
+      # What else fixes what is compiled, of all that is not the same anyway.
+      (self.prompts.shape, jax.tree.structure(self.drafter), self.model.mesh),
+    )
 
   def prefill(self) -> DecodeState:
     """The state before the first round."""
     with meshes.use(self.model.mesh):
-      return _compiled().prefill(
-        self.model.transformer,
-        self.model.params,
-        self.drafter,
-        self.prompts,
-        self.prompt_len,
-        self.limit,
-        self.seeds,
-        self.capacity,
-      )
+      return self.programs.prefill(*self.prefill_args)
 
   def decode(self, state: DecodeState, rounds: int = _ALL) -> DecodeState:
     """After so many rounds, or all that it takes; consumes `state`.
@@ -308,9 +319,7 @@ class Job:
     How many is a value of the one program: another compiles nothing.
     """
     with meshes.use(self.model.mesh):
-      return _compiled().decode(
-        *self.static, *self.args, state, np.int32(rounds)
-      )
+      return self.programs.decode(*self.args, state, np.int32(rounds))
 
   def fetch(self, state: DecodeState) -> DecodeState:
     """What there is to see of the prompts' rows, on the host.
@@ -331,21 +340,6 @@ class Job:
     if tokens and tokens[-1] in self.stop_tokens:
       tokens = tokens[:-1]
     return self.model.tokenizer.decode(tokens, prompt)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Programs:
-  prefill: jax.stages.Wrapped
-  decode: jax.stages.Wrapped
-
-
-@functools.cache
-def _compiled() -> _Programs:
-  """The two programs; made on first use, when the backend is known."""
-  return _Programs(
-    prefill=jax.jit(loop.prefill, static_argnums=(0, 7)),
-    decode=jax.jit(loop.decode, static_argnums=(0, 1, 2), donate_argnums=7),
-  )
 
 
 def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
@@ -400,6 +394,18 @@ def slots(model: LanguageModel, prompt_len: int, limit: int):
   return tuple(
     min(bucket(n), model.config.max_length) for n in (prompt_len, limit)
   )
+
+
+def _num_rows(batch: int, mesh: Mesh | None) -> int:
+  """Rows of the compiled programs for a batch, in whole shards.
+
+  Up to 8 as many as there are; then 10, 12, 14, 16, 20, .., four in each
+  octave: a few programs serve all sizes, and a quarter more rows is the most
+  that one computes for nothing.
+  """
+  step = max(1, 1 << (batch - 1).bit_length() >> 3)
+  shards = mesh.shape[DATA] if mesh else 1
+  return -(-batch // math.lcm(step, shards)) * math.lcm(step, shards)
 
 
 def _capacity(text_slots: int, drafter: Drafter) -> int:

@@ -212,7 +212,10 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
       )
     if shape < 1:
       raise UserError(f'draft length must be at least 1, got {shape}')
-    shape = TokenTree.chain(shape)
+    try:
+      shape = TokenTree.chain(shape)
+    except ValueError as error:
+      raise UserError(str(error)) from None
   if shape.size < 2 or not shape.is_breadth_first:
     raise UserError(
       'the tree of a draft must have a node below the root and be numbered '

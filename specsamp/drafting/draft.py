@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from flax import struct
 
+MOST_NODES = 2**14  # of a tree; a round of more is a mistake
+
 Law = Literal['iid', 'without_replacement', 'deterministic']
 """How the children of a node were chosen.
 
@@ -25,6 +27,13 @@ def _frozen(array: np.ndarray) -> np.ndarray:
   return array
 
 
+def _check_size(num_nodes: int) -> None:
+  if num_nodes > MOST_NODES:
+    raise ValueError(
+      f'draft: got {num_nodes} nodes, expected at most {MOST_NODES}'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenTree:
   """The shape of a draft: static and hashable, so a jit can close over it.
@@ -36,13 +45,14 @@ class TokenTree:
     parents: the parent of each node, N of them; `parents[0] == -1`.
 
   Raises:
-    ValueError: a first parent other than -1, or a parent that does not come
-      before its node.
+    ValueError: a first parent other than -1, a parent that does not come
+      before its node, or more than `MOST_NODES`.
   """
 
   parents: tuple[int, ...]
 
   def __post_init__(self):
+    _check_size(len(self.parents))
     parents = tuple(map(operator.index, self.parents))
     object.__setattr__(self, 'parents', parents)
     if not parents or parents[0] != -1:
@@ -60,10 +70,11 @@ class TokenTree:
     """A chain of `length` drafted tokens; 0 is the empty draft.
 
     Raises:
-      ValueError: a negative length.
+      ValueError: a negative length, or one beyond `MOST_NODES`.
     """
     if length < 0:
       raise ValueError(f'draft length must be at least 0, got {length}')
+    _check_size(length + 1)
     return cls(tuple(range(-1, length)))
 
   @classmethod
@@ -74,8 +85,8 @@ class TokenTree:
     also be many: one for each node of its depth, those left out being 0.
 
     Raises:
-      ValueError: a depth without nodes, a negative factor, or more of them than
-        nodes.
+      ValueError: a depth without nodes, a negative factor, more of them than
+        nodes, or more than `MOST_NODES`.
     """
     parents, level = [-1], [0]
     for factor in factors:
@@ -93,6 +104,7 @@ class TokenTree:
           f'branching factors must be at least 1, got {tuple(factors)}'
         )
       start = len(parents)
+      _check_size(start + sum(counts))
       parents += [
         node
         for node, count in zip(level, counts, strict=False)

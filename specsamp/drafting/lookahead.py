@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import branches
-from specsamp.drafting.draft import Law, Riders, TokenTree
+from specsamp.drafting.draft import MOST_NODES, Law, Riders, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -152,4 +152,10 @@ def lookahead_drafter(
     raise UserError(
       f'window: got {window!r}, expected an integer of at least 1'
     )
-  return LookaheadDrafter(tree=branches.check_shape(shape), window=window)
+  tree = branches.check_shape(shape)
+  if tree.depth * window >= MOST_NODES:
+    raise UserError(
+      f'window: got {window} guesses at {tree.depth} levels, expected fewer '
+      f'than {MOST_NODES} in all'
+    )
+  return LookaheadDrafter(tree=tree, window=window)

@@ -25,6 +25,8 @@ from specsamp.sampling import draw
 # before a row's first token.
 _BETWEEN, _NONE = -1, -2
 
+_LONGEST = 64  # tokens of an n-gram; a search is compiled for each of them
+
 
 class Source(NamedTuple):
   """Texts to look in.
@@ -163,15 +165,19 @@ def ngram_drafter(
   Raises:
     UserError: a shape, n or text that there cannot be.
   """
-  if not (type(n_max) is int and type(n_min) is int and 1 <= n_min <= n_max):
+  are_integers = type(n_max) is int and type(n_min) is int
+  if not (are_integers and 1 <= n_min <= n_max <= _LONGEST):
     raise UserError(
       f'n-grams: got n_max {n_max!r} and n_min {n_min!r}, expected integers '
-      'of at least 1, n_min not above n_max'
+      f'of at least 1 and at most {_LONGEST}, n_min not above n_max'
     )
   if reference is not None:
     reference = _source([[_ids('reference', text)] for text in reference])
   if datastore is not None:
-    datastore = _source([[_ids('datastore', each) for each in datastore]])
+    documents = [_ids('datastore', each) for each in datastore]
+    if not any(map(len, documents)):
+      raise UserError('datastore: got no tokens, expected some to look in')
+    datastore = _source([documents])
   return NgramDrafter(
     reference=reference,
     datastore=datastore,

@@ -72,7 +72,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   if len(set(names)) < len(names):
     raise UserError(f'tasks: got {names}, expected no task twice')
   # The longest that may be; and a chat template, if one is asked for.
-  longest = [[0] * config.max_prompt_tokens]
+  longest = [runner.longest_prompt(config, target)]
   for task in found:
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
   runs = [_method(config, method, models) for method in methods]

@@ -13,7 +13,7 @@ from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check
 from specsamp.drafting import Drafter
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.evaluation import (
   loading,
   metrics,
@@ -86,11 +86,7 @@ class DecodeConfig:
     for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
-    for name in ('sweep_prompts', 'repeats'):
-      if getattr(self, name) < 1:
-        raise UserError(
-          f'{name}: got {getattr(self, name)}, expected at least 1'
-        )
+    check_range(self, 'sweep_prompts', 'repeats', least=1)
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)
       if len(set(values)) < len(values):
@@ -220,7 +216,7 @@ def prepare(
       for name, text in texts
     ]
   # Before anything is said or written: a prompt too long, a law out of range.
-  longest = [[0] * config.max_prompt_tokens]
+  longest = [runner.longest_prompt(config, target)]
   rows = [_tokens(target, text, config) for text in texts] if own else longest
   for each in (drafter, *([] if own else drafters)):
     check(
@@ -229,6 +225,7 @@ def prepare(
       drafter=each,
       verifier=config.verifier,
       max_new_tokens=config.max_new_tokens,
+      seed=config.seed,
     )
   return Job(config, target, drafter, drafters, texts, compared)
 

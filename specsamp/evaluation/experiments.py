@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.evaluation import loading, metrics, plots, runner
 from specsamp.models import pairs
 
@@ -113,8 +113,7 @@ class ComparisonConfig:
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
-    if self.samples < 1:
-      raise UserError(f'samples: got {self.samples}, expected at least 1')
+    check_range(self, 'samples', least=1, most=10_000)
 
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0

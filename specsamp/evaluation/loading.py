@@ -144,6 +144,8 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
     raise UserError(f'datastore {path}: {error.strerror}') from None
   except UnicodeDecodeError:
     raise UserError(f'datastore {path}: not UTF-8 text') from None
+  if not any(text.strip() for text in texts):
+    raise UserError(f'datastore {path}: empty')
   return [tokenizer.encode(text) for text in texts]
 
 

@@ -18,6 +18,7 @@ import jax
 import tabulate
 import tqdm
 
+from specsamp import files
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.decoding.generate import check, generate, slots
 from specsamp.drafting import model_drafter
@@ -133,11 +134,12 @@ class Job(NamedTuple):
       'device': report.device(),
       'versions': report.versions(THEIRS, 'torch'),
     }
-    (workdir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+    files.replace_json(workdir / 'summary.json', summary)
     note = _note(lines, self.config, self.models.target.config.dtype)
-    (workdir / 'report.md').write_text(
+    files.replace(
+      workdir / 'report.md',
       f'# specsamp and transformers\n\n{_table(rows, "github")}\n\n{note}\n\n'
-      f'On {report.device()}.\n'
+      f'On {report.device()}.\n',
     )
     print(f'{_table(rows, "simple")}\n\n{note}')
     print(f'\nReport: {workdir / "report.md"}')

@@ -1,7 +1,6 @@
 """summary.json, report.md, and the table that is printed."""
 
 import importlib.metadata
-import json
 import pathlib
 import platform
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import tabulate
 
+from specsamp import files
 from specsamp.evaluation import metrics
 from specsamp.sharding import distributed
 
@@ -239,7 +239,7 @@ def write(
     'versions': versions(),
     **(more or {}),
   }
-  (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+  files.replace_json(folder / 'summary.json', summary)
   whole = [row for row in rows if row['task'] == metrics.ALL]
   lines = [f'# {title}', '']
   if whole:
@@ -263,7 +263,7 @@ def write(
   plot(rows, folder / plot_name)
   if (folder / plot_name).exists():
     lines += ['', f'![{plot_name}]({plot_name})']
-  (folder / 'report.md').write_text('\n'.join(lines) + '\n')
+  files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
 
 
 def device() -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -9,11 +10,11 @@ from typing import Any, NamedTuple
 
 import tqdm
 
-from specsamp import fingerprint, verification
+from specsamp import files, fingerprint, verification
 from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.evaluation import metrics
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
@@ -63,13 +64,26 @@ class Method(NamedTuple):
 
 def check_sizes(config) -> None:
   """Raises `UserError` where a size or the seed of a config is out of range."""
-  for name in ('num_prompts', 'max_prompt_tokens', 'max_new_tokens'):
-    if getattr(config, name) < 1:
-      raise UserError(
-        f'{name}: got {getattr(config, name)}, expected at least 1'
-      )
-  if config.seed < 0:
-    raise UserError(f'seed: got {config.seed}, expected at least 0')
+  check_range(
+    config, 'num_prompts', 'max_prompt_tokens', 'max_new_tokens', least=1
+  )
+  # A prompt draws from the seed and its number.
+  check_range(config, 'seed', least=0, most=2**31 - 1 - config.num_prompts)
+
+
+def longest_prompt(config, target: LanguageModel) -> list[int]:
+  """As many tokens as a config's prompts may have, to check it with.
+
+  Raises:
+    UserError: more than the target has positions.
+  """
+  most = target.config.max_length
+  if config.max_prompt_tokens > most:
+    raise UserError(
+      f'max_prompt_tokens: got {config.max_prompt_tokens}, expected at most '
+      f'the {most} positions of the target'
+    )
+  return [0] * config.max_prompt_tokens
 
 
 def check_methods(methods: Sequence[Method]) -> None:
@@ -208,8 +222,10 @@ def compare(
     limit = len(tokens) + item.new_tokens
     return item.method, slots(target, len(tokens), limit), item.task.ends
 
-  done = done_lines(path)
+  heads = {item.head['id']: item.head for item in items}
+  found = files.read_lines(path, lambda line: _is_own(line, heads))
   distributed.wait('what is done is read')
+  done = {line['id']: line for line in found.kept}
   lines = [done[item.head['id']] for item in items if item.head['id'] in done]
   todo = [item for item in items if item.head['id'] not in done]
   of_all = [item for item in todo if item.of_all]
@@ -226,7 +242,7 @@ def compare(
   for item in of_all:
     tokens, _ = conversation(item.prompt, ())
     cold.setdefault(size(item, tokens), (item, tokens))
-  rewrite(path, lines)
+  found.rewrite(lines)
   with (
     distributed.first_opens(path, 'a') as file,
     tqdm.tqdm(
@@ -246,16 +262,18 @@ def compare(
     warm = set(cold)
     bar.set_description('decoding')
     for item in in_turn():
-      found: list[Generation] = []
+      answers: list[Generation] = []
       cut = []
       for turn in range(1 + len(item.prompt.later)):
-        tokens, is_cut = conversation(item.prompt, [f.texts[0] for f in found])
+        tokens, is_cut = conversation(
+          item.prompt, [answer.texts[0] for answer in answers]
+        )
         cut.append(is_cut)
         if size(item, tokens) not in warm:  # an answer made it longer
           say(item, tokens, turn)
           warm.add(size(item, tokens))
-        found.append(say(item, tokens, turn))
-      line = item.head | _totals(found) | {'cut': cut}
+        answers.append(say(item, tokens, turn))
+      line = item.head | _totals(answers) | {'cut': cut}
       file.write(json.dumps(line) + '\n')
       file.flush()
       lines.append(line)
@@ -303,6 +321,39 @@ def _fastest(
     else:
       found.add(m)
   return found | {min(each, key=ms_per_token) for each in drafts.values()}
+
+
+# What a line holds beside its head: sums over the turns, then each turn's.
+_LINE = {
+  'id': str,
+  'tokens': int,
+  'rounds': int,
+  'drafted_at': [int],
+  'accepted_at': [int],
+  'prefill_seconds': float,
+  'decode_seconds': float,
+  'said': [[int]],
+  'texts': [str],
+  'cut': [bool],
+}
+
+
+def _is_own(line: Any, heads: dict[str, dict[str, Any]]) -> bool:
+  """Whether `compare` wrote a line with one of these heads."""
+  if not files.has_shape(line, _LINE):
+    return False
+  head = heads.get(line['id'])
+  if head is None or not head.items() <= line.items():
+    return False
+  sizes = {len(line[name]) for name in ('said', 'texts', 'cut')}
+  return (
+    len(sizes) == 1
+    and 0 < line['tokens'] == sum(map(len, line['said']))
+    and line['rounds'] > 0
+    and min(line['prefill_seconds'], line['decode_seconds']) > 0
+    and len(line['drafted_at']) == len(line['accepted_at']) == line['draft_len']
+    and min([0, *line['accepted_at'], *itertools.chain(*line['said'])]) == 0
+  )
 
 
 def _totals(found: Sequence[Generation]) -> dict[str, Any]:
@@ -354,24 +405,3 @@ def _settings(drafter: Drafter | None) -> dict[str, Any]:
     elif hasattr(value, 'tree'):  # a drafter of which it is made
       found[field.name] = _settings(value)
   return found
-
-
-def done_lines(path: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """The lines of a file by id, without one that was cut off while written."""
-  done = {}
-  whole = path.read_text(errors='replace') if path.exists() else ''
-  for text in whole.splitlines():
-    try:
-      line = json.loads(text)
-      done[line['id']] = line
-    except (json.JSONDecodeError, KeyError, TypeError):
-      continue
-  return done
-
-
-def rewrite(path: pathlib.Path, lines: Sequence[dict[str, Any]]) -> None:
-  """Leaves these lines in the file, whole, whenever it is cut off."""
-  if distributed.is_first():
-    partial = path.with_suffix('.partial')
-    partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    partial.rename(path)

@@ -8,12 +8,22 @@ from typing import Any
 
 import tqdm
 
-from specsamp.evaluation import runner
+from specsamp import files
 from specsamp.evaluation.likelihood import text_likelihood
 from specsamp.evaluation.tasks import Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
+
+# Of scores.jsonl; a task's scores have names of their own.
+_LINE = {
+  'id': str,
+  'excess_nll': float,
+  'variance': float,
+  'outside': int,
+  'gap': float,
+  'scores': (None, dict),
+}
 
 
 def score(
@@ -61,8 +71,13 @@ def score(
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
   ids = {line['id']: identify(line) for line in lines}
-  done = runner.done_lines(path)
+  own = set(ids.values())
+  read = files.read_lines(
+    path,
+    lambda line: files.has_shape(line, _LINE) and line['id'] in own,
+  )
   distributed.wait('what is scored is read')
+  done = {line['id']: line for line in read.kept}
   todo = [
     line
     for line in lines
@@ -72,7 +87,7 @@ def score(
   ]
   again = {line['id'] for line in todo}
   kept = [done[ids[line['id']]] for line in lines if line['id'] not in again]
-  runner.rewrite(path, kept)
+  read.rewrite(kept)
   known: dict[tuple, dict[str, Any]] = {}  # greedy texts are mostly the same
   with distributed.first_opens(path, 'a') as file:
     for line in tqdm.tqdm(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tabulate
 
+from specsamp import files
 from specsamp.decoding.generate import generate
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting import search as trees
@@ -60,10 +61,12 @@ def search(
   """
   pass_ms = _kept(
     folder / 'passes.json',
+    {str(size): float for size in SIZES},
     lambda: parts.pass_times(target, SIZES, prompts[0], max_new_tokens),
   )
   measured = _kept(
     folder / f'acceptance-{sampling.temperature:g}.json',
+    {'acceptance': [float], 'draft_ms': float},
     lambda: _measure(target, draft, prompts, sampling, max_new_tokens, seed),
   )
   acceptance = measured['acceptance']
@@ -111,18 +114,25 @@ def search(
   )
 
 
-def _kept(path: pathlib.Path, measure: Callable[[], Any]) -> Any:
+def _kept(path: pathlib.Path, shape, measure: Callable[[], Any]) -> Any:
   """The content of a JSON file, measured and written if it is not there."""
-  there = path.exists()
+  try:
+    found = files.read_json(path)
+  except FileNotFoundError:
+    is_there = False
+  except ValueError:
+    is_there, found = True, None
+  else:
+    is_there = True
   distributed.wait(f'{path.name} looked for')
-  if there:
-    return json.loads(path.read_text())
-  text = json.dumps(measure(), indent=2) + '\n'  # by all processes together
+  if is_there and files.has_shape(found, shape):
+    return found
+  made = measure()  # by all processes together
   if distributed.is_first():
-    partial = path.with_suffix('.partial')
-    partial.write_text(text)
-    partial.rename(path)
-  return json.loads(text)  # as it will be read: keys are strings
+    if is_there:
+      files.set_aside(path, 'holds something else than was measured')
+    files.replace_json(path, made)
+  return json.loads(json.dumps(made))  # as it will be read: keys are strings
 
 
 def _measure(target, draft, prompts, sampling, max_new_tokens, seed):

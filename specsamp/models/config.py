@@ -4,6 +4,9 @@ import dataclasses
 import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+# Of a config that is a mistake: beyond, to look at its shapes takes for ever.
+_MOST, _MOST_OF_OTHERS = {'num_layers': 2**12}, 2**24
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -159,3 +162,6 @@ def _check_fields(config, least: dict[str, int] | None = None) -> None:
     if hint is int and (type(value) is not int or value < smallest):
       kind = 'a positive integer' if smallest else 'an integer of at least 0'
       raise ValueError(f'{name} must be {kind}, got {value!r}')
+    most = _MOST.get(name, _MOST_OF_OTHERS)
+    if hint is int and value > most:
+      raise ValueError(f'{name} must be at most {most}, got {value!r}')

@@ -12,11 +12,11 @@ is less than any slice makes of the 7B.
 """
 
 import dataclasses
-import json
 import pathlib
 import sys
 from typing import NamedTuple
 
+from specsamp import files
 from specsamp.errors import UserError
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Work
@@ -109,7 +109,7 @@ def measured(path: str | pathlib.Path) -> dict[str, float]:
   what = f'measured times {path}'
   keys = ', '.join(MEASURED)
   try:
-    values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    values = files.read_json(path)
   except OSError as error:
     raise UserError(f'{what}: {error.strerror}') from None
   except ValueError as error:

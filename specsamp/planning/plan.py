@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import pathlib
+import typing
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tqdm
 
-from specsamp.errors import UserError
+from specsamp import files
+from specsamp.errors import UserError, check_range
 from specsamp.models import TransformerConfig
 from specsamp.planning import (
   compile,
@@ -70,11 +72,7 @@ class PlanConfig:
   compile: bool
 
   def __post_init__(self):
-    for name in ('gamma', 'context', 'batch'):
-      if getattr(self, name) < 1:
-        raise UserError(
-          f'{name}: got {getattr(self, name)}, expected at least 1'
-        )
+    check_range(self, 'gamma', 'context', 'batch', least=1)
     for alpha in self.alphas:
       if not 0 <= alpha <= 1:
         raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')
@@ -333,24 +331,17 @@ class Job(NamedTuple):
 
   def _compiled(self, path: pathlib.Path) -> dict[str, list[Part]]:
     """The parts of every slice; those in the file are not compiled again."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-      try:
-        name, part = json.loads(line)
-        found[name, part['name']] = _part(part)
-      except (ValueError, KeyError, TypeError):
-        continue  # cut off while it was written
+    lines = files.read_lines(path, _is_part)
+    found = {(name, part['name']): _part(part) for name, part in lines.kept}
     todo = [
       (where, name)
       for where in self.slices
       for name in compile.PARTS
       if (where.name, name) not in found
     ]
-    lines = [
-      json.dumps([name, dataclasses.asdict(part)])
-      for (name, _), part in found.items()
-    ]
-    path.write_text(''.join(line + '\n' for line in lines))  # whole ones
+    lines.rewrite(
+      [[name, dataclasses.asdict(part)] for (name, _), part in found.items()]
+    )
     with path.open('a') as file, tqdm.tqdm(todo, unit='program') as bar:
       for where, name in bar:
         bar.set_description(f'{where.name} {name}')
@@ -371,6 +362,18 @@ class Job(NamedTuple):
       where.name: [found[where.name, name] for name in compile.PARTS]
       for where in self.slices
     }
+
+
+def _is_part(line: Any) -> bool:
+  """Whether `_part` reads what follows the name of a slice."""
+  if type(line) is not list or len(line) != 2 or type(line[0]) is not str:
+    return False
+  hints = typing.get_type_hints(Part)
+  shape = hints | {'collectives': [typing.get_type_hints(Collective)]}
+  try:
+    return files.has_shape(line[1], shape) and bool(_part(line[1]))
+  except TypeError:  # other fields
+    return False
 
 
 def _part(values: dict[str, Any]) -> Part:

@@ -1,13 +1,13 @@
 """report.md, summary.json and plots of a plan, and the tables to print."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tabulate
 
+from specsamp import files
 from specsamp.evaluation.report import versions
 from specsamp.planning import latency, plots, speculation
 from specsamp.planning.latency import Time
@@ -255,7 +255,7 @@ def write(
   lines += [NOTE]
   for section in sections:
     lines += ['', section]
-  (folder / 'report.md').write_text('\n'.join(lines) + '\n')
+  files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
   summary = found | {
     'curves': {
       title: {
@@ -268,9 +268,7 @@ def write(
     'constants': latency.CONSTANTS._asdict(),
     'versions': versions(),
   }
-  (folder / 'summary.json').write_text(
-    json.dumps(summary, indent=2, ensure_ascii=False) + '\n'
-  )
+  files.replace_json(folder / 'summary.json', summary)
   return '\n\n'.join([*printed, NOTE, *sections])
 
 

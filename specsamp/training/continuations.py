@@ -5,12 +5,14 @@ a drafter meets when it drafts is the target's text, not the corpus'.
 """
 
 import hashlib
+import io
 import json
 import pathlib
 
 import numpy as np
 import tqdm
 
+from specsamp import files
 from specsamp.decoding.generate import generate
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -98,7 +100,10 @@ def continuations(
   ):
     path = folder / _SHARD.format(start // batch_size)
     batch = prompts[start : start + batch_size]
-    if not distributed.of_first(int(path.exists())):
+    done = distributed.is_first() and _is_whole(
+      path, batch, length, target.config.num_tokens
+    )
+    if not distributed.of_first(int(done)):
       found = generate(
         target,
         batch.tolist(),
@@ -120,10 +125,10 @@ def _claim(folder: pathlib.Path, made_of: dict) -> None:
   def write():
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-      path.write_text(text + '\n')
+      files.replace(path, text + '\n')
 
   distributed.first_does(write, f'continuations {folder}')
-  if path.read_text().strip() != text:
+  if path.read_bytes().strip() != text.encode():
     raise UserError(
       f'continuations {folder}: of another target, text or size; name another '
       'folder'
@@ -131,7 +136,25 @@ def _claim(folder: pathlib.Path, made_of: dict) -> None:
 
 
 def _write(path: pathlib.Path, rows: np.ndarray) -> None:
-  partial = path.with_suffix('.partial')
-  with partial.open('wb') as file:
-    np.save(file, rows)
-  partial.rename(path)  # whole, wherever a run is cut off
+  content = io.BytesIO()
+  np.save(content, rows)
+  files.replace(path, content.getvalue())
+
+
+def _is_whole(path, prompts: np.ndarray, length: int, num_tokens: int) -> bool:
+  """Whether a batch is there; what is no batch is set aside."""
+  if not path.exists():
+    return False
+  try:
+    rows = np.load(path)
+    if (
+      rows.dtype == np.int32
+      and rows.shape == (len(prompts), length)
+      and np.array_equal(rows[:, : prompts.shape[1]], prompts)
+      and 0 <= rows.min() <= rows.max() < num_tokens
+    ):
+      return True
+  except Exception:  # numpy raises what its format's parsers raise
+    pass
+  files.set_aside(path, 'holds no sequences of this run')
+  return False

@@ -1,5 +1,6 @@
 """Training a drafter on the features of a target that stays as it is."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterable
@@ -11,12 +12,12 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from specsamp import zoo
-from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp import files, zoo
+from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import modules
 from specsamp.drafting.features import DraftModule, Frame
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import run
@@ -95,19 +96,18 @@ class DistillConfig(run.RunConfig):
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
-    for name in ('prompt_length', 'continuation_batch', 'num_layers'):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    check_range(
+      self, 'ahead', 'prompt_length', 'continuation_batch', 'num_layers',
+      least=1,
+    )  # fmt: skip
     if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'
       )
     SamplingParams(temperature=self.temperature).check()
-    for name in ('num_continuations', 'groups', 'retention', 'decay', 'noise'):
-      if getattr(self, name) < 0:
-        raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
-    if not self.retention <= 1:
-      raise UserError(f'retention must be at most 1, got {self.retention}')
+    check_range(self, 'num_continuations', 'groups', least=0)
+    check_range(self, 'decay', 'noise', 'cross_entropy_weight', least=0)
+    check_range(self, 'retention', least=0, most=1)
     if 0 < self.num_continuations < self.batch_size:
       raise UserError(
         f'num_continuations: got {self.num_continuations}, fewer than the '
@@ -258,6 +258,7 @@ def distill(
     FloatingPointError: loss or gradient is no longer finite.
   """
   workdir = pathlib.Path(workdir).absolute()
+  files.check_replaceable(workdir / 'drafter', weights.is_ours)
   if config.target:
     target = model_dir.load(config.target, mesh)
   else:
@@ -277,15 +278,18 @@ def distill(
   module = modules.make(
     config.kind, target.config, config.ahead, config.num_layers
   )
-  params = run.fit(
-    config,
-    workdir,
-    mesh,
-    init=_init(config, module, target),
-    loss=make_loss(config, module, target),
-    frozen=target.params,
-    data=lambda: _data(config, target, workdir),
-  )
+  with contextlib.ExitStack() as held:
+    for shared in {config.continuations, config.features} - {''}:
+      held.enter_context(files.lock(shared))
+    params = run.fit(
+      config,
+      workdir,
+      mesh,
+      init=_init(config, module, target),
+      loss=make_loss(config, module, target),
+      frozen=target.params,
+      data=lambda: _data(config, target, workdir),
+    )
   trained = DraftModule(module, params, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   return trained

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from specsamp import files
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
@@ -47,26 +48,23 @@ class FeatureCache:
     )
     self._folder.mkdir(parents=True, exist_ok=True)
     path = self._folder / 'features.json'
-    if path.exists() and path.read_text() != made_of:
+    if path.exists() and path.read_bytes() != made_of.encode():
       raise UserError(
         f'features {folder}: of another target or text; name another folder'
       )
-    partial = path.with_suffix('.partial')
-    partial.write_text(made_of)
-    partial.rename(path)  # whole, and before what it describes
-    self._features = self._open('features.npy', _DTYPE, shape)
-    self._done = self._open('done.npy', bool, shape[:1])
+    files.replace(path, made_of)  # before what it describes
+    self._features, self._done = _open(
+      {
+        self._folder / 'features.npy': (_DTYPE, shape),
+        self._folder / 'done.npy': (bool, shape[:1]),
+      }
+    )
     transformer = target.transformer
     self._compute: Callable = jax.jit(
       lambda params, tokens: transformer.apply(
         {'params': params}, tokens
       ).hidden.astype(_DTYPE)
     )
-
-  def _open(self, name: str, dtype, shape) -> np.memmap:
-    path = self._folder / name
-    mode = 'r+' if path.exists() else 'w+'
-    return np.lib.format.open_memmap(path, mode, dtype, shape)
 
   def __call__(self, index_b) -> np.ndarray:
     """Features [B, T, D] of these rows."""
@@ -75,3 +73,31 @@ class FeatureCache:
       self._features[index_b] = np.asarray(found)
       self._done[index_b] = True  # after what it vouches for
     return self._features[index_b]
+
+
+def _open(arrays: dict[pathlib.Path, tuple[type, tuple]]) -> list[np.memmap]:
+  """Files of these types and shapes; all begin anew unless all are whole.
+
+  One says which rows of the other are computed.
+  """
+  found = []
+  for path, (dtype, shape) in arrays.items():
+    try:
+      array = np.lib.format.open_memmap(path, 'r+')
+    except OSError as error:
+      if not isinstance(error, FileNotFoundError):
+        raise UserError(f'features {path}: {error.strerror}') from None
+    except Exception:  # numpy raises what its format's parsers raise
+      pass
+    else:
+      if (array.dtype, array.shape) == (dtype, shape):
+        found.append(array)
+  if len(found) == len(arrays):
+    return found
+  for path in arrays:
+    if path.exists():
+      files.set_aside(path, 'is corrupt, or what belongs to it')
+  return [
+    np.lib.format.open_memmap(path, 'w+', dtype, shape)
+    for path, (dtype, shape) in arrays.items()
+  ]

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from specsamp.checkpoints import model_dir
+from specsamp import files
+from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sharding import distributed
@@ -45,11 +46,7 @@ class PretrainConfig(run.RunConfig):
     super().__post_init__()
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
-    if not 0 <= self.distillation_weight <= 1:
-      raise UserError(
-        'distillation_weight must lie in [0, 1], '
-        f'got {self.distillation_weight}'
-      )
+    check_range(self, 'distillation_weight', least=0, most=1)
     if self.length > self.model.max_length:
       raise UserError(
         f'length {self.length} exceeds model.max_length {self.model.max_length}'
@@ -108,6 +105,7 @@ def pretrain(
     FloatingPointError: loss or gradient is no longer finite.
   """
   workdir = pathlib.Path(workdir).absolute()
+  files.check_replaceable(workdir / 'model', weights.is_ours)
   teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
   transformer = Transformer(config.model)
   tokenizer = None
@@ -153,9 +151,7 @@ def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
         return
       tokenizer = tokenizers.train(texts, config.model.vocab_size)
       workdir.mkdir(parents=True, exist_ok=True)
-      partial = path.with_name(path.name + '.partial')
-      partial.write_bytes(tokenizer.proto)
-      partial.rename(path)  # whole, wherever a run is cut off
+      files.replace(path, tokenizer.proto)
 
     distributed.first_does(train, f'tokenizer {path}')
     tokenizer = tokenizers.SentencePiece.load(path)

@@ -20,8 +20,9 @@ import orbax.checkpoint as ocp
 import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from specsamp import files
 from specsamp.checkpoints import weights
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_range
 from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
 
@@ -65,24 +66,18 @@ class RunConfig:
   checkpoint_every: int = 200
 
   def __post_init__(self):
-    for name in (
-      'batch_size',
-      'length',
-      'steps',
-      'log_every',
-      'eval_every',
-      'eval_batches',
-      'checkpoint_every',
-    ):
-      if getattr(self, name) < 1:
-        raise UserError(f'{name} must be at least 1, got {getattr(self, name)}')
+    check_range(
+      self, 'batch_size', 'length', 'steps', 'log_every', 'eval_every',
+      'eval_batches', 'checkpoint_every', least=1,
+    )  # fmt: skip
+    check_range(self, 'seed', 'warmup_steps', least=0)
+    check_range(self, 'learning_rate', 'weight_decay', least=0)
+    check_range(self, 'clip_norm', least=0, open_least=True)
+    check_range(self, 'beta2', least=0, most=1, open_most=True)
     if self.optimizer not in ('adamw', 'muon'):
       raise UserError(
         f"optimizer must be 'adamw' or 'muon', got {self.optimizer!r}"
       )
-    for name in ('seed', 'warmup_steps', 'learning_rate', 'clip_norm'):
-      if getattr(self, name) < 0:
-        raise UserError(f'{name} must be at least 0, got {getattr(self, name)}')
 
 
 @contextlib.contextmanager
@@ -188,7 +183,7 @@ def fit(
   Raises:
     UserError: the config does not fit the mesh, or the last checkpoint cannot
       be read.
-    FloatingPointError: loss or gradient is no longer finite.
+    FloatingPointError: loss, gradient or parameters are no longer finite.
   """
   if mesh and config.batch_size % mesh.shape[rules.DATA]:
     raise UserError(
@@ -215,6 +210,11 @@ def fit(
     train_step, donate_argnums=0, out_shardings=(shardings, None)
   )
   eval_step = jax.jit(lambda *args: loss(*args)[1])
+  is_finite = jax.jit(
+    lambda state: jnp.stack(
+      [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
+    ).all()
+  )
   if mesh is None:
     put = jnp.asarray
   else:
@@ -261,7 +261,6 @@ def fit(
         or not step % config.log_every
         or not step % config.checkpoint_every
       ):
-        # A state that is no longer finite must not become a checkpoint.
         for name in ('loss', 'grad_norm'):
           if not np.isfinite(metrics[name]):
             raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
@@ -270,7 +269,14 @@ def fit(
         log.write('train', step, metrics)
       if last or not step % config.eval_every:
         log.write('validation', step, validate(state))
-      manager.save(step, args=ocp.args.StandardSave(state), force=last)
+      if last or manager.should_save(step):
+        # Loss and gradient are of the state before the step; this one must not
+        # become a checkpoint, nor the model, if it is no longer finite.
+        if not is_finite(state):
+          raise FloatingPointError(
+            f'step {step}: the update left a state that is not finite'
+          )
+        manager.save(step, args=ocp.args.StandardSave(state), force=last)
   return state.params
 
 
@@ -314,11 +320,8 @@ class _Log:
     self._began = time.monotonic()
     if not distributed.is_first():
       return
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if _step_of(line) <= step]
-    partial = path.with_name(path.name + '.partial')
-    partial.write_text(''.join(line + '\n' for line in kept))
-    partial.rename(path)  # whole, wherever a run is cut off
+    lines = files.read_lines(path, lambda line: files.has_shape(line, _LINE))
+    lines.rewrite([line for line in lines.kept if line['step'] <= step])
 
   def write(self, kind: str, step: int, metrics) -> None:
     """Adds a line; its seconds and tokens a second are this process's."""
@@ -333,8 +336,10 @@ class _Log:
       file.write(json.dumps(line) + '\n')
 
 
-def _step_of(line: str) -> float:
-  try:
-    return json.loads(line)['step']
-  except ValueError:  # cut off while it was written
-    return float('inf')
+_LINE = {
+  'kind': str,
+  'step': int,
+  'loss': float,
+  'seconds': float,
+  'tokens_per_second': float,
+}

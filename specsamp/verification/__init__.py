@@ -12,10 +12,12 @@ from specsamp.verification.verifier import (
   Verdict,
   Verifier,
   check_law,
+  check_sums,
   draw_verdict,
 )
 
 __all__ = [
+  'VERIFIERS',
   'BlockVerifier',
   'GumbelVerifier',
   'KSeqVerifier',
@@ -27,9 +29,23 @@ __all__ = [
   'Verdict',
   'Verifier',
   'check_law',
+  'check_sums',
   'draw_verdict',
   'make',
 ]
+
+
+# By the names that `make` knows.
+VERIFIERS = {
+  'token': TokenVerifier,
+  'block': BlockVerifier,
+  'multi_candidate': MultiCandidateVerifier,
+  'naive': NaiveVerifier,
+  'k_seq': KSeqVerifier,
+  'traversal': TraversalVerifier,
+  'gumbel': GumbelVerifier,
+  'typical_lossy': TypicalLossyVerifier,
+}
 
 
 def make(name: str) -> Verifier:
@@ -42,18 +58,8 @@ def make(name: str) -> Verifier:
   Raises:
     ValueError: no verifier has that name.
   """
-  verifiers = {
-    'token': TokenVerifier,
-    'block': BlockVerifier,
-    'multi_candidate': MultiCandidateVerifier,
-    'naive': NaiveVerifier,
-    'k_seq': KSeqVerifier,
-    'traversal': TraversalVerifier,
-    'gumbel': GumbelVerifier,
-    'typical_lossy': TypicalLossyVerifier,
-  }
-  if name not in verifiers:
+  if name not in VERIFIERS:
     raise ValueError(
-      f'verifier: got {name!r}, expected one of {", ".join(verifiers)}'
+      f'verifier: got {name!r}, expected one of {", ".join(VERIFIERS)}'
     )
-  return verifiers[name]()
+  return VERIFIERS[name]()

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.sampling import draw
@@ -123,6 +124,79 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   )
   check(verifier, draft, p_bnv)
   jax.eval_shape(verifier.stop_probs, draft, p_bnv)
+
+
+@functools.lru_cache(maxsize=256)
+def check_sums(
+  verifier: Verifier, law: Law, tree: TokenTree, vocab_size: int
+) -> None:
+  """Refuses a verifier whose probabilities do not sum to 1, ahead of any draft.
+
+  It is asked about a few drafts of random tokens, before a program is compiled
+  with it: rounds cost what they cost without.
+
+  Args:
+    verifier: the rule.
+    law: of the drafts.
+    tree: of the drafts.
+    vocab_size: V.
+
+  Raises:
+    ValueError: stop or leave probabilities that are negative or no number, or
+      do not sum to 1.
+  """
+  rng = np.random.default_rng(0)
+  # Flat, peaked and greedy targets and drafts, and one that is its target.
+  peaks = np.asarray([1, 1, 8, 0.1, 1])
+  random = lambda *shape: rng.gumbel(size=shape) * peaks[:, None, None]
+  p_bnv = random(len(peaks), tree.size, vocab_size)
+  q_biv = random(len(peaks), len(tree.internal), vocab_size)
+  p_bnv[3] *= 1e3
+  q_biv[4] = p_bnv[4, list(tree.internal)]
+  softmax = lambda x: np.exp(x - x.max(axis=-1, keepdims=True))
+  normal = lambda x: (x / x.sum(axis=-1, keepdims=True)).astype(np.float32)
+  draft = Draft(
+    tokens=jnp.asarray(_tokens_of(q_biv, tree, law), jnp.int32),
+    q=None if law == 'deterministic' else jnp.asarray(normal(softmax(q_biv))),
+    tree=tree,
+    law=law,
+    valid=jnp.ones((len(peaks), tree.size), bool),
+  )
+  p_bnv = jnp.asarray(normal(softmax(p_bnv)))
+  stop_bn = verifier.stop_probs(draft, p_bnv)
+  node_b = jnp.argmax(stop_bn, axis=1).astype(jnp.int32)
+  rows = {
+    'stop_probs': stop_bn,
+    'leave_probs': verifier.leave_probs(draft, p_bnv, node_b),
+  }
+  for name, probs in rows.items():
+    probs = np.asarray(probs, np.float64)
+    sums = probs.sum(axis=-1)
+    if not (np.all(probs >= -1e-6) and np.allclose(sums, 1, atol=1e-3)):
+      raise ValueError(
+        f'{type(verifier).__name__}: {name} are no distributions: got rows '
+        f'that sum to {np.round(sums, 4).tolist()}, the least entry '
+        f'{probs.min():.3g}, expected none below 0 and sums of 1'
+      )
+
+
+def _tokens_of(q_biv, tree: TokenTree, law: Law):
+  """Tokens [B, N] of drafts of this law; the root's is 0."""
+  rng = np.random.default_rng(1)
+  tokens_bn = np.zeros((len(q_biv), tree.size), np.int64)
+  for i, node in enumerate(tree.internal):
+    children = list(tree.children(node))
+    # The largest of scores with Gumbel noise are drawn without replacement.
+    for b, scores in enumerate(q_biv[:, i]):
+      draws = 1 if law == 'iid' else len(children)
+      rounds = len(children) // draws
+      tokens_bn[b, children] = np.concatenate(
+        [
+          np.argsort(-(scores + rng.gumbel(size=scores.shape)))[:draws]
+          for _ in range(rounds)
+        ]
+      )[: len(children)]
+  return tokens_bn
 
 
 def check_chain(verifier: Verifier, draft: Draft) -> None:

@@ -207,9 +207,9 @@ def test_a_failed_save_leaves_the_old_model(model, tmp_path, monkeypatch):
     with pytest.raises(OSError, match='no space'):
       model_dir.save(model, path, storage='int8')
   assert {p.name: p.read_bytes() for p in path.iterdir()} == before
-  # The leftovers are in nobody's way, and a file of the old model goes.
-  (path / 'stale').write_text('')
+  # A file of the old model goes, and nothing is left beside the new one.
+  (path / 'model-00000.safetensors').write_text('')
   model_dir.save(model, path, storage='int8')
-  assert not (path / 'stale').exists()
+  assert not (path / 'model-00000.safetensors').exists()
   assert [p.name for p in tmp_path.iterdir()] == ['m']
   model_dir.load(path)

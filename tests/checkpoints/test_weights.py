@@ -1,4 +1,4 @@
-"""Parameters of anything, in files; folders replaced whole."""
+"""Parameters of anything, in files."""
 
 import jax
 import numpy as np
@@ -36,18 +36,3 @@ def test_embeddings_are_scaled_by_row(params, tmp_path):
   wanted = params['mask_embedding']
   rows = np.abs(wanted).max(1, keepdims=True)
   assert (np.abs(again['mask_embedding'] - wanted) <= rows / 250).all()
-
-
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
-  path = tmp_path / 'a' / 'b'
-  for text in ('first', 'second'):
-    with weights.replace_folder(path) as folder:
-      (folder / text).write_text(text)
-    assert [p.name for p in path.iterdir()] == [text]
-  with (
-    pytest.raises(KeyboardInterrupt),
-    weights.replace_folder(path) as folder,
-  ):
-    (folder / 'third').write_text('')
-    raise KeyboardInterrupt
-  assert [p.name for p in path.iterdir()] == ['second']

@@ -9,7 +9,8 @@ import tiny
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.generate import Job, _compiled
+from specsamp.decoding import programs
+from specsamp.decoding.generate import Job
 from specsamp.drafting import (
   TokenTree,
   lookahead_drafter,
@@ -65,9 +66,10 @@ def compilations():
 
 
 def _sizes():
-  programs = _compiled()
+  """How many programs of each kind there are."""
   return [
-    program._cache_size() for program in (programs.prefill, programs.decode)
+    sum(program._cache_size() for program in kind)
+    for kind in zip(*programs._kept.values(), strict=True)
   ]
 
 
@@ -154,7 +156,7 @@ def large(request):
     tree_attention=True,
   )
   state = job.prefill()
-  lowered = _compiled().decode.lower(*job.static, *job.args, state, np.int32(9))
+  lowered = job.programs.decode.lower(*job.args, state, np.int32(9))
   return job, state, lowered.compile()
 
 

@@ -1,6 +1,5 @@
 """Launchers run as a user runs them, without paying for an import each time."""
 
-import multiprocessing
 import re
 
 import pytest
@@ -10,20 +9,6 @@ from launching import Ended, start
 from specsamp.checkpoints import model_dir
 from specsamp.data import tokenizers
 from specsamp.language_model import LanguageModel
-
-
-@pytest.fixture(scope='session')
-def server():
-  """Forks off a process in which everything is imported and nothing has run."""
-  context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(
-    [
-      'specsamp.cli',
-      'specsamp.evaluation.comparison',
-      'specsamp.training.pretrain',
-    ]
-  )
-  return context
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp import SamplingParams
-from specsamp.decoding.generate import Job, _compiled
+from specsamp.decoding.generate import Job
 from specsamp.decoding.state import lay
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.planning.compile import messages
@@ -84,13 +84,6 @@ def _job(shape, method):
   )
 
 
-def _prefill_args(job):
-  return (
-    job.model.transformer, job.model.params, job.drafter, job.prompts,
-    job.prompt_len, job.limit, job.seeds, job.capacity,
-  )  # fmt: skip
-
-
 def _abstract(shapes, shardings):
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
@@ -115,11 +108,9 @@ def test_a_round_sends_activations_and_little_else(shape, method):
   job = _job(shape, method)
   mesh = job.model.mesh
   with meshes.use(mesh):
-    state = _compiled().prefill.eval_shape(*_prefill_args(job))
+    state = job.programs.prefill.eval_shape(*job.prefill_args)
     state = _abstract(state, lay(state, rules.sharding(mesh)))
-    lowered = _compiled().decode.lower(
-      *job.static, *job.args, state, np.int32(9)
-    )
+    lowered = job.programs.decode.lower(*job.args, state, np.int32(9))
     sent = _sent(lowered.compile().as_text())
   # Two sums a layer and one for the embedding in each pass: of the draft, of
   # one layer, over two tokens and then one by one or level by level; of the
@@ -139,7 +130,7 @@ def test_a_round_sends_activations_and_little_else(shape, method):
 def test_a_prefill_sends_activations_alone(shape):
   job = _job(shape, 'chain')
   with meshes.use(job.model.mesh):
-    lowered = _compiled().prefill.lower(*_prefill_args(job))
+    lowered = job.programs.prefill.lower(*job.prefill_args)
     sent = _sent(lowered.compile().as_text())
   # Of the last layers, target's and draft's, keys and values alone are wanted.
   length = job.prompts.shape[1]

@@ -241,16 +241,16 @@ def test_distillation(config, undisturbed, tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (dict(steps=0), 'steps must be at least 1, got 0'),
-    (dict(batch_size=-1), 'batch_size must be at least 1, got -1'),
-    (dict(eval_every=0), 'eval_every must be at least 1, got 0'),
+    (dict(steps=0), 'steps: got 0, expected at least 1'),
+    (dict(batch_size=-1), 'batch_size: got -1, expected at least 1'),
+    (dict(eval_every=0), 'eval_every: got 0, expected at least 1'),
     (
       dict(distillation_weight=1.5),
-      r'distillation_weight must lie in \[0, 1\], got 1\.5',
+      r'distillation_weight: got 1\.5, expected at most 1',
     ),
     (dict(length=17), r'length 17 exceeds model\.max_length 16'),
     (dict(colour='red'), '.*colour.*'),
-    (dict(steps='many'), '.*str.*'),
+    (dict(steps='many'), "steps: got 'many', expected a number"),
     (dict(model={}), r'model config: unknown keys \[\], missing keys .*'),
     (dict(model=None), '.+'),
     (dict(model=...), "missing key 'model'"),

@@ -11,6 +11,7 @@ import numpy as np
 import safetensors.numpy
 from jax.sharding import Mesh
 
+from specsamp import files
 from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import architectures, config_json
 from specsamp.checkpoints.huggingface.architectures import Family
@@ -95,17 +96,19 @@ def save(
   model: LanguageModel,
   path,
   dtype: Literal['float32', 'bfloat16'] | None = None,
+  keep=None,
 ) -> None:
   """Writes a folder that transformers and vLLM load.
 
-  A folder that is there is replaced by a rename. Of several processes all must
-  call this, and the first one writes. Rows of the vocabulary that are no tokens
-  are left out.
+  A model of ours that is there is replaced by a rename. Of several processes
+  all must call this, and the first one writes. Rows of the vocabulary that are
+  no tokens are left out.
 
   Args:
     model: what to write.
     path: folder.
     dtype: of the tensors; the one that the model computes in if left out.
+    keep: a folder that may not be replaced; None is none.
 
   Raises:
     UserError: no architecture of transformers computes what the model does, or
@@ -128,9 +131,10 @@ def save(
     value = meshes.fetch(params[name]).astype(dtype)
     return value[tuple(map(slice, sizes[name]))]
 
-  with weights.replace_folder(path) as folder:
+  with files.replace_folder(path, weights.is_ours, keep) as folder:
     if distributed.is_first():
       values |= _special_tokens(model) | {'dtype': dtype.name}
+      values |= weights.EXPORTED
       (folder / _CONFIG).write_text(json.dumps(values, indent=2) + '\n')
       _save_tokenizer(model.tokenizer, folder)
     _write_tensors(folder, layout, sizes, dtype, fetch)
@@ -139,19 +143,19 @@ def save(
 def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
   """Tensors in as many files as they need, with an index of several."""
   shapes = layouts.tensor_shapes(layout, sizes)
-  files, room = [[]], _FILE_BYTES
+  parts, room = [[]], _FILE_BYTES
   for key, shape in shapes.items():
     size = math.prod(shape) * dtype.itemsize
-    if files[-1] and size > room:
-      files.append([])
+    if parts[-1] and size > room:
+      parts.append([])
       room = _FILE_BYTES
-    files[-1].append(key)
+    parts[-1].append(key)
     room -= size
   placed = {}
-  for i, keys in enumerate(files, start=1):
+  for i, keys in enumerate(parts, start=1):
     name = tensor_files.SINGLE
-    if len(files) > 1:
-      name = f'model-{i:05}-of-{len(files):05}.safetensors'
+    if len(parts) > 1:
+      name = f'model-{i:05}-of-{len(parts):05}.safetensors'
     tensors = {}
     for key in keys:
       tensor = layouts.make(layout, key, shapes[key], fetch)
@@ -160,7 +164,7 @@ def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
     if tensors:
       content = safetensors.numpy.save(tensors, {'format': 'pt'})
       (folder / name).write_bytes(content)
-  if distributed.is_first() and len(files) > 1:
+  if distributed.is_first() and len(parts) > 1:
     total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
     index = {'metadata': {'total_size': total}, 'weight_map': placed}
     (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))
@@ -169,7 +173,7 @@ def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
 def _read_config(path: pathlib.Path) -> tuple[Family, TransformerConfig]:
   file = path / _CONFIG
   try:
-    values = json.loads(file.read_text(encoding='utf-8'))
+    values = files.read_json(file)
     family = architectures.of(values)
     return family, family.read(values)
   except OSError as error:

@@ -1,7 +1,6 @@
 """Alpaca's instructions and WMT's sentences, as in Yang et al. 2401.06706."""
 
-import json
-
+from specsamp import files
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question, Task, find, spread
 
@@ -50,7 +49,7 @@ def _instruction(entry) -> str:
 def _read(data: str, name: str, kind: type) -> list:
   path = find(data, name, _SOURCES[name])
   try:
-    found = json.loads(path.read_text(encoding='utf-8'))
+    found = files.read_json(path)
   except (OSError, ValueError) as error:
     raise UserError(f'{path}: {error}') from None
   if not isinstance(found, list) or not found:

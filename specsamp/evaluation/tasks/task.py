@@ -2,12 +2,12 @@
 
 import dataclasses
 import gzip
-import json
 import pathlib
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from specsamp import files
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
@@ -133,7 +133,7 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   try:
     opens = gzip.open if path.suffix == '.gz' else open
     with opens(path, 'rt', encoding='utf-8') as file:
-      lines = [json.loads(line) for line in file if line.strip()]
+      lines = [files.parse_json(line) for line in file if line.strip()]
   except (OSError, EOFError, ValueError, zlib.error) as error:
     raise UserError(f'{path}: {error}') from None
   for number, line in enumerate(lines, start=1):

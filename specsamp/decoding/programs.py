@@ -1,0 +1,84 @@
+"""The compiled programs, of which the least recently used are let go.
+
+A program of a small model takes about 900 memory maps, of which Linux gives a
+process 65,530, and 48 MB. A service that decodes ever other shapes would have
+the compiler die of the one that is too many.
+"""
+
+import collections
+import functools
+import gc
+import pathlib
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import jax
+
+from specsamp.decoding import loop
+from specsamp.decoding.scoring import Scorer
+from specsamp.models import Transformer
+from specsamp.verification.verifier import Verifier
+
+# Pairs of programs that are kept, wherever they take no memory maps.
+_MOST = 256
+# Maps of the process from which on the oldest programs are let go: half of what
+# Linux gives it by default, for what it compiles beside them.
+_MOST_MAPS = 32_000
+_MAPS = pathlib.Path('/proc/self/maps')
+
+_kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
+
+
+class Programs(NamedTuple):
+  """What a batch runs.
+
+  Attributes:
+    prefill: `loop.prefill` of its arrays.
+    decode: `loop.decode` of its arrays; it consumes the state.
+  """
+
+  prefill: jax.stages.Wrapped
+  decode: jax.stages.Wrapped
+
+
+def of(
+  transformer: Transformer,
+  verifier: Verifier,
+  scorer: Scorer,
+  capacity: int,
+  shapes: Hashable,
+) -> Programs:
+  """The programs of batches of one kind, compiled when they first run.
+
+  Args:
+    transformer: the target.
+    verifier: the rule.
+    scorer: how the target's pass over a draft is made.
+    capacity: slots of the caches.
+    shapes: equal for batches that run the same programs.
+  """
+  key = (transformer, verifier, scorer, capacity, shapes)
+  if key not in _kept:
+    _make_room()
+    # Functions of their own: what jax keeps of a program goes when they go.
+    _kept[key] = Programs(
+      jax.jit(functools.partial(loop.prefill, transformer, capacity=capacity)),
+      jax.jit(
+        functools.partial(loop.decode, transformer, verifier, scorer),
+        donate_argnums=4,
+      ),
+    )
+  _kept.move_to_end(key)
+  return _kept[key]
+
+
+def _make_room() -> None:
+  """Lets go of the programs that were not used for longest, if need be."""
+  while _kept and (len(_kept) >= _MOST or _num_maps() > _MOST_MAPS):
+    _kept.popitem(last=False)
+    gc.collect()
+
+
+def _num_maps() -> int:
+  """Memory maps of this process; 0 where they are not counted."""
+  return _MAPS.read_bytes().count(b'\n') if _MAPS.exists() else 0

@@ -1,0 +1,350 @@
+"""Files and folders replaced whole, lines that outlive a kill, locked folders.
+
+Whatever is killed, a name holds what it held before or what it was to hold: new
+content is written under a name of its own beside the goal, hidden, of the form
+`.NAME.0123456789abcdef.partial`, and takes the goal's place by a rename.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import filelock
+
+from specsamp.errors import UserError
+from specsamp.sharding import distributed
+
+LOCK = '.lock'  # in every folder that a run writes in
+_PARTIAL = '.{}.{:016x}.partial'
+_IS_PARTIAL = re.compile(r'\..+\.[0-9a-f]{16}\.partial')
+_ASIDE = '.set-aside'
+# Of Linux and macOS: two names are exchanged at once, or nothing happens.
+_EXCHANGES = {'linux': ('renameat2', 2), 'darwin': ('renamex_np', 2)}
+_AT_WORKING_FOLDER = -100
+
+
+def replace(path: pathlib.Path, content: str | bytes) -> None:
+  """Writes a file; one that is there is replaced by a rename.
+
+  Raises:
+    OSError: it cannot be written; the old one is what it was.
+  """
+  content = content.encode() if isinstance(content, str) else content
+  partial = path.with_name(_PARTIAL.format(path.name, secrets.randbits(64)))
+  try:
+    with partial.open('xb') as file:
+      file.write(content)
+    partial.rename(path)
+  except BaseException:
+    partial.unlink(missing_ok=True)
+    raise
+
+
+def replace_json(path: pathlib.Path, value: Any) -> None:
+  """As `replace`, a value as JSON."""
+  replace(path, json.dumps(value, indent=2) + '\n')
+
+
+def check_replaceable(
+  path, is_ours: Callable[[pathlib.Path], bool], keep=None
+) -> pathlib.Path:
+  """Refuses a goal that `replace_folder` must not replace; writes nothing.
+
+  Args:
+    path: a folder that is there or not.
+    is_ours: whether a folder that is there holds nothing but what was written
+      by the one that wants to replace it.
+    keep: another folder that must stay, such as one that is read meanwhile;
+      None is none.
+
+  Returns:
+    The folder that would be replaced, with symbolic links resolved.
+
+  Raises:
+    UserError: the path is no folder's, cannot be written, holds something else,
+      or holds the source, the working folder or the home folder.
+  """
+  given = os.fspath(path)
+  if not given.strip() or '\0' in given:
+    raise UserError(f'folder: got {given!r}, expected a name')
+  goal = pathlib.Path(os.path.realpath(given))
+  for folder in (os.getcwd(), os.path.expanduser('~'), keep):
+    stays = folder and pathlib.Path(os.path.realpath(folder))
+    if stays and goal in (stays, *stays.parents):
+      raise UserError(
+        f'folder {given}: holds {stays}, which is in use, and is not replaced; '
+        'name another one'
+      )
+  try:
+    if os.path.ismount(goal):
+      raise UserError(f'folder {given}: a file system is mounted there')
+    if goal.is_dir():
+      if next(goal.iterdir(), None) is not None and not is_ours(goal):
+        raise UserError(
+          f'folder {given}: holds something else than was written here before, '
+          'and is not replaced; name another one'
+        )
+    elif goal.exists():
+      raise UserError(f'folder {given}: got a file, expected a folder')
+    above = next(each for each in goal.parents if each.exists())
+    if not above.is_dir():
+      raise UserError(f'folder {given}: {above} is not a folder')
+    if not os.access(above, os.W_OK | os.X_OK):
+      raise UserError(f'folder {given}: {above} cannot be written')
+  except OSError as error:
+    raise UserError(f'folder {given}: {error.strerror}') from None
+  return goal
+
+
+@contextlib.contextmanager
+def replace_folder(
+  path, is_ours: Callable[[pathlib.Path], bool], keep=None
+) -> Iterator[pathlib.Path]:
+  """A folder to write in; it takes the place of `path` when the block ends.
+
+  If the block raises, what was there stays. Of several processes all must
+  enter, only the first one makes and moves folders, and none is out before it
+  is done. A run that is killed may leave the unfinished folder, hidden beside
+  the goal.
+
+  Args:
+    path: of the goal.
+    is_ours: as of `check_replaceable`.
+    keep: as of `check_replaceable`.
+
+  Raises:
+    UserError: as `check_replaceable`.
+  """
+  goal, error = pathlib.Path(os.path.realpath(path)), None
+  token = distributed.of_first(secrets.randbits(31))
+  partial = goal.with_name(_PARTIAL.format(goal.name, token))
+
+  def begin():
+    check_replaceable(path, is_ours, keep)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    partial.mkdir()
+
+  distributed.first_does(begin, f'folder {path}')
+  try:
+    yield partial
+  except BaseException as raised:
+    error = raised
+    raise
+  finally:
+    if error and distributed.is_first():
+      shutil.rmtree(partial, ignore_errors=True)
+
+  def end():
+    check_replaceable(path, is_ours, keep)  # much may have happened since
+    _move_into_place(partial, goal)
+
+  try:
+    distributed.first_does(end, f'folder {path}')
+  finally:
+    if distributed.is_first():  # what was there, or what cannot go there
+      shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move_into_place(partial: pathlib.Path, goal: pathlib.Path) -> None:
+  """Renames; a folder that is there is then found under the partial's name."""
+  if not goal.exists():
+    partial.rename(goal)
+    return
+  if _exchange(partial, goal):
+    return
+  # A file system that cannot exchange names: for a moment there is no goal, but
+  # whole folders beside it.
+  old = partial.with_suffix('.old')
+  goal.rename(old)
+  try:
+    partial.rename(goal)
+  except BaseException:
+    old.rename(goal)
+    raise
+  shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
+  """Exchanges two names at once; False where the system cannot."""
+  name, flag = _EXCHANGES.get(sys.platform, ('', 0))
+  function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+  if function is None:
+    return False
+  paths = [os.fsencode(one), os.fsencode(other)]
+  if sys.platform == 'linux':
+    paths = [_AT_WORKING_FOLDER, paths[0], _AT_WORKING_FOLDER, paths[1]]
+  return function(*paths, flag) == 0
+
+
+@contextlib.contextmanager
+def lock(folder) -> Iterator[None]:
+  """Keeps every other run out of a folder; the end of the process does, too.
+
+  The first process holds it for all of a run. What killed runs left of files
+  that they were about to replace is removed.
+
+  Args:
+    folder: made if it is not there.
+
+  Raises:
+    UserError: another run holds it, and who; or it cannot be written.
+  """
+  folder = pathlib.Path(folder)
+  path = folder / LOCK
+  held = filelock.FileLock(path, blocking=False, thread_local=False)
+
+  def take():
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+      held.acquire()
+    except filelock.Timeout:
+      holder = path.read_text(errors='replace').strip() or 'another run'
+      raise UserError(
+        f'folder {folder}: {holder} is writing in it; wait for its end or name '
+        'another folder'
+      ) from None
+    path.write_text(
+      f'{pathlib.Path(sys.argv[0]).name} (process {os.getpid()} on '
+      f'{socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")})\n'
+    )
+    for left in folder.iterdir():
+      if is_left_over(left.name):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+  distributed.first_does(take, f'folder {folder}')
+  try:
+    yield
+  finally:
+    held.release()
+
+
+def is_left_over(name: str) -> bool:
+  """Whether a file or folder of this name was about to replace another."""
+  return _IS_PARTIAL.fullmatch(name) is not None
+
+
+def parse_json(text: str | bytes) -> Any:
+  """The value; ValueError for whatever is none, however deep it is nested."""
+  try:
+    return json.loads(text)
+  except RecursionError:
+    raise ValueError('nested too deep') from None
+
+
+def read_json(path) -> Any:
+  """As `parse_json`, of a file in UTF-8.
+
+  Raises:
+    OSError: it cannot be read.
+    ValueError: it is no JSON.
+  """
+  return parse_json(pathlib.Path(path).read_bytes().decode('utf-8-sig'))
+
+
+def has_shape(value: Any, shape: Any) -> bool:
+  """Whether a value of JSON is of this shape.
+
+  Args:
+    value: what was read.
+    shape: a type, of which a float is any finite number; [shape], a list of
+      such; {name: shape}, an object with such fields and maybe others; (shape,
+      ..), any of them; or None.
+  """
+  if isinstance(shape, tuple):
+    return any(has_shape(value, each) for each in shape)
+  if isinstance(shape, list):
+    return type(value) is list and all(has_shape(v, shape[0]) for v in value)
+  if isinstance(shape, dict):
+    return type(value) is dict and all(
+      name in value and has_shape(value[name], each)
+      for name, each in shape.items()
+    )
+  if type(value) is int and abs(value) >= 2**63:
+    return False
+  if shape is float:
+    return type(value) in (int, float) and math.isfinite(value)
+  return value is None if shape is None else type(value) is shape
+
+
+class Lines(NamedTuple):
+  """What a file of JSON lines holds.
+
+  Attributes:
+    path: of the file.
+    kept: the values that are this run's own, in order.
+    aside: (number from 1, line) of the others.
+  """
+
+  path: pathlib.Path
+  kept: list[Any]
+  aside: list[tuple[int, bytes]]
+
+  def rewrite(self, values: Sequence[Any]) -> None:
+    """Leaves these values in the file; the first process does.
+
+    What was not this run's own goes to NAME.set-aside, and standard error says
+    so.
+    """
+    if not distributed.is_first():
+      return
+    if self.aside:
+      with self.path.with_name(self.path.name + _ASIDE).open('ab') as file:
+        file.writelines(line + b'\n' for _, line in self.aside)
+      print(
+        f'{self.path}: {len(self.aside)} lines are not of this run, the first '
+        f'is line {self.aside[0][0]}; they go to {self.path.name}{_ASIDE}, '
+        'and what they lack is done again',
+        file=sys.stderr,
+      )
+    replace(self.path, ''.join(json.dumps(value) + '\n' for value in values))
+
+
+def read_lines(
+  path: pathlib.Path, is_own: Callable[[Any], bool] = lambda value: True
+) -> Lines:
+  """Reads a file of JSON lines that may have been cut off, or spoilt.
+
+  Args:
+    path: of a file that need not be there.
+    is_own: whether a value is one that this run has written or would write.
+
+  Raises:
+    OSError: it cannot be read.
+  """
+  lines = Lines(path, [], [])
+  if not path.exists():
+    return lines
+  *whole, last = path.read_bytes().split(b'\n')
+  for number, line in enumerate([*whole, last], start=1):
+    try:
+      value = parse_json(line.decode())
+    except ValueError:
+      # The last one was cut off while it was written.
+      if line.strip() and number <= len(whole):
+        lines.aside.append((number, line))
+      continue
+    if is_own(value):
+      lines.kept.append(value)
+    else:
+      lines.aside.append((number, line))
+  return lines
+
+
+def set_aside(path: pathlib.Path, why: str) -> None:
+  """Gives a file that holds something else a name that nothing reads."""
+  names = (f'{path.name}{_ASIDE}{i or ""}' for i in itertools.count())
+  aside = next(a for a in map(path.with_name, names) if not a.exists())
+  print(f'{path}: {why}; it is now {aside.name}', file=sys.stderr)
+  path.rename(aside)
