@@ -109,8 +109,11 @@ def _parse(argv):
   try:
     rest = flags.FLAGS(argv)
     if 'config' in flags.FLAGS:
+      config = flags.FLAGS.config
+      if isinstance(config, dict):
+        _fail('--config: get_config returned a dict, expected a ConfigDict')
       # A config file that does not exist complains when it is first used.
-      flags.FLAGS.config.to_dict()
+      config.to_dict()
     return rest
   except flags.Error as error:
     _fail(str(error))
@@ -195,6 +198,8 @@ def _look(folder: pathlib.Path, text: str, resumes: bool) -> bool:
     OSError: it cannot be read.
   """
   file = folder / 'config.json'
+  if file.is_dir():
+    raise UserError(f'workdir {folder}: config.json is a folder')
   # A config alone is a run that never began: a mistake in it stopped it.
   if not folder.exists() or not any(
     other.name not in (file.name, files.LOCK)

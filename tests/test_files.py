@@ -78,8 +78,13 @@ def model_folder(tmp_path_factory, tokenizer):
   return folder
 
 
-@pytest.mark.parametrize('given', ['', ' ', '.', '..', '/', '~', 'file', 'file/x',
-  'other', 'all', 'all/llama', 'link', 'all/../all', '\0'])  # fmt: skip
+@pytest.mark.parametrize(
+  'given',
+  [
+    '', ' ', '.', '..', '/', '~', 'file', 'file/x', 'other', 'all', 'all/llama',
+    'link', 'all/../all', '\0',
+  ],
+)  # fmt: skip
 def test_goals_that_are_refused(given, model_folder, tmp_path, monkeypatch):
   """Every goal that holds, or would bury, something of a user's."""
   home = tmp_path / 'home'

@@ -57,6 +57,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
     raise UserError(f'config: {error}') from None
   models = loading.load(config.target, config.draft, mesh)
   target, draft = models.target, models.draft
+  longest = [runner.longest_prompt(config, target)]
   found = [
     task
     for name in config.tasks
@@ -71,9 +72,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   names = [task.name for task in found]
   if len(set(names)) < len(names):
     raise UserError(f'tasks: got {names}, expected no task twice')
-  # The longest that may be; and a chat template, if one is asked for.
-  longest = [runner.longest_prompt(config, target)]
-  for task in found:
+  for task in found:  # that there is a chat template, if one is asked for
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
   runs = [_method(config, method, models) for method in methods]
   runner.check_methods(runs)

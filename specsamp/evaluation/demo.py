@@ -87,6 +87,7 @@ class DecodeConfig:
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
     check_range(self, 'sweep_prompts', 'repeats', least=1)
+    runner.check_scalars('temperatures', self.temperatures)
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)
       if len(set(values)) < len(values):
@@ -179,6 +180,9 @@ def prepare(
     raise UserError('give --prompt or --prompts_file, not both')
   found = loading.load(config.target, config.draft, mesh)
   target = found.target
+  own = prompt is not None or prompts_file is not None
+  if not own:
+    longest = [runner.longest_prompt(config, target)]
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
   make = lambda shape: found.drafter(
     config.drafter, shape, config.law, coupled, config.lookup
@@ -191,7 +195,6 @@ def prepare(
     if drafter.tree in [chain.tree for chain in drafters]:
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
-  own = prompt is not None or prompts_file is not None
   compared = []
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
@@ -216,7 +219,6 @@ def prepare(
       for name, text in texts
     ]
   # Before anything is said or written: a prompt too long, a law out of range.
-  longest = [runner.longest_prompt(config, target)]
   rows = [_tokens(target, text, config) for text in texts] if own else longest
   for each in (drafter, *([] if own else drafters)):
     check(

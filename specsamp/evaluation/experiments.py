@@ -39,6 +39,7 @@ class MethodConfig:
   paper: str | dict[str, str] = ''
 
   def __post_init__(self):
+    runner.check_scalars('temperature', (self.temperature,))
     figure = r'\d+(\.\d+)?'
     for paper in self._papers().values():
       if paper and not re.fullmatch(f'~?{figure}( / {figure})?', str(paper)):

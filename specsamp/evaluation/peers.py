@@ -65,6 +65,7 @@ class PeersConfig:
     runner.check_sizes(self)
     if not self.temperatures:
       raise UserError('temperatures: got none, expected at least one')
+    runner.check_scalars('temperatures', self.temperatures)
     try:
       for temperature in self.temperatures:
         SamplingParams(temperature=temperature).check()
@@ -183,6 +184,7 @@ def prepare(values: dict[str, Any]) -> Job:
     raise UserError(
       f'draft: got {got} tokens, expected the {expected} of the target'
     )
+  runner.longest_prompt(config, models.target)
   found = tasks.load(
     config.prompts,
     models.target.tokenizer,

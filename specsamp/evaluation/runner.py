@@ -71,6 +71,13 @@ def check_sizes(config) -> None:
   check_range(config, 'seed', least=0, most=2**31 - 1 - config.num_prompts)
 
 
+def check_scalars(name: str, values: Sequence[Any]) -> None:
+  """Raises `UserError` where one of them is no number."""
+  for value in values:
+    if type(value) not in (int, float):
+      raise UserError(f'{name}: got {value!r}, expected numbers')
+
+
 def longest_prompt(config, target: LanguageModel) -> list[int]:
   """As many tokens as a config's prompts may have, to check it with.
 

@@ -73,6 +73,11 @@ class PlanConfig:
 
   def __post_init__(self):
     check_range(self, 'gamma', 'context', 'batch', least=1)
+    _check_entries('alphas', self.alphas, float)
+    _check_entries('compare', self.compare, str)
+    _check_entries('alternative_on', self.alternative_on, str)
+    _check_entries('paper_ms', self.paper_ms, str, str, float)
+    _check_entries('paper_speedups', self.paper_speedups, str, float)
     for alpha in self.alphas:
       if not 0 <= alpha <= 1:
         raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')
@@ -97,6 +102,19 @@ class PlanConfig:
         f'draft and target must share a vocabulary; the draft has '
         f'{self.draft.vocab_size} tokens, the target {self.target.vocab_size}'
       )
+
+
+def _check_entries(name: str, entries, *kinds: type) -> None:
+  """Refuses what is no tuple of values of these kinds, or of tuples of them."""
+  for entry in entries if isinstance(entries, list | tuple) else (entries,):
+    parts = (entry,) if len(kinds) == 1 else entry
+    if (
+      not isinstance(parts, list | tuple)
+      or len(parts) != len(kinds)
+      or not all(map(files.has_shape, parts, kinds))
+    ):
+      wanted = ', '.join(kind.__name__ for kind in kinds)
+      raise UserError(f'{name}: got {entry!r}, expected ({wanted})')
 
 
 def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':

@@ -96,10 +96,8 @@ class DistillConfig(run.RunConfig):
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
-    check_range(
-      self, 'ahead', 'prompt_length', 'continuation_batch', 'num_layers',
-      least=1,
-    )  # fmt: skip
+    check_range(self, 'ahead', 'prompt_length', 'continuation_batch', least=1)
+    check_range(self, 'num_layers', least=1, most=64)
     if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'

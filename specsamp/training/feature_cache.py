@@ -83,6 +83,7 @@ def _open(arrays: dict[pathlib.Path, tuple[type, tuple]]) -> list[np.memmap]:
   found = []
   for path, (dtype, shape) in arrays.items():
     try:
+      np.lib.format.open_memmap(path, 'r')  # r+ would fill up a short file
       array = np.lib.format.open_memmap(path, 'r+')
     except OSError as error:
       if not isinstance(error, FileNotFoundError):

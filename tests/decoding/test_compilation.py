@@ -1,6 +1,8 @@
 """What must not be compiled again, and what a round must not copy."""
 
+import collections
 import re
+import weakref
 
 import jax
 import numpy as np
@@ -214,3 +216,30 @@ def test_the_state_is_donated(large):
   for leaf in jax.tree.leaves((given.cache, given.drafter)):
     assert leaf.is_deleted()
   assert before == [x.unsafe_buffer_pointer() for x in _caches(after)]
+
+
+def test_sizes_of_batches_share_programs(pair, compilations):
+  _generate(pair, prompts=PROMPTS * 2)
+  compilations.clear()
+  _generate(pair, prompts=(PROMPTS * 2)[:9])
+  assert not compilations
+
+
+def test_programs_that_were_not_used_for_long_are_let_go(pair, monkeypatch):
+  texts = lambda size: (
+    specsamp.generate(pair[0], [[5]] * size, max_new_tokens=2).tokens
+  )
+  monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
+  monkeypatch.setattr(programs, '_MOST', 2)
+  first = texts(1)
+  held = weakref.ref(next(iter(programs._kept.values())).decode)
+  texts(2), texts(1), texts(3)
+  # The second was not used for longest.
+  rows = [key[-1][0][0] for key in programs._kept]
+  assert rows == [1, 3] and held() is not None
+  texts(2)
+  assert held() is None and texts(1) == first
+  # However few there are, a process has memory maps for more.
+  monkeypatch.setattr(programs, '_num_maps', lambda: programs._MOST_MAPS + 1)
+  texts(3)
+  assert len(programs._kept) == 1

@@ -1,7 +1,11 @@
 """Launchers run as a user runs them, without paying for an import each time."""
 
+import dataclasses
+import json
 import re
 
+import jax
+import numpy as np
 import pytest
 import tiny
 from launching import Ended, start
@@ -60,4 +64,16 @@ def folders(tmp_path_factory, sources, tokenizer):
   whole = (root / 'target' / model_dir.WEIGHTS).read_bytes()
   model_dir.save(made, root / 'cut')
   (root / 'cut' / model_dir.WEIGHTS).write_bytes(whole[: len(whole) // 2])
+  target = model_dir.load(root / 'target')
+  params = jax.tree.map(lambda x: x * np.nan, target.params)
+  model_dir.save(dataclasses.replace(target, params=params), root / 'nan')
+  values = json.loads((root / 'target' / model_dir.CONFIG).read_text())
+  values['model']['width'] = 10**12
+  for name, config in (('deep', '[' * 10**5), ('huge', json.dumps(values))):
+    model_dir.save(target, root / name)
+    (root / name / model_dir.CONFIG).write_text(config)
+  (root / 'five').write_text('a\nb\nc\nd\ne\n')
+  (root / 'blank').write_text('\n')
+  (root / 'raises.py').write_text("raise RuntimeError('of two\\nlines')")
+  (root / 'dict.py').write_text('def get_config():\n  return {}\n')
   return root

@@ -1,5 +1,6 @@
 """A user's mistake is one line that says what, exit code 2, nothing written."""
 
+import os
 import subprocess
 import sys
 
@@ -79,6 +80,27 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       'window: got 0',
     ),
     (['--config.seed=-1'], 'seed'),
+    (['--config.seed=2147483647'], 'seed: got 2147483647'),
+    (
+      ['--config.seed=2147483645', '--prompts_file={root}/five'],
+      'seed: got [2147483645',
+    ),
+    (['--config.draft_len=100000000'], 'got 100000001 nodes, expected at most'),
+    (['--config.max_prompt_tokens=1000000000'], 'expected at most the 64'),
+    ([*_NGRAM, '--config.lookup.n_max=1000000000'], 'at most 64'),
+    (
+      [
+        '--config.lookup.window=1000000000',
+        *_NGRAM[1:],
+        '--config.drafter=lookahead',
+      ],
+      'window: got 1000000000',
+    ),
+    ([*_NGRAM, '--config.lookup.datastore={root}/blank'], 'blank: empty'),
+    (['--config.temperatures=((0.5,),)'], 'temperatures: got (0.5,)'),
+    (['--config.target={root}/deep'], 'nested too deep'),
+    (['--config.target={root}/huge'], 'width must be at most'),
+    (['--workdir='], "workdir: got ''"),
     (['--config.prompts=/no/such.json'], 'prompts /no/such.json: No such file'),
     (['--prompts_file=/no/such/file'], '/no/such/file'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
@@ -114,9 +136,14 @@ def test_decode_refuses(refused, folders, tmp_path, flags, words):
     (['--config=configs/nope.py'], 'nope.py'),
     (['--config=configs/quickstart.py:nope'], "'nope'"),
     (['--config=configs/pretrain_pycode.py:smoke'], 'batch_size'),
+    (['--config=README.md'], 'SyntaxError'),
+    (['--config=tests'], 'tests'),
+    (['--config={root}/raises.py'], 'RuntimeError: of two lines'),
+    (['--config={root}/dict.py'], 'returned a dict'),
   ],
 )
-def test_config_file_is_refused(refused, tmp_path, flags, words):
+def test_config_file_is_refused(refused, folders, tmp_path, flags, words):
+  flags = [flag.replace('{root}', str(folders)) for flag in flags]
   assert words in refused('decode', f'--workdir={tmp_path}/run', *flags)
 
 
@@ -129,6 +156,13 @@ def test_config_file_is_refused(refused, tmp_path, flags, words):
     (['--config.length=65'], 'max_length'),
     (['--config.steps=0'], 'steps'),
     (['--config.seed=-1'], 'seed'),
+    (['--config.seed=4294967296'], 'seed'),
+    (['--config.learning_rate=nan'], 'learning_rate: got nan'),
+    (['--config.learning_rate=inf'], 'learning_rate: got inf'),
+    (['--config.weight_decay=-0.1'], 'weight_decay'),
+    (['--config.clip_norm=0.0'], 'clip_norm: got 0.0, expected above 0'),
+    (['--config.beta2=2.0'], 'beta2: got 2.0, expected below 1'),
+    (['--config.optimizer=sgd'], "got 'sgd'"),
     (['--config.storage=int4'], 'int4'),
     (['--config.distillation_weight=2.0'], 'distillation_weight'),
     (['--config.corpus=/no/such/folder'], '/no/such/folder'),
@@ -142,7 +176,7 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
   workdir = tmp_path / 'run'
   line = refused('pretrain', _PRETRAIN, f'--workdir={workdir}', *flags)
   assert words in line
-  assert not (workdir / 'metrics.jsonl').exists()
+  assert not workdir.exists()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +186,10 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
     (['--config.nope=1'], 'nope'),
     (['--config.groups=33'], 'more than the 32 positions'),
     (['--config.ahead=0'], 'ahead: got 0'),
+    (['--config.noise=nan'], 'noise: got nan'),
+    (['--config.cross_entropy_weight=-1.0'], 'cross_entropy_weight: got -1.0'),
+    (['--config.num_layers=1000000000'], 'num_layers'),
+    (['--config.features={root}/blank'], 'blank: File exists'),
     (['--config.length=65'], 'length 65 exceeds the 64 positions'),
     (['--config.continuation_batch=0'], 'continuation_batch'),
     (['--config.temperature=-1.0'], 'temperature: got -1.0'),
@@ -175,7 +213,7 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
     ]
   flags = [flag.replace('{root}', str(folders)) for flag in flags]
   assert words in refused('distill', *defaults, *flags)
-  assert not (workdir / 'metrics.jsonl').exists()
+  assert not workdir.exists()
 
 
 @pytest.mark.parametrize(
@@ -189,6 +227,8 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
     (['--config.tasks=("humaneval",)', '--config.data=tests'], 'published at'),
     (['--config.tasks=("code", "code")'], 'no task twice'),
     (['--config.samples=0'], 'samples'),
+    (['--config.samples=1000000000'], 'samples'),
+    (['--config.max_prompt_tokens=1000000000'], 'max_prompt_tokens'),
     (['--config.chat=true'], 'no chat template'),
     (['--config.plot=nope'], 'nope'),
     (['--config.top_p=0.0'], 'top_p'),
@@ -293,3 +333,81 @@ def test_a_process_of_its_own_ends_with_code_2(tmp_path):
   )
   assert ended.returncode == 2
   assert ended.stderr.count('\n') == 1 and 'nope' in ended.stderr
+
+
+@pytest.mark.parametrize(
+  ('flag', 'words'),
+  [
+    ("--config.alphas=('a',)", "alphas: got 'a'"),
+    ('--config.compare=(1,)', 'compare: got 1'),
+    ('--config.alternative_on=(2,)', 'alternative_on: got 2'),
+    ("--config.paper_ms=('target',)", "paper_ms: got 'target'"),
+    ("--config.paper_ms=(('target', 'v4:2x2x4'),)", "paper_ms: got ('target"),
+    ("--config.paper_speedups=(('a',),)", "paper_speedups: got ('a',)"),
+  ],
+)
+def test_plan_refuses(refused, tmp_path, flag, words):
+  workdir = tmp_path / 'run'
+  line = refused(
+    'plan',
+    '--config=configs/chinchilla.py:predict',
+    '--topology=v4:2x2x4',
+    f'--workdir={workdir}',
+    flag,
+  )
+  assert words in line
+  assert not workdir.exists()
+
+
+@pytest.mark.parametrize('to', ['', '.', '/', '..', 'README.md', 'tests'])
+def test_import_refuses(refused, folders, to):
+  line = refused('import_weights', f'--source={folders}/target', f'--to={to}')
+  assert line.startswith('import_weights.py: folder')
+
+
+def test_a_folder_for_a_file(refused, tmp_path):
+  workdir = tmp_path / 'run'
+  (workdir / 'config.json').mkdir(parents=True)
+  assert 'is a folder' in refused('pretrain', _PRETRAIN, f'--workdir={workdir}')
+  assert [path.name for path in workdir.iterdir()] == ['config.json']
+
+
+def test_weights_that_are_not_numbers(launch, folders, tmp_path):
+  """Which only a pass can tell, after the prompt is printed."""
+  ended = launch(
+    'decode',
+    _QUICK,
+    f'--workdir={tmp_path}/run',
+    f'--config.target={folders}/nan',
+    f'--config.draft={folders}/draft',
+    '--prompt=x',
+    '--config.max_new_tokens=2',
+  )
+  assert ended.code == 2
+  assert ended.err == 'decode.py: the target gave NaN logits in rows [0]\n'
+
+
+@pytest.mark.parametrize(
+  ('shell', 'error'),
+  [
+    ('> /dev/full', 'decode.py: output: No space left on device\n'),
+    ('| true', 'decode.py: output: Broken pipe\n'),
+    ('>&-', ''),
+    ('--prompt=- <&-', 'decode.py: prompts -: standard input is closed\n'),
+  ],
+)
+def test_an_output_that_nobody_reads(folders, tmp_path, shell, error):
+  command = [
+    sys.executable, 'launch/decode.py', _QUICK, f'--workdir={tmp_path}/run',
+    f'--config.target={folders}/target', f'--config.draft={folders}/draft',
+    "--prompt='é'", '--config.max_new_tokens=2',
+  ]  # fmt: skip
+  ended = subprocess.run(
+    f'{" ".join(command)} {shell}',
+    shell=True,
+    capture_output=True,
+    text=True,
+    check=False,
+    env=os.environ | {'PYTHONIOENCODING': 'ascii'},
+  )
+  assert ended.stderr == error

@@ -70,3 +70,22 @@ def test_kills_change_nothing(kills, server, folders, data, tmp_path):
   assert _read(killed) == whole
   names = lambda workdir: sorted(path.name for path in workdir.iterdir())
   assert names(killed) == names(tmp_path / 'whole')
+
+  # What else stands in the files is set aside, and what it replaced done again.
+  noise = random.Random(1)
+  for name in ('metrics.jsonl', 'scores.jsonl'):
+    path = killed / name
+    lines = path.read_bytes().split(b'\n')
+    lines[1] = lines[1].replace(b'"id": "', b'"id": "x')
+    lines[3] = lines[3][:-9] + b'}'
+    others = [b'{}', b'5', b'null', b'"x"', b'[' * 10**5, noise.randbytes(40)]
+    path.write_bytes(b'\n'.join([*others, *lines[::-1]]))
+  ended = begin(killed).join(240)
+  assert ended.code == 0, ended.err
+  assert 'go to metrics.jsonl.set-aside' in ended.err
+  by_id = lambda lines: sorted(lines, key=lambda line: line['id'])
+  assert by_id(_read(killed)) == by_id(whole)
+  for name in ('metrics.jsonl', 'scores.jsonl'):
+    aside = (killed / f'{name}.set-aside').read_bytes().split(b'\n')
+    assert set(others) & set(aside) >= set(others[:5])
+    assert any(b'"id": "x' in line for line in aside)

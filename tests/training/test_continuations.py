@@ -1,6 +1,7 @@
 """A target's own text, written once."""
 
 import dataclasses
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -134,3 +135,28 @@ def test_sizes_that_do_not_fit(target, tmp_path, changes, message):
     _continue(target, folder, **changes)
   assert '\n' not in str(error.value)
   assert not folder.exists()
+
+
+def test_a_batch_that_is_none_is_decoded_again(
+  target, written, batches, tmp_path, capsys
+):
+  rng = np.random.default_rng(0)
+  folder, rows = written
+  copied = tmp_path / 'copied'
+  shutil.copytree(folder, copied)
+  path = copied / 'tokens-00001.npy'
+  whole = path.read_bytes()
+  for i, content in enumerate(
+    [b'', rng.bytes(300), b'PK' + rng.bytes(50), whole[:-7], whole[:40],
+     whole[:-4] + b'\xff\xff\xff\x7f'],
+    start=1,
+  ):  # fmt: skip
+    path.write_bytes(content)
+    np.testing.assert_array_equal(_continue(target, copied), rows)
+    assert len(batches) == i
+    assert path.read_bytes() == whole
+  assert capsys.readouterr().err.count('holds no sequences of this run') == 6
+  for content in (b'\xff', b'[' * 10**5, b'{}'):
+    (copied / 'continuations.json').write_bytes(content)
+    with pytest.raises(UserError, match='of another target'):
+      _continue(target, copied)

@@ -297,6 +297,28 @@ def test_features_of_something_else_are_refused(text, tmp_path):
     assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('name', ['features.npy', 'done.npy', 'features.json'])
+def test_features_that_are_damaged(text, tmp_path, name):
+  """What vouches for what is gone vouches for nothing."""
+  rng = np.random.default_rng(0)
+  target, rows = text
+  index = np.arange(4)
+  wanted = FeatureCache(tmp_path, target, rows)(index)
+  whole = (tmp_path / name).read_bytes()
+  for content in (b'', rng.bytes(200), whole[:9], whole[: len(whole) // 2]):
+    (tmp_path / name).write_bytes(content)
+    if name == 'features.json':
+      with pytest.raises(UserError, match='of another target or text'):
+        FeatureCache(tmp_path, target, rows)
+      continue
+    cache = FeatureCache(tmp_path, target, rows)
+    assert not cache._done.any()
+    np.testing.assert_array_equal(cache(index), wanted)
+  if name != 'features.json':
+    (tmp_path / name).unlink()
+    assert not FeatureCache(tmp_path, target, rows)._done.any()
+
+
 def test_features_are_of_one_process(config, tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   config = dataclasses.replace(config, features=str(tmp_path / 'features'))

@@ -1,11 +1,13 @@
 """A run of anything: batches that are trees, and arrays that stay frozen."""
 
 import dataclasses
+import gc
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from specsamp.errors import UserError
@@ -122,3 +124,54 @@ def test_muon_turns_the_matrices_of_layers_and_nothing_else():
     np.testing.assert_allclose(ratio, ratio.mean(), rtol=1e-4)
   values = np.linalg.svd(moves['adamw']['o'].reshape(8, 8), compute_uv=False)
   assert values.max() > 2.5 * values.min()
+
+
+def test_a_state_that_is_not_finite_is_no_checkpoint(tmp_path, monkeypatch):
+  """Loss and gradient of the step that breaks it are fine."""
+  make = run.make_optimizer
+
+  def breaking(config):
+    breaks = optax.stateless_with_tree_map(lambda g, p: g / 0.0)
+    return optax.chain(
+      make(config),
+      optax.conditionally_transform(breaks, lambda step: step == 119),
+    )
+
+  monkeypatch.setattr(run, 'make_optimizer', breaking)
+  with pytest.raises(FloatingPointError, match='step 120: the update left'):
+    _fit(tmp_path)
+  assert '120' not in {p.name for p in (tmp_path / 'checkpoints').iterdir()}
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert all('NaN' not in line for line in lines if '"train"' in line)
+
+
+def test_metrics_of_others_are_set_aside(tmp_path, capsys):
+  _fit(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  whole = path.read_bytes()
+  others = [b'{}', b'5', b'null', b'{"step": "x"}', b'\xff', b'[' * 10**5]
+  path.write_bytes(b'\n'.join([*others, whole]))
+  _fit(tmp_path)
+  assert path.read_bytes() == whole
+  assert (tmp_path / 'metrics.jsonl.set-aside').read_bytes().split(b'\n') == [
+    *others,
+    b'',
+  ]
+  assert '6 lines are not of this run' in capsys.readouterr().err
+
+
+# Orbax leaves coroutines behind where it fails.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_random_bytes_among_checkpoints_are_one_line(tmp_path):
+  rng = np.random.default_rng(0)
+  _fit(tmp_path)
+  (last,) = (tmp_path / 'checkpoints').glob('120')
+  for path in sorted(p for p in last.rglob('*') if p.is_file()):
+    whole = path.read_bytes()
+    path.write_bytes(rng.bytes(64))
+    try:
+      _fit(tmp_path)
+    except UserError as error:
+      assert '\n' not in str(error)
+    path.write_bytes(whole)
+  gc.collect()  # here, and not in the next test

@@ -1,15 +1,19 @@
 """The drawing that all rules share: refusals, frequencies, rows, greedy."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from scipy import stats
 
-from specsamp.drafting import Draft, TokenTree
-from specsamp.verification import draw_verdict, make
+import specsamp
+from specsamp.drafting import Draft, TokenTree, model_drafter
+from specsamp.errors import UserError
+from specsamp.verification import VERIFIERS, check_sums, draw_verdict, make
 
 RULES = ('token', 'block')
 # One batch and one draft length for most tests: they share a compilation.
@@ -227,3 +231,61 @@ def test_no_temporary_as_large_as_the_laws(rule):
   p = shape(batch, length + 1, vocab)
   analysis = both.lower(verifier, draft, p).compile().memory_analysis()
   assert analysis.temp_size_in_bytes < 3 * batch * vocab * 4
+
+
+@pytest.mark.parametrize('rule', VERIFIERS)
+def test_the_rules_probabilities_sum_to_1(rule):
+  verifier = make(rule)
+  trees = [TokenTree.chain(3)]
+  if rule not in RULES:
+    trees.append(TokenTree.branching((3, 2)))
+  for tree in trees:
+    for law in sorted(verifier.accepts):
+      check_sums(verifier, law, tree, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wrong:
+  """The token rule with one of its probabilities changed."""
+
+  change: str
+  accepts = frozenset({'iid'})
+  lossless = True
+
+  def stop_probs(self, draft, p_bnv):
+    stop_bn = make('token').stop_probs(draft, p_bnv)
+    match self.change:
+      case 'too little':
+        return stop_bn * 0.9
+      case 'too much':
+        return stop_bn.at[:, -1].add(0.1)
+      case 'negative':
+        return stop_bn.at[:, 0].add(-2.0).at[:, 1].add(2.0)
+      case 'no number':
+        return stop_bn * jnp.nan
+    return stop_bn
+
+  def leave_probs(self, draft, p_bnv, node_b):
+    leave_bv = make('token').leave_probs(draft, p_bnv, node_b)
+    return leave_bv / 2 if self.change == 'leaves half' else leave_bv
+
+
+@pytest.mark.parametrize(
+  'change', ['', 'too little', 'too much', 'negative', 'no number',
+             'leaves half'],
+)  # fmt: skip
+def test_a_rule_of_ones_own_that_is_no_distribution_is_refused(change):
+  target, draft = tiny.model(11, 0), tiny.model(11, 1)
+  call = lambda: specsamp.generate(
+    target,
+    [[1, 2]],
+    drafter=model_drafter(draft, 3),
+    verifier=_Wrong(change),
+    max_new_tokens=2,
+  )
+  if not change:
+    call()
+    return
+  name = 'leave_probs' if change == 'leaves half' else 'stop_probs'
+  with pytest.raises(UserError, match=f'_Wrong: {name} are no distributions'):
+    call()
