@@ -227,6 +227,8 @@ def lock(folder) -> Iterator[None]:
   try:
     yield
   finally:
+    if held.is_locked:
+      path.unlink(missing_ok=True)  # who has opened it sees that it is gone
     held.release()
 
 

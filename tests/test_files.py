@@ -208,6 +208,7 @@ def test_a_lock_is_held_by_one_and_released_by_death(server, tmp_path):
     with pytest.raises(UserError, match=f'process {os.getpid()} on .* writing'):
       files.lock(tmp_path / 'run').__enter__()
     assert [p.name for p in (tmp_path / 'run').iterdir()] == [files.LOCK]
+  assert not list((tmp_path / 'run').iterdir())
   holder = server.Process(target=_hold, args=(tmp_path / 'run',))
   holder.start()
   while not (tmp_path / 'run' / 'held').exists():

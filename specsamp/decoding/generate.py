@@ -1,6 +1,7 @@
 """From text to text: bucketed prefill, the compiled loop, streaming."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import time
@@ -297,7 +298,7 @@ class Job:
       self.limit, self.seeds,
     )  # fmt: skip
 
-  @property
+  @functools.cached_property
   def programs(self) -> programs.Programs:
     return programs.of(
       self.model.transformer,

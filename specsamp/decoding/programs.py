@@ -9,6 +9,7 @@ import collections
 import functools
 import gc
 import pathlib
+import threading
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ _MOST = 256
 _MOST_MAPS = 32_000
 _MAPS = pathlib.Path('/proc/self/maps')
 
+_lock = threading.Lock()  # of what follows
 _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
 
@@ -58,18 +60,15 @@ def of(
     shapes: equal for batches that run the same programs.
   """
   key = (transformer, verifier, scorer, capacity, shapes)
-  if key not in _kept:
-    _make_room()
-    # Functions of their own: what jax keeps of a program goes when they go.
-    _kept[key] = Programs(
-      jax.jit(functools.partial(loop.prefill, transformer, capacity=capacity)),
-      jax.jit(
-        functools.partial(loop.decode, transformer, verifier, scorer),
-        donate_argnums=4,
-      ),
-    )
-  _kept.move_to_end(key)
-  return _kept[key]
+  with _lock:
+    if key not in _kept:
+      _make_room()
+      # Functions of their own: what jax keeps of a program goes when they go.
+      prefill = functools.partial(loop.prefill, transformer, capacity=capacity)
+      decode = functools.partial(loop.decode, transformer, verifier, scorer)
+      _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=4))
+    _kept.move_to_end(key)
+    return _kept[key]
 
 
 def _make_room() -> None:

@@ -181,6 +181,8 @@ def prepare(
   found = loading.load(config.target, config.draft, mesh)
   target = found.target
   own = prompt is not None or prompts_file is not None
+  if config.chat and not own:
+    raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
     longest = [runner.longest_prompt(config, target)]
   coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
@@ -212,8 +214,6 @@ def prepare(
     )
     texts = compared[0].prompts
   if config.chat:
-    if not own:
-      raise UserError('chat is for your own --prompt or --prompts_file')
     texts = [
       Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
       for name, text in texts

@@ -359,7 +359,13 @@ def _is_own(line: Any, heads: dict[str, dict[str, Any]]) -> bool:
     and line['rounds'] > 0
     and min(line['prefill_seconds'], line['decode_seconds']) > 0
     and len(line['drafted_at']) == len(line['accepted_at']) == line['draft_len']
-    and min([0, *line['accepted_at'], *itertools.chain(*line['said'])]) == 0
+    and all(
+      0 <= accepted <= drafted
+      for accepted, drafted in zip(
+        line['accepted_at'], line['drafted_at'], strict=True
+      )
+    )
+    and min(itertools.chain(*line['said'])) >= 0
   )
 
 

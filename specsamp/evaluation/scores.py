@@ -74,7 +74,11 @@ def score(
   own = set(ids.values())
   read = files.read_lines(
     path,
-    lambda line: files.has_shape(line, _LINE) and line['id'] in own,
+    lambda line: (
+      files.has_shape(line, _LINE)
+      and line['id'] in own
+      and files.has_shape([*(line['scores'] or {}).values()], [float])
+    ),
   )
   distributed.wait('what is scored is read')
   done = {line['id']: line for line in read.kept}

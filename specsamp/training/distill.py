@@ -277,7 +277,7 @@ def distill(
     config.kind, target.config, config.ahead, config.num_layers
   )
   with contextlib.ExitStack() as held:
-    for shared in {config.continuations, config.features} - {''}:
+    for shared in sorted({config.continuations, config.features} - {''}):
       held.enter_context(files.lock(shared))
     params = run.fit(
       config,
