@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp import files
+from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
@@ -75,11 +76,11 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
       if distributes:
         distributed.initialize()
         if not distributed.is_first():
-          sys.stdout = open(os.devnull, 'w')  # noqa: SIM115
+          sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
       main()
       sys.stdout.flush()  # where what it cannot write is still told
     except UserError as error:
-      _begun.close()
+      _begun.close()  # while the folder is still this run's
       _fail(str(error))
     except FloatingPointError as error:  # of weights, or of a training run
       _fail(str(error))
@@ -97,7 +98,8 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
   for name in ('stdout', 'stderr'):
     stream = getattr(sys, name)
     if stream is None:  # it was closed
-      setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115
+      null = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
+      setattr(sys, name, null)
     elif hasattr(stream, 'reconfigure'):  # a terminal may know ASCII alone
       stream.reconfigure(errors='backslashreplace')
   app.run(guarded, flags_parser=_parse)
@@ -165,7 +167,6 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
     folder = _new_folder(path.removesuffix(_TIME))
   file = folder / 'config.json'
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
-  made = [each for each in (folder, *folder.parents) if not each.exists()]
   try:
     _look(folder, text, resumes)  # before anything is written, the lock too
     _running.enter_context(files.lock(folder))
@@ -174,7 +175,7 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
   except OSError as error:
     raise UserError(f'workdir {folder}: {error.strerror}') from None
   if is_new:
-    _begun.callback(_take_back, folder, made)
+    _begun.callback(_take_back, folder)
   distributed.first_does(lambda: files.replace(file, text), f'workdir {folder}')
   return folder
 
@@ -214,12 +215,10 @@ def _look(folder: pathlib.Path, text: str, resumes: bool) -> bool:
   raise UserError(f'workdir {folder} holds {kind} already; name another folder')
 
 
-def _take_back(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
-  """Removes a config alone, and the folders that were made for it."""
-  own = {'config.json', files.LOCK}
-  if distributed.is_first() and {p.name for p in folder.iterdir()} <= own:
+def _take_back(folder: pathlib.Path) -> None:
+  """Removes what a run has written that has not begun."""
+  own = {'config.json', tokenizers.FILE}
+  there = {path.name for path in folder.iterdir()}
+  if distributed.is_first() and there <= own | {files.LOCK}:
     for name in own:
       (folder / name).unlink(missing_ok=True)
-    for each in made:
-      with contextlib.suppress(OSError):  # someone else's file is in it
-        each.rmdir()

@@ -16,6 +16,7 @@ def check_range(
   most: float = 2**31 - 1,
   open_least: bool = False,
   open_most: bool = False,
+  kind: type[int] | type[float] = float,
 ) -> None:
   """Refuses numbers of a config that lie out of a range, NaN among them.
 
@@ -26,14 +27,16 @@ def check_range(
     most: the largest one; by default what 32 bits hold.
     open_least: the smallest one itself is out of the range.
     open_most: the largest one itself is.
+    kind: int for whole numbers only.
 
   Raises:
     UserError: the first number that is, and what was expected.
   """
   for name in names:
     value = getattr(config, name)
-    if type(value) not in (int, float):
-      raise UserError(f'{name}: got {value!r}, expected a number')
+    if type(value) not in (int, kind):
+      what = 'an integer' if kind is int else 'a number'
+      raise UserError(f'{name}: got {value!r}, expected {what}')
     if not (value > least if open_least else value >= least):
       low = 'above' if open_least else 'at least'
       raise UserError(f'{name}: got {value!r}, expected {low} {least}')

@@ -2,11 +2,15 @@
 
 Whatever is killed, a name holds what it held before or what it was to hold: new
 content is written under a name of its own beside the goal, hidden, of the form
-`.NAME.0123456789abcdef.partial`, and takes the goal's place by a rename.
+`.NAME.0123456789abcdef.partial`, and takes the goal's place by a rename. (Where
+a file system cannot exchange two folders there is a moment without the name:
+the old folder is beside it then, as `.NAME.0123456789abcdef.old`.)
 """
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import itertools
 import json
 import math
@@ -33,6 +37,7 @@ _ASIDE = '.set-aside'
 # Of Linux and macOS: two names are exchanged at once, or nothing happens.
 _EXCHANGES = {'linux': ('renameat2', 2), 'darwin': ('renamex_np', 2)}
 _AT_WORKING_FOLDER = -100
+_MOUNTS = pathlib.Path('/proc/self/mountinfo')
 
 
 def replace(path: pathlib.Path, content: str | bytes) -> None:
@@ -45,6 +50,7 @@ def replace(path: pathlib.Path, content: str | bytes) -> None:
   partial = path.with_name(_PARTIAL.format(path.name, secrets.randbits(64)))
   try:
     with partial.open('xb') as file:
+      _claim(file.fileno())
       file.write(content)
     partial.rename(path)
   except BaseException:
@@ -88,7 +94,7 @@ def check_replaceable(
         'name another one'
       )
   try:
-    if os.path.ismount(goal):
+    if _holds_mount(goal):
       raise UserError(f'folder {given}: a file system is mounted there')
     if goal.is_dir():
       if next(goal.iterdir(), None) is not None and not is_ours(goal):
@@ -131,10 +137,15 @@ def replace_folder(
   token = distributed.of_first(secrets.randbits(31))
   partial = goal.with_name(_PARTIAL.format(goal.name, token))
 
+  claimed = contextlib.ExitStack()
+
   def begin():
     check_replaceable(path, is_ours, keep)
     goal.parent.mkdir(parents=True, exist_ok=True)
     partial.mkdir()
+    descriptor = os.open(partial, os.O_RDONLY)
+    claimed.callback(os.close, descriptor)
+    _claim(descriptor)
 
   distributed.first_does(begin, f'folder {path}')
   try:
@@ -145,6 +156,7 @@ def replace_folder(
   finally:
     if error and distributed.is_first():
       shutil.rmtree(partial, ignore_errors=True)
+      claimed.close()
 
   def end():
     check_replaceable(path, is_ours, keep)  # much may have happened since
@@ -155,6 +167,31 @@ def replace_folder(
   finally:
     if distributed.is_first():  # what was there, or what cannot go there
       shutil.rmtree(partial, ignore_errors=True)
+    claimed.close()
+
+
+def _claim(descriptor: int) -> bool:
+  """Whether no other process writes this; False if that cannot be known."""
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError:  # another does, or the file system knows no locks
+    return False
+  return True
+
+
+def _holds_mount(goal: pathlib.Path) -> bool:
+  """Whether a file system, or a folder of one, is mounted there or below."""
+  if not _MOUNTS.exists():
+    return os.path.ismount(goal)
+  for line in _MOUNTS.read_bytes().splitlines():
+    # Blanks and the like stand there as \\040.
+    name = re.sub(
+      rb'\\(\d{3})', lambda m: bytes([int(m[1], 8)]), line.split(b' ')[4]
+    )
+    mount = pathlib.Path(os.fsdecode(name))
+    if goal in (mount, *mount.parents):
+      return True
+  return False
 
 
 def _move_into_place(partial: pathlib.Path, goal: pathlib.Path) -> None:
@@ -185,7 +222,12 @@ def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
   paths = [os.fsencode(one), os.fsencode(other)]
   if sys.platform == 'linux':
     paths = [_AT_WORKING_FOLDER, paths[0], _AT_WORKING_FOLDER, paths[1]]
-  return function(*paths, flag) == 0
+  if function(*paths, flag) == 0:
+    return True
+  code = ctypes.get_errno()
+  if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV):
+    return False
+  raise OSError(code, os.strerror(code), str(other))
 
 
 @contextlib.contextmanager
@@ -193,7 +235,8 @@ def lock(folder) -> Iterator[None]:
   """Keeps every other run out of a folder; the end of the process does, too.
 
   The first process holds it for all of a run. What killed runs left of files
-  that they were about to replace is removed.
+  that they were about to replace is removed; so is at the end a folder that was
+  made for this and is empty.
 
   Args:
     folder: made if it is not there.
@@ -203,7 +246,10 @@ def lock(folder) -> Iterator[None]:
   """
   folder = pathlib.Path(folder)
   path = folder / LOCK
-  held = filelock.FileLock(path, blocking=False, thread_local=False)
+  held = filelock.FileLock(
+    path, blocking=False, thread_local=False, fallback_to_soft=False
+  )
+  made = [each for each in (folder, *folder.parents) if not each.exists()]
 
   def take():
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,21 +261,45 @@ def lock(folder) -> Iterator[None]:
         f'folder {folder}: {holder} is writing in it; wait for its end or name '
         'another folder'
       ) from None
+    except OSError as error:
+      if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
+        raise
+      print(
+        f'{folder}: its file system has no locks; nothing keeps another run '
+        'out of it',
+        file=sys.stderr,
+      )
+      return
     path.write_text(
       f'{pathlib.Path(sys.argv[0]).name} (process {os.getpid()} on '
       f'{socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")})\n'
     )
     for left in folder.iterdir():
       if is_left_over(left.name):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+        _remove_unclaimed(left)
 
   distributed.first_does(take, f'folder {folder}')
   try:
     yield
   finally:
     if held.is_locked:
-      path.unlink(missing_ok=True)  # who has opened it sees that it is gone
-    held.release()
+      with contextlib.suppress(OSError):
+        path.unlink()  # who has opened it sees that it is gone
+      held.release()
+      for each in made:
+        with contextlib.suppress(OSError):  # something is in it
+          each.rmdir()
+
+
+def _remove_unclaimed(path: pathlib.Path) -> None:
+  """Removes what was about to replace another, unless somebody writes it."""
+  with contextlib.suppress(OSError):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+      if _claim(descriptor):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    finally:
+      os.close(descriptor)
 
 
 def is_left_over(name: str) -> bool:
@@ -306,8 +376,7 @@ class Lines(NamedTuple):
         file.writelines(line + b'\n' for _, line in self.aside)
       print(
         f'{self.path}: {len(self.aside)} lines are not of this run, the first '
-        f'is line {self.aside[0][0]}; they go to {self.path.name}{_ASIDE}, '
-        'and what they lack is done again',
+        f'is line {self.aside[0][0]}; they go to {self.path.name}{_ASIDE}',
         file=sys.stderr,
       )
     replace(self.path, ''.join(json.dumps(value) + '\n' for value in values))
@@ -333,8 +402,9 @@ def read_lines(
     try:
       value = parse_json(line.decode())
     except ValueError:
-      # The last one was cut off while it was written.
-      if line.strip() and number <= len(whole):
+      # The last one may have been cut off while it was written.
+      was_cut = number > len(whole) and line[:1] in (b'{', b'[')
+      if line.strip() and not was_cut:
         lines.aside.append((number, line))
       continue
     if is_own(value):

@@ -4,10 +4,12 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import time
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tiny
 
 from specsamp import LanguageModel, files
@@ -120,6 +122,63 @@ def test_siblings_of_a_goal_stay(model_folder, tmp_path):
   assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_what_is_mounted_in_a_goal(tmp_path, monkeypatch):
+  (tmp_path / 'a b' / 'c').mkdir(parents=True)
+  mounts = tmp_path / 'mountinfo'
+  line = '36 35 98:0 /x {} rw,noatime - ext3 /dev/root rw\n'
+  name = str(tmp_path / 'a b' / 'c').replace(' ', '\\040')
+  mounts.write_text(line.format('/') + line.format(name))
+  monkeypatch.setattr(files, '_MOUNTS', mounts)
+  for goal in ('a b', 'a b/c'):
+    with pytest.raises(UserError, match='is mounted there'):
+      files.check_replaceable(tmp_path / goal, lambda folder: True)
+  files.check_replaceable(tmp_path / 'a b' / 'd', lambda folder: True)
+
+
+def _spoil(folder, name, content=''):
+  (folder / name).parent.mkdir(exist_ok=True)
+  (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda folder: None,
+    lambda folder: _spoil(folder, 'notes'),
+    lambda folder: _spoil(folder, 'orbax/notes'),
+    lambda folder: _spoil(folder, 'config.json', '{"model": "of a plane"}'),
+    lambda folder: _spoil(folder, 'model'),
+  ],
+)
+def test_whose_a_folder_is(model_folder, tmp_path, change):
+  """Whatever a user changed in a model's folder makes it the user's."""
+  shutil.copytree(model_folder, tmp_path / 'model')
+  change(tmp_path / 'model')
+  is_whole = _tree(tmp_path / 'model') == _tree(model_folder)
+  assert weights.is_ours(tmp_path / 'model') == is_whole
+
+
+def test_an_export_that_was_trained_further_is_not_ours(model_folder, tmp_path):
+  convert.convert(model_folder, tmp_path / 'hf', 'huggingface')
+  path = tmp_path / 'hf' / 'model.safetensors'
+  assert weights.is_ours(tmp_path / 'hf')
+  tensors = safetensors.numpy.load_file(path)
+  # As transformers writes it.
+  safetensors.numpy.save_file(tensors, path, {'format': 'pt'})
+  assert not weights.is_ours(tmp_path / 'hf')
+
+
+def test_a_lock_leaves_alone_what_is_being_written(tmp_path):
+  with files.replace_folder(tmp_path / 'a', _is_ours) as folder:
+    with files.lock(tmp_path):
+      assert folder.exists()
+    (folder / 'ours').write_text('x')
+  assert _tree(tmp_path) == {'a': None, 'a/ours': b'x'}
+  with files.lock(tmp_path / 'b' / 'c'):
+    pass
+  assert not (tmp_path / 'b').exists()  # made for nothing
+
+
 # What stands around a goal, and in it, in the trees below.
 _NAMES = ('a', 'a.old', 'a.partial', '.a', 'a.lock', 'b', 'model', 'ours')
 
@@ -204,6 +263,7 @@ def _hold(folder):
 
 
 def test_a_lock_is_held_by_one_and_released_by_death(server, tmp_path):
+  (tmp_path / 'run').mkdir()
   with files.lock(tmp_path / 'run'):
     with pytest.raises(UserError, match=f'process {os.getpid()} on .* writing'):
       files.lock(tmp_path / 'run').__enter__()
@@ -260,6 +320,8 @@ def test_lines_of_others_are_set_aside(tmp_path, capsys):
   assert '10 lines are not of this run, the first is line 2' in (
     capsys.readouterr().err
   )
+  path.write_bytes(own[0] + b'\n\x00\xff')
+  assert len(files.read_lines(path).aside) == 1
   # A last line that is whole but for its end counts.
   path.write_bytes(b'\n'.join(own))
   assert len(files.read_lines(path).kept) == 3

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import safetensors
 import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -38,14 +39,19 @@ Storage = Literal['float32', 'int8', 'orbax']
 _FILE_BYTES = 2**32
 
 
-# What `model_dir`, `drafter_dir` and `huggingface.model` write into a folder.
+CONFIG = 'config.json'
+# What `model_dir`, `drafter_dir` and `huggingface.model` write into a folder,
+# and orbax into that of its checkpoint.
 _NAMES = re.compile(
   r'(generation_)?config\.json|tokenizer(_config)?\.json|tokenizer\.model|'
-  r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json|'
-  f'{_ORBAX}'
+  r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json'
 )
-CONFIG = 'config.json'
-EXPORTED = {'exported_by': 'specsamp'}  # in the config.json of other libraries
+_ORBAX_NAMES = re.compile(
+  r'_CHECKPOINT_METADATA|_METADATA|_sharding|array_metadatas|d|'
+  r'commit_success\.txt|manifest\.ocdbt|ocdbt\.process_\d+'
+)
+# In the files of weights for other libraries, which don't copy it.
+EXPORTED = {'format': 'pt', 'written_by': 'specsamp'}
 
 
 def is_ours(folder: pathlib.Path) -> bool:
@@ -53,18 +59,26 @@ def is_ours(folder: pathlib.Path) -> bool:
 
   Such a folder may be replaced by another.
   """
+  others = {path.name for path in folder.iterdir()}
+  orbax = folder / _ORBAX
+  if orbax.is_dir():
+    others.discard(_ORBAX)
+    inside = {path.name for path in orbax.iterdir()}
+    if '_METADATA' not in inside or not all(
+      map(_ORBAX_NAMES.fullmatch, inside)
+    ):
+      return False
+  if not all(map(_NAMES.fullmatch, others)):
+    return False
   try:
     values = files.read_json(folder / CONFIG)
-  except (OSError, ValueError):
+    if files.has_shape(values, {'model': {'vocab_size': int, 'width': int}}):
+      return True
+    stored = min(folder.glob('model*.safetensors'))
+    with safetensors.safe_open(stored, framework='numpy') as opened:
+      return (opened.metadata() or {}).items() >= EXPORTED.items()
+  except (OSError, ValueError, safetensors.SafetensorError):
     return False
-  return (
-    isinstance(values, dict)
-    and (
-      not {'model', 'drafter'}.isdisjoint(values)
-      or EXPORTED.items() <= values.items()
-    )
-    and all(_NAMES.fullmatch(path.name) for path in folder.iterdir())
-  )
 
 
 def save(params: Any, folder, storage: Storage = 'float32') -> None:

@@ -20,13 +20,15 @@ from specsamp.decoding.scoring import Scorer
 from specsamp.models import Transformer
 from specsamp.verification.verifier import Verifier
 
-# Pairs of programs that are kept, wherever they take no memory maps.
-_MOST = 256
-# Maps of the process from which on the oldest programs are let go: half of what
-# Linux gives it by default, for what it compiles beside them.
-_MOST_MAPS = 32_000
+# Pairs of programs that are kept at most, and at least.
+_MOST, _LEAST = 256, 8
 _MAPS = pathlib.Path('/proc/self/maps')
+_MAX_MAPS = pathlib.Path('/proc/sys/vm/max_map_count')
+# The share of them from which on the oldest programs are let go: the others are
+# for what is compiled beside these.
+_SHARE = 0.8
 
+_num_made = 0
 _lock = threading.Lock()  # of what follows
 _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
@@ -60,9 +62,11 @@ def of(
     shapes: equal for batches that run the same programs.
   """
   key = (transformer, verifier, scorer, capacity, shapes)
+  global _num_made
   with _lock:
     if key not in _kept:
       _make_room()
+      _num_made += 1
       # Functions of their own: what jax keeps of a program goes when they go.
       prefill = functools.partial(loop.prefill, transformer, capacity=capacity)
       decode = functools.partial(loop.decode, transformer, verifier, scorer)
@@ -71,13 +75,21 @@ def of(
     return _kept[key]
 
 
+def num_made() -> int:
+  """How many were made so far: if that grows in a call, it has compiled."""
+  return _num_made
+
+
 def _make_room() -> None:
   """Lets go of the programs that were not used for longest, if need be."""
-  while _kept and (len(_kept) >= _MOST or _num_maps() > _MOST_MAPS):
+  while len(_kept) >= _MOST or (len(_kept) >= _LEAST and _is_full()):
     _kept.popitem(last=False)
     gc.collect()
 
 
-def _num_maps() -> int:
-  """Memory maps of this process; 0 where they are not counted."""
-  return _MAPS.read_bytes().count(b'\n') if _MAPS.exists() else 0
+def _is_full() -> bool:
+  """Whether this process has nearly as many memory maps as it may have."""
+  if not _MAX_MAPS.exists():
+    return False
+  most = int(_MAX_MAPS.read_text())
+  return _MAPS.read_bytes().count(b'\n') > _SHARE * most

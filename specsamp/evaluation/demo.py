@@ -86,7 +86,7 @@ class DecodeConfig:
     for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
-    check_range(self, 'sweep_prompts', 'repeats', least=1)
+    check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
     runner.check_scalars('temperatures', self.temperatures)
     for name in ('draft_lens', 'temperatures'):
       values = getattr(self, name)

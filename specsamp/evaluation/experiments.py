@@ -114,7 +114,7 @@ class ComparisonConfig:
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
-    check_range(self, 'samples', least=1, most=10_000)
+    check_range(self, 'samples', least=1, most=10_000, kind=int)
 
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0

@@ -2,8 +2,8 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
+import operator
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tqdm
 
 from specsamp import files, fingerprint, verification
+from specsamp.decoding import programs
 from specsamp.decoding.generate import Generation, generate, slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
@@ -65,10 +66,12 @@ class Method(NamedTuple):
 def check_sizes(config) -> None:
   """Raises `UserError` where a size or the seed of a config is out of range."""
   check_range(
-    config, 'num_prompts', 'max_prompt_tokens', 'max_new_tokens', least=1
-  )
+    config, 'num_prompts', 'max_prompt_tokens', 'max_new_tokens', least=1,
+    kind=int,
+  )  # fmt: skip
   # A prompt draws from the seed and its number.
-  check_range(config, 'seed', least=0, most=2**31 - 1 - config.num_prompts)
+  most = 2**31 - 1 - config.num_prompts
+  check_range(config, 'seed', least=0, most=most, kind=int)
 
 
 def check_scalars(name: str, values: Sequence[Any]) -> None:
@@ -229,8 +232,9 @@ def compare(
     limit = len(tokens) + item.new_tokens
     return item.method, slots(target, len(tokens), limit), item.task.ends
 
-  heads = {item.head['id']: item.head for item in items}
-  found = files.read_lines(path, lambda line: _is_own(line, heads))
+  by_id = {item.head['id']: item for item in items}
+  num_tokens = target.config.num_tokens
+  found = files.read_lines(path, lambda line: _is_own(line, by_id, num_tokens))
   distributed.wait('what is done is read')
   done = {line['id']: line for line in found.kept}
   lines = [done[item.head['id']] for item in items if item.head['id'] in done]
@@ -279,7 +283,11 @@ def compare(
         if size(item, tokens) not in warm:  # an answer made it longer
           say(item, tokens, turn)
           warm.add(size(item, tokens))
-        answers.append(say(item, tokens, turn))
+        made = programs.num_made()
+        answer = say(item, tokens, turn)
+        if programs.num_made() > made:  # its program had been let go
+          answer = say(item, tokens, turn)
+        answers.append(answer)
       line = item.head | _totals(answers) | {'cut': cut}
       file.write(json.dumps(line) + '\n')
       file.flush()
@@ -345,27 +353,24 @@ _LINE = {
 }
 
 
-def _is_own(line: Any, heads: dict[str, dict[str, Any]]) -> bool:
-  """Whether `compare` wrote a line with one of these heads."""
-  if not files.has_shape(line, _LINE):
+def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
+  """Whether a line is what `compare` would write of one of these items."""
+  if not files.has_shape(line, _LINE) or line['id'] not in by_id:
     return False
-  head = heads.get(line['id'])
-  if head is None or not head.items() <= line.items():
-    return False
-  sizes = {len(line[name]) for name in ('said', 'texts', 'cut')}
+  item = by_id[line['id']]
+  turns = 1 + len(item.prompt.later)
+  depth = line['draft_len'] if item.head.items() <= line.items() else -1
   return (
-    len(sizes) == 1
-    and 0 < line['tokens'] == sum(map(len, line['said']))
+    [len(line[name]) for name in ('said', 'texts', 'cut')] == [turns] * 3
+    and [len(line[name]) for name in ('drafted_at', 'accepted_at')]
+    == [depth] * 2
+    and all(0 < len(said) <= item.new_tokens for said in line['said'])
+    and all(0 <= token < num_tokens for said in line['said'] for token in said)
+    and line['tokens'] == sum(map(len, line['said']))
     and line['rounds'] > 0
-    and min(line['prefill_seconds'], line['decode_seconds']) > 0
-    and len(line['drafted_at']) == len(line['accepted_at']) == line['draft_len']
-    and all(
-      0 <= accepted <= drafted
-      for accepted, drafted in zip(
-        line['accepted_at'], line['drafted_at'], strict=True
-      )
-    )
-    and min(itertools.chain(*line['said'])) >= 0
+    and min(line['prefill_seconds'], line['decode_seconds']) >= 0
+    and all(map(operator.le, line['accepted_at'], line['drafted_at']))
+    and min([0, *line['accepted_at']]) == 0
   )
 
 

@@ -77,7 +77,7 @@ def score(
     lambda line: (
       files.has_shape(line, _LINE)
       and line['id'] in own
-      and files.has_shape([*(line['scores'] or {}).values()], [float])
+      and files.has_shape([*(line['scores'] or {}).values()], [(float, str)])
     ),
   )
   distributed.wait('what is scored is read')

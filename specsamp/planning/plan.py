@@ -72,7 +72,7 @@ class PlanConfig:
   compile: bool
 
   def __post_init__(self):
-    check_range(self, 'gamma', 'context', 'batch', least=1)
+    check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
     _check_entries('alphas', self.alphas, float)
     _check_entries('compare', self.compare, str)
     _check_entries('alternative_on', self.alternative_on, str)

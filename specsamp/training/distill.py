@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -96,14 +97,16 @@ class DistillConfig(run.RunConfig):
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
-    check_range(self, 'ahead', 'prompt_length', 'continuation_batch', least=1)
-    check_range(self, 'num_layers', least=1, most=64)
+    check_range(
+      self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
+    )
+    check_range(self, 'num_layers', least=1, most=64, kind=int)
     if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'
       )
     SamplingParams(temperature=self.temperature).check()
-    check_range(self, 'num_continuations', 'groups', least=0)
+    check_range(self, 'num_continuations', 'groups', least=0, kind=int)
     check_range(self, 'decay', 'noise', 'cross_entropy_weight', least=0)
     check_range(self, 'retention', least=0, most=1)
     if 0 < self.num_continuations < self.batch_size:
@@ -277,8 +280,8 @@ def distill(
     config.kind, target.config, config.ahead, config.num_layers
   )
   with contextlib.ExitStack() as held:
-    for shared in sorted({config.continuations, config.features} - {''}):
-      held.enter_context(files.lock(shared))
+    for folder in _shared_folders(config, workdir):
+      held.enter_context(files.lock(folder))
     params = run.fit(
       config,
       workdir,
@@ -291,6 +294,20 @@ def distill(
   trained = DraftModule(module, params, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   return trained
+
+
+def _continuations_folder(config, workdir: pathlib.Path) -> pathlib.Path:
+  return pathlib.Path(config.continuations or workdir / 'continuations')
+
+
+def _shared_folders(config, workdir: pathlib.Path) -> list[str]:
+  """What the run writes in and others may too, beside its workdir."""
+  written = [config.features] if config.features else []
+  if config.num_continuations:
+    written.append(_continuations_folder(config, workdir))
+  return sorted(
+    set(map(os.path.realpath, written)) - {os.path.realpath(workdir)}
+  )
 
 
 def _init(config: DistillConfig, module, target: LanguageModel):
@@ -336,7 +353,7 @@ def _data(
   config: DistillConfig, target: LanguageModel, workdir: pathlib.Path
 ) -> tuple[Batches, Batches]:
   files = corpora.split(corpora.read(config.corpus, config.pattern))
-  folder = pathlib.Path(config.continuations or workdir / 'continuations')
+  folder = _continuations_folder(config, workdir)
   # A validation needs few, but a batch.
   few = max(config.num_continuations // 64, config.batch_size)
   least = config.continuation_batch

@@ -4,6 +4,7 @@ Several drafters of one target, and every epoch of each, then cost what the
 drafter costs.
 """
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -53,12 +54,7 @@ class FeatureCache:
         f'features {folder}: of another target or text; name another folder'
       )
     files.replace(path, made_of)  # before what it describes
-    self._features, self._done = _open(
-      {
-        self._folder / 'features.npy': (_DTYPE, shape),
-        self._folder / 'done.npy': (bool, shape[:1]),
-      }
-    )
+    self._features, self._done = _open(self._folder, shape)
     transformer = target.transformer
     self._compute: Callable = jax.jit(
       lambda params, tokens: transformer.apply(
@@ -75,30 +71,37 @@ class FeatureCache:
     return self._features[index_b]
 
 
-def _open(arrays: dict[pathlib.Path, tuple[type, tuple]]) -> list[np.memmap]:
-  """Files of these types and shapes; all begin anew unless all are whole.
+def _open(folder: pathlib.Path, shape) -> tuple[np.memmap, np.memmap]:
+  """The features, and of which rows they are computed.
 
-  One says which rows of the other are computed.
+  Both begin anew where one of them is not whole.
   """
-  found = []
-  for path, (dtype, shape) in arrays.items():
-    try:
-      np.lib.format.open_memmap(path, 'r')  # r+ would fill up a short file
-      array = np.lib.format.open_memmap(path, 'r+')
-    except OSError as error:
-      if not isinstance(error, FileNotFoundError):
-        raise UserError(f'features {path}: {error.strerror}') from None
-    except Exception:  # numpy raises what its format's parsers raise
-      pass
-    else:
-      if (array.dtype, array.shape) == (dtype, shape):
-        found.append(array)
-  if len(found) == len(arrays):
-    return found
-  for path in arrays:
-    if path.exists():
+  paths = folder / 'features.npy', folder / 'done.npy'
+  if all(path.exists() for path in paths):
+    features, done = (_read(path) for path in paths)
+    if (
+      features is not None
+      and done is not None
+      and (features.dtype, features.shape) == (_DTYPE, shape)
+      and (done.dtype, done.shape) == (bool, shape[:1])
+      and done.view(np.uint8).max() <= 1
+    ):
+      return features, done
+    for path in paths:
       files.set_aside(path, 'is corrupt, or what belongs to it')
-  return [
-    np.lib.format.open_memmap(path, 'w+', dtype, shape)
-    for path, (dtype, shape) in arrays.items()
-  ]
+  open_new = functools.partial(np.lib.format.open_memmap, mode='w+')
+  return (
+    open_new(paths[0], dtype=_DTYPE, shape=shape),
+    open_new(paths[1], dtype=bool, shape=shape[:1]),
+  )
+
+
+def _read(path: pathlib.Path) -> np.memmap | None:
+  """An array of a file that is written to; None if it holds none."""
+  try:
+    np.lib.format.open_memmap(path, 'r')  # r+ would fill up a short file
+    return np.lib.format.open_memmap(path, 'r+')
+  except OSError as error:
+    raise UserError(f'features {path}: {error.strerror}') from None
+  except Exception:  # numpy raises what its format's parsers raise
+    return None

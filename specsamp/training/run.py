@@ -68,9 +68,9 @@ class RunConfig:
   def __post_init__(self):
     check_range(
       self, 'batch_size', 'length', 'steps', 'log_every', 'eval_every',
-      'eval_batches', 'checkpoint_every', least=1,
+      'eval_batches', 'checkpoint_every', least=1, kind=int,
     )  # fmt: skip
-    check_range(self, 'seed', 'warmup_steps', least=0)
+    check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
     check_range(self, 'learning_rate', 'weight_decay', least=0)
     check_range(self, 'clip_norm', least=0, open_least=True)
     check_range(self, 'beta2', least=0, most=1, open_most=True)
@@ -243,6 +243,11 @@ def fit(
       state = jax.jit(init_state, out_shardings=shardings)(key)
     else:
       state = _restore(manager, shapes)
+      if not is_finite(state):
+        raise UserError(
+          f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
+          'numbers that are not finite'
+        )
     start = int(state.step)
     batch_tokens = config.batch_size * config.length
     log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
@@ -264,18 +269,19 @@ def fit(
         for name in ('loss', 'grad_norm'):
           if not np.isfinite(metrics[name]):
             raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
+      saves = last or manager.should_save(step)
+      # Loss and gradient are of the state before the step; this one must not
+      # become a checkpoint, nor the model, if it is no longer finite.
+      if saves and not is_finite(state):
+        raise FloatingPointError(
+          f'step {step}: the update left a state that is not finite'
+        )
       if last or not step % config.log_every:
         metrics = {k: float(v) for k, v in metrics.items()}
         log.write('train', step, metrics)
       if last or not step % config.eval_every:
         log.write('validation', step, validate(state))
-      if last or manager.should_save(step):
-        # Loss and gradient are of the state before the step; this one must not
-        # become a checkpoint, nor the model, if it is no longer finite.
-        if not is_finite(state):
-          raise FloatingPointError(
-            f'step {step}: the update left a state that is not finite'
-          )
+      if saves:
         manager.save(step, args=ocp.args.StandardSave(state), force=last)
   return state.params
 

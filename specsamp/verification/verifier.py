@@ -146,21 +146,21 @@ def check_sums(
       do not sum to 1.
   """
   rng = np.random.default_rng(0)
-  # Flat, peaked and greedy targets and drafts, and one that is its target.
-  peaks = np.asarray([1, 1, 8, 0.1, 1])
-  random = lambda *shape: rng.gumbel(size=shape) * peaks[:, None, None]
-  p_bnv = random(len(peaks), tree.size, vocab_size)
-  q_biv = random(len(peaks), len(tree.internal), vocab_size)
-  p_bnv[3] *= 1e3
-  q_biv[4] = p_bnv[4, list(tree.internal)]
+  # A flat, a peaked and a greedy target, the last one the draft's own.
+  peaks_b11 = np.asarray([1, 8, 1e3], np.float32)[:, None, None]
+  random = lambda *shape: rng.standard_normal(
+    (len(peaks_b11), *shape, vocab_size), np.float32
+  )
   softmax = lambda x: np.exp(x - x.max(axis=-1, keepdims=True))
-  normal = lambda x: (x / x.sum(axis=-1, keepdims=True)).astype(np.float32)
+  normal = lambda x: x / x.sum(axis=-1, keepdims=True)
+  p_bnv, q_biv = peaks_b11 * random(tree.size), random(len(tree.internal))
+  q_biv[-1] = p_bnv[-1, list(tree.internal)]
   draft = Draft(
     tokens=jnp.asarray(_tokens_of(q_biv, tree, law), jnp.int32),
     q=None if law == 'deterministic' else jnp.asarray(normal(softmax(q_biv))),
     tree=tree,
     law=law,
-    valid=jnp.ones((len(peaks), tree.size), bool),
+    valid=jnp.ones((len(peaks_b11), tree.size), bool),
   )
   p_bnv = jnp.asarray(normal(softmax(p_bnv)))
   stop_bn = verifier.stop_probs(draft, p_bnv)
@@ -181,21 +181,17 @@ def check_sums(
 
 
 def _tokens_of(q_biv, tree: TokenTree, law: Law):
-  """Tokens [B, N] of drafts of this law; the root's is 0."""
+  """Tokens [B, N] drawn from logits q; the root's is 0."""
   rng = np.random.default_rng(1)
   tokens_bn = np.zeros((len(q_biv), tree.size), np.int64)
   for i, node in enumerate(tree.internal):
-    children = list(tree.children(node))
-    # The largest of scores with Gumbel noise are drawn without replacement.
-    for b, scores in enumerate(q_biv[:, i]):
-      draws = 1 if law == 'iid' else len(children)
-      rounds = len(children) // draws
-      tokens_bn[b, children] = np.concatenate(
-        [
-          np.argsort(-(scores + rng.gumbel(size=scores.shape)))[:draws]
-          for _ in range(rounds)
-        ]
-      )[: len(children)]
+    scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
+    for child in tree.children(node):
+      tokens_bn[:, child] = scores_bv.argmax(axis=1)
+      if law == 'iid':
+        scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
+      else:  # the largest with noise are drawn without replacement
+        np.put_along_axis(scores_bv, tokens_bn[:, [child]], -np.inf, axis=1)
   return tokens_bn
 
 

@@ -240,6 +240,8 @@ def test_programs_that_were_not_used_for_long_are_let_go(pair, monkeypatch):
   texts(2)
   assert held() is None and texts(1) == first
   # However few there are, a process has memory maps for more.
-  monkeypatch.setattr(programs, '_num_maps', lambda: programs._MOST_MAPS + 1)
+  monkeypatch.setattr(programs, '_MOST', 9)
+  monkeypatch.setattr(programs, '_is_full', lambda: True)
+  monkeypatch.setattr(programs, '_LEAST', 1)
   texts(3)
   assert len(programs._kept) == 1

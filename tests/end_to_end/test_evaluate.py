@@ -259,6 +259,33 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   assert calls[2:] == [('z', 0.0), ('z', 1.0)]
 
 
+def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
+  """Methods take turns: with one program too few each compiles every time."""
+  calls, made = [], 0
+  target = tiny.model(26, 0)
+
+  def generate(_, rows, **args):
+    nonlocal made
+    calls.append(args['sampling'].temperature)
+    made += calls[-1:] != calls[-2:-1]  # another's was let go
+    one = np.ones((1, 0), np.int32)
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  monkeypatch.setattr(runner.programs, 'num_made', lambda: made)
+  runner.compare(
+    target,
+    [runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1)],
+    [Task('letters', [Question(name, name * 10) for name in 'abc'])],
+    max_prompt_tokens=8,
+    max_new_tokens=1,
+    seed=0,
+    path=tmp_path / 'metrics.jsonl',
+  )
+  # Warmed, then each twice in a row, of which the second counts.
+  assert calls == [0, 1] + [0, 0, 1, 1] * 3
+
+
 def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
   """For each temperature its own, and the same when a run goes on."""
   target = tiny.model(26, 0)
@@ -278,7 +305,7 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     name = target.tokenizer.decode(rows[0])[0]
     depth = drafter.tree.depth if drafter else 0
     calls.append((name, sampling.temperature, depth))
-    one = np.ones((1, 3), np.int32)
+    one = np.ones((1, depth), np.int32)
     # Behind the sweep all change places, which changes no choice.
     took = seconds.get(calls[-1][1:], 2.0) if name in 'ab' else 9.0
     return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, took)

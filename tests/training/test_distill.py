@@ -305,7 +305,10 @@ def test_features_that_are_damaged(text, tmp_path, name):
   index = np.arange(4)
   wanted = FeatureCache(tmp_path, target, rows)(index)
   whole = (tmp_path / name).read_bytes()
-  for content in (b'', rng.bytes(200), whole[:9], whole[: len(whole) // 2]):
+  spoilt = [b'', rng.bytes(200), whole[:9], whole[: len(whole) // 2]]
+  if name == 'done.npy':
+    spoilt.append(whole[:-12] + rng.bytes(12))
+  for content in spoilt:
     (tmp_path / name).write_bytes(content)
     if name == 'features.json':
       with pytest.raises(UserError, match='of another target or text'):
@@ -383,7 +386,7 @@ def _other(target):
     (dict(kind=...), ".*'kind'"),
     (dict(colour='red'), '.*colour.*'),
     (dict(steps=0), 'steps: got 0, expected at least 1'),
-    (dict(steps='many'), "steps: got 'many', expected a number"),
+    (dict(steps='many'), "steps: got 'many', expected an integer"),
     (dict(storage='int4'), "storage must be float32 or int8, got 'int4'"),
     (dict(noise=-0.1), 'noise: got -0.1, expected at least 0'),
     (dict(groups=-1), 'groups: got -1, expected at least 0'),

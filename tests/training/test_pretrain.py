@@ -250,7 +250,7 @@ def test_distillation(config, undisturbed, tmp_path):
     ),
     (dict(length=17), r'length 17 exceeds model\.max_length 16'),
     (dict(colour='red'), '.*colour.*'),
-    (dict(steps='many'), "steps: got 'many', expected a number"),
+    (dict(steps='many'), "steps: got 'many', expected an integer"),
     (dict(model={}), r'model config: unknown keys \[\], missing keys .*'),
     (dict(model=None), '.+'),
     (dict(model=...), "missing key 'model'"),

@@ -134,7 +134,6 @@ def save(
   with files.replace_folder(path, weights.is_ours, keep) as folder:
     if distributed.is_first():
       values |= _special_tokens(model) | {'dtype': dtype.name}
-      values |= weights.EXPORTED
       (folder / _CONFIG).write_text(json.dumps(values, indent=2) + '\n')
       _save_tokenizer(model.tokenizer, folder)
     _write_tensors(folder, layout, sizes, dtype, fetch)
@@ -162,7 +161,7 @@ def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
       if distributed.is_first():  # the others only hand over their shards
         tensors[key], placed[key] = tensor, name
     if tensors:
-      content = safetensors.numpy.save(tensors, {'format': 'pt'})
+      content = safetensors.numpy.save(tensors, weights.EXPORTED)
       (folder / name).write_bytes(content)
   if distributed.is_first() and len(parts) > 1:
     total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
