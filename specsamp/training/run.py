@@ -232,12 +232,9 @@ def fit(
     ]
     return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
 
-  options = ocp.CheckpointManagerOptions(
-    save_interval_steps=config.checkpoint_every, max_to_keep=2
-  )
   with (
     meshes.use(mesh),
-    ocp.CheckpointManager(workdir / 'checkpoints', options=options) as manager,
+    _manager(workdir / 'checkpoints', config.checkpoint_every) as manager,
   ):
     if manager.latest_step() is None:
       state = jax.jit(init_state, out_shardings=shardings)(key)
@@ -301,16 +298,29 @@ def _shapes(init, key, mesh: Mesh | None) -> TrainState:
   )
 
 
+def _manager(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
+  """Of a folder with the last two checkpoints."""
+  options = ocp.CheckpointManagerOptions(
+    save_interval_steps=every, max_to_keep=2
+  )
+  try:
+    return ocp.CheckpointManager(folder, options=options)
+  except Exception as error:  # orbax raises what its file formats raise
+    raise _unreadable(folder, error) from error
+
+
+def _unreadable(path, error: Exception) -> UserError:
+  reason = (str(error).strip().splitlines() or [''])[0]
+  return UserError(f'checkpoint {path}: cannot be read: {reason}')
+
+
 def _restore(manager: ocp.CheckpointManager, wanted: TrainState) -> TrainState:
   """The last checkpoint, straight into shards, whatever they were before."""
   step = manager.latest_step()
   try:
     return manager.restore(step, args=ocp.args.StandardRestore(wanted))
   except Exception as error:  # orbax raises what its file formats raise
-    reason = (str(error).strip().splitlines() or [''])[0]
-    raise UserError(
-      f'checkpoint {manager.directory}/{step}: cannot be read: {reason}'
-    ) from error
+    raise _unreadable(manager.directory / str(step), error) from error
 
 
 class _Log:
