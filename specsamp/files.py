@@ -22,7 +22,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import filelock
@@ -256,10 +256,9 @@ def lock(folder) -> Iterator[None]:
     try:
       held.acquire()
     except filelock.Timeout:
-      holder = path.read_text(errors='replace').strip() or 'another run'
       raise UserError(
-        f'folder {folder}: {holder} is writing in it; wait for its end or name '
-        'another folder'
+        f'folder {folder}: {_holder(path)} is writing in it; wait for its end '
+        'or name another folder'
       ) from None
     except OSError as error:
       if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
@@ -289,6 +288,16 @@ def lock(folder) -> Iterator[None]:
       for each in made:
         with contextlib.suppress(OSError):  # something is in it
           each.rmdir()
+
+
+def _holder(path: pathlib.Path) -> str:
+  """Who holds a lock, which may take a moment to say so, or end."""
+  for _ in range(20):
+    with contextlib.suppress(OSError):
+      if name := path.read_text(errors='replace').strip():
+        return name
+    time.sleep(0.05)
+  return 'another run'
 
 
 def _remove_unclaimed(path: pathlib.Path) -> None:
@@ -383,18 +392,21 @@ class Lines(NamedTuple):
 
 
 def read_lines(
-  path: pathlib.Path, is_own: Callable[[Any], bool] = lambda value: True
+  path: pathlib.Path,
+  is_own: Callable[[Any], bool],
+  key: Callable[[Any], Hashable],
 ) -> Lines:
   """Reads a file of JSON lines that may have been cut off, or spoilt.
 
   Args:
     path: of a file that need not be there.
     is_own: whether a value is one that this run has written or would write.
+    key: of such a value; a second one of a key is not this run's own.
 
   Raises:
     OSError: it cannot be read.
   """
-  lines = Lines(path, [], [])
+  lines, keys = Lines(path, [], []), set()
   if not path.exists():
     return lines
   *whole, last = path.read_bytes().split(b'\n')
@@ -407,7 +419,8 @@ def read_lines(
       if line.strip() and not was_cut:
         lines.aside.append((number, line))
       continue
-    if is_own(value):
+    if is_own(value) and key(value) not in keys:
+      keys.add(key(value))
       lines.kept.append(value)
     else:
       lines.aside.append((number, line))

@@ -302,29 +302,36 @@ def test_shapes(change):
   assert not files.has_shape(_GOOD | change, _SHAPE)
 
 
+def _read(path):
+  return files.read_lines(
+    path, lambda v: files.has_shape(v, _SHAPE), key=lambda v: v['id']
+  )
+
+
 def test_lines_of_others_are_set_aside(tmp_path, capsys):
   path = tmp_path / 'lines.jsonl'
   own = [json.dumps(_GOOD | {'id': str(i)}).encode() for i in range(3)]
   others = [
     b'{}', b'5', b'null', b'"x"', b'\xff\xfe', b'[' * 10**5, b'{"id": ', b'nan',
     b'9' * 5000, json.dumps(_GOOD | {'n': 'x'}).encode(),
+    json.dumps(_GOOD | {'id': '0', 'x': 7}).encode(),
   ]  # fmt: skip
   path.write_bytes(b'\n'.join([own[0], *others[:5], own[1], b'', *others[5:],
                                own[2], own[0][:9]]))  # fmt: skip
-  found = files.read_lines(path, lambda v: files.has_shape(v, _SHAPE))
+  found = _read(path)
   assert [line['id'] for line in found.kept] == ['0', '1', '2']
   found.rewrite(found.kept)
   assert path.read_bytes() == b'\n'.join([*own, b''])
   aside = tmp_path / 'lines.jsonl.set-aside'
   assert aside.read_bytes().split(b'\n')[:-1] == others
-  assert '10 lines are not of this run, the first is line 2' in (
+  assert '11 lines are not of this run, the first is line 2' in (
     capsys.readouterr().err
   )
   path.write_bytes(own[0] + b'\n\x00\xff')
-  assert len(files.read_lines(path).aside) == 1
+  assert len(_read(path).aside) == 1
   # A last line that is whole but for its end counts.
   path.write_bytes(b'\n'.join(own))
-  assert len(files.read_lines(path).kept) == 3
+  assert len(_read(path).kept) == 3
 
 
 def test_random_bytes_are_never_a_traceback(tmp_path):
@@ -336,7 +343,7 @@ def test_random_bytes_are_never_a_traceback(tmp_path):
     noise = [rng.bytes(rng.integers(40)) for _ in range(rng.integers(4))]
     text = b'\n'.join([*noise, own, *noise, b''])
     path.write_bytes(text)
-    found = files.read_lines(path, lambda v: files.has_shape(v, _SHAPE))
+    found = _read(path)
     assert [line['id'] for line in found.kept] == [str(i)]
     kept = [own, *(line for _, line in found.aside)]
     wanted = [line for line in text.split(b'\n') if line.strip()]

@@ -234,7 +234,11 @@ def compare(
 
   by_id = {item.head['id']: item for item in items}
   num_tokens = target.config.num_tokens
-  found = files.read_lines(path, lambda line: _is_own(line, by_id, num_tokens))
+  found = files.read_lines(
+    path,
+    lambda line: _is_own(line, by_id, num_tokens),
+    key=lambda line: line['id'],
+  )
   distributed.wait('what is done is read')
   done = {line['id']: line for line in found.kept}
   lines = [done[item.head['id']] for item in items if item.head['id'] in done]

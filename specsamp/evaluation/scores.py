@@ -79,6 +79,7 @@ def score(
       and line['id'] in own
       and files.has_shape([*(line['scores'] or {}).values()], [(float, str)])
     ),
+    key=lambda line: line['id'],
   )
   distributed.wait('what is scored is read')
   done = {line['id']: line for line in read.kept}

@@ -349,7 +349,9 @@ class Job(NamedTuple):
 
   def _compiled(self, path: pathlib.Path) -> dict[str, list[Part]]:
     """The parts of every slice; those in the file are not compiled again."""
-    lines = files.read_lines(path, _is_part)
+    lines = files.read_lines(
+      path, _is_part, key=lambda line: (line[0], line[1]['name'])
+    )
     found = {(name, part['name']): _part(part) for name, part in lines.kept}
     todo = [
       (where, name)

@@ -336,7 +336,11 @@ class _Log:
     self._began = time.monotonic()
     if not distributed.is_first():
       return
-    lines = files.read_lines(path, lambda line: files.has_shape(line, _LINE))
+    lines = files.read_lines(
+      path,
+      lambda line: files.has_shape(line, _LINE),
+      key=lambda line: (line['kind'], line['step']),
+    )
     lines.rewrite([line for line in lines.kept if line['step'] <= step])
 
   def write(self, kind: str, step: int, metrics) -> None:
