@@ -65,7 +65,7 @@ def replace_json(path: pathlib.Path, value: Any) -> None:
 
 def check_replaceable(
   path, is_ours: Callable[[pathlib.Path], bool], keep=None
-) -> pathlib.Path:
+) -> None:
   """Refuses a goal that `replace_folder` must not replace; writes nothing.
 
   Args:
@@ -74,9 +74,6 @@ def check_replaceable(
       by the one that wants to replace it.
     keep: another folder that must stay, such as one that is read meanwhile;
       None is none.
-
-  Returns:
-    The folder that would be replaced, with symbolic links resolved.
 
   Raises:
     UserError: the path is no folder's, cannot be written, holds something else,
@@ -111,7 +108,6 @@ def check_replaceable(
       raise UserError(f'folder {given}: {above} cannot be written')
   except OSError as error:
     raise UserError(f'folder {given}: {error.strerror}') from None
-  return goal
 
 
 @contextlib.contextmanager
@@ -133,41 +129,28 @@ def replace_folder(
   Raises:
     UserError: as `check_replaceable`.
   """
-  goal, error = pathlib.Path(os.path.realpath(path)), None
+  goal = pathlib.Path(os.path.realpath(path))
   token = distributed.of_first(secrets.randbits(31))
   partial = goal.with_name(_PARTIAL.format(goal.name, token))
+  with contextlib.ExitStack() as cleanup:
 
-  claimed = contextlib.ExitStack()
+    def begin():
+      check_replaceable(path, is_ours, keep)
+      goal.parent.mkdir(parents=True, exist_ok=True)
+      partial.mkdir()
+      # In the end what was there, or what cannot go there.
+      cleanup.callback(shutil.rmtree, partial, ignore_errors=True)
+      descriptor = os.open(partial, os.O_RDONLY)
+      cleanup.callback(os.close, descriptor)
+      _claim(descriptor)
 
-  def begin():
-    check_replaceable(path, is_ours, keep)
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    partial.mkdir()
-    descriptor = os.open(partial, os.O_RDONLY)
-    claimed.callback(os.close, descriptor)
-    _claim(descriptor)
+    def end():
+      check_replaceable(path, is_ours, keep)  # much may have happened since
+      _move_into_place(partial, goal)
 
-  distributed.first_does(begin, f'folder {path}')
-  try:
+    distributed.first_does(begin, f'folder {path}')
     yield partial
-  except BaseException as raised:
-    error = raised
-    raise
-  finally:
-    if error and distributed.is_first():
-      shutil.rmtree(partial, ignore_errors=True)
-      claimed.close()
-
-  def end():
-    check_replaceable(path, is_ours, keep)  # much may have happened since
-    _move_into_place(partial, goal)
-
-  try:
     distributed.first_does(end, f'folder {path}')
-  finally:
-    if distributed.is_first():  # what was there, or what cannot go there
-      shutil.rmtree(partial, ignore_errors=True)
-    claimed.close()
 
 
 def _claim(descriptor: int) -> bool:
