@@ -77,7 +77,8 @@ def check_replaceable(
 
   Raises:
     UserError: the path is no folder's, cannot be written, holds something else,
-      or holds the source, the working folder or the home folder.
+      or holds what is mounted or must stay: `keep`, the working folder, the
+      home folder.
   """
   given = os.fspath(path)
   if not given.strip() or '\0' in given:
