@@ -217,8 +217,10 @@ def _look(folder: pathlib.Path, text: str, resumes: bool) -> bool:
 
 def _take_back(folder: pathlib.Path) -> None:
   """Removes what a run has written that has not begun."""
+  if not distributed.is_first():  # the first may have removed the folder too
+    return
   own = {'config.json', tokenizers.FILE}
   there = {path.name for path in folder.iterdir()}
-  if distributed.is_first() and there <= own | {files.LOCK}:
+  if there <= own | {files.LOCK}:
     for name in own:
       (folder / name).unlink(missing_ok=True)
