@@ -12,12 +12,12 @@ About eight minutes on 2 CPU cores.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   smoke = size.smoke
   methods = [
     dict(name='speculative (SD)', branching=(1,) * n, temperature=t)
@@ -36,7 +36,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in ([(2, 1)] if smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)])
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='The best static trees of the pair',
       methods=tuple(methods),

@@ -17,7 +17,7 @@ model where there is no match.
 
 import ml_collections
 
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -26,7 +26,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(f'expected smoke or nothing, got {arg!r}')
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
-    demo.defaults(smoke)
+    decode.defaults(smoke)
     | dict(
       drafter='ngram',
       verifier='naive',

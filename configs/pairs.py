@@ -23,7 +23,7 @@ weights were published.
 
 import ml_collections
 
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 from specsamp.models import pairs
 
 
@@ -33,6 +33,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(f'expected one of {", ".join(pairs.PAIRS)}, got {arg!r}')
   target, draft = pairs.folders(arg)
   return ml_collections.ConfigDict(
-    demo.defaults(smoke=False)
+    decode.defaults(smoke=False)
     | dict(target=f'MODELS/{target}', draft=f'MODELS/{draft}')
   ).lock()

@@ -14,14 +14,14 @@ or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Speculative sampling: figure 1',
       methods=tuple(

@@ -18,16 +18,16 @@ is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 _PAPER = {0.0: {'xsum': '2.01'}, 1.0: {'xsum': '1.92', 'humaneval': '2.46'}}
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Speculative sampling: table 1',
       methods=tuple(

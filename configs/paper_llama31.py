@@ -14,16 +14,16 @@ minutes on 2 CPU cores.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   chain = (1,) * (2 if size.smoke else 4)
   longer = (1,) * (2 if size.smoke else 10)
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Llama 3.1 and its drafts',
       methods=(

@@ -12,12 +12,12 @@ WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   smoke = size.smoke
   candidates = (1, 2) if smoke else (1, 2, 4, 8, 16, 32, 64)
   rules = [
@@ -40,7 +40,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     if temperature or law != 'iid' and verifier != 'naive'
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Multi-candidate speculative decoding: figure 3',
       methods=tuple(methods),

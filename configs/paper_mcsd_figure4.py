@@ -13,12 +13,12 @@ A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   smoke = size.smoke
   branchings = [(2, 2), (1, 4)]
   if not smoke:
@@ -38,7 +38,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in branchings
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Multi-candidate speculative decoding: figure 4, budgets',
       methods=tuple(methods),

@@ -13,7 +13,7 @@ WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 # α of 1 and of 32 candidates (None: not reported), at temperatures 0 and 1: of
 # Alpaca, of WMT.
@@ -38,7 +38,7 @@ _FIRST = 'llama-13b+llama-68m'  # stands beside the embedded pair
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   methods = [
     dict(
       name=f'{count} candidate{"s" * (count > 1)}',
@@ -58,7 +58,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for temperature, (one, many) in zip((0, 1), laws, strict=True)
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Multi-candidate speculative decoding: table 1',
       methods=tuple(methods),

@@ -15,7 +15,7 @@ WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 # (branching, speedup / τ) of "SD same γ", "SD best γ" and "ours".
 _PAPER = {
@@ -77,7 +77,7 @@ _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   paper = _PAPER.get(size.pair or _FIRST, {})
   methods = []
   for temperature in (0.0, 1.0):
@@ -100,7 +100,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         )
       )
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Multi-candidate speculative decoding: table 2',
       methods=tuple(methods),

@@ -13,7 +13,7 @@ A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 # The best tree of the pair; speedup / τ without replacement, with it, naive,
 # and the first without tree attention. The paper's draft is always LLaMA 68M.
@@ -32,7 +32,7 @@ _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   smoke = size.smoke
   unknown = ((8, 2, 1, 1), '', '', '', '')
   branching, *paper = _PAPER.get(size.pair or _FIRST, unknown)
@@ -66,7 +66,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   )
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Multi-candidate speculative decoding: table 4, the ablation',
       methods=tuple(methods),

@@ -14,12 +14,12 @@ Spec-Bench; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   smoke = size.smoke
   target = size.pair.partition('+')[0]
   drafter = f'MODELS/{target}-eagle_parallel' if target else 'eagle_parallel'
@@ -34,7 +34,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for masks in ((1, 2) if smoke else range(1, 9))
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='ParallelSpec: figure 4',
       methods=tuple(methods),

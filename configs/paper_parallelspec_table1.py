@@ -22,8 +22,8 @@ smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
 from specsamp.evaluation.tasks.spec_bench import CATEGORIES
+from specsamp.jobs import config
 
 _METHODS = {
   '': 'SpS',
@@ -95,7 +95,7 @@ _LAYER = 202 / (202 + 34 + 131) / 4
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   target = size.pair.partition('+')[0]
   drafters = [
     drafter
@@ -122,7 +122,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       | dict(name='Medusa, typical acceptance', verifier='typical_lossy')
     )
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='ParallelSpec: table 1',
       methods=tuple(methods),

@@ -18,7 +18,7 @@ an EAGLE that was; the other must begin as an EAGLE trained on the text.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -26,7 +26,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   if not arg:
     raise ValueError('expected the folder of a drafter trained on the text')
   smoke = arg == 'smoke'
-  size = experiments.Size('', smoke)
+  size = config.Size('', smoke)
   methods = [
     dict(
       name=name,
@@ -43,7 +43,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='ParallelSpec: table 2',
       methods=tuple(methods),

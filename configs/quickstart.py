@@ -13,11 +13,11 @@ in small: every draft length on 8 functions, the fastest on 30. Four minutes on
 
 import ml_collections
 
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
   if arg not in (None, 'smoke'):
     raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  return ml_collections.ConfigDict(demo.defaults(smoke=arg == 'smoke')).lock()
+  return ml_collections.ConfigDict(decode.defaults(smoke=arg == 'smoke')).lock()

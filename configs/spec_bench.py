@@ -16,12 +16,12 @@ if it has one; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.evaluation import experiments
+from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: of `experiments.parse`."""
-  size = experiments.parse(arg)
+  size = config.parse(arg)
   chain = (1,) * (2 if size.smoke else 4)
   methods = [
     method | dict(branching=chain, temperature=temperature)
@@ -34,7 +34,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     if not (size.pair and method.get('drafter') == 'eagle')
   ]
   return ml_collections.ConfigDict(
-    experiments.defaults(size)
+    config.defaults(size)
     | dict(
       title='Spec-Bench',
       methods=tuple(methods),

@@ -8,12 +8,12 @@ Needs transformers and torch, pip install -e '.[parity]'.
 from absl import flags
 
 from specsamp import cli
-from specsamp.evaluation import peers
+from specsamp.jobs import transformers_baseline
 
 
 def main():
   config = flags.FLAGS.config
-  job = peers.prepare(config.to_dict())
+  job = transformers_baseline.prepare(config.to_dict())
   job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
 
 

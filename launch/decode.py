@@ -7,7 +7,7 @@ python launch/decode.py --config=configs/quickstart.py --prompt='def add(a, b):'
 from absl import flags
 
 from specsamp import cli
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 
 _PROMPT = flags.DEFINE_string(
   'prompt', None, 'Your own text to complete; - reads standard input.'
@@ -21,7 +21,7 @@ _mesh = cli.define_mesh('model')
 
 def main():
   config = flags.FLAGS.config
-  job = demo.prepare(
+  job = decode.prepare(
     config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value, _mesh()
   )
   job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))

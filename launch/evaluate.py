@@ -9,7 +9,7 @@ A run that was cut off goes on when the same command is given again.
 from absl import flags
 
 from specsamp import cli
-from specsamp.evaluation import comparison
+from specsamp.jobs import compare
 
 _mesh = cli.define_mesh('model')
 _ALLOW_CODE_EXECUTION = flags.DEFINE_bool(
@@ -22,7 +22,7 @@ _ALLOW_CODE_EXECUTION = flags.DEFINE_bool(
 
 def main():
   config = flags.FLAGS.config
-  job = comparison.prepare(config.to_dict(), _mesh())
+  job = compare.prepare(config.to_dict(), _mesh())
   workdir = cli.make_workdir(flags.FLAGS.workdir, config)
   job.run(workdir, _ALLOW_CODE_EXECUTION.value)
 

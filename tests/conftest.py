@@ -89,7 +89,7 @@ def server():
   context.set_forkserver_preload(
     [
       'specsamp.cli',
-      'specsamp.evaluation.comparison',
+      'specsamp.jobs.compare',
       'specsamp.training.pretrain',
     ]
   )

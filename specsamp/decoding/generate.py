@@ -16,7 +16,7 @@ from specsamp.decoding import programs, scoring
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.empty import Empty
+from specsamp.drafting.no_drafter import Empty
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams

@@ -2,7 +2,6 @@
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.empty import Empty
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.language_model import (
   LanguageModelDrafter,
@@ -12,6 +11,7 @@ from specsamp.drafting.lookahead import lookahead_drafter
 from specsamp.drafting.modules import trained_drafter
 from specsamp.drafting.ngram import ngram_drafter
 from specsamp.drafting.ngram_or_model import ngram_or_model
+from specsamp.drafting.no_drafter import Empty
 
 __all__ = [
   'Draft',

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from specsamp.decoding import loop, scoring, state
 from specsamp.drafting.draft import TokenTree
-from specsamp.drafting.empty import Empty
 from specsamp.drafting.language_model import LanguageModelDrafter
+from specsamp.drafting.no_drafter import Empty
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.planning import topology as topologies

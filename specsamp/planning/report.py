@@ -8,7 +8,7 @@ from typing import Any
 import tabulate
 
 from specsamp import files
-from specsamp.evaluation.report import versions
+from specsamp.evaluation.reporting.report import versions
 from specsamp.planning import latency, plots, speculation
 from specsamp.planning.latency import Time
 from specsamp.planning.speculation import Point

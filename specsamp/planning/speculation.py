@@ -7,8 +7,8 @@ token is accepted with the same chance α, whatever came before it.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from specsamp.drafting import search
 from specsamp.drafting.draft import TokenTree
+from specsamp.planning import tree_search
 
 GAMMAS = range(1, 11)
 
@@ -41,7 +41,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
   Raises:
     ValueError: α that is no chance.
   """
-  return search.expected_tokens(TokenTree.chain(gamma), (alpha,))
+  return tree_search.expected_tokens(TokenTree.chain(gamma), (alpha,))
 
 
 def alpha_of(tau: float, gamma: int) -> float:

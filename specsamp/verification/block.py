@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification.laws import residual, rows_at, token_probs
+from specsamp.verification.probs import residual, rows_at, token_probs
 from specsamp.verification.token import drafted_mask
 from specsamp.verification.verifier import check_chain
 

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification import laws
-from specsamp.verification import tree as trees
+from specsamp.verification import probs, tree_ops
 
 # The law is exact whatever their number if `stop_probs` and `leave_probs` agree
 # on rho. They sum in different orders, so a test near the root may fall either
@@ -93,27 +92,29 @@ class KSeqVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
     """
     tree = draft.tree
-    p_bn, q_bn = laws.token_probs(draft, p_bnv)
+    p_bn, q_bn = probs.token_probs(draft, p_bnv)
     bound_bn = self._rho(draft, p_bnv) * q_bn
-    accept_bn = laws.ratio(jnp.minimum(p_bn, bound_bn), bound_bn, 0)
+    accept_bn = probs.ratio(jnp.minimum(p_bn, bound_bn), bound_bn, 0)
     accept_bn = jnp.where(draft.valid, accept_bn, 0)
-    return trees.stop_in_turn(tree, accept_bn)
+    return tree_ops.stop_in_turn(tree, accept_bn)
 
   def _rho(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: rho of each node's parent; 1 where that has one child."""
     tree = draft.tree
-    crowded = trees.crowded(tree)
+    crowded = tree_ops.crowded(tree)
     if not crowded:
       return jnp.ones(draft.tokens.shape, p_bnv.dtype)
-    table = trees.children(tree)[crowded]
-    count_bk = trees.at(draft.valid, table, False).sum(axis=-1, dtype=jnp.int32)
+    table = tree_ops.children(tree)[crowded]
+    count_bk = tree_ops.at(draft.valid, table, False).sum(
+      axis=-1, dtype=jnp.int32
+    )
 
-    p_bkv = laws.rows(p_bnv, crowded)
-    q_bkv = laws.rows(draft.q, trees.internal_rows(tree, crowded))
+    p_bkv = probs.rows(p_bnv, crowded)
+    q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, crowded))
     q_bkv = q_bkv.astype(p_bkv.dtype)
     overlap = lambda rho_bk: _overlap(p_bkv, q_bkv, rho_bk)
     rho_bk = solve(overlap, count_bk, table.shape[1], p_bnv.dtype)
-    return trees.of_parent(tree, rho_bk, crowded, 1)
+    return tree_ops.of_parent(tree, rho_bk, crowded, 1)
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
@@ -128,8 +129,8 @@ class KSeqVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
       node_b: int32 [B], where each row stopped.
     """
-    p_bv, q_bv = laws.rows_at(draft, p_bnv, node_b)
-    _, valid_bc = laws.children_at(draft, node_b)
+    p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
+    _, valid_bc = probs.children_at(draft, node_b)
     count_b, most = valid_bc.sum(axis=1, dtype=jnp.int32), valid_bc.shape[1]
     overlap = lambda rho_b: _overlap(p_bv, q_bv, rho_b)
     rho_b = jnp.ones_like(p_bv[:, 0])
@@ -138,4 +139,4 @@ class KSeqVerifier:
     # At most 1, so that no more is said than p.
     share_b1 = (_tries(overlap(rho_b), count_b, most) / rho_b)[:, None]
     said_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
-    return laws.residual(p_bv, said_bv, p_bv)
+    return probs.residual(p_bv, said_bv, p_bv)

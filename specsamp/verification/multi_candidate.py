@@ -10,8 +10,7 @@ from typing import ClassVar
 import jax
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification import siblings
-from specsamp.verification import tree as trees
+from specsamp.verification import siblings, tree_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ class MultiCandidateVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
     """
     judgement = siblings.judge(draft, p_bnv, joint=False)
-    return trees.stop_in_turn(draft.tree, judgement.accept_bn)
+    return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array

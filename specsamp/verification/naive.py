@@ -12,15 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification import laws
-from specsamp.verification import tree as trees
+from specsamp.verification import probs, tree_ops
 
 
 def first_of_its_token(draft: Draft) -> jax.Array:
   """bool [B, N]: the valid nodes with no valid elder sibling of their token."""
-  elders = trees.elders(draft.tree)
-  twin_bnc = trees.at(draft.tokens, elders, -1) == draft.tokens[..., None]
-  twin_bnc &= trees.at(draft.valid, elders, False)
+  elders = tree_ops.elders(draft.tree)
+  twin_bnc = tree_ops.at(draft.tokens, elders, -1) == draft.tokens[..., None]
+  twin_bnc &= tree_ops.at(draft.valid, elders, False)
   return draft.valid & ~twin_bnc.any(axis=-1)
 
 
@@ -48,11 +47,13 @@ class NaiveVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
     """
     tree = draft.tree
-    p_bn = laws.at_tokens(p_bnv, tree.parents[1:], draft)
+    p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
     descend_bn = jnp.where(first_of_its_token(draft), p_bn, 0)
-    drafted_bn = trees.at(descend_bn, trees.children(tree), 0).sum(axis=-1)
+    drafted_bn = tree_ops.at(descend_bn, tree_ops.children(tree), 0).sum(
+      axis=-1
+    )
     end_bn = jnp.maximum(1 - drafted_bn, 0)
-    return trees.reach(tree, descend_bn) * end_bn
+    return tree_ops.reach(tree, descend_bn) * end_bn
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
@@ -67,8 +68,8 @@ class NaiveVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
       node_b: int32 [B], where each row stopped.
     """
-    p_bv = laws.row_at(p_bnv, node_b)
-    tokens_bc, valid_bc = laws.children_at(draft, node_b)
+    p_bv = probs.row_at(p_bnv, node_b)
+    tokens_bc, valid_bc = probs.children_at(draft, node_b)
     tokens_bc = jnp.where(valid_bc, tokens_bc, -1)
-    drafted_bv = laws.is_among(tokens_bc, p_bv.shape[-1])
-    return laws.residual(p_bv, jnp.where(drafted_bv, p_bv, 0), p_bv)
+    drafted_bv = probs.is_among(tokens_bc, p_bv.shape[-1])
+    return probs.residual(p_bv, jnp.where(drafted_bv, p_bv, 0), p_bv)

@@ -28,8 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, TokenTree
-from specsamp.verification import laws
-from specsamp.verification import tree as trees
+from specsamp.verification import probs, tree_ops
 
 
 class Judgement(NamedTuple):
@@ -52,7 +51,7 @@ def _put(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
   size = old_bn.shape[1]
   source_n = np.arange(size)
   source_n[list(nodes)] = size + np.arange(len(nodes))
-  return trees.take(jnp.concatenate([old_bn, new_bk], axis=1), source_n)
+  return tree_ops.take(jnp.concatenate([old_bn, new_bk], axis=1), source_n)
 
 
 def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
@@ -65,17 +64,17 @@ def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
     q_bn: float [B, N], the q of each node's own token.
   """
   tree = draft.tree
-  crowded = trees.crowded(tree)
+  crowded = tree_ops.crowded(tree)
   if draft.law == 'iid' or not crowded:
     return jnp.ones_like(q_bn)
   drafted_bn = jnp.where(draft.valid, draft.tokens, -1)
-  tokens_bkc = trees.at(drafted_bn, trees.children(tree)[crowded], -1)
-  q_bkv = laws.rows(draft.q, trees.internal_rows(tree, crowded))
-  among_bkv = laws.is_among(tokens_bkc, q_bkv.shape[-1])
+  tokens_bkc = tree_ops.at(drafted_bn, tree_ops.children(tree)[crowded], -1)
+  q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, crowded))
+  among_bkv = probs.is_among(tokens_bkc, q_bkv.shape[-1])
   rest_bk = jnp.where(among_bkv, 0, q_bkv).sum(axis=-1).astype(q_bn.dtype)
   drawn_bn = jnp.where(draft.valid, q_bn, 0)
-  later_bn = trees.at(drawn_bn, trees.not_elders(tree), 0).sum(axis=-1)
-  left_bn = later_bn + trees.of_parent(tree, rest_bk, crowded, 0)
+  later_bn = tree_ops.at(drawn_bn, tree_ops.not_elders(tree), 0).sum(axis=-1)
+  left_bn = later_bn + tree_ops.of_parent(tree, rest_bk, crowded, 0)
   # Only children are drawn from all of q: 1, not its rounding.
   alone_n = np.array([parent not in crowded for parent in tree.parents])
   return jnp.where(alone_n[None], 1, left_bn)
@@ -91,7 +90,7 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
       from a child to the next (traversal), or is 1 everywhere.
   """
   tree = draft.tree
-  p_bn, q_bn = laws.token_probs(draft, p_bnv)
+  p_bn, q_bn = probs.token_probs(draft, p_bnv)
   left_bn = mass_left(draft, q_bn)
   accept_bn = weight_bn = mass_bn = jnp.ones_like(p_bn)
   removed_bn = jnp.zeros_like(p_bn)
@@ -100,19 +99,21 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
   for nodes, rank in _turns(tree, joint):
     kids = _kids(tree, nodes, rank)
     valid, p, q, left = (
-      trees.take(values, kids) for values in (draft.valid, p_bn, q_bn, left_bn)
+      tree_ops.take(values, kids)
+      for values in (draft.valid, p_bn, q_bn, left_bn)
     )
     weight, mass, removed = (
-      trees.take(values, nodes) for values in (weight_bn, mass_bn, removed_bn)
+      tree_ops.take(values, nodes)
+      for values in (weight_bn, mass_bn, removed_bn)
     )
     excess = jnp.maximum(p - removed * q, 0)
-    chance = weight * laws.ratio(excess, mass, 0) * left
+    chance = weight * probs.ratio(excess, mass, 0) * left
     # Against q itself, not as a ratio of ratios: exactly 1 where the ratio is
     # 1 or more, exactly 0 where p or q is 0, and it cannot overflow.
-    accept = jnp.where(valid, laws.ratio(jnp.minimum(chance, q), q, 0), 0)
+    accept = jnp.where(valid, probs.ratio(jnp.minimum(chance, q), q, 0), 0)
     accept_bn = _put(accept_bn, kids, accept)
     # Kept finite: an infinite s times a q of 0 would be NaN.
-    after = jnp.minimum(removed + laws.ratio(mass, weight * left, 0), finite)
+    after = jnp.minimum(removed + probs.ratio(mass, weight * left, 0), finite)
     removed_bn = _put(removed_bn, nodes, jnp.where(valid, after, removed))
     if joint:
       weight_bn = _put(weight_bn, kids, accept)
@@ -121,19 +122,20 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
     if not nodes:
       continue
 
-    valid = trees.take(draft.valid, _kids(tree, nodes, rank))
+    valid = tree_ops.take(draft.valid, _kids(tree, nodes, rank))
     weight, mass, removed = (
-      trees.take(values, nodes) for values in (weight_bn, mass_bn, removed_bn)
+      tree_ops.take(values, nodes)
+      for values in (weight_bn, mass_bn, removed_bn)
     )
-    p_bkv = laws.rows(p_bnv, nodes)
-    q_bkv = laws.rows(draft.q, trees.internal_rows(tree, nodes))
+    p_bkv = probs.rows(p_bnv, nodes)
+    q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, nodes))
     excess_bkv = p_bkv - removed[..., None] * q_bkv.astype(p_bkv.dtype)
     after = jnp.maximum(excess_bkv, 0).sum(axis=-1)
     mass_bn = _put(mass_bn, nodes, jnp.where(valid, after, mass))
     if joint:
-      surplus = weight * laws.ratio(after, mass, 0)
+      surplus = weight * probs.ratio(after, mass, 0)
       # 1 - r first: it is exactly 0 where r is 1, and r stays exactly 1.
-      after = laws.ratio(surplus, (1 - weight) + surplus, 1)
+      after = probs.ratio(surplus, (1 - weight) + surplus, 1)
       weight_bn = _put(weight_bn, nodes, jnp.where(valid, after, weight))
 
   return Judgement(accept_bn, weight_bn, removed_bn)
@@ -172,8 +174,8 @@ def star_at(
   Returns:
     A draft whose nodes are the root and its C children, and p [B, 1, V].
   """
-  p_bv, q_bv = laws.rows_at(draft, p_bnv, node_b)
-  tokens_bc, valid_bc = laws.children_at(draft, node_b)
+  p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
+  tokens_bc, valid_bc = probs.children_at(draft, node_b)
   width = tokens_bc.shape[1]
   first = ((0, 0), (1, 0))
   star = Draft(
@@ -193,5 +195,5 @@ def leave_after(
 
   It is p where nothing was drafted after the node, or where nothing is left.
   """
-  p_bv, q_bv = laws.rows_at(draft, p_bnv, node_b)
-  return laws.residual(p_bv, removed_b[:, None] * q_bv, p_bv)
+  p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
+  return probs.residual(p_bv, removed_b[:, None] * q_bv, p_bv)

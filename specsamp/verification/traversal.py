@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
-from specsamp.verification import siblings
-from specsamp.verification import tree as trees
+from specsamp.verification import siblings, tree_ops
 
 
 @functools.cache
@@ -49,11 +48,11 @@ class TraversalVerifier:
     """
     weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
     order = visits(draft.tree)
-    weight_bn = trees.take(weight_bn, order)
+    weight_bn = tree_ops.take(weight_bn, order)
     # before_i = prod_{j < i} (1 - r_j), in the order of the visits.
     fail_bn = jnp.cumprod(1 - weight_bn, axis=1)[:, :-1]
     before_bn = jnp.pad(fail_bn, ((0, 0), (1, 0)), constant_values=1)
-    return trees.take(weight_bn * before_bn, np.argsort(order))
+    return tree_ops.take(weight_bn * before_bn, np.argsort(order))
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array

@@ -14,8 +14,7 @@ import numpy as np
 from jax.scipy import special
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification import laws
-from specsamp.verification import tree as trees
+from specsamp.verification import probs, tree_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +58,12 @@ class TypicalLossyVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
     """
     tree = draft.tree
-    entropy_bi = special.entr(laws.rows(p_bnv, tree.internal)).sum(axis=-1)
+    entropy_bi = special.entr(probs.rows(p_bnv, tree.internal)).sum(axis=-1)
     least_bi = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy_bi))
-    least_bn = trees.of_parent(tree, least_bi, tree.internal, 0)
-    p_bn = laws.at_tokens(p_bnv, tree.parents[1:], draft)
+    least_bn = tree_ops.of_parent(tree, least_bi, tree.internal, 0)
+    p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
     accept_bn = draft.valid & (p_bn > least_bn)
-    reached_bn = trees.reach(tree, accept_bn.astype(p_bn.dtype)) > 0
+    reached_bn = tree_ops.reach(tree, accept_bn.astype(p_bn.dtype)) > 0
     depth_1n = np.asarray(tree.depths, np.int32)[None]
     # The first of the largest, and always one: the root is reached.
     node_b = jnp.argmax(jnp.where(reached_bn, depth_1n, -1), axis=-1)
@@ -80,4 +79,4 @@ class TypicalLossyVerifier:
       p_bnv: float [B, N, V], the target's law after each node.
       node_b: int32 [B], where each row stopped.
     """
-    return laws.row_at(p_bnv, node_b)
+    return probs.row_at(p_bnv, node_b)

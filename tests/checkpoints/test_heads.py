@@ -17,7 +17,7 @@ from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree
 from specsamp.drafting.modules import trained_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import loading
+from specsamp.jobs import loading
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 

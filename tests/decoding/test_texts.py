@@ -14,7 +14,7 @@ from specsamp import LanguageModel
 from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.drafting import model_drafter
-from specsamp.evaluation import streamed
+from specsamp.jobs import terminal
 from specsamp.sampling.transforms import SamplingParams
 
 _PROMPTS = ['def f(x):', 'class A:\n', 'import', '']
@@ -56,7 +56,7 @@ def test_a_streamed_text(model, monkeypatch):
   spaces = 0
   for seed in range(128):
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
-    line = streamed.show(
+    line = terminal.show(
       model,
       model_drafter(model, 2),
       Prompt('p', 'import'),

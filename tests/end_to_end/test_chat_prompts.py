@@ -10,7 +10,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data.tokenizer_files import Files
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 from specsamp.language_model import LanguageModel
 
 pytest.importorskip('jinja2')
@@ -39,22 +39,22 @@ def values(folders, tokenizer, tmp_path):
 
 
 def test_a_prompt_is_a_turn(values, tmp_path):
-  job = demo.prepare(values, prompt='x = 1')
+  job = decode.prepare(values, prompt='x = 1')
   assert job.prompts[0].text == '<s><user> x = 1 <assistant>'
-  tokens = demo._tokens(job.target, job.prompts[0], job.config)
+  tokens = decode._tokens(job.target, job.prompts[0], job.config)
   assert tokens.count(job.target.tokenizer.bos_id) == 1  # not one of ours too
   assert tokens[0] == job.target.tokenizer.bos_id
   job.run(tmp_path)
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
   assert line['prompt'] == job.prompts[0].text
-  plain = demo.prepare(values | dict(chat=False), prompt='x = 1')
+  plain = decode.prepare(values | dict(chat=False), prompt='x = 1')
   assert plain.prompts[0].text == 'x = 1'
 
 
 def test_what_chat_is_not_for(values, folders):
   with pytest.raises(UserError, match='^chat is for your own --prompt'):
-    demo.prepare(values)
+    decode.prepare(values)
   without = values | dict(target=str(folders / 'target'), draft='')
   without['draft'] = without['target']
   with pytest.raises(UserError, match='no chat template'):
-    demo.prepare(without, prompt='x')
+    decode.prepare(without, prompt='x')

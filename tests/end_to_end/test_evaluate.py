@@ -16,18 +16,10 @@ from specsamp.drafting import (
   trained_drafter,
 )
 from specsamp.errors import UserError
-from specsamp.evaluation import (
-  comparison,
-  experiments,
-  findings,
-  metrics,
-  parts,
-  plots,
-  report,
-  runner,
-  tree_search,
-)
+from specsamp.evaluation import metrics, runner, timing
+from specsamp.evaluation.reporting import paper_figures, plots, report
 from specsamp.evaluation.tasks import Question, Task
+from specsamp.jobs import compare, config, measured_trees
 
 _TABLE2 = 'paper_parallelspec_table2'  # its argument names a drafter
 _CONFIGS = [
@@ -53,10 +45,10 @@ def test_every_config_can_run(path, arg, data):
       _get_config(path, arg)
     return
   values = _get_config(path, arg).to_dict() | {'data': str(data)}
-  job = comparison.prepare(values)
+  job = compare.prepare(values)
   assert len(job.methods) > 1 and job.tasks
   with pytest.raises((ValueError, UserError), match='smoke|nope'):
-    comparison.prepare(_get_config(path, 'nope').to_dict())
+    compare.prepare(_get_config(path, 'nope').to_dict())
 
 
 @pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
@@ -68,7 +60,7 @@ def test_every_config_knows_the_papers_pairs(path, data):
     values = _get_config(path, pair).to_dict()
     assert values['target'] == f'MODELS/{pair.partition("+")[0]}'
     with pytest.raises(UserError, match='MODELS'):
-      comparison.prepare(values | {'data': str(data)})
+      compare.prepare(values | {'data': str(data)})
 
 
 def test_a_comparison(launch, folders, tmp_path):
@@ -116,15 +108,15 @@ def test_a_comparison(launch, folders, tmp_path):
 
 def test_search_and_passes(monkeypatch, folders, tmp_path):
   # Its time is compilation: few sizes, and one tree's parts for all.
-  monkeypatch.setattr(tree_search, 'CANDIDATES', 2)
-  monkeypatch.setattr(tree_search, 'SIZES', (1, 3))
-  measure, timed = parts.measure, []
+  monkeypatch.setattr(measured_trees, 'CANDIDATES', 2)
+  monkeypatch.setattr(measured_trees, 'SIZES', (1, 3))
+  measure, timed = timing.measure, []
 
   def measure_once(*args):
     timed[:] = timed or measure(*args, repeats=1)
     return timed
 
-  monkeypatch.setattr(parts, 'measure', measure_once)
+  monkeypatch.setattr(timing, 'measure', measure_once)
   values = dict(
     target=f'{folders}/target',
     draft=f'{folders}/draft',
@@ -135,7 +127,7 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
   values |= config.to_dict() | values
   # The other temperature is other values of the same programs.
   values['methods'] = [m for m in values['methods'] if m['temperature']]
-  comparison.prepare(values).run(tmp_path)
+  compare.prepare(values).run(tmp_path)
   summary = json.loads((tmp_path / 'summary.json').read_text())
   methods = [run['method'] for run in summary['runs']]
   assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
@@ -156,7 +148,7 @@ def test_where_a_larger_tree_is_even():
   row = dict(temperature=1.0, top_p=1.0, method='m', nodes=9, lossless=True)
   chain = row | dict(block_efficiency=2.0, branching='γ=2')
   tree = row | dict(block_efficiency=4.0, branching='4x2')
-  text = findings.break_even(
+  text = paper_figures.break_even(
     chain,
     tree,
     dict(round_ms=6.0, score_ms=4.0),
@@ -164,7 +156,7 @@ def test_where_a_larger_tree_is_even():
   )
   assert '2.00 times the tokens' in text and '3.00 times the 4.00 ms' in text
   assert 'less than 9.00 ms, 2.25 times' in text
-  text = findings.break_even(
+  text = paper_figures.break_even(
     chain, tree, dict(round_ms=6.0, score_ms=4.0),
     dict(round_ms=30.0, score_ms=12.0),
   )  # fmt: skip
@@ -208,7 +200,7 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   assert len(marked) == 4  # its rows, and the note
   assert '| typical (NOT lossless) |' in marked[0]
   assert 'A method that is NOT lossless' in marked[1]
-  assert 'typical (NOT lossless)' in findings.best(rows)
+  assert 'typical (NOT lossless)' in paper_figures.best(rows)
   # Where all methods are lossless nothing is said of it.
   for text in (report.table(rows[:2]), report.note(rows[:2])):
     assert 'lossless' not in text
@@ -341,11 +333,11 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
 
 
 def test_the_papers_figures_stand_beside_ours():
-  one = experiments.MethodConfig('m', (1,), 0.0, paper='2.61')
+  one = config.MethodConfig('m', (1,), 0.0, paper='2.61')
   assert one.paper_on('code', alone=True) == '2.61'
   assert one.paper_on('code', alone=False) == ''
   assert one.paper_on(metrics.ALL, alone=False) == '2.61'
-  two = experiments.MethodConfig('m', (1,), 0.0, paper={'xsum': '1.92'})
+  two = config.MethodConfig('m', (1,), 0.0, paper={'xsum': '1.92'})
   assert two.paper_on('xsum', alone=False) == '1.92'
   assert two.paper_on('humaneval', alone=True) == ''
   row = dict.fromkeys(('ms_per_token', 'speedup', 'block_efficiency',
@@ -417,7 +409,7 @@ def test_what_rounds_cost():
     decode_round_ms=5.0, draft_ms=1.0, score_ms=3.5,
   )  # fmt: skip
   other = common | dict(method='autoregressive', round_ms=9.0)
-  text = findings.at_paper_cost(
+  text = paper_figures.at_paper_cost(
     [plain, cost, other | {'temperature': 1.0}],
     [
       cost,
@@ -437,4 +429,4 @@ def test_what_rounds_cost():
   assert cells[2][-3:] == cells[0][-3:]
   for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j):
     with pytest.raises(UserError, match='paper: got'):
-      experiments.MethodConfig('EAGLE', (1,), 0.0, paper=paper)
+      config.MethodConfig('EAGLE', (1,), 0.0, paper=paper)

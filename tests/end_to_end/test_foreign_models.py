@@ -13,7 +13,7 @@ import specsamp
 from specsamp.checkpoints import convert, model_dir
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.errors import UserError
-from specsamp.evaluation import loading, peers
+from specsamp.jobs import loading, transformers_baseline
 from specsamp.models import Transformer
 
 
@@ -172,7 +172,7 @@ def test_ratios():
     seconds=ms / 1e3,
     tokens=[1],
   )
-  rows = peers.summarize(
+  rows = transformers_baseline.summarize(
     [
       line('specsamp', 'plain', 2),
       line('specsamp', 'speculative', 1),
@@ -223,7 +223,7 @@ def test_mistakes_of_comparison(folders, changes, message, tmp_path):
     seed=0,
   )
   with pytest.raises(UserError, match=message):
-    peers.prepare(values | changes)
+    transformers_baseline.prepare(values | changes)
 
 
 def test_what_an_exported_pair_is(folders, tmp_path):

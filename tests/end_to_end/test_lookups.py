@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from specsamp.errors import UserError
-from specsamp.evaluation import demo, loading
+from specsamp.jobs import decode, loading
 
 _CONFIG = 'configs/ngram_code_edit.py'
 
@@ -46,7 +46,7 @@ def test_the_full_config_finds_its_prompts():
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   values = module.get_config().to_dict()
-  job = demo.prepare(values)
+  job = decode.prepare(values)
   assert len(job.prompts) == values['num_prompts']
   assert [drafter.tree.depth for drafter in job.drafters] == [
     *values['draft_lens'],

@@ -13,7 +13,7 @@ import shared_data
 
 from specsamp import zoo
 from specsamp.drafting import modules
-from specsamp.evaluation import comparison
+from specsamp.jobs import compare
 
 _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
   pathlib.Path('configs/humaneval.py'),
@@ -50,7 +50,7 @@ def _job(path, data, folders, arg='smoke', whole=True):
     values['methods'] = [m for m in methods if m['drafter'] in _SOME]
   elif not whole:
     values['methods'] = methods[:: -(-len(methods) // _MOST)]
-  return comparison.prepare(values)
+  return compare.prepare(values)
 
 
 def test_trees_of_parallelspec(data, folders):

@@ -12,7 +12,8 @@ import jax
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.evaluation import comparison, parts, tree_search
+from specsamp.evaluation import timing
+from specsamp.jobs import compare, measured_trees
 from specsamp.models import TransformerConfig
 from specsamp.training import distill, pretrain
 
@@ -72,7 +73,7 @@ def _evaluate(folders, corpus):
     passes=False,
   )
   values['methods'] = [m for m in values['methods'] if m['temperature']][:1]
-  job = comparison.prepare(values)
+  job = compare.prepare(values)
   return job.run
 
 
@@ -109,10 +110,10 @@ def test_it_goes_on_or_says_why(
   prepare, tries, folders, corpus, tmp_path, monkeypatch
 ):
   """Never a traceback, and never a line lost that was whole."""
-  monkeypatch.setattr(tree_search, 'CANDIDATES', 2)
-  monkeypatch.setattr(tree_search, 'SIZES', (1, 3))
-  monkeypatch.setattr(parts, 'pass_times', lambda *_: {1: 1.0, 3: 1.5})
-  monkeypatch.setattr(parts, 'level_time', lambda *_: 0.1)
+  monkeypatch.setattr(measured_trees, 'CANDIDATES', 2)
+  monkeypatch.setattr(measured_trees, 'SIZES', (1, 3))
+  monkeypatch.setattr(timing, 'pass_times', lambda *_: {1: 1.0, 3: 1.5})
+  monkeypatch.setattr(timing, 'level_time', lambda *_: 0.1)
   run, workdir = prepare(folders, corpus), tmp_path / 'run'
   workdir.mkdir()
   run(workdir)

@@ -30,11 +30,11 @@ def layer(request, monkeypatch, tmp_path):
   if request.param == 'kernel' and not _has_kernel():
     pytest.skip('a kernel without seccomp or Landlock')
   line = {
-    'rules': '_confined_by_linux.confine(folder)',
+    'rules': 'confined_by_linux.confine(folder)',
     'kernel': '_listen(folder, reply)\n\n',
   }[request.param]
   source = sandbox._CONFINED
-  for file in source.parent.glob('_confined*.py'):
+  for file in source.parent.glob('confined*.py'):
     text = file.read_text()
     if file == source:
       assert text.count(line) == 1

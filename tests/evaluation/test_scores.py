@@ -6,7 +6,8 @@ import pytest
 import tiny
 
 from specsamp import LanguageModel, SamplingParams, generate
-from specsamp.evaluation import runner, scores
+from specsamp.evaluation import runner
+from specsamp.evaluation.losslessness import scores
 from specsamp.evaluation.tasks import Question, Task
 
 

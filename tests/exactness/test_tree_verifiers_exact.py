@@ -21,10 +21,10 @@ from specsamp.verification import (
   NaiveVerifier,
   TraversalVerifier,
   k_seq,
-  laws,
   make,
+  probs,
+  tree_ops,
 )
-from specsamp.verification import tree as trees
 
 IID, WITHOUT, FIXED = 'iid', 'without_replacement', 'deterministic'
 # Each rule under each law that it accepts.
@@ -97,10 +97,10 @@ def test_says_the_targets_law(rule, law, name):
   """In one test: workers that share a file would each enumerate the drafts."""
   for round_ in _rounds(rule, law, TREES[name]):
     assert round_.error <= TOLERANCE, round_.table.name
-    for probs in (round_.stop, round_.leave):
-      assert (probs >= 0).all(), round_.table.name  # and no NaN
+    for chances in (round_.stop, round_.leave):
+      assert (chances >= 0).all(), round_.table.name  # and no NaN
       np.testing.assert_allclose(
-        probs.sum(-1), 1, rtol=0, atol=TOLERANCE, err_msg=round_.table.name
+        chances.sum(-1), 1, rtol=0, atol=TOLERANCE, err_msg=round_.table.name
       )
     # Never what the target cannot say.
     assert (round_.leave[round_.drafts.p == 0] == 0).all(), round_.table.name
@@ -253,9 +253,9 @@ class CountsTwinsTwice(NaiveVerifier):
 
   def stop_probs(self, draft, p_bnv):
     tree = draft.tree
-    descend = laws.at_tokens(p_bnv, tree.parents[1:], draft)
-    end = 1 - trees.at(descend, trees.children(tree), 0).sum(-1)
-    return trees.reach(tree, descend) * jnp.maximum(end, 0)
+    descend = probs.at_tokens(p_bnv, tree.parents[1:], draft)
+    end = 1 - tree_ops.at(descend, tree_ops.children(tree), 0).sum(-1)
+    return tree_ops.reach(tree, descend) * jnp.maximum(end, 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import runpy
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.evaluation import demo
+from specsamp.jobs import decode
 from specsamp.models.pairs import PAIRS, folders
 from specsamp.planning import compile, plan, topology
 
@@ -29,7 +29,7 @@ def test_a_pair_is_decoded_from_its_folders(name):
     f'MODELS/{folder}' for folder in folders(name)
   )
   with pytest.raises(UserError, match='^model MODELS/.*: no such folder'):
-    demo.prepare(values)
+    decode.prepare(values)
 
 
 def test_an_unknown_pair():

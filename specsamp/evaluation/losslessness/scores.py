@@ -9,7 +9,7 @@ from typing import Any
 import tqdm
 
 from specsamp import files
-from specsamp.evaluation.likelihood import text_likelihood
+from specsamp.evaluation.losslessness.likelihood import text_likelihood
 from specsamp.evaluation.tasks import Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsamp.drafting import TokenTree
-from specsamp.drafting.search import (
+from specsamp.planning.tree_search import (
   best_tree,
   branchings,
   expected_tokens,

@@ -5,7 +5,7 @@ from typing import Any
 
 import tabulate
 
-from specsamp.evaluation import report
+from specsamp.evaluation.reporting import report
 
 
 def best(rows: Sequence[dict[str, Any]]) -> str:

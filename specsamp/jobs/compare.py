@@ -10,21 +10,12 @@ from specsamp import verification
 from specsamp.decoding.generate import check
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import (
-  findings,
-  loading,
-  lossless,
-  metrics,
-  parts,
-  plots,
-  report,
-  runner,
-  scores,
-  tasks,
-  tree_search,
-)
-from specsamp.evaluation.experiments import ComparisonConfig, MethodConfig
+from specsamp.evaluation import metrics, runner, tasks, timing
+from specsamp.evaluation.losslessness import permutation_tests, scores
+from specsamp.evaluation.reporting import paper_figures, plots, report
 from specsamp.evaluation.runner import Method
+from specsamp.jobs import loading, measured_trees
+from specsamp.jobs.config import ComparisonConfig, MethodConfig
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -78,7 +69,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   runner.check_methods(runs)
   checked = [(run, run.drafter) for run in runs]
   if config.search:  # its widest and its largest tree
-    stars = (tree_search.CANDIDATES, tree_search.SIZES[-1] - 1)
+    stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
     checked += [
       (
         Method('', None, 'multi_candidate', 1.0, config.top_p),
@@ -160,7 +151,7 @@ class Job(NamedTuple):
     temperatures = sorted({method.temperature for method in methods})
     if config.search:
       for temperature in temperatures:
-        found = tree_search.search(
+        found = measured_trees.search(
           self.target,
           self.draft,
           [self._tokens(p) for p in self.tasks[0].prompts],
@@ -210,10 +201,14 @@ class Job(NamedTuple):
     several = len(self.tasks) > 1
     each = self._rows(metrics.summarize(lines, scored), temperatures)
     sections += self._notes(lines, scored)
-    examined = lossless.examine(lines, scored, self.target.config.dtype)
-    if any(len(group) > 1 for group in findings.alternatives(rows).values()):
-      sections.append(findings.best(rows))
-    sections.append(lossless.section(examined))
+    examined = permutation_tests.examine(
+      lines, scored, self.target.config.dtype
+    )
+    if any(
+      len(group) > 1 for group in paper_figures.alternatives(rows).values()
+    ):
+      sections.append(paper_figures.best(rows))
+    sections.append(permutation_tests.section(examined))
     costs = []
 
     def write():
@@ -232,7 +227,7 @@ class Job(NamedTuple):
     if config.parts:  # minutes, in which what was decoded can be read
       costs = self._parts(rows, methods)
       if costs:
-        sections.append(findings.at_paper_cost(rows, costs))
+        sections.append(paper_figures.at_paper_cost(rows, costs))
       # Of a round that may have no draft there are no parts to tell.
       costs = [cost for cost in costs if cost['score_ms']]
       write()
@@ -325,7 +320,7 @@ class Job(NamedTuple):
       ]
       for tree in best[:1] if best[0] is best[1] else best:
         costs.append(self._cost(tree, rows, methods))
-        text = findings.break_even(chain, tree, chain_cost, costs[-1])
+        text = paper_figures.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
     if texts:
       sections.append('\n'.join(['## What a larger pass costs', *texts]))
@@ -342,9 +337,9 @@ class Job(NamedTuple):
     method = _of_row(row, methods)
     if method.drafter.may_be_empty:
       return {'draft_ms': None, 'score_ms': None}
-    step_ms = findings.baseline(row, rows)['round_ms']
+    step_ms = paper_figures.baseline(row, rows)['round_ms']
     law = {'temperature': method.temperature, 'top_p': method.top_p}
-    (found,) = parts.measure(
+    (found,) = timing.measure(
       self.target,
       method.drafter,
       verification.make(method.verifier),

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tabulate
 
-from specsamp.evaluation import metrics, report
+from specsamp.evaluation import metrics
+from specsamp.evaluation.reporting import report
 from specsamp.evaluation.tasks.task import spread
 
 ALPHA = 0.01  # the chance that a report flags any lossless method

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft
-from specsamp.verification import tree as trees
+from specsamp.verification import tree_ops
 
 
 def at_tokens(
@@ -47,7 +47,7 @@ def token_probs(draft: Draft, p_bnv: jax.Array) -> tuple[jax.Array, jax.Array]:
   p_bn = at_tokens(p_bnv, parents, draft)
   if not parents:  # q may be None
     return p_bn, p_bn
-  rows = trees.internal_rows(draft.tree, parents)
+  rows = tree_ops.internal_rows(draft.tree, parents)
   return p_bn, at_tokens(draft.q, rows, draft).astype(p_bn.dtype)
 
 
@@ -62,7 +62,7 @@ def children_at(draft: Draft, node_b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   The places of children that a node does not have are invalid.
   """
-  index_bc = jnp.asarray(trees.children(draft.tree))[node_b]
+  index_bc = jnp.asarray(tree_ops.children(draft.tree))[node_b]
   tokens_bn = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
   valid_bn = jnp.pad(draft.valid, ((0, 0), (0, 1)))
   gather = lambda values_bn: jnp.take_along_axis(
@@ -99,7 +99,7 @@ def rows(law_bkv: jax.Array, index: Sequence[int]) -> jax.Array:
   first = index[0] if index else 0
   if list(index) == list(range(first, first + len(index))):
     return law_bkv[:, first : first + len(index)]
-  return trees.take(law_bkv, index)
+  return tree_ops.take(law_bkv, index)
 
 
 def is_among(tokens: jax.Array, vocab: int) -> jax.Array:

@@ -62,10 +62,10 @@ def main():
   _limit(int(memory), int(seconds))
   if sys.platform == 'linux':
     sys.path.append(os.path.dirname(__file__))
-    import _confined_by_linux
+    import confined_by_linux
 
     sys.path.pop()
-    _confined_by_linux.confine(folder)
+    confined_by_linux.confine(folder)
   reply = os.dup(1)
   null = os.open(os.devnull, os.O_RDWR)
   for descriptor in range(3):
@@ -73,7 +73,7 @@ def main():
   main_module = type(sys)('__main__')
   main_module.__builtins__ = builtins
   for name in list(sys.modules):
-    if 'ctypes' in name or '_confined' in name:
+    if 'ctypes' in name or 'confined' in name:
       del sys.modules[name]
   sys.modules['__main__'] = main_module
   sys.argv = ['']

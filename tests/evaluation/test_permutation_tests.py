@@ -5,13 +5,15 @@ import pytest
 import tiny
 
 from specsamp.drafting import model_drafter
-from specsamp.evaluation import lossless, metrics, report, runner, scores
+from specsamp.evaluation import metrics, runner
+from specsamp.evaluation.losslessness import permutation_tests, scores
+from specsamp.evaluation.reporting import report
 from specsamp.evaluation.tasks import Question, Task
 
 
 def test_sign_flips_are_counted():
   """By hand: of +-1 +-2 +-4, two sums are as far from 0 as 7."""
-  test = lambda rows: lossless.sign_flip_test(np.asarray(rows, float))
+  test = lambda rows: permutation_tests.sign_flip_test(np.asarray(rows, float))
   assert test([[1], [2], [4]]) == (2 / 8, 2 / 8)
   # 4 + 2 - 1 and its mirror image too, once 1 is the other way round.
   assert test([[-1], [2], [4]]).p == 4 / 8
@@ -30,7 +32,7 @@ def test_p_values_are_even(pairs):
   """Of differences without a sign of their own, below and beyond 14 pairs."""
   rng = np.random.default_rng(pairs)
   found = np.asarray([
-    lossless.sign_flip_test(rng.normal(size=(pairs, 3)), flips=2_000).p
+    permutation_tests.sign_flip_test(rng.normal(size=(pairs, 3)), flips=2_000).p
     for _ in range(200)
   ])  # fmt: skip
   for level in (0.05, 0.3, 0.7):
@@ -41,7 +43,9 @@ def test_p_values_are_even(pairs):
 def test_as_many_texts_as_the_paper_has():
   """16,400 samples, in seconds and little memory."""
   rng = np.random.default_rng(0)
-  found = lossless.sign_flip_test(rng.normal(size=(16_400, 1)), flips=2_000)
+  found = permutation_tests.sign_flip_test(
+    rng.normal(size=(16_400, 1)), flips=2_000
+  )
   assert 1 / 2_000 <= found.p <= 1
 
 
@@ -89,7 +93,7 @@ def _verdicts(rows):
 
 
 def test_the_lossy_method_is_flagged_and_no_other(examined):
-  rows = lossless.examine(*examined, 'float32')
+  rows = permutation_tests.examine(*examined, 'float32')
   assert _verdicts(rows) == {
     'token': 'lossless',
     'tree': 'lossless',
@@ -105,7 +109,7 @@ def test_the_lossy_method_is_flagged_and_no_other(examined):
   assert min(p_law['token'], p_law['tree']) > 1e-3
   greedy = next(row for row in rows if row['method'] == 'greedy')
   assert greedy['texts'] == greedy['same'] == 16  # one sample of each
-  text = lossless.section(rows)
+  text = permutation_tests.section(rows)
   assert 'LOSSY' in text and text.count('| lossless ') == 3
 
 
@@ -116,14 +120,14 @@ def test_greedy_text_that_is_not_the_best(examined):
     i: found | {'gap': 0.5} if i in ids else found
     for i, found in scored.items()
   }
-  rows = lossless.examine(lines, worse, 'float32')
+  rows = permutation_tests.examine(lines, worse, 'float32')
   assert _verdicts(rows)['greedy'] == 'LOSSY'
 
 
 def test_few_texts_tell_nothing(examined):
   lines, scored = examined
   few = [line for line in lines if line['prompt'] in ('p0', 'p1')]
-  rows = lossless.examine(few, scored, 'float32')
+  rows = permutation_tests.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
   assert {row['p_law'] for row in rows} == {None}  # nor do few tokens
@@ -145,7 +149,7 @@ def test_texts_that_hardly_differ_tell_nothing(examined):
       line = line | {'said': same['said'], 'id': same['id']}
     if line['method'] in ('token', 'autoregressive'):
       alike.append(line)
-  (row,) = lossless.examine(alike, scored, 'float32')
+  (row,) = permutation_tests.examine(alike, scored, 'float32')
   assert (row['same'], row['verdict']) == (28, 'too few texts')
 
 
@@ -165,11 +169,11 @@ def test_scores_of_a_task_are_compared(examined):
     | {'scores': {'ROUGE-2': 0.5 * (line['method'] == 'tree'), 'why': ''}}
     for line in lines
   }
-  rows = lossless.examine(lines, better, 'float32')
+  rows = permutation_tests.examine(lines, better, 'float32')
   parity = {row['method']: row['scores'] for row in rows}
   assert parity['token']['ROUGE-2, letters'] == (0, 0, 1)
   base, value, p = parity['tree']['ROUGE-2, letters']
   assert (base, value) == (0, 0.5) and p < 1e-3
-  assert 'ROUGE-2, letters' in lossless.section(rows)
+  assert 'ROUGE-2, letters' in permutation_tests.section(rows)
   table = report.table(metrics.overall(lines, better))
   assert 'ROUGE-2' in table

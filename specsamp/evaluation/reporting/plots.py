@@ -7,7 +7,8 @@ from typing import Any
 
 import matplotlib.figure
 
-from specsamp.evaluation import metrics, report
+from specsamp.evaluation import metrics
+from specsamp.evaluation.reporting import report
 
 
 def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specsamp.evaluation import parts
+from specsamp.evaluation import timing
 
 
 def test_ratios_are_those_of_a_turn():
@@ -15,7 +15,7 @@ def test_ratios_are_those_of_a_turn():
     'score_ms': [8.0 * s for s in late],
     'both_ms': [10.0 * s for s in late],
   }
-  found = parts.medians(times)
+  found = timing.medians(times)
   assert found['round_ms'] / (found['draft_ms'] + found['score_ms']) < 0.7
   assert found['overhead'] == pytest.approx(1.1)
   assert found['verification'] == pytest.approx(1.1)

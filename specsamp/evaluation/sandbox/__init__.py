@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from specsamp.errors import UserError
 
-_CONFINED = pathlib.Path(__file__).with_name('_confined.py')
+_CONFINED = pathlib.Path(__file__).with_name('confined.py')
 _START_SECONDS = 60.0
 _REPLY_BYTES = 4096
 _WHY_CHARS = 200

@@ -5,7 +5,9 @@ import re
 from typing import Any, NamedTuple
 
 from specsamp.errors import UserError, check_range
-from specsamp.evaluation import loading, metrics, plots, runner
+from specsamp.evaluation import metrics, runner
+from specsamp.evaluation.reporting import plots
+from specsamp.jobs import loading
 from specsamp.models import pairs
 
 

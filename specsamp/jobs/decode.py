@@ -14,16 +14,9 @@ from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import check
 from specsamp.drafting import Drafter
 from specsamp.errors import UserError, check_range
-from specsamp.evaluation import (
-  loading,
-  metrics,
-  parts,
-  plots,
-  report,
-  runner,
-  streamed,
-  tasks,
-)
+from specsamp.evaluation import metrics, runner, tasks, timing
+from specsamp.evaluation.reporting import plots, report
+from specsamp.jobs import loading, terminal
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -266,7 +259,7 @@ class Job(NamedTuple):
         file.write(json.dumps(line) + '\n')
 
   def _show(self, prompt: Prompt, i: int) -> dict[str, Any]:
-    return streamed.show(
+    return terminal.show(
       self.target,
       self.drafter,
       prompt,
@@ -325,7 +318,7 @@ class Job(NamedTuple):
     )
     if drafter.may_be_empty:
       return []
-    found = parts.measure(
+    found = timing.measure(
       self.target,
       drafter,
       verification.make(self.config.verifier),

@@ -14,9 +14,9 @@ import tabulate
 from specsamp import files
 from specsamp.decoding.generate import generate
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.drafting import search as trees
-from specsamp.evaluation import parts, runner
+from specsamp.evaluation import runner, timing
 from specsamp.language_model import LanguageModel
+from specsamp.planning import tree_search
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 
@@ -62,7 +62,7 @@ def search(
   pass_ms = _kept(
     folder / 'passes.json',
     {str(size): float for size in SIZES},
-    lambda: parts.pass_times(target, SIZES, prompts[0], max_new_tokens),
+    lambda: timing.pass_times(target, SIZES, prompts[0], max_new_tokens),
   )
   measured = _kept(
     folder / f'acceptance-{sampling.temperature:g}.json',
@@ -71,10 +71,12 @@ def search(
   )
   acceptance = measured['acceptance']
   pass_ms = {int(size): ms for size, ms in pass_ms.items()}
-  fastest, rate = trees.fastest_tree(
+  fastest, rate = tree_search.fastest_tree(
     acceptance, pass_ms, measured['draft_ms'], _MAX_DEPTH
   )
-  largest = [trees.best_tree(acceptance, n, _MAX_DEPTH) for n in SIZES[-3:]]
+  largest = [
+    tree_search.best_tree(acceptance, n, _MAX_DEPTH) for n in SIZES[-3:]
+  ]
   found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
   rank = tabulate.tabulate(
     [['acceptance', *acceptance]],
@@ -93,7 +95,7 @@ def search(
       [
         runner.tree_name(tree),
         tree.size,
-        trees.expected_tokens(tree, acceptance),
+        tree_search.expected_tokens(tree, acceptance),
         ' '.join(map(str, tree.parents)) if not tree.is_chain else '',
       ]
       for tree in found
@@ -150,7 +152,7 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
   taken, tried = found.taken_at.sum(axis=0), found.tried_at.sum(axis=0)
   return {
     'acceptance': (taken / tried).tolist(),
-    'draft_ms': parts.level_time(
+    'draft_ms': timing.level_time(
       target, draft, sampling, prompts[0], max_new_tokens
     ),
   }
@@ -166,10 +168,10 @@ def _best_branchings(acceptance) -> str:
   for budget in (8, 16, 32):
     branchings = [
       factors
-      for factors in trees.branchings(budget, 6)
+      for factors in tree_search.branchings(budget, 6)
       if max(factors) <= len(acceptance)
     ]
-    value = lambda factors: trees.expected_tokens(
+    value = lambda factors: tree_search.expected_tokens(
       TokenTree.branching(factors), acceptance
     )
     best = max(branchings, key=value)

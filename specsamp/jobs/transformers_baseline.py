@@ -23,7 +23,9 @@ from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.decoding.generate import check, generate, slots
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import loading, report, runner, tasks
+from specsamp.evaluation import runner, tasks
+from specsamp.evaluation.reporting import report
+from specsamp.jobs import loading
 from specsamp.sampling.transforms import SamplingParams
 
 OURS, THEIRS = 'specsamp', 'transformers'
