@@ -64,7 +64,7 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
   Args:
     main: the launcher's own.
     distributes: whether it may be one of several processes, of which only the
-      first one is heard on standard output.
+      first one prints to standard output.
   """
 
   def guarded(argv):

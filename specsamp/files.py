@@ -124,8 +124,8 @@ def replace_folder(
 
   Args:
     path: of the goal.
-    is_ours: as of `check_replaceable`.
-    keep: as of `check_replaceable`.
+    is_ours: see `check_replaceable`.
+    keep: see `check_replaceable`.
 
   Raises:
     UserError: as `check_replaceable`.
@@ -275,7 +275,7 @@ def lock(folder) -> Iterator[None]:
 
 
 def _holder(path: pathlib.Path) -> str:
-  """Who holds a lock, which may take a moment to say so, or end."""
+  """Who holds a lock, which may take a moment to write it, or end."""
   for _ in range(20):
     with contextlib.suppress(OSError):
       if name := path.read_text(errors='replace').strip():
@@ -359,7 +359,7 @@ class Lines(NamedTuple):
   def rewrite(self, values: Sequence[Any]) -> None:
     """Leaves these values in the file; the first process does.
 
-    What was not this run's own goes to NAME.set-aside, and standard error says
+    What was not this run's own goes to NAME.set-aside, and standard error tells
     so.
     """
     if not distributed.is_first():

@@ -8,7 +8,9 @@ import jax
 Carry = TypeVar('Carry')
 
 
-def when(predicate, step: Callable[[Carry], Carry], carry: Carry) -> Carry:
+def cond_in_place(
+  predicate, step: Callable[[Carry], Carry], carry: Carry
+) -> Carry:
   """`step(carry)` if true, else `carry`, computed in place.
 
   A loop of one turn or none: XLA copies what goes through a conditional, the

@@ -36,7 +36,7 @@ class LanguageModel:
     return self.transformer.config
 
   def on(self, mesh: Mesh | None) -> 'LanguageModel':
-    """The model laid on a mesh; None leaves it where it is.
+    """The model sharded over a mesh; None leaves it where it is.
 
     Raises:
       UserError: heads or hidden units do not divide into the mesh's shards.
@@ -49,7 +49,7 @@ class LanguageModel:
     """This model with the vocabulary of a target that it shall draft for.
 
     Their tokenizers must agree on every token that both have. A token that one
-    of them lacks is not drafted; one that this model lacks and the target says
+    of them lacks is not drafted; one that this model lacks and the target emits
     is read by this model as an embedding of zeros.
 
     Raises:

@@ -20,7 +20,7 @@ def convert(
   mesh: Mesh | None = None,
   dtype: Literal['float32', 'bfloat16'] | None = None,
 ) -> None:
-  """Reads a model of any kind and writes it anew, and says what it did.
+  """Reads a model of any kind and writes it anew, and prints what it did.
 
   Args:
     source: a folder that `specsamp.load` reads.

@@ -28,12 +28,12 @@ def save(
   """Writes the folder; see `model_dir.save`.
 
   Raises:
-    UserError: it does not say which target it is for, as heads that were read
+    UserError: it does not tell which target it is for, as heads that were read
       in another format.
   """
   if not trained.target:
     raise UserError(
-      'drafter: heads in the format of others do not say what they were '
+      'drafter: heads in the format of others do not tell what they were '
       'trained for and cannot be saved; keep the folder they are in'
     )
   kind, ahead = modules.kind_of(trained.module)
@@ -48,10 +48,10 @@ def save(
 
 
 def load(path) -> DraftModule:
-  """Reads what `save` wrote; `modules.trained_drafter` lays it on a mesh.
+  """Reads what `save` wrote; `modules.trained_drafter` shards it over a mesh.
 
   A folder with Medusa's or EAGLE's heads as `huggingface.heads` describes them
-  is read too. It does not say for which weights they were trained: `target` is
+  is read too. It does not tell for which weights they were trained: `target` is
   '', and any target of their width and vocabulary will be taken for theirs. Its
   text stays what it is without them; if it is the wrong one, little of what
   they draft is accepted.

@@ -33,7 +33,7 @@ def save(
   Args:
     model: what to write.
     path: folder.
-    storage: as of `weights.save`.
+    storage: see `weights.save`.
     keep: a folder that may not be replaced; None is none.
 
   Raises:
@@ -58,9 +58,9 @@ def load(
 
   Args:
     path: folder.
-    mesh: where to lay the model; each process then reads its own shards and
+    mesh: where to place the model; each process then reads its own shards and
       no more. None is one device.
-    dtype: what to compute in; None is what the folder says, and for those of
+    dtype: what to compute in; None is what the folder has, and for those of
       Hugging Face as `checkpoints.huggingface.model.load` has it.
 
   Raises:

@@ -88,7 +88,7 @@ def of_folder(folder) -> dict[str, Stored]:
     name = wrong[0]
     raise UserError(
       f'weights {folder / INDEX}: {len(wrong)} tensors are elsewhere, first '
-      f'{name}: the index says {placed.get(name)}, it is in {got.get(name)}'
+      f'{name}: got {got.get(name)}, the index has {placed.get(name)}'
     )
   return tensors
 

@@ -129,7 +129,7 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
     folder: where from.
     shapes: of the parameters, nested dicts as `jax.eval_shape` gives them.
     dtype: what matrices get; all else is float32.
-    mesh: where to lay the parameters; each process then reads its own shards
+    mesh: where to place the parameters; each process then reads its own shards
       and no more. None is one device.
 
   Returns:
@@ -146,7 +146,7 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
   wanted = flat(shapes)
   _check(folder, wanted, tensors)
   dtypes = matmul_dtypes(wanted, dtype)
-  return lay(
+  return place(
     shapes,
     mesh,
     lambda name, index: _read(tensors, name, index).astype(dtypes[name]),
@@ -186,12 +186,12 @@ def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
   return jax.device_put(params, rules.param_formats(shapes, mesh))
 
 
-def lay(shapes: Any, mesh: Mesh | None, read) -> Any:
+def place(shapes: Any, mesh: Mesh | None, read) -> Any:
   """Parameters of these shapes, each read where it is to lie.
 
   Args:
     shapes: nested dicts as `jax.eval_shape` gives them.
-    mesh: where to lay them; each process then reads its own shards and no
+    mesh: where to place them; each process then reads its own shards and no
       more. None is one device.
     read: (name with dots, index) -> array, index being a tuple of slices, or
       () for all of it.
@@ -236,7 +236,7 @@ def stored_dtype(tensors: Iterable[Stored]) -> str:
 
 
 def default_dtype(tensors: Iterable[Stored]) -> str:
-  """What to compute in with such weights, if nobody says."""
+  """What to compute in with such weights, unless told."""
   return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
 
 

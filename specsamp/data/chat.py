@@ -34,7 +34,7 @@ def render(
     ) from None
 
   class Generation(jinja2.ext.Extension):
-    """Marks what a model says, for training; here it is but a block."""
+    """Marks what a model writes, for training; here it is but a block."""
 
     tags = {'generation'}
 

@@ -14,7 +14,7 @@ from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
-_REPEATED = 5  # tokens that count as said before
+_REPEATED = 5  # tokens that count as a repetition
 _STEP = 10  # lines from one stretch of a module to the next
 _LONGEST = 63  # lines of a stretch
 

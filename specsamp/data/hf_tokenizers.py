@@ -14,7 +14,7 @@ _END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
 class HuggingFace(Tokenizer):
   """A tokenizer.json: the ids are those of transformers' AutoTokenizer.
 
-  That is for files that say what they do. Where the name of a class makes
+  That is for files that tell what they do. Where the name of a class makes
   transformers put its own rule for cutting a text in place of the file's
   (Qwen2's, with another tokenizer), the file's is kept.
   """

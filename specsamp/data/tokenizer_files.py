@@ -15,7 +15,7 @@ _EOS = 'eos_token_id'
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """What they say.
+  """What they hold.
 
   Attributes:
     named: texts of special tokens by what they are for, such as eos_token.
@@ -24,7 +24,7 @@ class Files:
       whether it is `special`, and how it is found in a text.
     stop_ids: all that the model ends a text with.
     chat_template: '' is none.
-    adds_bos: whether a text gets bos, where the pieces' file doesn't say.
+    adds_bos: whether a text gets bos, where the pieces' file doesn't tell.
     legacy: whether a dummy space follows a special token in a text.
     parses: whether a text may hold special tokens: there are such files.
     raw: tokenizer_config.json and the `model_type`, for what concerns one

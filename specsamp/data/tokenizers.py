@@ -78,7 +78,7 @@ class Tokenizer(abc.ABC):
 
   @abc.abstractmethod
   def _text(self, ids: list[int]) -> str:
-    """All that these ids say, special tokens left out."""
+    """The text of these ids, special tokens left out."""
 
   @abc.abstractmethod
   def pieces(self) -> list[str | None]:
@@ -121,7 +121,7 @@ class Tokenizer(abc.ABC):
     in two: so a completion must be told its prompt.
 
     Args:
-      ids: tokens; special ones say nothing.
+      ids: tokens; special ones have no text.
       after: the tokens before them.
     """
     after = [int(i) for i in after]
@@ -155,7 +155,7 @@ class SentencePiece(Tokenizer):
 
     Args:
       proto: the model.
-      files: what else a folder says; without it, no text looks like a special
+      files: what else a folder holds; without it, no text looks like a special
         token.
 
     Raises:
@@ -250,8 +250,8 @@ class SentencePiece(Tokenizer):
 
   def _text(self, ids: list[int]) -> str:
     text = ''
-    said = [i for i in ids if i not in self._silent]
-    for added, run in itertools.groupby(said, lambda i: i in self._added):
+    visible = [i for i in ids if i not in self._silent]
+    for added, run in itertools.groupby(visible, lambda i: i in self._added):
       if added:
         text += ''.join(self._added[i] for i in run)
       else:
@@ -298,7 +298,7 @@ def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
 
 
 def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
-  """Checks that what a draft says is what its target reads.
+  """Checks that a draft's tokens are what its target reads.
 
   Args:
     target: the target's.

@@ -16,7 +16,7 @@ from specsamp.decoding import programs, scoring
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.no_drafter import Empty
+from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -36,14 +36,16 @@ class Generation:
   """What `generate` returns, a list entry or array row per prompt.
 
   Attributes:
-    tokens: what was said after each prompt, a stop token included.
+    tokens: the output tokens of each prompt, a stop token included.
     texts: what they add to the prompt's text; special tokens are left out.
     rounds: int [B], target passes.
-    drafted_at: int [B, γ], rounds that drafted a token of this depth.
-    accepted_at: int [B, γ], rounds that accepted one of this depth, tokens
-      that a stop token or the budget then cut included.
-    tried_at: int [B, C], times that a candidate of this rank was on offer.
-    taken_at: int [B, C], times that the one of this rank was accepted.
+    num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
+    num_accepted_per_pos: int [B, γ], rounds that accepted one of this depth,
+      tokens that a stop token or the budget then cut included.
+    num_tried_per_rank: int [B, C], times that a candidate of this rank was on
+      offer.
+    num_accepted_per_rank: int [B, C], times that the one of this rank was
+      accepted.
     prefill_seconds: wall time of the prompt pass.
     decode_seconds: wall time of all rounds.
   """
@@ -51,10 +53,10 @@ class Generation:
   tokens: list[list[int]]
   texts: list[str]
   rounds: np.ndarray
-  drafted_at: np.ndarray
-  accepted_at: np.ndarray
-  tried_at: np.ndarray
-  taken_at: np.ndarray
+  num_drafted_per_pos: np.ndarray
+  num_accepted_per_pos: np.ndarray
+  num_tried_per_rank: np.ndarray
+  num_accepted_per_rank: np.ndarray
   prefill_seconds: float
   decode_seconds: float
 
@@ -64,13 +66,17 @@ class Generation:
 
     Of a tree every depth counts as one drafted token.
     """
-    drafted = self.drafted_at.sum()
-    return float(self.accepted_at.sum() / drafted) if drafted else float('nan')
+    drafted = self.num_drafted_per_pos.sum()
+    return (
+      float(self.num_accepted_per_pos.sum() / drafted)
+      if drafted
+      else float('nan')
+    )
 
   @property
   def block_efficiency(self) -> float:
     """τ: tokens a round, the bonus or residual token included."""
-    return float(1 + self.accepted_at.sum() / self.rounds.sum())
+    return float(1 + self.num_accepted_per_pos.sum() / self.rounds.sum())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +104,7 @@ def generate(
   stop_tokens: Sequence[int] | None = None,
   tree_attention: bool = True,
 ) -> Generation:
-  """Continues prompts, in law exactly as the target alone would.
+  """Continues prompts, distributed exactly as by the target alone.
 
   Greedy text is the target's own but for near ties: passes over more tokens
   than one add up in another order. Programs are compiled once for a batch
@@ -149,10 +155,10 @@ def generate(
     tokens=[tokens for _, tokens in rows],
     texts=[job.text(prompt, tokens) for prompt, tokens in rows],
     rounds=seen.stats.rounds,
-    drafted_at=seen.stats.drafted_at,
-    accepted_at=seen.stats.accepted_at,
-    tried_at=seen.stats.tried_at,
-    taken_at=seen.stats.taken_at,
+    num_drafted_per_pos=seen.stats.num_drafted_per_pos,
+    num_accepted_per_pos=seen.stats.num_accepted_per_pos,
+    num_tried_per_rank=seen.stats.num_tried_per_rank,
+    num_accepted_per_rank=seen.stats.num_accepted_per_rank,
     prefill_seconds=prefilled - began,
     decode_seconds=ended - prefilled,
   )
@@ -197,7 +203,9 @@ def _rounds(job: 'Job') -> Iterator[Round]:
         seen.tokens, before.length, seen.length, strict=True
       )
     ]
-    accepted = (seen.stats.accepted_at - before.stats.accepted_at).sum(axis=1)
+    accepted = (
+      seen.stats.num_accepted_per_pos - before.stats.num_accepted_per_pos
+    ).sum(axis=1)
     yield Round(
       tokens,
       [min(len(new), int(n)) for new, n in zip(tokens, accepted, strict=True)],
@@ -241,7 +249,7 @@ class Job:
     seeds = _per_row('seed', seed, batch, 0)
     if stop_tokens is None:
       stop_tokens = model.tokenizer.stop_ids
-    drafter = Empty() if drafter is None else drafter
+    drafter = NoDrafter() if drafter is None else drafter
     drafter.check(model, batch)
     # A cache holds the text and one draft: no draft is to be the larger part.
     if _nodes(drafter) > model.config.max_length:
@@ -418,8 +426,8 @@ def _capacity(text_slots: int, drafter: Drafter) -> int:
 
 
 def _nodes(drafter: Drafter) -> int:
-  """Tokens of a target pass: those of the draft, and the riders."""
-  return drafter.tree.with_riders(drafter.riders).size
+  """Tokens of a target pass: those of the draft, and of its extra tree."""
+  return drafter.tree.with_extra(drafter.extra_tree).size
 
 
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:

@@ -13,9 +13,9 @@ import numpy as np
 
 from specsamp import flow
 from specsamp.decoding.scoring import Scorer
-from specsamp.decoding.state import DecodeState, Stats, lay
+from specsamp.decoding.state import DecodeState, Stats, with_axes
 from specsamp.drafting.draft import Draft, TokenTree
-from specsamp.drafting.drafter import Drafter, Scored, said
+from specsamp.drafting.drafter import Drafter, Scored, emitted_tokens
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
@@ -50,7 +50,7 @@ def prefill(
     limit_b: int [B], lengths at which the rows end.
     seeds_b: int [B].
     capacity: S, at least the largest limit plus the nodes of draft and
-      riders; static.
+      extra tree; static.
   """
   batch, width = tokens_bp.shape
   cache = transformer.init_cache(params, batch, capacity)
@@ -67,7 +67,7 @@ def prefill(
     keys=draw.row_keys(seeds_b),
     stats=Stats.zeros(batch, drafter.tree),
   )
-  return lay(state, rules.constrain)
+  return with_axes(state, rules.constrain)
 
 
 def play_round(
@@ -109,7 +109,7 @@ def play_round(
     sampling,
     stop_tokens_k,
   )
-  if not drafter.may_be_empty:
+  if not drafter.may_draft_nothing:
     return finish(draft, state)
   # Where no row has a draft the pass is one over the roots.
   is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
@@ -119,8 +119,8 @@ def play_round(
     tree=TokenTree.chain(0),
     valid=draft.valid[:, :1],
   )
-  state = flow.when(is_any, lambda s: finish(draft, s), state)
-  return flow.when(~is_any, lambda s: finish(roots, s), state)
+  state = flow.cond_in_place(is_any, lambda s: finish(draft, s), state)
+  return flow.cond_in_place(~is_any, lambda s: finish(roots, s), state)
 
 
 def decode(
@@ -136,7 +136,7 @@ def decode(
 ) -> DecodeState:
   """Rounds until every row is done, in one program.
 
-  Arguments: as of `play_round`, and `rounds`, int [], how many at most.
+  Arguments: see `play_round`, and `rounds`, int [], how many at most.
   """
   step = functools.partial(
     play_round,
@@ -160,17 +160,17 @@ def _finish_round(
   draft, state,
 ):  # fmt: skip
   """The round of a draft: the target's pass, the verdict, what they leave."""
-  tree, riders = draft.tree, drafter.riders
+  tree, extra_tree = draft.tree, drafter.extra_tree
   root_b = state.length - 1
   tokens = draft.tokens
-  if riders.parents:
-    tokens = jnp.concatenate([tokens, draft.riders], axis=1)
-  passed = tree.with_riders(riders)
+  if extra_tree.parents:
+    tokens = jnp.concatenate([tokens, draft.extra_tokens], axis=1)
+  passed = tree.with_extra(extra_tree)
   transformer = transformer.clone(taps=drafter.taps)
   out = scorer(transformer, params, passed, tokens, root_b, state.cache)
   logits = out.logits
-  if riders.parents:  # the head is for those that are read
-    read = np.r_[: tree.size, passed.size - riders.heard : passed.size]
+  if extra_tree.parents:  # the head is for those that are read
+    read = np.r_[: tree.size, passed.size - extra_tree.num_read : passed.size]
     logits = transformer.apply(
       {'params': params}, out.hidden[:, read], method='logits'
     )
@@ -190,10 +190,13 @@ def _finish_round(
   scored = Scored(out.features[:, : tree.size], logits[:, tree.size :])
   drafter_state = drafter.commit(state.drafter, draft, verdict, root_b, scored)
 
-  said_bt = said(draft, verdict)
+  emitted_bt = emitted_tokens(draft, verdict)
   nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
   count_b, stopped_b = _cut(
-    said_bt, verdict.num_accepted + 1, state.limit - state.length, stop_tokens_k
+    emitted_bt,
+    verdict.num_accepted + 1,
+    state.limit - state.length,
+    stop_tokens_k,
   )
   active_b = ~state.done
   count_b = jnp.where(active_b & ~nan_b, count_b, 0)
@@ -202,8 +205,9 @@ def _finish_round(
     lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
   )
   return state.replace(
-    # What is said past the cut, or by a row that is done, lands past `length`.
-    tokens=write(state.tokens, said_bt, state.length),
+    # What is emitted past the cut, or by a row that is done, lands past
+    # `length`.
+    tokens=write(state.tokens, emitted_bt, state.length),
     length=length_b,
     done=state.done | nan_b | stopped_b | (length_b >= state.limit),
     broken=state.broken | (nan_b & active_b),
@@ -214,25 +218,27 @@ def _finish_round(
 
 
 def _coupled(p_bnv, tree, root_b, row_keys):
-  """The law after each node as the winner of its position's race."""
+  """p after each node as the winner of its position's race, a one-hot."""
   at_t = 1 + jnp.arange(tree.depth + 1, dtype=jnp.int32)
   handicap_btv = coupling.handicaps(
     row_keys, root_b[:, None] + at_t[None, :], p_bnv.shape[-1]
   )
   depth_n = jnp.asarray(tree.depths, jnp.int32)
-  return coupling.winner_law(p_bnv, handicap_btv[:, depth_n])
+  return coupling.winner_one_hot(p_bnv, handicap_btv[:, depth_n])
 
 
-def _cut(said_bt, count_b, left_b, stop_tokens_k):
+def _cut(emitted_bt, count_b, left_b, stop_tokens_k):
   """How many of `count` tokens stand, and whether a stop token is among them.
 
   A stop token ends the text wherever it stands, inside an accepted draft too.
   """
-  at = jnp.arange(said_bt.shape[1], dtype=jnp.int32)[None, :]
+  at = jnp.arange(emitted_bt.shape[1], dtype=jnp.int32)[None, :]
   count_b = jnp.minimum(count_b, left_b)
-  is_stop = (said_bt[:, :, None] == stop_tokens_k[None, None, :]).any(axis=-1)
+  is_stop = (emitted_bt[:, :, None] == stop_tokens_k[None, None, :]).any(
+    axis=-1
+  )
   is_stop = is_stop & (at < count_b[:, None])
-  first_b = jnp.where(is_stop, at, said_bt.shape[1]).min(axis=1)
+  first_b = jnp.where(is_stop, at, emitted_bt.shape[1]).min(axis=1)
   return jnp.minimum(count_b, first_b + 1), is_stop.any(axis=1)
 
 
@@ -260,8 +266,12 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
   )
   return Stats(
     rounds=rounds,
-    drafted_at=count(stats.drafted_at, drafted.any(axis=1)),
-    accepted_at=count(stats.accepted_at, accepted),
-    tried_at=count(stats.tried_at, over_path(offers)[verdict.node]),
-    taken_at=count(stats.taken_at, over_path(is_rank)[verdict.node]),
+    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted.any(axis=1)),
+    num_accepted_per_pos=count(stats.num_accepted_per_pos, accepted),
+    num_tried_per_rank=count(
+      stats.num_tried_per_rank, over_path(offers)[verdict.node]
+    ),
+    num_accepted_per_rank=count(
+      stats.num_accepted_per_rank, over_path(is_rank)[verdict.node]
+    ),
   )

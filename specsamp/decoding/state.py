@@ -20,28 +20,31 @@ class Stats:
 
   Attributes:
     rounds: int [B], target passes.
-    drafted_at: int [B, γ], rounds in which a token of this depth was drafted.
-    accepted_at: int [B, γ], rounds in which one of this depth was accepted.
-    tried_at: int [B, C], times that a node was reached which has a candidate
-      of this rank among its children.
-    taken_at: int [B, C], times that the candidate of this rank was accepted.
+    num_drafted_per_pos: int [B, γ], rounds in which a token of this depth was
+      drafted.
+    num_accepted_per_pos: int [B, γ], rounds in which one of this depth was
+      accepted.
+    num_tried_per_rank: int [B, C], times that a node was reached which has a
+      candidate of this rank among its children.
+    num_accepted_per_rank: int [B, C], times that the candidate of this rank was
+      accepted.
   """
 
   rounds: jax.Array
-  drafted_at: jax.Array
-  accepted_at: jax.Array
-  tried_at: jax.Array
-  taken_at: jax.Array
+  num_drafted_per_pos: jax.Array
+  num_accepted_per_pos: jax.Array
+  num_tried_per_rank: jax.Array
+  num_accepted_per_rank: jax.Array
 
   @classmethod
   def zeros(cls, batch: int, tree: TokenTree) -> 'Stats':
     zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
     return cls(
       rounds=zeros(),
-      drafted_at=zeros(tree.depth),
-      accepted_at=zeros(tree.depth),
-      tried_at=zeros(tree.width),
-      taken_at=zeros(tree.width),
+      num_drafted_per_pos=zeros(tree.depth),
+      num_accepted_per_pos=zeros(tree.depth),
+      num_tried_per_rank=zeros(tree.width),
+      num_accepted_per_rank=zeros(tree.width),
     )
 
 
@@ -54,7 +57,7 @@ class DecodeState:
     length: int [B], committed tokens. The last of them is the next round's
       root: it has no cache entry yet.
     limit: int [B], the length at which a row's budget is spent.
-    done: bool [B], a stop token was said or the budget is spent.
+    done: bool [B], a stop token was emitted or the budget is spent.
     broken: bool [B], the target's logits held a NaN; the row ends there.
     cache: the target's, S slots.
     drafter: the drafter's own state.
@@ -73,19 +76,19 @@ class DecodeState:
   stats: Stats
 
 
-def lay(state: Any, put: Callable[..., Any]) -> Any:
-  """The state with `put(array, *axes)` for each array: see `kv_cache.lay`.
+def with_axes(state: Any, apply: Callable[..., Any]) -> Any:
+  """`apply(array, *axes)` of each array: see `kv_cache.with_axes`.
 
   Args:
     state: a `DecodeState` or a part of one. Every array in it has the batch's
       rows on its first axis, but for the tables of a cache.
-    put: `rules.constrain`, or what `rules.sharding` returns.
+    apply: `rules.constrain`, or what `rules.sharding` returns.
   """
   is_cache = lambda node: isinstance(node, KVCache)
 
   def of(node):
     if is_cache(node):
-      return kv_cache.lay(node, put)
-    return put(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
+      return kv_cache.with_axes(node, apply)
+    return apply(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
 
   return jax.tree.map(of, state, is_leaf=is_cache)

@@ -11,13 +11,13 @@ from specsamp.drafting.lookahead import lookahead_drafter
 from specsamp.drafting.modules import trained_drafter
 from specsamp.drafting.ngram import ngram_drafter
 from specsamp.drafting.ngram_or_model import ngram_or_model
-from specsamp.drafting.no_drafter import Empty
+from specsamp.drafting.no_drafter import NoDrafter
 
 __all__ = [
   'Draft',
   'DraftModule',
   'Drafter',
-  'Empty',
+  'NoDrafter',
   'LanguageModelDrafter',
   'Law',
   'TokenTree',

@@ -57,15 +57,17 @@ def choose(score_bt, first_bt, uniform_bc):
   return jnp.stack(places, axis=1), jnp.stack(found, axis=1)
 
 
-def draft_of(tree: TokenTree, root_b1, tokens_bcg, valid_bcg, riders=None):
+def draft_of(
+  tree: TokenTree, root_b1, tokens_bcg, valid_bcg, extra_tokens=None
+):
   """The draft of C branches.
 
   Args:
-    tree: as of `check_shape`.
+    tree: see `check_shape`.
     root_b1: int [B, 1], the root's token.
     tokens_bcg: int [B, C, depth], the tokens of each branch.
     valid_bcg: bool [B, C, depth], which of them were found.
-    riders: as of `Draft`.
+    extra_tokens: see `Draft`.
   """
   branch_n, step_n = _places(tree)
   draft = candidates.draft_of(
@@ -76,7 +78,7 @@ def draft_of(tree: TokenTree, root_b1, tokens_bcg, valid_bcg, riders=None):
     valid_bcg[:, branch_n, step_n],
     None,
   )
-  return draft.replace(riders=riders)
+  return draft.replace(extra_tokens=extra_tokens)
 
 
 @functools.cache

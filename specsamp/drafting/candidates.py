@@ -19,14 +19,14 @@ def pick(
 ):
   """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
 
-  Rows of temperature 0 take the C most probable tokens, and report the law of
-  temperature 1: their target's law is a one-hot, of which every verifier says
+  Rows of temperature 0 take the C most probable tokens, and report q of
+  temperature 1: their target's p is a one-hot, of which every verifier emits
   the argmax, whatever was drafted.
 
   Args:
     logits_bwv: the drafter's, after each node.
     uniform_bwc: numbers in [0, 1), one for each candidate.
-    sampling: values per row; q is the law after this transform.
+    sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: of the race of this depth, for a coupled drafter.
   """
@@ -117,7 +117,7 @@ def grow(
   internal = np.asarray(tree.internal)
   depths_i = np.asarray(tree.depths)[internal]
   logits_bwv = logits_b1v
-  tokens, valids, laws = [], [], []
+  tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
     # Nodes of this level that have children, and a table of their children; a
     # short row of the table draws more than it needs.
@@ -137,13 +137,13 @@ def grow(
     )
     tokens.append(token_bwc.reshape(batch, -1)[:, kept])
     valids.append(valid_bwc.reshape(batch, -1)[:, kept])
-    laws.append(q_bwv)
+    probs.append(q_bwv)
     if depth + 1 < tree.depth:
       fed = internal[depths_i == depth + 1] - min(map(min, children))
       carry, logits_bwv = feed(carry, depth + 1, tokens[-1][:, fed])
   concatenate = lambda parts: jnp.concatenate(parts, axis=1)
   draft = draft_of(
-    tree, law, root_b1, *map(concatenate, (tokens, valids, laws))
+    tree, law, root_b1, *map(concatenate, (tokens, valids, probs))
   )
   return draft, carry
 
@@ -156,7 +156,7 @@ def grow_at_once(
   uniform_bn,
   logits_bgv,
 ) -> Draft:
-  """Drafts a tree whose laws depend on the depth alone.
+  """Drafts a tree whose q depend on the depth alone.
 
   Nodes of a level have one q, but candidates of their own: a verifier that
   has turned down a token under one parent would know it under another.

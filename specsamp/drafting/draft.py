@@ -1,4 +1,4 @@
-"""What a drafter hands to a verifier: a tree of tokens and its law."""
+"""What a drafter hands to a verifier: a tree of tokens and its q."""
 
 import dataclasses
 import functools
@@ -113,11 +113,11 @@ class TokenTree:
       level = list(range(start, len(parents)))
     return cls(tuple(parents))
 
-  def with_riders(self, riders: 'Riders') -> 'TokenTree':
+  def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
     """This tree and R more nodes, which hang on its root and on each other."""
     return TokenTree(
       self.parents
-      + tuple(0 if p < 0 else self.size + p for p in riders.parents)
+      + tuple(0 if p < 0 else self.size + p for p in extra_tree.parents)
     )
 
   @property
@@ -212,34 +212,35 @@ class TokenTree:
     return _frozen(paths)
 
 
-class Riders(NamedTuple):
+class ExtraTree(NamedTuple):
   """Tokens that go through the target beside a draft; static.
 
   Attributes:
-    parents: of each of the R riders another one before it, or -1 for the root.
-    heard: H, how many of them, from the last, whose logits come back.
+    parents: of each of R tokens another one before it, or -1 for the root.
+    num_read: how many of them, from the last, have their logits read.
   """
 
   parents: tuple[int, ...] = ()
-  heard: int = 0
+  num_read: int = 0
 
 
 @struct.dataclass
 class Draft:
-  """A drafted tree of tokens for each row, and the law it was drawn from.
+  """A drafted tree of tokens for each row, and what it was drawn from.
 
   Attributes:
     tokens: int32 [B, N]; `tokens[:, 0]` is the root, already committed.
-    q: float32 [B, I, V], the law that the children of each internal node were
-      drawn from, rows in the order of `tree.internal`; None if deterministic.
+    q: float32 [B, I, V], the distribution that the children of each internal
+      node were drawn from, rows in the order of `tree.internal`; None if
+      deterministic.
     tree: the shape of the draft, static.
     law: how the children of a node were chosen, static.
     valid: bool [B, N]; a node that was not drafted (no n-gram match, support
       exhausted) is never accepted. Whether a node is valid may depend on its
       ancestors' tokens but not on its own or a later one: throwing away a
       token because of what was drawn is not lossless.
-    riders: int32 [B, R], tokens that go through the target beside the draft
-      and that no verifier sees; None for a drafter without.
+    extra_tokens: int32 [B, R], tokens that go through the target beside the
+      draft and that no verifier sees; None for a drafter without.
   """
 
   tokens: jax.Array
@@ -247,4 +248,4 @@ class Draft:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   valid: jax.Array
-  riders: jax.Array | None = None
+  extra_tokens: jax.Array | None = None

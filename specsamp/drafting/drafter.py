@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, Law, Riders, TokenTree
+from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # verification builds on drafting.draft
 
 
 class Scored(NamedTuple):
-  """What the target's pass says to a drafter.
+  """What a drafter learns from the target's pass.
 
   Attributes:
-    hidden: its features at every node: [B, N, D], or [B, N, taps * D].
-    riders: float32 [B, H, V], its logits after the riders that are heard.
+    features: the target's at every node: [B, N, D], or [B, N, taps * D].
+    extra_logits: float32 [B, H, V], after the H extra tokens that are read.
   """
 
-  hidden: jax.Array
-  riders: jax.Array
+  features: jax.Array
+  extra_logits: jax.Array
 
 
 class Drafter(Protocol):
@@ -35,31 +35,31 @@ class Drafter(Protocol):
   Attributes:
     tree: shape of every draft, static.
     law: how its tokens are chosen, static.
-    riders: what rides along in the target's pass, static.
-    may_be_empty: whether there are rounds in which it drafts nothing; the
-      target's pass is then one over the root and the riders, and `commit` is
-      given a draft of the root alone. Static.
+    extra_tree: tokens that go through the target beside the draft, static.
+    may_draft_nothing: whether there are rounds in which it drafts nothing; the
+      target's pass is then one over the root and the extra tree, and `commit`
+      is given a draft of the root alone. Static.
     taps: layers of the target whose input it reads as features, side by side;
       () is for the output of the final norm. Static.
   """
 
   tree: TokenTree
   law: Law
-  riders: Riders
-  may_be_empty: bool
+  extra_tree: ExtraTree
+  may_draft_nothing: bool
   taps: tuple[int, ...]
 
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
     ...
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity: int) -> Any:
+  def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """State after the prompt.
 
     Args:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
-      hidden_bpd: the target's features; noise past a row's length.
+      features_bpd: the target's features; noise past a row's length.
       capacity: slots that the text and one draft may take.
     """
     ...
@@ -73,7 +73,7 @@ class Drafter(Protocol):
       state: the drafter's.
       tokens_bs: int [B, S], the text so far, `length_b` tokens of each row.
       length_b: int [B]; the root is `tokens[length - 1]`.
-      sampling: values per row, [B]; q is the law after this transform.
+      sampling: values per row, [B]; q is the distribution after this transform.
       keys_b: the rows' own keys. What is drawn takes
         `draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)`: the root's
         position only grows, so no two rounds of a row share a key; a draft
@@ -91,7 +91,7 @@ class Drafter(Protocol):
       draft: what was proposed.
       verdict: what was accepted.
       root_b: int [B], position of the root.
-      scored: what the target said of the draft.
+      scored: what the target's pass computed.
     """
     ...
 
@@ -101,11 +101,11 @@ def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
 
 
-def said(draft: Draft, verdict: 'Verdict') -> jax.Array:
+def emitted_tokens(draft: Draft, verdict: 'Verdict') -> jax.Array:
   """Accepted tokens, then the verdict's: int [B, depth + 1], noise after."""
   node_bt = jnp.maximum(verdict.path, 0)
   path_bt = jnp.take_along_axis(draft.tokens, node_bt, axis=1)
-  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root has been said
+  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root is committed
   at = jnp.arange(path_bt.shape[1], dtype=jnp.int32)[None, :]
   return jnp.where(
     at == verdict.num_accepted[:, None],

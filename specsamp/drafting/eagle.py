@@ -1,8 +1,9 @@
 """EAGLE (Li et al. 2401.15077): one layer that continues the features.
 
 The layer reads each token beside the target's feature of the token before it
-and predicts the token's own feature, of which the LM head makes the law of the
-next token. While it drafts, its own predictions take the features' place.
+and predicts the token's own feature, of which the LM head makes the
+distribution of the next token. While it drafts, its own predictions take the
+features' place.
 """
 
 import flax.linen as nn
@@ -12,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import candidates, features
-from specsamp.drafting.drafter import root_of, said
+from specsamp.drafting.drafter import emitted_tokens, root_of
 from specsamp.models import KVCache, attention
 from specsamp.models.transformer import Block, Layers, Norm
 
@@ -69,7 +70,7 @@ class DraftLayer(Layers):
     Args:
       x_btd: what `text` and `masks` return.
       positions_bt: int [B, T].
-      cache: as of `Transformer`, as are the others.
+      cache: see `Transformer`; so for the others.
     """
     if self.as_published:
       num_slots = x_btd.shape[1] if cache is None else cache.capacity
@@ -142,21 +143,21 @@ class EagleState:
 class EagleDrafter(features.FeatureDrafter):
   """Drafts feature by feature: a pass of the layer for every depth.
 
-  The pass of depth 1 is made in `commit`, which feeds what was accepted and
-  said with true features; keeping the predicted ones costs 8 to 15 % of the
+  The pass of depth 1 is made in `commit`, which feeds the emitted tokens
+  with true features; keeping the predicted ones costs 8 to 15 % of the
   accepted length.
   """
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
-    hidden_bpd, cache = feed_text(
+    features_bpd, cache = feed_text(
       self,
       cache,
       tokens_bp,
-      features.shifted(self.read(hidden_bpd)),
+      features.shifted(self.read(features_bpd)),
       jnp.zeros_like(length_b),
     )
-    return EagleState(cache, features.at(hidden_bpd, length_b - 1))
+    return EagleState(cache, features.at(features_bpd, length_b - 1))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     tree = self.tree
@@ -198,8 +199,8 @@ class EagleDrafter(features.FeatureDrafter):
     hidden_btd, cache = feed_text(
       self,
       state.cache,
-      said(draft, verdict),
-      self.read(features_before(verdict, scored.hidden)),
+      emitted_tokens(draft, verdict),
+      self.read(features_before(verdict, scored.features)),
       root_b + 1,
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
@@ -210,11 +211,13 @@ class EagleDrafter(features.FeatureDrafter):
 
   def embed(self, tokens_bt, positions_bt):
     """What is paired with it: [B, T, D]."""
-    return self.frame.embed(tokens_bt) + self.frame.place(positions_bt)
+    return self.target_head.embed(tokens_bt) + self.target_head.place(
+      positions_bt
+    )
 
   def logits(self, hidden_btd):
-    """What an output says of the next token: float32 [B, T, V]."""
-    return self.frame.logits(hidden_btd)
+    """Logits of the next token: float32 [B, T, V]."""
+    return self.target_head.logits(hidden_btd)
 
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
@@ -234,7 +237,7 @@ def feed_pairs(drafter, cache, tokens_bt, before_btd, positions, **where):
 
 
 def features_before(verdict, hidden_bnd):
-  """The target's features before what a round said: [B, depth + 1, D]."""
+  """The target's features before the emitted tokens: [B, depth + 1, D]."""
   path_bt = jnp.maximum(verdict.path, 0)
   return jnp.take_along_axis(hidden_bnd, path_bt[:, :, None], axis=1)
 

@@ -2,7 +2,7 @@
 
 Of the text it reads the target's residual stream low, in the middle and high
 up, fused into one feature; while it drafts, its own outputs take the features'
-place, which it was trained with, and it need not predict any feature. It says
+place, which it was trained with, and it need not predict any feature. It emits
 tokens of a vocabulary of its own, the most frequent ones of the target's.
 """
 
@@ -49,11 +49,11 @@ class PairBlock(nn.Module):
 
 
 class Eagle3Layer(Layers):
-  """The layer with what it reads and says.
+  """The layer with its input and its LM head.
 
   Attributes:
     config: of one layer, and of the target's vocabulary.
-    draft_vocab: tokens that it can say.
+    draft_vocab: tokens that it can draft.
     has_embedding: whether it embeds tokens itself; else the target does.
   """
 
@@ -87,7 +87,7 @@ class Eagle3Layer(Layers):
     Args:
       pairs_bte: what `text` returns.
       positions_bt: int [B, T].
-      cache: as of `Transformer`, as are the others.
+      cache: see `Transformer`; so for the others.
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
@@ -113,7 +113,7 @@ class Eagle3Layer(Layers):
     return x_btd.astype(self.config.dtype)
 
   def logits(self, x_btd):
-    """Float32 [B, T, V]; -1e30 of tokens that it cannot say."""
+    """Float32 [B, T, V]; -1e30 of tokens that it cannot draft."""
     logits_btr = self.lm_head(self.final_norm(x_btd))
     # Few rows, of which every shard then takes what its tokens need.
     logits_btr = constrain(logits_btr, 'batch', None, None)
@@ -142,7 +142,7 @@ class Eagle3Drafter(EagleDrafter):
   @property
   def taps(self) -> tuple[int, ...]:
     """Layers of the target whose input it reads (section 3.1)."""
-    layers = self.frame.transformer.config.num_layers
+    layers = self.target_head.transformer.config.num_layers
     return 2, layers // 2, layers - 3
 
   def read(self, features_btd):
@@ -151,10 +151,10 @@ class Eagle3Drafter(EagleDrafter):
   def embed(self, tokens_bt, positions_bt):
     if self.module.has_embedding:
       return self._apply('embed', tokens_bt)
-    return self.frame.embed(tokens_bt)
+    return self.target_head.embed(tokens_bt)
 
   def logits(self, hidden_btd):
-    return self.frame.widen(self._apply('logits', hidden_btd))
+    return self.target_head.widen(self._apply('logits', hidden_btd))
 
   def _apply(self, method: str, array):
     return self.module.apply({'params': self.params}, array, method=method)

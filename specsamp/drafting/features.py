@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import Law, Riders, TokenTree
+from specsamp.drafting.draft import ExtraTree, Law, TokenTree
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -23,7 +23,7 @@ _SHARED = ('embedding', 'position_embedding', 'head')
 
 
 @struct.dataclass
-class Frame:
+class TargetHead:
   """A target's embedding and LM head: the target's own arrays, no copies.
 
   Attributes:
@@ -35,8 +35,8 @@ class Frame:
   transformer: Transformer = struct.field(pytree_node=False)
 
   @classmethod
-  def of(cls, transformer: Transformer, params) -> 'Frame':
-    """The frame of a target with these parameters."""
+  def of(cls, transformer: Transformer, params) -> 'TargetHead':
+    """The head of a target with these parameters."""
     shared = {name: params[name] for name in _SHARED if name in params}
     return cls(params=shared, transformer=transformer)
 
@@ -52,7 +52,7 @@ class Frame:
   def widen(self, logits_btv):
     """Logits of another LM head, of as many rows as the target's has.
 
-    A target that is laid on a mesh, or has fewer pieces than rows, has rows
+    A target that is sharded, or has fewer pieces than rows, has rows
     that are no tokens.
     """
     missing = self.transformer.config.vocab_size - logits_btv.shape[-1]
@@ -73,7 +73,7 @@ class DraftModule:
     module: its own layers, of a kind that `specsamp.drafting.modules` names.
     params: theirs.
     target: `LanguageModel.fingerprint` of the target it was trained for; ''
-      if its folder does not say, as those that others have written.
+      if its folder does not tell, as those that others have written.
   """
 
   module: nn.Module
@@ -83,7 +83,7 @@ class DraftModule:
   def check(self, target: LanguageModel) -> None:
     """Raises `UserError` if it was trained for another target.
 
-    Where it does not say which, its shape is all that tells.
+    Where it does not tell which, its shape is all that tells.
     """
     own, there = self.module.config, target.config
     # Rows that are no tokens may have been added on a mesh, and not here.
@@ -140,7 +140,7 @@ class FeatureDrafter:
 
   Attributes:
     params: the drafter's own.
-    frame: the target's embedding and LM head.
+    target_head: the target's embedding and LM head.
     module: the drafter's own layers, static.
     tree: numbered breadth first, static.
     law: how the candidates of a node are chosen, static.
@@ -148,13 +148,13 @@ class FeatureDrafter:
   """
 
   params: Any
-  frame: Frame
+  target_head: TargetHead
   module: nn.Module = struct.field(pytree_node=False)
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
-  riders: ClassVar[Riders] = Riders()
-  may_be_empty: ClassVar[bool] = False
+  extra_tree: ClassVar[ExtraTree] = ExtraTree()
+  may_draft_nothing: ClassVar[bool] = False
   taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:

@@ -24,13 +24,13 @@ class HydraDrafter(MedusaDrafter):
     def feed(embedded_bid, depth, tokens_bw):
       """Embeddings so far, in the order of the internal nodes; logits."""
       embedded_bid = jnp.concatenate(
-        [embedded_bid, self.frame.embed(tokens_bw)], axis=1
+        [embedded_bid, self.target_head.embed(tokens_bw)], axis=1
       )
       nodes_w = internal[depths_i == depth]
       path_wj = rank_n[tree.paths[nodes_w, : depth + 1]]
       return embedded_bid, self._logits(state, embedded_bid, path_wj)
 
-    embedded_b1d = self.frame.embed(root_b1)
+    embedded_b1d = self.target_head.embed(root_b1)
     return candidates.grow(
       tree,
       self.law,
@@ -49,4 +49,4 @@ class HydraDrafter(MedusaDrafter):
     path = embedded_bid[:, path_wj].reshape(batch * count, length, width)
     feature = jnp.repeat(feature_bd, count, axis=0)
     hidden = self._head(feature, path, length)
-    return self.frame.logits(hidden.reshape(batch, count, width))
+    return self.target_head.logits(hidden.reshape(batch, count, width))

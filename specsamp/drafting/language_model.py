@@ -13,7 +13,7 @@ from flax import struct
 
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
-from specsamp.drafting.draft import Law, Riders, TokenTree
+from specsamp.drafting.draft import ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -48,8 +48,8 @@ class LanguageModelDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
-  riders: ClassVar[Riders] = Riders()
-  may_be_empty: ClassVar[bool] = False
+  extra_tree: ClassVar[ExtraTree] = ExtraTree()
+  may_draft_nothing: ClassVar[bool] = False
   taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
@@ -78,7 +78,7 @@ class LanguageModelDrafter:
         'tokens of the vocabulary'
       )
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     variables = {'params': self.params}
     cache = self.transformer.init_cache(
       self.params, tokens_bp.shape[0], capacity
@@ -236,7 +236,7 @@ def model_drafter(
       the law must be `deterministic`.
 
   Raises:
-    UserError: a draft length below 1 (`Empty` is the drafter that drafts
+    UserError: a draft length below 1 (`NoDrafter` is the drafter that drafts
       nothing), a tree that is not numbered breadth first, an unknown law, or
       a coupled drafter of another law than `deterministic`.
   """

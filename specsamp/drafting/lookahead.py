@@ -1,8 +1,8 @@
-"""Lookahead decoding (Fu et al. 2402.02057): guesses ride in the target's pass.
+"""Lookahead decoding (Fu et al. 2402.02057): the target guesses ahead.
 
 A window of guessed tokens, N - 1 levels of W columns, goes through the target
 beside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
-root; a column goes on from there, level by level, and the target says the
+root; a column goes on from there, level by level, and the target predicts the
 token after its last level. The N tokens of a column are an n-gram, kept in a
 pool; those that begin with the root are the next drafts. Each round the window
 moves on by one place, however many were accepted: so does the authors' code,
@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import branches
-from specsamp.drafting.draft import MOST_NODES, Law, Riders, TokenTree
+from specsamp.drafting.draft import MOST_NODES, ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -48,7 +48,7 @@ class LookaheadDrafter:
   """Proposes pooled n-grams that begin with the root, the newest ones first.
 
   Guesses are the target's most probable tokens at any temperature: what it
-  says of them never depends on what a round draws.
+  predicts never depends on what a round draws.
 
   Attributes:
     tree: G branches of N - 1 tokens, static.
@@ -58,17 +58,19 @@ class LookaheadDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   window: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  may_be_empty: ClassVar[bool] = True
+  may_draft_nothing: ClassVar[bool] = True
   taps: ClassVar[tuple[int, ...]] = ()
 
   @property
-  def riders(self) -> Riders:
-    return Riders(_columns(self.tree.depth, self.window), heard=self.window)
+  def extra_tree(self) -> ExtraTree:
+    return ExtraTree(
+      _columns(self.tree.depth, self.window), num_read=self.window
+    )
 
   def check(self, target: LanguageModel, batch: int) -> None:
     pass
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch, levels = len(length_b), self.tree.depth
     # Something to begin with: tokens of the prompt, from all over it.
     index = np.arange(levels * self.window, dtype=np.int32) * 7919
@@ -103,12 +105,12 @@ class LookaheadDrafter:
       root_b1,
       tokens_bcg,
       jnp.broadcast_to(found_bc[:, :, None], tokens_bcg.shape),
-      riders=state.window.reshape(len(length_b), -1),
+      extra_tokens=state.window.reshape(len(length_b), -1),
     )
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
-    said_bw = jnp.argmax(scored.riders, axis=-1)
+    said_bw = jnp.argmax(scored.extra_logits, axis=-1)
     columns_bnw = jnp.concatenate(
       [state.window, said_bw.astype(jnp.int32)[:, None]], axis=1
     )

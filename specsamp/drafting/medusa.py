@@ -13,7 +13,7 @@ class Heads(nn.Module):
   """Residual SiLU blocks, all on one feature of the target.
 
   Head j turns the feature of the token before the root into one whose LM head
-  says the token j after the root. Medusa's read the feature alone; Hydra's
+  predicts the token j after the root. Medusa's read the feature alone; Hydra's
   (Ankner et al. 2402.05109) the embeddings of the root and of the tokens
   drafted after it too. Blocks start as the identity. The LM head is the
   target's, or one for each head, as Medusa's authors have it (2.1.1).
@@ -90,27 +90,29 @@ class MedusaDrafter(features.FeatureDrafter):
   Its state is that feature, [B, D], the one before the root's.
   """
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
-    return features.at(features.shifted(hidden_bpd), length_b - 1)[:, 0]
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    return features.at(features.shifted(features_bpd), length_b - 1)[:, 0]
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
-    said = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
-    said = jnp.stack(said, axis=1)
-    frame = self.frame
-    logits = frame.widen if self.module.has_lm_heads else frame.logits
+    predicted = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
+    predicted = jnp.stack(predicted, axis=1)
+    target_head = self.target_head
+    logits = (
+      target_head.widen if self.module.has_lm_heads else target_head.logits
+    )
     draft = candidates.grow_at_once(
       self.tree,
       self.law,
       sampling,
       root_b1,
       self._uniforms(keys_b, length_b),
-      logits(said),
+      logits(predicted),
     )
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
-    return features.at(scored.hidden, verdict.node)[:, 0]
+    return features.at(scored.features, verdict.node)[:, 0]
 
   def _head(self, feature_bd, path_bjd, head: int):
     variables = {'params': self.params}

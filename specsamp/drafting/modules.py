@@ -7,7 +7,7 @@ from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import DraftLayer, EagleDrafter
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer, check_depth
-from specsamp.drafting.features import DraftModule, Frame
+from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.drafting.hydra import HydraDrafter
 from specsamp.drafting.medusa import Heads, MedusaDrafter
 from specsamp.drafting.parallel import ParallelDrafter
@@ -110,7 +110,7 @@ def trained_drafter(
     params = meshes.shard(params, target.mesh)
   return drafters.get(kind, ParallelDrafter)(
     params=params,
-    frame=Frame.of(target.transformer, target.params),
+    target_head=TargetHead.of(target.transformer, target.params),
     module=trained.module.clone(config=config),
     tree=tree,
     law=law,

@@ -15,7 +15,7 @@ from flax import struct
 
 from specsamp import flow
 from specsamp.drafting import branches
-from specsamp.drafting.draft import Law, Riders, TokenTree
+from specsamp.drafting.draft import ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -67,8 +67,8 @@ class NgramDrafter:
   n_max: int = struct.field(pytree_node=False)
   n_min: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  riders: ClassVar[Riders] = Riders()
-  may_be_empty: ClassVar[bool] = True
+  extra_tree: ClassVar[ExtraTree] = ExtraTree()
+  may_draft_nothing: ClassVar[bool] = True
   taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
@@ -85,7 +85,7 @@ class NgramDrafter:
           f'{target.config.vocab_size}'
         )
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     return ()
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
@@ -107,7 +107,7 @@ class NgramDrafter:
       return draw.uniforms(own_b, self.tree.width)
 
     # Random bits would be most of what a round without a match costs.
-    uniform_bc = flow.when(
+    uniform_bc = flow.cond_in_place(
       (score_bt > 0).any(),
       drawn,
       jnp.zeros((len(length_b), self.tree.width), jnp.float32),

@@ -1,8 +1,8 @@
 """n-grams first, a draft model where there is no match.
 
-A match costs nothing and is often long; a model always has something to say.
-A token that was looked up is a draw from a one-hot law, so that both are drafts
-of one law, and one verifier serves a batch in which rows do either.
+A match costs nothing and is often long; a model always has something to
+propose. A token that was looked up is a draw from a one-hot q, so that both are
+drafts of one law, and one verifier serves a batch in which rows do either.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp import flow
-from specsamp.drafting.draft import Law, Riders, TokenTree
-from specsamp.drafting.drafter import said
+from specsamp.drafting.draft import ExtraTree, Law, TokenTree
+from specsamp.drafting.drafter import emitted_tokens
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
 from specsamp.errors import UserError
@@ -27,7 +27,7 @@ class NgramOrModelState:
   """The model's cache, and what it has not read of the round.
 
   Attributes:
-    cache: as of `LanguageModelDrafter`.
+    cache: see `LanguageModelDrafter`.
     before: int32 [B], the token before the root.
     found: bool [B], whether the row drafts from a match.
   """
@@ -41,8 +41,9 @@ class NgramOrModelState:
 class NgramOrModelDrafter:
   """Drafts a chain from a match, or from the model in rows without one.
 
-  A round in which all rows have a match takes one pass of the model, over what
-  was said; others take as many as the draft is long. Rows that are done count.
+  A round in which all rows have a match takes one pass of the model, over the
+  emitted tokens; others take as many as the draft is long. Rows that are done
+  count.
 
   Attributes:
     ngram: looks up.
@@ -51,8 +52,8 @@ class NgramOrModelDrafter:
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-  riders: ClassVar[Riders] = Riders()
-  may_be_empty: ClassVar[bool] = False
+  extra_tree: ClassVar[ExtraTree] = ExtraTree()
+  may_draft_nothing: ClassVar[bool] = False
   taps: ClassVar[tuple[int, ...]] = ()
 
   @property
@@ -67,9 +68,9 @@ class NgramOrModelDrafter:
     self.ngram.check(target, batch)
     self.model.check(target, batch)
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     return NgramOrModelState(
-      cache=self.model.init(tokens_bp, length_b, hidden_bpd, capacity),
+      cache=self.model.init(tokens_bp, length_b, features_bpd, capacity),
       before=jnp.zeros_like(length_b),
       found=jnp.zeros(length_b.shape, bool),
     )
@@ -91,19 +92,21 @@ class NgramOrModelDrafter:
       )
       return jax.tree.map(pick, looked_up, drafted), cache
 
-    draft, cache = flow.when(~found_b.all(), ask, (looked_up, state.cache))
+    draft, cache = flow.cond_in_place(
+      ~found_b.all(), ask, (looked_up, state.cache)
+    )
     before_b1 = jnp.maximum(length_b[:, None] - 2, 0)
     before_b = jnp.take_along_axis(tokens_bs, before_b1, axis=1)[:, 0]
     return draft, NgramOrModelState(cache, before_b, found_b)
 
   def commit(self, state, draft, verdict, root_b, scored):
     root_b1, before_b1 = draft.tokens[:, :1], state.before[:, None]
-    said_bt = said(draft, verdict)
+    emitted_bt = emitted_tokens(draft, verdict)
     # A row of one token has none before it, and one place less to feed.
     text_bt = jnp.where(
       root_b[:, None] > 0,
-      jnp.concatenate([before_b1, root_b1, said_bt], axis=1),
-      jnp.concatenate([root_b1, said_bt, said_bt[:, -1:]], axis=1),
+      jnp.concatenate([before_b1, root_b1, emitted_bt], axis=1),
+      jnp.concatenate([root_b1, emitted_bt, emitted_bt[:, -1:]], axis=1),
     )
     first_b = jnp.maximum(root_b - 1, 0)
     at_t = jnp.arange(text_bt.shape[1], dtype=jnp.int32)
@@ -116,7 +119,7 @@ class NgramOrModelDrafter:
         cache,
       ).cache
 
-    cache = flow.when(state.found.any(), read, state.cache)
+    cache = flow.cond_in_place(state.found.any(), read, state.cache)
     return dataclasses.replace(state, cache=cache)
 
 

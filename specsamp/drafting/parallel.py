@@ -1,9 +1,9 @@
 """ParallelSpec (Xiao et al. 2410.05589): all tokens of a draft in one pass.
 
 Masks stand behind the text: the layer's output at the root proposes the token
-after it, that at mask j the token j further on. The laws of a draft depend on
+after it, that at mask j the token j further on. Its distributions depend on
 what was committed and not on each other's tokens, which is no less exact: they
-are the laws that its tokens are drawn from.
+are the ones that its tokens are drawn from.
 """
 
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import candidates, features
-from specsamp.drafting.drafter import root_of, said
+from specsamp.drafting.drafter import emitted_tokens, root_of
 from specsamp.drafting.eagle import EagleState, features_before
 
 
@@ -19,16 +19,16 @@ from specsamp.drafting.eagle import EagleState, features_before
 class ParallelDrafter(features.FeatureDrafter):
   """Drafts from a `DraftLayer` with masks: one pass a round.
 
-  The pass is made in `commit`, over what was accepted and said and the masks
+  The pass is made in `commit`, over the emitted tokens and the masks
   after it. What the masks wrote is never seen again.
   """
 
-  def init(self, tokens_bp, length_b, hidden_bpd, capacity):
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = tokens_bp.shape[0]
     # Masks stand behind the longest draft.
     capacity = -(-(capacity + self._num_masks) // 16) * 16
     cache = self.module.init_cache(self.params, batch, capacity)
-    before_bpd = features.shifted(hidden_bpd)
+    before_bpd = features.shifted(features_bpd)
     first_b = jnp.zeros_like(length_b)
     return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
 
@@ -39,15 +39,15 @@ class ParallelDrafter(features.FeatureDrafter):
       sampling,
       root_of(tokens_bs, length_b),
       self._uniforms(keys_b, length_b),
-      self.frame.logits(state.hidden),
+      self.target_head.logits(state.hidden),
     )
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(
       state.cache,
-      said(draft, verdict),
-      features_before(verdict, scored.hidden),
+      emitted_tokens(draft, verdict),
+      features_before(verdict, scored.features),
       root_b + 1,
       root_b + 1 + verdict.num_accepted,
     )
@@ -61,7 +61,7 @@ class ParallelDrafter(features.FeatureDrafter):
 
     Pairs past the root are noise, which the next pass writes over.
     """
-    frame, module = self.frame, self.module
+    target_head, module = self.target_head, self.module
     length, count = tokens_bt.shape[1], self._num_masks
     index_k = np.arange(count, dtype=np.int32)
     own_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None, :]
@@ -70,10 +70,10 @@ class ParallelDrafter(features.FeatureDrafter):
     apply = lambda *args, **kwargs: module.apply(
       {'params': self.params}, *args, **kwargs
     )
-    embedded_btd = frame.embed(tokens_bt) + frame.place(own_bt)
+    embedded_btd = target_head.embed(tokens_bt) + target_head.place(own_bt)
     x_btd = apply(embedded_btd, before_btd, method='text')
     if count:
-      x_bkd = apply(index_k, frame.place(ahead_bk), method='masks')
+      x_bkd = apply(index_k, target_head.place(ahead_bk), method='masks')
       x_bkd = jnp.broadcast_to(x_bkd, (len(x_btd), *x_bkd.shape[1:]))
       x_btd = jnp.concatenate([x_btd, x_bkd], axis=1)
 

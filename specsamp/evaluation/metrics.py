@@ -37,7 +37,7 @@ def summarize(
   Args:
     lines: of `runner.compare`.
     scores: of `scores.score`; figures of a task are means over its samples, and
-      `pass@k` as of `pass_at_k`.
+      `pass@k` is `pass_at_k`.
   """
   groups: dict[tuple, list] = {}
   for line in lines:
@@ -82,8 +82,8 @@ def _figures(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
   column = lambda key: np.asarray([line[key] for line in lines])
   tokens, rounds = column('tokens'), column('rounds')
   seconds = column('prefill_seconds') + column('decode_seconds')
-  drafted = column('drafted_at').sum(axis=0)
-  accepted = column('accepted_at').sum(axis=0)
+  drafted = column('num_drafted_per_pos').sum(axis=0)
+  accepted = column('num_accepted_per_pos').sum(axis=0)
   found = {
     'sequences': len(lines),
     'tokens': int(tokens.sum()),
@@ -116,8 +116,8 @@ def _intervals(lines, baseline) -> dict[str, list[float] | None]:
         line['prefill_seconds'] + line['decode_seconds'],
         line['tokens'],
         line['rounds'],
-        sum(line['accepted_at']),
-        sum(line['drafted_at']),
+        sum(line['num_accepted_per_pos']),
+        sum(line['num_drafted_per_pos']),
       )
     return found
 

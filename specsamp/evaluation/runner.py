@@ -30,9 +30,9 @@ class Method(NamedTuple):
     name: `autoregressive` is the baseline of the speedups.
     drafter: None for the baseline.
     verifier: a name of `specsamp.verification.make`.
-    temperature: of both laws.
-    top_p: of both laws.
-    tree_attention: as of `generate`.
+    temperature: of target and draft.
+    top_p: of target and draft.
+    tree_attention: see `generate`.
   """
 
   name: str
@@ -163,14 +163,14 @@ def compare(
 
   The methods take turns on each prompt, so that a machine whose speed drifts
   is as fast for one as for another. Every method has run once for every size
-  of program before its times count. What is said by one method does not depend
+  of program before its times count. What one method emits does not depend
   on the random bits of another.
 
   Args:
     target: the target.
     methods: what to compare, no two of them equal.
     tasks: what to answer. Those whose answers have no end are answered to the
-      same length, whatever is said.
+      same length, whatever comes.
     max_prompt_tokens: of longer conversations the last ones.
     max_new_tokens: in every answer, at most.
     seed: of all draws.
@@ -212,7 +212,7 @@ def compare(
     tokens = last(whole, max_prompt_tokens, target.tokenizer)
     return tokens, len(tokens) < len(whole)
 
-  def say(item: _Item, tokens: list[int], turn: int) -> Generation:
+  def answer_of(item: _Item, tokens: list[int], turn: int) -> Generation:
     method = methods[item.method]
     return generate(
       target,
@@ -272,7 +272,7 @@ def compare(
     ) as bar,
   ):
     for item, tokens in cold.values():
-      say(item, tokens, 0)
+      answer_of(item, tokens, 0)
       bar.update()
     warm = set(cold)
     bar.set_description('decoding')
@@ -285,12 +285,12 @@ def compare(
         )
         cut.append(is_cut)
         if size(item, tokens) not in warm:  # an answer made it longer
-          say(item, tokens, turn)
+          answer_of(item, tokens, turn)
           warm.add(size(item, tokens))
         made = programs.num_made()
-        answer = say(item, tokens, turn)
+        answer = answer_of(item, tokens, turn)
         if programs.num_made() > made:  # its program had been let go
-          answer = say(item, tokens, turn)
+          answer = answer_of(item, tokens, turn)
         answers.append(answer)
       line = item.head | _totals(answers) | {'cut': cut}
       file.write(json.dumps(line) + '\n')
@@ -347,11 +347,11 @@ _LINE = {
   'id': str,
   'tokens': int,
   'rounds': int,
-  'drafted_at': [int],
-  'accepted_at': [int],
+  'num_drafted_per_pos': [int],
+  'num_accepted_per_pos': [int],
   'prefill_seconds': float,
   'decode_seconds': float,
-  'said': [[int]],
+  'output_tokens': [[int]],
   'texts': [str],
   'cut': [bool],
 }
@@ -365,16 +365,30 @@ def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
   turns = 1 + len(item.prompt.later)
   depth = line['draft_len'] if item.head.items() <= line.items() else -1
   return (
-    [len(line[name]) for name in ('said', 'texts', 'cut')] == [turns] * 3
-    and [len(line[name]) for name in ('drafted_at', 'accepted_at')]
+    [len(line[name]) for name in ('output_tokens', 'texts', 'cut')]
+    == [turns] * 3
+    and [
+      len(line[name])
+      for name in ('num_drafted_per_pos', 'num_accepted_per_pos')
+    ]
     == [depth] * 2
-    and all(0 < len(said) <= item.new_tokens for said in line['said'])
-    and all(0 <= token < num_tokens for said in line['said'] for token in said)
-    and line['tokens'] == sum(map(len, line['said']))
+    and all(
+      0 < len(output) <= item.new_tokens for output in line['output_tokens']
+    )
+    and all(
+      0 <= token < num_tokens
+      for output in line['output_tokens']
+      for token in output
+    )
+    and line['tokens'] == sum(map(len, line['output_tokens']))
     and line['rounds'] > 0
     and min(line['prefill_seconds'], line['decode_seconds']) >= 0
-    and all(map(operator.le, line['accepted_at'], line['drafted_at']))
-    and min([0, *line['accepted_at']]) == 0
+    and all(
+      map(
+        operator.le, line['num_accepted_per_pos'], line['num_drafted_per_pos']
+      )
+    )
+    and min([0, *line['num_accepted_per_pos']]) == 0
   )
 
 
@@ -388,11 +402,11 @@ def _totals(found: Sequence[Generation]) -> dict[str, Any]:
   return {
     'tokens': sum(len(turn.tokens[0]) for turn in found),
     'rounds': int(total('rounds')),
-    'drafted_at': total('drafted_at').tolist(),
-    'accepted_at': total('accepted_at').tolist(),
+    'num_drafted_per_pos': total('num_drafted_per_pos').tolist(),
+    'num_accepted_per_pos': total('num_accepted_per_pos').tolist(),
     'prefill_seconds': seconds('prefill_seconds'),
     'decode_seconds': seconds('decode_seconds'),
-    'said': [turn.tokens[0] for turn in found],
+    'output_tokens': [turn.tokens[0] for turn in found],
     'texts': [turn.texts[0] for turn in found],
   }
 
@@ -416,7 +430,7 @@ def _head(method, weights, task, prompt, sample, seed, sizes) -> dict[str, Any]:
 
 
 def _settings(drafter: Drafter | None) -> dict[str, Any]:
-  """What a drafter was told beside its weights, its shape and its law."""
+  """A drafter's settings beside its weights, its shape and its law."""
   if not dataclasses.is_dataclass(drafter):
     return {}
   found = {}

@@ -45,7 +45,7 @@ def measure(
     drafter: what drafts, in every round and nothing beside; what a round of
       another costs depends on its text.
     verifier: the rule of the round.
-    samplings: of both laws, scalars.
+    samplings: of target and draft, scalars.
     prompt: token ids.
     max_new_tokens: sizes the caches as `generate` would.
     repeats: how often each loop is timed.
@@ -105,7 +105,7 @@ def measure(
       draft,
       verdict,
       state.length - 1,
-      Scored(hidden_bnd, riders=None),
+      Scored(hidden_bnd, extra_logits=None),
     )
     return state.replace(
       # The next draft hangs on this one's last token, so that none is skipped;

@@ -144,7 +144,7 @@ class Job(NamedTuple):
 
     Args:
       workdir: a folder.
-      allow_code_execution: whether tasks may run what was said as a program.
+      allow_code_execution: whether tasks may run the answers as programs.
     """
     config, methods = self.config, list(self.methods)
     sections = [config.note] if config.note else []
@@ -304,7 +304,7 @@ class Job(NamedTuple):
         for row in rows
         if row['draft_len']
         and row['temperature'] == temperature
-        and not _of_row(row, methods).drafter.may_be_empty
+        and not _of_row(row, methods).drafter.may_draft_nothing
       ]
       is_chain = lambda row: row['branching'].startswith('γ')
       chains = [row for row in drafted if is_chain(row)]
@@ -327,7 +327,7 @@ class Job(NamedTuple):
     return costs
 
   def _tokens(self, prompt: tasks.Question) -> list[int]:
-    """What a prompt's first answer is said after."""
+    """The tokens that a prompt's first answer follows."""
     tokenizer = self.target.tokenizer
     whole = tasks.tokens_of(tokenizer, prompt, (), self.config.chat)
     return tasks.last(whole, self.config.max_prompt_tokens, tokenizer)
@@ -335,19 +335,19 @@ class Job(NamedTuple):
   def _cost(self, row, rows, methods) -> dict[str, Any]:
     """`parts.measure` of the method of a row, and what its parts allow."""
     method = _of_row(row, methods)
-    if method.drafter.may_be_empty:
+    if method.drafter.may_draft_nothing:
       return {'draft_ms': None, 'score_ms': None}
     step_ms = paper_figures.baseline(row, rows)['round_ms']
-    law = {'temperature': method.temperature, 'top_p': method.top_p}
+    sampling = {'temperature': method.temperature, 'top_p': method.top_p}
     (found,) = timing.measure(
       self.target,
       method.drafter,
       verification.make(method.verifier),
-      [SamplingParams(**law)],
+      [SamplingParams(**sampling)],
       self._tokens(self.tasks[0].prompts[0]),
       self.config.max_new_tokens,
     )
     ideal = step_ms / (found['draft_ms'] + found['score_ms'])
     ideal *= row['block_efficiency']
     measured = {'speedup': row['speedup'], 'ideal_speedup': ideal}
-    return law | found | measured
+    return sampling | found | measured

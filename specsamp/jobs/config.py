@@ -1,4 +1,4 @@
-"""What an experiment's config holds, and what its argument says."""
+"""What an experiment's config holds, and what its argument means."""
 
 import dataclasses
 import re
@@ -18,13 +18,13 @@ class MethodConfig:
   Attributes:
     name: rows of one name and temperature are alternatives; the best of them
       are named in the report. Not `autoregressive`, the baseline's.
-    branching: as of `TokenTree.branching`; all 1 is a chain.
-    temperature: of both laws.
+    branching: see `TokenTree.branching`; all 1 is a chain.
+    temperature: of target and draft.
     verifier: a name of `specsamp.verification.make`.
-    law: how candidates are chosen, as of `model_drafter`.
-    drafter: what drafts, as of `loading.Models`; '' is the draft model.
+    law: how candidates are chosen, see `model_drafter`.
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
-    tree_attention: as of `specsamp.generate`.
+    tree_attention: see `specsamp.generate`.
     paper: what the paper reports, speedup / block efficiency or the speedup
       alone: by task, and `all tasks`; a single value is of all tasks. What
       only follows from what it reports begins with ~.
@@ -123,7 +123,7 @@ class ComparisonConfig:
 
 
 class Size(NamedTuple):
-  """What a config's argument says.
+  """What a config's argument means.
 
   Attributes:
     pair: names of published models, a key of `pairs.PAIRS`; '' is the embedded

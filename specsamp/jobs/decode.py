@@ -29,18 +29,18 @@ class DecodeConfig:
   Attributes:
     target: folder of the target; '' is the embedded pair's.
     draft: folder of the draft; '' is the embedded pair's.
-    drafter: what drafts, as of `loading.Models`; '' is the draft model.
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
     verifier: a name of `specsamp.verification.make`.
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare; what a trained drafter is not deep
       enough for is left out.
-    branching: as of `TokenTree.branching`; a tree in place of `draft_len`, and
+    branching: see `TokenTree.branching`; a tree in place of `draft_len`, and
       one more draft to compare. Empty is none.
-    law: how candidates are chosen, as of `model_drafter`.
+    law: how candidates are chosen, see `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
-    prompts: what to complete, as of `tasks.load`.
+    prompts: what to complete, see `tasks.load`.
     data: folder with the published sets of prompts.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
@@ -211,7 +211,7 @@ def prepare(
       Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
       for name, text in texts
     ]
-  # Before anything is said or written: a prompt too long, a law out of range.
+  # Before anything is decoded or written: what `generate` would refuse.
   rows = [_tokens(target, text, config) for text in texts] if own else longest
   for each in (drafter, *([] if own else drafters)):
     check(
@@ -274,10 +274,10 @@ class Job(NamedTuple):
     methods = []
     for temperature in self.config.temperatures:
       top_p = self.config.top_p if temperature else 1.0
-      law = (self.config.verifier, temperature, top_p)
-      methods.append(runner.Method('autoregressive', None, *law))
+      sampling = (self.config.verifier, temperature, top_p)
+      methods.append(runner.Method('autoregressive', None, *sampling))
       name = pathlib.Path(self.config.drafter).name or 'speculative'
-      methods += [runner.Method(name, d, *law) for d in self.drafters]
+      methods += [runner.Method(name, d, *sampling) for d in self.drafters]
     lines = runner.compare(
       self.target,
       methods,
@@ -316,7 +316,7 @@ class Job(NamedTuple):
     drafter = next(
       d for d in self.drafters if runner.tree_name(d.tree) == best['branching']
     )
-    if drafter.may_be_empty:
+    if drafter.may_draft_nothing:
       return []
     found = timing.measure(
       self.target,

@@ -76,9 +76,9 @@ class Models(NamedTuple):
       name: '' is the draft model; ngram, lookahead, ngram_or_draft (n-grams,
         and the draft model where there is no match); or that of an embedded
         drafter, or the folder of a trained one.
-      shape: as of `model_drafter`.
-      law: as of `model_drafter`.
-      coupled: as of `model_drafter`, for the draft model, alone or not.
+      shape: see `model_drafter`.
+      law: see `model_drafter`.
+      coupled: see `model_drafter`, for the draft model, alone or not.
       lookup: for those that look up.
 
     Raises:

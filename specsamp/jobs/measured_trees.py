@@ -54,7 +54,7 @@ def search(
     target: the target.
     draft: the draft model.
     prompts: token ids of each, decoded as one batch.
-    sampling: of both laws, scalars.
+    sampling: of target and draft, scalars.
     max_new_tokens: of each text.
     seed: of the first prompt.
     folder: what was measured is kept here and not measured again.
@@ -109,8 +109,8 @@ def search(
     found,
     f'## Best static trees at t={sampling.temperature:g}\n\n{rank}\n\n{size}'
     f'\n\nA level of the draft takes {measured["draft_ms"]:.2f} ms on a chain. '
-    f'The fastest tree is expected to say {rate:.3f} tokens a ms at most: what '
-    'wider levels and verification cost is not counted.'
+    f'The fastest tree is expected to emit {rate:.3f} tokens a ms at most: '
+    'what wider levels and verification cost is not counted.'
     f'\n\n{shapes}'
     f'\n\n{leaves}',
   )
@@ -149,7 +149,10 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
     seed=seed,
     stop_tokens=(),
   )
-  taken, tried = found.taken_at.sum(axis=0), found.tried_at.sum(axis=0)
+  taken, tried = (
+    found.num_accepted_per_rank.sum(axis=0),
+    found.num_tried_per_rank.sum(axis=0),
+  )
   return {
     'acceptance': (taken / tried).tolist(),
     'draft_ms': timing.level_time(

@@ -47,7 +47,7 @@ def show(
   warning = '' if lossless else f'; {verifier} is NOT lossless'
   print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
   print(prompt.text, end='', flush=True)
-  said, accepted, rounds = [], 0, 0
+  output, accepted, rounds = [], 0, 0
   decode = _Incremental(target, prompt_tokens)
   for step in stream(
     target,
@@ -63,17 +63,19 @@ def show(
     if drafted:
       print(f'{before}{drafted}{after}', end='')
     print(decode(tokens[kept:]), end='', flush=True)
-    said += tokens
+    output += tokens
     accepted += kept
     rounds += 1
   print(
-    f'\n--- {len(said)} tokens in {rounds} passes of the target: '
-    f'{len(said) / max(rounds, 1):.2f} a pass, {accepted} of them drafted'
+    f'\n--- {len(output)} tokens in {rounds} passes of the target: '
+    f'{len(output) / max(rounds, 1):.2f} a pass, {accepted} of them drafted'
   )
   return {
     'prompt': prompt.text,
-    'text': target.tokenizer.decode(_without_stop(said, target), prompt_tokens),
-    'tokens': len(said),
+    'text': target.tokenizer.decode(
+      _without_stop(output, target), prompt_tokens
+    ),
+    'tokens': len(output),
     'rounds': rounds,
     'accepted': accepted,
     'temperature': sampling.temperature,
@@ -95,11 +97,11 @@ class _Incremental:
     self._model = model
     self._prompt = prompt
     self._tokens: list[int] = []
-    self._said = ''
+    self._text = ''
 
   def __call__(self, tokens: Sequence[int]) -> str:
     self._tokens += _without_stop(tokens, self._model)
     text = self._model.tokenizer.decode(self._tokens, self._prompt)
     text = text.rstrip('\N{REPLACEMENT CHARACTER}')
-    new, self._said = text[len(self._said) :], text
+    new, self._text = text[len(self._text) :], text
     return new

@@ -1,7 +1,7 @@
 """The same pair in transformers and here: the same prompts, the same lengths.
 
-One prompt at a time, to which both libraries say the same greedy text, but for
-near ties.
+One prompt at a time, after which both libraries emit the same greedy text, but
+for near ties.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class PeersConfig:
     draft: folder of the draft; '' is the embedded pair's.
     draft_len: drafted tokens a round, in both libraries.
     temperatures: to compare; sampling is from the whole vocabulary.
-    prompts: as of `tasks.load`.
+    prompts: see `tasks.load`.
     data: folder with the published sets of prompts.
     num_prompts: how many.
     max_prompt_tokens: in each of them.
@@ -82,13 +82,13 @@ class Contender(NamedTuple):
     package: which library's.
     method: plain, or with a draft.
     temperature: of it.
-    say: (prompt's tokens, seed) -> the tokens said after it.
+    complete: (prompt's tokens, seed) -> the output tokens.
   """
 
   package: str
   method: str
   temperature: float
-  say: Callable[[list[int], int], list[int]]
+  complete: Callable[[list[int], int], list[int]]
 
 
 class Job(NamedTuple):
@@ -114,12 +114,12 @@ class Job(NamedTuple):
     lines = []
     warm = [(each, i) for i in self._warming() for each in contenders]
     for each, i in tqdm.tqdm(warm, desc='warming up', leave=False):
-      each.say(self.prompts[i], self.config.seed)
+      each.complete(self.prompts[i], self.config.seed)
     order = [(i, each) for i in range(len(self.prompts)) for each in contenders]
     with (workdir / 'metrics.jsonl').open('w') as file:
       for i, each in tqdm.tqdm(order, desc='runs', leave=False):
         began = time.perf_counter()
-        tokens = each.say(self.prompts[i], self.config.seed + i)
+        tokens = each.complete(self.prompts[i], self.config.seed + i)
         line = {
           'library': each.package,
           'method': each.method,
@@ -266,20 +266,20 @@ def _table(rows, style: str) -> str:
 
 def _note(lines, config: PeersConfig, dtype: str) -> str:
   """How many greedy texts are the same in both libraries."""
-  said: dict[int, list[list[int]]] = {}
+  outputs: dict[int, list[list[int]]] = {}
   for line in lines:
     if line['temperature'] == 0:
-      said.setdefault(line['prompt'], []).append(line['tokens'])
-  same = sum(all(t == texts[0] for t in texts) for texts in said.values())
+      outputs.setdefault(line['prompt'], []).append(line['tokens'])
+  same = sum(all(t == texts[0] for t in texts) for texts in outputs.values())
   note = (
     f'{config.num_prompts} prompts, one at a time, {config.max_new_tokens} '
     f'tokens after each, prompt pass included, in {dtype}, libraries and '
     'methods taking turns on each prompt.'
   )
-  if said:
+  if outputs:
     note += (
-      f' All methods of both said the same greedy text after {same} of '
-      f'{len(said)} prompts.'
+      f' All methods of both emitted the same greedy text after {same} of '
+      f'{len(outputs)} prompts.'
     )
   return note
 
@@ -287,7 +287,7 @@ def _note(lines, config: PeersConfig, dtype: str) -> str:
 def _ours(config: PeersConfig, models: loading.Models) -> list[Contender]:
   drafter = model_drafter(models.draft, config.draft_len)
 
-  def say(prompt, seed, drafter, temperature):
+  def complete(prompt, seed, drafter, temperature):
     return generate(
       models.target,
       [prompt],
@@ -303,7 +303,7 @@ def _ours(config: PeersConfig, models: loading.Models) -> list[Contender]:
       OURS,
       method,
       temperature,
-      functools.partial(say, drafter=used, temperature=temperature),
+      functools.partial(complete, drafter=used, temperature=temperature),
     )
     for temperature in config.temperatures
     for method, used in (
@@ -337,7 +337,7 @@ def _theirs(
 
   target, draft = load('target'), load('draft')
 
-  def say(prompt, seed, temperature, draft_len):
+  def complete(prompt, seed, temperature, draft_len):
     ids = torch.tensor([prompt], device=device)
     options = dict(do_sample=False)
     if temperature:
@@ -366,7 +366,7 @@ def _theirs(
       THEIRS,
       method,
       temperature,
-      functools.partial(say, temperature=temperature, draft_len=draft_len),
+      functools.partial(complete, temperature=temperature, draft_len=draft_len),
     )
     for temperature in config.temperatures
     for method, draft_len in (

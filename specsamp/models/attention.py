@@ -40,7 +40,7 @@ def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
   Args:
     root_b: int [B], slot and position of the tree's root.
     depths_n: int [N], depths of the nodes; node n has slot `root + n`.
-    ancestors_tn: bool [T, N], as of `tree_mask`, for the T nodes that are fed.
+    ancestors_tn: bool [T, N], see `tree_mask`, for the T nodes that are fed.
     first: the first of the T nodes; the others follow it.
     num_slots: S.
 

@@ -1,7 +1,7 @@
 """Keys and values of a batch whose rows have different lengths.
 
 A token at slot s of a row's cache is visible to a query when the query's mask
-says so: nothing is ever erased. Rewinding after a rejected draft is therefore
+allows it: nothing is ever erased. Rewinding after a rejected draft is therefore
 free: slots past the committed length are unseen and later written over.
 """
 
@@ -51,13 +51,13 @@ def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
   return KVCache(keys=zeros(), values=zeros())
 
 
-def lay(cache: KVCache, put: Callable[..., Any]) -> KVCache:
-  """The cache with `put(array, *axes)` for each array, given its axes' names.
+def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
+  """`apply(array, *axes)` of each array, given its axes' names.
 
-  `specsamp.sharding.rules` says what the names mean and has such functions.
+  `specsamp.sharding.rules` defines the names and has such functions.
   """
-  slots = lambda array: put(array, *_SLOTS)
-  table = lambda array: put(array, 'heads', 'slots', 'head_dim')
+  slots = lambda array: apply(array, *_SLOTS)
+  table = lambda array: apply(array, 'heads', 'slots', 'head_dim')
   return KVCache(
     keys=tuple(map(slots, cache.keys)),
     values=tuple(map(slots, cache.values)),

@@ -61,7 +61,7 @@ class Norm(nn.Module):
     return x.astype(c.dtype)
 
 
-def _both(x_btd, up_dcf):
+def _gate_and_up(x_btd, up_dcf):
   """Both products with gate and up: [B, T, C, F].
 
   On TPUs in two: where a shard's F is no multiple of the 128 lanes (LLaMA 7B
@@ -93,7 +93,7 @@ class MLP(nn.Module):
       nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
       (c.mlp_width, c.width),
     )
-    h = _both(x, up.astype(c.dtype))
+    h = _gate_and_up(x, up.astype(c.dtype))
     if c.biases == 'all':
       zeros = nn.initializers.zeros
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
@@ -160,7 +160,7 @@ class Layers(nn.Module):
     Args:
       x: [B, T, D].
       positions: int [B, T].
-      cache: as of `Transformer`, as are mask, start and slot_positions.
+      cache: see `Transformer`; so for mask, start and slot_positions.
     """
     num_slots = x.shape[1] if cache is None else cache.capacity
     if start is None:

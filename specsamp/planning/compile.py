@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from specsamp.decoding import loop, scoring, state
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.language_model import LanguageModelDrafter
-from specsamp.drafting.no_drafter import Empty
+from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.planning import topology as topologies
@@ -126,7 +126,7 @@ def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
       for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', result)
     ]
     if start and kind != 'all-reduce':
-      # What only starts says its operands first, then its results, and some
+      # What only starts lists its operands first, then its results, and some
       # of them handles.
       arrays = [array for array in arrays if array != ('u32', ())]
       arrays = arrays[len(arrays) // 2 :]
@@ -142,7 +142,9 @@ _COLLECTIVE = (
 
 def _draft_step(configs, sizes, mesh, gamma, context, batch):
   (config,), ((params, _),) = configs, sizes
-  return _rounds(loop.play_round, config, params, Empty(), mesh, context, batch)
+  return _rounds(
+    loop.play_round, config, params, NoDrafter(), mesh, context, batch
+  )
 
 
 def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
@@ -166,7 +168,7 @@ def _speculative_loop(configs, sizes, mesh, gamma, context, batch):
   drafter = LanguageModelDrafter(
     params=draft_params,
     transformer=Transformer(draft),
-    tokenizer=None,  # nothing is said
+    tokenizer=None,  # nothing is decoded
     tree=TokenTree.chain(gamma),
   )
   return _rounds(
@@ -193,7 +195,7 @@ def _rounds(
     rows(),
   )
   put = rules.sharding(mesh)
-  begun = state.lay(
+  begun = state.with_axes(
     begun,
     lambda x, *axes: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=put(x, *axes)

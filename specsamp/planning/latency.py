@@ -35,7 +35,7 @@ _KINDS = {
 
 
 class Constants(NamedTuple):
-  """What no data sheet says.
+  """What no data sheet tells.
 
   Attributes:
     hop_seconds: from a chip to its neighbour and into the sum there.

@@ -46,7 +46,7 @@ class PlanConfig:
     batch: rows.
     alphas: chances of acceptance to predict speedups at.
     compare: slices to predict beside the compiled ones; what does not fit
-      one of them is left out, and the report says so.
+      one of them is left out, and the report notes it.
     alternative_on: slices of the alternative; none leaves it out.
     measured: a JSON of measured times for `latency.measured`, or ''; they
       stand for every slice.

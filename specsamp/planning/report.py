@@ -102,7 +102,7 @@ def time_rows(plan: 'Plan') -> list[dict[str, Any]]:
       'step ms': time.step,
       'predicted ms': time.total,
     }
-    # A column of nothing says nothing.
+    # An empty column tells nothing.
     | ({'measured ms': plan.measured.get(name)} if plan.measured else {})
     for name, time in plan.times.items()
   ]
@@ -125,7 +125,7 @@ def speedup_rows(plans: Sequence['Plan']) -> list[dict[str, Any]]:
 def paper_rows(
   times: Sequence[tuple[str, str, float, float]],
 ) -> list[dict[str, Any]]:
-  """What a paper reports beside what the plan says.
+  """What a paper reports beside what the plan predicts.
 
   Args:
     times: what, the name of the slice, the paper's milliseconds, the plan's.

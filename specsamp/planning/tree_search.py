@@ -8,7 +8,7 @@ after. Verifiers that try the children in turn are blind to those that come
 after; under one that looks at how many there are, such as K-SEQ, acceptance
 holds for the number it was measured with.
 
-A node is reached with the product of the chances along its path. A round says
+A node is reached with the product of the chances along its path. A round emits
 the tokens of the nodes it reaches and one more, the bonus or residual token,
 which the root stands for: so its expected tokens are the sum over all nodes.
 """

@@ -84,7 +84,7 @@ def of_pass(
   context: int,
   batch: int = 1,
 ) -> Work:
-  """What a pass takes when a model lies on a mesh as `sharding.rules` says.
+  """What a pass takes when a model lies on a mesh as in `sharding.rules`.
 
   Matrices of which a pass reads a row or nothing are not counted: an embedding
   that is no LM head too, and the projection of relative positions, of which the
@@ -167,7 +167,9 @@ def shapes(
       params,
       formats(params, mesh),
     ),
-    kv_cache.lay(cache, lambda x, *axes: shaped(x, x.dtype, put(x, *axes))),
+    kv_cache.with_axes(
+      cache, lambda x, *axes: shaped(x, x.dtype, put(x, *axes))
+    ),
   )
 
 

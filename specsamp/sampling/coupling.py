@@ -1,10 +1,10 @@
 """Gumbel coupling: every position of a text is decided by one race.
 
 Token x runs for -log(u_x) / p(x), the u independent and uniform, and the first
-to arrive is said: that is a draw from p (the Gumbel trick, -log(-log u) being a
-Gumbel variable). The u hang on the row's seed and the position alone, so a
-target says the same text whatever was drafted, and a drafter that lets its own
-law run the same race proposes what the target is likely to say (Daliri,
+to arrive is emitted: that is a draw from p (the Gumbel trick, -log(-log u)
+being a Gumbel variable). The u hang on the row's seed and the position alone,
+so a target emits the same text whatever was drafted, and a drafter that lets
+its own law run the same race proposes what the target is likely to say (Daliri,
 Musco and Suresh, arXiv 2408.07978).
 """
 
@@ -52,7 +52,7 @@ def speeds(probs: jax.Array, handicaps: jax.Array) -> jax.Array:
   return probs / jnp.maximum(handicaps.astype(probs.dtype), tiny)
 
 
-def winner_law(probs: jax.Array, handicaps: jax.Array) -> jax.Array:
-  """The winner of each race as a one-hot law, shaped like `probs`."""
+def winner_one_hot(probs: jax.Array, handicaps: jax.Array) -> jax.Array:
+  """The winner of each race as a one-hot, shaped like `probs`."""
   winner = jnp.argmax(speeds(probs, handicaps), axis=-1)
   return jax.nn.one_hot(winner, probs.shape[-1], dtype=probs.dtype)

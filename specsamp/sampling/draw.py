@@ -61,7 +61,7 @@ def uniform(keys: jax.Array) -> jax.Array:
 
 
 def uniforms(keys: jax.Array, count: int) -> jax.Array:
-  """`count` independent numbers as of `uniform` for each key, [B, count]."""
+  """`count` independent numbers like `uniform` for each key, [B, count]."""
   bits = jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))(keys)
   bits = rules.constrain(bits, 'batch', None)  # drawn in every shard, not sent
   return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
@@ -139,7 +139,8 @@ def without_replacement(
 ) -> tuple[jax.Array, jax.Array]:
   """Tokens drawn in turn, each from `probs` without the ones before it.
 
-  In law that is Gumbel top-C, from C uniforms a row instead of V variables.
+  In distribution that is Gumbel top-C, from C uniforms a row instead of V
+  variables.
 
   Args:
     u: numbers in [0, 1), [B, C].

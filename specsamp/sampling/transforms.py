@@ -99,7 +99,7 @@ def _check(name, values, good, expected):
 
 
 def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
-  """The law of the next token: temperature, top-k, top-p, min-p, in this order.
+  """Next-token distribution: temperature, top-k, top-p, min-p, in this order.
 
   Each step works on the renormalised result of the one before; the definitions
   stand with `SamplingParams`. A row of temperature 0 is the one-hot of its

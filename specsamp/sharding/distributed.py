@@ -27,7 +27,7 @@ def initialize() -> None:
 
   On Cloud TPU and under Slurm jax finds out by itself who they are. Elsewhere
   the variables JAX_COORDINATOR_ADDRESS (host:port of process 0),
-  JAX_NUM_PROCESSES and JAX_PROCESS_ID say so, as `launch/pods/jobset.yaml`
+  JAX_NUM_PROCESSES and JAX_PROCESS_ID tell, as `launch/pods/jobset.yaml`
   sets them on Kubernetes. To be called before anything touches a device.
 
   Raises:
@@ -113,7 +113,7 @@ def first_does(action: Callable[[], None], what: str) -> None:
     except UserError as error:
       failed = error
   if of_first(int(failed is not None)):
-    raise failed or UserError(f'{what}: process 0 failed and says why')
+    raise failed or UserError(f'{what}: process 0 failed and tells why')
 
 
 def of_first(value: Any) -> Any:

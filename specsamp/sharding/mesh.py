@@ -79,14 +79,14 @@ def use(mesh: Mesh | None):
 
 
 def put(array: np.ndarray, sharding: NamedSharding | Format) -> jax.Array:
-  """An array of the host laid on a mesh; each process copies its own shards."""
+  """An array of the host on a mesh; each process copies its own shards."""
   return jax.make_array_from_callback(
     array.shape, sharding, lambda index: array[index]
   )
 
 
 def shard(params: Any, mesh: Mesh) -> Any:
-  """Parameters laid on a mesh as `rules.param_formats` says.
+  """Parameters sharded over a mesh as in `rules.param_formats`.
 
   Raises:
     UserError: heads or hidden units do not divide into the mesh's shards.

@@ -157,7 +157,7 @@ def mesh_in_use():
 
 
 def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
-  """The array, laid on the mesh in use as its axes' names say.
+  """The array, sharded over the mesh in use by its axes' names.
 
   Without a mesh it is the array.
   """

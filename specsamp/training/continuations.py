@@ -46,7 +46,7 @@ def continuations(
     count: how many sequences, whole batches.
     prompt_length: tokens of text in each.
     length: tokens in each, the prompt's included.
-    temperature: of the target's law; 0 is greedy.
+    temperature: of the target; 0 is greedy.
     batch_size: sequences decoded at once.
     seed: of the prompts and the draws.
 

@@ -17,7 +17,7 @@ from specsamp import files, zoo
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import modules
-from specsamp.drafting.features import DraftModule, Frame
+from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -157,7 +157,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   def loss(params, target_params, batch):
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
-    frame = Frame.of(transformer, target_params)
+    target_head = TargetHead.of(transformer, target_params)
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
@@ -166,7 +166,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       return layers.medusa_parallel(
         module,
         params,
-        frame,
+        target_head,
         tokens,
         starts_bm,
         config.decay,
@@ -176,7 +176,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       features = batch['features'].astype(transformer.config.dtype)
     else:
       features = transformer.apply({'params': target_params}, inputs).hidden
-    common = (module, params, frame, features, tokens, starts_bm)
+    common = (module, params, target_head, features, tokens, starts_bm)
     if config.kind in ('medusa', 'hydra'):
       return heads.loss(*common, config.decay)
     noise = jax.vmap(

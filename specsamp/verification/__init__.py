@@ -1,4 +1,4 @@
-"""Verification rules: which drafted tokens to keep, and what to say next."""
+"""Verification rules: which drafted tokens to keep, and what to emit next."""
 
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.gumbel import GumbelVerifier

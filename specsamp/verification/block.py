@@ -53,8 +53,8 @@ class BlockVerifier:
     """[B, N]: h_i * prod_{j > i} (1 - h_j), with h_0 = 1.
 
     Args:
-      draft: a chain of γ = N - 1 tokens and its laws q [B, γ, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
 
     Raises:
       ValueError: the draft is not a chain.
@@ -88,8 +88,8 @@ class BlockVerifier:
     aside) it is p.
 
     Args:
-      draft: a chain of γ = N - 1 tokens and its laws q [B, γ, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
 
     Raises:

@@ -15,9 +15,9 @@ from jax import lax
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import probs, tree_ops
 
-# The law is exact whatever their number if `stop_probs` and `leave_probs` agree
-# on rho. They sum in different orders, so a test near the root may fall either
-# way: rho is then off by C / 2**24, as much as float32 rounding.
+# The rule is exact whatever their number if `stop_probs` and `leave_probs`
+# agree on rho. They sum in different orders, so a test near the root may fall
+# either way: rho is then off by C / 2**24, as much as float32 rounding.
 BISECTIONS = 24
 
 
@@ -88,8 +88,8 @@ class KSeqVerifier:
     """[B, N]: the chance to get to each node and accept none of its children.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     tree = draft.tree
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
@@ -125,8 +125,8 @@ class KSeqVerifier:
     row stop at which nothing is left.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
     """
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
@@ -136,7 +136,7 @@ class KSeqVerifier:
     rho_b = jnp.ones_like(p_bv[:, 0])
     if most > 1:
       rho_b = solve(overlap, count_b, most, p_bv.dtype)
-    # At most 1, so that no more is said than p.
+    # At most 1, so that no more is emitted than p.
     share_b1 = (_tries(overlap(rho_b), count_b, most) / rho_b)[:, None]
     said_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
     return probs.residual(p_bv, said_bv, p_bv)

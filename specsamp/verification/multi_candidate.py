@@ -19,7 +19,7 @@ class MultiCandidateVerifier:
 
   A child x is accepted with min(1, p(x) / q(x)); else p <- norm((p - q)+) for
   its next sibling and, without replacement, x is taken out of q: which of the
-  two algorithms it is follows from the law of the draft. On a chain it is the
+  two algorithms it is follows from `Draft.law`. On a chain it is the
   token rule. A token of p(x) = 0 or q(x) = 0 is never accepted.
   """
 
@@ -30,8 +30,8 @@ class MultiCandidateVerifier:
     """[B, N]: the chance to get to each node and accept none of its children.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     judgement = siblings.judge(draft, p_bnv, joint=False)
     return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
@@ -45,11 +45,11 @@ class MultiCandidateVerifier:
     row stop at which nothing is left.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
     """
-    # Only this node's s is needed, and no other node has a say in it.
+    # Only this node's s is needed, and it depends on no other node.
     star, p_b1v = siblings.star_at(draft, p_bnv, node_b)
     removed_bn = siblings.judge(star, p_b1v, joint=False).removed_bn
     return siblings.leave_after(removed_bn[:, 0], draft, p_bnv, node_b)

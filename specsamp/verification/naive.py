@@ -44,7 +44,7 @@ class NaiveVerifier:
 
     Args:
       draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's law after each node.
+      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     tree = draft.tree
     p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
@@ -65,7 +65,7 @@ class NaiveVerifier:
 
     Args:
       draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's law after each node.
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
     """
     p_bv = probs.row_at(p_bnv, node_b)

@@ -14,26 +14,26 @@ from specsamp.verification import tree_ops
 
 
 def at_tokens(
-  law_bkv: jax.Array, rows: Sequence[int], draft: Draft
+  probs_bkv: jax.Array, rows: Sequence[int], draft: Draft
 ) -> jax.Array:
   """The probability of each node's token, [B, N]; the root's is not one.
 
   A token outside the vocabulary has probability 0.
 
   Args:
-    law_bkv: float [B, K, V].
-    rows: the row of the law that each drafted node was drawn from or is judged
+    probs_bkv: float [B, K, V].
+    rows: the row that each drafted node was drawn from or is judged
       by, N - 1 of them.
     draft: the drafted tokens.
   """
   tokens_bg = draft.tokens[:, 1:]
-  size = jnp.int32(law_bkv.shape[-1])
+  size = jnp.int32(probs_bkv.shape[-1])
   inside_bg = (tokens_bg >= 0) & (tokens_bg < size)
   rows_g = np.asarray(rows, np.int32)
-  gather = lambda law_kv, index_g: law_kv.at[rows_g, index_g].get(
+  gather = lambda probs_kv, index_g: probs_kv.at[rows_g, index_g].get(
     mode='promise_in_bounds'
   )
-  probs_bg = jax.vmap(gather)(law_bkv, jnp.where(inside_bg, tokens_bg, 0))
+  probs_bg = jax.vmap(gather)(probs_bkv, jnp.where(inside_bg, tokens_bg, 0))
   probs_bg = jnp.where(inside_bg, probs_bg, 0)
   return jnp.pad(probs_bg, ((0, 0), (1, 0)))
 
@@ -51,10 +51,10 @@ def token_probs(draft: Draft, p_bnv: jax.Array) -> tuple[jax.Array, jax.Array]:
   return p_bn, at_tokens(draft.q, rows, draft).astype(p_bn.dtype)
 
 
-def row_at(law_bkv: jax.Array, row_b: jax.Array) -> jax.Array:
+def row_at(probs_bkv: jax.Array, row_b: jax.Array) -> jax.Array:
   """[B, V]: one row of [B, K, V] for each row of the batch."""
   index = row_b[:, None, None]
-  return jnp.take_along_axis(law_bkv, index, axis=1, mode='clip')[:, 0]
+  return jnp.take_along_axis(probs_bkv, index, axis=1, mode='clip')[:, 0]
 
 
 def children_at(draft: Draft, node_b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -91,15 +91,15 @@ def rows_at(
   return p_bv, jnp.where(valid_bc.any(axis=1, keepdims=True), q_bv, 0)
 
 
-def rows(law_bkv: jax.Array, index: Sequence[int]) -> jax.Array:
-  """[B, len(index), V]: the rows of a law; a slice where they are consecutive.
+def rows(probs_bkv: jax.Array, index: Sequence[int]) -> jax.Array:
+  """[B, len(index), V]: these rows; a slice where they are consecutive.
 
   A slice is easier to fuse with what reads it than a gather.
   """
   first = index[0] if index else 0
   if list(index) == list(range(first, first + len(index))):
-    return law_bkv[:, first : first + len(index)]
-  return tree_ops.take(law_bkv, index)
+    return probs_bkv[:, first : first + len(index)]
+  return tree_ops.take(probs_bkv, index)
 
 
 def is_among(tokens: jax.Array, vocab: int) -> jax.Array:

@@ -32,13 +32,14 @@ from specsamp.verification import probs, tree_ops
 
 
 class Judgement(NamedTuple):
-  """What the recursion says of each node.
+  """What the recursion computes for each node.
 
   Attributes:
     accept_bn: float [B, N], the weight that a node starts with: the chance
       that it is accepted when it is tried. 1 at the root.
     weight_bn: float [B, N], its weight once all its children are rejected.
-    removed_bn: float [B, N], s then: norm((p - s q)+) is left to say.
+    removed_bn: float [B, N], s then: norm((p - s q)+) is the residual
+      distribution.
   """
 
   accept_bn: jax.Array
@@ -84,8 +85,8 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
   """Runs the recursion over every node of a tree.
 
   Args:
-    draft: the drafted tokens [B, N] and their laws q [B, I, V].
-    p_bnv: float [B, N, V], the target's law after each node.
+    draft: the drafted tokens [B, N] and their q [B, I, V].
+    p_bnv: float [B, N, V], the target's distribution after each node.
     joint: whether a weight is handed down to a node from its parent and on
       from a child to the next (traversal), or is 1 everywhere.
   """
@@ -167,8 +168,8 @@ def star_at(
   """A node and its children as a draft of its own, and p after the node.
 
   Args:
-    draft: the drafted tokens [B, N] and their laws q [B, I, V].
-    p_bnv: float [B, N, V], the target's law after each node.
+    draft: the drafted tokens [B, N] and their q [B, I, V].
+    p_bnv: float [B, N, V], the target's distribution after each node.
     node_b: int32 [B], the node of each row.
 
   Returns:

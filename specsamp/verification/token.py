@@ -29,9 +29,10 @@ def drafted_mask(draft: Draft) -> jax.Array:
 class TokenVerifier:
   """Accepts each drafted token x in turn with min(1, p(x) / q(x)).
 
-  At the first rejection it says a token of norm((p - q)+); if all are
-  accepted, one more of p. Chains only. A token of p(x) = 0 is never accepted,
-  nor is one of q(x) = 0: it cannot have been drawn, whatever p says.
+  At the first rejection it emits a token of the residual distribution
+  norm((p - q)+); if all are accepted, a bonus token of p. Chains only. A token
+  of p(x) = 0 is never accepted, nor is one of q(x) = 0: it cannot have been
+  drawn, whatever p is.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
@@ -41,8 +42,8 @@ class TokenVerifier:
     """[B, N]: a_1 .. a_i (1 - a_{i+1}), and at the last node a_1 .. a_γ.
 
     Args:
-      draft: a chain of γ = N - 1 tokens and its laws q [B, γ, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
 
     Raises:
       ValueError: the draft is not a chain.
@@ -67,8 +68,8 @@ class TokenVerifier:
     through leaves from p.
 
     Args:
-      draft: a chain of γ = N - 1 tokens and its laws q [B, γ, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
 
     Raises:

@@ -43,8 +43,8 @@ class TraversalVerifier:
     """[B, N]: r times the product of 1 - r over the nodes visited before.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
     order = visits(draft.tree)
@@ -63,8 +63,8 @@ class TraversalVerifier:
     row stop at which nothing is left.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws q [B, I, V].
-      p_bnv: float [B, N, V], the target's law after each node.
+      draft: the drafted tokens [B, N] and their q [B, I, V].
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
     """
     # A weight depends on those above it. Compiled together with `stop_probs`,

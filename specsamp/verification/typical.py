@@ -1,8 +1,9 @@
 """Typical acceptance: tokens likely enough under the target are kept. Lossy.
 
-Medusa, Cai et al., arXiv 2401.10774, section 2.3.1. What is said is not a draw
-from the target's law: the drafter chooses among the tokens that pass. Medusa's
-code takes the likeliest of the longest paths; here the first one wins.
+Medusa, Cai et al., arXiv 2401.10774, section 2.3.1. What is emitted is not a
+draw from the target's distribution: the drafter chooses among the tokens that
+pass. Medusa's code takes the likeliest of the longest paths; here the first one
+wins.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ class TypicalLossyVerifier:
   The deepest node that is accepted with all its ancestors wins, the first of
   them among equals. The token after it is a draw from p, whatever was rejected.
   It reads no q, which may be None. In greedy rows, of one-hot p, only the best
-  token passes: they say the greedy text.
+  token passes: they emit the greedy text.
 
   Attributes:
     epsilon: ε, a probability; the default is that of Medusa's code.
@@ -55,7 +56,7 @@ class TypicalLossyVerifier:
 
     Args:
       draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's law after each node.
+      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     tree = draft.tree
     entropy_bi = special.entr(probs.rows(p_bnv, tree.internal)).sum(axis=-1)
@@ -76,7 +77,7 @@ class TypicalLossyVerifier:
 
     Args:
       draft: not read.
-      p_bnv: float [B, N, V], the target's law after each node.
+      p_bnv: float [B, N, V], the target's distribution after each node.
       node_b: int32 [B], where each row stopped.
     """
     return probs.row_at(p_bnv, node_b)

@@ -1,8 +1,8 @@
-"""A verifier is a pair of laws: where to stop, and what to say there.
+"""A verifier is a pair of distributions: where to stop, what to emit there.
 
 Every lossless rule of the field is such a pair, so that its losslessness can
 be computed: the sum over all drafts of P(draft) * stop * leave is the target's
-own law. The drawing, and so the randomness, is shared by all rules.
+own distribution. The drawing, and so the randomness, is shared by all rules.
 """
 
 import functools
@@ -23,9 +23,9 @@ class Verifier(Protocol):
   and computes in the dtype of p (float32 in production, float64 in proofs).
 
   Attributes:
-    accepts: the laws of drafts that the rule can correct; of a rule that is
-      not lossless, those that it takes.
-    lossless: whether what is said is a draw from the target's law.
+    accepts: which `Draft.law` the rule can correct; of a rule that is not
+      lossless, those that it takes.
+    lossless: whether the emitted tokens follow the target's distribution.
   """
 
   accepts: frozenset[Law]
@@ -35,8 +35,9 @@ class Verifier(Protocol):
     """The chance [B, N] to stop at each node, given the drafted tree.
 
     Args:
-      draft: the drafted tokens [B, N] and their laws.
-      p_bnv: float [B, N, V], the target's law after each node, transformed.
+      draft: the drafted tokens [B, N] and their q.
+      p_bnv: float [B, N, V], the target's distribution after each node,
+        transformed.
 
     Returns:
       Float [B, N]; rows sum to 1.
@@ -46,7 +47,11 @@ class Verifier(Protocol):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """The law [B, V] of the token said after stopping at `node_b`, int [B]."""
+    """The distribution [B, V] of the token emitted at `node_b`, int [B].
+
+    After a rejection it is the residual distribution; after a full acceptance
+    the target's own, of which the bonus token is drawn.
+    """
     ...
 
 
@@ -57,7 +62,7 @@ class Verdict(NamedTuple):
     node: int32 [B], the last accepted node (0, the root: none accepted).
     num_accepted: int32 [B], the number of drafted tokens accepted.
     path: int32 [B, depth + 1], the nodes from the root to `node`, -1 padded.
-    next_token: int32 [B], the token said after the accepted ones.
+    next_token: int32 [B], the token emitted after the accepted ones.
   """
 
   node: jax.Array
@@ -70,7 +75,7 @@ def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
   """Refuses a round that `verifier` would get wrong; costs nothing at run time.
 
   Raises:
-    ValueError: a law that the verifier cannot correct, or shapes of tokens,
+    ValueError: a `Draft.law` that it cannot correct, or shapes of tokens,
       validity, q and p that do not fit the tree and each other.
   """
   name = type(verifier).__name__
@@ -92,7 +97,7 @@ def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
     expected['draft q'] = (draft.q, (batch, internal, vocab))
   elif internal and draft.law != 'deterministic':
     raise ValueError(
-      f'draft q: got None, expected the law of a {draft.law} draft'
+      f'draft q: got None, expected the distributions of a {draft.law} draft'
     )
   for what, (array, shape) in expected.items():
     if array.shape != shape:
@@ -107,8 +112,8 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   """Refuses a kind of draft that `verifier` would get wrong, ahead of any.
 
   Raises:
-    ValueError: a law that the verifier cannot correct, or a tree of a shape
-      that it does not read.
+    ValueError: a `Draft.law` that it cannot correct, or a tree of a shape that
+      it does not read.
   """
   vocab = 2
   shaped = jax.ShapeDtypeStruct
@@ -215,7 +220,7 @@ def draw_verdict(
   draft: Draft,
   p_bnv: jax.Array,
 ) -> Verdict:
-  """Draws the node to stop at, then the token to say there.
+  """Draws the node to stop at, then the token to emit there.
 
   A row's verdict depends on its own keys, draft and p only.
 
@@ -224,8 +229,9 @@ def draw_verdict(
     leave_keys: keys [B] of the draw of the token; consumed. They must differ
       from `stop_keys`: the two draws are independent.
     verifier: the rule; static.
-    draft: the drafted tokens [B, N] and their laws.
-    p_bnv: float [B, N, V], the target's law after each node, transformed.
+    draft: the drafted tokens [B, N] and their q.
+    p_bnv: float [B, N, V], the target's distribution after each node,
+        transformed.
 
   Returns:
     The verdict of each row.

@@ -101,7 +101,7 @@ def test_a_row_alone_says_the_same(pair):
       sampling=jax.tree.map(lambda v, i=i: v[i : i + 1], MIXED.broadcast(5)),
     )
     assert alone.tokens == [together.tokens[i]], i
-    for name in ('rounds', 'drafted_at', 'accepted_at'):
+    for name in ('rounds', 'num_drafted_per_pos', 'num_accepted_per_pos'):
       np.testing.assert_array_equal(
         getattr(alone, name)[0], getattr(together, name)[i]
       )
@@ -171,7 +171,7 @@ def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
   job, state = _job(target, target, **GREEDY)
   assert [_text(job, state, row) for row in range(5)] == greedy
   np.testing.assert_array_equal(state.stats.rounds, 5)  # of 4 tokens each
-  np.testing.assert_array_equal(state.stats.accepted_at, 5)
+  np.testing.assert_array_equal(state.stats.num_accepted_per_pos, 5)
   _check_caches(job, state)
 
 
@@ -179,7 +179,7 @@ def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
 @pytest.mark.parametrize('verifier', ['token', 'block'])
 def test_no_stale_slot(pair, verifier, args):
   job, state = _job(*pair, verifier=verifier, **args)
-  assert np.asarray(state.stats.accepted_at)[:, -1].any()
+  assert np.asarray(state.stats.num_accepted_per_pos)[:, -1].any()
   _check_caches(job, state)
 
 
@@ -290,32 +290,34 @@ def test_a_stream_is_the_same_text(pair, args):
     played = [i for i, tokens in enumerate(said) if tokens]
     assert played == list(range(whole.rounds[row]))
     assert not any(accepted[len(played) :])
-    np.testing.assert_array_equal(whole.drafted_at[row], len(played))
+    np.testing.assert_array_equal(whole.num_drafted_per_pos[row], len(played))
     for i in played[:-1]:
       assert len(said[i]) == accepted[i] + 1
     last = played[-1]
     counts = [sum(n >= depth for n in accepted) for depth in (1, 2, 3)]
     if len(said[last]) == accepted[last] + 1:
       uncut += 1
-      assert whole.accepted_at[row].tolist() == counts
-      assert whole.accepted_at[row].sum() == sum(accepted)
+      assert whole.num_accepted_per_pos[row].tolist() == counts
+      assert whole.num_accepted_per_pos[row].sum() == sum(accepted)
     else:  # the budget cut it: the verifier may have accepted more
       assert len(said[last]) == accepted[last]
-      more = whole.accepted_at[row] - counts
+      more = whole.num_accepted_per_pos[row] - counts
       assert ((more == 0) | (more == 1)).all()
   assert uncut > 1
   assert whole.block_efficiency == pytest.approx(
-    1 + whole.accepted_at.sum() / whole.rounds.sum()
+    1 + whole.num_accepted_per_pos.sum() / whole.rounds.sum()
   )
   assert whole.acceptance_rate == pytest.approx(
-    whole.accepted_at.sum() / (3 * whole.rounds.sum())
+    whole.num_accepted_per_pos.sum() / (3 * whole.rounds.sum())
   )
 
 
 def test_counts_without_a_draft(pair):
   got = _run(pair[0], None, **RAGGED)
   assert got.rounds.tolist() == BUDGETS
-  assert got.drafted_at.shape == got.accepted_at.shape == (5, 0)
+  assert (
+    got.num_drafted_per_pos.shape == got.num_accepted_per_pos.shape == (5, 0)
+  )
   assert np.isnan(got.acceptance_rate)
   assert got.block_efficiency == 1
 

@@ -200,7 +200,7 @@ def check_law(groups, counts, laws):
 
 def check_events(pair, stats, **args):
   """Each kind of round must have occurred, or nothing has been shown."""
-  rejected = stats[0].accepted_at[:, 0] < stats[0].rounds
+  rejected = stats[0].num_accepted_per_pos[:, 0] < stats[0].rounds
   assert rejected.mean() > 0.2
   # The same rows, cut after γ + 1 tokens: who has them in one round has all of
   # its draft accepted, and in the run that is tested a round after that.
@@ -208,7 +208,7 @@ def check_events(pair, stats, **args):
   assert draft_len + 1 < LENGTH
   _, (short,) = texts(pair, GROUPS, 1, length=draft_len + 1, **args)
   full = short.rounds == 1
-  assert (short.accepted_at[full] == 1).all()
+  assert (short.num_accepted_per_pos[full] == 1).all()
   assert (stats[0].rounds[full] > 1).all()
   assert full.mean() > 0.01
 
@@ -266,7 +266,7 @@ def test_trees(pair, laws, verifier, law, tree, batches):
   counts, stats = texts(pair, GROUPS, batches, **args)
   check_law(GROUPS, counts, laws)
   check_events(pair, stats, **args)
-  assert all(got.taken_at[:, 1].any() for got in stats)
+  assert all(got.num_accepted_per_rank[:, 1].any() for got in stats)
 
 
 _CHAIN = TokenTree.chain(3)
@@ -344,10 +344,12 @@ def test_lookups(pair, laws, kind, verifier, tree, batches):
   counts, stats = texts(pair, GROUPS, batches, **args)
   check_law(GROUPS, counts, laws)
   (first, *_) = stats
-  all_of_it = first.accepted_at[:, -1] > 0
+  all_of_it = first.num_accepted_per_pos[:, -1] > 0
   assert (all_of_it & (first.rounds > 1)).mean() > 0.01
-  assert (first.accepted_at[:, 0] < first.drafted_at[:, 0]).mean() > 0.1
-  none = first.drafted_at[:, 0] < first.rounds
+  assert (
+    first.num_accepted_per_pos[:, 0] < first.num_drafted_per_pos[:, 0]
+  ).mean() > 0.1
+  none = first.num_drafted_per_pos[:, 0] < first.rounds
   assert none.any() == (kind != 'ngram or model')
 
 

@@ -59,7 +59,7 @@ def test_greedy_equals_autoregressive(pair, greedy, verifier, law, tree):
   assert got.tokens == greedy
   # Others than the first candidates were accepted too: at temperature 0 the
   # most probable ones are drafted, whatever the law.
-  assert got.taken_at[:, 1:].any()
+  assert got.num_accepted_per_rank[:, 1:].any()
 
 
 def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
@@ -68,7 +68,7 @@ def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
   assert got.tokens == greedy
   # First candidates all the way: root, 1, 4, 7, 9 and one more.
   np.testing.assert_array_equal(got.rounds, 4)
-  assert not got.taken_at[:, 1:].any()
+  assert not got.num_accepted_per_rank[:, 1:].any()
 
 
 @rules
@@ -90,7 +90,12 @@ def test_a_row_says_the_same_alone_and_among_others(pair, verifier, law, tree):
       sampling=jax.tree.map(lambda v, order=order: v[np.array(order)], rows),
     )
     assert got.tokens == pick(together.tokens)
-    for name in ('rounds', 'accepted_at', 'tried_at', 'taken_at'):
+    for name in (
+      'rounds',
+      'num_accepted_per_pos',
+      'num_tried_per_rank',
+      'num_accepted_per_rank',
+    ):
       np.testing.assert_array_equal(
         getattr(got, name), pick(getattr(together, name))
       )
@@ -134,8 +139,8 @@ def test_no_stale_slot_after_any_round(pair, args):
               one[row, :, :length], other[row, :, :length], atol=2e-5
             )
   # Paths that had to move, of several lengths.
-  assert np.asarray(state.stats.taken_at)[:, 1:].any()
-  assert np.asarray(state.stats.accepted_at)[:, 1].any()
+  assert np.asarray(state.stats.num_accepted_per_rank)[:, 1:].any()
+  assert np.asarray(state.stats.num_accepted_per_pos)[:, 1].any()
 
 
 def _whole_cache(model, tokens):
@@ -150,7 +155,9 @@ def test_paths_in_rows_of_their_own_say_the_same(pair):
     one = _run(pair, IRREGULAR, **args)
     other = _run(pair, IRREGULAR, tree_attention=False, **args)
     assert one.tokens == other.tokens
-    np.testing.assert_array_equal(one.taken_at, other.taken_at)
+    np.testing.assert_array_equal(
+      one.num_accepted_per_rank, other.num_accepted_per_rank
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +173,9 @@ def test_on_a_chain_tree_rules_are_chain_rules(pair, tree_rule, chain_rule):
   one = _run(pair, 3, 'iid', verifier=tree_rule, **RAGGED)
   other = _run(pair, 3, 'iid', verifier=chain_rule, **RAGGED)
   assert one.tokens == other.tokens
-  np.testing.assert_array_equal(one.accepted_at, other.accepted_at)
+  np.testing.assert_array_equal(
+    one.num_accepted_per_pos, other.num_accepted_per_pos
+  )
 
 
 def test_counts_by_rank(pair):
@@ -176,18 +185,21 @@ def test_counts_by_rank(pair):
   args |= RAGGED | dict(max_new_tokens=20)
   whole = specsamp.generate(target, PROMPTS, **args)
   np.testing.assert_array_equal(
-    whole.taken_at.sum(axis=1), whole.accepted_at.sum(axis=1)
+    whole.num_accepted_per_rank.sum(axis=1),
+    whole.num_accepted_per_pos.sum(axis=1),
   )
   # By hand: a round passes the root and every node that it accepts.
-  assert whole.tried_at.shape == (5, 3)
+  assert whole.num_tried_per_rank.shape == (5, 3)
   np.testing.assert_array_equal(
-    whole.tried_at[:, 2], whole.rounds
+    whole.num_tried_per_rank[:, 2], whole.rounds
   )  # of three candidates only the root's
-  assert (whole.tried_at[:, 0] >= whole.tried_at[:, 1]).all()
-  assert (whole.tried_at[:, 1] > whole.rounds).any()
-  assert (whole.taken_at <= whole.tried_at).all()
+  assert (
+    whole.num_tried_per_rank[:, 0] >= whole.num_tried_per_rank[:, 1]
+  ).all()
+  assert (whole.num_tried_per_rank[:, 1] > whole.rounds).any()
+  assert (whole.num_accepted_per_rank <= whole.num_tried_per_rank).all()
   np.testing.assert_array_equal(
-    whole.drafted_at, np.repeat(whole.rounds[:, None], 4, 1)
+    whole.num_drafted_per_pos, np.repeat(whole.rounds[:, None], 4, 1)
   )
 
 
@@ -202,7 +214,7 @@ def test_other_positions(positions):
   alone = _run((target, draft), None, **args)
   got = _run((target, draft), IRREGULAR, verifier='traversal', **args)
   assert got.tokens == alone.tokens
-  assert got.taken_at.any()
+  assert got.num_accepted_per_rank.any()
 
 
 # Gumbel coupling.

@@ -70,10 +70,10 @@ def check_states(target, drafter, verifier):
   start = jax.jit(lambda drafter, *args: drafter.init(*args), static_argnums=4)
   counts = []
   for _ in range(8):
-    before = np.asarray(state.stats.accepted_at).sum(axis=1)
+    before = np.asarray(state.stats.num_accepted_per_pos).sum(axis=1)
     active = ~np.asarray(state.done)
     state = job.decode(state, rounds=1)
-    accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - before
+    accepted = np.asarray(state.stats.num_accepted_per_pos).sum(axis=1) - before
     going_on = ~np.asarray(state.done)
     counts += accepted[going_on].tolist()
     # The noise behind the text would be read by nothing but a mistake.
@@ -108,4 +108,4 @@ def check_states(target, drafter, verifier):
         )
   assert {0, drafter.tree.depth} <= set(counts)
   if not drafter.tree.is_chain:  # paths that do not stand side by side
-    assert np.asarray(state.stats.taken_at)[:, 1:].any()
+    assert np.asarray(state.stats.num_accepted_per_rank)[:, 1:].any()

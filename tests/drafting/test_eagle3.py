@@ -61,14 +61,16 @@ def test_greedy_equals_autoregressive(kind):
   assert all(len(set(text)) > 3 for text in expected)
   got = run(drafter=_drafter(kind, 'tree'), verifier='multi_candidate')
   assert got.tokens == expected
-  assert got.accepted_at.sum() > 0 and got.acceptance_rate < 1
+  assert got.num_accepted_per_pos.sum() > 0 and got.acceptance_rate < 1
   # Path by path the target is tapped at the same places.
   rows = run(
     drafter=_drafter(kind, 'tree'),
     verifier='multi_candidate',
     tree_attention=False,
   )
-  np.testing.assert_array_equal(rows.accepted_at, got.accepted_at)
+  np.testing.assert_array_equal(
+    rows.num_accepted_per_pos, got.num_accepted_per_pos
+  )
 
 
 def test_a_stream_of_rounds_is_the_text():

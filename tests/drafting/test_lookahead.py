@@ -86,10 +86,12 @@ def test_guesses_are_those_of_single_passes(shape):
   compared = 0
   for _ in range(8):
     before = jax.device_get((state.tokens, state.length))
-    accepted = np.asarray(state.stats.accepted_at).sum(axis=1)
+    accepted = np.asarray(state.stats.num_accepted_per_pos).sum(axis=1)
     state = job.decode(state, rounds=1)
     seen = jax.device_get((state.tokens, state.length))
-    accepted = np.asarray(state.stats.accepted_at).sum(axis=1) - accepted
+    accepted = (
+      np.asarray(state.stats.num_accepted_per_pos).sum(axis=1) - accepted
+    )
     for i, row in enumerate(rows):
       text = before[0][i, : before[1][i]].tolist()
       drafts = row.propose(text[-1], count)
@@ -107,7 +109,7 @@ def test_guesses_are_those_of_single_passes(shape):
       pool = np.asarray(state.drafter.pool[i])[: len(row.pool)]
       np.testing.assert_array_equal(pool, row.pool)
   assert compared > 3
-  assert np.asarray(state.stats.accepted_at).sum() > 0
+  assert np.asarray(state.stats.num_accepted_per_pos).sum() > 0
 
 
 def test_the_oldest_are_forgotten(monkeypatch):
@@ -136,7 +138,7 @@ def _drafted(drafter, state):
   return draft
 
 
-def test_riders_never_touch_the_text():
+def test_extra_tokens_never_touch_the_text():
   """The greedy row says the target's text, and every row says what it says
   alone, and with a row of its own for each path."""
   arguments = dict(

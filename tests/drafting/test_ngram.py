@@ -199,9 +199,11 @@ def test_no_text_of_a_row_reaches_another():
     )  # fmt: skip
     assert alone.tokens == [together.tokens[i]]
     assert alone.rounds.tolist() == [together.rounds[i]]
-    assert alone.accepted_at.tolist() == [together.accepted_at[i].tolist()]
-    drafted = together.drafted_at[i, 0]
-    assert alone.drafted_at[0, 0] == drafted < together.rounds[i]
+    assert alone.num_accepted_per_pos.tolist() == [
+      together.num_accepted_per_pos[i].tolist()
+    ]
+    drafted = together.num_drafted_per_pos[i, 0]
+    assert alone.num_drafted_per_pos[0, 0] == drafted < together.rounds[i]
 
 
 def test_without_a_match_it_is_autoregressive_sampling():
@@ -213,7 +215,7 @@ def test_without_a_match_it_is_autoregressive_sampling():
   got = specsamp.generate(target, drafter=ngram_drafter(4, 9, 9), **arguments)
   assert got.tokens == plain.tokens
   assert got.rounds.tolist() == plain.rounds.tolist()
-  assert not got.drafted_at.any()
+  assert not got.num_drafted_per_pos.any()
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_coupled_it_says_the_races_text(pair):
   drafter = ngram_or_model(ngram_drafter(LENGTH, 3, 2), model)
   got = specsamp.generate(pair[0], drafter=drafter, **arguments)
   assert got.tokens == plain.tokens
-  assert got.accepted_at.any()
+  assert got.num_accepted_per_pos.any()
 
 
 @pytest.mark.parametrize(

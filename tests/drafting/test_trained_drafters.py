@@ -77,7 +77,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
       result.append(feature + fused / (1 + np.exp(-fused)))
     return np.stack(result)
 
-  module, frame = drafter.module, drafter.frame
+  module, target_head = drafter.module, drafter.target_head
   at_rs = np.broadcast_to(
     np.arange(tokens_rs.shape[1], dtype=np.int32), tokens_rs.shape
   )
@@ -85,7 +85,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 
   @jax.jit
   def layer(before_rsd, masks_rsd, is_mask_rs):
-    embedded_rsd = frame.embed(tokens_rs) + frame.place(at_rs)
+    embedded_rsd = target_head.embed(tokens_rs) + target_head.place(at_rs)
     x_rsd = module.apply(variables, embedded_rsd, before_rsd, method='text')
     x_rsd = jnp.where(is_mask_rs[:, :, None], masks_rsd, x_rsd)
     return module.apply(variables, x_rsd, at_rs)[0]
@@ -99,7 +99,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
   else:
     for mask in range(module.num_masks):
       index = np.full(1, mask, np.int32)
-      place = frame.place(root_r[:, None] + index[None] + 1)
+      place = target_head.place(root_r[:, None] + index[None] + 1)
       x_r1d = module.apply(variables, index, place, method='masks')
       masks_rsd[rows, root_r + mask + 1] = np.asarray(x_r1d)[:, 0]
       is_mask_rs[rows, root_r + mask + 1] = True
@@ -307,7 +307,7 @@ def _two_rounds(drafter, tokens_bs):
   first, state = drafter.propose(state, tokens_bs, LENGTH, sampling, keys)
   path = jnp.asarray(drafter.tree.paths)[_ACCEPTED]
   verdict = Verdict(_ACCEPTED, _ACCEPTED, path, jnp.asarray(_SAID))
-  scored = Scored(features_of(first.tokens), riders=None)
+  scored = Scored(features_of(first.tokens), extra_logits=None)
   state = drafter.commit(state, first, verdict, LENGTH - 1, scored)
   length = LENGTH + _ACCEPTED + 1
   tokens_bs = tokens_bs.at[np.arange(4), length - 1].set(_SAID)

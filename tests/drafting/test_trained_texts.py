@@ -57,7 +57,7 @@ def greedy():
 def test_greedy_equals_autoregressive(kind, shape, greedy):
   got = _generate(make_drafter(kind, shape), SHAPES[shape][2], sampling=GREEDY)
   assert got.tokens == greedy
-  assert got.accepted_at.sum() > 0 and got.acceptance_rate < 1
+  assert got.num_accepted_per_pos.sum() > 0 and got.acceptance_rate < 1
 
 
 @texts
@@ -83,7 +83,7 @@ def test_a_row_says_the_same_in_any_batch(kind, alone):
     got = batch(rows)
     for at, row in enumerate(rows):
       assert got.tokens[at] == together.tokens[row]
-      for name in ('rounds', 'accepted_at', 'taken_at'):
+      for name in ('rounds', 'num_accepted_per_pos', 'num_accepted_per_rank'):
         np.testing.assert_array_equal(
           getattr(got, name)[at], getattr(together, name)[row]
         )

@@ -35,7 +35,9 @@ def test_code_edits(launch, folders, tmp_path):
   lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
   lines = [json.loads(line) for line in lines]
   for line in lines:
-    assert line['method'] == 'autoregressive' or sum(line['drafted_at'])
+    assert line['method'] == 'autoregressive' or sum(
+      line['num_drafted_per_pos']
+    )
   said = {(line['prompt'].split()[1], line['texts'][0]) for line in lines}
   assert [kind for kind, _ in sorted(said)] == ['go', 'rename']
 

@@ -127,7 +127,9 @@ def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
       for name in ('metrics.jsonl', 'scores.jsonl')
     )
     assert len(said) == len(scores) == 4 * 4
-    found.append([(line['id'], line['said'], line['rounds']) for line in said])
+    found.append(
+      [(line['id'], line['output_tokens'], line['rounds']) for line in said]
+    )
     summary = json.loads((workdir / 'summary.json').read_text())
     assert {row['verdict'] for row in summary['lossless']} <= {
       'lossless',
@@ -229,4 +231,4 @@ def test_a_mistake_that_one_process_sees_ends_all(begin, tmp_path):
   first, second = (started.join(120) for started in processes)
   assert first.code == second.code == 2
   assert 'pretrain.py: ' in first.err.splitlines()[-1]
-  assert 'process 0 failed and says why' in second.err.splitlines()[-1]
+  assert 'process 0 failed and tells why' in second.err.splitlines()[-1]

@@ -30,11 +30,11 @@ def test_python_blocks(capsys, monkeypatch):
   for block in blocks[:2]:
     exec(block, names)  # each goes on where the one before it ended
   assert capsys.readouterr().out
-  assert names['out'].taken_at.shape == (1, 4)
+  assert names['out'].num_accepted_per_rank.shape == (1, 4)
   exec(blocks[2], names)
-  assert names['out'].drafted_at.shape == (1, 4)
+  assert names['out'].num_drafted_per_pos.shape == (1, 4)
   exec(blocks[3], names)
-  assert names['out'].drafted_at.shape == (1, 8)
+  assert names['out'].num_drafted_per_pos.shape == (1, 8)
   exec(blocks[4], names)
   assert names['target'].mesh.size == 4
-  assert names['out'].drafted_at.shape == (1, 4)
+  assert names['out'].num_drafted_per_pos.shape == (1, 4)

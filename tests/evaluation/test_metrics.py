@@ -15,7 +15,7 @@ def _line(method, prompt, seconds, tokens=10, **more):
     top_p=1.0, verifier='', lossless=True, law='', branching='γ=2',
     draft_len=2 * drafted, nodes=1 + 2 * drafted, tree_attention=True,
     id=f'{method}{prompt}', tokens=tokens, rounds=5,
-    drafted_at=[5, 5] * drafted, accepted_at=[4, 1] * drafted,
+    num_drafted_per_pos=[5, 5] * drafted, num_accepted_per_pos=[4, 1] * drafted,
     prefill_seconds=0.0, decode_seconds=seconds,
   ) | more  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_the_lossy_method_is_flagged_and_no_other(examined):
   # It prefers what is likely.
   assert typical['excess_nll'] < typical['baseline_excess_nll'] - 0.05
   # What is drawn from the law fits it, and what is not does not.
-  p_law = {row['method']: row['p_law'] for row in rows}
+  p_law = {row['method']: row['p_target'] for row in rows}
   assert p_law['typical'] < 0.01
   assert min(p_law['token'], p_law['tree']) > 1e-3
   greedy = next(row for row in rows if row['method'] == 'greedy')
@@ -130,7 +130,7 @@ def test_few_texts_tell_nothing(examined):
   rows = permutation_tests.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
-  assert {row['p_law'] for row in rows} == {None}  # nor do few tokens
+  assert {row['p_target'] for row in rows} == {None}  # nor do few tokens
 
 
 def test_texts_that_hardly_differ_tell_nothing(examined):
@@ -146,7 +146,7 @@ def test_texts_that_hardly_differ_tell_nothing(examined):
   for line in lines:
     if line['method'] == 'token' and line['prompt'] not in kept:
       same = base[line['prompt'], line['sample']]
-      line = line | {'said': same['said'], 'id': same['id']}
+      line = line | {'output_tokens': same['output_tokens'], 'id': same['id']}
     if line['method'] in ('token', 'autoregressive'):
       alike.append(line)
   (row,) = permutation_tests.examine(alike, scored, 'float32')
@@ -158,7 +158,7 @@ def test_methods_draw_their_own_bits(examined):
   lines, _ = examined
   seeds = [line['seed'] for line in lines]
   assert len(set(seeds)) == len(seeds)
-  samples = [l['said'] for l in lines if l['method'] == 'token']  # noqa: E741
+  samples = [l['output_tokens'] for l in lines if l['method'] == 'token']  # noqa: E741
   assert len({str(said) for said in samples}) == 32
 
 

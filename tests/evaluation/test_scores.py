@@ -69,7 +69,7 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
   path.write_text(whole[: len(whole) - 30])
   assert run(True) == found and len(calls) == 1
   # Another text, or another reference, is scored anew.
-  lines[0] = lines[0] | {'said': [[1, 2]]}
+  lines[0] = lines[0] | {'output_tokens': [[1, 2]]}
   run(True)
   assert len(calls) == 1
   prompts[1] = prompts[1]._replace(reference='other')
@@ -90,13 +90,13 @@ def test_a_conversation_is_one_line(target, tmp_path):
   lines = _lines(talker, tasks, tmp_path / 'metrics.jsonl')
   for line in lines:
     assert line['cut'] == [False, False, True]  # 3, 10, 17 of 16 tokens
-    assert [len(said) for said in line['said']] == [4, 4, 4]
+    assert [len(said) for said in line['output_tokens']] == [4, 4, 4]
     assert line['tokens'] == 12 and len(line['texts']) == 3
   greedy = lines[0]
   # The second answer is said after the first one.
   encode = talker.tokenizer.encode
-  asked = [*encode('abc'), *greedy['said'][0], *encode('def')]
+  asked = [*encode('abc'), *greedy['output_tokens'][0], *encode('def')]
   again = generate(
     talker, [asked], sampling=SamplingParams(0.0), max_new_tokens=4
   )
-  assert again.tokens[0] == greedy['said'][1]
+  assert again.tokens[0] == greedy['output_tokens'][1]

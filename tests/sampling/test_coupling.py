@@ -18,7 +18,9 @@ def _races(count, vocab, position=3):
 
 def test_the_winner_has_the_law():
   p = np.array([0.5, 0.25, 0, 0.2, 0.05], np.float32)
-  law = coupling.winner_law(np.broadcast_to(p, (50_000, 5)), _races(50_000, 5))
+  law = coupling.winner_one_hot(
+    np.broadcast_to(p, (50_000, 5)), _races(50_000, 5)
+  )
   assert law.dtype == jnp.float32
   counts = np.asarray(law).sum(axis=0)
   assert counts.sum() == 50_000 and counts[2] == 0
@@ -43,12 +45,12 @@ def test_draft_and_target_run_the_same_race():
   p = rng.dirichlet(np.ones(6)).astype(np.float32)
   q = (0.8 * p + 0.2 * rng.dirichlet(np.ones(6))).astype(np.float32)
   row = lambda law: np.broadcast_to(law, (20_000, 6))
-  one = np.asarray(coupling.winner_law(row(p), times)).argmax(-1)
-  other = np.asarray(coupling.winner_law(row(q), times)).argmax(-1)
+  one = np.asarray(coupling.winner_one_hot(row(p), times)).argmax(-1)
+  other = np.asarray(coupling.winner_one_hot(row(q), times)).argmax(-1)
   overlap = np.minimum(p, q).sum()
   # Bound of Daliri et al.: (1 - tv) / (1 + tv).
   assert (one == other).mean() > overlap / (2 - overlap) - 0.02
-  scaled = np.asarray(coupling.winner_law(row(p * 4), times)).argmax(-1)
+  scaled = np.asarray(coupling.winner_one_hot(row(p * 4), times)).argmax(-1)
   np.testing.assert_array_equal(one, scaled)
 
 

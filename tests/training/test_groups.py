@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from specsamp.drafting import modules
-from specsamp.drafting.features import Frame
+from specsamp.drafting.features import TargetHead
 from specsamp.drafting.modules import trained_drafter
 from specsamp.models import Transformer
 from specsamp.training import distill
@@ -38,20 +38,20 @@ def _made(kind, positions='rotary', num_layers=1):
 def _one_pass(kind, positions, num_layers=1):
   """(params, features, tokens, starts) -> logits of tokens, of masks, reads."""
   target, trained = _made(kind, positions, num_layers)
-  frame = Frame.of(target.transformer, target.params)
+  target_head = TargetHead.of(target.transformer, target.params)
   count = trained.module.num_masks
 
   @jax.jit
   def run(params, features, tokens, starts):
     masks = groups.sizes(starts.shape[1], count)
     found = groups.outputs(
-      trained.module, params, frame, features, tokens, starts, masks
+      trained.module, params, target_head, features, tokens, starts, masks
     )
     split = lambda x: (
       x[:, :_LENGTH],
       x[:, _LENGTH:].reshape(*starts.shape, count, *x.shape[2:]),
     )
-    return split(frame.logits(found.hidden)), split(found.reads)
+    return split(target_head.logits(found.hidden)), split(found.reads)
 
   return run
 
@@ -98,7 +98,7 @@ def test_one_pass_drafts_at_every_position(kind, positions, num_layers):
     variables = {'params': target.params}
     hidden = target.transformer.apply(variables, prefixes).hidden
     state = drafter.init(prefixes, lengths, hidden, _LENGTH)
-    return drafter.frame.logits(state.hidden), hidden
+    return drafter.target_head.logits(state.hidden), hidden
 
   lengths = np.tile(np.arange(1, _LENGTH + 1, dtype=np.int32), _BATCH)
   prefixes = np.repeat(_INPUTS, _LENGTH, axis=0)
@@ -167,14 +167,20 @@ def test_some_groups_say_what_they_say_among_all():
 
 def test_a_group_of_fewer_masks_says_what_it_says_among_all():
   target, trained = _made('eagle_parallel')
-  frame = Frame.of(target.transformer, target.params)
+  target_head = TargetHead.of(target.transformer, target.params)
   masks = groups.sizes(4, _MASKS, 0.6)
   assert masks.tolist() == [3, 3, 2, 1]
   assert groups.sizes(3, 2).tolist() == [2, 2, 2]
   assert groups.sizes(3, 0).tolist() == [0, 0, 0]
   found = jax.jit(
     lambda: groups.outputs(
-      trained.module, trained.params, frame, _FEATURES, _INPUTS, _FEW, masks
+      trained.module,
+      trained.params,
+      target_head,
+      _FEATURES,
+      _INPUTS,
+      _FEW,
+      masks,
     )
   )()
   number = [0] * _LENGTH + [1, 2, 3, 1, 2, 3, 1, 2, 1]
@@ -182,7 +188,7 @@ def test_a_group_of_fewer_masks_says_what_it_says_among_all():
   own, ahead = _logits(starts=_FEW)
   there = np.arange(_MASKS) < masks[:, None]
   np.testing.assert_allclose(
-    frame.logits(found.hidden),
+    target_head.logits(found.hidden),
     np.concatenate([own, ahead[:, there]], axis=1),
     atol=1e-4,
     rtol=0,
@@ -235,13 +241,13 @@ def _means(values):
 @pytest.mark.parametrize('kind', ['medusa', 'hydra'])
 def test_head_losses(kind):
   target, trained = _made(kind)
-  frame = Frame.of(target.transformer, target.params)
+  target_head = TargetHead.of(target.transformer, target.params)
   total, metrics = jax.jit(
     lambda params: heads.loss(
-      trained.module, params, frame, _FEATURES, _TOKENS, _FEW, 0.7
+      trained.module, params, target_head, _FEATURES, _TOKENS, _FEW, 0.7
     )
   )(trained.params)
-  params, shared = _in_64_bits((trained.params, frame.params))
+  params, shared = _in_64_bits((trained.params, target_head.params))
   values = {}
   places = [(b, t) for b in range(_BATCH) for t in _FEW[b]]
   for (b, t), j in itertools.product(places, range(1, _AHEAD + 1)):
@@ -278,20 +284,20 @@ def _slots(starts_bm):
 
 
 def _outputs(kind, features):
-  """(module, params, frame), and the outputs that the losses are of."""
+  """(module, params, target_head), and the outputs that the losses are of."""
   target, trained = _made(kind)
   module, params = trained.module, trained.params
-  frame = Frame.of(target.transformer, target.params)
+  target_head = TargetHead.of(target.transformer, target.params)
   masks = groups.sizes(_FEW.shape[1], module.num_masks)
   hidden = jax.jit(
     lambda: (
       groups.outputs(
-        module, params, frame, features, _INPUTS, _FEW, masks
+        module, params, target_head, features, _INPUTS, _FEW, masks
       ).hidden
     )
   )()
-  head = _in_64_bits(frame.params['head'])
-  return (module, params, frame), _in_64_bits(hidden), head
+  head = _in_64_bits(target_head.params['head'])
+  return (module, params, target_head), _in_64_bits(hidden), head
 
 
 def test_losses_of_the_parallel_drafter_of_medusa():

@@ -17,7 +17,7 @@ class Family(NamedTuple):
   """One architecture.
 
   Attributes:
-    model_type: as config.json says it.
+    model_type: as in config.json.
     base: what the names of all tensors but the LM head's begin with; files of
       the bare model leave it out.
     read: values of a config.json -> config.

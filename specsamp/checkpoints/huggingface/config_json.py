@@ -27,7 +27,7 @@ _HF_ACTIVATIONS = {
 
 
 class _Values:
-  """What a config.json says, and what it must say."""
+  """What a config.json holds, and what it must hold."""
 
   def __init__(self, values: dict[str, Any]):
     self._values = values
@@ -197,7 +197,7 @@ def _learned(width: int, num_heads: int, **values) -> TransformerConfig:
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:
-  """The config.json of the architecture that computes what a config says.
+  """The config.json of the architecture that computes what a config describes.
 
   Raises:
     UserError: there is none.

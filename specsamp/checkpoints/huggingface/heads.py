@@ -1,6 +1,6 @@
 """Drafters in the formats of those who published them: Medusa, EAGLE, EAGLE-3.
 
-Each is a folder with a config.json and safetensors. None says which weights of
+Each is a folder with a config.json and safetensors. None tells which weights of
 the target it was trained for; the names of the tensors are the authors'.
 """
 
@@ -223,7 +223,7 @@ def _read(
     whole = layouts.read(tensors, layout[name], sizes[name])
     return whole.reshape(flat[name].shape).astype(dtypes[name])
 
-  return DraftModule(module, weights.lay(shapes, None, read), target='')
+  return DraftModule(module, weights.place(shapes, None, read), target='')
 
 
 def _size(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def load(
 
   Args:
     path: folder.
-    mesh: where to lay the model; None is one device.
+    mesh: where to place the model; None is one device.
     dtype: what to compute in. None is float32 on CPUs and for weights of 32
       bits, else bfloat16.
 
@@ -82,7 +82,7 @@ def load(
   shapes = _shapes(config)
   sizes = _sizes(shapes)
   dtypes = weights.matmul_dtypes(weights.flat(shapes), dtype)
-  params = weights.lay(
+  params = weights.place(
     shapes,
     mesh,
     lambda name, index: layouts.read(

@@ -1,4 +1,4 @@
-"""How a text looks to the target's own law."""
+"""How a text looks to the target's own distribution."""
 
 import functools
 from collections.abc import Sequence
@@ -14,20 +14,19 @@ from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
 
-_CHUNK = 32  # positions whose laws are computed at once
+_CHUNK = 32  # positions whose distributions are computed at once
 
 
 class TextLikelihood(NamedTuple):
-  """Of the tokens said after a prompt.
+  """Of the output tokens of a prompt.
 
   Attributes:
-    excess_nll: Σ -log p(x) - H, nats, p the law after temperature and cuts and
-      H its entropy, over the tokens that p has; draws from p have 0 on average,
-      whatever the text.
+    excess_nll: Σ -log p(x) - H, nats, p the distribution after temperature and
+      cuts and H its entropy, over the tokens that p has; draws from p have 0 on
+      average, whatever the text.
     variance: Σ of that of -log p under p, nats squared: what draws from p have
       of their excess NLL.
-    outside: tokens that the law does not have; of a greedy law, all but the
-      best.
+    outside: tokens of probability 0; when greedy, all but the best.
     gap: the most by which the logit of one of them is below the largest.
   """
 
@@ -40,21 +39,21 @@ class TextLikelihood(NamedTuple):
 def text_likelihood(
   target: LanguageModel,
   prompt: Sequence[int],
-  said: Sequence[int],
+  output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores what was said in one pass; compiled for powers of two of length.
+  """Scores an output in one pass; compiled for powers of two of length.
 
   Args:
     target: the model.
     prompt: token ids before it, at least one.
-    said: token ids.
-    sampling: of the law, scalars.
+    output: token ids.
+    sampling: of the distribution, scalars.
   """
-  length = len(prompt) + len(said)
+  length = len(prompt) + len(output)
   _, size = slots(target, 1, length)
   tokens = np.zeros(size, np.int32)
-  tokens[:length] = [*prompt, *said]
+  tokens[:length] = [*prompt, *output]
   with meshes.use(target.mesh):
     found = _compiled()(
       target.transformer,

@@ -1,12 +1,12 @@
-"""Whether a method says what the target alone would: tests of its texts.
+"""Whether a method emits what the target alone would: tests of its texts.
 
 A method and the baseline answer the same prompts with independent random bits.
-If both draw from the target's law, the two answers to a prompt may be
+If both draw from the target's distribution, the two answers to a prompt may be
 exchanged: all signs of their differences are as likely, which gives an exact
 test of any statistic, whatever the texts. Two are tested: the excess NLL (a
-rule that prefers likely tokens says too few unlikely ones), and how often each
-token is said. The excess NLL is also held against the target's law itself, of
-which its mean and variance are known; that test sees the most. Greedy texts
+rule that prefers likely tokens emits too few unlikely ones), and how often each
+token is emitted. The excess NLL is also held against the target's distribution,
+of which its mean and variance are known; that test sees the most. Greedy texts
 must be the same but for near ties.
 """
 
@@ -24,7 +24,7 @@ from specsamp.evaluation.tasks.task import spread
 ALPHA = 0.01  # the chance that a report flags any lossless method
 _FLIPS = 20_000  # at least
 _CHUNK = 1_000  # flips at once
-_OUTSIDE = 20.0  # nats that a token counts which the law does not have
+_OUTSIDE = 20.0  # nats that a token of probability 0 counts
 _NORMAL = 500  # tokens from which on a sum of them is as good as normal
 _MOST_PAIRS = 1_000  # whose tokens are counted
 _METHOD = tuple(key for key in metrics.KEYS if key != 'task')
@@ -45,7 +45,7 @@ class Test(NamedTuple):
 
 
 def sign_flip_test(differences_nk: np.ndarray, flips: int = _FLIPS) -> Test:
-  """Tests paired differences, whose signs are chance if the laws are one.
+  """Tests paired differences, whose signs are chance if both draw alike.
 
   The statistic is the length of their sum. All signs of up to 14 pairs are
   tried, random ones beyond that. Pairs without a difference tell nothing.
@@ -82,46 +82,47 @@ def examine(
   scores: dict[str, dict[str, Any]],
   dtype: str,
 ) -> list[dict[str, Any]]:
-  """A row for each method and law: what its texts say about it.
+  """A row for each method and sampling: what its texts show of it.
 
   Args:
     lines: of `runner.compare`, the baselines' among them.
     scores: of `scores.score`.
-    dtype: of the target, which says how near a tie is.
+    dtype: of the target, which tells how near a tie is.
 
   Returns:
     Rows with the fields of the method and `texts`, `same` (texts equal to the
     baseline's), `excess_nll` and `baseline_excess_nll` (nats a token beyond the
-    law's entropy; 0 on average for draws from it), `p_law` (of the excess NLL
-    under the target's law; None of few tokens), `p_nll` and `p_tokens` (beside
-    the baseline's, of sign flips), `gap` and `near_tie` (greedy: how far below
-    the best logit a token was, and may be), `scores` (figure by figure: the
-    baseline's, the method's, p of their difference) and `verdict`: lossless,
-    LOSSY, or too few texts.
+    distribution's entropy; 0 on average for draws from it), `p_target` (of the
+    excess NLL under the target's distribution; None of few tokens), `p_nll` and
+    `p_tokens` (beside the baseline's, of sign flips), `gap` and `near_tie`
+    (greedy: how far below the best logit a token was, and may be), `scores`
+    (figure by
+    figure: the baseline's, the method's, p of their difference) and `verdict`:
+    lossless, LOSSY, or too few texts.
   """
   groups: dict[tuple, dict[tuple, dict]] = {}
   for line in lines:
     key = tuple(line[name] for name in _METHOD)
     answer = (line['task'], line['prompt'], line['sample'])
     groups.setdefault(key, {})[answer] = line
-  of_law = lambda line: (line['temperature'], line['top_p'])
+  of_sampling = lambda line: (line['temperature'], line['top_p'])
   methods, baselines = [], {}
   for group in groups.values():
     first = next(iter(group.values()))
     if first['method'] == 'autoregressive':
-      baselines[of_law(first)] = group
+      baselines[of_sampling(first)] = group
     else:
-      methods.append((of_law(first), group))
+      methods.append((of_sampling(first), group))
   # Three tests a sampled row, and none may fail by chance.
-  level = ALPHA / max(3 * sum(law[0] > 0 for law, _ in methods), 1)
+  level = ALPHA / max(3 * sum(sampling[0] > 0 for sampling, _ in methods), 1)
   return [
     _row(
-      [(baselines[law][answer], line) for answer, line in group.items()],
+      [(baselines[sampling][answer], line) for answer, line in group.items()],
       scores,
       dtype,
       level,
     )
-    for law, group in methods
+    for sampling, group in methods
   ]
 
 
@@ -137,7 +138,7 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
   excess, gaps = of_pairs('excess_nll'), of_pairs('gap')
   row = {name: own[name] for name in (*names, 'lossless')} | {
     'texts': len(pairs),
-    'same': sum(a['said'] == b['said'] for a, b in pairs),
+    'same': sum(a['output_tokens'] == b['output_tokens'] for a, b in pairs),
     'baseline_excess_nll': float(excess[:, 0].sum() / tokens[0]),
     'excess_nll': float(excess[:, 1].sum() / tokens[1]),
     'gap': float(gaps[:, 1].max()),
@@ -145,7 +146,7 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
     'near_tie': max(
       _NEAR_TIE.get(dtype, _NEAR_TIE['bfloat16']), 2 * float(gaps[:, 0].max())
     ),
-    'p_law': None,
+    'p_target': None,
     'p_nll': None,
     'p_tokens': None,
     'scores': _parity(pairs, scores),
@@ -153,40 +154,42 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
   if not own['temperature']:
     is_greedy = row['gap'] <= row['near_tie']
     return row | {'verdict': 'lossless' if is_greedy else 'LOSSY'}
-  p_law = None
+  p_target = None
   variance = of_pairs('variance')[:, 1].sum()
   if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
     z = excess[:, 1].sum() / math.sqrt(variance)
-    p_law = math.erfc(abs(z) / math.sqrt(2))
+    p_target = math.erfc(abs(z) / math.sqrt(2))
   flips = max(_FLIPS, math.ceil(4 / level))
   excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
-  said = sign_flip_test(_histograms(pairs), flips)
-  found = [p for p in (p_law, nll.p, said.p) if p is not None]
+  tokens_test = sign_flip_test(_histograms(pairs), flips)
+  found = [p for p in (p_target, nll.p, tokens_test.p) if p is not None]
   if min(found) < level:
     verdict = 'LOSSY'
-  elif max(nll.least, said.least) < level or row['same'] == row['texts']:
+  elif max(nll.least, tokens_test.least) < level or row['same'] == row['texts']:
     verdict = 'lossless'
   else:
     verdict = 'too few texts'
   return row | {
-    'p_law': p_law,
+    'p_target': p_target,
     'p_nll': nll.p,
-    'p_tokens': said.p,
+    'p_tokens': tokens_test.p,
     'verdict': verdict,
   }
 
 
 def _histograms(pairs) -> np.ndarray:
-  """How much more often the second of each pair says each token; roots of
-  counts, so that what is said all the time does not hide the rest."""
-  said = [
-    [np.concatenate([*line['said'], []]).astype(int) for line in pair]
+  """How much more often the second of each pair emits each token; roots of
+  counts, so that what is emitted all the time does not hide the rest."""
+  outputs = [
+    [np.concatenate([*line['output_tokens'], []]).astype(int) for line in pair]
     for pair in spread(pairs, _MOST_PAIRS)
   ]
-  tokens = np.unique(np.concatenate([side for pair in said for side in pair]))
-  differences = np.zeros((len(said), len(tokens)))
-  for into, pair in zip(differences, said, strict=True):
+  tokens = np.unique(
+    np.concatenate([side for pair in outputs for side in pair])
+  )
+  differences = np.zeros((len(outputs), len(tokens)))
+  for into, pair in zip(differences, outputs, strict=True):
     for sign, side in zip((-1, 1), pair, strict=True):
       found, counts = np.unique(side, return_counts=True)
       into[np.searchsorted(tokens, found)] += sign * np.sqrt(counts)
@@ -224,7 +227,7 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
       'as the baseline': row['same'],
       'excess NLL of baseline': row['baseline_excess_nll'],
       'of method': row['excess_nll'],
-      'p (law)': row['p_law'],
+      'p (target)': row['p_target'],
       'p (NLL)': row['p_nll'],
       'p (tokens)': row['p_tokens'],
       'verdict': row['verdict'],
@@ -239,11 +242,11 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
     '',
     'Texts of each method against those of the target alone, after the same '
     'prompts, from independent random bits. Excess NLL: nats a token beyond '
-    "the entropy of the target's law, 0 on average for draws from it. p (law): "
-    'how often such draws have as much. p (NLL), p (tokens): of sign-flip '
-    'permutation tests, how often the two texts of each prompt, exchanged at '
-    'random, differ as much, in NLL and in how often each token is said. LOSSY '
-    f'where so small a p comes once in {1 / ALPHA:.0f} reports of lossless '
+    "the entropy of the target's distribution, 0 on average for draws from "
+    'it. p (target): how often such draws have as much. p (NLL), p (tokens): '
+    'of sign-flip permutation tests, how often the two texts of each prompt, '
+    'exchanged at random, differ as much, in NLL and in the count of each '
+    f'token. LOSSY where so small a p comes once in {1 / ALPHA:.0f} reports of lossless '
     'methods. Greedy texts may differ where the two best logits are nearly '
     'equal.',
     '',

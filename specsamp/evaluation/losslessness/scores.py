@@ -41,12 +41,12 @@ def score(
   Args:
     target: the target.
     tasks: of which they are.
-    lines: with `said` and `texts`.
+    lines: with `output_tokens` and `texts`.
     path: a JSON line for every score goes here as soon as it is known; what it
       holds is not scored again.
     max_prompt_tokens: as they were decoded with.
     chat: likewise.
-    allow_code_execution: whether tasks may run what was said; without it they
+    allow_code_execution: whether tasks may run the answers; without it they
       have no score.
 
   Returns:
@@ -67,7 +67,7 @@ def score(
   def identify(line) -> str:
     """Of what is scored: a text, and what it is compared with."""
     reference = prompts[line['task'], line['prompt']].reference
-    what = json.dumps([line['id'], line['said'], reference])
+    what = json.dumps([line['id'], line['output_tokens'], reference])
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
   ids = {line['id']: identify(line) for line in lines}
@@ -104,12 +104,12 @@ def score(
     ):
       task = by_name[line['task']]
       prompt = prompts[task.name, line['prompt']]
-      law = SamplingParams(line['temperature'], top_p=line['top_p'])
+      sampling = SamplingParams(line['temperature'], top_p=line['top_p'])
       key = (task.name, prompt.name, line['temperature'], line['top_p'],
-             json.dumps(line['said']))  # fmt: skip
+             json.dumps(line['output_tokens']))  # fmt: skip
       if key not in known:
         known[key] = _likelihood(
-          target, prompt, line, law, max_prompt_tokens, chat
+          target, prompt, line, sampling, max_prompt_tokens, chat
         )
         scored = None
         # Of several processes one runs programs.
@@ -124,13 +124,13 @@ def score(
   return {line: by_id[own] for line, own in ids.items()}
 
 
-def _likelihood(target, prompt, line, law, most, chat) -> dict[str, Any]:
+def _likelihood(target, prompt, line, sampling, most, chat) -> dict[str, Any]:
   """Of all turns of a line."""
   found = []
-  for turn, said in enumerate(line['said']):
+  for turn, output in enumerate(line['output_tokens']):
     whole = tokens_of(target.tokenizer, prompt, line['texts'][:turn], chat)
     tokens = last(whole, most, target.tokenizer)
-    found.append(text_likelihood(target, tokens, said, law))
+    found.append(text_likelihood(target, tokens, output, sampling))
   return {
     'excess_nll': sum(turn.excess_nll for turn in found),
     'variance': sum(turn.variance for turn in found),

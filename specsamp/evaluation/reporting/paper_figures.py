@@ -76,7 +76,7 @@ def break_even(chain, tree, chain_cost, tree_cost) -> str:
   size = tree_cost['score_ms'] / chain_cost['score_ms']
   text = (
     f'{report.sampling_name(tree)}: {tree["branching"]} '
-    f'({report.method_name(tree)}) says {gain:.2f} times the tokens of '
+    f'({report.method_name(tree)}) emits {gain:.2f} times the tokens of '
     f'{chain["branching"]} a round. Its '
     f'pass over {tree["nodes"]} nodes takes {tree_cost["score_ms"]:.2f} ms, '
     f'{size:.2f} times the {chain_cost["score_ms"]:.2f} ms over '

@@ -25,7 +25,7 @@ _SPREAD = (
   'Percentiles are over sequences, prompt pass included.'
 )
 _LOSSY = (
-  "A method that is NOT lossless says other texts than the target's law would, "
+  'A method that is NOT lossless emits other texts than the target would, '
   'so its figures are no speedup of the same sampling.'
 )
 
@@ -189,7 +189,7 @@ def parts_table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
 
 
 def method_name(row: dict[str, Any]) -> str:
-  """The name of a row's method, which says so where it is not lossless."""
+  """The name of a row's method, marked where it is not lossless."""
   return row['method'] + ('' if row['lossless'] else ' (NOT lossless)')
 
 

@@ -25,7 +25,7 @@ _WHY_CHARS = 200
 def run(
   program: str, *, seconds: float = 5.0, memory_bytes: int = 1 << 30
 ) -> 'Outcome':
-  """Runs a program in a process of its own, and says whether it passed.
+  """Runs a program in a process of its own, and reports whether it passed.
 
   It passes if it runs to its last line, whatever it prints. Exits, exceptions,
   and all that is refused are failures, also where the program catches them.
@@ -81,12 +81,12 @@ def _run(program, seconds, memory_bytes, folder) -> 'Outcome':
       )
       process.stdin.close()
     except BrokenPipeError:
-      pass  # what it says tells why
+      pass  # its output tells why
     started, _ = _read(process.stdout, 1, _START_SECONDS)
     if started != b'\n':
-      said, _ = _read(process.stdout, _REPLY_BYTES, 1.0)
-      said = (started + said).decode(errors='replace')
-      raise RuntimeError(f'sandbox: Python did not start: {said}')
+      output, _ = _read(process.stdout, _REPLY_BYTES, 1.0)
+      output = (started + output).decode(errors='replace')
+      raise RuntimeError(f'sandbox: Python did not start: {output}')
     reply, in_time = _read(process.stdout, _REPLY_BYTES, seconds)
     if in_time and len(reply) < _REPLY_BYTES:
       # It may have closed its descriptors and go on.
@@ -138,9 +138,9 @@ def _why(reply: bytes, status: int | None) -> str:
     reply: what came instead of the token.
     status: of the process, or None if it went on.
   """
-  said = ' '.join(reply.decode(errors='replace').split())
-  if said:
-    line = ''.join(c if c.isprintable() else '?' for c in said)
+  output = ' '.join(reply.decode(errors='replace').split())
+  if output:
+    line = ''.join(c if c.isprintable() else '?' for c in output)
     return line.removesuffix(':')[:_WHY_CHARS]
   if status == -signal.SIGSYS:
     return 'refused: a system call'

@@ -71,7 +71,7 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
 
 
 def _told_apart(prompts: list[Question]) -> list[Question]:
-  """No two of one name: what is said after them is found by it."""
+  """No two of one name: their answers are found by it."""
   seen: dict[str, int] = {}
   found = []
   for prompt in prompts:

@@ -27,7 +27,7 @@ def alpaca(data: str, count: int) -> Task:
 
 
 def wmt(data: str, count: int) -> Task:
-  """English sentences to be said in German.
+  """English sentences to be translated to German.
 
   Args:
     data: folder with wmt_ende.json: a list of texts.

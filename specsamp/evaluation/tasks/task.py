@@ -40,7 +40,7 @@ class Task:
     most_new_tokens: of an answer; None leaves it to the config.
     score: (prompt, answer) -> floats in [0, 1] by name, and what there is to
       say of them as text; None where there is nothing to score.
-    runs_answers: whether the score runs what was said as a program.
+    runs_answers: whether the score runs the answer as a program.
   """
 
   name: str
@@ -57,7 +57,7 @@ class Task:
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """The tokens after which the next answer is said.
+  """The tokens that the next answer follows.
 
   Args:
     tokenizer: the target's.
@@ -115,7 +115,7 @@ def find(data: str, name: str, source: str) -> pathlib.Path:
   if not found:
     raise UserError(
       f'data {data}: no {name} in it; it is published at {source}, and '
-      '--config.data=FOLDER says where it is'
+      '--config.data=FOLDER names it'
     )
   return found[0]
 

@@ -1,6 +1,6 @@
 """Group-wise training: every position drafts at once (2410.05589, 4.2).
 
-A sequence of T tokens is laid out with the masks of M of its positions behind
+A sequence of T tokens stands with the masks of M of its positions behind
 it: T + M k slots. The group of position t is the token t with the masks 1 to k
 of t. Token t sees the tokens up to t; mask j of t sees the tokens up to t, and
 the masks up to j of its own group, at position t + j. So each group computes
@@ -22,7 +22,7 @@ from specsamp.drafting import features
 
 
 class Groups(NamedTuple):
-  """What a layer says of its groups, the tokens' part first.
+  """What a layer makes of its groups, the tokens' part first.
 
   Attributes:
     hidden: [B, Q, D], Q = T + M k outputs.
@@ -51,19 +51,19 @@ def sizes(num_groups: int, count: int, retention: float = 1.0) -> np.ndarray:
 
 
 def outputs(
-  module, params, frame, features_btd, tokens_bt, starts_bm, masks_m
+  module, params, target_head, features_btd, tokens_bt, starts_bm, masks_m
 ) -> Groups:
   """One pass over all groups of a batch.
 
   Args:
     module: a `DraftLayer`.
     params: its own.
-    frame: the target's embedding and LM head.
+    target_head: the target's embedding and LM head.
     features_btd: the target's features at the tokens; None for a layer that
       reads none.
     tokens_bt: int [B, T].
-    starts_bm: int [B, M], positions whose masks are laid out.
-    masks_m: masks of each, static, as of `sizes`; EAGLE has none.
+    starts_bm: int [B, M], positions that have masks.
+    masks_m: masks of each, static, see `sizes`; EAGLE has none.
   """
   batch, length = tokens_bt.shape
   iota = lambda n: np.arange(n, dtype=np.int32)
@@ -75,7 +75,7 @@ def outputs(
   apply = lambda *args, **kwargs: module.apply(
     {'params': params}, *args, **kwargs
   )
-  embedded_btd = frame.embed(tokens_bt) + frame.place(positions_bq)
+  embedded_btd = target_head.embed(tokens_bt) + target_head.place(positions_bq)
   before_btd = None
   if features_btd is not None:
     before_btd = features.shifted(features_btd)
@@ -85,7 +85,7 @@ def outputs(
     start_bq = starts_bm[:, of_q]
     index_q = np.concatenate([iota(count) for count in masks_m])
     ahead_bq = start_bq + 1 + index_q[None]
-    masks_bqd = apply(index_q, frame.place(ahead_bq), method='masks')
+    masks_bqd = apply(index_q, target_head.place(ahead_bq), method='masks')
     masks_bqd = jnp.broadcast_to(masks_bqd, (batch, *masks_bqd.shape[1:]))
     x_bqd = jnp.concatenate([x_bqd, masks_bqd], axis=1)
     positions_bq = jnp.concatenate([positions_bq, ahead_bq], axis=1)

@@ -6,7 +6,9 @@ from specsamp.training.objectives import language_model as losses
 from specsamp.training.objectives.groups import mean_where, take
 
 
-def loss(module, params, frame, features_btd, tokens, starts_bm, decay: float):
+def loss(
+  module, params, target_head, features_btd, tokens, starts_bm, decay: float
+):
   """Sum over heads of decay^j times head j's cross-entropy, and metrics.
 
   Head j reads the target's feature at t, Hydra's also the tokens t + 1 to
@@ -16,25 +18,25 @@ def loss(module, params, frame, features_btd, tokens, starts_bm, decay: float):
   Args:
     module: `Heads`.
     params: theirs.
-    frame: the target's embedding and LM head.
+    target_head: the target's embedding and LM head.
     features_btd: the target's features [B, T, D] at the first T tokens.
     tokens: int [B, T + 1].
     starts_bm: int [B, M], the positions t that are trained.
     decay: of a head's weight with its distance; the papers' is 0.8.
   """
   length, width = features_btd.shape[1:]
-  wanted_bt = jnp.argmax(frame.logits(features_btd), axis=-1)
+  wanted_bt = jnp.argmax(target_head.logits(features_btd), axis=-1)
   rows = lambda array: array.reshape(-1, *array.shape[2:])
   feature_rd = rows(take(features_btd, starts_bm))
   embedded_bjmd = [
-    frame.embed(take(tokens, starts_bm + j))
+    target_head.embed(take(tokens, starts_bm + j))
     for j in range(1, module.num_heads + 1)
   ]
   path_rjd = rows(jnp.stack(embedded_bjmd, axis=2))
   total, metrics = 0.0, {}
   for j in range(1, module.num_heads + 1):
     hidden = module.apply({'params': params}, feature_rd, path_rjd, j)
-    logits_bmv = frame.logits(hidden.reshape(*starts_bm.shape, width))
+    logits_bmv = target_head.logits(hidden.reshape(*starts_bm.shape, width))
     inside_bm = starts_bm + j < length
     label_bm = take(tokens, starts_bm + 1 + j)
     loss_bm = losses.next_tokens(logits_bmv, label_bm)

@@ -1,4 +1,4 @@
-"""Next-token losses, in nats; means over tokens but where it says so."""
+"""Next-token losses, in nats; means over tokens unless noted."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def next_tokens(logits_btv, labels_bt):
 
 
 def distillation(student_btv, teacher_btv):
-  """KL(teacher || student) of the next token's laws, both at temperature 1."""
+  """KL(teacher || student) of the next token, both at temperature 1."""
   log_q = jax.nn.log_softmax(student_btv, axis=-1)
   log_p = jax.nn.log_softmax(teacher_btv, axis=-1)
   return jnp.mean(jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1))
@@ -30,7 +30,7 @@ def distillation(student_btv, teacher_btv):
 def agreement(student_btv, teacher_btv):
   """Mean of sum(min(p, q)): the token rule's chance of acceptance.
 
-  Chen et al. 2302.01318, Theorem 1; both laws at temperature 1.
+  Chen et al. 2302.01318, Theorem 1; both at temperature 1.
   """
   q = jax.nn.softmax(student_btv, axis=-1)
   p = jax.nn.softmax(teacher_btv, axis=-1)

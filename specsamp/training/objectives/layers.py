@@ -1,8 +1,8 @@
 """Losses of drafters that are one layer: EAGLE's, and ParallelSpec's of both.
 
 EAGLE (2401.15077, 4.2): regression of the feature and cross-entropy with the
-target's law. ParallelSpec (2410.05589, 4.3): the sum of EAGLE's losses over a
-group, or of Medusa's on the text.
+target's distribution. ParallelSpec (2410.05589, 4.3): the sum of EAGLE's losses
+over a group, or of Medusa's on the text.
 """
 
 import jax
@@ -15,7 +15,7 @@ from specsamp.training.objectives import language_model as losses
 def medusa_parallel(
   module,
   params,
-  frame,
+  target_head,
   tokens,
   starts_bm,
   decay: float,
@@ -28,18 +28,18 @@ def medusa_parallel(
   Args:
     module: a `DraftLayer` that reads no features.
     params: its own.
-    frame: the target's embedding and LM head.
+    target_head: the target's embedding and LM head.
     tokens: int [B, T + 1].
     starts_bm: int [B, M], positions whose masks are trained.
     decay: of the weight; the paper's is 0.8.
-    retention: as of `groups.sizes`.
+    retention: see `groups.sizes`.
   """
   count = module.num_masks
   masks_m = layout.sizes(starts_bm.shape[1], count, retention)
   groups = layout.outputs(
-    module, params, frame, None, tokens[:, :-1], starts_bm, masks_m
+    module, params, target_head, None, tokens[:, :-1], starts_bm, masks_m
   )
-  logits_bqv = frame.logits(groups.hidden)
+  logits_bqv = target_head.logits(groups.hidden)
   label_bq = layout.take(tokens[:, 1:], groups.reads)
   losses_g = layout.by_depth(
     groups,
@@ -55,7 +55,7 @@ def medusa_parallel(
 def eagle(
   module,
   params,
-  frame,
+  target_head,
   features_btd,
   tokens,
   starts_bm,
@@ -64,31 +64,31 @@ def eagle(
   decay: float = 1.0,
   retention: float = 1.0,
 ):
-  """SmoothL1(feature) + weight * CE(target's law, q), summed over the group.
+  """SmoothL1(feature) + weight * CE(p, q), summed over the group.
 
   Args:
     module: a `DraftLayer` that reads features; without masks it is EAGLE.
     params: its own.
-    frame: the target's embedding and LM head.
+    target_head: the target's embedding and LM head.
     features_btd: the target's features [B, T, D].
     tokens: int [B, T + 1].
     starts_bm: int [B, M], positions whose masks are trained.
     noise_btd: what is added to the features that the layer reads.
     weight: of the cross-entropy; EAGLE's is 0.1.
     decay: of the weight of mask j, decay^j; the paper sums plainly.
-    retention: as of `groups.sizes`.
+    retention: see `groups.sizes`.
   """
   groups = layout.outputs(
     module,
     params,
-    frame,
+    target_head,
     features_btd + noise_btd,
     tokens[:, :-1],
     starts_bm,
     layout.sizes(starts_bm.shape[1], module.num_masks, retention),
   )
-  logits_bqv = frame.logits(groups.hidden)
-  p_logits_btv = frame.logits(features_btd)
+  logits_bqv = target_head.logits(groups.hidden)
+  p_logits_btv = target_head.logits(features_btd)
   log_q_bqv = jax.nn.log_softmax(logits_bqv, axis=-1)
   p_btv = jax.nn.softmax(p_logits_btv, axis=-1)
   wanted_bqd = layout.take(features_btd, groups.reads).astype(jnp.float32)
