@@ -80,8 +80,8 @@ def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
   table 4): nodes that paths share are fed once for each.
   """
   leaves = sorted(set(range(tree.size)) - set(tree.internal))
-  path_lt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
-  count, length = path_lt.shape
+  path_kt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
+  count, length = path_kt.shape
   # Any path that runs through a node holds its entries.
   row_n = np.asarray(
     [np.argmax(tree.ancestor_mask[leaves, node]) for node in range(tree.size)]
@@ -93,7 +93,7 @@ def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
   at_t = jnp.arange(length, dtype=jnp.int32)
   out = transformer.apply(
     {'params': params},
-    tokens_bn[:, path_lt].reshape(-1, length),
+    tokens_bn[:, path_kt].reshape(-1, length),
     repeat(root_b)[:, None] + at_t[None, :],
     cache.replace(
       keys=tuple(map(repeat, cache.keys)),
@@ -105,13 +105,13 @@ def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
     shape = (batch, count, *array_rt.shape[1:])
     return array_rt.reshape(shape)[:, row_n, depth_n]
 
-  def write(slots_bgsd, rows_rgsd):
+  def write(slots_busa, rows_rusa):
     slot_b = jnp.arange(length, dtype=jnp.int32)[None, :] + root_b[:, None]
-    new_rgtd = jnp.take_along_axis(
-      rows_rgsd, repeat(slot_b)[:, None, :, None], axis=2
+    new_ruta = jnp.take_along_axis(
+      rows_rusa, repeat(slot_b)[:, None, :, None], axis=2
     )
-    new_bngd = nodes(jnp.swapaxes(new_rgtd, 1, 2))
-    return kv_cache.write(slots_bgsd, new_bngd, root_b)
+    new_bnua = nodes(jnp.swapaxes(new_ruta, 1, 2))
+    return kv_cache.write(slots_busa, new_bnua, root_b)
 
   return Output(
     logits=nodes(out.logits),

@@ -98,8 +98,8 @@ class LookaheadDrafter:
       # No two are equally recent.
       jnp.zeros((len(length_b), self.tree.width), jnp.float32),
     )
-    tokens_bcn = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
-    tokens_bcg = tokens_bcn[:, :, 1:]
+    tokens_bcj = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
+    tokens_bcg = tokens_bcj[:, :, 1:]
     draft = branches.draft_of(
       self.tree,
       root_b1,
@@ -110,17 +110,17 @@ class LookaheadDrafter:
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
-    said_bw = jnp.argmax(scored.extra_logits, axis=-1)
-    columns_bnw = jnp.concatenate(
-      [state.window, said_bw.astype(jnp.int32)[:, None]], axis=1
+    guess_bw = jnp.argmax(scored.extra_logits, axis=-1)
+    columns_bjw = jnp.concatenate(
+      [state.window, guess_bw.astype(jnp.int32)[:, None]], axis=1
     )
     slot_b = state.rounds % _POOLED * self.window
     write = jax.vmap(
       lambda pool, new, slot: jax.lax.dynamic_update_slice(pool, new, (slot, 0))
     )
     return LookaheadState(
-      window=columns_bnw[:, 1:],
-      pool=write(state.pool, jnp.swapaxes(columns_bnw, 1, 2), slot_b),
+      window=columns_bjw[:, 1:],
+      pool=write(state.pool, jnp.swapaxes(columns_bjw, 1, 2), slot_b),
       rounds=state.rounds + 1,
     )
 

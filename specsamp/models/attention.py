@@ -92,28 +92,28 @@ def sinusoids(length: int, width: int):
   return both[:, :width]
 
 
-def _relative_scores(q_bthd, table_hsd, positions_bt, slot_positions_bs):
+def _relative_scores(q_btha, table_hsa, positions_bt, slot_positions_bs):
   """Scores [B, H, T, S] of the distance from each query to each slot."""
   by_distance = jnp.einsum(
-    'bthd,hsd->bhts', q_bthd, table_hsd, preferred_element_type=jnp.float32
+    'btha,hsa->bhts', q_btha, table_hsa, preferred_element_type=jnp.float32
   )
   distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
-  distance_bts = jnp.clip(distance_bts, 0, table_hsd.shape[1] - 1)
+  distance_bts = jnp.clip(distance_bts, 0, table_hsa.shape[1] - 1)
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
 
-def _batch_dot(x_bgqk, slots_bgsd, contract: int):
+def _batch_dot(x, slots, contract: int):
   """x times keys (contract=3) or values (contract=2) of each row and group."""
   return jax.lax.dot_general(
-    x_bgqk,
-    slots_bgsd,
+    x,
+    slots,
     (((3,), (contract,)), ((0, 1), (0, 1))),
     preferred_element_type=jnp.float32,
   )
 
 
 class Attention(nn.Module):
-  """Multi-head attention with G <= H key and value heads.
+  """Multi-head attention with U <= H key and value heads.
 
   Attributes:
     config: its shape.
@@ -152,10 +152,10 @@ class Attention(nn.Module):
       self.distance_bias = self.param('distance_bias', zeros, heads)
 
   def relative_table(self, length: int):
-    """Projected distances 0..length-1, [H, length, head_dim]."""
+    """Projected distances 0..length-1, [H, length, A]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    return jnp.einsum('sd,dhk->hsk', distances, self.relative.astype(dtype))
+    return jnp.einsum('sd,dha->hsa', distances, self.relative.astype(dtype))
 
   def __call__(
     self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
@@ -169,15 +169,15 @@ class Attention(nn.Module):
       mask_bts: bool, which slots each query sees.
       slot_positions_bs: int, positions of what stands in the slots; only
         relative positions read it.
-      cache: keys, values [B, G, S, head_dim] and relative table or None; with
+      cache: keys, values [B, U, S, A] and relative table or None; with
         no cache at all the slots are the T queries themselves.
 
     Returns:
       The block's output [B, T, D] and the updated (keys, values).
     """
     c = self.config
-    q = jnp.einsum('btd,dhk->bthk', x_btd, self.q.astype(c.dtype))
-    kv = jnp.einsum('btd,dcgk->btcgk', x_btd, self.kv.astype(c.dtype))
+    q = jnp.einsum('btd,dha->btha', x_btd, self.q.astype(c.dtype))
+    kv = jnp.einsum('btd,dcua->btcua', x_btd, self.kv.astype(c.dtype))
     if c.biases != 'none':
       q = q + self.q_bias.astype(c.dtype)[None, None]
       kv = kv + self.kv_bias.astype(c.dtype)[None, None]
@@ -209,13 +209,15 @@ class Attention(nn.Module):
       q = q + self.content_bias.astype(c.dtype)[None, None]
 
     batch, length = x_btd.shape[:2]
-    # The R = H / G query heads of a group and the T queries share one axis, so
+    # The H / U query heads of a group and the T queries share one axis, so
     # that both products are plain matmuls with a head's keys and values as
     # they lie; any other order of axes makes XLA transpose the cache.
     groups = (c.num_kv_heads, c.num_heads // c.num_kv_heads)
-    q_bgrtd = jnp.moveaxis(q.reshape(batch, length, *groups, c.head_dim), 1, 3)
+    q_grouped = jnp.moveaxis(
+      q.reshape(batch, length, *groups, c.head_dim), 1, 3
+    )
     content = _batch_dot(
-      q_bgrtd.reshape(batch, groups[0], -1, c.head_dim), keys, contract=3
+      q_grouped.reshape(batch, groups[0], -1, c.head_dim), keys, contract=3
     ).reshape(batch, *groups, length, num_slots)
     if c.positions == 'relative':
       content = content + scores.reshape(content.shape)
@@ -228,7 +230,7 @@ class Attention(nn.Module):
     mixed = mixed.reshape(batch, *groups, length, c.head_dim)
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
-    out = jnp.einsum('bthk,hkd->btd', mixed, self.o.astype(c.dtype))
+    out = jnp.einsum('btha,had->btd', mixed, self.o.astype(c.dtype))
     if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(c.dtype)[None, None]
     return out, (keys, values)

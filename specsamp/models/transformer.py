@@ -61,19 +61,19 @@ class Norm(nn.Module):
     return x.astype(c.dtype)
 
 
-def _gate_and_up(x_btd, up_dcf):
-  """Both products with gate and up: [B, T, C, F].
+def _gate_and_up(x_btd, up):
+  """Both products, with gate and with up: [B, T, 2, F].
 
   On TPUs in two: where a shard's F is no multiple of the 128 lanes (LLaMA 7B
   in four), XLA would first copy both side by side.
   """
   together = functools.partial(jnp.einsum, 'btd,dcf->btcf')
 
-  def apart(x_btd, up_dcf):
-    parts = [x_btd @ up_dcf[:, i] for i in range(up_dcf.shape[1])]
+  def apart(x_btd, up):
+    parts = [x_btd @ up[:, i] for i in range(up.shape[1])]
     return jnp.stack(parts, axis=2)
 
-  return jax.lax.platform_dependent(x_btd, up_dcf, tpu=apart, default=together)
+  return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
 
 
 class MLP(nn.Module):

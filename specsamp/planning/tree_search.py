@@ -110,12 +110,12 @@ def fastest_tree(
   if not draft_ms >= 0:
     raise ValueError(f'draft_ms must be at least 0, got {draft_ms}')
   values, choices = _solve(acceptance, sizes[-1], max_depth)
-  target_ms_s = np.array([pass_ms[size] for size in sizes])
-  draft_ms_d = draft_ms * np.arange(len(values))
-  rate_ds = values[:, sizes] / (target_ms_s[None, :] + draft_ms_d[:, None])
-  depth, best = np.unravel_index(rate_ds.argmax(), rate_ds.shape)
+  target_ms = np.array([pass_ms[size] for size in sizes])
+  draft_ms_at = draft_ms * np.arange(len(values))
+  rates = values[:, sizes] / (target_ms[None, :] + draft_ms_at[:, None])
+  depth, best = np.unravel_index(rates.argmax(), rates.shape)
   tree = _tree(values, choices, depth, sizes[best])
-  return tree, float(rate_ds[depth, best])
+  return tree, float(rates[depth, best])
 
 
 def branchings(budget: int, max_depth: int) -> list[tuple[int, ...]]:

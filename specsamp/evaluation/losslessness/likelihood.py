@@ -87,25 +87,25 @@ def _sums(transformer, params, tokens_t, start, end, sampling, rows):
   )
 
   def of_chunk(args):
-    hidden_cd, next_c, counts_c = args
-    logits_bcv = transformer.apply(variables, fill(hidden_cd), method='logits')
-    logits_cv = logits_bcv[0]
-    p_cv = probabilities(logits_cv, sampling)
-    pick = lambda x: jnp.take_along_axis(x, next_c[:, None], axis=1)[:, 0]
-    p_c = pick(p_cv)
-    is_in_c = p_c > 0
-    log_p_cv = jnp.log(jnp.where(p_cv > 0, p_cv, 1.0))
-    entropy_c = -(p_cv * log_p_cv).sum(axis=-1)
-    variance_c = (p_cv * log_p_cv**2).sum(axis=-1) - entropy_c**2
-    excess_c = -pick(log_p_cv) - entropy_c
-    inside_c = counts_c & is_in_c
-    outside_c = counts_c & ~is_in_c
-    gap_c = jnp.max(logits_cv, axis=-1) - pick(logits_cv)
+    hidden_td, next_t, counts_t = args
+    logits_btv = transformer.apply(variables, fill(hidden_td), method='logits')
+    logits_tv = logits_btv[0]
+    p_tv = probabilities(logits_tv, sampling)
+    pick = lambda x: jnp.take_along_axis(x, next_t[:, None], axis=1)[:, 0]
+    p_t = pick(p_tv)
+    is_in_t = p_t > 0
+    log_p_tv = jnp.log(jnp.where(p_tv > 0, p_tv, 1.0))
+    entropy_t = -(p_tv * log_p_tv).sum(axis=-1)
+    variance_t = (p_tv * log_p_tv**2).sum(axis=-1) - entropy_t**2
+    excess_t = -pick(log_p_tv) - entropy_t
+    inside_t = counts_t & is_in_t
+    outside_t = counts_t & ~is_in_t
+    gap_t = jnp.max(logits_tv, axis=-1) - pick(logits_tv)
     return (
-      jnp.where(inside_c, excess_c, 0.0).sum(),
-      jnp.where(inside_c, jnp.maximum(variance_c, 0.0), 0.0).sum(),
-      outside_c.sum(),
-      jnp.where(outside_c, gap_c, 0.0).max(),
+      jnp.where(inside_t, excess_t, 0.0).sum(),
+      jnp.where(inside_t, jnp.maximum(variance_t, 0.0), 0.0).sum(),
+      outside_t.sum(),
+      jnp.where(outside_t, gap_t, 0.0).max(),
     )
 
   excess, variance, outside, gap = jax.lax.map(

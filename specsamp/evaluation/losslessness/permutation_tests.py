@@ -44,23 +44,23 @@ class Test(NamedTuple):
   least: float
 
 
-def sign_flip_test(differences_nk: np.ndarray, flips: int = _FLIPS) -> Test:
+def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
   """Tests paired differences, whose signs are chance if both draw alike.
 
   The statistic is the length of their sum. All signs of up to 14 pairs are
   tried, random ones beyond that. Pairs without a difference tell nothing.
 
   Args:
-    differences_nk: of n pairs, k figures each.
+    differences: [pairs, figures].
     flips: how many are tried, of more than 14 pairs.
   """
-  differences_nk = differences_nk[differences_nk.any(axis=1)]
-  pairs, figures = differences_nk.shape
+  differences = differences[differences.any(axis=1)]
+  pairs, figures = differences.shape
   if not pairs:
     return Test(1.0, 1.0)
   if figures > pairs:  # the same lengths with fewer figures
-    differences_nk = np.linalg.qr(differences_nk.T, mode='r').T
-  seen = np.square(differences_nk.sum(axis=0)).sum()
+    differences = np.linalg.qr(differences.T, mode='r').T
+  seen = np.square(differences.sum(axis=0)).sum()
   rng = np.random.default_rng(0)
   total = 2**pairs if pairs <= 14 else flips
   longer = 0
@@ -71,7 +71,7 @@ def sign_flip_test(differences_nk: np.ndarray, flips: int = _FLIPS) -> Test:
     else:
       bits = rng.integers(0, 2, (len(at), pairs), np.int8)
       bits[at == 0] = 0  # what was seen is one of the flips
-    lengths = np.square((1.0 - 2 * bits) @ differences_nk).sum(axis=1)
+    lengths = np.square((1.0 - 2 * bits) @ differences).sum(axis=1)
     longer += np.sum(lengths >= seen * (1 - 1e-9))
   # What was seen, and its mirror image.
   return Test(float(longer / total), max(2 * 0.5**pairs, 1 / total))
@@ -246,9 +246,9 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
     'it. p (target): how often such draws have as much. p (NLL), p (tokens): '
     'of sign-flip permutation tests, how often the two texts of each prompt, '
     'exchanged at random, differ as much, in NLL and in the count of each '
-    f'token. LOSSY where so small a p comes once in {1 / ALPHA:.0f} reports of lossless '
-    'methods. Greedy texts may differ where the two best logits are nearly '
-    'equal.',
+    f'token. LOSSY where so small a p comes once in {1 / ALPHA:.0f} reports of '
+    'lossless methods. Greedy texts may differ where the two best logits are '
+    'nearly equal.',
     '',
     table,
   ]
