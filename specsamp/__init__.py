@@ -2,7 +2,6 @@
 
 The end of an array's name gives its axes, a letter each: `tokens_bn` is [B, N].
 
-  A  dimensions of a head               M  positions that are trained
   B  rows of a batch                    N  nodes of a draft, its root included
   C  candidates: children of a node     P  tokens of a prompt
   D  width of the residual stream       Q  queries of a training pass
@@ -10,9 +9,10 @@ The end of an array's name gives its axes, a letter each: `tokens_bn` is [B, N].
   F  hidden units of an MLP             S  slots of a cache
   G  drafted tokens of a chain (γ)      T  tokens of a pass
   H  query heads                        U  key and value heads
-  I  internal nodes: not leaves          V  the vocabulary
+  I  internal nodes: not leaves         V  the vocabulary
   J  places in an n-gram or on a path   W  nodes of a level
-  K  entries of a list: stop tokens, masks, ranks, chosen nodes
+  K  entries of a list                  Z  dimensions of a head
+  M  positions that are trained
 
 A digit is an axis of that size.
 """

@@ -5,193 +5,191 @@ A round: propose -> one target pass over the draft -> probabilities -> verdict
 it repeat it once.
 """
 
-import functools
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from specsamp import flow
+from specsamp.decoding import scoring
 from specsamp.decoding.scoring import Scorer
-from specsamp.decoding.state import DecodeState, Stats, with_axes
-from specsamp.drafting.draft import Draft, TokenTree
+from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
+from specsamp.drafting.draft import Draft, TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored, emitted_tokens
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import rules
-from specsamp.verification.gumbel import GumbelVerifier
-from specsamp.verification.verifier import Verdict, Verifier, draw_verdict
+from specsamp.verification.verifier import Verifier, draw_verdict
 
 
-def prefill(
-  transformer: Transformer,
-  params,
-  drafter: Drafter,
-  tokens_bp,
-  length_b,
-  limit_b,
-  seeds_b,
-  capacity: int,
-) -> DecodeState:
-  """The state before the first round.
+@struct.dataclass
+class Inputs:
+  """What a program reads in every round: traced, and never changed.
 
-  The last token of each prompt is the first root, so that no token is sampled
-  outside of the loop. What this pass writes for it and for the padding is
-  never seen: the rounds write it over.
-
-  Args:
-    transformer: the target; static.
-    params: its parameters.
-    drafter: what will draft.
-    tokens_bp: int [B, P], prompts, padded on the right.
-    length_b: int [B], their lengths, at least 1.
-    limit_b: int [B], lengths at which the rows end.
-    seeds_b: int [B].
-    capacity: S, at least the largest limit plus the nodes of draft and
-      extra tree; static.
-  """
-  batch, width = tokens_bp.shape
-  cache = transformer.init_cache(params, batch, capacity)
-  transformer = transformer.clone(taps=drafter.taps)
-  out = transformer.apply({'params': params}, tokens_bp, cache=cache)
-  state = DecodeState(
-    tokens=jnp.pad(tokens_bp, ((0, 0), (0, capacity - width))),
-    length=length_b,
-    limit=limit_b,
-    done=length_b >= limit_b,
-    broken=jnp.zeros((batch,), bool),
-    cache=out.cache,
-    drafter=drafter.init(tokens_bp, length_b, out.features, capacity),
-    keys=draw.row_keys(seeds_b),
-    stats=Stats.zeros(batch, drafter.tree),
-  )
-  return with_axes(state, rules.constrain)
-
-
-def play_round(
-  transformer: Transformer,
-  verifier: Verifier,
-  scorer: Scorer,
-  params,
-  drafter: Drafter,
-  sampling: SamplingParams,
-  stop_tokens_k,
-  state: DecodeState,
-) -> DecodeState:
-  """One round: every row that is not done grows by 1 to depth + 1 tokens.
-
-  Args:
-    transformer: the target; static.
-    verifier: static.
-    scorer: how the target's pass over a draft is made; static.
+  Attributes:
     params: the target's parameters.
     drafter: what drafts.
     sampling: values per row, [B], for target and draft alike.
-    stop_tokens_k: int [K], tokens that end a row; -1 is none.
-    state: before the round.
-
-  Raises:
-    ValueError: at trace time, a draft that the verifier cannot correct.
+    stop_tokens: int [K], tokens that end a row; -1 is none.
   """
-  draft, drafter_state = drafter.propose(
-    state.drafter, state.tokens, state.length, sampling, state.keys
-  )
-  state = state.replace(drafter=drafter_state)
-  finish = functools.partial(
-    _finish_round,
-    transformer,
-    verifier,
-    scorer,
-    params,
-    drafter,
-    sampling,
-    stop_tokens_k,
-  )
-  if not drafter.may_draft_nothing:
-    return finish(draft, state)
-  # Where no row has a draft the pass is one over the roots.
-  is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
-  roots = draft.replace(
-    tokens=draft.tokens[:, :1],
-    q=None,
-    tree=TokenTree.chain(0),
-    valid=draft.valid[:, :1],
-  )
-  state = flow.cond_in_place(is_any, lambda s: finish(draft, s), state)
-  return flow.cond_in_place(~is_any, lambda s: finish(roots, s), state)
+
+  params: Any
+  drafter: Drafter
+  sampling: SamplingParams
+  stop_tokens: jax.Array
 
 
-def decode(
-  transformer: Transformer,
-  verifier: Verifier,
-  scorer: Scorer,
-  params,
-  drafter: Drafter,
-  sampling: SamplingParams,
-  stop_tokens_k,
-  state: DecodeState,
-  rounds,
-) -> DecodeState:
-  """Rounds until every row is done, in one program.
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+  """What a program is compiled for: static and hashable.
 
-  Arguments: see `play_round`, and `rounds`, int [], how many at most.
+  Attributes:
+    transformer: the target.
+    verifier: the rule.
+    scorer: how the target's pass over a draft is made.
   """
-  step = functools.partial(
-    play_round,
-    transformer,
-    verifier,
-    scorer,
-    params,
-    drafter,
-    sampling,
-    stop_tokens_k,
-  )
-  return jax.lax.while_loop(
-    lambda carry: (carry[0] > 0) & ~carry[1].done.all(),
-    lambda carry: (carry[0] - 1, step(carry[1])),
-    (rounds, state),
-  )[1]
 
+  transformer: Transformer
+  verifier: Verifier
+  scorer: Scorer = scoring.tree_attention
 
-def _finish_round(
-  transformer, verifier, scorer, params, drafter, sampling, stop_tokens_k,
-  draft, state,
-):  # fmt: skip
-  """The round of a draft: the target's pass, the verdict, what they leave."""
-  tree, extra_tree = draft.tree, drafter.extra_tree
-  root_b = state.length - 1
-  tokens = draft.tokens
-  if extra_tree.parents:
-    tokens = jnp.concatenate([tokens, draft.extra_tokens], axis=1)
-  passed = tree.with_extra(extra_tree)
-  transformer = transformer.clone(taps=drafter.taps)
-  out = scorer(transformer, params, passed, tokens, root_b, state.cache)
-  logits = out.logits
-  if extra_tree.parents:  # the head is for those that are read
-    read = np.r_[: tree.size, passed.size - extra_tree.num_read : passed.size]
-    logits = transformer.apply(
-      {'params': params}, out.hidden[:, read], method='logits'
+  def prefill(
+    self, inputs: Inputs, prompts: Prompts, capacity: int
+  ) -> DecodeState:
+    """The state before the first round.
+
+    The last token of each prompt is the first root, so that no token is sampled
+    outside of the loop. What this pass writes for it and for the padding is
+    never seen: the rounds write it over.
+
+    Args:
+      inputs: of the rounds; sampling and stop tokens are not read.
+      prompts: padded on the right.
+      capacity: S, at least the largest limit plus the nodes of draft and extra
+        tree; static.
+    """
+    drafter = inputs.drafter
+    batch, width = prompts.tokens.shape
+    cache = self.transformer.init_cache(inputs.params, batch, capacity)
+    out = self._tapped(drafter).apply(
+      {'params': inputs.params}, prompts.tokens, cache=cache
     )
-  logits_bnv = logits[:, : tree.size]
-  p_bnv = transforms.probabilities(logits_bnv, sampling)
-  if isinstance(verifier, GumbelVerifier):
-    p_bnv = _coupled(p_bnv, tree, root_b, state.keys)
-  # Root positions only grow, so that no two rounds of a row share a key.
-  keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
-  verdict = draw_verdict(
-    keys(Stream.STOP), keys(Stream.LEAVE), verifier, draft, p_bnv
-  )
-  cache = out.cache
-  if not tree.is_chain:
-    kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
-    cache = kv_cache.keep_path(cache, root_b, kept_bt)
-  scored = Scored(out.features[:, : tree.size], logits[:, tree.size :])
-  drafter_state = drafter.commit(state.drafter, draft, verdict, root_b, scored)
+    state = DecodeState(
+      tokens=jnp.pad(prompts.tokens, ((0, 0), (0, capacity - width))),
+      length=prompts.length,
+      limit=prompts.limit,
+      done=prompts.length >= prompts.limit,
+      broken=jnp.zeros((batch,), bool),
+      cache=out.cache,
+      drafter=drafter.init(
+        prompts.tokens, prompts.length, out.features, capacity
+      ),
+      keys=draw.row_keys(prompts.seeds),
+      stats=Stats.zeros(batch, drafter.tree),
+    )
+    return with_axes(state, rules.constrain)
 
+  def decode(self, inputs: Inputs, state: DecodeState, rounds) -> DecodeState:
+    """Rounds until every row is done, in one program.
+
+    Args:
+      inputs: of the rounds.
+      state: before them.
+      rounds: int [], how many at most.
+    """
+    return jax.lax.while_loop(
+      lambda carry: (carry[0] > 0) & ~carry[1].done.all(),
+      lambda carry: (carry[0] - 1, self.round(inputs, carry[1])),
+      (rounds, state),
+    )[1]
+
+  def round(self, inputs: Inputs, state: DecodeState) -> DecodeState:
+    """One round: every row that is not done grows by 1 to depth + 1 tokens.
+
+    Raises:
+      ValueError: at trace time, a draft that the verifier cannot correct.
+    """
+    draft, drafter_state = inputs.drafter.propose(
+      state.drafter, state.tokens, state.length, inputs.sampling, state.keys
+    )
+    state = state.replace(drafter=drafter_state)
+    if not inputs.drafter.may_draft_nothing:
+      return self._finish(inputs, draft, state)
+    # Where no row has a draft the pass is one over the roots.
+    is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
+    roots = draft.replace(
+      tokens=draft.tokens[:, :1],
+      q=None,
+      tree=TokenTree.chain(0),
+      valid=draft.valid[:, :1],
+    )
+    finish = lambda draft: lambda state: self._finish(inputs, draft, state)
+    state = flow.cond_in_place(is_any, finish(draft), state)
+    return flow.cond_in_place(~is_any, finish(roots), state)
+
+  def _tapped(self, drafter: Drafter) -> Transformer:
+    """The target with the features that the drafter reads."""
+    return self.transformer.clone(taps=drafter.taps)
+
+  def _finish(
+    self, inputs: Inputs, draft: Draft, state: DecodeState
+  ) -> DecodeState:
+    """The round of a draft: the target's pass, the verdict, what they leave."""
+    drafter, tree = inputs.drafter, draft.tree
+    root_b = state.length - 1
+    out, logits = self._score(inputs, draft, state)
+    logits_bnv = logits[:, : tree.size]
+    p_bnv = transforms.probabilities(logits_bnv, inputs.sampling)
+    # A verifier of a user's own need not know of races.
+    if getattr(self.verifier, 'coupled', False):
+      p_bnv = _coupled(p_bnv, tree, root_b, state.keys)
+    # Root positions only grow, so that no two rounds of a row share a key.
+    keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
+    verdict = draw_verdict(
+      keys(Stream.STOP), keys(Stream.LEAVE), self.verifier, draft, p_bnv
+    )
+    cache = out.cache
+    if not tree.is_chain:
+      kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
+      cache = kv_cache.keep_path(cache, root_b, kept_bt)
+    scored = Scored(out.features[:, : tree.size], logits[:, tree.size :])
+    drafter_state = drafter.commit(
+      state.drafter, draft, verdict, root_b, scored
+    )
+    state = state.replace(cache=cache, drafter=drafter_state)
+    nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
+    return _grow(state, draft, verdict, nan_b, inputs.stop_tokens)
+
+  def _score(self, inputs: Inputs, draft: Draft, state: DecodeState):
+    """The target's pass over a draft and the extra tree; the logits read."""
+    tree, extra_tree = draft.tree, inputs.drafter.extra_tree
+    tokens = draft.tokens
+    if extra_tree.parents:
+      tokens = jnp.concatenate([tokens, draft.extra_tokens], axis=1)
+    passed = tree.with_extra(extra_tree)
+    transformer = self._tapped(inputs.drafter)
+    out = self.scorer(
+      transformer, inputs.params, passed, tokens, state.length - 1, state.cache
+    )
+    if not extra_tree.parents:
+      return out, out.logits
+    # The head is for those that are read.
+    read = np.r_[: tree.size, passed.size - extra_tree.num_read : passed.size]
+    return out, transformer.apply(
+      {'params': inputs.params}, out.hidden[:, read], method='logits'
+    )
+
+
+def _grow(
+  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_k
+) -> DecodeState:
+  """The state with the emitted tokens, cut at stop tokens and budgets."""
   emitted_bt = emitted_tokens(draft, verdict)
-  nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
   count_b, stopped_b = _cut(
     emitted_bt,
     verdict.num_accepted + 1,
@@ -211,8 +209,6 @@ def _finish_round(
     length=length_b,
     done=state.done | nan_b | stopped_b | (length_b >= state.limit),
     broken=state.broken | (nan_b & active_b),
-    cache=cache,
-    drafter=drafter_state,
     stats=_count(state.stats, draft, verdict, active_b),
   )
 

@@ -15,10 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from specsamp.decoding import loop
-from specsamp.decoding.scoring import Scorer
-from specsamp.models import Transformer
-from specsamp.verification.verifier import Verifier
+from specsamp.decoding.loop import Decoder
 
 # Pairs of programs that are kept at most, and at least.
 _MOST, _LEAST = 256, 8
@@ -37,42 +34,38 @@ class Programs(NamedTuple):
   """What a batch runs.
 
   Attributes:
-    prefill: `loop.prefill` of its arrays.
-    decode: `loop.decode` of its arrays; it consumes the state.
+    prefill: `Decoder.prefill` of (inputs, prompts).
+    decode: `Decoder.decode` of (inputs, state, rounds); consumes the state.
   """
 
   prefill: jax.stages.Wrapped
   decode: jax.stages.Wrapped
 
 
-def of(
-  transformer: Transformer,
-  verifier: Verifier,
-  scorer: Scorer,
-  capacity: int,
-  shapes: Hashable,
-) -> Programs:
+def of(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
   """The programs of batches of one kind, compiled when they first run.
 
   Args:
-    transformer: the target.
-    verifier: the rule.
-    scorer: how the target's pass over a draft is made.
+    decoder: what they are compiled for.
     capacity: slots of the caches.
     shapes: equal for batches that run the same programs.
   """
-  key = (transformer, verifier, scorer, capacity, shapes)
+  key = (decoder, capacity, shapes)
   global _num_made
   with _lock:
     if key not in _kept:
       _make_room()
       _num_made += 1
-      # Functions of their own: what jax keeps of a program goes when they go.
-      prefill = functools.partial(loop.prefill, transformer, capacity=capacity)
-      decode = functools.partial(loop.decode, transformer, verifier, scorer)
-      _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=4))
+      _kept[key] = _compiled(decoder, capacity)
     _kept.move_to_end(key)
     return _kept[key]
+
+
+def _compiled(decoder: Decoder, capacity: int) -> Programs:
+  # Functions of their own: what jax keeps of a program goes when they go.
+  prefill = functools.partial(decoder.prefill, capacity=capacity)
+  decode = functools.partial(decoder.decode)
+  return Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
 
 
 def num_made() -> int:

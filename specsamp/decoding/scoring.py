@@ -105,13 +105,13 @@ def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
     shape = (batch, count, *array_rt.shape[1:])
     return array_rt.reshape(shape)[:, row_n, depth_n]
 
-  def write(slots_busa, rows_rusa):
+  def write(slots_busz, rows_rusz):
     slot_b = jnp.arange(length, dtype=jnp.int32)[None, :] + root_b[:, None]
-    new_ruta = jnp.take_along_axis(
-      rows_rusa, repeat(slot_b)[:, None, :, None], axis=2
+    new_rutz = jnp.take_along_axis(
+      rows_rusz, repeat(slot_b)[:, None, :, None], axis=2
     )
-    new_bnua = nodes(jnp.swapaxes(new_ruta, 1, 2))
-    return kv_cache.write(slots_busa, new_bnua, root_b)
+    new_bnuz = nodes(jnp.swapaxes(new_rutz, 1, 2))
+    return kv_cache.write(slots_busz, new_bnuz, root_b)
 
   return Output(
     logits=nodes(out.logits),

@@ -1,7 +1,7 @@
 """What the decoding loop carries from round to round."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,22 @@ from flax import struct
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.models import KVCache, kv_cache
+
+
+class Prompts(NamedTuple):
+  """What a batch begins with.
+
+  Attributes:
+    tokens: int [B, P], prompts, padded on the right.
+    length: int [B], their lengths, at least 1.
+    limit: int [B], lengths at which the rows end.
+    seeds: int [B].
+  """
+
+  tokens: jax.Array
+  length: jax.Array
+  limit: jax.Array
+  seeds: jax.Array
 
 
 @struct.dataclass

@@ -249,3 +249,19 @@ class Draft:
   law: Law = struct.field(pytree_node=False)
   valid: jax.Array
   extra_tokens: jax.Array | None = None
+
+
+class Verdict(NamedTuple):
+  """What one round decided.
+
+  Attributes:
+    node: int32 [B], the last accepted node (0, the root: none accepted).
+    num_accepted: int32 [B], the number of drafted tokens accepted.
+    path: int32 [B, depth + 1], the nodes from the root to `node`, -1 padded.
+    next_token: int32 [B], the token emitted after the accepted ones.
+  """
+
+  node: jax.Array
+  num_accepted: jax.Array
+  path: jax.Array
+  next_token: jax.Array

@@ -1,16 +1,13 @@
 """What the decoding loop asks of a drafter."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree
+from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree, Verdict
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-
-if TYPE_CHECKING:  # verification builds on drafting.draft
-  from specsamp.verification.verifier import Verdict
 
 
 class Scored(NamedTuple):
@@ -82,7 +79,7 @@ class Drafter(Protocol):
     ...
 
   def commit(
-    self, state, draft: Draft, verdict: 'Verdict', root_b, scored: Scored
+    self, state, draft: Draft, verdict: Verdict, root_b, scored: Scored
   ) -> Any:
     """State after the verdict.
 
@@ -101,7 +98,7 @@ def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
 
 
-def emitted_tokens(draft: Draft, verdict: 'Verdict') -> jax.Array:
+def emitted_tokens(draft: Draft, verdict: Verdict) -> jax.Array:
   """Accepted tokens, then the verdict's: int [B, depth + 1], noise after."""
   node_bt = jnp.maximum(verdict.path, 0)
   path_bt = jnp.take_along_axis(draft.tokens, node_bt, axis=1)

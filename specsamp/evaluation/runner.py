@@ -12,7 +12,8 @@ import tqdm
 
 from specsamp import files, fingerprint, verification
 from specsamp.decoding import programs
-from specsamp.decoding.generate import Generation, generate, slots
+from specsamp.decoding.generate import Generation, generate
+from specsamp.decoding.request import slots
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError, check_range

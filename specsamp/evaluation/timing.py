@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.decoding import scoring
-from specsamp.decoding.generate import Job, slots
+from specsamp.decoding.request import Request, slots
 from specsamp.drafting import model_drafter
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.draft import TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored
 from specsamp.evaluation import runner
 from specsamp.language_model import LanguageModel
@@ -20,7 +20,7 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 from specsamp.verification.token import TokenVerifier
-from specsamp.verification.verifier import Verdict, Verifier
+from specsamp.verification.verifier import Verifier
 
 _ROUNDS = 20  # in one compiled loop
 
@@ -64,7 +64,7 @@ def measure(
   # Room for the rounds, in the program of a budget of `max_new_tokens`.
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   jobs = [
-    Job.make(
+    Request.make(
       target,
       [prompt],
       drafter,
@@ -140,7 +140,9 @@ def measure(
       ),
       donate_argnums=3,
     )
-    return lambda job, state: loop(target.params, drafter, job.sampling, state)
+    return lambda job, state: loop(
+      target.params, drafter, job.inputs.sampling, state
+    )
 
   loops = {
     'round_ms': lambda job, state: job.decode(state, _ROUNDS),

@@ -7,7 +7,7 @@ import tqdm
 from jax.sharding import Mesh
 
 from specsamp import verification
-from specsamp.decoding.generate import check
+from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, runner, tasks, timing
@@ -78,7 +78,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
       for star in stars
     ]
   for run, drafter in checked:
-    check(
+    Request.make(
       target,
       longest,
       drafter=drafter,

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from specsamp import verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
-from specsamp.decoding.generate import check
+from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
 from specsamp.errors import UserError, check_range
 from specsamp.evaluation import metrics, runner, tasks, timing
@@ -214,7 +214,7 @@ def prepare(
   # Before anything is decoded or written: what `generate` would refuse.
   rows = [_tokens(target, text, config) for text in texts] if own else longest
   for each in (drafter, *([] if own else drafters)):
-    check(
+    Request.make(
       target,
       rows,
       drafter=each,

@@ -20,7 +20,8 @@ import tqdm
 
 from specsamp import files
 from specsamp.checkpoints.huggingface import model as huggingface
-from specsamp.decoding.generate import check, generate, slots
+from specsamp.decoding.generate import generate
+from specsamp.decoding.request import Request, slots
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import runner, tasks
@@ -203,7 +204,7 @@ def prepare(values: dict[str, Any]) -> Job:
     for task in found
     for prompt in task.prompts
   ]
-  check(
+  Request.make(
     models.target,
     prompts,
     drafter=model_drafter(models.draft, config.draft_len),

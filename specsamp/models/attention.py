@@ -92,13 +92,13 @@ def sinusoids(length: int, width: int):
   return both[:, :width]
 
 
-def _relative_scores(q_btha, table_hsa, positions_bt, slot_positions_bs):
+def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
   """Scores [B, H, T, S] of the distance from each query to each slot."""
   by_distance = jnp.einsum(
-    'btha,hsa->bhts', q_btha, table_hsa, preferred_element_type=jnp.float32
+    'bthz,hsz->bhts', q_bthz, table_hsz, preferred_element_type=jnp.float32
   )
   distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
-  distance_bts = jnp.clip(distance_bts, 0, table_hsa.shape[1] - 1)
+  distance_bts = jnp.clip(distance_bts, 0, table_hsz.shape[1] - 1)
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
 
@@ -152,10 +152,10 @@ class Attention(nn.Module):
       self.distance_bias = self.param('distance_bias', zeros, heads)
 
   def relative_table(self, length: int):
-    """Projected distances 0..length-1, [H, length, A]."""
+    """Projected distances 0..length-1, [H, length, Z]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    return jnp.einsum('sd,dha->hsa', distances, self.relative.astype(dtype))
+    return jnp.einsum('sd,dhz->hsz', distances, self.relative.astype(dtype))
 
   def __call__(
     self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
@@ -169,15 +169,15 @@ class Attention(nn.Module):
       mask_bts: bool, which slots each query sees.
       slot_positions_bs: int, positions of what stands in the slots; only
         relative positions read it.
-      cache: keys, values [B, U, S, A] and relative table or None; with
+      cache: keys, values [B, U, S, Z] and relative table or None; with
         no cache at all the slots are the T queries themselves.
 
     Returns:
       The block's output [B, T, D] and the updated (keys, values).
     """
     c = self.config
-    q = jnp.einsum('btd,dha->btha', x_btd, self.q.astype(c.dtype))
-    kv = jnp.einsum('btd,dcua->btcua', x_btd, self.kv.astype(c.dtype))
+    q = jnp.einsum('btd,dhz->bthz', x_btd, self.q.astype(c.dtype))
+    kv = jnp.einsum('btd,dcuz->btcuz', x_btd, self.kv.astype(c.dtype))
     if c.biases != 'none':
       q = q + self.q_bias.astype(c.dtype)[None, None]
       kv = kv + self.kv_bias.astype(c.dtype)[None, None]
@@ -230,7 +230,8 @@ class Attention(nn.Module):
     mixed = mixed.reshape(batch, *groups, length, c.head_dim)
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
-    out = jnp.einsum('btha,had->btd', mixed, self.o.astype(c.dtype))
+    # Contracted in the order of the letters: any other would transpose o.
+    out = jnp.einsum('bthz,hzd->btd', mixed, self.o.astype(c.dtype))
     if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(c.dtype)[None, None]
     return out, (keys, values)

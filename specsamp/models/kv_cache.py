@@ -23,14 +23,14 @@ class KVCache:
   """One entry a layer; a plain pytree, donated from round to round.
 
   Attributes:
-    keys: L arrays [B, U, S, A].
-    values: L arrays [B, U, S, A].
-    relative: L tables [H, S, A] of projected distances, for relative
+    keys: L arrays [B, U, S, Z].
+    values: L arrays [B, U, S, Z].
+    relative: L tables [H, S, Z] of projected distances, for relative
       positions only. They depend on the parameters alone and would cost more
       than the rest of the model if computed in every pass.
   """
 
-  # [B, U, S, A] lets attention read a head's slots in one stretch; with
+  # [B, U, S, Z] lets attention read a head's slots in one stretch; with
   # the slot axis outside, XLA transposes the whole cache in every step.
   keys: tuple[jax.Array, ...]
   values: tuple[jax.Array, ...]
@@ -65,48 +65,48 @@ def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
   )
 
 
-def write(slots_busa, new_btua, start_b):
+def write(slots_busz, new_btuz, start_b):
   """Puts T new entries into consecutive slots of every row.
 
   Args:
-    slots_busa: keys or values of one layer, [B, U, S, A].
-    new_btua: the new entries, [B, T, U, A].
+    slots_busz: keys or values of one layer, [B, U, S, Z].
+    new_btuz: the new entries, [B, T, U, Z].
     start_b: int [B], slot of each row's first new entry. `start + T` must not
       exceed S: XLA would shift the write to the left without a word.
 
   Returns:
-    The updated [B, U, S, A].
+    The updated [B, U, S, Z].
   """
 
-  new_btua = new_btua.astype(slots_busa.dtype)
+  new_btuz = new_btuz.astype(slots_busz.dtype)
   if rules.mesh_in_use() is None:
     return jax.lax.platform_dependent(
-      slots_busa, new_btua, start_b, cpu=_scatter, default=_update_slices
+      slots_busz, new_btuz, start_b, cpu=_scatter, default=_update_slices
     )
   # A scatter would gather the new entries of all shards; and so a mesh of
   # virtual CPU devices runs what accelerators run.
-  written_busa = _update_slices(slots_busa, new_btua, start_b)
-  return rules.constrain(written_busa, *_SLOTS)
+  written_busz = _update_slices(slots_busz, new_btuz, start_b)
+  return rules.constrain(written_busz, *_SLOTS)
 
 
-def _update_slices(slots_busa, new_btua, start_b):
+def _update_slices(slots_busz, new_btuz, start_b):
   # On a TPU a scatter takes more room and time than this.
   write_row = lambda slots, new, start: jax.lax.dynamic_update_slice(
     slots, new, (0, start, 0)
   )
-  return jax.vmap(write_row)(slots_busa, jnp.swapaxes(new_btua, 1, 2), start_b)
+  return jax.vmap(write_row)(slots_busz, jnp.swapaxes(new_btuz, 1, 2), start_b)
 
 
-def _scatter(slots_busa, new_btua, start_b):
+def _scatter(slots_busz, new_btuz, start_b):
   # On a CPU, slice updates make XLA copy the whole cache of a batch of one. So
   # does a scatter of whole slots, which it takes for a slice update.
-  batch, length, groups = new_btua.shape[:3]
+  batch, length, groups = new_btuz.shape[:3]
   iota = lambda size: jnp.arange(size, dtype=jnp.int32)
   row_b11 = iota(batch)[:, None, None]
   head_1u1 = iota(groups)[None, :, None]
   slot_b1t = (start_b[:, None] + iota(length)[None, :])[:, None, :]
-  return slots_busa.at[row_b11, head_1u1, slot_b1t].set(
-    jnp.swapaxes(new_btua, 1, 2), mode='drop', unique_indices=True
+  return slots_busz.at[row_b11, head_1u1, slot_b1t].set(
+    jnp.swapaxes(new_btuz, 1, 2), mode='drop', unique_indices=True
   )
 
 
@@ -121,11 +121,11 @@ def keep_path(cache: KVCache, root_b, nodes_bt) -> KVCache:
   """
   from_bt = root_b[:, None] + nodes_bt
 
-  def move(slots_busa):
-    kept_buta = jnp.take_along_axis(
-      slots_busa, from_bt[:, None, :, None], axis=2, mode='clip'
+  def move(slots_busz):
+    kept_butz = jnp.take_along_axis(
+      slots_busz, from_bt[:, None, :, None], axis=2, mode='clip'
     )
-    return write(slots_busa, jnp.swapaxes(kept_buta, 1, 2), root_b + 1)
+    return write(slots_busz, jnp.swapaxes(kept_butz, 1, 2), root_b + 1)
 
   return cache.replace(
     keys=tuple(map(move, cache.keys)), values=tuple(map(move, cache.values))

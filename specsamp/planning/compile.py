@@ -5,16 +5,18 @@ that decodes, lowered for the devices of a topology.
 """
 
 import collections
+import functools
 import math
 import re
 import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from specsamp.decoding import loop, scoring, state
+from specsamp.decoding import scoring
+from specsamp.decoding.loop import Decoder, Inputs
+from specsamp.decoding.state import Prompts, with_axes
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.no_drafter import NoDrafter
@@ -142,9 +144,10 @@ _COLLECTIVE = (
 
 def _draft_step(configs, sizes, mesh, gamma, context, batch):
   (config,), ((params, _),) = configs, sizes
-  return _rounds(
-    loop.play_round, config, params, NoDrafter(), mesh, context, batch
-  )
+  decoder = Decoder(Transformer(config), TokenVerifier())
+  inputs, begun = _begun(decoder, params, NoDrafter(), mesh, context, batch)
+  jitted = jax.jit(decoder.round, donate_argnums=1, keep_unused=True)
+  return jitted.lower(inputs, begun)
 
 
 def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
@@ -171,55 +174,38 @@ def _speculative_loop(configs, sizes, mesh, gamma, context, batch):
     tokenizer=None,  # nothing is decoded
     tree=TokenTree.chain(gamma),
   )
-  return _rounds(
-    *(loop.decode, target, params, drafter, mesh, context, batch),
-    jax.ShapeDtypeStruct((), jnp.int32),
-  )
+  decoder = Decoder(Transformer(target), TokenVerifier())
+  inputs, begun = _begun(decoder, params, drafter, mesh, context, batch)
+  jitted = jax.jit(decoder.decode, donate_argnums=1, keep_unused=True)
+  return jitted.lower(inputs, begun, jax.ShapeDtypeStruct((), jnp.int32))
 
 
-def _rounds(
-  function: Callable, config, params, drafter, mesh, context, batch, *more
-):
-  """Lowers a round, or the loop of rounds, as `generate` would."""
-  transformer = Transformer(config)
+def _begun(decoder: Decoder, params, drafter, mesh, context, batch):
+  """Shapes of the inputs of a round and of the state before it."""
   rows = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
     (batch, *shape), dtype
   )
+  inputs = Inputs(
+    params=params,
+    drafter=drafter,
+    sampling=SamplingParams(
+      temperature=rows(dtype=jnp.float32),
+      top_k=rows(),
+      top_p=rows(dtype=jnp.float32),
+      min_p=rows(dtype=jnp.float32),
+    ),
+    stop_tokens=jax.ShapeDtypeStruct((_STOPS,), jnp.int32),
+  )
+  prompts = Prompts(rows(min(_PROMPT, context)), rows(), rows(), rows())
   begun = jax.eval_shape(
-    lambda *args: loop.prefill(transformer, *args, context),
-    params,
-    drafter,
-    rows(min(_PROMPT, context)),
-    rows(),
-    rows(),
-    rows(),
+    functools.partial(decoder.prefill, capacity=context), inputs, prompts
   )
   put = rules.sharding(mesh)
-  begun = state.with_axes(
+  return inputs, with_axes(
     begun,
     lambda x, *axes: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=put(x, *axes)
     ),
-  )
-  sampling = SamplingParams(
-    temperature=rows(dtype=jnp.float32),
-    top_k=rows(),
-    top_p=rows(dtype=jnp.float32),
-    min_p=rows(dtype=jnp.float32),
-  )
-  jitted = jax.jit(
-    function, static_argnums=(0, 1, 2), donate_argnums=7, keep_unused=True
-  )
-  return jitted.lower(
-    transformer,
-    TokenVerifier(),
-    scoring.tree_attention,
-    params,
-    drafter,
-    sampling,
-    jax.ShapeDtypeStruct((_STOPS,), jnp.int32),
-    begun,
-    *more,
   )
 
 

@@ -1,5 +1,6 @@
 """Verification rules: which drafted tokens to keep, and what to emit next."""
 
+from specsamp.drafting.draft import Verdict
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.k_seq import KSeqVerifier
@@ -9,7 +10,6 @@ from specsamp.verification.token import TokenVerifier
 from specsamp.verification.traversal import TraversalVerifier
 from specsamp.verification.typical import TypicalLossyVerifier
 from specsamp.verification.verifier import (
-  Verdict,
   Verifier,
   check_law,
   check_sums,

@@ -9,7 +9,6 @@ drafter, the text is the same.
 import dataclasses
 from typing import ClassVar
 
-from specsamp.drafting.draft import Law
 from specsamp.verification.naive import NaiveVerifier
 
 
@@ -22,6 +21,4 @@ class GumbelVerifier(NaiveVerifier):
   draw. Right for any `Draft.law`, for of a one-hot every rule emits the same.
   """
 
-  accepts: ClassVar[frozenset[Law]] = frozenset(
-    {'iid', 'without_replacement', 'deterministic'}
-  )
+  coupled: ClassVar[bool] = True

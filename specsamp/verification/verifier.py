@@ -6,13 +6,13 @@ own distribution. The drawing, and so the randomness, is shared by all rules.
 """
 
 import functools
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, Law, TokenTree, Verdict
 from specsamp.sampling import draw
 
 
@@ -26,10 +26,13 @@ class Verifier(Protocol):
     accepts: which `Draft.law` the rule can correct; of a rule that is not
       lossless, those that it takes.
     lossless: whether the emitted tokens follow the target's distribution.
+    coupled: whether p is given as the winner of its position's race, a one-hot
+      (see `sampling.coupling`); False if left out.
   """
 
   accepts: frozenset[Law]
   lossless: bool
+  coupled: bool = False
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """The chance [B, N] to stop at each node, given the drafted tree.
@@ -53,22 +56,6 @@ class Verifier(Protocol):
     the target's own, of which the bonus token is drawn.
     """
     ...
-
-
-class Verdict(NamedTuple):
-  """What one round decided.
-
-  Attributes:
-    node: int32 [B], the last accepted node (0, the root: none accepted).
-    num_accepted: int32 [B], the number of drafted tokens accepted.
-    path: int32 [B, depth + 1], the nodes from the root to `node`, -1 padded.
-    next_token: int32 [B], the token emitted after the accepted ones.
-  """
-
-  node: jax.Array
-  num_accepted: jax.Array
-  path: jax.Array
-  next_token: jax.Array
 
 
 def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:

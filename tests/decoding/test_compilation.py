@@ -12,7 +12,7 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding import programs
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
   lookahead_drafter,
@@ -146,7 +146,7 @@ def large(request):
       drafter = trained_drafter(
         tiny.trained(target, kind), target, draft_shape, 'without_replacement'
       )
-  job = Job.make(
+  job = Request.make(
     target,
     [[1, 2, 3]] * batch,
     drafter,
@@ -158,7 +158,7 @@ def large(request):
     tree_attention=True,
   )
   state = job.prefill()
-  lowered = job.programs.decode.lower(*job.args, state, np.int32(9))
+  lowered = job.programs.decode.lower(job.inputs, state, np.int32(9))
   return job, state, lowered.compile()
 
 
@@ -205,14 +205,16 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
 def test_the_state_is_donated(large):
   job, state, program = large
   caches = _caches(state)
-  own = 0 if isinstance(job.drafter, NgramDrafter | LookaheadDrafter) else 1
+  own = (
+    0 if isinstance(job.inputs.drafter, NgramDrafter | LookaheadDrafter) else 1
+  )
   assert len(caches) == 2 * (2 + own)
   memory = program.memory_analysis()
   assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
   # Not only on paper: a run takes the buffers it is given, and keeps them.
   given = job.prefill()
   before = [x.unsafe_buffer_pointer() for x in _caches(given)]
-  after = program(*job.args, given, np.int32(500))
+  after = program(job.inputs, given, np.int32(500))
   for leaf in jax.tree.leaves((given.cache, given.drafter)):
     assert leaf.is_deleted()
   assert before == [x.unsafe_buffer_pointer() for x in _caches(after)]

@@ -10,7 +10,7 @@ import pytest
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.models import Transformer
 
@@ -38,7 +38,7 @@ def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
 def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
   """The job and its final state, of what `generate` would run."""
   drafter = model_drafter(draft, 3) if draft else None
-  job = Job.make(
+  job = Request.make(
     target,
     prompts,
     drafter,
@@ -54,7 +54,7 @@ def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
 
 def _text(job, state, row):
   tokens = np.asarray(state.tokens)[row]
-  return tokens[job.prompt_len[row] : state.length[row]].tolist()
+  return tokens[job.prompts.length[row] : state.length[row]].tolist()
 
 
 @pytest.fixture(scope='module')
@@ -149,7 +149,7 @@ def _check_caches(job, state):
   The last token has none yet: it is the next root. The draft may lack the
   token before it too, which its next round feeds first.
   """
-  drafter = job.drafter
+  drafter = job.inputs.drafter
   for got, transformer, params, missing in (
     (state.cache, job.model.transformer, job.model.params, 1),
     (state.drafter, drafter.transformer, drafter.params, 2),

@@ -7,7 +7,7 @@ import tiny
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, model_drafter
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
@@ -111,7 +111,7 @@ def test_a_row_says_the_same_alone_and_among_others(pair, verifier, law, tree):
 def test_no_stale_slot_after_any_round(pair, args):
   """What was accepted stands where one pass over the text would put it."""
   target, draft = pair
-  job = Job.make(
+  job = Request.make(
     target,
     PROMPTS,
     model_drafter(draft, IRREGULAR, 'without_replacement'),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, modules
 from specsamp.drafting.eagle import EagleState
 from specsamp.drafting.modules import trained_drafter
@@ -62,7 +62,7 @@ def check_states(target, drafter, verifier):
 
   True features, and no slot that a draft has left behind.
   """
-  job = Job.make(
+  job = Request.make(
     target, PROMPTS, drafter, verifier, SAMPLING, BUDGETS, 1, [],
     tree_attention=True,
   )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, lookahead, lookahead_drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
@@ -76,7 +76,7 @@ class _Row:
 def test_guesses_are_those_of_single_passes(shape):
   shape, window = SHAPES[shape]
   drafter = lookahead_drafter(shape, window)
-  job = Job.make(
+  job = Request.make(
     _target(), PROMPTS, drafter, 'naive',
     SamplingParams(temperature=[0.0, 1.0, 0.7]), 30, 3, [], True,
   )  # fmt: skip

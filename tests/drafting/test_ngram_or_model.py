@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import specsamp
-from specsamp.decoding.generate import Job
+from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
   model_drafter,
@@ -37,7 +37,7 @@ def _drafter(pair, n_min=2):
 
 def _job(pair, prompts, drafter):
   temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
-  return Job.make(
+  return Request.make(
     pair[0], prompts, drafter, 'token', SamplingParams(temperature),
     40, 3, [], True,
   )  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_row_drafts_from_its_match_or_from_the_model(pair):
   drafter = _drafter(pair)
   job = _job(pair, PROMPTS, drafter)
   state = job.prefill()
-  inputs = (state.tokens, state.length, job.sampling, state.keys)
+  inputs = (state.tokens, state.length, job.inputs.sampling, state.keys)
   draft, _ = jax.jit(type(drafter).propose)(drafter, state.drafter, *inputs)
   model, _ = jax.jit(type(drafter.model).propose)(
     drafter.model, state.drafter.cache, *inputs

@@ -12,8 +12,8 @@ import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp import SamplingParams
-from specsamp.decoding.generate import Job
-from specsamp.decoding.state import lay
+from specsamp.decoding.request import Request
+from specsamp.decoding.state import with_axes
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.planning.compile import messages
 from specsamp.sharding import mesh as meshes
@@ -71,7 +71,7 @@ def _assert_little(sent, shape):
 def _job(shape, method):
   drafted, law, verifier, coupled = _METHODS[method]
   target = tiny.model(_VOCAB, 0, **_SHAPE).on(meshes.make(*shape))
-  return Job.make(
+  return Request.make(
     target,
     [[1, 2, 3]] * _ROWS,
     model_drafter(tiny.first_layer(target), drafted, law, coupled),
@@ -108,14 +108,14 @@ def test_a_round_sends_activations_and_little_else(shape, method):
   job = _job(shape, method)
   mesh = job.model.mesh
   with meshes.use(mesh):
-    state = job.programs.prefill.eval_shape(*job.prefill_args)
-    state = _abstract(state, lay(state, rules.sharding(mesh)))
-    lowered = job.programs.decode.lower(*job.args, state, np.int32(9))
+    state = job.programs.prefill.eval_shape(job.inputs, job.prompts)
+    state = _abstract(state, with_axes(state, rules.sharding(mesh)))
+    lowered = job.programs.decode.lower(job.inputs, state, np.int32(9))
     sent = _sent(lowered.compile().as_text())
   # Two sums a layer and one for the embedding in each pass: of the draft, of
   # one layer, over two tokens and then one by one or level by level; of the
   # target, of two layers, over the draft.
-  tree = job.drafter.tree
+  tree = job.inputs.drafter.tree
   expected = collections.Counter({2: 3})
   if tree.is_chain:
     expected[1] += 3
@@ -130,7 +130,7 @@ def test_a_round_sends_activations_and_little_else(shape, method):
 def test_a_prefill_sends_activations_alone(shape):
   job = _job(shape, 'chain')
   with meshes.use(job.model.mesh):
-    lowered = job.programs.prefill.lower(*job.prefill_args)
+    lowered = job.programs.prefill.lower(job.inputs, job.prompts)
     sent = _sent(lowered.compile().as_text())
   # Of the last layers, target's and draft's, keys and values alone are wanted.
   length = job.prompts.shape[1]
