@@ -1,123 +1,264 @@
 """From the lines of single sequences to the figures of a run."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-# What tells the lines of one row of a report from those of another.
-KEYS = (
-  'method', 'task', 'temperature', 'top_p', 'verifier', 'lossless', 'law',
-  'draft_len', 'branching', 'nodes', 'tree_attention',
-)  # fmt: skip
-
+from specsamp.evaluation.methods import Label
 
 ALL = 'all tasks'
 
 _RESAMPLES = 2_000
 
 
-def summarize(
-  lines: Sequence[dict[str, Any]],
-  scores: Mapping[str, dict[str, Any]] | None = None,
-) -> list[dict[str, Any]]:
-  """One row for each method, task and sampling, in order of appearance.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head(Label):
+  """What is known of a line before it is decoded.
 
-  Times include the prompt pass. Speedup is the autoregressive run's seconds a
-  token, all its seconds over all its tokens of the same prompts, over this
-  run's. Block efficiency counts tokens a round, the bonus or residual token
-  included, before the budget cuts the last one; the acceptance rate is accepted
-  over drafted tokens, where each depth of a tree counts as one, and by position
-  the share of the rounds that accepted the token drafted there. Percentiles are
-  over sequences: milliseconds a token, and seconds a sequence. Intervals
-  (`speedup_95`, `block_efficiency_95`, `acceptance_rate_95`) are 95% of a
-  bootstrap over prompts, None of a single one.
+  Attributes:
+    task: name of the task.
+    prompt: name of the prompt.
+    sample: which of its samples, from 0.
+    seed: of the first turn; turn i draws from `seed + i`.
+    id: of all that the line depends on.
+  """
+
+  task: str
+  prompt: str
+  sample: int
+  seed: int
+  id: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line(Head):
+  """A prompt answered by a method: a line of metrics.jsonl.
+
+  Attributes:
+    tokens: emitted, in all turns.
+    rounds: target passes.
+    num_drafted_per_pos: [γ], see `Generation`.
+    num_accepted_per_pos: [γ], likewise.
+    prefill_seconds: of the prompt passes.
+    decode_seconds: of the rounds.
+    output_tokens: of each turn.
+    texts: of each turn.
+    cut: of each turn, whether the beginning of its conversation was cut off.
+  """
+
+  tokens: int
+  rounds: int
+  num_drafted_per_pos: list[int]
+  num_accepted_per_pos: list[int]
+  prefill_seconds: float
+  decode_seconds: float
+  output_tokens: list[list[int]]
+  texts: list[str]
+  cut: list[bool]
+
+  @property
+  def seconds(self) -> float:
+    return self.prefill_seconds + self.decode_seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figures:
+  """Of several lines of one method.
+
+  Times include the prompt pass, but for `round_ms`. Percentiles are over
+  sequences: milliseconds a token, and seconds a sequence.
+
+  Attributes:
+    sequences: how many lines.
+    tokens: of all of them.
+    seconds: of all of them.
+    ms_per_token: all milliseconds over all tokens.
+    tokens_per_second: its inverse.
+    block_efficiency: τ, tokens a round, the bonus or residual token included,
+      before the budget cuts the last round.
+    acceptance_rate: α, accepted over drafted tokens, where each depth of a tree
+      counts as one; None if nothing was drafted.
+    acceptance_by_position: share of the rounds that accepted the token drafted
+      there.
+    round_ms: milliseconds of a round.
+    p50_ms, p90_ms, p99_ms: milliseconds a token.
+    p50_s, p90_s, p99_s: seconds a sequence.
+  """
+
+  sequences: int
+  tokens: int
+  seconds: float
+  ms_per_token: float
+  tokens_per_second: float
+  block_efficiency: float
+  acceptance_rate: float | None
+  acceptance_by_position: list[float | None]
+  round_ms: float
+  p50_ms: float
+  p90_ms: float
+  p99_ms: float
+  p50_s: float
+  p90_s: float
+  p99_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperFigure:
+  """What a paper reports of a method.
+
+  Attributes:
+    speedup: over autoregressive sampling.
+    tau: block efficiency; None if it has none.
+    derived: whether it only follows from what the paper reports.
+  """
+
+  speedup: float
+  tau: float | None = None
+  derived: bool = False
+
+  def __str__(self) -> str:
+    tau = '' if self.tau is None else f' / {self.tau:.2f}'
+    return f'{"~" if self.derived else ""}{self.speedup:.2f}{tau}'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Figures, Label):
+  """A method on a task: a row of a report.
+
+  Attributes:
+    task: name of the task, or `ALL`.
+    speedup: the baseline's seconds a token, all its seconds over all its tokens
+      of the same prompts, over this method's; None without a baseline.
+    speedup_95: 95% of a bootstrap over prompts, as are the next two; None of a
+      single prompt.
+    block_efficiency_95: see `speedup_95`.
+    acceptance_rate_95: see `speedup_95`.
+    scores: means over the samples of a task, then over prompts, by name;
+      `pass@k` is `pass_at_k`.
+    paper: what the paper reports of it.
+  """
+
+  task: str
+  speedup: float | None
+  speedup_95: list[float] | None
+  block_efficiency_95: list[float] | None
+  acceptance_rate_95: list[float] | None
+  scores: dict[str, float]
+  paper: PaperFigure | None = None
+
+  def plain(self) -> dict[str, Any]:
+    paper = self.paper and dataclasses.asdict(self.paper)
+    return super().plain() | {'paper': paper}
+
+
+Scores = Mapping[str, Mapping[str, float | str]]  # by a line's id, by name
+
+
+def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
+  """One row for each method, task and sampling, in order of appearance.
 
   Args:
     lines: of `runner.compare`.
-    scores: of `scores.score`; figures of a task are means over its samples, and
-      `pass@k` is `pass_at_k`.
+    scores: what answers are worth to their tasks.
   """
-  groups: dict[tuple, list] = {}
+  groups: dict[tuple, list[Line]] = {}
   for line in lines:
-    groups.setdefault(tuple(line[key] for key in KEYS), []).append(line)
+    groups.setdefault((line.label, line.task), []).append(line)
   rows = []
-  for key, group in groups.items():
-    prompts = {line['prompt'] for line in group}
-    row = dict(zip(KEYS, key, strict=True)) | _figures(group)
+  for (label, task), group in groups.items():
+    prompts = {line.prompt for line in group}
     baseline = [
       line
       for line in lines
-      if line['method'] == 'autoregressive'
-      and all(line[k] == row[k] for k in ('task', 'temperature', 'top_p'))
-      and line['prompt'] in prompts
+      if line.is_baseline
+      and (line.task, line.sampling) == (task, label.sampling)
+      and line.prompt in prompts
     ]
-    row['speedup'] = None
+    figures = _figures(group)
+    speedup = None
     if baseline:
-      row['speedup'] = _figures(baseline)['ms_per_token'] / row['ms_per_token']
-    row |= _intervals(group, baseline)
-    row['scores'] = _scores(group, scores or {})
+      speedup = _figures(baseline).ms_per_token / figures.ms_per_token
+    row = Row(
+      **vars(label),
+      **vars(figures),
+      task=task,
+      speedup=speedup,
+      **_intervals(group, baseline),
+      scores=_scores(group, scores or {}),
+    )
     rows.append(row)
   return rows
 
 
-def overall(
-  lines: Sequence[dict[str, Any]],
-  scores: Mapping[str, dict[str, Any]] | None = None,
-) -> list[dict[str, Any]]:
+def overall(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
   """`summarize` of all tasks together, as one task if there are several."""
-  if len({line['task'] for line in lines}) == 1:
+  if len({line.task for line in lines}) == 1:
     return summarize(lines, scores)
+  # A prompt is another one in another task.
   return summarize(
     [
-      # A prompt is another one in another task.
-      line | {'task': ALL, 'prompt': (line['task'], line['prompt'])}
+      dataclasses.replace(line, task=ALL, prompt=f'{line.task} {line.prompt}')
       for line in lines
     ]
   )
 
 
-def _figures(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  column = lambda key: np.asarray([line[key] for line in lines])
-  tokens, rounds = column('tokens'), column('rounds')
-  seconds = column('prefill_seconds') + column('decode_seconds')
-  drafted = column('num_drafted_per_pos').sum(axis=0)
-  accepted = column('num_accepted_per_pos').sum(axis=0)
-  found = {
-    'sequences': len(lines),
-    'tokens': int(tokens.sum()),
-    'seconds': float(seconds.sum()),
-    'ms_per_token': float(1e3 * seconds.sum() / tokens.sum()),
-    'tokens_per_second': float(tokens.sum() / seconds.sum()),
-    'block_efficiency': float(1 + accepted.sum() / rounds.sum()),
-    'acceptance_rate': _ratio(accepted.sum(), drafted.sum()),
-    'acceptance_by_position': [
-      _ratio(a, d) for a, d in zip(accepted, drafted, strict=True)
-    ],
-    'round_ms': float(1e3 * column('decode_seconds').sum() / rounds.sum()),
-  }
-  for unit, values in (('ms', 1e3 * seconds / tokens), ('s', seconds)):
-    for percent in (50, 90, 99):
-      found[f'p{percent}_{unit}'] = float(np.percentile(values, percent))
+def baseline_of(row: Row, rows: Sequence[Row]) -> Row:
+  """The autoregressive row of the same sampling."""
+  (found,) = (
+    other
+    for other in rows
+    if other.is_baseline and other.sampling == row.sampling
+  )
   return found
 
 
-def _intervals(lines, baseline) -> dict[str, list[float] | None]:
+def _figures(lines: Sequence[Line]) -> Figures:
+  column = lambda name: np.asarray([getattr(line, name) for line in lines])
+  tokens, rounds, seconds = map(column, ('tokens', 'rounds', 'seconds'))
+  drafted = column('num_drafted_per_pos').sum(axis=0)
+  accepted = column('num_accepted_per_pos').sum(axis=0)
+  percentiles = {
+    f'p{percent}_{unit}': float(np.percentile(values, percent))
+    for unit, values in (('ms', 1e3 * seconds / tokens), ('s', seconds))
+    for percent in (50, 90, 99)
+  }
+  return Figures(
+    sequences=len(lines),
+    tokens=int(tokens.sum()),
+    seconds=float(seconds.sum()),
+    ms_per_token=float(1e3 * seconds.sum() / tokens.sum()),
+    tokens_per_second=float(tokens.sum() / seconds.sum()),
+    block_efficiency=float(1 + accepted.sum() / rounds.sum()),
+    acceptance_rate=_ratio(accepted.sum(), drafted.sum()),
+    acceptance_by_position=[
+      _ratio(a, d) for a, d in zip(accepted, drafted, strict=True)
+    ],
+    round_ms=float(1e3 * column('decode_seconds').sum() / rounds.sum()),
+    **percentiles,
+  )
+
+
+def _intervals(
+  lines: Sequence[Line], baseline: Sequence[Line]
+) -> dict[str, list[float] | None]:
   """Of what depends on which prompts were drawn; None of a single one."""
-  names = sorted({line['prompt'] for line in lines})
+  names = sorted({line.prompt for line in lines})
   prompts = {name: i for i, name in enumerate(names)}
 
   def sums(lines):
     """[prompts, 5]: seconds, tokens, rounds, accepted, drafted."""
     found = np.zeros((len(prompts), 5))
     for line in lines:
-      found[prompts[line['prompt']]] += (
-        line['prefill_seconds'] + line['decode_seconds'],
-        line['tokens'],
-        line['rounds'],
-        sum(line['num_accepted_per_pos']),
-        sum(line['num_drafted_per_pos']),
+      found[prompts[line.prompt]] += (
+        line.seconds,
+        line.tokens,
+        line.rounds,
+        sum(line.num_accepted_per_pos),
+        sum(line.num_drafted_per_pos),
       )
     return found
 
@@ -141,15 +282,14 @@ def _intervals(lines, baseline) -> dict[str, list[float] | None]:
   }
 
 
-def _scores(lines, scores) -> dict[str, float]:
+def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
   """Means over samples, then over prompts; pass@k for what was run."""
   by_prompt: dict[str, dict[str, list[float]]] = {}
   for line in lines:
-    found = scores.get(line['id'], {}).get('scores') or {}
-    for name, value in found.items():
+    for name, value in scores.get(line.id, {}).items():
       if isinstance(value, float):
         of_prompt = by_prompt.setdefault(name, {})
-        of_prompt.setdefault(line['prompt'], []).append(value)
+        of_prompt.setdefault(line.prompt, []).append(value)
   means = {}
   for name, prompts in by_prompt.items():
     samples = list(prompts.values())

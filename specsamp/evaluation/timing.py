@@ -1,8 +1,9 @@
 """What a round costs, and what its parts cost by themselves."""
 
+import dataclasses
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,12 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.decoding import scoring
+from specsamp.decoding.loop import Inputs
 from specsamp.decoding.request import Request, slots
+from specsamp.decoding.state import DecodeState
 from specsamp.drafting import model_drafter
 from specsamp.drafting.draft import TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored
-from specsamp.evaluation import runner
+from specsamp.evaluation.methods import sampling_name, tree_name
+from specsamp.evaluation.metrics import Row
 from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
@@ -23,6 +28,87 @@ from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 
 _ROUNDS = 20  # in one compiled loop
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Times:
+  """Medians over turns, and of the ratios of each turn.
+
+  A machine that changes its speed between turns moves each median of times on
+  its own, so that their ratio need not be one that any turn has seen.
+
+  Attributes:
+    round_ms: milliseconds of a round.
+    draft_ms: of all levels of the draft, and of what the drafter makes of the
+      verdict.
+    score_ms: of the target's pass over all nodes.
+    both_ms: of one after the other, in one loop.
+    overhead: the round over draft_ms + score_ms.
+    verification: the round over both_ms. Where a processor's cache holds one
+      model but not two, the parts are faster alone, which is no cost of
+      verifying.
+  """
+
+  round_ms: float
+  draft_ms: float
+  score_ms: float
+  both_ms: float
+  overhead: float
+  verification: float
+
+  @classmethod
+  def of(cls, round_ms, draft_ms, score_ms, both_ms) -> 'Times':
+    """Of the milliseconds of every turn, a list each."""
+    round_ms, draft_ms, score_ms, both_ms = (
+      np.asarray(x) for x in (round_ms, draft_ms, score_ms, both_ms)
+    )
+    median = lambda values: float(np.median(values))
+    return cls(
+      round_ms=median(round_ms),
+      draft_ms=median(draft_ms),
+      score_ms=median(score_ms),
+      both_ms=median(both_ms),
+      overhead=median(round_ms / (draft_ms + score_ms)),
+      verification=median(round_ms / both_ms),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundCost(Times):
+  """What a round of a draft costs, and of its parts.
+
+  Attributes:
+    temperature: of target and draft.
+    top_p: of target and draft.
+    tree: of the draft.
+    row: what was measured of the method while decoding.
+    ideal_speedup: if a round cost no more than its parts.
+  """
+
+  temperature: float
+  top_p: float
+  tree: TokenTree
+  row: Row | None = None
+  ideal_speedup: float | None = None
+
+  @property
+  def sampling_name(self) -> str:
+    return sampling_name(self.temperature, self.top_p)
+
+  @property
+  def draft_name(self) -> str:
+    return tree_name(self.tree)
+
+  def plain(self) -> dict[str, Any]:
+    """Plain values, for JSON."""
+    return vars(self) | {
+      'tree': None,
+      'row': None,
+      'draft_len': self.tree.depth,
+      'branching': self.draft_name,
+      'method': self.row and self.row.method,
+      'speedup': self.row and self.row.speedup,
+    }
 
 
 def measure(
@@ -33,12 +119,12 @@ def measure(
   prompt: list[int],
   max_new_tokens: int,
   repeats: int = 9,
-) -> list[dict[str, Any]]:
-  """Milliseconds of a round, of its draft, and of its target pass.
+) -> list[RoundCost]:
+  """Times a round, its draft and its target pass, for each sampling.
 
-  Each is timed in a compiled loop of its own, the loops taking turns; medians.
-  All start at the end of the same prompt, batch size 1; the rounds are those
-  of `generate`, in its own program.
+  Each is timed in a compiled loop of its own, the loops taking turns. All start
+  at the end of the same prompt, batch size 1; the rounds are those of
+  `generate`, in its own program.
 
   Args:
     target: the target.
@@ -49,21 +135,10 @@ def measure(
     prompt: token ids.
     max_new_tokens: sizes the caches as `generate` would.
     repeats: how often each loop is timed.
-
-  Returns:
-    For each sampling draft_len, branching, round_ms, draft_ms (all levels, and
-    what the drafter makes of the verdict), score_ms (the pass over all nodes),
-    both_ms (one after the other in one loop), and the round over its parts:
-    `overhead` over draft_ms + score_ms, `verification` over both_ms (see
-    `medians`). Where a processor's cache holds one model but not two, the parts
-    are faster alone, which is no cost of verifying.
   """
-  transformer = target.transformer
-  node_n = jnp.arange(drafter.tree.size, dtype=jnp.int32)
-  width = max(len(drafter.taps), 1) * transformer.config.width
   # Room for the rounds, in the program of a budget of `max_new_tokens`.
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
-  jobs = [
+  requests = [
     Request.make(
       target,
       [prompt],
@@ -71,129 +146,111 @@ def measure(
       verifier,
       sampling,
       max_new_tokens=text_slots - len(prompt),
-      seed=0,
       stop_tokens=(),
-      tree_attention=True,
     )
     for sampling in samplings
   ]
-
-  def one_draft(params, drafter, sampling, state):
-    draft, drafter_state = drafter.propose(
-      state.drafter,
-      state.tokens,
-      state.length,
-      sampling,
-      # Other bits every time, as in a text that grows.
-      jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
-    )
-    # What a drafter makes of a verdict is part of drafting. Any will do that
-    # is not known to the compiler.
-    node_b = draft.tokens[:, -1] % draft.tree.size
-    verdict = Verdict(
-      node=node_b,
-      num_accepted=jnp.asarray(draft.tree.depths, jnp.int32)[node_b],
-      path=jnp.asarray(draft.tree.paths)[node_b],
-      next_token=draft.tokens[:, -1],
-    )
-    hidden_bnd = jnp.broadcast_to(
-      1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
-      (*draft.tokens.shape, width),
-    )
-    drafter_state = drafter.commit(
-      drafter_state,
-      draft,
-      verdict,
-      state.length - 1,
-      Scored(hidden_bnd, extra_logits=None),
-    )
-    return state.replace(
-      # The next draft hangs on this one's last token, so that none is skipped;
-      # the compiler does not know that none is below 0.
-      tokens=state.tokens + jnp.minimum(draft.tokens[:, -1:], 0),
-      drafter=drafter_state,
-      stats=state.stats.replace(rounds=state.stats.rounds + 1),
-    )
-
-  def one_score(params, drafter, sampling, state):
-    root_b = state.length - 1
-    end = state.tokens.shape[1] - 1
-    at_n = jnp.minimum(node_n[None, :] + root_b[:, None], end)
-    tokens = jnp.take_along_axis(state.tokens, at_n, axis=1)
-    out = scoring.tree_attention(
-      transformer, params, drafter.tree, tokens, root_b, state.cache
-    )
-    # The next pass hangs on this one's last logits.
-    last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
-    return state.replace(
-      tokens=jnp.maximum(state.tokens - last, 0), cache=out.cache
-    )
-
-  def one_of_both(params, drafter, sampling, state):
-    state = one_draft(params, drafter, sampling, state)
-    return one_score(params, drafter, sampling, state)
-
-  def repeat(step):
-    loop = jax.jit(
-      lambda params, drafter, sampling, state: jax.lax.fori_loop(
-        0, _ROUNDS, lambda _, s: step(params, drafter, sampling, s), state
-      ),
-      donate_argnums=3,
-    )
-    return lambda job, state: loop(
-      target.params, drafter, job.inputs.sampling, state
-    )
-
-  loops = {
-    'round_ms': lambda job, state: job.decode(state, _ROUNDS),
-    'draft_ms': repeat(one_draft),
-    'score_ms': repeat(one_score),
-    'both_ms': repeat(one_of_both),
-  }
-  times = [{name: [] for name in loops} for _ in samplings]
+  transformer = target.transformer
+  draft = lambda inputs, state: _draft(transformer, inputs, state)
+  score = lambda inputs, state: _score(transformer, inputs, state)
+  both = lambda inputs, state: score(inputs, draft(inputs, state))
+  loops = [
+    lambda request, state: request.decode(state, _ROUNDS),
+    *map(_repeat, (draft, score, both)),
+  ]
+  times = [[[] for _ in loops] for _ in samplings]
   turns = itertools.product(
-    range(repeats + 1), zip(jobs, times, strict=True), loops.items()
+    range(repeats + 1), zip(requests, times, strict=True), enumerate(loops)
   )
   with meshes.use(target.mesh):
-    for turn, (job, into), (name, run) in turns:
-      state = jax.block_until_ready(job.prefill())
+    for turn, (request, into), (i, run) in turns:
+      state = jax.block_until_ready(request.prefill())
       began = time.perf_counter()
-      state = jax.block_until_ready(run(job, state))
+      state = jax.block_until_ready(run(request, state))
       taken = time.perf_counter() - began
       # A text that comes to its end takes fewer rounds.
       rounds = int(meshes.fetch(state.stats.rounds)[0])
-      rounds = rounds if name == 'round_ms' else _ROUNDS
+      rounds = _ROUNDS if i else rounds
       if turn:  # the first one compiles
-        into[name].append(1e3 * taken / rounds)
-  name = runner.tree_name(drafter.tree)
-  rows = []
-  for into in times:
-    row = distributed.of_first(medians(into))
-    rows.append({'draft_len': drafter.tree.depth, 'branching': name} | row)
-  return rows
+        into[i].append(1e3 * taken / rounds)
+  return [
+    RoundCost(
+      **distributed.of_first(vars(Times.of(*each))),
+      temperature=float(sampling.temperature),
+      top_p=float(sampling.top_p),
+      tree=drafter.tree,
+    )
+    for sampling, each in zip(samplings, times, strict=True)
+  ]
 
 
-def medians(times: dict[str, list[float]]) -> dict[str, float]:
-  """Of the times, and of the ratios of each turn, as `measure` returns them.
-
-  A machine that changes its speed between turns moves each median of times on
-  its own, so that their ratio need not be one that any turn has seen.
-
-  Args:
-    times: milliseconds of every turn, [repeats] each: round_ms, draft_ms,
-      score_ms and both_ms.
-  """
-  round_ms, draft_ms, score_ms, both_ms = (
-    np.asarray(times[name])
-    for name in ('round_ms', 'draft_ms', 'score_ms', 'both_ms')
+def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):
+  """(request, state) -> state after a loop of steps, which consumes it."""
+  loop = jax.jit(
+    lambda inputs, state: jax.lax.fori_loop(
+      0, _ROUNDS, lambda _, state: step(inputs, state), state
+    ),
+    donate_argnums=1,
   )
-  ratios = {
-    'overhead': round_ms / (draft_ms + score_ms),
-    'verification': round_ms / both_ms,
-  }
-  return {
-    name: float(np.median(values)) for name, values in (times | ratios).items()
-  }
+  return lambda request, state: loop(request.inputs, state)
+
+
+def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
+  """A draft, and what the drafter makes of a verdict."""
+  drafter = inputs.drafter
+  draft, drafter_state = drafter.propose(
+    state.drafter,
+    state.tokens,
+    state.length,
+    inputs.sampling,
+    # Other bits every time, as in a text that grows.
+    jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
+  )
+  # Any verdict will do that is not known to the compiler.
+  node_b = draft.tokens[:, -1] % draft.tree.size
+  verdict = Verdict(
+    node=node_b,
+    num_accepted=jnp.asarray(draft.tree.depths, jnp.int32)[node_b],
+    path=jnp.asarray(draft.tree.paths)[node_b],
+    next_token=draft.tokens[:, -1],
+  )
+  width = max(len(drafter.taps), 1) * transformer.config.width
+  features_bnd = jnp.broadcast_to(
+    1e-3 * draft.tokens[:, :, None].astype(transformer.config.dtype),
+    (*draft.tokens.shape, width),
+  )
+  drafter_state = drafter.commit(
+    drafter_state,
+    draft,
+    verdict,
+    state.length - 1,
+    Scored(features_bnd, extra_logits=None),
+  )
+  return state.replace(
+    # The next draft hangs on this one's last token, so that none is skipped;
+    # the compiler does not know that none is below 0.
+    tokens=state.tokens + jnp.minimum(draft.tokens[:, -1:], 0),
+    drafter=drafter_state,
+    stats=state.stats.replace(rounds=state.stats.rounds + 1),
+  )
+
+
+def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
+  """The target's pass over as many nodes as a draft has."""
+  tree = inputs.drafter.tree
+  root_b = state.length - 1
+  end = state.tokens.shape[1] - 1
+  node_n = jnp.arange(tree.size, dtype=jnp.int32)
+  at_n = jnp.minimum(node_n[None, :] + root_b[:, None], end)
+  tokens = jnp.take_along_axis(state.tokens, at_n, axis=1)
+  out = scoring.tree_attention(
+    transformer, inputs.params, tree, tokens, root_b, state.cache
+  )
+  # The next pass hangs on this one's last logits.
+  last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
+  return state.replace(
+    tokens=jnp.maximum(state.tokens - last, 0), cache=out.cache
+  )
 
 
 def pass_times(
@@ -266,7 +323,7 @@ def level_time(
 ) -> float:
   """Milliseconds of a level of the draft: a fourth of a chain of four."""
   drafter = model_drafter(draft, 4)
-  (found,) = measure(
+  (cost,) = measure(
     target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
   )
-  return found['draft_ms'] / 4
+  return cost.draft_ms / 4

@@ -1,6 +1,8 @@
-"""Experiments: many ways to draft and verify, on the same prompts."""
+"""Many ways to draft and verify, on the same prompts: one report."""
 
+import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tqdm
@@ -10,10 +12,15 @@ from specsamp import verification
 from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, runner, tasks, timing
+from specsamp.evaluation import methods, metrics, runner, tasks, timing
 from specsamp.evaluation.losslessness import permutation_tests, scores
-from specsamp.evaluation.reporting import paper_figures, plots, report
-from specsamp.evaluation.runner import Method
+from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.methods import BASELINE, Method
+from specsamp.evaluation.metrics import Line, Row
+from specsamp.evaluation.reporting import paper_figures, report, tables
+from specsamp.evaluation.runner import Settings
+from specsamp.evaluation.timing import RoundCost
+from specsamp.jobs import config as configs
 from specsamp.jobs import loading, measured_trees
 from specsamp.jobs.config import ComparisonConfig, MethodConfig
 from specsamp.language_model import LanguageModel
@@ -21,7 +28,7 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 
 
-def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
+def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   """Loads and checks all that a comparison needs; writes nothing.
 
   Args:
@@ -31,24 +38,10 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
   Raises:
     UserError: a file or value that does not fit.
   """
-  try:
-    methods = tuple(
-      MethodConfig(
-        **method
-        | {
-          'branching': tuple(method['branching']),
-          'lookup': loading.Lookup(**method.get('lookup', {})),
-        }
-      )
-      for method in values.get('methods', ())
-    )
-    names = tuple(values.get('tasks', ()))
-    config = ComparisonConfig(**(values | {'methods': methods, 'tasks': names}))
-  except (TypeError, KeyError) as error:  # keys of some other kind of config
-    raise UserError(f'config: {error}') from None
+  config = ComparisonConfig.read(values)
   models = loading.load(config.target, config.draft, mesh)
-  target, draft = models.target, models.draft
-  longest = [runner.longest_prompt(config, target)]
+  target = models.target
+  longest = [configs.longest_prompt(config, target)]
   found = [
     task
     for name in config.tasks
@@ -65,51 +58,36 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Job':
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in found:  # that there is a chat template, if one is asked for
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
-  runs = [_method(config, method, models) for method in methods]
-  runner.check_methods(runs)
-  checked = [(run, run.drafter) for run in runs]
-  if config.search:  # its widest and its largest tree
-    stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
-    checked += [
-      (
-        Method('', None, 'multi_candidate', 1.0, config.top_p),
-        model_drafter(draft, runner.token_tree((star,), target)),
-      )
-      for star in stars
-    ]
-  for run, drafter in checked:
+  made = [_method(config, method, models) for method in config.methods]
+  methods.check(made)
+  job = Comparison(config, models, made, found)
+  for method in [*made, *job.widest_trees()]:
     Request.make(
       target,
       longest,
-      drafter=drafter,
-      verifier=run.verifier,
-      sampling=SamplingParams(temperature=run.temperature, top_p=run.top_p),
-      max_new_tokens=max(
-        task.new_tokens(config.max_new_tokens) for task in found
-      ),
+      method.drafter,
+      method.verifier,
+      method.sampling,
+      max(task.new_tokens(config.max_new_tokens) for task in found),
     )
-  return Job(config, target, draft, runs, found)
+  return job
 
 
-def _of_row(row: dict[str, Any], methods) -> Method:
-  """The method of a row of a report."""
-  return next(m for m in methods if m.fields.items() <= row.items())
-
-
-def _method(config, method: MethodConfig, models: loading.Models) -> Method:
+def _method(
+  config: ComparisonConfig, method: MethodConfig, models: loading.Models
+) -> Method:
   try:
-    verification.make(method.verifier)
+    verifier = verification.make(method.verifier)
   except ValueError as error:
     raise UserError(str(error)) from None
-  tree = runner.token_tree(method.branching, models.target)
   return Method(
     name=method.name,
     drafter=models.drafter(
       method.drafter,
-      tree,
+      configs.token_tree(method.branching, models.target),
       method.law,
-      coupled=method.verifier == 'gumbel' and method.law == 'deterministic',
-      lookup=method.lookup,
+      verifier.coupled,
+      method.lookup,
     ),
     verifier=method.verifier,
     temperature=method.temperature,
@@ -118,22 +96,38 @@ def _method(config, method: MethodConfig, models: loading.Models) -> Method:
   )
 
 
-class Job(NamedTuple):
+class Comparison(NamedTuple):
   """A checked comparison.
 
   Attributes:
     config: what was asked for.
-    target: the target.
-    draft: the draft model.
+    models: target and drafts.
     methods: in the order of the config's.
     tasks: what to decode.
   """
 
   config: ComparisonConfig
-  target: LanguageModel
-  draft: LanguageModel
+  models: loading.Models
   methods: list[Method]
   tasks: list[tasks.Task]
+
+  @property
+  def target(self) -> LanguageModel:
+    return self.models.target
+
+  @property
+  def temperatures(self) -> list[float]:
+    return sorted({method.temperature for method in self.methods})
+
+  @property
+  def settings(self) -> Settings:
+    return Settings(
+      max_prompt_tokens=self.config.max_prompt_tokens,
+      max_new_tokens=self.config.max_new_tokens,
+      seed=self.config.seed,
+      samples=self.config.samples,
+      chat=self.config.chat,
+    )
 
   def run(
     self, workdir: pathlib.Path, allow_code_execution: bool = False
@@ -146,129 +140,120 @@ class Job(NamedTuple):
       workdir: a folder.
       allow_code_execution: whether tasks may run the answers as programs.
     """
-    config, methods = self.config, list(self.methods)
-    sections = [config.note] if config.note else []
-    temperatures = sorted({method.temperature for method in methods})
-    if config.search:
-      for temperature in temperatures:
-        found = measured_trees.search(
-          self.target,
-          self.draft,
-          [self._tokens(p) for p in self.tasks[0].prompts],
-          SamplingParams(temperature, top_p=config.top_p_at(temperature)),
-          max_new_tokens=config.max_new_tokens,
-          seed=config.seed,
-          folder=workdir,
-        )
-        sections.append(found.text)
-        methods += [
-          Method(
-            'best static tree',
-            model_drafter(self.draft, tree, 'without_replacement'),
-            'multi_candidate',
-            temperature,
-            config.top_p_at(temperature),
-          )
-          for tree in found.trees
-        ]
-    baselines = [
-      Method('autoregressive', None, 'token', t, config.top_p_at(t))
-      for t in temperatures
-    ]
-    sizes = {
-      'max_prompt_tokens': config.max_prompt_tokens,
-      'chat': config.chat,
-    }
-    lines = runner.compare(
-      self.target,
-      [*baselines, *methods],
-      self.tasks,
-      max_new_tokens=config.max_new_tokens,
-      seed=config.seed,
-      path=workdir / 'metrics.jsonl',
-      samples=config.samples,
-      **sizes,
-    )
+    sections = [self.config.note] if self.config.note else []
+    searched = self._search(workdir, sections)
+    baselines = [self._plain(t) for t in self.temperatures]
+    every = [*baselines, *self.methods, *searched]
+    path = workdir / 'metrics.jsonl'
+    lines = runner.compare(self.target, every, self.tasks, self.settings, path)
     scored = scores.score(
       self.target,
       self.tasks,
       lines,
+      self.settings,
       workdir / 'scores.jsonl',
-      allow_code_execution=allow_code_execution,
-      **sizes,
+      allow_code_execution,
     )
-    rows = self._rows(metrics.overall(lines, scored), temperatures)
-    several = len(self.tasks) > 1
-    each = self._rows(metrics.summarize(lines, scored), temperatures)
+    texts = {id_: score.scores or {} for id_, score in scored.items()}
+    rows = self._rows(metrics.overall(lines, texts))
+    each = self._rows(metrics.summarize(lines, texts))
     sections += self._notes(lines, scored)
-    examined = permutation_tests.examine(
+    findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
-    if any(
-      len(group) > 1 for group in paper_figures.alternatives(rows).values()
-    ):
+    if any(len(group) > 1 for group in paper_figures.alternatives(rows)):
       sections.append(paper_figures.best(rows))
-    sections.append(permutation_tests.section(examined))
-    costs = []
+    sections.append(permutation_tests.section(findings))
 
-    def write():
+    def write(costs: Sequence[RoundCost] = ()):
       report.write(
         workdir,
-        config.title,
-        each + rows if several else rows,
+        self.config.title,
+        each + rows if len(self.tasks) > 1 else rows,
         costs,
-        plots.PLOTS[config.plot],
-        f'{config.plot}.png',
+        self.config.plot,
         sections,
-        {'lossless': examined},
+        {'lossless': [found.plain() for found in findings]},
       )
 
-    write()
-    if config.parts:  # minutes, in which what was decoded can be read
-      costs = self._parts(rows, methods)
-      if costs:
-        sections.append(paper_figures.at_paper_cost(rows, costs))
-      # Of a round that may have no draft there are no parts to tell.
-      costs = [cost for cost in costs if cost['score_ms']]
-      write()
-    if config.passes:
-      costs += self._passes(rows, methods, sections)
-      write()
-    if several:
-      print(f'Speedup / τ:\n\n{report.by_task(each + rows, "simple")}\n')
-      if any(row['scores'] for row in each):
-        print(f'{report.table(each, "simple")}\n')
-      print('All tasks together:\n')
-    print(report.table(rows, 'simple'))
-    print()
-    print('\n\n'.join(sections))
-    print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
+    write()  # timing takes minutes, in which what was decoded can be read
+    costs = self._costs(rows, every, sections)
+    if costs:
+      write(costs)
+    self._print(each, rows, sections)
+    print(f'\nReport and plot: {workdir / "report.md"}')
 
-  def _rows(self, rows, temperatures) -> list[dict[str, Any]]:
+  def widest_trees(self) -> list[Method]:
+    """Of a search, its widest and its largest tree."""
+    if not self.config.search:
+      return []
+    stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
+    trees = [configs.token_tree((star,), self.target) for star in stars]
+    return [self._searched(tree, 1.0) for tree in trees]
+
+  def _search(self, workdir: pathlib.Path, sections: list[str]):
+    """The best static trees at each temperature, and what was measured."""
+    found = []
+    for temperature in self.temperatures if self.config.search else ():
+      best = measured_trees.search(
+        self.target,
+        self.models.draft,
+        [self._tokens(prompt) for prompt in self.tasks[0].prompts],
+        SamplingParams(temperature, top_p=self.config.top_p_at(temperature)),
+        max_new_tokens=self.config.max_new_tokens,
+        seed=self.config.seed,
+        folder=workdir,
+      )
+      sections.append(best.text)
+      found += [self._searched(tree, temperature) for tree in best.trees]
+    return found
+
+  def _searched(self, tree, temperature: float) -> Method:
+    return Method(
+      'best static tree',
+      model_drafter(self.models.draft, tree, 'without_replacement'),
+      'multi_candidate',
+      temperature,
+      self.config.top_p_at(temperature),
+    )
+
+  def _plain(self, temperature: float) -> Method:
+    top_p = self.config.top_p_at(temperature)
+    return Method(BASELINE, None, 'token', temperature, top_p)
+
+  def _rows(self, rows: Sequence[Row]) -> list[Row]:
     """In order of temperature, with what the paper reports."""
-    for row in rows:
-      row['paper'] = ''.join(
-        method.paper_on(row['task'], alone=len(self.tasks) == 1)
-        for method, run in zip(self.config.methods, self.methods, strict=True)
-        if run.fields.items() <= row.items()
+    papers = {
+      run.label: method
+      for method, run in zip(self.config.methods, self.methods, strict=True)
+    }
+    alone = len(self.tasks) == 1
+    rows = [
+      dataclasses.replace(
+        row, paper=papers[row.label].paper_on(row.task, alone)
       )
-    return sorted(rows, key=lambda row: temperatures.index(row['temperature']))
+      if row.label in papers
+      else row
+      for row in rows
+    ]
+    return sorted(rows, key=lambda row: row.temperature)
 
-  def _notes(self, lines, scored) -> list[str]:
+  def _notes(
+    self, lines: Sequence[Line], scored: dict[str, Score]
+  ) -> list[str]:
     """What is not as its authors have it."""
     notes = []
     for task in self.tasks:
-      own = [line for line in lines if line['task'] == task.name]
-      known = [scored[line['id']]['scores'] for line in own]
-      if task.score and None in known:
+      own = [line for line in lines if line.task == task.name]
+      if task.score and None in [scored[line.id].scores for line in own]:
         notes.append(
           f'{task.name}: the answers were not run, so that they have no score; '
           '--allow_code_execution runs them, confined.'
         )
       turns = {
-        (line['prompt'], turn): is_cut
+        (line.prompt, turn): is_cut
         for line in own
-        for turn, is_cut in enumerate(line['cut'])
+        for turn, is_cut in enumerate(line.cut)
       }
       if any(turns.values()):
         most = self.config.max_prompt_tokens
@@ -278,76 +263,88 @@ class Job(NamedTuple):
         )
     return notes
 
-  def _parts(self, rows, methods) -> list[dict[str, Any]]:
-    """Rows of which the paper has figures, with what their rounds cost; None
-    for the parts of rounds that may have no draft."""
-    chosen = [row for row in rows if row['paper']]
-    return [
-      row
-      | self._cost(row, rows, methods)
-      | {'decode_round_ms': row['round_ms']}
-      for row in tqdm.tqdm(
-        chosen, 'timing rounds', disable=not distributed.is_first()
+  def _costs(
+    self, rows: Sequence[Row], every: Sequence[Method], sections: list[str]
+  ) -> list[RoundCost]:
+    """What rounds cost, as far as the config asks for it."""
+    by_label = {method.label: method for method in every}
+    cost_of = lambda row: self._cost(row, by_label[row.label], rows)
+    costs = []
+    if self.config.parts:
+      chosen = [row for row in rows if row.paper]
+      found = [(row, cost_of(row)) for row in _bar(chosen, 'timing rounds')]
+      costs = [cost for _, cost in found if cost]
+      if found:
+        sections.append(paper_figures.at_paper_cost(rows, found))
+    if self.config.passes:
+      costs += self._passes(
+        [r for r in rows if r.tree.depth and _has_parts(by_label[r.label])],
+        cost_of,
+        sections,
       )
-    ]
+    return costs
 
-  def _passes(self, rows, methods, sections) -> list[dict[str, Any]]:
+  def _passes(self, drafted, cost_of, sections) -> list[RoundCost]:
     """Costs of the fastest chain, and of the fastest tree and that of the
     highest τ, at each temperature."""
     costs, texts = [], []
-    temperatures = sorted({row['temperature'] for row in rows})
-    for temperature in tqdm.tqdm(
-      temperatures, 'timing passes', disable=not distributed.is_first()
-    ):
-      drafted = [
-        row
-        for row in rows
-        if row['draft_len']
-        and row['temperature'] == temperature
-        and not _of_row(row, methods).drafter.may_draft_nothing
-      ]
-      is_chain = lambda row: row['branching'].startswith('γ')
-      chains = [row for row in drafted if is_chain(row)]
-      trees = [r for r in drafted if not is_chain(r) and r['tree_attention']]
+    for temperature in _bar(self.temperatures, 'timing passes'):
+      own = [row for row in drafted if row.temperature == temperature]
+      chains = [row for row in own if row.tree.is_chain]
+      trees = [r for r in own if not r.tree.is_chain and r.tree_attention]
       if not chains or not trees:
         continue
-      chain = max(chains, key=lambda row: row['speedup'])
-      chain_cost = self._cost(chain, rows, methods)
-      costs.append(chain_cost)
-      best = [
-        max(trees, key=lambda row, key=key: row[key])
-        for key in ('speedup', 'block_efficiency')
-      ]
-      for tree in best[:1] if best[0] is best[1] else best:
-        costs.append(self._cost(tree, rows, methods))
+      chain = max(chains, key=lambda row: row.speedup)
+      fastest = max(trees, key=lambda row: row.speedup)
+      longest = max(trees, key=lambda row: row.block_efficiency)
+      costs.append(cost_of(chain))
+      chain_cost = costs[-1]
+      for tree in [fastest] if fastest is longest else [fastest, longest]:
+        costs.append(cost_of(tree))
         text = paper_figures.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
     if texts:
       sections.append('\n'.join(['## What a larger pass costs', *texts]))
     return costs
 
-  def _tokens(self, prompt: tasks.Question) -> list[int]:
-    """The tokens that a prompt's first answer follows."""
-    tokenizer = self.target.tokenizer
-    whole = tasks.tokens_of(tokenizer, prompt, (), self.config.chat)
-    return tasks.last(whole, self.config.max_prompt_tokens, tokenizer)
-
-  def _cost(self, row, rows, methods) -> dict[str, Any]:
-    """`parts.measure` of the method of a row, and what its parts allow."""
-    method = _of_row(row, methods)
-    if method.drafter.may_draft_nothing:
-      return {'draft_ms': None, 'score_ms': None}
-    step_ms = paper_figures.baseline(row, rows)['round_ms']
-    sampling = {'temperature': method.temperature, 'top_p': method.top_p}
-    (found,) = timing.measure(
+  def _cost(
+    self, row: Row, method: Method, rows: Sequence[Row]
+  ) -> RoundCost | None:
+    """What a row's round costs; None where its text decides that."""
+    if not _has_parts(method):
+      return None
+    (cost,) = timing.measure(
       self.target,
       method.drafter,
       verification.make(method.verifier),
-      [SamplingParams(**sampling)],
+      [method.sampling],
       self._tokens(self.tasks[0].prompts[0]),
       self.config.max_new_tokens,
     )
-    ideal = step_ms / (found['draft_ms'] + found['score_ms'])
-    ideal *= row['block_efficiency']
-    measured = {'speedup': row['speedup'], 'ideal_speedup': ideal}
-    return sampling | found | measured
+    step_ms = metrics.baseline_of(row, rows).round_ms
+    ideal = step_ms / (cost.draft_ms + cost.score_ms) * row.block_efficiency
+    return dataclasses.replace(cost, row=row, ideal_speedup=ideal)
+
+  def _tokens(self, prompt: tasks.Question) -> list[int]:
+    """The tokens that a prompt's first answer follows."""
+    return self.settings.conversation(self.target, prompt, ())[0]
+
+  def _print(self, each, rows, sections) -> None:
+    if len(self.tasks) > 1:
+      print(f'Speedup / τ:\n\n{tables.by_task(each + rows, "simple")}\n')
+      if any(row.scores for row in each):
+        print(f'{tables.table(each, "simple")}\n')
+      print('All tasks together:\n')
+    print(tables.table(rows, 'simple'))
+    print()
+    print('\n\n'.join(sections))
+    print(f'\n{tables.note(rows)}')
+
+
+def _has_parts(method: Method) -> bool:
+  """Whether all its rounds have the same parts."""
+  return not method.drafter.may_draft_nothing
+
+
+def _bar(values, name: str):
+  return tqdm.tqdm(values, name, disable=not distributed.is_first())

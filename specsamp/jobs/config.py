@@ -1,14 +1,180 @@
-"""What an experiment's config holds, and what its argument means."""
+"""What a job's config holds, how it is read, and what its argument means."""
 
+import contextlib
 import dataclasses
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from specsamp import verification
+from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError, check_range
-from specsamp.evaluation import metrics, runner
+from specsamp.evaluation import metrics
+from specsamp.evaluation.metrics import PaperFigure
 from specsamp.evaluation.reporting import plots
 from specsamp.jobs import loading
+from specsamp.language_model import LanguageModel
 from specsamp.models import pairs
+from specsamp.sampling.transforms import SamplingParams
+
+Branching = tuple[int | tuple[int, ...], ...]
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+  """Has a mistake in plain values end as a `UserError`."""
+  try:
+    yield
+  except (TypeError, KeyError) as error:  # keys of some other kind of config
+    raise UserError(f'config: {error}') from None
+
+
+def check_sizes(config) -> None:
+  """Raises `UserError` where a size or the seed of a config is out of range."""
+  check_range(
+    config, 'num_prompts', 'max_prompt_tokens', 'max_new_tokens', least=1,
+    kind=int,
+  )  # fmt: skip
+  # A prompt draws from the seed and its number.
+  most = 2**31 - 1 - config.num_prompts
+  check_range(config, 'seed', least=0, most=most, kind=int)
+
+
+def check_scalars(name: str, values: Sequence[Any]) -> None:
+  """Raises `UserError` where one of them is no number."""
+  for value in values:
+    if type(value) not in (int, float):
+      raise UserError(f'{name}: got {value!r}, expected numbers')
+
+
+def longest_prompt(config, target: LanguageModel) -> list[int]:
+  """As many tokens as a config's prompts may have, to check it with.
+
+  Raises:
+    UserError: more than the target has positions.
+  """
+  most = target.config.max_length
+  if config.max_prompt_tokens > most:
+    raise UserError(
+      f'max_prompt_tokens: got {config.max_prompt_tokens}, expected at most '
+      f'the {most} positions of the target'
+    )
+  return [0] * config.max_prompt_tokens
+
+
+def token_tree(
+  branching: Sequence[int | Sequence[int]], target: LanguageModel
+) -> TokenTree:
+  """The tree of this branching.
+
+  Raises:
+    UserError: what `TokenTree.branching` refuses, or more nodes than the target
+      has positions.
+  """
+  nodes, level = 1, 1
+  for factor in branching:
+    many = isinstance(factor, Sequence) and not isinstance(factor, str)
+    for count in factor if many else (factor,):
+      if type(count) is not int:
+        raise UserError(f'branching: got {count!r}, expected integers')
+    level = sum(factor) if many else level * factor
+    nodes += level
+    if nodes > target.config.max_length:  # before any is made
+      raise UserError(
+        f'branching {"x".join(map(str, branching))} has more nodes than the '
+        f'{target.config.max_length} positions of the target'
+      )
+  try:
+    return TokenTree.branching(branching)
+  except ValueError as error:
+    raise UserError(str(error)) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+  """What to decode and how.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
+    lookup: of drafters without a model.
+    verifier: a name of `specsamp.verification.make`.
+    draft_len: of the streamed texts.
+    draft_lens: draft lengths to compare; what a trained drafter is not deep
+      enough for is left out.
+    branching: see `TokenTree.branching`; a tree in place of `draft_len`, and
+      one more draft to compare. Empty is none.
+    law: how candidates are chosen, see `model_drafter`.
+    temperatures: to compare; the first serves a user's prompts.
+    top_p: nucleus of the temperatures above 0.
+    prompts: what to complete, see `tasks.load`.
+    data: folder with the published sets of prompts.
+    chat: whether a user's own prompts are turns of a conversation, each put
+      in the target's chat template.
+    num_prompts: how many.
+    sweep_prompts: so many of them are completed with every draft length, the
+      others with the fastest one of each temperature.
+    max_prompt_tokens: in each of them.
+    max_new_tokens: in each completion.
+    seed: of all draws; a user's prompt i draws from `seed + i`.
+    repeats: how often a round and its parts are timed, for a median.
+  """
+
+  target: str
+  draft: str
+  drafter: str
+  lookup: loading.Lookup
+  verifier: str
+  draft_len: int
+  draft_lens: tuple[int, ...]
+  branching: Branching
+  law: str
+  temperatures: tuple[float, ...]
+  top_p: float
+  prompts: str
+  data: str
+  chat: bool
+  num_prompts: int
+  sweep_prompts: int
+  max_prompt_tokens: int
+  max_new_tokens: int
+  seed: int
+  repeats: int
+
+  def __post_init__(self):
+    check_sizes(self)
+    for n in (self.draft_len, *self.draft_lens):
+      if type(n) is not int:
+        raise UserError(f'draft length: got {n!r}, expected an integer')
+    check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
+    check_scalars('temperatures', self.temperatures)
+    for name in ('draft_lens', 'temperatures'):
+      values = getattr(self, name)
+      if len(set(values)) < len(values):
+        raise UserError(f'{name}: got {values}, expected no value twice')
+    if not self.draft_lens or not self.temperatures:
+      raise UserError('draft_lens and temperatures must name at least one')
+    try:
+      verification.make(self.verifier)
+      for temperature in self.temperatures:
+        self.sampling(temperature).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'DecodeConfig':
+    """The run of plain values."""
+    plain = {
+      name: tuple(value) if isinstance(value, list | tuple) else value
+      for name, value in values.items()
+    }
+    with reading():
+      lookup = loading.Lookup(**plain.get('lookup', {}))
+      return cls(**plain | {'lookup': lookup})
+
+  def sampling(self, temperature: float) -> SamplingParams:
+    return SamplingParams(temperature=temperature, top_p=self.top_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,40 +191,56 @@ class MethodConfig:
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
     tree_attention: see `specsamp.generate`.
-    paper: what the paper reports, speedup / block efficiency or the speedup
-      alone: by task, and `all tasks`; a single value is of all tasks. What
-      only follows from what it reports begins with ~.
+    paper: what the paper reports by task, and of `all tasks`. A config has
+      texts: speedup / block efficiency, or the speedup alone; ~ before it marks
+      what only follows from what the paper reports. A single one is of all
+      tasks.
   """
 
   name: str
-  branching: tuple[int | tuple[int, ...], ...]
+  branching: Branching
   temperature: float
   verifier: str = 'token'
   law: str = 'iid'
   drafter: str = ''
   lookup: loading.Lookup = loading.Lookup()
   tree_attention: bool = True
-  paper: str | dict[str, str] = ''
+  paper: dict[str, PaperFigure] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    runner.check_scalars('temperature', (self.temperature,))
-    figure = r'\d+(\.\d+)?'
-    for paper in self._papers().values():
-      if paper and not re.fullmatch(f'~?{figure}( / {figure})?', str(paper)):
-        raise UserError(
-          f'paper: got {paper!r}, expected speedup / block efficiency, such '
-          "as '1.92 / 2.27', or the speedup"
-        )
+    check_scalars('temperature', (self.temperature,))
 
-  def _papers(self) -> dict[str, str]:
-    if isinstance(self.paper, dict):
-      return self.paper
-    return {metrics.ALL: self.paper}
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'MethodConfig':
+    """The method of plain values."""
+    paper = values.get('paper', '')
+    papers = paper if isinstance(paper, dict) else {metrics.ALL: paper}
+    return cls(
+      **values
+      | {
+        'branching': tuple(values['branching']),
+        'lookup': loading.Lookup(**values.get('lookup', {})),
+        'paper': {task: _figure(text) for task, text in papers.items() if text},
+      }
+    )
 
-  def paper_on(self, task: str, alone: bool) -> str:
+  def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
     """What the paper reports of a task, or of the only one."""
-    papers = self._papers()
-    return papers.get(task, papers.get(metrics.ALL, '') if alone else '')
+    return self.paper.get(task, self.paper.get(metrics.ALL) if alone else None)
+
+
+def _figure(text: str) -> PaperFigure:
+  number = r'(\d+(?:\.\d+)?)'
+  match = re.fullmatch(f'(~?){number}(?: / {number})?', str(text))
+  if not match:
+    raise UserError(
+      f'paper: got {text!r}, expected speedup / block efficiency, such '
+      "as '1.92 / 2.27', or the speedup"
+    )
+  derived, speedup, tau = match.groups()
+  return PaperFigure(
+    speedup=float(speedup), tau=tau and float(tau), derived=bool(derived)
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +251,8 @@ class ComparisonConfig:
     title: of the report.
     target: folder of the target; '' is the embedded pair's.
     draft: folder of the draft; '' is the embedded pair's.
-    methods: of `MethodConfig`, as plain values. The autoregressive baseline of
-      each temperature is added.
+    methods: what to compare. The autoregressive baseline of each temperature
+      is added.
     top_p: nucleus of the temperatures above 0.
     tasks: what to decode, names of `tasks.load`.
     data: folder with the published sets of prompts.
@@ -108,7 +290,7 @@ class ComparisonConfig:
   note: str
 
   def __post_init__(self):
-    runner.check_sizes(self)
+    check_sizes(self)
     if self.plot not in plots.PLOTS:
       raise UserError(
         f'plot: got {self.plot!r}, expected one of {", ".join(plots.PLOTS)}'
@@ -118,8 +300,63 @@ class ComparisonConfig:
         raise UserError(f'{name}: got none, expected at least one')
     check_range(self, 'samples', least=1, most=10_000, kind=int)
 
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'ComparisonConfig':
+    """The comparison of plain values."""
+    with reading():
+      methods = tuple(map(MethodConfig.read, values.get('methods', ())))
+      names = tuple(values.get('tasks', ()))
+      return cls(**values | {'methods': methods, 'tasks': names})
+
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformersConfig:
+  """What to compare.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    draft_len: drafted tokens a round, in both libraries.
+    temperatures: to compare; sampling is from the whole vocabulary.
+    prompts: see `tasks.load`.
+    data: folder with the published sets of prompts.
+    num_prompts: how many.
+    max_prompt_tokens: in each of them.
+    max_new_tokens: in each completion; none ends before.
+    seed: prompt i draws from `seed + i`.
+  """
+
+  target: str
+  draft: str
+  draft_len: int
+  temperatures: tuple[float, ...]
+  prompts: str
+  data: str
+  num_prompts: int
+  max_prompt_tokens: int
+  max_new_tokens: int
+  seed: int
+
+  def __post_init__(self):
+    check_sizes(self)
+    if not self.temperatures:
+      raise UserError('temperatures: got none, expected at least one')
+    check_scalars('temperatures', self.temperatures)
+    try:
+      for temperature in self.temperatures:
+        SamplingParams(temperature=temperature).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'TransformersConfig':
+    """The comparison of plain values."""
+    with reading():
+      temperatures = tuple(values['temperatures'])
+      return cls(**values | {'temperatures': temperatures})
 
 
 class Size(NamedTuple):

@@ -1,6 +1,5 @@
 """The main job: decode with and without a draft, and show what it gains."""
 
-import dataclasses
 import json
 import pathlib
 from typing import Any, NamedTuple
@@ -13,89 +12,18 @@ from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError
 from specsamp.evaluation import metrics, runner, tasks, timing
-from specsamp.evaluation.reporting import plots, report
+from specsamp.evaluation.methods import BASELINE, Method
+from specsamp.evaluation.metrics import Row
+from specsamp.evaluation.reporting import report, tables
+from specsamp.evaluation.runner import Settings
+from specsamp.evaluation.timing import RoundCost
+from specsamp.jobs import config as configs
 from specsamp.jobs import loading, terminal
+from specsamp.jobs.config import DecodeConfig
 from specsamp.language_model import LanguageModel
-from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-  """What to decode and how.
-
-  Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`.
-    draft_len: of the streamed texts.
-    draft_lens: draft lengths to compare; what a trained drafter is not deep
-      enough for is left out.
-    branching: see `TokenTree.branching`; a tree in place of `draft_len`, and
-      one more draft to compare. Empty is none.
-    law: how candidates are chosen, see `model_drafter`.
-    temperatures: to compare; the first serves a user's prompts.
-    top_p: nucleus of the temperatures above 0.
-    prompts: what to complete, see `tasks.load`.
-    data: folder with the published sets of prompts.
-    chat: whether a user's own prompts are turns of a conversation, each put
-      in the target's chat template.
-    num_prompts: how many.
-    sweep_prompts: so many of them are completed with every draft length, the
-      others with the fastest one of each temperature.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each completion.
-    seed: of all draws; a user's prompt i draws from `seed + i`.
-    repeats: how often a round and its parts are timed, for a median.
-  """
-
-  target: str
-  draft: str
-  drafter: str
-  lookup: loading.Lookup
-  verifier: str
-  draft_len: int
-  draft_lens: tuple[int, ...]
-  branching: tuple[int | tuple[int, ...], ...]
-  law: str
-  temperatures: tuple[float, ...]
-  top_p: float
-  prompts: str
-  data: str
-  chat: bool
-  num_prompts: int
-  sweep_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
-  repeats: int
-
-  def __post_init__(self):
-    runner.check_sizes(self)
-    for n in (self.draft_len, *self.draft_lens):
-      if type(n) is not int:
-        raise UserError(f'draft length: got {n!r}, expected an integer')
-    check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
-    runner.check_scalars('temperatures', self.temperatures)
-    for name in ('draft_lens', 'temperatures'):
-      values = getattr(self, name)
-      if len(set(values)) < len(values):
-        raise UserError(f'{name}: got {values}, expected no value twice')
-    if not self.draft_lens or not self.temperatures:
-      raise UserError('draft_lens and temperatures must name at least one')
-    try:
-      verification.make(self.verifier)
-      for temperature in self.temperatures:
-        self.sampling(temperature).check()
-    except ValueError as error:
-      raise UserError(str(error)) from None
-
-  def sampling(self, temperature: float) -> SamplingParams:
-    return SamplingParams(temperature=temperature, top_p=self.top_p)
 
 
 def defaults(smoke: bool) -> dict[str, Any]:
@@ -147,7 +75,7 @@ def prepare(
   prompt: str | None = None,
   prompts_file: str | None = None,
   mesh: Mesh | None = None,
-) -> 'Job':
+) -> 'Decoding':
   """Loads and checks all that a run needs; writes nothing.
 
   Args:
@@ -159,14 +87,7 @@ def prepare(
   Raises:
     UserError: a file or value that does not fit.
   """
-  values = {
-    k: tuple(v) if isinstance(v, list | tuple) else v for k, v in values.items()
-  }
-  try:
-    lookup = loading.Lookup(**values.get('lookup', {}))
-    config = DecodeConfig(**(values | {'lookup': lookup}))
-  except TypeError as error:  # keys of some other kind of config
-    raise UserError(f'config: {error}') from None
+  config = DecodeConfig.read(values)
   if '-' in (prompt, prompts_file) and jax.process_count() > 1:
     raise UserError('standard input is not that of every process: name a file')
   if prompt is not None and prompts_file is not None:
@@ -177,8 +98,8 @@ def prepare(
   if config.chat and not own:
     raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
-    longest = [runner.longest_prompt(config, target)]
-  coupled = config.verifier == 'gumbel' and config.law == 'deterministic'
+    longest = [configs.longest_prompt(config, target)]
+  coupled = verification.make(config.verifier).coupled
   make = lambda shape: found.drafter(
     config.drafter, shape, config.law, coupled, config.lookup
   )
@@ -186,7 +107,7 @@ def prepare(
   drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
   if config.branching:
-    drafter = make(runner.token_tree(config.branching, target))
+    drafter = make(configs.token_tree(config.branching, target))
     if drafter.tree in [chain.tree for chain in drafters]:
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
@@ -222,10 +143,10 @@ def prepare(
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
     )
-  return Job(config, target, drafter, drafters, texts, compared)
+  return Decoding(config, target, drafter, drafters, texts, compared)
 
 
-class Job(NamedTuple):
+class Decoding(NamedTuple):
   """A checked run.
 
   Attributes:
@@ -247,7 +168,7 @@ class Job(NamedTuple):
 
   def run(self, workdir: pathlib.Path) -> None:
     """Streams completions; writes metrics.jsonl, and for a comparison also
-    summary.json, report.md and draft_length.png, into `workdir`."""
+    summary.json, report.md and by_draft_length.png, into `workdir`."""
     if self.tasks:
       first = _cut(self.prompts[0], self.target, self.config)
       self._show(first, 0)
@@ -271,70 +192,54 @@ class Job(NamedTuple):
     )
 
   def _compare(self, workdir: pathlib.Path) -> None:
+    config = self.config
     methods = []
-    for temperature in self.config.temperatures:
-      top_p = self.config.top_p if temperature else 1.0
-      sampling = (self.config.verifier, temperature, top_p)
-      methods.append(runner.Method('autoregressive', None, *sampling))
-      name = pathlib.Path(self.config.drafter).name or 'speculative'
-      methods += [runner.Method(name, d, *sampling) for d in self.drafters]
-    lines = runner.compare(
-      self.target,
-      methods,
-      self.tasks,
-      max_prompt_tokens=self.config.max_prompt_tokens,
-      max_new_tokens=self.config.max_new_tokens,
-      seed=self.config.seed,
-      path=workdir / 'metrics.jsonl',
-      sweep_prompts=self.config.sweep_prompts,
+    for temperature in config.temperatures:
+      top_p = config.top_p if temperature else 1.0
+      sampling = (config.verifier, temperature, top_p)
+      methods.append(Method(BASELINE, None, *sampling))
+      name = pathlib.Path(config.drafter).name or 'speculative'
+      methods += [Method(name, drafter, *sampling) for drafter in self.drafters]
+    settings = Settings(
+      max_prompt_tokens=config.max_prompt_tokens,
+      max_new_tokens=config.max_new_tokens,
+      seed=config.seed,
+      sweep_prompts=config.sweep_prompts,
     )
+    path = workdir / 'metrics.jsonl'
+    lines = runner.compare(self.target, methods, self.tasks, settings, path)
     rows = metrics.summarize(lines)
-    costs = self._parts(rows)
-    report.write(
-      workdir,
-      'Speculative sampling',
-      rows,
-      costs,
-      plots.by_draft_length,
-      'draft_length.png',
-    )
-    print(report.table(rows, 'simple'))
+    costs = self._costs(rows)
+    title = 'Speculative sampling'
+    report.write(workdir, title, rows, costs, 'by_draft_length')
+    print(tables.table(rows, 'simple'))
     if costs:
-      print(f'\n{report.parts_table(costs, "simple")}')
-    print(f'\n{report.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
+      print(f'\n{tables.cost_table(costs, "simple")}')
+    print(f'\n{tables.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
 
-  def _parts(self, rows) -> list[dict[str, Any]]:
+  def _costs(self, rows: list[Row]) -> list[RoundCost]:
     """What a round of the fastest draft length costs, for each sampling.
 
     Nothing of drafters with rounds without a draft: a round costs what its
     text makes of it.
     """
     best = max(
-      (row for row in rows if row['draft_len']),
-      key=lambda row: (row['sequences'], row['speedup']),
+      (row for row in rows if row.tree.depth),
+      key=lambda row: (row.sequences, row.speedup),
     )
-    drafter = next(
-      d for d in self.drafters if runner.tree_name(d.tree) == best['branching']
-    )
+    drafter = next(d for d in self.drafters if d.tree == best.tree)
     if drafter.may_draft_nothing:
       return []
-    found = timing.measure(
+    prompt = _cut(self.prompts[0], self.target, self.config)
+    return timing.measure(
       self.target,
       drafter,
       verification.make(self.config.verifier),
       [self.config.sampling(t) for t in self.config.temperatures],
-      _tokens(
-        self.target,
-        _cut(self.prompts[0], self.target, self.config),
-        self.config,
-      ),
+      _tokens(self.target, prompt, self.config),
       self.config.max_new_tokens,
       self.config.repeats,
     )
-    return [
-      {'temperature': t, 'top_p': self.config.top_p if t else 1.0} | row
-      for t, row in zip(self.config.temperatures, found, strict=True)
-    ]
 
 
 def _tokens(

@@ -78,13 +78,15 @@ class Models(NamedTuple):
         drafter, or the folder of a trained one.
       shape: see `model_drafter`.
       law: see `model_drafter`.
-      coupled: see `model_drafter`, for the draft model, alone or not.
+      coupled: whether the verifier is: the draft model, alone or not, then
+        runs its races if its law is deterministic.
       lookup: for those that look up.
 
     Raises:
       UserError: no such drafter, or one for another target or law.
     """
     lookup = lookup or Lookup()
+    coupled = coupled and law == 'deterministic'
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
     if name in ('ngram', 'lookahead') and law != 'deterministic':

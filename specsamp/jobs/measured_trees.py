@@ -14,7 +14,8 @@ import tabulate
 from specsamp import files
 from specsamp.decoding.generate import generate
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.evaluation import runner, timing
+from specsamp.evaluation import timing
+from specsamp.evaluation.methods import tree_name
 from specsamp.language_model import LanguageModel
 from specsamp.planning import tree_search
 from specsamp.sampling.transforms import SamplingParams
@@ -93,7 +94,7 @@ def search(
   shapes = tabulate.tabulate(
     [
       [
-        runner.tree_name(tree),
+        tree_name(tree),
         tree.size,
         tree_search.expected_tokens(tree, acceptance),
         ' '.join(map(str, tree.parents)) if not tree.is_chain else '',

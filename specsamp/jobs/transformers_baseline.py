@@ -4,18 +4,16 @@ One prompt at a time, after which both libraries emit the same greedy text, but
 for near ties.
 """
 
-import dataclasses
 import functools
 import importlib.util
 import json
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import tabulate
 import tqdm
 
 from specsamp import files
@@ -24,9 +22,12 @@ from specsamp.decoding.generate import generate
 from specsamp.decoding.request import Request, slots
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import runner, tasks
-from specsamp.evaluation.reporting import report
+from specsamp.evaluation import tasks
+from specsamp.evaluation.methods import sampling_name
+from specsamp.evaluation.reporting import report, tables
+from specsamp.jobs import config as configs
 from specsamp.jobs import loading
+from specsamp.jobs.config import TransformersConfig
 from specsamp.sampling.transforms import SamplingParams
 
 OURS, THEIRS = 'specsamp', 'transformers'
@@ -34,46 +35,6 @@ OURS, THEIRS = 'specsamp', 'transformers'
 # What transformers drafts if it is not told: up to so many tokens, ending at
 # the first of which the draft is less sure.
 _THEIR_TOKENS, _THEIR_STOP = 20, 0.4
-
-
-@dataclasses.dataclass(frozen=True)
-class PeersConfig:
-  """What to compare.
-
-  Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
-    draft_len: drafted tokens a round, in both libraries.
-    temperatures: to compare; sampling is from the whole vocabulary.
-    prompts: see `tasks.load`.
-    data: folder with the published sets of prompts.
-    num_prompts: how many.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each completion; none ends before.
-    seed: prompt i draws from `seed + i`.
-  """
-
-  target: str
-  draft: str
-  draft_len: int
-  temperatures: tuple[float, ...]
-  prompts: str
-  data: str
-  num_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
-
-  def __post_init__(self):
-    runner.check_sizes(self)
-    if not self.temperatures:
-      raise UserError('temperatures: got none, expected at least one')
-    runner.check_scalars('temperatures', self.temperatures)
-    try:
-      for temperature in self.temperatures:
-        SamplingParams(temperature=temperature).check()
-    except ValueError as error:
-      raise UserError(str(error)) from None
 
 
 class Contender(NamedTuple):
@@ -92,7 +53,41 @@ class Contender(NamedTuple):
   complete: Callable[[list[int], int], list[int]]
 
 
-class Job(NamedTuple):
+class Line(NamedTuple):
+  """A prompt completed: a line of metrics.jsonl."""
+
+  library: str
+  method: str
+  temperature: float
+  prompt: int
+  seconds: float
+  tokens: list[int]
+
+
+class Row(NamedTuple):
+  """What a library's way to decode costs.
+
+  Attributes:
+    temperature: of it.
+    library: its name.
+    method: plain, or with a draft.
+    ms_per_token: over all prompts.
+    speedup: over the library's own plain decoding.
+    ratio: of transformers, how much faster this library is, plainly or with its
+      draft; None of this one.
+    tokens: of all prompts.
+  """
+
+  temperature: float
+  library: str
+  method: str
+  ms_per_token: float
+  speedup: float
+  ratio: float | None
+  tokens: int
+
+
+class Comparison(NamedTuple):
   """A checked run.
 
   Attributes:
@@ -101,7 +96,7 @@ class Job(NamedTuple):
     prompts: tokens of each.
   """
 
-  config: PeersConfig
+  config: TransformersConfig
   models: loading.Models
   prompts: list[list[int]]
 
@@ -121,20 +116,16 @@ class Job(NamedTuple):
       for i, each in tqdm.tqdm(order, desc='runs', leave=False):
         began = time.perf_counter()
         tokens = each.complete(self.prompts[i], self.config.seed + i)
-        line = {
-          'library': each.package,
-          'method': each.method,
-          'temperature': each.temperature,
-          'prompt': i,
-          'seconds': time.perf_counter() - began,
-          'tokens': tokens,
-        }
+        seconds = time.perf_counter() - began
+        line = Line(
+          each.package, each.method, each.temperature, i, seconds, tokens
+        )
         lines.append(line)
-        file.write(json.dumps(line) + '\n')
+        file.write(json.dumps(line._asdict()) + '\n')
         file.flush()
     rows = summarize(lines)
     summary = {
-      'runs': rows,
+      'runs': [row._asdict() for row in rows],
       'device': report.device(),
       'versions': report.versions(THEIRS, 'torch'),
     }
@@ -157,23 +148,18 @@ class Job(NamedTuple):
     return list(sizes.values())
 
 
-def prepare(values: dict[str, Any]) -> Job:
+def prepare(values: dict[str, Any]) -> 'Comparison':
   """Loads and checks all that a run needs; writes nothing.
 
   Args:
-    values: a `PeersConfig` as plain values.
+    values: a `TransformersConfig` as plain values.
 
   Raises:
     UserError: a file or value that does not fit, transformers is not
       installed, or it cannot run what runs here: it wants a draft with all of
       the target's tokens, and a CPU or a GPU.
   """
-  try:
-    config = PeersConfig(
-      **(values | {'temperatures': tuple(values['temperatures'])})
-    )
-  except (KeyError, TypeError) as error:  # keys of some other kind of config
-    raise UserError(f'config: {error}') from None
+  config = TransformersConfig.read(values)
   for name in (THEIRS, 'torch'):
     if importlib.util.find_spec(name) is None:
       raise UserError(
@@ -187,7 +173,7 @@ def prepare(values: dict[str, Any]) -> Job:
     raise UserError(
       f'draft: got {got} tokens, expected the {expected} of the target'
     )
-  runner.longest_prompt(config, models.target)
+  configs.longest_prompt(config, models.target)
   found = tasks.load(
     config.prompts,
     models.target.tokenizer,
@@ -210,67 +196,63 @@ def prepare(values: dict[str, Any]) -> Job:
     drafter=model_drafter(models.draft, config.draft_len),
     max_new_tokens=config.max_new_tokens,
   )
-  return Job(config, models, prompts)
+  return Comparison(config, models, prompts)
 
 
-def summarize(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-  """A row for each library and method, with its time a token.
-
-  `speedup` is over the library's own plain decoding; `ratio`, of transformers,
-  how much faster this library is, plainly or with its draft.
-  """
-  totals: dict[tuple, list[float]] = {}
+def summarize(lines: Sequence[Line]) -> list[Row]:
+  """A row for each library and method."""
+  groups: dict[tuple, list[Line]] = {}
   for line in lines:
-    key = (line['temperature'], line['library'], line['method'])
-    total = totals.setdefault(key, [0.0, 0])
-    total[0] += line['seconds']
-    total[1] += len(line['tokens'])
-  cost = {key: seconds / count for key, (seconds, count) in totals.items()}
+    key = (line.temperature, line.library, line.method)
+    groups.setdefault(key, []).append(line)
+  tokens = {
+    key: sum(len(line.tokens) for line in group)
+    for key, group in groups.items()
+  }
+  cost = {
+    key: 1e3 * sum(line.seconds for line in group) / tokens[key]
+    for key, group in groups.items()
+  }
   ours = {
     (temperature, method == 'plain'): each
     for (temperature, library, method), each in cost.items()
     if library == OURS
   }
   return [
-    {
-      'temperature': temperature,
-      'library': library,
-      'method': method,
-      'ms_per_token': 1e3 * each,
-      'speedup': cost[temperature, library, 'plain'] / each,
-      'ratio': each / ours[temperature, method == 'plain']
+    Row(
+      *(temperature, library, method, each),
+      cost[temperature, library, 'plain'] / each,
+      each / ours[temperature, method == 'plain']
       if library == THEIRS
       else None,
-      'tokens': totals[temperature, library, method][1],
-    }
+      tokens[temperature, library, method],
+    )
     for (temperature, library, method), each in cost.items()
   ]
 
 
-def _table(rows, style: str) -> str:
+def _table(rows: Sequence[Row], style: str) -> str:
   cells = [
     {
-      'sampling': report.sampling_name(row | {'top_p': 1.0}),
-      'library': row['library'],
-      'method': row['method'],
-      'ms/token': row['ms_per_token'],
-      'over its plain': row['speedup'],
-      'specsamp is faster by': row['ratio'],
-      'tokens': row['tokens'],
+      'sampling': sampling_name(row.temperature, top_p=1.0),
+      'library': row.library,
+      'method': row.method,
+      'ms/token': row.ms_per_token,
+      'over its plain': row.speedup,
+      'specsamp is faster by': row.ratio,
+      'tokens': row.tokens,
     }
-    for row in sorted(rows, key=lambda row: row['temperature'])
+    for row in sorted(rows, key=lambda row: row.temperature)
   ]
-  return tabulate.tabulate(
-    cells, headers='keys', tablefmt=style, floatfmt='.2f'
-  )
+  return tables.render(cells, style)
 
 
-def _note(lines, config: PeersConfig, dtype: str) -> str:
+def _note(lines, config: TransformersConfig, dtype: str) -> str:
   """How many greedy texts are the same in both libraries."""
   outputs: dict[int, list[list[int]]] = {}
   for line in lines:
-    if line['temperature'] == 0:
-      outputs.setdefault(line['prompt'], []).append(line['tokens'])
+    if line.temperature == 0:
+      outputs.setdefault(line.prompt, []).append(line.tokens)
   same = sum(all(t == texts[0] for t in texts) for texts in outputs.values())
   note = (
     f'{config.num_prompts} prompts, one at a time, {config.max_new_tokens} '
@@ -285,7 +267,9 @@ def _note(lines, config: PeersConfig, dtype: str) -> str:
   return note
 
 
-def _ours(config: PeersConfig, models: loading.Models) -> list[Contender]:
+def _ours(
+  config: TransformersConfig, models: loading.Models
+) -> list[Contender]:
   drafter = model_drafter(models.draft, config.draft_len)
 
   def complete(prompt, seed, drafter, temperature):
@@ -315,7 +299,7 @@ def _ours(config: PeersConfig, models: loading.Models) -> list[Contender]:
 
 
 def _theirs(
-  config: PeersConfig, models: loading.Models, workdir: pathlib.Path
+  config: TransformersConfig, models: loading.Models, workdir: pathlib.Path
 ) -> list[Contender]:
   """transformers' own generation, with both its ways to choose γ."""
   import torch

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification.probs import residual, rows_at, token_probs
 from specsamp.verification.token import drafted_mask
-from specsamp.verification.verifier import check_chain
+from specsamp.verification.verifier import Verifier, check_chain
 
 
 def prefix_weights(draft: Draft, p_bnv: jax.Array) -> jax.Array:
@@ -35,7 +35,7 @@ def prefix_weights(draft: Draft, p_bnv: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockVerifier:
+class BlockVerifier(Verifier):
   """Stops at the last i that passes its own test, of chance h_i.
 
   With M_i = sum((r_i p - q)+) after node i, h_i = M_i / (M_i + 1 - r_i), or 1

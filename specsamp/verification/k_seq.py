@@ -14,6 +14,7 @@ from jax import lax
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import probs, tree_ops
+from specsamp.verification.verifier import Verifier
 
 # The rule is exact whatever their number if `stop_probs` and `leave_probs`
 # agree on rho. They sum in different orders, so a test near the root may fall
@@ -73,7 +74,7 @@ def _overlap(p: jax.Array, q: jax.Array, rho: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class KSeqVerifier:
+class KSeqVerifier(Verifier):
   """Accepts a child x with min(1, p(x) / (rho q(x))), whatever its rank.
 
   With β = sum(min(q, p / rho)) and C valid children, rho in [1, C] solves

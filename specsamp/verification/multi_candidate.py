@@ -11,10 +11,11 @@ import jax
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import siblings, tree_ops
+from specsamp.verification.verifier import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiCandidateVerifier:
+class MultiCandidateVerifier(Verifier):
   """Goes down to the first child that is accepted, and stops where none is.
 
   A child x is accepted with min(1, p(x) / q(x)); else p <- norm((p - q)+) for

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import probs, tree_ops
+from specsamp.verification.verifier import Verifier
 
 
 def first_of_its_token(draft: Draft) -> jax.Array:
@@ -24,7 +25,7 @@ def first_of_its_token(draft: Draft) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class NaiveVerifier:
+class NaiveVerifier(Verifier):
   """Goes down to the child whose token is a draw from p, if there is one.
 
   Right for any way of choosing candidates that does not know what is drawn.

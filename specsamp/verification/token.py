@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification.probs import residual, rows_at, token_probs
-from specsamp.verification.verifier import check_chain
+from specsamp.verification.verifier import Verifier, check_chain
 
 
 def drafted_mask(draft: Draft) -> jax.Array:
@@ -26,7 +26,7 @@ def drafted_mask(draft: Draft) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenVerifier:
+class TokenVerifier(Verifier):
   """Accepts each drafted token x in turn with min(1, p(x) / q(x)).
 
   At the first rejection it emits a token of the residual distribution

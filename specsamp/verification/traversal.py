@@ -13,6 +13,7 @@ import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.verification import siblings, tree_ops
+from specsamp.verification.verifier import Verifier
 
 
 @functools.cache
@@ -26,7 +27,7 @@ def visits(tree: TokenTree) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class TraversalVerifier:
+class TraversalVerifier(Verifier):
   """Stops at the first node, children before parents, that is accepted.
 
   A node starts with weight min(1, r p(x) / q(x)), r, p and q being those of

@@ -16,10 +16,11 @@ from jax.scipy import special
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import probs, tree_ops
+from specsamp.verification.verifier import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class TypicalLossyVerifier:
+class TypicalLossyVerifier(Verifier):
   """Accepts a drafted token x where p(x) > min(ε, δ exp(-H(p))). Not lossless.
 
   The deepest node that is accepted with all its ancestors wins, the first of

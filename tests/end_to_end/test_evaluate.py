@@ -1,5 +1,6 @@
 """Comparisons: what they write, and that they go on where they were."""
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -10,6 +11,7 @@ import tiny
 
 from specsamp.decoding import Generation
 from specsamp.drafting import (
+  TokenTree,
   model_drafter,
   ngram_drafter,
   ngram_or_model,
@@ -17,10 +19,13 @@ from specsamp.drafting import (
 )
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, runner, timing
-from specsamp.evaluation.reporting import paper_figures, plots, report
+from specsamp.evaluation.methods import Method
+from specsamp.evaluation.metrics import Figures, PaperFigure, Row
+from specsamp.evaluation.reporting import paper_figures, report, tables
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.jobs import compare, config, measured_trees
 
+_SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 _TABLE2 = 'paper_parallelspec_table2'  # its argument names a drafter
 _CONFIGS = [
   path
@@ -143,33 +148,50 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     assert words in text
 
 
+def _row(**values):
+  """A row of a report, of ones where nothing else is given."""
+  ones = dict.fromkeys(Figures.__dataclass_fields__, 1.0)
+  return Row(
+    **ones
+    | dict(
+      method='m', temperature=0.0, top_p=1.0, verifier='token', lossless=True,
+      law='iid', tree=TokenTree.chain(1), tree_attention=True, task='t',
+      speedup=1.0, speedup_95=None, block_efficiency_95=None,
+      acceptance_rate_95=None, scores={},
+    )
+    | values
+  )  # fmt: skip
+
+
+def _cost(**values):
+  fields = dict.fromkeys(timing.Times.__dataclass_fields__, 1.0)
+  shape = dict(temperature=0.0, top_p=1.0, tree=TokenTree.chain(1))
+  return timing.RoundCost(**fields | shape | values)
+
+
 def test_where_a_larger_tree_is_even():
   """A tree of twice the tokens: it may take twice the chain's round, in all."""
-  row = dict(temperature=1.0, top_p=1.0, method='m', nodes=9, lossless=True)
-  chain = row | dict(block_efficiency=2.0, branching='γ=2')
-  tree = row | dict(block_efficiency=4.0, branching='4x2')
+  chain = _row(block_efficiency=2.0, tree=TokenTree.chain(2))
+  tree = _row(block_efficiency=4.0, tree=TokenTree.branching((4, 2)))
+  chain_cost = _cost(round_ms=6.0, score_ms=4.0)
   text = paper_figures.break_even(
-    chain,
-    tree,
-    dict(round_ms=6.0, score_ms=4.0),
-    dict(round_ms=15.0, score_ms=12.0),
+    chain, tree, chain_cost, _cost(round_ms=15.0, score_ms=12.0)
   )
   assert '2.00 times the tokens' in text and '3.00 times the 4.00 ms' in text
   assert 'less than 9.00 ms, 2.25 times' in text
   text = paper_figures.break_even(
-    chain, tree, dict(round_ms=6.0, score_ms=4.0),
-    dict(round_ms=30.0, score_ms=12.0),
-  )  # fmt: skip
+    chain, tree, chain_cost, _cost(round_ms=30.0, score_ms=12.0)
+  )
   assert 'slower whatever' in text
 
 
 def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   one = np.ones((1, 2), np.int32)
-  said = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
-  monkeypatch.setattr(runner, 'generate', lambda *_, **__: said)
+  answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  monkeypatch.setattr(runner, 'generate', lambda *_, **__: answer)
   target = tiny.model(26, 0)
   drafter = model_drafter(tiny.first_layer(target), 2)
-  method = lambda name, verifier, drafter=drafter: runner.Method(
+  method = lambda name, verifier, drafter=drafter: Method(
     name, drafter, verifier, 1.0, 1.0
   )
   methods = [
@@ -177,22 +199,21 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
     method('chain', 'token'),
     method('typical', 'typical_lossy'),
   ]
-  assert [m.fields['lossless'] for m in methods] == [True, True, False]
+  assert [m.label.lossless for m in methods] == [True, True, False]
   lines = runner.compare(
     target,
     methods,
     [Task('letters', [Question('a', 'abc')])],
-    max_prompt_tokens=8,
-    max_new_tokens=1,
-    seed=0,
-    path=tmp_path / 'metrics.jsonl',
+    _SETTINGS,
+    tmp_path / 'metrics.jsonl',
   )
   written = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  for found in (lines, map(json.loads, written)):
-    assert [line['lossless'] for line in found] == [True, True, False]
+  expected = [True, True, False]
+  assert [line.lossless for line in lines] == expected
+  assert [json.loads(line)['lossless'] for line in written] == expected
 
   rows = metrics.summarize(lines)
-  report.write(tmp_path, 'Title', rows, [], plots.by_method, 'by_method.png')
+  report.write(tmp_path, 'Title', rows, [], 'by_method')
   runs = json.loads((tmp_path / 'summary.json').read_text())['runs']
   assert [run['lossless'] for run in runs] == [True, True, False]
   text = (tmp_path / 'report.md').read_text()
@@ -202,17 +223,17 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   assert 'A method that is NOT lossless' in marked[1]
   assert 'typical (NOT lossless)' in paper_figures.best(rows)
   # Where all methods are lossless nothing is said of it.
-  for text in (report.table(rows[:2]), report.note(rows[:2])):
+  for text in (tables.table(rows[:2]), tables.note(rows[:2])):
     assert 'lossless' not in text
   # A table of one rule has no column of rules: its row still says so.
-  assert 'NOT lossless' in report.table([rows[0], rows[2]])
+  assert 'NOT lossless' in tables.table([rows[0], rows[2]])
 
 
 def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
   """When a run that was cut off goes on, too."""
   prompts = [Question(name, name * 10) for name in 'abc']
   methods = [
-    runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
+    Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
   ]
   calls = []
 
@@ -229,10 +250,8 @@ def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
     target,
     methods,
     [Task('letters', prompts)],
-    max_prompt_tokens=8,
-    max_new_tokens=1,
-    seed=0,
-    path=tmp_path / 'metrics.jsonl',
+    _SETTINGS,
+    tmp_path / 'metrics.jsonl',
   )
   lines = run()
   every = [(name, t) for name in 'abc' for t in (0.0, 1.0)]
@@ -267,12 +286,10 @@ def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
   monkeypatch.setattr(runner.programs, 'num_made', lambda: made)
   runner.compare(
     target,
-    [runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1)],
+    [Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1)],
     [Task('letters', [Question(name, name * 10) for name in 'abc'])],
-    max_prompt_tokens=8,
-    max_new_tokens=1,
-    seed=0,
-    path=tmp_path / 'metrics.jsonl',
+    _SETTINGS,
+    tmp_path / 'metrics.jsonl',
   )
   # Warmed, then each twice in a row, of which the second counts.
   assert calls == [0, 1] + [0, 0, 1, 1] * 3
@@ -283,7 +300,7 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
   target = tiny.model(26, 0)
   draft = tiny.first_layer(target)
   methods = [
-    runner.Method(name, drafter, 'token', temperature, 1.0)
+    Method(name, drafter, 'token', temperature, 1.0)
     for temperature in (0.0, 1.0)
     for name, drafter in (
       ('autoregressive', None),
@@ -308,16 +325,13 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     target,
     methods,
     [Task('letters', [Question(name, name * 10) for name in 'abcd'])],
-    max_prompt_tokens=8,
-    max_new_tokens=1,
-    seed=0,
-    path=path,
-    sweep_prompts=sweep,
+    dataclasses.replace(_SETTINGS, sweep_prompts=sweep),
+    path,
   )
   lines = run(2)
-  said = [(ln['prompt'], ln['temperature'], ln['draft_len']) for ln in lines]
+  found = [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines]
   few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
-  assert said == [
+  assert found == [
     *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
     *((name, *each) for name in 'cd' for each in few),
   ]
@@ -333,31 +347,32 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
 
 
 def test_the_papers_figures_stand_beside_ours():
-  one = config.MethodConfig('m', (1,), 0.0, paper='2.61')
-  assert one.paper_on('code', alone=True) == '2.61'
-  assert one.paper_on('code', alone=False) == ''
-  assert one.paper_on(metrics.ALL, alone=False) == '2.61'
-  two = config.MethodConfig('m', (1,), 0.0, paper={'xsum': '1.92'})
-  assert two.paper_on('xsum', alone=False) == '1.92'
-  assert two.paper_on('humaneval', alone=True) == ''
-  row = dict.fromkeys(('ms_per_token', 'speedup', 'block_efficiency',
-                       'acceptance_rate', 'round_ms', 'tokens'), 1.0) | dict(
-    task='t', temperature=0.0, top_p=1.0, method='m', lossless=True, nodes=2,
-    branching='γ=1', draft_len=1, verifier='token', law='iid',
-    tree_attention=True, paper='2.61',
-  )  # fmt: skip
-  assert '2.61' in report.table([row])  # though all drafts have the same
-  assert 'paper' not in report.table([row | {'paper': ''}])
-  assert '1.00 / 1.00 (2.61)' in report.by_task([row])
+  read = lambda paper: config.MethodConfig.read(
+    dict(name='m', branching=(1,), temperature=0.0, paper=paper)
+  )
+  one = read('2.61')
+  assert one.paper_on('code', alone=True) == PaperFigure(speedup=2.61)
+  assert one.paper_on('code', alone=False) is None
+  assert str(one.paper_on(metrics.ALL, alone=False)) == '2.61'
+  two = read({'xsum': '~1.92 / 2.3'})
+  assert str(two.paper_on('xsum', alone=False)) == '~1.92 / 2.30'
+  assert two.paper_on('humaneval', alone=True) is None
+  assert read('').paper_on('code', alone=True) is None
+  row = _row(paper=PaperFigure(speedup=2.61))
+  assert '2.61' in tables.table([row])  # though all drafts have the same
+  assert 'paper' not in tables.table([_row()])
+  assert '1.00 / 1.00 (2.61)' in tables.by_task([row])
 
 
 def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
   """Of the same name and shape, in a folder that was trained again."""
   one = np.ones((1, 2), np.int32)
-  said = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
   calls = []
   monkeypatch.setattr(
-    runner, 'generate', lambda *_, drafter, **__: calls.append(drafter) or said
+    runner,
+    'generate',
+    lambda *_, drafter, **__: calls.append(drafter) or answer,
   )
   target = tiny.model(26, 0)
 
@@ -365,12 +380,10 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
     calls.clear()
     runner.compare(
       target,
-      [runner.Method('chain', drafter, 'token', 1.0, 1.0)],
+      [Method('chain', drafter, 'token', 1.0, 1.0)],
       [Task('letters', [Question('a', 'abc')])],
-      max_prompt_tokens=8,
-      max_new_tokens=1,
-      seed=0,
-      path=tmp_path / 'metrics.jsonl',
+      _SETTINGS,
+      tmp_path / 'metrics.jsonl',
     )
     return len(calls)
 
@@ -390,9 +403,9 @@ def test_another_setting_is_decoded_anew():
   either = [ngram_or_model(ngram, model) for ngram in alone]
 
   def identify(drafter):
-    method = runner.Method('lookup', drafter, 'naive', 1.0, 1.0)
+    method = Method('lookup', drafter, 'naive', 1.0, 1.0)
     task = Task('letters', [Question('a', 'abc')])
-    return runner._head(method, [], task, task.prompts[0], 0, 0, [])['id']
+    return runner._head(method, [], task, task.prompts[0], 0, 0, []).id
 
   for drafters in (alone, either):
     assert len({identify(drafter) for drafter in drafters}) == len(settings)
@@ -402,20 +415,18 @@ def test_another_setting_is_decoded_anew():
 def test_what_rounds_cost():
   """EAGLE of the paper's table 1: 3.58 tokens a round at 2.18 times the speed,
   so a round of 1.64 steps."""
-  common = dict(temperature=0.0, top_p=1.0, lossless=True, speedup=2.0)
-  plain = common | dict(method='autoregressive', round_ms=2.5)
-  cost = common | dict(
-    method='EAGLE', branching='γ=5', block_efficiency=4.0, paper='2.18 / 3.58',
-    decode_round_ms=5.0, draft_ms=1.0, score_ms=3.5,
+  plain = _row(method='autoregressive', round_ms=2.5)
+  eagle = _row(
+    method='EAGLE', speedup=2.0, block_efficiency=4.0, round_ms=5.0,
+    paper=PaperFigure(speedup=2.18, tau=3.58), tree=TokenTree.chain(5),
   )  # fmt: skip
-  other = common | dict(method='autoregressive', round_ms=9.0)
+  other = _row(method='autoregressive', round_ms=9.0, temperature=1.0)
+  hydra = dataclasses.replace(eagle, method='Hydra', paper=None)
+  figure = PaperFigure(speedup=2.18, tau=3.58, derived=True)
+  derived = dataclasses.replace(eagle, method='derived', paper=figure)
+  cost = _cost(draft_ms=1.0, score_ms=3.5)
   text = paper_figures.at_paper_cost(
-    [plain, cost, other | {'temperature': 1.0}],
-    [
-      cost,
-      cost | {'method': 'Hydra', 'paper': ''},
-      cost | {'method': 'derived', 'paper': '~2.18 / 3.58'},
-    ],
+    [plain, eagle, other], [(row, cost) for row in (eagle, hydra, derived)]
   )
   cells = [
     [cell.strip() for cell in line.strip('|').split('|')]
@@ -429,4 +440,6 @@ def test_what_rounds_cost():
   assert cells[2][-3:] == cells[0][-3:]
   for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j):
     with pytest.raises(UserError, match='paper: got'):
-      config.MethodConfig('EAGLE', (1,), 0.0, paper=paper)
+      config.MethodConfig.read(
+        dict(name='EAGLE', branching=(1,), temperature=0.0, paper=paper)
+      )

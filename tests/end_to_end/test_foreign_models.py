@@ -164,13 +164,8 @@ def test_compare(launch, folders, tmp_path):
 
 
 def test_ratios():
-  line = lambda who, how, ms, temperature=0.0: dict(
-    library=who,
-    method=how,
-    temperature=temperature,
-    prompt=0,
-    seconds=ms / 1e3,
-    tokens=[1],
+  line = lambda who, how, ms: transformers_baseline.Line(
+    who, how, 0.0, 0, ms / 1e3, [1]
   )
   rows = transformers_baseline.summarize(
     [
@@ -181,9 +176,9 @@ def test_ratios():
       line('transformers', 'assisted, defaults', 4),
     ]
   )
-  ratios = [row['ratio'] for row in rows]
+  ratios = [row.ratio for row in rows]
   assert ratios == [None, None, *map(pytest.approx, (3, 5, 4))]
-  speedups = [row['speedup'] for row in rows]
+  speedups = [row.speedup for row in rows]
   assert speedups == pytest.approx([1, 2, 1, 6 / 5, 6 / 4])
 
 

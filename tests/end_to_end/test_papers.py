@@ -56,9 +56,9 @@ def _job(path, data, folders, arg='smoke', whole=True):
 def test_trees_of_parallelspec(data, folders):
   """In full size they are 25 tokens that fit drafter, law and verifier."""
   trees = {
-    (method.name, method.tree.size - 1, method.tree.depth)
+    (method.name, method.label.tree.size - 1, method.label.tree.depth)
     for method in _job(_WIDEST, data, folders, arg=None).methods
-    if method.name != 'Lookahead' and not method.tree.is_chain
+    if method.name != 'Lookahead' and not method.label.tree.is_chain
   }
   assert trees == {
     ('Medusa', 25, 5),

@@ -33,8 +33,8 @@ def test_comparison(pair, launch, folders, tmp_path):
   assert ended.code == 0, ended.err
   assert '«' in ended.out and 'speedup' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
+    'by_draft_length.png',
     'config.json',
-    'draft_length.png',
     'metrics.jsonl',
     'report.md',
     'summary.json',

@@ -5,19 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
+from specsamp.drafting import TokenTree
 from specsamp.evaluation import metrics
 
 
 def _line(method, prompt, seconds, tokens=10, **more):
   drafted = method != 'autoregressive'
-  return dict(
+  values = dict(
     method=method, task='t', prompt=prompt, sample=0, temperature=1.0,
-    top_p=1.0, verifier='', lossless=True, law='', branching='γ=2',
-    draft_len=2 * drafted, nodes=1 + 2 * drafted, tree_attention=True,
+    top_p=1.0, verifier='', lossless=True, law='',
+    tree=TokenTree.chain(2 * drafted), tree_attention=True, seed=0,
     id=f'{method}{prompt}', tokens=tokens, rounds=5,
     num_drafted_per_pos=[5, 5] * drafted, num_accepted_per_pos=[4, 1] * drafted,
-    prefill_seconds=0.0, decode_seconds=seconds,
-  ) | more  # fmt: skip
+    prefill_seconds=0.0, decode_seconds=seconds, output_tokens=[], texts=[],
+    cut=[],
+  )  # fmt: skip
+  return metrics.Line(**values | more)
 
 
 def test_figures():
@@ -27,17 +30,17 @@ def test_figures():
     *(_line('fast', p, s) for p, s in zip('abcd', times, strict=True)),
   ]
   base, fast = metrics.summarize(lines)
-  assert base['speedup'] == 1 and fast['speedup'] == 2
-  assert fast['block_efficiency'] == 2 and fast['acceptance_rate'] == 0.5
-  assert fast['acceptance_by_position'] == [0.8, 0.2]
-  assert fast['p50_s'] == pytest.approx(0.5)
-  assert fast['p99_s'] == pytest.approx(np.percentile(times, 99))
-  assert fast['p90_ms'] == pytest.approx(1e3 * fast['p90_s'] / 10)
-  low, high = fast['speedup_95']
+  assert base.speedup == 1 and fast.speedup == 2
+  assert fast.block_efficiency == 2 and fast.acceptance_rate == 0.5
+  assert fast.acceptance_by_position == [0.8, 0.2]
+  assert fast.p50_s == pytest.approx(0.5)
+  assert fast.p99_s == pytest.approx(np.percentile(times, 99))
+  assert fast.p90_ms == pytest.approx(1e3 * fast.p90_s / 10)
+  low, high = fast.speedup_95
   assert 4 / 3.2 <= low < 2 < high <= 4 / 0.8
   # What no prompt changes has no spread.
-  assert fast['block_efficiency_95'] == [2, 2]
-  assert base['acceptance_rate_95'] is None
+  assert fast.block_efficiency_95 == [2, 2]
+  assert base.acceptance_rate_95 is None
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
@@ -48,11 +51,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
       line
       for i in range(40)
       for line in (
-        _line('autoregressive', i, rng.uniform(0.5, 1.5)),
-        _line('fast', i, rng.uniform(0.2, 0.8)),
+        _line('autoregressive', str(i), rng.uniform(0.5, 1.5)),
+        _line('fast', str(i), rng.uniform(0.2, 0.8)),
       )
     ]
-    low, high = metrics.summarize(lines)[1]['speedup_95']
+    low, high = metrics.summarize(lines)[1].speedup_95
     hits += low <= 2 <= high
   assert 176 <= hits <= 199  # 190 expected, 3 standard deviations are 9
 
@@ -65,7 +68,7 @@ def test_speedup_is_of_totals():
     _line('fast', 'a', 1.0, 10),
     _line('fast', 'b', 3.0, 90),
   ]
-  assert metrics.summarize(lines)[1]['speedup'] == pytest.approx(10 / 4)
+  assert metrics.summarize(lines)[1].speedup == pytest.approx(10 / 4)
 
 
 def test_speedup_is_over_the_same_prompts():
@@ -74,7 +77,7 @@ def test_speedup_is_over_the_same_prompts():
     _line('autoregressive', 'b', 9.0),
     _line('fast', 'a', 0.5),
   ]
-  assert metrics.summarize(lines)[1]['speedup'] == 2
+  assert metrics.summarize(lines)[1].speedup == 2
 
 
 def test_all_tasks_together():
@@ -83,17 +86,17 @@ def test_all_tasks_together():
     for task, seconds in (('x', 1.0), ('y', 3.0))
     for method in ('autoregressive', 'fast')
   ]
-  assert [row['task'] for row in metrics.summarize(lines)] == [
+  assert [row.task for row in metrics.summarize(lines)] == [
     'x',
     'x',
     'y',
     'y',
   ]
   rows = metrics.overall(lines)
-  assert [row['task'] for row in rows] == [metrics.ALL] * 2
-  assert rows[1]['sequences'] == 2 and rows[1]['seconds'] == 4
+  assert [row.task for row in rows] == [metrics.ALL] * 2
+  assert rows[1].sequences == 2 and rows[1].seconds == 4
   # One task needs no other name.
-  assert metrics.overall(lines[:2])[0]['task'] == 'x'
+  assert metrics.overall(lines[:2])[0].task == 'x'
 
 
 def test_pass_at_k_is_the_share_of_choices():
@@ -112,10 +115,10 @@ def test_scores_are_means_over_prompts():
     for i in range(10)
   ]
   scores = {
-    f'{prompt}{i}': {'scores': {'pass@1': float(i < passed), 'why': 'x'}}
+    f'{prompt}{i}': {'pass@1': float(i < passed), 'why': 'x'}
     for prompt, passed in (('a', 5), ('b', 0))
     for i in range(10)
   }
   (row,) = metrics.summarize(lines, scores)
-  assert row['scores'] == {'pass@1': 0.25, 'pass@10': 0.5}
-  assert metrics.summarize(lines)[0]['scores'] == {}
+  assert row.scores == {'pass@1': 0.25, 'pass@10': 0.5}
+  assert metrics.summarize(lines)[0].scores == {}

@@ -1,13 +1,17 @@
 """Tests of whole texts: they pass what is lossless and flag what is not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tiny
 
-from specsamp.drafting import model_drafter
+from specsamp.drafting import TokenTree, model_drafter
 from specsamp.evaluation import metrics, runner
 from specsamp.evaluation.losslessness import permutation_tests, scores
-from specsamp.evaluation.reporting import report
+from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.methods import Method
+from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.tasks import Question, Task
 
 
@@ -54,20 +58,20 @@ def examined(tmp_path_factory):
   """Texts of a tiny target: alone, by lossless methods and by a lossy one."""
   target = tiny.model(12, seed=5)
   draft = tiny.first_layer(target)
-  law = (1.0, 1.0)
-  tree = runner.token_tree((2, 1), target)
+  sampling = (1.0, 1.0)
+  tree = TokenTree.branching((2, 1))
   methods = [
-    runner.Method('autoregressive', None, 'token', *law),
-    runner.Method('token', model_drafter(draft, 3), 'token', *law),
-    runner.Method(
+    Method('autoregressive', None, 'token', *sampling),
+    Method('token', model_drafter(draft, 3), 'token', *sampling),
+    Method(
       'tree',
       model_drafter(draft, tree, 'without_replacement'),
       'multi_candidate',
-      *law,
+      *sampling,
     ),
-    runner.Method('typical', model_drafter(draft, 3), 'typical_lossy', *law),
-    runner.Method('autoregressive', None, 'token', 0.0, 1.0),
-    runner.Method('greedy', model_drafter(draft, 3), 'token', 0.0, 1.0),
+    Method('typical', model_drafter(draft, 3), 'typical_lossy', *sampling),
+    Method('autoregressive', None, 'token', 0.0, 1.0),
+    Method('greedy', model_drafter(draft, 3), 'token', 0.0, 1.0),
   ]
   rng = np.random.default_rng(0)
   prompts = [
@@ -76,20 +80,18 @@ def examined(tmp_path_factory):
   ]
   tasks = [Task('letters', prompts, ends=False)]
   folder = tmp_path_factory.mktemp('run')
-  sizes = dict(max_prompt_tokens=8, chat=False)
-  lines = runner.compare(
-    target, methods, tasks, max_new_tokens=40, seed=1,
-    path=folder / 'metrics.jsonl', samples=2, **sizes,
-  )  # fmt: skip
-  scored = scores.score(
-    target, tasks, lines, folder / 'scores.jsonl', allow_code_execution=False,
-    **sizes,
-  )  # fmt: skip
+  settings = runner.Settings(
+    max_prompt_tokens=8, max_new_tokens=40, seed=1, samples=2
+  )
+  path = folder / 'metrics.jsonl'
+  lines = runner.compare(target, methods, tasks, settings, path)
+  path = folder / 'scores.jsonl'
+  scored = scores.score(target, tasks, lines, settings, path)
   return lines, scored
 
 
 def _verdicts(rows):
-  return {row['method']: row['verdict'] for row in rows}
+  return {row.method: row.verdict for row in rows}
 
 
 def test_the_lossy_method_is_flagged_and_no_other(examined):
@@ -100,24 +102,24 @@ def test_the_lossy_method_is_flagged_and_no_other(examined):
     'typical': 'LOSSY',
     'greedy': 'lossless',
   }
-  typical = next(row for row in rows if row['method'] == 'typical')
+  typical = next(row for row in rows if row.method == 'typical')
   # It prefers what is likely.
-  assert typical['excess_nll'] < typical['baseline_excess_nll'] - 0.05
-  # What is drawn from the law fits it, and what is not does not.
-  p_law = {row['method']: row['p_target'] for row in rows}
-  assert p_law['typical'] < 0.01
-  assert min(p_law['token'], p_law['tree']) > 1e-3
-  greedy = next(row for row in rows if row['method'] == 'greedy')
-  assert greedy['texts'] == greedy['same'] == 16  # one sample of each
+  assert typical.excess_nll < typical.baseline_excess_nll - 0.05
+  # What is drawn from the distribution fits it, and what is not does not.
+  p_target = {row.method: row.p_target for row in rows}
+  assert p_target['typical'] < 0.01
+  assert min(p_target['token'], p_target['tree']) > 1e-3
+  greedy = next(row for row in rows if row.method == 'greedy')
+  assert greedy.texts == greedy.same == 16  # one sample of each
   text = permutation_tests.section(rows)
   assert 'LOSSY' in text and text.count('| lossless ') == 3
 
 
 def test_greedy_text_that_is_not_the_best(examined):
   lines, scored = examined
-  ids = {l['id'] for l in lines if l['method'] == 'greedy'}  # noqa: E741
+  ids = {l.id for l in lines if l.method == 'greedy'}  # noqa: E741
   worse = {
-    i: found | {'gap': 0.5} if i in ids else found
+    i: Score(found.likelihood._replace(gap=0.5), None) if i in ids else found
     for i, found in scored.items()
   }
   rows = permutation_tests.examine(lines, worse, 'float32')
@@ -126,54 +128,59 @@ def test_greedy_text_that_is_not_the_best(examined):
 
 def test_few_texts_tell_nothing(examined):
   lines, scored = examined
-  few = [line for line in lines if line['prompt'] in ('p0', 'p1')]
+  few = [line for line in lines if line.prompt in ('p0', 'p1')]
   rows = permutation_tests.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
-  assert {row['p_target'] for row in rows} == {None}  # nor do few tokens
+  assert {row.p_target for row in rows} == {None}  # nor do few tokens
 
 
 def test_texts_that_hardly_differ_tell_nothing(examined):
   """Forty pairs of which two differ are two pairs."""
   lines, scored = examined
   base = {
-    (line['prompt'], line['sample']): line
+    (line.prompt, line.sample): line
     for line in lines
-    if line['method'] == 'autoregressive' and line['temperature']
+    if line.method == 'autoregressive' and line.temperature
   }
   kept = ('p0', 'p1')
   alike = []
   for line in lines:
-    if line['method'] == 'token' and line['prompt'] not in kept:
-      same = base[line['prompt'], line['sample']]
-      line = line | {'output_tokens': same['output_tokens'], 'id': same['id']}
-    if line['method'] in ('token', 'autoregressive'):
+    if line.method == 'token' and line.prompt not in kept:
+      same = base[line.prompt, line.sample]
+      line = dataclasses.replace(
+        line, output_tokens=same.output_tokens, id=same.id
+      )
+    if line.method in ('token', 'autoregressive'):
       alike.append(line)
   (row,) = permutation_tests.examine(alike, scored, 'float32')
-  assert (row['same'], row['verdict']) == (28, 'too few texts')
+  assert (row.same, row.verdict) == (28, 'too few texts')
 
 
 def test_methods_draw_their_own_bits(examined):
   """Else the texts of two methods were no independent draws."""
   lines, _ = examined
-  seeds = [line['seed'] for line in lines]
+  seeds = [line.seed for line in lines]
   assert len(set(seeds)) == len(seeds)
-  samples = [l['output_tokens'] for l in lines if l['method'] == 'token']  # noqa: E741
-  assert len({str(said) for said in samples}) == 32
+  samples = [l.output_tokens for l in lines if l.method == 'token']  # noqa: E741
+  assert len({str(sample) for sample in samples}) == 32
 
 
 def test_scores_of_a_task_are_compared(examined):
   lines, scored = examined
   better = {
-    line['id']: scored[line['id']]
-    | {'scores': {'ROUGE-2': 0.5 * (line['method'] == 'tree'), 'why': ''}}
+    line.id: Score(
+      scored[line.id].likelihood,
+      {'ROUGE-2': 0.5 * (line.method == 'tree'), 'why': ''},
+    )
     for line in lines
   }
   rows = permutation_tests.examine(lines, better, 'float32')
-  parity = {row['method']: row['scores'] for row in rows}
+  parity = {row.method: row.scores for row in rows}
   assert parity['token']['ROUGE-2, letters'] == (0, 0, 1)
   base, value, p = parity['tree']['ROUGE-2, letters']
   assert (base, value) == (0, 0.5) and p < 1e-3
   assert 'ROUGE-2, letters' in permutation_tests.section(rows)
-  table = report.table(metrics.overall(lines, better))
+  texts = {id_: score.scores for id_, score in better.items()}
+  table = tables.table(metrics.overall(lines, texts))
   assert 'ROUGE-2' in table

@@ -1,5 +1,6 @@
 """Scores are kept as they are found, and programs run only if they may."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,12 @@ import tiny
 from specsamp import LanguageModel, SamplingParams, generate
 from specsamp.evaluation import runner
 from specsamp.evaluation.losslessness import scores
+from specsamp.evaluation.methods import Method
 from specsamp.evaluation.tasks import Question, Task
+
+_SETTINGS = runner.Settings(
+  max_prompt_tokens=16, max_new_tokens=4, seed=0, samples=2
+)
 
 
 @pytest.fixture(scope='module')
@@ -17,18 +23,10 @@ def target():
 
 
 def _lines(target, tasks, path):
-  return runner.compare(
-    target,
-    [
-      runner.Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
-    ],
-    tasks,
-    max_prompt_tokens=16,
-    max_new_tokens=4,
-    seed=0,
-    path=path,
-    samples=2,
-  )
+  methods = [
+    Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
+  ]
+  return runner.compare(target, methods, tasks, _SETTINGS, path)
 
 
 def test_what_may_not_run_has_no_score(target, tmp_path):
@@ -46,21 +44,18 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
 
   def run(allow):
     calls.clear()
-    found = scores.score(
-      target, tasks, lines, path, max_prompt_tokens=16, chat=False,
-      allow_code_execution=allow,
-    )  # fmt: skip
+    found = scores.score(target, tasks, lines, _SETTINGS, path, allow)
     written = [json.loads(line) for line in path.read_text().splitlines()]
-    assert sorted(found) == sorted(line['id'] for line in lines)
+    assert sorted(found) == sorted(line.id for line in lines)
     ids = [line['id'] for line in written]
     assert len(set(ids)) == len(ids) == len(lines)
     return found
 
   found = run(False)
-  assert not calls and {f['scores'] for f in found.values()} == {None}
+  assert not calls and {f.scores for f in found.values()} == {None}
   found = run(True)  # with leave, what has no score gets one
   assert len(calls) == 6
-  assert all(f['scores']['pass@1'] == 1 for f in found.values())
+  assert all(f.scores['pass@1'] == 1 for f in found.values())
   run(True)
   run(False)  # what is known stays
   assert not calls
@@ -69,7 +64,7 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
   path.write_text(whole[: len(whole) - 30])
   assert run(True) == found and len(calls) == 1
   # Another text, or another reference, is scored anew.
-  lines[0] = lines[0] | {'output_tokens': [[1, 2]]}
+  lines[0] = dataclasses.replace(lines[0], output_tokens=[[1, 2]])
   run(True)
   assert len(calls) == 1
   prompts[1] = prompts[1]._replace(reference='other')
@@ -89,14 +84,14 @@ def test_a_conversation_is_one_line(target, tmp_path):
   tasks = [Task('talk', [Question('three turns', 'abc', ('def', 'ghi'))])]
   lines = _lines(talker, tasks, tmp_path / 'metrics.jsonl')
   for line in lines:
-    assert line['cut'] == [False, False, True]  # 3, 10, 17 of 16 tokens
-    assert [len(said) for said in line['output_tokens']] == [4, 4, 4]
-    assert line['tokens'] == 12 and len(line['texts']) == 3
+    assert line.cut == [False, False, True]  # 3, 10, 17 of 16 tokens
+    assert [len(turn) for turn in line.output_tokens] == [4, 4, 4]
+    assert line.tokens == 12 and len(line.texts) == 3
   greedy = lines[0]
-  # The second answer is said after the first one.
+  # The second answer follows the first one.
   encode = talker.tokenizer.encode
-  asked = [*encode('abc'), *greedy['output_tokens'][0], *encode('def')]
+  asked = [*encode('abc'), *greedy.output_tokens[0], *encode('def')]
   again = generate(
     talker, [asked], sampling=SamplingParams(0.0), max_new_tokens=4
   )
-  assert again.tokens[0] == greedy['output_tokens'][1]
+  assert again.tokens[0] == greedy.output_tokens[1]

@@ -9,14 +9,13 @@ def test_ratios_are_those_of_a_turn():
   """Of every turn but the third, in which the speed changes, it is 1.1."""
   speeds = [1.0, 1.0, 1.0, 2.0, 2.0]
   late = [1.0, 1.0, 2.0, 2.0, 2.0]  # from the third pass on
-  times = {
-    'round_ms': [11.0 * s for s in speeds],
-    'draft_ms': [2.0 * s for s in speeds],
-    'score_ms': [8.0 * s for s in late],
-    'both_ms': [10.0 * s for s in late],
-  }
-  found = timing.medians(times)
-  assert found['round_ms'] / (found['draft_ms'] + found['score_ms']) < 0.7
-  assert found['overhead'] == pytest.approx(1.1)
-  assert found['verification'] == pytest.approx(1.1)
-  assert (found['draft_ms'], found['score_ms']) == (2.0, 16.0)
+  found = timing.Times.of(
+    round_ms=[11.0 * s for s in speeds],
+    draft_ms=[2.0 * s for s in speeds],
+    score_ms=[8.0 * s for s in late],
+    both_ms=[10.0 * s for s in late],
+  )
+  assert found.round_ms / (found.draft_ms + found.score_ms) < 0.7
+  assert found.overhead == pytest.approx(1.1)
+  assert found.verification == pytest.approx(1.1)
+  assert (found.draft_ms, found.score_ms) == (2.0, 16.0)

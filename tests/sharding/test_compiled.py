@@ -133,7 +133,7 @@ def test_a_prefill_sends_activations_alone(shape):
     lowered = job.programs.prefill.lower(job.inputs, job.prompts)
     sent = _sent(lowered.compile().as_text())
   # Of the last layers, target's and draft's, keys and values alone are wanted.
-  length = job.prompts.shape[1]
+  length = job.prompts.tokens.shape[1]
   assert _pass_sums(sent) == {length: 3 + 1}
   assert len(sent) == 4
 

@@ -10,15 +10,17 @@ of which its mean and variance are known; that test sees the most. Greedy texts
 must be the same but for near ties.
 """
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import tabulate
 
-from specsamp.evaluation import metrics
-from specsamp.evaluation.reporting import report
+from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.methods import Label
+from specsamp.evaluation.metrics import Line
+from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.tasks.task import spread
 
 ALPHA = 0.01  # the chance that a report flags any lossless method
@@ -27,7 +29,6 @@ _CHUNK = 1_000  # flips at once
 _OUTSIDE = 20.0  # nats that a token of probability 0 counts
 _NORMAL = 500  # tokens from which on a sum of them is as good as normal
 _MOST_PAIRS = 1_000  # whose tokens are counted
-_METHOD = tuple(key for key in metrics.KEYS if key != 'task')
 # Logits of two passes over the same text differ by so much.
 _NEAR_TIE = {'float32': 1e-3, 'bfloat16': 0.25}
 
@@ -77,83 +78,123 @@ def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
   return Test(float(longer / total), max(2 * 0.5**pairs, 1 / total))
 
 
+class Parity(NamedTuple):
+  """A figure of a task, of the baseline and of a method.
+
+  Attributes:
+    baseline: the baseline's mean.
+    method: the method's.
+    p: of the difference.
+  """
+
+  baseline: float
+  method: float
+  p: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding(Label):
+  """What the texts of a method tell about it.
+
+  Excess NLL is in nats a token beyond the entropy of the target's distribution;
+  0 on average for draws from it.
+
+  Attributes:
+    texts: how many.
+    same: of them, those that are equal to the baseline's.
+    baseline_excess_nll: of the baseline's texts.
+    excess_nll: of the method's texts.
+    p_target: of the excess NLL under the target's distribution; None of few
+      tokens, or greedy ones, as are the next two.
+    p_nll: beside the baseline's, of sign flips.
+    p_tokens: of the counts of tokens, likewise.
+    gap: greedy: how far below the best logit a token was.
+    near_tie: how far it may be.
+    scores: figures of the tasks.
+    verdict: lossless, LOSSY, or too few texts.
+  """
+
+  texts: int
+  same: int
+  baseline_excess_nll: float
+  excess_nll: float
+  gap: float
+  near_tie: float
+  scores: dict[str, Parity]
+  verdict: str
+  p_target: float | None = None
+  p_nll: float | None = None
+  p_tokens: float | None = None
+
+
+_Pair = tuple[Line, Line]  # the baseline's answer to a prompt, and a method's
+
+
 def examine(
-  lines: Sequence[dict[str, Any]],
-  scores: dict[str, dict[str, Any]],
-  dtype: str,
-) -> list[dict[str, Any]]:
-  """A row for each method and sampling: what its texts show of it.
+  lines: Sequence[Line], scores: Mapping[str, Score], dtype: str
+) -> list[Finding]:
+  """What its texts tell of each method and sampling.
 
   Args:
     lines: of `runner.compare`, the baselines' among them.
     scores: of `scores.score`.
     dtype: of the target, which tells how near a tie is.
-
-  Returns:
-    Rows with the fields of the method and `texts`, `same` (texts equal to the
-    baseline's), `excess_nll` and `baseline_excess_nll` (nats a token beyond the
-    distribution's entropy; 0 on average for draws from it), `p_target` (of the
-    excess NLL under the target's distribution; None of few tokens), `p_nll` and
-    `p_tokens` (beside the baseline's, of sign flips), `gap` and `near_tie`
-    (greedy: how far below the best logit a token was, and may be), `scores`
-    (figure by
-    figure: the baseline's, the method's, p of their difference) and `verdict`:
-    lossless, LOSSY, or too few texts.
   """
-  groups: dict[tuple, dict[tuple, dict]] = {}
+  groups: dict[Label, dict[tuple, Line]] = {}
   for line in lines:
-    key = tuple(line[name] for name in _METHOD)
-    answer = (line['task'], line['prompt'], line['sample'])
-    groups.setdefault(key, {})[answer] = line
-  of_sampling = lambda line: (line['temperature'], line['top_p'])
-  methods, baselines = [], {}
-  for group in groups.values():
-    first = next(iter(group.values()))
-    if first['method'] == 'autoregressive':
-      baselines[of_sampling(first)] = group
-    else:
-      methods.append((of_sampling(first), group))
-  # Three tests a sampled row, and none may fail by chance.
-  level = ALPHA / max(3 * sum(sampling[0] > 0 for sampling, _ in methods), 1)
+    answer = (line.task, line.prompt, line.sample)
+    groups.setdefault(line.label, {})[answer] = line
+  baselines = {
+    label.sampling: group
+    for label, group in groups.items()
+    if label.is_baseline
+  }
+  methods = [label for label in groups if not label.is_baseline]
+  # Three tests a sampled method, and none may fail by chance.
+  sampled = sum(label.temperature > 0 for label in methods)
+  level = ALPHA / max(3 * sampled, 1)
   return [
-    _row(
-      [(baselines[sampling][answer], line) for answer, line in group.items()],
+    _find(
+      label,
+      [
+        (baselines[label.sampling][answer], line)
+        for answer, line in groups[label].items()
+      ],
       scores,
       dtype,
       level,
     )
-    for sampling, group in methods
+    for label in methods
   ]
 
 
-def _row(pairs, scores, dtype, level) -> dict[str, Any]:
-  own = pairs[0][1]
-  names = ('method', 'temperature', 'top_p', 'branching', 'verifier', 'law')
+def _find(
+  label: Label, pairs: Sequence[_Pair], scores, dtype: str, level: float
+) -> Finding:
   tokens = [
-    sum(line['tokens'] for line in side) for side in zip(*pairs, strict=True)
+    sum(line.tokens for line in side) for side in zip(*pairs, strict=True)
   ]
-  of_pairs = lambda key: np.asarray(
-    [[scores[line['id']][key] for line in pair] for pair in pairs]
+  of_pairs = lambda name: np.asarray(
+    [[getattr(scores[x.id].likelihood, name) for x in pair] for pair in pairs]
   )
   excess, gaps = of_pairs('excess_nll'), of_pairs('gap')
-  row = {name: own[name] for name in (*names, 'lossless')} | {
-    'texts': len(pairs),
-    'same': sum(a['output_tokens'] == b['output_tokens'] for a, b in pairs),
-    'baseline_excess_nll': float(excess[:, 0].sum() / tokens[0]),
-    'excess_nll': float(excess[:, 1].sum() / tokens[1]),
-    'gap': float(gaps[:, 1].max()),
+  found = Finding(
+    **vars(label),
+    texts=len(pairs),
+    same=sum(a.output_tokens == b.output_tokens for a, b in pairs),
+    baseline_excess_nll=float(excess[:, 0].sum() / tokens[0]),
+    excess_nll=float(excess[:, 1].sum() / tokens[1]),
+    gap=float(gaps[:, 1].max()),
     # The target alone is not nearer to itself on some devices.
-    'near_tie': max(
+    near_tie=max(
       _NEAR_TIE.get(dtype, _NEAR_TIE['bfloat16']), 2 * float(gaps[:, 0].max())
     ),
-    'p_target': None,
-    'p_nll': None,
-    'p_tokens': None,
-    'scores': _parity(pairs, scores),
-  }
-  if not own['temperature']:
-    is_greedy = row['gap'] <= row['near_tie']
-    return row | {'verdict': 'lossless' if is_greedy else 'LOSSY'}
+    scores=_parity(pairs, scores),
+    verdict='lossless',
+  )
+  if not label.temperature:
+    is_greedy = found.gap <= found.near_tie
+    return found if is_greedy else dataclasses.replace(found, verdict='LOSSY')
   p_target = None
   variance = of_pairs('variance')[:, 1].sum()
   if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
@@ -162,27 +203,22 @@ def _row(pairs, scores, dtype, level) -> dict[str, Any]:
   flips = max(_FLIPS, math.ceil(4 / level))
   excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
-  tokens_test = sign_flip_test(_histograms(pairs), flips)
-  found = [p for p in (p_target, nll.p, tokens_test.p) if p is not None]
-  if min(found) < level:
+  counts = sign_flip_test(_histograms(pairs), flips)
+  verdict = 'too few texts'
+  if min(p for p in (p_target, nll.p, counts.p) if p is not None) < level:
     verdict = 'LOSSY'
-  elif max(nll.least, tokens_test.least) < level or row['same'] == row['texts']:
+  elif max(nll.least, counts.least) < level or found.same == found.texts:
     verdict = 'lossless'
-  else:
-    verdict = 'too few texts'
-  return row | {
-    'p_target': p_target,
-    'p_nll': nll.p,
-    'p_tokens': tokens_test.p,
-    'verdict': verdict,
-  }
+  return dataclasses.replace(
+    found, verdict=verdict, p_target=p_target, p_nll=nll.p, p_tokens=counts.p
+  )
 
 
-def _histograms(pairs) -> np.ndarray:
+def _histograms(pairs: Sequence[_Pair]) -> np.ndarray:
   """How much more often the second of each pair emits each token; roots of
   counts, so that what is emitted all the time does not hide the rest."""
   outputs = [
-    [np.concatenate([*line['output_tokens'], []]).astype(int) for line in pair]
+    [np.concatenate([*line.output_tokens, []]).astype(int) for line in pair]
     for pair in spread(pairs, _MOST_PAIRS)
   ]
   tokens = np.unique(
@@ -196,18 +232,17 @@ def _histograms(pairs) -> np.ndarray:
   return differences
 
 
-def _parity(pairs, scores) -> dict[str, tuple[float, float, float]]:
-  """Figure of a task -> the baseline's, the method's, p of their difference."""
-  values: dict[str, list] = {}
+def _parity(pairs: Sequence[_Pair], scores) -> dict[str, Parity]:
+  values: dict[str, list[tuple[float, float]]] = {}
   for pair in pairs:
-    both = [scores[line['id']]['scores'] for line in pair]
+    both = [scores[line.id].scores for line in pair]
     if all(both):
       for name, value in both[0].items():
         if isinstance(value, float):
-          task = f'{name}, {pair[0]["task"]}'
+          task = f'{name}, {pair[0].task}'
           values.setdefault(task, []).append((value, both[1][name]))
   return {
-    name: (
+    name: Parity(
       float(found[:, 0].mean()),
       float(found[:, 1].mean()),
       sign_flip_test(found[:, 1:] - found[:, :1]).p,
@@ -216,27 +251,33 @@ def _parity(pairs, scores) -> dict[str, tuple[float, float, float]]:
   }
 
 
-def section(rows: Sequence[dict[str, Any]]) -> str:
-  """The rows of `examine` as a section of a report."""
-  cells = [
-    {
-      'sampling': report.sampling_name(row),
-      'method': report.method_name(row),
-      'draft': row['branching'],
-      'texts': row['texts'],
-      'as the baseline': row['same'],
-      'excess NLL of baseline': row['baseline_excess_nll'],
-      'of method': row['excess_nll'],
-      'p (target)': row['p_target'],
-      'p (NLL)': row['p_nll'],
-      'p (tokens)': row['p_tokens'],
-      'verdict': row['verdict'],
+def section(findings: Sequence[Finding]) -> str:
+  """The findings as a section of a report."""
+  table = [
+    tables.heads(found)
+    | {
+      'texts': found.texts,
+      'as the baseline': found.same,
+      'excess NLL of baseline': found.baseline_excess_nll,
+      'of method': found.excess_nll,
+      'p (target)': found.p_target,
+      'p (NLL)': found.p_nll,
+      'p (tokens)': found.p_tokens,
+      'verdict': found.verdict,
     }
-    for row in rows
+    for found in findings
   ]
-  table = tabulate.tabulate(
-    cells, headers='keys', tablefmt='github', floatfmt='.3f'
-  )
+  parity = [
+    tables.heads(found)
+    | {
+      'score': name,
+      'baseline': each.baseline,
+      'of method': each.method,
+      'p of the difference': each.p,
+    }
+    for found in findings
+    for name, each in found.scores.items()
+  ]
   lines = [
     '## Losslessness',
     '',
@@ -250,26 +291,8 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
     'lossless methods. Greedy texts may differ where the two best logits are '
     'nearly equal.',
     '',
-    table,
-  ]
-  parity = [
-    {
-      'sampling': report.sampling_name(row),
-      'method': report.method_name(row),
-      'draft': row['branching'],
-      'score': name,
-      'baseline': base,
-      'of method': value,
-      'p of the difference': p,
-    }
-    for row in rows
-    for name, (base, value, p) in row['scores'].items()
+    tables.render(table, digits=3),
   ]
   if parity:
-    lines += [
-      '',
-      tabulate.tabulate(
-        parity, headers='keys', tablefmt='github', floatfmt='.3f'
-      ),
-    ]
+    lines += ['', tables.render(parity, digits=3)]
   return '\n'.join(lines)

@@ -1,21 +1,40 @@
 """What each text is worth to its task, and how it looks to the target."""
 
+import dataclasses
 import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import tqdm
 
 from specsamp import files
-from specsamp.evaluation.losslessness.likelihood import text_likelihood
-from specsamp.evaluation.tasks import Task, last, tokens_of
+from specsamp.evaluation.losslessness.likelihood import (
+  TextLikelihood,
+  text_likelihood,
+)
+from specsamp.evaluation.metrics import Line
+from specsamp.evaluation.runner import Settings
+from specsamp.evaluation.tasks import Question, Task
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 
-# Of scores.jsonl; a task's scores have names of their own.
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """Of a line's answers: a line of scores.jsonl.
+
+  Attributes:
+    likelihood: over all turns.
+    scores: of the task, by name; None if it has none.
+  """
+
+  likelihood: TextLikelihood
+  scores: dict[str, float | str] | None
+
+
+# A line of the file; a task's scores have names of their own.
 _LINE = {
   'id': str,
   'excess_nll': float,
@@ -29,30 +48,22 @@ _LINE = {
 def score(
   target: LanguageModel,
   tasks: Sequence[Task],
-  lines: Sequence[dict[str, Any]],
+  lines: Sequence[Line],
+  settings: Settings,
   path: pathlib.Path,
-  *,
-  max_prompt_tokens: int,
-  chat: bool,
-  allow_code_execution: bool,
-) -> dict[str, dict[str, Any]]:
-  """Scores the lines of `runner.compare`.
+  allow_code_execution: bool = False,
+) -> dict[str, Score]:
+  """Scores the lines of `runner.compare`; returns a score by a line's id.
 
   Args:
     target: the target.
     tasks: of which they are.
-    lines: with `output_tokens` and `texts`.
+    lines: answers.
+    settings: as they were decoded with.
     path: a JSON line for every score goes here as soon as it is known; what it
       holds is not scored again.
-    max_prompt_tokens: as they were decoded with.
-    chat: likewise.
     allow_code_execution: whether tasks may run the answers; without it they
       have no score.
-
-  Returns:
-    By a line's id: its `scores`, by name, None if its task has none, and
-    `excess_nll`, `variance`, `outside` and `gap` as of
-    `likelihood.TextLikelihood`, over all turns.
   """
   by_name = {task.name: task for task in tasks}
   prompts = {
@@ -60,40 +71,28 @@ def score(
     for task in tasks
     for prompt in task.prompts
   }
-
-  def scores_text(task: Task) -> bool:
-    return bool(task.score and (allow_code_execution or not task.runs_answers))
-
-  def identify(line) -> str:
-    """Of what is scored: a text, and what it is compared with."""
-    reference = prompts[line['task'], line['prompt']].reference
-    what = json.dumps([line['id'], line['output_tokens'], reference])
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
-
-  ids = {line['id']: identify(line) for line in lines}
+  prompt_of = lambda line: prompts[line.task, line.prompt]
+  scores_text = lambda task: bool(
+    task.score and (allow_code_execution or not task.runs_answers)
+  )
+  ids = {line.id: _identify(line, prompt_of(line)) for line in lines}
   own = set(ids.values())
   read = files.read_lines(
-    path,
-    lambda line: (
-      files.has_shape(line, _LINE)
-      and line['id'] in own
-      and files.has_shape([*(line['scores'] or {}).values()], [(float, str)])
-    ),
-    key=lambda line: line['id'],
+    path, lambda line: _is_own(line, own), key=lambda line: line['id']
   )
   distributed.wait('what is scored is read')
-  done = {line['id']: line for line in read.kept}
-  todo = [
-    line
-    for line in lines
-    if ids[line['id']] not in done
-    or done[ids[line['id']]]['scores'] is None
-    and scores_text(by_name[line['task']])
-  ]
-  again = {line['id'] for line in todo}
-  kept = [done[ids[line['id']]] for line in lines if line['id'] not in again]
-  read.rewrite(kept)
-  known: dict[tuple, dict[str, Any]] = {}  # greedy texts are mostly the same
+  known = {line['id']: _score(line) for line in read.kept}
+  is_done = lambda line: (
+    ids[line.id] in known
+    and (
+      known[ids[line.id]].scores is not None
+      or not scores_text(by_name[line.task])
+    )
+  )
+  todo = [line for line in lines if not is_done(line)]
+  kept = [ids[line.id] for line in lines if is_done(line)]
+  read.rewrite([_plain(id_, known[id_]) for id_ in kept])
+  same: dict[tuple, Score] = {}  # greedy texts are mostly the same
   with distributed.first_opens(path, 'a') as file:
     for line in tqdm.tqdm(
       todo,
@@ -102,38 +101,55 @@ def score(
       dynamic_ncols=True,
       disable=not distributed.is_first(),
     ):
-      task = by_name[line['task']]
-      prompt = prompts[task.name, line['prompt']]
-      sampling = SamplingParams(line['temperature'], top_p=line['top_p'])
-      key = (task.name, prompt.name, line['temperature'], line['top_p'],
-             json.dumps(line['output_tokens']))  # fmt: skip
-      if key not in known:
-        known[key] = _likelihood(
-          target, prompt, line, sampling, max_prompt_tokens, chat
-        )
+      task, prompt = by_name[line.task], prompt_of(line)
+      key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
+      if key not in same:
         scored = None
         # Of several processes one runs programs.
         if scores_text(task) and distributed.is_first():
-          scored = task.score(prompt, line['texts'][0])
-        known[key]['scores'] = scored
-      found = {'id': ids[line['id']]} | known[key]
-      file.write(json.dumps(found) + '\n')
+          scored = task.score(prompt, line.texts[0])
+        same[key] = Score(_likelihood(target, prompt, line, settings), scored)
+      known[ids[line.id]] = same[key]
+      file.write(json.dumps(_plain(ids[line.id], same[key])) + '\n')
       file.flush()
-      kept.append(found)
-  by_id = {found['id']: found for found in kept}
-  return {line: by_id[own] for line, own in ids.items()}
+  return {id_: known[own] for id_, own in ids.items()}
 
 
-def _likelihood(target, prompt, line, sampling, most, chat) -> dict[str, Any]:
+def _identify(line: Line, prompt: Question) -> str:
+  """Of what is scored: a text, and what it is compared with."""
+  what = json.dumps([line.id, line.output_tokens, prompt.reference])
+  return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _is_own(line, own: set[str]) -> bool:
+  return (
+    files.has_shape(line, _LINE)
+    and line['id'] in own
+    and files.has_shape([*(line['scores'] or {}).values()], [(float, str)])
+  )
+
+
+def _score(line) -> Score:
+  fields = {name: line[name] for name in TextLikelihood._fields}
+  return Score(TextLikelihood(**fields), line['scores'])
+
+
+def _plain(id_: str, score: Score):
+  return {'id': id_, **score.likelihood._asdict(), 'scores': score.scores}
+
+
+def _likelihood(
+  target: LanguageModel, prompt: Question, line: Line, settings: Settings
+) -> TextLikelihood:
   """Of all turns of a line."""
+  sampling = SamplingParams(line.temperature, top_p=line.top_p)
   found = []
-  for turn, output in enumerate(line['output_tokens']):
-    whole = tokens_of(target.tokenizer, prompt, line['texts'][:turn], chat)
-    tokens = last(whole, most, target.tokenizer)
+  for turn, output in enumerate(line.output_tokens):
+    tokens, _ = settings.conversation(target, prompt, line.texts[:turn])
     found.append(text_likelihood(target, tokens, output, sampling))
-  return {
-    'excess_nll': sum(turn.excess_nll for turn in found),
-    'variance': sum(turn.variance for turn in found),
-    'outside': sum(turn.outside for turn in found),
-    'gap': max(turn.gap for turn in found),
-  }
+  return TextLikelihood(
+    excess_nll=sum(turn.excess_nll for turn in found),
+    variance=sum(turn.variance for turn in found),
+    outside=sum(turn.outside for turn in found),
+    gap=max(turn.gap for turn in found),
+  )

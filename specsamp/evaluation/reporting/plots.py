@@ -3,15 +3,14 @@
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib.figure
 
 from specsamp.evaluation import metrics
-from specsamp.evaluation.reporting import report
+from specsamp.evaluation.metrics import Row
 
 
-def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+def by_draft_length(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Round time, speedup and accepted share against the draft length.
 
   Figure 1 of Chen et al. 2302.01318, a line for each task and sampling.
@@ -20,9 +19,8 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """
   lines: dict[tuple, list] = {}
   for row in _single(rows):
-    if row['branching'].startswith('γ'):
-      key = (row['task'], report.sampling_name(row), row['method'],
-             row['verifier'])  # fmt: skip
+    if row.tree.is_chain and row.tree.depth:
+      key = (row.task, row.sampling_name, row.method, row.verifier)
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:
     return
@@ -32,11 +30,12 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   for names, group in lines.items():
     # What tells a line from the others, and always its sampling.
     label = [n for i, n in enumerate(names) if parts[i] or i == 1]
-    group = sorted(group, key=lambda row: row['draft_len'])
-    for panel, key in zip(
+    group = sorted(group, key=lambda row: row.tree.depth)
+    for panel, name in zip(
       panels, ('round_ms', 'speedup', 'acceptance_rate'), strict=True
     ):
-      points = [(r['draft_len'], r[key]) for r in group if r[key] is not None]
+      points = [(row.tree.depth, getattr(row, name)) for row in group]
+      points = [point for point in points if point[1] is not None]
       if points:
         panel.plot(*zip(*points, strict=True), marker='o',
                    label=', '.join(label))  # fmt: skip
@@ -53,11 +52,11 @@ def by_draft_length(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+def by_method(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Speedup and block efficiency of every method, a bar for each."""
-  rows = [row for row in _whole(rows) if row['draft_len']]
+  rows = [row for row in _whole(rows) if row.tree.depth]
   names = [
-    f'{report.method_name(row)}, {row["branching"]}, t={row["temperature"]:g}'
+    f'{row.method_name}, {row.draft_name}, t={row.temperature:g}'
     for row in rows
   ]
   figure = matplotlib.figure.Figure(
@@ -70,9 +69,9 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     ('speedup', 'block efficiency τ'),
     strict=True,
   ):
-    values = [row[key] for row in rows]
+    values = [getattr(row, key) for row in rows]
     bars = panel.barh(range(len(rows)), values, color=[
-      'tab:orange' if row['temperature'] else 'tab:blue' for row in rows
+      'tab:orange' if row.temperature else 'tab:blue' for row in rows
     ])  # fmt: skip
     panel.bar_label(bars, fmt='%.2f', fontsize=8, padding=2)
     panel.axvline(1, color='gray', linewidth=0.8)
@@ -83,7 +82,7 @@ def by_method(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+def by_candidates(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Acceptance of one token against the candidates that are drafted for it.
 
   Figure 3 of Yang et al. 2401.06706, a line for each task, rule and
@@ -91,12 +90,12 @@ def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """
   lines: dict[str, list] = {}
   for row in _single(rows):
-    if row['draft_len'] == 1:
-      law = row['law'].replace('_', ' ')
-      name = f'{row["verifier"]}, {law}, t={row["temperature"]:g}'
-      if len({row['task'] for row in _single(rows)}) > 1:
-        name = f'{row["task"]}, {name}'
-      point = (row['nodes'] - 1, row['acceptance_by_position'][0])
+    if row.tree.depth == 1:
+      law = row.law.replace('_', ' ')
+      name = f'{row.verifier}, {law}, t={row.temperature:g}'
+      if len({row.task for row in _single(rows)}) > 1:
+        name = f'{row.task}, {name}'
+      point = (row.tree.size - 1, row.acceptance_by_position[0])
       lines.setdefault(name, []).append(point)
   figure = matplotlib.figure.Figure(figsize=(6.5, 4.2), layout='constrained')
   panel = figure.subplots()
@@ -111,7 +110,7 @@ def by_candidates(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+def by_budget(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Speedup against block efficiency of branchings, by number of paths.
 
   Figure 4 of Yang et al. 2401.06706.
@@ -120,18 +119,19 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   panel = figure.subplots()
   colors = {}
   for row in _whole(rows):
-    if 'x' not in row['branching']:  # chains, and trees that are no branching
+    factors = row.tree.factors
+    if row.tree.is_chain or not factors:
       continue
-    factors = [int(factor) for factor in row['branching'].split('x')]
+    factors = list(factors)
     budget = math.prod(factors)
     color = colors.setdefault(budget, f'C{len(colors)}')
     marker = 'v' if factors == sorted(factors, reverse=True) else (
       '^' if factors == sorted(factors) else 'o'
     )  # fmt: skip
-    point = (row['block_efficiency'], row['speedup'])
+    point = (row.block_efficiency, row.speedup)
     panel.plot(*point, marker, color=color)
     panel.annotate(
-      row['branching'], point, fontsize=8, xytext=(4, 4),
+      row.draft_name, point, fontsize=8, xytext=(4, 4),
       textcoords='offset points',
     )  # fmt: skip
   for budget, color in sorted(colors.items()):
@@ -146,17 +146,17 @@ def by_budget(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
+def by_masks(rows: Sequence[Row], path: pathlib.Path) -> None:
   """Speedup and block efficiency against the masks k of a parallel drafter.
 
   Figure 4 of Xiao et al. 2410.05589, a line for each task and sampling.
   """
   lines: dict[str, list] = {}
   for row in _single(rows):
-    if row['draft_len']:
-      name = report.sampling_name(row)
-      if len({row['task'] for row in _single(rows)}) > 1:
-        name = f'{row["task"]}, {name}'
+    if row.tree.depth:
+      name = row.sampling_name
+      if len({row.task for row in _single(rows)}) > 1:
+        name = f'{row.task}, {name}'
       lines.setdefault(name, []).append(row)
   figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout='constrained')
   panels = figure.subplots(1, 2)
@@ -167,7 +167,7 @@ def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     strict=True,
   ):
     for name, group in lines.items():
-      points = sorted((row['draft_len'] - 1, row[key]) for row in group)
+      points = sorted((row.tree.depth - 1, getattr(row, key)) for row in group)
       panel.plot(*zip(*points, strict=True), marker='o', label=name)
     panel.set_title(title)
     panel.set_xlabel('masks k')
@@ -178,12 +178,12 @@ def by_masks(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
 
 def _whole(rows):
   """Rows of all tasks together, or of the only one."""
-  return [row for row in rows if row['task'] == metrics.ALL] or rows
+  return [row for row in rows if row.task == metrics.ALL] or rows
 
 
 def _single(rows):
   """Rows of single tasks."""
-  return [row for row in rows if row['task'] != metrics.ALL]
+  return [row for row in rows if row.task != metrics.ALL]
 
 
 PLOTS = {
