@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp import LanguageModel
-from specsamp.drafting import modules
-from specsamp.drafting.eagle import DraftLayer
+from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
-from specsamp.drafting.medusa import Heads
+from specsamp.drafting.medusa import MedusaHeads
+from specsamp.drafting.trained import make
 from specsamp.models import Transformer, TransformerConfig
 
 
@@ -107,7 +107,7 @@ def trained(
   num_layers: int = 1,
 ) -> DraftModule:
   """Random layers, as if this kind of drafter had been trained for a target."""
-  module = modules.make(kind, target.config, ahead, num_layers)
+  module = make(kind, target.config, ahead, num_layers)
   return DraftModule(module, _noise(module, seed), target.fingerprint)
 
 
@@ -122,9 +122,9 @@ def published(
   layer = dataclasses.replace(config, num_layers=1)
   match kind:
     case 'medusa':
-      module = Heads(config, ahead, num_blocks=2, has_lm_heads=True)
+      module = MedusaHeads(config, ahead, num_blocks=2, has_lm_heads=True)
     case 'eagle':
-      module = DraftLayer(layer, as_published=True)
+      module = PublishedEagleLayer(layer)
     case 'eagle3':
       module = Eagle3Layer(layer, config.vocab_size - 1)
   params = _noise(module, seed)

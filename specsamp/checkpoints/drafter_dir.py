@@ -13,8 +13,8 @@ import jax
 from specsamp import files
 from specsamp.checkpoints import weights
 from specsamp.checkpoints.huggingface import heads
-from specsamp.drafting import modules
 from specsamp.drafting.features import DraftModule
+from specsamp.drafting.trained import kind_of, make
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.sharding import distributed
@@ -36,9 +36,12 @@ def save(
       'drafter: heads in the format of others do not tell what they were '
       'trained for and cannot be saved; keep the folder they are in'
     )
-  kind, ahead = modules.kind_of(trained.module)
   config = {
-    'drafter': {'kind': kind, 'ahead': ahead, 'target': trained.target},
+    'drafter': {
+      'kind': kind_of(trained.module).name,
+      'ahead': trained.module.ahead or 1,
+      'target': trained.target,
+    },
     'model': dataclasses.asdict(trained.module.config),
   }
   with files.replace_folder(path, weights.is_ours) as folder:
@@ -48,7 +51,7 @@ def save(
 
 
 def load(path) -> DraftModule:
-  """Reads what `save` wrote; `modules.trained_drafter` shards it over a mesh.
+  """Reads what `save` wrote; `trained_drafter` shards it over a mesh.
 
   A folder with Medusa's or EAGLE's heads as `huggingface.heads` describes them
   is read too. It does not tell for which weights they were trained: `target` is
@@ -67,7 +70,7 @@ def load(path) -> DraftModule:
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
-      module = modules.make(
+      module = make(
         values['drafter']['kind'],
         config,
         values['drafter']['ahead'],

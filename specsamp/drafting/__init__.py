@@ -8,10 +8,10 @@ from specsamp.drafting.language_model import (
   model_drafter,
 )
 from specsamp.drafting.lookahead import lookahead_drafter
-from specsamp.drafting.modules import trained_drafter
 from specsamp.drafting.ngram import ngram_drafter
 from specsamp.drafting.ngram_or_model import ngram_or_model
 from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.trained import trained_drafter
 
 __all__ = [
   'Draft',

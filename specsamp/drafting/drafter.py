@@ -1,6 +1,6 @@
 """What the decoding loop asks of a drafter."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,13 @@ class Scored(NamedTuple):
   extra_logits: jax.Array
 
 
-class Drafter(Protocol):
+class Drafter:
   """Proposes a token tree a round.
 
-  An implementation is a pytree (`flax.struct.dataclass`): its parameters are
-  leaves, traced; everything that shapes the program is static. Its state is a
-  pytree that the loop carries and donates.
+  A drafter derives from this and is a pytree (`flax.struct.dataclass`): its
+  parameters are leaves, traced; everything that shapes the program is static.
+  Its state is a pytree that the loop carries and donates. Here it has none, and
+  reads nothing of the target.
 
   Attributes:
     tree: shape of every draft, static.
@@ -42,13 +43,12 @@ class Drafter(Protocol):
 
   tree: TokenTree
   law: Law
-  extra_tree: ExtraTree
-  may_draft_nothing: bool
-  taps: tuple[int, ...]
+  extra_tree = ExtraTree()
+  may_draft_nothing = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
-    ...
 
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """State after the prompt.
@@ -59,7 +59,7 @@ class Drafter(Protocol):
       features_bpd: the target's features; noise past a row's length.
       capacity: slots that the text and one draft may take.
     """
-    ...
+    return ()
 
   def propose(
     self, state, tokens_bs, length_b, sampling: SamplingParams, keys_b
@@ -75,8 +75,11 @@ class Drafter(Protocol):
         `draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)`: the root's
         position only grows, so no two rounds of a row share a key; a draft
         that was thrown away must not lend its random bits to the next one.
+
+    Returns:
+      The draft and the state.
     """
-    ...
+    raise NotImplementedError
 
   def commit(
     self, state, draft: Draft, verdict: Verdict, root_b, scored: Scored
@@ -90,7 +93,7 @@ class Drafter(Protocol):
       root_b: int [B], position of the root.
       scored: what the target's pass computed.
     """
-    ...
+    return state
 
 
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:

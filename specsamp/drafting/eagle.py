@@ -6,6 +6,9 @@ distribution of the next token. While it drafts, its own predictions take the
 features' place.
 """
 
+import dataclasses
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,103 +17,27 @@ from flax import struct
 
 from specsamp.drafting import candidates, features
 from specsamp.drafting.drafter import emitted_tokens, root_of
-from specsamp.models import KVCache, attention
-from specsamp.models.transformer import Block, Layers, Norm
+from specsamp.models import KVCache, TransformerConfig, attention
+from specsamp.models.transformer import Block, Layers
 
 
-class DraftLayer(Layers):
-  """Layers of the target's shape that draft, with or without masks.
+class DraftLayers(Layers):
+  """Layers of the target's shape that draft.
+
+  A subclass has `text`, what they read at tokens, and `__call__`, which runs
+  them.
 
   Attributes:
     config: the target's, of one layer in the papers.
-    num_masks: k, the tokens that it drafts in one pass beside the first; 0 is
-      EAGLE, which drafts one.
-    reads_features: whether it fuses tokens with the target's features and
-      predicts features (EAGLE), or reads tokens alone and ends in a norm of
-      its own (the drafter that ParallelSpec gives Medusa).
-    as_published: whether it is EAGLE as its authors have published weights: a
-      bias where it fuses, no norm before attention, and no pair of the text's
-      first token, which has no feature before it.
   """
 
-  num_masks: int = 0
-  reads_features: bool = True
-  as_published: bool = False
+  num_masks: ClassVar[int] = 0
+  ahead: ClassVar[None] = None  # they draft as deep as they are asked to
 
-  def block(self):
-    return Block(self.config, has_attention_norm=not self.as_published)
-
-  def setup(self):
-    super().setup()
-    c = self.config
-    if self.reads_features:
-      self.fuse = self.param(
-        'fuse',
-        nn.initializers.normal((2 * c.width) ** -0.5),
-        (2 * c.width, c.width),
-      )
-      if self.as_published:
-        self.fuse_bias = self.param(
-          'fuse_bias', nn.initializers.zeros, (c.width,)
-        )
-    else:
-      self.final_norm = Norm(c)
-    if self.num_masks:
-      self.mask_embedding = self.param(
-        'mask_embedding', nn.initializers.normal(1), (self.num_masks, c.width)
-      )
-      if self.reads_features:
-        self.mask_feature = self.param(
-          'mask_feature', nn.initializers.normal(1), (c.width,)
-        )
-
-  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
-    """The stream after the layers, [B, T, D], and the updated cache.
-
-    Args:
-      x_btd: what `text` and `masks` return.
-      positions_bt: int [B, T].
-      cache: see `Transformer`; so for the others.
-    """
-    if self.as_published:
-      num_slots = x_btd.shape[1] if cache is None else cache.capacity
-      mask = without_first_pair(mask, positions_bt, num_slots)
-    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
-    if not self.reads_features:
-      return self.final_norm(streams[-1]), cache
-    return streams[-1], cache
-
-  def text(self, embedded_btd, before_btd):
-    """What the layer reads at tokens: [B, T, D].
-
-    Args:
-      embedded_btd: the tokens.
-      before_btd: features of the tokens before them, where it reads them.
-    """
-    if not self.reads_features:
-      return embedded_btd
-    dtype = self.config.dtype
-    both = jnp.concatenate([before_btd, embedded_btd], axis=-1)
-    fused_btd = both @ self.fuse.astype(dtype)
-    if self.as_published:
-      fused_btd = fused_btd + self.fuse_bias.astype(dtype)[None, None]
-    return fused_btd
-
-  def masks(self, index_t, places_btd):
-    """What it reads at masks: [B, T, D], or [1, T, D].
-
-    Args:
-      index_t: int [T], which masks, from 0.
-      places_btd: what is added for their places, [B, T, D] or 0.
-    """
-    dtype = self.config.dtype
-    embedded_btd = self.mask_embedding[index_t].astype(dtype)[None] + places_btd
-    if not self.reads_features:
-      return embedded_btd
-    feature = self.mask_feature.astype(dtype)[None, None]
-    return self.text(
-      embedded_btd, jnp.broadcast_to(feature, embedded_btd.shape)
-    )
+  @classmethod
+  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
+    """The module for a target."""
+    return cls(dataclasses.replace(target, num_layers=num_layers))
 
   def init_params(self, key):
     """Random parameters, a nested dict of float32 arrays."""
@@ -122,6 +49,64 @@ class DraftLayer(Layers):
       return module(module.text(one, one), jnp.zeros((1, 1), jnp.int32))
 
     return nn.init(all_of_it, self)(key)['params']
+
+
+class EagleLayer(DraftLayers):
+  """Layers that fuse each token with the feature before it."""
+
+  def setup(self):
+    super().setup()
+    width = self.config.width
+    self.fuse = self.param(
+      'fuse', nn.initializers.normal((2 * width) ** -0.5), (2 * width, width)
+    )
+
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
+    """The stream after the layers, [B, T, D], and the updated cache.
+
+    Args:
+      x_btd: what `text` returns, and `masks`.
+      positions_bt: int [B, T].
+      cache: see `Transformer`; so for the others.
+    """
+    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
+    return streams[-1], cache
+
+  def text(self, embedded_btd, before_btd):
+    """What the layer reads at tokens: [B, T, D].
+
+    Args:
+      embedded_btd: the tokens.
+      before_btd: features of the tokens before them.
+    """
+    both = jnp.concatenate([before_btd, embedded_btd], axis=-1)
+    return both @ self.fuse.astype(self.config.dtype)
+
+
+class PublishedEagleLayer(EagleLayer):
+  """EAGLE as its authors have published weights.
+
+  A bias where it fuses, no norm before attention, and no pair of the text's
+  first token, which has no feature before it.
+  """
+
+  def block(self):
+    return Block(self.config, has_attention_norm=False)
+
+  def setup(self):
+    super().setup()
+    self.fuse_bias = self.param(
+      'fuse_bias', nn.initializers.zeros, (self.config.width,)
+    )
+
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
+    num_slots = x_btd.shape[1] if cache is None else cache.capacity
+    mask = without_first_pair(mask, positions_bt, num_slots)
+    return super().__call__(x_btd, positions_bt, cache, mask, **arguments)
+
+  def text(self, embedded_btd, before_btd):
+    bias = self.fuse_bias.astype(self.config.dtype)[None, None]
+    return super().text(embedded_btd, before_btd) + bias
 
 
 @struct.dataclass

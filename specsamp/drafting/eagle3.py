@@ -6,19 +6,19 @@ place, which it was trained with, and it need not predict any feature. It emits
 tokens of a vocabulary of its own, the most frequent ones of the target's.
 """
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
-from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention
 from specsamp.models.transformer import MLP, Layers, Norm
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
-_FEWEST_LAYERS = 6
 
 
 class PairBlock(nn.Module):
@@ -59,6 +59,7 @@ class Eagle3Layer(Layers):
 
   draft_vocab: int
   has_embedding: bool = False
+  ahead: ClassVar[None] = None  # it drafts as deep as it is asked for
 
   def block(self):
     return PairBlock(self.config)
@@ -139,6 +140,8 @@ class Eagle3Layer(Layers):
 class Eagle3Drafter(EagleDrafter):
   """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
 
+  fewest_layers: ClassVar[int] = 6
+
   @property
   def taps(self) -> tuple[int, ...]:
     """Layers of the target whose input it reads (section 3.1)."""
@@ -158,12 +161,3 @@ class Eagle3Drafter(EagleDrafter):
 
   def _apply(self, method: str, array):
     return self.module.apply({'params': self.params}, array, method=method)
-
-
-def check_depth(target: TransformerConfig) -> None:
-  """Raises `UserError` if a target is not as deep as the layer reads it."""
-  if target.num_layers < _FEWEST_LAYERS:
-    raise UserError(
-      f'eagle3: reads its target before layers 2, N/2 and N - 3; got '
-      f'N = {target.num_layers}, expected at least {_FEWEST_LAYERS}'
-    )

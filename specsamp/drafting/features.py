@@ -11,7 +11,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import ExtraTree, Law, TokenTree
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
@@ -70,7 +71,7 @@ class DraftModule:
   """A trained drafter as it is stored: what `load` and the zoo return.
 
   Attributes:
-    module: its own layers, of a kind that `specsamp.drafting.modules` names.
+    module: its own layers, of a kind that `specsamp.drafting.trained` names.
     params: theirs.
     target: `LanguageModel.fingerprint` of the target it was trained for; ''
       if its folder does not tell, as those that others have written.
@@ -135,7 +136,7 @@ class LMHead(nn.Module):
 
 
 @struct.dataclass
-class FeatureDrafter:
+class FeatureDrafter(Drafter):
   """What the drafters of this kind have in common.
 
   Attributes:
@@ -145,6 +146,7 @@ class FeatureDrafter:
     tree: numbered breadth first, static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
+    fewest_layers: of a target that it can read.
   """
 
   params: Any
@@ -153,9 +155,7 @@ class FeatureDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
-  extra_tree: ClassVar[ExtraTree] = ExtraTree()
-  may_draft_nothing: ClassVar[bool] = False
-  taps: ClassVar[tuple[int, ...]] = ()
+  fewest_layers: ClassVar[int] = 1
 
   def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)

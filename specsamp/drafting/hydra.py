@@ -6,7 +6,14 @@ from flax import struct
 
 from specsamp.drafting import candidates
 from specsamp.drafting.drafter import root_of
-from specsamp.drafting.medusa import MedusaDrafter
+from specsamp.drafting.medusa import MedusaDrafter, MedusaHeads
+
+
+class HydraHeads(MedusaHeads):
+  """Heads that read the embeddings of the root and of what follows it too."""
+
+  def inputs(self, feature_bd, path_bjd, head: int):
+    return [feature_bd, *(path_bjd[:, i] for i in range(head))]
 
 
 @struct.dataclass

@@ -4,7 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from flax import struct
 
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
-from specsamp.drafting.draft import ExtraTree, Law, TokenTree
-from specsamp.drafting.drafter import root_of
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, attention, kv_cache
@@ -23,7 +23,7 @@ from specsamp.sharding import mesh as meshes
 
 
 @struct.dataclass
-class LanguageModelDrafter:
+class LanguageModelDrafter(Drafter):
   """Samples a tree from a model with the target's tokenizer.
 
   Its state is the model's cache. What it holds when a round begins: the text
@@ -48,9 +48,6 @@ class LanguageModelDrafter:
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
-  extra_tree: ClassVar[ExtraTree] = ExtraTree()
-  may_draft_nothing: ClassVar[bool] = False
-  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.tokenizer != target.tokenizer:

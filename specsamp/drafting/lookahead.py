@@ -19,9 +19,8 @@ from flax import struct
 
 from specsamp.drafting import branches
 from specsamp.drafting.draft import MOST_NODES, ExtraTree, Law, TokenTree
-from specsamp.drafting.drafter import root_of
+from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
-from specsamp.language_model import LanguageModel
 
 _POOLED = 64  # rounds whose n-grams are kept
 _DEFAULT = TokenTree.branching((7, 1, 1, 1))
@@ -44,7 +43,7 @@ class LookaheadState:
 
 
 @struct.dataclass
-class LookaheadDrafter:
+class LookaheadDrafter(Drafter):
   """Proposes pooled n-grams that begin with the root, the newest ones first.
 
   Guesses are the target's most probable tokens at any temperature: what it
@@ -59,16 +58,12 @@ class LookaheadDrafter:
   window: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
   may_draft_nothing: ClassVar[bool] = True
-  taps: ClassVar[tuple[int, ...]] = ()
 
   @property
   def extra_tree(self) -> ExtraTree:
     return ExtraTree(
       _columns(self.tree.depth, self.window), num_read=self.window
     )
-
-  def check(self, target: LanguageModel, batch: int) -> None:
-    pass
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch, levels = len(length_b), self.tree.depth

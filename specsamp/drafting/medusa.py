@@ -9,28 +9,38 @@ from specsamp.drafting.drafter import root_of
 from specsamp.models import TransformerConfig
 
 
-class Heads(nn.Module):
+class MedusaHeads(nn.Module):
   """Residual SiLU blocks, all on one feature of the target.
 
   Head j turns the feature of the token before the root into one whose LM head
-  predicts the token j after the root. Medusa's read the feature alone; Hydra's
-  (Ankner et al. 2402.05109) the embeddings of the root and of the tokens
-  drafted after it too. Blocks start as the identity. The LM head is the
-  target's, or one for each head, as Medusa's authors have it (2.1.1).
+  predicts the token j after the root. Blocks start as the identity. The LM head
+  is the target's, or one for each head, as Medusa's authors have it (2.1.1).
 
   Attributes:
     config: the target's.
     num_heads: how many tokens ahead.
-    reads_path: whether they are Hydra's.
     num_blocks: of each head; those after the first read nothing but it.
     has_lm_heads: whether each has an LM head of its own.
   """
 
   config: TransformerConfig
   num_heads: int
-  reads_path: bool = False
   num_blocks: int = 1
   has_lm_heads: bool = False
+
+  @classmethod
+  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
+    """The module for a target; heads have no layers of its shape."""
+    return cls(target, ahead)
+
+  @property
+  def ahead(self) -> int:
+    """Tokens that it drafts in a round."""
+    return self.num_heads
+
+  def inputs(self, feature_bd, path_bjd, head: int):
+    """What the first block of a head reads, a list of [B, D]."""
+    return [feature_bd]
 
   @nn.compact
   def __call__(self, feature_bd, path_bjd, head: int):
@@ -40,13 +50,11 @@ class Heads(nn.Module):
 
     Args:
       feature_bd: [B, D]; B may be any batch of nodes.
-      path_bjd: [B, >= head, D], embeddings of the root and what follows it;
-        not read by Medusa's heads.
+      path_bjd: [B, >= head, D], embeddings of the root and what follows it,
+        for heads that read them.
       head: from 1.
     """
-    parts = [feature_bd]
-    if self.reads_path:
-      parts += [path_bjd[:, i] for i in range(head)]
+    parts = self.inputs(feature_bd, path_bjd, head)
     x_bd = Residual(self.config, name=f'head_{head}')(feature_bd, parts)
     for block in range(1, self.num_blocks):
       residual = Residual(self.config, name=f'head_{head}_{block}')
@@ -85,7 +93,7 @@ class Residual(nn.Module):
 
 @struct.dataclass
 class MedusaDrafter(features.FeatureDrafter):
-  """Drafts from `Heads` that read the target's last feature alone.
+  """Drafts from `MedusaHeads`, which read the target's last feature alone.
 
   Its state is that feature, [B, D], the one before the root's.
   """

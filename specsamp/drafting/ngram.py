@@ -15,8 +15,8 @@ from flax import struct
 
 from specsamp import flow
 from specsamp.drafting import branches
-from specsamp.drafting.draft import ExtraTree, Law, TokenTree
-from specsamp.drafting.drafter import root_of
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
@@ -41,7 +41,7 @@ class Source(NamedTuple):
 
 
 @struct.dataclass
-class NgramDrafter:
+class NgramDrafter(Drafter):
   """Proposes the continuations of the longest matches, a branch for each.
 
   A match is a place where the row's last n tokens stand, followed by at least
@@ -67,9 +67,7 @@ class NgramDrafter:
   n_max: int = struct.field(pytree_node=False)
   n_min: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  extra_tree: ClassVar[ExtraTree] = ExtraTree()
   may_draft_nothing: ClassVar[bool] = True
-  taps: ClassVar[tuple[int, ...]] = ()
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.reference and len(self.reference.tokens) != batch:
@@ -84,9 +82,6 @@ class NgramDrafter:
           f'{name}: got token {source.tokens.max()}, the target has '
           f'{target.config.vocab_size}'
         )
-
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    return ()
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     back_j = np.arange(1, self.n_max + 1, dtype=np.int32)
@@ -125,9 +120,6 @@ class NgramDrafter:
       found_bc[:, :, None] & (step_11g < room_bc[:, :, None]),
     )
     return draft, state
-
-  def commit(self, state, draft, verdict, root_b, scored):
-    return state
 
   def _score(self, tokens_bt, room_bt, tail_bj):
     """Of a match that ends at each place, [B, T]; 0 where there is none."""

@@ -6,15 +6,14 @@ drafts of one law, and one verifier serves a batch in which rows do either.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from specsamp import flow
-from specsamp.drafting.draft import ExtraTree, Law, TokenTree
-from specsamp.drafting.drafter import emitted_tokens
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.drafter import Drafter, emitted_tokens
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
 from specsamp.errors import UserError
@@ -38,7 +37,7 @@ class NgramOrModelState:
 
 
 @struct.dataclass
-class NgramOrModelDrafter:
+class NgramOrModelDrafter(Drafter):
   """Drafts a chain from a match, or from the model in rows without one.
 
   A round in which all rows have a match takes one pass of the model, over the
@@ -52,9 +51,6 @@ class NgramOrModelDrafter:
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-  extra_tree: ClassVar[ExtraTree] = ExtraTree()
-  may_draft_nothing: ClassVar[bool] = False
-  taps: ClassVar[tuple[int, ...]] = ()
 
   @property
   def tree(self) -> TokenTree:

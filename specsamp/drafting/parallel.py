@@ -6,18 +6,106 @@ what was committed and not on each other's tokens, which is no less exact: they
 are the ones that its tokens are drawn from.
 """
 
+import dataclasses
+
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from specsamp.drafting import candidates, features
 from specsamp.drafting.drafter import emitted_tokens, root_of
-from specsamp.drafting.eagle import EagleState, features_before
+from specsamp.drafting.eagle import (
+  DraftLayers,
+  EagleLayer,
+  EagleState,
+  features_before,
+)
+from specsamp.models import TransformerConfig
+from specsamp.models.transformer import Norm
+
+
+class Masked:
+  """What layers with masks have in common; `num_masks` is a field of each."""
+
+  @classmethod
+  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
+    return cls(dataclasses.replace(target, num_layers=num_layers), ahead - 1)
+
+  @property
+  def ahead(self) -> int:
+    return self.num_masks + 1
+
+  def setup(self):
+    super().setup()
+    shape = (self.num_masks, self.config.width)
+    self.mask_embedding = self.param(
+      'mask_embedding', nn.initializers.normal(1), shape
+    )
+
+  def masks(self, index_k, places_bkd):
+    """What it reads at masks: [B, K, D], or [1, K, D].
+
+    Args:
+      index_k: int [K], which masks, from 0.
+      places_bkd: what is added for their places, [B, K, D] or 0.
+    """
+    embedded_kd = self.mask_embedding[index_k].astype(self.config.dtype)
+    return embedded_kd[None] + places_bkd
+
+
+class EagleParallelLayer(Masked, EagleLayer):
+  """EAGLE's layer with masks, all beside one feature of their own.
+
+  Attributes:
+    num_masks: k, the tokens that it drafts in one pass beside the first.
+  """
+
+  num_masks: int
+
+  def setup(self):
+    super().setup()
+    self.mask_feature = self.param(
+      'mask_feature', nn.initializers.normal(1), (self.config.width,)
+    )
+
+  def masks(self, index_k, places_bkd):
+    embedded_bkd = super().masks(index_k, places_bkd)
+    feature = self.mask_feature.astype(self.config.dtype)[None, None]
+    return self.text(
+      embedded_bkd, jnp.broadcast_to(feature, embedded_bkd.shape)
+    )
+
+
+class MedusaParallelLayer(Masked, DraftLayers):
+  """Layers on the text alone, with masks, that end in a norm of their own.
+
+  Attributes:
+    num_masks: k, the tokens that it drafts in one pass beside the first.
+  """
+
+  num_masks: int
+
+  def setup(self):
+    super().setup()
+    self.final_norm = Norm(self.config)
+
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
+    """The stream after the layers, normed, [B, T, D], and the updated cache.
+
+    Arguments: see `EagleLayer`.
+    """
+    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
+    return self.final_norm(streams[-1]), cache
+
+  def text(self, embedded_btd, before_btd):
+    """What it reads at tokens, [B, T, D]: nothing of what is before them."""
+    return embedded_btd
 
 
 @struct.dataclass
 class ParallelDrafter(features.FeatureDrafter):
-  """Drafts from a `DraftLayer` with masks: one pass a round.
+  """Drafts from a layer with masks: one pass a round.
 
   The pass is made in `commit`, over the emitted tokens and the masks
   after it. What the masks wrote is never seen again.

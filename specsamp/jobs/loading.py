@@ -18,7 +18,6 @@ from specsamp.drafting import (
   TokenTree,
   lookahead_drafter,
   model_drafter,
-  modules,
   ngram_drafter,
   ngram_or_model,
   trained_drafter,
@@ -113,8 +112,7 @@ class Models(NamedTuple):
     """Tokens that the drafter of this name can draft in a round."""
     if not name or name in _LOOKUPS:
       return math.inf
-    kind, ahead = modules.kind_of(self._trained(name).module)
-    return math.inf if kind in ('eagle', 'eagle3') else ahead
+    return self._trained(name).module.ahead or math.inf
 
   def _trained(self, name: str) -> DraftModule:
     if name in self.trained:

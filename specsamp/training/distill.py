@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from specsamp import files, zoo
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
-from specsamp.drafting import modules
+from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
@@ -24,7 +24,8 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import run
 from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
-from specsamp.training.objectives import heads, layers
+from specsamp.training.objectives import OBJECTIVES
+from specsamp.training.objectives.batch import Batch, Weights
 
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
@@ -36,7 +37,7 @@ class DistillConfig(run.RunConfig):
 
   Attributes:
     target: folder of the target; '' is the embedded pair's.
-    kind: of the drafter, one of `modules.KINDS`.
+    kind: of the drafter, one of `drafting.trained.KINDS`.
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
       drafts as many as it is asked for.
     num_layers: of EAGLE or a parallel drafter. The papers have one; more pay
@@ -91,9 +92,9 @@ class DistillConfig(run.RunConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.kind not in modules.KINDS:
+    if self.kind not in kinds.KINDS:
       raise UserError(
-        f'kind: got {self.kind!r}, expected one of {", ".join(modules.KINDS)}'
+        f'kind: got {self.kind!r}, expected one of {", ".join(kinds.KINDS)}'
       )
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
@@ -101,7 +102,7 @@ class DistillConfig(run.RunConfig):
       self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
     )
     check_range(self, 'num_layers', least=1, most=64, kind=int)
-    if self.num_layers > 1 and self.kind in ('medusa', 'hydra'):
+    if self.num_layers > 1 and not kinds.KINDS[self.kind].has_layers:
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'
       )
@@ -153,49 +154,43 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   and may have the features [B, T, D]. Nothing of the target is differentiated.
   """
   transformer = target.transformer
+  objective = OBJECTIVES[config.kind]
+  weights = Weights(config.decay, config.retention, config.cross_entropy_weight)
 
   def loss(params, target_params, batch):
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
-    target_head = TargetHead.of(transformer, target_params)
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
     )
-    if config.kind == 'medusa_parallel':
-      return layers.medusa_parallel(
-        module,
-        params,
-        target_head,
-        tokens,
-        starts_bm,
-        config.decay,
-        config.retention,
-      )
-    if 'features' in batch:
-      features = batch['features'].astype(transformer.config.dtype)
-    else:
-      features = transformer.apply({'params': target_params}, inputs).hidden
-    common = (module, params, target_head, features, tokens, starts_bm)
-    if config.kind in ('medusa', 'hydra'):
-      return heads.loss(*common, config.decay)
-    noise = jax.vmap(
-      lambda key, most: (
-        jax.random.uniform(
-          jax.random.fold_in(key, 1), features.shape[1:], minval=-1
-        )
-        * most
-      )
-    )(keys_b, batch['noise']).astype(features.dtype)
-    return layers.eagle(
-      *common,
-      noise,
-      config.cross_entropy_weight,
-      config.decay,
-      config.retention,
+    features_btd, noise_btd = None, None
+    if objective.reads_features:
+      if 'features' in batch:
+        features_btd = batch['features'].astype(transformer.config.dtype)
+      else:
+        out = transformer.apply({'params': target_params}, inputs)
+        features_btd = out.hidden
+      noise_btd = _noise(keys_b, batch['noise'], features_btd)
+    return objective.loss(
+      module,
+      params,
+      TargetHead.of(transformer, target_params),
+      Batch(tokens, starts_bm, features_btd, noise_btd),
+      weights,
     )
 
   return loss
+
+
+def _noise(keys_b, most_b, features_btd):
+  """Uniform noise of at most `most`, of the features' shape and type."""
+  shape = features_btd.shape[1:]
+  uniform = lambda key: jax.random.uniform(
+    jax.random.fold_in(key, 1), shape, minval=-1
+  )
+  noise = jax.vmap(lambda key, most: uniform(key) * most)(keys_b, most_b)
+  return noise.astype(features_btd.dtype)
 
 
 def _starts(key, config: DistillConfig, length: int):
@@ -276,7 +271,7 @@ def distill(
     )
   if config.features and jax.process_count() > 1:
     raise UserError('features: kept by one process only; leave it empty')
-  module = modules.make(
+  module = kinds.make(
     config.kind, target.config, config.ahead, config.num_layers
   )
   with contextlib.ExitStack() as held:
@@ -378,7 +373,7 @@ def _data(
       tokens = packing.windows(tokens, config.length)
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
-    if config.features and config.kind != 'medusa_parallel':
+    if config.features and OBJECTIVES[config.kind].reads_features:
       where = pathlib.Path(config.features) / name
       features = FeatureCache(where, target, tokens)
     made.append(Batches(rows, features, config.noise))

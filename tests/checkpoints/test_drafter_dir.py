@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from specsamp.checkpoints import drafter_dir, model_dir, weights
-from specsamp.drafting import modules
+from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 
 _CONFIG = 'config.json'
@@ -20,7 +20,7 @@ def target():
   return tiny.model(11, 0)
 
 
-@pytest.mark.parametrize('kind', modules.KINDS)
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('storage', ['float32', 'int8'])
 def test_what_is_saved_comes_back(target, tmp_path, kind, storage):
   saved = tiny.trained(target, kind)

@@ -15,7 +15,7 @@ from heads_in_torch import EPSILON, HEADS, KV_HEADS, THETA, Torch
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 from specsamp.jobs import loading
 from specsamp.sampling import draw

@@ -21,8 +21,8 @@ from specsamp.drafting import (
   ngram_or_model,
 )
 from specsamp.drafting.lookahead import LookaheadDrafter
-from specsamp.drafting.modules import trained_drafter
 from specsamp.drafting.ngram import NgramDrafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.models import KVCache
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]

@@ -26,7 +26,7 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
 

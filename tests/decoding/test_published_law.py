@@ -17,7 +17,7 @@ from test_loop_law import (
 )
 
 from specsamp.drafting import TokenTree
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 
 pytestmark = pytest.mark.usefixtures('optimized')
 

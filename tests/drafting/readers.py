@@ -8,9 +8,9 @@ import pytest
 import tiny
 
 from specsamp.decoding.request import Request
-from specsamp.drafting import TokenTree, modules
+from specsamp.drafting import TokenTree
 from specsamp.drafting.eagle import EagleState
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import KINDS, trained_drafter
 from specsamp.sampling.transforms import SamplingParams
 
 VOCAB = 11
@@ -22,7 +22,7 @@ SHAPES = {
   'tree': (IRREGULAR, 'without_replacement', 'multi_candidate'),
 }
 GREEDY = SamplingParams(temperature=0.0)
-kinds = pytest.mark.parametrize('kind', modules.KINDS)
+kinds = pytest.mark.parametrize('kind', KINDS)
 
 
 @functools.cache

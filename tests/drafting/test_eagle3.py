@@ -12,7 +12,7 @@ import tiny
 from readers import GREEDY, PROMPTS, SHAPES, VOCAB, check_states
 
 import specsamp
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 
 # With seven layers the three depths that EAGLE-3 reads are not each other's.
@@ -85,7 +85,7 @@ def test_depths_of_a_target():
   assert _drafter('eagle3', 'chain').taps == (2, 3, 4)
   assert _drafter('eagle3', 'chain', 6).taps == (2, 3, 3)
   assert _drafter('eagle', 'chain').taps == ()
-  with pytest.raises(UserError, match='got N = 5, expected at least 6$'):
+  with pytest.raises(UserError, match='of 5 layers, expected at least the 6'):
     _drafter('eagle3', 'chain', 5)
 
 

@@ -22,9 +22,8 @@ from readers import (
   make_target,
 )
 
-from specsamp.drafting import modules
 from specsamp.drafting.drafter import Scored
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import kind_of, make, trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.verification import Verdict
@@ -58,7 +57,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
     root_r: where the root of each row stands.
     depth_r: how many drafted tokens of each row's path have been read.
   """
-  kind, _ = modules.kind_of(drafter.module)
+  kind = kind_of(drafter.module).name
   params = jax.tree.map(np.asarray, drafter.params)
   feature_rsd = np.asarray(features_of(target, tokens_rs))
   before_rsd = np.zeros_like(feature_rsd)
@@ -195,7 +194,7 @@ def test_a_law_does_not_depend_on_what_was_drafted(kind):
     params['mask_embedding'] = params['mask_embedding'][:2]
   else:
     params = {f'head_{j}': params[f'head_{j}'] for j in (1, 2, 3)}
-  module = modules.make(kind, target.config, 3)
+  module = make(kind, target.config, 3)
   shallow = dataclasses.replace(deep, module=module, params=params)
   cut = propose(shallow, 0)
   np.testing.assert_array_equal(cut.tokens, one.tokens)

@@ -9,8 +9,8 @@ from readers import GREEDY, SHAPES, VOCAB, kinds, make_drafter, make_target
 
 import specsamp
 from specsamp import verification
-from specsamp.drafting import TokenTree, modules
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting import TokenTree
+from specsamp.drafting.trained import kind_of, make, trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
 
@@ -156,15 +156,14 @@ def test_a_draft_deeper_than_its_heads_is_refused(kind):
   ],
 )
 def test_layers_that_cannot_be_made(kind, ahead, message):
-  _refused(message, modules.make, kind, make_target().config, ahead)
+  _refused(message, make, kind, make_target().config, ahead)
 
 
 @kinds
-def test_a_module_says_which_kind_made_it(kind):
-  module = modules.make(kind, make_target().config, 5)
-  made_of = modules.kind_of(module)
-  assert made_of == (kind, 1 if kind == 'eagle' else 5)
-  assert modules.make(made_of[0], make_target().config, made_of[1]) == module
+def test_a_module_knows_its_kind(kind):
+  module = make(kind, make_target().config, 5)
+  assert kind_of(module).name == kind
+  assert module.ahead == (None if kind == 'eagle' else 5)
 
 
 def test_shapes_and_laws_that_are_refused():

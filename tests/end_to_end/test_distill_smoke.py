@@ -4,7 +4,7 @@ import json
 
 from specsamp import zoo
 from specsamp.checkpoints import drafter_dir
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 
 
 def test_a_drafter_for_the_embedded_target(launch, tmp_path):

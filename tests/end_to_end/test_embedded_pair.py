@@ -12,11 +12,11 @@ from specsamp.data import corpora, prompts
 from specsamp.drafting import (
   lookahead_drafter,
   model_drafter,
-  modules,
   ngram_drafter,
   ngram_or_model,
   trained_drafter,
 )
+from specsamp.drafting.trained import KINDS
 
 # Drafters without a model, and how many tokens a round they are good for.
 _LOOKUPS = {'ngram': 1.2, 'lookahead': 1.3}
@@ -77,7 +77,7 @@ def _drafter(pair, kind):
   }[kind]
 
 
-_TRAINED = (*modules.KINDS, 'eagle_parallel_deep')
+_TRAINED = (*KINDS, 'eagle_parallel_deep')
 _KINDS = ['model', *_TRAINED, *_LOOKUPS, 'ngram_or_model']
 # Of the others a few texts are compared by `test_papers.py`.
 _QUICK = ('model', 'eagle_parallel')

@@ -12,7 +12,7 @@ import shallow
 import shared_data
 
 from specsamp import zoo
-from specsamp.drafting import modules
+from specsamp.drafting.trained import KINDS
 from specsamp.jobs import compare
 
 _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
@@ -43,7 +43,7 @@ def _job(path, data, folders, arg='smoke', whole=True):
     values['methods'] = [
       method
       for method in values['methods']
-      if method.get('drafter') not in modules.KINDS
+      if method.get('drafter') not in KINDS
     ]
   methods = values['methods']
   if path == _WIDEST and not whole:

@@ -4,7 +4,7 @@ import jax
 import pytest
 from flax import traverse_util
 
-from specsamp.drafting import modules
+from specsamp.drafting.trained import make
 from specsamp.models import Transformer, presets
 
 
@@ -48,7 +48,7 @@ def test_changes_reach_the_config():
 )
 def test_a_parallel_drafter_is_as_large_as_the_papers(shape, millions):
   """Xiao et al. 2410.05589, 5.1, for 7B and 13B targets."""
-  module = modules.make('medusa_parallel', presets.llama(*shape), 5)
+  module = make('medusa_parallel', presets.llama(*shape), 5)
   params = jax.eval_shape(module.init_params, jax.random.key(0))
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   assert round(count / 1e6) == millions

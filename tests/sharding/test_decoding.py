@@ -16,7 +16,7 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.sharding import mesh as meshes
 
 _VOCAB = 256

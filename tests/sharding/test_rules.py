@@ -11,8 +11,8 @@ import pytest
 from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
-from specsamp.drafting import modules
 from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.trained import KINDS, make
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.planning import topology
@@ -90,7 +90,7 @@ def test_no_axes_for_parameters_that_there_are_not():
   ):
     flat, _ = jax.tree_util.tree_flatten_with_path(_shapes(**changes))
     seen |= {path[-1].key for path, _ in flat}
-  trained = [modules.make(kind, _CONFIG, 3) for kind in modules.KINDS]
+  trained = [make(kind, _CONFIG, 3) for kind in KINDS]
   layer = dataclasses.replace(_CONFIG, num_layers=1)
   for made in (*trained, Eagle3Layer(layer, 5)):
     flat, _ = jax.tree_util.tree_flatten_with_path(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tiny
 
-from specsamp.drafting import modules
 from specsamp.drafting.features import TargetHead
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting.trained import KINDS, make, trained_drafter
 from specsamp.models import Transformer
 from specsamp.training import distill
 from specsamp.training.objectives import groups, heads, layers
+from specsamp.training.objectives.batch import Batch, Weights
 
 _VOCAB, _BATCH, _LENGTH, _MASKS = 29, 2, 10, 3
 _AHEAD = _MASKS + 1
@@ -26,6 +26,7 @@ _TOKENS = _RNG.integers(_VOCAB, size=(_BATCH, _LENGTH + 1), dtype=np.int32)
 _INPUTS = _TOKENS[:, :-1]
 _FEATURES = _RNG.standard_normal((_BATCH, _LENGTH, 16), np.float32)
 _NOISE = np.float32(0.3) * _RNG.standard_normal(_FEATURES.shape, np.float32)
+_MADE = Batch(_TOKENS, _FEW, _FEATURES, _NOISE)
 
 
 @functools.cache
@@ -244,7 +245,7 @@ def test_head_losses(kind):
   target_head = TargetHead.of(target.transformer, target.params)
   total, metrics = jax.jit(
     lambda params: heads.loss(
-      trained.module, params, target_head, _FEATURES, _TOKENS, _FEW, 0.7
+      trained.module, params, target_head, _MADE, Weights(0.7)
     )
   )(trained.params)
   params, shared = _in_64_bits((trained.params, target_head.params))
@@ -304,7 +305,7 @@ def test_losses_of_the_parallel_drafter_of_medusa():
   """Of the text alone."""
   made, hidden, head = _outputs('medusa_parallel', None)
   total, metrics = jax.jit(
-    lambda: layers.medusa_parallel(*made, _TOKENS, _FEW, 0.7)
+    lambda: layers.medusa_parallel(*made, _MADE, Weights(0.7))
   )()
   values = {}
   for b, slot, depth, place in _slots(_FEW):
@@ -323,7 +324,7 @@ def test_losses_of_the_parallel_drafter_of_medusa():
 def test_losses_of_eagle(kind):
   made, hidden, head = _outputs(kind, _FEATURES + _NOISE)
   total, metrics = jax.jit(
-    lambda: layers.eagle(*made, _FEATURES, _TOKENS, _FEW, _NOISE, 0.3, 0.7)
+    lambda: layers.eagle(*made, _MADE, Weights(0.7, 1.0, 0.3))
   )()
   deepest = made[0].num_masks
   values = {}
@@ -349,13 +350,13 @@ def test_losses_of_eagle(kind):
   assert total == metrics['loss']
 
 
-@pytest.mark.parametrize('kind', modules.KINDS)
+@pytest.mark.parametrize('kind', KINDS)
 def test_a_target_in_16_bits_is_trained_for_in_16_bits(kind):
   """Types are strict here: 32 bits nowhere creep into its activations."""
   target, trained = _made(kind)
   config = dataclasses.replace(target.config, dtype='bfloat16')
   target = dataclasses.replace(target, transformer=Transformer(config))
-  module = modules.make(kind, config, _AHEAD)
+  module = make(kind, config, _AHEAD)
   config = distill.DistillConfig(
     kind=kind, ahead=_AHEAD, length=_LENGTH, groups=4
   )

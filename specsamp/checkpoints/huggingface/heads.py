@@ -17,10 +17,10 @@ from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import architectures, config_json
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
-from specsamp.drafting.eagle import DraftLayer
+from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
-from specsamp.drafting.medusa import Heads
+from specsamp.drafting.medusa import MedusaHeads
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
@@ -114,7 +114,7 @@ def _read_medusa(num_heads: int, num_blocks: int, path) -> DraftModule:
       layout[f'{own}.fuse'] = _matrix(f'{theirs}.weight')
       layout[f'{own}.fuse_bias'] = _vector(f'{theirs}.bias')
     layout[f'lm_head_{i + 1}.head'] = _matrix(f'{i}.{num_blocks}.weight')
-  module = Heads(config, num_heads, num_blocks=num_blocks, has_lm_heads=True)
+  module = MedusaHeads(config, num_heads, num_blocks, has_lm_heads=True)
   return _read(path, module, layout, tensors)
 
 
@@ -141,7 +141,7 @@ def _read_eagle(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
       f'drafter {path}: embed_tokens.weight: got {copy.shape}, expected '
       f'{expected}'
     )
-  module = DraftLayer(config, as_published=True)
+  module = PublishedEagleLayer(config)
   return _read(path, module, layout, tensors, given)
 
 

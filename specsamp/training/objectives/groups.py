@@ -56,7 +56,7 @@ def outputs(
   """One pass over all groups of a batch.
 
   Args:
-    module: a `DraftLayer`.
+    module: `EagleLayer` or one of `drafting.parallel`.
     params: its own.
     target_head: the target's embedding and LM head.
     features_btd: the target's features at the tokens; None for a layer that

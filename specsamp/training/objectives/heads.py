@@ -3,12 +3,11 @@
 import jax.numpy as jnp
 
 from specsamp.training.objectives import language_model as losses
+from specsamp.training.objectives.batch import Batch, Weights
 from specsamp.training.objectives.groups import mean_where, take
 
 
-def loss(
-  module, params, target_head, features_btd, tokens, starts_bm, decay: float
-):
+def loss(module, params, target_head, batch: Batch, weights: Weights):
   """Sum over heads of decay^j times head j's cross-entropy, and metrics.
 
   Head j reads the target's feature at t, Hydra's also the tokens t + 1 to
@@ -16,14 +15,13 @@ def loss(
   have such a token.
 
   Args:
-    module: `Heads`.
+    module: `MedusaHeads`.
     params: theirs.
     target_head: the target's embedding and LM head.
-    features_btd: the target's features [B, T, D] at the first T tokens.
-    tokens: int [B, T + 1].
-    starts_bm: int [B, M], the positions t that are trained.
-    decay: of a head's weight with its distance; the papers' is 0.8.
+    batch: with features, of which the noise is not read.
+    weights: the papers' decay is 0.8.
   """
+  tokens, starts_bm, features_btd = batch.tokens, batch.starts, batch.features
   length, width = features_btd.shape[1:]
   wanted_bt = jnp.argmax(target_head.logits(features_btd), axis=-1)
   rows = lambda array: array.reshape(-1, *array.shape[2:])
@@ -45,5 +43,5 @@ def loss(
       hit_bm.astype(jnp.float32), inside_bm
     )
     metrics[f'loss_{j}'] = mean_where(loss_bm, inside_bm)
-    total += decay**j * metrics[f'loss_{j}']
+    total += weights.decay**j * metrics[f'loss_{j}']
   return total, {'loss': total, **metrics}

@@ -10,34 +10,27 @@ import jax.numpy as jnp
 
 from specsamp.training.objectives import groups as layout
 from specsamp.training.objectives import language_model as losses
+from specsamp.training.objectives.batch import Batch, Weights
 
 
 def medusa_parallel(
-  module,
-  params,
-  target_head,
-  tokens,
-  starts_bm,
-  decay: float,
-  retention: float = 1.0,
+  module, params, target_head, batch: Batch, weights: Weights
 ):
   """-log q(the text) at the root, and decay^j times that at mask j.
 
   Offline: nothing is asked of the target, so agreement is with the text.
 
   Args:
-    module: a `DraftLayer` that reads no features.
+    module: a `MedusaParallelLayer`.
     params: its own.
     target_head: the target's embedding and LM head.
-    tokens: int [B, T + 1].
-    starts_bm: int [B, M], positions whose masks are trained.
-    decay: of the weight; the paper's is 0.8.
-    retention: see `groups.sizes`.
+    batch: features and noise are not read.
+    weights: the paper's decay is 0.8.
   """
-  count = module.num_masks
-  masks_m = layout.sizes(starts_bm.shape[1], count, retention)
+  tokens, count = batch.tokens, module.num_masks
+  masks_m = layout.sizes(batch.starts.shape[1], count, weights.retention)
   groups = layout.outputs(
-    module, params, target_head, None, tokens[:, :-1], starts_bm, masks_m
+    module, params, target_head, None, tokens[:, :-1], batch.starts, masks_m
   )
   logits_bqv = target_head.logits(groups.hidden)
   label_bq = layout.take(tokens[:, 1:], groups.reads)
@@ -48,44 +41,32 @@ def medusa_parallel(
     count,
   )
   return _sum(
-    decay, losses_g, _agreement(module, groups, logits_bqv, label_bq, tokens)
+    weights.decay,
+    losses_g,
+    _agreement(module, groups, logits_bqv, label_bq, tokens),
   )
 
 
-def eagle(
-  module,
-  params,
-  target_head,
-  features_btd,
-  tokens,
-  starts_bm,
-  noise_btd,
-  weight: float,
-  decay: float = 1.0,
-  retention: float = 1.0,
-):
+def eagle(module, params, target_head, batch: Batch, weights: Weights):
   """SmoothL1(feature) + weight * CE(p, q), summed over the group.
 
   Args:
-    module: a `DraftLayer` that reads features; without masks it is EAGLE.
+    module: an `EagleLayer`, or an `EagleParallelLayer`.
     params: its own.
     target_head: the target's embedding and LM head.
-    features_btd: the target's features [B, T, D].
-    tokens: int [B, T + 1].
-    starts_bm: int [B, M], positions whose masks are trained.
-    noise_btd: what is added to the features that the layer reads.
-    weight: of the cross-entropy; EAGLE's is 0.1.
-    decay: of the weight of mask j, decay^j; the paper sums plainly.
-    retention: see `groups.sizes`.
+    batch: with features.
+    weights: EAGLE's cross-entropy is 0.1; the paper sums over masks plainly,
+      which is a decay of 1.
   """
+  tokens, features_btd = batch.tokens, batch.features
   groups = layout.outputs(
     module,
     params,
     target_head,
-    features_btd + noise_btd,
+    features_btd + batch.noise,
     tokens[:, :-1],
-    starts_bm,
-    layout.sizes(starts_bm.shape[1], module.num_masks, retention),
+    batch.starts,
+    layout.sizes(batch.starts.shape[1], module.num_masks, weights.retention),
   )
   logits_bqv = target_head.logits(groups.hidden)
   p_logits_btv = target_head.logits(features_btd)
@@ -104,8 +85,8 @@ def eagle(
   wanted_bq = layout.take(jnp.argmax(p_logits_btv, axis=-1), groups.reads)
   metrics = _agreement(module, groups, logits_bqv, wanted_bq, tokens)
   metrics |= {'regression': regression_g[0], 'cross_entropy': cross_g[0]}
-  losses_g = regression_g + weight * cross_g
-  return _sum(decay, losses_g, metrics)
+  losses_g = regression_g + weights.cross_entropy * cross_g
+  return _sum(weights.decay, losses_g, metrics)
 
 
 def _agreement(module, groups, logits_bqv, wanted_bq, tokens):
