@@ -16,6 +16,7 @@ from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
 from specsamp.models import TransformerConfig, attention
 from specsamp.models.transformer import MLP, Layers, Norm
+from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
@@ -46,6 +47,9 @@ class PairBlock(nn.Module):
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
+
+
+rules.declare(draft_rows=('vocab',))
 
 
 class Eagle3Layer(Layers):

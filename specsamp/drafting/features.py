@@ -18,6 +18,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sampling import draw
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
 _SHARED = ('embedding', 'position_embedding', 'head')
@@ -133,6 +134,10 @@ class LMHead(nn.Module):
       head.astype(c.dtype),
       preferred_element_type=jnp.float32,
     )
+
+
+# Small beside the layers of a target, and whole on every device.
+rules.declare(fuse=('parts', 'width'), fuse_bias=('width',))
 
 
 @struct.dataclass

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from specsamp.models import kv_cache, rotary
 from specsamp.models.config import TransformerConfig
+from specsamp.sharding import rules
 
 
 def causal_mask(positions_bt, num_slots: int):
@@ -110,6 +111,21 @@ def _batch_dot(x, slots, contract: int):
     (((3,), (contract,)), ((0, 1), (0, 1))),
     preferred_element_type=jnp.float32,
   )
+
+
+rules.declare(
+  q=('width', 'heads', 'head_dim'),
+  q_bias=('heads', 'head_dim'),
+  kv=('width', 'key_or_value', 'kv_heads', 'head_dim'),
+  kv_bias=('key_or_value', 'kv_heads', 'head_dim'),
+  o=('heads', 'head_dim', 'width'),
+  o_bias=('width',),
+  q_norm=('head_dim',),
+  k_norm=('head_dim',),
+  relative=('width', 'heads', 'head_dim'),
+  content_bias=('heads', 'head_dim'),
+  distance_bias=('heads', 'head_dim'),
+)
 
 
 class Attention(nn.Module):

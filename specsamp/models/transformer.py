@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from specsamp.models import attention, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
+from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
 _ACTIVATIONS = {
@@ -40,6 +41,9 @@ class Output(NamedTuple):
   hidden: jax.Array
   features: jax.Array
   cache: KVCache | None
+
+
+rules.declare(scale=('width',), bias=('width',))
 
 
 class Norm(nn.Module):
@@ -74,6 +78,14 @@ def _gate_and_up(x_btd, up):
     return jnp.stack(parts, axis=2)
 
   return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
+
+
+rules.declare(
+  up=('width', 'gate_or_up', 'mlp'),
+  up_bias=('gate_or_up', 'mlp'),
+  down=('mlp', 'width'),
+  down_bias=('width',),
+)
 
 
 class MLP(nn.Module):
@@ -199,6 +211,13 @@ class Layers(nn.Module):
       )
       cache = cache.replace(relative=tables)
     return cache
+
+
+rules.declare(
+  embedding=('vocab', 'width'),
+  position_embedding=('position', 'width'),
+  head=('width', 'vocab'),
+)
 
 
 class Transformer(Layers):

@@ -1,4 +1,4 @@
-"""Which axis of which array is split over which axis of the mesh, in one table.
+"""Which axis of an array is split over which axis of the mesh.
 
 Megatron's way (Shoeybi et al. 1909.08053): a block's first matmuls are split
 by their columns (heads, hidden units), its last ones by the same as rows, so
@@ -30,40 +30,27 @@ RULES = {
 # of memory. The others would then not be split at all, which nobody wants.
 _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 
-# The parameters' axes, by the last part of their names.
-PARAMS = {
-  'embedding': ('vocab', 'width'),
-  'position_embedding': ('position', 'width'),
-  'head': ('width', 'vocab'),
-  'scale': ('width',),
-  'bias': ('width',),
-  'q': ('width', 'heads', 'head_dim'),
-  'q_bias': ('heads', 'head_dim'),
-  'kv': ('width', 'key_or_value', 'kv_heads', 'head_dim'),
-  'kv_bias': ('key_or_value', 'kv_heads', 'head_dim'),
-  'o': ('heads', 'head_dim', 'width'),
-  'o_bias': ('width',),
-  'q_norm': ('head_dim',),
-  'k_norm': ('head_dim',),
-  'relative': ('width', 'heads', 'head_dim'),
-  'content_bias': ('heads', 'head_dim'),
-  'distance_bias': ('heads', 'head_dim'),
-  'up': ('width', 'gate_or_up', 'mlp'),
-  'up_bias': ('gate_or_up', 'mlp'),
-  'down': ('mlp', 'width'),
-  'down_bias': ('width',),
-  # Of drafters: small beside the layers of a target, and whole everywhere.
-  'fuse': ('parts', 'width'),
-  'fuse_bias': ('width',),
-  'mask_embedding': ('mask', 'width'),
-  'mask_feature': ('width',),
-  'draft_rows': ('vocab',),
-}
+# The parameters' axes, by the last part of their names: see `declare`.
+PARAMS: dict[str, tuple[str, ...]] = {}
 
 # Axes in a TPU's memory, the slowest first, where it is not the array's own
 # order. It is the one in which a matmul of few tokens reads the weights: from
 # any other XLA makes copies of them, before the loop or in every pass.
 _TPU_ORDER = {'q': (1, 0, 2), 'kv': (1, 2, 0, 3), 'up': (1, 0, 2)}
+
+
+def declare(**axes: tuple[str, ...]) -> None:
+  """Names the axes of parameters; stands beside the module that has them.
+
+  Args:
+    **axes: the names of a parameter's axes, by the parameter's name.
+
+  Raises:
+    ValueError: another module has parameters of this name with other axes.
+  """
+  for name, own in axes.items():
+    if PARAMS.setdefault(name, own) != own:
+      raise ValueError(f'{name}: got axes {own}, it has {PARAMS[name]}')
 
 
 def spec(axes, shape, mesh) -> PartitionSpec:
@@ -109,7 +96,7 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
     mesh: where they shall lie.
 
   Raises:
-    KeyError: a parameter whose name is not in the table.
+    KeyError: a parameter that was not declared.
     UserError: as `spec`.
   """
 
