@@ -185,6 +185,18 @@ def curve_rows(curves: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
   return list(rows.values())
 
 
+_HEADINGS = {
+  'memory': 'Memory of a chip',
+  'collectives': 'Collectives',
+  'times': 'Times',
+  'speedups': 'Speedups',
+  'paper': 'Paper and plan',
+  'implied': 'Published speedups, inverted',
+  'figure': 'Draft lengths at the implied α: speedup',
+  'alternatives': 'The draft and its alternative',
+}
+
+
 def write(
   folder: pathlib.Path,
   title: str,
@@ -220,16 +232,6 @@ def write(
     'figure': curve_rows(figure or {}),
     'alternatives': list(alternatives),
   }
-  headings = {
-    'memory': 'Memory of a chip',
-    'collectives': 'Collectives',
-    'times': 'Times',
-    'speedups': 'Speedups',
-    'paper': 'Paper and plan',
-    'implied': 'Published speedups, inverted',
-    'figure': 'Draft lengths at the implied α: speedup',
-    'alternatives': 'The draft and its alternative',
-  }
   alphas = {alpha for plan in plans for alpha in plan.curves}
   drawn = {
     'speedups': {
@@ -248,8 +250,8 @@ def write(
   lines, printed = [f'# {title}', ''], []
   for key, rows in found.items():
     if rows:
-      lines += [f'## {headings[key]}', '', table(rows), '']
-      printed.append(f'{headings[key]}\n\n{table(rows, "simple")}')
+      lines += [f'## {_HEADINGS[key]}', '', table(rows), '']
+      printed.append(f'{_HEADINGS[key]}\n\n{table(rows, "simple")}')
       if key in drawn:
         lines += [f'![{key}]({key}.png)', '']
   lines += [NOTE]

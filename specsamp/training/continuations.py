@@ -57,22 +57,8 @@ def continuations(
     UserError: a text without that many prompts, sizes that do not fit, or a
       folder that holds other continuations.
   """
-  if count < 1 or count % batch_size:
-    raise UserError(
-      f'continuations: got {count}, expected a multiple of the batch size '
-      f'{batch_size}'
-    )
-  if not 0 < prompt_length < length <= target.config.max_length:
-    raise UserError(
-      f'continuations: a prompt of {prompt_length} tokens in sequences of '
-      f'{length} for a target of {target.config.max_length} positions'
-    )
-  available = len(tokens) // prompt_length
-  if count > available:
-    raise UserError(
-      f'continuations: got {count}, but the text has {available} prompts of '
-      f'{prompt_length} tokens'
-    )
+  available = len(tokens) // prompt_length if prompt_length > 0 else 0
+  _check(target, count, available, prompt_length, length, batch_size)
   chosen = np.random.default_rng(seed).permutation(available)[:count]
   prompts = tokens[: available * prompt_length].reshape(-1, prompt_length)
   prompts = prompts[chosen]
@@ -116,6 +102,24 @@ def continuations(
       distributed.first_does(lambda: _write(path, whole), f'{path}')  # noqa: B023
     rows.append(np.load(path))
   return np.concatenate(rows)
+
+
+def _check(target, count, available, prompt_length, length, batch_size):
+  if count < 1 or count % batch_size:
+    raise UserError(
+      f'continuations: got {count}, expected a multiple of the batch size '
+      f'{batch_size}'
+    )
+  if not 0 < prompt_length < length <= target.config.max_length:
+    raise UserError(
+      f'continuations: a prompt of {prompt_length} tokens in sequences of '
+      f'{length} for a target of {target.config.max_length} positions'
+    )
+  if count > available:
+    raise UserError(
+      f'continuations: got {count}, but the text has {available} prompts of '
+      f'{prompt_length} tokens'
+    )
 
 
 def _claim(folder: pathlib.Path, made_of: dict) -> None:

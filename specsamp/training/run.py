@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -185,6 +185,71 @@ def fit(
       be read.
     FloatingPointError: loss, gradient or parameters are no longer finite.
   """
+  programs = _programs(config, mesh, init, loss)
+  # What does not fit the mesh is known by now; reading takes a while.
+  train, validation = data()
+
+  def validate(state):
+    found = [
+      programs.evaluate(state.params, frozen, programs.feed(batch))
+      for batch in validation.in_order(config.eval_batches)
+    ]
+    return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
+
+  with (
+    meshes.use(mesh),
+    _manager(workdir / 'checkpoints', config.checkpoint_every) as manager,
+  ):
+    state = _begin(programs, manager)
+    start = int(state.step)
+    batch_tokens = config.batch_size * config.length
+    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    for step in _bar(start, config.steps, batch_tokens):
+      batch = programs.feed(train.batch(step - 1))
+      state, metrics = programs.train(state, frozen, batch)
+      is_due = lambda every, step=step: step == config.steps or not step % every
+      saves = step == config.steps or manager.should_save(step)
+      if is_due(config.log_every) or is_due(config.checkpoint_every):
+        _check_finite(step, metrics)
+      # Loss and gradient are of the state before the step; this one must not
+      # become a checkpoint, nor the model, if it is no longer finite.
+      if saves and not programs.is_finite(state):
+        raise FloatingPointError(
+          f'step {step}: the update left a state that is not finite'
+        )
+      if is_due(config.log_every):
+        log.write('train', step, {k: float(v) for k, v in metrics.items()})
+      if is_due(config.eval_every):
+        log.write('validation', step, validate(state))
+      if saves:
+        manager.save(
+          step, args=ocp.args.StandardSave(state), force=step == config.steps
+        )
+  return state.params
+
+
+class _Programs(NamedTuple):
+  """What a run computes.
+
+  Attributes:
+    begin: () -> the state before the first step.
+    shapes: of the state, with the shardings that it has throughout.
+    train: (state, frozen, batch) -> state, metrics; consumes the state.
+    evaluate: (params, frozen, batch) -> metrics.
+    is_finite: (state) -> whether all its numbers are.
+    feed: lays a batch of the host on the devices.
+  """
+
+  begin: Callable[[], TrainState]
+  shapes: TrainState
+  train: Callable
+  evaluate: Callable
+  is_finite: Callable[[TrainState], jax.Array]
+  feed: Callable[[Any], Any]
+
+
+def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:
+  """`UserError`: the config does not fit the mesh."""
   if mesh and config.batch_size % mesh.shape[rules.DATA]:
     raise UserError(
       f'batch_size {config.batch_size} does not divide into '
@@ -206,81 +271,55 @@ def fit(
   key = jax.random.key(config.seed)
   shapes = _shapes(init_state, key, mesh)
   shardings = jax.tree.map(lambda x: x.sharding, shapes)
-  train_step = jax.jit(
-    train_step, donate_argnums=0, out_shardings=(shardings, None)
-  )
-  eval_step = jax.jit(lambda *args: loss(*args)[1])
-  is_finite = jax.jit(
-    lambda state: jnp.stack(
-      [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
-    ).all()
-  )
-  if mesh is None:
-    put = jnp.asarray
-  else:
+  put = jnp.asarray
+  if mesh:
     rows = NamedSharding(mesh, PartitionSpec(rules.DATA))
     put = lambda array: meshes.put(array, rows)
-  feed = lambda batch: jax.tree.map(put, batch)
+  return _Programs(
+    begin=lambda: jax.jit(init_state, out_shardings=shardings)(key),
+    shapes=shapes,
+    train=jax.jit(
+      train_step, donate_argnums=0, out_shardings=(shardings, None)
+    ),
+    evaluate=jax.jit(lambda *args: loss(*args)[1]),
+    is_finite=jax.jit(
+      lambda state: jnp.stack(
+        [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
+      ).all()
+    ),
+    feed=lambda batch: jax.tree.map(put, batch),
+  )
 
-  # What does not fit the mesh is known by now; reading takes a while.
-  train, validation = data()
 
-  def validate(state):
-    found = [
-      eval_step(state.params, frozen, feed(batch))
-      for batch in validation.in_order(config.eval_batches)
-    ]
-    return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
+def _begin(programs: _Programs, manager: ocp.CheckpointManager) -> TrainState:
+  """The state before the first step, or that of the last checkpoint."""
+  if manager.latest_step() is None:
+    return programs.begin()
+  state = _restore(manager, programs.shapes)
+  if not programs.is_finite(state):
+    raise UserError(
+      f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
+      'numbers that are not finite'
+    )
+  return state
 
-  with (
-    meshes.use(mesh),
-    _manager(workdir / 'checkpoints', config.checkpoint_every) as manager,
-  ):
-    if manager.latest_step() is None:
-      state = jax.jit(init_state, out_shardings=shardings)(key)
-    else:
-      state = _restore(manager, shapes)
-      if not is_finite(state):
-        raise UserError(
-          f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
-          'numbers that are not finite'
-        )
-    start = int(state.step)
-    batch_tokens = config.batch_size * config.length
-    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
-    for step in tqdm.tqdm(
-      range(start + 1, config.steps + 1),
-      initial=start,
-      total=config.steps,
-      unit='tok',
-      unit_scale=batch_tokens,
-      disable=not distributed.is_first(),
-    ):
-      state, metrics = train_step(state, frozen, feed(train.batch(step - 1)))
-      last = step == config.steps
-      if (
-        last
-        or not step % config.log_every
-        or not step % config.checkpoint_every
-      ):
-        for name in ('loss', 'grad_norm'):
-          if not np.isfinite(metrics[name]):
-            raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
-      saves = last or manager.should_save(step)
-      # Loss and gradient are of the state before the step; this one must not
-      # become a checkpoint, nor the model, if it is no longer finite.
-      if saves and not is_finite(state):
-        raise FloatingPointError(
-          f'step {step}: the update left a state that is not finite'
-        )
-      if last or not step % config.log_every:
-        metrics = {k: float(v) for k, v in metrics.items()}
-        log.write('train', step, metrics)
-      if last or not step % config.eval_every:
-        log.write('validation', step, validate(state))
-      if saves:
-        manager.save(step, args=ocp.args.StandardSave(state), force=last)
-  return state.params
+
+def _bar(start: int, steps: int, batch_tokens: int) -> Iterable[int]:
+  """The steps after `start`, and how many tokens a second they take."""
+  return tqdm.tqdm(
+    range(start + 1, steps + 1),
+    initial=start,
+    total=steps,
+    unit='tok',
+    unit_scale=batch_tokens,
+    disable=not distributed.is_first(),
+  )
+
+
+def _check_finite(step: int, metrics) -> None:
+  for name in ('loss', 'grad_norm'):
+    if not np.isfinite(metrics[name]):
+      raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
 
 
 def _shapes(init, key, mesh: Mesh | None) -> TrainState:
