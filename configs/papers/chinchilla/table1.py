@@ -6,7 +6,7 @@ token that must. The embedded pair writes Python: its summaries are worth
 nothing, their speed is measured. 40 prompts of each, about five minutes on 2
 CPU cores; the published files of XSum and HumanEval must be in `--config.data`.
 
-  python launch/evaluate.py --config=configs/paper_chinchilla_table1.py \
+  python launch/evaluate.py --config=configs/papers/chinchilla/table1.py \
     --workdir=runs/chinchilla1 --allow_code_execution
 
 As in the paper: `--config.num_prompts=11305`, 100 samples of each problem of

@@ -4,7 +4,7 @@ Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
 and the first one again without tree attention. About three
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table4.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table4.py \
     --workdir=runs/mcsd_table4
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;

@@ -5,7 +5,8 @@ pass by its size are measured, the best tree for every size is found by dynamic
 programming, and tried beside chains and branchings of Yang et al. 2401.06706.
 About eight minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_best_tree.py --workdir=runs/bt
+  python launch/evaluate.py --config=configs/papers/mcsd/best_tree.py \
+    --workdir=runs/mcsd_best_tree
 
 `:smoke` is the smallest size.
 """

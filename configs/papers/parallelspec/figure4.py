@@ -4,7 +4,7 @@ Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
 8 masks serves for all: mask j does not see those after it. A few minutes on
 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_parallelspec_figure4.py \
+  python launch/evaluate.py --config=configs/papers/parallelspec/figure4.py \
     --workdir=runs/parallelspec4
 
 A pair of the paper (`:vicuna-7b+vicuna-68m`, on MODELS/.., the drafter that

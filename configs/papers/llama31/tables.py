@@ -6,7 +6,7 @@ and n-grams on a code edit, about 2x with an 8B target, which
 the embedded pair or (`:llama-3.1-70b+llama-3.1-8b`) on MODELS/... About two
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_llama31.py \
+  python launch/evaluate.py --config=configs/papers/llama31/tables.py \
     --workdir=runs/llama31
 
 `:smoke`, or `,smoke` behind the pair, is the smallest size.

@@ -4,7 +4,7 @@ Yang et al. 2401.06706, 4.4: branchings of 8, 16 and 32 paths and one depth at
 temperature 1, decreasing and increasing ones. About three
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_figure4.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/figure4.py \
     --workdir=runs/mcsd_figure4
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;

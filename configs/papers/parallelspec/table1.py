@@ -9,7 +9,7 @@ Beside them stand prompt lookup with the small model where there is no match,
 and Medusa's typical acceptance, which is not lossless. On held-out code half an
 hour on 2 CPU cores with --config.num_prompts=8, half of its 16.
 
-  python launch/evaluate.py --config=configs/paper_parallelspec_table1.py \
+  python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1
 
 `--config.tasks="('spec_bench',)"` decodes the six categories of Spec-Bench, and

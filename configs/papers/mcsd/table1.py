@@ -4,7 +4,7 @@ Yang et al. 2401.06706: the share of rounds that accept one drafted token, of 1
 and of 32 candidates, at temperatures 0 and 1. On held-out code about two
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table1.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table1.py \
     --workdir=runs/mcsd_table1
 
 A pair of the paper (`:llama-13b+llama-68m`, on MODELS/..) decodes Alpaca and

@@ -6,7 +6,7 @@ against trees of several candidates, without replacement, at temperatures 0 and
 which cost of a pass a tree would win where it does not. On held-out code about
 eight minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table2.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
     --workdir=runs/mcsd_table2
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and

@@ -5,7 +5,7 @@ falling) and the accepted share of the draft (falling), of XSum and HumanEval,
 nucleus and greedy. About fifteen minutes on 2 CPU cores; the published files of
 XSum and HumanEval must be in `--config.data`.
 
-  python launch/evaluate.py --config=configs/paper_chinchilla_figure1.py \
+  python launch/evaluate.py --config=configs/papers/chinchilla/figure1.py \
     --workdir=runs/chinchilla_figure1
 
 A pair such as `:llama-3.1-70b+llama-3.1-8b` is read from MODELS/..; `:smoke`,

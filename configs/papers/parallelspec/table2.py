@@ -11,7 +11,7 @@ an EAGLE that was; the other must begin as an EAGLE trained on the text.
     --config=configs/distill_pycode.py:eagle_parallel_text \
     --config.init=RUNS/eagle_text/drafter
   python launch/evaluate.py --workdir=runs/parallelspec2 \
-    --config=configs/paper_parallelspec_table2.py:RUNS/text/drafter
+    --config=configs/papers/parallelspec/table2.py:RUNS/text/drafter
 
 `:smoke` is the smallest size, the embedded drafter in both places.
 """

@@ -3,7 +3,7 @@
 Yang et al. 2401.06706: the share of rounds that accept one of 1 to 64
 candidates for the next token. About three minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_figure3.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/figure3.py \
     --workdir=runs/mcsd_figure3
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and
