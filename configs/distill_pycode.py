@@ -28,8 +28,8 @@ took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 --config.num_continuations=2048, then 900 on all of them from what that made,
 --config.learning_rate=5e-4 --config.seed=1 --config.warmup_steps=30; the first
 200 of these were on a schedule for 1,500. More of its drafts is accepted, which
-on two cores does not pay for two layers more; configs/results/README.md says
-what it would at the paper's costs.
+on two cores does not pay for two layers more; docs/results/README.md has what
+it would gain at the paper's costs.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
