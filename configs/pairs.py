@@ -4,7 +4,7 @@ As `quickstart.py`, of the pairs that the papers decode: the held-out functions
 of the standard library, or a prompt of your own. The folders are what
 `specsamp.load` reads: config.json, safetensors and a tokenizer, as Hugging Face
 has them, or what `launch/import_weights.py` makes of them. Weights of a 13B
-target take 26 GB; `plan_pairs.py` says what fits which TPU slice.
+target take 26 GB; `plan_pairs.py` has what fits which TPU slice.
 
   python launch/decode.py --config=configs/pairs.py:llama-13b+llama-68m \
     --mesh=1x4
