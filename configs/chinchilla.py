@@ -29,28 +29,31 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(
     dict(
       title='Chinchilla 70B and its 4B draft',
+      # Shapes of `models.presets`, each a `TransformerConfig`.
       target=model(presets.chinchilla_70b()),
       draft=model(presets.chinchilla_draft_4b()),
-      alternative=model(presets.chinchilla_7b()),
-      gamma=4,
-      context=2048,
+      alternative=model(presets.chinchilla_7b()),  # another draft
+      gamma=4,  # drafted tokens of the compiled programs
+      context=2048,  # slots of the caches
       batch=1,
-      alphas=(0.6, 0.7, 0.8, 0.9),
+      alphas=(0.6, 0.7, 0.8, 0.9),  # acceptance rates to predict speedups at
+      # Slices to predict, and not to compile for.
       compare=('v4-32', 'v5e-16', 'v5p-32', 'v6e-16'),
+      # Slices of the alternative, by itself.
       alternative_on=('v4:2x2x1', 'v4:2x2x2', 'v4:2x2x4', 'v4:2x4x4'),
-      measured='',
+      measured='',  # a JSON file of times to use in place of predicted ones
       # Section 6: model, slice, milliseconds a token.
       paper_ms=(
         ('target', 'v4:2x2x4', 14.1),
         ('draft', 'v4:2x2x4', 1.8),
         ('alternative', 'v4:2x2x1', 5.0),
       ),
-      # Table 1.
+      # Table 1: task, speedup.
       paper_speedups=(
         ('XSum, nucleus', 1.92),
         ('XSum, greedy', 2.01),
         ('HumanEval, nucleus', 2.46),
       ),
-      compile=arg is None,
+      compile=arg is None,  # minutes for each slice
     )
   ).lock()

@@ -23,13 +23,13 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
-      draft_len=4,
-      temperatures=(0.0, 1.0),
-      prompts='code',  # as in quickstart.py
-      data='../shared/data',
+      draft_len=4,  # drafted tokens a round, in both libraries
+      temperatures=(0.0, 1.0),  # to compare
+      prompts='code',  # what to complete, as in quickstart.py
+      data='../shared/data',  # folder with the published sets of prompts
       num_prompts=1 if smoke else 16,
       max_prompt_tokens=128,
       max_new_tokens=8 if smoke else 128,
-      seed=0,
+      seed=0,  # prompt i draws from seed + i
     )
   ).lock()

@@ -34,38 +34,44 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   batch_size = 32
   return ml_collections.ConfigDict(
     dict(
-      target='MODELS/vicuna-7b',
-      kind=kind,
-      ahead=5,
-      num_layers=1,
-      init='',
+      target='MODELS/vicuna-7b',  # folder of a model for `specsamp.load`
+      kind=kind,  # of the drafter
+      ahead=5,  # tokens drafted a round: heads, or masks and one
+      num_layers=1,  # of EAGLE or a parallel drafter
+      init='',  # folder of a drafter to begin with; '' begins at random
+      # Folder of text; '' is the standard library of this Python.
       corpus='DATA/sharegpt',
-      pattern='**/*.txt',
+      pattern='**/*.txt',  # the corpus' files
+      # Sequences that the target writes to train on; 0 trains on the text.
       num_continuations=0,
-      prompt_length=128,
-      temperature=0.0,
-      continuation_batch=32,
+      prompt_length=128,  # tokens of text that each of them begins with
+      temperature=0.0,  # at which the target writes them
+      continuation_batch=32,  # written at once
+      # Folders that keep what the target wrote and its features, for other runs
+      # too; '' is in the workdir, and computes features in every step.
       continuations='',
       features='',
+      # Positions of a sequence whose heads or masks are trained in a step.
       groups=128,
-      retention=1.0,
+      retention=1.0,  # share of the groups with mask j that have mask j + 1 too
+      # Of a mask's weight with its distance.
       decay=0.8 if kind == 'medusa_parallel' else 1.0,
-      noise=0.1,
-      cross_entropy_weight=0.1,
-      batch_size=batch_size,
-      length=2048,
-      steps=epochs * _CONVERSATIONS // batch_size,
-      learning_rate=learning_rate,
-      warmup_steps=2000,
-      optimizer='adamw',
-      weight_decay=0.0,
-      beta2=beta2,
-      clip_norm=0.5,
-      seed=0,
-      log_every=10,
-      eval_every=1000,
-      eval_batches=8,
-      checkpoint_every=500,
-      storage='float32',
+      noise=0.1,  # largest uniform noise on the features that are read
+      cross_entropy_weight=0.1,  # beside EAGLE's regression
+      batch_size=batch_size,  # sequences in a step
+      length=2048,  # tokens in a sequence
+      steps=epochs * _CONVERSATIONS // batch_size,  # of the optimizer
+      learning_rate=learning_rate,  # its peak; then a cosine to zero
+      warmup_steps=2000,  # of linear warm-up
+      optimizer='adamw',  # or muon, for the matrices of layers
+      weight_decay=0.0,  # on matrices only
+      beta2=beta2,  # of AdamW; beta1 is 0.9
+      clip_norm=0.5,  # largest global norm of a gradient
+      seed=0,  # of the weights and the order of the data
+      log_every=10,  # steps between lines of metrics
+      eval_every=1000,  # steps between validations on the held-out files
+      eval_batches=8,  # batches in a validation
+      checkpoint_every=500,  # steps between checkpoints
+      storage='float32',  # of the finished drafter's matrices, float32 or int8
     )
   ).lock()

@@ -28,8 +28,8 @@ took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 --config.num_continuations=2048, then 900 on all of them from what that made,
 --config.learning_rate=5e-4 --config.seed=1 --config.warmup_steps=30; the first
 200 of these were on a schedule for 1,500. More of its drafts is accepted, which
-on two cores does not pay for two layers more; configs/results/README.md says
-what it would at the paper's costs.
+on two cores does not pay for two layers more; docs/results/README.md has what
+it would gain at the paper's costs.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
@@ -52,40 +52,47 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folder of a model for `specsamp.load`; '' is the embedded target.
       target='',
       kind='eagle' if smoke else re.sub('_(text|deep)$', '', arg),
-      ahead=5,
-      num_layers=1,
-      init='',
+      ahead=5,  # tokens drafted a round: heads, or masks and one
+      num_layers=1,  # of EAGLE or a parallel drafter
+      init='',  # folder of a drafter to begin with; '' begins at random
+      # Folder of text; '' is the standard library of this Python.
       corpus='',
-      pattern='**/*.py',
+      pattern='**/*.py',  # the corpus' files
+      # Sequences that the target writes to train on; 0 trains on the text.
       num_continuations=0 if on_text else 4096,
-      prompt_length=128,
-      temperature=0.0,
-      continuation_batch=32,
+      prompt_length=128,  # tokens of text that each of them begins with
+      temperature=0.0,  # at which the target writes them
+      continuation_batch=32,  # written at once
+      # Folders that keep what the target wrote and its features, for other runs
+      # too; '' is in the workdir, and computes features in every step.
       continuations='',
       features='',
+      # Positions of a sequence whose heads or masks are trained in a step.
       groups=32,
-      retention=1.0,
-      decay=0.8,  # of EAGLE's masks too, of which the paper has half as many
-      noise=0.1,
+      retention=1.0,  # share of the groups with mask j that have mask j + 1 too
+      # Of a head's or mask's weight with its distance; of EAGLE's masks too, of
+      # which the paper has half as many.
+      decay=0.8,
+      noise=0.1,  # largest uniform noise on the features that are read
       # EAGLE's own is 0.1, for features of ten times the width.
       cross_entropy_weight=1.0,
-      batch_size=8,
+      batch_size=8,  # sequences in a step
       # With its label 256 tokens; for one more the target's cache would have
       # twice the slots.
       length=255,
-      steps=700,
-      learning_rate=2e-3,
-      warmup_steps=60,
-      optimizer='adamw',
-      weight_decay=0.0,
-      beta2=0.95,
-      clip_norm=1.0,
-      seed=0,
-      log_every=10,
-      eval_every=200,
-      eval_batches=8,
-      checkpoint_every=50,
-      storage='int8',
+      steps=700,  # of the optimizer
+      learning_rate=2e-3,  # its peak; then a cosine to zero
+      warmup_steps=60,  # of linear warm-up
+      optimizer='adamw',  # or muon, for the matrices of layers
+      weight_decay=0.0,  # on matrices only
+      beta2=0.95,  # of AdamW; beta1 is 0.9
+      clip_norm=1.0,  # largest global norm of a gradient
+      seed=0,  # of the weights and the order of the data
+      log_every=10,  # steps between lines of metrics
+      eval_every=200,  # steps between validations on the held-out files
+      eval_batches=8,  # batches in a validation
+      checkpoint_every=50,  # steps between checkpoints
+      storage='int8',  # of the finished drafter's matrices, float32 or int8
     )
   )
   match arg:

@@ -1,4 +1,4 @@
-"""HumanEval: pass@k of a target and how fast it is said.
+"""HumanEval: pass@k of a target, and milliseconds a token.
 
 Chen et al. 2107.03374: samples of each problem are run against its tests, with
 `--allow_code_execution` only, confined in a subprocess. pass@k must be the same
@@ -20,25 +20,40 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
+  smoke = size.smoke
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='HumanEval',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(
         dict(
           name='SpS',
-          branching=(1,) * (2 if size.smoke else 4),
+          branching=(1,) * (2 if smoke else 4),
           temperature=temperature,
         )
         for temperature in (0.0, 0.8)
       ),
-      top_p=0.95,
+      top_p=0.95,  # of the temperatures above 0
+      # Or code (held-out functions), code_edits, humaneval, xsum, alpaca, wmt,
+      # spec_bench/CATEGORY, a .json or .jsonl file of prompts.
       tasks=('humaneval',),
-      num_prompts=2 if size.smoke else 164,
-      max_prompt_tokens=32 if size.smoke else (1536 if size.pair else 320),
-      max_new_tokens=16 if size.smoke else (512 if size.pair else 128),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=2 if smoke else 164,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 320,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
+      # Or by_draft_length, by_candidates, by_budget, by_masks.
       plot='by_method',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
+      note='',
     )
   ).lock()

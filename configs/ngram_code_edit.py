@@ -12,12 +12,10 @@ About two minutes on 2 CPU cores.
 
 `:smoke` decodes two prompts, 16 tokens each. `--config.drafter=ngram_or_draft
 --config.law=iid --config.verifier=token --config.branching='()'` asks the draft
-model where there is no match.
+model where there is no match. `configs/quickstart.py` lists what the keys take.
 """
 
 import ml_collections
-
-from specsamp.jobs import decode
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -26,20 +24,28 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(f'expected smoke or nothing, got {arg!r}')
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
-    decode.defaults(smoke)
-    | dict(
+    dict(
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target='',
+      draft='',
       drafter='ngram',
+      # n-grams of three tokens, else two, else one, in a row's own text alone.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
       verifier='naive',
-      law='deterministic',
-      draft_len=10,
-      draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),
-      branching=(2, 1) if smoke else (3, 1, 1, 1, 1, 1),
+      draft_len=10,  # of the streamed text, and of your own prompts
+      draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),  # to compare
+      branching=(2, 1) if smoke else (3, 1, 1, 1, 1, 1),  # three matches
+      law='deterministic',  # nothing of an n-gram's draft is drawn
       temperatures=(0.0,),
-      top_p=1.0,
+      top_p=1.0,  # of the temperatures above 0
       prompts='code_edits',
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # your own prompts as turns in the target's chat template
       num_prompts=2 if smoke else 16,
-      sweep_prompts=2 if smoke else 16,
+      sweep_prompts=2 if smoke else 16,  # all of them with every draft length
       max_prompt_tokens=192,
       max_new_tokens=16 if smoke else 192,
+      seed=0,
+      repeats=1 if smoke else 11,  # of each timing of a round's parts
     )
   ).lock()

@@ -4,7 +4,7 @@ As `quickstart.py`, of the pairs that the papers decode: the held-out functions
 of the standard library, or a prompt of your own. The folders are what
 `specsamp.load` reads: config.json, safetensors and a tokenizer, as Hugging Face
 has them, or what `launch/import_weights.py` makes of them. Weights of a 13B
-target take 26 GB; `plan_pairs.py` says what fits which TPU slice.
+target take 26 GB; `plan_pairs.py` has what fits which TPU slice.
 
   python launch/decode.py --config=configs/pairs.py:llama-13b+llama-68m \
     --mesh=1x4
@@ -18,12 +18,11 @@ Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
 `vicuna-33b+vicuna-68m`, `opt-13b+opt-125m`, `opt-30b+opt-125m`,
 `llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`,
 `llama-3.1-70b+llama-3.1-8b`, and `chinchilla-70b+chinchilla-4b`, of which no
-weights were published.
+weights were published. `configs/quickstart.py` lists what the keys take.
 """
 
 import ml_collections
 
-from specsamp.jobs import decode
 from specsamp.models import pairs
 
 
@@ -33,6 +32,30 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(f'expected one of {", ".join(pairs.PAIRS)}, got {arg!r}')
   target, draft = pairs.folders(arg)
   return ml_collections.ConfigDict(
-    decode.defaults(smoke=False)
-    | dict(target=f'MODELS/{target}', draft=f'MODELS/{draft}')
+    dict(
+      # Folders of models for `specsamp.load`.
+      target=f'MODELS/{target}',
+      draft=f'MODELS/{draft}',
+      drafter='',  # the draft model
+      # Of drafters that look up: n-grams' lengths, where to look beside a row's
+      # own text, guesses a level of lookahead.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      verifier='token',
+      draft_len=4,  # of the streamed text, and of your own prompts
+      draft_lens=(2, 4, 6),  # to compare
+      branching=(),  # a token tree as well, if not empty
+      law='iid',  # how candidates are chosen
+      temperatures=(0.0, 1.0),  # to compare; your own prompts have the first
+      top_p=0.95,  # of the temperatures above 0
+      prompts='code',  # held-out functions of the standard library
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # your own prompts as turns in the target's chat template
+      num_prompts=30,
+      # Completed with every draft length; the others with the fastest.
+      sweep_prompts=8,
+      max_prompt_tokens=128,
+      max_new_tokens=128,
+      seed=0,
+      repeats=11,  # of each timing of a round's parts
+    )
   ).lock()

@@ -32,18 +32,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(
     dict(
       title=arg,
+      # Shapes, each a `TransformerConfig`.
       target=model(pair.target),
       draft=model(pair.draft),
-      alternative=model(pair.draft),
-      gamma=4,
-      context=2048,
+      alternative=model(pair.draft),  # another draft; none is planned here
+      gamma=4,  # drafted tokens of the compiled programs
+      context=2048,  # slots of the caches
       batch=1,
-      alphas=(0.6, 0.7, 0.8, 0.9),
-      compare=(),
-      alternative_on=(),
-      measured='',
-      paper_ms=(),
-      paper_speedups=(),
-      compile=True,
+      alphas=(0.6, 0.7, 0.8, 0.9),  # acceptance rates to predict speedups at
+      compare=(),  # slices to predict, and not to compile for
+      alternative_on=(),  # slices of the alternative
+      measured='',  # a JSON file of times to use in place of predicted ones
+      paper_ms=(),  # reported times: model, slice, milliseconds a token
+      paper_speedups=(),  # reported speedups: task, speedup
+      compile=True,  # minutes for each slice
     )
   ).lock()

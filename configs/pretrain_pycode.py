@@ -22,44 +22,49 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   model = ml_collections.ConfigDict(
     dict(
       vocab_size=4096,
-      width=512,
+      width=512,  # of the residual stream
       num_layers=8,
       num_heads=8,
       num_kv_heads=4,
       head_dim=64,
-      mlp_width=1024,
-      max_length=512,
-      norm='rms',
-      positions='rotary',
-      gated=True,
+      mlp_width=1024,  # hidden units of an MLP
+      max_length=512,  # positions: prompt and text together
+      norm='rms',  # or layer
+      positions='rotary',  # or learned, relative
+      gated=True,  # act(gate(x)) * up(x)
       activation='silu',
-      tied_embeddings=False,
-      dtype='float32',
+      tied_embeddings=False,  # the LM head is a matrix of its own
+      dtype='float32',  # of activations and caches
     )
   )
   config = ml_collections.ConfigDict(
     dict(
       model=model,
+      # Folder of text; '' is the standard library of this Python.
       corpus='',
-      pattern='**/*.py',
+      pattern='**/*.py',  # the corpus' files
+      # A SentencePiece model; '' trains one on the corpus.
       tokenizer='',
+      # Folder of a model to distil from; '' trains on the text alone.
       teacher='',
+      # Of KL(teacher || model) in the loss, the rest being the cross-entropy of
+      # the text.
       distillation_weight=0.0,
-      batch_size=6,
-      length=512,
-      steps=700,
-      learning_rate=2e-3,
-      warmup_steps=60,
-      optimizer='adamw',
-      weight_decay=0.1,
-      beta2=0.95,
-      clip_norm=1.0,
-      seed=0,
-      log_every=10,
-      eval_every=100,
-      eval_batches=4,
-      checkpoint_every=50,
-      storage='int8',
+      batch_size=6,  # sequences in a step
+      length=512,  # tokens in a sequence
+      steps=700,  # of the optimizer
+      learning_rate=2e-3,  # its peak; then a cosine to zero
+      warmup_steps=60,  # of linear warm-up
+      optimizer='adamw',  # or muon, for the matrices of layers
+      weight_decay=0.1,  # on matrices only
+      beta2=0.95,  # of AdamW; beta1 is 0.9
+      clip_norm=1.0,  # largest global norm of a gradient
+      seed=0,  # of the weights and the order of the data
+      log_every=10,  # steps between lines of metrics
+      eval_every=100,  # steps between validations on the held-out files
+      eval_batches=4,  # batches in a validation
+      checkpoint_every=50,  # steps between checkpoints
+      storage='int8',  # of the finished model's matrices, or float32
     )
   )
   if arg == 'draft':

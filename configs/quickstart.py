@@ -13,11 +13,48 @@ in small: every draft length on 8 functions, the fastest on 30. Four minutes on
 
 import ml_collections
 
-from specsamp.jobs import decode
-
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
   if arg not in (None, 'smoke'):
     raise ValueError(f'expected smoke or nothing, got {arg!r}')
-  return ml_collections.ConfigDict(decode.defaults(smoke=arg == 'smoke')).lock()
+  smoke = arg == 'smoke'
+  return ml_collections.ConfigDict(
+    dict(
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target='',
+      draft='',
+      # What drafts. '' is the draft model. medusa, hydra, eagle,
+      # medusa_parallel, eagle_parallel and eagle_parallel_deep were trained on
+      # the embedded target; a folder holds one of your own. ngram, lookahead
+      # (law deterministic, verifier naive) and ngram_or_draft look up.
+      drafter='',
+      # Lengths of the n-grams, looked for in a row's own text and in
+      # `datastore`, a file or folder; guesses a level of lookahead.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      verifier='token',  # a name of `specsamp.verification.make`
+      draft_len=4,  # of the streamed text, and of your own prompts
+      draft_lens=(2, 4) if smoke else (2, 4, 6),  # to compare
+      # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
+      # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one
+      # for trees, such as multi_candidate.
+      branching=(),
+      # How candidates are chosen: iid, without_replacement or deterministic.
+      law='iid',
+      temperatures=(0.0, 1.0),  # to compare; your own prompts have the first
+      top_p=0.95,  # of the temperatures above 0
+      # What to complete: code (held-out functions), code_edits, humaneval,
+      # xsum, alpaca, wmt, spec_bench or spec_bench/CATEGORY, or a .json or
+      # .jsonl file of prompts.
+      prompts='code',
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # your own prompts as turns in the target's chat template
+      num_prompts=2 if smoke else 30,
+      # Completed with every draft length; the others with the fastest.
+      sweep_prompts=1 if smoke else 8,
+      max_prompt_tokens=96 if smoke else 128,
+      max_new_tokens=16 if smoke else 128,
+      seed=0,
+      repeats=1 if smoke else 11,  # of each timing of a round's parts
+    )
+  ).lock()

@@ -1,6 +1,6 @@
 """Compares ways to draft and to verify: the papers' tables and figures.
 
-python launch/evaluate.py --config=configs/paper_mcsd_table2.py \
+python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
   --workdir=runs/table2
 
 A run that was cut off goes on when the same command is given again.

@@ -1,5 +1,8 @@
 """Launchers as processes; a module of its own, so that they can be pickled."""
 
+import contextlib
+import io
+import json
 import os
 import pathlib
 import runpy
@@ -8,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 import jax
+from absl import app, flags
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -83,3 +87,32 @@ def start(server, folder, name, *flags, variables=None) -> Started:
   process = server.Process(target=run, args=(argv, out, err, variables or {}))
   process.start()
   return Started(argv, process, out, err)
+
+
+def read_flags(commands, path):
+  """Has launchers read their flags and configs, and run nothing.
+
+  Args:
+    commands: name -> command line, its launcher first.
+    path: a file for what is refused, name -> what the launcher printed.
+  """
+  os.chdir(_ROOT)
+
+  def read(_, flags_parser):
+    rest = flags_parser(sys.argv)[1:]
+    if rest:
+      raise SystemExit(f'unexpected arguments {rest}')
+
+  app.run = read
+  refused, at_first = {}, set(flags.FLAGS)
+  for name, argv in commands.items():
+    for flag in set(flags.FLAGS) - at_first:  # of the launcher before
+      delattr(flags.FLAGS, flag)
+    flags.FLAGS.unparse_flags()
+    sys.argv = argv
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+      try:
+        runpy.run_path(argv[0], run_name='__main__')
+      except SystemExit as end:
+        refused[name] = f'{printed.getvalue()}{end}'
+  path.write_text(json.dumps(refused))

@@ -371,6 +371,16 @@ class Size(NamedTuple):
   pair: str
   smoke: bool
 
+  @property
+  def target(self) -> str:
+    """The folder of the pair's target; '' is the embedded one."""
+    return self.pair and f'MODELS/{pairs.folders(self.pair)[0]}'
+
+  @property
+  def draft(self) -> str:
+    """The folder of the pair's draft; '' is the embedded one."""
+    return self.pair and f'MODELS/{pairs.folders(self.pair)[1]}'
+
 
 EMBEDDED = 'pycode'
 
@@ -390,31 +400,3 @@ def parse(arg: str | None) -> Size:
       f'behind it for the smallest size, or smoke alone; got {arg!r}'
     )
   return Size('' if name == EMBEDDED else name, bool(rest))
-
-
-def defaults(size: Size) -> dict[str, Any]:
-  """What comparisons have in common, as plain values."""
-  target, draft = '', ''
-  if size.pair:
-    target, draft = (f'MODELS/{name}' for name in pairs.folders(size.pair))
-  small = size.smoke
-  return dict(
-    # Folders of models for `specsamp.load`; '' is the embedded pair's.
-    target=target,
-    draft=draft,
-    top_p=1.0,  # of the temperatures above 0
-    # code (held-out functions), code_edits, humaneval, xsum, alpaca, wmt,
-    # spec_bench or spec_bench/CATEGORY, or a .json or .jsonl file of prompts.
-    tasks=('code',),
-    data='../shared/data',  # where the published ones are
-    chat=False,  # prompts as turns in the target's chat template
-    num_prompts=1 if small else 16,  # of each task
-    samples=1,  # of each prompt, at temperatures above 0
-    max_prompt_tokens=32 if small else (1536 if size.pair else 128),
-    max_new_tokens=16 if small else (512 if size.pair else 128),
-    seed=0,
-    passes=False,
-    parts=False,
-    search=False,
-    note='',
-  )

@@ -26,50 +26,6 @@ from specsamp.language_model import LanguageModel
 from specsamp.sharding import distributed
 
 
-def defaults(smoke: bool) -> dict[str, Any]:
-  """Plain values of a `DecodeConfig`: the embedded pair and its held-out code.
-
-  Args:
-    smoke: the smallest size.
-  """
-  return dict(
-    # Folders of models for `specsamp.load`; '' is the embedded pair's.
-    target='',
-    draft='',
-    # What drafts: '' is the draft model; medusa, hydra, eagle, medusa_parallel,
-    # eagle_parallel and eagle_parallel_deep were trained on the embedded
-    # target, and a folder may hold one of your own; ngram, lookahead (law
-    # deterministic, verifier naive) and ngram_or_draft.
-    drafter='',
-    # n-grams of these lengths, in a row's own text and in a file or folder;
-    # guesses a level of lookahead.
-    lookup=dict(n_max=3, n_min=1, datastore='', window=7),
-    verifier='token',
-    # Of the streamed text, a user's own too; then those of the sweep.
-    draft_len=4,
-    draft_lens=(2, 4) if smoke else (2, 4, 6),
-    # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
-    # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one for
-    # trees, such as multi_candidate.
-    branching=(),
-    law='iid',  # or without_replacement, deterministic
-    temperatures=(0.0, 1.0),
-    top_p=0.95,  # of the temperatures above 0
-    # code (held-out functions), code_edits, humaneval and the others that
-    # README names, or a .json or .jsonl file.
-    prompts='code',
-    data='../shared/data',  # where the published ones are
-    chat=False,  # your own prompts as turns in the target's chat template
-    num_prompts=2 if smoke else 30,
-    # Completed with every draft length; the others with the fastest.
-    sweep_prompts=1 if smoke else 8,
-    max_prompt_tokens=96 if smoke else 128,
-    max_new_tokens=16 if smoke else 128,
-    seed=0,
-    repeats=1 if smoke else 11,  # of each timing of a round's parts
-  )
-
-
 def prepare(
   values: dict[str, Any],
   prompt: str | None = None,

@@ -240,7 +240,7 @@ def test_evaluate_refuses(refused, folders, tmp_path, flags, words):
   flags = [flag.replace('{root}', str(folders)) for flag in flags]
   workdir = tmp_path / 'run'
   defaults = [
-    '--config=configs/paper_mcsd_figure4.py:smoke',
+    '--config=configs/papers/mcsd/figure4.py:smoke',
     f'--workdir={workdir}',
   ]
   if not flags[0].startswith('--config=configs'):
@@ -262,7 +262,7 @@ _MESH_FLAGS = {
   'pretrain': [_PRETRAIN, '--config.corpus=tests'],
   'distill': [_DISTILL, '--config.target={root}/target'],
   'evaluate': [
-    '--config=configs/paper_mcsd_figure4.py:smoke',
+    '--config=configs/papers/mcsd/figure4.py:smoke',
     '--config.target={root}/target',
     '--config.draft={root}/draft',
   ],

@@ -26,12 +26,16 @@ from specsamp.evaluation.tasks import Question, Task
 from specsamp.jobs import compare, config, measured_trees
 
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
-_TABLE2 = 'paper_parallelspec_table2'  # its argument names a drafter
+_PAPERS = pathlib.Path('configs/papers')
+_TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names a drafter
 _CONFIGS = [
-  path
-  for name in ('paper_*.py', 'mcsd_*.py', 'humaneval.py', 'spec_bench.py')
-  for path in sorted(pathlib.Path('configs').glob(name))
+  *sorted(_PAPERS.glob('*/*.py')),
+  pathlib.Path('configs/humaneval.py'),
+  pathlib.Path('configs/spec_bench.py'),
 ]
+_each = pytest.mark.parametrize(
+  'path', _CONFIGS, ids=lambda path: f'{path.parent.name}-{path.stem}'
+)
 
 
 def _get_config(path, arg):
@@ -41,11 +45,11 @@ def _get_config(path, arg):
   return module.get_config(arg)
 
 
-@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
+@_each
 @pytest.mark.parametrize('arg', [None, 'smoke'])
 def test_every_config_can_run(path, arg, data):
   """Everything is checked but the decoding itself."""
-  if path.stem == _TABLE2 and not arg:
+  if path == _TABLE2 and not arg:
     with pytest.raises(ValueError, match='drafter'):
       _get_config(path, arg)
     return
@@ -56,10 +60,10 @@ def test_every_config_can_run(path, arg, data):
     compare.prepare(_get_config(path, 'nope').to_dict())
 
 
-@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
+@_each
 def test_every_config_knows_the_papers_pairs(path, data):
   """Whose weights are not here: their folders are asked for."""
-  if path.stem == _TABLE2:
+  if path == _TABLE2:
     pytest.skip('it compares drafters of the embedded target')
   for pair in ('vicuna-7b+vicuna-68m', 'llama-33b+llama-68m,smoke'):
     values = _get_config(path, pair).to_dict()
@@ -71,7 +75,7 @@ def test_every_config_knows_the_papers_pairs(path, data):
 def test_a_comparison(launch, folders, tmp_path):
   workdir = tmp_path / 'run'
   flags = (
-    '--config=configs/paper_mcsd_figure4.py:smoke',
+    '--config=configs/papers/mcsd/figure4.py:smoke',
     f'--workdir={workdir}',
     f'--config.target={folders}/target',
     f'--config.draft={folders}/draft',
@@ -128,7 +132,7 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     max_prompt_tokens=40,
     plot='by_budget',  # which leaves out what is no branching
   )
-  config = _get_config(pathlib.Path('configs/mcsd_best_tree.py'), 'smoke')
+  config = _get_config(_PAPERS / 'mcsd/best_tree.py', 'smoke')
   values |= config.to_dict() | values
   # The other temperature is other values of the same programs.
   values['methods'] = [m for m in values['methods'] if m['temperature']]

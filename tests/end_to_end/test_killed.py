@@ -30,7 +30,7 @@ def _size(workdir):
 @pytest.mark.parametrize('kills', [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(kills, server, folders, data, tmp_path):
   flags = (
-    '--config=configs/paper_chinchilla_table1.py:smoke',
+    '--config=configs/papers/chinchilla/table1.py:smoke',
     f'--config.target={folders}/target',
     f'--config.draft={folders}/draft',
     f'--config.data={data}',

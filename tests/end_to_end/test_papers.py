@@ -15,15 +15,25 @@ from specsamp import zoo
 from specsamp.drafting.trained import KINDS
 from specsamp.jobs import compare
 
-_CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
+_PAPERS = pathlib.Path('configs/papers')
+_CONFIGS = [
+  # test_evaluate.py searches trees.
+  *(
+    path for path in sorted(_PAPERS.glob('*/*.py')) if path.stem != 'best_tree'
+  ),
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
 # What needs no trained drafter is run by a smaller pair here.
-_ANY_PAIR = ('paper_mcsd', 'paper_chinchilla', 'paper_llama31', 'spec_bench')
+_ANY_PAIR = {
+  *_PAPERS.glob('mcsd/*.py'),
+  *_PAPERS.glob('chinchilla/*.py'),
+  *_PAPERS.glob('llama31/*.py'),
+  pathlib.Path('configs/spec_bench.py'),
+}
 _MOST = 2  # methods of a config; all with --slow
 # The widest table, of whose drafters some are run; all with --slow.
-_WIDEST = pathlib.Path('configs/paper_parallelspec_table1.py')
+_WIDEST = _PAPERS / 'parallelspec/table1.py'
 _SOME = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}
 
 
@@ -37,7 +47,7 @@ def _job(path, data, folders, arg='smoke', whole=True):
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   values = module.get_config(arg).to_dict() | {'data': str(data)}
-  if path.stem.startswith(_ANY_PAIR):
+  if path in _ANY_PAIR:
     values |= {'target': f'{folders}/target', 'draft': f'{folders}/draft'}
     values['max_prompt_tokens'] = min(values['max_prompt_tokens'], 40)
     values['methods'] = [
@@ -77,9 +87,11 @@ def test_trees_of_parallelspec(data, folders):
     pytest.param(True, id='all', marks=pytest.mark.slow),
   ],
 )
-@pytest.mark.parametrize('path', _CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+  'path', _CONFIGS, ids=lambda path: f'{path.parent.name}-{path.stem}'
+)
 def test_it_ends(path, whole, data, folders, tmp_path):
-  if path.stem == 'paper_mcsd_figure4' and not whole:
+  if path == _PAPERS / 'mcsd/figure4.py' and not whole:
     pytest.skip('test_evaluate.py runs it as a process')
   job = _job(path, data, folders, whole=whole)
   job.run(tmp_path, allow_code_execution=True)

@@ -110,7 +110,7 @@ def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
     _end(
       begin(
         'evaluate',
-        '--config=configs/paper_chinchilla_table1.py:smoke',
+        '--config=configs/papers/chinchilla/table1.py:smoke',
         f'--config.target={models}/target',
         f'--config.draft={models}/draft',
         f'--config.data={data}',

@@ -1,11 +1,35 @@
-"""The README's Python is run as it stands, and its test command stays light."""
+"""README and docs: their Python is run, their commands and links are read.
 
+And the test command stays light.
+"""
+
+import json
 import pathlib
 import re
+import shlex
 
+import launching
+import pytest
 import shallow
 
 from specsamp import zoo
+
+_README = pathlib.Path('README.md')
+_CONTRIBUTING = pathlib.Path('CONTRIBUTING.md')
+_TEXTS = [_README, _CONTRIBUTING, *sorted(pathlib.Path('docs').rglob('*.md'))]
+# Their docstrings have commands.
+_SCRIPTS = [
+  *sorted(pathlib.Path('configs').rglob('*.py')),
+  *sorted(pathlib.Path('launch').glob('*.py')),
+]
+# How deep the drafts were of each `out` of a text.
+_DEPTHS = {
+  'README.md': [4],
+  'docs/drafters.md': [4, 8],
+  'docs/pods_and_gpus.md': [4],
+  'docs/verifiers.md': [4],
+}
+_COMING = pathlib.Path('docs/extending.md')  # linked, and not there yet
 
 
 def test_the_test_command_needs_no_torch():
@@ -21,20 +45,95 @@ def test_the_test_command_needs_no_torch():
       assert 'pytestmark = foreign.needs_parity' in text, file
 
 
-def test_python_blocks(capsys, monkeypatch):
+def _blocks(path, language) -> list[str]:
+  text = path.read_text(encoding='utf-8')
+  return re.findall(rf'```{language}\n(.*?)```', text, flags=re.DOTALL)
+
+
+def test_the_readme_is_short():
+  assert len(_README.read_text(encoding='utf-8').splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+  'path', [path for path in _TEXTS if _blocks(path, 'python')], ids=str
+)
+def test_python_blocks(path, monkeypatch):
+  """Those of a text in one namespace: each goes on where the last one ended."""
   monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
-  text = pathlib.Path('README.md').read_text(encoding='utf-8')
-  blocks = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
-  assert len(blocks) == 5
-  names = {}
-  for block in blocks[:2]:
-    exec(block, names)  # each goes on where the one before it ended
-  assert capsys.readouterr().out
-  assert names['out'].num_accepted_per_rank.shape == (1, 4)
-  exec(blocks[2], names)
-  assert names['out'].num_drafted_per_pos.shape == (1, 4)
-  exec(blocks[3], names)
-  assert names['out'].num_drafted_per_pos.shape == (1, 8)
-  exec(blocks[4], names)
-  assert names['target'].mesh.size == 4
-  assert names['out'].num_drafted_per_pos.shape == (1, 4)
+  names, outs = {}, []
+  for block in _blocks(path, 'python'):
+    exec(compile(block, str(path), 'exec'), names)
+    if 'out' in names and names['out'] not in outs:
+      outs.append(names['out'])
+  depths = [out.num_drafted_per_pos.shape[1] for out in outs]
+  assert depths == _DEPTHS.get(path.as_posix(), depths)
+  if 'mesh' in names:
+    assert names['target'].mesh.size == 4
+
+
+def _commands(shell: str) -> list[list[str]]:
+  """The words of each command, without variables before it."""
+  reader = shlex.shlex(
+    shell.replace('\\\n', ' '), posix=True, punctuation_chars='&|\n'
+  )
+  reader.whitespace, reader.whitespace_split = ' ', True
+  commands = [[]]
+  for word in reader:
+    if not word.strip('&|\n'):
+      commands.append([])
+    elif commands[-1] or not re.match(r'\w+=', word):
+      commands[-1].append(word)
+  return [command for command in commands if command]
+
+
+def test_commands(server, tmp_path):
+  """Launchers take their flags, configs their arguments and keys."""
+  shells = {path: _blocks(path, 'sh') for path in _TEXTS}
+  in_docstring = re.compile(r'^ *(python launch/(?:.*\\\n)*.*)', re.MULTILINE)
+  for path in _SCRIPTS:
+    shells[path] = in_docstring.findall(path.read_text(encoding='utf-8'))
+    assert shells[path] or path.name == 'import_weights.py', path
+  known = {}
+  for path, texts in shells.items():
+    for words in (words for text in texts for words in _commands(text)):
+      if words[:1] == ['python'] and words[1].startswith('launch/'):
+        known[f'{path}: {shlex.join(words)}'] = words[1:]
+      else:  # set-up, tests and what feeds a launcher
+        assert words[0] in {
+          '.', 'cat', 'cd', 'git', 'pip', 'pytest', 'python3.11', 'ruff',
+        }, words  # fmt: skip
+  assert len(known) > 40
+  found = tmp_path / 'refused.json'
+  reading = server.Process(target=launching.read_flags, args=(known, found))
+  reading.start()
+  reading.join(240)
+  assert json.loads(found.read_text()) == {}
+
+
+def _anchors(path) -> set[str]:
+  """Of the headings, as GitHub makes them."""
+  text = path.read_text(encoding='utf-8')
+  headings = re.findall(r'^#+ (.*)$', text, flags=re.MULTILINE)
+  return {
+    re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
+    for heading in headings
+  }
+
+
+@pytest.mark.parametrize('path', _TEXTS, ids=str)
+def test_links_paths_and_extras(path):
+  text = path.read_text(encoding='utf-8')
+  for link in re.findall(r'\]\(([^)]+)\)', text):
+    where, _, anchor = link.partition('#')
+    target = path.parent / where if where else path
+    if target != _COMING:
+      assert target.exists(), link
+      assert not anchor or anchor in _anchors(target), link
+  rooms = 'configs|docs|launch|notebooks|specsamp|tests'
+  for name in re.findall(rf'(?<![\w/.:(])(?:{rooms})/[\w/.]*\w', text):
+    assert pathlib.Path(name).exists() or 'PAPER' in name, name
+  extras = re.findall(
+    r"^    '(\w+)': \[", pathlib.Path('setup.py').read_text(), re.MULTILINE
+  )
+  for names in re.findall(r"'\.\[([\w,]+)\]'", text):
+    assert set(names.split(',')) <= set(extras), names

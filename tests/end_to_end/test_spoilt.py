@@ -61,7 +61,7 @@ def _distill(folders, corpus):
 
 
 def _evaluate(folders, corpus):
-  path = pathlib.Path('configs/mcsd_best_tree.py')
+  path = pathlib.Path('configs/papers/mcsd/best_tree.py')
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)

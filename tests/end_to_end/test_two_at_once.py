@@ -21,7 +21,7 @@ _FLAGS = {
     '--config.max_new_tokens=4',
   ],
   'evaluate': [
-    '--config=configs/paper_mcsd_figure4.py:smoke',
+    '--config=configs/papers/mcsd/figure4.py:smoke',
     '--config.target={folders}/target',
     '--config.draft={folders}/draft',
     '--config.max_new_tokens=4',

@@ -4,7 +4,7 @@ Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
 and the first one again without tree attention. About three
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table4.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table4.py \
     --workdir=runs/mcsd_table4
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
@@ -31,7 +31,7 @@ _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
   smoke = size.smoke
   unknown = ((8, 2, 1, 1), '', '', '', '')
@@ -66,12 +66,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   )
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Multi-candidate speculative decoding: table 4, the ablation',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca',) if size.pair else ('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_method',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=(
         f'The paper: {(size.pair or _FIRST).partition("+")[0]} with LLaMA 68M, '
         'Alpaca.'

@@ -5,7 +5,8 @@ pass by its size are measured, the best tree for every size is found by dynamic
 programming, and tried beside chains and branchings of Yang et al. 2401.06706.
 About eight minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/mcsd_best_tree.py --workdir=runs/bt
+  python launch/evaluate.py --config=configs/papers/mcsd/best_tree.py \
+    --workdir=runs/mcsd_best_tree
 
 `:smoke` is the smallest size.
 """
@@ -16,7 +17,7 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
   smoke = size.smoke
   methods = [
@@ -36,13 +37,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in ([(2, 1)] if smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)])
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='The best static trees of the pair',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
+      tasks=('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 12,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_method',
-      num_prompts=1 if smoke else 12,
-      passes=True,
-      search=True,
+      passes=True,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=True,  # search the best static trees, and try them
+      note='',
     )
   ).lock()

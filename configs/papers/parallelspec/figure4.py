@@ -4,7 +4,7 @@ Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
 8 masks serves for all: mask j does not see those after it. A few minutes on
 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_parallelspec_figure4.py \
+  python launch/evaluate.py --config=configs/papers/parallelspec/figure4.py \
     --workdir=runs/parallelspec4
 
 A pair of the paper (`:vicuna-7b+vicuna-68m`, on MODELS/.., the drafter that
@@ -18,7 +18,7 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
   smoke = size.smoke
   target = size.pair.partition('+')[0]
@@ -34,12 +34,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for masks in ((1, 2) if smoke else range(1, 9))
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='ParallelSpec: figure 4',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
-      tasks=('spec_bench',) if target else ('code',),
+      top_p=1.0,  # of the temperatures above 0
+      tasks=('spec_bench',) if size.pair else ('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_masks',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note='The paper finds its best speedup at k = 4, where τ levels off.',
     )
   ).lock()

@@ -6,7 +6,7 @@ and n-grams on a code edit, about 2x with an 8B target, which
 the embedded pair or (`:llama-3.1-70b+llama-3.1-8b`) on MODELS/... About two
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_llama31.py \
+  python launch/evaluate.py --config=configs/papers/llama31/tables.py \
     --workdir=runs/llama31
 
 `:smoke`, or `,smoke` behind the pair, is the smallest size.
@@ -18,34 +18,46 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
-  chain = (1,) * (2 if size.smoke else 4)
-  longer = (1,) * (2 if size.smoke else 10)
+  smoke = size.smoke
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Llama 3.1 and its drafts',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=(
         dict(
           name='speculative sampling',
-          branching=chain,
+          branching=(1,) * (2 if smoke else 4),
           temperature=0.0,
           paper='2.61',
         ),
         dict(
           name='n-grams',
           drafter='ngram',
-          branching=longer,
+          branching=(1,) * (2 if smoke else 10),
           temperature=0.0,
           law='deterministic',
           verifier='naive',
           paper='2',
         ),
       ),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('code_edits',),
-      max_prompt_tokens=96 if size.smoke else 192,
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=96 if smoke else 192,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_method',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note='The post: one prompt each, of its own choice.',
     )
   ).lock()

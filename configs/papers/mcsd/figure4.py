@@ -4,7 +4,7 @@ Yang et al. 2401.06706, 4.4: branchings of 8, 16 and 32 paths and one depth at
 temperature 1, decreasing and increasing ones. About three
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_figure4.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/figure4.py \
     --workdir=runs/mcsd_figure4
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
@@ -17,7 +17,7 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
   smoke = size.smoke
   branchings = [(2, 2), (1, 4)]
@@ -38,14 +38,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for branching in branchings
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Multi-candidate speculative decoding: figure 4, budgets',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca',) if size.pair else ('code',),
-      plot='by_budget',
-      num_prompts=1 if smoke else 12,
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 12,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
       max_new_tokens=16 if smoke else 96,
+      seed=0,
+      plot='by_budget',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=(
         'The paper (13B targets, Alpaca): factors that do not increase are the '
         'better ones of a budget, and 16 paths are faster than 32.'

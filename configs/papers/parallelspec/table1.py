@@ -9,7 +9,7 @@ Beside them stand prompt lookup with the small model where there is no match,
 and Medusa's typical acceptance, which is not lossless. On held-out code half an
 hour on 2 CPU cores with --config.num_prompts=8, half of its 16.
 
-  python launch/evaluate.py --config=configs/paper_parallelspec_table1.py \
+  python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1
 
 `--config.tasks="('spec_bench',)"` decodes the six categories of Spec-Bench, and
@@ -94,8 +94,9 @@ _LAYER = 202 / (202 + 34 + 131) / 4
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
+  smoke = size.smoke
   target = size.pair.partition('+')[0]
   drafters = [
     drafter
@@ -108,27 +109,40 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   methods = []
   for temperature in (0.0, 1.0):
     for drafter in drafters:
-      shapes = _shapes(drafter, size.smoke)
+      shapes = _shapes(drafter, smoke)
       methods += [
         _method(drafter, temperature, shape, target) for shape in shapes
       ]
-      if not size.smoke:
+      if not smoke:
         figures = _figures(target or _FIRST, temperature, drafter)
         methods[-1] |= dict(paper=figures)
   if 'medusa' in drafters:
-    chain = (1,) * (2 if size.smoke else 5)
+    chain = (1,) * (2 if smoke else 5)
     methods.append(
       _method('medusa', 1.0, chain, target)
       | dict(name='Medusa, typical acceptance', verifier='typical_lossy')
     )
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='ParallelSpec: table 1',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
-      tasks=('spec_bench',) if target else ('code',),
+      top_p=1.0,  # of the temperatures above 0
+      tasks=('spec_bench',) if size.pair else ('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_method',
-      parts=not size.smoke,
+      passes=False,  # time what a pass over the best trees costs
+      parts=not smoke,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',
     )
   ).lock()

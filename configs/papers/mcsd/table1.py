@@ -4,7 +4,7 @@ Yang et al. 2401.06706: the share of rounds that accept one drafted token, of 1
 and of 32 candidates, at temperatures 0 and 1. On held-out code about two
 minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table1.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table1.py \
     --workdir=runs/mcsd_table1
 
 A pair of the paper (`:llama-13b+llama-68m`, on MODELS/..) decodes Alpaca and
@@ -37,8 +37,9 @@ _FIRST = 'llama-13b+llama-68m'  # stands beside the embedded pair
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
+  smoke = size.smoke
   methods = [
     dict(
       name=f'{count} candidate{"s" * (count > 1)}',
@@ -48,24 +49,36 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       law='without_replacement',
     )
     for temperature in (0.0, 1.0)
-    for count in ((1, 2) if size.smoke else (1, 32))
+    for count in ((1, 2) if smoke else (1, 32))
   ]
   figures = [
     f'{task} t={temperature} {one:.2f} -> {"?" if many is None else many}'
-    for task, laws in zip(
+    for task, rates in zip(
       ('Alpaca', 'WMT'), _PAPER.get(size.pair or _FIRST, ()), strict=False
     )
-    for temperature, (one, many) in zip((0, 1), laws, strict=True)
+    for temperature, (one, many) in zip((0, 1), rates, strict=True)
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Multi-candidate speculative decoding: table 1',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca', 'wmt') if size.pair else ('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 64,
+      seed=0,
       plot='by_candidates',
-      num_prompts=1 if size.smoke else 16,
-      max_new_tokens=16 if size.smoke else 64,
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=(
         f'α of 1 and of 32 candidates in the paper, {size.pair or _FIRST}: '
         f'{", ".join(figures) or "not reported"}.'

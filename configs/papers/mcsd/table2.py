@@ -6,7 +6,7 @@ against trees of several candidates, without replacement, at temperatures 0 and
 which cost of a pass a tree would win where it does not. On held-out code about
 eight minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_table2.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
     --workdir=runs/mcsd_table2
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and
@@ -76,17 +76,18 @@ _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
+  smoke = size.smoke
   paper = _PAPER.get(size.pair or _FIRST, {})
   methods = []
   for temperature in (0.0, 1.0):
     figures: dict[tuple, dict[str, str]] = {}
     for (task, at), rows in paper.items():
       for branching, figure in rows:
-        if at == temperature and not size.smoke:
+        if at == temperature and not smoke:
           figures.setdefault(branching, {})[task] = figure
-    for branching in sorted({*_branchings(size.smoke), *figures}):
+    for branching in sorted({*_branchings(smoke), *figures}):
       found = figures.get(branching, {})
       is_chain = max(branching) == 1
       methods.append(
@@ -100,13 +101,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         )
       )
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Multi-candidate speculative decoding: table 2',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca', 'wmt') if size.pair else ('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
+      max_new_tokens=16 if smoke else 512 if size.pair else 128,
+      seed=0,
       plot='by_method',
-      passes=not size.smoke,
+      passes=not smoke,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=_note(size.pair),
     )
   ).lock()

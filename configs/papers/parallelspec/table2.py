@@ -11,14 +11,12 @@ an EAGLE that was; the other must begin as an EAGLE trained on the text.
     --config=configs/distill_pycode.py:eagle_parallel_text \
     --config.init=RUNS/eagle_text/drafter
   python launch/evaluate.py --workdir=runs/parallelspec2 \
-    --config=configs/paper_parallelspec_table2.py:RUNS/text/drafter
+    --config=configs/papers/parallelspec/table2.py:RUNS/text/drafter
 
 `:smoke` is the smallest size, the embedded drafter in both places.
 """
 
 import ml_collections
-
-from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -26,7 +24,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   if not arg:
     raise ValueError('expected the folder of a drafter trained on the text')
   smoke = arg == 'smoke'
-  size = config.Size('', smoke)
   methods = [
     dict(
       name=name,
@@ -43,11 +40,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     )
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='ParallelSpec: table 2',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target='',
+      draft='',
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
+      tasks=('code',),
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 16,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 128,
+      max_new_tokens=16 if smoke else 128,
+      seed=0,
       plot='by_method',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note=(
         'The paper: Llama 2 7B on an A100. The embedded EAGLE is '
         "self-distilled here, the paper's was not."

@@ -3,7 +3,7 @@
 Yang et al. 2401.06706: the share of rounds that accept one of 1 to 64
 candidates for the next token. About three minutes on 2 CPU cores.
 
-  python launch/evaluate.py --config=configs/paper_mcsd_figure3.py \
+  python launch/evaluate.py --config=configs/papers/mcsd/figure3.py \
     --workdir=runs/mcsd_figure3
 
 A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and
@@ -16,7 +16,7 @@ from specsamp.jobs import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: of `experiments.parse`."""
+  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
   size = config.parse(arg)
   smoke = size.smoke
   candidates = (1, 2) if smoke else (1, 2, 4, 8, 16, 32, 64)
@@ -40,14 +40,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     if temperature or law != 'iid' and verifier != 'naive'
   ]
   return ml_collections.ConfigDict(
-    config.defaults(size)
-    | dict(
+    dict(
       title='Multi-candidate speculative decoding: figure 3',
+      # Folders of models for `specsamp.load`; '' is the embedded pair's.
+      target=size.target,
+      draft=size.draft,
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca', 'wmt') if size.pair else ('code',),
-      plot='by_candidates',
-      num_prompts=1 if smoke else 8,
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 8,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
       max_new_tokens=16 if smoke else 64,
+      seed=0,
+      plot='by_candidates',
+      passes=False,  # time what a pass over the best trees costs
+      parts=False,  # time rounds of which the paper has figures
+      search=False,  # search the best static trees, and try them
       note='In the paper the curves flatten beyond 32 candidates.',
     )
   ).lock()
