@@ -5,9 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tiny
+from flax import struct
 
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.evaluation import metrics, runner
+from specsamp.drafting.language_model import LanguageModelDrafter
+from specsamp.evaluation import losslessness, metrics, runner
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import Method
@@ -184,3 +186,25 @@ def test_scores_of_a_task_are_compared(examined):
   texts = {id_: score.scores for id_, score in better.items()}
   table = tables.table(metrics.overall(lines, texts))
   assert 'ROUGE-2' in table
+
+
+@struct.dataclass
+class _Wrong(LanguageModelDrafter):
+  """Returns another q than the one that its tokens are drawn from."""
+
+  def propose(self, *args):
+    draft, state = super().propose(*args)
+    return draft.replace(q=draft.q**2 / (draft.q**2).sum(-1)[..., None]), state
+
+
+def test_a_drafter_of_a_users_own():
+  """In one call; the wrong one only where it draws."""
+  target = tiny.model(12, seed=5)
+  drafter = model_drafter(tiny.first_layer(target), 3)
+  rng = np.random.default_rng(0)
+  prompts = [''.join(rng.choice(list('abcdefghijkl'), 6)) for _ in range(20)]
+  verdicts = lambda drafter: [
+    found.verdict for found in losslessness.check(target, drafter, prompts)
+  ]
+  assert verdicts(drafter) == ['lossless', 'lossless']
+  assert verdicts(_Wrong(**vars(drafter))) == ['lossless', 'LOSSY']
