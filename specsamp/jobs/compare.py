@@ -41,7 +41,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   config = ComparisonConfig.read(values)
   models = loading.load(config.target, config.draft, mesh)
   target = models.target
-  longest = [configs.longest_prompt(config, target)]
+  longest = [config.longest_prompt(target)]
   found = [
     task
     for name in config.tasks

@@ -29,17 +29,6 @@ def reading() -> Iterator[None]:
     raise UserError(f'config: {error}') from None
 
 
-def check_sizes(config) -> None:
-  """Raises `UserError` where a size or the seed of a config is out of range."""
-  check_range(
-    config, 'num_prompts', 'max_prompt_tokens', 'max_new_tokens', least=1,
-    kind=int,
-  )  # fmt: skip
-  # A prompt draws from the seed and its number.
-  most = 2**31 - 1 - config.num_prompts
-  check_range(config, 'seed', least=0, most=most, kind=int)
-
-
 def check_scalars(name: str, values: Sequence[Any]) -> None:
   """Raises `UserError` where one of them is no number."""
   for value in values:
@@ -47,19 +36,48 @@ def check_scalars(name: str, values: Sequence[Any]) -> None:
       raise UserError(f'{name}: got {value!r}, expected numbers')
 
 
-def longest_prompt(config, target: LanguageModel) -> list[int]:
-  """As many tokens as a config's prompts may have, to check it with.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairConfig:
+  """A target, a draft, and how much of what they decode.
 
-  Raises:
-    UserError: more than the target has positions.
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    data: folder with the published sets of prompts.
+    num_prompts: of each task.
+    max_prompt_tokens: in each of them.
+    max_new_tokens: in each answer, if its task has no bound below it.
+    seed: of all draws; prompt i of a user's own draws from `seed + i`.
   """
-  most = target.config.max_length
-  if config.max_prompt_tokens > most:
-    raise UserError(
-      f'max_prompt_tokens: got {config.max_prompt_tokens}, expected at most '
-      f'the {most} positions of the target'
-    )
-  return [0] * config.max_prompt_tokens
+
+  target: str
+  draft: str
+  data: str
+  num_prompts: int
+  max_prompt_tokens: int
+  max_new_tokens: int
+  seed: int
+
+  def __post_init__(self):
+    sizes = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
+    check_range(self, *sizes, least=1, kind=int)
+    # A prompt draws from the seed and its number.
+    most = 2**31 - 1 - self.num_prompts
+    check_range(self, 'seed', least=0, most=most, kind=int)
+
+  def longest_prompt(self, target: LanguageModel) -> list[int]:
+    """As many tokens as prompts may have, to check the config with.
+
+    Raises:
+      UserError: more than the target has positions.
+    """
+    most = target.config.max_length
+    if self.max_prompt_tokens > most:
+      raise UserError(
+        f'max_prompt_tokens: got {self.max_prompt_tokens}, expected at most '
+        f'the {most} positions of the target'
+      )
+    return [0] * self.max_prompt_tokens
 
 
 def token_tree(
@@ -90,13 +108,11 @@ def token_tree(
     raise UserError(str(error)) from None
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig(PairConfig):
   """What to decode and how.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
     verifier: a name of `specsamp.verification.make`.
@@ -109,20 +125,13 @@ class DecodeConfig:
     temperatures: to compare; the first serves a user's prompts.
     top_p: nucleus of the temperatures above 0.
     prompts: what to complete, see `tasks.load`.
-    data: folder with the published sets of prompts.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
-    num_prompts: how many.
-    sweep_prompts: so many of them are completed with every draft length, the
+    sweep_prompts: so many prompts are completed with every draft length, the
       others with the fastest one of each temperature.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each completion.
-    seed: of all draws; a user's prompt i draws from `seed + i`.
     repeats: how often a round and its parts are timed, for a median.
   """
 
-  target: str
-  draft: str
   drafter: str
   lookup: loading.Lookup
   verifier: str
@@ -133,17 +142,12 @@ class DecodeConfig:
   temperatures: tuple[float, ...]
   top_p: float
   prompts: str
-  data: str
   chat: bool
-  num_prompts: int
   sweep_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
   repeats: int
 
   def __post_init__(self):
-    check_sizes(self)
+    super().__post_init__()
     for n in (self.draft_len, *self.draft_lens):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
@@ -243,25 +247,18 @@ def _figure(text: str) -> PaperFigure:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class ComparisonConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComparisonConfig(PairConfig):
   """What to compare, and on what.
 
   Attributes:
     title: of the report.
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
     methods: what to compare. The autoregressive baseline of each temperature
       is added.
     top_p: nucleus of the temperatures above 0.
     tasks: what to decode, names of `tasks.load`.
-    data: folder with the published sets of prompts.
     chat: whether prompts are turns in the target's chat template.
-    num_prompts: of each task.
     samples: of each prompt, at temperatures above 0.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each answer, if its task has no bound below it.
-    seed: of all draws.
     plot: by_method, by_draft_length, by_candidates, by_budget or by_masks.
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
@@ -271,18 +268,11 @@ class ComparisonConfig:
   """
 
   title: str
-  target: str
-  draft: str
   methods: tuple[MethodConfig, ...]
   top_p: float
   tasks: tuple[str, ...]
-  data: str
   chat: bool
-  num_prompts: int
   samples: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
   plot: str
   passes: bool
   parts: bool
@@ -290,7 +280,7 @@ class ComparisonConfig:
   note: str
 
   def __post_init__(self):
-    check_sizes(self)
+    super().__post_init__()
     if self.plot not in plots.PLOTS:
       raise UserError(
         f'plot: got {self.plot!r}, expected one of {", ".join(plots.PLOTS)}'
@@ -312,36 +302,22 @@ class ComparisonConfig:
     return self.top_p if temperature else 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformersConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformersConfig(PairConfig):
   """What to compare.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
     draft_len: drafted tokens a round, in both libraries.
     temperatures: to compare; sampling is from the whole vocabulary.
     prompts: see `tasks.load`.
-    data: folder with the published sets of prompts.
-    num_prompts: how many.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each completion; none ends before.
-    seed: prompt i draws from `seed + i`.
   """
 
-  target: str
-  draft: str
   draft_len: int
   temperatures: tuple[float, ...]
   prompts: str
-  data: str
-  num_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
 
   def __post_init__(self):
-    check_sizes(self)
+    super().__post_init__()
     if not self.temperatures:
       raise UserError('temperatures: got none, expected at least one')
     check_scalars('temperatures', self.temperatures)

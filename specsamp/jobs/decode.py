@@ -54,7 +54,7 @@ def prepare(
   if config.chat and not own:
     raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
-    longest = [configs.longest_prompt(config, target)]
+    longest = [config.longest_prompt(target)]
   coupled = verification.make(config.verifier).coupled
   make = lambda shape: found.drafter(
     config.drafter, shape, config.law, coupled, config.lookup

@@ -25,7 +25,6 @@ from specsamp.errors import UserError
 from specsamp.evaluation import tasks
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
-from specsamp.jobs import config as configs
 from specsamp.jobs import loading
 from specsamp.jobs.config import TransformersConfig
 from specsamp.sampling.transforms import SamplingParams
@@ -173,7 +172,7 @@ def prepare(values: dict[str, Any]) -> 'Comparison':
     raise UserError(
       f'draft: got {got} tokens, expected the {expected} of the target'
     )
-  configs.longest_prompt(config, models.target)
+  config.longest_prompt(models.target)
   found = tasks.load(
     config.prompts,
     models.target.tokenizer,

@@ -50,15 +50,7 @@ class BlockVerifier(Verifier):
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: h_i * prod_{j > i} (1 - h_j), with h_0 = 1.
-
-    Args:
-      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-
-    Raises:
-      ValueError: the draft is not a chain.
-    """
+    """[B, N]: h_i * prod_{j > i} (1 - h_j), with h_0 = 1."""
     check_chain(self, draft)
     weight_bn = prefix_weights(draft, p_bnv)
     # Padding q to N rows fuses with the sum on CPU; slicing p would copy it.
@@ -86,14 +78,6 @@ class BlockVerifier(Verifier):
 
     Where no probability is left (a node that a row never stops at, rounding
     aside) it is p.
-
-    Args:
-      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
-
-    Raises:
-      ValueError: the draft is not a chain.
     """
     check_chain(self, draft)
     p_bv, q_bv = rows_at(draft, p_bnv, node_b)

@@ -86,12 +86,7 @@ class KSeqVerifier(Verifier):
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: the chance to get to each node and accept none of its children.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-    """
+    """[B, N]: the chance to reach each node and accept none of its children."""
     tree = draft.tree
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
     bound_bn = self._rho(draft, p_bnv) * q_bn
@@ -124,11 +119,6 @@ class KSeqVerifier(Verifier):
 
     It is p where nothing was drafted after the node, or where rounding lets a
     row stop at which nothing is left.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
     """
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     _, valid_bc = probs.children_at(draft, node_b)

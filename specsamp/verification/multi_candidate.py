@@ -28,12 +28,7 @@ class MultiCandidateVerifier(Verifier):
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: the chance to get to each node and accept none of its children.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-    """
+    """[B, N]: the chance to reach each node and accept none of its children."""
     judgement = siblings.judge(draft, p_bnv, joint=False)
     return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
 
@@ -44,11 +39,6 @@ class MultiCandidateVerifier(Verifier):
 
     It is p where nothing was drafted after the node, or where rounding lets a
     row stop at which nothing is left.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
     """
     # Only this node's s is needed, and it depends on no other node.
     star, p_b1v = siblings.star_at(draft, p_bnv, node_b)

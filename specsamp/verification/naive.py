@@ -42,10 +42,6 @@ class NaiveVerifier(Verifier):
     """[B, N]: the product of p(x) down to a node, times 1 - sum(p(child)).
 
     Only p at the drafted tokens is read.
-
-    Args:
-      draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     tree = draft.tree
     p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
@@ -63,11 +59,6 @@ class NaiveVerifier(Verifier):
 
     It is p where they hold all of p (a node that a row never stops at,
     rounding aside).
-
-    Args:
-      draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
     """
     p_bv = probs.row_at(p_bnv, node_b)
     tokens_bc, valid_bc = probs.children_at(draft, node_b)

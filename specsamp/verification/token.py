@@ -39,15 +39,7 @@ class TokenVerifier(Verifier):
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: a_1 .. a_i (1 - a_{i+1}), and at the last node a_1 .. a_γ.
-
-    Args:
-      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-
-    Raises:
-      ValueError: the draft is not a chain.
-    """
+    """[B, N]: a_1 .. a_i (1 - a_{i+1}), and at the last node a_1 .. a_γ."""
     check_chain(self, draft)
     p_bg, q_bg = (x_bn[:, 1:] for x_bn in token_probs(draft, p_bnv))
     # min(p, q) / q and not min(1, p / q): it cannot overflow, and gives
@@ -66,14 +58,6 @@ class TokenVerifier(Verifier):
 
     If p = q, in exact arithmetic the row never stops there; what rounding lets
     through leaves from p.
-
-    Args:
-      draft: a chain of γ = N - 1 tokens and its q [B, γ, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
-
-    Raises:
-      ValueError: the draft is not a chain.
     """
     check_chain(self, draft)
     p_bv, q_bv = rows_at(draft, p_bnv, node_b)

@@ -41,12 +41,7 @@ class TraversalVerifier(Verifier):
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: r times the product of 1 - r over the nodes visited before.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-    """
+    """[B, N]: r times the product of 1 - r over the nodes visited before."""
     weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
     order = visits(draft.tree)
     weight_bn = tree_ops.take(weight_bn, order)
@@ -62,11 +57,6 @@ class TraversalVerifier(Verifier):
 
     It is p where nothing was drafted after the node, or where rounding lets a
     row stop at which nothing is left.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q [B, I, V].
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
     """
     # A weight depends on those above it. Compiled together with `stop_probs`,
     # as in `draw_verdict`, the sums over the vocabulary are made once.

@@ -54,10 +54,6 @@ class TypicalLossyVerifier(Verifier):
     """[B, N]: 1 at the node that wins, 0 elsewhere.
 
     A row of p that is NaN accepts nothing after its node.
-
-    Args:
-      draft: the drafted tokens [B, N].
-      p_bnv: float [B, N, V], the target's distribution after each node.
     """
     tree = draft.tree
     entropy_bi = special.entr(probs.rows(p_bnv, tree.internal)).sum(axis=-1)
@@ -74,11 +70,5 @@ class TypicalLossyVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: p after `node_b`.
-
-    Args:
-      draft: not read.
-      p_bnv: float [B, N, V], the target's distribution after each node.
-      node_b: int32 [B], where each row stopped.
-    """
+    """[B, V]: p after `node_b`."""
     return probs.row_at(p_bnv, node_b)
