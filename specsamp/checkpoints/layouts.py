@@ -52,6 +52,24 @@ class Source(NamedTuple):
 Layout = dict[str, Source]
 
 
+def one(axes: str, key: str, there: str) -> Source:
+  """A parameter that is a tensor."""
+  return Source(axes, (Part(key, there),))
+
+
+def stack(axes: str, keys: list[str], there: str) -> Source:
+  """A parameter of which each tensor is a part."""
+  return Source(axes, tuple(Part(key, there) for key in keys))
+
+
+def norm(own: str, theirs: str) -> Layout:
+  """Scale and bias of a layer norm."""
+  return {
+    f'{own}.scale': one('d', f'{theirs}.weight', 'd'),
+    f'{own}.bias': one('d', f'{theirs}.bias', 'd'),
+  }
+
+
 def check(
   what: str, layout: Layout, shapes, tensors: dict[str, Stored]
 ) -> None:

@@ -14,7 +14,7 @@ from specsamp.decoding import scoring
 from specsamp.decoding.loop import Inputs
 from specsamp.decoding.request import Request, slots
 from specsamp.decoding.state import DecodeState
-from specsamp.drafting import model_drafter
+from specsamp.drafting import NoDrafter, model_drafter
 from specsamp.drafting.draft import TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored
 from specsamp.evaluation.methods import sampling_name, tree_name
@@ -158,30 +158,78 @@ def measure(
     lambda request, state: request.decode(state, _ROUNDS),
     *map(_repeat, (draft, score, both)),
   ]
-  times = [[[] for _ in loops] for _ in samplings]
-  turns = itertools.product(
-    range(repeats + 1), zip(requests, times, strict=True), enumerate(loops)
+  times = _in_turns(
+    [(request, run) for request in requests for run in loops], repeats
   )
-  with meshes.use(target.mesh):
-    for turn, (request, into), (i, run) in turns:
-      state = jax.block_until_ready(request.prefill())
-      began = time.perf_counter()
-      state = jax.block_until_ready(run(request, state))
-      taken = time.perf_counter() - began
-      # A text that comes to its end takes fewer rounds.
-      rounds = int(meshes.fetch(state.stats.rounds)[0])
-      rounds = _ROUNDS if i else rounds
-      if turn:  # the first one compiles
-        into[i].append(1e3 * taken / rounds)
   return [
     RoundCost(
-      **distributed.of_first(vars(Times.of(*each))),
+      **vars(Times.of(*times[i * len(loops) : (i + 1) * len(loops)])),
       temperature=float(sampling.temperature),
       top_p=float(sampling.top_p),
       tree=drafter.tree,
     )
-    for sampling, each in zip(samplings, times, strict=True)
+    for i, sampling in enumerate(samplings)
   ]
+
+
+def pass_times(
+  target: LanguageModel,
+  sizes: Sequence[int],
+  prompt: list[int],
+  max_new_tokens: int,
+  repeats: int = 9,
+) -> dict[int, float]:
+  """Milliseconds of a pass of the target over trees of these sizes; medians.
+
+  Args:
+    target: the target.
+    sizes: nodes, the root included.
+    prompt: token ids.
+    max_new_tokens: sizes the cache as `generate` would.
+    repeats: how often each loop is timed, the loops taking turns.
+  """
+  # A root and its children: any tree of this size costs the same.
+  trees = [TokenTree((-1, *[0] * (size - 1))) for size in sizes]
+  score = _repeat(
+    lambda inputs, state: _score(target.transformer, inputs, state)
+  )
+  runs = [
+    (
+      Request.make(
+        target,
+        [prompt],
+        NoDrafter(tree),
+        'multi_candidate',
+        max_new_tokens=max_new_tokens,
+        stop_tokens=(),
+      ),
+      score,
+    )
+    for tree in trees
+  ]
+  times = _in_turns(runs, repeats)
+  return {
+    size: float(np.median(each))
+    for size, each in zip(sizes, times, strict=True)
+  }
+
+
+def _in_turns(runs, repeats: int) -> list[list[float]]:
+  """Milliseconds a round of each (request, run), once every turn."""
+  times = [[] for _ in runs]
+  for turn, (i, (request, run)) in itertools.product(
+    range(repeats + 1), enumerate(runs)
+  ):
+    state = jax.block_until_ready(request.prefill())
+    with meshes.use(request.model.mesh):
+      began = time.perf_counter()
+      state = jax.block_until_ready(run(request, state))
+      taken = time.perf_counter() - began
+    if turn:  # the first one compiles
+      # A text that comes to its end takes fewer rounds than were asked for.
+      rounds = int(meshes.fetch(state.stats.rounds)[0])
+      times[i].append(1e3 * taken / (rounds or _ROUNDS))
+  return distributed.of_first(times)
 
 
 def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):
@@ -253,67 +301,6 @@ def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
   )
 
 
-def pass_times(
-  target: LanguageModel,
-  sizes: Sequence[int],
-  prompt: list[int],
-  max_new_tokens: int,
-  repeats: int = 9,
-) -> dict[int, float]:
-  """Milliseconds of a pass of the target over trees of these sizes.
-
-  Each in a compiled loop of its own, the loops taking turns; medians.
-
-  Args:
-    target: the target.
-    sizes: nodes, the root included.
-    prompt: token ids.
-    max_new_tokens: sizes the cache as `generate` would.
-    repeats: how often each loop is timed.
-  """
-  _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
-  num_slots = text_slots + max(sizes)
-  tokens = jnp.asarray([prompt], jnp.int32)
-  root_b = jnp.asarray([len(prompt) - 1], jnp.int32)
-
-  def passes(params, cache, tree):
-    def step(_, carry):
-      tokens, cache = carry
-      out = scoring.tree_attention(
-        target.transformer, params, tree, tokens, root_b, cache
-      )
-      last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
-      return jnp.maximum(tokens - last, 0), out.cache
-
-    tokens = jnp.full((1, tree.size), 5, jnp.int32)
-    return jax.lax.fori_loop(0, _ROUNDS, step, (tokens, cache))
-
-  run = jax.jit(passes, static_argnums=2, donate_argnums=1)
-  start = jax.jit(
-    lambda params: (
-      target.transformer.apply(
-        {'params': params},
-        tokens,
-        cache=target.transformer.init_cache(params, 1, num_slots),
-      ).cache
-    )
-  )
-  times = {size: [] for size in sizes}
-  with meshes.use(target.mesh):
-    for turn, (size, into) in itertools.product(
-      range(repeats + 1), times.items()
-    ):
-      # A root and its children: any tree of this size costs the same.
-      tree = TokenTree((-1, *[0] * (size - 1)))
-      cache = jax.block_until_ready(start(target.params))
-      began = time.perf_counter()
-      jax.block_until_ready(run(target.params, cache, tree))
-      if turn:
-        into.append(1e3 * (time.perf_counter() - began) / _ROUNDS)
-  found = {size: float(np.median(values)) for size, values in times.items()}
-  return distributed.of_first(found)
-
-
 def level_time(
   target: LanguageModel,
   draft: LanguageModel,
@@ -322,8 +309,12 @@ def level_time(
   max_new_tokens: int,
 ) -> float:
   """Milliseconds of a level of the draft: a fourth of a chain of four."""
-  drafter = model_drafter(draft, 4)
   (cost,) = measure(
-    target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
+    target,
+    model_drafter(draft, 4),
+    TokenVerifier(),
+    [sampling],
+    prompt,
+    max_new_tokens,
   )
   return cost.draft_ms / 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specsamp.checkpoints import layouts, weights
-from specsamp.checkpoints.huggingface import architectures
+from specsamp.checkpoints.huggingface import families
 
 # What a config.json would say.
 EPSILON, THETA = 1e-5, 100.0
@@ -20,7 +20,7 @@ class Torch:
     self.config = target.config
     flat = weights.flat(target.params)
     sizes = {name: value.shape for name, value in flat.items()}
-    family = architectures.of(
+    family = families.of(
       dict(architectures=['LlamaForCausalLM'], model_type='llama')
     )
     layout = family.layout(target.config)

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from specsamp.checkpoints import layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import architectures, config_json
+from specsamp.checkpoints.huggingface.families import llama
+from specsamp.checkpoints.huggingface.families.family import BUFFERS
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.eagle import PublishedEagleLayer
@@ -56,7 +57,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
   if others or name not in _EAGLE + _EAGLE3:
     known = ', '.join(_EAGLE + _EAGLE3)
     raise UserError(f'architecture: got {name}, expected one of {known}')
-  config = config_json.read_llama(values | {'model_type': 'llama'})
+  config = llama.read(values | {'model_type': 'llama'})
   if config.num_layers != 1:
     raise UserError(
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
@@ -121,7 +122,7 @@ def _read_medusa(num_heads: int, num_blocks: int, path) -> DraftModule:
 def _read_eagle(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
   """A layer without a norm before attention."""
   tensors = _tensors(path)
-  layout = architectures.llama_layer(config, 'layers_0.', 'layers.0.')
+  layout = llama.layer(config, 'layers_0.', 'layers.0.')
   del layout['layers_0.attention_norm.scale']
   # Theirs reads the embedding first, ours the feature.
   halves = ((0, config.width), (0, 0))
@@ -153,7 +154,7 @@ def _read_eagle3(
   what = f'drafter {path}'
   rows_v = _draft_rows(what, tensors, config.vocab_size, draft_vocab)
   has_embedding = 'embed_tokens.weight' in tensors
-  layout = architectures.llama_layer(config, 'layers_0.', 'midlayer.')
+  layout = llama.layer(config, 'layers_0.', 'midlayer.')
   layout |= {
     'layers_0.feature_norm.scale': _vector('midlayer.hidden_norm.weight'),
     'fuse': _matrix('fc.weight'),
@@ -238,7 +239,7 @@ def _tensors(path) -> dict[str, Stored]:
   return {
     name: stored
     for name, stored in tensor_files.of_folder(path).items()
-    if not architectures.BUFFERS.search(name)
+    if not BUFFERS.search(name)
   }
 
 

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 
 from specsamp import files
 from specsamp.checkpoints import layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import architectures, config_json
-from specsamp.checkpoints.huggingface.architectures import Family
+from specsamp.checkpoints.huggingface import families
+from specsamp.checkpoints.huggingface.families.family import Family
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.data import tokenizer_dir, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
@@ -115,8 +115,8 @@ def save(
       its tokenizer is of a kind that has no tokenizer.json.
   """
   config = model.config
-  values = config_json.write(config)
-  layout = architectures.of(values).layout(config)
+  values = families.write(config)
+  layout = families.of(values).layout(config)
   dtype = np.dtype(dtype or config.dtype)
   params = weights.flat(model.params)
   sizes = _sizes(model.params)
@@ -173,7 +173,7 @@ def _read_config(path: pathlib.Path) -> tuple[Family, TransformerConfig]:
   file = path / _CONFIG
   try:
     values = files.read_json(file)
-    family = architectures.of(values)
+    family = families.of(values)
     return family, family.read(values)
   except OSError as error:
     raise UserError(f'model {file}: {error.strerror}') from None

@@ -1,0 +1,138 @@
+"""LLaMA, Mistral, Qwen2 and Qwen3."""
+
+from typing import Any
+
+from specsamp.checkpoints import layouts
+from specsamp.checkpoints.huggingface.families.family import head, projections
+from specsamp.checkpoints.huggingface.families.values import (
+  HF_ACTIVATIONS,
+  Values,
+)
+from specsamp.checkpoints.layouts import Layout
+from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
+
+
+def read(values: dict[str, Any]) -> TransformerConfig:
+  """The config of a config.json.
+
+  Where attention is to a sliding window, texts are not to be longer than the
+  window: up to there it is attention to everything.
+  """
+  v, kind = Values(values), values['model_type']
+  heads, width = v.need('num_attention_heads'), v.need('hidden_size')
+  attention, mlp = v.get('attention_bias', False), v.get('mlp_bias', False)
+  if mlp and not attention:
+    raise UserError('mlp_bias: only supported with attention_bias')
+  biases = 'all' if mlp else 'attention' if attention else 'none'
+  if kind == 'qwen2':
+    biases = 'qkv'
+  return TransformerConfig(
+    vocab_size=v.need('vocab_size'),
+    width=width,
+    num_layers=v.need('num_hidden_layers'),
+    num_heads=heads,
+    num_kv_heads=v.get('num_key_value_heads', heads)
+    if kind == 'llama'
+    else v.need('num_key_value_heads'),
+    head_dim=v.need('head_dim')
+    if kind == 'qwen3'
+    else v.get('head_dim', width // heads),
+    mlp_width=v.need('intermediate_size'),
+    max_length=min(v.need('max_position_embeddings'), v.window(kind)),
+    activation=v.activation('hidden_act'),
+    biases=biases,
+    qk_norm=kind == 'qwen3',
+    tied_embeddings=v.get('tie_word_embeddings', False),
+    norm_epsilon=v.need('rms_norm_eps'),
+    **v.rope(),
+  )
+
+
+def layout(config: TransformerConfig) -> Layout:
+  """Of the whole model."""
+  found = {
+    'embedding': layouts.one('vd', 'model.embed_tokens.weight', 'v d'),
+    'final_norm.scale': layouts.one('d', 'model.norm.weight', 'd'),
+  }
+  for i in range(config.num_layers):
+    found |= layer(config, f'layers_{i}.', f'model.layers.{i}.')
+  return found | head(config)
+
+
+def layer(config: TransformerConfig, own: str, theirs: str) -> Layout:
+  """A layer's, of names that begin with `own` here and `theirs` there."""
+  attention, mlp = theirs + 'self_attn.', theirs + 'mlp.'
+  found = {
+    'attention_norm.scale': layouts.one(
+      'd', theirs + 'input_layernorm.weight', 'd'
+    ),
+    'mlp_norm.scale': layouts.one(
+      'd', theirs + 'post_attention_layernorm.weight', 'd'
+    ),
+  } | {
+    f'attention.{name}': source
+    for name, source in projections(config, attention).items()
+  }
+  if config.qk_norm:
+    for name in ('q_norm', 'k_norm'):
+      found[f'attention.{name}'] = layouts.one(
+        'k', f'{attention}{name}.weight', 'k'
+      )
+  parts = ['gate_proj', 'up_proj'] if config.gated else ['up_proj']
+  found['mlp.up'] = layouts.stack(
+    'dcf', [f'{mlp}{n}.weight' for n in parts], 'f d'
+  )
+  found['mlp.down'] = layouts.one('fd', mlp + 'down_proj.weight', 'd f')
+  if config.biases == 'all':
+    found['mlp.up_bias'] = layouts.stack(
+      'cf', [f'{mlp}{n}.bias' for n in parts], 'f'
+    )
+    found['mlp.down_bias'] = layouts.one('d', mlp + 'down_proj.bias', 'd')
+  return {own + name: source for name, source in found.items()}
+
+
+def write(config: TransformerConfig) -> dict[str, Any] | None:
+  """The config.json that computes a config."""
+  if (config.norm, config.positions, config.gated) != ('rms', 'rotary', True):
+    return None
+  if config.qk_norm:
+    kind, name = 'qwen3', 'Qwen3ForCausalLM'
+  elif config.biases == 'qkv':
+    kind, name = 'qwen2', 'Qwen2ForCausalLM'
+  else:
+    kind, name = 'llama', 'LlamaForCausalLM'
+  if kind == 'qwen3' and config.biases not in ('none', 'attention'):
+    raise UserError(
+      'export: no architecture of transformers has norms of queries and keys '
+      f'and biases {config.biases!r}'
+    )
+  rope: dict[str, Any] = dict(rope_type='default')
+  scaling = config.rope_scaling
+  if scaling:
+    rope = dict(rope_type=scaling.kind, factor=scaling.factor)
+  if scaling and scaling.kind == 'llama3':
+    rope |= dict(
+      low_freq_factor=scaling.low_frequency,
+      high_freq_factor=scaling.high_frequency,
+      original_max_position_embeddings=scaling.original_length,
+    )
+  return dict(
+    architectures=[name],
+    model_type=kind,
+    hidden_size=config.width,
+    num_hidden_layers=config.num_layers,
+    num_attention_heads=config.num_heads,
+    num_key_value_heads=config.num_kv_heads,
+    head_dim=config.head_dim,
+    intermediate_size=config.mlp_width,
+    max_position_embeddings=config.max_length,
+    hidden_act=HF_ACTIVATIONS[config.activation],
+    rms_norm_eps=config.norm_epsilon,
+    attention_bias=config.biases in ('attention', 'all'),
+    mlp_bias=config.biases == 'all',
+    # By the keys of today, and by those that other programs still read.
+    rope_parameters=rope | dict(rope_theta=config.rope_theta),
+    rope_theta=config.rope_theta,
+    rope_scaling=rope if scaling else None,
+  )
