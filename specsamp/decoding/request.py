@@ -1,4 +1,4 @@
-"""A call of `generate`, checked and laid out for the compiled programs."""
+"""A call of `generate`, checked, as the compiled programs take it."""
 
 import dataclasses
 import functools
