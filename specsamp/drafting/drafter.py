@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree, Verdict
+from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
 
 
 class Scored(NamedTuple):
@@ -94,6 +96,20 @@ class Drafter:
       scored: what the target's pass computed.
     """
     return state
+
+
+def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
+  """Refuses parameters on another mesh, and more candidates than tokens."""
+  if meshes.of(params) != target.mesh:
+    raise UserError(
+      f'drafter and target must lie on one mesh; got {meshes.of(params)} and '
+      f'{target.mesh}'
+    )
+  if tree.width > target.config.vocab_size:
+    raise UserError(
+      f'branching: got {tree.width} candidates, more than the '
+      f'{target.config.vocab_size} tokens of the vocabulary'
+    )
 
 
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:

@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.drafter import Drafter, check_fits
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.sampling import draw
-from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
@@ -164,16 +163,7 @@ class FeatureDrafter(Drafter):
 
   def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)
-    if meshes.of(self.params) != target.mesh:
-      raise UserError(
-        'drafter and target must lie on one mesh; got '
-        f'{meshes.of(self.params)} and {target.mesh}'
-      )
-    if self.tree.width > target.config.vocab_size:
-      raise UserError(
-        f'branching: got {self.tree.width} candidates, more than the '
-        f'{target.config.vocab_size} tokens of the vocabulary'
-      )
+    check_fits(self.params, self.tree, target)
 
   def _uniforms(self, keys_b, length_b):
     """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""

@@ -14,12 +14,11 @@ from flax import struct
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter, root_of
+from specsamp.drafting.drafter import Drafter, check_fits, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, attention, kv_cache
 from specsamp.sampling import coupling, draw
-from specsamp.sharding import mesh as meshes
 
 
 @struct.dataclass
@@ -64,16 +63,7 @@ class LanguageModelDrafter(Drafter):
         f'draft and target must share a vocabulary; the draft has {got} '
         f'rows, the target {expected}; LanguageModel.for_target makes it fit'
       )
-    if meshes.of(self.params) != target.mesh:
-      raise UserError(
-        f'draft and target must lie on one mesh; got {meshes.of(self.params)} '
-        f'and {target.mesh}'
-      )
-    if self.tree.width > got:
-      raise UserError(
-        f'branching: got {self.tree.width} candidates, more than the {got} '
-        'tokens of the vocabulary'
-      )
+    check_fits(self.params, self.tree, target)
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     variables = {'params': self.params}

@@ -341,8 +341,8 @@ class Job(NamedTuple):
         same = 'as' if wanted == part.collectives else 'UNLIKE what'
         lines.append(
           f'{where.name}: the compiled scoring pass runs the collectives '
-          f'{same} predicted: {_say(part.collectives)}'
-          + ('' if same == 'as' else f' against {_say(wanted)}')
+          f'{same} predicted: {_listed(part.collectives)}'
+          + ('' if same == 'as' else f' against {_listed(wanted)}')
           + '.'
         )
     return lines
@@ -401,7 +401,7 @@ def _part(values: dict[str, Any]) -> Part:
   return Part(**(values | {'collectives': sent}))
 
 
-def _say(collectives: Sequence[Collective]) -> str:
+def _listed(collectives: Sequence[Collective]) -> str:
   return ', '.join(
     f'{each.count} {each.kind} of {each.num_bytes} bytes'
     for each in collectives

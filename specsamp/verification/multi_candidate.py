@@ -35,11 +35,7 @@ class MultiCandidateVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: what all the children of `node_b` left of p.
-
-    It is p where nothing was drafted after the node, or where rounding lets a
-    row stop at which nothing is left.
-    """
+    """[B, V]: what all the children of `node_b` left of p, or p itself."""
     # Only this node's s is needed, and it depends on no other node.
     star, p_b1v = siblings.star_at(draft, p_bnv, node_b)
     removed_bn = siblings.judge(star, p_b1v, joint=False).removed_bn

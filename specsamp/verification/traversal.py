@@ -53,11 +53,7 @@ class TraversalVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: what all the children of `node_b` left of p.
-
-    It is p where nothing was drafted after the node, or where rounding lets a
-    row stop at which nothing is left.
-    """
+    """[B, V]: what all the children of `node_b` left of p, or p itself."""
     # A weight depends on those above it. Compiled together with `stop_probs`,
     # as in `draw_verdict`, the sums over the vocabulary are made once.
     removed_bn = siblings.judge(draft, p_bnv, joint=True).removed_bn
