@@ -1,4 +1,12 @@
-"""Strict numerics for every test, and eight devices to build meshes of."""
+"""Strict numerics for every test, eight devices to build meshes of, and lanes.
+
+pytest -n 2 -m 'not integration'  what one runs while editing: one small program
+                                  each, or none
+pytest -n 2 -m 'not extended'     and what decodes, trains and evaluates, is
+                                  given bad input, is cut off and goes on
+pytest -n 2                       and all the rest, as CI runs it
+pytest -n 2 --slow                and proofs at full size
+"""
 
 import gc
 import importlib.metadata
@@ -32,7 +40,16 @@ def pytest_addoption(parser):
   parser.addoption('--slow', action='store_true', help='proofs at full size')
 
 
+# All of what is in these folders is integration.
+_INTEGRATION = {'end_to_end', 'notebooks', 'sharding'}
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config, items):
+  for item in items:
+    folders = item.path.relative_to(pathlib.Path(__file__).parent).parts
+    if item.get_closest_marker('extended') or folders[0] in _INTEGRATION:
+      item.add_marker('integration')
   if not config.getoption('--slow'):
     slow = [item for item in items if item.get_closest_marker('slow')]
     config.hook.pytest_deselected(items=slow)
