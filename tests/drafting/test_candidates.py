@@ -1,4 +1,4 @@
-"""Candidates, which all drafters choose in one place, are drawn from their q."""
+"""Candidates, chosen in one place for all drafters, are drawn from their q."""
 
 import itertools
 
@@ -69,9 +69,7 @@ def test_they_are_drawn_from_the_q_that_is_reported(law, count, sampling):
 
 
 def test_too_few_tokens_are_no_candidates():
-  tokens, valid, q = _picked(
-    'without_replacement', 3, SamplingParams(top_k=2)
-  )
+  tokens, valid, q = _picked('without_replacement', 3, SamplingParams(top_k=2))
   assert (q > 0).sum() == 2
   assert valid[:, :2].all() and not valid[:, 2].any()
   assert (tokens[:, 0] != tokens[:, 1]).all()

@@ -59,7 +59,7 @@ def _propose(model, tree, law):
     ),
   ],
 )
-def test_q_is_the_distribution_after_each_path(tree, law, positions):
+def test_q_is_what_follows_each_path(tree, law, positions):
   model, tree = tiny.model(VOCAB, 1, positions=positions), TREES[tree]
   tokens, draft = _propose(model, tree, law)
   drafted, valid = np.asarray(draft.tokens), np.asarray(draft.valid)

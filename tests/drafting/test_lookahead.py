@@ -100,7 +100,7 @@ def test_guesses_are_those_of_single_passes(shape):
       emitted = seen[0][i, before[1][i] : seen[1][i]].tolist()
       # What is accepted is the longest run of a branch that was emitted.
       runs = [
-        next((k for k in range(levels) if branch[k : k + 1] != emitted[k : k + 1]),
+        next((k for k, at in enumerate(branch) if [at] != emitted[k : k + 1]),
              levels)
         for branch in drafts
       ]  # fmt: skip

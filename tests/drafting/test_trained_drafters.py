@@ -122,7 +122,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
     ),
   ],
 )
-def test_q_is_the_distribution_after_each_path(kind, shape, positions, num_layers):
+def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
   """Of what each node's path holds and no other node, transformed as asked."""
   target = make_target(positions)
   drafter = make_drafter(kind, shape, target, num_layers)
@@ -202,7 +202,7 @@ def test_q_does_not_depend_on_what_was_drafted(kind):
 
 # Which token and which feature are read.
 
-# What the LM head predicts after feature i, and what a drafter makes of it first.
+# What the LM head predicts after feature i, and what a drafter makes of that.
 _NEXT = np.array([3, 5, 7, 0, 6, 2, 1, 4])
 _TURN = np.array([6, 0, 5, 2, 7, 3, 4, 1])
 _MASKS = np.array([5, 1])
