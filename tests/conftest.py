@@ -40,15 +40,18 @@ def pytest_addoption(parser):
   parser.addoption('--slow', action='store_true', help='proofs at full size')
 
 
-# All of what is in these folders is integration.
-_INTEGRATION = {'end_to_end', 'notebooks', 'sharding'}
+# All of what is in these folders is integration, and all of these is extended.
+_INTEGRATION = ('end_to_end', 'notebooks', 'sharding')
+_EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config, items):
   for item in items:
-    folders = item.path.relative_to(pathlib.Path(__file__).parent).parts
-    if item.get_closest_marker('extended') or folders[0] in _INTEGRATION:
+    path = item.path.relative_to(pathlib.Path(__file__).parent).as_posix()
+    if path.startswith(_EXTENDED):
+      item.add_marker('extended')
+    if path.startswith(_INTEGRATION) or item.get_closest_marker('extended'):
       item.add_marker('integration')
   if not config.getoption('--slow'):
     slow = [item for item in items if item.get_closest_marker('slow')]

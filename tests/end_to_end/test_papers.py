@@ -15,6 +15,8 @@ from specsamp import zoo
 from specsamp.drafting import modules
 from specsamp.jobs import compare
 
+pytestmark = pytest.mark.extended
+
 _CONFIGS = sorted(pathlib.Path('configs').glob('paper_*.py')) + [
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/spec_bench.py'),
