@@ -16,12 +16,19 @@ import pathlib
 import sysconfig
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Tiny programs, run a few times: compiling them is what takes long. Both of
-# these halve it, in the last step of the compiler only.
+# Tiny programs, run a few times: compiling them is what takes long. These
+# halve it, in the last step of the compiler only.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  # The older of its two emitters; later ones have one, and refuse the flag.
-  os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
+  # The older of its two emitters (later ones have one, and refuse the flag),
+  # and a program in one piece: the other worker has the other core.
+  os.environ.setdefault(
+    'XLA_FLAGS',
+    '--xla_cpu_use_fusion_emitters=false '
+    '--xla_cpu_parallel_codegen_split_count=1',
+  )
+# Torch's threads wait for each other by spinning, which the workers feel.
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 import benchmarks
 import jax
