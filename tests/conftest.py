@@ -1,4 +1,12 @@
-"""Strict numerics for every test, and eight devices to build meshes of."""
+"""Strict numerics for every test, eight devices to build meshes of, and lanes.
+
+pytest -n 2 -m 'not integration'  what one runs while editing: one small program
+                                  each, or none
+pytest -n 2 -m 'not extended'     and what decodes, trains and evaluates, is
+                                  given bad input, is cut off and goes on
+pytest -n 2                       and all the rest, as CI runs it
+pytest -n 2 --slow                and proofs at full size
+"""
 
 import gc
 import importlib.metadata
@@ -8,12 +16,19 @@ import pathlib
 import sysconfig
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Tiny programs, run a few times: compiling them is what takes long. Both of
-# these halve it, in the last step of the compiler only.
+# Tiny programs, run a few times: compiling them is what takes long. These
+# halve it, in the last step of the compiler only.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  # The older of its two emitters; later ones have one, and refuse the flag.
-  os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
+  # The older of its two emitters (later ones have one, and refuse the flag),
+  # and a program in one piece: the other worker has the other core.
+  os.environ.setdefault(
+    'XLA_FLAGS',
+    '--xla_cpu_use_fusion_emitters=false '
+    '--xla_cpu_parallel_codegen_split_count=1',
+  )
+# Torch's threads wait for each other by spinning, which the workers feel.
+os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 import benchmarks
 import jax
@@ -32,7 +47,19 @@ def pytest_addoption(parser):
   parser.addoption('--slow', action='store_true', help='proofs at full size')
 
 
+# All of what is in these folders is integration, and all of these is extended.
+_INTEGRATION = ('end_to_end', 'notebooks', 'sharding')
+_EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config, items):
+  for item in items:
+    path = item.path.relative_to(pathlib.Path(__file__).parent).as_posix()
+    if path.startswith(_EXTENDED):
+      item.add_marker('extended')
+    if path.startswith(_INTEGRATION) or item.get_closest_marker('extended'):
+      item.add_marker('integration')
   if not config.getoption('--slow'):
     slow = [item for item in items if item.get_closest_marker('slow')]
     config.hook.pytest_deselected(items=slow)

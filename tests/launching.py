@@ -7,11 +7,15 @@ import os
 import pathlib
 import runpy
 import sys
+import warnings
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 from absl import app, flags
+
+from specsamp.sharding import distributed
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -44,6 +48,40 @@ def run(argv, out, err, variables):
       jax.config.update(name.lower(), value)
   sys.argv = argv
   runpy.run_path(argv[0], run_name='__main__')
+
+
+def run_here(name, *given) -> Ended:
+  """Runs launch/`name`.py in this process: what only looks at its input.
+
+  Args:
+    name: of the launcher.
+    *given: its flags.
+  """
+  argv = [f'launch/{name}.py', *map(str, given)]
+  out, err = io.StringIO(), io.StringIO()
+  app.define_help_flags()
+  defined = set(flags.FLAGS)
+  with (
+    mock.patch.object(sys, 'argv', argv),
+    # This process has computed before: it can join no others.
+    mock.patch.object(distributed, 'initialize'),
+    contextlib.chdir(_ROOT),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(err),
+    warnings.catch_warnings(),
+    jax.numpy_dtype_promotion('standard'),
+    jax.numpy_rank_promotion('allow'),
+  ):
+    warnings.simplefilter('ignore')
+    try:
+      runpy.run_path(argv[0], run_name='__main__')
+    except SystemExit as end:
+      return Ended(end.code or 0, out.getvalue(), err.getvalue())
+    finally:
+      for flag in set(flags.FLAGS) - defined:
+        delattr(flags.FLAGS, flag)
+      flags.FLAGS.unparse_flags()
+  raise AssertionError(f'{argv} did not end as launchers do')
 
 
 class Started(NamedTuple):

@@ -210,11 +210,15 @@ def _holds_numbers(folder):
   return {path.name for path in folder.iterdir()} == {'ours', 'model'}
 
 
-@pytest.mark.parametrize('part', range(4))
+@pytest.mark.integration
+@pytest.mark.parametrize(
+  'part', [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
 def test_kills_at_random_moments(part, server, tmp_path):
   """Outside of the goal nothing changes, and what is in it is whole, always.
 
-  200 trees; in half of them a writer is killed somewhere in its work.
+  50 trees of each part; in half of them a writer is killed somewhere in its
+  work.
   """
   chance = random.Random(part)
   written = 0

@@ -46,7 +46,7 @@ CONFIGS = {
     architectures=['LlamaForCausalLMEagle3'], draft_vocab_size=DRAFT_VOCAB
   ),
 }
-# The tokens that EAGLE-3 can say.
+# The tokens that EAGLE-3 can draft.
 SAID = np.array([0, 2, 3, 5, 6, 9, 10])
 kinds = pytest.mark.parametrize('kind', CONFIGS)
 
@@ -143,7 +143,7 @@ def _first_draft(drafter, tokens_bs, features_bsd, seeds_b):
 
 
 def _check(target, folder, kind, tensors, shape):
-  """Every law of a draft is torch's, of ragged rows."""
+  """Every q of a draft is torch's, of ragged rows."""
   tree, law = SHAPES[shape]
   drafter = trained_drafter(drafter_dir.load(folder), target, tree, law)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 12), np.int32)
@@ -169,7 +169,11 @@ def _check(target, folder, kind, tensors, shape):
 
 
 @kinds
-@pytest.mark.parametrize('shape', SHAPES)
+@pytest.mark.parametrize(
+  'shape',
+  # Chains are tested below, of a file in another form.
+  [pytest.param('chain', marks=pytest.mark.slow), 'tree'],
+)
 def test_every_step_is_torchs(target, tmp_path, kind, shape):
   tensors = _tensors(kind)
   if kind == 'medusa' and shape == 'tree':  # as some files have it
@@ -311,7 +315,9 @@ def test_another_target_is_refused(target, tmp_path, kind):
   _refused('cannot be saved', drafter_dir.save, trained, tmp_path / 'again')
 
 
-@kinds
+@pytest.mark.parametrize(
+  'kind', ['medusa', pytest.param('eagle', marks=pytest.mark.slow), 'eagle3']
+)
 def test_rows_that_are_no_tokens(target, tmp_path, kind):
   """A target may have been given some, to divide into the shards of a mesh."""
   padded = tiny.model(VOCAB + 5, 3, num_layers=7, padding=5)

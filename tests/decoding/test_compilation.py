@@ -110,14 +110,20 @@ def test_the_count_of_compilations_counts(pair, compilations):
   scope='module',
   params=[
     ('model', 1, 3),
-    ('model', 4, 3),
-    pytest.param(('model', 1, TREE), marks=pytest.mark.slow),
     ('model', 4, TREE),
     ('eagle', 4, 3),
-    ('eagle_parallel', 4, 3),
-    ('ngram', 1, TokenTree.branching((2, 1))),
     ('lookahead', 4, 2),
     ('ngram or model', 1, 3),
+    # Caches as of those above.
+    *(
+      pytest.param(case, marks=pytest.mark.slow)
+      for case in (
+        ('model', 4, 3),
+        ('model', 1, TREE),
+        ('eagle_parallel', 4, 3),
+        ('ngram', 1, TokenTree.branching((2, 1))),
+      )
+    ),
   ],
   ids=lambda param: (
     f'{param[0]}, {param[1]} rows'
@@ -175,6 +181,7 @@ def _caches(state):
   ]
 
 
+@pytest.mark.integration
 def test_a_round_copies_no_cache(large):
   _, state, program = large
   shapes = {array.shape for array in _caches(state)}
@@ -190,6 +197,7 @@ def test_a_round_copies_no_cache(large):
     assert made not in sizes, found[0]
 
 
+@pytest.mark.integration
 def test_a_round_makes_nothing_of_a_caches_size(large):
   """Temporaries together are smaller than the keys of one layer.
 
@@ -202,6 +210,7 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
   assert memory.temp_size_in_bytes < state.cache.keys[0].nbytes
 
 
+@pytest.mark.integration
 def test_the_state_is_donated(large):
   job, state, program = large
   caches = _caches(state)
@@ -220,30 +229,44 @@ def test_the_state_is_donated(large):
   assert before == [x.unsafe_buffer_pointer() for x in _caches(after)]
 
 
-def test_sizes_of_batches_share_programs(pair, compilations):
-  _generate(pair, prompts=PROMPTS * 2)
-  compilations.clear()
-  _generate(pair, prompts=(PROMPTS * 2)[:9])
-  assert not compilations
+def test_sizes_of_batches_share_programs(pair):
+  ten, nine = (
+    Request.make(
+      pair[0],
+      (PROMPTS * 2)[:size],
+      model_drafter(pair[1], 3),
+      max_new_tokens=16,
+    )
+    for size in (10, 9)
+  )
+  assert ten.programs is nine.programs
+  shapes = lambda job: jax.tree.map(
+    lambda x: (x.shape, x.dtype), (job.inputs, job.prompts)
+  )
+  assert shapes(ten) == shapes(nine)
 
 
 def test_programs_that_were_not_used_for_long_are_let_go(pair, monkeypatch):
-  texts = lambda size: (
-    specsamp.generate(pair[0], [[5]] * size, max_new_tokens=2).tokens
-  )
+  """They are compiled when they first run, which none does here."""
+
+  def use(size):
+    job = Request.make(pair[0], [[5]] * size, max_new_tokens=2)
+    return weakref.ref(job.programs.decode)
+
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
   monkeypatch.setattr(programs, '_MOST', 2)
-  first = texts(1)
-  held = weakref.ref(next(iter(programs._kept.values())).decode)
-  texts(2), texts(1), texts(3)
+  first, second = use(1), use(2)
+  assert use(1)() is first() is not None
+  use(3)
   # The second was not used for longest.
   rows = [key[-1][0][0] for key in programs._kept]
-  assert rows == [1, 3] and held() is not None
-  texts(2)
-  assert held() is None and texts(1) == first
+  assert rows == [1, 3] and first() is not None and second() is None
+  made = programs.num_made()
+  use(2)
+  assert first() is None and programs.num_made() == made + 1
   # However few there are, a process has memory maps for more.
   monkeypatch.setattr(programs, '_MOST', 9)
   monkeypatch.setattr(programs, '_is_full', lambda: True)
   monkeypatch.setattr(programs, '_LEAST', 1)
-  texts(3)
+  use(1)
   assert len(programs._kept) == 1

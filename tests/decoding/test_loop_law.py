@@ -1,8 +1,10 @@
-"""What the loop says has the target's law: chi-square of sampled texts.
+"""Emitted texts have the target's distribution: chi-square of sampled texts.
 
-The verifiers' own exactness is proved elsewhere, in float64. Here the whole
-path is held to the law: caches, rewinding, keys, cuts. Mistakes that are known
-to creep in must fail the same test.
+The verifiers' own exactness is proved by enumeration, in float64, so one of
+them will do for each kind of loop: a chain, a tree, with extra tokens, with
+rows that draft nothing, coupled. Here the whole path is held to the
+distribution: caches, rewinding, keys, cuts. Mistakes that are known to creep in
+must fail the same test. Other verifiers, shapes and drafters are --slow.
 """
 
 import dataclasses
@@ -30,7 +32,10 @@ from specsamp.drafting.trained import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [
+  pytest.mark.integration,
+  pytest.mark.usefixtures('optimized'),
+]
 
 VOCAB = 4
 # Three tokens do not reach the round after four accepted at once; five do.
@@ -70,7 +75,7 @@ sizes = pytest.mark.parametrize(
 
 @pytest.fixture(scope='module')
 def pair():
-  """Target and draft, whose laws overlap by about a half."""
+  """Target and draft, whose distributions overlap by about a half."""
   return tiny.model(VOCAB, 0, max_length=8), tiny.draft(VOCAB, 1, max_length=8)
 
 
@@ -80,7 +85,7 @@ def laws(pair):
 
 
 def laws_of(target):
-  """Group name -> float64 [V, .., V], the target's law of five tokens."""
+  """Group name -> float64 [V, .., V]: the target's, of five tokens."""
   texts = np.indices((VOCAB,) * LENGTH).reshape(LENGTH, -1).T
   rows = np.zeros((len(GROUPS), len(texts), 8), np.int32)
   for i, group in enumerate(GROUPS):
@@ -222,9 +227,15 @@ def test_autoregressive(pair, laws, batches):
 
 @sizes
 @pytest.mark.parametrize(
-  'draft_len', [pytest.param(1, marks=pytest.mark.slow), 3]
+  ('verifier', 'draft_len'),
+  [
+    ('block', 3),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (('block', 1), ('token', 1), ('token', 3))
+    ),
+  ],
 )
-@pytest.mark.parametrize('verifier', ['token', 'block'])
 def test_speculative(pair, laws, verifier, draft_len, batches):
   args = dict(drafter=_drafter(pair, draft_len), verifier=verifier, seed=2)
   counts, stats = texts(pair, GROUPS, batches, **args)
@@ -232,29 +243,17 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
   check_events(pair, stats, **args)
 
 
+@pytest.mark.slow  # a trained drafter's tree below, and one of a model in
+# `test_vocabulary_law.py`
 @sizes
 @pytest.mark.parametrize(
   ('verifier', 'law', 'tree'),
   [
-    pytest.param(  # as of a trained drafter below
-      *('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      *('multi_candidate', 'iid', TokenTree.branching((3, 1))),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      *('traversal', 'without_replacement', TokenTree.branching((3, 1))),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      *('k_seq', 'iid', TokenTree.branching((2, 2))), marks=pytest.mark.slow
-    ),
-    pytest.param(  # as n-grams below
-      *('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
-      marks=pytest.mark.slow,
-    ),
+    ('multi_candidate', 'without_replacement', TokenTree.branching((2, 2))),
+    ('multi_candidate', 'iid', TokenTree.branching((3, 1))),
+    ('traversal', 'without_replacement', TokenTree.branching((3, 1))),
+    ('k_seq', 'iid', TokenTree.branching((2, 2))),
+    ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
     # Uneven: three candidates, of which the first has two and the last has one.
     ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),
   ],
@@ -280,11 +279,11 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
-    ('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
+        ('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
         ('eagle', 'block', 'iid', _CHAIN),
         ('eagle_parallel', 'token', 'iid', _CHAIN),
         ('hydra', 'token', 'iid', _CHAIN),
@@ -355,7 +354,7 @@ def test_lookups(pair, laws, kind, verifier, tree, batches):
 
 @sizes
 def test_coupled(pair, laws, batches):
-  """Over seeds, texts of which one seed says one."""
+  """Over seeds, of which each has one text."""
   drafter = _drafter(pair, TokenTree.branching((2, 2)), 'deterministic', True)
   args = dict(drafter=drafter, verifier='gumbel', seed=6)
   counts, stats = texts(pair, GROUPS, batches, **args)
@@ -373,7 +372,7 @@ def test_one_way_of_sampling(pair, laws):
     check_law([group], counts, laws)
 
 
-# What must not pass.
+# What must not pass. Wrong verifiers are found out by enumeration too.
 
 
 def _check_fails(pair, laws, drafter, verifier):
@@ -390,6 +389,7 @@ class WrongResidual(TokenVerifier):
     return jnp.take_along_axis(p_bnv, node_b[:, None, None], axis=1)[:, 0]
 
 
+@pytest.mark.slow
 def test_a_wrong_residual_fails(pair, laws):
   _check_fails(pair, laws, _drafter(pair, 1), WrongResidual())
 
@@ -427,6 +427,7 @@ class Mislabelled(LanguageModelDrafter):
     return draft.replace(law='without_replacement'), state
 
 
+@pytest.mark.slow
 def test_draws_with_replacement_called_without_fail(pair, laws):
   drafter = _drafter(pair, TokenTree.branching((3,)))
   drafter = _as(Mislabelled, drafter)

@@ -1,7 +1,7 @@
-"""What the loop says has the target's law, with drafters as published.
+"""Emitted texts have the target's distribution, with drafters as published.
 
 See `test_loop_law`: these compute otherwise than those that are trained here,
-and EAGLE-3's law is 0 of a token that the target may well say.
+and EAGLE-3's distribution is 0 of a token that the target may well emit.
 """
 
 import pytest
@@ -19,7 +19,12 @@ from test_loop_law import (
 from specsamp.drafting import TokenTree
 from specsamp.drafting.trained import trained_drafter
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [
+  pytest.mark.integration,
+  # Every step is held to torch's in checkpoints/test_heads.py.
+  pytest.mark.slow,
+  pytest.mark.usefixtures('optimized'),
+]
 
 _CHAIN = TokenTree.chain(3)
 _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
@@ -30,16 +35,11 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle3', 'block', 'iid', _CHAIN),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
-        ('eagle', 'block', 'iid', _CHAIN),
-        ('eagle', 'multi_candidate', 'without_replacement', _UNEVEN),
-        ('medusa', 'token', 'iid', _CHAIN),
-        ('medusa', 'multi_candidate', 'without_replacement', _UNEVEN),
-      )
-    ),
+    ('eagle3', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle', 'block', 'iid', _CHAIN),
+    ('eagle', 'multi_candidate', 'without_replacement', _UNEVEN),
+    ('medusa', 'token', 'iid', _CHAIN),
+    ('medusa', 'multi_candidate', 'without_replacement', _UNEVEN),
   ],
 )
 def test_published_drafters(kind, verifier, law, tree, batches):

@@ -32,9 +32,9 @@ def model(tokenizer):
 
 def _wanted(tokenizer, prompt, tokens):
   """By joining pieces, where no byte is among the tokens."""
-  said = ''.join(tokenizer.pieces()[t] for t in tokens).replace('▁', ' ')
-  said = re.sub(r'</?s>|<unk>', '', said)
-  return said if prompt else said.removeprefix(' ')
+  text = ''.join(tokenizer.pieces()[t] for t in tokens).replace('▁', ' ')
+  text = re.sub(r'</?s>|<unk>', '', text)
+  return text if prompt else text.removeprefix(' ')
 
 
 def test_the_first_space_of_a_completion(model):

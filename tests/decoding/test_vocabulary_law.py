@@ -1,7 +1,7 @@
-"""What the loop says has the target's law, with vocabularies of two sizes.
+"""Emitted texts have the target's distribution, with two vocabularies.
 
 See `test_loop_law`. A token that the draft lacks is never drafted, a row that
-pads the target's embedding never said.
+pads the target's embedding never emitted.
 """
 
 import dataclasses
@@ -20,7 +20,10 @@ from test_loop_law import (
 
 from specsamp.drafting import TokenTree, model_drafter
 
-pytestmark = pytest.mark.usefixtures('optimized')
+pytestmark = [
+  pytest.mark.extended,
+  pytest.mark.usefixtures('optimized'),
+]
 
 
 def _of_rows(model, rows):

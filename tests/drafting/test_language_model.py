@@ -24,8 +24,11 @@ TREES = {
   'chain': TokenTree.chain(3),
   'branching': TokenTree.branching((3, 2, 1)),
   # Leaves at every depth; nodes with one, two and three children in a level.
-  'irregular': TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 5, 7)),
+  'irregular': TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 5)),
 }
+
+
+_probabilities = jax.jit(transforms.probabilities)
 
 
 def _propose(model, tree, law):
@@ -56,7 +59,7 @@ def _propose(model, tree, law):
     ),
   ],
 )
-def test_q_is_the_law_after_each_path(tree, law, positions):
+def test_q_is_what_follows_each_path(tree, law, positions):
   model, tree = tiny.model(VOCAB, 1, positions=positions), TREES[tree]
   tokens, draft = _propose(model, tree, law)
   drafted, valid = np.asarray(draft.tokens), np.asarray(draft.valid)
@@ -79,24 +82,24 @@ def test_q_is_the_law_after_each_path(tree, law, positions):
       ]
       if row == 2 and max(same_depth) > 1:
         values = SamplingParams()  # greedy rows report temperature 1
-      q = np.asarray(transforms.probabilities(logits, values))[0]
+      q = np.asarray(_probabilities(logits, values))[0]
       np.testing.assert_allclose(draft.q[row, i], q, atol=3e-5)
       children = list(tree.children(node))
-      said = drafted[row, children][valid[row, children]]
-      assert (np.asarray(draft.q)[row, i, said] > 0).all()
+      chosen = drafted[row, children][valid[row, children]]
+      assert (np.asarray(draft.q)[row, i, chosen] > 0).all()
       if law == 'without_replacement':
-        assert len(set(said)) == len(said)
+        assert len(set(chosen)) == len(chosen)
         support = (q > 0).sum()
-        assert len(said) == min(len(children), support)
+        assert len(chosen) == min(len(children), support)
       if row == 2:  # the most probable ones, in order
         best = np.argsort(-q, kind='stable')[: len(children)]
-        assert said.tolist() == best.tolist()
-  # Laws without cuts, and greedy ones, leave enough tokens.
+        assert chosen.tolist() == best.tolist()
+  # Rows without cuts, and greedy ones, have enough tokens left.
   assert valid[0].all() and valid[2].all()
 
 
 def test_top_choices_state_their_law_and_no_q():
-  model, tree = tiny.model(VOCAB, 1), TREES['branching']
+  model, tree = tiny.model(VOCAB, 1), TokenTree.branching((3,))
   _, draft = _propose(model, tree, 'deterministic')
   assert draft.law == 'deterministic' and draft.q is None
   _, sampled = _propose(model, tree, 'without_replacement')
@@ -106,14 +109,14 @@ def test_top_choices_state_their_law_and_no_q():
     best = np.argsort(-q, kind='stable')[:3]
     valid = np.asarray(draft.valid)[row, children]
     assert valid.sum() == min(3, (q > 0).sum())
-    said = np.asarray(draft.tokens)[row, children][valid]
-    assert said.tolist() == best[: valid.sum()].tolist()
+    chosen = np.asarray(draft.tokens)[row, children][valid]
+    assert chosen.tolist() == best[: valid.sum()].tolist()
 
 
 def test_candidates_of_siblings_and_rounds_share_no_bits():
-  """Nodes of the same law draw different tokens."""
+  """Nodes of the same distribution draw different tokens."""
   model = tiny.model(200, 1)
-  flat = jax.tree.map(jnp.zeros_like, model.params)  # every law is uniform
+  flat = jax.tree.map(jnp.zeros_like, model.params)  # uniform everywhere
   model = dataclasses.replace(model, params=flat)
   drafter = model_drafter(model, TokenTree.branching((4, 4)))
   tokens = np.zeros((1, 48), np.int32)
@@ -125,9 +128,9 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
     sampling = SamplingParams().broadcast(1)
     return drafter.propose(state, tokens, at, sampling, keys)[0].tokens[0, 1:]
 
-  said = [token for at in (3, 4) for token in run(np.full(1, at, np.int32))]
+  drawn = [token for at in (3, 4) for token in run(np.full(1, at, np.int32))]
   # 40 draws of 200: birthdays leave about 36 different ones.
-  assert len(set(map(int, said))) >= 32
+  assert len(set(map(int, drawn))) >= 32
 
 
 @pytest.mark.parametrize(

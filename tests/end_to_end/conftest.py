@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from launching import Ended, start
+from launching import Ended, run_here, start
 
 from specsamp.checkpoints import model_dir
 from specsamp.data import tokenizers
@@ -30,10 +30,16 @@ def launch(server, tmp_path):
 
 @pytest.fixture
 def refused(launch):
-  """As `launch`, for a mistake: asserts one line and code 2, returns it."""
+  """As `launch`, for a mistake: asserts one line and code 2, returns it.
+
+  In this process, unless there are variables of the environment.
+  """
 
   def refused(name: str, *flags: str, variables=None) -> str:
-    ended = launch(name, *flags, variables=variables)
+    if variables:
+      ended = launch(name, *flags, variables=variables)
+    else:
+      ended = run_here(name, *flags)
     assert ended.code == 2, ended
     assert ended.out == ''
     assert re.fullmatch(rf'{name}\.py: [^\n]+\n', ended.err), ended.err

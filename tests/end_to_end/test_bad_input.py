@@ -324,7 +324,7 @@ def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
 
 
 def test_a_process_of_its_own_ends_with_code_2(tmp_path):
-  """The forked ones above share an interpreter's start; this one does not."""
+  """Those above share this process or a fork; this one does not."""
   ended = subprocess.run(
     [sys.executable, 'launch/decode.py', _QUICK, '--config.nope=1'],
     capture_output=True,
@@ -387,6 +387,7 @@ def test_weights_that_are_not_numbers(launch, folders, tmp_path):
   assert ended.err == 'decode.py: the target gave NaN logits in rows [0]\n'
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
   ('shell', 'error'),
   [

@@ -77,10 +77,11 @@ def _drafter(pair, kind):
   }[kind]
 
 
+_SLOW = pytest.mark.slow
 _TRAINED = (*KINDS, 'eagle_parallel_deep')
 _KINDS = ['model', *_TRAINED, *_LOOKUPS, 'ngram_or_model']
 # Of the others a few texts are compared by `test_papers.py`.
-_QUICK = ('model', 'eagle_parallel')
+_QUICK = {'model': (), 'eagle_parallel': pytest.mark.extended}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ _QUICK = ('model', 'eagle_parallel')
   [
     pytest.param(
       *(kind, count, new),
-      marks=() if count == 6 and kind in _QUICK else pytest.mark.slow,
+      marks=_QUICK.get(kind, _SLOW) if count == 6 else _SLOW,
     )
     for kind in _KINDS
     for count, new in ((6, 48), (32, 128))

@@ -16,6 +16,8 @@ from specsamp.errors import UserError
 from specsamp.jobs import loading, transformers_baseline
 from specsamp.models import Transformer
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope='module')
 def models(tmp_path_factory):
@@ -62,14 +64,14 @@ def test_a_draft_that_lacks_tokens_drafts_none_of_them(models):
 
 
 def test_a_draft_of_another_tokenizer_is_refused(models, refused, tmp_path):
-  said = refused(
+  line = refused(
     'decode',
     '--config=configs/quickstart.py',
     f'--config.target={models}/target',
     '--prompt=w1',
     f'--workdir={tmp_path}/run',
   )
-  assert re.search('must share a tokenizer; .* tokens differ, the first', said)
+  assert re.search('must share a tokenizer; .* tokens differ, the first', line)
 
 
 def test_there_is_a_way_around_a_folder(launch, models, tmp_path):

@@ -27,7 +27,7 @@ def _size(workdir):
   return sum(f.stat().st_size for f in files if f.exists())
 
 
-@pytest.mark.parametrize('kills', [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('kills', [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(kills, server, folders, data, tmp_path):
   flags = (
     '--config=configs/papers/chinchilla/table1.py:smoke',

@@ -12,6 +12,7 @@ from specsamp.jobs import decode, loading
 _CONFIG = 'configs/ngram_code_edit.py'
 
 
+@pytest.mark.extended
 def test_code_edits(launch, folders, tmp_path):
   ended = launch(
     'decode',
@@ -38,8 +39,8 @@ def test_code_edits(launch, folders, tmp_path):
     assert line['method'] == 'autoregressive' or sum(
       line['num_drafted_per_pos']
     )
-  said = {(line['prompt'].split()[1], line['texts'][0]) for line in lines}
-  assert [kind for kind, _ in sorted(said)] == ['go', 'rename']
+  texts = {(line['prompt'].split()[1], line['texts'][0]) for line in lines}
+  assert [kind for kind, _ in sorted(texts)] == ['go', 'rename']
 
 
 def test_the_full_config_finds_its_prompts():
@@ -58,6 +59,7 @@ def test_the_full_config_finds_its_prompts():
     module.get_config('nope')
 
 
+@pytest.mark.extended
 def test_lookahead_goes_on_from_a_users_prompt(launch, folders, tmp_path):
   ended = launch(
     'decode',

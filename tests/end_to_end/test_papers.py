@@ -15,6 +15,8 @@ from specsamp import zoo
 from specsamp.drafting.trained import KINDS
 from specsamp.jobs import compare
 
+pytestmark = pytest.mark.extended
+
 _PAPERS = pathlib.Path('configs/papers')
 _CONFIGS = [
   # test_evaluate.py searches trees.

@@ -13,6 +13,8 @@ from launching import start
 from specsamp.checkpoints import model_dir
 from specsamp.language_model import LanguageModel
 
+pytestmark = pytest.mark.extended
+
 _CHECKPOINT = 5  # the first one
 _STEPS = 60  # enough of them after it to be killed in
 

@@ -18,9 +18,10 @@ from specsamp.models import TransformerConfig
 from specsamp.training import distill, pretrain
 
 # Orbax leaves coroutines behind where it fails.
-pytestmark = pytest.mark.filterwarnings(
-  'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+pytestmark = [
+  pytest.mark.extended,
+  pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning'),
+]
 _RUN = dict(
   pattern='*.txt',
   batch_size=4,
@@ -104,7 +105,7 @@ def _noise(chance, text):
 
 @pytest.mark.parametrize('prepare', [_pretrain, _distill, _evaluate])
 @pytest.mark.parametrize(
-  'tries', [6, pytest.param(100, marks=pytest.mark.slow)]
+  'tries', [4, pytest.param(100, marks=pytest.mark.slow)]
 )
 def test_it_goes_on_or_says_why(
   prepare, tries, folders, corpus, tmp_path, monkeypatch

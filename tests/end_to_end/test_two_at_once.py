@@ -5,6 +5,8 @@ import re
 import pytest
 from launching import start
 
+pytestmark = pytest.mark.extended
+
 _FLAGS = {
   'pretrain': ['--config=configs/pretrain_pycode.py:smoke'],
   'distill': [
@@ -29,7 +31,16 @@ _FLAGS = {
 }
 
 
-@pytest.mark.parametrize('name', _FLAGS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    # One that goes on in its folder, and one that does not; as the others do.
+    'pretrain',
+    'decode',
+    pytest.param('distill', marks=pytest.mark.slow),
+    pytest.param('evaluate', marks=pytest.mark.slow),
+  ],
+)
 @pytest.mark.parametrize('times', [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_one_goes_on(server, folders, tmp_path, name, times):
   flags = [flag.replace('{folders}', str(folders)) for flag in _FLAGS[name]]

@@ -16,6 +16,8 @@ from specsamp.evaluation.methods import Method
 from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.tasks import Question, Task
 
+pytestmark = pytest.mark.integration
+
 
 def test_sign_flips_are_counted():
   """By hand: of +-1 +-2 +-4, two sums are as far from 0 as 7."""

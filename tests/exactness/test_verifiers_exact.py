@@ -59,14 +59,14 @@ def _rounds(rule, vocab, length):
 
 @pytest.mark.parametrize(('vocab', 'length'), SHAPES)
 @pytest.mark.parametrize('rule', RULES)
-def test_says_the_targets_law(rule, vocab, length):
+def test_emits_the_targets_distribution(rule, vocab, length):
   for round_ in _rounds(rule, vocab, length):
     assert round_.error <= TOLERANCE, round_.table.name
 
 
 @pytest.mark.parametrize(('vocab', 'length'), SHAPES)
 @pytest.mark.parametrize('rule', RULES)
-def test_stop_and_leave_are_laws(rule, vocab, length):
+def test_stop_and_leave_are_distributions(rule, vocab, length):
   for round_ in _rounds(rule, vocab, length):
     name = round_.table.name
     for probs in (round_.stop, round_.leave):
@@ -78,7 +78,7 @@ def test_stop_and_leave_are_laws(rule, vocab, length):
 
 @pytest.mark.parametrize(('vocab', 'length'), SHAPES)
 @pytest.mark.parametrize('rule', RULES)
-def test_never_says_what_the_target_cannot(rule, vocab, length):
+def test_never_emits_what_the_target_cannot(rule, vocab, length):
   for round_ in _rounds(rule, vocab, length):
     name = round_.table.name
     assert (round_.leave[round_.drafts.p == 0] == 0).all(), name
@@ -138,7 +138,7 @@ def test_float32_is_as_good_as_float32_can_be(rule):
 
 @dataclasses.dataclass(frozen=True)
 class ResidualFromTarget(TokenVerifier):
-  """Says a token of p, not of the residual, after a rejection."""
+  """Emits a token of p, not of the residual, after a rejection."""
 
   def leave_probs(self, draft, p_bnv, node_b):
     return jnp.take_along_axis(p_bnv, node_b[:, None, None], axis=1)[:, 0]

@@ -12,6 +12,7 @@ from specsamp.planning.work import Collective
 _GIB = 2**30
 
 tpu_aot = [
+  pytest.mark.extended,
   pytest.mark.tpu_aot,
   pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
@@ -68,10 +69,8 @@ class TestChinchilla:
     assert max(by_size) <= 1000
     assert sum(each.count for each in by_size.values()) < 40
 
-  @pytest.mark.parametrize(
-    'slice_name',
-    ['v4:2x2x4', pytest.param('v5e-16', marks=pytest.mark.slow)],
-  )
+  @pytest.mark.slow  # the loop above has it
+  @pytest.mark.parametrize('slice_name', ['v4:2x2x4', 'v5e-16'])
   def test_draft_step(self, slice_name):
     part = _part('draft step', slice_name)
     assert part.temporaries <= part.caches / 2

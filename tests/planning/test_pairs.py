@@ -10,6 +10,8 @@ from specsamp.jobs import decode
 from specsamp.models.pairs import PAIRS, folders
 from specsamp.planning import compile, plan, topology
 
+pytestmark = pytest.mark.extended
+
 _config = runpy.run_path('configs/plan_pairs.py')['get_config']
 _decode = runpy.run_path('configs/pairs.py')['get_config']
 

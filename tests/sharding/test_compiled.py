@@ -20,14 +20,18 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.training import pretrain
 
+pytestmark = pytest.mark.extended
+
 # Sizes that nothing else has, so that a shape tells what it is of.
 _VOCAB, _WIDTH, _HEAD = 16384, 40, 24
 _SHAPE = dict(
   num_heads=8, num_kv_heads=8, width=_WIDTH, head_dim=_HEAD, mlp_width=56
 )
 _TREE = TokenTree.branching((2, 2))
-_MESHES = [(1, 8), (2, 4)]
 _ROWS = 4
+_meshes = pytest.mark.parametrize(
+  'shape', [pytest.param((1, 8), marks=pytest.mark.slow), (2, 4)], ids=str
+)
 
 # Every kind of row in one batch: cuts, greedy, plain.
 _SAMPLING = SamplingParams(
@@ -42,7 +46,7 @@ _METHODS = {
   'deterministic tree': (_TREE, 'deterministic', 'naive', False),
   'coupled': (2, 'deterministic', 'gumbel', True),
 }
-_QUICK = ('chain', 'tree', 'coupled')
+_QUICK = ('tree', 'coupled')  # of which the latter is a chain
 
 
 def _sent(text: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -126,7 +130,7 @@ def test_a_round_sends_activations_and_little_else(shape, method):
   _assert_little([s for s in sent if s[1][2:] != (_WIDTH,)], shape)
 
 
-@pytest.mark.parametrize('shape', _MESHES, ids=str)
+@_meshes
 def test_a_prefill_sends_activations_alone(shape):
   job = _job(shape, 'chain')
   with meshes.use(job.model.mesh):
@@ -138,7 +142,7 @@ def test_a_prefill_sends_activations_alone(shape):
   assert len(sent) == 4
 
 
-@pytest.mark.parametrize('shape', _MESHES, ids=str)
+@_meshes
 def test_a_step_of_training_gathers_no_vocabulary(shape):
   mesh = meshes.make(*shape)
   model = tiny.model(_VOCAB, 0, **_SHAPE)
@@ -171,7 +175,7 @@ def test_a_step_of_training_gathers_no_vocabulary(shape):
   # Forward as in decoding, for the model and its teacher; backward two a layer
   # and one for the logits, where a layer's q and kv are summed apart.
   assert sent.count(('all-reduce', (rows, length, _WIDTH))) == 2 * 5 + 2 * 3 + 1
-  # Gradients are summed over the data; logits and their laws never are sent.
+  # Gradients are summed over the data; logits and p are never sent.
   for _, dims in sent:
     assert _VOCAB not in dims
     if _VOCAB // shape[1] in dims:

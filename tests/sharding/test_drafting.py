@@ -11,6 +11,8 @@ import tiny
 import specsamp
 from specsamp.drafting import model_drafter
 
+pytestmark = pytest.mark.extended
+
 _VOCAB = 64
 _PROMPTS = ['abc', 'a', 'zxyw']
 _SAMPLING = specsamp.SamplingParams(

@@ -14,6 +14,8 @@ import specsamp
 from specsamp.checkpoints import model_dir
 from specsamp.sharding import mesh as meshes
 
+pytestmark = pytest.mark.extended
+
 # Heads and hidden units in eight shards; 53 rows of a vocabulary are not.
 _EIGHT = {
   'llama': dict(num_attention_heads=8, num_key_value_heads=8, head_dim=4),
@@ -30,7 +32,9 @@ def folder(request, tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('shape', [(1, 8), (2, 4)])
+@pytest.mark.parametrize(
+  'shape', [(1, 8), pytest.param((2, 4), marks=pytest.mark.slow)]
+)
 def test_shards_are_those_of_the_whole(folder, shape):
   alone = specsamp.load(folder)
   model = specsamp.load(folder, meshes.make(*shape))
@@ -55,9 +59,14 @@ def test_shards_are_those_of_the_whole(folder, shape):
   jax.tree_util.tree_map_with_path(same, alone.params, model.params)
 
 
-@pytest.mark.parametrize('folder', ['llama', 'gpt2'], indirect=True)
+@pytest.mark.parametrize(
+  # Of every family the shards are the whole's.
+  'folder',
+  [pytest.param('llama', marks=pytest.mark.slow), 'gpt2'],
+  indirect=True,
+)
 def test_texts_are_those_of_one_device(folder):
-  say = lambda model: specsamp.generate(
+  emitted = lambda model: specsamp.generate(
     model,
     [[1, 2, 3], [4]],
     sampling=specsamp.SamplingParams(temperature=np.array([0.0, 1.0])),
@@ -65,10 +74,14 @@ def test_texts_are_those_of_one_device(folder):
     stop_tokens=[],
   )
   alone, model = specsamp.load(folder), specsamp.load(folder, meshes.make(2, 4))
-  assert say(model).tokens == say(alone).tokens
+  assert emitted(model).tokens == emitted(alone).tokens
 
 
-@pytest.mark.parametrize('folder', ['llama', 'gpt2'], indirect=True)
+@pytest.mark.parametrize(
+  'folder',
+  ['llama', pytest.param('gpt2', marks=pytest.mark.slow)],
+  indirect=True,
+)
 def test_a_draft_of_another_size_of_vocabulary(folder, tmp_path):
   """Padded to the target's rows where it lies."""
   mesh = meshes.make(1, 8)
@@ -83,7 +96,7 @@ def test_a_draft_of_another_size_of_vocabulary(folder, tmp_path):
   assert fitted.mesh == mesh
   assert (fitted.config.vocab_size, fitted.config.num_tokens) == (56, 50)
   tokens = jnp.array([[1, 52, 3]])
-  logits = lambda model: model.transformer.apply(
+  logits = lambda model: jax.jit(model.transformer.apply)(
     {'params': model.params}, tokens
   ).logits[..., :53]
   np.testing.assert_allclose(logits(fitted), logits(alone), atol=1e-5)

@@ -18,6 +18,8 @@ from specsamp.sharding import rules
 from specsamp.training import pretrain, run
 from specsamp.training.pretrain import PretrainConfig
 
+pytestmark = pytest.mark.extended
+
 # Two kv heads are fewer than most meshes' shards; 300 pieces divide into four.
 _MODEL = TransformerConfig(
   vocab_size=300,
@@ -120,7 +122,12 @@ def _interrupted(monkeypatch, config, workdir, mesh, step):
 
 @pytest.mark.parametrize(
   'shape',
-  [(1, 8), (2, 4), pytest.param((8, 1), marks=pytest.mark.slow)],
+  [
+    # The run below is laid on some of each.
+    pytest.param((1, 8), marks=pytest.mark.slow),
+    (2, 4),
+    pytest.param((8, 1), marks=pytest.mark.slow),
+  ],
   ids=str,
 )
 def test_the_losses_are_the_unsharded_ones(

@@ -116,15 +116,16 @@ _trained = pytest.mark.parametrize(
   'kind',
   [
     'hydra',
-    'eagle',
     'eagle_parallel',
     # The same code as one of those above.
+    pytest.param('eagle', marks=pytest.mark.slow),
     pytest.param('medusa', marks=pytest.mark.slow),
     pytest.param('medusa_parallel', marks=pytest.mark.slow),
   ],
 )
 
 
+@pytest.mark.integration
 @_trained
 def test_losses_fall(undisturbed, kind):
   job, workdir, trained, _ = undisturbed(kind)
@@ -146,6 +147,7 @@ def test_losses_fall(undisturbed, kind):
   jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
 
 
+@pytest.mark.integration
 @_trained
 def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
   job, workdir, trained, target = undisturbed(kind)
@@ -168,6 +170,7 @@ def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
   assert not last_parts & {'embedding', 'position_embedding', 'head'}
 
 
+@pytest.mark.integration
 def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
   """With noise and groups drawn anew in every step."""
   job, workdir, _, _ = undisturbed('eagle_parallel')
@@ -186,6 +189,7 @@ def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
   assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
   'kind', ['eagle_parallel', pytest.param('hydra', marks=pytest.mark.slow)]
 )
@@ -330,6 +334,7 @@ def test_features_are_of_one_process(config, tmp_path, monkeypatch):
     distill.distill(config, tmp_path)
 
 
+@pytest.mark.integration
 def test_a_parallel_drafter_begins_as_eagle(text, config, tmp_path):
   """In 32 bits, whatever the target computes in; a medusa does not."""
   target, _ = text

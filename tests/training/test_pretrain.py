@@ -91,6 +91,7 @@ def _assert_same(workdir, undisturbed):
   assert _metrics(workdir) == _metrics(undisturbed)
 
 
+@pytest.mark.integration
 def test_loss_falls_and_everything_is_written(config, undisturbed):
   lines = _metrics(undisturbed)
   steps = {
@@ -124,6 +125,7 @@ def _interrupted(monkeypatch, config, workdir, step):
       pretrain.pretrain(config, workdir)
 
 
+@pytest.mark.integration
 def test_resumed_from_the_last_checkpoint(
   config, undisturbed, tmp_path, monkeypatch
 ):
@@ -149,6 +151,7 @@ def test_resumed_from_the_last_checkpoint(
   _assert_same(tmp_path, undisturbed)
 
 
+@pytest.mark.integration
 def test_a_finished_run_is_left_as_it_is(config, undisturbed, monkeypatch):
   """Killed after the last checkpoint, it only lacks the model's folder."""
   before = _metrics(undisturbed)
@@ -161,6 +164,7 @@ def test_a_finished_run_is_left_as_it_is(config, undisturbed, monkeypatch):
   assert _metrics(undisturbed) == before
 
 
+@pytest.mark.integration
 def test_a_truncated_checkpoint_is_one_line(config, undisturbed, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(undisturbed, workdir)
@@ -179,6 +183,7 @@ def test_a_truncated_checkpoint_is_one_line(config, undisturbed, tmp_path):
   assert (workdir / 'metrics.jsonl').read_bytes() == before
 
 
+@pytest.mark.integration
 def test_killed_at_a_random_moment(config, undisturbed, tmp_path):
   """SIGKILL, no clean-up; then the same command again."""
   values = dataclasses.asdict(config)
@@ -219,6 +224,7 @@ def test_killed_at_a_random_moment(config, undisturbed, tmp_path):
   _assert_same(workdir, undisturbed)
 
 
+@pytest.mark.integration
 def test_distillation(config, undisturbed, tmp_path):
   config = dataclasses.replace(
     config,
@@ -288,6 +294,7 @@ def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.integration
 def test_a_teacher_of_another_vocabulary(config, undisturbed, tmp_path):
   config = dataclasses.replace(
     config,

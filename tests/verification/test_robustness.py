@@ -22,8 +22,13 @@ RULES = (
 )
 CHAIN_RULES = ('token', 'block')
 READ_NO_Q = ('naive', 'typical_lossy')
+# Rules that read no q read no law: they do the same under each.
 ACCEPTED = [
-  (rule, law) for rule in RULES for law in LAWS if law in make(rule).accepts
+  (rule, law)
+  for rule in RULES
+  for law in LAWS
+  if law in make(rule).accepts
+  and (law == 'deterministic' or rule not in READ_NO_Q)
 ]
 REFUSED = [
   (rule, law) for rule in RULES for law in LAWS if law not in make(rule).accepts
@@ -62,8 +67,8 @@ def _stop_and_leave(rule, draft, p_bnv):
   return map(np.asarray, _both(make(rule), draft, jnp.asarray(p_bnv)))
 
 
-def _laws(rng, *shape):
-  """Float32 laws of every sort: dense, sharp, with zeros, one-hot, tiny."""
+def _rows(rng, *shape):
+  """Float32 rows of every sort: dense, sharp, with zeros, one-hot, tiny."""
   logits = rng.standard_normal((*shape, VOCAB))
   logits *= rng.choice([0.1, 1, 10, 80], size=(*shape, 1))
   weights = np.exp(logits - logits.max(-1, keepdims=True))
@@ -76,8 +81,8 @@ def _laws(rng, *shape):
 
 def _hostile(rng, tree, law):
   """Tokens that were not drawn from q, some of them not in the vocabulary."""
-  p = _laws(rng, BATCH, tree.size)
-  q = _laws(rng, BATCH, len(tree.internal))
+  p = _rows(rng, BATCH, tree.size)
+  q = _rows(rng, BATCH, len(tree.internal))
   # Rows with q = p, and rows with nothing in common.
   same = rng.random((BATCH, len(tree.internal), 1))
   p_internal = p[:, list(tree.internal)]
@@ -111,7 +116,7 @@ def _drafted(tree, draft, p, q):
 
 
 @every_rule
-def test_hostile_rows_still_give_laws(rule, law):
+def test_hostile_rows_still_give_distributions(rule, law):
   rng = np.random.default_rng(0)
   tree = _tree(rule)
   draft, p = _hostile(rng, tree, law)
@@ -153,7 +158,7 @@ def test_what_was_not_drafted_is_not_read(rule, law):
 
 @every_rule
 @pytest.mark.parametrize('soft_q', [True, False])
-def test_greedy_rows_say_the_argmax(rule, law, soft_q):
+def test_greedy_rows_emit_the_argmax(rule, law, soft_q):
   """However the candidates were chosen, and whatever positive q is reported."""
   rng = np.random.default_rng(2)
   tree = _tree(rule)
@@ -192,7 +197,7 @@ def test_greedy_rows_say_the_argmax(rule, law, soft_q):
 
 @every_rule
 def test_a_large_vocabulary_keeps_its_precision(rule, law):
-  """Laws that differ by rounding, and by much, over 50,000 tokens."""
+  """p and q that differ by rounding, and by much, over 50,000 tokens."""
   rng = np.random.default_rng(3)
   tree, vocab = _tree(rule), 50_000
   logits = 3 * rng.standard_normal((2, tree.size, vocab))
@@ -203,12 +208,12 @@ def test_a_large_vocabulary_keeps_its_precision(rule, law):
   for row, node in np.ndindex(2, tree.size):
     kids = list(tree.children(node))
     if kids:
-      law_of_kids = np.asarray(q[row, tree.internal.index(node)], np.float64)
+      q_of_kids = np.asarray(q[row, tree.internal.index(node)], np.float64)
       tokens[row, kids] = rng.choice(
         vocab,
         size=len(kids),
         replace=law != 'without_replacement',
-        p=law_of_kids / law_of_kids.sum(),
+        p=q_of_kids / q_of_kids.sum(),
       )
   stop, leave = _stop_and_leave(rule, _draft(tree, law, tokens, q), p)
   for probs in (stop, leave):
@@ -225,10 +230,9 @@ def test_a_large_vocabulary_keeps_its_precision(rule, law):
 
 
 @every_rule
-@pytest.mark.parametrize('q', [None, jnp.zeros((4, 0, VOCAB))], ids=str)
-def test_the_empty_draft_is_a_plain_step(rule, law, q):
-  p = _laws(np.random.default_rng(4), 4, 1)
-  draft = _draft(TokenTree((-1,)), law, np.zeros((4, 1)), q)
+def test_the_empty_draft_is_a_plain_step(rule, law):
+  p = _rows(np.random.default_rng(4), 4, 1)
+  draft = _draft(TokenTree((-1,)), law, np.zeros((4, 1)), None)
   stop, leave = _stop_and_leave(rule, draft, p)
   assert (stop == 1).all()
   np.testing.assert_allclose(leave, p, rtol=1e-6)
