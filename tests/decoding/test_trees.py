@@ -49,7 +49,7 @@ def test_greedy_equals_autoregressive(pair, greedy):
   got = _run(pair, IRREGULAR, **GREEDY)
   assert got.tokens == greedy
   # Others than the first candidates were accepted too: at temperature 0 the
-  # most probable ones are drafted, whatever the law.
+  # most probable ones are drafted.
   assert got.num_accepted_per_rank[:, 1:].any()
 
 
