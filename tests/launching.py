@@ -33,8 +33,8 @@ def run(argv, out, err, variables):
 
   Args:
     argv: its command line.
-    out: path of what it says on standard output.
-    err: path of what it says on standard error.
+    out: path of its standard output.
+    err: path of its standard error.
     variables: of the environment.
   """
   for descriptor, path in ((1, out), (2, err)):
@@ -90,8 +90,8 @@ class Started(NamedTuple):
   Attributes:
     argv: its command line.
     process: itself.
-    out: path of what it says on standard output.
-    err: path of what it says on standard error.
+    out: path of its standard output.
+    err: path of its standard error.
   """
 
   argv: list[str]

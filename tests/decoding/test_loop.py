@@ -7,12 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
-from specsamp.drafting import model_drafter
+from specsamp.drafting import TokenTree, model_drafter, modules
+from specsamp.drafting.modules import trained_drafter
 from specsamp.models import Transformer
+from specsamp.sampling import draw
+from specsamp.sampling.draw import Stream
 
 # One batch of five rows and one bucket of 32 tokens for almost all tests, so
 # that they run the same few programs.
@@ -139,6 +143,42 @@ def test_rows_of_one_seed_and_prompt_agree_and_other_seeds_do_not(pair):
   assert len({tuple(text) for text in got}) == 3
   counted = _run(*pair, prompts=[[1, 2]] * 5, seed=8, **args).tokens
   assert counted[1] == got[1] and counted[2] == got[3]
+
+
+def _drafters(pair):
+  target, draft = pair
+  chain = TokenTree.chain(2)
+  return {
+    'model': model_drafter(draft, 2),
+    'tree': model_drafter(draft, TokenTree.branching((2, 1))),
+    **{
+      kind: trained_drafter(tiny.trained(target, kind), target, chain)
+      for kind in modules.KINDS
+    },
+  }
+
+
+@pytest.mark.parametrize('name', ['model', 'tree', *modules.KINDS])
+def test_draws_of_a_round_share_no_stream(pair, name, monkeypatch):
+  """Draft, verdict and next token: of streams of their own, each read once."""
+  job = Request.make(
+    pair[0],
+    PROMPTS,
+    _drafters(pair)[name],
+    'multi_candidate',
+    max_new_tokens=4,
+  )
+  used, real = [], draw.stream_keys
+  monkeypatch.setattr(
+    draw,
+    'stream_keys',
+    lambda keys, at, stream: used.append(stream) or real(keys, at, stream),
+  )
+  state = jax.eval_shape(
+    lambda: job.decoder.prefill(job.inputs, job.prompts, job.capacity)
+  )
+  jax.eval_shape(lambda state: job.decoder.round(job.inputs, state), state)
+  assert sorted(used) == [Stream.DRAFT, Stream.STOP, Stream.LEAVE]
 
 
 # The caches.

@@ -80,11 +80,11 @@ def pair():
 
 
 @pytest.fixture(scope='module')
-def laws(pair):
-  return laws_of(pair[0])
+def distributions(pair):
+  return distributions_of(pair[0])
 
 
-def laws_of(target):
+def distributions_of(target):
   """Group name -> float64 [V, .., V]: the target's, of five tokens."""
   texts = np.indices((VOCAB,) * LENGTH).reshape(LENGTH, -1).T
   rows = np.zeros((len(GROUPS), len(texts), 8), np.int32)
@@ -104,12 +104,12 @@ def laws_of(target):
   probs = np.asarray(probs, np.float64)
   result = {}
   for i, group in enumerate(GROUPS):
-    law = np.ones(len(texts))
+    joint = np.ones(len(texts))
     for t in range(LENGTH):
       at = len(group.prompt) - 1 + t
-      law *= np.take_along_axis(probs[i, :, at], texts[:, t : t + 1], 1)[:, 0]
-    assert abs(law.sum() - 1) < 1e-5
-    result[group.name] = (law / law.sum()).reshape((VOCAB,) * LENGTH)
+      joint *= np.take_along_axis(probs[i, :, at], texts[:, t : t + 1], 1)[:, 0]
+    assert abs(joint.sum() - 1) < 1e-5
+    result[group.name] = (joint / joint.sum()).reshape((VOCAB,) * LENGTH)
   return result
 
 
@@ -154,13 +154,13 @@ def texts(
   return counts.reshape(-1, *(VOCAB,) * length), stats
 
 
-def _p_value(counts, law) -> float:
+def _p_value(counts, probs) -> float:
   """Of Pearson's chi-square; cells that expect fewer than 5 are one cell."""
-  counts, law = counts.reshape(-1), law.reshape(-1)
-  if counts[law == 0].any():
+  counts, probs = counts.reshape(-1), probs.reshape(-1)
+  if counts[probs == 0].any():
     return 0.0
-  order = np.argsort(law, kind='stable')
-  expected, observed = law[order] * counts.sum(), counts[order]
+  order = np.argsort(probs, kind='stable')
+  expected, observed = probs[order] * counts.sum(), counts[order]
   # The smallest cells merge, until they expect 5 together and none is left
   # that expects fewer.
   merged = np.searchsorted(expected, 5)
@@ -175,14 +175,14 @@ def _p_value(counts, law) -> float:
   return float(scipy.stats.chi2.sf(statistic, len(expected) - 1))
 
 
-def _p_values(groups, counts, laws):
-  """(group, window) -> p of the joint law of the window's three tokens."""
+def _p_values(groups, counts, distributions):
+  """(group, window) -> p of the joint distribution of its tokens."""
   result = {}
   for group, count in zip(groups, counts, strict=True):
     for window, kept in WINDOWS.items():
       gone = tuple(t for t in range(LENGTH) if t not in kept)
       result[group.name, window] = _p_value(
-        count.sum(axis=gone), laws[group.name].sum(axis=gone)
+        count.sum(axis=gone), distributions[group.name].sum(axis=gone)
       )
   return result
 
@@ -192,15 +192,15 @@ def _drafter(pair, shape, law='iid', coupled=False):
   return model_drafter(draft, shape, law, coupled)
 
 
-def check_law(groups, counts, laws):
-  p_values = _p_values(groups, counts, laws)
+def check_distribution(groups, counts, distributions):
+  p_values = _p_values(groups, counts, distributions)
   for key, p in p_values.items():
     # All of a test together are wrong once in a thousand seeds.
     assert p > 0.001 / len(p_values), (key, p)
   for group, count in zip(groups, counts, strict=True):
     if group.name == 'greedy':
-      assert laws['greedy'].max() == 1
-      np.testing.assert_array_equal(count > 0, laws['greedy'] == 1)
+      assert distributions['greedy'].max() == 1
+      np.testing.assert_array_equal(count > 0, distributions['greedy'] == 1)
 
 
 def check_events(pair, stats, **args):
@@ -219,9 +219,9 @@ def check_events(pair, stats, **args):
 
 
 @sizes
-def test_autoregressive(pair, laws, batches):
+def test_autoregressive(pair, distributions, batches):
   counts, stats = texts(pair, GROUPS, batches, seed=1)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   assert all((got.rounds == LENGTH).all() for got in stats)
 
 
@@ -236,10 +236,10 @@ def test_autoregressive(pair, laws, batches):
     ),
   ],
 )
-def test_speculative(pair, laws, verifier, draft_len, batches):
+def test_speculative(pair, distributions, verifier, draft_len, batches):
   args = dict(drafter=_drafter(pair, draft_len), verifier=verifier, seed=2)
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   check_events(pair, stats, **args)
 
 
@@ -258,12 +258,12 @@ def test_speculative(pair, laws, verifier, draft_len, batches):
     ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),
   ],
 )
-def test_trees(pair, laws, verifier, law, tree, batches):
+def test_trees(pair, distributions, verifier, law, tree, batches):
   """Candidates are more than the support in the rows with top-k."""
   drafter = _drafter(pair, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=5)
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   check_events(pair, stats, **args)
   assert all(got.num_accepted_per_rank[:, 1].any() for got in stats)
 
@@ -296,12 +296,14 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
     ),
   ],
 )
-def test_trained_drafters(pair, laws, kind, verifier, law, tree, batches):
+def test_trained_drafters(
+  pair, distributions, kind, verifier, law, tree, batches
+):
   target, _ = pair
   drafter = trained_drafter(tiny.trained(target, kind), target, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=7)
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   check_events(pair, stats, **args)
 
 
@@ -336,12 +338,12 @@ def _lookup(pair, kind, tree):
     ),
   ],
 )
-def test_lookups(pair, laws, kind, verifier, tree, batches):
+def test_lookups(pair, distributions, kind, verifier, tree, batches):
   """Deterministic drafts; some rows have none while others do."""
   drafter = _lookup(pair, kind, tree)
   args = dict(drafter=drafter, verifier=verifier, seed=8)
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   (first, *_) = stats
   all_of_it = first.num_accepted_per_pos[:, -1] > 0
   assert (all_of_it & (first.rounds > 1)).mean() > 0.01
@@ -353,31 +355,31 @@ def test_lookups(pair, laws, kind, verifier, tree, batches):
 
 
 @sizes
-def test_coupled(pair, laws, batches):
+def test_coupled(pair, distributions, batches):
   """Over seeds, of which each has one text."""
   drafter = _drafter(pair, TokenTree.branching((2, 2)), 'deterministic', True)
   args = dict(drafter=drafter, verifier='gumbel', seed=6)
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws)
+  check_distribution(GROUPS, counts, distributions)
   check_events(pair, stats, **args)
 
 
-def test_one_way_of_sampling(pair, laws):
+def test_one_way_of_sampling(pair, distributions):
   """Batches that skip the steps which no row of theirs asks for."""
   drafter = _drafter(pair, 3)
   for group in GROUPS[:2]:
     args = dict(drafter=drafter, verifier='block', seed=3)
     counts, _ = texts(pair, [group], 6, **args)
     assert counts.sum() >= 20_000
-    check_law([group], counts, laws)
+    check_distribution([group], counts, distributions)
 
 
 # What must not pass. Wrong verifiers are found out by enumeration too.
 
 
-def _check_fails(pair, laws, drafter, verifier):
+def _check_fails(pair, distributions, drafter, verifier):
   counts, _ = texts(pair, GROUPS, 5, drafter=drafter, verifier=verifier, seed=4)
-  p_values = _p_values(GROUPS, counts, laws)
+  p_values = _p_values(GROUPS, counts, distributions)
   assert p_values[PLAIN.name, 'first three'] < 1e-6
 
 
@@ -390,12 +392,12 @@ class WrongResidual(TokenVerifier):
 
 
 @pytest.mark.slow
-def test_a_wrong_residual_fails(pair, laws):
-  _check_fails(pair, laws, _drafter(pair, 1), WrongResidual())
+def test_a_wrong_residual_fails(pair, distributions):
+  _check_fails(pair, distributions, _drafter(pair, 1), WrongResidual())
 
 
 @struct.dataclass
-class WrongLaw(LanguageModelDrafter):
+class WrongQ(LanguageModelDrafter):
   """It reports q at a temperature that it has not drawn from."""
 
   def propose(self, *args):
@@ -409,8 +411,8 @@ def _as(kind, drafter):
   return kind(**{name: getattr(drafter, name) for name in names})
 
 
-def test_a_wrong_law_of_the_draft_fails(pair, laws):
-  _check_fails(pair, laws, _as(WrongLaw, _drafter(pair, 1)), 'token')
+def test_a_wrong_q_fails(pair, distributions):
+  _check_fails(pair, distributions, _as(WrongQ, _drafter(pair, 1)), 'token')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -420,7 +422,7 @@ class Retraced(TokenVerifier):
 
 @struct.dataclass
 class Mislabelled(LanguageModelDrafter):
-  """Its candidates may be the same token twice, and it says that they can't."""
+  """Its candidates may be the same token twice, and it states otherwise."""
 
   def propose(self, *args):
     draft, state = super().propose(*args)
@@ -428,17 +430,19 @@ class Mislabelled(LanguageModelDrafter):
 
 
 @pytest.mark.slow
-def test_draws_with_replacement_called_without_fail(pair, laws):
+def test_draws_with_replacement_called_without_fail(pair, distributions):
   drafter = _drafter(pair, TokenTree.branching((3,)))
   drafter = _as(Mislabelled, drafter)
-  _check_fails(pair, laws, drafter, 'multi_candidate')
+  _check_fails(pair, distributions, drafter, 'multi_candidate')
 
 
-def test_bits_shared_by_draft_and_verdict_fail(pair, laws, monkeypatch):
+def test_bits_shared_by_draft_and_verdict_fail(
+  pair, distributions, monkeypatch
+):
   stream_keys = draw.stream_keys
   monkeypatch.setattr(
     draw,
     'stream_keys',
     lambda keys, at, stream: stream_keys(keys, at, draw.Stream.DRAFT),
   )
-  _check_fails(pair, laws, _drafter(pair, 1), Retraced())
+  _check_fails(pair, distributions, _drafter(pair, 1), Retraced())

@@ -9,9 +9,9 @@ import tiny
 from test_loop_law import (
   GROUPS,
   VOCAB,
+  check_distribution,
   check_events,
-  check_law,
-  laws_of,
+  distributions_of,
   sizes,
   texts,
 )
@@ -48,5 +48,5 @@ def test_published_drafters(kind, verifier, law, tree, batches):
   drafter = trained_drafter(tiny.published(target, kind), target, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=9)
   counts, stats = texts((target, None), GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws_of(target))
+  check_distribution(GROUPS, counts, distributions_of(target))
   check_events((target, None), stats, **args)

@@ -1,4 +1,7 @@
-"""Trees in the loop, token for token: texts, caches, counts, couplings."""
+"""Trees in the loop, token for token: texts, caches, counts, couplings.
+
+The loop is the same for all verifiers, which are enumerated in `exactness`.
+"""
 
 import jax
 import numpy as np
@@ -26,23 +29,6 @@ RAGGED = dict(
 # Leaves at three depths, and nodes of a level with different numbers of
 # children.
 IRREGULAR = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 4))
-# One for the loop, which is the same for all; the verifiers themselves are
-# enumerated in `exactness`.
-rules = pytest.mark.parametrize(
-  ('verifier', 'law'),
-  [
-    ('multi_candidate', 'without_replacement'),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        ('multi_candidate', 'iid'),
-        ('traversal', 'without_replacement'),
-        ('naive', 'deterministic'),
-        ('k_seq', 'iid'),
-      )
-    ),
-  ],
-)
 
 
 def _run(pair, shape, law='without_replacement', coupled=False, **args):
@@ -59,29 +45,16 @@ def greedy(pair):
   return texts
 
 
-@rules
-def test_greedy_equals_autoregressive(pair, greedy, verifier, law):
-  got = _run(pair, IRREGULAR, law, verifier=verifier, **GREEDY)
+def test_greedy_equals_autoregressive(pair, greedy):
+  got = _run(pair, IRREGULAR, **GREEDY)
   assert got.tokens == greedy
   # Others than the first candidates were accepted too: at temperature 0 the
-  # most probable ones are drafted, whatever the law.
+  # most probable ones are drafted.
   assert got.num_accepted_per_rank[:, 1:].any()
 
 
-@pytest.mark.slow  # chains in `test_loop.py`; trees accepted to their leaves
-# in drafting/test_trained_drafters.py
-def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
-  target, _ = pair
-  got = _run((target, target), IRREGULAR, **GREEDY)
-  assert got.tokens == greedy
-  # First candidates all the way: root, 1, 4, 7 and one more.
-  np.testing.assert_array_equal(got.rounds, 5)
-  assert not got.num_accepted_per_rank[:, 1:].any()
-
-
-@rules
-def test_a_row_is_the_same_alone_and_among_others(pair, verifier, law):
-  together = _run(pair, IRREGULAR, law, verifier=verifier, **RAGGED)
+def test_a_row_is_the_same_alone_and_among_others(pair):
+  together = _run(pair, IRREGULAR, **RAGGED)
   assert [len(text) for text in together.tokens] == BUDGETS
   rows = RAGGED['sampling'].broadcast(5)
   for order in ([4, 3, 2, 1, 0], [0]):
@@ -89,8 +62,6 @@ def test_a_row_is_the_same_alone_and_among_others(pair, verifier, law):
     got = _run(
       pair,
       IRREGULAR,
-      law,
-      verifier=verifier,
       prompts=pick(PROMPTS),
       max_new_tokens=pick(BUDGETS),
       seed=pick(RAGGED['seed']),
@@ -108,14 +79,7 @@ def test_a_row_is_the_same_alone_and_among_others(pair, verifier, law):
       )
 
 
-@pytest.mark.parametrize(
-  'args',
-  [
-    pytest.param(GREEDY, marks=pytest.mark.slow, id='greedy'),
-    pytest.param(RAGGED, id='ragged'),
-  ],
-)
-def test_no_stale_slot_after_any_round(pair, args):
+def test_no_stale_slot_after_any_round(pair):
   """What was accepted stands where one pass over the text would put it."""
   target, draft = pair
   job = Request.make(
@@ -123,11 +87,8 @@ def test_no_stale_slot_after_any_round(pair, args):
     PROMPTS,
     model_drafter(draft, IRREGULAR, 'without_replacement'),
     'multi_candidate',
-    args['sampling'],
-    args['max_new_tokens'],
-    args.get('seed', 0),
-    [],
-    tree_attention=True,
+    stop_tokens=[],
+    **RAGGED,
   )
   state = job.prefill()
   for _ in range(5):
@@ -209,34 +170,19 @@ def test_other_positions(positions):
 # Gumbel coupling.
 
 
-@pytest.mark.parametrize(
-  'others',
-  [
-    (),
-    pytest.param(
-      (
-        (3, 'deterministic', True),
-        (7, 'deterministic', True),
-        (IRREGULAR, 'without_replacement', False),
-      ),
-      marks=pytest.mark.slow,
-    ),
-  ],
-  ids=['tree', 'others'],
-)
-def test_coupled_text_is_the_same_whatever_is_drafted(pair, others):
-  args = dict(verifier='gumbel', **RAGGED)
-  alone = _run(pair, None, **args)
+def test_coupled_text_is_the_same_whatever_is_drafted(pair):
+  target, _ = pair
+  run = lambda pair, shape, **args: _run(
+    pair, shape, 'deterministic', True, **dict(verifier='gumbel', **args)
+  )
+  alone = run(pair, None, **RAGGED)
   assert [len(text) for text in alone.tokens] == BUDGETS
-  efficiency = {}
-  for shape, law, coupled in ((IRREGULAR, 'deterministic', True), *others):
-    got = _run(pair, shape, law, coupled, **args)
-    assert got.tokens == alone.tokens, (shape, law, coupled)
-    efficiency[shape, coupled] = got.block_efficiency
-  if others:
-    # Drafts that run the target's races are accepted more often.
-    assert efficiency[IRREGULAR, True] > efficiency[IRREGULAR, False]
+  assert run(pair, IRREGULAR, **RAGGED).tokens == alone.tokens
+  # A draft that is the target runs the same races.
+  equal = run((target, target), 2, **RAGGED)
+  assert equal.tokens == alone.tokens
+  assert (equal.num_accepted_per_pos == equal.rounds[:, None]).all()
   # Not because there is one text only.
-  other = _run(pair, IRREGULAR, 'deterministic', True, **(args | dict(seed=1)))
+  other = run(pair, IRREGULAR, **RAGGED | dict(seed=1))
   assert other.tokens[0] != alone.tokens[0]
   assert other.tokens[4] == alone.tokens[4]  # the greedy row

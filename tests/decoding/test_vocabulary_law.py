@@ -11,9 +11,9 @@ import tiny
 from test_loop_law import (
   GROUPS,
   VOCAB,
+  check_distribution,
   check_events,
-  check_law,
-  laws_of,
+  distributions_of,
   sizes,
   texts,
 )
@@ -67,5 +67,5 @@ def test_vocabularies_of_two_sizes(rows, letters, verifier, law, tree, batches):
     drafter=model_drafter(draft, tree, law), verifier=verifier, seed=9
   )
   counts, stats = texts(pair, GROUPS, batches, **args)
-  check_law(GROUPS, counts, laws_of(whole))
+  check_distribution(GROUPS, counts, distributions_of(whole))
   check_events(pair, stats, **args)

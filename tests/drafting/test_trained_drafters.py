@@ -206,7 +206,7 @@ _NEXT = np.array([3, 5, 7, 0, 6, 2, 1, 4])
 _TURN = np.array([6, 0, 5, 2, 7, 3, 4, 1])
 _MASKS = np.array([5, 1])
 _ACCEPTED = np.array([0, 2, 3, 3], np.int32)
-_SAID = np.array([4, 1, 6, 2], np.int32)
+_NEXT_TOKENS = np.array([4, 1, 6, 2], np.int32)
 
 
 def _matrix(table):
@@ -285,29 +285,29 @@ def _by_table(kind, reads, before, root):
     features = [_TURN[before]]
     for _ in range(2):
       features.append(_TURN[features[-1]])
-    said = _NEXT[features].tolist()
+    drafted = _NEXT[features].tolist()
   else:
-    said, token = [], root
+    drafted, token = [], root
     for _ in range(3):
       token = int(_NEXT[_TURN[token]])
-      said.append(token)
-  return said[:1] + rest if rest else said
+      drafted.append(token)
+  return drafted[:1] + rest if rest else drafted
 
 
 @jax.jit
 def _two_rounds(drafter, tokens_bs):
-  """Greedy drafts before and after a commit of `_ACCEPTED` and `_SAID`."""
+  """Greedy drafts before and after `_ACCEPTED` and `_NEXT_TOKENS`."""
   features_of = lambda tokens: jax.nn.one_hot(tokens, len(_NEXT))
   sampling = GREEDY.broadcast(4)
   keys = draw.row_keys(jnp.arange(4, dtype=jnp.int32))
   state = drafter.init(tokens_bs, LENGTH, features_of(tokens_bs), 32)
   first, state = drafter.propose(state, tokens_bs, LENGTH, sampling, keys)
   path = jnp.asarray(drafter.tree.paths)[_ACCEPTED]
-  verdict = Verdict(_ACCEPTED, _ACCEPTED, path, jnp.asarray(_SAID))
+  verdict = Verdict(_ACCEPTED, _ACCEPTED, path, jnp.asarray(_NEXT_TOKENS))
   scored = Scored(features_of(first.tokens), extra_logits=None)
   state = drafter.commit(state, first, verdict, LENGTH - 1, scored)
   length = LENGTH + _ACCEPTED + 1
-  tokens_bs = tokens_bs.at[np.arange(4), length - 1].set(_SAID)
+  tokens_bs = tokens_bs.at[np.arange(4), length - 1].set(_NEXT_TOKENS)
   second, _ = drafter.propose(state, tokens_bs, length, sampling, keys)
   return first.tokens, second.tokens
 
@@ -337,7 +337,7 @@ def test_nothing_is_read_one_place_beside(kind, reads):
     root = tokens[row, length - 1]
     expected = [root, *_by_table(kind, reads, before, root)]
     assert first[row].tolist() == expected
-    before, root = expected[_ACCEPTED[row]], _SAID[row]
+    before, root = expected[_ACCEPTED[row]], _NEXT_TOKENS[row]
     expected = [root, *_by_table(kind, reads, before, root)]
     assert second[row].tolist() == expected
 

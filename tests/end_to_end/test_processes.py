@@ -124,13 +124,13 @@ def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
         count=count,
       )
     )
-    said, scores = (
+    emitted, scores = (
       [json.loads(line) for line in (workdir / name).read_text().splitlines()]
       for name in ('metrics.jsonl', 'scores.jsonl')
     )
-    assert len(said) == len(scores) == 4 * 4
+    assert len(emitted) == len(scores) == 4 * 4
     found.append(
-      [(line['id'], line['output_tokens'], line['rounds']) for line in said]
+      [(line['id'], line['output_tokens'], line['rounds']) for line in emitted]
     )
     summary = json.loads((workdir / 'summary.json').read_text())
     assert {row['verdict'] for row in summary['lossless']} <= {

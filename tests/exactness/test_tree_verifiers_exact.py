@@ -150,12 +150,12 @@ def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
   )
   for tree_round, chain_round in pairs:
     # What is left at a node that a row hardly stops at is made of rounding.
-    said, chain_said = (
+    ended, chain_ended = (
       round_.stop[..., None] * round_.leave
       for round_ in (tree_round, chain_round)
     )
     np.testing.assert_allclose(
-      said, chain_said, rtol=0, atol=TOLERANCE, err_msg=tree_round.table.name
+      ended, chain_ended, rtol=0, atol=TOLERANCE, err_msg=tree_round.table.name
     )
 
 
@@ -335,7 +335,7 @@ def test_rho_below_its_bound_is_found_out(monkeypatch):
 
 @pytest.mark.parametrize('rule', ['multi_candidate', 'traversal'])
 def test_siblings_in_another_order_are_found_out(rule):
-  """Without replacement the order says from which q each was drawn."""
+  """Without replacement the order tells from which q each was drawn."""
   turn = lambda drafts: dataclasses.replace(
     drafts, tokens=drafts.tokens[:, [0, 3, 2, 1]]
   )

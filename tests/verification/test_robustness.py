@@ -173,7 +173,7 @@ def test_greedy_rows_emit_the_argmax(rule, law, soft_q):
     choice = rng.random((BATCH, 4)).argsort(axis=1)
     kids = list(tree.children(node))
     tokens[:, kids] = choice[:, : len(kids)]
-  if not soft_q:  # a one-hot q says that all siblings are the same token
+  if not soft_q:  # by a one-hot q all siblings are the same token
     first = [tree.children(node)[0] for node in tree.internal]
     q = np.eye(VOCAB, dtype=np.float32)[tokens[:, first]]
   draft = _draft(tree, law, tokens, q)

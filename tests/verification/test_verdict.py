@@ -92,7 +92,7 @@ def test_refuses_an_unknown_name():
 @pytest.mark.parametrize('rule', RULES)
 def test_frequencies_are_stop_times_leave(rule):
   """One draft, repeated: the pair (node, token) follows stop * leave."""
-  # Close laws, so that each node is stopped at often.
+  # p and q are close, so that each node is stopped at often.
   p = 0.3 * _distributions(4, 1, LENGTH + 1) + 0.7 / VOCAB
   q = 0.5 * p[:, :-1] + 0.5 * _distributions(5, 1, LENGTH)
   one = _draft([[0, 1, 3, 2]], q)
