@@ -36,7 +36,7 @@ class Source(NamedTuple):
   """What a parameter is made of.
 
   Attributes:
-    axes: a letter for each axis of the parameter.
+    axes: a letter for each axis of the parameter, of the layout's own.
     parts: one, or one for each entry of the axis whose letter they lack.
   """
 

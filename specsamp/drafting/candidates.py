@@ -90,7 +90,7 @@ def grow(
   law: Law,
   sampling: SamplingParams,
   root_b1,
-  uniform_bn,
+  uniform_bk,
   logits_b1v,
   feed: Callable[[Any, int, Any], tuple[Any, Any]],
   carry: Any,
@@ -103,7 +103,7 @@ def grow(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bn: numbers in [0, 1), one for each drafted node.
+    uniform_bk: numbers in [0, 1), one for each drafted node.
     logits_b1v: the drafter's, after the root.
     feed: (carry, depth, tokens [B, W]) -> carry, logits [B, W, V], after the W
       nodes of this depth that have children.
@@ -130,7 +130,7 @@ def grow(
     kept = np.flatnonzero([i < len(c) for c in children for i in range(width)])
     token_bwc, valid_bwc, q_bwv = pick(
       logits_bwv,
-      uniform_bn[:, table_wc - 1],
+      uniform_bk[:, table_wc - 1],
       sampling,
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
@@ -153,7 +153,7 @@ def grow_at_once(
   law: Law,
   sampling: SamplingParams,
   root_b1,
-  uniform_bn,
+  uniform_bk,
   logits_bgv,
 ) -> Draft:
   """Drafts a tree whose q depend on the depth alone.
@@ -166,11 +166,11 @@ def grow_at_once(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bn: numbers in [0, 1), one for each drafted node.
+    uniform_bk: numbers in [0, 1), one for each drafted node.
     logits_bgv: the drafter's, for the tokens of each depth.
   """
   if tree.is_chain:
-    tokens, valid, q = pick(logits_bgv, uniform_bn[:, :, None], sampling, law)
+    tokens, valid, q = pick(logits_bgv, uniform_bk[:, :, None], sampling, law)
     return draft_of(tree, law, root_b1, tokens[:, :, 0], valid[:, :, 0], q)
 
   def feed(carry, depth, tokens_bw):
@@ -178,18 +178,18 @@ def grow_at_once(
     return carry, jnp.broadcast_to(logits_bgv[:, depth, None], shape)
 
   return grow(
-    tree, law, sampling, root_b1, uniform_bn, logits_bgv[:, :1], feed, None
+    tree, law, sampling, root_b1, uniform_bk, logits_bgv[:, :1], feed, None
   )[0]
 
 
-def draft_of(tree, law, root_b1, tokens_bn, valid_bn, q_biv) -> Draft:
+def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
   """The draft of a root and what was drafted after it."""
   return Draft(
-    tokens=jnp.concatenate([root_b1, tokens_bn], axis=1),
+    tokens=jnp.concatenate([root_b1, tokens_bk], axis=1),
     q=None if law == 'deterministic' else q_biv,
     tree=tree,
     law=law,
-    valid=jnp.pad(valid_bn, ((0, 0), (1, 0)), constant_values=True),
+    valid=jnp.pad(valid_bk, ((0, 0), (1, 0)), constant_values=True),
   )
 
 

@@ -114,7 +114,7 @@ class TokenTree:
     return cls(tuple(parents))
 
   def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
-    """This tree and R more nodes, which hang on its root and on each other."""
+    """This tree and K more nodes, which hang on its root and on each other."""
     return TokenTree(
       self.parents
       + tuple(0 if p < 0 else self.size + p for p in extra_tree.parents)
@@ -216,7 +216,7 @@ class ExtraTree(NamedTuple):
   """Tokens that go through the target beside a draft; static.
 
   Attributes:
-    parents: of each of R tokens another one before it, or -1 for the root.
+    parents: of each of K tokens another one before it, or -1 for the root.
     num_read: how many of them, from the last, have their logits read.
   """
 
@@ -239,7 +239,7 @@ class Draft:
       exhausted) is never accepted. Whether a node is valid may depend on its
       ancestors' tokens but not on its own or a later one: throwing away a
       token because of what was drawn is not lossless.
-    extra_tokens: int32 [B, R], tokens that go through the target beside the
+    extra_tokens: int32 [B, K], tokens that go through the target beside the
       draft and that no verifier sees; None for a drafter without.
   """
 

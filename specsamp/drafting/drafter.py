@@ -17,7 +17,7 @@ class Scored(NamedTuple):
 
   Attributes:
     features: the target's at every node: [B, N, D], or [B, N, taps * D].
-    extra_logits: float32 [B, H, V], after the H extra tokens that are read.
+    extra_logits: float32 [B, K, V], after the K extra tokens that are read.
   """
 
   features: jax.Array

@@ -67,7 +67,7 @@ class EagleLayer(DraftLayers):
     Args:
       x_btd: what `text` returns, and `masks`.
       positions_bt: int [B, T].
-      cache: see `Transformer`; so for the others.
+      cache: this and the others, see `Transformer`.
     """
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return streams[-1], cache
@@ -135,14 +135,14 @@ class EagleDrafter(features.FeatureDrafter):
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
-    features_bpd, cache = feed_text(
+    hidden_bpd, cache = feed_text(
       self,
       cache,
       tokens_bp,
       features.shifted(self.read(features_bpd)),
       jnp.zeros_like(length_b),
     )
-    return EagleState(cache, features.at(features_bpd, length_b - 1))
+    return EagleState(cache, features.at(hidden_bpd, length_b - 1))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     tree = self.tree

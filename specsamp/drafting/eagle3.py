@@ -2,7 +2,7 @@
 
 Of the text it reads the target's residual stream low, in the middle and high
 up, fused into one feature; while it drafts, its own outputs take the features'
-place, which it was trained with, and it need not predict any feature. It emits
+place, which it was trained with, and it need not predict any feature. It drafts
 tokens of a vocabulary of its own, the most frequent ones of the target's.
 """
 
@@ -92,7 +92,7 @@ class Eagle3Layer(Layers):
     Args:
       pairs_bte: what `text` returns.
       positions_bt: int [B, T].
-      cache: see `Transformer`; so for the others.
+      cache: this and the others, see `Transformer`.
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
@@ -119,13 +119,13 @@ class Eagle3Layer(Layers):
 
   def logits(self, x_btd):
     """Float32 [B, T, V]; -1e30 of tokens that it cannot draft."""
-    logits_btr = self.lm_head(self.final_norm(x_btd))
+    logits_btk = self.lm_head(self.final_norm(x_btd))
     # Few rows, of which every shard then takes what its tokens need.
-    logits_btr = constrain(logits_btr, 'batch', None, None)
-    logits_btr = jnp.pad(
-      logits_btr, ((0, 0), (0, 0), (0, 1)), constant_values=-1e30
+    logits_btk = constrain(logits_btk, 'batch', None, None)
+    logits_btk = jnp.pad(
+      logits_btk, ((0, 0), (0, 0), (0, 1)), constant_values=-1e30
     )
-    return jnp.take(logits_btr, self.draft_rows, axis=-1, mode='clip')
+    return jnp.take(logits_btk, self.draft_rows, axis=-1, mode='clip')
 
   def init_params(self, key):
     """Random parameters, a nested dict of arrays."""

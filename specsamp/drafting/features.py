@@ -84,7 +84,7 @@ class DraftModule:
   def check(self, target: LanguageModel) -> None:
     """Raises `UserError` if it was trained for another target.
 
-    Where it does not tell which, its shape is all that tells.
+    Where it is not known, only shapes are compared.
     """
     own, there = self.module.config, target.config
     # Rows that are no tokens may have been added on a mesh, and not here.

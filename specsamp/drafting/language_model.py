@@ -76,7 +76,7 @@ class LanguageModelDrafter(Drafter):
     root_b = length_b - 1
     root_b1 = root_of(tokens_bs, length_b)
     round_keys_b = draw.stream_keys(keys_b, root_b, draw.Stream.DRAFT)
-    uniform_bn = draw.uniforms(round_keys_b, self.tree.size - 1)
+    uniform_bk = draw.uniforms(round_keys_b, self.tree.size - 1)
     handicap_bgv = None
     if self.coupled:
       at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
@@ -88,7 +88,7 @@ class LanguageModelDrafter(Drafter):
     cache, logits_b1v = self._feed_root(state, tokens_bs, length_b)
     grow = self._grow_chain if self.tree.is_chain else self._grow_tree
     return grow(
-      root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+      root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
@@ -138,7 +138,7 @@ class LanguageModelDrafter(Drafter):
     )
 
   def _grow_chain(
-    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
   ):
     def step(carry, inputs):
       cache, tokens_b2, position_b1 = carry
@@ -162,7 +162,7 @@ class LanguageModelDrafter(Drafter):
       jax.tree.map(lambda array, at=at: array[at], handicap_gbv)
       for at in (0, slice(1, None))
     )
-    first = pick(logits_b1v, uniform_bn[:, 0], one)
+    first = pick(logits_b1v, uniform_bk[:, 0], one)
     (cache, _, _), others = jax.lax.scan(
       step,
       (
@@ -170,7 +170,7 @@ class LanguageModelDrafter(Drafter):
         jnp.concatenate([root_b1, first[0]], axis=1),
         root_b[:, None] + 1,
       ),
-      (uniform_bn[:, 1:].T, rest),
+      (uniform_bk[:, 1:].T, rest),
     )
     tokens, valid, q = (
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
@@ -181,7 +181,7 @@ class LanguageModelDrafter(Drafter):
     ), cache
 
   def _grow_tree(
-    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bn, handicap_bgv
+    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
   ):
     tree = self.tree
     internal = np.asarray(tree.internal)
@@ -201,7 +201,7 @@ class LanguageModelDrafter(Drafter):
       return out.cache, out.logits
 
     return candidates.grow(
-      tree, self.law, sampling, root_b1, uniform_bn, logits_b1v, feed, cache,
+      tree, self.law, sampling, root_b1, uniform_bk, logits_b1v, feed, cache,
       handicap_bgv,
     )  # fmt: skip
 

@@ -111,7 +111,7 @@ class ParallelDrafter(features.FeatureDrafter):
   """Drafts from a layer with masks: one pass a round.
 
   The pass is made in `commit`, over the emitted tokens and the masks
-  after it. What the masks wrote is never seen again.
+  after them. What the masks wrote is never seen again.
   """
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
@@ -170,10 +170,10 @@ class ParallelDrafter(features.FeatureDrafter):
 
     slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None, None, :]
     text_bts = slots_s <= own_bt[:, :, None]
-    mask_1 = start_b[:, None, None] + length  # slot of the first mask
+    mask_b11 = start_b[:, None, None] + length  # slot of the first mask
     to_text = slots_s <= root_b[:, None, None]
-    to_masks = (slots_s >= mask_1) & (
-      slots_s <= mask_1 + index_k[None, :, None]
+    to_masks = (slots_s >= mask_b11) & (
+      slots_s <= mask_b11 + index_k[None, :, None]
     )
     out_btd, cache = apply(
       x_btd,

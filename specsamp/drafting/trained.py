@@ -80,7 +80,13 @@ def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
 def kind_of(module) -> Kind:
   """The kind of a module, or of the class that its own comes from."""
   classes = {kind.module: kind for kind in _ALL}
-  return next(classes[c] for c in type(module).__mro__ if c in classes)
+  for each in type(module).__mro__:
+    if each in classes:
+      return classes[each]
+  raise UserError(
+    f'drafter: got a {type(module).__name__}, which is no module of '
+    'specsamp.drafting.trained'
+  )
 
 
 def trained_drafter(
@@ -112,7 +118,7 @@ def trained_drafter(
   if target.config.num_layers < fewest:
     raise UserError(
       f'{kind.name}: got a target of {target.config.num_layers} layers, '
-      f'expected at least the {fewest} that it reads'
+      f'expected at least {fewest}'
     )
   if module.ahead is not None and tree.depth > module.ahead:
     raise UserError(

@@ -9,6 +9,7 @@ from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.verification import Verifier
 
 BASELINE = 'autoregressive'
 
@@ -88,7 +89,7 @@ class Method(NamedTuple):
   Attributes:
     name: `BASELINE` for the one without a drafter.
     drafter: None for the baseline.
-    verifier: a name of `specsamp.verification.make`.
+    verifier: see `specsamp.generate`.
     temperature: of target and draft.
     top_p: of target and draft.
     tree_attention: see `specsamp.generate`.
@@ -96,39 +97,44 @@ class Method(NamedTuple):
 
   name: str
   drafter: Drafter | None
-  verifier: str
+  verifier: str | Verifier
   temperature: float
   top_p: float
   tree_attention: bool = True
 
   @property
   def label(self) -> Label:
-    drafts = self.drafter is not None
+    drafts, rule, name = self.drafter is not None, self.verifier, self.verifier
+    if isinstance(rule, str):
+      rule = verification.make(rule)
+    else:
+      name = type(rule).__name__
     return Label(
       method=self.name,
       temperature=self.temperature,
       top_p=self.top_p,
-      verifier=self.verifier if drafts else '',
-      lossless=not drafts or verification.make(self.verifier).lossless,
+      verifier=name if drafts else '',
+      lossless=not drafts or rule.lossless,
       law=self.drafter.law if drafts else '',
       tree=self.drafter.tree if drafts else TokenTree.chain(0),
       tree_attention=self.tree_attention,
     )
 
   @property
-  def sampling(self) -> SamplingParams:
+  def sampling_params(self) -> SamplingParams:
     return SamplingParams(temperature=self.temperature, top_p=self.top_p)
 
 
 def check(methods: Sequence[Method]) -> None:
   """Raises `UserError` where a report could not tell two methods apart."""
-  seen = set()
+  seen = []
   for method in methods:
-    if method.label in seen:
+    shown = method.label.plain()
+    if shown in seen:
       raise UserError(
         f'methods: {method.name} {method.label.draft_name} is there twice'
       )
-    seen.add(method.label)
+    seen.append(shown)
     if (method.name == BASELINE) != (method.drafter is None):
       raise UserError(f'methods: {BASELINE} is the name of the baseline')
 

@@ -120,8 +120,8 @@ class PaperFigure:
   derived: bool = False
 
   def __str__(self) -> str:
-    tau = '' if self.tau is None else f' / {self.tau:.2f}'
-    return f'{"~" if self.derived else ""}{self.speedup:.2f}{tau}'
+    tau = '' if self.tau is None else f' / {self.tau:g}'
+    return f'{"~" if self.derived else ""}{self.speedup:g}{tau}'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -115,8 +115,8 @@ def compare(
     _line(item.head, kept[id_]) for id_, item in by_id.items() if id_ in kept
   ]
   todo = [item for id_, item in by_id.items() if id_ not in kept]
-  decoder = _Decoder(target, settings)
-  cold = decoder.cold([item for item in todo if item.of_all])
+  answers = _Answers(target, settings)
+  cold = answers.cold([item for item in todo if item.of_all])
   with (
     distributed.first_opens(path, 'a') as file,
     tqdm.tqdm(
@@ -128,11 +128,11 @@ def compare(
     ) as bar,
   ):
     for item, tokens in cold:
-      decoder.warm(item, tokens)
+      answers.warm(item, tokens)
       bar.update()
     bar.set_description('decoding')
     for item in _in_turn(items, todo, lines):
-      made = decoder.converse(item)
+      made = answers.converse(item)
       file.write(json.dumps(item.head.plain() | made) + '\n')
       file.flush()
       lines.append(_line(item.head, made))
@@ -205,7 +205,7 @@ def _fastest(lines: Sequence[Line]) -> set[Label]:
   return found | {row.label for row in drafts.values()}
 
 
-class _Decoder:
+class _Answers:
   """Answers items, each in a program that has run before."""
 
   def __init__(self, target: LanguageModel, settings: Settings):
@@ -255,7 +255,7 @@ class _Decoder:
       [tokens],
       drafter=method.drafter,
       verifier=method.verifier,
-      sampling=method.sampling,
+      sampling=method.sampling_params,
       max_new_tokens=item.new_tokens,
       seed=item.head.seed + turn,
       stop_tokens=None if item.task.ends else (),
@@ -343,7 +343,7 @@ def _head(
   turns = [prompt.text, *prompt.later]
   parents = method.label.tree.parents
   all_of_it = [head, weights, parents, turns, sizes, task.ends]
-  all_of_it.append(_settings(method.drafter))
+  all_of_it.append(_drafter_settings(method.drafter))
   digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   return Head(
     **vars(method.label),
@@ -355,7 +355,7 @@ def _head(
   )
 
 
-def _settings(drafter: Drafter | None) -> dict[str, Any]:
+def _drafter_settings(drafter: Drafter | None) -> dict[str, Any]:
   """A drafter's settings beside its weights, its shape and its law."""
   if not dataclasses.is_dataclass(drafter):
     return {}
@@ -365,5 +365,5 @@ def _settings(drafter: Drafter | None) -> dict[str, Any]:
     if isinstance(value, int | str):
       found[field.name] = value
     elif hasattr(value, 'tree'):  # a drafter of which it is made
-      found[field.name] = _settings(value)
+      found[field.name] = _drafter_settings(value)
   return found

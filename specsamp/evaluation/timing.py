@@ -100,15 +100,13 @@ class RoundCost(Times):
     return tree_name(self.tree)
 
   def plain(self) -> dict[str, Any]:
-    """Plain values, for JSON."""
-    return vars(self) | {
-      'tree': None,
-      'row': None,
-      'draft_len': self.tree.depth,
-      'branching': self.draft_name,
-      'method': self.row and self.row.method,
-      'speedup': self.row and self.row.speedup,
-    }
+    """Plain values, for JSON: the row's, then what was timed."""
+    found = self.row.plain() if self.row else {}
+    if self.row:
+      found['decode_round_ms'] = self.row.round_ms
+    own = {k: v for k, v in vars(self).items() if k not in ('tree', 'row')}
+    shape = {'draft_len': self.tree.depth, 'branching': self.draft_name}
+    return found | own | shape
 
 
 def measure(
@@ -206,6 +204,11 @@ def pass_times(
       score,
     )
     for tree in trees
+  ]
+  # The caches of all are as large: a size's cost is that of its nodes.
+  most = max(request.capacity for request, _ in runs)
+  runs = [
+    (dataclasses.replace(request, capacity=most), run) for request, run in runs
   ]
   times = _in_turns(runs, repeats)
   return {

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tqdm
@@ -15,7 +15,7 @@ from specsamp.errors import UserError
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
-from specsamp.evaluation.methods import BASELINE, Method
+from specsamp.evaluation.methods import BASELINE, Label, Method
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import paper_figures, report, tables
 from specsamp.evaluation.runner import Settings
@@ -23,6 +23,7 @@ from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
 from specsamp.jobs import loading, measured_trees
 from specsamp.jobs.config import ComparisonConfig, MethodConfig
+from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
@@ -67,7 +68,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
       longest,
       method.drafter,
       method.verifier,
-      method.sampling,
+      method.sampling_params,
       max(task.new_tokens(config.max_new_tokens) for task in found),
     )
   return job
@@ -140,10 +141,15 @@ class Comparison(NamedTuple):
       workdir: a folder.
       allow_code_execution: whether tasks may run the answers as programs.
     """
+    found = self._search(workdir)
     sections = [self.config.note] if self.config.note else []
-    searched = self._search(workdir, sections)
-    baselines = [self._plain(t) for t in self.temperatures]
-    every = [*baselines, *self.methods, *searched]
+    sections += [each.text for each in found.values()]
+    every = [*map(self._baseline, self.temperatures), *self.methods]
+    every += [
+      self._searched(tree, temperature)
+      for temperature, each in found.items()
+      for tree in each.trees
+    ]
     path = workdir / 'metrics.jsonl'
     lines = runner.compare(self.target, every, self.tasks, self.settings, path)
     scored = scores.score(
@@ -154,9 +160,9 @@ class Comparison(NamedTuple):
       workdir / 'scores.jsonl',
       allow_code_execution,
     )
-    texts = {id_: score.scores or {} for id_, score in scored.items()}
-    rows = self._rows(metrics.overall(lines, texts))
-    each = self._rows(metrics.summarize(lines, texts))
+    of_tasks = {id_: score.scores or {} for id_, score in scored.items()}
+    rows = self._rows(metrics.overall(lines, of_tasks))
+    each = self._rows(metrics.summarize(lines, of_tasks))
     sections += self._notes(lines, scored)
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
@@ -165,7 +171,9 @@ class Comparison(NamedTuple):
       sections.append(paper_figures.best(rows))
     sections.append(permutation_tests.section(findings))
 
-    def write(costs: Sequence[RoundCost] = ()):
+    costs: list[RoundCost] = []
+
+    def write():
       report.write(
         workdir,
         self.config.title,
@@ -177,9 +185,13 @@ class Comparison(NamedTuple):
       )
 
     write()  # timing takes minutes, in which what was decoded can be read
-    costs = self._costs(rows, every, sections)
-    if costs:
-      write(costs)
+    by_label = {method.label: method for method in every}
+    for measure in (self._parts, self._passes):
+      more, text = measure(rows, by_label)
+      if text:
+        costs += more
+        sections.append(text)
+        write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
 
@@ -191,11 +203,11 @@ class Comparison(NamedTuple):
     trees = [configs.token_tree((star,), self.target) for star in stars]
     return [self._searched(tree, 1.0) for tree in trees]
 
-  def _search(self, workdir: pathlib.Path, sections: list[str]):
-    """The best static trees at each temperature, and what was measured."""
-    found = []
-    for temperature in self.temperatures if self.config.search else ():
-      best = measured_trees.search(
+  def _search(self, workdir: pathlib.Path) -> dict[float, Found]:
+    """The best static trees at each temperature, if they are asked for."""
+    temperatures = self.temperatures if self.config.search else ()
+    return {
+      temperature: measured_trees.search(
         self.target,
         self.models.draft,
         [self._tokens(prompt) for prompt in self.tasks[0].prompts],
@@ -204,9 +216,8 @@ class Comparison(NamedTuple):
         seed=self.config.seed,
         folder=workdir,
       )
-      sections.append(best.text)
-      found += [self._searched(tree, temperature) for tree in best.trees]
-    return found
+      for temperature in temperatures
+    }
 
   def _searched(self, tree, temperature: float) -> Method:
     return Method(
@@ -217,7 +228,7 @@ class Comparison(NamedTuple):
       self.config.top_p_at(temperature),
     )
 
-  def _plain(self, temperature: float) -> Method:
+  def _baseline(self, temperature: float) -> Method:
     top_p = self.config.top_p_at(temperature)
     return Method(BASELINE, None, 'token', temperature, top_p)
 
@@ -263,32 +274,29 @@ class Comparison(NamedTuple):
         )
     return notes
 
-  def _costs(
-    self, rows: Sequence[Row], every: Sequence[Method], sections: list[str]
-  ) -> list[RoundCost]:
-    """What rounds cost, as far as the config asks for it."""
-    by_label = {method.label: method for method in every}
-    cost_of = lambda row: self._cost(row, by_label[row.label], rows)
-    costs = []
-    if self.config.parts:
-      chosen = [row for row in rows if row.paper]
-      found = [(row, cost_of(row)) for row in _bar(chosen, 'timing rounds')]
-      costs = [cost for _, cost in found if cost]
-      if found:
-        sections.append(paper_figures.at_paper_cost(rows, found))
-    if self.config.passes:
-      costs += self._passes(
-        [r for r in rows if r.tree.depth and _has_parts(by_label[r.label])],
-        cost_of,
-        sections,
-      )
-    return costs
+  def _parts(
+    self, rows: Sequence[Row], methods: Mapping[Label, Method]
+  ) -> tuple[list[RoundCost], str]:
+    """What rounds cost of which the paper has figures; a section of it."""
+    chosen = [row for row in rows if row.paper] if self.config.parts else []
+    found = [
+      (row, self._cost(row, methods[row.label], rows))
+      for row in _bar(chosen, 'timing rounds')
+    ]
+    text = paper_figures.at_paper_cost(rows, found) if found else ''
+    return [cost for _, cost in found if cost], text
 
-  def _passes(self, drafted, cost_of, sections) -> list[RoundCost]:
+  def _passes(
+    self, rows: Sequence[Row], methods: Mapping[Label, Method]
+  ) -> tuple[list[RoundCost], str]:
     """Costs of the fastest chain, and of the fastest tree and that of the
-    highest τ, at each temperature."""
+    highest τ, at each temperature; a section of it."""
+    drafted = [
+      row for row in rows if row.tree.depth and _has_parts(methods[row.label])
+    ]
     costs, texts = [], []
-    for temperature in _bar(self.temperatures, 'timing passes'):
+    temperatures = self.temperatures if self.config.passes else ()
+    for temperature in _bar(temperatures, 'timing passes'):
       own = [row for row in drafted if row.temperature == temperature]
       chains = [row for row in own if row.tree.is_chain]
       trees = [r for r in own if not r.tree.is_chain and r.tree_attention]
@@ -297,15 +305,14 @@ class Comparison(NamedTuple):
       chain = max(chains, key=lambda row: row.speedup)
       fastest = max(trees, key=lambda row: row.speedup)
       longest = max(trees, key=lambda row: row.block_efficiency)
-      costs.append(cost_of(chain))
-      chain_cost = costs[-1]
+      chain_cost = self._cost(chain, methods[chain.label], rows)
+      costs.append(chain_cost)
       for tree in [fastest] if fastest is longest else [fastest, longest]:
-        costs.append(cost_of(tree))
+        costs.append(self._cost(tree, methods[tree.label], rows))
         text = paper_figures.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
-    if texts:
-      sections.append('\n'.join(['## What a larger pass costs', *texts]))
-    return costs
+    head = '## What a larger pass costs'
+    return costs, '\n'.join([head, *texts]) if texts else ''
 
   def _cost(
     self, row: Row, method: Method, rows: Sequence[Row]
@@ -317,7 +324,7 @@ class Comparison(NamedTuple):
       self.target,
       method.drafter,
       verification.make(method.verifier),
-      [method.sampling],
+      [method.sampling_params],
       self._tokens(self.tasks[0].prompts[0]),
       self.config.max_new_tokens,
     )

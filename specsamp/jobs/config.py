@@ -80,6 +80,20 @@ class PairConfig:
     return [0] * self.max_prompt_tokens
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampledConfig(PairConfig):
+  """And how it is sampled.
+
+  Attributes:
+    top_p: nucleus of the temperatures above 0.
+  """
+
+  top_p: float
+
+  def top_p_at(self, temperature: float) -> float:
+    return self.top_p if temperature else 1.0
+
+
 def token_tree(
   branching: Sequence[int | Sequence[int]], target: LanguageModel
 ) -> TokenTree:
@@ -109,7 +123,7 @@ def token_tree(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeConfig(PairConfig):
+class DecodeConfig(SampledConfig):
   """What to decode and how.
 
   Attributes:
@@ -123,7 +137,6 @@ class DecodeConfig(PairConfig):
       one more draft to compare. Empty is none.
     law: how candidates are chosen, see `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
-    top_p: nucleus of the temperatures above 0.
     prompts: what to complete, see `tasks.load`.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
@@ -140,7 +153,6 @@ class DecodeConfig(PairConfig):
   branching: Branching
   law: str
   temperatures: tuple[float, ...]
-  top_p: float
   prompts: str
   chat: bool
   sweep_prompts: int
@@ -162,7 +174,7 @@ class DecodeConfig(PairConfig):
     try:
       verification.make(self.verifier)
       for temperature in self.temperatures:
-        self.sampling(temperature).check()
+        SamplingParams(temperature, top_p=self.top_p).check()
     except ValueError as error:
       raise UserError(str(error)) from None
 
@@ -178,7 +190,7 @@ class DecodeConfig(PairConfig):
       return cls(**plain | {'lookup': lookup})
 
   def sampling(self, temperature: float) -> SamplingParams:
-    return SamplingParams(temperature=temperature, top_p=self.top_p)
+    return SamplingParams(temperature, top_p=self.top_p_at(temperature))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +221,7 @@ class MethodConfig:
   drafter: str = ''
   lookup: loading.Lookup = loading.Lookup()
   tree_attention: bool = True
-  paper: dict[str, PaperFigure] = dataclasses.field(default_factory=dict)
+  paper: dict[str, PaperFigure | None] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     check_scalars('temperature', (self.temperature,))
@@ -224,7 +236,7 @@ class MethodConfig:
       | {
         'branching': tuple(values['branching']),
         'lookup': loading.Lookup(**values.get('lookup', {})),
-        'paper': {task: _figure(text) for task, text in papers.items() if text},
+        'paper': {task: _figure(text) for task, text in papers.items()},
       }
     )
 
@@ -233,7 +245,9 @@ class MethodConfig:
     return self.paper.get(task, self.paper.get(metrics.ALL) if alone else None)
 
 
-def _figure(text: str) -> PaperFigure:
+def _figure(text: str) -> PaperFigure | None:
+  if text == '':
+    return None
   number = r'(\d+(?:\.\d+)?)'
   match = re.fullmatch(f'(~?){number}(?: / {number})?', str(text))
   if not match:
@@ -248,14 +262,13 @@ def _figure(text: str) -> PaperFigure:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonConfig(PairConfig):
+class ComparisonConfig(SampledConfig):
   """What to compare, and on what.
 
   Attributes:
     title: of the report.
     methods: what to compare. The autoregressive baseline of each temperature
       is added.
-    top_p: nucleus of the temperatures above 0.
     tasks: what to decode, names of `tasks.load`.
     chat: whether prompts are turns in the target's chat template.
     samples: of each prompt, at temperatures above 0.
@@ -263,13 +276,13 @@ class ComparisonConfig(PairConfig):
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
     parts: whether to measure what rounds cost of which the paper has figures.
-    search: whether to search the best static trees first, of `tree_search`.
+    search: whether to search the best static trees first; see
+      `jobs.measured_trees`.
     note: for the report, such as what the paper reports.
   """
 
   title: str
   methods: tuple[MethodConfig, ...]
-  top_p: float
   tasks: tuple[str, ...]
   chat: bool
   samples: int
@@ -297,9 +310,6 @@ class ComparisonConfig(PairConfig):
       methods = tuple(map(MethodConfig.read, values.get('methods', ())))
       names = tuple(values.get('tasks', ()))
       return cls(**values | {'methods': methods, 'tasks': names})
-
-  def top_p_at(self, temperature: float) -> float:
-    return self.top_p if temperature else 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,7 @@ class Decoding(NamedTuple):
     config = self.config
     methods = []
     for temperature in config.temperatures:
-      top_p = config.top_p if temperature else 1.0
+      top_p = config.top_p_at(temperature)
       sampling = (config.verifier, temperature, top_p)
       methods.append(Method(BASELINE, None, *sampling))
       name = pathlib.Path(config.drafter).name or 'speculative'

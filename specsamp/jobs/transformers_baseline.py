@@ -219,7 +219,10 @@ def summarize(lines: Sequence[Line]) -> list[Row]:
   }
   return [
     Row(
-      *(temperature, library, method, each),
+      temperature,
+      library,
+      method,
+      each,
       cost[temperature, library, 'plain'] / each,
       each / ours[temperature, method == 'plain']
       if library == THEIRS

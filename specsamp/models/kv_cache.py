@@ -23,9 +23,9 @@ class KVCache:
   """One entry a layer; a plain pytree, donated from round to round.
 
   Attributes:
-    keys: L arrays [B, U, S, Z].
-    values: L arrays [B, U, S, Z].
-    relative: L tables [H, S, Z] of projected distances, for relative
+    keys: an array a layer, [B, U, S, Z].
+    values: an array a layer, [B, U, S, Z].
+    relative: a table a layer, [H, S, Z] of projected distances, for relative
       positions only. They depend on the parameters alone and would cost more
       than the rest of the model if computed in every pass.
   """

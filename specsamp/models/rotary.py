@@ -24,13 +24,13 @@ def frequencies(config: TransformerConfig) -> np.ndarray:
   return kept * plain + (1 - kept) * plain / scaling.factor
 
 
-def rotate(x_bthd, positions_bt, frequencies_f):
+def rotate(x_bthz, positions_bt, frequencies):
   """Turns heads by their positions; entries i and i + head_dim / 2 pair up."""
   angles = (
     positions_bt[:, :, None, None].astype(jnp.float32)
-    * jnp.asarray(frequencies_f, jnp.float32)[None, None, None, :]
+    * jnp.asarray(frequencies, jnp.float32)[None, None, None, :]
   )
   cos, sin = jnp.cos(angles), jnp.sin(angles)
-  x1, x2 = jnp.split(x_bthd.astype(jnp.float32), 2, axis=-1)
+  x1, x2 = jnp.split(x_bthz.astype(jnp.float32), 2, axis=-1)
   rotated = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1)
-  return rotated.astype(x_bthd.dtype)
+  return rotated.astype(x_bthz.dtype)

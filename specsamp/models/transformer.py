@@ -172,7 +172,7 @@ class Layers(nn.Module):
     Args:
       x: [B, T, D].
       positions: int [B, T].
-      cache: see `Transformer`; so for mask, start and slot_positions.
+      cache, mask, start, slot_positions: see `Transformer`.
     """
     num_slots = x.shape[1] if cache is None else cache.capacity
     if start is None:

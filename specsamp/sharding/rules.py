@@ -97,7 +97,7 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
 
   Raises:
     KeyError: a parameter that was not declared.
-    UserError: as `spec`.
+    UserError: see `spec`.
   """
 
   put = sharding(mesh)

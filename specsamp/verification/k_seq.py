@@ -129,5 +129,5 @@ class KSeqVerifier(Verifier):
       rho_b = solve(overlap, count_b, most, p_bv.dtype)
     # At most 1, so that no more is emitted than p.
     share_b1 = (_tries(overlap(rho_b), count_b, most) / rho_b)[:, None]
-    said_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
-    return probs.residual(p_bv, said_bv, p_bv)
+    kept_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
+    return probs.residual(p_bv, kept_bv, p_bv)

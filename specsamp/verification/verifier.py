@@ -40,12 +40,12 @@ class Verifier(Protocol):
     Args:
       draft: the drafted tokens [B, N] and their q.
       p_bnv: float [B, N, V], the target's distribution after each node,
-        transformed.
+      transformed.
 
     Returns:
       Float [B, N]; rows sum to 1.
     """
-    ...
+    raise NotImplementedError
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
@@ -55,7 +55,7 @@ class Verifier(Protocol):
     After a rejection it is the residual distribution; after a full acceptance
     the target's own, of which the bonus token is drawn.
     """
-    ...
+    raise NotImplementedError
 
 
 def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
@@ -218,7 +218,7 @@ def draw_verdict(
     verifier: the rule; static.
     draft: the drafted tokens [B, N] and their q.
     p_bnv: float [B, N, V], the target's distribution after each node,
-        transformed.
+      transformed.
 
   Returns:
     The verdict of each row.

@@ -12,8 +12,8 @@ import tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
-from specsamp.drafting import TokenTree, model_drafter, modules
-from specsamp.drafting.modules import trained_drafter
+from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting.trained import KINDS, trained_drafter
 from specsamp.models import Transformer
 from specsamp.sampling import draw
 from specsamp.sampling.draw import Stream
@@ -153,12 +153,12 @@ def _drafters(pair):
     'tree': model_drafter(draft, TokenTree.branching((2, 1))),
     **{
       kind: trained_drafter(tiny.trained(target, kind), target, chain)
-      for kind in modules.KINDS
+      for kind in KINDS
     },
   }
 
 
-@pytest.mark.parametrize('name', ['model', 'tree', *modules.KINDS])
+@pytest.mark.parametrize('name', ['model', 'tree', *KINDS])
 def test_draws_of_a_round_share_no_stream(pair, name, monkeypatch):
   """Draft, verdict and next token: of streams of their own, each read once."""
   job = Request.make(

@@ -87,7 +87,7 @@ def test_depths_of_a_target():
   assert _drafter('eagle3', 'chain').taps == (2, 3, 4)
   assert _drafter('eagle3', 'chain', 6).taps == (2, 3, 3)
   assert _drafter('eagle', 'chain').taps == ()
-  with pytest.raises(UserError, match='of 5 layers, expected at least the 6'):
+  with pytest.raises(UserError, match='of 5 layers, expected at least 6$'):
     _drafter('eagle3', 'chain', 5)
 
 

@@ -359,7 +359,7 @@ def test_the_papers_figures_stand_beside_ours():
   assert one.paper_on('code', alone=False) is None
   assert str(one.paper_on(metrics.ALL, alone=False)) == '2.61'
   two = read({'xsum': '~1.92 / 2.3'})
-  assert str(two.paper_on('xsum', alone=False)) == '~1.92 / 2.30'
+  assert str(two.paper_on('xsum', alone=False)) == '~1.92 / 2.3'
   assert two.paper_on('humaneval', alone=True) is None
   assert read('').paper_on('code', alone=True) is None
   row = _row(paper=PaperFigure(speedup=2.61))

@@ -181,15 +181,15 @@ def _draft_rows(
     raise UserError(
       f'{what}: d2t: got {kind}, expected {("I64", (draft_vocab,))}'
     )
-  rows_d = np.arange(draft_vocab)
-  tokens_d = rows_d + table.read()
-  if tokens_d.min() < 0 or tokens_d.max() >= vocab:
+  rows_k = np.arange(draft_vocab)
+  tokens_k = rows_k + table.read()
+  if tokens_k.min() < 0 or tokens_k.max() >= vocab:
     raise UserError(
-      f'{what}: d2t: got tokens from {tokens_d.min()} to {tokens_d.max()}, '
+      f'{what}: d2t: got tokens from {tokens_k.min()} to {tokens_k.max()}, '
       f'expected 0 to {vocab - 1}'
     )
   has_row_v = np.zeros(vocab, bool)
-  has_row_v[tokens_d] = True
+  has_row_v[tokens_k] = True
   if has_row_v.sum() < draft_vocab:
     raise UserError(
       f'{what}: d2t: got {has_row_v.sum()} tokens for {draft_vocab} rows, '
@@ -198,7 +198,7 @@ def _draft_rows(
   if known and not np.array_equal(known.read(), has_row_v):
     raise UserError(f'{what}: t2d: got other tokens than those of d2t')
   rows_v = np.full(vocab, draft_vocab, np.int32)
-  rows_v[tokens_d] = rows_d
+  rows_v[tokens_k] = rows_k
   return rows_v
 
 

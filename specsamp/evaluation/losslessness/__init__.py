@@ -12,29 +12,30 @@ from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.language_model import LanguageModel
+from specsamp.verification import Verifier
 
 
 def check(
   target: LanguageModel,
   drafter: Drafter,
   prompts: Sequence[str],
-  verifier: str = 'token',
+  verifier: str | Verifier = 'token',
   *,
   temperatures: Sequence[float] = (0.0, 1.0),
   samples: int = 4,
   max_new_tokens: int = 32,
   seed: int = 0,
 ) -> list[Finding]:
-  """Tests a drafter's texts against those of the target alone.
+  """Tests the texts of a drafter and a verifier against the target's own.
 
   A finding's `verdict` is LOSSY with a chance of 1% for a lossless method; its
   other fields tell why.
 
   Args:
     target: the target.
-    drafter: to test.
+    drafter: what drafts.
     prompts: texts; 500 tokens of output in all are the fewest that tell much.
-    verifier: a name of `specsamp.verification.make`.
+    verifier: see `specsamp.generate`.
     temperatures: a finding for each.
     samples: of each prompt, at temperatures above 0.
     max_new_tokens: in each text.
@@ -43,9 +44,9 @@ def check(
   texts = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
   tasks = [Task('prompts', texts, ends=False)]
   methods = [
-    Method(name, each, verifier, temperature, 1.0)
+    Method(*method, temperature, 1.0)
     for temperature in temperatures
-    for name, each in ((BASELINE, None), ('drafter', drafter))
+    for method in ((BASELINE, None, 'token'), ('drafter', drafter, verifier))
   ]
   settings = Settings(
     max_prompt_tokens=target.config.max_length - max_new_tokens,

@@ -105,7 +105,7 @@ class Finding(Label):
     baseline_excess_nll: of the baseline's texts.
     excess_nll: of the method's texts.
     p_target: of the excess NLL under the target's distribution; None of few
-      tokens, or greedy ones, as are the next two.
+      tokens, and of greedy ones, as are the next two of these.
     p_nll: beside the baseline's, of sign flips.
     p_tokens: of the counts of tokens, likewise.
     gap: greedy: how far below the best logit a token was.

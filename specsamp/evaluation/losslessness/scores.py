@@ -104,11 +104,11 @@ def score(
       task, prompt = by_name[line.task], prompt_of(line)
       key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
       if key not in same:
-        scored = None
+        likelihood, scored = _likelihood(target, prompt, line, settings), None
         # Of several processes one runs programs.
         if scores_text(task) and distributed.is_first():
           scored = task.score(prompt, line.texts[0])
-        same[key] = Score(_likelihood(target, prompt, line, settings), scored)
+        same[key] = Score(likelihood, scored)
       known[ids[line.id]] = same[key]
       file.write(json.dumps(_plain(ids[line.id], same[key])) + '\n')
       file.flush()

@@ -119,10 +119,9 @@ def by_budget(rows: Sequence[Row], path: pathlib.Path) -> None:
   panel = figure.subplots()
   colors = {}
   for row in _whole(rows):
-    factors = row.tree.factors
-    if row.tree.is_chain or not factors:
+    factors = list(row.tree.factors or ())
+    if row.tree.is_chain or len(factors) < 2:
       continue
-    factors = list(factors)
     budget = math.prod(factors)
     color = colors.setdefault(budget, f'C{len(colors)}')
     marker = 'v' if factors == sorted(factors, reverse=True) else (

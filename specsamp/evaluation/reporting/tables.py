@@ -112,7 +112,7 @@ def by_task(rows: Sequence[Row], style: str = 'github') -> str:
   return render(list(cells.values()), style)
 
 
-def spread_table(rows: Sequence[Row], style: str = 'github') -> str:
+def spread_table(rows: Sequence[Row]) -> str:
   """How sure the figures are, and how even the latencies."""
 
   def between(values):
@@ -132,10 +132,10 @@ def spread_table(rows: Sequence[Row], style: str = 'github') -> str:
     }
     for row in rows
   ]
-  return render(_with_tasks(rows, cells), style)
+  return render(_with_tasks(rows, cells))
 
 
-def position_table(rows: Sequence[Row], style: str = 'github') -> str:
+def position_table(rows: Sequence[Row]) -> str:
   """The share of rounds that accepted the token drafted at each position."""
   drafted = sorted(
     (row for row in rows if row.tree.depth), key=lambda row: -row.tree.depth
@@ -148,7 +148,7 @@ def position_table(rows: Sequence[Row], style: str = 'github') -> str:
     }
     for row in drafted
   ]
-  return render(_with_tasks(drafted, cells), style)
+  return render(_with_tasks(drafted, cells))
 
 
 def _with_tasks(rows, cells):

@@ -38,8 +38,8 @@ class Task:
     ends: whether a stop token ends an answer; texts without an end of their own
       all get the same length.
     most_new_tokens: of an answer; None leaves it to the config.
-    score: (prompt, answer) -> floats in [0, 1] by name, and what there is to
-      say of them as text; None where there is nothing to score.
+    score: (prompt, answer) -> floats in [0, 1] by name, and a word on them as
+      text; None where there is nothing to score.
     runs_answers: whether the score runs the answer as a program.
   """
 
