@@ -18,7 +18,7 @@ from specsamp.drafting import (
   trained_drafter,
 )
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, runner, timing
+from specsamp.evaluation import methods, metrics, runner, timing
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import paper_figures, report, tables
@@ -416,6 +416,17 @@ def test_another_setting_is_decoded_anew():
   assert identify(ngram_drafter(2, 4, 1)) == identify(alone[1])
 
 
+def test_a_report_could_not_tell_these_apart():
+  target = tiny.model(26, 0)
+  method = lambda tree: Method(
+    'm', model_drafter(tiny.first_layer(target), tree), 'naive', 1.0, 1.0
+  )
+  twins = [TokenTree((-1, 0, 0, 1, 1, 2)), TokenTree((-1, 0, 0, 1, 2, 2))]
+  with pytest.raises(UserError, match='6 nodes, depth 2 is there twice'):
+    methods.check([method(tree) for tree in twins])
+  methods.check([method(twins[0]), method(TokenTree.chain(5))])
+
+
 def test_what_rounds_cost():
   """EAGLE of the paper's table 1: 3.58 tokens a round at 2.18 times the speed,
   so a round of 1.64 steps."""
@@ -432,6 +443,8 @@ def test_what_rounds_cost():
   text = paper_figures.at_paper_cost(
     [plain, eagle, other], [(row, cost) for row in (eagle, hydra, derived)]
   )
+  lookup = paper_figures.at_paper_cost([plain, eagle], [(eagle, None)])
+  assert '| EAGLE    | γ=5     |            |' in lookup
   cells = [
     [cell.strip() for cell in line.strip('|').split('|')]
     for line in text.splitlines()
