@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specsamp import verification
 from specsamp.drafting.draft import TokenTree
@@ -12,6 +12,8 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.verification import Verifier
 
 BASELINE = 'autoregressive'
+
+Json = bool | int | float | str | list | dict | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Label:
   def draft_name(self) -> str:
     return tree_name(self.tree)
 
-  def plain(self) -> dict[str, Any]:
+  def plain(self) -> dict[str, Json]:
     """Plain values of all fields, for JSON: a tree by its name and sizes."""
     found = {
       'method': self.method,

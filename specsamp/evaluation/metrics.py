@@ -3,11 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from specsamp.evaluation.methods import Label
+from specsamp.evaluation.methods import Json, Label
 
 ALL = 'all tasks'
 
@@ -149,7 +148,7 @@ class Row(Figures, Label):
   scores: dict[str, float]
   paper: PaperFigure | None = None
 
-  def plain(self) -> dict[str, Any]:
+  def plain(self) -> dict[str, Json]:
     paper = self.paper and dataclasses.asdict(self.paper)
     return super().plain() | {'paper': paper}
 

@@ -16,7 +16,7 @@ from specsamp.decoding.generate import Generation, generate
 from specsamp.decoding.request import slots
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import metrics
-from specsamp.evaluation.methods import Label, Method
+from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.evaluation.metrics import Head, Line
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
@@ -225,7 +225,7 @@ class _Answers:
     self._answer(item, tokens, turn)
     self._warm.add(self._size(item, tokens))
 
-  def converse(self, item: _Item) -> dict[str, Any]:
+  def converse(self, item: _Item) -> dict[str, Json]:
     """Answers all turns; what a line has beside its head."""
     answers: list[Generation] = []
     cut = []
@@ -278,7 +278,7 @@ _LINE = {
 }
 
 
-def _line(head: Head, made: dict[str, Any]) -> Line:
+def _line(head: Head, made: dict[str, Json]) -> Line:
   return Line(
     **vars(head), **{name: made[name] for name in _LINE if name != 'id'}
   )
@@ -308,7 +308,7 @@ def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
   )
 
 
-def _totals(found: Sequence[Generation]) -> dict[str, Any]:
+def _totals(found: Sequence[Generation]) -> dict[str, Json]:
   """What the turns of a conversation came to."""
   total = lambda name: sum(getattr(turn, name)[0] for turn in found)
   # What is fastest is decided by one clock.
@@ -355,7 +355,7 @@ def _head(
   )
 
 
-def _drafter_settings(drafter: Drafter | None) -> dict[str, Any]:
+def _drafter_settings(drafter: Drafter | None) -> dict[str, Json]:
   """A drafter's settings beside its weights, its shape and its law."""
   if not dataclasses.is_dataclass(drafter):
     return {}

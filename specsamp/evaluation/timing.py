@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from specsamp.decoding.state import DecodeState
 from specsamp.drafting import NoDrafter, model_drafter
 from specsamp.drafting.draft import TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored
-from specsamp.evaluation.methods import sampling_name, tree_name
+from specsamp.evaluation.methods import Json, sampling_name, tree_name
 from specsamp.evaluation.metrics import Row
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
@@ -99,7 +98,7 @@ class RoundCost(Times):
   def draft_name(self) -> str:
     return tree_name(self.tree)
 
-  def plain(self) -> dict[str, Any]:
+  def plain(self) -> dict[str, Json]:
     """Plain values, for JSON: the row's, then what was timed."""
     found = self.row.plain() if self.row else {}
     if self.row:

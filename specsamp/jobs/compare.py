@@ -181,7 +181,7 @@ class Comparison(NamedTuple):
         costs,
         self.config.plot,
         sections,
-        {'lossless': [found.plain() for found in findings]},
+        findings,
       )
 
     write()  # timing takes minutes, in which what was decoded can be read

@@ -4,12 +4,12 @@ import importlib.metadata
 import pathlib
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from specsamp import files
 from specsamp.evaluation import metrics
+from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import plots, tables
 from specsamp.evaluation.timing import RoundCost
@@ -28,7 +28,7 @@ def write(
   costs: Sequence[RoundCost],
   plot: str,
   sections: Sequence[str] = (),
-  more: dict[str, Any] | None = None,
+  lossless: Sequence[Finding] = (),
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
@@ -42,7 +42,7 @@ def write(
     costs: of rounds.
     plot: a name of `plots.PLOTS`, which draws the rows if they hold enough.
     sections: more of the report.
-    more: plain values, more of the summary.
+    lossless: what the texts of each method tell, for the summary.
   """
   if not distributed.is_first():
     return
@@ -51,7 +51,7 @@ def write(
     'parts': [cost.plain() for cost in costs],
     'device': device(),
     'versions': versions(),
-    **(more or {}),
+    'lossless': [found.plain() for found in lossless],
   }
   files.replace_json(folder / 'summary.json', summary)
   whole = [row for row in rows if row.task == metrics.ALL]

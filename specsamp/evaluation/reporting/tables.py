@@ -1,13 +1,14 @@
 """The rows of a comparison as tables."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tabulate
 
 from specsamp.evaluation.methods import Label
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
+
+Cell = str | float | None
 
 _NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
@@ -26,7 +27,7 @@ _OPTIONAL = (
 
 
 def render(
-  cells: Sequence[dict[str, Any]], style: str = 'github', digits: int = 2
+  cells: Sequence[Mapping[str, Cell]], style: str = 'github', digits: int = 2
 ) -> str:
   """A table of cells by the names of their columns.
 
@@ -49,7 +50,7 @@ def heads(label: Label) -> dict[str, str]:
   }
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _columns(row: Row) -> dict[str, Cell]:
   return {
     'task': row.task,
     **heads(row),
@@ -102,7 +103,7 @@ def by_task(rows: Sequence[Row], style: str = 'github') -> str:
       in brackets.
     style: of tabulate.
   """
-  cells: dict[Any, dict[str, str]] = {}
+  cells: dict[Label, dict[str, str]] = {}
   for row in rows:
     if not row.tree.depth:
       continue

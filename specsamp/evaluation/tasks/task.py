@@ -47,7 +47,7 @@ class Task:
   prompts: list[Question]
   ends: bool = True
   most_new_tokens: int | None = None
-  score: Callable[[Question, str], dict[str, Any]] | None = None
+  score: Callable[[Question, str], dict[str, float | str]] | None = None
   runs_answers: bool = False
 
   def new_tokens(self, asked: int) -> int:
