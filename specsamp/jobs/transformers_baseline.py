@@ -55,7 +55,7 @@ class Contender(NamedTuple):
 class Line(NamedTuple):
   """A prompt completed: a line of metrics.jsonl."""
 
-  library: str
+  package: str
   method: str
   temperature: float
   prompt: int
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
   Attributes:
     temperature: of it.
-    library: its name.
+    package: the library's name.
     method: plain, or with a draft.
     ms_per_token: over all prompts.
     speedup: over the library's own plain decoding.
@@ -78,7 +78,7 @@ class Row(NamedTuple):
   """
 
   temperature: float
-  library: str
+  package: str
   method: str
   ms_per_token: float
   speedup: float
@@ -202,7 +202,7 @@ def summarize(lines: Sequence[Line]) -> list[Row]:
   """A row for each library and method."""
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
-    key = (line.temperature, line.library, line.method)
+    key = (line.temperature, line.package, line.method)
     groups.setdefault(key, []).append(line)
   tokens = {
     key: sum(len(line.tokens) for line in group)
@@ -237,7 +237,7 @@ def _table(rows: Sequence[Row], style: str) -> str:
   cells = [
     {
       'sampling': sampling_name(row.temperature, top_p=1.0),
-      'library': row.library,
+      'package': row.package,
       'method': row.method,
       'ms/token': row.ms_per_token,
       'over its plain': row.speedup,

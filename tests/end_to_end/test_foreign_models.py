@@ -150,7 +150,7 @@ def test_compare(launch, folders, tmp_path):
   assert 'emitted the same greedy text after 1 of 1 prompts' in ended.out
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert [
-    (run['temperature'], run['library'], run['method'].split(',')[0])
+    (run['temperature'], run['package'], run['method'].split(',')[0])
     for run in summary['runs']
   ] == [
     *((0.0, 'specsamp', name) for name in ('plain', 'speculative')),

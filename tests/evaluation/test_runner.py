@@ -1,0 +1,184 @@
+"""Methods side by side: warmed, in turns, and gone on with."""
+
+import dataclasses
+
+import numpy as np
+import tiny
+
+from specsamp.decoding import Generation
+from specsamp.drafting import (
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+  trained_drafter,
+)
+from specsamp.evaluation import runner
+from specsamp.evaluation.methods import Method
+from specsamp.evaluation.tasks import Question, Task
+
+_SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
+
+
+def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
+  """When a run that was cut off goes on, too."""
+  prompts = [Question(name, name * 10) for name in 'abc']
+  methods = [
+    Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
+  ]
+  calls = []
+
+  target = tiny.model(26, 0)
+
+  def generate(_, rows, **args):
+    text = target.tokenizer.decode(rows[0])
+    calls.append((text[0], args['sampling'].temperature))
+    one = np.ones((1, 0), np.int32)
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  run = lambda: runner.compare(
+    target,
+    methods,
+    [Task('letters', prompts)],
+    _SETTINGS,
+    tmp_path / 'metrics.jsonl',
+  )
+  lines = run()
+  every = [(name, t) for name in 'abc' for t in (0.0, 1.0)]
+  assert calls == every[:2] + every
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(''.join(path.read_text().splitlines(True)[:3]))
+  calls.clear()
+  assert run() == lines
+  # Both methods are compiled before the first of them is timed.
+  assert sorted(t for _, t in calls[:2]) == [0.0, 1.0]
+  assert calls[2:] == every[3:]
+  # Another text by the same name is another line.
+  prompts[0] = Question('a', 'z' * 10)
+  calls.clear()
+  run()
+  assert calls[2:] == [('z', 0.0), ('z', 1.0)]
+
+
+def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
+  """Methods take turns: with one program too few each compiles every time."""
+  calls, made = [], 0
+  target = tiny.model(26, 0)
+
+  def generate(_, rows, **args):
+    nonlocal made
+    calls.append(args['sampling'].temperature)
+    made += calls[-1:] != calls[-2:-1]  # another's was let go
+    one = np.ones((1, 0), np.int32)
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  monkeypatch.setattr(runner.programs, 'num_made', lambda: made)
+  runner.compare(
+    target,
+    [Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1)],
+    [Task('letters', [Question(name, name * 10) for name in 'abc'])],
+    _SETTINGS,
+    tmp_path / 'metrics.jsonl',
+  )
+  # Warmed, then each twice in a row, of which the second counts.
+  assert calls == [0, 1] + [0, 0, 1, 1] * 3
+
+
+def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
+  """For each temperature its own, and the same when a run goes on."""
+  target = tiny.model(26, 0)
+  draft = tiny.first_layer(target)
+  methods = [
+    Method(name, drafter, 'token', temperature, 1.0)
+    for temperature in (0.0, 1.0)
+    for name, drafter in (
+      ('autoregressive', None),
+      *(('speculative', model_drafter(draft, n)) for n in (1, 2, 3)),
+    )
+  ]
+  seconds = {(0.0, 2): 1.0, (1.0, 3): 1.0}  # others are slower
+  calls = []
+
+  def generate(_, rows, *, drafter, sampling, **args):
+    name = target.tokenizer.decode(rows[0])[0]
+    depth = drafter.tree.depth if drafter else 0
+    calls.append((name, sampling.temperature, depth))
+    one = np.ones((1, depth), np.int32)
+    # Behind the sweep all change places, which changes no choice.
+    took = seconds.get(calls[-1][1:], 2.0) if name in 'ab' else 9.0
+    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, took)
+
+  monkeypatch.setattr(runner, 'generate', generate)
+  path = tmp_path / 'metrics.jsonl'
+  run = lambda sweep: runner.compare(
+    target,
+    methods,
+    [Task('letters', [Question(name, name * 10) for name in 'abcd'])],
+    dataclasses.replace(_SETTINGS, sweep_prompts=sweep),
+    path,
+  )
+  lines = run(2)
+  found = [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines]
+  few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
+  assert found == [
+    *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
+    *((name, *each) for name in 'cd' for each in few),
+  ]
+  assert len(calls) == 8 + len(lines)  # and each program once before
+  written = path.read_text().splitlines(True)
+  for kept in (3, 18, 23):
+    path.write_text(''.join(written[:kept]))
+    calls.clear()
+    assert run(2) == lines
+    assert {c[0] for c in calls if c[0] in 'ab'} <= set('ab'[kept // 8 :])
+  path.unlink()
+  assert len(run(None)) == len(run(9)) == 4 * len(methods)
+
+
+def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
+  """Of the same name and shape, in a folder that was trained again."""
+  one = np.ones((1, 2), np.int32)
+  answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  calls = []
+  monkeypatch.setattr(
+    runner,
+    'generate',
+    lambda *_, drafter, **__: calls.append(drafter) or answer,
+  )
+  target = tiny.model(26, 0)
+
+  def compare(drafter):
+    calls.clear()
+    runner.compare(
+      target,
+      [Method('chain', drafter, 'token', 1.0, 1.0)],
+      [Task('letters', [Question('a', 'abc')])],
+      _SETTINGS,
+      tmp_path / 'metrics.jsonl',
+    )
+    return len(calls)
+
+  first, other = (
+    trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
+    for seed in (1, 2)
+  )
+  assert [compare(d) for d in (first, first, other)] == [2, 0, 2]
+
+
+def test_another_setting_is_decoded_anew():
+  """Of drafters of the same name, shape and weights."""
+  target = tiny.model(26, 0)
+  model = model_drafter(tiny.first_layer(target), 2)
+  settings = ((3, 1), (4, 1), (3, 2))
+  alone = [ngram_drafter(2, *n) for n in settings]
+  either = [ngram_or_model(ngram, model) for ngram in alone]
+
+  def identify(drafter):
+    method = Method('lookup', drafter, 'naive', 1.0, 1.0)
+    task = Task('letters', [Question('a', 'abc')])
+    return runner._head(method, [], task, task.prompts[0], 0, 0, []).id
+
+  for drafters in (alone, either):
+    assert len({identify(drafter) for drafter in drafters}) == len(settings)
+  assert identify(ngram_drafter(2, 4, 1)) == identify(alone[1])
