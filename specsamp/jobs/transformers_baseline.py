@@ -237,7 +237,7 @@ def _table(rows: Sequence[Row], style: str) -> str:
   cells = [
     {
       'sampling': sampling_name(row.temperature, top_p=1.0),
-      'package': row.package,
+      'library': row.package,
       'method': row.method,
       'ms/token': row.ms_per_token,
       'over its plain': row.speedup,
