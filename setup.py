@@ -33,6 +33,11 @@ setup(
   extras_require={
     'tpu': ['jax[tpu]>=0.10,<0.12'],
     'gpu': ['jax[cuda12]>=0.10,<0.12'],
+    # To compile for GPUs where there is none: no library of CUDA's is needed.
+    'gpu_aot': [
+      'jax-cuda12-pjrt>=0.10,<0.12',
+      'jax-cuda12-plugin>=0.10,<0.12',
+    ],
     # Scores of tasks: ROUGE.
     'eval': ['rouge-score>=0.1.2'],
     # Models of Hugging Face: tokenizer.json and chat templates.

@@ -27,6 +27,8 @@ if importlib.metadata.version('jaxlib').startswith('0.10.'):
     '--xla_cpu_use_fusion_emitters=false '
     '--xla_cpu_parallel_codegen_split_count=1',
   )
+# Without a driver the compiler for GPUs is not let in otherwise.
+os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
 # Torch's threads wait for each other by spinning, which the workers feel.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
@@ -52,6 +54,18 @@ _INTEGRATION = ('end_to_end', 'notebooks', 'sharding')
 _EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
 
 
+# What compiles for chips that are not there.
+_COMPILERS = {'tpu_aot': 'libtpu', 'gpu_aot': 'jax-cuda12-plugin'}
+
+
+def _is_installed(package) -> bool:
+  try:
+    importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return False
+  return True
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config, items):
   for item in items:
@@ -65,8 +79,11 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
   for item in items:
-    if item.get_closest_marker('tpu_aot'):
-      item.fixturenames.insert(0, 'optimized')
+    for marker, package in _COMPILERS.items():
+      if item.get_closest_marker(marker):
+        item.fixturenames.insert(0, 'optimized')
+        if not _is_installed(package):
+          item.add_marker(pytest.mark.skip(reason=f'needs {package}'))
 
 
 def pytest_collection_finish():

@@ -16,7 +16,7 @@ from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
 from specsamp.models import TransformerConfig, attention
 from specsamp.models.transformer import MLP, Layers, Norm
-from specsamp.sharding import rules
+from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
@@ -114,7 +114,7 @@ class Eagle3Layer(Layers):
 
   def embed(self, tokens_bt):
     """[B, T, D]; of a layer that embeds tokens itself."""
-    x_btd = jnp.take(self.embedding, tokens_bt, axis=0)
+    x_btd = lookup.rows(self.embedding, tokens_bt)
     return x_btd.astype(self.config.dtype)
 
   def logits(self, x_btd):

@@ -132,9 +132,10 @@ class LanguageModelDrafter(Drafter):
       return self._feed(cache, tokens_b2, positions_b2, one_b)
 
     # A TPU multiplies one token on its vector unit, which reads the weights in
-    # an order of its own and so wants a copy of them; two it does not.
+    # an order of its own and so wants a copy of them; two it does not. For GPUs
+    # XLA does the same.
     return jax.lax.platform_dependent(
-      cache, tokens_b2, position_b1, tpu=both, default=alone
+      cache, tokens_b2, position_b1, cpu=alone, default=both
     )
 
   def _grow_chain(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from specsamp.models import attention, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
-from specsamp.sharding import rules
+from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
 
 _ACTIVATIONS = {
@@ -293,7 +293,7 @@ class Transformer(Layers):
 
   def embed(self, tokens):
     """[B, T, D], without their places."""
-    x = jnp.take(self.embedding, tokens, axis=0)
+    x = lookup.rows(self.embedding, tokens)
     return x.astype(self.config.dtype)
 
   def place(self, positions):

@@ -1,4 +1,4 @@
-"""Programs compiled for TPUs that are not there, and what they turn out to be.
+"""Programs compiled for chips that are not there, and what they turn out to be.
 
 A draft step, the scoring pass and the whole speculative loop: the same code
 that decodes, lowered for the devices of a topology.
@@ -22,8 +22,7 @@ from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
-from specsamp.planning import topology as topologies
-from specsamp.planning import work
+from specsamp.planning import kernels, work
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Part
 from specsamp.sampling.transforms import SamplingParams
@@ -38,8 +37,8 @@ _STOPS = 8
 
 
 def mesh_of(topology: Topology) -> Mesh:
-  """All chips of a slice on the model axis, to compile for."""
-  devices = topologies.devices(topology)
+  """All its chips on the model axis, to compile for."""
+  devices = topology.devices()
   return meshes.make(1, len(devices), devices)
 
 
@@ -76,7 +75,8 @@ def compile_part(
   began = time.perf_counter()
   try:
     with jax.set_mesh(mesh):
-      compiled = lower(configs, sizes, mesh, gamma, context, batch).compile()
+      lowered = lower(configs, sizes, mesh, gamma, context, batch)
+      compiled, run = _compile(lowered, mesh)
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
@@ -97,9 +97,16 @@ def compile_part(
     - memory.alias_size_in_bytes
     + memory.generated_code_size_in_bytes,
     collectives=collectives(compiled.as_text()),
+    kernels=run,
     num_layers=sum(config.num_layers for config in configs),
     seconds=time.perf_counter() - began,
   )
+
+
+def _compile(lowered, mesh: Mesh):
+  if mesh.devices.flat[0].platform == 'gpu':
+    return kernels.compile_for_gpu(lowered)
+  return lowered.compile(), work.NO_KERNELS
 
 
 def collectives(hlo: str) -> tuple[Collective, ...]:

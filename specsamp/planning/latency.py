@@ -14,7 +14,6 @@ is less than any slice makes of the 7B.
 import dataclasses
 import pathlib
 import sys
-from typing import NamedTuple
 
 from specsamp import files
 from specsamp.errors import UserError
@@ -34,35 +33,12 @@ _KINDS = {
 }
 
 
-class Constants(NamedTuple):
-  """What no data sheet tells.
-
-  Attributes:
-    hop_seconds: from a chip to its neighbour and into the sum there.
-    step_seconds: of a pass, whatever it computes: launch, sampling, host.
-  """
-
-  hop_seconds: float
-  step_seconds: float
-
-
-# Fitted to the times that Chen et al. 2302.01318, section 6, report at batch
-# size 1: 14.1 ms for Chinchilla 70B and 1.8 ms for the 4B draft on 16 TPU v4,
-# 5 ms for a 7B on 4. Least squares of the logarithm of predicted over reported,
-# of `work.of_pass` with caches of 2,048 slots; they come out within 4%.
-# tests/planning/test_latency.py fits them again.
-CONSTANTS = Constants(hop_seconds=3.9e-6, step_seconds=0.73e-3)
-
-
-def predict(
-  work: Work, topology: Topology, constants: Constants = CONSTANTS
-) -> 'Time':
+def predict(work: Work, topology: Topology) -> 'Time':
   """How long a pass takes.
 
   Args:
     work: of one chip.
     topology: all of it runs the pass.
-    constants: fitted ones.
 
   Raises:
     ValueError: a collective of some other kind than XLA's.
@@ -73,16 +49,14 @@ def predict(
     compute=1e3 * work.flops / chip.peak_flops,
     collectives=1e3
     * sum(
-      collective.count * _seconds(collective, topology, constants)
+      collective.count * _seconds(collective, topology)
       for collective in work.collectives
     ),
-    step=1e3 * constants.step_seconds,
+    step=1e3 * topology.overhead(work.kernels),
   )
 
 
-def _seconds(
-  collective: Collective, topology: Topology, constants: Constants
-) -> float:
+def _seconds(collective: Collective, topology: Topology) -> float:
   if collective.kind not in _KINDS:
     raise ValueError(
       f'collective: got {collective.kind!r}, expected one of '
@@ -92,8 +66,7 @@ def _seconds(
     return 0.0
   share, sent = _KINDS[collective.kind]
   num_bytes = sent(topology.num_chips) * collective.num_bytes
-  hops = share * topology.all_reduce_steps
-  return hops * constants.hop_seconds + num_bytes / topology.link_bandwidth
+  return topology.latency(share) + num_bytes / topology.link_bandwidth
 
 
 def measured(path: str | pathlib.Path) -> dict[str, float]:
@@ -139,7 +112,7 @@ class Time:
     memory: to read weights and caches.
     compute: to multiply, while they are read.
     collectives: to wait for other chips.
-    step: what every pass costs.
+    step: what every pass costs, or its kernels.
   """
 
   memory: float

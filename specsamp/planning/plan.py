@@ -22,7 +22,7 @@ from specsamp.planning import (
 )
 from specsamp.planning.report import GIB, Plan
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective, Part
+from specsamp.planning.work import Collective, Kernels, Part
 
 # Names of the programs by those of measured times.
 _MEASURED = dict(
@@ -162,7 +162,8 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   )
   job.papers()  # that what they report can be
   if config.compile:
-    topology.devices(slices[0])  # that there is a compiler
+    for each in slices:
+      each.devices()  # that there is a compiler
   return job
 
 
@@ -389,7 +390,10 @@ def _is_part(line: Any) -> bool:
   if type(line) is not list or len(line) != 2 or type(line[0]) is not str:
     return False
   hints = typing.get_type_hints(Part)
-  shape = hints | {'collectives': [typing.get_type_hints(Collective)]}
+  shape = hints | {
+    'collectives': [typing.get_type_hints(Collective)],
+    'kernels': typing.get_type_hints(Kernels),
+  }
   try:
     return files.has_shape(line[1], shape) and bool(_part(line[1]))
   except TypeError:  # other fields
@@ -398,7 +402,8 @@ def _is_part(line: Any) -> bool:
 
 def _part(values: dict[str, Any]) -> Part:
   sent = tuple(Collective(**each) for each in values['collectives'])
-  return Part(**(values | {'collectives': sent}))
+  run = Kernels(**values['kernels'])
+  return Part(**(values | {'collectives': sent, 'kernels': run}))
 
 
 def _listed(collectives: Sequence[Collective]) -> str:

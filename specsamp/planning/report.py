@@ -9,7 +9,7 @@ import tabulate
 
 from specsamp import files
 from specsamp.evaluation.reporting.report import versions
-from specsamp.planning import latency, plots, speculation
+from specsamp.planning import plots, speculation
 from specsamp.planning.latency import Time
 from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
@@ -19,13 +19,9 @@ GIB = 2**30
 _SMALL = 1024  # bytes
 
 NOTE = (
-  'Predicted: the longer of reading weights and caches and of the arithmetic, '
-  'then every collective, then a constant for each step: '
-  f'{1e6 * latency.CONSTANTS.hop_seconds:g} µs a hop and '
-  f'{1e3 * latency.CONSTANTS.step_seconds:g} ms a step, both fitted to the '
-  'three times that Chen et al. 2302.01318 report. τ: tokens a loop, the bonus '
-  'token included. α: chance that a drafted token is accepted. HBM: what the '
-  'compiler lets a program have.'
+  'τ: tokens a loop, the bonus token included. α: chance that a drafted token '
+  'is accepted. HBM: what the compiler lets a program have, or what the driver '
+  'of a GPU reports.'
 )
 
 
@@ -56,6 +52,7 @@ def memory_rows(plan: 'Plan') -> list[dict[str, Any]]:
       'total GiB': part.total / GIB,
       'HBM GiB': plan.topology.chip.hbm_bytes / GIB,
       'fits': part.total <= plan.topology.chip.hbm_bytes,
+      'kernels': part.kernels.total,
       'compile s': part.seconds,
     }
     for part in plan.parts
@@ -88,6 +85,23 @@ def collective_rows(plan: 'Plan') -> list[dict[str, Any]]:
         }
       )
   return rows
+
+
+def launch_rows(plan: 'Plan') -> list[dict[str, Any]]:
+  """The kernels of every compiled part, and how they are launched."""
+  return [
+    {
+      'topology': plan.topology.name,
+      'part': part.name,
+      'kernels': part.kernels.total,
+      'in CUDA graphs': part.kernels.in_graphs,
+      'graphs': part.kernels.graphs,
+      'host branches': part.kernels.host_branches,
+      'a layer': part.kernels.total / part.num_layers,
+    }
+    for part in plan.parts
+    if part.kernels.total
+  ]
 
 
 def time_rows(plan: 'Plan') -> list[dict[str, Any]]:
@@ -188,6 +202,7 @@ def curve_rows(curves: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
 _HEADINGS = {
   'memory': 'Memory of a chip',
   'collectives': 'Collectives',
+  'launches': 'Kernels of a GPU',
   'times': 'Times',
   'speedups': 'Speedups',
   'paper': 'Paper and plan',
@@ -225,6 +240,7 @@ def write(
   found = {
     'memory': [row for plan in plans for row in memory_rows(plan)],
     'collectives': [row for plan in plans for row in collective_rows(plan)],
+    'launches': [row for plan in plans for row in launch_rows(plan)],
     'times': [row for plan in plans for row in time_rows(plan)],
     'speedups': speedup_rows(plans),
     'paper': list(paper),
@@ -254,7 +270,8 @@ def write(
       printed.append(f'{_HEADINGS[key]}\n\n{table(rows, "simple")}')
       if key in drawn:
         lines += [f'![{key}]({key}.png)', '']
-  lines += [NOTE]
+  notes = [*dict.fromkeys(plan.topology.note for plan in plans), NOTE]
+  lines += [' '.join(notes)]
   for section in sections:
     lines += ['', section]
   files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
@@ -267,11 +284,13 @@ def write(
       for group in drawn.values()
       for title, curves in group.items()
     },
-    'constants': latency.CONSTANTS._asdict(),
+    'constants': {
+      plan.topology.name: plan.topology.constants._asdict() for plan in plans
+    },
     'versions': versions(),
   }
   files.replace_json(folder / 'summary.json', summary)
-  return '\n\n'.join([*printed, NOTE, *sections])
+  return '\n\n'.join([*printed, ' '.join(notes), *sections])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,10 @@ from specsamp.checkpoints import weights
 from specsamp.models import KVCache, Transformer, TransformerConfig, kv_cache
 from specsamp.sharding import rules
 
+# As counted in what XLA compiles for an H100: tests/planning/test_gpu.py.
+_KERNELS_A_LAYER = 19
+_OTHER_KERNELS = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
@@ -38,12 +42,36 @@ class Work:
     caches: bytes of them that are read.
     flops: multiplications and additions.
     collectives: one after the other.
+    kernels: that a GPU runs, one after the other; collectives are none.
   """
 
   weights: int
   caches: int
   flops: float
   collectives: tuple[Collective, ...]
+  kernels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+  """What a GPU runs in one pass through a program, loops' bodies once.
+
+  What only some passes run, a branch, is not counted.
+
+  Attributes:
+    total: kernels and copies, collectives left out.
+    in_graphs: of them those that CUDA graphs launch.
+    graphs: their number.
+    host_branches: branches that the host decides, which waits for the GPU.
+  """
+
+  total: int
+  in_graphs: int
+  graphs: int
+  host_branches: int
+
+
+NO_KERNELS = Kernels(0, 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +85,7 @@ class Part:
     temporaries: bytes of what the program needs while it runs.
     other: bytes of its other inputs and outputs.
     collectives: all that it runs; those of a loop's body once.
+    kernels: that it runs; none on a TPU.
     num_layers: of the models that it runs.
     seconds: it took to compile.
   """
@@ -67,6 +96,7 @@ class Part:
   temporaries: int
   other: int
   collectives: tuple[Collective, ...]
+  kernels: Kernels
   num_layers: int
   seconds: float
 
@@ -125,6 +155,7 @@ def of_pass(
         2 * config.num_layers + (config.vocab_size % shards == 0),
       ),
     ),
+    kernels=_KERNELS_A_LAYER * config.num_layers + _OTHER_KERNELS,
   )
 
 

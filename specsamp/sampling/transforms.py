@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from specsamp.sharding import rules
+
 
 @flax.struct.dataclass
 class SamplingParams:
@@ -142,21 +144,23 @@ def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
   # weights; renormalising them is left to the end, where it costs one division.
   logits = _relative(logits.astype(dtype))
   weights = jnp.exp(logits / jnp.where(greedy, 1.0, temperature))
-  weights = lax.cond(
-    jnp.any(greedy), _one_hot, lambda w, *_: w, weights, logits, greedy
-  )
+  weights = _where_any(greedy, _one_hot, weights, logits)
   # Rows that don't use a step pass it unchanged; a batch in which none does
   # skips the search.
   use_k = (top_k > 0) & (top_k < logits.shape[-1]) & ~greedy
   use_p = (top_p < 1) & ~greedy
-  weights = lax.cond(
-    jnp.any(use_k), _top_k, lambda w, *_: w, weights, top_k, use_k
-  )
-  weights = lax.cond(
-    jnp.any(use_p), _top_p, lambda w, *_: w, weights, top_p, use_p
-  )
+  weights = _where_any(use_k, _top_k, weights, top_k)
+  weights = _where_any(use_p, _top_p, weights, top_p)
   weights = jnp.where(weights >= min_p, weights, 0.0)
   return weights / weights.sum(-1, keepdims=True)
+
+
+def _where_any(use, step, weights, value):
+  """step(weights, value, use), left out where no row uses it."""
+  stepped = lax.cond(jnp.any(use), step, lambda w, *_: w, weights, value, use)
+  # XLA would gather what a branch returns.
+  axes = ('batch', *(None,) * (weights.ndim - 2), 'vocab')
+  return rules.constrain(stepped, *axes)
 
 
 def _relative(logits):

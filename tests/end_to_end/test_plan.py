@@ -1,6 +1,5 @@
 """Plans through the launcher: what is written, resumed and refused."""
 
-import importlib.util
 import json
 
 import pytest
@@ -66,9 +65,6 @@ def test_measured_times_stand_in(launch, refused, tmp_path):
 
 
 @pytest.mark.tpu_aot
-@pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
-)
 @pytest.mark.slow
 def test_compiled_parts_are_kept(launch, tmp_path):
   workdir = tmp_path / 'plan'

@@ -1,7 +1,9 @@
 """The passes of which Chen et al. 2302.01318, section 6, report the times."""
 
+import dataclasses
+
 from specsamp.models import presets
-from specsamp.planning import latency, work
+from specsamp.planning import tpu, work
 from specsamp.planning.latency import predict
 from specsamp.planning.topology import parse
 
@@ -15,10 +17,10 @@ REPORTED_MS = [
 ]
 
 
-def ms(config, name, tokens=1, constants=latency.CONSTANTS) -> float:
+def ms(config, name, tokens=1, constants=tpu.CONSTANTS) -> float:
   """Predicted milliseconds of a pass on the slice of that name."""
-  topology = parse(name)
+  topology = dataclasses.replace(parse(name), constants=constants)
   taken = work.of_pass(
     config, shards=topology.num_chips, tokens=tokens, context=2048
   )
-  return predict(taken, topology, constants).total
+  return predict(taken, topology).total

@@ -1,7 +1,6 @@
 """The paper's models compiled for its 16 TPU v4, with none of them here."""
 
 import dataclasses
-import importlib.util
 
 import pytest
 
@@ -14,9 +13,6 @@ _GIB = 2**30
 tpu_aot = [
   pytest.mark.extended,
   pytest.mark.tpu_aot,
-  pytest.mark.skipif(
-    importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
-  ),
 ]
 
 

@@ -1,5 +1,7 @@
 """The latency model against the times that Chen et al. 2302.01318 report."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from passes import (
@@ -12,8 +14,8 @@ from passes import (
 from scipy import optimize
 
 from specsamp.errors import UserError
-from specsamp.planning import latency
-from specsamp.planning.latency import Constants, predict
+from specsamp.planning import latency, tpu
+from specsamp.planning.latency import predict
 from specsamp.planning.topology import parse
 from specsamp.planning.work import Collective, Work
 
@@ -28,12 +30,12 @@ def test_reported_times(model, name, reported):
 def test_constants_are_the_fitted_ones():
   fitted = optimize.least_squares(
     lambda logs: [
-      np.log(ms(model, name, constants=Constants(*np.exp(logs))) / reported)
+      np.log(ms(model, name, constants=tpu.Constants(*np.exp(logs))) / reported)
       for model, name, reported in REPORTED_MS
     ],
     np.log([1e-6, 1e-3]),
   )
-  np.testing.assert_allclose(np.exp(fitted.x), latency.CONSTANTS, rtol=0.02)
+  np.testing.assert_allclose(np.exp(fitted.x), tpu.CONSTANTS, rtol=0.02)
 
 
 def test_a_shallow_draft_on_the_targets_chips_beats_the_7b_on_any():
@@ -57,8 +59,10 @@ def test_scoring_takes_little_more_than_a_step():
 
 
 def test_roofline_in_closed_form():
-  topology = parse('v5e:4x4')
-  constants = Constants(hop_seconds=1e-6, step_seconds=1e-3)
+  topology = dataclasses.replace(
+    parse('v5e:4x4'),
+    constants=tpu.Constants(hop_seconds=1e-6, step_seconds=1e-3),
+  )
   time = predict(
     Work(
       weights=819_000_000 - 9,
@@ -69,9 +73,9 @@ def test_roofline_in_closed_form():
         Collective('all-gather', 16_000_000, 1),
         Collective('reduce-scatter', 1_000_000, 1),
       ),
+      kernels=1000,  # of which a TPU has none
     ),
     topology,
-    constants,
   )
   assert time.memory == pytest.approx(1)
   assert time.compute == pytest.approx(1)
@@ -81,8 +85,20 @@ def test_roofline_in_closed_form():
   assert time.total == pytest.approx(2 + time.collectives)
 
 
+def test_gpus_in_closed_form():
+  reduces = (Collective('all-reduce', 4_500_000, 1),)
+  work = Work(3_350_000_000, 0, 989e9, reduces, 1000)
+  one, eight = (predict(work, parse(name)) for name in ('h100', 'h100:8'))
+  assert (one.memory, one.compute) == (pytest.approx(1), pytest.approx(1))
+  # Kernels one after the other; in graphs where nothing is sent.
+  assert (one.collectives, one.step) == (0, pytest.approx(1.3))
+  assert eight.step == pytest.approx(2.1)
+  # A base, 14 messages, and 7/4 of 4.5 MB over 450 GB/s.
+  assert eight.collectives == pytest.approx(6.6e-3 + 14 * 0.6e-3 + 7 / 4 * 0.01)
+
+
 def test_unknown_collective():
-  work = Work(1, 1, 1.0, (Collective('gossip', 1, 1),))
+  work = Work(1, 1, 1.0, (Collective('gossip', 1, 1),), 0)
   with pytest.raises(ValueError, match="'gossip'"):
     predict(work, parse('v4-8'))
 

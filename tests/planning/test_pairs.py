@@ -1,6 +1,5 @@
 """The published pairs: each fits the slice that it is said to fit."""
 
-import importlib.util
 import runpy
 
 import pytest
@@ -48,9 +47,6 @@ def test_both_docstrings_name_every_pair():
 
 @pytest.mark.slow
 @pytest.mark.tpu_aot
-@pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
-)
 @pytest.mark.parametrize('name', PAIRS)
 def test_a_pair_is_compiled_for_its_slice(name):
   """The whole loop: it fits, copies no cache, sends what Megatron sends."""

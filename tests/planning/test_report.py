@@ -8,14 +8,16 @@ import pytest
 from specsamp.planning import latency, plan, report, speculation
 from specsamp.planning.report import Plan
 from specsamp.planning.topology import parse
-from specsamp.planning.work import Collective, Part, Work
+from specsamp.planning.work import NO_KERNELS, Collective, Part, Work
 
 
 def _plan(name, measured):
   topology = parse(name)
   reduces = (Collective('all-reduce', 16384, 161),)
-  part = Part('scoring pass', 8 * 2**30, 2**29, 2**28, 0, reduces, 80, 58.0)
-  work = Work(2**33, 2**29, 1e12, reduces)
+  part = Part(
+    'scoring pass', 8 * 2**30, 2**29, 2**28, 0, reduces, NO_KERNELS, 80, 58.0
+  )
+  work = Work(2**33, 2**29, 1e12, reduces, 0)
   return Plan(
     topology,
     (part,),
@@ -70,7 +72,7 @@ def test_does_not_fit():
   (row,) = report.memory_rows(
     Plan(
       plan.topology,
-      (Part(part.name, 2**34, 0, 0, 0, (), 80, 1.0),),
+      (Part(part.name, 2**34, 0, 0, 0, (), NO_KERNELS, 80, 1.0),),
       {}, {}, {},
     )
   )  # fmt: skip

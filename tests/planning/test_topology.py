@@ -5,8 +5,9 @@ import importlib.util
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.planning import topology
-from specsamp.planning.topology import CHIPS, parse
+from specsamp.planning.gpu import GPUS
+from specsamp.planning.topology import parse
+from specsamp.planning.tpu import CHIPS
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,12 @@ from specsamp.planning.topology import CHIPS, parse
     ('v5litepod-16', 'v5e:4x4', 16),
     ('v6e-8', 'v6e:2x4', 8),
     ('v6e-16', 'v6e:4x4', 16),
+    ('h100', 'h100:1', 1),
+    ('h100:8', 'h100:8', 8),
+    ('h100:2x8', 'h100:2x8', 16),
+    ('a100:4', 'a100-80:4', 4),
+    ('a100-40:1', 'a100-40:1', 1),
+    ('t4:1x4', 't4:4', 4),
   ],
 )
 def test_parse(name, full, chips):
@@ -45,7 +52,16 @@ def test_every_sold_size_is_a_shape_there_is(chip):
 
 _GENERATIONS = (
   'expected one of v4, v5e, v5p, v6e with a shape or size, such as v4:2x2x4 '
+  'or v5e-16, or of h100, h200, b200, a100-80, a100-40, l4, t4 with a number '
+  'of GPUs, such as h100:8'
+)
+_SIZE = (
+  'expected one of v4, v5e, v5p, v6e with a shape or size, such as v4:2x2x4 '
   'or v5e-16'
+)
+_GPUS = (
+  'expected 1 to 8 GPUs of a host, such as h100:8, or of several, such as '
+  'h100:2x8'
 )
 _EVEN = (
   'expected even numbers in the first two dimensions: a host has 2x2 chips'
@@ -56,12 +72,20 @@ _EVEN = (
   ('name', 'expected'),
   [
     ('', _GENERATIONS),
-    ('v4', _GENERATIONS),
+    ('v4', _SIZE),
     ('v9-8', _GENERATIONS),
     ('V4-8', _GENERATIONS),
-    ('v4:', _GENERATIONS),
-    ('v4:2x2x4\n', _GENERATIONS),
-    ('h100:8', _GENERATIONS),
+    ('v4:', _SIZE),
+    ('v4:2x2x4\n', _SIZE),
+    ('H100:8', _GENERATIONS),
+    ('h100-80:8', _GENERATIONS),
+    ('h100:', _GPUS),
+    ('h100:0', _GPUS),
+    ('h100:9', _GPUS),
+    ('h100:16', _GPUS),
+    ('h100:0x8', _GPUS),
+    ('h100:8\n', _GPUS),
+    ('h100:2x2x2', _GPUS),
     (
       'v5e-12',
       'expected for v5e one of 4, 8, 16, 32, 64, 128, 256 chips',
@@ -107,16 +131,39 @@ def test_all_reduce(name, steps, dims):
 def test_no_libtpu(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'") as error:
-    topology.devices(parse('v4-8'))
+    parse('v4-8').devices()
   assert '\n' not in str(error.value)
 
 
+def test_all_reduce_of_gpus():
+  """NCCL's own reckoning: a base, and 2 (n - 1) messages."""
+  assert parse('h100:8').latency(1) == pytest.approx(6.6e-6 + 14 * 0.6e-6)
+  assert parse('t4:4').latency(0.5) == pytest.approx(6.6e-6 + 3 * 1e-6)
+  across = parse('h100:2x8')
+  assert across.latency(1) == pytest.approx(6.6e-6 + 26 * 0.6e-6 + 4 * 2.7e-6)
+  assert across.link_bandwidth == 50e9 < parse('h100:8').link_bandwidth
+
+
+def test_no_plugin(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(
+    UserError, match=r"pip install -e '\.\[gpu_aot\]'"
+  ) as error:
+    parse('h100:8').devices()
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.gpu_aot
+@pytest.mark.parametrize('name', GPUS)
+def test_devices_of_gpus(name):
+  found = parse(f'{name}:2x2').devices()
+  assert [device.process_index for device in found] == [0, 0, 1, 1]
+  assert {device.device_kind for device in found} == {GPUS[name].description}
+
+
 @pytest.mark.tpu_aot
-@pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
-)
 @pytest.mark.parametrize('name', ['v4-32', 'v5p-32', 'v5e-16', 'v6e-16'])
 def test_devices(name):
-  found = topology.devices(parse(name))
+  found = parse(name).devices()
   assert len(found) == 16
   assert {device.platform for device in found} == {'tpu'}

@@ -1,7 +1,6 @@
 """The table of rules holds every parameter, and says what does not fit."""
 
 import dataclasses
-import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -185,9 +184,6 @@ def test_a_cpu_is_given_no_order(mesh):
 
 
 @pytest.mark.tpu_aot
-@pytest.mark.skipif(
-  importlib.util.find_spec('libtpu') is None, reason='needs libtpu'
-)
 def test_a_tpu_is_given_the_order_that_matmuls_read():
   devices = topology.devices(topology.parse('v5e:2x4'))
   mesh = meshes.make(2, 4, devices)
