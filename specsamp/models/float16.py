@@ -66,7 +66,9 @@ def project(spec: str, x, weight, dtype: str):
   power = None
   if x.dtype != jnp.float16:
     x, power = _scaled(x)
-  out = _einsum(spec, x, weight)
+  # Of weights that read the same activations, as q's and those of k and v, XLA
+  # would for such a GPU make one weight in every pass.
+  out = _einsum(spec, *jax.lax.optimization_barrier((x, weight)))
   if power is None:
     return out
   return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
