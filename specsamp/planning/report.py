@@ -9,8 +9,9 @@ import tabulate
 
 from specsamp import files
 from specsamp.evaluation.reporting.report import versions
-from specsamp.planning import plots, speculation
+from specsamp.planning import plots, prices, speculation
 from specsamp.planning.latency import Time
+from specsamp.planning.prices import Price
 from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Part
@@ -209,6 +210,8 @@ _HEADINGS = {
   'implied': 'Published speedups, inverted',
   'figure': 'Draft lengths at the implied α: speedup',
   'alternatives': 'The draft and its alternative',
+  'prices': 'Price list',
+  'drafts': 'Best chain and best static tree',
 }
 
 
@@ -221,6 +224,8 @@ def write(
   figure: Mapping[str, Sequence[Point]] | None = None,
   alternatives: Sequence[dict[str, Any]] = (),
   sections: Sequence[str] = (),
+  listed: Sequence[Price] = (),
+  nodes: Sequence[int] = (),
 ) -> str:
   """Writes summary.json, report.md and the plots into the folder.
 
@@ -233,6 +238,8 @@ def write(
     figure: loops at the implied α, by task.
     alternatives: the draft and another one, each on its slices.
     sections: more of the report.
+    listed: prices, by slice.
+    nodes: sizes of the price list.
 
   Returns:
     What to print: the tables of the report.
@@ -247,6 +254,8 @@ def write(
     'implied': list(implied),
     'figure': curve_rows(figure or {}),
     'alternatives': list(alternatives),
+    'prices': prices.price_rows(listed, nodes),
+    'drafts': prices.draft_rows(listed),
   }
   alphas = {alpha for plan in plans for alpha in plan.curves}
   drawn = {
@@ -263,14 +272,17 @@ def write(
   drawn = {name: curves for name, curves in drawn.items() if curves}
   for name, curves in drawn.items():
     plots.by_draft_length(curves, folder / f'{name}.png')
+  if listed:
+    plots.by_nodes(listed, folder / 'prices.png')
   lines, printed = [f'# {title}', ''], []
   for key, rows in found.items():
     if rows:
       lines += [f'## {_HEADINGS[key]}', '', table(rows), '']
       printed.append(f'{_HEADINGS[key]}\n\n{table(rows, "simple")}')
-      if key in drawn:
+      if key in {*drawn, 'prices'}:
         lines += [f'![{key}]({key}.png)', '']
   notes = [*dict.fromkeys(plan.topology.note for plan in plans), NOTE]
+  notes += [prices.note()] if listed else []
   lines += [' '.join(notes)]
   for section in sections:
     lines += ['', section]
@@ -284,6 +296,7 @@ def write(
       for group in drawn.values()
       for title, curves in group.items()
     },
+    'trees': prices.tree_rows(listed),
     'constants': {
       plan.topology.name: plan.topology.constants._asdict() for plan in plans
     },
