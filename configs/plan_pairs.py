@@ -3,8 +3,8 @@
 The scoring pass, the draft step and the whole decoding loop of a pair are
 compiled for a slice that is not there: what lies on a chip, what the chips
 send, what a loop should take, and a price list of passes over trees. One to
-three minutes on 2 CPU cores; `:PAIR,trees` compiles six of these passes too, a
-minute or two more.
+three minutes on 2 CPU cores; `:PAIR,trees` compiles six of these passes too,
+minutes more for each slice.
 
   python launch/plan.py --topology=v5e:2x2 \
     --config=configs/plan_pairs.py:llama-13b+llama-68m

@@ -257,19 +257,7 @@ def write(
     'prices': prices.price_rows(listed, nodes),
     'drafts': prices.draft_rows(listed),
   }
-  alphas = {alpha for plan in plans for alpha in plan.curves}
-  drawn = {
-    'speedups': {
-      f'speedup at α={alpha:g}': {
-        plan.topology.name: plan.curves[alpha]
-        for plan in plans
-        if alpha in plan.curves
-      }
-      for alpha in sorted(alphas)
-    },
-    'figure': {'speedup at the implied α': figure} if figure else {},
-  }
-  drawn = {name: curves for name, curves in drawn.items() if curves}
+  drawn = _drawn(plans, figure)
   for name, curves in drawn.items():
     plots.by_draft_length(curves, folder / f'{name}.png')
   if listed:
@@ -304,6 +292,25 @@ def write(
   }
   files.replace_json(folder / 'summary.json', summary)
   return '\n\n'.join([*printed, ' '.join(notes), *sections])
+
+
+def _drawn(
+  plans: Sequence['Plan'], figure: Mapping[str, Sequence[Point]] | None
+) -> dict[str, Mapping[str, Mapping[str, Sequence[Point]]]]:
+  """The curves of each plot, by the title of a panel and the name of a line."""
+  alphas = {alpha for plan in plans for alpha in plan.curves}
+  drawn = {
+    'speedups': {
+      f'speedup at α={alpha:g}': {
+        plan.topology.name: plan.curves[alpha]
+        for plan in plans
+        if alpha in plan.curves
+      }
+      for alpha in sorted(alphas)
+    },
+    'figure': {'speedup at the implied α': figure} if figure else {},
+  }
+  return {name: curves for name, curves in drawn.items() if curves}
 
 
 @dataclasses.dataclass(frozen=True)
