@@ -41,7 +41,9 @@ def test_prediction(launch, tmp_path):
   draft, *others = [row['step ms'] for row in found['alternatives']]
   assert len(others) == 4 and draft < min(others)
   assert (workdir / 'prices.png').stat().st_size
-  assert len(found['prices']) == 4 * 3 and len(found['drafts']) == 2 * 4 * 3
+  # Three batches on four slices, but for one that does not fit.
+  assert len(found['prices']) == 11 and len(found['drafts']) == 2 * 11
+  assert 'No price of 32 x 2048 slots: v5e:4x4: weights and' in ended.out
 
 
 def test_measured_times_stand_in(launch, refused, tmp_path):
