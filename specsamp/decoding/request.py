@@ -115,7 +115,8 @@ class Request:
         limit=np.pad(limit, (0, extra)),
         seeds=fill(seeds),
       ),
-      capacity=_capacity(text_slots, drafter),
+      # The last round may start just before the limit.
+      capacity=_capacity(text_slots + _nodes(drafter), model.mesh),
       batch=batch,
     )
 
@@ -247,12 +248,15 @@ def _num_rows(batch: int, mesh: Mesh | None) -> int:
   return -(-batch // math.lcm(step, shards)) * math.lcm(step, shards)
 
 
-def _capacity(text_slots: int, drafter: Drafter) -> int:
-  """Slots of a cache: the last round may start just before the limit.
+def _capacity(num_slots: int, mesh: Mesh | None) -> int:
+  """Slots of a cache, rounded up so that rows of slots stay aligned.
 
-  Rounded up so that rows of slots stay aligned.
+  XLA for GPUs sums over the slots in up to 16 parts of 8, and pads a cache that
+  does not divide into these: a copy of it in every layer of every pass.
   """
-  return -(-(text_slots + _nodes(drafter)) // 16) * 16
+  platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
+  multiple = 16 if platform == 'cpu' else 128
+  return -(-num_slots // multiple) * multiple
 
 
 def _nodes(drafter: Drafter) -> int:

@@ -113,8 +113,11 @@ def test_a_tree_of_one_row_gathers_no_probabilities():
 
 
 def _request(kind, dtype):
-  """Its caches are far larger than all else in a round."""
-  shape = dict(max_length=512, head_dim=32, num_kv_heads=2, dtype=dtype)
+  """Its caches are far larger than all else in a round.
+
+  A layer's keys are 8 MiB; what cuBLAS asks for to work in is 4.
+  """
+  shape = dict(max_length=4096, head_dim=128, num_kv_heads=2, dtype=dtype)
   target = tiny.model(11, 0, num_layers=2, **shape)
   tree = TokenTree.branching((2, 1))
   verifier = 'multi_candidate'
@@ -134,7 +137,7 @@ def _request(kind, dtype):
     case 'lookahead':
       drafter, verifier = lookahead_drafter(2, 2), 'naive'
   return Request.make(
-    target, [[1, 2, 3]] * 4, drafter, verifier, None, 500, 0, [],
+    target, [[1, 2, 3]] * 4, drafter, verifier, None, 4000, 0, [],
     tree_attention=True,
   )  # fmt: skip
 
