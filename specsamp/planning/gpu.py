@@ -11,7 +11,7 @@ from specsamp.errors import UserError
 NOTE = (
   'GPUs are predicted from published figures alone, and no time of one was '
   'measured: the longer of reading weights and caches and of the arithmetic; '
-  '{kernel:g} µs a kernel on one GPU, in CUDA graphs, {launch:g} on several; '
+  '{kernel:g} µs a kernel, of which most are in CUDA graphs; '
   'and for an all-reduce what NCCL itself reckons with, {collective:g} µs and '
   '{nvlink:g} µs (NVLink), {pcie:g} µs (PCIe) or {network:g} µs (another '
   'host) for each of its 2 (n - 1) messages.'
@@ -22,8 +22,7 @@ class Constants(NamedTuple):
   """Seconds that no data sheet tells.
 
   Attributes:
-    kernel: between the end of a kernel and the work of the next, in a graph.
-    launch: between them where no graph holds both.
+    kernel: between the end of a kernel and the work of the next.
     collective: of a collective, before its first message.
     nvlink: of a message between GPUs that NVLink joins.
     pcie: of one between GPUs that it does not.
@@ -31,7 +30,6 @@ class Constants(NamedTuple):
   """
 
   kernel: float
-  launch: float
   collective: float
   nvlink: float
   pcie: float
@@ -39,9 +37,9 @@ class Constants(NamedTuple):
 
 
 # Kernels of one CUDA graph on an H100: hazyresearch.stanford.edu/blog/
-# 2025-05-27-no-bubbles, and outside of one. Messages: baseLatencies and
+# 2025-05-27-no-bubbles. Messages: baseLatencies and
 # hwLatencies of rings under the protocol LL in NCCL 2.28's src/graph/tuning.cc.
-CONSTANTS = Constants(1.3e-6, 2.1e-6, 6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6)
+CONSTANTS = Constants(1.3e-6, 6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6)
 
 _PER_HOST = 8
 
@@ -261,12 +259,8 @@ class Nodes:
     return CONSTANTS
 
   def overhead(self, num_kernels: float) -> float:
-    """Seconds of a pass, whatever it computes.
-
-    Of several GPUs most kernels stand alone, for a collective ends a graph.
-    """
-    each = CONSTANTS.launch if self.num_chips > 1 else CONSTANTS.kernel
-    return each * num_kernels
+    """Seconds of a pass, whatever it computes."""
+    return CONSTANTS.kernel * num_kernels
 
   @property
   def note(self) -> str:

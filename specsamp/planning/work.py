@@ -13,7 +13,7 @@ from specsamp.checkpoints import weights
 from specsamp.models import KVCache, Transformer, TransformerConfig, kv_cache
 from specsamp.sharding import rules
 
-# As counted in what XLA compiles for an H100: tests/planning/test_gpu.py.
+# As counted in what XLA compiles for an H100: tests/planning/test_lean.py.
 _KERNELS_A_LAYER = 19
 _OTHER_KERNELS = 10
 
