@@ -116,6 +116,15 @@ def llama31_70b() -> TransformerConfig:
   return llama31(width=8192, num_heads=64, num_layers=80, mlp_width=28_672)
 
 
+def llama32_1b() -> TransformerConfig:
+  """Llama 3.2 1B: 3.1's layout, small, with one matrix at both ends."""
+  return dataclasses.replace(
+    llama31(width=2048, num_heads=32, num_layers=16, mlp_width=8192),
+    tied_embeddings=True,
+    rope_scaling=RopeScaling('llama3', factor=32.0),
+  )
+
+
 def opt(width: int, num_heads: int, num_layers: int, **changes):
   """OPT (Zhang et al. 2205.01068), the sizes with norms before blocks."""
   values = dict(
