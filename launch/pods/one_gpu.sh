@@ -7,7 +7,7 @@
 # predictions and transformers, without and with loops in CUDA graphs. It wants
 # jax with its CUDA plugin, and the packages of setup.py; those that are missing
 # it tries to install, without what they need in turn, and nothing else: jax,
-# torch and CUDA stay as they are. Without torch and transformers, TRANSFORMERS=False.
+# torch and CUDA stay as they are. TRANSFORMERS=False leaves transformers out.
 #
 # All is written into OUT (runs/one_gpu) as it comes. A run that was cut off, or
 # of which a part failed, goes on when the same command is given again. SMOKE=1
@@ -58,10 +58,12 @@ if ((${#lacking[@]})) && [[ " ${lacking[*]}" != *' jax'* ]]; then
   read -ra lacking <<<"$(missing)"
 fi
 if ((${#lacking[@]})); then
-  echo "one_gpu.sh: packages: missing ${lacking[*]}, expected all of setup.py" >&2
+  echo "one_gpu.sh: packages: missing ${lacking[*]}, expected all of setup.py" \
+    >&2
   exit 2
 fi
-found=$("$python" -c 'import jax; print(jax.default_backend())' 2>&1 | tail -n 1)
+backend='import jax; print(jax.default_backend())'
+found=$("$python" -c "$backend" 2>&1 | tail -n 1)
 if [[ $found != "$platform" ]]; then
   echo "one_gpu.sh: device: got ${found:-none}, expected a $platform" >&2
   exit 2

@@ -1,9 +1,11 @@
 """Times of a device through the launcher: written, resumed, beside plans."""
 
 import dataclasses
+import itertools
 import json
 import os
 import runpy
+import types
 
 import foreign
 import launching
@@ -141,13 +143,18 @@ def test_what_fails_is_told_and_nothing_else_is_lost(
 
 
 @foreign.needs_parity
-def test_transformers_takes_turns(tmp_path):
+def test_what_is_timed_of_transformers(monkeypatch):
+  """From the first of its new tokens so many more, whatever the cache holds."""
+  ticks = itertools.count()
+  clock = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+  monkeypatch.setattr(static_cache, 'time', clock)
   config = dataclasses.replace(
     presets.llama32_1b(), vocab_size=64, width=16, num_layers=1, num_heads=2,
     num_kv_heads=1, head_dim=8, mlp_width=16, dtype='float32',
   )  # fmt: skip
   step = static_cache.decoding(config, [1, 2, 3], context=32, num_tokens=4)
-  assert step() > 0 and step() > 0
+  assert [step(), step()] == [1e3, 1e3]
+  assert next(ticks) == 2 * (4 + 1)
   static_cache.free()
 
 
