@@ -19,6 +19,7 @@ import dataclasses
 import ml_collections
 
 from specsamp.models import presets
+from specsamp.planning.prices import EMBEDDED_PAIR
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -55,5 +56,14 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         ('HumanEval, nucleus', 2.46),
       ),
       compile=arg is None,  # minutes for each slice
+      # What a pass over N nodes should take; its keys are `PriceConfig`'s.
+      prices=dict(
+        nodes=(1, 8, 16, 32, 64, 128),  # () leaves the list out
+        batches=(1, 8, 32),
+        contexts=(2048,),
+        # Chance that the child of rank k is accepted: ((name, (chance, ..)),).
+        acceptance=EMBEDDED_PAIR,
+        compile_nodes=(),  # sizes to compile passes of, more minutes
+      ),
     )
   ).lock()

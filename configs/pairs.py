@@ -17,8 +17,9 @@ Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
 `llama-33b+llama-160m`, `vicuna-7b+vicuna-68m`, `vicuna-13b+vicuna-68m`,
 `vicuna-33b+vicuna-68m`, `opt-13b+opt-125m`, `opt-30b+opt-125m`,
 `llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`,
-`llama-3.1-70b+llama-3.1-8b`, and `chinchilla-70b+chinchilla-4b`, of which no
-weights were published. `configs/quickstart.py` lists what the keys take.
+`llama-3.1-70b+llama-3.1-8b`, `llama-3.1-8b+llama-3.2-1b`, and
+`chinchilla-70b+chinchilla-4b`, of which no weights were published.
+`configs/quickstart.py` lists what the keys take.
 """
 
 import ml_collections

@@ -2,7 +2,9 @@
 
 The scoring pass, the draft step and the whole decoding loop of a pair are
 compiled for a slice that is not there: what lies on a chip, what the chips
-send, what a loop should take. One to three minutes on 2 CPU cores.
+send, what a loop should take, and a price list of passes over trees. One to
+three minutes on 2 CPU cores; `:PAIR,trees` compiles six of these passes too,
+minutes more for each slice.
 
   python launch/plan.py --topology=v5e:2x2 \
     --config=configs/plan_pairs.py:llama-13b+llama-68m
@@ -10,10 +12,11 @@ send, what a loop should take. One to three minutes on 2 CPU cores.
 Pairs, and the smallest slices of four chips or more that hold them:
 `llama-13b+llama-68m`, `llama-13b+llama-160m`, `vicuna-7b+vicuna-68m`,
 `vicuna-13b+vicuna-68m`, `opt-13b+opt-125m`, `llama-2-7b+llama-68m`,
-`llama-2-13b+llama-68m` v5e:2x2; `llama-33b+llama-68m`,
-`llama-33b+llama-160m`, `vicuna-33b+vicuna-68m`, `opt-30b+opt-125m` v6e:2x2;
-`llama-3.1-70b+llama-3.1-8b` v5p:2x2x1; `chinchilla-70b+chinchilla-4b` v4:2x2x4
-(`configs/chinchilla.py` has the paper's figures beside it).
+`llama-2-13b+llama-68m`, `llama-3.1-8b+llama-3.2-1b` v5e:2x2;
+`llama-33b+llama-68m`, `llama-33b+llama-160m`, `vicuna-33b+vicuna-68m`,
+`opt-30b+opt-125m` v6e:2x2; `llama-3.1-70b+llama-3.1-8b` v5p:2x2x1;
+`chinchilla-70b+chinchilla-4b` v4:2x2x4 (`configs/chinchilla.py` has the paper's
+figures beside it).
 """
 
 import dataclasses
@@ -21,17 +24,21 @@ import dataclasses
 import ml_collections
 
 from specsamp.models.pairs import PAIRS
+from specsamp.planning.prices import EMBEDDED_PAIR
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: a pair."""
-  if arg not in PAIRS:
-    raise ValueError(f'expected one of {", ".join(PAIRS)}, got {arg!r}')
-  pair = PAIRS[arg]
+  """arg: a pair; `PAIR,trees` to compile passes over trees too."""
+  name, _, more = (arg or '').partition(',')
+  if name not in PAIRS or more not in ('', 'trees'):
+    raise ValueError(
+      f'expected one of {", ".join(PAIRS)}, maybe with ,trees, got {arg!r}'
+    )
+  pair = PAIRS[name]
   model = lambda config: ml_collections.ConfigDict(dataclasses.asdict(config))
   return ml_collections.ConfigDict(
     dict(
-      title=arg,
+      title=name,
       # Shapes, each a `TransformerConfig`.
       target=model(pair.target),
       draft=model(pair.draft),
@@ -46,5 +53,14 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       paper_ms=(),  # reported times: model, slice, milliseconds a token
       paper_speedups=(),  # reported speedups: task, speedup
       compile=True,  # minutes for each slice
+      # What a pass over N nodes should take; its keys are `PriceConfig`'s.
+      prices=dict(
+        nodes=(1, 8, 16, 32, 64, 128),  # () leaves the list out
+        batches=(1, 8, 32),
+        contexts=(512, 2048),
+        # Chance that the child of rank k is accepted: ((name, (chance, ..)),).
+        acceptance=EMBEDDED_PAIR,
+        compile_nodes=(8, 32, 128) if more else (),  # first and last batch
+      ),
     )
   ).lock()

@@ -27,7 +27,10 @@ _FORMAT = flags.DEFINE_enum(
   'format', 'orbax', convert.FORMATS, 'What to write.'
 )
 _DTYPE = flags.DEFINE_enum(
-  'dtype', None, ('float32', 'bfloat16'), 'Of matrices; as stored if left out.'
+  'dtype',
+  None,
+  ('float32', 'bfloat16', 'float16'),
+  'Of matrices; as stored if left out.',
 )
 _mesh = cli.define_mesh('model')
 

@@ -142,7 +142,7 @@ def server():
 
 @pytest.fixture(scope='module')
 def optimized():
-  """Programs as users compile them: those that run for long, or on TPUs."""
+  """Programs as users compile them: what runs for long, or elsewhere."""
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', False)
   yield

@@ -7,8 +7,9 @@ import jax
 from jax.sharding import Mesh
 
 from specsamp import files
-from specsamp.checkpoints import model_dir, tensor_files, weights
+from specsamp.checkpoints import model_dir, weights
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.models.config import Dtype
 
 FORMATS = ('orbax', 'huggingface')
 
@@ -18,7 +19,7 @@ def convert(
   destination,
   form: Literal['orbax', 'huggingface'] = 'orbax',
   mesh: Mesh | None = None,
-  dtype: Literal['float32', 'bfloat16'] | None = None,
+  dtype: Dtype | None = None,
 ) -> None:
   """Reads a model of any kind and writes it anew, and prints what it did.
 
@@ -38,10 +39,7 @@ def convert(
   """
   files.check_replaceable(destination, weights.is_ours, source)
   began = time.perf_counter()
-  if dtype is None and not model_dir.is_own(source):
-    tensors = tensor_files.of_folder(source)
-    dtype = weights.stored_dtype(tensors.values())
-  model = model_dir.load(source, mesh, dtype)
+  model = model_dir.load(source, mesh, dtype or model_dir.stored_dtype(source))
   read = time.perf_counter()
   if form == 'orbax':
     model_dir.save(model, destination, 'orbax', source)

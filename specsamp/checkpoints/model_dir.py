@@ -3,18 +3,19 @@
 import dataclasses
 import json
 import pathlib
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from specsamp import files
-from specsamp.checkpoints import weights
+from specsamp.checkpoints import tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
+from specsamp.models.config import Dtype
 from specsamp.sharding import distributed
 
 CONFIG, WEIGHTS = weights.CONFIG, weights.FILE
@@ -50,7 +51,7 @@ def save(
 def load(
   path,
   mesh: Mesh | None = None,
-  dtype: Literal['float32', 'bfloat16'] | None = None,
+  dtype: Dtype | None = None,
 ) -> LanguageModel:
   """Reads what `save` wrote, or a folder of Hugging Face's libraries.
 
@@ -61,44 +62,62 @@ def load(
     mesh: where to place the model; each process then reads its own shards and
       no more. None is one device.
     dtype: what to compute in; None is what the folder has, and for those of
-      Hugging Face as `checkpoints.huggingface.model.load` has it.
+      Hugging Face as `checkpoints.huggingface.model.load` has it. Where that is
+      bfloat16 and the GPU has none it is float16, or float32 of a model that
+      float16 does not hold; the log has which.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors are not
       the ones that the config calls for, or the model does not divide into the
-      mesh's shards; for other people's folders also as `huggingface.model`.
+      mesh's shards; float16 was asked for and does not hold the model; for
+      other people's folders also as `huggingface.model`.
   """
   path = pathlib.Path(path)
   values = _read_config(path)
   if 'model' not in values:
     return huggingface.load(path, mesh, dtype)
-  try:
-    config = TransformerConfig.from_dict(values['model'])
-  except (ValueError, TypeError) as error:
-    raise UserError(
-      f'model {path / CONFIG}: not a model config: {error}'
-    ) from None
-  if dtype:
-    config = dataclasses.replace(config, dtype=dtype)
-  transformer = Transformer(config)
+  config = _own_config(path, values)
+  config = dataclasses.replace(
+    config,
+    dtype=dtype
+    or weights.dtype_on(f'model {path}', config.dtype, weights.device_of(mesh)),
+  )
   tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
-  params = weights.load(path, shapes, config.dtype, mesh)
+  shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  config, params = weights.read_in_range(
+    f'model {path}',
+    config,
+    dtype is not None,
+    lambda config: weights.load(path, shapes, config.dtype, mesh),
+  )
   if tokenizer.vocab_size < config.num_tokens:
     raise UserError(
       f'model {path}: the tokenizer has {tokenizer.vocab_size} pieces, the '
       f'model {config.num_tokens}'
     )
-  return LanguageModel(transformer, params, tokenizer)
+  return LanguageModel(Transformer(config), params, tokenizer)
 
 
-def is_own(path) -> bool:
-  """Whether `save` wrote the folder, and not another library.
+def stored_dtype(path) -> str:
+  """That of a folder's model, as `save` wrote it, or of its largest tensor.
 
   Raises:
-    UserError: there is no config.json, or it is no JSON object.
+    UserError: there is no config.json, or no model's; or no weights.
   """
-  return 'model' in _read_config(pathlib.Path(path))
+  path = pathlib.Path(path)
+  values = _read_config(path)
+  if 'model' in values:
+    return _own_config(path, values).dtype
+  return weights.stored_dtype(tensor_files.of_folder(path).values())
+
+
+def _own_config(path: pathlib.Path, values) -> TransformerConfig:
+  try:
+    return TransformerConfig.from_dict(values['model'])
+  except (ValueError, TypeError) as error:
+    raise UserError(
+      f'model {path / CONFIG}: not a model config: {error}'
+    ) from None
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:

@@ -6,11 +6,12 @@ which is read and written in parallel and keeps 16 bits. On a mesh a process
 reads the parts that it holds.
 """
 
+import dataclasses
 import functools
 import math
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -19,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
+from absl import logging
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
@@ -26,7 +28,9 @@ from specsamp import files
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError
-from specsamp.sharding import distributed, rules
+from specsamp.models import TransformerConfig, float16
+from specsamp.models.float16 import is_matrix
+from specsamp.sharding import devices, distributed, rules
 from specsamp.sharding import mesh as meshes
 
 FILE = tensor_files.SINGLE
@@ -138,6 +142,7 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors are not
       of these names and shapes, or do not divide into the mesh's shards.
+    float16.OutOfRange: dtype is float16 and a matrix beyond it.
   """
   folder = pathlib.Path(folder)
   if (folder / _ORBAX).is_dir():
@@ -149,7 +154,9 @@ def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
   return place(
     shapes,
     mesh,
-    lambda name, index: _read(tensors, name, index).astype(dtypes[name]),
+    lambda name, index: float16.cast(
+      name, _read(tensors, name, index), dtypes[name]
+    ),
   )
 
 
@@ -160,18 +167,25 @@ def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
   where = jax.tree.map(lambda _: one, shapes)
   if mesh is not None:
     where = rules.param_shardings(shapes, mesh)
-  wanted = {
-    name: jax.ShapeDtypeStruct(shape.shape, dtypes[name], sharding=at)
-    for (name, shape), at in zip(
-      flat(shapes).items(), flat(where).values(), strict=True
-    )
-  }
   try:
     with ocp.StandardCheckpointer() as checkpointer:
       found = checkpointer.metadata(path).item_metadata
       if found is None:
         raise UserError(f'weights {path}: no orbax checkpoint, or corrupt')
-      _compare(path, _sizes(wanted), _sizes(flat(found.tree)))
+      found = flat(found.tree)
+      _compare(path, _sizes(flat(shapes)), _sizes(found))
+      # What float16 does not hold is only seen in the dtype it is stored in.
+      is_half = dtype == float16.NAME
+      wanted = {
+        name: jax.ShapeDtypeStruct(
+          shape.shape,
+          found[name].dtype if is_half else dtypes[name],
+          sharding=at,
+        )
+        for (name, shape), at in zip(
+          flat(shapes).items(), flat(where).values(), strict=True
+        )
+      }
       params = checkpointer.restore(
         path, traverse_util.unflatten_dict(wanted, sep='.')
       )
@@ -180,6 +194,12 @@ def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
   except Exception as error:  # orbax raises what its file formats raise
     line = str(error).strip().partition('\n')[0][:200]
     raise UserError(f'weights {path}: corrupt: {line}') from None
+  if is_half:
+    params = {
+      name: float16.cast(name, value, dtypes[name])
+      for name, value in flat(params).items()
+    }
+    params = traverse_util.unflatten_dict(params, sep='.')
   if mesh is None:
     return params
   # Orbax knows where arrays lie, not in which order of their axes.
@@ -240,9 +260,70 @@ def default_dtype(tensors: Iterable[Stored]) -> str:
   return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
 
 
-def is_matrix(name: str, value) -> bool:
-  """Whether this parameter is a matmul's weight: no norm's scale, no bias."""
-  return value.ndim > 1 and not name.endswith('bias')
+def dtype_on(what: str, dtype: str, device: jax.Device) -> str:
+  """This dtype, or float16 for the bfloat16 that a device does not have.
+
+  Args:
+    what: computes in it, for the log.
+    dtype: that nobody asked for.
+    device: of those that compute.
+  """
+  if dtype != 'bfloat16' or devices.has_bfloat16(device):
+    return dtype
+  logging.warning(
+    '%s: computes in float16, for %s has no bfloat16 (compute capability %s)',
+    what,
+    device.device_kind,
+    device.compute_capability,
+  )
+  return float16.NAME
+
+
+def device_of(mesh: Mesh | None) -> jax.Device:
+  """One of those that a model on this mesh computes on."""
+  return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+
+
+def read_in_range(
+  what: str,
+  config: TransformerConfig,
+  is_told: bool,
+  read: Callable[[TransformerConfig], Any],
+) -> tuple[TransformerConfig, Any]:
+  """Parameters, in float32 where the config's float16 does not hold a model.
+
+  Args:
+    what: the model, for the log and errors.
+    config: of the model.
+    is_told: whether the user asked for the dtype.
+    read: config -> parameters.
+
+  Returns:
+    The config with the dtype to compute in, and the parameters.
+
+  Raises:
+    UserError: the user asked for float16, and it does not hold the model.
+  """
+  params, fault = None, None
+  try:
+    params = read(config)
+  except float16.OutOfRange as error:
+    fault = str(error)
+  if config.dtype != float16.NAME:
+    return config, params
+  if not distributed.anywhere(fault is not None):
+    fault = float16.beyond_reach(config, params)
+    if not fault:
+      return config, params
+  fault = f'{fault or "a value"}, beyond the {float16.LARGEST:.0f} of float16'
+  if is_told:
+    raise UserError(
+      f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
+    )
+  logging.warning('%s: computes in float32: %s', what, fault)
+  del params  # before it is there once more
+  config = dataclasses.replace(config, dtype='float32')
+  return config, read(config)
 
 
 def flat(params: Any) -> dict[str, Any]:

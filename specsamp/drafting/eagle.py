@@ -17,7 +17,7 @@ from flax import struct
 
 from specsamp.drafting import candidates, features
 from specsamp.drafting.drafter import emitted_tokens, root_of
-from specsamp.models import KVCache, TransformerConfig, attention
+from specsamp.models import KVCache, TransformerConfig, attention, float16
 from specsamp.models.transformer import Block, Layers
 
 
@@ -43,7 +43,8 @@ class DraftLayers(Layers):
     """Random parameters, a nested dict of float32 arrays."""
 
     def all_of_it(module):
-      one = jnp.zeros((1, 1, self.config.width), self.config.dtype)
+      dtype = float16.wide(self.config.dtype)
+      one = jnp.zeros((1, 1, self.config.width), dtype)
       if self.num_masks:
         module.masks(np.zeros(1, np.int32), 0)
       return module(module.text(one, one), jnp.zeros((1, 1), jnp.int32))
@@ -79,8 +80,12 @@ class EagleLayer(DraftLayers):
       embedded_btd: the tokens.
       before_btd: features of the tokens before them.
     """
-    both = jnp.concatenate([before_btd, embedded_btd], axis=-1)
-    return both @ self.fuse.astype(self.config.dtype)
+    dtype = self.config.dtype
+    both = jnp.concatenate(
+      [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)],
+      axis=-1,
+    )
+    return float16.project('btd,de->bte', both, self.fuse, dtype)
 
 
 class PublishedEagleLayer(EagleLayer):
@@ -105,7 +110,8 @@ class PublishedEagleLayer(EagleLayer):
     return super().__call__(x_btd, positions_bt, cache, mask, **arguments)
 
   def text(self, embedded_btd, before_btd):
-    bias = self.fuse_bias.astype(self.config.dtype)[None, None]
+    dtype = float16.wide(self.config.dtype)
+    bias = self.fuse_bias.astype(dtype)[None, None]
     return super().text(embedded_btd, before_btd) + bias
 
 

@@ -14,7 +14,7 @@ from flax import struct
 
 from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
-from specsamp.models import TransformerConfig, attention
+from specsamp.models import TransformerConfig, attention, float16
 from specsamp.models.transformer import MLP, Layers, Norm
 from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
@@ -101,7 +101,9 @@ class Eagle3Layer(Layers):
 
   def fused(self, tapped_bte):
     """A feature of what the target holds at three depths: [B, T, D]."""
-    return tapped_bte @ self.fuse.astype(self.config.dtype)
+    return float16.project(
+      'bte,ed->btd', tapped_bte, self.fuse, self.config.dtype
+    )
 
   def text(self, embedded_btd, before_btd):
     """What it reads at tokens: [B, T, 2 D].
@@ -115,7 +117,7 @@ class Eagle3Layer(Layers):
   def embed(self, tokens_bt):
     """[B, T, D]; of a layer that embeds tokens itself."""
     x_btd = lookup.rows(self.embedding, tokens_bt)
-    return x_btd.astype(self.config.dtype)
+    return x_btd.astype(float16.wide(self.config.dtype))
 
   def logits(self, x_btd):
     """Float32 [B, T, V]; -1e30 of tokens that it cannot draft."""

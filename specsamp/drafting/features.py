@@ -15,7 +15,7 @@ from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, check_fits
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sampling import draw
 from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
@@ -127,12 +127,7 @@ class LMHead(nn.Module):
     head = self.param(
       'head', nn.initializers.normal(c.width**-0.5), (c.width, self.rows)
     )
-    return jnp.einsum(
-      '...d,dv->...v',
-      hidden,
-      head.astype(c.dtype),
-      preferred_element_type=jnp.float32,
-    )
+    return float16.logits('...d,dv->...v', hidden, head, c.dtype)
 
 
 # Small beside the layers of a target, and whole on every device.

@@ -6,7 +6,7 @@ from flax import struct
 
 from specsamp.drafting import candidates, features
 from specsamp.drafting.drafter import root_of
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, float16
 
 
 class MedusaHeads(nn.Module):
@@ -87,8 +87,10 @@ class Residual(nn.Module):
     zeros = nn.initializers.zeros
     fuse = self.param('fuse', zeros, (len(parts) * c.width, c.width))
     bias = self.param('fuse_bias', zeros, (c.width,))
-    fused = jnp.concatenate(parts, axis=-1) @ fuse.astype(c.dtype)
-    return x + nn.silu(fused + bias.astype(c.dtype)[None])
+    dtype = float16.wide(c.dtype)
+    both = jnp.concatenate([part.astype(dtype) for part in parts], axis=-1)
+    fused = float16.project('bd,de->be', both, fuse, c.dtype)
+    return x.astype(dtype) + nn.silu(fused + bias.astype(dtype)[None])
 
 
 @struct.dataclass

@@ -21,7 +21,7 @@ from specsamp.drafting.eagle import (
   EagleState,
   features_before,
 )
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Norm
 from specsamp.sharding import rules
 
@@ -53,7 +53,8 @@ class Masked:
       index_k: int [K], which masks, from 0.
       places_bkd: what is added for their places, [B, K, D] or 0.
     """
-    embedded_kd = self.mask_embedding[index_k].astype(self.config.dtype)
+    dtype = float16.wide(self.config.dtype)
+    embedded_kd = self.mask_embedding[index_k].astype(dtype)
     return embedded_kd[None] + places_bkd
 
 
@@ -74,7 +75,7 @@ class EagleParallelLayer(Masked, EagleLayer):
 
   def masks(self, index_k, places_bkd):
     embedded_bkd = super().masks(index_k, places_bkd)
-    feature = self.mask_feature.astype(self.config.dtype)[None, None]
+    feature = self.mask_feature.astype(embedded_bkd.dtype)[None, None]
     return self.text(
       embedded_bkd, jnp.broadcast_to(feature, embedded_bkd.shape)
     )

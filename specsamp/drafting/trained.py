@@ -18,7 +18,7 @@ from specsamp.drafting.parallel import (
 )
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, float16
 from specsamp.sharding import mesh as meshes
 
 
@@ -106,9 +106,10 @@ def trained_drafter(
       or `deterministic` (the most probable ones).
 
   Raises:
-    UserError: parameters for another target, a target of too few layers for
-      what they read of it, a deeper draft than they can make, or a shape or law
-      that `model_drafter` refuses.
+    UserError: parameters for another target, or beyond the float16 that it
+      computes in, a target of too few layers for what they read of it, a
+      deeper draft than they can make, or a shape or law that `model_drafter`
+      refuses.
   """
   tree = candidates.check_shape(shape, law)
   trained.check(target)
@@ -127,6 +128,15 @@ def trained_drafter(
     )
   config = dataclasses.replace(module.config, dtype=target.config.dtype)
   params = trained.params
+  if config.dtype == float16.NAME:
+    try:
+      # Once, and not in every pass.
+      params = float16.cast_matrices(params)
+    except float16.OutOfRange as error:
+      raise UserError(
+        f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '
+        'target in float16; load it in float32'
+      ) from None
   if meshes.of(params) != target.mesh:
     if target.mesh is None:
       raise UserError(

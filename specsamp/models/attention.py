@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import kv_cache, rotary
+from specsamp.models import float16, kv_cache, rotary
 from specsamp.models.config import TransformerConfig
 from specsamp.sharding import rules
 
@@ -95,6 +95,7 @@ def sinusoids(length: int, width: int):
 
 def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
   """Scores [B, H, T, S] of the distance from each query to each slot."""
+  q_bthz = float16.narrow(q_bthz, table_hsz.dtype)
   by_distance = jnp.einsum(
     'bthz,hsz->bhts', q_bthz, table_hsz, preferred_element_type=jnp.float32
   )
@@ -171,7 +172,8 @@ class Attention(nn.Module):
     """Projected distances 0..length-1, [H, length, Z]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    return jnp.einsum('sd,dhz->hsz', distances, self.relative.astype(dtype))
+    table = float16.project('sd,dhz->hsz', distances, self.relative, dtype)
+    return float16.narrow(table, dtype)
 
   def __call__(
     self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
@@ -192,11 +194,11 @@ class Attention(nn.Module):
       The block's output [B, T, D] and the updated (keys, values).
     """
     c = self.config
-    q = jnp.einsum('btd,dhz->bthz', x_btd, self.q.astype(c.dtype))
-    kv = jnp.einsum('btd,dcuz->btcuz', x_btd, self.kv.astype(c.dtype))
+    q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
+    kv = float16.project('btd,dcuz->btcuz', x_btd, self.kv, c.dtype)
     if c.biases != 'none':
-      q = q + self.q_bias.astype(c.dtype)[None, None]
-      kv = kv + self.kv_bias.astype(c.dtype)[None, None]
+      q = q + self.q_bias.astype(q.dtype)[None, None]
+      kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
     k, v = kv[:, :, 0], kv[:, :, 1]
     if c.qk_norm:
       q = rms(q, self.q_norm, c.norm_epsilon)
@@ -205,7 +207,7 @@ class Attention(nn.Module):
       frequencies = rotary.frequencies(c)
       q = rotary.rotate(q, positions_bt, frequencies)
       k = rotary.rotate(k, positions_bt, frequencies)
-
+    k, v = float16.narrow(k, c.dtype), float16.narrow(v, c.dtype)
     # Write, then attend: attending to the old cache and the new entries apart
     # makes XLA copy the cache.
     if cache is None:
@@ -220,9 +222,10 @@ class Attention(nn.Module):
     if c.positions == 'relative':
       if table is None:
         table = self.relative_table(num_slots)
-      biased = q + self.distance_bias.astype(c.dtype)[None, None]
+      biased = q + self.distance_bias.astype(q.dtype)[None, None]
       scores = _relative_scores(biased, table, positions_bt, slot_positions_bs)
-      q = q + self.content_bias.astype(c.dtype)[None, None]
+      q = q + self.content_bias.astype(q.dtype)[None, None]
+    q = float16.narrow(q, c.dtype)
 
     batch, length = x_btd.shape[:2]
     # The H / U query heads of a group and the T queries share one axis, so
@@ -242,12 +245,13 @@ class Attention(nn.Module):
     weights = jax.nn.softmax(content, axis=-1).astype(c.dtype)
     mixed = _batch_dot(
       weights.reshape(batch, groups[0], -1, num_slots), values, contract=2
-    ).astype(c.dtype)
+    )
+    mixed = float16.narrow(mixed, c.dtype)
     mixed = mixed.reshape(batch, *groups, length, c.head_dim)
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
     # Contracted in the order of the letters: any other would transpose o.
-    out = jnp.einsum('bthz,hzd->btd', mixed, self.o.astype(c.dtype))
+    out = float16.project('bthz,hzd->btd', mixed, self.o, c.dtype)
     if c.biases in ('attention', 'all'):
-      out = out + self.o_bias.astype(c.dtype)[None, None]
+      out = out + self.o_bias.astype(out.dtype)[None, None]
     return out, (keys, values)

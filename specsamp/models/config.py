@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 # Of a config that is a mistake: beyond, to look at its shapes takes for ever.
 _MOST, _MOST_OF_OTHERS = {'num_layers': 2**12}, 2**24
 
+Dtype = Literal['float32', 'bfloat16', 'float16']
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -72,7 +74,8 @@ class TransformerConfig:
       logits are -1e30, their probabilities 0.
     dtype: of activations and caches. Parameters keep the dtype they have and
       are cast to this one where they are used. bfloat16 suits accelerators;
-      on CPUs it is many times slower than float32.
+      on CPUs it is many times slower than float32. float16 is for GPUs that
+      have no bfloat16; `float16` has what it computes in float32 then.
   """
 
   vocab_size: int
@@ -94,7 +97,7 @@ class TransformerConfig:
   tied_embeddings: bool = False
   norm_epsilon: float = 1e-6
   padding: int = 0
-  dtype: Literal['float32', 'bfloat16'] = 'float32'
+  dtype: Dtype = 'float32'
 
   def __post_init__(self):
     _check_fields(self, least={'padding': 0})

@@ -63,6 +63,9 @@ PAIRS = {
   'llama-3.1-70b+llama-3.1-8b': Pair(
     presets.llama31_70b(), presets.llama31_8b(), 'v5p:2x2x1'
   ),
+  'llama-3.1-8b+llama-3.2-1b': Pair(
+    presets.llama31_8b(), presets.llama32_1b(), 'v5e:2x2'
+  ),
   # Seed 001, Chen et al. 2302.01318; no weights of it were published.
   'chinchilla-70b+chinchilla-4b': Pair(
     presets.chinchilla_70b(), presets.chinchilla_draft_4b(), 'v4:2x2x4'

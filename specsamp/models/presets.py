@@ -117,7 +117,7 @@ def llama31_70b() -> TransformerConfig:
 
 
 def llama32_1b() -> TransformerConfig:
-  """Llama 3.2 1B: 3.1's layout, small, with one matrix at both ends."""
+  """Llama 3.2 1B, of the vocabulary of Llama 3.1."""
   return dataclasses.replace(
     llama31(width=2048, num_heads=32, num_layers=16, mlp_width=8192),
     tied_embeddings=True,

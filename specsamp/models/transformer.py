@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import attention, kv_cache
+from specsamp.models import attention, float16, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
 from specsamp.sharding import lookup, rules
@@ -62,19 +62,22 @@ class Norm(nn.Module):
     if c.norm == 'layer':
       bias = self.param('bias', nn.initializers.zeros, (c.width,))
       x = x + bias.astype(jnp.float32)[None, None]
-    return x.astype(c.dtype)
+    return float16.narrow(x, c.dtype)
 
 
-def _gate_and_up(x_btd, up):
+def _gate_and_up(x_btd, up, dtype: str):
   """Both products, with gate and with up: [B, T, 2, F].
 
   On TPUs in two: where a shard's F is no multiple of the 128 lanes (LLaMA 7B
   in four), XLA would first copy both side by side.
   """
-  together = functools.partial(jnp.einsum, 'btd,dcf->btcf')
+  project = functools.partial(float16.project, dtype=dtype)
+  together = functools.partial(project, 'btd,dcf->btcf')
 
   def apart(x_btd, up):
-    parts = [x_btd @ up[:, i] for i in range(up.shape[1])]
+    parts = [
+      project('btd,df->btf', x_btd, up[:, i]) for i in range(up.shape[1])
+    ]
     return jnp.stack(parts, axis=2)
 
   return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
@@ -105,18 +108,18 @@ class MLP(nn.Module):
       nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
       (c.mlp_width, c.width),
     )
-    h = _gate_and_up(x, up.astype(c.dtype))
+    h = _gate_and_up(x, up.astype(c.dtype), c.dtype)
     if c.biases == 'all':
       zeros = nn.initializers.zeros
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
       down_bias = self.param('down_bias', zeros, (c.width,))
-      h = h + up_bias.astype(c.dtype)[None, None]
+      h = h + up_bias.astype(h.dtype)[None, None]
     activated = _ACTIVATIONS[c.activation](h[:, :, 0])
     if c.gated:
       activated = activated * h[:, :, 1]
-    out = jnp.einsum('btf,fd->btd', activated, down.astype(c.dtype))
+    out = float16.project('btf,fd->btd', activated, down, c.dtype)
     if c.biases == 'all':
-      out = out + down_bias.astype(c.dtype)[None, None]
+      out = out + down_bias.astype(out.dtype)[None, None]
     return out
 
 
@@ -294,24 +297,19 @@ class Transformer(Layers):
   def embed(self, tokens):
     """[B, T, D], without their places."""
     x = lookup.rows(self.embedding, tokens)
-    return x.astype(self.config.dtype)
+    return x.astype(float16.wide(self.config.dtype))
 
   def place(self, positions):
     """What is added to an embedding for its place: [B, T, D], or 0."""
     if self.config.positions != 'learned':
       return 0
     at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
-    return at.astype(self.config.dtype)
+    return at.astype(float16.wide(self.config.dtype))
 
   def logits(self, hidden):
     """The LM head: [B, T, D] -> float32 [B, T, V]."""
     head = self.embedding.T if self.config.tied_embeddings else self.head
-    logits = jnp.einsum(
-      'btd,dv->btv',
-      hidden,
-      head.astype(self.config.dtype),
-      preferred_element_type=jnp.float32,
-    )
+    logits = float16.logits('btd,dv->btv', hidden, head, self.config.dtype)
     if self.config.padding:
       # Finite, for a cross-entropy sums p log q over the whole vocabulary.
       rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)

@@ -69,13 +69,48 @@ def compile_part(
   """
   lower, models = _LOWER[name]
   configs = [{'target': target, 'draft': draft}[model] for model in models]
+  tree = TokenTree.chain(gamma)
+  return _part(name, lower, configs, mesh, tree, context, batch)
+
+
+def compile_tree_pass(
+  target: TransformerConfig,
+  tree: TokenTree,
+  mesh: Mesh,
+  *,
+  context: int,
+  batch: int,
+) -> Part:
+  """Compiles the target's pass over a tree; it is named by `tree_pass_name`.
+
+  Args:
+    target: the target.
+    tree: of the draft.
+    mesh: of `mesh_of`.
+    context: slots of the cache.
+    batch: rows.
+
+  Raises:
+    UserError: it does not fit into a chip's memory.
+  """
+  name = tree_pass_name(tree, batch)
+  return _part(name, _scoring_pass, [target], mesh, tree, context, batch)
+
+
+def tree_pass_name(tree: TokenTree, batch: int) -> str:
+  """Such as `tree pass, N=32, B=8`."""
+  return f'tree pass, N={tree.size}, B={batch}'
+
+
+def _part(name, lower, configs, mesh, tree, context, batch) -> Part:
+  """Lowers, compiles and measures; the configs are those that it runs."""
   sizes = [
     work.shapes(config, mesh.size, context, batch, mesh) for config in configs
   ]
   began = time.perf_counter()
   try:
     with jax.set_mesh(mesh):
-      lowered = lower(configs, sizes, mesh, gamma, context, batch)
+      lowered = lower(configs, sizes, mesh, tree, context, batch)
       compiled, run = _compile(lowered, mesh)
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
@@ -149,7 +184,7 @@ _COLLECTIVE = (
 )
 
 
-def _draft_step(configs, sizes, mesh, gamma, context, batch):
+def _draft_step(configs, sizes, mesh, tree, context, batch):
   (config,), ((params, _),) = configs, sizes
   decoder = Decoder(Transformer(config), TokenVerifier())
   inputs, begun = _begun(decoder, params, NoDrafter(), mesh, context, batch)
@@ -157,9 +192,8 @@ def _draft_step(configs, sizes, mesh, gamma, context, batch):
   return jitted.lower(inputs, begun)
 
 
-def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
+def _scoring_pass(configs, sizes, mesh, tree, context, batch):
   (config,), ((params, cache),) = configs, sizes
-  tree = TokenTree.chain(gamma)
 
   def score(params, tokens_bn, root_b, cache):
     out = scoring.tree_attention(
@@ -173,13 +207,13 @@ def _scoring_pass(configs, sizes, mesh, gamma, context, batch):
   return jitted.lower(params, tokens, root, cache)
 
 
-def _speculative_loop(configs, sizes, mesh, gamma, context, batch):
+def _speculative_loop(configs, sizes, mesh, tree, context, batch):
   (target, draft), ((params, _), (draft_params, _)) = configs, sizes
   drafter = LanguageModelDrafter(
     params=draft_params,
     transformer=Transformer(draft),
     tokenizer=None,  # nothing is decoded
-    tree=TokenTree.chain(gamma),
+    tree=tree,
   )
   decoder = Decoder(Transformer(target), TokenVerifier())
   inputs, begun = _begun(decoder, params, drafter, mesh, context, batch)

@@ -1,120 +1,33 @@
 """A pod planned: what fits, what it costs, which draft length is best."""
 
-import dataclasses
-import json
+import functools
 import pathlib
-import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tqdm
-
-from specsamp import files
-from specsamp.errors import UserError, check_range
+from specsamp.drafting.draft import TokenTree
+from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.planning import (
   compile,
   latency,
+  parts,
+  prices,
   report,
   speculation,
   topology,
   work,
 )
+from specsamp.planning.config import MODELS, PlanConfig
+from specsamp.planning.prices import Price, PriceConfig
 from specsamp.planning.report import GIB, Plan
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective, Kernels, Part
+from specsamp.planning.work import Collective, Part
 
 # Names of the programs by those of measured times.
 _MEASURED = dict(
   draft_ms='draft step', score_ms='scoring pass', target_ms='target step'
 )
-
-_MODELS = ('target', 'draft', 'alternative')
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanConfig:
-  """What to plan.
-
-  Attributes:
-    title: of the report.
-    target: the target's shape.
-    draft: the draft's shape.
-    alternative: another draft, on slices of its own.
-    gamma: γ, drafted tokens of the compiled programs.
-    context: slots of the caches.
-    batch: rows.
-    alphas: chances of acceptance to predict speedups at.
-    compare: slices to predict beside the compiled ones; what does not fit
-      one of them is left out, and the report notes it.
-    alternative_on: slices of the alternative; none leaves it out.
-    measured: a JSON of measured times for `latency.measured`, or ''; they
-      stand for every slice.
-    paper_ms: reported times by model and slice: ((model, slice, ms), ...).
-    paper_speedups: reported ones, ((task, speedup), ...), of γ drafted tokens
-      on the first slice of `paper_ms`.
-    compile: whether to compile at all, minutes for each slice.
-  """
-
-  title: str
-  target: TransformerConfig
-  draft: TransformerConfig
-  alternative: TransformerConfig
-  gamma: int
-  context: int
-  batch: int
-  alphas: tuple[float, ...]
-  compare: tuple[str, ...]
-  alternative_on: tuple[str, ...]
-  measured: str
-  paper_ms: tuple[tuple[str, str, float], ...]
-  paper_speedups: tuple[tuple[str, float], ...]
-  compile: bool
-
-  def __post_init__(self):
-    check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
-    _check_entries('alphas', self.alphas, float)
-    _check_entries('compare', self.compare, str)
-    _check_entries('alternative_on', self.alternative_on, str)
-    _check_entries('paper_ms', self.paper_ms, str, str, float)
-    _check_entries('paper_speedups', self.paper_speedups, str, float)
-    for alpha in self.alphas:
-      if not 0 <= alpha <= 1:
-        raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')
-    longest = min(self.target.max_length, self.draft.max_length)
-    if self.context > longest:
-      raise UserError(
-        f'context: got {self.context}, but the models have {longest} positions'
-      )
-    if self.gamma + 1 > self.context:
-      raise UserError(
-        f'gamma: got {self.gamma}, expected below the context, {self.context}'
-      )
-    for model, *_ in self.paper_ms:
-      if model not in _MODELS:
-        raise UserError(
-          f'paper_ms: got model {model!r}, expected one of {", ".join(_MODELS)}'
-        )
-    if self.paper_speedups and not self.paper_ms:
-      raise UserError('paper_speedups: expected paper_ms to name their slice')
-    if self.target.vocab_size != self.draft.vocab_size:
-      raise UserError(
-        f'draft and target must share a vocabulary; the draft has '
-        f'{self.draft.vocab_size} tokens, the target {self.target.vocab_size}'
-      )
-
-
-def _check_entries(name: str, entries, *kinds: type) -> None:
-  """Refuses what is no tuple of values of these kinds, or of tuples of them."""
-  for entry in entries if isinstance(entries, list | tuple) else (entries,):
-    parts = (entry,) if len(kinds) == 1 else entry
-    if (
-      not isinstance(parts, list | tuple)
-      or len(parts) != len(kinds)
-      or not all(map(files.has_shape, parts, kinds))
-    ):
-      wanted = ', '.join(kind.__name__ for kind in kinds)
-      raise UserError(f'{name}: got {entry!r}, expected ({wanted})')
 
 
 def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
@@ -130,9 +43,10 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   """
   try:
     shapes = {
-      name: TransformerConfig.from_dict(values[name]) for name in _MODELS
+      name: TransformerConfig.from_dict(values[name]) for name in MODELS
     }
-    config = PlanConfig(**(values | shapes))
+    listed = PriceConfig(**values['prices'])
+    config = PlanConfig(**(values | shapes | {'prices': listed}))
   except KeyError as error:
     raise UserError(f'config: missing key {error}') from None
   except (TypeError, ValueError) as error:
@@ -141,17 +55,17 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   if not slices or len(set(slices)) < len(slices):
     raise UserError(f'topology: got {list(names)}, expected one or more, once')
   for each in slices:
-    _check_fit(config, each)
+    _check_fit(config, each, config.context, config.batch)
   compared, misfits = [], []
   for each in map(topology.parse, config.compare):
     try:
-      _check_fit(config, each)
+      _check_fit(config, each, config.context, config.batch)
     except UserError as error:
       misfits.append(str(error))
     else:
       compared += [] if each in slices else [each]
   for where in map(topology.parse, config.alternative_on):
-    _arrays(config, 'alternative', where)
+    _arrays(config, 'alternative', where, config.context, config.batch)
   measured = latency.measured(config.measured) if config.measured else {}
   job = Job(
     config,
@@ -167,19 +81,17 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   return job
 
 
-def _arrays(config: PlanConfig, model: str, where: Topology):
+def _arrays(config: PlanConfig, model: str, where: Topology, context, batch):
   """`work.shapes` of a model of the config on a slice."""
   try:
-    return work.shapes(
-      getattr(config, model), where.num_chips, config.context, config.batch
-    )
+    return work.shapes(getattr(config, model), where.num_chips, context, batch)
   except UserError as error:
     raise UserError(f'{where.name}, {model}: {error}') from None
 
 
-def _check_fit(config: PlanConfig, where: Topology) -> None:
+def _check_fit(config: PlanConfig, where: Topology, context, batch) -> None:
   needed = sum(
-    work.num_bytes(_arrays(config, model, where))
+    work.num_bytes(_arrays(config, model, where, context, batch))
     for model in ('target', 'draft')
   )
   if needed > where.chip.hbm_bytes:
@@ -211,17 +123,20 @@ class Job(NamedTuple):
     """Writes parts.jsonl as it compiles, then summary.json, report.md and
     plots. A run that was cut off goes on where it was."""
     config = self.config
-    parts = self._compiled(workdir / 'parts.jsonl') if config.compile else {}
+    found = {}
+    if config.compile:
+      found = parts.compiled(workdir / 'parts.jsonl', self._programs())
     plans = [
       Plan(
         where,
-        tuple(parts.get(where.name, ())),
+        tuple(found.get(where.name, ())),
         self.times(where),
         self.measured,
         {alpha: self.curve(where, alpha) for alpha in config.alphas},
       )
       for where in (*self.slices, *self.compared)
     ]
+    listed, unlisted = self.prices()
     print(
       report.write(
         workdir,
@@ -229,10 +144,28 @@ class Job(NamedTuple):
         plans,
         *self.papers(),
         self._alternatives(),
-        [*self._counted(parts), *self.misfits],
+        [*self._counted(found), *self.misfits, *unlisted],
+        listed,
+        config.prices.nodes,
       )
     )
     print(f'\nReport and plots: {workdir / "report.md"}')
+
+  def prices(self) -> tuple[list[Price], list[str]]:
+    """The price list of all slices, and why some of it is left out."""
+    config, listed, misfits = self.config, [], []
+    for where in (*self.slices, *self.compared):
+      for batch, context in prices.shapes(config.prices):
+        try:
+          _check_fit(config, where, context, batch)
+        except UserError as error:
+          misfits.append(f'No price of {batch} x {context} slots: {error}.')
+          continue
+        models = config.target, config.draft
+        listed.append(
+          prices.price(*models, where, config.prices, context, batch)
+        )
+    return listed, misfits
 
   def times(self, where: Topology) -> dict[str, latency.Time]:
     """Predicted times of the programs' passes on a slice."""
@@ -275,7 +208,8 @@ class Job(NamedTuple):
 
   def _ms(self, model: str, slice_name: str) -> float:
     where = topology.parse(slice_name)
-    _arrays(self.config, model, where)  # that it divides
+    # That it divides.
+    _arrays(self.config, model, where, self.config.context, self.config.batch)
     return self._predict(getattr(self.config, model), where).total
 
   def papers(self):
@@ -325,89 +259,80 @@ class Job(NamedTuple):
       for model, name in runs
     ]
 
-  def _counted(self, parts) -> list[str]:
-    """Whether the compiled pass sends what the prediction reckons with."""
+  def _scored(self, where: Topology) -> dict[str, tuple[TokenTree, int, int]]:
+    """Passes to compile by name: the tree, the context and the batch of each.
+
+    Those over trees that do not fit the slice are left out.
+    """
+    config = self.config
+    chain = TokenTree.chain(config.gamma)
+    found = {'scoring pass': (chain, config.context, config.batch)}
+    for tree, context, batch in config.prices.trees():
+      try:
+        _check_fit(config, where, context, batch)
+      except UserError:
+        continue
+      name = compile.tree_pass_name(tree, batch)
+      found[name] = tree, context, batch
+    return found
+
+  def _programs(self) -> dict[tuple[str, str], Callable[[], Part]]:
+    """What compiles every part, by the names of its slice and its own."""
+    config, found = self.config, {}
+    for where in self.slices:
+      mesh = compile.mesh_of(where)
+      for name in compile.PARTS:
+        found[where.name, name] = functools.partial(
+          compile.compile_part,
+          name,
+          config.target,
+          config.draft,
+          mesh,
+          gamma=config.gamma,
+          context=config.context,
+          batch=config.batch,
+        )
+      for name, (tree, context, batch) in self._scored(where).items():
+        if name not in compile.PARTS:
+          found[where.name, name] = functools.partial(
+            compile.compile_tree_pass,
+            config.target,
+            tree,
+            mesh,
+            context=context,
+            batch=batch,
+          )
+    return found
+
+  def _counted(self, found: dict[str, list[Part]]) -> list[str]:
+    """Whether the compiled passes send what the prediction reckons with."""
     lines = []
     for where in self.slices:
-      for part in parts.get(where.name, ()):
-        if part.name != 'scoring pass':
+      scored = self._scored(where)
+      for part in found.get(where.name, ()):
+        if part.name not in scored:
           continue
+        tree, context, batch = scored[part.name]
         wanted = work.of_pass(
           self.config.target,
           shards=where.num_chips,
-          tokens=self.config.gamma + 1,
-          context=self.config.context,
-          batch=self.config.batch,
+          tokens=tree.size,
+          context=context,
+          batch=batch,
         ).collectives
         same = 'as' if wanted == part.collectives else 'UNLIKE what'
         lines.append(
-          f'{where.name}: the compiled scoring pass runs the collectives '
+          f'{where.name}: the compiled {part.name} runs the collectives '
           f'{same} predicted: {_listed(part.collectives)}'
           + ('' if same == 'as' else f' against {_listed(wanted)}')
           + '.'
         )
     return lines
 
-  def _compiled(self, path: pathlib.Path) -> dict[str, list[Part]]:
-    """The parts of every slice; those in the file are not compiled again."""
-    lines = files.read_lines(
-      path, _is_part, key=lambda line: (line[0], line[1]['name'])
-    )
-    found = {(name, part['name']): _part(part) for name, part in lines.kept}
-    todo = [
-      (where, name)
-      for where in self.slices
-      for name in compile.PARTS
-      if (where.name, name) not in found
-    ]
-    lines.rewrite(
-      [[name, dataclasses.asdict(part)] for (name, _), part in found.items()]
-    )
-    with path.open('a') as file, tqdm.tqdm(todo, unit='program') as bar:
-      for where, name in bar:
-        bar.set_description(f'{where.name} {name}')
-        part = compile.compile_part(
-          name,
-          self.config.target,
-          self.config.draft,
-          compile.mesh_of(where),
-          gamma=self.config.gamma,
-          context=self.config.context,
-          batch=self.config.batch,
-        )
-        found[where.name, name] = part
-        line = [where.name, dataclasses.asdict(part)]
-        file.write(json.dumps(line) + '\n')
-        file.flush()
-    return {
-      where.name: [found[where.name, name] for name in compile.PARTS]
-      for where in self.slices
-    }
-
-
-def _is_part(line: Any) -> bool:
-  """Whether `_part` reads what follows the name of a slice."""
-  if type(line) is not list or len(line) != 2 or type(line[0]) is not str:
-    return False
-  hints = typing.get_type_hints(Part)
-  shape = hints | {
-    'collectives': [typing.get_type_hints(Collective)],
-    'kernels': typing.get_type_hints(Kernels),
-  }
-  try:
-    return files.has_shape(line[1], shape) and bool(_part(line[1]))
-  except TypeError:  # other fields
-    return False
-
-
-def _part(values: dict[str, Any]) -> Part:
-  sent = tuple(Collective(**each) for each in values['collectives'])
-  run = Kernels(**values['kernels'])
-  return Part(**(values | {'collectives': sent, 'kernels': run}))
-
 
 def _listed(collectives: Sequence[Collective]) -> str:
-  return ', '.join(
+  lines = [
     f'{each.count} {each.kind} of {each.num_bytes} bytes'
     for each in collectives
-  )
+  ]
+  return ', '.join(lines) or 'none'

@@ -1,11 +1,14 @@
 """Figures of a plan, drawn without a display."""
 
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import matplotlib.figure
+import matplotlib.lines
 
 from specsamp.planning import speculation
+from specsamp.planning.prices import Price
 from specsamp.planning.speculation import Point
 
 
@@ -66,3 +69,53 @@ def by_draft_length(
     panel.set_ylim(bottom=0)
   figure.legend(loc='outside lower center', ncols=len(names), fontsize=8)
   figure.savefig(path, dpi=120)
+
+
+def by_nodes(prices: Sequence[Price], path: pathlib.Path) -> None:
+  """Milliseconds of a pass against its nodes, a panel for each slice.
+
+  A line for each batch, at the longest context; a star where arithmetic begins
+  to take longer than bytes.
+
+  Args:
+    prices: those of a slice one after the other.
+    path: of the PNG.
+  """
+  slices = [
+    (name, list(group))
+    for name, group in itertools.groupby(prices, lambda each: each.topology)
+  ]
+  figure = matplotlib.figure.Figure(
+    figsize=(3.2 * max(len(slices), 2), 3.2), layout='constrained'
+  )
+  panels = figure.subplots(1, len(slices), sharey=True, squeeze=False)[0]
+  longest = max(each.context for each in prices)
+  batches = list(dict.fromkeys(each.batch for each in prices))
+  for panel, (name, group) in zip(panels, slices, strict=True):
+    for each in group:
+      if each.context < longest:
+        continue
+      color, ms = f'C{batches.index(each.batch)}', each.pass_ms
+      panel.plot(*zip(*ms.items(), strict=True), color=color)
+      if each.free_nodes in ms:
+        knee = each.free_nodes
+        panel.plot(knee, ms[knee], marker='*', markersize=11, color=color)
+    panel.set_xscale('log', base=2)
+    panel.set_yscale('log')
+    panel.set_xlabel('nodes N')
+    panel.set_title(name)
+    panel.grid(alpha=0.3)
+  panels[0].set_ylabel('pass (ms)')
+  handles = [
+    matplotlib.lines.Line2D([], [], color=f'C{i}', label=f'batch {batch}')
+    for i, batch in enumerate(batches)
+  ]
+  handles.append(
+    matplotlib.lines.Line2D(
+      [], [], color='gray', marker='*', linestyle='', label='last free node'
+    )
+  )
+  figure.legend(
+    handles=handles, loc='outside lower center', ncols=len(handles), fontsize=8
+  )
+  figure.savefig(path, dpi=100)

@@ -9,8 +9,9 @@ import tabulate
 
 from specsamp import files
 from specsamp.evaluation.reporting.report import versions
-from specsamp.planning import plots, speculation
+from specsamp.planning import plots, prices, speculation
 from specsamp.planning.latency import Time
+from specsamp.planning.prices import Price
 from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Part
@@ -209,6 +210,8 @@ _HEADINGS = {
   'implied': 'Published speedups, inverted',
   'figure': 'Draft lengths at the implied α: speedup',
   'alternatives': 'The draft and its alternative',
+  'prices': 'Price list',
+  'drafts': 'Best chain and best static tree',
 }
 
 
@@ -221,6 +224,8 @@ def write(
   figure: Mapping[str, Sequence[Point]] | None = None,
   alternatives: Sequence[dict[str, Any]] = (),
   sections: Sequence[str] = (),
+  listed: Sequence[Price] = (),
+  nodes: Sequence[int] = (),
 ) -> str:
   """Writes summary.json, report.md and the plots into the folder.
 
@@ -233,6 +238,8 @@ def write(
     figure: loops at the implied α, by task.
     alternatives: the draft and another one, each on its slices.
     sections: more of the report.
+    listed: prices, by slice.
+    nodes: sizes of the price list.
 
   Returns:
     What to print: the tables of the report.
@@ -247,30 +254,23 @@ def write(
     'implied': list(implied),
     'figure': curve_rows(figure or {}),
     'alternatives': list(alternatives),
+    'prices': prices.price_rows(listed, nodes),
+    'drafts': prices.draft_rows(listed),
   }
-  alphas = {alpha for plan in plans for alpha in plan.curves}
-  drawn = {
-    'speedups': {
-      f'speedup at α={alpha:g}': {
-        plan.topology.name: plan.curves[alpha]
-        for plan in plans
-        if alpha in plan.curves
-      }
-      for alpha in sorted(alphas)
-    },
-    'figure': {'speedup at the implied α': figure} if figure else {},
-  }
-  drawn = {name: curves for name, curves in drawn.items() if curves}
+  drawn = _drawn(plans, figure)
   for name, curves in drawn.items():
     plots.by_draft_length(curves, folder / f'{name}.png')
+  if listed:
+    plots.by_nodes(listed, folder / 'prices.png')
   lines, printed = [f'# {title}', ''], []
   for key, rows in found.items():
     if rows:
       lines += [f'## {_HEADINGS[key]}', '', table(rows), '']
       printed.append(f'{_HEADINGS[key]}\n\n{table(rows, "simple")}')
-      if key in drawn:
+      if key in {*drawn, 'prices'}:
         lines += [f'![{key}]({key}.png)', '']
   notes = [*dict.fromkeys(plan.topology.note for plan in plans), NOTE]
+  notes += [prices.note()] if listed else []
   lines += [' '.join(notes)]
   for section in sections:
     lines += ['', section]
@@ -284,6 +284,7 @@ def write(
       for group in drawn.values()
       for title, curves in group.items()
     },
+    'trees': prices.tree_rows(listed),
     'constants': {
       plan.topology.name: plan.topology.constants._asdict() for plan in plans
     },
@@ -291,6 +292,25 @@ def write(
   }
   files.replace_json(folder / 'summary.json', summary)
   return '\n\n'.join([*printed, ' '.join(notes), *sections])
+
+
+def _drawn(
+  plans: Sequence['Plan'], figure: Mapping[str, Sequence[Point]] | None
+) -> dict[str, Mapping[str, Mapping[str, Sequence[Point]]]]:
+  """The curves of each plot, by the title of a panel and the name of a line."""
+  alphas = {alpha for plan in plans for alpha in plan.curves}
+  drawn = {
+    'speedups': {
+      f'speedup at α={alpha:g}': {
+        plan.topology.name: plan.curves[alpha]
+        for plan in plans
+        if alpha in plan.curves
+      }
+      for alpha in sorted(alphas)
+    },
+    'figure': {'speedup at the implied α': figure} if figure else {},
+  }
+  return {name: curves for name, curves in drawn.items() if curves}
 
 
 @dataclasses.dataclass(frozen=True)

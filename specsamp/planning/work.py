@@ -148,7 +148,9 @@ def of_pass(
     weights=num_bytes(matrices),
     caches=num_bytes(cache),
     flops=batch * tokens * per_token,
-    collectives=(
+    collectives=()
+    if shards == 1
+    else (
       Collective(
         'all-reduce',
         batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
@@ -157,6 +159,23 @@ def of_pass(
     ),
     kernels=_KERNELS_A_LAYER * config.num_layers + _OTHER_KERNELS,
   )
+
+
+def logit_bytes(
+  config: TransformerConfig, *, shards: int, tokens: int, batch: int = 1
+) -> int:
+  """Bytes of float32 [B, T, V] on one chip: a pass's logits.
+
+  Args:
+    config: the model.
+    shards: of the model; chips. A vocabulary that does not divide into them
+      lies on each.
+    tokens: T, in each row.
+    batch: B.
+  """
+  vocab = config.vocab_size
+  own = vocab if vocab % shards else vocab // shards
+  return 4 * batch * tokens * own
 
 
 def shapes(
@@ -205,9 +224,13 @@ def shapes(
 
 
 @functools.cache  # a second for a large model
+def _params(config: TransformerConfig):
+  return jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+
+
+@functools.cache
 def _unsharded(config: TransformerConfig, context: int, batch: int):
-  transformer = Transformer(config)
-  params = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  params, transformer = _params(config), Transformer(config)
   return params, jax.eval_shape(
     lambda params: transformer.init_cache(params, batch, context), params
   )

@@ -94,7 +94,7 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   # Of a sharded vocabulary, the blocks' sums and one block are exchanged whole,
   # which is less than the steps of a running sum over shards.
-  sums = rules.constrain(blocks.sum(-1), 'batch', None)
+  sums = rules.constrain(blocks.sum(-1), rules.ANY, None)
   ends = jnp.cumsum(sums, -1)
   goal = u.astype(probs.dtype) * ends[:, -1]
   block = _first_above(ends, goal, sums)
@@ -150,11 +150,15 @@ def without_replacement(
     where there was none the token is noise.
   """
   row = jnp.arange(probs.shape[0], dtype=jnp.int32)
+  index = lax.broadcasted_iota(jnp.int32, probs.shape, 1)
 
   def step(left, u_b):
     token = inverse_cdf(u_b, left)
-    drawn = left[row, token] > 0
-    return left.at[row, token].set(0), (token, drawn)
+    drawn = lookup.along(left, token[:, None], axis=1)[:, 0] > 0
+    if rules.mesh_in_use() is None:
+      return left.at[row, token].set(0), (token, drawn)
+    # To write into one shard XLA would gather them all.
+    return jnp.where(index == token[:, None], 0, left), (token, drawn)
 
   _, (tokens, drawn) = lax.scan(step, probs, u.T)
   return tokens.T, drawn.T

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from specsamp.sharding import rules
 
@@ -25,60 +26,57 @@ def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
   Returns:
     [B, ..., D].
   """
-  batch = ('batch', *(None,) * (index.ndim - 1))
-  return _lookup(
-    lambda table, index: jnp.take(table, index, axis=0, mode='clip'),
-    table_vd,
-    ('vocab', 'width'),
-    index,
-    batch,
-    (*batch, 'width'),
-  )
+  take = lambda table, index: jnp.take(table, index, axis=0, mode='clip')
+  mesh = rules.mesh_in_use()
+  batch = mesh and rules.spec(('batch',), index.shape[:1], mesh)
+  return _lookup(take, table_vd, index, 0, batch)
 
 
 def along(values: jax.Array, index: jax.Array, axis: int) -> jax.Array:
   """`jnp.take_along_axis` of values whose axis is split like a vocabulary.
 
   Args:
-    values: [B, ..., V, ...].
+    values: [..., V, ...].
     index: int, of as many axes; those but `axis` are of the same size or 1.
     axis: that of V; from 0 to below it count the indices.
   """
-  names = lambda at: tuple(
-    'batch' if i == 0 else at if i == axis else None for i in range(values.ndim)
+  take = lambda values, index: jnp.take_along_axis(
+    values, index, axis=axis, mode='clip'
   )
-  return _lookup(
-    lambda values, index: jnp.take_along_axis(
-      values, index, axis=axis, mode='clip'
-    ),
-    values,
-    names('vocab'),
-    index,
-    names(None),
-    names(None),
-  )
+  return _lookup(take, values, index, axis)
 
 
 def _lookup(
-  take: Callable, array, array_axes, index, index_axes, result_axes
+  take: Callable, array, index, axis: int, rows: PartitionSpec | None = None
 ) -> jax.Array:
-  """take(array, index), each shard of the axis 'vocab' its own part of it."""
-  mesh = rules.mesh_in_use()
-  split = mesh and rules.spec(array_axes, array.shape, mesh)
-  if not split or rules.MODEL not in split:
-    return take(array, index)
-  shape = jax.eval_shape(take, array, index).shape
+  """take(array, index), each shard of the axis 'vocab' its own part of it.
 
-  def part(array, index):
-    size = array.shape[split.index(rules.MODEL)]
-    here = index - jax.lax.axis_index(rules.MODEL).astype(index.dtype) * size
+  Args:
+    take: what looks up.
+    array: its `axis` is split.
+    index: counts along it.
+    axis: of `array`.
+    rows: how index and result are split by rows. Not left to XLA, which would
+      gather all rows for the gradient of a table. If it is None that is, for
+      the rows may be those of a batch or not.
+  """
+  mesh = rules.mesh_in_use()
+  shards = mesh.shape[rules.MODEL] if mesh else 1
+  if shards == 1 or array.shape[axis] % shards:
+    return take(array, index)
+  size = array.shape[axis] // shards
+
+  def part(array, index, start_1):
+    here = index - start_1.reshape((1,) * index.ndim).astype(index.dtype)
     inside = (here >= 0) & (here < size)
     found = take(array, jnp.clip(here, 0, size - 1))
     inside = inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim))
     return jax.lax.psum(jnp.where(inside, found, 0), rules.MODEL)
 
+  split = PartitionSpec(*(None,) * axis, rules.MODEL)
   return jax.shard_map(
     part,
-    in_specs=(split, rules.spec(index_axes, index.shape, mesh)),
-    out_specs=rules.spec(result_axes, shape, mesh),
-  )(array, index)
+    in_specs=(split, rows or PartitionSpec(), PartitionSpec(rules.MODEL)),
+    out_specs=rows or PartitionSpec(),
+    axis_names={rules.MODEL} if rows is None else {rules.DATA, rules.MODEL},
+  )(array, index, jnp.arange(shards, dtype=jnp.int32) * size)

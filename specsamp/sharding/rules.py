@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from specsamp.errors import UserError
 
 DATA, MODEL = 'data', 'model'
+ANY = 'any'  # of `constrain`: an axis that XLA may split or not
 
 # Logical axis -> mesh axis; what is not here is not split.
 RULES = {
@@ -36,7 +37,12 @@ PARAMS: dict[str, tuple[str, ...]] = {}
 # Axes in a TPU's memory, the slowest first, where it is not the array's own
 # order. It is the one in which a matmul of few tokens reads the weights: from
 # any other XLA makes copies of them, before the loop or in every pass.
-_TPU_ORDER = {'q': (1, 0, 2), 'kv': (1, 2, 0, 3), 'up': (1, 0, 2)}
+_TPU_ORDER = {
+  'q': (1, 0, 2),
+  'kv': (1, 2, 0, 3),
+  'up': (1, 0, 2),
+  'head': (0, 1),
+}
 
 
 def declare(**axes: tuple[str, ...]) -> None:
@@ -151,4 +157,10 @@ def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
   mesh = mesh_in_use()
   if mesh is None:
     return array
-  return jax.lax.with_sharding_constraint(array, spec(axes, array.shape, mesh))
+  parts = zip(axes, spec(axes, array.shape, mesh), strict=True)
+  return jax.lax.with_sharding_constraint(
+    array,
+    PartitionSpec(
+      *(PartitionSpec.UNCONSTRAINED if a == ANY else p for a, p in parts)
+    ),
+  )

@@ -20,7 +20,9 @@ from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
+from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import devices
 from specsamp.training import run
 from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
@@ -255,10 +257,7 @@ def distill(
   """
   workdir = pathlib.Path(workdir).absolute()
   files.check_replaceable(workdir / 'drafter', weights.is_ours)
-  if config.target:
-    target = model_dir.load(config.target, mesh)
-  else:
-    target = zoo.load('pycode').target.on(mesh)
+  target = _target(config, mesh)
   if config.length > target.config.max_length:
     raise UserError(
       f'length {config.length} exceeds the {target.config.max_length} '
@@ -289,6 +288,20 @@ def distill(
   trained = DraftModule(module, params, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   return trained
+
+
+def _target(config, mesh: Mesh | None) -> LanguageModel:
+  if not config.target:
+    return zoo.load('pycode').target.on(mesh)
+  # Gradients vanish in float16, which `load` takes where there is no bfloat16.
+  trains = devices.has_bfloat16(weights.device_of(mesh))
+  target = model_dir.load(config.target, mesh, None if trains else 'float32')
+  if target.config.dtype == float16.NAME:
+    raise UserError(
+      f'target {config.target}: got float16, expected float32 or bfloat16: '
+      'gradients vanish in it'
+    )
+  return target
 
 
 def _continuations_folder(config, workdir: pathlib.Path) -> pathlib.Path:

@@ -11,7 +11,7 @@ from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
 from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
 from specsamp.training import run
 from specsamp.training.objectives import language_model as losses
@@ -46,6 +46,11 @@ class PretrainConfig(run.RunConfig):
     super().__post_init__()
     if self.storage not in ('float32', 'int8'):
       raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
+    if self.model.dtype == float16.NAME:
+      raise UserError(
+        f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '
+        'gradients vanish in it'
+      )
     check_range(self, 'distillation_weight', least=0, most=1)
     if self.length > self.model.max_length:
       raise UserError(

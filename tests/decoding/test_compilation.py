@@ -1,9 +1,9 @@
 """What must not be compiled again, and what a round must not copy."""
 
 import collections
-import re
 import weakref
 
+import elsewhere
 import jax
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ from specsamp.drafting import (
 from specsamp.drafting.lookahead import LookaheadDrafter
 from specsamp.drafting.ngram import NgramDrafter
 from specsamp.drafting.trained import trained_drafter
-from specsamp.models import KVCache
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
 TREE = TokenTree.branching((2, 2))
@@ -168,33 +167,15 @@ def large(request):
   return job, state, lowered.compile()
 
 
-def _caches(state):
-  """Keys and values of the target and of what drafts."""
-  caches = jax.tree.leaves(
-    (state.cache, state.drafter), is_leaf=lambda node: isinstance(node, KVCache)
-  )
-  return [
-    array
-    for cache in caches
-    if isinstance(cache, KVCache)
-    for array in (*cache.keys, *cache.values)
-  ]
-
-
 @pytest.mark.integration
 def test_a_round_copies_no_cache(large):
   _, state, program = large
-  shapes = {array.shape for array in _caches(state)}
+  shapes = {array.shape for array in elsewhere.caches(state)}
   text = program.as_text()
   for shape in shapes:
     assert shape[2] > 512
     assert 'f32[' + ','.join(map(str, shape)) + ']' in text
-  # Anywhere in the program, the while body and all that it calls included;
-  # and in any order of the axes.
-  sizes = [sorted(shape) for shape in shapes]
-  for found in re.finditer(r'= f32\[([\d,]+)\]\S* (copy|transpose)\(', text):
-    made = sorted(map(int, found[1].split(',')))
-    assert made not in sizes, found[0]
+  assert not elsewhere.copies(text, shapes)
 
 
 @pytest.mark.integration
@@ -213,7 +194,7 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
 @pytest.mark.integration
 def test_the_state_is_donated(large):
   job, state, program = large
-  caches = _caches(state)
+  caches = elsewhere.caches(state)
   own = (
     0 if isinstance(job.inputs.drafter, NgramDrafter | LookaheadDrafter) else 1
   )
@@ -222,11 +203,11 @@ def test_the_state_is_donated(large):
   assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
   # Not only on paper: a run takes the buffers it is given, and keeps them.
   given = job.prefill()
-  before = [x.unsafe_buffer_pointer() for x in _caches(given)]
+  before = [x.unsafe_buffer_pointer() for x in elsewhere.caches(given)]
   after = program(job.inputs, given, np.int32(500))
   for leaf in jax.tree.leaves((given.cache, given.drafter)):
     assert leaf.is_deleted()
-  assert before == [x.unsafe_buffer_pointer() for x in _caches(after)]
+  assert before == [x.unsafe_buffer_pointer() for x in elsewhere.caches(after)]
 
 
 def test_sizes_of_batches_share_programs(pair):

@@ -40,6 +40,10 @@ def test_prediction(launch, tmp_path):
   # The draft on the target's chips beats the 7B on any.
   draft, *others = [row['step ms'] for row in found['alternatives']]
   assert len(others) == 4 and draft < min(others)
+  assert (workdir / 'prices.png').stat().st_size
+  # Three batches on four slices, but for one that does not fit.
+  assert len(found['prices']) == 11 and len(found['drafts']) == 2 * 11
+  assert 'No price of 32 x 2048 slots: v5e:4x4: weights and' in ended.out
 
 
 def test_measured_times_stand_in(launch, refused, tmp_path):
@@ -113,6 +117,10 @@ def test_compiled_parts_are_kept(launch, tmp_path):
     ),
     ([_SLICE, '--config.measured=/nowhere'], ['/nowhere: No such file']),
     ([_SLICE, '--config.alphas=(1.5,)'], ['alphas: got 1.5, expected 0 to 1']),
+    (
+      [_SLICE, '--config.prices.nodes=(0,)'],
+      ['prices.nodes: got (0,), expected whole numbers from 1 to 1024'],
+    ),
     ([_SLICE, '--config.gamma=0'], ['gamma: got 0, expected at least 1']),
     ([_SLICE, '--config.context=4096'], ['context: got 4096', '2048']),
     ([_SLICE, '--config.draft.vocab_size=7'], ['share a vocabulary', '7']),

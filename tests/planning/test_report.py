@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from specsamp.planning import latency, plan, report, speculation
+from specsamp.planning import latency, parts, report, speculation
 from specsamp.planning.report import Plan
 from specsamp.planning.topology import parse
 from specsamp.planning.work import NO_KERNELS, Collective, Part, Work
@@ -113,14 +113,14 @@ def test_parts_of_others_are_not_believed():
   """What stands in parts.jsonl is compiled again unless it is a part."""
   (part,) = _plan('v5e-4', {}).parts
   values = json.loads(json.dumps(dataclasses.asdict(part)))
-  assert plan._is_part(['v5e:2x2', values])
-  assert plan._part(values) == part
+  assert parts.is_part(['v5e:2x2', values])
+  assert parts.from_plain(values) == part
   for value in (None, True, 'x', 1.5, [], {}, float('nan'), 10**400):
-    assert not plan._is_part(value)
-    assert not plan._is_part(['v5e:2x2', value])
-    assert not plan._is_part([value, values]) or value == 'x'
+    assert not parts.is_part(value)
+    assert not parts.is_part(['v5e:2x2', value])
+    assert not parts.is_part([value, values]) or value == 'x'
     for name, was in values.items():
       fits = type(value) is type(was) or (name == 'seconds' and value == 1.5)
       if not fits or value != value or value == 10**400:
-        assert not plan._is_part(['v5e:2x2', values | {name: value}])
-  assert not plan._is_part(['v5e:2x2', values | {'more': 1}])
+        assert not parts.is_part(['v5e:2x2', values | {name: value}])
+  assert not parts.is_part(['v5e:2x2', values | {'more': 1}])

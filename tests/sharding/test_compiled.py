@@ -3,18 +3,26 @@
 import collections
 import math
 
+import elsewhere
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import shallow
 import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import with_axes
-from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import (
+  TokenTree,
+  lookahead_drafter,
+  model_drafter,
+  ngram_drafter,
+)
+from specsamp.drafting.trained import trained_drafter
 from specsamp.planning.compile import messages
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
@@ -39,6 +47,7 @@ _SAMPLING = SamplingParams(
   top_k=[5, 0, 3, 0],
   top_p=[1.0, 1.0, 0.9, 0.5],
 )
+_SAMPLING_OF_ALL = SamplingParams(top_k=5, top_p=0.9)
 _METHODS = {
   'chain': (2, 'iid', 'token', False),
   'iid tree': (_TREE, 'iid', 'multi_candidate', False),
@@ -128,6 +137,71 @@ def test_a_round_sends_activations_and_little_else(shape, method):
   expected[tree.size] += 5
   assert _pass_sums(sent) == expected
   _assert_little([s for s in sent if s[1][2:] != (_WIDTH,)], shape)
+
+
+def _embedded(kind):
+  """A drafter of the embedded target's, and a verifier for it."""
+  pair = shallow.pair()
+  tree = TokenTree.branching((4, 2, 1))
+  branches = TokenTree.branching((3, 1, 1))
+  match kind:
+    case 'ngram':
+      drafter, verifier = ngram_drafter(branches), 'naive'
+    case 'lookahead':
+      drafter, verifier = lookahead_drafter(branches, 4), 'naive'
+    case 'model':
+      drafter, verifier = model_drafter(pair.draft, 4), 'block'
+    case 'model, tree':
+      drafter = model_drafter(pair.draft, tree, 'without_replacement')
+      verifier = 'multi_candidate'
+    case _:
+      drafter = trained_drafter(
+        pair.drafters[kind], pair.target, tree, 'without_replacement'
+      )
+      verifier = 'multi_candidate'
+  return pair.target, drafter, verifier
+
+
+_KINDS = (
+  'eagle_parallel', 'eagle_parallel_deep', 'hydra', 'medusa',
+  'medusa_parallel', 'ngram',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('kind', 'batch'),
+  [
+    # One row does not divide into the mesh's axis of data.
+    ('model, tree', 1),
+    ('eagle', 1),
+    ('lookahead', 1),
+    *(
+      pytest.param(kind, batch, marks=pytest.mark.slow)
+      for kind in ('model', 'model, tree', 'eagle', 'lookahead', *_KINDS)
+      for batch in (1, 8)
+      if (kind, batch) not in (('eagle', 1), ('lookahead', 1))
+      and (kind, batch) != ('model, tree', 1)
+    ),
+  ],
+)
+def test_an_embedded_round_sends_nothing_of_a_vocabulary(kind, batch):
+  target, drafter, verifier = _embedded(kind)
+  job = Request.make(
+    target, [[1, 2, 3]] * batch, drafter, verifier, _SAMPLING_OF_ALL, 64, 0, [],
+    tree_attention=True,
+  )  # fmt: skip
+  lowered, _ = elsewhere.lower_decode(job, meshes.make(2, 4))
+  sent = _sent(lowered.compile().as_text())
+  width = target.config.width
+  assert max(math.prod(dims) for _, dims in sent) * 4 < 1e6
+  for _, dims in sent:
+    # Less than a shard of one row's probabilities, activations apart; and the
+    # window of lookahead, 256 n-grams of 4.
+    assert (
+      dims[-1] in (width, width // 2)
+      or math.prod(dims) < target.config.vocab_size // 4
+      or dims == (batch, 256, 4)
+    ), dims
 
 
 @_meshes

@@ -185,7 +185,7 @@ def test_a_cpu_is_given_no_order(mesh):
 
 @pytest.mark.tpu_aot
 def test_a_tpu_is_given_the_order_that_matmuls_read():
-  devices = topology.devices(topology.parse('v5e:2x4'))
+  devices = topology.parse('v5e:2x4').devices()
   mesh = meshes.make(2, 4, devices)
   shapes = _shapes()
   formats = rules.param_formats(shapes, mesh)
@@ -195,9 +195,11 @@ def test_a_tpu_is_given_the_order_that_matmuls_read():
     'q': layer['attention']['q'],
     'kv': layer['attention']['kv'],
     'up': layer['mlp']['up'],
+    'head': formats['head'],
   }
   # Heads, key or value, gate or up outside: each is a matrix in one stretch.
   orders = {'q': (1, 0, 2), 'kv': (1, 2, 0, 3), 'up': (1, 0, 2)}
+  orders['head'] = (0, 1)  # not the other way round, as XLA would like it
   for name, order in orders.items():
     assert isinstance(found[name], Format), name
     assert found[name].layout.major_to_minor == order, name

@@ -19,6 +19,7 @@ from specsamp.drafting.trained import KINDS, kind_of, make
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
+from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
 from specsamp.training import distill
 from specsamp.training.distill import DistillConfig
@@ -403,3 +404,21 @@ def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
   with pytest.raises(UserError, match=f'^{message}') as error:
     distill.distill(dataclasses.replace(config, **changes), tmp_path / 'new')
   assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('stored', 'got'), [('bfloat16', 'float32'), ('float16', None)]
+)
+def test_targets_are_not_in_float16(config, tmp_path, monkeypatch, stored, got):
+  """Not where there is no bfloat16, and not where a folder has it so."""
+  target = model_dir.load(config.target)
+  transformer = Transformer(dataclasses.replace(target.config, dtype=stored))
+  target = dataclasses.replace(target, transformer=transformer)
+  model_dir.save(target, tmp_path / 'target')
+  config = dataclasses.replace(config, target=str(tmp_path / 'target'))
+  if got is None:
+    with pytest.raises(UserError, match='expected float32 or bfloat16'):
+      distill._target(config, None)
+    return
+  monkeypatch.setattr(devices, 'has_bfloat16', lambda device: False)
+  assert distill._target(config, None).config.dtype == got

@@ -255,6 +255,10 @@ def test_distillation(config, undisturbed, tmp_path):
       r'distillation_weight: got 1\.5, expected at most 1',
     ),
     (dict(length=17), r'length 17 exceeds model\.max_length 16'),
+    (
+      dict(model=dataclasses.asdict(_MODEL) | {'dtype': 'float16'}),
+      r"model\.dtype: got 'float16', expected float32 or bfloat16: .*",
+    ),
     (dict(colour='red'), '.*colour.*'),
     (dict(steps='many'), "steps: got 'many', expected an integer"),
     (dict(model={}), r'model config: unknown keys \[\], missing keys .*'),

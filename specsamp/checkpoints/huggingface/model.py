@@ -20,7 +20,8 @@ from specsamp.data import tokenizer_dir, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, float16
+from specsamp.models.config import Dtype
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import MODEL
@@ -33,7 +34,7 @@ _ROWS = 4096  # of two matrices that are compared
 def load(
   path,
   mesh: Mesh | None = None,
-  dtype: Literal['float32', 'bfloat16'] | None = None,
+  dtype: Dtype | None = None,
 ) -> LanguageModel:
   """Reads a folder with a config.json, safetensors and a tokenizer.
 
@@ -46,13 +47,14 @@ def load(
     path: folder.
     mesh: where to place the model; None is one device.
     dtype: what to compute in. None is float32 on CPUs and for weights of 32
-      bits, else bfloat16.
+      bits, else bfloat16; on GPUs without it float16, or float32 of a model
+      that float16 does not hold, and the log has which.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, or a pickle; the config
       is of another architecture or asks for what is not supported; tensors are
       missing, left over or of other shapes; the model does not divide into the
-      mesh's shards.
+      mesh's shards; float16 was asked for and does not hold the model.
   """
   path = pathlib.Path(path)
   family, config = _read_config(path)
@@ -69,7 +71,6 @@ def load(
       config = dataclasses.replace(config, tied_embeddings=False)
   layout = family.layout(config)
   layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
-  dtype = dtype or weights.default_dtype(tensors.values())
   # A vocabulary that divides into shards, whose last rows are no tokens.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards
@@ -77,19 +78,36 @@ def load(
     config,
     vocab_size=rows,
     padding=rows - min(config.vocab_size, tokenizer.vocab_size),
-    dtype=dtype,
+    dtype=dtype
+    or weights.dtype_on(
+      f'model {path}',
+      weights.default_dtype(tensors.values()),
+      weights.device_of(mesh),
+    ),
   )
-  shapes = _shapes(config)
-  sizes = _sizes(shapes)
-  dtypes = weights.matmul_dtypes(weights.flat(shapes), dtype)
-  params = weights.place(
-    shapes,
-    mesh,
-    lambda name, index: layouts.read(
-      tensors, layout[name], sizes[name], index
-    ).astype(dtypes[name]),
+  config, params = weights.read_in_range(
+    f'model {path}',
+    config,
+    dtype is not None,
+    lambda config: _read(tensors, layout, config, mesh),
   )
   return LanguageModel(Transformer(config), params, tokenizer)
+
+
+def _read(tensors, layout, config: TransformerConfig, mesh) -> Any:
+  """The parameters of a layout, matrices in the config's dtype."""
+  shapes = _shapes(config)
+  sizes = _sizes(shapes)
+  dtypes = weights.matmul_dtypes(weights.flat(shapes), config.dtype)
+  return weights.place(
+    shapes,
+    mesh,
+    lambda name, index: float16.cast(
+      name,
+      layouts.read(tensors, layout[name], sizes[name], index),
+      dtypes[name],
+    ),
+  )
 
 
 def save(

@@ -1,0 +1,206 @@
+"""float16 without its small range: what bfloat16 holds does not overflow.
+
+For devices that multiply matrices in float16 and not in bfloat16. Matrices,
+caches and what a norm returns are float16, whose largest number is 65504. What
+may be larger is float32: the residual stream, the hidden units of an MLP and
+all results of matmuls. A matmul that reads such activations reads float16 of
+them over a power of two, of each token. For other dtypes every function here
+does what one line without it would.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp.models.config import TransformerConfig
+
+NAME = 'float16'
+LARGEST = 65504.0
+_EXPONENT = 15  # largest entries become 2**14 to 2**15
+
+
+class OutOfRange(Exception):
+  """Names an array that float16 has no numbers for, and its largest value."""
+
+
+def is_matrix(name: str, value) -> bool:
+  """Whether this parameter is a matmul's weight: no norm's scale, no bias."""
+  return value.ndim > 1 and not name.endswith('bias')
+
+
+def wide(dtype: str) -> str:
+  """What streams and sums are computed in: float32 of float16, else dtype."""
+  return 'float32' if dtype == NAME else dtype
+
+
+def narrow(x, dtype: str):
+  """Wide activations as a cache or a matmul reads them.
+
+  Of float16 the largest number stands for all beyond: none becomes infinite,
+  and so none NaN. `beyond_reach` refuses models that come so far.
+  """
+  if dtype != NAME:
+    return x.astype(dtype)
+  return jnp.clip(x, -LARGEST, LARGEST).astype(dtype)
+
+
+def project(spec: str, x, weight, dtype: str):
+  """einsum of activations with a weight that is cast to dtype.
+
+  Args:
+    spec: of einsum; of x the last axis is summed over alone, unless x is
+      float16, and all before it are kept.
+    x: [B, T, ..] or [B, D], in dtype; of float16 in float32 as well.
+    weight: any axes.
+    dtype: to compute in.
+
+  Returns:
+    In `wide(dtype)`.
+  """
+  weight = weight.astype(dtype)
+  if dtype != NAME:
+    return jnp.einsum(spec, x, weight)
+  power = None
+  if x.dtype != jnp.float16:
+    x, power = _scaled(x)
+  # Of weights that read the same activations, as q's and those of k and v, XLA
+  # would for such a GPU make one weight in every pass.
+  out = _einsum(spec, *jax.lax.optimization_barrier((x, weight)))
+  if power is None:
+    return out
+  return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
+
+
+def logits(spec: str, hidden, head, dtype: str):
+  """As `project`, always in float32."""
+  if dtype == NAME:
+    return project(spec, hidden, head, dtype)
+  return jnp.einsum(
+    spec, hidden, head.astype(dtype), preferred_element_type=jnp.float32
+  )
+
+
+def _scaled(x):
+  """float16 of x over a power of two, by row; the powers, without last axis."""
+  largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+  _, exponent = jnp.frexp(largest)
+  # So low that its inverse is a number too.
+  exponent = jnp.maximum(exponent, -100) - _EXPONENT
+  one = jnp.ones_like(largest)
+  x = (x * jnp.ldexp(one, -exponent)).astype(NAME)
+  return x, jnp.ldexp(one, exponent)[..., 0]
+
+
+def _einsum(spec: str, x, weight):
+  """Of float16 with float32 sums and result.
+
+  Of a single row as of two: XLA for GPUs has no product of a vector with a
+  matrix from float16 to float32, and would convert the matrix to float32 in
+  every pass, three times the traffic.
+  """
+  axis = min(1, x.ndim - 2)
+  alone = math.prod(x.shape[: axis + 1]) == 1
+  if alone:
+    x = jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)])
+  out = jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32)
+  return jax.lax.slice_in_dim(out, 0, 1, axis=axis) if alone else out
+
+
+def cast(name: str, value, dtype: str):
+  """A parameter, of numpy's or jax's, in dtype.
+
+  Raises:
+    OutOfRange: dtype is float16 and an entry beyond it.
+  """
+  if dtype != NAME:
+    return value.astype(dtype)
+  with np.errstate(over='ignore', invalid='ignore'):
+    found = value.astype(np.float16)
+  numpy = np if isinstance(value, np.ndarray) else jnp
+  if not numpy.isfinite(found).all():
+    largest = float(abs(value.astype(np.float32)).max())
+    raise OutOfRange(f'{name} has a value of {largest:.4g}')
+  return found
+
+
+def cast_matrices(params: Any) -> Any:
+  """Nested dicts of parameters, every matmul's weight in float16.
+
+  Raises:
+    OutOfRange: as `cast`.
+  """
+
+  def leaf(path, value):
+    name = '.'.join(entry.key for entry in path)
+    if not is_matrix(name, value):
+      return value
+    return cast(name, value, NAME)
+
+  return jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def beyond_reach(config: TransformerConfig, params: Any) -> str:
+  """What a text might make that float16 does not hold; '' if nothing.
+
+  Of what a norm returns, and of the queries, keys and values made of it, the
+  largest possible value follows from the parameters: a normed vector is no
+  longer than the root of its width.
+
+  Args:
+    config: of the model.
+    params: of a `Transformer`.
+
+  Returns:
+    The parameter it would be made with, and how large it might be.
+  """
+  reaches = jax.jit(_reaches, static_argnums=0)(config, params)
+  for name, reach in reaches.items():
+    # A rotation of two entries makes at most the sum of both of one.
+    if not 2 * float(reach) <= LARGEST:
+      return f'what {name} makes may be {float(reach):.4g}'
+  return ''
+
+
+def _reaches(config: TransformerConfig, params: Any) -> dict[str, jax.Array]:
+  """By parameter: a bound of what is made with it."""
+  found = {'final_norm': _norm_reach(config, params['final_norm'])}
+  for i in range(config.num_layers):
+    name = f'layers_{i}'
+    layer = params[name]
+    found[f'{name}.mlp_norm'] = _norm_reach(config, layer['mlp_norm'])
+    norm, attention = layer['attention_norm'], layer['attention']
+    found[f'{name}.attention_norm'] = _norm_reach(config, norm)
+    for part in ('q', 'kv'):
+      reach = _product_reach(config, norm, attention[part])
+      for bias in {
+        'q': ('q_bias', 'content_bias', 'distance_bias'),
+        'kv': ('kv_bias',),
+      }[part]:
+        if bias in attention:
+          reach += jnp.max(jnp.abs(attention[bias]))
+      found[f'{name}.attention.{part}'] = reach
+    for part in ('q_norm', 'k_norm'):
+      if part in attention:
+        largest = jnp.max(jnp.abs(attention[part].astype(jnp.float32)))
+        found[f'{name}.attention.{part}'] = config.head_dim**0.5 * largest
+  return found
+
+
+def _norm_reach(config, norm):
+  reach = config.width**0.5 * jnp.max(jnp.abs(norm['scale']))
+  return reach + jnp.max(jnp.abs(norm['bias'])) if 'bias' in norm else reach
+
+
+def _product_reach(config, norm, weight):
+  """Largest entry of a normed vector times a weight [D, ..]."""
+  scale = norm['scale'].astype(jnp.float32)
+  weight = weight.astype(jnp.float32).reshape(config.width, -1)
+  # Cauchy-Schwarz, by column.
+  lengths = jnp.sqrt(jnp.square(scale) @ jnp.square(weight))
+  reach = config.width**0.5 * jnp.max(lengths)
+  if 'bias' in norm:
+    reach += jnp.max(jnp.abs(norm['bias'].astype(jnp.float32) @ weight))
+  return reach
