@@ -1,9 +1,10 @@
-"""Plans a pod: compiles for TPUs that are not there, predicts and compares.
+"""Plans a pod: compiles for chips that are not there, predicts and compares.
 
 python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
 python launch/plan.py --config=configs/chinchilla.py --topology=v5e-16,v6e-16
 
-Needs libtpu, pip install -e '.[tpu]', and no TPU. A run that was cut off goes
+Needs libtpu, pip install -e '.[tpu]', and no TPU; for GPUs such as h100:8 their
+compiler, pip install -e '.[gpu_aot]'. A run that was cut off goes
 on when the same command is given again with its --workdir.
 """
 
@@ -19,7 +20,7 @@ from specsamp.planning import plan
 _TOPOLOGY = flags.DEFINE_list(
   'topology',
   None,
-  'Slices to compile for, such as v4:2x2x4 or v5e-16, with commas between.',
+  'Chips to compile for, such as v4:2x2x4, v5e-16 or h100:8, with commas.',
   required=True,
 )
 

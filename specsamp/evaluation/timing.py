@@ -26,7 +26,7 @@ from specsamp.sharding import mesh as meshes
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 
-_ROUNDS = 20  # in one compiled loop
+ROUNDS = 20  # in one compiled loop
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,11 +152,11 @@ def measure(
   score = lambda inputs, state: _score(transformer, inputs, state)
   both = lambda inputs, state: score(inputs, draft(inputs, state))
   loops = [
-    lambda request, state: request.decode(state, _ROUNDS),
+    lambda request, state: request.decode(state, ROUNDS),
     *map(_repeat, (draft, score, both)),
   ]
-  times = _in_turns(
-    [(request, run) for request in requests for run in loops], repeats
+  times = in_turns(
+    [_timed(request, run) for request in requests for run in loops], repeats
   )
   return [
     RoundCost(
@@ -209,36 +209,71 @@ def pass_times(
   runs = [
     (dataclasses.replace(request, capacity=most), run) for request, run in runs
   ]
-  times = _in_turns(runs, repeats)
+  times = in_turns([_timed(request, run) for request, run in runs], repeats)
   return {
     size: float(np.median(each))
     for size, each in zip(sizes, times, strict=True)
   }
 
 
-def _in_turns(runs, repeats: int) -> list[list[float]]:
-  """Milliseconds a round of each (request, run), once every turn."""
-  times = [[] for _ in runs]
-  for turn, (i, (request, run)) in itertools.product(
-    range(repeats + 1), enumerate(runs)
+def decoding(
+  target: LanguageModel, prompt: list[int], max_new_tokens: int
+) -> Callable[[], float]:
+  """For `in_turns`: milliseconds a token of plain greedy decoding.
+
+  Args:
+    target: the target.
+    prompt: token ids.
+    max_new_tokens: sizes the cache as `generate` would.
+  """
+  request = Request.make(
+    target,
+    [prompt],
+    sampling=SamplingParams(temperature=0.0),
+    max_new_tokens=max_new_tokens,
+    stop_tokens=(),
+  )
+  return _timed(request, lambda request, state: request.decode(state, ROUNDS))
+
+
+def in_turns(
+  steps: Sequence[Callable[[], float]], repeats: int
+) -> list[list[float]]:
+  """The milliseconds that each step returns, once every turn.
+
+  Each runs once before its times count, for the first time it compiles.
+  """
+  times = [[] for _ in steps]
+  for turn, (i, step) in itertools.product(
+    range(repeats + 1), enumerate(steps)
   ):
+    taken = step()
+    if turn:
+      times[i].append(taken)
+  return distributed.of_first(times)
+
+
+def _timed(request: Request, run) -> Callable[[], float]:
+  """Milliseconds a round of `run(request, state)`."""
+
+  def step() -> float:
     state = jax.block_until_ready(request.prefill())
     with meshes.use(request.model.mesh):
       began = time.perf_counter()
       state = jax.block_until_ready(run(request, state))
       taken = time.perf_counter() - began
-    if turn:  # the first one compiles
-      # A text that comes to its end takes fewer rounds than were asked for.
-      rounds = int(meshes.fetch(state.stats.rounds)[0])
-      times[i].append(1e3 * taken / (rounds or _ROUNDS))
-  return distributed.of_first(times)
+    # A text that comes to its end takes fewer rounds than were asked for.
+    rounds = int(meshes.fetch(state.stats.rounds)[0])
+    return 1e3 * taken / (rounds or ROUNDS)
+
+  return step
 
 
 def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):
   """(request, state) -> state after a loop of steps, which consumes it."""
   loop = jax.jit(
     lambda inputs, state: jax.lax.fori_loop(
-      0, _ROUNDS, lambda _, state: step(inputs, state), state
+      0, ROUNDS, lambda _, state: step(inputs, state), state
     ),
     donate_argnums=1,
   )

@@ -22,7 +22,7 @@ from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
 from specsamp.jobs import loading, measured_trees
-from specsamp.jobs.config import ComparisonConfig, MethodConfig
+from specsamp.jobs.config import ComparisonConfig, MethodConfig, SampledConfig
 from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -59,7 +59,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in found:  # that there is a chat template, if one is asked for
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
-  made = [_method(config, method, models) for method in config.methods]
+  made = [make_method(config, method, models) for method in config.methods]
   methods.check(made)
   job = Comparison(config, models, made, found)
   for method in [*made, *job.widest_trees()]:
@@ -74,9 +74,14 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   return job
 
 
-def _method(
-  config: ComparisonConfig, method: MethodConfig, models: loading.Models
+def make_method(
+  config: SampledConfig, method: MethodConfig, models: loading.Models
 ) -> Method:
+  """The method of its config.
+
+  Raises:
+    UserError: a drafter or a verifier that there is not, or no tree.
+  """
   try:
     verifier = verification.make(method.verifier)
   except ValueError as error:

@@ -147,6 +147,22 @@ class Comparison(NamedTuple):
     return list(sizes.values())
 
 
+def check_can_run() -> None:
+  """Raises `UserError` where transformers cannot run what runs here."""
+  for name in (THEIRS, 'torch'):
+    if importlib.util.find_spec(name) is None:
+      raise UserError(
+        f"{name}: not installed, expected pip install -e '.[parity]'"
+      )
+  if jax.default_backend() not in ('cpu', 'gpu'):
+    raise UserError(f'device: got {report.device()}, expected a CPU or a GPU')
+
+
+def torch_device() -> str:
+  """Where torch computes: where jax does."""
+  return 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+
+
 def prepare(values: dict[str, Any]) -> 'Comparison':
   """Loads and checks all that a run needs; writes nothing.
 
@@ -159,13 +175,7 @@ def prepare(values: dict[str, Any]) -> 'Comparison':
       the target's tokens, and a CPU or a GPU.
   """
   config = TransformersConfig.read(values)
-  for name in (THEIRS, 'torch'):
-    if importlib.util.find_spec(name) is None:
-      raise UserError(
-        f"{name}: not installed, expected pip install -e '.[parity]'"
-      )
-  if jax.default_backend() not in ('cpu', 'gpu'):
-    raise UserError(f'device: got {report.device()}, expected a CPU or a GPU')
+  check_can_run()
   models = loading.load(config.target, config.draft, None)
   got, expected = (m.config.num_tokens for m in (models.draft, models.target))
   if got != expected:
@@ -310,7 +320,7 @@ def _theirs(
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   torch.set_num_threads(len(os.sched_getaffinity(0)))
-  device = 'cuda' if jax.default_backend() == 'gpu' else 'cpu'
+  device = torch_device()
 
   def load(name):
     model = getattr(models, name)

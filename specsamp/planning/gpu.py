@@ -211,6 +211,14 @@ def parse(name: str) -> 'Nodes | None':
   return Nodes(gpu, int(counts[1] or 1), int(counts[2]))
 
 
+def of_kind(description: str) -> 'Nodes | None':
+  """One GPU of the driver's name for it, None if it is not of this table."""
+  for gpu in GPUS.values():
+    if gpu.description == description:
+      return Nodes(gpu, 1, 1)
+  return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Nodes:
   """GPUs of one or several hosts.

@@ -135,12 +135,94 @@ def test_a_slurm_job_has_a_task_for_each_gpu():
   assert before.rindex('#SBATCH') < before.index('\npython=')
 
 
+# In place of python3 where there is a GPU: lacks a package until it is
+# installed, and prints what it is to run, which may fail.
+_ON_GPU = """#!/usr/bin/env bash
+case $1 in
+  -) cat > /dev/null; [[ -e $MARK ]] || printf '%s ' $LACKS ;;
+  -c) echo "${DEVICE:-gpu}" ;;
+  -m) [[ $2 != pip ]] || { echo "pip ${*:3}"; ${PIP:-touch} "$MARK"; exit; } ;;&
+  *) echo "given $JAX_PLATFORMS ${*}"; [[ "$*" != *"${FAILS:-nothing}"* ]] ;;
+esac
+"""
+
+
+def _one_gpu(put, out, **variables):
+  python = put('gpu_python', _ON_GPU)
+  ended = _run(
+    _PODS / 'one_gpu.sh',
+    out,
+    cwd=out.parent,
+    PYTHON=python,
+    MARK=out.parent / 'installed',
+    **variables,
+  )
+  lines = [line for line in ended.stdout.splitlines() if 'given' in line]
+  return ended, [line.removeprefix('given ') for line in lines]
+
+
+def test_all_that_wants_a_gpu_and_once(put, tmp_path):
+  out = tmp_path / 'out'
+  ended, given = _one_gpu(put, out, FAILS='decode.py')
+  assert ended.returncode == 1
+  assert 'failed: quickstart; the same command' in ended.stderr
+  tests, quickstart, bench, graphs = given
+  assert tests == 'cuda,cpu -m pytest -m gpu -rs -W default tests/gpu'
+  start = 'cuda,cpu launch/decode.py --config=configs/quickstart.py --workdir='
+  assert quickstart.startswith(f'{start}{out}/quickstart-')
+  assert bench == (
+    'cuda,cpu launch/bench.py --config=configs/accelerator.py '
+    f'--workdir={out}/bench --config.transformers=True'
+  )
+  assert graphs == f'{bench} --graphs'
+  # What is done stays done; what failed is tried again.
+  ended, given = _one_gpu(put, out)
+  assert ended.returncode == 0, ended
+  assert [line.split()[1] for line in given] == ['launch/decode.py']
+  assert (out / 'tests.log').read_text().count('given') == 1
+
+
+def test_one_gpu_in_small(put, tmp_path):
+  ended, given = _one_gpu(
+    put, tmp_path / 'out', SMOKE=1, DEVICE='cpu', TRANSFORMERS=False
+  )
+  assert ended.returncode == 0, ended
+  assert all(line.startswith('cpu ') for line in given)
+  assert [line.count(':smoke') for line in given] == [0, 1, 1, 1]
+  assert '--config.transformers=False' in given[2]
+
+
+@pytest.mark.parametrize(
+  ('variables', 'line'),
+  [
+    ({'DEVICE': 'cpu'}, 'device: got cpu, expected a gpu'),
+    (
+      {'LACKS': 'tqdm', 'PIP': 'false'},
+      'packages: missing tqdm, expected all of setup.py',
+    ),
+    ({'LACKS': 'jax>=1'}, 'packages: missing jax>=1, expected all of setup.py'),
+  ],
+)
+def test_what_one_gpu_lacks(put, tmp_path, variables, line):
+  ended, given = _one_gpu(put, tmp_path / 'out', **variables)
+  assert (ended.returncode, given) == (2, [])
+  assert ended.stderr == f'one_gpu.sh: {line}\n'
+
+
+def test_one_gpu_installs_what_is_missing_alone(put, tmp_path):
+  ended, given = _one_gpu(put, tmp_path / 'out', LACKS='tqdm tabulate')
+  assert ended.returncode == 0, ended
+  assert 'pip install --quiet --no-deps tqdm tabulate' in ended.stdout
+  assert len(given) == 4
+
+
 @pytest.mark.parametrize(
   ('name', 'arguments'),
   [
     ('tpu_pod.sh', []),
     ('tpu_pod.sh', ['my-tpu', 'zone']),
     ('slurm_gpu.sh', []),
+    ('one_gpu.sh', ['out', 'more']),
   ],
 )
 def test_too_few_arguments(tmp_path, name, arguments):

@@ -27,7 +27,7 @@ _DEPTHS = {
   'README.md': [4],
   'docs/drafters.md': [4, 8],
   'docs/extending.md': [2, 2],
-  'docs/pods_and_gpus.md': [4],
+  'docs/pods.md': [4],
   'docs/verifiers.md': [4],
 }
 
@@ -100,7 +100,8 @@ def test_commands(server, tmp_path):
         known[f'{path}: {shlex.join(words)}'] = words[1:]
       else:  # set-up, tests and what feeds a launcher
         assert words[0] in {
-          '.', 'cat', 'cd', 'git', 'pip', 'pytest', 'python3.11', 'ruff',
+          '.', 'cat', 'cd', 'git', 'kubectl', 'pip', 'pytest', 'python3.11',
+          'ruff', 'sbatch', 'launch/pods/one_gpu.sh', 'launch/pods/tpu_pod.sh',
         }, words  # fmt: skip
   assert len(known) > 40
   found = tmp_path / 'refused.json'

@@ -19,3 +19,15 @@ def test_ratios_are_those_of_a_turn():
   assert found.overhead == pytest.approx(1.1)
   assert found.verification == pytest.approx(1.1)
   assert (found.draft_ms, found.score_ms) == (2.0, 16.0)
+
+
+def test_steps_take_turns_after_one_that_compiles():
+  ran = []
+
+  def step(name, taken):
+    times = iter(taken)
+    return lambda: ran.append(name) or next(times)
+
+  steps = [step('a', [90.0, 1.0, 2.0]), step('b', [80.0, 3.0, 4.0])]
+  assert timing.in_turns(steps, 2) == [[1.0, 2.0], [3.0, 4.0]]
+  assert ''.join(ran) == 'ababab'

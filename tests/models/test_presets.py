@@ -21,11 +21,16 @@ def _sizes(config):
     (presets.chinchilla_70b(), 70e9, 0.01),
     (presets.chinchilla_draft_4b(), 4e9, 0.05),
     (presets.llama(4096, 32, 32, 11_008), 6.738e9, 0.001),
+    (presets.llama31_8b(), 8.03e9, 0.001),
+    (presets.llama32_1b(), 1.236e9, 0.001),
     (presets.opt(768, 12, 12), 125.2e6, 0.001),
     (presets.gpt2(768, 12, 12), 124.4e6, 0.001),
   ],
-  ids=['chinchilla_70b', 'draft_4b', 'llama_7b', 'opt_125m', 'gpt2_small'],
-)
+  ids=[
+    'chinchilla_70b', 'draft_4b', 'llama_7b', 'llama31_8b', 'llama32_1b',
+    'opt_125m', 'gpt2_small',
+  ],
+)  # fmt: skip
 def test_number_of_parameters(config, published, tolerance):
   assert sum(_sizes(config).values()) == pytest.approx(published, rel=tolerance)
 

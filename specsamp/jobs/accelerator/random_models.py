@@ -1,0 +1,56 @@
+"""Models of published shapes with random weights, made where they compute.
+
+Their times are those of trained ones; what they emit, and what they accept of
+a draft, is noise.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from specsamp.checkpoints import weights
+from specsamp.drafting import trained_drafter
+from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.features import DraftModule
+from specsamp.drafting.trained import make
+from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, TransformerConfig
+
+
+def target(config: TransformerConfig, seed: int) -> LanguageModel:
+  """A model of this shape; it has no tokenizer."""
+  transformer = Transformer(config)
+  return LanguageModel(transformer, _params(transformer, seed), tokenizer=None)
+
+
+def eagle(model: LanguageModel, gamma: int, seed: int) -> Drafter:
+  """An EAGLE drafter for a model of this module."""
+  module = make('eagle', model.config, gamma)
+  trained = DraftModule(module, _params(module, seed), target='')
+  return trained_drafter(trained, model, gamma)
+
+
+def _params(module, seed: int):
+  """Parameters of a module, matrices in the type that it computes in."""
+  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  count = len(jax.tree.leaves(shapes))
+  keys = iter(jax.random.split(jax.random.key(seed), count))
+
+  def leaf(path, shape):
+    key, name = next(keys), path[-1].key
+    if weights.is_matrix(name, shape):
+      return _normal(key, shape.shape, module.config.dtype)
+    fill = jnp.ones if name.endswith('scale') else jnp.zeros
+    return fill(shape.shape, shape.dtype)
+
+  # One by one: all at once an initialisation holds 32 bits of many of them.
+  return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _normal(key, shape, dtype):
+  """As large as leaves a sum over all axes but the last at 1."""
+  scale = math.prod(shape[:-1]) ** -0.5
+  return jax.random.normal(key, shape, dtype) * jnp.asarray(scale, dtype)
