@@ -255,7 +255,7 @@ def _capacity(num_slots: int, mesh: Mesh | None) -> int:
   does not divide into these: a copy of it in every layer of every pass.
   """
   platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
-  multiple = 16 if platform == 'cpu' else 128
+  multiple = 128 if platform == 'gpu' else 16
   return -(-num_slots // multiple) * multiple
 
 

@@ -158,8 +158,7 @@ def beyond_reach(config: TransformerConfig, params: Any) -> str:
   """
   reaches = jax.jit(_reaches, static_argnums=0)(config, params)
   for name, reach in reaches.items():
-    # A rotation of two entries makes at most the sum of both of one.
-    if not 2 * float(reach) <= LARGEST:
+    if not float(reach) <= LARGEST:
       return f'what {name} makes may be {float(reach):.4g}'
   return ''
 
@@ -173,20 +172,43 @@ def _reaches(config: TransformerConfig, params: Any) -> dict[str, jax.Array]:
     found[f'{name}.mlp_norm'] = _norm_reach(config, layer['mlp_norm'])
     norm, attention = layer['attention_norm'], layer['attention']
     found[f'{name}.attention_norm'] = _norm_reach(config, norm)
-    for part in ('q', 'kv'):
-      reach = _product_reach(config, norm, attention[part])
-      for bias in {
-        'q': ('q_bias', 'content_bias', 'distance_bias'),
-        'kv': ('kv_bias',),
-      }[part]:
-        if bias in attention:
-          reach += jnp.max(jnp.abs(attention[bias]))
+    for part, reach in _attention_reaches(config, norm, attention).items():
       found[f'{name}.attention.{part}'] = reach
-    for part in ('q_norm', 'k_norm'):
-      if part in attention:
-        largest = jnp.max(jnp.abs(attention[part].astype(jnp.float32)))
-        found[f'{name}.attention.{part}'] = config.head_dim**0.5 * largest
   return found
+
+
+def _attention_reaches(config, norm, attention) -> dict[str, jax.Array]:
+  """As `_reaches`: queries, keys, values and projected distances."""
+  # A rotation of two entries makes at most the sum of both of one.
+  turned = 2 if config.positions == 'rotary' else 1
+  biases = {
+    'q': ('q_bias', 'content_bias', 'distance_bias'),
+    'kv': ('kv_bias',),
+  }
+  found = {}
+  for part, names in biases.items():
+    if part == 'q' and config.qk_norm:
+      continue  # float32 until it is normed
+    reach = _product_reach(config, norm, attention[part])
+    for bias in names:
+      if bias in attention:
+        reach += jnp.max(jnp.abs(attention[bias]))
+    # Keys that are normed have the norm's: this is then that of values.
+    found[part] = reach if config.qk_norm else turned * reach
+  for part in ('q_norm', 'k_norm'):
+    if part in attention:
+      largest = jnp.max(jnp.abs(attention[part].astype(jnp.float32)))
+      found[part] = turned * config.head_dim**0.5 * largest
+  if 'relative' in attention:
+    # Of a distance's sinusoids, no longer than a normed vector.
+    found['relative'] = config.width**0.5 * _length(attention['relative'])
+  return found
+
+
+def _length(weight):
+  """Of the longest column of a weight [D, ..]."""
+  columns = weight.astype(jnp.float32).reshape(weight.shape[0], -1)
+  return jnp.sqrt(jnp.max(jnp.sum(jnp.square(columns), axis=0)))
 
 
 def _norm_reach(config, norm):

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from specsamp.errors import UserError
 
 NOTE = (
-  'GPUs are predicted from published figures alone, and no time of one was '
-  'measured: the longer of reading weights and caches and of the arithmetic; '
-  '{kernel:g} µs a kernel, of which most are in CUDA graphs; '
-  'and for an all-reduce what NCCL itself reckons with, {collective:g} µs and '
-  '{nvlink:g} µs (NVLink), {pcie:g} µs (PCIe) or {network:g} µs (another '
-  'host) for each of its 2 (n - 1) messages.'
+  'GPUs are predicted from published figures alone: the longer of reading '
+  'weights and caches and of the arithmetic; {kernel:g} µs a kernel, of which '
+  'most are in CUDA graphs; and for an all-reduce what NCCL itself reckons '
+  'with, {collective:g} µs and {nvlink:g} µs (NVLink), {pcie:g} µs (PCIe) or '
+  '{network:g} µs (another host) for each of its 2 (n - 1) messages. Branches '
+  'that the host decides are not in it.'
 )
 
 
@@ -82,7 +82,7 @@ class Gpu:
     hbm_bandwidth: bytes a second.
     peak_flops: 16 bit operations a second of its tensor cores, dense.
     link_bandwidth: bytes a second that it can send to the others of its host.
-    network_bandwidth: bytes a second that it can send to another host.
+    network_bandwidth: bytes a second of its share of the host's adapters.
     has_nvlink: whether they are joined by NVLink; by PCIe if not.
     multiprocessors: their number.
     clock_ghz: the highest.
@@ -101,6 +101,10 @@ class Gpu:
   multiprocessors: int
   clock_ghz: float
   l2_bytes: int
+
+  @property
+  def has_bfloat16(self) -> bool:
+    return self.architecture.capability >= (8, 0)
 
   @property
   def target_config(self) -> str:
@@ -245,9 +249,14 @@ class Nodes:
 
   @property
   def link_bandwidth(self) -> float:
-    """Bytes a second that a GPU can send in an all-reduce: a ring's slowest."""
+    """Bytes a second that a GPU can send in an all-reduce.
+
+    Between hosts NCCL has a ring for each adapter: all of them together carry
+    what one GPU sends to the next.
+    """
     if self.hosts > 1:
-      return min(self.chip.link_bandwidth, self.chip.network_bandwidth)
+      network = self.per_host * self.chip.network_bandwidth
+      return min(self.chip.link_bandwidth, network)
     return self.chip.link_bandwidth
 
   def latency(self, share: float) -> float:
@@ -258,7 +267,7 @@ class Nodes:
     """
     hop = CONSTANTS.nvlink if self.chip.has_nvlink else CONSTANTS.pcie
     all_steps = 2 * (self.num_chips - 1)
-    between = 2 * self.hosts if self.hosts > 1 else 0
+    between = min(2 * self.hosts, all_steps) if self.hosts > 1 else 0
     steps = (all_steps - between) * hop + between * CONSTANTS.network
     return CONSTANTS.collective + share * steps
 

@@ -84,7 +84,8 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
 def _arrays(config: PlanConfig, model: str, where: Topology, context, batch):
   """`work.shapes` of a model of the config on a slice."""
   try:
-    return work.shapes(getattr(config, model), where.num_chips, context, batch)
+    shape = topology.as_computed(getattr(config, model), where)
+    return work.shapes(shape, where.num_chips, context, batch)
   except UserError as error:
     raise UserError(f'{where.name}, {model}: {error}') from None
 
@@ -161,7 +162,10 @@ class Job(NamedTuple):
         except UserError as error:
           misfits.append(f'No price of {batch} x {context} slots: {error}.')
           continue
-        models = config.target, config.draft
+        models = (
+          topology.as_computed(model, where)
+          for model in (config.target, config.draft)
+        )
         listed.append(
           prices.price(*models, where, config.prices, context, batch)
         )
@@ -179,7 +183,7 @@ class Job(NamedTuple):
   def _predict(self, model, where: Topology, tokens: int = 1) -> latency.Time:
     return latency.predict(
       work.of_pass(
-        model,
+        topology.as_computed(model, where),
         shards=where.num_chips,
         tokens=tokens,
         context=self.config.context,
@@ -281,12 +285,14 @@ class Job(NamedTuple):
     config, found = self.config, {}
     for where in self.slices:
       mesh = compile.mesh_of(where)
+      target = topology.as_computed(config.target, where)
+      draft = topology.as_computed(config.draft, where)
       for name in compile.PARTS:
         found[where.name, name] = functools.partial(
           compile.compile_part,
           name,
-          config.target,
-          config.draft,
+          target,
+          draft,
           mesh,
           gamma=config.gamma,
           context=config.context,
@@ -296,7 +302,7 @@ class Job(NamedTuple):
         if name not in compile.PARTS:
           found[where.name, name] = functools.partial(
             compile.compile_tree_pass,
-            config.target,
+            target,
             tree,
             mesh,
             context=context,
@@ -314,7 +320,7 @@ class Job(NamedTuple):
           continue
         tree, context, batch = scored[part.name]
         wanted = work.of_pass(
-          self.config.target,
+          topology.as_computed(self.config.target, where),
           shards=where.num_chips,
           tokens=tree.size,
           context=context,

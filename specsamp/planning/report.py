@@ -53,9 +53,10 @@ def memory_rows(plan: 'Plan') -> list[dict[str, Any]]:
       'total GiB': part.total / GIB,
       'HBM GiB': plan.topology.chip.hbm_bytes / GIB,
       'fits': part.total <= plan.topology.chip.hbm_bytes,
-      'kernels': part.kernels.total,
       'compile s': part.seconds,
     }
+    # A TPU has none.
+    | ({'kernels': part.kernels.total} if part.kernels.total else {})
     for part in plan.parts
   ]
 

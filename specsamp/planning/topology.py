@@ -1,6 +1,9 @@
 """What a plan is for: a slice of TPUs, or GPUs of one or several hosts."""
 
+import dataclasses
+
 from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
 from specsamp.planning import gpu, tpu
 
 Topology = tpu.Slice | gpu.Nodes
@@ -22,3 +25,13 @@ def parse(name: str) -> Topology:
       'with a number of GPUs, such as h100:8'
     )
   return tpu.parse(name)
+
+
+def as_computed(model: TransformerConfig, where: Topology) -> TransformerConfig:
+  """The model in the dtype that `specsamp.load` would give it there.
+
+  That is float16 in place of a bfloat16 that a GPU does not have.
+  """
+  if model.dtype == 'bfloat16' and not where.chip.has_bfloat16:
+    return dataclasses.replace(model, dtype='float16')
+  return model

@@ -5,7 +5,7 @@ import importlib.util
 import math
 import os
 import re
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from specsamp.errors import UserError
 
@@ -113,6 +113,7 @@ class Chip:
   link_bandwidth: float
   cores: int
   shapes: tuple[tuple[int, ...], ...]
+  has_bfloat16: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,19 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from specsamp.checkpoints import weights
-from specsamp.models import KVCache, Transformer, TransformerConfig, kv_cache
+from specsamp.models import (
+  KVCache,
+  Transformer,
+  TransformerConfig,
+  float16,
+  kv_cache,
+)
 from specsamp.sharding import rules
 
-# As counted in what XLA compiles for an H100: tests/planning/test_lean.py.
+# As counted in what XLA compiles for an H100: tests/planning/test_lean.py. The
+# others embed, and sample from the logits.
 _KERNELS_A_LAYER = 19
-_OTHER_KERNELS = 10
+_OTHER_KERNELS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,17 +155,33 @@ def of_pass(
     weights=num_bytes(matrices),
     caches=num_bytes(cache),
     flops=batch * tokens * per_token,
-    collectives=()
-    if shards == 1
-    else (
-      Collective(
-        'all-reduce',
-        batch * tokens * config.width * jnp.dtype(config.dtype).itemsize,
-        2 * config.num_layers + (config.vocab_size % shards == 0),
-      ),
-    ),
+    collectives=_all_reduces(config, shards, batch * tokens),
     kernels=_KERNELS_A_LAYER * config.num_layers + _OTHER_KERNELS,
   )
+
+
+def _all_reduces(
+  config: TransformerConfig, shards: int, tokens: int
+) -> tuple[Collective, ...]:
+  """Two a layer and one for the embedding, the largest first.
+
+  In float16 a layer's sums are float32, and the largest hidden unit of every
+  token is asked for.
+  """
+  if shards == 1:
+    return ()
+  num_bytes = lambda dtype: tokens * config.width * jnp.dtype(dtype).itemsize
+  embedding = int(config.vocab_size % shards == 0)
+  layers = 2 * config.num_layers
+  if config.dtype != float16.NAME:
+    found = [(num_bytes(config.dtype), layers + embedding)]
+  else:
+    found = [
+      (num_bytes(float16.wide(config.dtype)), layers),
+      (num_bytes(config.dtype), embedding),
+      (4 * tokens, config.num_layers),
+    ]
+  return tuple(Collective('all-reduce', *each) for each in found if each[1])
 
 
 def logit_bytes(

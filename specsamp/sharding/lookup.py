@@ -24,9 +24,9 @@ def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
     index: int [B, ...], from 0 to below V.
 
   Returns:
-    [B, ..., D].
+    [B, ..., D]; NaN of an index beyond, so that a wrong one shows.
   """
-  take = lambda table, index: jnp.take(table, index, axis=0, mode='clip')
+  take = lambda table, index: jnp.take(table, index, axis=0)
   mesh = rules.mesh_in_use()
   batch = mesh and rules.spec(('batch',), index.shape[:1], mesh)
   return _lookup(take, table_vd, index, 0, batch)
@@ -40,9 +40,7 @@ def along(values: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     index: int, of as many axes; those but `axis` are of the same size or 1.
     axis: that of V; from 0 to below it count the indices.
   """
-  take = lambda values, index: jnp.take_along_axis(
-    values, index, axis=axis, mode='clip'
-  )
+  take = lambda values, index: jnp.take_along_axis(values, index, axis=axis)
   return _lookup(take, values, index, axis)
 
 
@@ -67,11 +65,16 @@ def _lookup(
   size = array.shape[axis] // shards
 
   def part(array, index, start_1):
-    here = index - start_1.reshape((1,) * index.ndim).astype(index.dtype)
+    index = index.astype(jnp.int32)
+    here = index - start_1.reshape((1,) * index.ndim)
     inside = (here >= 0) & (here < size)
     found = take(array, jnp.clip(here, 0, size - 1))
-    inside = inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim))
-    return jax.lax.psum(jnp.where(inside, found, 0), rules.MODEL)
+    align = lambda mask: mask.reshape(
+      mask.shape + (1,) * (found.ndim - mask.ndim)
+    )
+    found = jax.lax.psum(jnp.where(align(inside), found, 0), rules.MODEL)
+    known = (index >= 0) & (index < size * shards)
+    return jnp.where(align(known), found, jnp.nan)
 
   split = PartitionSpec(*(None,) * axis, rules.MODEL)
   return jax.shard_map(

