@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,11 +26,14 @@ class LanguageModel:
     params: its parameters, a nested dict of arrays; decoding runs where they
       are, on one device or on a mesh.
     tokenizer: text to tokens and back.
+    stored_as: fingerprint of parameters that float16 has rounded -> that of the
+      weights they were read from.
   """
 
   transformer: Transformer
   params: Any
   tokenizer: Tokenizer
+  stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def config(self):
@@ -79,7 +83,8 @@ class LanguageModel:
   @functools.cached_property
   def fingerprint(self) -> str:
     """What drafters trained for this target know it by; see `fingerprint`."""
-    return fingerprint.of(self.params, self.config.num_tokens)
+    found = fingerprint.of(self.params, self.config.num_tokens)
+    return self.stored_as.get(found, found)
 
 
 def _with_rows(params: Any, rows: int) -> Any:

@@ -218,7 +218,9 @@ def _read_slices(tensor: Stored, at: tuple[slice, ...]) -> np.ndarray:
   if not any(short):
     return tensor.read(at)
   if any(t.start == t.stop for t in there):
-    return np.zeros([s.stop - s.start for s in at], np.float32)
+    # An empty part is only read of a tensor's begin.
+    there = (slice(0, 0),) * len(at)
+    short = [s.stop - s.start for s in at]
   return np.pad(tensor.read(there), [(0, n) for n in short])
 
 

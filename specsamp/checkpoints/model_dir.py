@@ -84,18 +84,18 @@ def load(
   )
   tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
   shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
-  config, params = weights.read_in_range(
+  config, params, stored_as = weights.read_in_range(
     f'model {path}',
     config,
     dtype is not None,
-    lambda config: weights.load(path, shapes, config.dtype, mesh),
+    lambda dtype: weights.stream(path, shapes, dtype, mesh),
   )
   if tokenizer.vocab_size < config.num_tokens:
     raise UserError(
       f'model {path}: the tokenizer has {tokenizer.vocab_size} pieces, the '
       f'model {config.num_tokens}'
     )
-  return LanguageModel(Transformer(config), params, tokenizer)
+  return LanguageModel(Transformer(config), params, tokenizer, stored_as)
 
 
 def stored_dtype(path) -> str:

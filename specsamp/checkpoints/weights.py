@@ -11,7 +11,7 @@ import functools
 import math
 import pathlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import jax
@@ -24,7 +24,7 @@ from absl import logging
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from specsamp import files
+from specsamp import files, fingerprint
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError
@@ -127,42 +127,44 @@ def _weight_files(params, storage: str):
 
 
 def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
+  """What `stream` yields, in a tree as `shapes`."""
+  return tree(stream(folder, shapes, dtype, mesh))
+
+
+def stream(
+  folder, shapes: Any, dtype: str | None, mesh: Mesh | None = None
+) -> Iterator[tuple[str, jax.Array]]:
   """Reads what `save` wrote.
 
   Args:
     folder: where from.
     shapes: of the parameters, nested dicts as `jax.eval_shape` gives them.
-    dtype: what matrices get; all else is float32.
+    dtype: what matrices get, all else is float32; None leaves them as they are
+      stored.
     mesh: where to place the parameters; each process then reads its own shards
       and no more. None is one device.
 
-  Returns:
-    The parameters, a tree as `shapes`.
+  Yields:
+    Each parameter with its name, read when it is asked for, but those of an
+    orbax checkpoint at once.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors are not
       of these names and shapes, or do not divide into the mesh's shards.
-    float16.OutOfRange: dtype is float16 and a matrix beyond it.
   """
   folder = pathlib.Path(folder)
   if (folder / _ORBAX).is_dir():
-    return _restore(folder / _ORBAX, shapes, dtype, mesh)
+    yield from flat(_restore(folder / _ORBAX, shapes, dtype, mesh)).items()
+    return
   tensors = _open(folder)
-  wanted = flat(shapes)
-  _check(folder, wanted, tensors)
-  dtypes = matmul_dtypes(wanted, dtype)
-  return place(
-    shapes,
-    mesh,
-    lambda name, index: float16.cast(
-      name, _read(tensors, name, index), dtypes[name]
-    ),
-  )
+  _check(folder, flat(shapes), tensors)
+  yield from place(shapes, dtype, mesh, functools.partial(_read, tensors))
 
 
-def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
-  """As `load`, of an orbax checkpoint."""
-  dtypes = matmul_dtypes(flat(shapes), dtype)
+def _restore(
+  path: pathlib.Path, shapes: Any, dtype: str | None, mesh: Mesh | None
+) -> Any:
+  """The tree of an orbax checkpoint; see `stream`."""
   one = SingleDeviceSharding(jax.devices()[0])
   where = jax.tree.map(lambda _: one, shapes)
   if mesh is not None:
@@ -174,43 +176,36 @@ def _restore(path: pathlib.Path, shapes: Any, dtype: str, mesh: Mesh | None):
         raise UserError(f'weights {path}: no orbax checkpoint, or corrupt')
       found = flat(found.tree)
       _compare(path, _sizes(flat(shapes)), _sizes(found))
-      # What float16 does not hold is only seen in the dtype it is stored in.
-      is_half = dtype == float16.NAME
-      wanted = {
-        name: jax.ShapeDtypeStruct(
-          shape.shape,
-          found[name].dtype if is_half else dtypes[name],
-          sharding=at,
-        )
+      dtypes = {name: array.dtype for name, array in found.items()}
+      if dtype:
+        dtypes = matmul_dtypes(flat(shapes), dtype)
+      wanted = (
+        (name, jax.ShapeDtypeStruct(shape.shape, dtypes[name], sharding=at))
         for (name, shape), at in zip(
           flat(shapes).items(), flat(where).values(), strict=True
         )
-      }
-      params = checkpointer.restore(
-        path, traverse_util.unflatten_dict(wanted, sep='.')
       )
+      params = checkpointer.restore(path, tree(wanted))
   except UserError:
     raise
   except Exception as error:  # orbax raises what its file formats raise
     line = str(error).strip().partition('\n')[0][:200]
     raise UserError(f'weights {path}: corrupt: {line}') from None
-  if is_half:
-    params = {
-      name: float16.cast(name, value, dtypes[name])
-      for name, value in flat(params).items()
-    }
-    params = traverse_util.unflatten_dict(params, sep='.')
   if mesh is None:
     return params
   # Orbax knows where arrays lie, not in which order of their axes.
   return jax.device_put(params, rules.param_formats(shapes, mesh))
 
 
-def place(shapes: Any, mesh: Mesh | None, read) -> Any:
-  """Parameters of these shapes, each read where it is to lie.
+def place(
+  shapes: Any, dtype: str | None, mesh: Mesh | None, read
+) -> Iterator[tuple[str, jax.Array]]:
+  """Yields parameters of these shapes, each read where it is to lie.
 
   Args:
     shapes: nested dicts as `jax.eval_shape` gives them.
+    dtype: what matrices get, all else is float32; None leaves them as they are
+      read.
     mesh: where to place them; each process then reads its own shards and no
       more. None is one device.
     read: (name with dots, index) -> array, index being a tuple of slices, or
@@ -220,17 +215,23 @@ def place(shapes: Any, mesh: Mesh | None, read) -> Any:
     UserError: the parameters do not divide into the mesh's shards.
   """
   wanted = flat(shapes)
-  if mesh is None:
-    params = {name: jnp.asarray(read(name, ())) for name in wanted}
-  else:
-    formats = flat(rules.param_formats(shapes, mesh))
-    params = {
-      name: jax.make_array_from_callback(
-        shape.shape, formats[name], functools.partial(read, name)
+  dtypes = matmul_dtypes(wanted, dtype) if dtype else {}
+  formats = flat(rules.param_formats(shapes, mesh)) if mesh else {}
+
+  def part(name: str, index) -> np.ndarray:
+    value = read(name, index)
+    return value.astype(dtypes[name]) if dtype else value
+
+  for name, shape in wanted.items():
+    if mesh is None:
+      yield name, jnp.asarray(part(name, ()))
+    else:
+      yield (
+        name,
+        jax.make_array_from_callback(
+          shape.shape, formats[name], functools.partial(part, name)
+        ),
       )
-      for name, shape in wanted.items()
-    }
-  return traverse_util.unflatten_dict(params, sep='.')
 
 
 def _open(path: pathlib.Path) -> dict[str, Stored]:
@@ -288,34 +289,34 @@ def read_in_range(
   what: str,
   config: TransformerConfig,
   is_told: bool,
-  read: Callable[[TransformerConfig], Any],
-) -> tuple[TransformerConfig, Any]:
+  read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
+) -> tuple[TransformerConfig, Any, dict[str, str]]:
   """Parameters, in float32 where the config's float16 does not hold a model.
 
   Args:
     what: the model, for the log and errors.
     config: of the model.
     is_told: whether the user asked for the dtype.
-    read: config -> parameters.
+    read: dtype -> parameters, as `place` yields them.
 
   Returns:
-    The config with the dtype to compute in, and the parameters.
+    The config with the dtype to compute in, the parameters, and
+    `LanguageModel.stored_as` of them.
 
   Raises:
     UserError: the user asked for float16, and it does not hold the model.
   """
-  params, fault = None, None
+  if config.dtype != float16.NAME:
+    return config, tree(read(config.dtype)), {}
+  params = None
   try:
-    params = read(config)
+    params, stored_as = _halved(read(None), config.num_tokens)
+    fault = float16.beyond_reach(config, params)
   except float16.OutOfRange as error:
     fault = str(error)
-  if config.dtype != float16.NAME:
-    return config, params
-  if not distributed.anywhere(fault is not None):
-    fault = float16.beyond_reach(config, params)
-    if not fault:
-      return config, params
-  fault = f'{fault or "a value"}, beyond the {float16.LARGEST:.0f} of float16'
+  if not fault:
+    return config, params, stored_as
+  fault = f'{fault}, beyond the {float16.LARGEST:.0f} of float16'
   if is_told:
     raise UserError(
       f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
@@ -323,12 +324,33 @@ def read_in_range(
   logging.warning('%s: computes in float32: %s', what, fault)
   del params  # before it is there once more
   config = dataclasses.replace(config, dtype='float32')
-  return config, read(config)
+  return config, tree(read(config.dtype)), {}
+
+
+def _halved(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
+  """Parameters in float16, and their fingerprint before the cast.
+
+  At most one of them is there twice.
+  """
+  params, rows = {}, {}
+  for name, value in leaves:
+    (rows[name],) = fingerprint.rows([value])
+    params[name] = float16.cast(name, value)
+    if params[name] is not value:
+      value.delete()
+  params = tree(params.items())
+  stored = fingerprint.of(params, num_tokens, tree(rows.items()))
+  return params, {fingerprint.of(params, num_tokens): stored}
 
 
 def flat(params: Any) -> dict[str, Any]:
   """Parameter -> array of nested dicts, the names joined with dots."""
   return traverse_util.flatten_dict(params, sep='.')
+
+
+def tree(leaves: Iterable[tuple[str, Any]]) -> Any:
+  """The nested dicts of what `flat` has."""
+  return traverse_util.unflatten_dict(dict(leaves), sep='.')
 
 
 def _check(path, shapes, tensors) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from specsamp.models.config import TransformerConfig
 
 NAME = 'float16'
 LARGEST = 65504.0
+_INFINITE = 65520.0  # is rounded to infinity, and what is less to LARGEST
 _EXPONENT = 15  # largest entries become 2**14 to 2**15
 
 
@@ -109,21 +109,35 @@ def _einsum(spec: str, x, weight):
   return jax.lax.slice_in_dim(out, 0, 1, axis=axis) if alone else out
 
 
-def cast(name: str, value, dtype: str):
-  """A parameter, of numpy's or jax's, in dtype.
+def cast(name: str, value: jax.Array) -> jax.Array:
+  """A parameter where it lies, a matmul's weight in float16, else in float32.
 
   Raises:
-    OutOfRange: dtype is float16 and an entry beyond it.
+    OutOfRange: it is a weight with an entry beyond float16.
   """
-  if dtype != NAME:
-    return value.astype(dtype)
-  with np.errstate(over='ignore', invalid='ignore'):
-    found = value.astype(np.float16)
-  numpy = np if isinstance(value, np.ndarray) else jnp
-  if not numpy.isfinite(found).all():
-    largest = float(abs(value.astype(np.float32)).max())
+  if not is_matrix(name, value):
+    return _astype(value, 'float32')
+  largest = float(_largest(value))
+  if not largest < _INFINITE:
     raise OutOfRange(f'{name} has a value of {largest:.4g}')
-  return found
+  return _astype(value, NAME)
+
+
+def _astype(value: jax.Array, dtype: str) -> jax.Array:
+  if value.dtype == dtype:
+    return value
+  # A cast may otherwise leave it in another order of its axes.
+  where = value.format if value.committed else None
+  return jax.jit(_convert, static_argnums=1, out_shardings=where)(value, dtype)
+
+
+def _convert(x, dtype):
+  return x.astype(dtype)
+
+
+@jax.jit
+def _largest(x):
+  return jnp.max(jnp.abs(x.astype(jnp.float32)))
 
 
 def cast_matrices(params: Any) -> Any:
@@ -137,7 +151,7 @@ def cast_matrices(params: Any) -> Any:
     name = '.'.join(entry.key for entry in path)
     if not is_matrix(name, value):
       return value
-    return cast(name, value, NAME)
+    return cast(name, jnp.asarray(value))
 
   return jax.tree_util.tree_map_with_path(leaf, params)
 

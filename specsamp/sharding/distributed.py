@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from specsamp.errors import UserError
@@ -127,13 +126,6 @@ def of_first(value: Any) -> Any:
     return value
   shared = multihost_utils.broadcast_one_to_all(value)
   return jax.tree.map(lambda was, now: type(was)(now), value, shared)
-
-
-def anywhere(value: bool) -> bool:
-  """Whether it is true in any process; all must call this."""
-  if jax.process_count() == 1:
-    return value
-  return bool(multihost_utils.process_allgather(np.asarray(value)).any())
 
 
 def wait(name: str) -> None:

@@ -4,17 +4,27 @@ import dataclasses
 import types
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 import tiny
 from absl import logging
 
 import specsamp
-from specsamp.checkpoints import convert, model_dir, weights
+from specsamp.checkpoints import (
+  convert,
+  layouts,
+  model_dir,
+  tensor_files,
+  weights,
+)
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.drafting import trained_drafter
 from specsamp.errors import UserError
 from specsamp.models import Transformer
 from specsamp.sharding import devices
+from specsamp.sharding import mesh as meshes
 
 
 def _device(capability, platform='gpu'):
@@ -80,6 +90,14 @@ def _too_large(params):
 def _too_far(params):
   norm = params['layers_0']['attention_norm']
   norm['scale'] = norm['scale'] * 1e5
+
+
+def _too_small(params):
+  """Numbers of which float16 keeps few bits; not so small in what is made."""
+  layer = params['layers_1']['mlp']
+  layer['down'] = layer['down'] * 1e-6
+  norm = params['layers_1']['mlp_norm']
+  norm['scale'] = norm['scale'] * 1e3
 
 
 def _matrices(model):
@@ -155,6 +173,79 @@ def test_folders_of_others(save, turing, tmp_path, monkeypatch):
     assert load().config.dtype == found and _matrices(load()) == {found}
   with pytest.raises(UserError, match='down has a value of'):
     specsamp.load(tmp_path / 'theirs', dtype='float16')
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize('shape', [None, (4, 2)], ids=str)
+def test_drafters_for_bfloat16_serve_float16(save, turing, shape):
+  """Those trained for the weights that were rounded, and no others."""
+  folder = save(_too_small)
+  trained = tiny.trained(specsamp.load(folder, dtype='bfloat16'), 'hydra')
+  target = specsamp.load(folder, meshes.make(*shape) if shape else None)
+  assert target.config.dtype == 'float16'
+  generate = lambda drafter: specsamp.generate(
+    target,
+    ['def f', 'x'],
+    drafter=drafter,
+    sampling=specsamp.SamplingParams(temperature=0.0),
+    max_new_tokens=8,
+  )
+  drafted = generate(trained_drafter(trained, target, 3))
+  assert drafted.tokens == generate(None).tokens
+  other = jax.tree.map(lambda x: x * 2, target.params)
+  other = dataclasses.replace(target, params=other)
+  with pytest.raises(UserError, match='a drafter serves the weights'):
+    trained_drafter(trained, other, 3)
+
+
+@pytest.mark.parametrize('stored', ['float32', 'bfloat16', 'float16'])
+def test_one_fingerprint_in_any_dtype(save, tmp_path, stored):
+  """Of folders of others as well, and of all that is made of the model."""
+  ours = save(_too_small, dtype='float32')
+  theirs = tmp_path / 'theirs'
+  huggingface.save(specsamp.load(ours), theirs)
+  tensors = safetensors.numpy.load_file(theirs / tensor_files.SINGLE)
+  tensors = {name: x.astype(np.dtype(stored)) for name, x in tensors.items()}
+  safetensors.numpy.save_file(tensors, theirs / tensor_files.SINGLE)
+  mesh = meshes.make(4, 2)
+  for folder in (ours, theirs):
+    wanted = specsamp.load(folder, dtype='float32').fingerprint
+    assert specsamp.load(folder, dtype='bfloat16').fingerprint == wanted
+    half = specsamp.load(folder, dtype='float16')
+    for model in (
+      half,
+      half.on(mesh),
+      specsamp.load(folder, mesh, 'float16'),
+      dataclasses.replace(half, tokenizer=tiny.Letters(5)),
+    ):
+      assert _matrices(model) == {'float16'} and model.fingerprint == wanted
+
+
+def test_float16_lies_where_other_dtypes_do(save):
+  folder = save()
+  for mesh in (None, meshes.make(4, 2)):
+    half, whole = (
+      weights.flat(specsamp.load(folder, mesh, dtype).params)
+      for dtype in ('float16', 'float32')
+    )
+    for name, value in whole.items():
+      assert half[name].format == value.format, name
+      assert half[name].committed == value.committed, name
+      np.testing.assert_array_equal(
+        half[name], np.asarray(value).astype(half[name].dtype), err_msg=name
+      )
+
+
+@pytest.mark.parametrize('part', [slice(1, 4), slice(3, 5)])
+def test_rows_past_a_tensor_have_its_dtype(tmp_path, part):
+  """No shard has another dtype, one of such rows alone neither."""
+  tensor = np.arange(6).reshape(3, 2).astype(ml_dtypes.bfloat16)
+  safetensors.numpy.save_file({'x': tensor}, tmp_path / 'x.safetensors')
+  tensors = tensor_files.of_files([tmp_path / 'x.safetensors'])
+  source = layouts.one('vd', 'x', 'v d')
+  found = layouts.read(tensors, source, (5, 2), (part, slice(0, 2)))
+  assert found.dtype == tensor.dtype
+  np.testing.assert_array_equal(found, np.pad(tensor, ((0, 2), (0, 0)))[part])
 
 
 def test_without_such_a_device_nothing_changes(save):

@@ -224,7 +224,8 @@ def _read(
     whole = layouts.read(tensors, layout[name], sizes[name])
     return whole.reshape(flat[name].shape).astype(dtypes[name])
 
-  return DraftModule(module, weights.place(shapes, None, read), target='')
+  params = weights.tree(weights.place(shapes, None, None, read))
+  return DraftModule(module, params, target='')
 
 
 def _size(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from specsamp.data import tokenizer_dir, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig, float16
+from specsamp.models import Transformer, TransformerConfig
 from specsamp.models.config import Dtype
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
@@ -85,29 +85,18 @@ def load(
       weights.device_of(mesh),
     ),
   )
-  config, params = weights.read_in_range(
+  shapes = _shapes(config)
+  sizes = _sizes(shapes)
+  read = lambda name, index: layouts.read(
+    tensors, layout[name], sizes[name], index
+  )
+  config, params, stored_as = weights.read_in_range(
     f'model {path}',
     config,
     dtype is not None,
-    lambda config: _read(tensors, layout, config, mesh),
+    lambda dtype: weights.place(shapes, dtype, mesh, read),
   )
-  return LanguageModel(Transformer(config), params, tokenizer)
-
-
-def _read(tensors, layout, config: TransformerConfig, mesh) -> Any:
-  """The parameters of a layout, matrices in the config's dtype."""
-  shapes = _shapes(config)
-  sizes = _sizes(shapes)
-  dtypes = weights.matmul_dtypes(weights.flat(shapes), config.dtype)
-  return weights.place(
-    shapes,
-    mesh,
-    lambda name, index: float16.cast(
-      name,
-      layouts.read(tensors, layout[name], sizes[name], index),
-      dtypes[name],
-    ),
-  )
+  return LanguageModel(Transformer(config), params, tokenizer, stored_as)
 
 
 def save(
