@@ -154,7 +154,9 @@ def stream(
   """
   folder = pathlib.Path(folder)
   if (folder / _ORBAX).is_dir():
-    yield from flat(_restore(folder / _ORBAX, shapes, dtype, mesh)).items()
+    # Orbax finds nothing by a relative path.
+    path = (folder / _ORBAX).absolute()
+    yield from flat(_restore(path, shapes, dtype, mesh)).items()
     return
   tensors = _open(folder)
   _check(folder, flat(shapes), tensors)
