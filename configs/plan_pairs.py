@@ -58,7 +58,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         nodes=(1, 8, 16, 32, 64, 128),  # () leaves the list out
         batches=(1, 8, 32),
         contexts=(512, 2048),
-        # Chance that the child of rank k is accepted: ((name, (chance, ..)),).
+        # ((name, has_nucleus, (chance, ..)), ..): whether the sampling has a
+        # nucleus, the chance that the child of rank k is accepted.
         acceptance=EMBEDDED_PAIR,
         compile_nodes=(8, 32, 128) if more else (),  # first and last batch
       ),

@@ -90,7 +90,8 @@ def _arrays(config: PlanConfig, model: str, where: Topology, context, batch):
     raise UserError(f'{where.name}, {model}: {error}') from None
 
 
-def _check_fit(config: PlanConfig, where: Topology, context, batch) -> None:
+def _check_fit(config: PlanConfig, where: Topology, context, batch) -> int:
+  """Refuses weights and caches beyond a chip; the bytes beside them."""
   needed = sum(
     work.num_bytes(_arrays(config, model, where, context, batch))
     for model in ('target', 'draft')
@@ -101,6 +102,7 @@ def _check_fit(config: PlanConfig, where: Topology, context, batch) -> None:
       f'of {where.num_chips} chips, a chip has '
       f'{where.chip.hbm_bytes / GIB:.2f} GiB'
     )
+  return where.chip.hbm_bytes - needed
 
 
 class Job(NamedTuple):
@@ -158,7 +160,7 @@ class Job(NamedTuple):
     for where in (*self.slices, *self.compared):
       for batch, context in prices.shapes(config.prices):
         try:
-          _check_fit(config, where, context, batch)
+          room = _check_fit(config, where, context, batch)
         except UserError as error:
           misfits.append(f'No price of {batch} x {context} slots: {error}.')
           continue
@@ -167,7 +169,7 @@ class Job(NamedTuple):
           for model in (config.target, config.draft)
         )
         listed.append(
-          prices.price(*models, where, config.prices, context, batch)
+          prices.price(*models, where, config.prices, context, batch, room)
         )
     return listed, misfits
 

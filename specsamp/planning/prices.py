@@ -6,6 +6,7 @@ what is made of the logits of all nodes.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,10 +26,12 @@ from specsamp.planning.topology import Topology
 EMBEDDED_PAIR = (
   (
     'greedy',
+    False,
     (.806, .105, .039, .012, .016, .003, .005, .001, .001, .005),
   ),
   (
     't=1, top-p 0.95',
+    True,
     (.756, .073, .061, .025, .010, .005, .005, .009, .003, .004),
   ),
 )  # fmt: skip
@@ -36,16 +39,22 @@ EMBEDDED_PAIR = (
 NOTE = (
   'Price list: predicted, all of it. Free nodes: as many of each row as are '
   'multiplied while weights and caches are read; the rest of a pass grows with '
-  'N before that, messages and what is made of the logits, {passes} reads or '
-  'writes of float32 [B, N, V] with a nucleus. A level of a tree is charged '
-  "as a pass of the draft over one token, whatever the level's width."
+  'N before that, messages and what is made of the logits: {} reads or writes '
+  'of float32 [B, N, V] with a nucleus and {} without, but {} and {} where one '
+  'token is sampled and no draft verified, at N=1 and in the draft. The '
+  'milliseconds by N are of the dearest sampling listed; - where weights, '
+  'caches and one copy of these logits do not fit. A level of a tree is '
+  'charged as a pass of the draft over one token, whatever its width.'
 )
 
-# Of arrays as large as the logits, in a round with a nucleus under the
-# multi-candidate rule, as counted over the kernels of what XLA compiles of it
-# for an H100 (8 rows of 32 nodes, 32,000 tokens): 1 to write the logits, 7 to
-# weigh them, 20 to find the nucleus, 14 to verify. A greedy round has 25.
-_LOGIT_PASSES = 42
+# Reads and writes of arrays as large as the logits, as counted over the kernels
+# of what XLA compiles for an H100 of rounds under the multi-candidate rule (8
+# rows of 32 nodes, 32,000 tokens). With a nucleus there are 42: 1 to write the
+# logits, 7 to weigh them, 20 to find the nucleus, and 14 to verify. A greedy
+# round has 25 in all, so 11 but for verifying; any sampling without a nucleus
+# is charged as greedy.
+_VERIFY_PASSES = 14
+_SAMPLE_PASSES = {True: 1 + 7 + 20, False: 25 - _VERIFY_PASSES}
 
 _MOST = 1024  # nodes, rows; the search takes time with the square
 _DEPTH = max(speculation.GAMMAS)
@@ -59,8 +68,9 @@ class PriceConfig:
     nodes: N, sizes of a tree, the root included; none leaves the list out.
     batches: rows.
     contexts: slots of the caches.
-    acceptance: by name, the chance that the child of rank k is the accepted
-      one: ((name, (chance, ..)), ..).
+    acceptance: by name, whether the sampling has a nucleus, and the chance
+      that the child of rank k is the accepted one:
+      ((name, has_nucleus, (chance, ..)), ..).
     compile_nodes: sizes whose passes are compiled too, at the first and the
       last batch and the first context, each of the best tree of its size for
       the first acceptance; minutes for each slice.
@@ -69,7 +79,7 @@ class PriceConfig:
   nodes: tuple[int, ...]
   batches: tuple[int, ...]
   contexts: tuple[int, ...]
-  acceptance: tuple[tuple[str, tuple[float, ...]], ...]
+  acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...]
   compile_nodes: tuple[int, ...]
 
   def __post_init__(self):
@@ -93,7 +103,7 @@ class PriceConfig:
   def trees(self) -> Iterable[tuple[TokenTree, int, int]]:
     """Trees to compile passes of, each with its context and batch."""
     for num_nodes in self.compile_nodes:
-      chances = self.acceptance[0][1]
+      chances = self.acceptance[0][2]
       tree = tree_search.best_tree(chances, num_nodes, _DEPTH)
       for batch in dict.fromkeys((self.batches[0], self.batches[-1])):
         yield tree, self.contexts[0], batch
@@ -112,14 +122,14 @@ def _check_integers(name: str, values: Any, most: int = 2**31 - 1) -> None:
 def _check_acceptance(entries: Any) -> None:
   for entry in entries if isinstance(entries, list | tuple) else (entries,):
     try:
-      name, chances = entry
-      if type(name) is not str or not chances:
-        raise ValueError('expected (name, (chance, ..))')
+      name, has_nucleus, chances = entry
+      if type(name) is not str or type(has_nucleus) is not bool or not chances:
+        raise ValueError('a name, True or False, and one chance or more')
       tree_search.expected_tokens(TokenTree.chain(0), chances)
     except (TypeError, ValueError) as error:
       raise UserError(
-        f'prices.acceptance: got {entry!r}, expected (name, (chance, ..)): '
-        f'{error}'
+        f'prices.acceptance: got {entry!r}, expected (name, has_nucleus, '
+        f'(chance, ..)): {error}'
       ) from None
 
 
@@ -147,9 +157,11 @@ class Price:
     topology: the name of the slice.
     batch: B, rows.
     context: S, slots of the caches.
-    pass_ms: milliseconds of a pass over N nodes of each row, by N.
+    pass_ms: milliseconds of a pass over N nodes of each row, by N, under the
+      dearest sampling; of those N that fit.
     free_nodes: how many of each row are multiplied while bytes are read.
-    best: by the name of an acceptance, the best chain and the best tree.
+    best: by the name of an acceptance, the best chain and the best tree; no
+      chain where none fits, None where no pass does.
   """
 
   topology: str
@@ -157,7 +169,7 @@ class Price:
   context: int
   pass_ms: Mapping[int, float]
   free_nodes: int
-  best: Mapping[str, tuple[Point, BestTree]]
+  best: Mapping[str, tuple[Point | None, BestTree] | None]
 
 
 def price(
@@ -167,6 +179,7 @@ def price(
   config: PriceConfig,
   context: int,
   batch: int,
+  room: int,
 ) -> Price:
   """The price of a slice; `tree_search.fastest_tree` finds its trees.
 
@@ -177,26 +190,59 @@ def price(
     config: sizes and acceptance.
     context: S, slots of the caches.
     batch: B, rows.
+    room: bytes of a chip beside weights and caches, for the target's logits.
 
   Raises:
     UserError: heads or hidden units do not divide into the chips.
   """
   time = lambda model, nodes: _time(model, where, nodes, context, batch)
-  free = free_nodes(time(target, 1)[0])
+  made = lambda model, nodes, has_nucleus: _logits_ms(
+    model, where, nodes, batch, has_nucleus
+  )
+  free = free_nodes(time(target, 1))
   # Chains of every length are trees too; the list shows `config.nodes` alone.
   sizes = {*config.nodes, *range(1, _DEPTH + 2)}
   sizes |= {free} if 1 <= free <= max(sizes) else set()
-  pass_ms = {n: _total(time(target, n)) for n in sorted(sizes)}
-  draft_ms = _total(time(draft, 1))
-  best = {}
-  for name, chances in config.acceptance:
-    chain = speculation.best(
-      speculation.curve(
-        chances[0], draft_ms, lambda gamma: pass_ms[gamma + 1], pass_ms[1]
+  fits = lambda n: (
+    work.logit_bytes(target, shards=where.num_chips, tokens=n, batch=batch)
+    <= room
+  )
+  target_ms = {n: time(target, n).total for n in sorted(sizes) if fits(n)}
+  draft_ms = time(draft, 1).total
+  best, by_sampling = {}, {}
+  for name, has_nucleus, chances in config.acceptance:
+    pass_ms = by_sampling[has_nucleus] = {
+      n: ms + made(target, n, has_nucleus) for n, ms in target_ms.items()
+    }
+    level_ms = draft_ms + made(draft, 1, has_nucleus)
+    best[name] = None
+    if pass_ms:
+      best[name] = (
+        best_chain(chances[0], pass_ms, level_ms),
+        best_tree(chances, pass_ms, level_ms),
       )
-    )
-    best[name] = chain, best_tree(chances, pass_ms, draft_ms)
-  return Price(where.name, batch, context, pass_ms, free, best)
+  dearest = by_sampling[max(by_sampling)]
+  return Price(where.name, batch, context, dearest, free, best)
+
+
+def best_chain(
+  alpha: float, pass_ms: Mapping[int, float], draft_ms: float
+) -> Point | None:
+  """The fastest chain, None if there is no pass over a draft.
+
+  Args:
+    alpha: chance that a drafted token is accepted.
+    pass_ms: milliseconds of a pass over N nodes, by N; 1 among them.
+    draft_ms: milliseconds to draft a token.
+  """
+  points = speculation.curve(
+    alpha,
+    draft_ms,
+    lambda gamma: pass_ms.get(gamma + 1, math.inf),
+    pass_ms[1],
+  )
+  points = [point for point in points if point.gamma + 1 in pass_ms]
+  return speculation.best(points) if points else None
 
 
 def best_tree(
@@ -230,57 +276,82 @@ def _time(
   nodes: int,
   context: int,
   batch: int,
-) -> tuple[latency.Time, float]:
-  """Of a pass, and milliseconds of what is made of its logits."""
+) -> latency.Time:
   shape = dict(shards=where.num_chips, tokens=nodes, batch=batch)
-  taken = work.of_pass(model, context=context, **shape)
-  num_bytes = _LOGIT_PASSES * work.logit_bytes(model, **shape)
-  logits_ms = 1e3 * num_bytes / where.chip.hbm_bandwidth
-  return latency.predict(taken, where), logits_ms
+  return latency.predict(work.of_pass(model, context=context, **shape), where)
 
 
-def _total(time: tuple[latency.Time, float]) -> float:
-  return time[0].total + time[1]
+def _logits_ms(
+  model: TransformerConfig,
+  where: Topology,
+  nodes: int,
+  batch: int,
+  has_nucleus: bool,
+) -> float:
+  """Milliseconds of what is made of a pass's logits."""
+  shape = dict(shards=where.num_chips, tokens=nodes, batch=batch)
+  passes = _logit_passes(has_nucleus, verified=nodes > 1)
+  num_bytes = passes * work.logit_bytes(model, **shape)
+  return 1e3 * num_bytes / where.chip.hbm_bandwidth
+
+
+def _logit_passes(has_nucleus: bool, verified: bool) -> int:
+  # What has one node is a step without a draft, or one of the draft itself.
+  return _SAMPLE_PASSES[has_nucleus] + _VERIFY_PASSES * verified
 
 
 def price_rows(
   prices: Sequence[Price], nodes: Sequence[int]
 ) -> list[dict[str, Any]]:
-  """Milliseconds of a pass by N, a row for each slice, batch and context."""
+  """Milliseconds of a pass by N, a row for each slice, batch and context.
+
+  None for an N that does not fit.
+  """
   return [
     _where(each)
-    | {f'N={n} ms': each.pass_ms[n] for n in nodes}
+    | {f'N={n} ms': each.pass_ms.get(n) for n in nodes}
     | {'free nodes': each.free_nodes}
     for each in prices
   ]
 
 
 def draft_rows(prices: Sequence[Price]) -> list[dict[str, Any]]:
-  """The best chain and the best static tree at each acceptance."""
+  """The best chain and the best static tree at each acceptance.
+
+  None for what a chain that does not fit would have.
+  """
   return [
-    _where(each)
-    | {
-      'acceptance': name,
-      'chain': f'γ={chain.gamma}',
-      'chain ms/token': chain.ms_per_token,
-      'chain speedup': chain.speedup,
-      'tree nodes': best.tree.size,
-      'depth': best.tree.depth,
-      'τ': best.tau,
-      'tree ms/token': best.ms_per_token,
-      'tree speedup': best.speedup,
-    }
+    _where(each) | {'acceptance': name} | _draft_cells(best)
     for each in prices
-    for name, (chain, best) in each.best.items()
+    for name, best in each.best.items()
   ]
+
+
+def _draft_cells(
+  best: tuple[Point | None, BestTree] | None,
+) -> dict[str, Any]:
+  if best is None:
+    return {'chain': 'not even N=1 fits'}
+  chain, tree = best
+  return {
+    'chain': chain and f'γ={chain.gamma}',
+    'chain ms/token': chain and chain.ms_per_token,
+    'chain speedup': chain and chain.speedup,
+    'tree nodes': tree.tree.size,
+    'depth': tree.tree.depth,
+    'τ': tree.tau,
+    'tree ms/token': tree.ms_per_token,
+    'tree speedup': tree.speedup,
+  }
 
 
 def tree_rows(prices: Sequence[Price]) -> list[dict[str, Any]]:
   """The parents of every best tree, for `TokenTree`."""
   return [
-    _where(each) | {'acceptance': name, 'parents': best.tree.parents}
+    _where(each) | {'acceptance': name, 'parents': best[1].tree.parents}
     for each in prices
-    for name, (_, best) in each.best.items()
+    for name, best in each.best.items()
+    if best
   ]
 
 
@@ -291,7 +362,13 @@ def _where(price: Price) -> dict[str, Any]:
 
 def note() -> str:
   """What the prices are made of."""
-  return NOTE.format(passes=_LOGIT_PASSES)
+  return NOTE.format(
+    *(
+      _logit_passes(has_nucleus, verified)
+      for verified in (True, False)
+      for has_nucleus in (True, False)
+    )
+  )
 
 
 def shapes(config: PriceConfig) -> Iterable[tuple[int, int]]:

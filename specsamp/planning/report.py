@@ -33,6 +33,7 @@ def table(rows: Sequence[dict[str, Any]], style: str = 'github') -> str:
     headers='keys',
     tablefmt=style,
     floatfmt='.2f',
+    missingval='-',
   )
 
 
@@ -261,14 +262,15 @@ def write(
   drawn = _drawn(plans, figure)
   for name, curves in drawn.items():
     plots.by_draft_length(curves, folder / f'{name}.png')
-  if listed:
-    plots.by_nodes(listed, folder / 'prices.png')
+  fitting = [each for each in listed if each.pass_ms]
+  if fitting:
+    plots.by_nodes(fitting, folder / 'prices.png')
   lines, printed = [f'# {title}', ''], []
   for key, rows in found.items():
     if rows:
       lines += [f'## {_HEADINGS[key]}', '', table(rows), '']
       printed.append(f'{_HEADINGS[key]}\n\n{table(rows, "simple")}')
-      if key in {*drawn, 'prices'}:
+      if key in drawn or (key == 'prices' and fitting):
         lines += [f'![{key}]({key}.png)', '']
   notes = [*dict.fromkeys(plan.topology.note for plan in plans), NOTE]
   notes += [prices.note()] if listed else []
