@@ -5,7 +5,7 @@ shapes of Llama 3.1 8B and 3.2 1B with random weights in bfloat16: plain
 decoding beside transformers with a static cache, passes over several tokens,
 EAGLE's draft. The times are real, what random weights accept is not. Needs
 about 40 GB of GPU memory, and transformers and torch, `pip install -e
-'.[parity]'`; `--config.transformers=False` does without and takes half.
+'.[parity]'`; `--transformers=False` does without and takes half.
 
   python launch/bench.py --config=configs/accelerator.py --workdir=runs/bench
   python launch/bench.py --config=configs/accelerator.py --workdir=runs/bench \
@@ -65,7 +65,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       prompt_tokens=32 if smoke else 128,  # of the shapes, before the timing
       context=64 if smoke else 1024,  # of the shapes, slots of the caches
       repeats=1 if smoke else 9,  # turns
-      transformers=True,  # time its plain decoding of the shapes beside ours
     )
   ).lock()
 

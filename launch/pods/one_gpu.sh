@@ -7,7 +7,8 @@
 # predictions and transformers, without and with loops in CUDA graphs. It wants
 # jax with its CUDA plugin, and the packages of setup.py; those that are missing
 # it tries to install, without what they need in turn, and nothing else: jax,
-# torch and CUDA stay as they are. TRANSFORMERS=False leaves transformers out.
+# torch and CUDA stay as they are. TRANSFORMERS=False goes on without
+# transformers, however the run began.
 #
 # All is written into OUT (runs/one_gpu) as it comes. A run that was cut off, or
 # of which a part failed, goes on when the same command is given again. SMOKE=1
@@ -21,7 +22,8 @@ fi
 out=$(realpath -m "${1:-runs/one_gpu}")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}
-size='' platform=gpu
+size='' platform=gpu alone=''
+[[ ${TRANSFORMERS:=True} == True ]] || alone=_alone
 export JAX_PLATFORMS=cuda,cpu PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 if [[ ${SMOKE:-0} != 0 ]]; then
   size=:smoke platform=cpu JAX_PLATFORMS=cpu
@@ -29,9 +31,27 @@ fi
 export JAX_COMPILATION_CACHE_DIR=$out/cache PYTHONUNBUFFERED=1
 mkdir -p "$out"
 
-# What setup.py requires and is not installed, or not in such a version.
+refuse() {
+  echo "one_gpu.sh: $1" >&2
+  exit 2
+}
+
+# ask ARGUMENTS..: what Python prints; if it fails, the last line of why.
+ask() {
+  JAX_TRACEBACK_FILTERING=off "$python" "$@" 2>"$out/ask.log" && return
+  tail -n 1 "$out/ask.log"
+  return 1
+}
+
+# lacking: what setup.py requires and is not installed, or not in such a
+# version.
+look_for_packages() {
+  local found
+  found=$(missing) || refuse "packages: got $found, expected all of setup.py"
+  read -ra lacking <<<"$found"
+}
 missing() {
-  "$python" - <<'END'
+  ask - <<'END'
 import ast
 import importlib.metadata
 
@@ -51,22 +71,19 @@ for each in map(Requirement, needed):
 END
 }
 
-read -ra lacking <<<"$(missing)"
+look_for_packages
 if ((${#lacking[@]})) && [[ " ${lacking[*]}" != *' jax'* ]]; then
   echo "one_gpu.sh: missing ${lacking[*]}; trying to install"
   "$python" -m pip install --quiet --no-deps "${lacking[@]}" || true
-  read -ra lacking <<<"$(missing)"
+  look_for_packages
 fi
 if ((${#lacking[@]})); then
-  echo "one_gpu.sh: packages: missing ${lacking[*]}, expected all of setup.py" \
-    >&2
-  exit 2
+  refuse "packages: missing ${lacking[*]}, expected all of setup.py"
 fi
 backend='import jax; print(jax.default_backend())'
-found=$("$python" -c "$backend" 2>&1 | tail -n 1)
+found=$(ask -c "$backend") || true
 if [[ $found != "$platform" ]]; then
-  echo "one_gpu.sh: device: got ${found:-none}, expected a $platform" >&2
-  exit 2
+  refuse "device: got ${found:-none}, expected a $platform"
 fi
 
 failed=()
@@ -89,8 +106,7 @@ step() {
 
 bench() {
   "$python" launch/bench.py --config=configs/accelerator.py$size \
-    --workdir="$out/bench" \
-    --config.transformers="${TRANSFORMERS:-True}" "$@"
+    --workdir="$out/bench" "$@"
 }
 
 # Programs as users run them, and no warning of a new driver's fails a test.
@@ -100,7 +116,9 @@ step tests env JAX_DISABLE_MOST_OPTIMIZATIONS=0 \
 step quickstart "$python" launch/decode.py \
   --config=configs/quickstart.py$size \
   --workdir="$out/quickstart-$(date +%Y%m%d-%H%M%S)"
-step bench bench
+# A step of its own without transformers: what has its time keeps it, and the
+# other step still has transformers to time.
+step "bench$alone" bench --transformers="$TRANSFORMERS"
 step bench_graphs bench --graphs
 
 echo "Reports:"

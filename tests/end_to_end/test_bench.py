@@ -8,12 +8,14 @@ import runpy
 import types
 
 import foreign
+import jax
 import launching
 import pytest
 import shallow
 
 from specsamp import zoo
 from specsamp.errors import UserError
+from specsamp.evaluation import timing
 from specsamp.evaluation.reporting.report import device
 from specsamp.jobs.accelerator import job, report, static_cache
 from specsamp.jobs.accelerator.results import Line, Program, Results
@@ -34,7 +36,7 @@ def pair(monkeypatch):
 
 def _bench(*flags):
   return launching.run_here(
-    'bench', f'--config={_CONFIG}:smoke', '--config.transformers=False', *flags
+    'bench', f'--config={_CONFIG}:smoke', '--transformers=False', *flags
   )
 
 
@@ -83,7 +85,7 @@ def test_a_run_goes_on_where_it_was(tmp_path):
 @pytest.fixture
 def prepared():
   values = runpy.run_path(_CONFIG)['get_config']('smoke').to_dict()
-  return job.prepare(values | {'transformers': False})
+  return job.prepare(values, transformers=False)
 
 
 def _done(programs, in_graphs, where):
@@ -118,43 +120,71 @@ def test_the_flag_of_graphs_is_added_to_those_given(monkeypatch):
   )
 
 
-def test_what_fails_is_told_and_nothing_else_is_lost(
-  prepared, tmp_path, monkeypatch, capsys
-):
+def _refusing(error):
+  def refuse(*_):
+    raise error
+
+  return refuse
+
+
+@pytest.fixture
+def beside_theirs(prepared, tmp_path, monkeypatch):
+  """beside_theirs(module, error) runs what has no time but of transformers,
+  and a module's `decoding` fails."""
   programs = [p for each in prepared.models for p in each.programs(None)]
   done = _done(programs, False, device())
-  # All is timed but transformers, which fails as it likes.
   (tmp_path / 'results.jsonl').write_text(
     ''.join(json.dumps(line._asdict()) + '\n' for line in done)
   )
-
-  def refuse(*_):
-    raise RuntimeError('of two\nlines')
-
-  monkeypatch.setattr(static_cache, 'decoding', refuse)
+  monkeypatch.setattr(static_cache, 'decoding', lambda *_: lambda: 1.0)
   monkeypatch.setattr(static_cache, 'free', lambda: None)
-  config = dataclasses.replace(prepared.config, transformers=True)
-  models = [each._replace(config=config) for each in prepared.models[1:]]
-  problem = 'transformers, tiny llama-3.1-8b: RuntimeError: of two'
-  with pytest.raises(UserError, match=f'not timed: {problem}'):
-    prepared._replace(models=models).run(tmp_path)
-  assert problem in (tmp_path / 'report.md').read_text()
-  assert len(_lines(tmp_path)) == len(done) - 3  # of the models that ran
+  models = [each._replace(transformers=True) for each in prepared.models[1:]]
+
+  def run(module, error):
+    monkeypatch.setattr(module, 'decoding', _refusing(error))
+    what = 'tiny llama-3.1-8b, plain decoding beside transformers'
+    problem = f'{what}: {type(error).__name__}: of two'
+    with pytest.raises(UserError, match=f'not timed: {problem}'):
+      prepared._replace(models=models).run(tmp_path)
+    assert problem in (tmp_path / 'report.md').read_text()
+    assert len(_lines(tmp_path)) == len(done) - 3  # of the models that ran
+
+  return run
+
+
+def test_what_fails_is_told_and_nothing_else_is_lost(beside_theirs):
+  error = static_cache.TransformersError('of two\nlines')
+  beside_theirs(static_cache, error)
+
+
+def test_what_fails_of_ours_beside_transformers(beside_theirs):
+  beside_theirs(timing, jax.errors.JaxRuntimeError('of two\nlines'))
+
+
+def test_a_mistake_of_ours_is_no_failure_of_transformers(beside_theirs):
+  with pytest.raises(ZeroDivisionError):
+    beside_theirs(timing, ZeroDivisionError())
 
 
 @foreign.needs_parity
 def test_what_is_timed_of_transformers(monkeypatch):
-  """From the first of its new tokens so many more, whatever the cache holds."""
-  ticks = itertools.count()
-  clock = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+  """So many of its tokens after the first few, one of which may take long."""
+  untimed = static_cache.UNTIMED
+  seconds = [100] * (1 + untimed) + [2, 100, 2, 2]
+  stamps = itertools.accumulate(2 * seconds)
+  clock = types.SimpleNamespace(perf_counter=lambda: next(stamps))
   monkeypatch.setattr(static_cache, 'time', clock)
   config = dataclasses.replace(
     presets.llama32_1b(), vocab_size=64, width=16, num_layers=1, num_heads=2,
     num_kv_heads=1, head_dim=8, mlp_width=16, dtype='float32',
   )  # fmt: skip
   step = static_cache.decoding(config, [1, 2, 3], context=32, num_tokens=4)
-  assert [step(), step()] == [1e3, 1e3]
-  assert next(ticks) == 2 * (4 + 1)
+  assert [step(), step()] == [2e3, 2e3]
+  assert next(stamps, None) is None
+  # Whatever fails in it is its own.
+  monkeypatch.setattr(clock, 'perf_counter', _refusing(OSError('it')))
+  with pytest.raises(static_cache.TransformersError, match='OSError: it'):
+    step()
   static_cache.free()
 
 
@@ -177,6 +207,8 @@ def test_measured_beside_planned():
   assert row['τ'] is None and 'τ' not in table
   note = report.note(topology.parse('h100:1'), results)
   assert 'of h100:1' in note and 'transformers: ' in note
+  assert 'float32 compute at the peak of 16 bits' in note
+  assert 'no time' not in note and 'least that is possible' not in note
   # Without a plan nothing is predicted, and a pair has milliseconds a token.
   row, table, results = _row(None, line._replace(tokens=3.0))
   assert row['ms/token'] == pytest.approx(2.0)
@@ -189,7 +221,7 @@ def test_measured_beside_planned():
   [
     (['--config.nope=1'], 'nope'),
     (['--config.repeats=0'], 'repeats: got 0, expected at least 1'),
-    (['--config.context=52'], 'context: got 52, expected at least 53'),
+    (['--config.context=57'], 'context: got 57, expected at least 58'),
     (['--config.context=131073'], 'the 131072 positions of tiny llama-3.1-8b'),
     (['--config.shapes=({"name": 1},)'], "config: 'shape'"),
     (['--config.methods=({},)'], "config: 'branching'"),

@@ -136,8 +136,10 @@ def test_a_slurm_job_has_a_task_for_each_gpu():
 
 
 # In place of python3 where there is a GPU: lacks a package until it is
-# installed, and prints what it is to run, which may fail.
+# installed, and prints what it is to run, which may fail. What it is to ask may
+# be asked of a real Python instead.
 _ON_GPU = """#!/usr/bin/env bash
+[[ $1 != "$REAL" ]] || exec {python} "$@"
 case $1 in
   -) cat > /dev/null; [[ -e $MARK ]] || printf '%s ' $LACKS ;;
   -c) echo "${DEVICE:-gpu}" ;;
@@ -148,15 +150,9 @@ esac
 
 
 def _one_gpu(put, out, **variables):
-  python = put('gpu_python', _ON_GPU)
-  ended = _run(
-    _PODS / 'one_gpu.sh',
-    out,
-    cwd=out.parent,
-    PYTHON=python,
-    MARK=out.parent / 'installed',
-    **variables,
-  )
+  python = put('gpu_python', _ON_GPU.replace('{python}', sys.executable))
+  own = dict(PYTHON=python, MARK=out.parent / 'installed', REAL='')
+  ended = _run(_PODS / 'one_gpu.sh', out, cwd=out.parent, **own | variables)
   lines = [line for line in ended.stdout.splitlines() if 'given' in line]
   return ended, [line.removeprefix('given ') for line in lines]
 
@@ -172,9 +168,9 @@ def test_all_that_wants_a_gpu_and_once(put, tmp_path):
   assert quickstart.startswith(f'{start}{out}/quickstart-')
   assert bench == (
     'cuda,cpu launch/bench.py --config=configs/accelerator.py '
-    f'--workdir={out}/bench --config.transformers=True'
+    f'--workdir={out}/bench --transformers=True'
   )
-  assert graphs == f'{bench} --graphs'
+  assert graphs == bench.replace('--transformers=True', '--graphs')
   # What is done stays done; what failed is tried again.
   ended, given = _one_gpu(put, out)
   assert ended.returncode == 0, ended
@@ -189,7 +185,18 @@ def test_one_gpu_in_small(put, tmp_path):
   assert ended.returncode == 0, ended
   assert all(line.startswith('cpu ') for line in given)
   assert [line.count(':smoke') for line in given] == [0, 1, 1, 1]
-  assert '--config.transformers=False' in given[2]
+  assert given[2].endswith('/bench --transformers=False')
+
+
+def test_one_gpu_goes_on_without_transformers_and_with_it(put, tmp_path):
+  out = tmp_path / 'out'
+  ended, _ = _one_gpu(put, out, FAILS='--transformers=True')
+  assert 'failed: bench; the same command' in ended.stderr
+  for transformers in (False, True):
+    ended, given = _one_gpu(put, out, TRANSFORMERS=transformers)
+    assert ended.returncode == 0, ended
+    (bench,) = given
+    assert f'--workdir={out}/bench --transformers={transformers}' in bench
 
 
 @pytest.mark.parametrize(
@@ -205,6 +212,29 @@ def test_one_gpu_in_small(put, tmp_path):
 )
 def test_what_one_gpu_lacks(put, tmp_path, variables, line):
   ended, given = _one_gpu(put, tmp_path / 'out', **variables)
+  assert (ended.returncode, given) == (2, [])
+  assert ended.stderr == f'one_gpu.sh: {line}\n'
+
+
+@pytest.mark.parametrize(
+  ('asked', 'module', 'line'),
+  [
+    ('-c', 'jax', 'device: got RuntimeError: no such, expected a gpu'),
+    (
+      '-',
+      'packaging',
+      'packages: got RuntimeError: no such, expected all of setup.py',
+    ),
+  ],
+)
+def test_what_one_gpu_cannot_ask(put, tmp_path, asked, module, line):
+  (tmp_path / 'broken').mkdir()
+  (tmp_path / 'broken' / f'{module}.py').write_text(
+    "raise RuntimeError('no such')\n"
+  )
+  ended, given = _one_gpu(
+    put, tmp_path / 'out', REAL=asked, PYTHONPATH=tmp_path / 'broken'
+  )
   assert (ended.returncode, given) == (2, [])
   assert ended.stderr == f'one_gpu.sh: {line}\n'
 

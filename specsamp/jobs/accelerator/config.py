@@ -5,6 +5,7 @@ from typing import Any
 
 from specsamp.errors import UserError, check_range
 from specsamp.evaluation import timing
+from specsamp.jobs.accelerator import static_cache
 from specsamp.jobs.config import MethodConfig, SampledConfig, reading
 from specsamp.models import TransformerConfig
 
@@ -54,7 +55,6 @@ class AcceleratorConfig(SampledConfig):
     prompt_tokens: of the shapes, before what is timed.
     context: of the shapes, slots of the caches.
     repeats: turns.
-    transformers: whether to time its plain decoding of the shapes beside ours.
   """
 
   title: str
@@ -63,13 +63,13 @@ class AcceleratorConfig(SampledConfig):
   prompt_tokens: int
   context: int
   repeats: int
-  transformers: bool
 
   def __post_init__(self):
     super().__post_init__()
     check_range(self, 'prompt_tokens', 'repeats', least=1, kind=int)
-    # A token a round at least, and one before the first.
-    least = self.prompt_tokens + timing.ROUNDS + 1
+    # A token a round at least, and those before the first that is timed.
+    untimed = 1 + static_cache.UNTIMED
+    least = self.prompt_tokens + untimed + timing.ROUNDS
     check_range(self, 'context', least=least, kind=int)
     names = [each.name for each in self.shapes]
     if len(set(names)) < len(names):

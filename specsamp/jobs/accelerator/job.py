@@ -29,20 +29,22 @@ def put_loops_in_graphs() -> None:
   os.environ['XLA_FLAGS'] = f'{given} {_GRAPHS}'.strip()
 
 
-def prepare(values: dict[str, Any]) -> 'Job':
+def prepare(values: dict[str, Any], transformers: bool) -> 'Job':
   """Loads and checks all that is needed; writes nothing.
 
   Args:
     values: an `AcceleratorConfig` as plain values.
+    transformers: whether to time its plain decoding of the shapes beside ours.
+      Not of the config, so that a run can end without it.
 
   Raises:
     UserError: a file or value that does not fit, or transformers is asked for
       and is not installed.
   """
   config = AcceleratorConfig.read(values)
-  if config.transformers:
+  if transformers:
     transformers_baseline.check_can_run()
-  shapes = [Shape(each, config) for each in config.shapes]
+  shapes = [Shape(each, config, transformers) for each in config.shapes]
   topology = gpu.of_kind(jax.devices()[0].device_kind)
   return Job(config, [Texts.make(config), *shapes], topology)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from specsamp import files
 from specsamp.evaluation.methods import Json
 from specsamp.evaluation.reporting import report, tables
+from specsamp.jobs.accelerator import static_cache
 from specsamp.jobs.accelerator.results import Program, Results
 from specsamp.jobs.transformers_baseline import OURS, THEIRS
 from specsamp.planning.gpu import Nodes
@@ -17,13 +18,17 @@ _NOTE = (
   'loops and branches in CUDA graphs too.'
 )
 _PLANNED = (
-  'plan: predicted, not measured. bytes: weights and caches over the '
-  'bandwidth, the least that is possible; plain decoding of a large model is '
-  'to be within 1.2 of it.'
+  'plan: what launch/plan.py predicts of {name}, from none of these times; it '
+  'has models in float32 compute at the peak of 16 bits, which they do not '
+  'reach. bytes: weights, and caches with all their slots, over the published '
+  'bandwidth.'
 )
 _THEIRS = (
   'transformers: `generate` with a static cache, which it compiles on a GPU, '
-  'and other random weights of the same shape; the two took turns.'
+  'and other random weights of the same shape; the two took turns, unless one '
+  'has its time of an earlier run. Of a turn it has the median over tokens, '
+  f'ours the mean, without its first {static_cache.UNTIMED} passes after the '
+  "prompt's, in which it may record CUDA graphs anew."
 )
 
 
@@ -71,10 +76,10 @@ def table(rows: Sequence[dict[str, Json]], style: str = 'github') -> str:
 
 
 def note(topology: Nodes | None, results: Results) -> str:
-  """What the columns mean, and what the plan is made of."""
+  """What the columns mean."""
   parts = [_NOTE]
   if topology:
-    parts.append(f'{_PLANNED} The plan is of {topology.name}. {topology.note}')
+    parts.append(_PLANNED.format(name=topology.name))
   else:
     parts.append(f'No plan: none is known of {report.device()}.')
   if any(line.package == THEIRS for line in results.lines):

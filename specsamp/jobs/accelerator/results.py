@@ -139,13 +139,16 @@ class Results:
     print(f'{package}, {model}, {program}{graphs}: {ms:.3f} ms', flush=True)
 
   @contextlib.contextmanager
-  def noting(
-    self, what: str, errors: type[Exception] = jax.errors.JaxRuntimeError
-  ) -> Iterator[None]:
-    """Notes that something could not be timed, and lets the run go on."""
+  def noting(self, what: str, *others: type[Exception]) -> Iterator[None]:
+    """Notes that something could not be timed, and lets the run go on.
+
+    Args:
+      what: was to be timed.
+      *others: errors to note beside those of JAX's runtime.
+    """
     try:
       yield
-    except errors as error:
+    except (jax.errors.JaxRuntimeError, *others) as error:
       line = next(iter(str(error).splitlines()), '')
       self.problems.append(f'{what}: {type(error).__name__}: {line}')
       print(f'not timed: {self.problems[-1]}', flush=True)

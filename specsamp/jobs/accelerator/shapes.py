@@ -25,10 +25,12 @@ class Shape(NamedTuple):
   Attributes:
     own: its shape, and what of it.
     config: what holds for all of them.
+    transformers: whether to time its plain decoding beside ours.
   """
 
   own: ShapeConfig
   config: AcceleratorConfig
+  transformers: bool
 
   @property
   def name(self) -> str:
@@ -72,8 +74,7 @@ class Shape(NamedTuple):
 
   def time(self, results: Results) -> None:
     """Times what has no time yet."""
-    wants_theirs = self.config.transformers and not results.graphs
-    theirs = [_PLAIN] if wants_theirs else []
+    theirs = [_PLAIN] if self.transformers else []
     theirs = results.missing(self.name, theirs, THEIRS)
     plain = results.missing(self.name, [_PLAIN])
     passes = [
@@ -89,6 +90,7 @@ class Shape(NamedTuple):
       if theirs:
         self._beside_theirs(target, results)
         static_cache.free()
+      # If one of the two failed: ours may have room alone.
       if results.missing(self.name, [_PLAIN]):
         with results.noting(f'{self.name}, {_PLAIN}'):
           self._plain([self._decoding(target)], results)
@@ -110,8 +112,9 @@ class Shape(NamedTuple):
       results.add(self.name, _PLAIN, np.median(each), **package)
 
   def _beside_theirs(self, target: LanguageModel, results: Results) -> None:
-    # Another package's compiler may fail in any way; ours is timed alone then.
-    with results.noting(f'{THEIRS}, {self.name}', Exception):
+    # The error's name tells whose it is.
+    what = f'{self.name}, {_PLAIN} beside {THEIRS}'
+    with results.noting(what, static_cache.TransformersError):
       their_step = static_cache.decoding(
         self.own.shape, self._prompt, self.config.context, timing.ROUNDS
       )
