@@ -17,7 +17,7 @@ class Prediction(NamedTuple):
   """Milliseconds of one or several passes.
 
   Attributes:
-    memory: to read weights and caches, the least that they can take.
+    memory: to read weights and caches, all slots of them.
     total: with all that `latency` reckons.
   """
 
