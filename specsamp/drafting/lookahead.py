@@ -109,13 +109,18 @@ class LookaheadDrafter(Drafter):
     columns_bjw = jnp.concatenate(
       [state.window, guess_bw.astype(jnp.int32)[:, None]], axis=1
     )
-    slot_b = state.rounds % _POOLED * self.window
-    write = jax.vmap(
-      lambda pool, new, slot: jax.lax.dynamic_update_slice(pool, new, (slot, 0))
+    new_bwj = jnp.swapaxes(columns_bjw, 1, 2)
+    # Chosen, not updated in place: on a mesh XLA would split the pool for that,
+    # and gather it again.
+    pool_brwj = state.pool.reshape(len(root_b), _POOLED, *new_bwj.shape[1:])
+    round_r = jnp.arange(_POOLED, dtype=jnp.int32)
+    is_now_br = round_r[None, :] == (state.rounds % _POOLED)[:, None]
+    pool_brwj = jnp.where(
+      is_now_br[:, :, None, None], new_bwj[:, None], pool_brwj
     )
     return LookaheadState(
       window=columns_bjw[:, 1:],
-      pool=write(state.pool, jnp.swapaxes(columns_bjw, 1, 2), slot_b),
+      pool=pool_brwj.reshape(state.pool.shape),
       rounds=state.rounds + 1,
     )
 

@@ -28,7 +28,9 @@ def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
   """
   take = lambda table, index: jnp.take(table, index, axis=0)
   mesh = rules.mesh_in_use()
-  batch = mesh and rules.spec(('batch',), index.shape[:1], mesh)
+  batch = None
+  if mesh and mesh.shape[rules.DATA] > 1:
+    batch = rules.spec(('batch',), index.shape[:1], mesh)
   return _lookup(take, table_vd, index, 0, batch)
 
 
