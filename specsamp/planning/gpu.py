@@ -298,7 +298,7 @@ class Nodes:
         'jax_plugins.xla_cuda12: got no such package, expected the GPU '
         "compiler: pip install -e '.[gpu_aot]'"
       )
-    # The plugin wants a driver of this version or none of this question asked.
+    # Without a driver the plugin refuses to load otherwise.
     os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
     from jax.experimental import topologies
 

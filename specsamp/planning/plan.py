@@ -81,10 +81,15 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
   return job
 
 
+def _model(config: PlanConfig, name: str, where: Topology):
+  """A model of the config as it is computed on a slice."""
+  return topology.as_computed(getattr(config, name), where)
+
+
 def _arrays(config: PlanConfig, model: str, where: Topology, context, batch):
   """`work.shapes` of a model of the config on a slice."""
+  shape = _model(config, model, where)
   try:
-    shape = topology.as_computed(getattr(config, model), where)
     return work.shapes(shape, where.num_chips, context, batch)
   except UserError as error:
     raise UserError(f'{where.name}, {model}: {error}') from None
@@ -164,10 +169,7 @@ class Job(NamedTuple):
         except UserError as error:
           misfits.append(f'No price of {batch} x {context} slots: {error}.')
           continue
-        models = (
-          topology.as_computed(model, where)
-          for model in (config.target, config.draft)
-        )
+        models = (_model(config, name, where) for name in ('target', 'draft'))
         listed.append(
           prices.price(*models, where, config.prices, context, batch, room)
         )
@@ -175,17 +177,18 @@ class Job(NamedTuple):
 
   def times(self, where: Topology) -> dict[str, latency.Time]:
     """Predicted times of the programs' passes on a slice."""
-    config = self.config
     return {
-      'target step': self._predict(config.target, where),
-      'scoring pass': self._predict(config.target, where, config.gamma + 1),
-      'draft step': self._predict(config.draft, where),
+      'target step': self._predict('target', where),
+      'scoring pass': self._predict('target', where, self.config.gamma + 1),
+      'draft step': self._predict('draft', where),
     }
 
-  def _predict(self, model, where: Topology, tokens: int = 1) -> latency.Time:
+  def _predict(
+    self, model: str, where: Topology, tokens: int = 1
+  ) -> latency.Time:
     return latency.predict(
       work.of_pass(
-        topology.as_computed(model, where),
+        _model(self.config, model, where),
         shards=where.num_chips,
         tokens=tokens,
         context=self.config.context,
@@ -196,14 +199,13 @@ class Job(NamedTuple):
 
   def _milliseconds(self, where: Topology):
     """Of a draft step, of a scoring pass given γ, of a target step."""
-    config = self.config
     times = {name: time.total for name, time in self.times(where).items()}
     times |= self.measured
-    base = self._predict(config.target, where, config.gamma + 1).total
+    base = self._predict('target', where, self.config.gamma + 1).total
 
     def score(gamma: int) -> float:
       # A measured pass grows with γ as the predicted one does.
-      grown = self._predict(config.target, where, gamma + 1).total
+      grown = self._predict('target', where, gamma + 1).total
       return times['scoring pass'] * grown / base
 
     return times['draft step'], score, times['target step']
@@ -216,7 +218,7 @@ class Job(NamedTuple):
     where = topology.parse(slice_name)
     # That it divides.
     _arrays(self.config, model, where, self.config.context, self.config.batch)
-    return self._predict(getattr(self.config, model), where).total
+    return self._predict(model, where).total
 
   def papers(self):
     """Reported times beside the plan's, reported speedups inverted, and loops
@@ -287,8 +289,9 @@ class Job(NamedTuple):
     config, found = self.config, {}
     for where in self.slices:
       mesh = compile.mesh_of(where)
-      target = topology.as_computed(config.target, where)
-      draft = topology.as_computed(config.draft, where)
+      target, draft = (
+        _model(config, name, where) for name in ('target', 'draft')
+      )
       for name in compile.PARTS:
         found[where.name, name] = functools.partial(
           compile.compile_part,
@@ -322,7 +325,7 @@ class Job(NamedTuple):
           continue
         tree, context, batch = scored[part.name]
         wanted = work.of_pass(
-          topology.as_computed(self.config.target, where),
+          _model(self.config, 'target', where),
           shards=where.num_chips,
           tokens=tree.size,
           context=context,

@@ -82,7 +82,7 @@ def note(topology: Nodes | None, results: Results) -> str:
     parts.append(_PLANNED.format(name=topology.name))
   else:
     parts.append(f'No plan: none is known of {report.device()}.')
-  if any(line.package == THEIRS for line in results.lines):
+  if results.has_theirs:
     parts.append(_THEIRS)
   return '\n\n'.join(parts)
 
@@ -104,14 +104,13 @@ def write(
     topology: of the predictions; None if there are none.
   """
   found = rows(programs, results)
-  is_theirs = any(line.package == THEIRS for line in results.lines)
   files.replace_json(
     folder / 'summary.json',
     {
       'runs': found,
       'device': report.device(),
       'topology': topology and topology.name,
-      'versions': report.versions(*[THEIRS, 'torch'] * is_theirs),
+      'versions': report.versions(*[THEIRS, 'torch'] * results.has_theirs),
       'problems': results.problems,
     },
   )

@@ -82,6 +82,11 @@ class Results:
   lines: list[Line]
   problems: list[str] = dataclasses.field(default_factory=list)
 
+  @property
+  def has_theirs(self) -> bool:
+    """Whether any time is of transformers."""
+    return any(line.package == THEIRS for line in self.lines)
+
   @classmethod
   def open(
     cls, path: pathlib.Path, programs: Sequence[Program], graphs: bool
