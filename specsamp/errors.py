@@ -1,5 +1,9 @@
 """What a user did wrong, as opposed to what this code does wrong."""
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 
 class UserError(ValueError):
   """A mistake in the input: one line that names what, got and expected.
@@ -7,6 +11,28 @@ class UserError(ValueError):
   Launchers print the line and exit with code 2; every other exception is a
   bug and keeps its traceback.
   """
+
+
+def unknown(
+  what: str, got: Any, names: Iterable[str], others: str = ''
+) -> str:
+  """The message of a name that there is not, with the one that was meant.
+
+  Args:
+    what: it is the name of, such as 'verifier'.
+    got: the name.
+    names: those that there are.
+    others: what else may be given, behind the names.
+
+  Returns:
+    One line: what, got, expected, and the closest name if one is close.
+  """
+  names = list(names)
+  close = difflib.get_close_matches(str(got), names, 1)
+  meant = f'; did you mean {close[0]}?' if close else ''
+  return (
+    f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{meant}'
+  )
 
 
 def check_range(
