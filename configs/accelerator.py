@@ -1,4 +1,4 @@
-"""Times of rounds and passes on one accelerator, beside the plan's.
+r"""Times of rounds and passes on one accelerator, beside the plan's.
 
 The embedded pair's rounds, plain, as chains, as trees and with EAGLE; and the
 shapes of Llama 3.1 8B and 3.2 1B with random weights in bfloat16: plain
@@ -18,6 +18,7 @@ import dataclasses
 
 import ml_collections
 
+from specsamp.errors import unknown
 from specsamp.models import presets
 
 _TINY = dict(
@@ -29,7 +30,7 @@ _TINY = dict(
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
   if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
+    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
   smoke = arg == 'smoke'
 
   def shape(name, config, gamma):

@@ -1,4 +1,4 @@
-"""ParallelSpec's drafters for 7B and 13B targets, with the paper's settings.
+r"""ParallelSpec's drafters for 7B and 13B targets, with the paper's settings.
 
 Xiao et al. 2410.05589, table 3: one layer of the target's shape (202M and 317M
 parameters, EAGLE's fusing layer beside), 4 masks, batches of 32, AdamW without
@@ -17,6 +17,8 @@ sequence in a step: those of all 2,048 take 13 GB of scores a sequence.
 
 import ml_collections
 
+from specsamp.errors import unknown
+
 _CONVERSATIONS = 68_000
 
 
@@ -29,7 +31,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     'eagle_parallel': (5e-5, 0.95, 40),
   }
   if kind not in table:
-    raise ValueError(f'expected one of {", ".join(table)}, got {kind!r}')
+    raise ValueError(unknown('argument', kind, table))
   learning_rate, beta2, epochs = table[kind]
   batch_size = 32
   return ml_collections.ConfigDict(

@@ -1,4 +1,4 @@
-"""Drafters for the embedded target, trained on what it writes itself.
+r"""Drafters for the embedded target, trained on what it writes itself.
 
 Medusa and Hydra heads, EAGLE, and ParallelSpec's drafters for Medusa and EAGLE
 (Xiao et al. 2410.05589, section 4), as they are in `specsamp.zoo`. The target
@@ -40,11 +40,19 @@ import re
 
 import ml_collections
 
+from specsamp.errors import unknown
+
+_ARGS = (
+  *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
+  *('eagle_parallel_deep', 'eagle_text', 'eagle_parallel_text', 'smoke'),
+)
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: medusa, hydra, eagle, medusa_parallel, eagle_parallel (eagle if left
-  out), eagle_parallel_deep, eagle_text, eagle_parallel_text, or smoke."""
+  """arg: one of `_ARGS`; eagle if left out."""
   arg = arg or 'eagle'
+  if arg not in _ARGS:
+    raise ValueError(unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   on_text = arg.endswith('_text') or smoke
   config = ml_collections.ConfigDict(
@@ -129,6 +137,4 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       )
     case 'eagle' | 'eagle_text':
       pass
-    case _:
-      raise ValueError(f'expected the kind of a drafter, got {arg!r}')
   return config.lock()

@@ -1,4 +1,4 @@
-"""HumanEval: pass@k of a target, and milliseconds a token.
+r"""HumanEval: pass@k of a target, and milliseconds a token.
 
 Chen et al. 2107.03374: samples of each problem are run against its tests, with
 `--allow_code_execution` only, confined in a subprocess. pass@k must be the same

@@ -1,4 +1,4 @@
-"""Published targets with their drafts, decoded from folders of their weights.
+r"""Published targets with their drafts, decoded from folders of their weights.
 
 As `quickstart.py`, of the pairs that the papers decode: the held-out functions
 of the standard library, or a prompt of your own. The folders are what
@@ -24,13 +24,14 @@ Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
 
 import ml_collections
 
+from specsamp.errors import unknown
 from specsamp.models import pairs
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: a pair."""
   if arg not in pairs.PAIRS:
-    raise ValueError(f'expected one of {", ".join(pairs.PAIRS)}, got {arg!r}')
+    raise ValueError(unknown('argument', arg, pairs.PAIRS))
   target, draft = pairs.folders(arg)
   return ml_collections.ConfigDict(
     dict(

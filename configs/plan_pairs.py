@@ -1,4 +1,4 @@
-"""The published pairs on TPU slices, planned by the TPU compiler.
+r"""The published pairs on TPU slices, planned by the TPU compiler.
 
 The scoring pass, the draft step and the whole decoding loop of a pair are
 compiled for a slice that is not there: what lies on a chip, what the chips
@@ -23,6 +23,7 @@ import dataclasses
 
 import ml_collections
 
+from specsamp.errors import unknown
 from specsamp.models.pairs import PAIRS
 from specsamp.planning.prices import EMBEDDED_PAIR
 
@@ -31,9 +32,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: a pair; `PAIR,trees` to compile passes over trees too."""
   name, _, more = (arg or '').partition(',')
   if name not in PAIRS or more not in ('', 'trees'):
-    raise ValueError(
-      f'expected one of {", ".join(PAIRS)}, maybe with ,trees, got {arg!r}'
-    )
+    raise ValueError(unknown('argument', arg, PAIRS, ', maybe with ,trees'))
   pair = PAIRS[name]
   model = lambda config: ml_collections.ConfigDict(dataclasses.asdict(config))
   return ml_collections.ConfigDict(

@@ -1,4 +1,4 @@
-"""The embedded pair: a deep target and a wide, shallow draft for Python code.
+r"""The embedded pair: a deep target and a wide, shallow draft for Python code.
 
 Trained on the standard library of the running Python, every tenth file held
 out. Chen et al. (2302.01318), section 6, in small: the draft has one layer
@@ -15,10 +15,14 @@ where the target has eight. On 2 CPU cores the target takes about 40 minutes
 
 import ml_collections
 
+from specsamp.errors import unknown
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: target, draft or smoke; target if left out."""
   arg = arg or 'target'
+  if arg not in ('target', 'draft', 'smoke'):
+    raise ValueError(unknown('argument', arg, ('target', 'draft', 'smoke')))
   model = ml_collections.ConfigDict(
     dict(
       vocab_size=4096,
@@ -95,6 +99,4 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       eval_batches=2,
       checkpoint_every=5,
     )
-  elif arg != 'target':
-    raise ValueError(f'expected target, draft or smoke, got {arg!r}')
   return config.lock()

@@ -13,11 +13,13 @@ in small: every draft length on 8 functions, the fastest on 30. Four minutes on
 
 import ml_collections
 
+from specsamp.errors import unknown
+
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
   if arg not in (None, 'smoke'):
-    raise ValueError(f'expected smoke or nothing, got {arg!r}')
+    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
     dict(

@@ -1,4 +1,4 @@
-"""Spec-Bench's six categories, any pair, the drafters that come with it.
+r"""Spec-Bench's six categories, any pair, the drafters that come with it.
 
 Xia et al. 2401.07851: speedup and τ by category, the second turns of MT-bench
 asked after the first answers. The embedded pair answers every question in

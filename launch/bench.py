@@ -39,5 +39,5 @@ def main():
 
 
 if __name__ == '__main__':
-  cli.define_flags()
+  cli.define_flags(config='configs/accelerator.py')
   cli.run(main, distributes=False)

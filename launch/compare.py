@@ -18,5 +18,5 @@ def main():
 
 
 if __name__ == '__main__':
-  cli.define_flags(workdir_prefix='runs/compare')
+  cli.define_flags('runs/compare', 'configs/compare_transformers.py')
   cli.run(main, distributes=False)

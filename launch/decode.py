@@ -28,5 +28,5 @@ def main():
 
 
 if __name__ == '__main__':
-  cli.define_flags(workdir_prefix='runs/decode')
+  cli.define_flags('runs/decode', 'configs/quickstart.py')
   cli.run(main)

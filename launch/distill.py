@@ -1,4 +1,4 @@
-"""Trains a drafter on a target's features, or resumes where it was cut off.
+r"""Trains a drafter on a target's features, or resumes where it was cut off.
 
 python launch/distill.py --config=configs/distill_pycode.py:eagle \
   --workdir=RUNS/eagle

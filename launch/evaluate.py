@@ -1,4 +1,4 @@
-"""Compares ways to draft and to verify: the papers' tables and figures.
+r"""Compares ways to draft and to verify: the papers' tables and figures.
 
 python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
   --workdir=runs/table2

@@ -1,4 +1,4 @@
-"""Converts a model: a Hugging Face folder to orbax, or any model to theirs.
+r"""Converts a model: a Hugging Face folder to orbax, or any model to theirs.
 
 python launch/import_weights.py --source=MODELS/llama-2-7b --to=MODELS/7b-orbax
 python launch/import_weights.py --source=RUNS/target/model --to=OUT \
@@ -14,14 +14,9 @@ from absl import flags
 from specsamp import cli
 from specsamp.checkpoints import convert
 
-_SOURCE = flags.DEFINE_string(
-  'source', None, 'Folder of the model to read.', required=True
-)
-_TO = flags.DEFINE_string(
-  'to',
-  None,
-  'Folder to write; one with a model that was written here is replaced.',
-  required=True,
+_SOURCE = cli.define_required('source', 'Folder of the model to read.')
+_TO = cli.define_required(
+  'to', 'Folder to write; one with a model that was written here is replaced.'
 )
 _FORMAT = flags.DEFINE_enum(
   'format', 'orbax', convert.FORMATS, 'What to write.'

@@ -17,20 +17,18 @@ from absl import flags
 from specsamp import cli
 from specsamp.planning import plan
 
-_TOPOLOGY = flags.DEFINE_list(
+_TOPOLOGY = cli.define_required(
   'topology',
-  None,
   'Chips to compile for, such as v4:2x2x4, v5e-16 or h100:8, with commas.',
-  required=True,
 )
 
 
 def main():
   config = flags.FLAGS.config
-  job = plan.prepare(config.to_dict(), _TOPOLOGY.value)
+  job = plan.prepare(config.to_dict(), _TOPOLOGY.value.split(','))
   job.run(cli.make_workdir(flags.FLAGS.workdir, config))
 
 
 if __name__ == '__main__':
-  cli.define_flags(workdir_prefix='runs/plan')
+  cli.define_flags('runs/plan')
   cli.run(main, distributes=False)

@@ -1,4 +1,4 @@
-"""Trains a language model, or resumes where a run was cut off.
+r"""Trains a language model, or resumes where a run was cut off.
 
 python launch/pretrain.py --config=configs/pretrain_pycode.py:target \
   --workdir=RUNS/target

@@ -13,9 +13,7 @@ class UserError(ValueError):
   """
 
 
-def unknown(
-  what: str, got: Any, names: Iterable[str], others: str = ''
-) -> str:
+def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
   """The message of a name that there is not, with the one that was meant.
 
   Args:
@@ -28,8 +26,9 @@ def unknown(
     One line: what, got, expected, and the closest name if one is close.
   """
   names = list(names)
-  close = difflib.get_close_matches(str(got), names, 1)
-  meant = f'; did you mean {close[0]}?' if close else ''
+  folded = {name.casefold(): name for name in names}
+  close = difflib.get_close_matches(str(got).casefold(), folded, 1)
+  meant = f'; did you mean {folded[close[0]]}?' if close else ''
   return (
     f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{meant}'
   )

@@ -9,6 +9,7 @@ _ROOMS = (
   'errors', 'flow', 'sharding', 'files', 'data', 'models', 'fingerprint',
   'language_model', 'sampling', 'drafting', 'verification', 'decoding',
   'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'jobs', 'cli',
+  '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

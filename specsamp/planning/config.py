@@ -3,7 +3,7 @@
 import dataclasses
 
 from specsamp import files
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError, check_range, unknown
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
 
@@ -73,9 +73,7 @@ class PlanConfig:
       )
     for model, *_ in self.paper_ms:
       if model not in MODELS:
-        raise UserError(
-          f'paper_ms: got model {model!r}, expected one of {", ".join(MODELS)}'
-        )
+        raise UserError(unknown('model of paper_ms', model, MODELS))
     if self.paper_speedups and not self.paper_ms:
       raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from specsamp.errors import UserError
+from specsamp.errors import UserError, unknown
 from specsamp.models import TransformerConfig
 from specsamp.planning import gpu, tpu
 
@@ -19,11 +19,8 @@ def parse(name: str) -> Topology:
   if nodes:
     return nodes
   if name.split(':')[0].split('-')[0] not in tpu.GENERATIONS:
-    raise UserError(
-      f'topology: got {name!r}, expected one of {", ".join(tpu.CHIPS)} with a '
-      f'shape or size, such as v4:2x2x4 or v5e-16, or of {", ".join(gpu.GPUS)} '
-      'with a number of GPUs, such as h100:8'
-    )
+    others = ' with a shape or size, such as v4:2x2x4, v5e-16 or h100:8'
+    raise UserError(unknown('topology', name, [*tpu.CHIPS, *gpu.GPUS], others))
   return tpu.parse(name)
 
 

@@ -29,10 +29,7 @@ def parse(name: str) -> 'Slice':
   match = re.fullmatch(r'(\w+)([:-])(\w+)', name)
   chip = match and GENERATIONS.get(match[1])
   if not chip:
-    refuse(
-      f'one of {", ".join(CHIPS)} with a shape or size, such as v4:2x2x4 or '
-      'v5e-16'
-    )
+    refuse('a generation with a shape or size, such as v4:2x2x4 or v5e-16')
   if match[2] == '-':
     shapes = {
       str(math.prod(shape) * chip.cores): shape for shape in chip.shapes

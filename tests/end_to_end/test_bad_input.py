@@ -112,7 +112,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.target={root}/nowhere'], 'nowhere'),
     (['--config.target={root}'], 'config.json'),
     (['--workdir={root}/target/config.json/run'], 'config.json/run'),
-    (['--workdir={root}/target'], 'something else'),
+    (['--workdir={root}/target'], 'holds the run of another config'),
   ],
 )
 def test_decode_refuses(refused, folders, tmp_path, flags, words):
@@ -132,10 +132,10 @@ def test_decode_refuses(refused, folders, tmp_path, flags, words):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    ([], 'config'),
+    (['--config='], "--config: got ''"),
     (['--config=configs/nope.py'], 'nope.py'),
     (['--config=configs/quickstart.py:nope'], "'nope'"),
-    (['--config=configs/pretrain_pycode.py:smoke'], 'batch_size'),
+    (['--config=configs/pretrain_pycode.py:smoke'], 'a config of pretrain'),
     (['--config=README.md'], 'SyntaxError'),
     (['--config=tests'], 'tests'),
     (['--config={root}/raises.py'], 'RuntimeError: of two lines'),

@@ -51,14 +51,10 @@ def test_every_sold_size_is_a_shape_there_is(chip):
 
 
 _GENERATIONS = (
-  'expected one of v4, v5e, v5p, v6e with a shape or size, such as v4:2x2x4 '
-  'or v5e-16, or of h100, h200, b200, a100-80, a100-40, l4, t4 with a number '
-  'of GPUs, such as h100:8'
+  'expected one of v4, v5e, v5p, v6e, h100, h200, b200, a100-80, a100-40, l4, '
+  't4 with a shape or size, such as v4:2x2x4, v5e-16 or h100:8'
 )
-_SIZE = (
-  'expected one of v4, v5e, v5p, v6e with a shape or size, such as v4:2x2x4 '
-  'or v5e-16'
-)
+_SIZE = 'expected a generation with a shape or size, such as v4:2x2x4 or v5e-16'
 _GPUS = (
   'expected 1 to 8 GPUs of a host, such as h100:8, or of several, such as '
   'h100:2x8'
@@ -77,8 +73,8 @@ _EVEN = (
     ('V4-8', _GENERATIONS),
     ('v4:', _SIZE),
     ('v4:2x2x4\n', _SIZE),
-    ('H100:8', _GENERATIONS),
-    ('h100-80:8', _GENERATIONS),
+    ('H100:8', f'{_GENERATIONS}; did you mean h100?'),
+    ('h100-80:8', f'{_GENERATIONS}; did you mean a100-80?'),
     ('h100:', _GPUS),
     ('h100:0', _GPUS),
     ('h100:9', _GPUS),

@@ -1,4 +1,4 @@
-"""Figure 1 of speculative sampling: the draft length K.
+r"""Figure 1 of speculative sampling: the draft length K.
 
 Chen et al. 2302.01318: the time of a loop (linear in K), the speedup (flat or
 falling) and the accepted share of the draft (falling), of XSum and HumanEval,

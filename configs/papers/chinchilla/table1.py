@@ -1,4 +1,4 @@
-"""Table 1 of speculative sampling: XSum and HumanEval, nucleus and greedy.
+r"""Table 1 of speculative sampling: XSum and HumanEval, nucleus and greedy.
 
 Chen et al. 2302.01318: autoregressive (ArS) against speculative sampling (SpS)
 with drafts of 4 tokens: scores of the task that must not change, milliseconds a

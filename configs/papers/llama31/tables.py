@@ -1,4 +1,4 @@
-"""The post on speculative decoding for Llama 3.1: greedy, drafts of 4 tokens.
+r"""The post on speculative decoding for Llama 3.1: greedy, drafts of 4 tokens.
 
 Its two tables: a 70B target with an 8B draft, 2.61x (11.3 s instead of 27.7),
 and n-grams on a code edit, about 2x with an 8B target, which

@@ -1,4 +1,4 @@
-"""The best static trees of the embedded pair, searched and tried.
+r"""The best static trees of the embedded pair, searched and tried.
 
 Sequoia (Chen et al. 2402.12374): acceptance by candidate rank and the time of a
 pass by its size are measured, the best tree for every size is found by dynamic

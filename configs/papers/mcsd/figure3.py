@@ -1,4 +1,4 @@
-"""Figures 3 and 5 of multi-candidate speculative decoding: acceptance.
+r"""Figures 3 and 5 of multi-candidate speculative decoding: acceptance.
 
 Yang et al. 2401.06706: the share of rounds that accept one of 1 to 64
 candidates for the next token. About three minutes on 2 CPU cores.

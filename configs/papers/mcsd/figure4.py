@@ -1,4 +1,4 @@
-"""Figure 4 of multi-candidate speculative decoding: budgets of paths.
+r"""Figure 4 of multi-candidate speculative decoding: budgets of paths.
 
 Yang et al. 2401.06706, 4.4: branchings of 8, 16 and 32 paths and one depth at
 temperature 1, decreasing and increasing ones. About three

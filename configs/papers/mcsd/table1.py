@@ -1,4 +1,4 @@
-"""Tables 1, 5 and 8 of multi-candidate speculative decoding: acceptance rates.
+r"""Tables 1, 5 and 8 of multi-candidate speculative decoding: acceptance rates.
 
 Yang et al. 2401.06706: the share of rounds that accept one drafted token, of 1
 and of 32 candidates, at temperatures 0 and 1. On held-out code about two

@@ -1,4 +1,4 @@
-"""Tables 2, 3, 6 and 7 of multi-candidate speculative decoding.
+r"""Tables 2, 3, 6 and 7 of multi-candidate speculative decoding.
 
 Yang et al. 2401.06706: chains of several lengths ("SD same γ", "SD best γ")
 against trees of several candidates, without replacement, at temperatures 0 and

@@ -1,4 +1,4 @@
-"""Table 4 of multi-candidate speculative decoding: the ablation.
+r"""Table 4 of multi-candidate speculative decoding: the ablation.
 
 Yang et al. 2401.06706, 4.5: one tree at temperature 1, verified by every rule,
 and the first one again without tree attention. About three

@@ -1,4 +1,4 @@
-"""Figure 4 of ParallelSpec: speedup and τ against the number of masks.
+r"""Figure 4 of ParallelSpec: speedup and τ against the number of masks.
 
 Xiao et al. 2410.05589, section 5.3, train a drafter for every k; here one of
 8 masks serves for all: mask j does not see those after it. A few minutes on

@@ -1,4 +1,4 @@
-"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
+r"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
 
 Xiao et al. 2410.05589: a small model (SpS), prompt lookup (PLD), Lookahead,
 Medusa, Hydra and EAGLE against ParallelSpec's one-pass drafters for Medusa and

@@ -1,4 +1,4 @@
-"""Table 2 of ParallelSpec: what self-distillation gains.
+r"""Table 2 of ParallelSpec: what self-distillation gains.
 
 Xiao et al. 2410.05589, section 5.3: EAGLE + ParallelSpec trained on a text and
 on the target's own continuations, here the standard library and the embedded

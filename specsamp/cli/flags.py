@@ -1,0 +1,81 @@
+"""The flags of every launcher."""
+
+from collections.abc import Callable
+
+from absl import flags
+from jax.sharding import Mesh
+from ml_collections import config_flags
+
+from specsamp.cli import workdir
+from specsamp.errors import UserError
+from specsamp.sharding import mesh as meshes
+
+# Of the launcher: what must be given, flag -> what for; and what need not.
+_required: dict[str, str] = {}
+_defaults: dict[str, str | None] = {}
+
+
+def define_required(name: str, help: str) -> flags.FlagHolder[str]:
+  """A flag that must be given; `check_required` says so of one that is not."""
+  _required[name] = help
+  return flags.DEFINE_string(name, None, f'{help} Must be given.')
+
+
+def check_required() -> None:
+  """Raises `UserError` for what must be given and was not."""
+  for name, help in _required.items():
+    if name in flags.FLAGS and flags.FLAGS[name].value is None:
+      raise UserError(f'--{name}: got none, expected: {help}')
+
+
+def define_flags(
+  workdir_prefix: str | None = None, config: str | None = None
+) -> None:
+  """The two flags of launchers of experiments, --config and --workdir.
+
+  Args:
+    workdir_prefix: a launcher with nothing to resume writes into a new folder
+      that begins so if none is named; without a prefix one must be named.
+    config: if none is named; without one a config must be named.
+  """
+  _defaults['config'] = config
+  config_flags.DEFINE_config_file(
+    'config',
+    None,  # `config_files.complete` puts it on the command line
+    'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '
+    + (f'If left out, {config}.' if config else 'Must be given.'),
+  )
+  folder = 'Folder for everything that is written.'
+  if workdir_prefix:
+    flags.DEFINE_string(
+      'workdir',
+      f'{workdir_prefix}{workdir.TIME}',
+      f'{folder} If left out, {workdir_prefix}-TIME.',
+    )
+  else:
+    define_required(
+      'workdir', f'{folder} A run that was cut off goes on there.'
+    )
+
+
+def default_config() -> str | None:
+  """The config of a command line without one; None if it must have one."""
+  return _defaults['config']
+
+
+def define_mesh(axis: str) -> Callable[[], Mesh | None]:
+  """The flag --mesh of a launcher that computes.
+
+  Args:
+    axis: of `mesh.parse`, for a flag that is left out.
+
+  Returns:
+    A function that makes the mesh; None on a lone device.
+  """
+  flag = flags.DEFINE_string(
+    'mesh',
+    '',
+    'Shards of the batch x shards of the models, such as 2x4. If left out, one '
+    f'device, or of several processes all on the {axis} axis.',
+  )
+  return lambda: meshes.parse(flag.value, axis)
