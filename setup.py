@@ -4,6 +4,13 @@ import pathlib
 
 from setuptools import find_packages, setup
 
+# Launchers and configs lie at the top of a checkout, in the package of a wheel.
+_FOLDERS = {
+  '.'.join(['specsamp', *path.parent.parts]): path.parent.as_posix()
+  for top in ('launch', 'configs')
+  for path in sorted(pathlib.Path(top).rglob('*.py'))
+}
+
 setup(
   name='specsamp',
   version='0.1.0',
@@ -11,7 +18,9 @@ setup(
   long_description=pathlib.Path('README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  packages=find_packages(include=['specsamp', 'specsamp.*']),
+  packages=[*find_packages(include=['specsamp', 'specsamp.*']), *_FOLDERS],
+  package_dir=_FOLDERS,
+  entry_points={'console_scripts': ['specsamp = specsamp.__main__:main']},
   package_data={'specsamp.zoo': ['*/*/*', '*/*/*/*']},
   python_requires='>=3.11,<3.14',
   install_requires=[
@@ -58,6 +67,7 @@ setup(
       'rouge-score>=0.1.2',
       'ruff>=0.12',
       'scipy>=1.13',
+      'setuptools>=77',
     ],
   },
 )

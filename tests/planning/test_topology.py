@@ -70,7 +70,7 @@ _EVEN = (
     ('', _GENERATIONS),
     ('v4', _SIZE),
     ('v9-8', _GENERATIONS),
-    ('V4-8', _GENERATIONS),
+    ('V4-8', f'{_GENERATIONS}; did you mean v4?'),
     ('v4:', _SIZE),
     ('v4:2x2x4\n', _SIZE),
     ('H100:8', f'{_GENERATIONS}; did you mean h100?'),

@@ -1,0 +1,82 @@
+"""A wheel, unpacked where no checkout is, runs launchers on its configs."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import specsamp
+
+_ROOT = pathlib.Path(specsamp.__file__).parents[1]
+
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
+
+
+@pytest.fixture(scope='module')
+def installed(tmp_path_factory):
+  """installed('decode', ..) runs `python -m specsamp` in an empty folder."""
+  folder = tmp_path_factory.mktemp('wheel')
+  # Not in the checkout itself, which would keep a folder `build` of it.
+  shutil.copytree(
+    _ROOT,
+    folder / 'source',
+    ignore=shutil.ignore_patterns(
+      '.*', 'build', 'runs', 'tests', 'docs', 'notebooks', '*.egg-info'
+    ),
+  )
+  pip = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps']
+  pip += ['--no-build-isolation', f'--wheel-dir={folder}', folder / 'source']
+  subprocess.run(pip, check=True, capture_output=True)
+  (wheel,) = folder.glob('specsamp-*.whl')
+  zipfile.ZipFile(wheel).extractall(folder / 'installed')
+  elsewhere = folder / 'elsewhere'
+  elsewhere.mkdir()
+  path = os.pathsep.join([str(folder / 'installed'), *_others()])
+  variables = os.environ | {'PYTHONPATH': path}
+
+  def run(*args: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, '-m', 'specsamp', *args]
+    return subprocess.run(
+      command, cwd=elsewhere, env=variables, capture_output=True, text=True
+    )
+
+  return run
+
+
+def _others() -> list[str]:
+  """What the tests' own path has beside a checkout."""
+  path = os.environ.get('PYTHONPATH', '').split(os.pathsep)
+  return [entry for entry in path if entry and pathlib.Path(entry) != _ROOT]
+
+
+def test_the_embedded_pair_decodes(installed):
+  ended = installed('decode', '--prompt=def f', '--config.max_new_tokens=8')
+  assert ended.returncode == 0, ended.stderr
+  assert '8 tokens in ' in ended.stdout
+
+
+def test_a_plan_predicts(installed):
+  ended = installed(
+    'plan', '--config=configs/chinchilla.py:predict', '--topology=v4:2x2x4'
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert 'report.md' in ended.stdout
+
+
+def test_help_names_commands_that_are_there(installed):
+  ended = installed('evaluate', '--help')
+  assert ended.returncode == 0, ended.stderr
+  assert 'python -m specsamp evaluate --config=configs/papers' in ended.stdout
+  assert 'launch/' not in ended.stdout.split('Flags:')[0]
+
+
+@pytest.mark.parametrize('name', ['decod', 'nope'])
+def test_no_such_launcher(installed, name):
+  ended = installed(name)
+  assert ended.returncode == 2
+  meant = '; did you mean decode?' if name == 'decod' else ''
+  assert ended.stderr.endswith(f'pretrain{meant}\n')
