@@ -27,7 +27,10 @@ def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
   """
   names = list(names)
   folded = {name.casefold(): name for name in names}
-  close = difflib.get_close_matches(str(got).casefold(), folded, 1)
+  wanted = str(got).casefold()
+  close = difflib.get_close_matches(wanted, folded, 1)
+  if len(wanted) > 2:
+    close += [name for name in folded if name.startswith(wanted)]
   meant = f'; did you mean {folded[close[0]]}?' if close else ''
   return (
     f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{meant}'

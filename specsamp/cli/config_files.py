@@ -161,7 +161,7 @@ def complete(
 def check_keys(config: ml_collections.ConfigDict, argv: Sequence[str]) -> None:
   """Raises `UserError` for the first --config.KEY that the config has not."""
   for text in argv[1:]:
-    match = re.match(r'--?(?:no)?config\.([^=\s]+)', text)
+    match = re.match(r'--?(?:no)?config\.([^=\s]*)', text)
     if match:
       values, names = config, match[1].split('.')
       for i, name in enumerate(names):
