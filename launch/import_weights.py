@@ -15,7 +15,10 @@ from specsamp import cli
 from specsamp.checkpoints import convert
 
 _SOURCE = flags.DEFINE_string(
-  'source', None, 'Folder of the model to read.', required=True
+  'source',
+  None,
+  'Folder of the model to read, or its name at the Hugging Face hub.',
+  required=True,
 )
 _TO = flags.DEFINE_string(
   'to',
