@@ -121,7 +121,7 @@ class Models(NamedTuple):
       return drafter_dir.load(name)
     raise UserError(
       f'drafter: got {name!r}, expected '
-      f'{", ".join([*_LOOKUPS, *self.trained])}, a folder or a name of the hub'
+      f'{", ".join([*_LOOKUPS, *self.trained])} or a folder, here or at the hub'
     )
 
 
