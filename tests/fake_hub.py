@@ -17,6 +17,7 @@ class Hub:
     files: name -> content; what ends in .safetensors is kept as LFS has it.
     spoilt: names whose content comes with its bytes turned round.
     is_gated: files are given to nobody.
+    is_down: nothing is.
     commit: of the repository; the library keeps what it lists.
     asked: paths of the requests so far, of HEAD and GET.
     url: of the server.
@@ -25,7 +26,7 @@ class Hub:
   def __init__(self, files):
     self.files = files
     self.spoilt = set()
-    self.is_gated = False
+    self.is_gated = self.is_down = False
     self.commit = 'a' * 40
     self.asked = []
     self.url = ''
@@ -40,6 +41,8 @@ class Hub:
     """(status, headers, body)."""
     path = path.partition('?')[0]
     api = f'/api/models/{NAME}'
+    if self.is_down:
+      return 503, {}, b''
     if path.startswith(f'{api}/tree/'):
       return _json([_tree(*each) for each in self.files.items()])
     if path in (api, f'{api}/revision/main', f'{api}/revision/{self.commit}'):

@@ -105,6 +105,8 @@ def test_what_the_hub_does_not_give(hub):
   _refused(f'{fake_hub.NAME}@gone', 'has no revision gone')
   _refused('org/none', 'org/none is not there, or private')
   _refused('org/a--b', 'is no name of a repository')
+  hub.is_down = True
+  _refused('org/none', 'org/none answers 503')
 
 
 def test_without_the_library(monkeypatch):

@@ -229,7 +229,6 @@ def _asking(intro: str, repository: Repository) -> Iterator[Any]:
       "is reached with huggingface_hub: pip install 'specsamp[hf]'"
     ) from None
   errors = huggingface_hub.errors
-  unreachable = 'cannot be reached; where it can, fetch it by hand'
   try:
     yield huggingface_hub
   except _NoWeights:
@@ -254,14 +253,7 @@ def _asking(intro: str, repository: Repository) -> Iterator[Any]:
   except (errors.HfHubHTTPError, OSError, errors.HTTPError) as error:
     if getattr(error, 'errno', None):  # a full disk, a folder in the way
       raise
-    answer = next(filter(None, map(_response, (error, error.__cause__))), None)
-    raise tell(
-      f'answers {answer.status_code}; try again later'
-      if answer
-      else unreachable
-    ) from None
-
-
-def _response(error: BaseException | None) -> Any:
-  """What the hub answered that became an error; None for no answer."""
-  return getattr(error, 'response', None)
+    for each in (error, error.__cause__):
+      if (response := getattr(each, 'response', None)) is not None:
+        raise tell(f'answers {response.status_code}') from None
+    raise tell('cannot be reached; where it can, fetch it by hand') from None
