@@ -49,8 +49,8 @@ setup(
     ],
     # Scores of tasks: ROUGE.
     'eval': ['rouge-score>=0.1.2'],
-    # Models of Hugging Face: tokenizer.json and chat templates.
-    'hf': ['jinja2>=3.1.6', 'tokenizers>=0.20'],
+    # Models of Hugging Face: names of the hub, tokenizer.json, chat templates.
+    'hf': ['huggingface_hub>=0.34', 'jinja2>=3.1.6', 'tokenizers>=0.20'],
     # To be compared with transformers.
     'parity': [
       'jinja2>=3.1.6',

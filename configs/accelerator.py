@@ -4,8 +4,8 @@ The embedded pair's rounds, plain, as chains, as trees and with EAGLE; and the
 shapes of Llama 3.1 8B and 3.2 1B with random weights in bfloat16: plain
 decoding beside transformers with a static cache, passes over several tokens,
 EAGLE's draft. The times are real, what random weights accept is not. Needs
-about 40 GB of GPU memory, and transformers and torch, `pip install -e
-'.[parity]'`; `--transformers=False` does without and takes half.
+about 40 GB of GPU memory, and transformers and torch, `pip install
+'specsamp[parity]'`; `--transformers=False` does without and takes half.
 
   python launch/bench.py --config=configs/accelerator.py --workdir=runs/bench
   python launch/bench.py --config=configs/accelerator.py --workdir=runs/bench \

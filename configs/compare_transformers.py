@@ -3,7 +3,7 @@
 Plain and speculative decoding by both libraries, greedy and sampled, of the
 same prompts to the same lengths in one run. The pair is written for
 transformers into the workdir, where it stays. Needs transformers and torch,
-`pip install -e '.[parity]'`. About three minutes on 2 CPU cores.
+`pip install 'specsamp[parity]'`. About three minutes on 2 CPU cores.
 
   python launch/compare.py --config=configs/compare_transformers.py
 

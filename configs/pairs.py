@@ -9,9 +9,10 @@ target take 26 GB; `plan_pairs.py` has what fits which TPU slice.
   python launch/decode.py --config=configs/pairs.py:llama-13b+llama-68m \
     --mesh=1x4
 
-The folders are MODELS/llama-13b and MODELS/llama-68m, or elsewhere:
---config.target=DIR --config.draft=DIR. `--config.chat=true --prompt=..` puts a
-prompt in the target's chat template.
+The folders are MODELS/llama-13b and MODELS/llama-68m, where `launch/fetch.py
+llama-13b+llama-68m` puts them, or elsewhere: --config.target=DIR
+--config.draft=DIR, which may be names of the hub too. `--config.chat=true
+--prompt=..` puts a prompt in the target's chat template.
 
 Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
 `llama-33b+llama-160m`, `vicuna-7b+vicuna-68m`, `vicuna-13b+vicuna-68m`,

@@ -2,7 +2,7 @@
 
 python launch/compare.py --config=configs/compare_transformers.py
 
-Needs transformers and torch, pip install -e '.[parity]'.
+Needs transformers and torch, pip install 'specsamp[parity]'.
 """
 
 from absl import flags

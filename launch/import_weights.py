@@ -14,7 +14,9 @@ from absl import flags
 from specsamp import cli
 from specsamp.checkpoints import convert
 
-_SOURCE = cli.define_required('source', 'Folder of the model to read.')
+_SOURCE = cli.define_required(
+  'source', 'Folder of the model to read, or its name at the Hugging Face hub.'
+)
 _TO = cli.define_required(
   'to', 'Folder to write; one with a model that was written here is replaced.'
 )

@@ -15,6 +15,8 @@ from unittest import mock
 import jax
 from absl import app, flags
 
+from specsamp.errors import UserError
+from specsamp.jobs import fetch
 from specsamp.sharding import distributed
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -138,8 +140,13 @@ def read_flags(commands, path):
 
   def read(_, flags_parser):
     rest = flags_parser(sys.argv)[1:]
-    if rest:
+    if rest and sys.argv[0] != 'launch/fetch.py':
       raise SystemExit(f'unexpected arguments {rest}')
+    try:
+      for name in rest:
+        fetch.parse(name)
+    except UserError as error:
+      raise SystemExit(str(error)) from None
 
   app.run = read
   refused, at_first = {}, set(flags.FLAGS)

@@ -24,7 +24,7 @@ def convert(
   """Reads a model of any kind and writes it anew, and prints what it did.
 
   Args:
-    source: a folder that `specsamp.load` reads.
+    source: a folder, or a name of the hub, that `specsamp.load` reads.
     destination: folder; one that holds a model that was written here, and
       nothing else, is replaced.
     form: orbax is for `specsamp.load`, read in parallel and as it lies;

@@ -5,13 +5,12 @@ Heads in the formats of their authors, Medusa's and EAGLE's, are read as well.
 
 import dataclasses
 import json
-import pathlib
 from typing import Literal
 
 import jax
 
 from specsamp import files
-from specsamp.checkpoints import weights
+from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import kind_of, make
@@ -59,12 +58,13 @@ def load(path) -> DraftModule:
   text stays what it is without them; if it is the wrong one, little of what
   they draft is accepted.
 
+  Args:
+    path: folder, or a name of the Hugging Face hub as `folders.find` has it.
+
   Raises:
     UserError: a file is missing or corrupt, or not a drafter's.
   """
-  path = pathlib.Path(path)
-  if not path.is_dir():
-    raise UserError(f'drafter {path}: no such folder')
+  path = folders.find('drafter', path)
   try:
     values = files.read_json(path / _CONFIG)
     read = heads.reader(values)

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from specsamp import files
-from specsamp.checkpoints import tensor_files, weights
+from specsamp.checkpoints import folders, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
@@ -58,7 +58,7 @@ def load(
   Matrices get the dtype that the model computes in, all else is float32.
 
   Args:
-    path: folder.
+    path: folder, or a name of the Hugging Face hub as `folders.find` has it.
     mesh: where to place the model; each process then reads its own shards and
       no more. None is one device.
     dtype: what to compute in; None is what the folder has, and for those of
@@ -72,7 +72,7 @@ def load(
       mesh's shards; float16 was asked for and does not hold the model; for
       other people's folders also as `huggingface.model`.
   """
-  path = pathlib.Path(path)
+  path = folders.find('model', path)
   values = _read_config(path)
   if 'model' not in values:
     return huggingface.load(path, mesh, dtype)
@@ -104,7 +104,7 @@ def stored_dtype(path) -> str:
   Raises:
     UserError: there is no config.json, or no model's; or no weights.
   """
-  path = pathlib.Path(path)
+  path = folders.find('model', path)
   values = _read_config(path)
   if 'model' in values:
     return _own_config(path, values).dtype
@@ -121,8 +121,6 @@ def _own_config(path: pathlib.Path, values) -> TransformerConfig:
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
-  if not path.is_dir():
-    raise UserError(f'model {path}: no such folder')
   try:
     values = files.read_json(path / CONFIG)
     if not isinstance(values, dict):

@@ -7,25 +7,18 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.cli import workdir
-from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
 
-# Of the launcher: what must be given, flag -> what for; and what need not.
-_required: dict[str, str] = {}
-_defaults: dict[str, str | None] = {}
+_default_config: list[str | None] = []  # of the launcher, that which is last
 
 
 def define_required(name: str, help: str) -> flags.FlagHolder[str]:
-  """A flag that must be given; `check_required` says so of one that is not."""
-  _required[name] = help
-  return flags.DEFINE_string(name, None, f'{help} Must be given.')
-
-
-def check_required() -> None:
-  """Raises `UserError` for what must be given and was not."""
-  for name, help in _required.items():
-    if name in flags.FLAGS and flags.FLAGS[name].value is None:
-      raise UserError(f'--{name}: got none, expected: {help}')
+  """A flag that must be given."""
+  flag = flags.DEFINE_string(name, None, f'{help} Must be given.')
+  flags.register_validator(
+    name, lambda value: value is not None, f'must be given: {help}'
+  )
+  return flag
 
 
 def define_flags(
@@ -38,7 +31,7 @@ def define_flags(
       that begins so if none is named; without a prefix one must be named.
     config: if none is named; without one a config must be named.
   """
-  _defaults['config'] = config
+  _default_config[:] = [config]
   config_flags.DEFINE_config_file(
     'config',
     None,  # `config_files.complete` puts it on the command line
@@ -60,7 +53,7 @@ def define_flags(
 
 def default_config() -> str | None:
   """The config of a command line without one; None if it must have one."""
-  return _defaults['config']
+  return _default_config[0]
 
 
 def define_mesh(axis: str) -> Callable[[], Mesh | None]:

@@ -14,17 +14,23 @@ from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
 
-def run(main: Callable[[], None], distributes: bool = True) -> None:
+def run(
+  main: Callable[..., None],
+  distributes: bool = True,
+  takes_names: bool = False,
+) -> None:
   """Parses the flags and calls `main`; never returns.
 
   Args:
     main: the launcher's own.
     distributes: whether it may be one of several processes, of which only the
       first one prints to standard output.
+    takes_names: whether `main` takes what stands on the command line beside
+      the flags.
   """
 
   def guarded(argv):
-    if len(argv) > 1:
+    if len(argv) > 1 and not takes_names:
       _fail(f'unexpected arguments {argv[1:]}')
     # Bars and reports are for the user; the libraries' own chatter is not.
     logging.set_verbosity(logging.WARNING)
@@ -33,7 +39,7 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
         distributed.initialize()
         if not distributed.is_first():
           sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
-      main()
+      main(*argv[1:])
       sys.stdout.flush()  # where what it cannot write is still told
     except UserError as error:
       workdir.take_back()  # while the folder is still this run's
@@ -80,9 +86,7 @@ def _parse(argv):
     elif 'config' in flags.FLAGS:
       names = ', '.join(config_files.of(launcher))
       raise UserError(f'--config: got none, expected one of {names}')
-    rest = flags.FLAGS(argv)
-    own_flags.check_required()
-    return rest
+    return flags.FLAGS(argv)
   except (flags.Error, UserError) as error:
     _fail(str(error))
   except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jax.sharding import Mesh
 
 from specsamp import zoo
-from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import (
@@ -117,11 +117,11 @@ class Models(NamedTuple):
   def _trained(self, name: str) -> DraftModule:
     if name in self.trained:
       return self.trained[name]
-    if pathlib.Path(name).is_dir():
+    if folders.is_path(name):
       return drafter_dir.load(name)
     raise UserError(
       f'drafter: got {name!r}, expected '
-      f'{", ".join([*_LOOKUPS, *self.trained])} or a folder'
+      f'{", ".join([*_LOOKUPS, *self.trained])} or a folder, here or at the hub'
     )
 
 

@@ -152,7 +152,7 @@ def check_can_run() -> None:
   for name in (THEIRS, 'torch'):
     if importlib.util.find_spec(name) is None:
       raise UserError(
-        f"{name}: not installed, expected pip install -e '.[parity]'"
+        f"{name}: not installed, expected pip install 'specsamp[parity]'"
       )
   if jax.default_backend() not in ('cpu', 'gpu'):
     raise UserError(f'device: got {report.device()}, expected a CPU or a GPU')

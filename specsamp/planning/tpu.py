@@ -183,7 +183,7 @@ class Slice:
     if importlib.util.find_spec('libtpu') is None:
       raise UserError(
         'libtpu: got no such package, expected the TPU compiler: '
-        "pip install -e '.[tpu]'"
+        "pip install 'specsamp[tpu]'"
       )
     # Without these libtpu asks a cloud machine's metadata server what it runs
     # on, and complains at length where there is none.

@@ -224,7 +224,10 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
     (['--config.tasks=("README.md",)'], 'expected one of code'),
     (['--config.tasks=(1,)'], 'tasks: got 1'),
     (['--config.tasks=()'], 'tasks: got none'),
-    (['--config.tasks=("humaneval",)', '--config.data=tests'], 'published at'),
+    (
+      ['--config.tasks=("humaneval",)', '--config.data=tests'],
+      'specsamp fetch humaneval --to=tests fetches',
+    ),
     (['--config.tasks=("code", "code")'], 'no task twice'),
     (['--config.samples=0'], 'samples'),
     (['--config.samples=1000000000'], 'samples'),

@@ -24,18 +24,18 @@ _LAUNCHERS = sorted(
   ('name', 'flags', 'words'),
   [
     # Nothing at all.
-    ('bench', [], '--workdir: got none'),
+    ('bench', [], '--workdir=None: must be given'),
     ('distill', [], 'expected one of configs/distill_llama.py, conf'),
     ('evaluate', [], 'configs/papers/mcsd/table2.py'),
-    ('import_weights', [], '--source: got none, expected: Folder of the'),
+    ('import_weights', [], '--source=None: must be given: Folder'),
     ('plan', [], 'expected one of configs/chinchilla.py, configs/plan_pairs'),
     ('pretrain', [], '--config: got none'),
     # Half of it.
-    ('distill', [_DISTILL], '--workdir: got none'),
+    ('distill', [_DISTILL], '--workdir=None: must be given'),
     ('distill', [_WORKDIR], '--config: got none'),
-    ('import_weights', _IMPORT[:1], '--to: got none'),
-    ('plan', _PLAN[:1], '--topology: got none, expected: Chips'),
-    ('pretrain', [_PRETRAIN], '--workdir: got none'),
+    ('import_weights', _IMPORT[:1], '--to=None: must be given'),
+    ('plan', _PLAN[:1], '--topology=None: must be given: Chips'),
+    ('pretrain', [_PRETRAIN], '--workdir=None: must be given'),
     ('decode', ['--config'], '--config: got none'),
     ('decode', ['--prompt'], 'prompt'),
     # A flag that there is not.

@@ -135,5 +135,5 @@ def test_links_paths_and_extras(path):
   extras = re.findall(
     r"^    '(\w+)': \[", pathlib.Path('setup.py').read_text(), re.MULTILINE
   )
-  for names in re.findall(r"'\.\[([\w,]+)\]'", text):
+  for names in re.findall(r"'(?:\.|specsamp)\[([\w,]+)\]'", text):
     assert set(names.split(',')) <= set(extras), names

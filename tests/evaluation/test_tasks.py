@@ -66,7 +66,8 @@ def test_the_published_files(tokenizer, name, sizes):
 
 @pytest.mark.parametrize('name', ['humaneval', 'xsum', 'alpaca', 'spec_bench'])
 def test_a_set_that_is_not_there(tokenizer, tmp_path, name):
-  with pytest.raises(UserError, match=r'published at .*--config\.data'):
+  command = f'specsamp fetch {name} --to={tmp_path} fetches it'
+  with pytest.raises(UserError, match=rf'{command}.*--config\.data'):
     _load(name, tokenizer, tmp_path)
 
 

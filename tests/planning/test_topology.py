@@ -126,7 +126,9 @@ def test_all_reduce(name, steps, dims):
 
 def test_no_libtpu(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'") as error:
+  with pytest.raises(
+    UserError, match=r"pip install 'specsamp\[tpu\]'"
+  ) as error:
     parse('v4-8').devices()
   assert '\n' not in str(error.value)
 
@@ -147,7 +149,7 @@ def test_all_reduce_of_gpus():
 def test_no_plugin(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(
-    UserError, match=r"pip install -e '\.\[gpu_aot\]'"
+    UserError, match=r"pip install 'specsamp\[gpu_aot\]'"
   ) as error:
     parse('h100:8').devices()
   assert '\n' not in str(error.value)

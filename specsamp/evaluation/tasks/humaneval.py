@@ -12,9 +12,6 @@ from specsamp.evaluation.tasks.task import (
   spread,
 )
 
-_FILE = 'HumanEval.jsonl.gz'
-_SOURCE = 'github.com/openai/human-eval'
-
 
 def load(data: str, count: int) -> Task:
   """The task.
@@ -23,7 +20,7 @@ def load(data: str, count: int) -> Task:
     data: folder with HumanEval.jsonl.gz.
     count: at most so many problems, evenly from the 164.
   """
-  path = find(data, _FILE, _SOURCE)
+  path = find(data, 'humaneval')
   lines = read_lines(path, 'task_id', 'prompt', 'test', 'entry_point')
   prompts = [
     Question(line['task_id'], line['prompt'], reference=_checks(line))

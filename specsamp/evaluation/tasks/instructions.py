@@ -4,12 +4,6 @@ from specsamp import files
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question, Task, find, spread
 
-_ALPACA, _WMT = 'alpaca_data.json', 'wmt_ende.json'
-_SOURCES = {
-  _ALPACA: 'github.com/tatsu-lab/stanford_alpaca',
-  _WMT: 'github.com/NJUNLP/MCSD',
-}
-
 
 def alpaca(data: str, count: int) -> Task:
   """Instructions, some with an input, after which a response is due.
@@ -20,7 +14,7 @@ def alpaca(data: str, count: int) -> Task:
   """
   prompts = [
     Question(f'alpaca:{i}', _instruction(entry))
-    for i, entry in enumerate(_read(data, _ALPACA, dict))
+    for i, entry in enumerate(_read(data, 'alpaca', dict))
     if isinstance(entry.get('instruction'), str)
   ]
   return Task('alpaca', spread(prompts, count))
@@ -34,7 +28,7 @@ def wmt(data: str, count: int) -> Task:
     count: at most so many, evenly from all.
   """
   prompts = [
-    Question(f'wmt:{i}', text) for i, text in enumerate(_read(data, _WMT, str))
+    Question(f'wmt:{i}', text) for i, text in enumerate(_read(data, 'wmt', str))
   ]
   return Task('wmt', spread(prompts, count))
 
@@ -47,7 +41,7 @@ def _instruction(entry) -> str:
 
 
 def _read(data: str, name: str, kind: type) -> list:
-  path = find(data, name, _SOURCES[name])
+  path = find(data, name)
   try:
     found = files.read_json(path)
   except (OSError, ValueError) as error:

@@ -15,8 +15,6 @@ from specsamp.evaluation.tasks.task import (
   turns_of,
 )
 
-_FILE = 'question.jsonl'
-_SOURCE = 'github.com/hemingkx/Spec-Bench'
 CATEGORIES = (
   'mt_bench', 'translation', 'summarization', 'qa', 'math_reasoning', 'rag',
 )  # fmt: skip
@@ -37,7 +35,7 @@ def load(data: str, count: int, category: str = '') -> list[Task]:
     raise UserError(
       f'tasks: Spec-Bench has no {category!r}, but {", ".join(CATEGORIES)}'
     )
-  path = find(data, _FILE, _SOURCE)
+  path = find(data, 'spec_bench')
   found: dict[str, list[Question]] = {name: [] for name in CATEGORIES}
   lines = read_lines(path, 'category')
   for number, line in enumerate(lines, start=1):

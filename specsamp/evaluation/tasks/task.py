@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from specsamp import files
+from specsamp.data import published
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
@@ -100,22 +101,23 @@ def spread(found: Sequence[Any], count: int) -> list[Any]:
   return [found[len(found) * i // count] for i in range(count)]
 
 
-def find(data: str, name: str, source: str) -> pathlib.Path:
-  """The file of this name, somewhere in the folder of data.
+def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
+  """The file of a published set, somewhere in the folder of data.
 
   Args:
     data: folder.
-    name: of the file, as its authors publish it.
-    source: where they do, for the message.
+    name: of the set, a key of `published.SETS`.
+    pattern: of the file's name, if it may have others than its authors gave it.
 
   Raises:
-    UserError: it is not there.
+    UserError: it is not there, and what fetches it.
   """
-  found = sorted(pathlib.Path(data).rglob(name)) if data else []
+  pattern = pattern or published.SETS[name].name
+  found = sorted(pathlib.Path(data).rglob(pattern)) if data else []
   if not found:
     raise UserError(
-      f'data {data}: no {name} in it; it is published at {source}, and '
-      '--config.data=FOLDER names it'
+      f'data {data}: no {pattern} in it; {published.command(name, data)} '
+      'fetches it, and --config.data=FOLDER names where it is'
     )
   return found[0]
 

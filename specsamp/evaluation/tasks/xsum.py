@@ -14,8 +14,7 @@ from specsamp.evaluation.tasks.task import (
   spread,
 )
 
-_FILE = 'xsum*.jsonl'
-_SOURCE = 'github.com/yizhongw/self-instruct (200 articles)'
+_FILES = 'xsum*.jsonl'
 _KINDS = ('rouge1', 'rouge2', 'rougeL')
 
 
@@ -32,7 +31,7 @@ def load(data: str, count: int) -> Task:
     UserError: no such file, or the package rouge-score is not installed.
   """
   scorer()
-  path = find(data, _FILE, _SOURCE)
+  path = find(data, 'xsum', _FILES)
   first, *lines = read_lines(path, 'prompt', 'completion')
   if not lines:
     raise UserError(f'{path}: one article only, which is the example')
@@ -61,7 +60,7 @@ def scorer():
     from rouge_score import rouge_scorer
   except ImportError:
     raise UserError(
-      "tasks: xsum needs the package rouge-score: pip install -e '.[eval]'"
+      "tasks: xsum needs the package rouge-score: pip install 'specsamp[eval]'"
     ) from None
   return rouge_scorer.RougeScorer(_KINDS, use_stemmer=True)
 

@@ -1,0 +1,31 @@
+"""Fetches published prompts and models to where configs look, and checks them.
+
+python launch/fetch.py
+python launch/fetch.py humaneval spec_bench
+python launch/fetch.py llama-2-7b+llama-68m --to=MODELS
+
+Without a name it lists what there is: whose it is, under which licence, and
+where. What is there already is kept, never replaced. Models need
+huggingface_hub, pip install 'specsamp[hf]'.
+"""
+
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # nothing runs on a device
+
+from absl import flags
+
+from specsamp import cli
+from specsamp.jobs import fetch
+
+_TO = flags.DEFINE_string(
+  'to', None, 'Folder to fetch to; if left out, where configs look.'
+)
+
+
+def main(*names):
+  fetch.run(names, _TO.value)
+
+
+if __name__ == '__main__':
+  cli.run(main, distributes=False, takes_names=True)

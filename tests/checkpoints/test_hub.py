@@ -1,0 +1,158 @@
+"""Names of the hub in place of folders, and models that are fetched from it."""
+
+import socket
+import sys
+
+import fake_hub
+import numpy as np
+import pytest
+import tiny
+
+import specsamp
+from specsamp.checkpoints import drafter_dir, model_dir
+from specsamp.checkpoints.huggingface import hub as hubs
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+
+_REPOSITORY = hubs.Repository(fake_hub.NAME)
+_NEEDED = ['config.json', 'model.safetensors', 'tokenizer.model']
+
+
+@pytest.fixture(scope='module')
+def model(tokenizer):
+  made = tiny.model(tokenizer.vocab_size, seed=0)
+  return LanguageModel(made.transformer, made.params, tokenizer)
+
+
+@pytest.fixture
+def hub(model, tmp_path, monkeypatch):
+  """It holds the model, and what nobody needs; an empty cache."""
+  constants = pytest.importorskip('huggingface_hub.constants')
+  model_dir.save(model, tmp_path / 'saved')
+  files = {
+    each.name: each.read_bytes() for each in (tmp_path / 'saved').iterdir()
+  }
+  assert sorted(files) == _NEEDED
+  files |= dict.fromkeys(('pytorch_model.bin', 'x/model.safetensors'), b'x')
+  monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
+  monkeypatch.setattr(constants, 'HF_TOKEN_PATH', str(tmp_path / 'token'))
+  monkeypatch.delenv('HF_TOKEN', raising=False)
+  monkeypatch.chdir(tmp_path)
+  with fake_hub.serving(fake_hub.Hub(files)) as hub:
+    monkeypatch.setenv('HF_ENDPOINT', hub.url)
+    yield hub
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+  """A hub that cannot be reached."""
+  with socket.socket() as bound:
+    bound.bind(('127.0.0.1', 0))  # and does not listen
+    url = f'http://127.0.0.1:{bound.getsockname()[1]}'
+    yield lambda: monkeypatch.setenv('HF_ENDPOINT', url)
+
+
+def _refused(name, *messages, load=specsamp.load):
+  with pytest.raises(UserError) as error:
+    load(name)
+  assert '\n' not in str(error.value)
+  for message in messages:
+    assert message in str(error.value)
+
+
+def test_a_name_is_loaded_and_kept_for_when_there_is_no_network(
+  hub, nowhere, model
+):
+  loaded = specsamp.load(fake_hub.NAME)
+  assert hub.downloads() == _NEEDED
+  nowhere()
+  for found in (loaded, specsamp.load(f'{fake_hub.NAME}@main')):
+    np.testing.assert_array_equal(found.params['head'], model.params['head'])
+  _refused('org/other', 'model org/other: no such folder', 'cannot be reached')
+
+
+def test_a_drafter_has_a_name_too(hub, model, tmp_path):
+  drafter_dir.save(tiny.trained(model, 'medusa'), tmp_path / 'drafter')
+  hub.files |= {
+    each.name: each.read_bytes() for each in (tmp_path / 'drafter').iterdir()
+  }
+  assert drafter_dir.load(fake_hub.NAME).target == model.fingerprint
+  _refused('org/other', 'drafter org/other: no', load=drafter_dir.load)
+
+
+def test_a_folder_goes_before_the_hub(hub, tmp_path):
+  (tmp_path / 'saved').rename(tmp_path / 'tiny')
+  (tmp_path / 'org').mkdir()
+  _refused(fake_hub.NAME, 'no such folder', 'as org is a folder here')
+  (tmp_path / 'tiny').rename(tmp_path / 'org/tiny')
+  specsamp.load(fake_hub.NAME)
+  _refused('org/tony', 'no such folder; did you mean org/tiny?')
+  # Where configs keep models: there or not, these are no names of the hub.
+  _refused('MODELS/tiny', 'model MODELS/tiny: no such folder')
+  command = 'specsamp fetch llama-68m'
+  _refused('MODELS/llama-68m', f'no such folder; {command} fetches it')
+  _refused('../llama-68m', f'no such folder; {command} --to=.. fetches it')
+  assert not hub.asked
+
+
+def test_what_the_hub_does_not_give(hub):
+  hub.is_gated = True
+  _refused(fake_hub.NAME, 'is gated; accept its terms', 'HF_TOKEN')
+  hub.is_gated = False
+  del hub.files['model.safetensors']
+  hub.commit = 'b' * 40
+  _refused(fake_hub.NAME, 'has no model.safetensors', '@refs/pr/NUMBER')
+  _refused(f'{fake_hub.NAME}@gone', 'has no revision gone')
+  _refused('org/none', 'org/none is not there, or private')
+  _refused('org/a--b', 'is no name of a repository')
+  hub.is_down = True
+  _refused('org/none', 'org/none answers 503')
+
+
+def test_without_the_library(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  _refused('org/name', 'org/name: no such folder', "'specsamp[hf]'")
+
+
+def test_a_model_is_fetched_once(hub, tmp_path):
+  to = tmp_path / 'new' / 'tiny'
+  hubs.fetch('tiny', _REPOSITORY, to)
+  assert hub.downloads() == _NEEDED == sorted(p.name for p in to.iterdir())
+  assert [each.name for each in to.parent.iterdir()] == ['tiny']
+  specsamp.load(to)
+  (to / 'tokenizer.model').unlink()
+  hubs.fetch('tiny', _REPOSITORY, to)
+  assert hub.downloads() == ['tokenizer.model']
+  for name in ('config.json', 'model.safetensors'):
+    content = (to / name).read_bytes()
+    (to / name).write_bytes(content[::-1])
+    with pytest.raises(UserError, match=f'{name} is not the one of .* hash'):
+      hubs.fetch('tiny', _REPOSITORY, to)
+    assert (to / name).read_bytes() == content[::-1]
+    (to / name).write_bytes(content)
+
+
+def test_what_came_otherwise_is_fetched_anew(hub, nowhere, tmp_path):
+  hub.spoilt.add('model.safetensors')
+  to = tmp_path / 'tiny'
+  with pytest.raises(
+    UserError, match='model.safetensors came otherwise .* hash'
+  ):
+    hubs.fetch('tiny', _REPOSITORY, to)
+  assert hub.downloads() == _NEEDED
+  assert not to.exists()
+  hub.spoilt.clear()
+  hubs.fetch('tiny', _REPOSITORY, to)
+  assert hub.downloads() == ['model.safetensors']  # what came right was kept
+  specsamp.load(to)
+  nowhere()
+  with pytest.raises(UserError, match='^tiny: .* cannot be reached'):
+    hubs.fetch('tiny', _REPOSITORY, to)
+
+
+def test_a_gated_model_leaves_nothing(hub, tmp_path):
+  hub.is_gated = True
+  before = set(tmp_path.iterdir())
+  with pytest.raises(UserError, match='^tiny: .* is gated; accept its terms'):
+    hubs.fetch('tiny', _REPOSITORY, tmp_path / 'tiny')
+  assert set(tmp_path.iterdir()) - before <= {tmp_path / 'cache'}
