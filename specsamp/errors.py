@@ -13,9 +13,7 @@ class UserError(ValueError):
   """
 
 
-def unknown(
-  what: str, got: Any, names: Iterable[str], others: str = ''
-) -> str:
+def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
   """The message of a name that there is not, with the one that was meant.
 
   Args:
@@ -33,6 +31,15 @@ def unknown(
   return (
     f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{meant}'
   )
+
+
+def check_name(
+  what: str, got: Any, names: Iterable[str], others: str = ''
+) -> None:
+  """Raises the `UserError` of `unknown` where `got` is none of the names."""
+  names = list(names)
+  if got not in names:
+    raise UserError(unknown(what, got, names, others))
 
 
 def check_range(
