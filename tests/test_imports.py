@@ -8,8 +8,8 @@ import specsamp
 _ROOMS = (
   'errors', 'user_modules', 'flow', 'sharding', 'files', 'data', 'models',
   'fingerprint', 'language_model', 'sampling', 'drafting', 'verification',
-  'decoding', 'checkpoints', 'zoo', 'training', 'evaluation', 'planning',
-  'jobs', 'cli',
+  'decoding', 'conformance', 'checkpoints', 'zoo', 'training', 'evaluation',
+  'planning', 'jobs', 'cli',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

@@ -130,8 +130,8 @@ def check_draft(
 
   Raises:
     UserError: another tree or law than the drafter's, shapes or dtypes that do
-      not fit, tokens outside of the vocabulary or of q = 0, a node that is
-      valid after one that is not, or rows of q that are no distributions.
+      not fit, tokens outside of the vocabulary or of q = 0, or rows of q that
+      are no distributions.
   """
   name = f'drafter {type(drafter).__name__}'
   tree, law, batch = drafter.tree, drafter.law, len(root_b)
@@ -155,28 +155,37 @@ def check_draft(
         f'{name}: draft.{what}: got {got}, expected {shape}, '
         f'{np.dtype(dtype).name}'
       )
-  tokens, valid = draft.tokens, draft.valid
-  parents = list(tree.parents[1:])
+  tokens, valid = draft.tokens, reached(draft)
   faults = {
     'tokens outside of the vocabulary': valid
     & ((tokens < 0) | (tokens >= vocab_size)),
     'a root that is not the last token': (tokens != np.c_[root_b])[:, :1],
     'a root that is not valid': ~valid[:, :1],
-    'a node that is valid after one that is not': valid[:, 1:]
-    & ~valid[:, parents],
   }
   for what, rows in faults.items():
     if rows.any():
       raise UserError(f'{name}: drafted {what}: {tokens[rows.any(1)][0]}')
   if 'q' in arrays:
-    _check_q(name, draft, internal)
+    _check_q(name, draft, valid)
 
 
-def _check_q(name: str, draft: Draft, internal: Sequence[int]) -> None:
+def reached(draft: Draft) -> np.ndarray:
+  """bool [B, N]: the nodes that may be accepted, drafted as all before them.
+
+  Args:
+    draft: on the host.
+  """
+  valid = draft.valid.copy()
+  for node, parent in enumerate(draft.tree.parents[1:], start=1):
+    valid[:, node] &= valid[:, parent]
+  return valid
+
+
+def _check_q(name: str, draft: Draft, valid: np.ndarray) -> None:
   """Of the nodes after which something was drafted."""
-  for i, node in enumerate(internal):
+  for i, node in enumerate(draft.tree.internal):
     children = list(draft.tree.children(node))
-    read = draft.valid[:, children]
+    read = valid[:, children]
     q_bv = draft.q[read.any(axis=1), i].astype(np.float64)
     sums = q_bv.sum(axis=-1)
     if not ((q_bv >= 0).all() and np.allclose(sums, 1, atol=1e-3)):

@@ -53,7 +53,10 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
-    (['--config.drafter=nope'], 'expected one of ngram, ngram_or_draft, lookahead,'),
+    (
+      ['--config.drafter=nope'],
+      'expected one of ngram, ngram_or_draft, lookahead,',
+    ),
     (
       _NGRAM[:1],
       "its law is 'deterministic', got 'iid'; naive verifies it",
