@@ -99,6 +99,11 @@ def _find(what: str, name: str) -> Any:
   raise UserError(unknown(f'{what}: name in {path}', attribute, own, nothing))
 
 
+def is_own(part: Any) -> bool:
+  """Whether an object, a class or a function is none of this package's."""
+  return _module_of(part).partition('.')[0] != __name__.partition('.')[0]
+
+
 def source_digest(part: Any) -> str:
   """A few hex digits of the file in which a user has written a part.
 
@@ -110,14 +115,15 @@ def source_digest(part: Any) -> str:
   Returns:
     '' of parts of this package, and of those that are in no file.
   """
-  owner = part if hasattr(part, '__qualname__') else type(part)
-  return _digest_of(owner.__module__)
+  return _digest_of(_module_of(part)) if is_own(part) else ''
+
+
+def _module_of(part: Any) -> str:
+  return (part if hasattr(part, '__qualname__') else type(part)).__module__
 
 
 @functools.cache
 def _digest_of(module: str) -> str:
-  if module.partition('.')[0] == __name__.partition('.')[0]:
-    return ''
   file = getattr(sys.modules.get(module), '__file__', None)
   if file is None or not pathlib.Path(file).is_file():
     return ''

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import verification
+from specsamp import user_modules, verification
 from specsamp.decoding import programs, scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
@@ -80,7 +80,8 @@ class Request:
     if stop_tokens is None:
       stop_tokens = model.tokenizer.stop_ids
     drafter = NoDrafter() if drafter is None else drafter
-    checks.check_parts(drafter)
+    if user_modules.is_own(drafter):
+      checks.check_parts(drafter)
     drafter.check(model, batch)
     _check_size(model, drafter)
     sampling = SamplingParams() if sampling is None else sampling
@@ -189,7 +190,7 @@ def _checked(
   """The verifier, if it corrects what the drafter drafts; else `ValueError`."""
   if isinstance(verifier, str):
     verifier = verification.make(verifier)
-  if type(verifier) in verification.VERIFIERS.values():
+  if not user_modules.is_own(verifier):
     verification.check_law(verifier, drafter.law, drafter.tree)
     return verifier
   verification.check_parts(verifier)

@@ -4,6 +4,7 @@ Whether it has what a drafter has, and whether its first draft is one. That its
 tokens were drawn from its q is what `specsamp.conformance` tests.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -57,13 +58,17 @@ def check_parts(drafter: Any) -> None:
         f'{type(leaf).__name__}, expected an array, or a static field: '
         'struct.field(pytree_node=False)'
       )
-  try:
-    hash(jax.tree.structure(drafter))
-  except TypeError as error:
-    raise UserError(
-      f'drafter {name}: {error}; programs are compiled for its static fields, '
-      'so they must be hashable, such as numbers, texts and tuples'
-    ) from None
+  for field in dataclasses.fields(drafter):
+    if field.metadata.get('pytree_node', True):
+      continue
+    try:
+      hash(getattr(drafter, field.name))
+    except TypeError as error:
+      raise UserError(
+        f'drafter {name}: {field.name}: {error}; programs are compiled for a '
+        'static field, so it must be hashable, such as a number, a text or a '
+        'tuple of them'
+      ) from None
 
 
 def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
