@@ -58,7 +58,8 @@ def check_parts(drafter: Any) -> None:
         f'{type(leaf).__name__}, expected an array, or a static field: '
         'struct.field(pytree_node=False)'
       )
-  for field in dataclasses.fields(drafter):
+  is_one = dataclasses.is_dataclass(drafter)
+  for field in dataclasses.fields(drafter) if is_one else ():
     if field.metadata.get('pytree_node', True):
       continue
     try:

@@ -90,8 +90,8 @@ class PairConfig:
     for task in found:
       if len(task.prompts) < self.num_prompts:
         print(
-          f'{task.name}: all of its {len(task.prompts)} prompts that fit are '
-          f'taken; {self.num_prompts} were asked for'
+          f'{task.name}: {len(task.prompts)} of the {self.num_prompts} prompts '
+          'that were asked for, all that fit'
         )
     return found
 

@@ -253,3 +253,85 @@ def test_rouge_of_the_first_line(data, tokenizer):
   assert half['ROUGE-1'] == pytest.approx(2 * 2 / (8 + 2))
   assert half['ROUGE-2'] == pytest.approx(2 * 1 / (7 + 1))
   assert task.new_tokens(512) == 128 and task.new_tokens(64) == 64
+
+
+_OWN_TASKS = """
+from specsamp.evaluation.tasks import Question, Task
+
+def right(prompt, answer):
+  return {'right': answer == prompt.reference}
+
+def questions(count):
+  return [Question(f'{i}', f'{i} =', reference=f'{i}') for i in range(count)]
+
+def whole(tokenizer, count, max_tokens, data):
+  assert tokenizer.vocab_size == 512 and max_tokens == 64 and data == 'here'
+  return Task('own', questions(count), score=right)
+
+def none(*given):
+  return questions(2)
+
+def unnamed(*given):
+  return Task('', questions(2))
+
+def texts(*given):
+  return Task('own', ['a text'])
+
+def numbered(*given):
+  return Task('own', [Question(3, 'a text')])
+
+def empty(*given):
+  return Task('own', [])
+
+def unscored(*given):
+  return Task('own', questions(2), score='exact_match')
+
+def percent(*given):
+  return Task('own', questions(2), score=lambda p, a: {'right': 100.0})
+
+def bare(*given):
+  return Task('own', questions(2), score=lambda p, a: 1.0)
+
+def failing(*given):
+  return Task('own', questions(2), score=lambda p, a: {'right': 1 / 0})
+
+def misused(tokenizer):
+  pass
+"""
+
+
+@pytest.fixture(scope='module')
+def own_tasks(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('own')
+  (folder / 'own_tasks.py').write_text(_OWN_TASKS)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(folder)
+    yield
+
+
+def test_a_task_of_ones_own(tokenizer, own_tasks):
+  (task,) = _load('own_tasks:whole', tokenizer, 'here', count=3)
+  assert [prompt.text for prompt in task.prompts] == ['0 =', '1 =', '2 =']
+  # A bool is a number, and is written as one.
+  assert json.dumps(task.scored(task.prompts[1], '1')) == '{"right": 1.0}'
+
+
+@pytest.mark.parametrize(
+  ('name', 'words'),
+  [
+    ('none', 'task own_tasks:none: made a list, expected a specsamp.eval'),
+    ('unnamed', "name: got '', expected a text"),
+    ('texts', "prompt 0: got 'a text', expected a specsamp.evaluation.ta"),
+    ('numbered', 'prompt 0: got 3, expected a text'),
+    ('empty', 'tasks: own_tasks:empty has no prompt'),
+    ('unscored', "score: got 'exact_match', expected a function of a prompt"),
+    ('percent', r"score: got {'right': 100.0}, expected numbers in \[0, 1\]"),
+    ('bare', r'score: got 1.0, expected numbers in \[0, 1\] by name'),
+    ('failing', r'score failed: ZeroDivisionError: .*own_tasks.py:\d+\)'),
+    ('misused', r'misused\(tokenizer, count, max_tokens, data\) failed: Type'),
+    ('hole', 'did you mean whole'),
+  ],
+)
+def test_a_task_of_ones_own_that_is_refused(tokenizer, own_tasks, name, words):
+  with pytest.raises(UserError, match=words):
+    _load(f'own_tasks:{name}', tokenizer, '')
