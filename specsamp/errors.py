@@ -37,6 +37,15 @@ def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
   )
 
 
+def check_name(
+  what: str, got: Any, names: Iterable[str], others: str = ''
+) -> None:
+  """Raises the `UserError` of `unknown` where `got` is none of the names."""
+  names = list(names)
+  if got not in names:
+    raise UserError(unknown(what, got, names, others))
+
+
 def check_range(
   config,
   *names: str,

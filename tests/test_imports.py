@@ -6,10 +6,10 @@ import pathlib
 import specsamp
 
 _ROOMS = (
-  'errors', 'flow', 'sharding', 'files', 'data', 'models', 'fingerprint',
-  'language_model', 'sampling', 'drafting', 'verification', 'decoding',
-  'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'jobs', 'cli',
-  '__main__',
+  'errors', 'user_modules', 'flow', 'sharding', 'files', 'data', 'models',
+  'fingerprint', 'language_model', 'sampling', 'drafting', 'verification',
+  'decoding', 'conformance', 'checkpoints', 'zoo', 'training', 'evaluation',
+  'planning', 'jobs', 'cli', '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from specsamp import files
 from specsamp.checkpoints import model_dir, weights
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.errors import check_name
 from specsamp.models.config import Dtype
 
 FORMATS = ('orbax', 'huggingface')
@@ -37,6 +38,7 @@ def convert(
     UserError: as `specsamp.load`; no architecture of transformers computes
       what the model does; or the destination must not be replaced.
   """
+  check_name('form', form, FORMATS)
   files.check_replaceable(destination, weights.is_ours, source)
   began = time.perf_counter()
   model = model_dir.load(source, mesh, dtype or model_dir.stored_dtype(source))

@@ -12,7 +12,7 @@ import math
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from specsamp import files, fingerprint
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.float16 import is_matrix
 from specsamp.sharding import devices, distributed, rules
@@ -96,6 +96,7 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
     folder: where to.
     storage: of matrices, all else is float32; orbax keeps types as they are.
   """
+  check_name('storage', storage, get_args(Storage))
   if storage == 'orbax':
     with ocp.StandardCheckpointer() as checkpointer:
       checkpointer.save(pathlib.Path(folder).absolute() / _ORBAX, params)

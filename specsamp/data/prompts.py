@@ -91,11 +91,11 @@ def read(path: str) -> list[Prompt]:
 def read_json(
   path: str, tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Prompt]:
-  """The first prompts of a JSON list of texts that fit.
+  """The first `count` prompts of a JSON list of texts that fit, or all.
 
   Raises:
-    UserError: the file cannot be read, is no list of texts, or holds fewer
-      that fit.
+    UserError: the file cannot be read, is no list of texts, or holds none that
+      fits.
   """
   try:
     texts = files.read_json(path)
@@ -110,10 +110,10 @@ def read_json(
     for i, text in enumerate(texts)
     if text.strip() and len(tokenizer.encode(text)) <= max_tokens
   ]
-  if len(found) < count:
+  if not found:
     raise UserError(
-      f'prompts {path}: {count} asked for, but it holds {len(found)} of at '
-      f'most {max_tokens} tokens'
+      f'prompts {path}: none of its {len(texts)} texts has words and at most '
+      f'{max_tokens} tokens'
     )
   return found[:count]
 

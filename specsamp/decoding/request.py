@@ -9,10 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import verification
+from specsamp import user_modules, verification
 from specsamp.decoding import programs, scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
+from specsamp.drafting import checks
+from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
@@ -78,6 +80,8 @@ class Request:
     if stop_tokens is None:
       stop_tokens = model.tokenizer.stop_ids
     drafter = NoDrafter() if drafter is None else drafter
+    if user_modules.is_own(drafter):
+      checks.check_parts(drafter)
     drafter.check(model, batch)
     _check_size(model, drafter)
     sampling = SamplingParams() if sampling is None else sampling
@@ -186,9 +190,14 @@ def _checked(
   """The verifier, if it corrects what the drafter drafts; else `ValueError`."""
   if isinstance(verifier, str):
     verifier = verification.make(verifier)
-  verification.check_law(verifier, drafter.law, drafter.tree)
-  if type(verifier) not in verification.VERIFIERS.values():
-    verification.check_sums(verifier, drafter.law, drafter.tree, vocab_size)
+  if not user_modules.is_own(verifier):
+    verification.check_law(verifier, drafter.law, drafter.tree)
+    return verifier
+  verification.check_parts(verifier)
+  verification.check_sums(verifier, drafter.law, drafter.tree, vocab_size)
+  if drafter.may_draft_nothing:  # then it is asked about a root alone
+    alone = TokenTree.chain(0)
+    verification.check_sums(verifier, drafter.law, alone, vocab_size)
   return verifier
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
@@ -221,8 +221,5 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
       'the tree of a draft must have a node below the root and be numbered '
       f'breadth first, got parents {shape.parents}'
     )
-  if law not in get_args(Law):
-    raise UserError(
-      f'law: got {law!r}, expected one of {", ".join(get_args(Law))}'
-    )
+  check_name('law', law, get_args(Law))
   return shape

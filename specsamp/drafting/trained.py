@@ -16,7 +16,7 @@ from specsamp.drafting.parallel import (
   MedusaParallelLayer,
   ParallelDrafter,
 )
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig, float16
 from specsamp.sharding import mesh as meshes
@@ -67,10 +67,7 @@ def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
   Raises:
     UserError: an unknown kind, or too few tokens ahead.
   """
-  if name not in KINDS:
-    raise UserError(
-      f'drafter: got {name!r}, expected one of {", ".join(KINDS)}'
-    )
+  check_name('drafter', name, KINDS)
   kind = KINDS[name]
   if operator.index(ahead) < kind.least_ahead:
     raise UserError(f'ahead: got {ahead}, expected at least {kind.least_ahead}')

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tqdm
 
-from specsamp import files, fingerprint
+from specsamp import files, fingerprint, user_modules, verification
 from specsamp.decoding import programs
 from specsamp.decoding.generate import Generation, generate
 from specsamp.decoding.request import slots
@@ -344,6 +344,7 @@ def _head(
   parents = method.label.tree.parents
   all_of_it = [head, weights, parents, turns, sizes, task.ends]
   all_of_it.append(_drafter_settings(method.drafter))
+  all_of_it += _sources(method)
   digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
   return Head(
     **vars(method.label),
@@ -353,6 +354,17 @@ def _head(
     seed=head['seed'],
     id=digest[:16],
   )
+
+
+def _sources(method: Method) -> list[str]:
+  """Of parts of a user's own, whose lines are others' when they change."""
+  rule = method.verifier
+  if isinstance(rule, str):
+    rule = verification.make(rule)
+  parts = (method.drafter, rule) if method.drafter is not None else ()
+  return [
+    digest for part in parts if (digest := user_modules.source_digest(part))
+  ]
 
 
 def _drafter_settings(drafter: Drafter | None) -> dict[str, Json]:

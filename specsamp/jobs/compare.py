@@ -44,15 +44,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   target = models.target
   longest = [config.longest_prompt(target)]
   found = [
-    task
-    for name in config.tasks
-    for task in tasks.load(
-      name,
-      target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-      config.data,
-    )
+    task for name in config.tasks for task in config.load_tasks(name, target)
   ]
   names = [task.name for task in found]
   if len(set(names)) < len(names):
@@ -82,17 +74,14 @@ def make_method(
   Raises:
     UserError: a drafter or a verifier that there is not, or no tree.
   """
-  try:
-    verifier = verification.make(method.verifier)
-  except ValueError as error:
-    raise UserError(str(error)) from None
+  verifier = verification.make(method.verifier)
   return Method(
     name=method.name,
     drafter=models.drafter(
       method.drafter,
       configs.token_tree(method.branching, models.target),
       method.law,
-      verifier.coupled,
+      getattr(verifier, 'coupled', False),
       method.lookup,
     ),
     verifier=method.verifier,

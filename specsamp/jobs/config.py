@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from specsamp import verification
 from specsamp.drafting.draft import TokenTree
-from specsamp.errors import UserError, check_range
-from specsamp.evaluation import metrics
+from specsamp.errors import UserError, check_name, check_range, unknown
+from specsamp.evaluation import metrics, tasks
 from specsamp.evaluation.metrics import PaperFigure
 from specsamp.evaluation.reporting import plots
 from specsamp.jobs import loading
@@ -78,6 +78,22 @@ class PairConfig:
         f'the {most} positions of the target'
       )
     return [0] * self.max_prompt_tokens
+
+  def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
+    """The tasks of a name; says so where one has fewer prompts than asked.
+
+    Raises:
+      UserError: see `tasks.load`.
+    """
+    sizes = (self.num_prompts, self.max_prompt_tokens)
+    found = tasks.load(name, target.tokenizer, *sizes, self.data)
+    for task in found:
+      if len(task.prompts) < self.num_prompts:
+        print(
+          f'{task.name}: {len(task.prompts)} of the {self.num_prompts} prompts '
+          'that were asked for, all that fit'
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -294,10 +310,7 @@ class ComparisonConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.plot not in plots.PLOTS:
-      raise UserError(
-        f'plot: got {self.plot!r}, expected one of {", ".join(plots.PLOTS)}'
-      )
+    check_name('plot', self.plot, plots.PLOTS)
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
@@ -375,14 +388,13 @@ def parse(arg: str | None) -> Size:
   """Reads `pycode`, the name of a pair, `smoke`, or one and smoke.
 
   Raises:
-    ValueError: anything else.
+    UserError: anything else.
   """
   name, *rest = (arg or EMBEDDED).split(',')
   if name == 'smoke':
     name, rest = EMBEDDED, ['smoke', *rest]
-  if name not in (EMBEDDED, *pairs.PAIRS) or rest not in ([], ['smoke']):
-    raise ValueError(
-      f'expected {EMBEDDED} or one of {", ".join(pairs.PAIRS)}, with ,smoke '
-      f'behind it for the smallest size, or smoke alone; got {arg!r}'
-    )
+  names = (EMBEDDED, *pairs.PAIRS)
+  if name not in names or rest not in ([], ['smoke']):
+    others = ', with ,smoke behind it for the smallest size, or smoke alone'
+    raise UserError(unknown('argument', arg, names, others))
   return Size('' if name == EMBEDDED else name, bool(rest))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from specsamp import verification
+from specsamp import user_modules, verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.request import Request
@@ -55,7 +55,8 @@ def prepare(
     raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
     longest = [config.longest_prompt(target)]
-  coupled = verification.make(config.verifier).coupled
+  verifier = verification.make(config.verifier)
+  coupled = getattr(verifier, 'coupled', False)
   make = lambda shape: found.drafter(
     config.drafter, shape, config.law, coupled, config.lookup
   )
@@ -75,13 +76,7 @@ def prepare(
       raise UserError('--prompt is empty')
     texts = [Prompt('prompt', prompt)]
   else:
-    compared = tasks.load(
-      config.prompts,
-      target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-      config.data,
-    )
+    compared = config.load_tasks(config.prompts, target)
     texts = compared[0].prompts
   if config.chat:
     texts = [
@@ -153,7 +148,9 @@ class Decoding(NamedTuple):
     for temperature in config.temperatures:
       top_p = config.top_p_at(temperature)
       sampling = (config.verifier, temperature, top_p)
-      methods.append(Method(BASELINE, None, *sampling))
+      # A rule of a user's own need not know of an empty draft.
+      rule = 'token' if user_modules.is_name(config.verifier) else sampling[0]
+      methods.append(Method(BASELINE, None, rule, temperature, top_p))
       name = pathlib.Path(config.drafter).name or 'speculative'
       methods += [Method(name, drafter, *sampling) for drafter in self.drafters]
     settings = Settings(

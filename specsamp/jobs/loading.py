@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specsamp import zoo
+from specsamp import user_modules, zoo
 from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
@@ -16,13 +16,15 @@ from specsamp.drafting import (
   Drafter,
   DraftModule,
   TokenTree,
+  candidates,
+  checks,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
   ngram_or_model,
   trained_drafter,
 )
-from specsamp.errors import UserError
+from specsamp.errors import UserError, unknown
 from specsamp.language_model import LanguageModel
 
 
@@ -73,8 +75,9 @@ class Models(NamedTuple):
 
     Args:
       name: '' is the draft model; ngram, lookahead, ngram_or_draft (n-grams,
-        and the draft model where there is no match); or that of an embedded
-        drafter, or the folder of a trained one.
+        and the draft model where there is no match); that of an embedded
+        drafter, or the folder of a trained one; or `my.module:Name` of a
+        user's own, which is called with these models, the tree and the law.
       shape: see `model_drafter`.
       law: see `model_drafter`.
       coupled: whether the verifier is: the draft model, alone or not, then
@@ -82,12 +85,15 @@ class Models(NamedTuple):
       lookup: for those that look up.
 
     Raises:
-      UserError: no such drafter, or one for another target or law.
+      UserError: no such drafter, one for another target or law, or one of a
+        user's own that is none.
     """
     lookup = lookup or Lookup()
     coupled = coupled and law == 'deterministic'
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
+    if user_modules.is_name(name):
+      return self._own(name, shape, law)
     if name in ('ngram', 'lookahead') and law != 'deterministic':
       raise UserError(
         f"drafter {name}: its law is 'deterministic', got {law!r}; naive "
@@ -110,7 +116,7 @@ class Models(NamedTuple):
 
   def deepest(self, name: str) -> float:
     """Tokens that the drafter of this name can draft in a round."""
-    if not name or name in _LOOKUPS:
+    if not name or name in _LOOKUPS or user_modules.is_name(name):
       return math.inf
     return self._trained(name).module.ahead or math.inf
 
@@ -119,10 +125,24 @@ class Models(NamedTuple):
       return self.trained[name]
     if folders.is_path(name):
       return drafter_dir.load(name)
-    raise UserError(
-      f'drafter: got {name!r}, expected '
-      f'{", ".join([*_LOOKUPS, *self.trained])} or a folder, here or at the hub'
+    others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'
+    names = [*_LOOKUPS, *self.trained]
+    raise UserError(unknown('drafter', name, names, others))
+
+  def _own(self, name: str, shape: int | TokenTree, law: str) -> Drafter:
+    tree = candidates.check_shape(shape, law)
+    drafter = user_modules.make(
+      'drafter', name, models=self, tree=tree, law=law
     )
+    checks.check_parts(drafter)
+    if (drafter.tree, drafter.law) != (tree, law):
+      raise UserError(
+        f'drafter {name}: made one of {drafter.tree.size} nodes and law '
+        f'{drafter.law!r}, expected the {tree.size} and {law!r} of the config'
+      )
+    drafter.check(self.target, 1)
+    checks.check_first_draft(drafter, self.target)
+    return drafter
 
 
 @functools.lru_cache(maxsize=1)

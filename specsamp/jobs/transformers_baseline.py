@@ -183,13 +183,7 @@ def prepare(values: dict[str, Any]) -> 'Comparison':
       f'draft: got {got} tokens, expected the {expected} of the target'
     )
   config.longest_prompt(models.target)
-  found = tasks.load(
-    config.prompts,
-    models.target.tokenizer,
-    config.num_prompts,
-    config.max_prompt_tokens,
-    config.data,
-  )
+  found = config.load_tasks(config.prompts, models.target)
   prompts = [
     tasks.last(
       tasks.tokens_of(models.target.tokenizer, prompt, (), chat=False),

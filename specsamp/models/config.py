@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from specsamp.errors import check_name
+
 # Of a config that is a mistake: beyond, to look at its shapes takes for ever.
 _MOST, _MOST_OF_OTHERS = {'num_layers': 2**12}, 2**24
 
@@ -153,8 +155,8 @@ def _check_fields(config, least: dict[str, int] | None = None) -> None:
   for name, hint in get_type_hints(type(config)).items():
     value = getattr(config, name)
     choices = get_args(hint)
-    if get_origin(hint) is Literal and value not in choices:
-      raise ValueError(f'{name} must be one of {choices}, got {value!r}')
+    if get_origin(hint) is Literal:
+      check_name(name, value, choices)
     smallest = (least or {}).get(name, 1)
     if hint is bool and type(value) is not bool:
       raise ValueError(f'{name} must be true or false, got {value!r}')

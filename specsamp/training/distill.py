@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
@@ -90,16 +90,12 @@ class DistillConfig(run.RunConfig):
   decay: float = 0.8
   noise: float = 0.1
   cross_entropy_weight: float = 0.1
-  storage: Literal['float32', 'int8'] = 'float32'
+  storage: run.Storage = 'float32'
 
   def __post_init__(self):
     super().__post_init__()
-    if self.kind not in kinds.KINDS:
-      raise UserError(
-        f'kind: got {self.kind!r}, expected one of {", ".join(kinds.KINDS)}'
-      )
-    if self.storage not in ('float32', 'int8'):
-      raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
+    check_name('kind', self.kind, kinds.KINDS)
+    check_name('storage', self.storage, get_args(run.Storage))
     check_range(
       self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
     )

@@ -2,14 +2,14 @@
 
 import dataclasses
 import pathlib
-from typing import Any, Literal
+from typing import Any, get_args
 
 from jax.sharding import Mesh
 
 from specsamp import files
 from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
@@ -40,12 +40,11 @@ class PretrainConfig(run.RunConfig):
   tokenizer: str = ''
   teacher: str = ''
   distillation_weight: float = 0.5
-  storage: Literal['float32', 'int8'] = 'float32'
+  storage: run.Storage = 'float32'
 
   def __post_init__(self):
     super().__post_init__()
-    if self.storage not in ('float32', 'int8'):
-      raise UserError(f'storage must be float32 or int8, got {self.storage!r}')
+    check_name('storage', self.storage, get_args(run.Storage))
     if self.model.dtype == float16.NAME:
       raise UserError(
         f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '

@@ -9,7 +9,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specsamp import files
 from specsamp.checkpoints import weights
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
+
+Optimizer = Literal['adamw', 'muon']
+Storage = Literal['float32', 'int8']
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,7 @@ class RunConfig:
   steps: int = 1000
   learning_rate: float = 1e-3
   warmup_steps: int = 100
-  optimizer: Literal['adamw', 'muon'] = 'adamw'
+  optimizer: Optimizer = 'adamw'
   weight_decay: float = 0.1
   beta2: float = 0.95
   clip_norm: float = 1.0
@@ -74,10 +77,7 @@ class RunConfig:
     check_range(self, 'learning_rate', 'weight_decay', least=0)
     check_range(self, 'clip_norm', least=0, open_least=True)
     check_range(self, 'beta2', least=0, most=1, open_most=True)
-    if self.optimizer not in ('adamw', 'muon'):
-      raise UserError(
-        f"optimizer must be 'adamw' or 'muon', got {self.optimizer!r}"
-      )
+    check_name('optimizer', self.optimizer, get_args(Optimizer))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,12 @@
 """Verification rules: which drafted tokens to keep, and what to emit next."""
 
+import functools
+
+from specsamp import user_modules
 from specsamp.drafting.draft import Verdict
+from specsamp.errors import UserError, unknown
 from specsamp.verification.block import BlockVerifier
+from specsamp.verification.checks import check_parts, check_sums
 from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.k_seq import KSeqVerifier
 from specsamp.verification.multi_candidate import MultiCandidateVerifier
@@ -12,7 +17,6 @@ from specsamp.verification.typical import TypicalLossyVerifier
 from specsamp.verification.verifier import (
   Verifier,
   check_law,
-  check_sums,
   draw_verdict,
 )
 
@@ -29,6 +33,7 @@ __all__ = [
   'Verdict',
   'Verifier',
   'check_law',
+  'check_parts',
   'check_sums',
   'draw_verdict',
   'make',
@@ -53,13 +58,24 @@ def make(name: str) -> Verifier:
 
   For chains `token` and `block`; for trees, chains among them,
   `multi_candidate`, `naive`, `k_seq`, `traversal` and `gumbel`. All of them are
-  lossless; `typical_lossy`, for trees too, is not.
+  lossless; `typical_lossy`, for trees too, is not. `my.module:Rule` is what a
+  class or a function of a user's own makes, called without arguments.
 
   Raises:
-    ValueError: no verifier has that name.
+    UserError: no verifier has that name, or it is of a user's own and makes
+      none.
   """
-  if name not in VERIFIERS:
-    raise ValueError(
-      f'verifier: got {name!r}, expected one of {", ".join(VERIFIERS)}'
-    )
-  return VERIFIERS[name]()
+  if name in VERIFIERS:
+    return VERIFIERS[name]()
+  if user_modules.is_name(name):
+    return _own(name)
+  other = f', or your own, {user_modules.FORM}'
+  raise UserError(unknown('verifier', name, VERIFIERS, other))
+
+
+@functools.cache
+def _own(name: str) -> Verifier:
+  """Made once: programs are compiled for it, and found again by it."""
+  verifier = user_modules.make('verifier', name)
+  check_parts(verifier)
+  return verifier

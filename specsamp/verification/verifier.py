@@ -10,9 +10,9 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree, Verdict
+from specsamp.errors import UserError
 from specsamp.sampling import draw
 
 
@@ -118,83 +118,14 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   jax.eval_shape(verifier.stop_probs, draft, p_bnv)
 
 
-@functools.lru_cache(maxsize=256)
-def check_sums(
-  verifier: Verifier, law: Law, tree: TokenTree, vocab_size: int
-) -> None:
-  """Refuses a verifier whose probabilities do not sum to 1, ahead of any draft.
-
-  It is asked about a few drafts of random tokens, before a program is compiled
-  with it: rounds cost what they cost without.
-
-  Args:
-    verifier: the rule.
-    law: of the drafts.
-    tree: of the drafts.
-    vocab_size: V.
-
-  Raises:
-    ValueError: stop or leave probabilities that are negative or no number, or
-      do not sum to 1.
-  """
-  rng = np.random.default_rng(0)
-  # A flat, a peaked and a greedy target, the last one the draft's own.
-  peaks_b11 = np.asarray([1, 8, 1e3], np.float32)[:, None, None]
-  random = lambda *shape: rng.standard_normal(
-    (len(peaks_b11), *shape, vocab_size), np.float32
-  )
-  softmax = lambda x: np.exp(x - x.max(axis=-1, keepdims=True))
-  normal = lambda x: x / x.sum(axis=-1, keepdims=True)
-  p_bnv, q_biv = peaks_b11 * random(tree.size), random(len(tree.internal))
-  q_biv[-1] = p_bnv[-1, list(tree.internal)]
-  draft = Draft(
-    tokens=jnp.asarray(_tokens_of(q_biv, tree, law), jnp.int32),
-    q=None if law == 'deterministic' else jnp.asarray(normal(softmax(q_biv))),
-    tree=tree,
-    law=law,
-    valid=jnp.ones((len(peaks_b11), tree.size), bool),
-  )
-  p_bnv = jnp.asarray(normal(softmax(p_bnv)))
-  stop_bn = verifier.stop_probs(draft, p_bnv)
-  node_b = jnp.argmax(stop_bn, axis=1).astype(jnp.int32)
-  rows = {
-    'stop_probs': stop_bn,
-    'leave_probs': verifier.leave_probs(draft, p_bnv, node_b),
-  }
-  for name, probs in rows.items():
-    probs = np.asarray(probs, np.float64)
-    sums = probs.sum(axis=-1)
-    if not (np.all(probs >= -1e-6) and np.allclose(sums, 1, atol=1e-3)):
-      raise ValueError(
-        f'{type(verifier).__name__}: {name} are no distributions: got rows '
-        f'that sum to {np.round(sums, 4).tolist()}, the least entry '
-        f'{probs.min():.3g}, expected none below 0 and sums of 1'
-      )
-
-
-def _tokens_of(q_biv, tree: TokenTree, law: Law):
-  """Tokens [B, N] drawn from logits q; the root's is 0."""
-  rng = np.random.default_rng(1)
-  tokens_bn = np.zeros((len(q_biv), tree.size), np.int64)
-  for i, node in enumerate(tree.internal):
-    scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
-    for child in tree.children(node):
-      tokens_bn[:, child] = scores_bv.argmax(axis=1)
-      if law == 'iid':
-        scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
-      else:  # the largest with noise are drawn without replacement
-        np.put_along_axis(scores_bv, tokens_bn[:, [child]], -np.inf, axis=1)
-  return tokens_bn
-
-
 def check_chain(verifier: Verifier, draft: Draft) -> None:
   """Refuses a draft that is not a chain, for the rules that read no other.
 
   Raises:
-    ValueError: the draft's tree is not a chain.
+    UserError: the draft's tree is not a chain.
   """
   if not draft.tree.is_chain:
-    raise ValueError(
+    raise UserError(
       f'{type(verifier).__name__} verifies chains: got a tree of '
       f'{draft.tree.size} nodes, {draft.tree.width} candidates at most'
     )

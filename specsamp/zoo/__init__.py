@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.drafting.features import DraftModule
-from specsamp.errors import UserError
+from specsamp.errors import check_name
 from specsamp.language_model import LanguageModel
 
 _HERE = pathlib.Path(__file__).parent
@@ -38,8 +38,7 @@ def load(name: str) -> Pair:
   Raises:
     UserError: there is none.
   """
-  if name not in names():
-    raise UserError(f'zoo: got {name!r}, expected one of {names()}')
+  check_name('zoo', name, names())
   return Pair(
     model_dir.load(_HERE / name / 'target'),
     model_dir.load(_HERE / name / 'draft'),

@@ -49,7 +49,7 @@ _INDEX = 'model.safetensors.index.json'
     (dict(architectures=[]), 'config.json: names no architecture'),
     (
       dict(architectures=['MixtralForCausalLM']),
-      'architecture: got MixtralForCausalLM, expected one of .*Llama',
+      "architecture: got 'MixtralForCausalLM', expected one of .*Llama",
     ),
     (dict(model_type='qwen2'), "model_type: got 'qwen2', expected 'llama'"),
     (dict(hidden_size='drop'), 'config.json: no hidden_size'),
@@ -59,7 +59,7 @@ _INDEX = 'model.safetensors.index.json'
     (dict(quantization_config=dict(bits=4)), 'quantization_config: got '),
     (
       dict(rope_parameters=dict(rope_type='yarn', factor=2.0)),
-      "rope_type: got 'yarn', expected default, linear or llama3",
+      "rope_type: got 'yarn', expected one of default, linear, llama3",
     ),
     (
       dict(rope_parameters='drop', rope_scaling=dict(type='dynamic', factor=2)),

@@ -140,7 +140,10 @@ def _write(name, content):
     (_write(model_dir.CONFIG, b'\xff'), 'config.json: not a model config: '),
     (_config(lambda c: c.pop('model')), 'config.json: names no architecture'),
     (_config(lambda c: c['model'].update(heads=2)), r"keys \['heads'\]"),
-    (_config(lambda c: c['model'].update(norm='no')), 'norm must be one of'),
+    (
+      _config(lambda c: c['model'].update(norm='no')),
+      "norm: got 'no', expected one of",
+    ),
     (_config(lambda c: c['model'].update(vocab_size=9)), 'embedding: got'),
     (
       _tensors(lambda t: t.update(head=t['head'].T.copy())),

@@ -8,7 +8,7 @@ import shared_data
 
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
-from specsamp.evaluation.tasks import humaneval, spec_bench, xsum
+from specsamp.evaluation.tasks import humaneval, spec_bench
 from specsamp.evaluation.tasks.task import Question, last, spread, tokens_of
 
 _OF_FILE = {
@@ -120,24 +120,83 @@ def test_no_such_task(tokenizer, data, name):
     _load(name, tokenizer, data)
 
 
-def test_prompts_of_json_lines(tokenizer, tmp_path):
-  path = tmp_path / 'own.jsonl'
-  rows = [{'prompt': 'x = 1'}, {'turns': ['def f', 'and g?']}, 'y = 2',
-          {'prompt': 'a b ' * 200}]  # fmt: skip
+def _lines(path, *rows):
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  (task,) = _load(str(path), tokenizer, '', count=3)
-  assert task.name == 'own'
-  assert [(p.text, p.later) for p in task.prompts] == [
-    ('x = 1', ()),
-    ('def f', ('and g?',)),
-    ('y = 2', ()),
-  ]
-  with pytest.raises(UserError, match='4 asked for, but it holds 3'):
-    _load(str(path), tokenizer, '', count=4)
-  for line in ('{"text": "x"}', '5', 'null', '["a"]', '{"turns": "abc"}'):
-    path.write_text(f'{line}\n')
-    with pytest.raises(UserError, match="line 1 has no 'prompt'"):
-      _load(str(path), tokenizer, '', count=1)
+  return str(path)
+
+
+def test_prompts_of_json_lines(tokenizer, tmp_path):
+  path = _lines(
+    tmp_path / 'own.jsonl',
+    {'prompt': 'x = 1', 'id': 'first'},
+    {'turns': ['def f', 'and g?']},
+    'y = 2',
+    {'prompt': 'a b ' * 200},
+  )
+  # One does not fit: all others are taken, however many were asked for.
+  for count in (3, 4, 100):
+    (task,) = _load(path, tokenizer, '', count=count)
+    assert task.name == 'own' and task.score is None
+    assert [(p.name, p.text, p.later) for p in task.prompts] == [
+      ('own:first', 'x = 1', ()),
+      ('own:2', 'def f', ('and g?',)),
+      ('own:3', 'y = 2', ()),
+    ]
+  (fewer,) = _load(path, tokenizer, '', count=1)
+  assert len(fewer.prompts) == 1
+  texts = tmp_path / 'own.json'
+  texts.write_text('["x = 1", " ", "y = 2"]')
+  (task,) = _load(str(texts), tokenizer, '', count=9)
+  assert [p.text for p in task.prompts] == ['x = 1', 'y = 2']
+
+
+@pytest.mark.parametrize(
+  ('row', 'words'),
+  [
+    *(
+      (row, "line 2 has no 'prompt'")
+      for row in ({'text': 'x'}, 5, None, ['a'], {'turns': 'abc'})
+    ),
+    ({'prompt': 'x', 'id': [1]}, r'line 2: id: got \[1\], expected a text'),
+    ({'prompt': 'x', 'reference': 4}, 'line 2: reference: got 4, expected'),
+    ({'prompt': 'x'}, 'line 2 has no reference'),
+    (
+      {'prompt': 'x', 'reference': 'y', 'scorer': 'rouge'},
+      r"scorer: got \[None, 'rouge'\]",
+    ),
+  ],
+)
+def test_json_lines_that_are_refused(tokenizer, tmp_path, row, words):
+  path = _lines(tmp_path / 'own.jsonl', {'prompt': 'a', 'reference': 'b'}, row)
+  with pytest.raises(UserError, match=words):
+    _load(path, tokenizer, '', count=1)
+
+
+def test_prompts_of_which_none_fits(tokenizer, tmp_path):
+  for name, text in (('own.jsonl', '"a b c"\n'), ('own.json', '["a b c"]')):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match='none of its 1 .* at most 2 tokens'):
+      _load(str(tmp_path / name), tokenizer, '', max_tokens=2)
+
+
+def test_references_are_scored_by_the_files_scorer(tokenizer, tmp_path):
+  row = {'prompt': '1 + 1 =', 'reference': '2\n3'}
+  path = _lines(tmp_path / 'own.jsonl', row)
+  (task,) = _load(path, tokenizer, '')
+  prompt = task.prompts[0]
+  assert task.scored(prompt, ' 2 \n3\n1 + 2 =') == {'exact match': 1.0}
+  assert task.scored(prompt, '2\n4') == {'exact match': 0.0}
+  assert task.scored(prompt, '') == {'exact match': 0.0}
+  _lines(tmp_path / 'own.jsonl', row | {'scorer': 'rouge'})
+  (task,) = _load(path, tokenizer, '')
+  assert task.scored(prompt, '2 3\n')['ROUGE-L'] == 1
+  _lines(tmp_path / 'own.jsonl', row | {'scorer': 'exact_mach'})
+  with pytest.raises(UserError, match='did you mean exact_match'):
+    _load(path, tokenizer, '')
+  # Data names no code.
+  _lines(tmp_path / 'own.jsonl', row | {'scorer': 'my.module:score'})
+  with pytest.raises(UserError, match='expected one of exact_match, rouge'):
+    _load(path, tokenizer, '')
 
 
 def test_a_long_conversation_loses_its_beginning(tokenizer):
@@ -190,8 +249,90 @@ def test_rouge_of_the_first_line(data, tokenizer):
   assert 'closed in town 0.\n\nSummarize: In town 1' in prompt.text
   same = task.score(prompt, f' {prompt.reference}\nSummarize: another\n')
   assert same == {'ROUGE-1': 1.0, 'ROUGE-2': 1.0, 'ROUGE-L': 1.0}
-  half = xsum.score(prompt, 'A bridge')
+  half = task.score(prompt, 'A bridge')
   # 2 of 8 words, 1 of 7 pairs, all of what was said.
   assert half['ROUGE-1'] == pytest.approx(2 * 2 / (8 + 2))
   assert half['ROUGE-2'] == pytest.approx(2 * 1 / (7 + 1))
   assert task.new_tokens(512) == 128 and task.new_tokens(64) == 64
+
+
+_OWN_TASKS = """
+from specsamp.evaluation.tasks import Question, Task
+
+def right(prompt, answer):
+  return {'right': answer == prompt.reference}
+
+def questions(count):
+  return [Question(f'{i}', f'{i} =', reference=f'{i}') for i in range(count)]
+
+def whole(tokenizer, count, max_tokens, data):
+  assert tokenizer.vocab_size == 512 and max_tokens == 64 and data == 'here'
+  return Task('own', questions(count), score=right)
+
+def none(*given):
+  return questions(2)
+
+def unnamed(*given):
+  return Task('', questions(2))
+
+def texts(*given):
+  return Task('own', ['a text'])
+
+def numbered(*given):
+  return Task('own', [Question(3, 'a text')])
+
+def empty(*given):
+  return Task('own', [])
+
+def unscored(*given):
+  return Task('own', questions(2), score='exact_match')
+
+def percent(*given):
+  return Task('own', questions(2), score=lambda p, a: {'right': 100.0})
+
+def bare(*given):
+  return Task('own', questions(2), score=lambda p, a: 1.0)
+
+def failing(*given):
+  return Task('own', questions(2), score=lambda p, a: {'right': 1 / 0})
+
+def misused(tokenizer):
+  pass
+"""
+
+
+@pytest.fixture(scope='module')
+def own_tasks(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('own')
+  (folder / 'own_tasks.py').write_text(_OWN_TASKS)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(folder)
+    yield
+
+
+def test_a_task_of_ones_own(tokenizer, own_tasks):
+  (task,) = _load('own_tasks:whole', tokenizer, 'here', count=3)
+  assert [prompt.text for prompt in task.prompts] == ['0 =', '1 =', '2 =']
+  # A bool is a number, and is written as one.
+  assert json.dumps(task.scored(task.prompts[1], '1')) == '{"right": 1.0}'
+
+
+@pytest.mark.parametrize(
+  ('name', 'words'),
+  [
+    ('none', 'task own_tasks:none: made a list, expected a specsamp.eval'),
+    ('unnamed', "name: got '', expected a text"),
+    ('texts', "prompt 0: got 'a text', expected a specsamp.evaluation.ta"),
+    ('numbered', 'prompt 0: got 3, expected a text'),
+    ('empty', 'tasks: own_tasks:empty has no prompt'),
+    ('unscored', "score: got 'exact_match', expected a function of a prompt"),
+    ('percent', r"score: got {'right': 100.0}, expected numbers in \[0, 1\]"),
+    ('bare', r'score: got 1.0, expected numbers in \[0, 1\] by name'),
+    ('failing', r'score failed: ZeroDivisionError: .*own_tasks.py:\d+\)'),
+    ('misused', r'misused\(tokenizer, count, max_tokens, data\) failed: Type'),
+    ('hole', 'did you mean whole'),
+  ],
+)
+def test_a_task_of_ones_own_that_is_refused(tokenizer, own_tasks, name, words):
+  with pytest.raises(UserError, match=words):
+    _load(f'own_tasks:{name}', tokenizer, '')

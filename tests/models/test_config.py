@@ -23,16 +23,16 @@ _GOOD = dict(
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (dict(norm='batch'), r"norm must be one of .*'rms'.* got 'batch'"),
-    (dict(positions='alibi'), "positions must be one of .* got 'alibi'"),
-    (dict(activation='swish'), "activation must be one of .* got 'swish'"),
-    (dict(dtype='float64'), "dtype must be one of .* got 'float64'"),
+    (dict(norm='batch'), "norm: got 'batch', expected one of .*rms.*"),
+    (dict(positions='alibi'), "positions: got 'alibi', expected one of .*"),
+    (dict(activation='swish'), "activation: got 'swish', expected one of .*"),
+    (dict(dtype='float64'), "dtype: got 'float64', .* did you mean float.*"),
     (dict(num_layers=0), 'num_layers must be a positive integer, got 0'),
     (dict(width=8.0), r'width must be a positive integer, got 8\.0'),
     (dict(max_length=True), 'max_length must be a positive integer, got True'),
     (dict(num_kv_heads=3), 'num_kv_heads must divide num_heads=4, got 3'),
     (dict(head_dim=3), 'rotary positions need an even head_dim, got 3'),
-    (dict(biases=True), "biases must be one of .*'qkv'.* got True"),
+    (dict(biases=True), 'biases: got True, expected one of .*qkv.*'),
     (dict(padding=-1), 'padding must be an integer of at least 0, got -1'),
     (dict(padding=8), 'padding must be below vocab_size=8, got 8'),
     (
@@ -50,7 +50,7 @@ def test_refused(changes, message):
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    (dict(kind='yarn'), "kind must be one of .*'llama3'.* got 'yarn'"),
+    (dict(kind='yarn'), "kind: got 'yarn', expected one of .*llama3.*"),
     (dict(factor=0.5), r'factor must be at least 1, got 0\.5'),
     (dict(low_frequency=4.0), 'low_frequency must be above 0 and below .*'),
     (dict(original_length=0), 'original_length must be a positive integer.*'),

@@ -328,7 +328,10 @@ def _other(target):
     (dict(colour='red'), '.*colour.*'),
     (dict(steps=0), 'steps: got 0, expected at least 1'),
     (dict(steps='many'), "steps: got 'many', expected an integer"),
-    (dict(storage='int4'), "storage must be float32 or int8, got 'int4'"),
+    (
+      dict(storage='int4'),
+      "storage: got 'int4', expected one of float32, int8.*",
+    ),
     (dict(noise=-0.1), 'noise: got -0.1, expected at least 0'),
     (dict(groups=-1), 'groups: got -1, expected at least 0'),
     (dict(groups=17), 'groups: got 17, more than the 16 positions .*'),

@@ -22,7 +22,7 @@ from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
-from specsamp.errors import UserError
+from specsamp.errors import UserError, unknown
 from specsamp.models import TransformerConfig
 
 _MEDUSA_FILE = 'medusa_lm_head.safetensors'
@@ -55,8 +55,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
     return None
   name, *others = values['architectures'] or ['none']
   if others or name not in _EAGLE + _EAGLE3:
-    known = ', '.join(_EAGLE + _EAGLE3)
-    raise UserError(f'architecture: got {name}, expected one of {known}')
+    raise UserError(unknown('architecture', name, _EAGLE + _EAGLE3))
   config = llama.read(values | {'model_type': 'llama'})
   if config.num_layers != 1:
     raise UserError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tqdm
 
-from specsamp import files
+from specsamp import files, user_modules
 from specsamp.evaluation.losslessness.likelihood import (
   TextLikelihood,
   text_likelihood,
@@ -75,7 +75,10 @@ def score(
   scores_text = lambda task: bool(
     task.score and (allow_code_execution or not task.runs_answers)
   )
-  ids = {line.id: _identify(line, prompt_of(line)) for line in lines}
+  ids = {
+    line.id: _identify(line, prompt_of(line), by_name[line.task].score)
+    for line in lines
+  }
   own = set(ids.values())
   read = files.read_lines(
     path, lambda line: _is_own(line, own), key=lambda line: line['id']
@@ -107,7 +110,7 @@ def score(
         likelihood, scored = _likelihood(target, prompt, line, settings), None
         # Of several processes one runs programs.
         if scores_text(task) and distributed.is_first():
-          scored = task.score(prompt, line.texts[0])
+          scored = task.scored(prompt, line.texts[0])
         same[key] = Score(likelihood, scored)
       known[ids[line.id]] = same[key]
       file.write(json.dumps(_plain(ids[line.id], same[key])) + '\n')
@@ -115,9 +118,14 @@ def score(
   return {id_: known[own] for id_, own in ids.items()}
 
 
-def _identify(line: Line, prompt: Question) -> str:
-  """Of what is scored: a text, and what it is compared with."""
-  what = json.dumps([line.id, line.output_tokens, prompt.reference])
+def _identify(line: Line, prompt: Question, score) -> str:
+  """Of what is scored: a text, what it is compared with, and by what."""
+  scorer = score and [
+    score.__module__,
+    getattr(score, '__qualname__', type(score).__name__),
+    user_modules.source_digest(score),
+  ]
+  what = json.dumps([line.id, line.output_tokens, prompt.reference, scorer])
   return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 

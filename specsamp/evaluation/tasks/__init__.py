@@ -1,9 +1,11 @@
 """What to decode, by the names that a config has for it."""
 
 import dataclasses
+from typing import Any
 
+from specsamp import user_modules
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.errors import UserError
+from specsamp.errors import UserError, unknown
 from specsamp.evaluation.tasks import (
   humaneval,
   instructions,
@@ -32,15 +34,17 @@ def load(
   Args:
     name: code (held-out functions of the standard library) or code_edits;
       humaneval, xsum, alpaca, wmt, spec_bench or one category of it, such as
-      spec_bench/qa; or a .json or .jsonl file of prompts.
+      spec_bench/qa; a .json or .jsonl file of prompts; or `my.module:Name` of
+      a user's own, which is called with what follows here.
     tokenizer: of the target.
-    count: prompts wanted of each; of published sets, at most.
+    count: prompts wanted of each; of published sets and files, at most.
     max_tokens: in a prompt. Longer prompts of published sets lose their
       beginning, those of files are passed over.
     data: folder in which the published files are.
 
   Raises:
-    UserError: no such task, no such file, or one with too few prompts.
+    UserError: no such task, no such file, one with too few prompts, or a
+      user's own that is none.
   """
   if not isinstance(name, str):
     raise UserError(f'tasks: got {name!r}, expected a name')
@@ -64,10 +68,57 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     return [getattr(texts, name)(tokenizer, count, max_tokens)]
   if name.endswith(('.json', '.jsonl')):
     return [texts.of_file(name, tokenizer, count, max_tokens)]
-  raise UserError(
-    f'tasks: got {name!r}, expected one of {", ".join(NAMES)}, '
-    'spec_bench/CATEGORY, or a .json or .jsonl file'
+  if user_modules.is_name(name):
+    given = dict(
+      tokenizer=tokenizer, count=count, max_tokens=max_tokens, data=data
+    )
+    return [_checked(name, user_modules.make('task', name, **given))]
+  others = (
+    ', spec_bench/CATEGORY, a .json or .jsonl file, or your own, '
+    f'{user_modules.FORM}'
   )
+  raise UserError(unknown('tasks', name, NAMES, others))
+
+
+def _checked(name: str, task: Any) -> Task:
+  """A user's own, if it is one.
+
+  Its score is tried on a reference, but for one that runs answers.
+  """
+  if not isinstance(task, Task):
+    raise UserError(
+      f'task {name}: made a {type(task).__name__}, expected a '
+      'specsamp.evaluation.tasks.Task'
+    )
+  if not isinstance(task.name, str) or not task.name.strip():
+    raise UserError(f'task {name}: name: got {task.name!r}, expected a text')
+  for i, prompt in enumerate(task.prompts):
+    if not isinstance(prompt, Question):
+      raise UserError(
+        f'task {name}: prompt {i}: got {prompt!r}, expected a '
+        'specsamp.evaluation.tasks.Question'
+      )
+    for text in (prompt.name, prompt.text, *prompt.later):
+      if not isinstance(text, str) or not text:
+        raise UserError(
+          f'task {name}: prompt {i}: got {text!r}, expected a text'
+        )
+  if task.score is not None and not callable(task.score):
+    raise UserError(
+      f'task {name}: score: got {task.score!r}, expected a function of a '
+      'prompt and an answer'
+    )
+  if task.score and task.prompts and not task.runs_answers:
+    first = task.prompts[0]
+    try:
+      task.scored(first, first.reference)
+    except UserError:
+      raise
+    except Exception as error:
+      raise UserError(
+        f'task {name}: score failed: {user_modules.describe(error)}'
+      ) from error
+  return task
 
 
 def _told_apart(prompts: list[Question]) -> list[Question]:

@@ -5,7 +5,7 @@ conversations of two turns: the second question is asked after the answer to the
 first one.
 """
 
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.evaluation.tasks.task import (
   Question,
   Task,
@@ -31,10 +31,8 @@ def load(data: str, count: int, category: str = '') -> list[Task]:
   Raises:
     UserError: no such category, or no such file.
   """
-  if category and category not in CATEGORIES:
-    raise UserError(
-      f'tasks: Spec-Bench has no {category!r}, but {", ".join(CATEGORIES)}'
-    )
+  if category:
+    check_name('tasks: spec_bench', category, CATEGORIES)
   path = find(data, 'spec_bench')
   found: dict[str, list[Question]] = {name: [] for name in CATEGORIES}
   lines = read_lines(path, 'category')

@@ -2,9 +2,10 @@
 
 import dataclasses
 import gzip
+import numbers
 import pathlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specsamp import files
@@ -39,7 +40,7 @@ class Task:
     ends: whether a stop token ends an answer; texts without an end of their own
       all get the same length.
     most_new_tokens: of an answer; None leaves it to the config.
-    score: (prompt, answer) -> floats in [0, 1] by name, and a word on them as
+    score: (prompt, answer) -> numbers in [0, 1] by name, and a word on them as
       text; None where there is nothing to score.
     runs_answers: whether the score runs the answer as a program.
   """
@@ -48,11 +49,34 @@ class Task:
   prompts: list[Question]
   ends: bool = True
   most_new_tokens: int | None = None
-  score: Callable[[Question, str], dict[str, float | str]] | None = None
+  score: Callable[[Question, str], Mapping[str, float | str]] | None = None
   runs_answers: bool = False
 
   def new_tokens(self, asked: int) -> int:
     return min(asked, self.most_new_tokens or asked)
+
+  def scored(self, prompt: Question, answer: str) -> dict[str, float | str]:
+    """What the score returns, its numbers as floats.
+
+    Raises:
+      UserError: something else than numbers in [0, 1] and texts by name.
+    """
+    found = self.score(prompt, answer)
+    is_score = lambda value: (
+      isinstance(value, str)
+      or (isinstance(value, numbers.Real) and 0 <= value <= 1)
+    )
+    if not isinstance(found, Mapping) or not all(
+      isinstance(name, str) and is_score(value) for name, value in found.items()
+    ):
+      raise UserError(
+        f'task {self.name}: score: got {found!r}, expected numbers in [0, 1] '
+        'by name, and maybe texts'
+      )
+    return {
+      name: value if isinstance(value, str) else float(value)
+      for name, value in found.items()
+    }
 
 
 def tokens_of(

@@ -3,9 +3,8 @@
 Narayan et al. 1808.08745; one shot and 128 tokens as in Chen et al. 2302.01318.
 """
 
-import functools
-
 from specsamp.errors import UserError
+from specsamp.evaluation.tasks.scorers import rouge, rouge_scorer
 from specsamp.evaluation.tasks.task import (
   Question,
   Task,
@@ -15,7 +14,6 @@ from specsamp.evaluation.tasks.task import (
 )
 
 _FILES = 'xsum*.jsonl'
-_KINDS = ('rouge1', 'rouge2', 'rougeL')
 
 
 def load(data: str, count: int) -> Task:
@@ -30,7 +28,7 @@ def load(data: str, count: int) -> Task:
   Raises:
     UserError: no such file, or the package rouge-score is not installed.
   """
-  scorer()
+  rouge_scorer()
   path = find(data, 'xsum', _FILES)
   first, *lines = read_lines(path, 'prompt', 'completion')
   if not lines:
@@ -40,29 +38,7 @@ def load(data: str, count: int) -> Task:
     Question(f'xsum:{i}', f'{shot}{line["prompt"]}', reference=_summary(line))
     for i, line in enumerate(lines, start=1)
   ]
-  return Task('xsum', spread(prompts, count), most_new_tokens=128, score=score)
-
-
-def score(prompt: Question, answer: str) -> dict[str, float]:
-  """F1 of ROUGE-1, 2 and L of the answer's first line."""
-  line = answer.strip().split('\n')[0]
-  found = scorer().score(prompt.reference, line)
-  return {
-    f'ROUGE-{kind.removeprefix("rouge")}': found[kind].fmeasure
-    for kind in _KINDS
-  }
-
-
-@functools.cache
-def scorer():
-  """Google's ROUGE, with its stemmer."""
-  try:
-    from rouge_score import rouge_scorer
-  except ImportError:
-    raise UserError(
-      "tasks: xsum needs the package rouge-score: pip install 'specsamp[eval]'"
-    ) from None
-  return rouge_scorer.RougeScorer(_KINDS, use_stemmer=True)
+  return Task('xsum', spread(prompts, count), most_new_tokens=128, score=rouge)
 
 
 def _summary(line) -> str:

@@ -58,13 +58,7 @@ class Texts(NamedTuple):
         each.sampling_params,
         config.max_new_tokens,
       )
-    found = tasks.load(
-      'code',
-      models.target.tokenizer,
-      config.num_prompts,
-      config.max_prompt_tokens,
-      config.data,
-    )
+    found = config.load_tasks('code', models.target)
     drafters = [None] * len(baselines) + [m.drafter for m in config.methods]
     return cls(config, models, drafters, every, found)
 

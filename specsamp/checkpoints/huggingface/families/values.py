@@ -6,7 +6,7 @@ name.
 
 from typing import Any
 
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.models.config import RopeScaling
 
 _ACTIVATIONS = {
@@ -50,10 +50,7 @@ class Values:
 
   def activation(self, key: str) -> str:
     got = self.need(key)
-    if got not in _ACTIVATIONS:
-      raise UserError(
-        f'{key}: got {got!r}, expected one of {", ".join(_ACTIVATIONS)}'
-      )
+    check_name(key, got, _ACTIVATIONS)
     return _ACTIVATIONS[got]
 
   def rope(self) -> dict[str, Any]:
@@ -65,9 +62,9 @@ class Values:
     if both.get('partial_rotary_factor', 1) != 1:
       raise UserError('partial_rotary_factor: only 1 is supported')
     self.must('partial_rotary_factor', 1)
-    if kind == 'default':
-      scaling = None
-    elif kind == 'linear':
+    check_name('rope_type', kind, ('default', 'linear', 'llama3'))
+    scaling = None
+    if kind == 'linear':
       scaling = RopeScaling('linear', float(both['factor']))
     elif kind == 'llama3':
       scaling = RopeScaling(
@@ -76,10 +73,6 @@ class Values:
         float(both['low_freq_factor']),
         float(both['high_freq_factor']),
         both['original_max_position_embeddings'],
-      )
-    else:
-      raise UserError(
-        f'rope_type: got {kind!r}, expected default, linear or llama3'
       )
     return dict(rope_theta=float(theta), rope_scaling=scaling)
 

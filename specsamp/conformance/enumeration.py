@@ -1,28 +1,32 @@
-"""What a round says, by enumeration: every drafted tree is a row of a batch.
+"""What a round emits, by enumeration: every drafted tree is a row of a batch.
 
-The sum over the drafts of P(draft) * stop * leave gives the exact law of what
-a round says; extended by the target's own law it must be the target's joint
-law of depth + 1 tokens. The code is the code of production; only the dtype
-differs.
+The sum over the drafts of P(draft) * stop * leave is the exact distribution of
+what a round emits; extended by the target's own it must be the target's joint
+distribution of depth + 1 tokens. The code is the code of production; only the
+dtype differs.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.errors import UserError
+from specsamp.verification.verifier import Verifier
 
 TOLERANCE = 1e-12
 
 
-# Laws p and q of one position, float64 [V] * i + [V]: in each context of i
-# tokens.
+# Distributions p and q of one position, float64 [V] * i + [V]: in each context
+# of i tokens.
 
 
-def normalize(weights):
+def normalize(weights: np.ndarray) -> np.ndarray:
   return weights / weights.sum(-1, keepdims=True)
 
 
@@ -45,7 +49,7 @@ def _one_hot(rng, shape):
 
 
 def _pair(kind, rng, shape):
-  """The laws p and q of one position, in each context."""
+  """The distributions p and q of one position, in each context."""
   p, q = _dense(rng, shape), _dense(rng, shape)
   match kind:
     case 'dense' | 'dense_2':
@@ -71,7 +75,7 @@ def _pair(kind, rng, shape):
       return p, normalize(p + 0.2 * q)
 
 
-_KINDS = (
+KINDS = (
   'dense',
   'zeros',
   'equal',
@@ -91,24 +95,43 @@ _KINDS = (
 class Table:
   """One target, one draft, and which candidates are drafted.
 
-  Laws depend on the whole context: two nodes share one iff their paths spell
-  the same tokens.
+  Distributions depend on the whole context: two nodes share one iff their paths
+  spell the same tokens.
+
+  Attributes:
+    name: of the kind of p and q, and of what is drafted.
+    p: depth + 1 arrays; p[i] has shape [V] * (i + 1).
+    q: depth arrays.
+    valid: depth bool arrays [V] * i + [C]: of the children after each context.
   """
 
   name: str
-  p: list  # depth + 1 arrays; p[i] has shape [V] * (i + 1)
-  q: list  # depth arrays
-  valid: list  # depth bool arrays [V] * i + [C]: of the children after each
+  p: list[np.ndarray]
+  q: list[np.ndarray]
+  valid: list[np.ndarray]
 
 
-def make_tables(vocab, depth, cuts, seed):
-  """A table for each kind of laws and each (name, valid) that cuts(rng) gives.
+def make_tables(
+  vocab: int,
+  depth: int,
+  cuts: Callable[[np.random.Generator], Iterable[tuple[str, list]]],
+  seed: int,
+  kinds: Sequence[str] = KINDS,
+) -> list[Table]:
+  """A table for each kind of p and q and each (name, valid) of `cuts`.
 
-  The tables of one kind share their laws, whatever is drafted.
+  The tables of one kind share their p and q, whatever is drafted.
+
+  Args:
+    vocab: V.
+    depth: of the trees that they are for.
+    cuts: of a generator the (name, `Table.valid`) of each.
+    seed: of the generator.
+    kinds: of p and q.
   """
   rng = np.random.default_rng(seed)
   tables = []
-  for kind in _KINDS:
+  for kind in kinds:
     pairs = [_pair(kind, rng, (vocab,) * (i + 1)) for i in range(depth + 1)]
     p, q = [pair[0] for pair in pairs], [pair[1] for pair in pairs[:-1]]
     for name, valid in cuts(rng):
@@ -118,13 +141,21 @@ def make_tables(vocab, depth, cuts, seed):
 
 @dataclasses.dataclass(frozen=True)
 class Drafts:
-  """All drafted trees of a table of positive chance, a row each."""
+  """All drafted trees of a table of positive chance, a row each.
 
-  tokens: np.ndarray  # int32 [B, N]
-  p: np.ndarray  # [B, N, V]
-  q: np.ndarray  # [B, I, V]
-  valid: np.ndarray  # bool [B, N]
-  weight: np.ndarray  # [B], sums to 1
+  Attributes:
+    tokens: int32 [B, N].
+    p: float64 [B, N, V].
+    q: float64 [B, I, V].
+    valid: bool [B, N].
+    weight: float64 [B], the chance of each; they sum to 1.
+  """
+
+  tokens: np.ndarray
+  p: np.ndarray
+  q: np.ndarray
+  valid: np.ndarray
+  weight: np.ndarray
 
 
 @functools.cache
@@ -136,7 +167,7 @@ def _all_tokens(vocab, size):
   return tokens
 
 
-def context(tree, node):
+def context(tree: TokenTree, node: int) -> list[int]:
   """The drafted nodes on the path to a node, and it."""
   return [n for n in tree.paths[node] if n > 0]
 
@@ -179,50 +210,49 @@ def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-  """What a verifier does with each draft of a table."""
+  """What a verifier does with each draft of a table.
+
+  Attributes:
+    table: the table.
+    tree: the shape of its drafts.
+    drafts: its drafts.
+    stop: [B, N], the chance to stop at each node.
+    leave: [B, N, V], the distribution of what is emitted there.
+  """
 
   table: Table
   tree: TokenTree
   drafts: Drafts
-  stop: np.ndarray  # [B, N]
-  leave: np.ndarray  # [B, N, V]
+  stop: np.ndarray
+  leave: np.ndarray
 
   @property
-  def error(self):
-    """The largest error of the joint law of depth + 1 tokens."""
-    laws = self.table.p
-    vocab = laws[0].shape[-1]
-    ended = [np.zeros((vocab**i, vocab)) for i in range(len(laws))]
+  def joint(self) -> tuple[np.ndarray, np.ndarray]:
+    """Of depth + 1 tokens, [V] * (depth + 1): as emitted, as the target's."""
+    of_target = self.table.p
+    vocab = of_target[0].shape[-1]
+    ended = [np.zeros((vocab**i, vocab)) for i in range(len(of_target))]
     mass = (self.drafts.weight[:, None] * self.stop)[..., None] * self.leave
     for node, depth in enumerate(self.tree.depths):
-      said = self.drafts.tokens[:, context(self.tree, node)]
-      place = said @ vocab ** np.arange(depth)[::-1]
+      accepted = self.drafts.tokens[:, context(self.tree, node)]
+      place = accepted @ vocab ** np.arange(depth)[::-1]
       np.add.at(ended[depth], place, mass[:, node])
-    said, target = np.zeros(()), np.ones(())
-    for i, law in enumerate(laws):
+    emitted, target = np.zeros(()), np.ones(())
+    for i, p in enumerate(of_target):
       # What ends with token i + 1, next to what ended before, extended.
-      said = said[..., None] * law + ended[i].reshape((vocab,) * (i + 1))
-      target = target[..., None] * law
-    return np.abs(said - target).max()
+      emitted = emitted[..., None] * p + ended[i].reshape((vocab,) * (i + 1))
+      target = target[..., None] * p
+    return emitted, target
 
   @property
-  def possible(self):
-    """bool [B, N]: drafted, and neither it nor an ancestor has p(x) = 0."""
-    possible = self.drafts.valid.copy()
-    for node, parent in enumerate(self.tree.parents[1:], start=1):
-      tokens = self.drafts.tokens[:, node, None]
-      p = np.take_along_axis(self.drafts.p[:, parent], tokens, axis=1)[:, 0]
-      possible[:, node] &= possible[:, parent] & (p > 0)
-    return possible
-
-  @property
-  def expected_tokens(self):
-    lengths = np.array(self.tree.depths) + 1
-    return (self.drafts.weight[:, None] * self.stop * lengths).sum()
+  def error(self) -> float:
+    """The largest error of the joint distribution of depth + 1 tokens."""
+    emitted, target = self.joint
+    return np.abs(emitted - target).max()
 
 
-# The time of these proofs is compilation, which a lower level of machine code
-# optimization halves; the program is the same.
+# What takes long is compiling, which a lower level of machine code optimization
+# halves; the program is the same.
 @functools.partial(
   jax.jit,
   static_argnums=0,
@@ -238,8 +268,15 @@ def _stop_and_leave(verifier, draft, p_bnv):
   return verifier.stop_probs(draft, p_bnv), leave_bnv
 
 
-def run(verifier, tables, tree, law, drafts=None, dtype=np.float64):
-  """The rounds of all tables of one tree, in one call.
+def run(
+  verifier: Verifier,
+  tables: Sequence[Table],
+  tree: TokenTree,
+  law: Law,
+  drafts: Sequence[Drafts] | None = None,
+  dtype: Any = np.float64,
+) -> list[Round]:
+  """The rounds of all tables of one tree, in one call on the host.
 
   Args:
     verifier: the rule.
@@ -248,6 +285,9 @@ def run(verifier, tables, tree, law, drafts=None, dtype=np.float64):
     law: the law that the drafts state.
     drafts: of each table; None for those drawn by the law that is stated.
     dtype: what the verifier computes in.
+
+  Raises:
+    UserError: it computes in another dtype.
   """
   drafts = drafts or [enumerate_drafts(table, tree, law) for table in tables]
   ends = np.cumsum([len(part.weight) for part in drafts])
@@ -260,16 +300,23 @@ def run(verifier, tables, tree, law, drafts=None, dtype=np.float64):
     fill = np.repeat(rows[:1], size - len(rows), axis=0)
     return jnp.asarray(np.concatenate([rows, fill]))
 
-  with jax.enable_x64(True):
+  on_host = jax.default_device(jax.local_devices(backend='cpu')[0])
+  with jax.enable_x64(True), on_host:
+    is_drawn = law != 'deterministic' and tree.internal
     draft = Draft(
       tokens=join('tokens'),
-      q=join('q').astype(dtype),
+      q=join('q').astype(dtype) if is_drawn else None,
       tree=tree,
       law=law,
       valid=join('valid'),
     )
     outputs = _stop_and_leave(verifier, draft, join('p').astype(dtype))
-    assert all(output.dtype == dtype for output in outputs)
+  for name, output in zip(('stop_probs', 'leave_probs'), outputs, strict=True):
+    if output.dtype != dtype:
+      raise UserError(
+        f'{type(verifier).__name__}: {name}: got {output.dtype}, expected '
+        f'{np.dtype(dtype)}, the dtype of p'
+      )
   outputs = [np.split(np.asarray(output), ends)[:-1] for output in outputs]
   return [
     Round(table, tree, part, stop, leave)

@@ -1,0 +1,121 @@
+"""Drafters that are wrong are found out, and none that is right."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+from flax import struct
+
+from specsamp.conformance import check_drafter
+from specsamp.drafting import (
+  Drafter,
+  LanguageModelDrafter,
+  TokenTree,
+  candidates,
+  lookahead_drafter,
+  model_drafter,
+)
+from specsamp.drafting.drafter import root_of
+from specsamp.errors import UserError
+from specsamp.sampling import draw
+
+pytestmark = pytest.mark.integration
+
+VOCAB = 11
+TREE = TokenTree.branching((3, 2))
+
+
+@pytest.fixture(scope='module')
+def target():
+  return tiny.model(VOCAB, 0, num_layers=1)
+
+
+@pytest.fixture(scope='module')
+def draft():
+  return tiny.draft(VOCAB, 1)
+
+
+def test_a_tree_of_draws(target, draft):
+  check_drafter(model_drafter(draft, TREE, 'without_replacement'), target)
+
+
+def test_what_a_drafter_remembers(target):
+  """Lookahead's guesses are those of earlier rounds."""
+  drafter = lookahead_drafter(TokenTree.chain(2), window=2)
+  check_drafter(drafter, target, reads_text_alone=False)
+  with pytest.raises(UserError, match='differ from those after the same text'):
+    check_drafter(drafter, target)
+
+
+@struct.dataclass
+class Fixed(Drafter):
+  """Draws a chain from one q, with a fault."""
+
+  fault: str = struct.field(pytree_node=False)
+  tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(3))
+  law = 'iid'
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    batch, depth = len(length_b), self.tree.depth
+    weight_v = jnp.arange(1, VOCAB + 1, dtype=jnp.float32)
+    q_bgv = jnp.tile(weight_v / weight_v.sum(), (batch, depth, 1))
+    round_b = length_b - 1
+    if self.fault == 'the drafts of two rounds':
+      round_b = jnp.zeros_like(round_b)
+    keys_b = draw.stream_keys(keys_b, round_b, draw.Stream.DRAFT)
+    if self.fault == 'the drafts of two rows':
+      keys_b = jnp.broadcast_to(keys_b[:1], keys_b.shape)
+    uniform_bg = draw.uniforms(keys_b, depth)
+    if self.fault == 'two tokens of a draft':
+      uniform_bg = jnp.broadcast_to(uniform_bg[:, :1], uniform_bg.shape)
+    tokens_bg = jax.vmap(draw.inverse_cdf, (1, 1), 1)(uniform_bg, q_bgv)
+    if self.fault == 'q':
+      q_bgv = jnp.sqrt(q_bgv) / jnp.sqrt(q_bgv).sum(axis=-1, keepdims=True)
+    draft = candidates.draft_of(
+      self.tree,
+      self.law,
+      root_of(tokens_bs, length_b),
+      tokens_bg,
+      jnp.ones(tokens_bg.shape, bool),
+      q_bgv,
+    )
+    return draft, state
+
+
+def test_draws_of_ones_own(target):
+  check_drafter(Fixed(''), target)
+
+
+@pytest.mark.parametrize(
+  'fault',
+  [
+    'two tokens of a draft',
+    'the drafts of two rounds',
+    'the drafts of two rows',
+    'q',
+  ],
+)
+def test_draws_that_are_none(target, fault):
+  line = f'Fixed: {fault} are not independent draws: p = '
+  if fault == 'q':
+    line = 'drafter Fixed: its tokens are not drawn from its q: p = '
+  with pytest.raises(UserError, match=line):
+    check_drafter(Fixed(fault), target)
+
+
+@struct.dataclass
+class Forgetful(LanguageModelDrafter):
+  """Its cache has not the path that was accepted but the first one."""
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    return state
+
+
+def test_a_state_that_a_round_leaves_wrong(target, draft):
+  right = model_drafter(draft, TokenTree.branching((3, 2, 1)))
+  fields = [field.name for field in dataclasses.fields(right)]
+  drafter = Forgetful(**{name: getattr(right, name) for name in fields})
+  with pytest.raises(UserError, match='commit leaves a state of another text'):
+    check_drafter(drafter, target)

@@ -1,0 +1,101 @@
+"""Rules that are wrong are told where; those that are right are not refused.
+
+What is wrong in how a rule is enumerated, `tests/exactness` would find.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import pytest
+
+from specsamp.conformance import check_verifier
+from specsamp.errors import UserError
+from specsamp.verification import make
+from specsamp.verification.naive import NaiveVerifier
+from specsamp.verification.token import TokenVerifier
+
+
+@pytest.mark.parametrize('rule', ['token', 'gumbel', 'typical_lossy'])
+def test_right_ones(rule):
+  """A rule for chains, one of races, and one that is not lossless."""
+  check_verifier(make(rule))
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong(TokenVerifier):
+  """The token rule with a fault."""
+
+  fault: str
+  accepts: ClassVar[frozenset[str]] = frozenset({'iid'})
+
+  def stop_probs(self, draft, p_bnv):
+    match self.fault:
+      case 'takes what was not drafted':
+        draft = draft.replace(valid=jnp.ones_like(draft.valid))
+      case 'takes no chain' if draft.tree.depth:
+        raise ValueError('none of these')
+    stop_bn = super().stop_probs(draft, p_bnv)
+    match self.fault:
+      case 'stops too little':
+        return stop_bn * 0.9
+      case 'in float32':
+        return stop_bn.astype(jnp.float32)
+    return stop_bn
+
+  def leave_probs(self, draft, p_bnv, node_b):
+    leave_bv = super().leave_probs(draft, p_bnv, node_b)
+    match self.fault:
+      case 'draws from p':
+        return jnp.take_along_axis(p_bnv, node_b[:, None, None], axis=1)[:, 0]
+      case 'a NaN after the last token':
+        is_last_b = node_b == draft.tree.size - 1
+        return jnp.where(is_last_b[:, None], jnp.nan, leave_bv)
+    return leave_bv
+
+
+@pytest.mark.parametrize(
+  ('fault', 'line'),
+  [
+    (
+      'draws from p',
+      r"Wrong, law 'iid', a chain of 3, p and q dense-all drafted: not "
+      r'lossless: emits the tokens \[\d, \d, \d, \d\] with 0\.\d+, expected 0',
+    ),
+    (
+      'takes what was not drafted',
+      r'p and q dense-some drafted: accepts node \d, which was not drafted, '
+      r'with .*, draft \[.*\], drafted \[1, .*\]',
+    ),
+    (
+      'stops too little',
+      r'a root alone, .*: stop_probs is no distribution: got \[0.9\], draft',
+    ),
+    (
+      'a NaN after the last token',
+      r'leave_probs is no distribution: got \[nan, nan, nan\], .*, node 0',
+    ),
+    ('in float32', 'stop_probs: got float32, expected float64, the dtype of p'),
+    ('takes no chain', "takes no draft of law 'iid': ValueError: none of th"),
+  ],
+)
+def test_wrong_ones(fault, line):
+  with pytest.raises(UserError, match=line):
+    check_verifier(Wrong(fault))
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongOnTrees(NaiveVerifier):
+  """Prefers the first of several candidates, which is right on chains."""
+
+  accepts: ClassVar[frozenset[str]] = frozenset({'iid'})
+
+  def stop_probs(self, draft, p_bnv):
+    if draft.tree.is_chain:
+      return super().stop_probs(draft, p_bnv)
+    return jnp.zeros_like(p_bnv[:, :, 0]).at[:, 0].set(1)
+
+
+def test_a_rule_that_is_wrong_on_trees_alone():
+  with pytest.raises(UserError, match='three candidates, .*: not lossless'):
+    check_verifier(WrongOnTrees())
