@@ -58,6 +58,8 @@ setup(
       'torch==2.13.0',
       'transformers>=5.0',
     ],
+    # To build the documents: CONTRIBUTING.md has the command.
+    'docs': ['furo>=2025.12', 'myst-parser>=5.0', 'sphinx>=9.0'],
     'test': [
       'hypothesis>=6.100',
       'ipykernel>=6.29',

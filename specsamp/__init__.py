@@ -1,6 +1,7 @@
 """Lossless speculative decoding of large transformers in JAX.
 
 The end of an array's name gives its axes, a letter each: `tokens_bn` is [B, N].
+The letters ::
 
   B  rows of a batch                    N  nodes of a draft, its root included
   C  candidates: children of a node     P  tokens of a prompt

@@ -1,0 +1,1 @@
+"""Models and drafters as folders: ours, and those of Hugging Face."""

@@ -147,7 +147,7 @@ class SentencePiece(Tokenizer):
   """A SentencePiece model.
 
   Attributes:
-    proto: the serialized model, the bytes of a `.model` file.
+    proto: the serialized model, the bytes of a `*.model` file.
   """
 
   def __init__(self, proto: bytes, files: Files | None = None):
@@ -205,7 +205,7 @@ class SentencePiece(Tokenizer):
 
   @classmethod
   def load(cls, path) -> 'SentencePiece':
-    """Reads a `.model` file, and nothing beside it."""
+    """Reads a `*.model` file, and nothing beside it."""
     try:
       return cls(pathlib.Path(path).read_bytes())
     except OSError as error:

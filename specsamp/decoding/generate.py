@@ -45,7 +45,7 @@ class Generation:
 
   @property
   def acceptance_rate(self) -> float:
-    """α: accepted over drafted tokens; NaN if nothing was drafted.
+    """Accepted over drafted tokens, α; NaN if nothing was drafted.
 
     Of a tree every depth counts as one drafted token.
     """
@@ -58,7 +58,7 @@ class Generation:
 
   @property
   def block_efficiency(self) -> float:
-    """τ: tokens a round, the bonus or residual token included."""
+    """Tokens a round, τ, the bonus or residual token included."""
     return float(1 + self.num_accepted_per_pos.sum() / self.rounds.sum())
 
 

@@ -142,7 +142,7 @@ class TokenTree:
 
   @property
   def depth(self) -> int:
-    """The depth of the deepest node: the most tokens a round can accept."""
+    """The deepest node's depth, the most tokens that a round can accept."""
     return max(self.depths)
 
   @functools.cached_property

@@ -1,0 +1,1 @@
+"""What a launcher runs, and what its config holds."""

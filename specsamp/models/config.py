@@ -124,7 +124,7 @@ class TransformerConfig:
 
   @property
   def num_tokens(self) -> int:
-    """Tokens that can be emitted: the vocabulary without its padding."""
+    """Tokens that can be emitted, the vocabulary without its padding."""
     return self.vocab_size - self.padding
 
   @classmethod

@@ -239,7 +239,7 @@ class Nodes:
 
   @property
   def name(self) -> str:
-    """As `parse` reads it, such as h100:8."""
+    """As `parse` reads it."""
     hosts = f'{self.hosts}x' if self.hosts > 1 else ''
     return f'{self.chip.name}:{hosts}{self.per_host}'
 

@@ -129,7 +129,7 @@ class Slice:
 
   @property
   def name(self) -> str:
-    """As libtpu writes it, such as v4:2x2x4."""
+    """As libtpu writes it, see `parse`."""
     return f'{self.chip.name}:{"x".join(map(str, self.shape))}'
 
   @property

@@ -26,7 +26,8 @@ def best_tree(
   """The tree of the most expected tokens a round, by dynamic programming.
 
   Exact, also where acceptance is not decreasing. Takes time in proportion to
-  ranks x levels x `num_nodes`², levels ending where one more changes nothing.
+  `ranks * levels * num_nodes ** 2`, where levels end where one more changes
+  nothing.
 
   Args:
     acceptance: [K], chance that the child of rank k is the accepted one; a

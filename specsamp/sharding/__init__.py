@@ -1,0 +1,1 @@
+"""Which axis lies where: meshes, rules, runs of several processes."""

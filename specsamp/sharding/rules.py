@@ -135,7 +135,7 @@ def param_formats(params: Any, mesh: Mesh) -> Any:
 
 
 def sharding(mesh: Mesh):
-  """A function (array, *axes) -> `NamedSharding` on this mesh."""
+  """A function `(array, *axes)` -> `NamedSharding` on this mesh."""
   return lambda array, *axes: NamedSharding(mesh, spec(axes, array.shape, mesh))
 
 

@@ -1,0 +1,1 @@
+"""Pretraining, and drafters trained on a target's features; both resume."""

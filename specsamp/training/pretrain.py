@@ -21,7 +21,7 @@ from specsamp.training.objectives import language_model as losses
 class PretrainConfig(run.RunConfig):
   """What fixes a run, beside corpus and teacher: it ends with the same weights.
 
-  Attributes beside those of every run:
+  Attributes:
     model: shape of the model to train.
     corpus: a folder of text, or '' for the standard library of this Python.
     pattern: the corpus' files, a glob relative to its folder.

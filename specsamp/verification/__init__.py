@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# By the names that `make` knows.
+#: By the names that `make` knows.
 VERIFIERS = {
   'token': TokenVerifier,
   'block': BlockVerifier,

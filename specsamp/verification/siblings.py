@@ -3,13 +3,13 @@
 The recursion that multi-candidate speculative sampling (Yang et al., arXiv
 2401.06706, algorithms 1 and 2) and traversal verification (Weng et al., arXiv
 2505.12398) share. At a node of weight r, in the papers' terms: a child x is
-accepted with min(1, r p(x) / q(x)), and when it is rejected
+accepted with min(1, r p(x) / q(x)), and when it is rejected ::
 
   p <- norm((r p - q)+),  r <- S / (S + 1 - r) where S = sum((r p - q)+),
 
 and, without replacement, x is taken out of q and q is made to sum to 1 again.
 Multi-candidate sampling holds r at 1. Here no such p is ever written down:
-each is (p - s q)+ / Z with the first p and q, and scalars
+each is (p - s q)+ / Z with the first p and q, and scalars ::
 
   s <- s + Z / (r R),  Z <- sum((p - s q)+),  S = r Z' / Z,
 

@@ -76,7 +76,7 @@ def take(values: jax.Array, nodes: Sequence[int] | np.ndarray) -> jax.Array:
 
 
 def at(values_bn: jax.Array, table: np.ndarray, fill) -> jax.Array:
-  """The values at the nodes of a table, [B, *table.shape]; `fill` at N."""
+  """The values at the nodes of a table, `[B, *table.shape]`; `fill` at N."""
   padded = jnp.pad(values_bn, ((0, 0), (0, 1)), constant_values=fill)
   return take(padded, table)
 

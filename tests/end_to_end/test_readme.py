@@ -17,6 +17,11 @@ from specsamp import zoo
 _README = pathlib.Path('README.md')
 _CONTRIBUTING = pathlib.Path('CONTRIBUTING.md')
 _TEXTS = [_README, _CONTRIBUTING, *sorted(pathlib.Path('docs').rglob('*.md'))]
+_LINKED = [
+  *_TEXTS,
+  pathlib.Path('CHANGELOG.md'),
+  *sorted(pathlib.Path('notebooks').glob('*.ipynb')),
+]
 # Their docstrings have commands.
 _SCRIPTS = [
   *sorted(pathlib.Path('configs').rglob('*.py')),
@@ -101,7 +106,8 @@ def test_commands(server, tmp_path):
       else:  # set-up, tests and what feeds a launcher
         assert words[0] in {
           '.', 'cat', 'cd', 'git', 'kubectl', 'pip', 'pytest', 'python3.11',
-          'ruff', 'sbatch', 'launch/pods/one_gpu.sh', 'launch/pods/tpu_pod.sh',
+          'ruff', 'sbatch', 'sphinx-build', 'launch/pods/one_gpu.sh',
+          'launch/pods/tpu_pod.sh',
         }, words  # fmt: skip
   assert len(known) > 40
   found = tmp_path / 'refused.json'
@@ -121,14 +127,23 @@ def _anchors(path) -> set[str]:
   }
 
 
-@pytest.mark.parametrize('path', _TEXTS, ids=str)
-def test_links_paths_and_extras(path):
+@pytest.mark.parametrize('path', _LINKED, ids=str)
+def test_links(path):
   text = path.read_text(encoding='utf-8')
   for link in re.findall(r'\]\(([^)]+)\)', text):
     where, _, anchor = link.partition('#')
+    if '://' in where:  # into this repository, or elsewhere: see Sphinx
+      here = where.partition('/blob/main/')[2] or '.'
+      assert pathlib.Path(here).exists(), link
+      continue
     target = path.parent / where if where else path
     assert target.exists(), link
     assert not anchor or anchor in _anchors(target), link
+
+
+@pytest.mark.parametrize('path', _TEXTS, ids=str)
+def test_paths_and_extras(path):
+  text = path.read_text(encoding='utf-8')
   rooms = 'configs|docs|launch|notebooks|specsamp|tests'
   for name in re.findall(rf'(?<![\w/.:(])(?:{rooms})/[\w/.]*\w', text):
     assert pathlib.Path(name).exists() or 'PAPER' in name, name

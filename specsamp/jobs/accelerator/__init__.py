@@ -1,0 +1,1 @@
+"""A trained pair and larger shapes, timed on one device."""
