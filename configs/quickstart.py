@@ -29,7 +29,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # What drafts. '' is the draft model. medusa, hydra, eagle,
       # medusa_parallel, eagle_parallel and eagle_parallel_deep were trained on
       # the embedded target; a folder holds one of your own. ngram, lookahead
-      # (law deterministic, verifier naive) and ngram_or_draft look up.
+      # (law deterministic, verifier naive) and ngram_or_draft look up. One of
+      # your own is my.module:Name, a verifier and prompts too.
       drafter='',
       # Lengths of the n-grams, looked for in a row's own text and in
       # `datastore`, a file or folder; guesses a level of lookahead.

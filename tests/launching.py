@@ -159,5 +159,7 @@ def read_flags(commands, path):
       try:
         runpy.run_path(argv[0], run_name='__main__')
       except SystemExit as end:
+        if end.code is None:  # help was printed
+          continue
         refused[name] = f'{printed.getvalue()}{end}'
   path.write_text(json.dumps(refused))
