@@ -12,7 +12,7 @@ from absl import app, flags, logging
 from jax.sharding import Mesh
 from ml_collections import config_flags
 
-from specsamp import files
+from specsamp import compilation_cache, files
 from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
@@ -66,12 +66,19 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
     distributes: whether it may be one of several processes, of which only the
       first one prints to standard output.
   """
+  cache = flags.DEFINE_string(
+    'compilation_cache',
+    None,
+    'Folder that keeps compiled programs for other runs, at most 1 GiB; empty: '
+    f'none are kept. If left out, {compilation_cache.default_folder()}.',
+  )
 
   def guarded(argv):
     if len(argv) > 1:
       _fail(f'unexpected arguments {argv[1:]}')
     # Bars and reports are for the user; the libraries' own chatter is not.
     logging.set_verbosity(logging.WARNING)
+    compilation_cache.enable(cache.value)
     try:
       if distributes:
         distributed.initialize()
