@@ -6,10 +6,10 @@ import pathlib
 import specsamp
 
 _ROOMS = (
-  'errors', 'flow', 'sharding', 'files', 'compilation_cache', 'data', 'models',
-  'fingerprint', 'language_model', 'sampling', 'drafting', 'verification',
-  'decoding', 'checkpoints', 'zoo', 'training', 'evaluation', 'planning',
-  'jobs', 'cli',
+  'errors', 'flow', 'sharding', 'progress', 'files', 'compilation_cache',
+  'data', 'models', 'fingerprint', 'language_model', 'sampling', 'drafting',
+  'verification', 'decoding', 'checkpoints', 'zoo', 'training', 'evaluation',
+  'planning', 'jobs', 'cli',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 
