@@ -11,6 +11,8 @@ when the same command is given again with its --workdir.
 import os
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # nothing runs on a device
+# What is compiled for chips that are not there cannot be loaded again.
+os.environ.setdefault('JAX_ENABLE_COMPILATION_CACHE', 'false')
 
 from absl import flags
 

@@ -27,6 +27,8 @@ if importlib.metadata.version('jaxlib').startswith('0.10.'):
     '--xla_cpu_use_fusion_emitters=false '
     '--xla_cpu_parallel_codegen_split_count=1',
   )
+# Nothing is written into the user's home, and what is tested is compiled.
+os.environ.setdefault('JAX_ENABLE_COMPILATION_CACHE', 'false')
 # Without a driver the compiler for GPUs is not let in otherwise.
 os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
 # Torch's threads wait for each other by spinning, which the workers feel.

@@ -6,10 +6,11 @@ import pathlib
 import specsamp
 
 _ROOMS = (
-  'errors', 'user_modules', 'flow', 'sharding', 'files', 'data', 'models',
-  'fingerprint', 'language_model', 'sampling', 'drafting', 'verification',
-  'decoding', 'conformance', 'checkpoints', 'zoo', 'training', 'evaluation',
-  'planning', 'jobs', 'cli', '__main__',
+  'errors', 'user_modules', 'flow', 'sharding', 'progress', 'files',
+  'compilation_cache', 'data', 'models', 'fingerprint', 'language_model',
+  'sampling', 'drafting', 'verification', 'decoding', 'conformance',
+  'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'jobs', 'cli',
+  '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

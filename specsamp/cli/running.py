@@ -8,6 +8,7 @@ from typing import TextIO
 
 from absl import app, flags, logging
 
+from specsamp import compilation_cache
 from specsamp.cli import config_files, help, workdir
 from specsamp.cli import flags as own_flags
 from specsamp.errors import UserError
@@ -28,12 +29,19 @@ def run(
     takes_names: whether `main` takes what stands on the command line beside
       the flags.
   """
+  cache = flags.DEFINE_string(
+    'compilation_cache',
+    None,
+    'Folder that keeps compiled programs for other runs, at most 1 GiB; empty: '
+    f'none are kept. If left out, {compilation_cache.default_folder()}.',
+  )
 
   def guarded(argv):
     if len(argv) > 1 and not takes_names:
       _fail(f'unexpected arguments {argv[1:]}')
     # Bars and reports are for the user; the libraries' own chatter is not.
     logging.set_verbosity(logging.WARNING)
+    compilation_cache.enable(cache.value)
     try:
       if distributes:
         distributed.initialize()

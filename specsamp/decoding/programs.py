@@ -25,7 +25,6 @@ _MAX_MAPS = pathlib.Path('/proc/sys/vm/max_map_count')
 # for what is compiled beside these.
 _SHARE = 0.8
 
-_num_made = 0
 _lock = threading.Lock()  # of what follows
 _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
@@ -51,11 +50,9 @@ def of(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
     shapes: equal for batches that run the same programs.
   """
   key = (decoder, capacity, shapes)
-  global _num_made
   with _lock:
     if key not in _kept:
       _make_room()
-      _num_made += 1
       _kept[key] = _compiled(decoder, capacity)
     _kept.move_to_end(key)
     return _kept[key]
@@ -68,9 +65,9 @@ def _compiled(decoder: Decoder, capacity: int) -> Programs:
   return Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
 
 
-def num_made() -> int:
-  """How many were made so far: if that grows in a call, it has compiled."""
-  return _num_made
+def are_kept(decoder: Decoder, capacity: int, shapes: Hashable) -> bool:
+  """Whether `of` would make none."""
+  return (decoder, capacity, shapes) in _kept
 
 
 def _make_room() -> None:

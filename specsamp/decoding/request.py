@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import user_modules, verification
+from specsamp import progress, user_modules, verification
 from specsamp.decoding import programs, scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
@@ -125,11 +125,25 @@ class Request:
     )
 
   @functools.cached_property
-  def programs(self) -> programs.Programs:
+  def program_key(self):
+    """Equal for requests that run the same programs."""
     # What else fixes what is compiled, of all that is not the same anyway.
-    drafter = jax.tree.structure(self.inputs.drafter)
-    shapes = (self.prompts.tokens.shape, drafter, self.model.mesh)
-    return programs.of(self.decoder, self.capacity, shapes)
+    others = (self.prompts.tokens, self.inputs.drafter, self.inputs.stop_tokens)
+    leaves, structure = jax.tree.flatten(others)
+    types = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
+    return self.decoder, self.capacity, (structure, types, self.model.mesh)
+
+  @functools.cached_property
+  def programs(self) -> programs.Programs:
+    return programs.of(*self.program_key)
+
+  @property
+  def is_compiled(self) -> bool:
+    return programs.are_kept(*self.program_key)
+
+  def compile(self) -> None:
+    """Compiles the programs, unless they are, and runs a round of them."""
+    jax.block_until_ready(self.decode(self.prefill(), rounds=1))
 
   def prefill(self) -> DecodeState:
     """The state before the first round."""
@@ -163,6 +177,17 @@ class Request:
     if tokens and tokens[-1] in self.inputs.stop_tokens:
       tokens = tokens[:-1]
     return self.model.tokenizer.decode(tokens, prompt)
+
+
+def compile_programs(requests: Iterable[Request]) -> None:
+  """Compiles those that are not compiled yet, and shows how far it is."""
+  cold = {
+    request.program_key: request
+    for request in requests
+    if not request.is_compiled
+  }
+  for request in progress.bar('compiling', cold.values(), unit='program'):
+    request.compile()
 
 
 def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:

@@ -5,15 +5,12 @@ import hashlib
 import json
 import operator
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import tqdm
-
-from specsamp import files, fingerprint, user_modules, verification
-from specsamp.decoding import programs
+from specsamp import files, fingerprint, progress, user_modules, verification
 from specsamp.decoding.generate import Generation, generate
-from specsamp.decoding.request import slots
+from specsamp.decoding.request import Request, compile_programs
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import metrics
 from specsamp.evaluation.methods import Json, Label, Method
@@ -83,9 +80,8 @@ def compare(
   """Answers every prompt by every method, prompt by prompt, at batch size 1.
 
   The methods take turns on each prompt, so that a machine whose speed drifts
-  is as fast for one as for another. Every method has run once for every size
-  of program before its times count. What one method emits does not depend on
-  the random bits of another.
+  is as fast for one as for another. Every program has run once before its times
+  count. What one method emits does not depend on the random bits of another.
 
   Args:
     target: the target.
@@ -116,27 +112,16 @@ def compare(
   ]
   todo = [item for id_, item in by_id.items() if id_ not in kept]
   answers = _Answers(target, settings)
-  cold = answers.cold([item for item in todo if item.of_all])
-  with (
-    distributed.first_opens(path, 'a') as file,
-    tqdm.tqdm(
-      total=len(cold) + _num_answers(todo),
-      unit='seq',
-      desc='compiling',
-      dynamic_ncols=True,
-      disable=not distributed.is_first(),
-    ) as bar,
-  ):
-    for item, tokens in cold:
-      answers.warm(item, tokens)
-      bar.update()
-    bar.set_description('decoding')
-    for item in _in_turn(items, todo, lines):
-      made = answers.converse(item)
-      file.write(json.dumps(item.head.plain() | made) + '\n')
-      file.flush()
-      lines.append(_line(item.head, made))
-      bar.update()
+  with distributed.first_opens(path, 'a') as file:
+    for part in _in_turn(items, todo, lines):
+      answers.compile(part)
+      with progress.bar('decoding', total=len(part), unit='seq') as bar:
+        for item in part:
+          made = answers.converse(item, bar.unpause)
+          file.write(json.dumps(item.head.plain() | made) + '\n')
+          file.flush()
+          lines.append(_line(item.head, made))
+          bar.update()
   order = {id_: i for i, id_ in enumerate(by_id)}
   return sorted(lines, key=lambda line: order[line.id])
 
@@ -165,18 +150,9 @@ def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
   ]
 
 
-def _num_answers(todo: Sequence[_Item]) -> int:
-  """Of a prompt that not all answer, one by a draft beside the baseline's."""
-  return sum(
-    1 if item.of_all else 2
-    for item in todo
-    if item.of_all or item.method.drafter is None
-  )
-
-
 def _in_turn(
   items: Sequence[_Item], todo: Sequence[_Item], lines: Sequence[Line]
-) -> Iterator[_Item]:
+) -> Iterator[list[_Item]]:
   """What every method answers, then the rest of the fastest.
 
   Args:
@@ -184,12 +160,12 @@ def _in_turn(
     todo: those that have no line yet.
     lines: grows while this is read: by the end of the first part it has all.
   """
-  yield from (item for item in todo if item.of_all)
+  yield [item for item in todo if item.of_all]
   rest = [item for item in todo if not item.of_all]
   if rest:
     asked = {item.head.id for item in items if item.of_all}
     fastest = _fastest([line for line in lines if line.id in asked])
-    yield from (item for item in rest if item.method.label in fastest)
+    yield [item for item in rest if item.method.label in fastest]
 
 
 def _fastest(lines: Sequence[Line]) -> set[Label]:
@@ -211,22 +187,25 @@ class _Answers:
   def __init__(self, target: LanguageModel, settings: Settings):
     self._target = target
     self._settings = settings
-    self._warm = set()
 
-  def cold(self, items: Sequence[_Item]) -> list[tuple[_Item, list[int]]]:
-    """An item and its first tokens for each program that these need."""
-    found = {}
-    for item in items:
-      tokens, _ = self._settings.conversation(self._target, item.prompt, ())
-      found.setdefault(self._size(item, tokens), (item, tokens))
-    return list(found.values())
+  def compile(self, items: Sequence[_Item]) -> None:
+    """The programs that the first answers of these need."""
+    conversation = self._settings.conversation
+    compile_programs(
+      self._request(item, conversation(self._target, item.prompt, ())[0])
+      for item in items
+    )
 
-  def warm(self, item: _Item, tokens: list[int], turn: int = 0) -> None:
-    self._answer(item, tokens, turn)
-    self._warm.add(self._size(item, tokens))
+  def converse(
+    self, item: _Item, compiled: Callable[[], None]
+  ) -> dict[str, Json]:
+    """Answers all turns; what a line has beside its head.
 
-  def converse(self, item: _Item) -> dict[str, Json]:
-    """Answers all turns; what a line has beside its head."""
+    Args:
+      item: to answer.
+      compiled: called when a program was compiled first, because an answer made
+        the conversation longer or the program had been let go.
+    """
     answers: list[Generation] = []
     cut = []
     for turn in range(1 + len(item.prompt.later)):
@@ -234,33 +213,35 @@ class _Answers:
         self._target, item.prompt, [answer.texts[0] for answer in answers]
       )
       cut.append(is_cut)
-      if self._size(item, tokens) not in self._warm:  # an answer made it longer
-        self.warm(item, tokens, turn)
-      made = programs.num_made()
-      answer = self._answer(item, tokens, turn)
-      if programs.num_made() > made:  # its program had been let go
-        answer = self._answer(item, tokens, turn)
-      answers.append(answer)
+      request = self._request(item, tokens)
+      if not request.is_compiled:
+        request.compile()
+        compiled()
+      answers.append(
+        generate(
+          self._target,
+          [tokens],
+          seed=item.head.seed + turn,
+          **_arguments(item),
+        )
+      )
     return _totals(answers) | {'cut': cut}
 
-  def _size(self, item: _Item, tokens: list[int]):
-    limit = len(tokens) + item.new_tokens
-    programs_of = slots(self._target, len(tokens), limit)
-    return item.method.label, programs_of, item.task.ends
+  def _request(self, item: _Item, tokens: list[int]) -> Request:
+    return Request.make(self._target, [tokens], **_arguments(item))
 
-  def _answer(self, item: _Item, tokens: list[int], turn: int) -> Generation:
-    method = item.method
-    return generate(
-      self._target,
-      [tokens],
-      drafter=method.drafter,
-      verifier=method.verifier,
-      sampling=method.sampling_params,
-      max_new_tokens=item.new_tokens,
-      seed=item.head.seed + turn,
-      stop_tokens=None if item.task.ends else (),
-      tree_attention=method.tree_attention,
-    )
+
+def _arguments(item: _Item) -> dict[str, Any]:
+  """Of `generate`, beside the target, the prompt and the seed."""
+  method = item.method
+  return dict(
+    drafter=method.drafter,
+    verifier=method.verifier,
+    sampling=method.sampling_params,
+    max_new_tokens=item.new_tokens,
+    stop_tokens=None if item.task.ends else (),
+    tree_attention=method.tree_attention,
+  )
 
 
 # What a line holds beside its head: sums over the turns, then each turn's.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specsamp import progress
 from specsamp.decoding import scoring
 from specsamp.decoding.loop import Inputs
 from specsamp.decoding.request import Request, slots
@@ -244,12 +245,11 @@ def in_turns(
   Each runs once before its times count, for the first time it compiles.
   """
   times = [[] for _ in steps]
-  for turn, (i, step) in itertools.product(
-    range(repeats + 1), enumerate(steps)
-  ):
-    taken = step()
-    if turn:
-      times[i].append(taken)
+  for step in progress.bar('compiling', steps, unit='loop', stays=False):
+    step()
+  turns = list(itertools.product(range(repeats), range(len(steps))))
+  for _, i in progress.bar('timing', turns, unit='loop', stays=False):
+    times[i].append(steps[i]())
   return distributed.of_first(times)
 
 

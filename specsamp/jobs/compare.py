@@ -5,10 +5,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tqdm
 from jax.sharding import Mesh
 
-from specsamp import verification
+from specsamp import progress, verification
 from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
@@ -26,7 +25,6 @@ from specsamp.jobs.config import ComparisonConfig, MethodConfig, SampledConfig
 from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import distributed
 
 
 def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
@@ -275,7 +273,7 @@ class Comparison(NamedTuple):
     chosen = [row for row in rows if row.paper] if self.config.parts else []
     found = [
       (row, self._cost(row, methods[row.label], rows))
-      for row in _bar(chosen, 'timing rounds')
+      for row in progress.bar('timing rounds', chosen, unit='method')
     ]
     text = paper_figures.at_paper_cost(rows, found) if found else ''
     return [cost for _, cost in found if cost], text
@@ -290,7 +288,9 @@ class Comparison(NamedTuple):
     ]
     costs, texts = [], []
     temperatures = self.temperatures if self.config.passes else ()
-    for temperature in _bar(temperatures, 'timing passes'):
+    for temperature in progress.bar(
+      'timing passes', temperatures, unit='temperature'
+    ):
       own = [row for row in drafted if row.temperature == temperature]
       chains = [row for row in own if row.tree.is_chain]
       trees = [r for r in own if not r.tree.is_chain and r.tree_attention]
@@ -345,7 +345,3 @@ class Comparison(NamedTuple):
 def _has_parts(method: Method) -> bool:
   """Whether all its rounds have the same parts."""
   return not method.drafter.may_draft_nothing
-
-
-def _bar(values, name: str):
-  return tqdm.tqdm(values, name, disable=not distributed.is_first())

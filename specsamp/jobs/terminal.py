@@ -7,6 +7,7 @@ from typing import Any
 from specsamp import verification
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import stream
+from specsamp.decoding.request import Request, compile_programs
 from specsamp.drafting import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -40,6 +41,14 @@ def show(
   Returns:
     A line for metrics.jsonl.
   """
+  arguments = dict(
+    drafter=drafter,
+    verifier=verifier,
+    sampling=sampling,
+    max_new_tokens=max_new_tokens,
+    seed=seed,
+  )
+  compile_programs([Request.make(target, [prompt_tokens], **arguments)])
   color = sys.stdout.isatty()
   before, after = (_GREEN, _PLAIN) if color else ('«', '»')
   mark = 'green' if color else f'{before}between marks{after}'
@@ -49,15 +58,7 @@ def show(
   print(prompt.text, end='', flush=True)
   output, accepted, rounds = [], 0, 0
   decode = _Incremental(target, prompt_tokens)
-  for step in stream(
-    target,
-    [prompt_tokens],
-    drafter=drafter,
-    verifier=verifier,
-    sampling=sampling,
-    max_new_tokens=max_new_tokens,
-    seed=seed,
-  ):
+  for step in stream(target, [prompt_tokens], **arguments):
     tokens, kept = step.tokens[0], step.num_accepted[0]
     drafted = decode(tokens[:kept])
     if drafted:

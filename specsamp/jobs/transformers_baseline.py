@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import tqdm
 
-from specsamp import files
+from specsamp import files, progress
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.decoding.generate import generate
 from specsamp.decoding.request import Request, slots
@@ -108,11 +107,11 @@ class Comparison(NamedTuple):
     ]
     lines = []
     warm = [(each, i) for i in self._warming() for each in contenders]
-    for each, i in tqdm.tqdm(warm, desc='warming up', leave=False):
+    for each, i in progress.bar('compiling', warm, unit='seq'):
       each.complete(self.prompts[i], self.config.seed)
     order = [(i, each) for i in range(len(self.prompts)) for each in contenders]
     with (workdir / 'metrics.jsonl').open('w') as file:
-      for i, each in tqdm.tqdm(order, desc='runs', leave=False):
+      for i, each in progress.bar('decoding', order, unit='seq'):
         began = time.perf_counter()
         tokens = each.complete(self.prompts[i], self.config.seed + i)
         seconds = time.perf_counter() - began

@@ -7,9 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tqdm
-
-from specsamp import files
+from specsamp import files, progress
 from specsamp.planning.work import Collective, Kernels, Part
 
 
@@ -30,7 +28,8 @@ def compiled(
   lines.rewrite(
     [[name, dataclasses.asdict(part)] for (name, _), part in found.items()]
   )
-  with path.open('a') as file, tqdm.tqdm(todo, unit='program') as bar:
+  with path.open('a') as file:
+    bar = progress.bar('compiling', todo, unit='program')
     for key in bar:
       bar.set_description(' '.join(key))
       found[key] = programs[key]()

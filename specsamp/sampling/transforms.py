@@ -124,8 +124,12 @@ def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
   Raises:
     ValueError: a value of `sampling` is neither a scalar nor of shape [B].
   """
+  return _probabilities(logits, sampling.broadcast(logits.shape[0]))
+
+
+@jax.jit  # traced once for all tokens of a draft, and all programs
+def _probabilities(logits, sampling):
   dtype = jnp.float64 if logits.dtype == jnp.float64 else jnp.float32
-  sampling = sampling.broadcast(logits.shape[0])
   column = (logits.shape[0],) + (1,) * (logits.ndim - 1)
   temperature, top_k, top_p, min_p = (
     x.reshape(column)

@@ -10,10 +10,10 @@ import json
 import pathlib
 
 import numpy as np
-import tqdm
 
-from specsamp import files
+from specsamp import files, progress
 from specsamp.decoding.generate import generate
+from specsamp.decoding.request import Request, compile_programs
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -76,28 +76,24 @@ def continuations(
     },
   )
   rows = []
-  for start in tqdm.trange(
-    0,
-    count,
-    batch_size,
-    unit='batch',
-    desc='continuing',
-    disable=not distributed.is_first(),
-  ):
+  bar = progress.bar('continuing', range(0, count, batch_size), unit='batch')
+  for start in bar:
     path = folder / _SHARD.format(start // batch_size)
     batch = prompts[start : start + batch_size]
     done = distributed.is_first() and _is_whole(
       path, batch, length, target.config.num_tokens
     )
     if not distributed.of_first(int(done)):
-      found = generate(
-        target,
-        batch.tolist(),
+      arguments = dict(
         sampling=SamplingParams(temperature=temperature),
         max_new_tokens=length - prompt_length,
-        seed=seed + start,
         stop_tokens=(),
       )
+      request = Request.make(target, batch.tolist(), **arguments)
+      if not request.is_compiled:
+        compile_programs([request])
+        bar.unpause()
+      found = generate(target, batch.tolist(), seed=seed + start, **arguments)
       whole = np.concatenate([batch, found.tokens], axis=1).astype(np.int32)
       distributed.first_does(lambda: _write(path, whole), f'{path}')  # noqa: B023
     rows.append(np.load(path))

@@ -17,10 +17,9 @@ import numpy as np
 import optax
 import optax.contrib
 import orbax.checkpoint as ocp
-import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from specsamp import files
+from specsamp import files, progress
 from specsamp.checkpoints import weights
 from specsamp.errors import UserError, check_name, check_range
 from specsamp.sharding import distributed, rules
@@ -204,11 +203,14 @@ def fit(
     start = int(state.step)
     batch_tokens = config.batch_size * config.length
     log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    if start < config.steps:
+      programs.compile(state, frozen, programs.feed(train.batch(start)))
     for step in _bar(start, config.steps, batch_tokens):
       batch = programs.feed(train.batch(step - 1))
       state, metrics = programs.train(state, frozen, batch)
+      is_last = step == config.steps
       is_due = lambda every, step=step: step == config.steps or not step % every
-      saves = step == config.steps or manager.should_save(step)
+      saves = is_last or manager.should_save(step)
       if is_due(config.log_every) or is_due(config.checkpoint_every):
         _check_finite(step, metrics)
       # Loss and gradient are of the state before the step; this one must not
@@ -222,9 +224,7 @@ def fit(
       if is_due(config.eval_every):
         log.write('validation', step, validate(state))
       if saves:
-        manager.save(
-          step, args=ocp.args.StandardSave(state), force=step == config.steps
-        )
+        manager.save(step, args=ocp.args.StandardSave(state), force=is_last)
   return state.params
 
 
@@ -246,6 +246,18 @@ class _Programs(NamedTuple):
   evaluate: Callable
   is_finite: Callable[[TrainState], jax.Array]
   feed: Callable[[Any], Any]
+
+  def compile(self, state: TrainState, frozen, batch) -> None:
+    """What takes long, and shows how far it is."""
+    for program, *arguments in progress.bar(
+      'compiling',
+      [
+        (self.train, state, frozen, batch),
+        (self.evaluate, state.params, frozen, batch),
+      ],
+      unit='program',
+    ):
+      program.lower(*arguments).compile()
 
 
 def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:
@@ -306,13 +318,13 @@ def _begin(programs: _Programs, manager: ocp.CheckpointManager) -> TrainState:
 
 def _bar(start: int, steps: int, batch_tokens: int) -> Iterable[int]:
   """The steps after `start`, and how many tokens a second they take."""
-  return tqdm.tqdm(
+  return progress.bar(
+    'training',
     range(start + 1, steps + 1),
     initial=start,
     total=steps,
     unit='tok',
     unit_scale=batch_tokens,
-    disable=not distributed.is_first(),
   )
 
 

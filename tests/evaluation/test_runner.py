@@ -1,11 +1,14 @@
 """Methods side by side: warmed, in turns, and gone on with."""
 
+import collections
 import dataclasses
 
 import numpy as np
+import pytest
 import tiny
 
-from specsamp.decoding import Generation
+from specsamp.decoding import Generation, programs
+from specsamp.decoding.request import Request
 from specsamp.drafting import (
   model_drafter,
   ngram_drafter,
@@ -19,70 +22,94 @@ from specsamp.evaluation.tasks import Question, Task
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 
 
-def test_every_program_is_warm_before_it_is_timed(monkeypatch, tmp_path):
-  """When a run that was cut off goes on, too."""
-  prompts = [Question(name, name * 10) for name in 'abc']
-  methods = [
-    Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1.0)
-  ]
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+  """Programs as in a new process; none is really compiled."""
+  kept = collections.OrderedDict()
+  monkeypatch.setattr(programs, '_kept', kept)
+  monkeypatch.setattr(Request, 'compile', lambda self: self.programs)
+  return kept
+
+
+def _record(monkeypatch, target) -> list[tuple]:
+  """What is compiled, (draft length,), and what is answered, in order.
+
+  An answer is (first letter of the prompt, draft length, temperature).
+  """
   calls = []
 
-  target = tiny.model(26, 0)
+  def compile(self):
+    assert self.programs and self.is_compiled
+    calls.append((self.inputs.drafter.tree.depth,))
 
-  def generate(_, rows, **args):
+  def generate(_, rows, *, drafter, sampling, **args):
+    request = Request.make(target, rows, drafter, sampling=sampling, **args)
+    assert request.is_compiled
     text = target.tokenizer.decode(rows[0])
-    calls.append((text[0], args['sampling'].temperature))
-    one = np.ones((1, 0), np.int32)
+    depth = request.inputs.drafter.tree.depth
+    calls.append((text[0], depth, sampling.temperature))
+    one = np.ones((1, depth), np.int32)
     return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
 
+  monkeypatch.setattr(Request, 'compile', compile)
   monkeypatch.setattr(runner, 'generate', generate)
+  return calls
+
+
+def _methods(target) -> list[Method]:
+  draft = model_drafter(tiny.first_layer(target), 2)
+  return [
+    Method(name, drafter, 'token', t, 1.0)
+    for t in (0.0, 1.0)
+    for name, drafter in (('autoregressive', None), ('draft', draft))
+  ]
+
+
+def test_every_program_is_compiled_before_one_is_timed(
+  monkeypatch, kept, tmp_path
+):
+  """When a run that was cut off goes on, too; temperatures share programs."""
+  prompts = [Question(name, name * 10) for name in 'abc']
+  target = tiny.model(26, 0)
+  calls = _record(monkeypatch, target)
   run = lambda: runner.compare(
     target,
-    methods,
+    _methods(target),
     [Task('letters', prompts)],
     _SETTINGS,
     tmp_path / 'metrics.jsonl',
   )
   lines = run()
-  every = [(name, t) for name in 'abc' for t in (0.0, 1.0)]
-  assert calls == every[:2] + every
+  every = [(name, n, t) for name in 'abc' for t in (0.0, 1.0) for n in (0, 2)]
+  assert calls == [(0,), (2,), *every]
   path = tmp_path / 'metrics.jsonl'
   path.write_text(''.join(path.read_text().splitlines(True)[:3]))
+  kept.clear()
   calls.clear()
   assert run() == lines
-  # Both methods are compiled before the first of them is timed.
-  assert sorted(t for _, t in calls[:2]) == [0.0, 1.0]
-  assert calls[2:] == every[3:]
+  assert sorted(calls[:2]) == [(0,), (2,)] and calls[2:] == every[3:]
   # Another text by the same name is another line.
   prompts[0] = Question('a', 'z' * 10)
   calls.clear()
   run()
-  assert calls[2:] == [('z', 0.0), ('z', 1.0)]
+  assert calls == [('z', n, t) for t in (0.0, 1.0) for n in (0, 2)]
 
 
 def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
   """Methods take turns: with one program too few each compiles every time."""
-  calls, made = [], 0
   target = tiny.model(26, 0)
-
-  def generate(_, rows, **args):
-    nonlocal made
-    calls.append(args['sampling'].temperature)
-    made += calls[-1:] != calls[-2:-1]  # another's was let go
-    one = np.ones((1, 0), np.int32)
-    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
-
-  monkeypatch.setattr(runner, 'generate', generate)
-  monkeypatch.setattr(runner.programs, 'num_made', lambda: made)
+  calls = _record(monkeypatch, target)
+  monkeypatch.setattr(programs, '_MOST', 1)
   runner.compare(
     target,
-    [Method('autoregressive', None, 'token', t, 1.0) for t in (0.0, 1)],
-    [Task('letters', [Question(name, name * 10) for name in 'abc'])],
+    _methods(target)[:2],
+    [Task('letters', [Question(name, name * 10) for name in 'ab'])],
     _SETTINGS,
     tmp_path / 'metrics.jsonl',
   )
-  # Warmed, then each twice in a row, of which the second counts.
-  assert calls == [0, 1] + [0, 0, 1, 1] * 3
+  at_once = [(0,), (2,)]
+  in_turn = [[(n,), (name, n, 0.0)] for name in 'ab' for n in (0, 2)]
+  assert calls == at_once + sum(in_turn, [])
 
 
 def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
@@ -125,7 +152,7 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
     *((name, *each) for name in 'cd' for each in few),
   ]
-  assert len(calls) == 8 + len(lines)  # and each program once before
+  assert len(calls) == len(lines)
   written = path.read_text().splitlines(True)
   for kept in (3, 18, 23):
     path.write_text(''.join(written[:kept]))
@@ -163,7 +190,7 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
     trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
     for seed in (1, 2)
   )
-  assert [compare(d) for d in (first, first, other)] == [2, 0, 2]
+  assert [compare(d) for d in (first, first, other)] == [1, 0, 1]
 
 
 def test_another_setting_is_decoded_anew():

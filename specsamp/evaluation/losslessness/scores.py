@@ -6,9 +6,7 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-import tqdm
-
-from specsamp import files, user_modules
+from specsamp import files, progress, user_modules
 from specsamp.evaluation.losslessness.likelihood import (
   TextLikelihood,
   text_likelihood,
@@ -97,13 +95,7 @@ def score(
   read.rewrite([_plain(id_, known[id_]) for id_ in kept])
   same: dict[tuple, Score] = {}  # greedy texts are mostly the same
   with distributed.first_opens(path, 'a') as file:
-    for line in tqdm.tqdm(
-      todo,
-      'scoring',
-      unit='seq',
-      dynamic_ncols=True,
-      disable=not distributed.is_first(),
-    ):
+    for line in progress.bar('scoring', todo, unit='seq'):
       task, prompt = by_name[line.task], prompt_of(line)
       key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
       if key not in same:
