@@ -79,7 +79,7 @@ def _parse(argv):
   # Loading a config file runs it and applies --config.key=value on the way: it
   # raises whatever its author's mistake raises.
   main = sys.modules['__main__']
-  launcher = pathlib.Path(main.__file__).stem
+  launcher = pathlib.Path(getattr(main, '__file__', argv[0])).stem
   given = None
   try:
     if 'config' in flags.FLAGS:
