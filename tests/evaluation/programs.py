@@ -107,6 +107,19 @@ REFUSED_BY_RULES = {
   'list': ('os.listdir(OUT)', r'os\.listdir'),
   'frames': ('sys._current_frames()', r'sys\._current_frames'),
   'objects': ('import gc; gc.get_objects()', r'gc\.get_objects'),
+  'extension': (
+    'from importlib import machinery\n'
+    'open("own.so", "w").close()\n'
+    'machinery.ExtensionFileLoader("own", "own.so").create_module(\n'
+    '  machinery.ModuleSpec("own", None, origin="own.so"))',
+    'import .own',
+  ),
+  'lying': (
+    'class Path(str):\n'
+    '  def split(self, _): return os.getcwd().split("/")\n'
+    'open(Path(OUT + "/new"), "w")',
+    'open .*/new',
+  ),
   'replaced_read': (
     'def stat(*args): raise OSError\nos.stat = stat\nopen(OUT + "/file")',
     'open .*/file',
@@ -190,6 +203,22 @@ FAILING = {
     '_thread.interrupt_main()\n'
     'sys.exit()',
     'ended before',
+  ),
+  'again': (
+    'for file in sys.stdin, sys.stdin.buffer, sys.stdin.buffer.raw:\n'
+    '  for read in file.read, file.seek, file.read:\n'
+    '    try: text = read(*[0] * (read == file.seek))\n'
+    '    except OSError: continue\n'
+    '    text = text.encode() if isinstance(text, str) else text\n'
+    '    for f in range(9):\n'
+    '      try: os.write(f, text[:32])\n'
+    '      except (OSError, TypeError): pass\n'
+    'os._exit(0)',
+    'ended before',
+  ),
+  'readline': (
+    'import readline; readline.write_history_file(OUT + "/new")',
+    '^ModuleNotFoundError',
   ),
   'assertion': ('assert 1 == 2, "not so"', '^AssertionError: not so$'),
   'bare': ('assert False', '^AssertionError$'),
@@ -286,5 +315,6 @@ FINE = {
   ),
   'output': 'print("x\\u00e9" * 9999999); print("x", file=sys.stderr)',
   'crlf': 'x = 1\r\nif x:\r\n  y = "é"\r\n',
+  'unraisable': 'class A:\n  def __del__(self): 1 / 0\nA()',
   'caught': 'try: sys.exit()\nexcept SystemExit: pass',
 }

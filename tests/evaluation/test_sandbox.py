@@ -129,6 +129,16 @@ def test_function_and_its_check():
   assert sandbox.run(program % 5) == (False, 'AssertionError')
 
 
+def test_descendants_are_killed(monkeypatch, tmp_path):
+  """Also of a process that nothing confines: see `box`."""
+  idle = tmp_path / 'idle.py'
+  idle.write_text(
+    'import os, time\nos.write(1, b"\\n")\nos.fork()\ntime.sleep(99)'
+  )
+  monkeypatch.setattr(sandbox, '_CONFINED', idle)
+  assert sandbox.run('', seconds=0.3) == (False, 'timed out')
+
+
 def test_at_once():
   texts = ['x = 1', 'assert 0', 'import os; os._exit(0)'] * 4
   with concurrent.futures.ThreadPoolExecutor(4) as pool:

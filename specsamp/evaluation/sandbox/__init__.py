@@ -5,7 +5,6 @@ import os
 import pathlib
 import secrets
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -54,52 +53,51 @@ def run(
   """
   if util.find_spec('resource') is None:
     raise UserError(f'sandbox: got {sys.platform}, expected Linux or macOS')
-  folder = tempfile.mkdtemp()
-  try:
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
     return _run(program, seconds, memory_bytes, os.path.realpath(folder))
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(program, seconds, memory_bytes, folder) -> 'Outcome':
   # Whoever knows the token passes. It is drawn anew for each program.
   token = secrets.token_hex(16).encode()
-  process = subprocess.Popen(
-    [sys.executable, '-I', '-S', '-B', str(_CONFINED)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    cwd=folder,
-    env={'HOME': folder, 'TMPDIR': folder},
-    start_new_session=True,
-  )
-  try:
+  with tempfile.TemporaryFile() as given:
+    given.write(b'%b %d %d\n' % (token, memory_bytes, seconds + 1))
+    given.write(program.encode('utf-8', 'surrogatepass'))
+    given.seek(0)
+    process = subprocess.Popen(
+      [sys.executable, '-I', '-S', '-B', str(_CONFINED)],
+      stdin=given,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      cwd=folder,
+      env={'HOME': folder, 'TMPDIR': folder},
+      start_new_session=True,
+    )
+  with process:  # closes the pipe and waits
     try:
-      process.stdin.write(
-        b'%b %d %d\n' % (token, memory_bytes, seconds + 1)
-        + program.encode('utf-8', 'surrogatepass')
-      )
-      process.stdin.close()
-    except BrokenPipeError:
-      pass  # its output tells why
-    started, _ = _read(process.stdout, 1, _START_SECONDS)
-    if started != b'\n':
-      output, _ = _read(process.stdout, _REPLY_BYTES, 1.0)
-      output = (started + output).decode(errors='replace')
-      raise RuntimeError(f'sandbox: Python did not start: {output}')
-    reply, in_time = _read(process.stdout, _REPLY_BYTES, seconds)
-    if in_time and len(reply) < _REPLY_BYTES:
-      # It may have closed its descriptors and go on.
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    status = process.poll()
-  finally:
-    _kill(process)
+      return _outcome(process, token, seconds)
+    finally:
+      # Of a process that was waited for, the number may be another's.
+      if process.returncode is None:
+        with contextlib.suppress(PermissionError):  # of macOS: it is over
+          os.killpg(process.pid, signal.SIGKILL)
+
+
+def _outcome(process, token, seconds) -> 'Outcome':
+  started, _ = _read(process.stdout, 1, _START_SECONDS)
+  if started != b'\n':
+    output, _ = _read(process.stdout, _REPLY_BYTES, 1.0)
+    output = (started + output).decode(errors='replace')
+    raise RuntimeError(f'sandbox: Python did not start: {output}')
+  reply, in_time = _read(process.stdout, _REPLY_BYTES, seconds)
   if reply == token:
     return Outcome(True, 'passed')
   if not in_time:
     return Outcome(False, 'timed out')
-  return Outcome(False, _why(reply, status))
+  # It may have closed its descriptors and go on.
+  with contextlib.suppress(subprocess.TimeoutExpired):
+    process.wait(0.5)
+  return Outcome(False, _why(reply, process.returncode))
 
 
 def _read(pipe, size: int, seconds: float) -> tuple[bytes, bool]:
@@ -116,19 +114,6 @@ def _read(pipe, size: int, seconds: float) -> tuple[bytes, bool]:
         break
       found += piece
   return found, True
-
-
-def _kill(process):
-  """Ends all processes of the group, whose number is not free before `wait`."""
-  try:
-    if process.returncode is None:
-      os.killpg(process.pid, signal.SIGKILL)
-  except (ProcessLookupError, PermissionError):
-    pass  # macOS refuses where the process is over
-  process.wait()
-  for pipe in (process.stdin, process.stdout):
-    with contextlib.suppress(BrokenPipeError):  # of what it did not read
-      pipe.close()
 
 
 def _why(reply: bytes, status: int | None) -> str:
