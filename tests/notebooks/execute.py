@@ -19,12 +19,10 @@ import PIL.Image
 FOLDER = pathlib.Path(__file__).parents[2] / 'notebooks'
 
 _STORED = """\
-import os
 import sys
 
 import matplotlib
 
-os.environ['TQDM_DISABLE'] = '1'
 sys.modules['ipywidgets'] = None  # as if it were not installed
 matplotlib.rcParams['figure.dpi'] = 80"""
 
@@ -71,6 +69,8 @@ def store(path):
   code = [cell for cell in ran.cells if cell.cell_type == 'code']
   for count, cell in enumerate(code, start=1):
     cell.execution_count = count
+    # Progress goes to stderr.
+    cell.outputs = [o for o in cell.outputs if o.get('name') != 'stderr']
     for output in cell.outputs:
       if 'execution_count' in output:
         output.execution_count = count
