@@ -63,6 +63,7 @@ setup(
     'test': [
       'hypothesis>=6.100',
       'ipykernel>=6.29',
+      'ipywidgets>=8.1',
       'nbclient>=0.10',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
