@@ -204,7 +204,7 @@ def fit(
     batch_tokens = config.batch_size * config.length
     log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
     if start < config.steps:
-      programs.compile(state, frozen, programs.feed(train.batch(start)))
+      programs.compile(state, frozen, next(iter(validation.in_order(1))))
     for step in _bar(start, config.steps, batch_tokens):
       batch = programs.feed(train.batch(step - 1))
       state, metrics = programs.train(state, frozen, batch)
@@ -248,7 +248,8 @@ class _Programs(NamedTuple):
   feed: Callable[[Any], Any]
 
   def compile(self, state: TrainState, frozen, batch) -> None:
-    """What takes long, and shows how far it is."""
+    """What takes long, for batches such as this; shows how far it is."""
+    batch = self.feed(batch)
     for program, *arguments in progress.bar(
       'compiling',
       [
