@@ -261,6 +261,13 @@ class _Programs(NamedTuple):
       program.lower(*arguments).compile()
 
 
+def told(workdir: pathlib.Path, goal: pathlib.Path) -> str:
+  """Where what was trained lies, and its loss on the held-out files; a line."""
+  lines = map(json.loads, (workdir / 'metrics.jsonl').open())
+  last = [line for line in lines if line['kind'] == 'validation'][-1]
+  return f'{goal}: {last["step"]} steps, held-out loss {last["loss"]:.3f}'
+
+
 def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:
   """`UserError`: the config does not fit the mesh."""
   if mesh and config.batch_size % mesh.shape[rules.DATA]:
