@@ -77,7 +77,7 @@ def run(main: Callable[[], None], distributes: bool = True) -> None:
     if len(argv) > 1:
       _fail(f'unexpected arguments {argv[1:]}')
     # Bars and reports are for the user; the libraries' own chatter is not.
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)
     compilation_cache.enable(cache.value)
     try:
       if distributes:
