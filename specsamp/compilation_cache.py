@@ -12,8 +12,13 @@ import warnings
 
 import filelock
 import jax
+import jaxlib
 
 MAX_BYTES = 2**30  # of all programs; those not used for longest go first
+
+# Older ones load what they kept for a CPU too, but write on standard error for
+# each program that it was compiled for another one.
+_QUIET_JAXLIB = (0, 10, 2)
 
 # As jax names what is in the folder.
 _LOCK, _PROGRAM, _USED = '.lockfile', '-cache', '-atime'
@@ -36,11 +41,14 @@ def enable(folder: str | None = None) -> None:
 
   Args:
     folder: made if it is not there; '' keeps nothing, whatever the variables
-      say; None is `default_folder()`.
+      say; None is `default_folder()`, and nothing before jaxlib 0.10.2.
   """
   if folder is None:
     if jax.config.jax_compilation_cache_dir:
       return  # the user's own, as large as jax's variables allow
+    version = jaxlib.__version__.split('.')[:3]
+    if tuple(map(int, version)) < _QUIET_JAXLIB:
+      return
     folder = str(default_folder())
   if not folder.strip():
     jax.config.update('jax_compilation_cache_dir', None)

@@ -1,5 +1,6 @@
 """A launcher's run: a user's mistake is one line and exit code 2."""
 
+import logging as stdlib_logging
 import os
 import pathlib
 import sys
@@ -41,6 +42,7 @@ def run(
       _fail(f'unexpected arguments {argv[1:]}')
     # Bars and reports are for the user; the libraries' own chatter is not.
     logging.set_verbosity(logging.WARNING)
+    logging.get_absl_logger().addFilter(_is_own_or_error)
     compilation_cache.enable(cache.value)
     try:
       if distributes:
@@ -73,6 +75,13 @@ def run(
     elif hasattr(stream, 'reconfigure'):  # a terminal may know ASCII alone
       stream.reconfigure(errors='backslashreplace')
   app.run(guarded, flags_parser=_parse)
+
+
+def _is_own_or_error(record) -> bool:
+  package = f'{pathlib.Path(__file__).parents[1]}{os.sep}'
+  return record.levelno >= stdlib_logging.ERROR or record.pathname.startswith(
+    package
+  )
 
 
 def _parse(argv):

@@ -179,14 +179,21 @@ class Request:
     return self.model.tokenizer.decode(tokens, prompt)
 
 
-def compile_programs(requests: Iterable[Request]) -> None:
-  """Compiles those that are not compiled yet, and shows how far it is."""
+def compile_programs(requests: Iterable[Request], stays: bool = True) -> None:
+  """Compiles those that are not compiled yet, and shows how far it is.
+
+  Args:
+    requests: of which some may run the same programs.
+    stays: see `progress.bar`.
+  """
   cold = {
     request.program_key: request
     for request in requests
     if not request.is_compiled
   }
-  for request in progress.bar('compiling', cold.values(), unit='program'):
+  for request in progress.bar(
+    'compiling', cold.values(), unit='program', stays=stays
+  ):
     request.compile()
 
 

@@ -49,6 +49,12 @@ class Drafter:
   may_draft_nothing = False
   taps: ClassVar[tuple[int, ...]] = ()
 
+  @property
+  def rounds_differ(self) -> bool:
+    """Whether what a round costs depends on its text: it has no parts that
+    could be timed by themselves."""
+    return self.may_draft_nothing
+
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
 

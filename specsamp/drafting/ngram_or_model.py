@@ -60,6 +60,10 @@ class NgramOrModelDrafter(Drafter):
   def law(self) -> Law:
     return self.model.law
 
+  @property
+  def rounds_differ(self) -> bool:
+    return True
+
   def check(self, target: LanguageModel, batch: int) -> None:
     self.ngram.check(target, batch)
     self.model.check(target, batch)

@@ -1,6 +1,7 @@
 """Many ways to draft and verify, on the same prompts: one report."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -134,8 +135,9 @@ class Comparison(NamedTuple):
       allow_code_execution: whether tasks may run the answers as programs.
     """
     found = self._search(workdir)
-    sections = [self.config.note] if self.config.note else []
-    sections += [each.text for each in found.values()]
+    sections: list[tables.Section] = []
+    sections += [self.config.note] if self.config.note else []
+    sections += [each.section for each in found.values()]
     every = [*map(self._baseline, self.temperatures), *self.methods]
     every += [
       self._searched(tree, temperature)
@@ -160,8 +162,8 @@ class Comparison(NamedTuple):
       lines, scored, self.target.config.dtype
     )
     if any(len(group) > 1 for group in paper_figures.alternatives(rows)):
-      sections.append(paper_figures.best(rows))
-    sections.append(permutation_tests.section(findings))
+      sections.append(functools.partial(paper_figures.best, rows))
+    sections.append(functools.partial(permutation_tests.section, findings))
 
     costs: list[RoundCost] = []
 
@@ -179,10 +181,10 @@ class Comparison(NamedTuple):
     write()  # timing takes minutes, in which what was decoded can be read
     by_label = {method.label: method for method in every}
     for measure in (self._parts, self._passes):
-      more, text = measure(rows, by_label)
-      if text:
+      more, section = measure(rows, by_label)
+      if section:
         costs += more
-        sections.append(text)
+        sections.append(section)
         write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
@@ -268,19 +270,19 @@ class Comparison(NamedTuple):
 
   def _parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
-  ) -> tuple[list[RoundCost], str]:
+  ) -> tuple[list[RoundCost], tables.Section]:
     """What rounds cost of which the paper has figures; a section of it."""
     chosen = [row for row in rows if row.paper] if self.config.parts else []
     found = [
       (row, self._cost(row, methods[row.label], rows))
       for row in progress.bar('timing rounds', chosen, unit='method')
     ]
-    text = paper_figures.at_paper_cost(rows, found) if found else ''
-    return [cost for _, cost in found if cost], text
+    section = functools.partial(paper_figures.at_paper_cost, rows, found)
+    return [cost for _, cost in found if cost], section if found else ''
 
   def _passes(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
-  ) -> tuple[list[RoundCost], str]:
+  ) -> tuple[list[RoundCost], tables.Section]:
     """Costs of the fastest chain, and of the fastest tree and that of the
     highest τ, at each temperature; a section of it."""
     drafted = [
@@ -338,10 +340,10 @@ class Comparison(NamedTuple):
       print('All tasks together:\n')
     print(tables.table(rows, 'simple'))
     print()
-    print('\n\n'.join(sections))
+    print('\n\n'.join(tables.in_style(each, 'simple') for each in sections))
     print(f'\n{tables.note(rows)}')
 
 
 def _has_parts(method: Method) -> bool:
   """Whether all its rounds have the same parts."""
-  return not method.drafter.may_draft_nothing
+  return not method.drafter.rounds_differ

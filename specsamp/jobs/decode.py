@@ -173,15 +173,15 @@ class Decoding(NamedTuple):
   def _costs(self, rows: list[Row]) -> list[RoundCost]:
     """What a round of the fastest draft length costs, for each sampling.
 
-    Nothing of drafters with rounds without a draft: a round costs what its
-    text makes of it.
+    Nothing of drafters whose rounds differ: one costs what its text makes of
+    it.
     """
     best = max(
       (row for row in rows if row.tree.depth),
       key=lambda row: (row.sequences, row.speedup),
     )
     drafter = next(d for d in self.drafters if d.tree == best.tree)
-    if drafter.may_draft_nothing:
+    if drafter.rounds_differ:
       return []
     prompt = _cut(self.prompts[0], self.target, self.config)
     return timing.measure(

@@ -4,6 +4,7 @@ Sequoia (Chen et al. 2402.12374) for the multi-candidate rule without
 replacement: acceptance by candidate rank, the time of a pass by its size.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -32,11 +33,50 @@ class Found(NamedTuple):
   Attributes:
     trees: the one of the most tokens a millisecond, if it drafts at all, then
       those of the three largest `SIZES` of the most tokens a round.
-    text: the same for people.
+    temperature: at which acceptance was measured.
+    acceptance: by the rank of a candidate.
+    pass_ms: of the target over so many nodes.
+    draft_ms: of a level of a chain.
+    rate: tokens a millisecond that are expected of the fastest tree.
   """
 
   trees: list[TokenTree]
-  text: str
+  temperature: float
+  acceptance: list[float]
+  pass_ms: dict[int, float]
+  draft_ms: float
+  rate: float
+
+  def section(self, style: str) -> str:
+    """The same for people, tables in a style of tabulate's."""
+    table = functools.partial(tabulate.tabulate, tablefmt=style)
+    ranks = ['rank', *range(1, len(self.acceptance) + 1)]
+    rank = table([['acceptance', *self.acceptance]], ranks, floatfmt='.3f')
+    size = table(
+      [['pass ms', *self.pass_ms.values()]],
+      ['nodes', *self.pass_ms],
+      floatfmt='.2f',
+    )
+    shapes = table(
+      [
+        [
+          tree_name(tree),
+          tree.size,
+          tree_search.expected_tokens(tree, self.acceptance),
+          ' '.join(map(str, tree.parents)) if not tree.is_chain else '',
+        ]
+        for tree in self.trees
+      ],
+      ['tree', 'nodes', 'expected τ', 'parents'],
+      floatfmt='.2f',
+    )
+    return (
+      f'## Best static trees at t={self.temperature:g}\n\n{rank}\n\n{size}'
+      f'\n\nA level of the draft takes {self.draft_ms:.2f} ms on a chain. '
+      f'The fastest tree is expected to emit {self.rate:.3f} tokens a ms at '
+      'most: what wider levels and verification cost is not counted.'
+      f'\n\n{shapes}\n\n{_best_branchings(self.acceptance)}'
+    )
 
 
 def search(
@@ -79,41 +119,13 @@ def search(
     tree_search.best_tree(acceptance, n, _MAX_DEPTH) for n in SIZES[-3:]
   ]
   found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
-  rank = tabulate.tabulate(
-    [['acceptance', *acceptance]],
-    headers=['rank', *range(1, len(acceptance) + 1)],
-    tablefmt='github',
-    floatfmt='.3f',
-  )
-  size = tabulate.tabulate(
-    [['pass ms', *pass_ms.values()]],
-    headers=['nodes', *pass_ms],
-    tablefmt='github',
-    floatfmt='.2f',
-  )
-  shapes = tabulate.tabulate(
-    [
-      [
-        tree_name(tree),
-        tree.size,
-        tree_search.expected_tokens(tree, acceptance),
-        ' '.join(map(str, tree.parents)) if not tree.is_chain else '',
-      ]
-      for tree in found
-    ],
-    headers=['tree', 'nodes', 'expected τ', 'parents'],
-    tablefmt='github',
-    floatfmt='.2f',
-  )
-  leaves = _best_branchings(acceptance)
   return Found(
     found,
-    f'## Best static trees at t={sampling.temperature:g}\n\n{rank}\n\n{size}'
-    f'\n\nA level of the draft takes {measured["draft_ms"]:.2f} ms on a chain. '
-    f'The fastest tree is expected to emit {rate:.3f} tokens a ms at most: '
-    'what wider levels and verification cost is not counted.'
-    f'\n\n{shapes}'
-    f'\n\n{leaves}',
+    sampling.temperature,
+    acceptance,
+    pass_ms,
+    measured['draft_ms'],
+    rate,
   )
 
 

@@ -48,7 +48,8 @@ def show(
     max_new_tokens=max_new_tokens,
     seed=seed,
   )
-  compile_programs([Request.make(target, [prompt_tokens], **arguments)])
+  request = Request.make(target, [prompt_tokens], **arguments)
+  compile_programs([request], stays=False)
   color = sys.stdout.isatty()
   before, after = (_GREEN, _PLAIN) if color else ('«', '»')
   mark = 'green' if color else f'{before}between marks{after}'

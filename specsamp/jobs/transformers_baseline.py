@@ -260,14 +260,14 @@ def _note(lines, config: TransformersConfig, dtype: str) -> str:
       outputs.setdefault(line.prompt, []).append(line.tokens)
   same = sum(all(t == texts[0] for t in texts) for texts in outputs.values())
   note = (
-    f'{config.num_prompts} prompts, one at a time, {config.max_new_tokens} '
-    f'tokens after each, prompt pass included, in {dtype}, libraries and '
-    'methods taking turns on each prompt.'
+    f'{tables.count(config.num_prompts, "prompt")}, one at a time, '
+    f'{config.max_new_tokens} tokens after each, prompt pass included, in '
+    f'{dtype}, libraries and methods taking turns on each prompt.'
   )
   if outputs:
     note += (
       f' All methods of both emitted the same greedy text after {same} of '
-      f'{len(outputs)} prompts.'
+      f'{tables.count(len(outputs), "prompt")}.'
     )
   return note
 

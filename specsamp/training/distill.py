@@ -283,6 +283,7 @@ def distill(
     )
   trained = DraftModule(module, params, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
+  print(run.told(workdir, workdir / 'drafter'))
   return trained
 
 

@@ -139,6 +139,7 @@ def pretrain(
   )
   model = LanguageModel(transformer, params, tokenizer)
   model_dir.save(model, workdir / 'model', config.storage)
+  print(run.told(workdir, workdir / 'model'))
   return model
 
 

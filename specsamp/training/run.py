@@ -204,7 +204,7 @@ def fit(
     batch_tokens = config.batch_size * config.length
     log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
     if start < config.steps:
-      programs.compile(state, frozen, programs.feed(train.batch(start)))
+      programs.compile(state, frozen, next(iter(validation.in_order(1))))
     for step in _bar(start, config.steps, batch_tokens):
       batch = programs.feed(train.batch(step - 1))
       state, metrics = programs.train(state, frozen, batch)
@@ -248,7 +248,8 @@ class _Programs(NamedTuple):
   feed: Callable[[Any], Any]
 
   def compile(self, state: TrainState, frozen, batch) -> None:
-    """What takes long, and shows how far it is."""
+    """What takes long, for batches such as this; shows how far it is."""
+    batch = self.feed(batch)
     for program, *arguments in progress.bar(
       'compiling',
       [
@@ -258,6 +259,13 @@ class _Programs(NamedTuple):
       unit='program',
     ):
       program.lower(*arguments).compile()
+
+
+def told(workdir: pathlib.Path, goal: pathlib.Path) -> str:
+  """Where what was trained lies, and its loss on the held-out files; a line."""
+  lines = map(json.loads, (workdir / 'metrics.jsonl').open())
+  last = [line for line in lines if line['kind'] == 'validation'][-1]
+  return f'{goal}: {last["step"]} steps, held-out loss {last["loss"]:.3f}'
 
 
 def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:

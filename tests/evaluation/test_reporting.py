@@ -1,6 +1,7 @@
 """What a report has of rows that are written here."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -166,3 +167,35 @@ def test_what_rounds_cost():
       config.MethodConfig.read(
         dict(name='EAGLE', branching=(1,), temperature=0.0, paper=paper)
       )
+
+
+def test_no_row_stands_twice_among_the_best():
+  """A chain is as long as the trees of several rules."""
+  tree = TokenTree.branching((2,))
+  rows = [
+    _row(method=rule, tree=shape, speedup=best, block_efficiency=best)
+    for rule in 'abc'
+    for shape, best in ((TokenTree.chain(1), 1.0), (tree, 2.0))
+  ]
+  lines = paper_figures.best(rows).splitlines()[4:]
+  named = [[c.strip() for c in line.split('|')[2:5]] for line in lines]
+  above = 'as long as the fastest above'
+  assert named == [
+    ['a', 'fastest', '2'],
+    ['b', above, 'γ=1'],
+    ['c', above, 'γ=1'],
+    ['b', 'fastest', '2'],
+    ['a', above, 'γ=1'],
+    ['c', 'fastest', '2'],
+  ]
+
+
+def test_a_terminal_is_shown_no_markdown():
+  section = functools.partial(paper_figures.best, [_row(), _row(speedup=2.0)])
+  assert '|' in tables.in_style(section, 'github')
+  assert '|' not in tables.in_style(section, 'simple')
+  assert tables.in_style('a | b', 'simple') == 'a | b'
+  assert [tables.count(n, 'prompt') for n in (1, 2)] == [
+    '1 prompt',
+    '2 prompts',
+  ]

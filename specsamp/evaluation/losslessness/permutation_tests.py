@@ -251,8 +251,8 @@ def _parity(pairs: Sequence[_Pair], scores) -> dict[str, Parity]:
   }
 
 
-def section(findings: Sequence[Finding]) -> str:
-  """The findings as a section of a report."""
+def section(findings: Sequence[Finding], style: str = 'github') -> str:
+  """The findings as a section of a report, tables in a style of tabulate's."""
   table = [
     tables.heads(found)
     | {
@@ -291,8 +291,8 @@ def section(findings: Sequence[Finding]) -> str:
     'lossless methods. Greedy texts may differ where the two best logits are '
     'nearly equal.',
     '',
-    tables.render(table, digits=3),
+    tables.render(table, style, digits=3),
   ]
   if parity:
-    lines += ['', tables.render(parity, digits=3)]
+    lines += ['', tables.render(parity, style, digits=3)]
   return '\n'.join(lines)

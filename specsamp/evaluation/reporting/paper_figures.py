@@ -7,14 +7,28 @@ from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.timing import RoundCost
 
 
-def best(rows: Sequence[Row]) -> str:
+def best(rows: Sequence[Row], style: str = 'github') -> str:
   """The best of each name and temperature, a tree beside chains of its length.
 
-  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)".
+  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)". No
+  row stands there twice.
+
+  Args:
+    rows: of all methods.
+    style: of tabulate.
   """
-  cells = []
+  cells, added = [], set()
+  groups = [
+    (
+      max(group, key=lambda row: row.speedup),
+      max(group, key=lambda row: row.block_efficiency),
+    )
+    for group in alternatives(rows)
+  ]
+  best_labels = {row.label for pair in groups for row in pair}
 
   def add(row, which):
+    added.add(row.label)
     cells.append(
       {
         'sampling': row.sampling_name,
@@ -26,21 +40,20 @@ def best(rows: Sequence[Row]) -> str:
       }
     )
 
-  for group in alternatives(rows):
-    fastest = max(group, key=lambda row: row.speedup)
-    longest = max(group, key=lambda row: row.block_efficiency)
+  for fastest, longest in groups:
     add(fastest, 'fastest')
     if longest is not fastest:
       add(longest, 'highest τ')
     for row in rows if not fastest.tree.is_chain else ():
       if (
-        row.method != fastest.method
+        row.label not in best_labels | added
+        and row.method != fastest.method
         and row.tree.is_chain
         and row.tree.depth == fastest.tree.depth
         and row.temperature == fastest.temperature
       ):
         add(row, 'as long as the fastest above')
-  return f'## Best of each\n\n{tables.render(cells)}'
+  return f'## Best of each\n\n{tables.render(cells, style)}'
 
 
 def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
@@ -79,7 +92,9 @@ def break_even(
 
 
 def at_paper_cost(
-  rows: Sequence[Row], costs: Sequence[tuple[Row, RoundCost | None]]
+  rows: Sequence[Row],
+  costs: Sequence[tuple[Row, RoundCost | None]],
+  style: str = 'github',
 ) -> str:
   """Parts of rounds, and the speedup if a round cost what the paper's does.
 
@@ -90,6 +105,7 @@ def at_paper_cost(
     rows: the baselines among them.
     costs: methods with what their rounds cost; None where there are no parts
       to tell.
+    style: of tabulate.
   """
   cells = []
   for row, cost in costs:
@@ -110,5 +126,5 @@ def at_paper_cost(
   return (
     "## What rounds cost\n\nIn steps of the target alone. The paper's rounds, "
     'τ over speedup of its own figures, are over its token trees.\n\n'
-    + tables.render(cells)
+    + tables.render(cells, style)
   )

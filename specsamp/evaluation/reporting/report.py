@@ -27,7 +27,7 @@ def write(
   rows: Sequence[Row],
   costs: Sequence[RoundCost],
   plot: str,
-  sections: Sequence[str] = (),
+  sections: Sequence[tables.Section] = (),
   lossless: Sequence[Finding] = (),
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
@@ -63,7 +63,7 @@ def write(
   lines += [tables.table(whole or rows), '', tables.note(rows), '']
   lines += [f'On {device()}.']
   for section in sections:
-    lines += ['', section]
+    lines += ['', tables.in_style(section, 'github')]
   lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
   lines += [tables.spread_table(rows), '', '## Acceptance by position', '']
   lines += [tables.position_table(rows)]

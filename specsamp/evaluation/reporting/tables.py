@@ -1,6 +1,6 @@
 """The rows of a comparison as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tabulate
 
@@ -9,6 +9,8 @@ from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
 
 Cell = str | float | None
+# Of a report: a text, or (style) -> text where there are tables in it.
+Section = str | Callable[[str], str]
 
 _NOTE = (
   'τ: block efficiency, tokens a round, the bonus token included, before the '
@@ -39,6 +41,16 @@ def render(
   return tabulate.tabulate(
     cells, headers='keys', tablefmt=style, floatfmt=f'.{digits}f'
   )
+
+
+def in_style(section: Section, style: str) -> str:
+  """The section's text, its tables in a style of tabulate's."""
+  return section if isinstance(section, str) else section(style)
+
+
+def count(number: int, what: str) -> str:
+  """Such as '1 prompt' and '2 prompts'."""
+  return f'{number} {what}' + ('' if number == 1 else 's')
 
 
 def heads(label: Label) -> dict[str, str]:
