@@ -257,7 +257,7 @@ def _table(name, change):
     (
       'eagle',
       _with(architectures=['GPT2LMHeadModel']),
-      'got GPT2LMHeadModel, ',
+      "got 'GPT2LMHeadModel', ",
     ),
     ('eagle', _with(hidden_size=None), 'no hidden_size$'),
     ('eagle3', _without('midlayer.hidden_norm.weight'), '1 missing: midlayer'),

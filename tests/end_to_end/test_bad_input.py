@@ -55,7 +55,10 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
-    (['--config.drafter=ngrm'], 'a folder, or your own, my.module:'),
+    (
+      ['--config.drafter=ngrm'],
+      'at the hub, or your own, my.module:',
+    ),
     (
       _NGRAM[:1],
       "its law is 'deterministic', got 'iid'; naive verifies it",

@@ -97,7 +97,7 @@ def test_a_comparison(launch, folders, tmp_path):
   assert path.read_text().splitlines() == again
   # Another comparison does not go on in this folder.
   ended = launch('evaluate', *flags, '--config.seed=1')
-  assert ended.code == 2 and 'something else' in ended.err
+  assert ended.code == 2 and 'another config (another seed)' in ended.err
 
 
 def test_search_and_passes(monkeypatch, folders, tmp_path):
