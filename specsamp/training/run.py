@@ -263,7 +263,7 @@ class _Programs(NamedTuple):
 
 def told(workdir: pathlib.Path, goal: pathlib.Path) -> str:
   """Where what was trained lies, and its loss on the held-out files; a line."""
-  lines = map(json.loads, (workdir / 'metrics.jsonl').open())
+  lines = map(json.loads, (workdir / 'metrics.jsonl').read_text().splitlines())
   last = [line for line in lines if line['kind'] == 'validation'][-1]
   return f'{goal}: {last["step"]} steps, held-out loss {last["loss"]:.3f}'
 

@@ -33,6 +33,8 @@ def test_a_drafter_for_the_embedded_target(launch, tmp_path):
     ('train', 4),
     ('validation', 4),
   ]
+  drafter, loss = workdir / 'drafter', lines[-1]['loss']
+  assert ended.out == f'{drafter}: 4 steps, held-out loss {loss:.3f}\n'
   steps = [path.name for path in (workdir / 'checkpoints').iterdir()]
   assert sorted(steps) == ['2', '4']
   trained = drafter_dir.load(workdir / 'drafter')
