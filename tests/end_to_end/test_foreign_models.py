@@ -148,7 +148,7 @@ def test_compare(launch, folders, tmp_path):
     f'--workdir={tmp_path}/run',
   )
   assert ended.code == 0, ended.err
-  assert 'emitted the same greedy text after 1 of 1 prompts' in ended.out
+  assert 'emitted the same greedy text after 1 of 1 prompt.' in ended.out
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert [
     (run['temperature'], run['package'], run['method'].split(',')[0])
