@@ -83,7 +83,8 @@ def check_drafter(
   law and the vocabulary; its tokens, of those that are draws, must be draws
   from the q that it reports, and independent of each other. A drafter that is
   right is refused once in a million times, and then always: the seeds are
-  fixed.
+  fixed. One whose q is off by less than a tenth of the mass may pass; more rows
+  and rounds find less.
 
   Args:
     drafter: what drafts.
