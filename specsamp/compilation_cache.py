@@ -8,6 +8,7 @@ that nobody else must be able to write in it.
 import os
 import pathlib
 import sys
+import time
 import warnings
 
 import filelock
@@ -26,9 +27,12 @@ _LOCK_SECONDS = 10
 
 
 def default_folder() -> pathlib.Path:
-  """Where programs are kept if nothing else is asked for."""
+  """Where programs are kept if nothing else is asked for; ~ is not expanded.
+
+  A container's user may have no home.
+  """
   caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  return pathlib.Path(caches).expanduser() / 'specsamp' / 'xla'
+  return pathlib.Path(caches) / 'specsamp' / 'xla'
 
 
 def enable(folder: str | None = None) -> None:
@@ -55,13 +59,14 @@ def enable(folder: str | None = None) -> None:
     return
   if not jax.config.jax_enable_compilation_cache:
     return
-  path = pathlib.Path(folder).expanduser().absolute()
+  path = pathlib.Path(folder)
   try:
+    path = path.expanduser().absolute()
     _prepare(path)
-  except OSError as error:
+  except (OSError, RuntimeError) as error:  # the latter where there is no home
+    why = getattr(error, 'strerror', None) or error
     print(
-      f'compilation cache {path}: {error.strerror or error}; every start '
-      'compiles anew',
+      f'compilation cache {path}: {why}; every start compiles anew',
       file=sys.stderr,
     )
     jax.config.update('jax_compilation_cache_dir', None)
@@ -80,12 +85,14 @@ def _prepare(path: pathlib.Path) -> None:
   """Makes the folder, and removes what a killed run had half written.
 
   Of such a program jax has not yet noted when it was used, without which it
-  would keep no other one in the folder ever after.
+  would keep no other one in the folder ever after. In a folder that had no
+  bound so far, and so no lock, that is all of them: they are noted as used now.
 
   Raises:
     OSError: the folder cannot be written, or knows no locks.
   """
   path.mkdir(mode=0o700, parents=True, exist_ok=True)
+  had_bound = (path / _LOCK).exists()
   lock = filelock.FileLock(
     path / _LOCK, timeout=_LOCK_SECONDS, fallback_to_soft=False
   )
@@ -93,5 +100,10 @@ def _prepare(path: pathlib.Path) -> None:
     names = set(os.listdir(path))
     for name in names:
       key = name.removesuffix(_PROGRAM)
-      if key != name and key + _USED not in names:
+      if key == name or key + _USED in names:
+        continue
+      if had_bound:
         (path / name).unlink()
+      else:
+        now = time.time_ns().to_bytes(8, 'little')  # as jax writes it
+        (path / f'{key}{_USED}').write_bytes(now)

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -105,8 +106,30 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
   )
 
 
-def test_default_folder(monkeypatch):
-  monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
-  monkeypatch.setenv('HOME', '/home/somebody')
-  found = compilation_cache.default_folder()
-  assert found == pathlib.Path('/home/somebody/.cache/specsamp/xla')
+@pytest.mark.integration
+def test_programs_that_were_kept_without_a_bound_stay(tmp_path):
+  own = {'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'own')}
+  own['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+  (_, misses), _ = _launch(tmp_path, **own)
+  kept = _programs(tmp_path / 'own')
+  assert misses == f'misses {len(kept)}' and kept
+  counts, _ = _launch(tmp_path, f'--compilation_cache={tmp_path / "own"}')
+  assert counts == [f'hits {len(kept)}', 'misses 0']
+
+
+def test_no_home(monkeypatch, capsys):
+  def no_user(number):
+    raise KeyError(number)
+
+  monkeypatch.setattr('pwd.getpwuid', no_user)
+  for name in ('HOME', 'XDG_CACHE_HOME'):
+    monkeypatch.delenv(name, raising=False)
+  config = types.SimpleNamespace(
+    jax_enable_compilation_cache=True, update=lambda *_: None
+  )
+  jax = types.SimpleNamespace(config=config)
+  monkeypatch.setattr(compilation_cache, 'jax', jax)
+  folder = compilation_cache.default_folder()
+  assert folder == pathlib.Path('~/.cache/specsamp/xla')
+  compilation_cache.enable(str(folder))
+  assert 'Could not determine home directory' in capsys.readouterr().err

@@ -287,7 +287,7 @@ def run(
     dtype: what the verifier computes in.
 
   Raises:
-    UserError: it computes in another dtype.
+    UserError: it computes in another dtype, or probabilities of other shapes.
   """
   drafts = drafts or [enumerate_drafts(table, tree, law) for table in tables]
   ends = np.cumsum([len(part.weight) for part in drafts])
@@ -317,6 +317,14 @@ def run(
         f'{type(verifier).__name__}: {name}: got {output.dtype}, expected '
         f'{np.dtype(dtype)}, the dtype of p'
       )
+  stop, leave = outputs
+  shape = (size, tree.size, drafts[0].p.shape[-1])
+  if (stop.shape, leave.shape) != (shape[:2], shape):
+    raise UserError(
+      f'{type(verifier).__name__}: got stop_probs of shape {stop.shape} and '
+      f'leave_probs of shape {leave.shape[::2]}, expected {shape[:2]} and '
+      f'{shape[::2]}'
+    )
   outputs = [np.split(np.asarray(output), ends)[:-1] for output in outputs]
   return [
     Round(table, tree, part, stop, leave)

@@ -55,8 +55,17 @@ def check_verifier(verifier: Verifier) -> None:
         continue
       taken = taken or bool(tree.depth)
       tables = _tables(tree, vocab, getattr(verifier, 'coupled', False))
-      for found in run(verifier, tables, tree, law):
-        _check(verifier, found, f'{name}, law {law!r}, {where}')
+      where = f'{name}, law {law!r}, {where}'
+      try:
+        rounds = run(verifier, tables, tree, law)
+      except UserError:
+        raise
+      except Exception as error:
+        raise UserError(
+          f'{where}: failed: {user_modules.describe(error)}'
+        ) from error
+      for found in rounds:
+        _check(verifier, found, where)
     if not taken:
       raise UserError(
         f'{name}: takes no draft of law {law!r}: '

@@ -130,7 +130,7 @@ class Request:
     # What else fixes what is compiled, of all that is not the same anyway.
     others = (self.prompts.tokens, self.inputs.drafter, self.inputs.stop_tokens)
     leaves, structure = jax.tree.flatten(others)
-    types = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
+    types = tuple(map(jax.typeof, leaves))  # a drafter may hold a plain number
     return self.decoder, self.capacity, (structure, types, self.model.mesh)
 
   @functools.cached_property

@@ -89,12 +89,14 @@ def check_sums(
   p_bnv, q_biv = peaks_b11 * random(tree.size), random(len(tree.internal))
   q_biv[-1] = p_bnv[-1, list(tree.internal)]
   drawn = law != 'deterministic' and tree.internal
+  tokens_bn = _tokens_of(q_biv, tree, law)
+  q_biv = normal(softmax(q_biv))
   draft = Draft(
-    tokens=jnp.asarray(_tokens_of(q_biv, tree, law), jnp.int32),
-    q=jnp.asarray(normal(softmax(q_biv))) if drawn else None,
+    tokens=jnp.asarray(tokens_bn, jnp.int32),
+    q=jnp.asarray(q_biv) if drawn else None,
     tree=tree,
     law=law,
-    valid=jnp.ones((len(peaks_b11), tree.size), bool),
+    valid=jnp.asarray(_valid(tokens_bn, q_biv, tree, law)),
   )
   p_bnv = jnp.asarray(normal(softmax(p_bnv)))
   check(verifier, draft, p_bnv)
@@ -143,3 +145,14 @@ def _tokens_of(q_biv, tree: TokenTree, law: Law):
       else:  # the largest with noise are drawn without replacement
         np.put_along_axis(scores_bv, tokens_bn[:, [child]], -np.inf, axis=1)
   return tokens_bn
+
+
+def _valid(tokens_bn, q_biv, tree: TokenTree, law: Law):
+  """bool [B, N]: what a draft may hold, no token of a q of 0 nor below one."""
+  valid_bn = np.ones(tokens_bn.shape, bool)
+  rows = np.arange(len(tokens_bn))
+  for i, node in enumerate(tree.internal if law != 'deterministic' else ()):
+    for child in tree.children(node):
+      drawable = q_biv[rows, i, tokens_bn[:, child]] > 0
+      valid_bn[:, child] = valid_bn[:, node] & drawable
+  return valid_bn

@@ -150,6 +150,12 @@ def test_what_came_otherwise_is_fetched_anew(hub, nowhere, tmp_path):
     hubs.fetch('tiny', _REPOSITORY, to)
 
 
+def test_licences_in_a_folder_are_fetched_too(hub, tmp_path):
+  hub.files['LICENSES/MIT.txt'] = b'terms'
+  hubs.fetch('tiny', _REPOSITORY, tmp_path / 'tiny')
+  assert (tmp_path / 'tiny/LICENSES/MIT.txt').read_bytes() == b'terms'
+
+
 def test_a_gated_model_leaves_nothing(hub, tmp_path):
   hub.is_gated = True
   before = set(tmp_path.iterdir())

@@ -54,8 +54,12 @@ class Fixed(Drafter):
   """Draws a chain from one q, with a fault."""
 
   fault: str = struct.field(pytree_node=False)
+  every: int = struct.field(pytree_node=False, default=1)  # such length
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(3))
   law = 'iid'
+
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    return jnp.zeros(len(length_b))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     batch, depth = len(length_b), self.tree.depth
@@ -67,25 +71,40 @@ class Fixed(Drafter):
     keys_b = draw.stream_keys(keys_b, round_b, draw.Stream.DRAFT)
     if self.fault == 'the drafts of two rows':
       keys_b = jnp.broadcast_to(keys_b[:1], keys_b.shape)
+    if self.fault == 'state':  # what it draws of depends on the rounds before
+      q_bgv = jnp.where(state[:, None, None] > 2, 1 / VOCAB, q_bgv)
     uniform_bg = draw.uniforms(keys_b, depth)
     if self.fault == 'two tokens of a draft':
       uniform_bg = jnp.broadcast_to(uniform_bg[:, :1], uniform_bg.shape)
     tokens_bg = jax.vmap(draw.inverse_cdf, (1, 1), 1)(uniform_bg, q_bgv)
     if self.fault == 'q':
       q_bgv = jnp.sqrt(q_bgv) / jnp.sqrt(q_bgv).sum(axis=-1, keepdims=True)
+    valid_b1 = length_b[:, None] % self.every == 0
     draft = candidates.draft_of(
       self.tree,
       self.law,
       root_of(tokens_bs, length_b),
       tokens_bg,
-      jnp.ones(tokens_bg.shape, bool),
-      q_bgv,
+      jnp.broadcast_to(valid_b1, tokens_bg.shape),
+      jnp.where(valid_b1[:, :, None], q_bgv, jnp.nan),
     )
-    return draft, state
+    return draft, state + 1
 
 
-def test_draws_of_ones_own(target):
-  check_drafter(Fixed(''), target)
+@pytest.mark.parametrize('every', [1, 2])
+def test_draws_of_ones_own(target, every):
+  check_drafter(Fixed('', every), target)
+
+
+def test_what_depends_on_rounds(target):
+  """Also where some rows have no draft, and no q."""
+  with pytest.raises(UserError, match='differ from those after the same text'):
+    check_drafter(Fixed('state', every=2), target)
+
+
+def test_too_few_to_tell(target):
+  with pytest.raises(UserError, match='drafted 0 tokens, too few to tell'):
+    check_drafter(Fixed('q', every=999), target)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ class Wrong(TokenVerifier):
       case 'a NaN after the last token':
         is_last_b = node_b == draft.tree.size - 1
         return jnp.where(is_last_b[:, None], jnp.nan, leave_bv)
+      case 'raises':
+        return leave_bv + self.gone
+      case 'leaves out a token':
+        return leave_bv[:, :-1]
     return leave_bv
 
 
@@ -74,6 +78,11 @@ class Wrong(TokenVerifier):
     (
       'a NaN after the last token',
       r'leave_probs is no distribution: got \[nan, nan, nan\], .*, node 0',
+    ),
+    ('raises', r"a root alone: failed: AttributeError: .* 'gone' \(.*:\d+\)$"),
+    (
+      'leaves out a token',
+      r'\(2048, 2\), expected \(2048, 1\) and \(2048, 3\)',
     ),
     ('in float32', 'stop_probs: got float32, expected float64, the dtype of p'),
     ('takes no chain', "takes no draft of law 'iid': ValueError: none of th"),

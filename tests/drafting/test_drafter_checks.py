@@ -8,6 +8,7 @@ import pytest
 import tiny
 from flax import struct
 
+from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter, TokenTree, candidates, checks
 from specsamp.drafting.drafter import root_of
 from specsamp.errors import UserError
@@ -121,3 +122,12 @@ def test_a_first_draft_that_is_none(fault, line):
 
 def test_a_first_draft():
   checks.check_first_draft(Own(), tiny.model(VOCAB, 0))
+
+
+def test_a_plain_number_is_a_traced_value():
+  """Programs are told apart by its type, and not by what it is."""
+  target = tiny.model(VOCAB, 0)
+  drafters = [Own(traced=x) for x in (0.5, 0.7, 3, np.float32(0.5))]
+  make = lambda drafter: Request.make(target, [[1]], drafter, max_new_tokens=4)
+  keys = [make(drafter).program_key for drafter in drafters]
+  assert keys[0] == keys[1] and len(set(keys)) == 3

@@ -107,12 +107,48 @@ REFUSED_BY_RULES = {
   'list': ('os.listdir(OUT)', r'os\.listdir'),
   'frames': ('sys._current_frames()', r'sys\._current_frames'),
   'objects': ('import gc; gc.get_objects()', r'gc\.get_objects'),
-  'extension': (
-    'from importlib import machinery\n'
-    'open("own.so", "w").close()\n'
-    'machinery.ExtensionFileLoader("own", "own.so").create_module(\n'
-    '  machinery.ModuleSpec("own", None, origin="own.so"))',
-    'import .own',
+  **{
+    f'extension_{where}': (
+      'from importlib import machinery\n'
+      'class Falsy(str):\n'
+      '  def __bool__(self): return False\n'
+      'open("own.so", "w").close()\n'
+      f'path = {path}\n'
+      'machinery.ExtensionFileLoader("own", path).create_module(\n'
+      '  machinery.ModuleSpec("own", None, origin=path))',
+      'import .own',
+    )
+    for where, path in {
+      'here': '"own.so"',
+      'falsy': 'Falsy("own.so")',
+      'by_proc': '"/proc/self/cwd/own.so"',
+      'by_detour': 'os.getcwd() + "/../" + os.getcwd().split("/")[-1] + "/own"',
+      'in_memory': 'f"/proc/self/fd/{os.dup(0)}"',
+      'elsewhere': 'OUT + "/file"',
+    }.items()
+  },
+  'extension_of_another_name': (
+    'import _imp, types\n'
+    'class Name(str):\n'
+    '  def __eq__(self, other): return False\n'
+    '  __hash__ = str.__hash__\n'
+    '_imp.create_dynamic(types.SimpleNamespace(name=Name("_ctypes"), '
+    'origin=os.__file__))',
+    'import ._ctypes',
+  ),
+  'equal': (
+    'class Path(str):\n'
+    '  def __eq__(self, other): return True\n'
+    'open(Path(OUT + "/file"))',
+    'open .*/file',
+  ),
+  'a_number': (
+    'class Path(str):\n  __class__ = int\nopen(Path(OUT + "/file"))',
+    'open .*/file',
+  ),
+  'replaced_null': (
+    'os.devnull = OUT + "/file"; open(OUT + "/file")',
+    'open .*/file',
   ),
   'lying': (
     'class Path(str):\n'

@@ -9,6 +9,7 @@ import pytest
 from specsamp.drafting import TokenTree
 from specsamp.errors import UserError
 from specsamp.verification import Verifier, check_parts, check_sums, make
+from specsamp.verification.multi_candidate import MultiCandidateVerifier
 from specsamp.verification.token import TokenVerifier
 
 
@@ -101,3 +102,18 @@ class Misshapen(TokenVerifier):
 def test_probabilities_of_another_shape(fault, line):
   with pytest.raises(UserError, match=line):
     check_sums(Misshapen(fault), 'iid', TokenTree.chain(2), 8)
+
+
+class Unguarded(MultiCandidateVerifier):
+  """Divides by the q of what was drafted, as it may: that is never 0."""
+
+  def stop_probs(self, draft, p_bnv):
+    stop_bn = super().stop_probs(draft, p_bnv)
+    q_bn = jnp.take_along_axis(draft.q[:, 0], draft.tokens[:, 1:], axis=-1)
+    one_bn = jnp.where(draft.valid[:, 1:], q_bn / q_bn, 1)
+    return stop_bn * one_bn.prod(axis=-1, keepdims=True)
+
+
+def test_no_draft_has_a_token_of_q_0():
+  tree = TokenTree.branching((3,))
+  check_sums(Unguarded(), 'without_replacement', tree, 8)

@@ -175,8 +175,8 @@ def _gather(
             f'{what}: {name} came otherwise than {repository.name} has it: '
             f'{wrong}; the same command fetches it anew'
           )
-      folder.mkdir(parents=True, exist_ok=True)
       for name in wanted:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (partial / name).rename(folder / name)
     finally:
       begun = itertools.chain(

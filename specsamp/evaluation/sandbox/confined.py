@@ -143,7 +143,7 @@ def _listen(folder: str, reply: int):
   """Ends the program, for good, at what the rules above refuse."""
   libraries = tuple(f'{path}/' for path in sys.path)
   # Programs replace functions of modules; not these.
-  write, leave, stat = os.write, os._exit, os.stat
+  write, leave, stat, null = os.write, os._exit, os.stat, os.devnull
 
   def end(what):
     try:
@@ -153,9 +153,10 @@ def _listen(folder: str, reply: int):
 
   def place(path):
     """From the root on; '' for a detour, the folder for a descriptor."""
-    if path is None or isinstance(path, int):
+    kind = type(path)  # what __class__ says may be a lie
+    if path is None or issubclass(kind, int):
       return folder  # these rules let it be opened
-    if isinstance(path, bytes):
+    if issubclass(kind, bytes):
       path = bytes.decode(path, errors='surrogateescape')
     path = str.__str__(path)
     parts = (path if path[:1] == '/' else f'{folder}/{path}').split('/')
@@ -181,15 +182,17 @@ def _listen(folder: str, reply: int):
       path, mode, flags = args
       # os.open, which gives no mode, could open a folder of the library, and
       # other calls then name files beside that.
-      if path == os.devnull:
+      if place(path) == null:  # the text itself: == may be the program's own
         return True
       writes = mode is None or flags & _OPEN_TO_WRITE
       return mine(path) if writes else readable(path)
     if event == 'import':
-      if args[0] == 'readline':  # pdb and so doctest do without
+      name, file = str.__str__(args[0]), args[1]
+      if name == 'readline':  # pdb and so doctest do without
         raise ModuleNotFoundError('readline')
-      # No extension module that the program wrote: these rules end with it.
-      return args[0] not in _MODULES and not (args[1] and mine(args[1]))
+      # No extension module but the library's: these rules end with another.
+      of_library = file is None or place(file).startswith(libraries)
+      return name not in _MODULES and of_library
     if event in _READS:
       return readable(args[0])
     if event in _WRITES:
