@@ -240,7 +240,7 @@ def test_programs_that_were_not_used_for_long_are_let_go(pair, monkeypatch):
   assert use(1)() is first() is not None
   use(3)
   # The second was not used for longest.
-  rows = [types[0][0][0] for *_, (_, types, _) in programs._kept]
+  rows = [types[0].shape[0] for *_, (_, types, _) in programs._kept]
   assert rows == [1, 3] and first() is not None and second() is None
   use(2)
   assert first() is None
