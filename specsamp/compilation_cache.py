@@ -13,13 +13,12 @@ import warnings
 
 import filelock
 import jax
-import jaxlib
 
 MAX_BYTES = 2**30  # of all programs; those not used for longest go first
 
 # Older ones load what they kept for a CPU too, but write on standard error for
 # each program that it was compiled for another one.
-_QUIET_JAXLIB = (0, 10, 2)
+_QUIET = (0, 10, 2)
 
 # As jax names what is in the folder.
 _LOCK, _PROGRAM, _USED = '.lockfile', '-cache', '-atime'
@@ -45,13 +44,12 @@ def enable(folder: str | None = None) -> None:
 
   Args:
     folder: made if it is not there; '' keeps nothing, whatever the variables
-      say; None is `default_folder()`, and nothing before jaxlib 0.10.2.
+      say; None is `default_folder()`, and nothing before jax 0.10.2.
   """
   if folder is None:
     if jax.config.jax_compilation_cache_dir:
       return  # the user's own, as large as jax's variables allow
-    version = jaxlib.__version__.split('.')[:3]
-    if tuple(map(int, version)) < _QUIET_JAXLIB:
+    if jax.__version_info__ < _QUIET:
       return
     folder = str(default_folder())
   if not folder.strip():

@@ -9,9 +9,7 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
-import tqdm
-
-from specsamp import files
+from specsamp import files, progress
 from specsamp.errors import UserError
 
 FOLDER = '../shared/data'  # of `--config.data`, where nothing else is said
@@ -158,8 +156,8 @@ def _download(name: str, wanted: PublishedSet, path: pathlib.Path) -> bytes:
   try:
     with (
       urllib.request.urlopen(wanted.url, timeout=_TIMEOUT_SECONDS) as response,
-      tqdm.tqdm(
-        total=wanted.num_bytes, desc=name, unit='B', unit_scale=True
+      progress.bar(
+        name, total=wanted.num_bytes, unit='B', unit_scale=True
       ) as bar,
     ):
       while chunk := response.read(_CHUNK_BYTES):

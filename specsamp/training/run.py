@@ -263,9 +263,13 @@ class _Programs(NamedTuple):
 
 def told(workdir: pathlib.Path, goal: pathlib.Path) -> str:
   """Where what was trained lies, and its loss on the held-out files; a line."""
-  lines = map(json.loads, (workdir / 'metrics.jsonl').read_text().splitlines())
-  last = [line for line in lines if line['kind'] == 'validation'][-1]
-  return f'{goal}: {last["step"]} steps, held-out loss {last["loss"]:.3f}'
+  path = workdir / 'metrics.jsonl'
+  texts = path.read_text().splitlines() if path.exists() else []
+  lines = [json.loads(text) for text in texts]
+  for line in reversed(lines):
+    if line['kind'] == 'validation':
+      return f'{goal}: {line["step"]} steps, held-out loss {line["loss"]:.3f}'
+  return f'{goal}: trained'
 
 
 def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:

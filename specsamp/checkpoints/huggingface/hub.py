@@ -175,7 +175,8 @@ def _gather(
             f'{what}: {name} came otherwise than {repository.name} has it: '
             f'{wrong}; the same command fetches it anew'
           )
-      for name in wanted:
+      # Last what makes it a model's folder.
+      for name in sorted(wanted, key=lambda name: name == 'config.json'):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (partial / name).rename(folder / name)
     finally:
