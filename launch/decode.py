@@ -13,7 +13,10 @@ _PROMPT = flags.DEFINE_string(
   'prompt', None, 'Your own text to complete; - reads standard input.'
 )
 _PROMPTS_FILE = flags.DEFINE_string(
-  'prompts_file', None, 'A file of texts to complete, one a line.'
+  'prompts_file',
+  None,
+  'A file of texts to complete, one a line; one of .json or .jsonl is for '
+  '--config.prompts.',
 )
 
 _mesh = cli.define_mesh('model')

@@ -1,7 +1,8 @@
 """What a user did wrong, as opposed to what this code does wrong."""
 
+import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -44,6 +45,39 @@ def check_name(
   names = list(names)
   if got not in names:
     raise UserError(unknown(what, got, names, others))
+
+
+def check_fields(what: str, values: Any, kind: type) -> None:
+  """Refuses plain values that name other fields than a dataclass has.
+
+  Args:
+    what: they are, such as 'method'.
+    values: by the fields' names.
+    kind: the dataclass.
+
+  Raises:
+    UserError: they are no dict, name what is no field, or lack one without a
+      default.
+  """
+  if not isinstance(values, Mapping):
+    raise UserError(f'{what}: got {values!r}, expected a dict of its keys')
+  fields = dataclasses.fields(kind)
+  for name in values:
+    check_name(f'key of a {what}', name, (field.name for field in fields))
+  for field in fields:
+    defaults = {field.default, field.default_factory}
+    if defaults == {dataclasses.MISSING} and field.name not in values:
+      raise UserError(f'{what}: got {dict(values)}, which has no {field.name}')
+
+
+def check_scalars(name: str, values: Iterable[Any]) -> None:
+  """Raises `UserError` where there is none, or one of them is no number."""
+  values = list(values)
+  if not values:
+    raise UserError(f'{name}: got none, expected at least one')
+  for value in values:
+    if type(value) not in (int, float):
+      raise UserError(f'{name}: got {value!r}, expected numbers')
 
 
 def check_range(

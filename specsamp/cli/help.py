@@ -4,7 +4,7 @@ import ast
 import pathlib
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from absl import flags
 
@@ -71,14 +71,24 @@ def _of_config(given: Given, width: int) -> Iterator[str]:
   yield 'Its keys and values:'
   values = dict(config_files.flat(config))
   comments = config_files.comments(source)
-  for name in [*comments, *(values.keys() - comments.keys())]:
+  for name in _in_order(values, comments):
+    begin = f'--config.{name}'
     if name in values:
       value = textwrap.shorten(repr(values[name]), 60, placeholder=' ..')
-      yield from _entry(
-        f'--config.{name}={value}', comments.get(name, ''), width
-      )
-    elif any(other.startswith(f'{name}.') for other in values):
-      yield from _entry(f'--config.{name}', comments[name], width)
+      begin = f'{begin}={value}'
+    yield from _entry(begin, comments.get(name, ''), width)
+
+
+def _in_order(values: Iterable[str], comments: Iterable[str]) -> list[str]:
+  """The names of keys as the file has them, those of a preset behind theirs."""
+  rest = [name for name in values if name not in comments]
+  names = []
+  for name in comments:
+    below = [other for other in rest if other.startswith(f'{name}.')]
+    nested = any(other.startswith(f'{name}.') for other in values)
+    if name in values or nested:
+      names += [name, *below]
+  return [*names, *(name for name in rest if name not in names)]
 
 
 def _entry(name: str, about: str, width: int) -> list[str]:

@@ -80,7 +80,7 @@ class Request:
     if stop_tokens is None:
       stop_tokens = model.tokenizer.stop_ids
     drafter = NoDrafter() if drafter is None else drafter
-    if user_modules.is_own(drafter):
+    if user_modules.is_own(drafter) or not isinstance(drafter, Drafter):
       checks.check_parts(drafter)
     drafter.check(model, batch)
     _check_size(model, drafter)

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from specsamp import verification
 from specsamp.drafting.draft import TokenTree
-from specsamp.errors import UserError, check_name, check_range, unknown
+from specsamp.errors import (
+  UserError,
+  check_fields,
+  check_name,
+  check_range,
+  check_scalars,
+  unknown,
+)
 from specsamp.evaluation import metrics, tasks
 from specsamp.evaluation.metrics import PaperFigure
 from specsamp.evaluation.reporting import plots
@@ -27,13 +34,6 @@ def reading() -> Iterator[None]:
     yield
   except (TypeError, KeyError) as error:  # keys of some other kind of config
     raise UserError(f'config: {error}') from None
-
-
-def check_scalars(name: str, values: Sequence[Any]) -> None:
-  """Raises `UserError` where one of them is no number."""
-  for value in values:
-    if type(value) not in (int, float):
-      raise UserError(f'{name}: got {value!r}, expected numbers')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,6 +245,7 @@ class MethodConfig:
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'MethodConfig':
     """The method of plain values."""
+    check_fields('method', values, cls)
     paper = values.get('paper', '')
     papers = paper if isinstance(paper, dict) else {metrics.ALL: paper}
     return cls(
@@ -341,8 +342,6 @@ class TransformersConfig(PairConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    if not self.temperatures:
-      raise UserError('temperatures: got none, expected at least one')
     check_scalars('temperatures', self.temperatures)
     try:
       for temperature in self.temperatures:

@@ -78,6 +78,12 @@ def test_arguments(pair, name, call):
   _one_line(error, words)
 
 
+def test_a_model_is_no_drafter(pair):
+  target, draft = pair
+  with pytest.raises(UserError, match='drafter: got a LanguageModel, expected'):
+    specsamp.generate(target, [[1]], drafter=draft, max_new_tokens=4)
+
+
 def test_a_draft_with_another_vocabulary(pair):
   target, draft = pair
   other = tiny.draft(7, 0)

@@ -15,6 +15,9 @@ _DISTILL = '--config=configs/distill_pycode.py'
 _HUMANEVAL = '--config=configs/humaneval.py'
 _PRETRAIN = '--config=configs/pretrain_pycode.py'
 _WORKDIR = '--workdir={tmp}/run'
+_TABLE2 = ('--config=configs/papers/mcsd/table2.py:smoke', _WORKDIR)
+_BENCH = ('--config=configs/accelerator.py:smoke', _WORKDIR)
+_METHOD = "({'name': 'x', 'branchin': (1, 1)},)"
 _LAUNCHERS = sorted(
   path.stem for path in (config_files.home() / 'launch').glob('*.py')
 )
@@ -127,6 +130,9 @@ _LAUNCHERS = sorted(
     ('decode', ['--config.chat=perhaps'], 'perhaps'),
     ('decode', ['--config.lookup=3'], 'not a dict'),
     ('decode', ['--config.temperatures=hot'], 'temperatures'),
+    ('evaluate', [*_TABLE2, '--config.methods=hi'], "method: got 'hi'"),
+    ('evaluate', [*_TABLE2, f'--config.methods={_METHOD}'], 'mean branching?'),
+    ('bench', [*_BENCH, '--config.shapes=hi'], "shape: got 'hi'"),
     # Chips that there are not.
     ('plan', [*_PLAN[:1], '--topology=h10:8'], 'did you mean h100?'),
     ('plan', [*_PLAN[:1], '--topology=H100:8'], 'did you mean h100?'),
@@ -168,6 +174,15 @@ def test_help_of_another_config():
   assert gamma in lines
   assert '  --config.prices             What a pass over N nodes' in ended.out
   assert any(line.startswith('  --config.prices.nodes=') for line in lines)
+
+
+def test_keys_of_a_preset_stand_in_a_row_and_in_order():
+  ended = run_here('pretrain', '--config=configs/pretrain_pycode.py', '--help')
+  lines = ended.out.splitlines()
+  keys = [line for line in lines if line.startswith('  --config.model')]
+  assert len(keys) > 10
+  first = lines.index('  --config.model')
+  assert lines[first : first + len(keys)] == keys == sorted(keys)
 
 
 def test_help_of_a_config_that_wants_an_argument():

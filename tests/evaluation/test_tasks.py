@@ -172,6 +172,13 @@ def test_json_lines_that_are_refused(tokenizer, tmp_path, row, words):
     _load(path, tokenizer, '', count=1)
 
 
+def test_a_line_that_is_no_json_is_named(tokenizer, tmp_path):
+  path = tmp_path / 'own.jsonl'
+  path.write_text('{"prompt": "a"}\n\n{"prompt" "b"}\n')
+  with pytest.raises(UserError, match="line 3 is no JSON: Expecting ':'"):
+    _load(str(path), tokenizer, '')
+
+
 def test_prompts_of_which_none_fits(tokenizer, tmp_path):
   for name, text in (('own.jsonl', '"a b c"\n'), ('own.json', '["a b c"]')):
     (tmp_path / name).write_text(text)

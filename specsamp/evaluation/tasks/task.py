@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 import numbers
 import pathlib
 import zlib
@@ -156,11 +157,21 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   Raises:
     UserError: the file can't be read, or a line is no such object.
   """
+  lines, number = [], 0
   try:
     opens = gzip.open if path.suffix == '.gz' else open
     with opens(path, 'rt', encoding='utf-8') as file:
-      lines = [files.parse_json(line) for line in file if line.strip()]
-  except (OSError, EOFError, ValueError, zlib.error) as error:
+      for line in file:
+        number += 1
+        if line.strip():
+          lines.append(files.parse_json(line))
+  except json.JSONDecodeError as error:  # counts lines from the one it is given
+    raise UserError(
+      f'{path}: line {number} is no JSON: {error.msg} at character {error.pos}'
+    ) from None
+  except OSError as error:
+    raise UserError(f'{path}: {error.strerror or error}') from None
+  except (EOFError, ValueError, zlib.error) as error:
     raise UserError(f'{path}: {error}') from None
   for number, line in enumerate(lines, start=1):
     for key in keys:

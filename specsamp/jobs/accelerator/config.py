@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from specsamp.errors import UserError, check_range
+from specsamp.errors import UserError, check_fields, check_range
 from specsamp.evaluation import timing
 from specsamp.jobs.accelerator import static_cache
 from specsamp.jobs.config import MethodConfig, SampledConfig, reading
@@ -37,6 +37,7 @@ class ShapeConfig:
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'ShapeConfig':
     """The model of plain values."""
+    check_fields('shape', values, cls)
     try:
       shape = TransformerConfig.from_dict(values['shape'])
     except ValueError as error:
