@@ -3,6 +3,7 @@
 import ast
 import runpy
 import sys
+from importlib import metadata
 
 from specsamp.cli import config_files
 from specsamp.errors import unknown
@@ -13,6 +14,9 @@ def main() -> None:
   folder = config_files.home() / 'launch'
   launchers = {path.stem: path for path in sorted(folder.glob('*.py'))}
   name, *rest = sys.argv[1:] or ['--help']
+  if name == '--version':
+    print(f'specsamp {metadata.version("specsamp")}')
+    return
   if name in ('--help', '-h', 'help'):
     print('specsamp NAME --FLAG=.., where NAME is one of\n')
     for name, path in launchers.items():

@@ -67,6 +67,11 @@ def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
 
 def read(path: str) -> list[Prompt]:
   """A user's prompts, one a line of the file; '-' is standard input, whole."""
+  if path.endswith(('.json', '.jsonl')):
+    raise UserError(
+      f'prompts {path}: got a file of JSON, expected lines of text; '
+      f'--config.prompts={path} reads it'
+    )
   try:
     if path == '-':
       if sys.stdin is None:

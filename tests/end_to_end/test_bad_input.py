@@ -108,6 +108,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--workdir='], "workdir: got ''"),
     (['--config.prompts=/no/such.json'], 'prompts /no/such.json: No such file'),
     (['--prompts_file=/no/such/file'], '/no/such/file'),
+    (['--prompts_file=a.jsonl'], '--config.prompts=a.jsonl reads it'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
     (['--prompt='], 'empty'),
     (['--prompt=' + 'x = 1\n' * 400], '64 positions'),

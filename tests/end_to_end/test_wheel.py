@@ -67,6 +67,10 @@ def test_a_plan_predicts(installed):
   assert 'report.md' in ended.stdout
 
 
+def test_version(installed):
+  assert installed('--version').stdout.startswith('specsamp 0.')
+
+
 def test_help_names_commands_that_are_there(installed):
   ended = installed('evaluate', '--help')
   assert ended.returncode == 0, ended.stderr

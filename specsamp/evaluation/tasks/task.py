@@ -140,8 +140,10 @@ def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
   pattern = pattern or published.SETS[name].name
   found = sorted(pathlib.Path(data).rglob(pattern)) if data else []
   if not found:
+    whole = pathlib.Path(data).resolve()
     raise UserError(
-      f'data {data}: no {pattern} in it; {published.command(name, data)} '
+      f'data {data} ({whole}): no {pattern} in it; '
+      f'{published.command(name, data)} '
       'fetches it, and --config.data=FOLDER names where it is'
     )
   return found[0]
