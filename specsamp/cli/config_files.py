@@ -2,7 +2,6 @@
 
 import ast
 import io
-import os
 import pathlib
 import re
 import runpy
@@ -24,7 +23,7 @@ def home() -> pathlib.Path:
 
 
 def is_checkout() -> bool:
-  """Whether `launch/NAME.py` is where its docstring says it is."""
+  """Whether launchers lie in `launch`, as their commands are written."""
   return not (_PACKAGE / 'launch').is_dir()
 
 
@@ -45,9 +44,7 @@ class Given(NamedTuple):
     return cls(path, arg if colon else None)
 
   def __str__(self) -> str:
-    root = f'{home()}{os.sep}'
-    path = self.path.removeprefix(root)
-    return path if self.arg is None else f'{path}:{self.arg}'
+    return self.flag().removeprefix('--config=').removeprefix(f'{home()}/')
 
   def flag(self) -> str:
     """On a command line."""
@@ -211,7 +208,7 @@ def comments(source: str) -> dict[str, str]:
         first -= 1
       texts = [alone[line] for line in range(first, keyword.lineno)]
       nested = isinstance(keyword.value, ast.Call)
-      # Behind a nested call stands what is said of its last key.
+      # A comment behind a nested call belongs to its last key.
       end = keyword.lineno if nested else keyword.end_lineno
       lines = {keyword.lineno, end}
       texts += [behind[line] for line in sorted(lines) if line in behind]

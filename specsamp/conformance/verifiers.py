@@ -32,9 +32,9 @@ def check_verifier(verifier: Verifier) -> None:
   under p and q of all sorts, is a row: summed over them, P(draft) * stop *
   leave must be the target's distribution. So it is for each law that the rule
   accepts, on the trees that it takes; on those on which it raises something it
-  is not asked, as it is not by `specsamp.generate`. A rule that is not
-  lossless, and says so, is held to what all are: probabilities that sum to 1,
-  and no token accepted that was not drafted.
+  is not asked, as it is not by `specsamp.generate`. A rule of
+  `lossless = False` is held to what all are: probabilities that sum to 1, and
+  no token accepted that was not drafted.
 
   Args:
     verifier: the rule.
@@ -54,7 +54,7 @@ def check_verifier(verifier: Verifier) -> None:
         refusal = refusal or error
         continue
       taken = taken or bool(tree.depth)
-      tables = _tables(tree, vocab, getattr(verifier, 'coupled', False))
+      tables = _tables(tree, vocab, verification.is_coupled(verifier))
       where = f'{name}, law {law!r}, {where}'
       try:
         rounds = run(verifier, tables, tree, law)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from specsamp import files, progress
 from specsamp.errors import UserError
 
-FOLDER = '../shared/data'  # of `--config.data`, where nothing else is said
+FOLDER = '../shared/data'  # the default of `--config.data`
 _GITHUB = 'https://raw.githubusercontent.com'
 _TIMEOUT_SECONDS = 30
 _CHUNK_BYTES = 1 << 16

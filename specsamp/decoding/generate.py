@@ -122,6 +122,15 @@ def generate(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens, tree_attention,
   )  # fmt: skip
+  return complete(request)
+
+
+def complete(request: Request) -> Generation:
+  """Decodes a request to its end.
+
+  Raises:
+    FloatingPointError: the target's logits held a NaN.
+  """
   began = time.perf_counter()
   state = jax.block_until_ready(request.prefill())
   prefilled = time.perf_counter()

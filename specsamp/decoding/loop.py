@@ -24,7 +24,7 @@ from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import rules
-from specsamp.verification.verifier import Verifier, draw_verdict
+from specsamp.verification.verifier import Verifier, draw_verdict, is_coupled
 
 
 @struct.dataclass
@@ -145,8 +145,7 @@ class Decoder:
     out, logits = self._score(inputs, draft, state)
     logits_bnv = logits[:, : tree.size]
     p_bnv = transforms.probabilities(logits_bnv, inputs.sampling)
-    # A verifier of a user's own need not know of races.
-    if getattr(self.verifier, 'coupled', False):
+    if is_coupled(self.verifier):
       p_bnv = _coupled(p_bnv, tree, root_b, state.keys)
     # Root positions only grow, so that no two rounds of a row share a key.
     keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from specsamp import files, fingerprint, progress, user_modules, verification
-from specsamp.decoding.generate import Generation, generate
+from specsamp.decoding.generate import Generation, complete
 from specsamp.decoding.request import Request, compile_programs
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import metrics
@@ -213,35 +213,26 @@ class _Answers:
         self._target, item.prompt, [answer.texts[0] for answer in answers]
       )
       cut.append(is_cut)
-      request = self._request(item, tokens)
+      request = self._request(item, tokens, turn)
       if not request.is_compiled:
         request.compile()
         compiled()
-      answers.append(
-        generate(
-          self._target,
-          [tokens],
-          seed=item.head.seed + turn,
-          **_arguments(item),
-        )
-      )
+      answers.append(complete(request))
     return _totals(answers) | {'cut': cut}
 
-  def _request(self, item: _Item, tokens: list[int]) -> Request:
-    return Request.make(self._target, [tokens], **_arguments(item))
-
-
-def _arguments(item: _Item) -> dict[str, Any]:
-  """Of `generate`, beside the target, the prompt and the seed."""
-  method = item.method
-  return dict(
-    drafter=method.drafter,
-    verifier=method.verifier,
-    sampling=method.sampling_params,
-    max_new_tokens=item.new_tokens,
-    stop_tokens=None if item.task.ends else (),
-    tree_attention=method.tree_attention,
-  )
+  def _request(self, item: _Item, tokens: list[int], turn: int = 0) -> Request:
+    method = item.method
+    return Request.make(
+      self._target,
+      [tokens],
+      drafter=method.drafter,
+      verifier=method.verifier,
+      sampling=method.sampling_params,
+      max_new_tokens=item.new_tokens,
+      seed=item.head.seed + turn,
+      stop_tokens=None if item.task.ends else (),
+      tree_attention=method.tree_attention,
+    )
 
 
 # What a line holds beside its head: sums over the turns, then each turn's.

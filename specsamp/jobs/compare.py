@@ -80,7 +80,7 @@ def make_method(
       method.drafter,
       configs.token_tree(method.branching, models.target),
       method.law,
-      getattr(verifier, 'coupled', False),
+      verification.is_coupled(verifier),
       method.lookup,
     ),
     verifier=method.verifier,

@@ -55,8 +55,7 @@ def prepare(
     raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
     longest = [config.longest_prompt(target)]
-  verifier = verification.make(config.verifier)
-  coupled = getattr(verifier, 'coupled', False)
+  coupled = verification.is_coupled(verification.make(config.verifier))
   make = lambda shape: found.drafter(
     config.drafter, shape, config.law, coupled, config.lookup
   )

@@ -18,6 +18,7 @@ from specsamp.verification.verifier import (
   Verifier,
   check_law,
   draw_verdict,
+  is_coupled,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
   'check_parts',
   'check_sums',
   'draw_verdict',
+  'is_coupled',
   'make',
 ]
 

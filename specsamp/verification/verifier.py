@@ -118,6 +118,11 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   jax.eval_shape(verifier.stop_probs, draft, p_bnv)
 
 
+def is_coupled(verifier: Verifier) -> bool:
+  """See `Verifier.coupled`, of which a rule of a user's own need not know."""
+  return getattr(verifier, 'coupled', False)
+
+
 def check_chain(verifier: Verifier, draft: Draft) -> None:
   """Refuses a draft that is not a chain, for the rules that read no other.
 

@@ -42,18 +42,22 @@ def _record(monkeypatch, target) -> list[tuple]:
     assert self.programs and self.is_compiled
     calls.append((self.inputs.drafter.tree.depth,))
 
-  def generate(_, rows, *, drafter, sampling, **args):
-    request = Request.make(target, rows, drafter, sampling=sampling, **args)
+  def complete(request):
     assert request.is_compiled
-    text = target.tokenizer.decode(rows[0])
-    depth = request.inputs.drafter.tree.depth
-    calls.append((text[0], depth, sampling.temperature))
-    one = np.ones((1, depth), np.int32)
+    calls.append(_asked(request))
+    one = np.ones((1, calls[-1][1]), np.int32)
     return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
 
   monkeypatch.setattr(Request, 'compile', compile)
-  monkeypatch.setattr(runner, 'generate', generate)
+  monkeypatch.setattr(runner, 'complete', complete)
   return calls
+
+
+def _asked(request) -> tuple[str, int, float]:
+  """First letter of the prompt, draft length, temperature."""
+  letter = request.model.tokenizer.decode(request.prompts.tokens[0, :1])
+  temperature = request.inputs.sampling.temperature.flat[0]
+  return letter, request.inputs.drafter.tree.depth, float(temperature)
 
 
 def _methods(target) -> list[Method]:
@@ -127,16 +131,15 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
   seconds = {(0.0, 2): 1.0, (1.0, 3): 1.0}  # others are slower
   calls = []
 
-  def generate(_, rows, *, drafter, sampling, **args):
-    name = target.tokenizer.decode(rows[0])[0]
-    depth = drafter.tree.depth if drafter else 0
-    calls.append((name, sampling.temperature, depth))
+  def complete(request):
+    name, depth, temperature = _asked(request)
+    calls.append(name)
     one = np.ones((1, depth), np.int32)
     # Behind the sweep all change places, which changes no choice.
-    took = seconds.get(calls[-1][1:], 2.0) if name in 'ab' else 9.0
+    took = seconds.get((temperature, depth), 2.0) if name in 'ab' else 9.0
     return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, took)
 
-  monkeypatch.setattr(runner, 'generate', generate)
+  monkeypatch.setattr(runner, 'complete', complete)
   path = tmp_path / 'metrics.jsonl'
   run = lambda sweep: runner.compare(
     target,
@@ -158,7 +161,7 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     path.write_text(''.join(written[:kept]))
     calls.clear()
     assert run(2) == lines
-    assert {c[0] for c in calls if c[0] in 'ab'} <= set('ab'[kept // 8 :])
+    assert {name for name in calls if name in 'ab'} <= set('ab'[kept // 8 :])
   path.unlink()
   assert len(run(None)) == len(run(9)) == 4 * len(methods)
 
@@ -169,9 +172,7 @@ def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
   answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
   calls = []
   monkeypatch.setattr(
-    runner,
-    'generate',
-    lambda *_, drafter, **__: calls.append(drafter) or answer,
+    runner, 'complete', lambda request: calls.append(request) or answer
   )
   target = tiny.model(26, 0)
 
