@@ -17,7 +17,7 @@ from specsamp import flow
 from specsamp.decoding import scoring
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
-from specsamp.drafting.draft import Draft, TokenTree, Verdict
+from specsamp.drafting.draft import Draft, Verdict
 from specsamp.drafting.drafter import Drafter, Scored, emitted_tokens
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
@@ -118,19 +118,20 @@ class Decoder:
       state.drafter, state.tokens, state.length, inputs.sampling, state.keys
     )
     state = state.replace(drafter=drafter_state)
-    if not inputs.drafter.may_draft_nothing:
+    passes = inputs.drafter.passes
+    if len(passes) == 1:
       return self._finish(inputs, draft, state)
-    # Where no row has a draft the pass is one over the roots.
-    is_any = (draft.valid[:, 1:] & ~state.done[:, None]).any()
-    roots = draft.replace(
-      tokens=draft.tokens[:, :1],
-      q=None,
-      tree=TokenTree.chain(0),
-      valid=draft.valid[:, :1],
-    )
-    finish = lambda draft: lambda state: self._finish(inputs, draft, state)
-    state = flow.cond_in_place(is_any, finish(draft), state)
-    return flow.cond_in_place(~is_any, finish(roots), state)
+    # The fewest nodes that hold what rows have drafted that are not done.
+    has_n = (draft.valid & ~state.done[:, None]).any(axis=0)
+    nodes = jnp.max(jnp.where(has_n, 1 + np.arange(len(has_n)), 1))
+    chosen = jnp.searchsorted(jnp.asarray(passes), nodes)
+    for i, size in enumerate(passes):
+      state = flow.cond_in_place(
+        chosen == i,
+        lambda state, part=draft.first(size): self._finish(inputs, part, state),
+        state,
+      )
+    return state
 
   def _tapped(self, drafter: Drafter) -> Transformer:
     """The target with the features that the drafter reads."""
@@ -253,12 +254,12 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
     [np.arange(tree.width) < len(tree.children(n)) for n in range(tree.size)]
   )
   over_path = lambda has: jnp.asarray(tree.ancestor_mask.astype(np.int32) @ has)
-  count = lambda old, new: (
-    old
-    + jnp.where(
-      active_b.reshape((-1,) + (1,) * (new.ndim - 1)), new.astype(jnp.int32), 0
-    )
-  )
+
+  def count(old, new):
+    # A pass over fewer nodes than the tree's counts fewer depths.
+    new = jnp.where(active_b[:, None], new.astype(jnp.int32), 0)
+    return old.at[:, : new.shape[1]].add(new)
+
   return Stats(
     rounds=rounds,
     num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted.any(axis=1)),

@@ -14,7 +14,6 @@ from specsamp.decoding import programs, scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
 from specsamp.drafting import checks
-from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
@@ -227,9 +226,9 @@ def _checked(
     return verifier
   verification.check_parts(verifier)
   verification.check_sums(verifier, drafter.law, drafter.tree, vocab_size)
-  if drafter.may_draft_nothing:  # then it is asked about a root alone
-    alone = TokenTree.chain(0)
-    verification.check_sums(verifier, drafter.law, alone, vocab_size)
+  for size in drafter.passes[:-1]:
+    part = drafter.tree.first(size)
+    verification.check_sums(verifier, drafter.law, part, vocab_size)
   return verifier
 
 

@@ -120,6 +120,10 @@ class TokenTree:
       + tuple(0 if p < 0 else self.size + p for p in extra_tree.parents)
     )
 
+  def first(self, size: int) -> 'TokenTree':
+    """The tree of the first `size` nodes."""
+    return TokenTree(self.parents[:size])
+
   @property
   def factors(self) -> tuple[int, ...] | None:
     """The `branching` that makes this tree, or None if none does."""
@@ -249,6 +253,17 @@ class Draft:
   law: Law = struct.field(pytree_node=False)
   valid: jax.Array
   extra_tokens: jax.Array | None = None
+
+  def first(self, size: int) -> 'Draft':
+    """The draft of the first `size` nodes."""
+    tree = self.tree.first(size)
+    return self.replace(
+      tokens=self.tokens[:, :size],
+      # Of a node without children left there is no q.
+      q=self.q if self.q is None else self.q[:, : len(tree.internal)],
+      tree=tree,
+      valid=self.valid[:, :size],
+    )
 
 
 class Verdict(NamedTuple):

@@ -12,6 +12,9 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 
 
+CATCH_UP = 8  # tokens that a drafter reads at once, see `Drafter.catch_up`
+
+
 class Scored(NamedTuple):
   """What a drafter learns from the target's pass.
 
@@ -36,9 +39,10 @@ class Drafter:
     tree: shape of every draft, static.
     law: how its tokens are chosen, static.
     extra_tree: tokens that go through the target beside the draft, static.
-    may_draft_nothing: whether there are rounds in which it drafts nothing; the
-      target's pass is then one over the root and the extra tree, and `commit`
-      is given a draft of the root alone. Static.
+    passes: numbers of nodes, ascending, the last all of the tree's: the
+      target's pass is over the first of them that hold what any row has
+      drafted, and `commit` is given a draft of these nodes alone. Static.
+    reads_features: whether it reads any of the target's, static.
     taps: layers of the target whose input it reads as features, side by side;
       () is for the output of the final norm. Static.
   """
@@ -46,14 +50,18 @@ class Drafter:
   tree: TokenTree
   law: Law
   extra_tree = ExtraTree()
-  may_draft_nothing = False
+  reads_features: ClassVar[bool] = True
   taps: ClassVar[tuple[int, ...]] = ()
+
+  @property
+  def passes(self) -> tuple[int, ...]:
+    return (self.tree.size,)
 
   @property
   def rounds_differ(self) -> bool:
     """Whether what a round costs depends on its text: it has no parts that
     could be timed by themselves."""
-    return self.may_draft_nothing
+    return len(self.passes) > 1
 
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
@@ -100,6 +108,23 @@ class Drafter:
       verdict: what was accepted.
       root_b: int [B], position of the root.
       scored: what the target's pass computed.
+    """
+    return state
+
+  def catch_up(self, state, tokens_bs, length_b, behind, features_bwf) -> Any:
+    """State after rounds in which nothing was drafted, and `commit` not called.
+
+    In each of them every row that was not done grew by one token. A drafter
+    that has no state has nothing to read. It may write into `CATCH_UP` slots
+    more than the capacity it was made with.
+
+    Args:
+      state: before these rounds.
+      tokens_bs: int [B, S], the text so far.
+      length_b: int [B].
+      behind: int [], these rounds, at least 1.
+      features_bwf: [B, W, F], the target's features at the roots of these
+        rounds, that of position t at t mod W; `behind` is at most W.
     """
     return state
 

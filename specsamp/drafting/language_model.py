@@ -4,7 +4,7 @@ On a chain it is sampled γ times; on a tree level by level, all nodes of a leve
 in one pass (Yang et al. 2401.06706, section 3).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,12 @@ from flax import struct
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter, check_fits, root_of
+from specsamp.drafting.drafter import (
+  CATCH_UP,
+  Drafter,
+  check_fits,
+  root_of,
+)
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, attention, kv_cache
@@ -47,6 +52,7 @@ class LanguageModelDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
+  reads_features: ClassVar[bool] = False
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.tokenizer != target.tokenizer:
@@ -100,6 +106,27 @@ class LanguageModelDrafter(Drafter):
     rank_n[list(self.tree.internal)] = np.arange(len(self.tree.internal))
     fed_bt = jnp.asarray(rank_n)[jnp.maximum(verdict.path[:, 1:-1], 0)]
     return kv_cache.keep_path(state, root_b, fed_bt)
+
+  def catch_up(self, state, tokens_bs, length_b, behind, features_bwf):
+    # The token before the root of then may not have been fed; that of now is
+    # fed when a round begins.
+    first_b = jnp.maximum(length_b - 2 - behind, 0)
+    at_t = jnp.arange(CATCH_UP, dtype=jnp.int32)
+
+    def read(carry):
+      done, cache = carry
+      positions_bt = (first_b + done)[:, None] + at_t[None, :]
+      tokens_bt = jnp.take_along_axis(
+        tokens_bs, positions_bt, axis=1, mode='clip'
+      )
+      cache = self.transformer.apply(
+        {'params': self.params}, tokens_bt, positions_bt, cache
+      ).cache
+      return done + CATCH_UP, cache
+
+    return jax.lax.while_loop(
+      lambda carry: carry[0] < behind, read, (jnp.int32(0), state)
+    )[1]
 
   def _feed_root(self, cache, tokens_bs, length_b):
     """Feeds the root and the token before it; logits [B, 1, V] at the root.

@@ -57,7 +57,6 @@ class LookaheadDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   window: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  may_draft_nothing: ClassVar[bool] = True
 
   @property
   def extra_tree(self) -> ExtraTree:
@@ -77,6 +76,10 @@ class LookaheadDrafter(Drafter):
       pool=jnp.zeros((batch, _POOLED * self.window, levels + 1), jnp.int32),
       rounds=jnp.zeros((batch,), jnp.int32),
     )
+
+  @property
+  def passes(self) -> tuple[int, ...]:
+    return 1, self.tree.size
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)

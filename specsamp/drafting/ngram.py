@@ -67,7 +67,6 @@ class NgramDrafter(Drafter):
   n_max: int = struct.field(pytree_node=False)
   n_min: int = struct.field(pytree_node=False)
   law: ClassVar[Law] = 'deterministic'
-  may_draft_nothing: ClassVar[bool] = True
 
   def check(self, target: LanguageModel, batch: int) -> None:
     if self.reference and len(self.reference.tokens) != batch:
@@ -82,6 +81,10 @@ class NgramDrafter(Drafter):
           f'{name}: got token {source.tokens.max()}, the target has '
           f'{target.config.vocab_size}'
         )
+
+  @property
+  def passes(self) -> tuple[int, ...]:
+    return 1, self.tree.size
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     back_j = np.arange(1, self.n_max + 1, dtype=np.int32)
