@@ -11,7 +11,6 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 
-
 CATCH_UP = 8  # tokens that a drafter reads at once, see `Drafter.catch_up`
 
 

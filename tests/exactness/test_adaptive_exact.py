@@ -9,7 +9,6 @@ import collections
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -205,6 +204,8 @@ def keep_the_likelier(tree, law, drafts):
 
 def argmax_over_live_paths(tree, law, drafts):
   """Judges as many tokens as are best by what the tokens turned out to be."""
+  if not tree.depth:
+    return drafts
   goods = np.cumsum(_paths(tree, drafts), axis=1) / COSTS[: tree.size]
   best = goods.argmax(axis=1)[:, None]
   return dataclasses.replace(
