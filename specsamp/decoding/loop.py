@@ -125,12 +125,9 @@ class Decoder:
     has_n = (draft.valid & ~state.done[:, None]).any(axis=0)
     nodes = jnp.max(jnp.where(has_n, 1 + np.arange(len(has_n)), 1))
     chosen = jnp.searchsorted(jnp.asarray(passes), nodes)
+    finish = lambda part: lambda state: self._finish(inputs, part, state)
     for i, size in enumerate(passes):
-      state = flow.cond_in_place(
-        chosen == i,
-        lambda state, part=draft.first(size): self._finish(inputs, part, state),
-        state,
-      )
+      state = flow.cond_in_place(chosen == i, finish(draft.first(size)), state)
     return state
 
   def _tapped(self, drafter: Drafter) -> Transformer:

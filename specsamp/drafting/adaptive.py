@@ -350,6 +350,7 @@ def adaptive(
     raise UserError(
       f'least_confidence: got {least_confidence}, expected 0 to 1'
     )
-  return AdaptiveDrafter(
-    drafter, jnp.asarray(ms), jnp.float32(least_confidence), depths
-  )
+  least = jnp.float32(least_confidence)
+  if hasattr(drafter, 'least_confidence'):
+    drafter = drafter.replace(least_confidence=least)
+  return AdaptiveDrafter(drafter, jnp.asarray(ms), least, depths)

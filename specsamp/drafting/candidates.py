@@ -15,13 +15,19 @@ from specsamp.sampling.transforms import SamplingParams
 
 
 def pick(
-  logits_bwv, uniform_bwc, sampling: SamplingParams, law: Law, handicap_bv=None
+  logits_bwv,
+  uniform_bwc,
+  sampling: SamplingParams,
+  law: Law,
+  handicap_bv=None,
+  is_confidence: bool = False,
 ):
   """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
 
   Rows of temperature 0 take the C most probable tokens, and report q of
   temperature 1: their target's p is a one-hot, of which every verifier emits
-  the argmax, whatever was drafted.
+  the argmax, whatever was drafted. Where nobody asks for it, a single one's q
+  is the one-hot that it is drawn from, which is less to compute.
 
   Args:
     logits_bwv: the drafter's, after each node.
@@ -29,11 +35,13 @@ def pick(
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: of the race of this depth, for a coupled drafter.
+    is_confidence: whether q is to tell of a single candidate how probable it
+      was, in rows of temperature 0 too.
   """
   batch, width, count = uniform_bwc.shape
   vocab = logits_bwv.shape[-1]
   greedy_b = sampling.broadcast(batch).temperature == 0
-  several = count > 1 or law == 'deterministic'
+  several = count > 1 or law == 'deterministic' or is_confidence
   if several:
     sampling = _without_cuts(sampling.broadcast(batch), greedy_b)
   q_bwv = transforms.probabilities(logits_bwv, sampling)

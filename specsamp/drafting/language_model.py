@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from specsamp import flow
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
@@ -44,6 +45,9 @@ class LanguageModelDrafter(Drafter):
       are the most probable.
     coupled: whether drafts run the same races as a `GumbelVerifier`'s target;
       the law is then deterministic. Static.
+    least_confidence: [], of the path so far; when those of all rows are below
+      it a chain is not drafted on, and what would stand there is noise. None
+      is always.
   """
 
   params: Any
@@ -52,6 +56,7 @@ class LanguageModelDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
+  least_confidence: jax.Array | None = None
   reads_features: ClassVar[bool] = False
 
   def check(self, target: LanguageModel, batch: int) -> None:
@@ -169,16 +174,35 @@ class LanguageModelDrafter(Drafter):
     self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
   ):
     def step(carry, inputs):
-      cache, tokens_b2, position_b1 = carry
+      if self.least_confidence is None:
+        carry = advance(carry, inputs)
+      else:
+        goes_on = (carry[3] >= self.least_confidence).any()
+        carry = flow.cond_in_place(
+          goes_on, lambda carry: advance(carry, inputs), carry
+        )
+      return carry, carry[-1]
+
+    def advance(carry, inputs):
+      cache, tokens_b2, position_b1, path_b, _ = carry
       uniform_b, handicap_bv = inputs
       cache, logits_b1v = self._feed_next(cache, tokens_b2, position_b1)
-      token_b1, *others = pick(logits_b1v, uniform_b, handicap_bv)
-      tokens_b2 = jnp.concatenate([tokens_b2[:, 1:], token_b1], axis=1)
-      return (cache, tokens_b2, position_b1 + 1), (token_b1, *others)
+      picked = pick(logits_b1v, uniform_b, handicap_bv)
+      tokens_b2 = jnp.concatenate([tokens_b2[:, 1:], picked[0]], axis=1)
+      return cache, tokens_b2, position_b1 + 1, path_b * prob(picked), picked
+
+    def prob(picked):
+      token_b1, _, q_b1v = picked
+      return jnp.take_along_axis(q_b1v[:, 0], token_b1, axis=1)[:, 0]
 
     def pick(logits_b1v, uniform_b, handicap_bv):
       token_b11, valid_b11, q_b1v = candidates.pick(
-        logits_b1v, uniform_b[:, None, None], sampling, self.law, handicap_bv
+        logits_b1v,
+        uniform_b[:, None, None],
+        sampling,
+        self.law,
+        handicap_bv,
+        is_confidence=self.least_confidence is not None,
       )
       return token_b11[:, 0], valid_b11[:, 0], q_b1v
 
@@ -191,12 +215,14 @@ class LanguageModelDrafter(Drafter):
       for at in (0, slice(1, None))
     )
     first = pick(logits_b1v, uniform_bk[:, 0], one)
-    (cache, _, _), others = jax.lax.scan(
+    (cache, *_), others = jax.lax.scan(
       step,
       (
         cache,
         jnp.concatenate([root_b1, first[0]], axis=1),
         root_b[:, None] + 1,
+        prob(first),
+        first,
       ),
       (uniform_bk[:, 1:].T, rest),
     )
