@@ -317,6 +317,42 @@ def _other(target):
   return dataclasses.replace(target, params=params)
 
 
+def test_targets_write_at_several_temperatures(config, tmp_path):
+  """By turns, in folders of their own, which fewer sequences later share."""
+  config = dataclasses.replace(
+    config,
+    num_continuations=32,
+    prompt_length=8,
+    continuation_batch=8,
+    continuations=str(tmp_path),
+    temperatures=(0, 1),
+  )
+  target = model_dir.load(config.target)
+  rows = {
+    name: batches.rows.tokens
+    for name, batches in zip(
+      ('train', 'held_out'), distill._data(config, target, None), strict=True
+    )
+  }
+  assert {name: len(found) for name, found in rows.items()} == {
+    'train': 32,
+    'held_out': 16,
+  }
+  for name, found in rows.items():
+    for i in range(2):
+      path = tmp_path / f't{i}' / name / 'tokens-00000.npy'
+      np.testing.assert_array_equal(found[i:16:2], np.load(path))
+    greedy, drawn = found[::2], found[1::2]
+    np.testing.assert_array_equal(greedy[:, :8], drawn[:, :8])
+    assert (greedy != drawn).any(axis=1).all()
+  config = dataclasses.replace(config, num_continuations=8, temperatures=(1.0,))
+  written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  train, _ = distill._data(config, target, None)
+  np.testing.assert_array_equal(train.rows.tokens, rows['train'][1:16:2])
+  again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  assert again == written
+
+
 # Configs.
 
 
@@ -354,7 +390,19 @@ def _other(target):
       dict(num_continuations=64, prompt_length=17),
       'prompt_length: got 17, more than the length 16 .*',
     ),
-    (dict(temperature=-1.0), '.*temperature: got -1.0.*'),
+    (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
+    (dict(temperatures=()), 'temperatures: got none, expected at least one'),
+    (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
+    (
+      dict(temperatures=(0.0, 1.0), num_continuations=33),
+      'num_continuations: got 33, expected as many at each of 2 temperatures',
+    ),
+    (dict(loss='lk'), "loss: got 'lk', expected one of text, kl, tv, .*"),
+    (dict(eta=-1), 'eta: got -1, expected at least 0'),
+    (
+      dict(position_weights='length'),
+      "position_weights: got 'length', expected one of decay, .*",
+    ),
   ],
 )
 def test_bad_configs(config, changes, message):
