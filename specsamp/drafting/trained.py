@@ -112,7 +112,7 @@ def trained_drafter(
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  fewest = kind.drafter.fewest_layers
+  fewest = kind.drafter.fewest_layers(module)
   if target.config.num_layers < fewest:
     raise UserError(
       f'{kind.name}: got a target of {target.config.num_layers} layers, '
