@@ -8,7 +8,7 @@ tokens of a vocabulary of its own, the most frequent ones of the target's.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -23,12 +23,19 @@ from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
+_FEWEST_LAYERS = 6
 
 
 class PairBlock(nn.Module):
-  """A block that reads a token's embedding and a feature, and adds to that."""
+  """A block that reads a token's embedding and a feature, and adds to that.
+
+  Attributes:
+    config: its shape.
+    adds_to_normed: whether it adds to the feature as its norm leaves it.
+  """
 
   config: TransformerConfig
+  adds_to_normed: bool = False
 
   def setup(self):
     self.attention_norm = Norm(self.config)
@@ -39,7 +46,10 @@ class PairBlock(nn.Module):
 
   def __call__(self, pairs, positions, start, mask, slot_positions, cache):
     embedded, x = jnp.split(pairs, 2, axis=-1)
-    both = [self.attention_norm(embedded), self.feature_norm(x)]
+    normed = self.feature_norm(x)
+    if self.adds_to_normed:
+      x = normed.astype(x.dtype)
+    both = [self.attention_norm(embedded), normed]
     attended, cache = self.attention(
       jnp.concatenate(both, axis=-1),
       positions,
@@ -52,7 +62,7 @@ class PairBlock(nn.Module):
     return x + self.mlp(self.mlp_norm(x)), cache
 
 
-rules.declare(draft_rows=('vocab',))
+rules.declare(draft_rows=('vocab',), tap_scale=('parts',))
 
 
 class Eagle3Layer(Layers):
@@ -63,13 +73,23 @@ class Eagle3Layer(Layers):
       vocabulary.
     draft_vocab: tokens that it can draft.
     has_embedding: whether it embeds tokens itself; else the target does.
-    taps: layers of the target whose inputs it fuses. None is those of the
-      paper.
+    taps: layers of the target whose inputs it fuses; L is the last one's
+      output. None is those of the paper. () reads what comes out of the
+      target's final norm, and fuses nothing.
+    target_width: of the target's features, 0 if it is its own.
+    tap_norm: over all that it fuses, or over that of each tap.
+    adds_to_normed: see `PairBlock`.
+    feeds_normed: whether it goes on from its outputs as the final norm leaves
+      them (EAGLE-3.1).
   """
 
   draft_vocab: int
   has_embedding: bool = False
   taps: tuple[int, ...] | None = None
+  target_width: int = 0
+  tap_norm: Literal['none', 'together', 'each'] = 'none'
+  adds_to_normed: bool = False
+  feeds_normed: bool = False
   ahead: ClassVar[None] = None  # it drafts as deep as it is asked for
 
   @classmethod
@@ -93,7 +113,8 @@ class Eagle3Layer(Layers):
       taps: as below.
 
     Raises:
-      UserError: no numbers, or more tokens than the target has.
+      UserError: no numbers, more tokens than the target has, or too few layers
+        to tap.
     """
     most = target.num_tokens
     if type(draft_vocab) is not int or not 0 <= draft_vocab <= most:
@@ -115,13 +136,27 @@ class Eagle3Layer(Layers):
     )
     return cls(config, draft_vocab or most, has_embedding, tuple(taps))
 
+  @property
+  def num_taps(self) -> int:
+    return _NUM_TAPS if self.taps is None else len(self.taps)
+
+  @property
+  def tapped_width(self) -> int:
+    """Of what it reads of the target at a token."""
+    return (self.num_taps or 1) * (self.target_width or self.config.width)
+
   def setup(self):
     c = self.config
-    self.layers = [PairBlock(c)] + [Block(c) for _ in range(1, c.num_layers)]
-    width = _NUM_TAPS * c.width
-    self.fuse = self.param(
-      'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
-    )
+    self.layers = [PairBlock(c, self.adds_to_normed)] + [
+      Block(c) for _ in range(1, c.num_layers)
+    ]
+    width = self.tapped_width
+    if self.num_taps:
+      self.fuse = self.param(
+        'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
+      )
+    if self.tap_norm != 'none':
+      self.tap_scale = self.param('tap_scale', nn.initializers.ones, (width,))
     self.final_norm = Norm(c)
     self.lm_head = features.LMHead(c, self.draft_vocab)
     # By token: its row in the LM head, or one past the last.
@@ -144,7 +179,7 @@ class Eagle3Layer(Layers):
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
     streams, cache = self.run(pairs_bte, positions_bt, cache, mask, **where)
-    return streams[-1], cache
+    return self._out(streams[-1]), cache
 
   def step(self, pairs_bme, positions_bm, roots_bm, entries):
     """One token further from each of M places: the stream, and the entries.
@@ -169,13 +204,32 @@ class Eagle3Layer(Layers):
     for layer, entry in zip(self.layers, entries, strict=True):
       x_bmd, entry = layer(x_bmd, positions_bm, None, mask, slots_1s, entry)
       updated.append(entry)
-    return x_bmd, updated
+    return self._out(x_bmd), updated
+
+  def _out(self, x_btd):
+    """The stream as it goes on from it."""
+    if self.feeds_normed:
+      return self.final_norm(x_btd).astype(x_btd.dtype)
+    return x_btd
 
   def fused(self, tapped_bte):
-    """A feature of what the target holds at three depths: [B, T, D]."""
+    """A feature of what the target holds at its taps: [B, T, D]."""
+    if not self.num_taps:
+      return tapped_bte.astype(float16.wide(self.config.dtype))
+    if self.tap_norm != 'none':
+      tapped_bte = self._normed(tapped_bte)
     return float16.project(
       'bte,ed->btd', tapped_bte, self.fuse, self.config.dtype
     )
+
+  def _normed(self, tapped_bte):
+    """What it fuses, each tap or all of it over its root mean square."""
+    c, shape = self.config, tapped_bte.shape
+    parts = self.num_taps if self.tap_norm == 'each' else 1
+    x_btpd = tapped_bte.astype(jnp.float32).reshape(*shape[:2], parts, -1)
+    x_btpd = attention.rms(x_btpd, jnp.ones(x_btpd.shape[-1]), c.norm_epsilon)
+    scale_e = self.tap_scale.astype(jnp.float32)
+    return float16.narrow(x_btpd.reshape(shape) * scale_e[None, None], c.dtype)
 
   def text(self, embedded_btd, before_btd):
     """What it reads at tokens: [B, T, 2 D].
@@ -193,7 +247,9 @@ class Eagle3Layer(Layers):
 
   def row_logits(self, x_btd):
     """Logits of the tokens that it can draft, by row: float32 [B, T, K]."""
-    return self.lm_head(self.final_norm(x_btd))
+    if not self.feeds_normed:
+      x_btd = self.final_norm(x_btd)
+    return self.lm_head(x_btd)
 
   def row_tokens(self):
     """The token of each row: int [K]."""
@@ -217,7 +273,7 @@ class Eagle3Layer(Layers):
     def all_of_it(module):
       c = self.config
       token = jnp.zeros((1, 1), jnp.int32)
-      before = module.fused(jnp.zeros((1, 1, _NUM_TAPS * c.width), c.dtype))
+      before = module.fused(jnp.zeros((1, 1, module.tapped_width), c.dtype))
       x, _ = module(module.text(before, before), token)
       return module.logits(x)
 
@@ -225,7 +281,16 @@ class Eagle3Layer(Layers):
 
 
 def default_taps(num_layers: int) -> tuple[int, int, int]:
-  """The layers of a target of so many whose inputs the authors' heads read."""
+  """The layers of a target of so many whose inputs the authors' heads read.
+
+  Raises:
+    UserError: it has too few.
+  """
+  if num_layers < _FEWEST_LAYERS:
+    raise UserError(
+      f'eagle3: got a target of {num_layers} layers, expected at least '
+      f'{_FEWEST_LAYERS}'
+    )
   return 2, num_layers // 2, num_layers - 3
 
 
@@ -233,7 +298,11 @@ def default_taps(num_layers: int) -> tuple[int, int, int]:
 class Eagle3Drafter(EagleDrafter):
   """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
 
-  fewest_layers: ClassVar[int] = 6
+  @classmethod
+  def fewest_layers(cls, module: Eagle3Layer) -> int:
+    if module.taps is None:
+      return _FEWEST_LAYERS
+    return max(module.taps, default=1)
 
   @property
   def taps(self) -> tuple[int, ...]:

@@ -100,16 +100,6 @@ def kind_of(module) -> Kind:
   )
 
 
-def check_depth(kind: Kind, target: TransformerConfig) -> None:
-  """Raises `UserError` for a target of too few layers to read."""
-  fewest = kind.drafter.fewest_layers
-  if target.num_layers < fewest:
-    raise UserError(
-      f'{kind.name}: got a target of {target.num_layers} layers, expected at '
-      f'least {fewest}'
-    )
-
-
 def taps(module) -> tuple[int, ...]:
   """Layers of the target whose input a module is trained on; see `Drafter`."""
   return getattr(module, 'taps', ())
@@ -141,7 +131,12 @@ def trained_drafter(
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  check_depth(kind, target.config)
+  fewest = kind.drafter.fewest_layers(module)
+  if target.config.num_layers < fewest:
+    raise UserError(
+      f'{kind.name}: got a target of {target.config.num_layers} layers, '
+      f'expected at least {fewest}'
+    )
   if module.ahead is not None and tree.depth > module.ahead:
     raise UserError(
       f'{kind.name}: drafts at most {module.ahead} tokens deep, got a draft of '

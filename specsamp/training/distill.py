@@ -332,7 +332,6 @@ def module_for(config: DistillConfig, target: TransformerConfig):
   Raises:
     UserError: the target does not fit the config.
   """
-  kinds.check_depth(kinds.KINDS[config.kind], target)
   fields = {'draft_vocab': config.draft_vocab} if config.draft_vocab else {}
   return kinds.make(
     config.kind, target, config.ahead, config.num_layers, **fields
