@@ -60,11 +60,11 @@ def model(
     TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
   )
 
-  params = _noise(transformer, seed)
+  params = noise(transformer, seed)
   return LanguageModel(transformer, params, Letters(vocab_size))
 
 
-def _noise(module, seed: int):
+def noise(module, seed: int):
   """Random parameters of a module."""
   rng = np.random.default_rng(seed)
 
@@ -108,7 +108,7 @@ def trained(
 ) -> DraftModule:
   """Random layers, as if this kind of drafter had been trained for a target."""
   module = make(kind, target.config, ahead, num_layers)
-  return DraftModule(module, _noise(module, seed), target.fingerprint)
+  return DraftModule(module, noise(module, seed), target.fingerprint)
 
 
 def published(
@@ -127,7 +127,7 @@ def published(
       module = PublishedEagleLayer(layer)
     case 'eagle3':
       module = Eagle3Layer(layer, config.vocab_size - 1)
-  params = _noise(module, seed)
+  params = noise(module, seed)
   if kind == 'eagle3':
     rows = np.arange(config.vocab_size, dtype=np.int32)
     rows[-2:] = rows[-2:][::-1]
