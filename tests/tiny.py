@@ -61,11 +61,11 @@ def model(
     TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
   )
 
-  params = _noise(transformer, seed)
+  params = noise(transformer, seed)
   return LanguageModel(transformer, params, Letters(vocab_size))
 
 
-def _noise(module, seed: int):
+def noise(module, seed: int):
   """Random parameters of a module."""
   rng = np.random.default_rng(seed)
 
@@ -110,7 +110,7 @@ def trained(
 ) -> DraftModule:
   """Random layers, as if this kind of drafter had been trained for a target."""
   module = make(kind, target.config, ahead, num_layers, **fields)
-  params = _noise(module, seed)
+  params = noise(module, seed)
   if kind == 'eagle3':
     params['draft_rows'] = _draft_rows(module)
   return DraftModule(module, params, target.fingerprint)
@@ -139,7 +139,7 @@ def published(
       module = PublishedEagleLayer(layer)
     case 'eagle3':
       module = Eagle3Layer(layer, config.vocab_size - 1)
-  params = _noise(module, seed)
+  params = noise(module, seed)
   if kind == 'eagle3':
     params['draft_rows'] = _draft_rows(module)
   return DraftModule(module, params, target='')

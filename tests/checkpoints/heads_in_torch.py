@@ -6,10 +6,6 @@ import pytest
 from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface import families
 
-# What a config.json would say.
-EPSILON, THETA = 1e-5, 100.0
-HEADS, KV_HEADS = 4, 2
-
 
 class Torch:
   """One text at a time, without a cache, in float64."""
@@ -17,6 +13,13 @@ class Torch:
   def __init__(self, target, tensors, values):
     self.torch = pytest.importorskip('torch')
     self.values = values
+    # What a layer of the drafter is: of Medusa there is none.
+    layers = values.get('transformer_layer_config', values)
+    self.layers = [
+      layers.get(name)
+      for name in ('num_attention_heads', 'num_key_value_heads', 'rope_theta')
+    ]
+    self.epsilon = layers.get('rms_norm_eps')
     array = lambda value: self.torch.tensor(np.asarray(value)).double()
     self.config = target.config
     flat = weights.flat(target.params)
@@ -35,7 +38,8 @@ class Torch:
     self.embedding = self.target['model.embed_tokens.weight']
     self.lm_head = self.target['lm_head.weight']
 
-  def rms(self, x, scale, epsilon=EPSILON):
+  def rms(self, x, scale, epsilon=None):
+    epsilon = epsilon or self.epsilon
     return scale * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
   def rotate(self, x_thd, theta):
@@ -146,8 +150,9 @@ class Torch:
     if values.get('norm_before_fc'):
       tapped = self.rms(tapped, w['input_norm.weight'])
     if values.get('fc_norm'):
-      scales = [w[f'fc_norm.{i}.weight'] for i in range(3)]
-      parts = zip(tapped.chunk(3, dim=-1), scales, strict=True)
+      taps = range(sum(name.startswith('fc_norm.') for name in w))
+      scales = [w[f'fc_norm.{i}.weight'] for i in taps]
+      parts = zip(tapped.chunk(len(taps), dim=-1), scales, strict=True)
       tapped = self.torch.cat([self.rms(*part) for part in parts], dim=-1)
     return tapped @ w['fc.weight'].T if 'fc.weight' in w else tapped
 
@@ -177,7 +182,7 @@ class Torch:
     w = self.own
     x = self.torch.cat([embedded, features], dim=-1) @ w['fc.weight'].T
     x = x + w.get('fc.bias', 0)
-    x = x + self.attention(w, 'layers.0.self_attn.', x, HEADS, KV_HEADS, THETA)
+    x = x + self.attention(w, 'layers.0.self_attn.', x, *self.layers)
     normed = self.rms(x, w['layers.0.post_attention_layernorm.weight'])
     return x + self.mlp(w, 'layers.0.mlp.', normed)
 
@@ -204,8 +209,6 @@ class Torch:
 
   def rest_of_layer(self, name, x, reads):
     w = self.own
-    x = x + self.attention(
-      w, name + 'self_attn.', reads, HEADS, KV_HEADS, THETA
-    )
+    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers)
     normed = self.rms(x, w[name + 'post_attention_layernorm.weight'])
     return x + self.mlp(w, name + 'mlp.', normed)

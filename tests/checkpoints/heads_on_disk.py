@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from heads_in_torch import EPSILON, HEADS, KV_HEADS, THETA, Torch
+from heads_in_torch import Torch
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree
@@ -19,7 +19,7 @@ from specsamp.sampling.transforms import SamplingParams
 
 VOCAB, WIDTH, DRAFT_VOCAB = 11, 16, 7
 # A layer of another shape than the target's.
-HEAD_DIM, MLP = 6, 12
+HEADS, KV_HEADS, HEAD_DIM, MLP = 4, 2, 6, 12
 LLAMA = dict(
   architectures=['LlamaForCausalLM'],
   vocab_size=VOCAB,
@@ -31,8 +31,8 @@ LLAMA = dict(
   intermediate_size=MLP,
   max_position_embeddings=32,
   hidden_act='silu',
-  rms_norm_eps=EPSILON,
-  rope_theta=THETA,
+  rms_norm_eps=1e-5,
+  rope_theta=100.0,
 )
 CONFIGS = {
   'medusa': dict(medusa_num_heads=4, medusa_num_layers=2),
