@@ -35,14 +35,16 @@ def save(
       'drafter: heads in the format of others do not tell what they were '
       'trained for and cannot be saved; keep the folder they are in'
     )
-  config = {
-    'drafter': {
-      'kind': kind_of(trained.module).name,
-      'ahead': trained.module.ahead or 1,
-      'target': trained.target,
-    },
-    'model': dataclasses.asdict(trained.module.config),
+  module = trained.module
+  drafter = {
+    'kind': kind_of(module).name,
+    'ahead': module.ahead or 1,
+    'target': trained.target,
   }
+  taps = getattr(module, 'taps', None)
+  if taps is not None:
+    drafter['taps'] = taps
+  config = {'drafter': drafter, 'model': dataclasses.asdict(module.config)}
   with files.replace_folder(path, weights.is_ours) as folder:
     if distributed.is_first():
       (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n')
@@ -76,6 +78,8 @@ def load(path) -> DraftModule:
         values['drafter']['ahead'],
         config.num_layers,
       )
+      if 'taps' in values['drafter']:
+        module = module.clone(taps=_taps(values['drafter']['taps']))
       target = values['drafter']['target']
   except OSError as error:
     raise UserError(f'drafter {path / _CONFIG}: {error.strerror}') from None
@@ -88,3 +92,14 @@ def load(path) -> DraftModule:
   shapes = jax.eval_shape(module.init_params, jax.random.key(0))
   params = weights.load(path, shapes, config.dtype)
   return DraftModule(module, params, target)
+
+
+def _taps(found) -> tuple[int, ...]:
+  """The layers of the target that a module reads; ValueError if they are none.
+
+  Their number is held to the parameters' shapes.
+  """
+  is_layer = lambda tap: type(tap) is int and tap >= 0
+  if not isinstance(found, list) or not found or not all(map(is_layer, found)):
+    raise ValueError(f'taps: got {found!r}, expected numbers of layers')
+  return tuple(found)

@@ -5,6 +5,7 @@ import operator
 from typing import Any, NamedTuple
 
 from specsamp.drafting import candidates
+from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import EagleDrafter, EagleLayer
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer
@@ -50,6 +51,7 @@ _ALL = (
   Kind('eagle3', Eagle3Layer, Eagle3Drafter, is_trained_here=False),
   Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
   Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('dflash', DFlashLayers, DFlashDrafter),
 )
 KINDS = {kind.name: kind for kind in _ALL if kind.is_trained_here}
 
