@@ -82,7 +82,7 @@ class DFlashLayers(Layers):
     """The stream after the layers, normed, [B, T, D], and the updated cache.
 
     Args:
-      x_btd: what `blocks` returns.
+      x_btd: what `embedded_blocks` returns.
       context_bcd: what `context` returns, in the slots before those of x.
       positions: int [B, C + T], of both.
       cache: this and the others, see `Transformer`; there must be a mask
@@ -118,7 +118,7 @@ class DFlashLayers(Layers):
     return nn.init(all_of_it, self)(key)['params']
 
 
-def blocks(module, params, target_head, root_bm, tokens_bm):
+def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
   """What stands in M blocks of each row, [B, M K, D], and their positions.
 
   Args:
@@ -184,7 +184,7 @@ class DFlashDrafter(OnePassDrafter):
     """
     module, variables = self.module, {'params': self.params}
     length, size = tapped_bte.shape[1], module.block_size
-    x_bkd, block_bk = blocks(
+    x_bkd, block_bk = embedded_blocks(
       module, self.params, self.target_head, root_b[:, None], token_b1
     )
     text_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None]

@@ -156,25 +156,28 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   weights = Weights(config.decay, config.retention, config.cross_entropy_weight)
 
   def loss(params, target_params, batch):
+    target_params = jax.lax.stop_gradient(target_params)
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
     )
-    features_btd, noise_btd = None, None
+    features_btd, noise_btd, hidden_btd = None, None, None
     if objective.reads_features:
       if 'features' in batch:
         features_btd = batch['features'].astype(transformer.config.dtype)
       else:
-        out = transformer.apply({'params': target_params}, inputs)
-        features_btd = out.hidden
+        out = transformer.clone(taps=getattr(module, 'taps', ())).apply(
+          {'params': target_params}, inputs
+        )
+        features_btd, hidden_btd = out.features, out.hidden
       noise_btd = _noise(keys_b, batch['noise'], features_btd)
     return objective.loss(
       module,
       params,
       TargetHead.of(transformer, target_params),
-      Batch(tokens, starts_bm, features_btd, noise_btd),
+      Batch(tokens, starts_bm, features_btd, noise_btd, hidden_btd),
       weights,
     )
 

@@ -103,6 +103,7 @@ def _cut(folder):
     (_drafter(ahead=3), 'mask_embedding: got'),
     (_drafter(ahead='4'), 'not a drafter config: '),
     (_drafter(ahead=4.5), 'not a drafter config: '),
+    (_drafter(taps=[2, -1]), r'taps: got \[2, -1\], expected numbers of'),
   ],
 )
 def test_damage_is_named_in_one_line(target, tmp_path, damage, message):

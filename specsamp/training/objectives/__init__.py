@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specsamp.training.objectives import heads, layers
+from specsamp.training.objectives import blocks, heads, layers
 
 
 class Objective(NamedTuple):
@@ -25,4 +25,5 @@ OBJECTIVES = {
   'eagle': Objective(layers.eagle),
   'medusa_parallel': Objective(layers.medusa_parallel, reads_features=False),
   'eagle_parallel': Objective(layers.eagle),
+  'dflash': Objective(blocks.dflash),
 }

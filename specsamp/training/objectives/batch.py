@@ -11,15 +11,18 @@ class Batch(NamedTuple):
   Attributes:
     tokens: int [B, T + 1].
     starts: int [B, M], positions whose heads or masks are trained.
-    features: the target's [B, T, D] at the first T tokens; None for objectives
-      that read none.
+    features: the target's [B, T, taps * D] at the first T tokens; None for
+      objectives that read none.
     noise: what is added to the features that the drafter reads; likewise.
+    hidden: [B, T, D] there, what the target's LM head reads: the features
+      themselves of a drafter that taps no layer.
   """
 
   tokens: jax.Array
   starts: jax.Array
   features: jax.Array | None = None
   noise: jax.Array | None = None
+  hidden: jax.Array | None = None
 
 
 class Weights(NamedTuple):
