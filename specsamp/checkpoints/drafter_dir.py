@@ -13,8 +13,8 @@ from specsamp import files
 from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
-from specsamp.drafting.trained import kind_of, make
-from specsamp.errors import UserError
+from specsamp.drafting.trained import KINDS, kind_of, make
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 from specsamp.sharding import distributed
 
@@ -35,16 +35,17 @@ def save(
       'drafter: heads in the format of others do not tell what they were '
       'trained for and cannot be saved; keep the folder they are in'
     )
-  module = trained.module
-  drafter = {
-    'kind': kind_of(module).name,
-    'ahead': module.ahead or 1,
-    'target': trained.target,
+  kind = kind_of(trained.module)
+  fields = {name: getattr(trained.module, name) for name in kind.fields}
+  config = {
+    'drafter': {
+      'kind': kind.name,
+      'ahead': trained.module.ahead or 1,
+      'target': trained.target,
+      **fields,
+    },
+    'model': dataclasses.asdict(trained.module.config),
   }
-  taps = getattr(module, 'taps', None)
-  if taps is not None:
-    drafter['taps'] = taps
-  config = {'drafter': drafter, 'model': dataclasses.asdict(module.config)}
   with files.replace_folder(path, weights.is_ours) as folder:
     if distributed.is_first():
       (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n')
@@ -72,15 +73,16 @@ def load(path) -> DraftModule:
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
+      about = values['drafter']
+      check_name('drafter', about['kind'], KINDS)
       module = make(
-        values['drafter']['kind'],
+        about['kind'],
         config,
-        values['drafter']['ahead'],
+        about['ahead'],
         config.num_layers,
+        **{name: about[name] for name in KINDS[about['kind']].fields},
       )
-      if 'taps' in values['drafter']:
-        module = module.clone(taps=_taps(values['drafter']['taps']))
-      target = values['drafter']['target']
+      target = about['target']
   except OSError as error:
     raise UserError(f'drafter {path / _CONFIG}: {error.strerror}') from None
   except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -92,14 +94,3 @@ def load(path) -> DraftModule:
   shapes = jax.eval_shape(module.init_params, jax.random.key(0))
   params = weights.load(path, shapes, config.dtype)
   return DraftModule(module, params, target)
-
-
-def _taps(found) -> tuple[int, ...]:
-  """The layers of the target that a module reads; ValueError if they are none.
-
-  Their number is held to the parameters' shapes.
-  """
-  is_layer = lambda tap: type(tap) is int and tap >= 0
-  if not isinstance(found, list) or not found or not all(map(is_layer, found)):
-    raise ValueError(f'taps: got {found!r}, expected numbers of layers')
-  return tuple(found)

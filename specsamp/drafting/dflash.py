@@ -9,6 +9,7 @@ accepted returns as features of the target's pass.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from flax import struct
 
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.eagle import EagleState, features_before
+from specsamp.drafting.features import as_taps
 from specsamp.drafting.parallel import OnePassDrafter
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Layers, Norm
@@ -55,10 +57,28 @@ class DFlashLayers(Layers):
   mask_token: int | None = None
 
   @classmethod
-  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """The module for a target: as many taps as layers."""
+  def of(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    taps: Sequence[int] | None = None,
+  ):
+    """The module for a target.
+
+    Args:
+      target: its shape.
+      ahead: masks of a block.
+      num_layers: of the drafter.
+      taps: as above; None for as many as there are layers, spread evenly.
+
+    Raises:
+      UserError: taps that are no numbers of layers.
+    """
+    if taps is None:
+      taps = spread_taps(target.num_layers, num_layers)
     config = dataclasses.replace(target, num_layers=num_layers, qk_norm=True)
-    return cls(config, ahead + 1, spread_taps(target.num_layers, num_layers))
+    return cls(config, ahead + 1, as_taps(taps))
 
   @property
   def ahead(self) -> int:

@@ -6,6 +6,8 @@ place, which it was trained with, and it need not predict any feature. It drafts
 tokens of a vocabulary of its own, the most frequent ones of the target's.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import flax.linen as nn
@@ -14,8 +16,9 @@ from flax import struct
 
 from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
+from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention, float16
-from specsamp.models.transformer import MLP, Layers, Norm
+from specsamp.models.transformer import MLP, Block, Layers, Norm
 from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
 
@@ -56,21 +59,65 @@ class Eagle3Layer(Layers):
   """The layer with its input and its LM head.
 
   Attributes:
-    config: of one layer, and of the target's vocabulary.
+    config: of its layers, of which the first reads pairs, and of the target's
+      vocabulary.
     draft_vocab: tokens that it can draft.
     has_embedding: whether it embeds tokens itself; else the target does.
+    taps: layers of the target whose inputs it fuses. None is those of the
+      paper.
   """
 
   draft_vocab: int
   has_embedding: bool = False
+  taps: tuple[int, ...] | None = None
   ahead: ClassVar[None] = None  # it drafts as deep as it is asked for
 
-  def block(self):
-    return PairBlock(self.config)
+  @classmethod
+  def of(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    draft_vocab: int = 0,
+    has_embedding: bool = False,
+    taps: Sequence[int] | None = None,
+  ):
+    """The module for a target.
+
+    Args:
+      target: its shape.
+      ahead: not read, it drafts as deep as it is asked for.
+      num_layers: of the drafter.
+      draft_vocab: as below, 0 for all tokens of the target.
+      has_embedding: as below.
+      taps: as below.
+
+    Raises:
+      UserError: no numbers, or more tokens than the target has.
+    """
+    most = target.num_tokens
+    if type(draft_vocab) is not int or not 0 <= draft_vocab <= most:
+      raise UserError(
+        f'draft_vocab: got {draft_vocab!r}, expected at most the {most} tokens '
+        'of the target, or 0 for all'
+      )
+    if type(has_embedding) is not bool:
+      raise UserError(f'has_embedding: got {has_embedding!r}, expected a bool')
+    if taps is None:
+      taps = default_taps(target.num_layers)
+    config = dataclasses.replace(
+      target,
+      num_layers=num_layers,
+      vocab_size=target.num_tokens,  # without rows that are no tokens
+      padding=0,
+    )
+    return cls(
+      config, draft_vocab or most, has_embedding, features.as_taps(taps)
+    )
 
   def setup(self):
-    super().setup()
     c = self.config
+    self.layers = [PairBlock(c)] + [Block(c) for _ in range(1, c.num_layers)]
     width = _NUM_TAPS * c.width
     self.fuse = self.param(
       'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
@@ -96,8 +143,33 @@ class Eagle3Layer(Layers):
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
-    (_, x_btd), cache = self.run(pairs_bte, positions_bt, cache, mask, **where)
-    return x_btd, cache
+    streams, cache = self.run(pairs_bte, positions_bt, cache, mask, **where)
+    return streams[-1], cache
+
+  def step(self, pairs_bme, positions_bm, roots_bm, entries):
+    """One token further from each of M places: the stream, and the entries.
+
+    What `__call__` computes of a token drafted after a place of a text, if the
+    cache holds the text up to there and what was drafted since.
+
+    Args:
+      pairs_bme: what `text` returns of the tokens beside the outputs of the
+        step before.
+      positions_bm: int [B, M], of the tokens.
+      roots_bm: int [B, M], the places: the last slots of the text that are
+        seen.
+      entries: `attention.OwnEntries`, one a layer.
+    """
+    num_slots = entries[0].slots[0].shape[2]
+    mask = without_first_pair(
+      attention.causal_mask(roots_bm, num_slots), positions_bm, num_slots
+    )
+    slots_1s = jnp.arange(num_slots, dtype=jnp.int32)[None]
+    x_bmd, updated = constrain(pairs_bme, 'batch', None, None), []
+    for layer, entry in zip(self.layers, entries, strict=True):
+      x_bmd, entry = layer(x_bmd, positions_bm, None, mask, slots_1s, entry)
+      updated.append(entry)
+    return x_bmd, updated
 
   def fused(self, tapped_bte):
     """A feature of what the target holds at three depths: [B, T, D]."""
@@ -119,9 +191,19 @@ class Eagle3Layer(Layers):
     x_btd = lookup.rows(self.embedding, tokens_bt)
     return x_btd.astype(float16.wide(self.config.dtype))
 
+  def row_logits(self, x_btd):
+    """Logits of the tokens that it can draft, by row: float32 [B, T, K]."""
+    return self.lm_head(self.final_norm(x_btd))
+
+  def row_tokens(self):
+    """The token of each row: int [K]."""
+    tokens_v = jnp.arange(len(self.draft_rows), dtype=jnp.int32)
+    rows_k = jnp.zeros(self.draft_vocab, jnp.int32)
+    return rows_k.at[self.draft_rows].set(tokens_v, mode='drop')
+
   def logits(self, x_btd):
     """Float32 [B, T, V]; -1e30 of tokens that it cannot draft."""
-    logits_btk = self.lm_head(self.final_norm(x_btd))
+    logits_btk = self.row_logits(x_btd)
     # Few rows, of which every shard then takes what its tokens need.
     logits_btk = constrain(logits_btk, 'batch', None, None)
     logits_btk = jnp.pad(
@@ -142,6 +224,11 @@ class Eagle3Layer(Layers):
     return nn.init(all_of_it, self)(key)['params']
 
 
+def default_taps(num_layers: int) -> tuple[int, int, int]:
+  """The layers of a target of so many whose inputs the authors' heads read."""
+  return 2, num_layers // 2, num_layers - 3
+
+
 @struct.dataclass
 class Eagle3Drafter(EagleDrafter):
   """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
@@ -151,8 +238,9 @@ class Eagle3Drafter(EagleDrafter):
   @property
   def taps(self) -> tuple[int, ...]:
     """Layers of the target whose input it reads (section 3.1)."""
-    layers = self.target_head.transformer.config.num_layers
-    return 2, layers // 2, layers - 3
+    if self.module.taps is not None:
+      return self.module.taps
+    return default_taps(self.target_head.transformer.config.num_layers)
 
   def read(self, features_btd):
     return self._apply('fused', features_btd)

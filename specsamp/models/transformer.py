@@ -202,11 +202,7 @@ class Layers(nn.Module):
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
     for i, layer in enumerate(self.layers):
-      if cache is None:
-        entry = None
-      else:
-        table = cache.relative[i] if cache.relative else None
-        entry = (cache.keys[i], cache.values[i], table)
+      entry = None if cache is None else cache.entry(i)
       inputs = (x, positions, start, mask, slot_positions, entry)
       if context is not None:
         inputs = (*inputs, context)

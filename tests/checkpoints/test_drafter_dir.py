@@ -103,12 +103,29 @@ def _cut(folder):
     (_drafter(ahead=3), 'mask_embedding: got'),
     (_drafter(ahead='4'), 'not a drafter config: '),
     (_drafter(ahead=4.5), 'not a drafter config: '),
-    (_drafter(taps=[2, -1]), r'taps: got \[2, -1\], expected numbers of'),
   ],
 )
 def test_damage_is_named_in_one_line(target, tmp_path, damage, message):
   drafter_dir.save(tiny.trained(target, 'eagle_parallel'), tmp_path / 'd')
   damage(tmp_path / 'd')
+  with pytest.raises(UserError, match=message) as error:
+    drafter_dir.load(tmp_path / 'd')
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('taps', 'message'),
+  [
+    ([-1], r'taps: got \[-1\], expected numbers of layers'),
+    (['2'], r"taps: got \['2'\], expected numbers of layers"),
+    (2, 'not a drafter config: '),
+    ([1, 2], 'do not fit the config'),
+  ],
+)
+def test_taps_that_are_none(target, tmp_path, taps, message):
+  drafter_dir.save(tiny.trained(target, 'dflash'), tmp_path / 'd')
+  _drafter(taps=taps)(tmp_path / 'd')
   with pytest.raises(UserError, match=message) as error:
     drafter_dir.load(tmp_path / 'd')
   assert str(tmp_path) in str(error.value)

@@ -216,7 +216,7 @@ def test_no_gradient_reaches_the_target():
     'noise': np.zeros(_BATCH, np.float32),
   }
   own, targets = jax.jit(jax.grad(lambda *a: loss(*a)[0], argnums=(0, 1)))(
-    trained.params, target.params, batch
+    trained.params, distill.Frozen(target.params, {}), batch
   )
   assert all(np.any(leaf) for leaf in jax.tree.leaves(own))
   assert not any(np.any(leaf) for leaf in jax.tree.leaves(targets))

@@ -32,8 +32,10 @@ class Weights(NamedTuple):
     decay: of a head's or mask's weight with its distance.
     retention: see `groups.sizes`.
     cross_entropy: beside the regression of features.
+    unroll: steps that a drafter goes on for from a place (EAGLE-3's).
   """
 
   decay: float = 1.0
   retention: float = 1.0
   cross_entropy: float = 0.1
+  unroll: int = 1
