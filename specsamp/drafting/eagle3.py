@@ -126,15 +126,15 @@ class Eagle3Layer(Layers):
       raise UserError(f'has_embedding: got {has_embedding!r}, expected a bool')
     if taps is None:
       taps = default_taps(target.num_layers)
-    if not all(type(tap) is int and tap >= 0 for tap in taps):
-      raise UserError(f'taps: got {taps!r}, expected numbers of layers')
     config = dataclasses.replace(
       target,
       num_layers=num_layers,
       vocab_size=target.num_tokens,  # without rows that are no tokens
       padding=0,
     )
-    return cls(config, draft_vocab or most, has_embedding, tuple(taps))
+    return cls(
+      config, draft_vocab or most, has_embedding, features.as_taps(taps)
+    )
 
   @property
   def num_taps(self) -> int:

@@ -5,6 +5,7 @@ and of use to no other target.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -169,6 +170,16 @@ class FeatureDrafter(Drafter):
     """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     return draw.uniforms(keys_b, self.tree.size - 1)
+
+
+def as_taps(taps: Sequence[int]) -> tuple[int, ...]:
+  """Layers whose inputs are read; `UserError` if these are no numbers of any.
+
+  How many they are is held to the shapes of parameters.
+  """
+  if not all(type(tap) is int and tap >= 0 for tap in taps):
+    raise UserError(f'taps: got {taps!r}, expected numbers of layers')
+  return tuple(taps)
 
 
 def shifted(features_btd):

@@ -5,6 +5,7 @@ import operator
 from typing import Any, NamedTuple
 
 from specsamp.drafting import candidates
+from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import EagleDrafter, EagleLayer
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer
@@ -57,6 +58,7 @@ _ALL = (
   ),
   Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
   Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
 )
 KINDS = {kind.name: kind for kind in _ALL}
 

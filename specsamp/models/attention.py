@@ -235,14 +235,21 @@ class Attention(nn.Module):
     return float16.narrow(table, dtype)
 
   def __call__(
-    self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
+    self,
+    x_btd,
+    positions_bt,
+    start_b,
+    mask_bts,
+    slot_positions_bs,
+    cache=None,
+    context_bcd=None,
   ):
     """Writes this call's keys and values, then attends to all slots.
 
     Args:
       x_btd: [B, T, parts * D], normed residual stream.
-      positions_bt: int [B, T].
-      start_b: int [B], slot of the first query.
+      positions_bt: int [B, T], or [B, C + T] with a context before it.
+      start_b: int [B], slot of the first query, or of the context.
       mask_bts: bool, which slots each query sees.
       slot_positions_bs: int, positions of what stands in the slots; only
         relative positions read it.
@@ -250,14 +257,20 @@ class Attention(nn.Module):
         no cache at all the slots are the T queries themselves. Of
         `OwnEntries` the slots stay as they are: the mask is for them, and each
         query sees all of its own.
+      context_bcd: [B, C, parts * D], what has keys and values in the slots
+        before those of x, and no queries; None for nothing.
 
     Returns:
       The block's output [B, T, D] and the updated (keys, values), or
       `OwnEntries`.
     """
     c = self.config
+    read_btd, own_bt = x_btd, positions_bt
+    if context_bcd is not None:
+      read_btd = jnp.concatenate([context_bcd, x_btd], axis=1)
+      own_bt = positions_bt[:, context_bcd.shape[1] :]
     q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
-    kv = float16.project('btd,dcuz->btcuz', x_btd, self.kv, c.dtype)
+    kv = float16.project('btd,dcuz->btcuz', read_btd, self.kv, c.dtype)
     if c.biases != 'none':
       q = q + self.q_bias.astype(q.dtype)[None, None]
       kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
@@ -267,7 +280,7 @@ class Attention(nn.Module):
       k = rms(k, self.k_norm, c.norm_epsilon)
     if c.positions == 'rotary':
       frequencies = rotary.frequencies(c)
-      q = rotary.rotate(q, positions_bt, frequencies)
+      q = rotary.rotate(q, own_bt, frequencies)
       k = rotary.rotate(k, positions_bt, frequencies)
     k, v = float16.narrow(k, c.dtype), float16.narrow(v, c.dtype)
     own = None
@@ -289,7 +302,7 @@ class Attention(nn.Module):
       if table is None:
         table = self.relative_table(num_slots)
       biased = q + self.distance_bias.astype(q.dtype)[None, None]
-      scores = _relative_scores(biased, table, positions_bt, slot_positions_bs)
+      scores = _relative_scores(biased, table, own_bt, slot_positions_bs)
       q = q + self.content_bias.astype(q.dtype)[None, None]
     q = float16.narrow(q, c.dtype)
 

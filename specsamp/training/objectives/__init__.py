@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specsamp.training.objectives import eagle3, heads, layers
+from specsamp.training.objectives import blocks, eagle3, heads, layers
 
 
 class Objective(NamedTuple):
@@ -26,4 +26,5 @@ OBJECTIVES = {
   'eagle3': Objective(eagle3.loss),
   'medusa_parallel': Objective(layers.medusa_parallel, reads_features=False),
   'eagle_parallel': Objective(layers.eagle),
+  'dflash': Objective(blocks.dflash),
 }
