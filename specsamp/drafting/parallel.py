@@ -108,21 +108,11 @@ class MedusaParallelLayer(Masked, DraftLayers):
 
 
 @struct.dataclass
-class ParallelDrafter(features.FeatureDrafter):
-  """Drafts from a layer with masks: one pass a round.
+class OnePassDrafter(features.FeatureDrafter):
+  """Drafts a tree from what one pass left: an output for every depth.
 
-  The pass is made in `commit`, over the emitted tokens and the masks
-  after them. What the masks wrote is never seen again.
+  The pass is made in `commit`, after what was emitted.
   """
-
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    batch = tokens_bp.shape[0]
-    # Masks stand behind the longest draft.
-    capacity = -(-(capacity + self._num_masks) // 16) * 16
-    cache = self.module.init_cache(self.params, batch, capacity)
-    before_bpd = features.shifted(features_bpd)
-    first_b = jnp.zeros_like(length_b)
-    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     draft = candidates.grow_at_once(
@@ -134,6 +124,23 @@ class ParallelDrafter(features.FeatureDrafter):
       self.target_head.logits(state.hidden),
     )
     return draft, state
+
+
+@struct.dataclass
+class ParallelDrafter(OnePassDrafter):
+  """Drafts from a layer with masks, over the emitted tokens and masks after.
+
+  What the masks wrote is never seen again.
+  """
+
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    batch = tokens_bp.shape[0]
+    # Masks stand behind the longest draft.
+    capacity = -(-(capacity + self._num_masks) // 16) * 16
+    cache = self.module.init_cache(self.params, batch, capacity)
+    before_bpd = features.shifted(features_bpd)
+    first_b = jnp.zeros_like(length_b)
+    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
 
   def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(

@@ -5,6 +5,7 @@ import operator
 from typing import Any, NamedTuple
 
 from specsamp.drafting import candidates
+from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import EagleDrafter, EagleLayer
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer
@@ -32,7 +33,9 @@ class Kind(NamedTuple):
     drafter: drafts from a module.
     least_ahead: the fewest tokens that it is trained to draft.
     has_layers: whether it is made of layers of the target's shape.
-    is_trained_here: else its weights are others'; see `training.objectives`.
+    fields: of the module, beside those that all have: `of` takes them, and a
+      folder holds them. With `draft_vocab`, how many tokens it can draft, its
+      parameters have `draft_rows`, which ones.
   """
 
   name: str
@@ -40,21 +43,33 @@ class Kind(NamedTuple):
   drafter: type[FeatureDrafter]
   least_ahead: int = 1
   has_layers: bool = True
-  is_trained_here: bool = True
+  fields: tuple[str, ...] = ()
 
 
 _ALL = (
   Kind('medusa', MedusaHeads, MedusaDrafter, has_layers=False),
   Kind('hydra', HydraHeads, HydraDrafter, has_layers=False),
   Kind('eagle', EagleLayer, EagleDrafter),
-  Kind('eagle3', Eagle3Layer, Eagle3Drafter, is_trained_here=False),
+  Kind(
+    'eagle3',
+    Eagle3Layer,
+    Eagle3Drafter,
+    fields=('draft_vocab', 'has_embedding', 'taps'),
+  ),
   Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
   Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
 )
-KINDS = {kind.name: kind for kind in _ALL if kind.is_trained_here}
+KINDS = {kind.name: kind for kind in _ALL}
 
 
-def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
+def make(
+  name: str,
+  target: TransformerConfig,
+  ahead: int,
+  num_layers: int = 1,
+  **fields,
+):
   """The module of a drafter of this kind.
 
   Args:
@@ -63,20 +78,21 @@ def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
       drafts as many as it is asked for.
     num_layers: of the target's shape; heads have none.
+    **fields: of those that this kind has, others than `of` would choose.
 
   Raises:
-    UserError: an unknown kind, or too few tokens ahead.
+    UserError: an unknown kind, too few tokens ahead, or fields of no module.
   """
   check_name('drafter', name, KINDS)
   kind = KINDS[name]
   if operator.index(ahead) < kind.least_ahead:
     raise UserError(f'ahead: got {ahead}, expected at least {kind.least_ahead}')
-  return kind.module.of(target, ahead, num_layers)
+  return kind.module.of(target, ahead, num_layers, **fields)
 
 
 def kind_of(module) -> Kind:
   """The kind of a module, or of the class that its own comes from."""
-  classes = {kind.module: kind for kind in _ALL}
+  classes = {kind.module: kind for kind in KINDS.values()}
   for each in type(module).__mro__:
     if each in classes:
       return classes[each]
@@ -84,6 +100,11 @@ def kind_of(module) -> Kind:
     f'drafter: got a {type(module).__name__}, which is no module of '
     'specsamp.drafting.trained'
   )
+
+
+def taps(module) -> tuple[int, ...]:
+  """Layers of the target whose input a module is trained on; see `Drafter`."""
+  return getattr(module, 'taps', ())
 
 
 def trained_drafter(
@@ -112,7 +133,7 @@ def trained_drafter(
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  fewest = kind.drafter.fewest_layers
+  fewest = kind.drafter.fewest_layers(module)
   if target.config.num_layers < fewest:
     raise UserError(
       f'{kind.name}: got a target of {target.config.num_layers} layers, '

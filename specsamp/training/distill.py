@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,11 @@ from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError, check_name, check_range, check_scalars
 from specsamp.language_model import LanguageModel
-from specsamp.models import float16
+from specsamp.models import TransformerConfig, float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import devices
-from specsamp.training import run
+from specsamp.sharding import mesh as meshes
+from specsamp.training import draft_vocab, feature_cache, run
 from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import OBJECTIVES, acceptance
@@ -31,6 +32,7 @@ from specsamp.training.objectives.batch import Batch, Positions, Weights
 
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
+_ROWS = 'draft_rows'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,13 @@ class DistillConfig(run.RunConfig):
     target: folder of the target; '' is the embedded pair's.
     kind: of the drafter, one of `drafting.trained.KINDS`.
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
-      drafts as many as it is asked for.
-    num_layers: of EAGLE or a parallel drafter. The papers have one; more pay
-      for a parallel one, which makes a pass a round and not a pass a token, and
-      whose masks see what those before them made of the layer below.
+      drafts as many as it is asked for, and so does EAGLE-3, which is trained
+      to draft so many.
+    draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of what
+      it is trained on; 0 is all.
+    num_layers: of EAGLE, EAGLE-3 or a parallel drafter. The papers have one;
+      more pay for a parallel one, which makes a pass a round and not a pass a
+      token, and whose masks see what those before them made of the layer below.
     init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
       layers that it lacks begin as the identity, and what else it lacks at
       random. '' begins at random.
@@ -61,12 +66,15 @@ class DistillConfig(run.RunConfig):
       after the other: t0/train, t0/held_out, t1/train, .. for temperatures 0
       and 1. '' is in the workdir.
     features: folder for the target's features, for several runs to share, one
-      after the other; '' computes them in every step.
-    groups: positions of a sequence whose heads or masks are trained in a step,
-      drawn anew each time; 0 is all of them. Of a sequence that the target
-      wrote none in its prompt: the text behind those is not the target's.
-    retention: how many of the positions that have mask j in a step have mask
-      j + 1 too.
+      after the other; '' computes them in every step. Of a drafter that reads
+      several layers they lie beside those of the others, and are as many times
+      as large.
+    groups: positions of a sequence whose heads, masks, blocks or steps are
+      trained in a step, drawn anew each time; 0 is all of them. Of a sequence
+      that the target wrote none in its prompt: the text behind those is not the
+      target's.
+    retention: how many of the positions that have mask or step j in a step
+      have the next one too.
     loss: of the draft's distribution, see `acceptance.per_position`. As
       published text for Medusa, Hydra and Medusa's ParallelSpec, and kl for
       EAGLE and its ParallelSpec.
@@ -75,8 +83,9 @@ class DistillConfig(run.RunConfig):
     position_weights: how the tokens of a draft weigh: by `decay`, or each as
       much as the expected length of a draft hangs on it (expected_length). For
       EAGLE, which learns a token ahead, that is its acceptance alone.
-    decay: of a head's or mask's weight with its distance; Medusa's and its
-      ParallelSpec's is 0.8, EAGLE's ParallelSpec has 1.
+    decay: of a head's, mask's or step's weight with its distance; Medusa's, its
+      ParallelSpec's and EAGLE-3's is 0.8, EAGLE's ParallelSpec has 1, DFlash
+      exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for blocks of 16.
     noise: largest of the uniform noise on features that a drafter reads
       (EAGLE's).
     cross_entropy_weight: of `loss` beside the regression (EAGLE's).
@@ -86,6 +95,7 @@ class DistillConfig(run.RunConfig):
   kind: str
   target: str = ''
   ahead: int = 5
+  draft_vocab: int = 0
   num_layers: int = 1
   init: str = ''
   corpus: str = ''
@@ -118,10 +128,16 @@ class DistillConfig(run.RunConfig):
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'
       )
+    if self.draft_vocab and 'draft_vocab' not in kinds.KINDS[self.kind].fields:
+      raise UserError(
+        f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
+      )
     self._check_temperatures()
     check_name('loss', self.loss, get_args(acceptance.Loss))
     check_name('position_weights', self.position_weights, get_args(Positions))
-    check_range(self, 'num_continuations', 'groups', least=0, kind=int)
+    check_range(
+      self, 'num_continuations', 'groups', 'draft_vocab', least=0, kind=int
+    )
     check_range(self, 'decay', 'noise', 'eta', 'cross_entropy_weight', least=0)
     check_range(self, 'retention', least=0, most=1)
     if 0 < self.num_continuations < self.batch_size:
@@ -171,6 +187,7 @@ class DistillConfig(run.RunConfig):
       loss=self.loss,
       eta=self.eta,
       positions=self.position_weights,
+      unroll=self.ahead,
     )
 
   @property
@@ -188,35 +205,50 @@ def from_dict(values: dict[str, Any]) -> DistillConfig:
     return DistillConfig(**values)
 
 
-def make_loss(config: DistillConfig, module, target: LanguageModel):
-  """(params, target's params, batch) -> loss, metrics.
+class Frozen(NamedTuple):
+  """What is no more trained in a run.
 
-  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features,
-  and may have the features [B, T, D]. Nothing of the target is differentiated.
+  Attributes:
+    target: its parameters.
+    chosen: parameters of the drafter, those that no gradient has.
   """
-  transformer = target.transformer
+
+  target: Any
+  chosen: dict[str, jax.Array]
+
+
+def make_loss(config: DistillConfig, module, target: LanguageModel):
+  """(params, `Frozen`, batch) -> loss, metrics.
+
+  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features, and
+  may have what `feature_cache.read` makes of the tokens. Nothing of the target
+  is differentiated.
+  """
+  transformer = target.transformer.clone(taps=kinds.taps(module))
   objective = OBJECTIVES[config.kind]
 
-  def loss(params, target_params, batch):
+  def loss(params, frozen, batch):
+    target_params = jax.lax.stop_gradient(frozen.target)
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
     )
-    features_btd, noise_btd = None, None
+    given = Batch(tokens, starts_bm)
     if objective.reads_features(config.weights):
       if 'features' in batch:
-        features_btd = batch['features'].astype(transformer.config.dtype)
+        read = batch['features'].astype(transformer.config.dtype)
       else:
-        out = transformer.apply({'params': target_params}, inputs)
-        features_btd = out.hidden
-      noise_btd = _noise(keys_b, batch['noise'], features_btd)
+        read = feature_cache.read(transformer, target_params, inputs)
+      features, hidden = feature_cache.apart(read, transformer.config.width)
+      noise = _noise(keys_b, batch['noise'], features)
+      given = given._replace(features=features, noise=noise, hidden=hidden)
     return objective.loss(
       module,
-      params,
+      params | frozen.chosen,
       TargetHead.of(transformer, target_params),
-      Batch(tokens, starts_bm, features_btd, noise_btd),
+      given,
       config.weights,
     )
 
@@ -308,9 +340,15 @@ def distill(
     )
   if config.features and jax.process_count() > 1:
     raise UserError('features: kept by one process only; leave it empty')
-  module = kinds.make(
-    config.kind, target.config, config.ahead, config.num_layers
-  )
+  module = module_for(config, target.config)
+  chosen = {}
+
+  def data():
+    nonlocal chosen  # of the text
+    train, held_out = _data(config, module, target, workdir)
+    chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
+    return train, held_out, Frozen(target.params, chosen)
+
   with contextlib.ExitStack() as held:
     for folder in _shared_folders(config, workdir):
       held.enter_context(files.lock(folder))
@@ -320,13 +358,24 @@ def distill(
       mesh,
       init=_init(config, module, target),
       loss=make_loss(config, module, target),
-      frozen=target.params,
-      data=lambda: _data(config, target, workdir),
+      data=data,
     )
-  trained = DraftModule(module, params, target.fingerprint)
+  trained = DraftModule(module, params | chosen, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   print(run.told(workdir, workdir / 'drafter'))
   return trained
+
+
+def module_for(config: DistillConfig, target: TransformerConfig):
+  """The module that a run trains for a target of this shape.
+
+  Raises:
+    UserError: the target does not fit the config.
+  """
+  fields = {'draft_vocab': config.draft_vocab} if config.draft_vocab else {}
+  return kinds.make(
+    config.kind, target, config.ahead, config.num_layers, **fields
+  )
 
 
 def _target(config, mesh: Mesh | None) -> LanguageModel:
@@ -365,17 +414,19 @@ def _init(config: DistillConfig, module, target: LanguageModel):
       shape.
   """
   if not config.init:
-    return module.init_params
+    return lambda key: _trainable(module.init_params(key))
   given = drafter_dir.load(config.init)
   given.check(target)
   given = {
     # Loaded in the target's precision, trained in 32 bits.
     name: value.astype(jnp.float32)
-    for name, value in traverse_util.flatten_dict(given.params).items()
+    for name, value in traverse_util.flatten_dict(
+      _trainable(given.params)
+    ).items()
   }
 
   def init(key):
-    params = traverse_util.flatten_dict(module.init_params(key))
+    params = traverse_util.flatten_dict(_trainable(module.init_params(key)))
     begun = {name[0] for name in given}
     params = {
       name: jnp.zeros_like(value)
@@ -396,8 +447,34 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   return init
 
 
+def _trainable(params):
+  """A drafter's parameters without those that are chosen."""
+  return {name: params[name] for name in params if name != _ROWS}
+
+
+def _chosen(
+  config: DistillConfig, module, rows: np.ndarray, workdir, mesh: Mesh | None
+) -> dict[str, jax.Array]:
+  """The parameters that are chosen and not trained, laid where others lie."""
+  if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
+    return {}
+  if config.init:
+    draft_rows = drafter_dir.load(config.init).params[_ROWS]
+  else:
+    draft_rows = draft_vocab.chosen(
+      workdir,
+      rows[:, config.first_group + 1 :],  # of what the target wrote
+      module.config.vocab_size,
+      module.draft_vocab,
+    )
+  chosen = {_ROWS: np.asarray(draft_rows)}
+  if mesh is None:
+    return jax.tree.map(jnp.asarray, chosen)
+  return meshes.shard(chosen, mesh)
+
+
 def _data(
-  config: DistillConfig, target: LanguageModel, workdir: pathlib.Path
+  config: DistillConfig, module, target: LanguageModel, workdir: pathlib.Path
 ) -> tuple[Batches, Batches]:
   files = corpora.split(corpora.read(config.corpus, config.pattern))
   made = []
@@ -412,8 +489,11 @@ def _data(
     features = None
     reads = OBJECTIVES[config.kind].reads_features(config.weights)
     if config.features and reads:
-      where = pathlib.Path(config.features) / name
-      features = FeatureCache(where, target, tokens)
+      taps = kinds.taps(module)
+      where = '_'.join([name, *map(str, taps)])
+      features = FeatureCache(
+        pathlib.Path(config.features) / where, target, tokens, taps
+      )
     made.append(Batches(rows, features, config.noise))
   return tuple(made)
 

@@ -1,4 +1,4 @@
-"""Drafters of Medusa, EAGLE and EAGLE-3 as the authors compute them."""
+"""Published drafters as their authors compute them, by their config.json."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,20 @@ import pytest
 from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface import families
 
-# What a config.json would say.
-EPSILON, THETA = 1e-5, 100.0
-HEADS, KV_HEADS = 4, 2
-
 
 class Torch:
   """One text at a time, without a cache, in float64."""
 
-  def __init__(self, target, tensors):
+  def __init__(self, target, tensors, values):
     self.torch = pytest.importorskip('torch')
+    self.values = values
+    # What a layer of the drafter is: of Medusa there is none.
+    layers = values.get('transformer_layer_config', values)
+    self.layers = [
+      layers.get(name)
+      for name in ('num_attention_heads', 'num_key_value_heads', 'rope_theta')
+    ]
+    self.epsilon = layers.get('rms_norm_eps')
     array = lambda value: self.torch.tensor(np.asarray(value)).double()
     self.config = target.config
     flat = weights.flat(target.params)
@@ -34,7 +38,8 @@ class Torch:
     self.embedding = self.target['model.embed_tokens.weight']
     self.lm_head = self.target['lm_head.weight']
 
-  def rms(self, x, scale, epsilon=EPSILON):
+  def rms(self, x, scale, epsilon=None):
+    epsilon = epsilon or self.epsilon
     return scale * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
   def rotate(self, x_thd, theta):
@@ -50,9 +55,15 @@ class Torch:
     project = lambda which, n: (
       x @ weights[f'{name}{which}_proj.weight'].T
     ).reshape(length, n, -1)
-    q = self.rotate(project('q', heads), theta)
-    k = self.rotate(project('k', kv_heads), theta)
-    v = project('v', kv_heads)
+    q, k, v = (
+      project('q', heads),
+      project('k', kv_heads),
+      project('v', kv_heads),
+    )
+    if f'{name}q_norm.weight' in weights:  # Qwen3's
+      q = self.rms(q, weights[f'{name}q_norm.weight'])
+      k = self.rms(k, weights[f'{name}k_norm.weight'])
+    q, k = self.rotate(q, theta), self.rotate(k, theta)
     k, v = (a.repeat_interleave(heads // kv_heads, dim=1) for a in (k, v))
     scores = self.torch.einsum('thd,shd->hts', q, k) * q.shape[-1] ** -0.5
     later = self.torch.ones(length, length).triu(1).bool()
@@ -112,27 +123,50 @@ class Torch:
     )
 
   def eagle3(self, text, path):
-    w, streams = self.own, self.streams(text[:-1])
-    low_mid_high = self.torch.cat([streams[2], streams[3], streams[4]], dim=-1)
-
-    def logits(x):
-      found = self.torch.full(
-        (self.config.vocab_size,), -self.torch.inf
-      ).double()
-      rows = self.torch.arange(len(w['d2t']))
-      found[rows + w['d2t'].long()] = w['lm_head.weight'] @ self.rms(
-        x, w['norm.weight']
-      )
-      return found
-
     return self.steps(
       text,
       path,
-      w.get('embed_tokens.weight', self.embedding),
-      low_mid_high @ w['fc.weight'].T,
-      self.eagle3_layer,
-      logits,
+      self.own.get('embed_tokens.weight', self.embedding),
+      self.fused(self.tapped(self.streams(text[:-1]))),
+      self.eagle3_layers,
+      self.eagle3_logits,
     )
+
+  def tapped(self, streams):
+    """What EAGLE-3 reads of the target, by the rules of its kind of config."""
+    config = self.values.get('eagle_config', {})
+    if not config.get('use_aux_hidden_state', True):
+      return streams[-1]
+    key, num_layers = 'eagle_aux_hidden_state_layer_ids', len(streams) - 2
+    ids = config.get(key) or self.values.get(key)
+    if not ids:
+      ids = [2, num_layers // 2, num_layers - 3]
+    elif ids[0] == 1 and 'speculators_model_type' not in self.values:
+      ids = [i + 1 for i in ids]  # outputs of the layers
+    return self.torch.cat([streams[i] for i in ids], dim=-1)
+
+  def fused(self, tapped):
+    w, values = self.own, self.values
+    if values.get('norm_before_fc'):
+      tapped = self.rms(tapped, w['input_norm.weight'])
+    if values.get('fc_norm'):
+      taps = range(sum(name.startswith('fc_norm.') for name in w))
+      scales = [w[f'fc_norm.{i}.weight'] for i in taps]
+      parts = zip(tapped.chunk(len(taps), dim=-1), scales, strict=True)
+      tapped = self.torch.cat([self.rms(*part) for part in parts], dim=-1)
+    return tapped @ w['fc.weight'].T if 'fc.weight' in w else tapped
+
+  def eagle3_logits(self, x):
+    w = self.own
+    if not self.values.get('norm_output'):
+      x = self.rms(x, w['norm.weight'])
+    logits = w['lm_head.weight'] @ x
+    if 'd2t' not in w:
+      return logits
+    found = self.torch.full((self.config.vocab_size,), -self.torch.inf).double()
+    rows = self.torch.arange(len(w['d2t']))
+    found[rows + w['d2t'].long()] = logits
+    return found
 
   def steps(self, text, path, embedding, features, layer, logits):
     """Reads the text, then the path beside outputs of its own."""
@@ -148,23 +182,33 @@ class Torch:
     w = self.own
     x = self.torch.cat([embedded, features], dim=-1) @ w['fc.weight'].T
     x = x + w.get('fc.bias', 0)
-    x = x + self.attention(w, 'layers.0.self_attn.', x, HEADS, KV_HEADS, THETA)
+    x = x + self.attention(w, 'layers.0.self_attn.', x, *self.layers)
     normed = self.rms(x, w['layers.0.post_attention_layernorm.weight'])
     return x + self.mlp(w, 'layers.0.mlp.', normed)
 
-  def eagle3_layer(self, embedded, features):
-    w, layer = self.own, 'midlayer.'
+  def eagle3_layers(self, embedded, features):
+    w = self.own
+    authors = any(name.startswith('midlayer.') for name in w)
+    first = 'midlayer.' if authors else 'layers.0.'
     both = [
-      self.rms(embedded, w[layer + 'input_layernorm.weight']),
-      self.rms(features, w[layer + 'hidden_norm.weight']),
+      self.rms(embedded, w[first + 'input_layernorm.weight']),
+      self.rms(features, w[first + 'hidden_norm.weight']),
     ]
-    x = features + self.attention(
-      w,
-      layer + 'self_attn.',
-      self.torch.cat(both, dim=-1),
-      HEADS,
-      KV_HEADS,
-      THETA,
+    before = self.values.get('norm_before_residual')
+    x = self.rest_of_layer(
+      first, both[1] if before else features, self.torch.cat(both, dim=-1)
     )
-    normed = self.rms(x, w[layer + 'post_attention_layernorm.weight'])
-    return x + self.mlp(w, layer + 'mlp.', normed)
+    for i in range(1, 9):
+      name = f'layers.{i}.'
+      if name + 'input_layernorm.weight' in w:
+        normed = self.rms(x, w[name + 'input_layernorm.weight'])
+        x = self.rest_of_layer(name, x, normed)
+    return (
+      self.rms(x, w['norm.weight']) if self.values.get('norm_output') else x
+    )
+
+  def rest_of_layer(self, name, x, reads):
+    w = self.own
+    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers)
+    normed = self.rms(x, w[name + 'post_attention_layernorm.weight'])
+    return x + self.mlp(w, name + 'mlp.', normed)

@@ -114,6 +114,24 @@ def test_damage_is_named_in_one_line(target, tmp_path, damage, message):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize(
+  ('taps', 'message'),
+  [
+    ([-1], r'taps: got \[-1\], expected numbers of layers'),
+    (['2'], r"taps: got \['2'\], expected numbers of layers"),
+    (2, 'not a drafter config: '),
+    ([1, 2], 'do not fit the config'),
+  ],
+)
+def test_taps_that_are_none(target, tmp_path, taps, message):
+  drafter_dir.save(tiny.trained(target, 'dflash'), tmp_path / 'd')
+  _drafter(taps=taps)(tmp_path / 'd')
+  with pytest.raises(UserError, match=message) as error:
+    drafter_dir.load(tmp_path / 'd')
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
 def test_a_folder_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='^drafter .*d: no such folder$'):
     drafter_dir.load(tmp_path / 'd')

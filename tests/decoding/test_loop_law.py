@@ -279,6 +279,7 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
+    ('dflash', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
     *(
       pytest.param(*case, marks=pytest.mark.slow)
@@ -291,6 +292,9 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
         ('medusa', 'block', 'iid', _CHAIN),
         ('medusa', 'multi_candidate', 'without_replacement', _WIDE),
         ('medusa_parallel', 'token', 'iid', _CHAIN),
+        ('dflash', 'token', 'iid', _CHAIN),
+        ('dflash', 'block', 'iid', _CHAIN),
+        ('dflash', 'naive', 'deterministic', _NARROW),
         ('medusa_parallel', 'traversal', 'without_replacement', _NARROW),
       )
     ),

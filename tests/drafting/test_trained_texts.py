@@ -154,6 +154,7 @@ def test_a_draft_deeper_than_its_heads_is_refused(kind):
     ('eagle', 0, '^ahead: got 0, expected at least 1$'),
     ('medusa_parallel', 1, '^ahead: got 1, expected at least 2$'),
     ('eagle_parallel', 1, '^ahead: got 1, expected at least 2$'),
+    ('dflash', 0, '^ahead: got 0, expected at least 1$'),
   ],
 )
 def test_layers_that_cannot_be_made(kind, ahead, message):

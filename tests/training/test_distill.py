@@ -122,6 +122,7 @@ _trained = pytest.mark.parametrize(
     pytest.param('eagle', marks=pytest.mark.slow),
     pytest.param('medusa', marks=pytest.mark.slow),
     pytest.param('medusa_parallel', marks=pytest.mark.slow),
+    pytest.param('dflash', marks=pytest.mark.slow),
   ],
 )
 
@@ -192,7 +193,12 @@ def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-  'kind', ['eagle_parallel', pytest.param('hydra', marks=pytest.mark.slow)]
+  'kind',
+  [
+    'eagle_parallel',
+    pytest.param('hydra', marks=pytest.mark.slow),
+    pytest.param('dflash', marks=pytest.mark.slow),
+  ],
 )
 def test_losses_on_a_mesh_are_those_of_one_device(
   undisturbed, tmp_path, monkeypatch, kind

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specsamp.training.objectives import heads, layers
+from specsamp.training.objectives import blocks, eagle3, heads, layers
 from specsamp.training.objectives.batch import Weights
 
 
@@ -28,8 +28,10 @@ OBJECTIVES = {
   'medusa': Objective(heads.loss),
   'hydra': Objective(heads.loss),
   'eagle': Objective(layers.eagle),
+  'eagle3': Objective(eagle3.loss),
   'medusa_parallel': Objective(
     layers.medusa_parallel, drafts_from_features=False
   ),
   'eagle_parallel': Objective(layers.eagle),
+  'dflash': Objective(blocks.dflash),
 }

@@ -15,15 +15,18 @@ class Batch(NamedTuple):
   Attributes:
     tokens: int [B, T + 1].
     starts: int [B, M], positions whose heads or masks are trained.
-    features: the target's [B, T, D] at the first T tokens; None for objectives
-      that read none.
+    features: the target's [B, T, taps * D] at the first T tokens; None for
+      objectives that read none.
     noise: what is added to the features that the drafter reads; likewise.
+    hidden: [B, T, D] there, what the target's LM head reads: the features
+      themselves of a drafter that taps no layer.
   """
 
   tokens: jax.Array
   starts: jax.Array
   features: jax.Array | None = None
   noise: jax.Array | None = None
+  hidden: jax.Array | None = None
 
 
 class Weights(NamedTuple):
@@ -38,6 +41,7 @@ class Weights(NamedTuple):
     eta: of lk_lambda, likewise.
     positions: a draft's weigh by `decay`, or as
       `acceptance.expected_length_weights` has it.
+    unroll: steps that a drafter goes on for from a place (EAGLE-3's).
   """
 
   decay: float = 1.0
@@ -46,6 +50,7 @@ class Weights(NamedTuple):
   loss: acceptance.Loss = 'kl'
   eta: float = 3.0
   positions: Positions = 'decay'
+  unroll: int = 1
 
   @property
   def read_p(self) -> bool:
