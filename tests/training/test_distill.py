@@ -21,8 +21,8 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
-from specsamp.training import distill
-from specsamp.training.distill import DistillConfig
+from specsamp.training import distill, distill_config
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache
 
 
@@ -334,10 +334,13 @@ def test_targets_write_at_several_temperatures(config, tmp_path):
     temperatures=(0, 1),
   )
   target = model_dir.load(config.target)
+  module = distill.module_for(config, target.config)
   rows = {
     name: batches.rows.tokens
     for name, batches in zip(
-      ('train', 'held_out'), distill._data(config, target, None), strict=True
+      ('train', 'held_out'),
+      distill._data(config, module, target, None),
+      strict=True,
     )
   }
   assert {name: len(found) for name, found in rows.items()} == {
@@ -353,7 +356,7 @@ def test_targets_write_at_several_temperatures(config, tmp_path):
     assert (greedy != drawn).any(axis=1).all()
   config = dataclasses.replace(config, num_continuations=8, temperatures=(1.0,))
   written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
-  train, _ = distill._data(config, target, None)
+  train, _ = distill._data(config, module, target, None)
   np.testing.assert_array_equal(train.rows.tokens, rows['train'][1:16:2])
   again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
   assert again == written
@@ -415,13 +418,13 @@ def test_bad_configs(config, changes, message):
   values = dataclasses.asdict(config) | changes
   values = {k: v for k, v in values.items() if v is not ...}
   with pytest.raises(UserError, match=f'^config: {message}$') as error:
-    distill.from_dict(values)
+    distill_config.from_dict(values)
   assert '\n' not in str(error.value)
 
 
 def test_configs_round_trip(on_its_own_text):
   values = json.loads(json.dumps(dataclasses.asdict(on_its_own_text)))
-  assert distill.from_dict(values) == on_its_own_text
+  assert distill_config.from_dict(values) == on_its_own_text
 
 
 @pytest.mark.parametrize(
@@ -438,7 +441,7 @@ def test_configs_round_trip(on_its_own_text):
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
   assert config.is_locked
-  made = distill.from_dict(config.to_dict())
+  made = distill_config.from_dict(config.to_dict())
   if arg in KINDS:
     assert made.kind == arg
   assert made.num_continuations % made.continuation_batch == 0

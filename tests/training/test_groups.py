@@ -14,6 +14,7 @@ from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import KINDS, make, trained_drafter
 from specsamp.models import Transformer
 from specsamp.training import distill
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import groups, heads, layers
 from specsamp.training.objectives.batch import Batch, Weights
 
@@ -415,9 +416,7 @@ def test_a_target_in_16_bits_is_trained_for_in_16_bits(kind):
   config = dataclasses.replace(target.config, dtype='bfloat16')
   target = dataclasses.replace(target, transformer=Transformer(config))
   module = make(kind, config, _AHEAD)
-  config = distill.DistillConfig(
-    kind=kind, ahead=_AHEAD, length=_LENGTH, groups=4
-  )
+  config = DistillConfig(kind=kind, ahead=_AHEAD, length=_LENGTH, groups=4)
   batch = {
     'tokens': _TOKENS,
     'seed': np.arange(_BATCH, dtype=np.uint32),

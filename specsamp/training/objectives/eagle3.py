@@ -21,7 +21,8 @@ from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.groups import mean_where, take
+from specsamp.training.objectives.depths import Depth, summed
+from specsamp.training.objectives.groups import take
 
 
 class Wanted(NamedTuple):
@@ -39,18 +40,19 @@ class Wanted(NamedTuple):
 
 
 def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sum over steps j of decay^j times the loss of step j, and metrics.
+  """Sum over steps of their losses as they weigh, and metrics.
 
-  Means are over the places whose step j is inside the text, and where the
-  target's most probable token is one that can be drafted; others would teach
-  what the layer cannot say.
+  Means are over the places whose step j is inside the text, and losses' where
+  the target's most probable token (for the loss on the text, the text's) is one
+  that can be drafted; others would teach what the layer cannot say.
 
   Args:
     module: an `Eagle3Layer`.
     params: its own, `draft_rows` among them.
     target_head: the target's embedding and LM head.
     batch: the features are those of the module's taps.
-    weights: the paper's decay is 0.8, for 7 steps.
+    weights: the paper's loss is kl, its decay 0.8, for 7 steps: step j weighs
+      0.8^j, from j = 0.
   """
   length = batch.tokens.shape[1] - 1
   outputs = unrolled(
@@ -63,30 +65,36 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     steps(batch.starts.shape[1], weights.unroll, weights.retention),
   )
   wanted = _wanted(module, params, target_head, batch.hidden)
-  total, metrics = 0.0, {}
+  depths = []
   for j, hidden_bmd in enumerate(outputs):
     reads_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
     at_reads = Wanted(*(take(array, reads_bm) for array in wanted))
+    taught_bm = at_reads.best_row
+    if weights.loss == 'text':
+      label_bm = take(batch.tokens, reads_bm + 1)
+      taught_bm = jnp.take(params['draft_rows'], label_bm, mode='clip')
     loss_bm, log_alpha_bm = acceptance.per_position(
-      'kl',
+      weights.loss,
       logits_bmk,
       at_reads.logits,
-      None,
+      jnp.minimum(taught_bm, module.draft_vocab - 1),
+      eta=weights.eta,
       p_normalizer=at_reads.normalizer,
     )
     inside_bm = reads_bm < length
-    counts_bm = inside_bm & (at_reads.best_row < module.draft_vocab)
-    hit_bm = jnp.argmax(logits_bmk, axis=-1) == at_reads.best_row
-    metrics[f'agreement_{j + 1}'] = mean_where(
-      hit_bm.astype(jnp.float32), inside_bm
+    depths.append(
+      Depth(
+        loss=loss_bm,
+        log_alpha=log_alpha_bm,
+        hit=jnp.argmax(logits_bmk, axis=-1) == at_reads.best_row,
+        inside=inside_bm,
+        teaches=inside_bm & (taught_bm < module.draft_vocab),
+      )
     )
-    metrics[f'log_alpha_{j + 1}'] = mean_where(log_alpha_bm, inside_bm)
-    metrics[f'loss_{j + 1}'] = mean_where(loss_bm, counts_bm)
-    total += weights.decay**j * metrics[f'loss_{j + 1}']
-  return total, {'loss': total, **metrics}
+  return summed(weights, depths)
 
 
 def steps(num_starts: int, count: int, retention: float) -> list[int]:
