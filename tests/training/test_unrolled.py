@@ -154,10 +154,19 @@ def _split(params):
   return {k: v for k, v in params.items() if k not in chosen}, chosen
 
 
-def test_the_target_has_no_gradient_and_all_else_has():
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    dict(loss='lk_lambda', position_weights='expected_length', retention=0.8),
+    dict(loss='text'),
+  ],
+  ids=lambda changes: changes.get('loss', 'kl'),
+)
+def test_the_target_has_no_gradient_and_all_else_has(changes):
   target, trained = _made()
   params, chosen = _split(trained.params)
-  loss = distill.make_loss(_config(), trained.module, target)
+  loss = distill.make_loss(_config(**changes), trained.module, target)
   both = jax.jit(
     jax.grad(
       lambda params, target_params: loss(
