@@ -31,6 +31,12 @@ took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 on two cores does not pay for two layers more; docs/results/README.md has what
 it would gain at the paper's costs.
 
+`:dflash` (2602.06036) has three layers too, as many parameters within 4 %, and
+blocks of ten: trees nine deep. It reads the target at as many depths, with the
+features of three layers beside the last 4.3 GB of disk, and begins at random.
+The authors' positions weigh exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for
+blocks of 16; 0.8 lies between.
+
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
 the text, for trying the machinery.
@@ -44,7 +50,8 @@ from specsamp.errors import unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
-  *('eagle_parallel_deep', 'eagle_text', 'eagle_parallel_text', 'smoke'),
+  *('eagle_parallel_deep', 'dflash', 'eagle_text', 'eagle_parallel_text'),
+  'smoke',
 )
 # Published with the cross-entropy of the text.
 _ON_TEXT = 'medusa', 'hydra', 'medusa_parallel'
@@ -133,6 +140,15 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         retention=0.8,
         steps=1250,
         learning_rate=6e-4,
+      )
+    case 'dflash':
+      config.update(
+        ahead=9,
+        num_layers=3,
+        groups=64,
+        noise=0.0,
+        steps=2000,
+        learning_rate=1e-3,
       )
     case 'smoke':
       config.update(
