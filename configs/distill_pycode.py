@@ -36,6 +36,12 @@ and 5, goes on for up to 7 tokens from each position in a step, and
 drafts 2,048 of the 4,096 tokens. Its features take 4.3 GB beside those of the
 others.
 
+`:dflash` (2602.06036) has three layers too, as many parameters within 4 %, and
+blocks of ten: trees nine deep. It reads the target at as many depths, with the
+features of three layers beside the last 4.3 GB of disk, and begins at random.
+The authors' positions weigh exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for
+blocks of 16; 0.8 lies between.
+
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
 the text, for trying the machinery.
@@ -49,7 +55,8 @@ from specsamp.errors import unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
-  *('eagle_parallel_deep', 'eagle3', 'eagle_text', 'eagle_parallel_text'),
+  *('eagle_parallel_deep', 'eagle3', 'dflash'),
+  *('eagle_text', 'eagle_parallel_text'),
   'smoke',
 )
 # Published with the cross-entropy of the text.
@@ -154,6 +161,15 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         retention=0.7,
         noise=0.0,
         steps=700,
+      )
+    case 'dflash':
+      config.update(
+        ahead=9,
+        num_layers=3,
+        groups=64,
+        noise=0.0,
+        steps=2000,
+        learning_rate=1e-3,
       )
     case 'smoke':
       config.update(
