@@ -173,6 +173,10 @@ class DFlashDrafter(OnePassDrafter):
   Of its state the cache holds the text before the root.
   """
 
+  @classmethod
+  def fewest_layers(cls, module: DFlashLayers) -> int:
+    return max(module.taps)
+
   @property
   def taps(self) -> tuple[int, ...]:
     """Layers of the target whose input it reads."""

@@ -5,7 +5,6 @@ import tiny
 from heads_on_disk import (
   CONFIGS,
   DRAFT_VOCAB,
-  HEAD_DIM,
   LLAMA,
   VOCAB,
   WIDTH,
@@ -13,6 +12,7 @@ from heads_on_disk import (
   eagle3_shapes,
   keys,
   layer_shapes,
+  qwen3_shapes,
   random_tensors,
   refused,
   shape,
@@ -73,11 +73,7 @@ def _whole_vocabulary():
 
 def _qwen3():
   """Two layers, with norms of queries and keys."""
-  more = layer_shapes('layers.1.', WIDTH)
-  more['layers.1.input_layernorm.weight'] = (WIDTH,)
-  for i in range(2):
-    for name in ('q_norm', 'k_norm'):
-      more[f'layers.{i}.self_attn.{name}.weight'] = (HEAD_DIM,)
+  more = layer_shapes('layers.1.', WIDTH) | qwen3_shapes(2)
   return _speculators(more, transformer_layer_config=QWEN3)
 
 
@@ -186,7 +182,7 @@ def _layers(**changed):
     ),
     ('final state alone', shape('fc.weight', 16, 16), '1 not used: fc.weight$'),
     ('wider', without('embed_tokens.weight'), 'got no embed_tokens.weight, '),
-    ('speculators', keys(speculators_model_type='mlp'), "got 'mlp', expected "),
+    ('speculators', keys(speculators_model_type='dspark'), "got 'dspark', exp"),
     (
       'speculators',
       without('layers.0.hidden_norm.weight'),

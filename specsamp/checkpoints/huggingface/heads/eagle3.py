@@ -47,7 +47,9 @@ def fields_of(values: dict[str, Any]) -> dict[str, Any]:
     raise UserError(f'eagle_config: got {nested!r}, expected its keys')
   within = Values(nested)
   for key in nested:
-    check_name('eagle_config', key, [IDS, 'use_aux_hidden_state', *_MUST])
+    check_name(
+      'key of eagle_config', key, [IDS, 'use_aux_hidden_state', *_MUST]
+    )
   for key, only in _MUST.items():
     within.must(key, only)
   given = [at[IDS] for at in (values, nested) if at.get(IDS)]
@@ -87,25 +89,9 @@ def _boundaries(ids) -> tuple[int, ...]:
   Files of both kinds are about. As sglang tells them apart, those that begin
   with the output of layer 1 are of outputs: nobody reads that layer's input.
   """
-  check_ids(IDS, ids, 1)
+  folder.check_layers(IDS, ids, 1)
   shift = int(ids[0] == 1)
   return tuple(each + shift for each in ids)
-
-
-def check_ids(key: str, ids, least: int) -> None:
-  """Refuses what are no layers, or may be these or those next to them."""
-  if (
-    not isinstance(ids, list)
-    or any(type(each) is not int for each in ids)
-    or sorted(set(ids)) != ids
-    or not ids
-  ):
-    raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
-  if ids[0] < least:
-    raise UserError(
-      f'{key}: got {ids}, of which nothing tells whether inputs or outputs of '
-      f'these layers are meant; expected a first one of at least {least}'
-    )
 
 
 def read(
