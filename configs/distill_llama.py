@@ -47,7 +47,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Sequences that the target writes to train on; 0 trains on the text.
       num_continuations=0,
       prompt_length=128,  # tokens of text that each of them begins with
-      temperature=0.0,  # at which the target writes them
+      temperatures=(0.0,),  # at which the target writes them, as many at each
       continuation_batch=32,  # written at once
       # Folders that keep what the target wrote and its features, for other runs
       # too; '' is in the workdir, and computes features in every step.
@@ -56,10 +56,17 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Positions of a sequence whose heads or masks are trained in a step.
       groups=128,
       retention=1.0,  # share of the groups with mask j that have mask j + 1 too
+      # Of the draft's distribution: text and kl are the papers', of the text
+      # and of the target; tv, lk_alpha and lk_lambda are on acceptance itself.
+      loss='text' if kind == 'medusa_parallel' else 'kl',
+      eta=3.0,  # of lk_lambda: how soon it goes over from kl to tv
+      # How the tokens of a draft weigh: by decay, or as much as its expected
+      # length hangs on each: expected_length.
+      position_weights='decay',
       # Of a mask's weight with its distance.
       decay=0.8 if kind == 'medusa_parallel' else 1.0,
       noise=0.1,  # largest uniform noise on the features that are read
-      cross_entropy_weight=0.1,  # beside EAGLE's regression
+      cross_entropy_weight=0.1,  # of the loss beside EAGLE's regression
       batch_size=batch_size,  # sequences in a step
       length=2048,  # tokens in a sequence
       steps=epochs * _CONVERSATIONS // batch_size,  # of the optimizer

@@ -46,6 +46,8 @@ _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
   *('eagle_parallel_deep', 'eagle_text', 'eagle_parallel_text', 'smoke'),
 )
+# Published with the cross-entropy of the text.
+_ON_TEXT = 'medusa', 'hydra', 'medusa_parallel'
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -55,11 +57,12 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   on_text = arg.endswith('_text') or smoke
+  kind = 'eagle' if smoke else re.sub('_(text|deep)$', '', arg)
   config = ml_collections.ConfigDict(
     dict(
       # Folder of a model for `specsamp.load`; '' is the embedded target.
       target='',
-      kind='eagle' if smoke else re.sub('_(text|deep)$', '', arg),
+      kind=kind,  # of the drafter
       ahead=5,  # tokens drafted a round: heads, or masks and one
       num_layers=1,  # of EAGLE or a parallel drafter
       init='',  # folder of a drafter to begin with; '' begins at random
@@ -69,7 +72,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Sequences that the target writes to train on; 0 trains on the text.
       num_continuations=0 if on_text else 4096,
       prompt_length=128,  # tokens of text that each of them begins with
-      temperature=0.0,  # at which the target writes them
+      temperatures=(0.0,),  # at which the target writes them, as many at each
       continuation_batch=32,  # written at once
       # Folders that keep what the target wrote and its features, for other runs
       # too; '' is in the workdir, and computes features in every step.
@@ -78,11 +81,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Positions of a sequence whose heads or masks are trained in a step.
       groups=32,
       retention=1.0,  # share of the groups with mask j that have mask j + 1 too
+      # Of the draft's distribution: text and kl are the papers', of the text
+      # and of the target; tv, lk_alpha and lk_lambda are on acceptance itself.
+      loss='text' if kind in _ON_TEXT else 'kl',
+      eta=3.0,  # of lk_lambda: how soon it goes over from kl to tv
+      # How the tokens of a draft weigh: by decay, or as much as its expected
+      # length hangs on each: expected_length.
+      position_weights='decay',
       # Of a head's or mask's weight with its distance; of EAGLE's masks too, of
       # which the paper has half as many.
       decay=0.8,
       noise=0.1,  # largest uniform noise on the features that are read
-      # EAGLE's own is 0.1, for features of ten times the width.
+      # Of the loss beside EAGLE's regression; its own is 0.1, for features of
+      # ten times the width.
       cross_entropy_weight=1.0,
       batch_size=8,  # sequences in a step
       # With its label 256 tokens; for one more the target's cache would have

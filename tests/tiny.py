@@ -100,6 +100,11 @@ def first_layer(target: LanguageModel) -> LanguageModel:
   return LanguageModel(transformer, params, target.tokenizer)
 
 
+def layers(kind: str) -> int:
+  """The fewest of a target that this kind of drafter reads."""
+  return 6 if kind == 'eagle3' else 1
+
+
 def trained(
   target: LanguageModel,
   kind: str,

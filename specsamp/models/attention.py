@@ -234,6 +234,29 @@ class Attention(nn.Module):
     table = float16.project('sd,dhz->hsz', distances, self.relative, dtype)
     return float16.narrow(table, dtype)
 
+  def _projected(self, x_btd, positions_bt, context_bcd):
+    """Queries, keys and values, [B, .., H or U, Z], turned by their places."""
+    c = self.config
+    read_btd, own_bt = x_btd, positions_bt
+    if context_bcd is not None:
+      read_btd = jnp.concatenate([context_bcd, x_btd], axis=1)
+      own_bt = positions_bt[:, context_bcd.shape[1] :]
+    q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
+    kv = float16.project('btd,dcuz->btcuz', read_btd, self.kv, c.dtype)
+    if c.biases != 'none':
+      q = q + self.q_bias.astype(q.dtype)[None, None]
+      kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
+    k, v = kv[:, :, 0], kv[:, :, 1]
+    if c.qk_norm:
+      q = rms(q, self.q_norm, c.norm_epsilon)
+      k = rms(k, self.k_norm, c.norm_epsilon)
+    if c.positions == 'rotary':
+      frequencies = rotary.frequencies(c)
+      q = rotary.rotate(q, own_bt, frequencies)
+      k = rotary.rotate(k, positions_bt, frequencies)
+    k, v = float16.narrow(k, c.dtype), float16.narrow(v, c.dtype)
+    return q, k, v
+
   def __call__(
     self,
     x_btd,
@@ -264,25 +287,7 @@ class Attention(nn.Module):
       The block's output [B, T, D] and the updated (keys, values), or
       `OwnEntries`.
     """
-    c = self.config
-    read_btd, own_bt = x_btd, positions_bt
-    if context_bcd is not None:
-      read_btd = jnp.concatenate([context_bcd, x_btd], axis=1)
-      own_bt = positions_bt[:, context_bcd.shape[1] :]
-    q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
-    kv = float16.project('btd,dcuz->btcuz', read_btd, self.kv, c.dtype)
-    if c.biases != 'none':
-      q = q + self.q_bias.astype(q.dtype)[None, None]
-      kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
-    k, v = kv[:, :, 0], kv[:, :, 1]
-    if c.qk_norm:
-      q = rms(q, self.q_norm, c.norm_epsilon)
-      k = rms(k, self.k_norm, c.norm_epsilon)
-    if c.positions == 'rotary':
-      frequencies = rotary.frequencies(c)
-      q = rotary.rotate(q, own_bt, frequencies)
-      k = rotary.rotate(k, positions_bt, frequencies)
-    k, v = float16.narrow(k, c.dtype), float16.narrow(v, c.dtype)
+    q, k, v = self._projected(x_btd, positions_bt, context_bcd)
     own = None
     # Write, then attend: attending to the old cache and the new entries apart
     # makes XLA copy the cache.
@@ -296,17 +301,30 @@ class Attention(nn.Module):
       keys, values, table = cache
       keys = kv_cache.write(keys, k, start_b)
       values = kv_cache.write(values, v, start_b)
-    num_slots = keys.shape[2]
+    attended_btd = self._attended(
+      q,
+      (keys, values, table),
+      own,
+      mask_bts,
+      positions_bt[:, -x_btd.shape[1] :],
+      slot_positions_bs,
+    )
+    return attended_btd, own or (keys, values)
 
+  def _attended(self, q, slots, own, mask_bts, positions_bt, slot_positions_bs):
+    """What queries find in slots, and in entries of their own: [B, T, D]."""
+    c = self.config
+    keys, values, table = slots
+    num_slots = keys.shape[2]
     if c.positions == 'relative':
       if table is None:
         table = self.relative_table(num_slots)
       biased = q + self.distance_bias.astype(q.dtype)[None, None]
-      scores = _relative_scores(biased, table, own_bt, slot_positions_bs)
+      scores = _relative_scores(biased, table, positions_bt, slot_positions_bs)
       q = q + self.content_bias.astype(q.dtype)[None, None]
     q = float16.narrow(q, c.dtype)
 
-    batch, length = x_btd.shape[:2]
+    batch, length = q.shape[:2]
     # The H / U query heads of a group and the T queries share one axis, so
     # that both products are plain matmuls with a head's keys and values as
     # they lie; any other order of axes makes XLA transpose the cache.
@@ -342,4 +360,4 @@ class Attention(nn.Module):
     out = float16.project('bthz,hzd->btd', mixed, self.o, c.dtype)
     if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(out.dtype)[None, None]
-    return out, own or (keys, values)
+    return out

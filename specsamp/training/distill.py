@@ -18,7 +18,7 @@ from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import UserError, check_name, check_range, check_scalars
 from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig, float16
 from specsamp.sampling.transforms import SamplingParams
@@ -27,8 +27,8 @@ from specsamp.sharding import mesh as meshes
 from specsamp.training import draft_vocab, feature_cache, run
 from specsamp.training.continuations import continuations
 from specsamp.training.feature_cache import FeatureCache
-from specsamp.training.objectives import OBJECTIVES
-from specsamp.training.objectives.batch import Batch, Weights
+from specsamp.training.objectives import OBJECTIVES, acceptance
+from specsamp.training.objectives.batch import Batch, Positions, Weights
 
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
@@ -58,24 +58,37 @@ class DistillConfig(run.RunConfig):
     num_continuations: how many sequences to train on that the target wrote
       (self-distillation); 0 trains on the text.
     prompt_length: tokens of text that each of them begins with.
-    temperature: at which the target writes; 0 is greedy.
+    temperatures: at which the target writes, as many sequences at each; 0 is
+      greedy. What a drafter has never seen it drafts badly: a text at
+      temperature 1 is none that the target writes greedily.
     continuation_batch: sequences that it writes at once.
     continuations: folder for what it writes, for several runs to share, one
-      after the other; '' is in the workdir.
+      after the other: t0/train, t0/held_out, t1/train, .. for temperatures 0
+      and 1. '' is in the workdir.
     features: folder for the target's features, for several runs to share, one
-      after the other; '' computes them in every step. EAGLE-3 reads other ones,
-      four times as large, which lie beside those of the others.
-    groups: positions of a sequence whose heads, masks or steps are trained in
-      a step, drawn anew each time; 0 is all of them. Of a sequence that the
-      target wrote none in its prompt: the text behind those is not the
+      after the other; '' computes them in every step. Of a drafter that reads
+      several layers they lie beside those of the others, and are as many times
+      as large.
+    groups: positions of a sequence whose heads, masks, blocks or steps are
+      trained in a step, drawn anew each time; 0 is all of them. Of a sequence
+      that the target wrote none in its prompt: the text behind those is not the
       target's.
     retention: how many of the positions that have mask or step j in a step
       have the next one too.
+    loss: of the draft's distribution, see `acceptance.per_position`. As
+      published text for Medusa, Hydra and Medusa's ParallelSpec, and kl for
+      EAGLE and its ParallelSpec.
+    eta: of lk_lambda: how soon it goes over from KL to TV as a position gets
+      better; 3 is the usual one.
+    position_weights: how the tokens of a draft weigh: by `decay`, or each as
+      much as the expected length of a draft hangs on it (expected_length). For
+      EAGLE, which learns a token ahead, that is its acceptance alone.
     decay: of a head's, mask's or step's weight with its distance; Medusa's, its
-      ParallelSpec's and EAGLE-3's is 0.8, EAGLE's ParallelSpec has 1.
+      ParallelSpec's and EAGLE-3's is 0.8, EAGLE's ParallelSpec has 1, DFlash
+      exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for blocks of 16.
     noise: largest of the uniform noise on features that a drafter reads
       (EAGLE's).
-    cross_entropy_weight: beside the regression (EAGLE's).
+    cross_entropy_weight: of `loss` beside the regression (EAGLE's).
     storage: of the finished drafter's matrices, float32 or int8.
   """
 
@@ -89,12 +102,15 @@ class DistillConfig(run.RunConfig):
   pattern: str = '**/*.py'
   num_continuations: int = 0
   prompt_length: int = 128
-  temperature: float = 0.0
+  temperatures: tuple[float, ...] = (0.0,)
   continuation_batch: int = 32
   continuations: str = ''
   features: str = ''
   groups: int = 0
   retention: float = 1.0
+  loss: acceptance.Loss = 'kl'
+  eta: float = 3.0
+  position_weights: Positions = 'decay'
   decay: float = 0.8
   noise: float = 0.1
   cross_entropy_weight: float = 0.1
@@ -116,11 +132,13 @@ class DistillConfig(run.RunConfig):
       raise UserError(
         f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
       )
-    SamplingParams(temperature=self.temperature).check()
+    self._check_temperatures()
+    check_name('loss', self.loss, get_args(acceptance.Loss))
+    check_name('position_weights', self.position_weights, get_args(Positions))
     check_range(
       self, 'num_continuations', 'groups', 'draft_vocab', least=0, kind=int
     )
-    check_range(self, 'decay', 'noise', 'cross_entropy_weight', least=0)
+    check_range(self, 'decay', 'noise', 'eta', 'cross_entropy_weight', least=0)
     check_range(self, 'retention', least=0, most=1)
     if 0 < self.num_continuations < self.batch_size:
       raise UserError(
@@ -143,6 +161,34 @@ class DistillConfig(run.RunConfig):
         f'{self.length - self.first_group} positions of a sequence that are '
         'trained'
       )
+
+  def _check_temperatures(self) -> None:
+    check_scalars('temperatures', self.temperatures)
+    # Plain values have lists for tuples, and whole numbers.
+    temperatures = tuple(map(float, self.temperatures))
+    object.__setattr__(self, 'temperatures', temperatures)
+    for temperature in temperatures:
+      SamplingParams(temperature=temperature).check()
+    if len(set(temperatures)) < len(temperatures):
+      raise UserError(f'temperatures: got one twice in {temperatures}')
+    if self.num_continuations % len(temperatures):
+      raise UserError(
+        f'num_continuations: got {self.num_continuations}, expected as many '
+        f'at each of {len(temperatures)} temperatures'
+      )
+
+  @property
+  def weights(self) -> Weights:
+    """What is lessened."""
+    return Weights(
+      decay=self.decay,
+      retention=self.retention,
+      cross_entropy=self.cross_entropy_weight,
+      loss=self.loss,
+      eta=self.eta,
+      positions=self.position_weights,
+      unroll=self.ahead,
+    )
 
   @property
   def first_group(self) -> int:
@@ -180,12 +226,6 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   """
   transformer = target.transformer.clone(taps=kinds.taps(module))
   objective = OBJECTIVES[config.kind]
-  weights = Weights(
-    decay=config.decay,
-    retention=config.retention,
-    cross_entropy=config.cross_entropy_weight,
-    unroll=config.ahead,
-  )
 
   def loss(params, frozen, batch):
     target_params = jax.lax.stop_gradient(frozen.target)
@@ -196,7 +236,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       keys_b
     )
     given = Batch(tokens, starts_bm)
-    if objective.reads_features:
+    if objective.reads_features(config.weights):
       if 'features' in batch:
         read = batch['features'].astype(transformer.config.dtype)
       else:
@@ -209,7 +249,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       params | frozen.chosen,
       TargetHead.of(transformer, target_params),
       given,
-      weights,
+      config.weights,
     )
 
   return loss
@@ -437,32 +477,18 @@ def _data(
   config: DistillConfig, module, target: LanguageModel, workdir: pathlib.Path
 ) -> tuple[Batches, Batches]:
   files = corpora.split(corpora.read(config.corpus, config.pattern))
-  folder = _continuations_folder(config, workdir)
-  # A validation needs few, but a batch.
-  few = max(config.num_continuations // 64, config.batch_size)
-  least = config.continuation_batch
-  counts = config.num_continuations, -(-few // least) * least
   made = []
   for seed, name in enumerate(('train', 'held_out')):
-    part, count = files[seed], counts[seed]
-    tokens = packing.tokenize(part.values(), target.tokenizer)
+    tokens = packing.tokenize(files[seed].values(), target.tokenizer)
     if config.num_continuations:
-      tokens = continuations(
-        target,
-        tokens,
-        folder / name,
-        count=count,
-        prompt_length=config.prompt_length,
-        length=config.length + 1,
-        temperature=config.temperature,
-        batch_size=config.continuation_batch,
-        seed=seed,
-      )
+      folder = _continuations_folder(config, workdir)
+      tokens = _written(config, target, tokens, folder, seed, name)
     else:
       tokens = packing.windows(tokens, config.length)
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
-    if config.features and OBJECTIVES[config.kind].reads_features:
+    reads = OBJECTIVES[config.kind].reads_features(config.weights)
+    if config.features and reads:
       taps = kinds.taps(module)
       where = '_'.join([name, *map(str, taps)])
       features = FeatureCache(
@@ -470,3 +496,34 @@ def _data(
       )
     made.append(Batches(rows, features, config.noise))
   return tuple(made)
+
+
+def _written(
+  config: DistillConfig,
+  target: LanguageModel,
+  tokens: np.ndarray,
+  folder: pathlib.Path,
+  seed: int,
+  name: str,
+) -> np.ndarray:
+  """What the target makes of a text, the temperatures by turns: [N, T + 1]."""
+  count = config.num_continuations // len(config.temperatures)
+  if name == 'held_out':  # a validation needs few, but a batch
+    few = max(count // 64, config.batch_size)
+    least = config.continuation_batch
+    count = -(-few // least) * least
+  rows = [
+    continuations(
+      target,
+      tokens,
+      folder / f't{temperature:g}' / name,
+      count=count,
+      prompt_length=config.prompt_length,
+      length=config.length + 1,
+      temperature=temperature,
+      batch_size=config.continuation_batch,
+      seed=seed,
+    )
+    for temperature in config.temperatures
+  ]
+  return np.stack(rows, axis=1).reshape(-1, config.length + 1)

@@ -89,7 +89,8 @@ def test_no_axes_for_parameters_that_there_are_not():
   ):
     flat, _ = jax.tree_util.tree_flatten_with_path(_shapes(**changes))
     seen |= {path[-1].key for path, _ in flat}
-  trained = [make(kind, _CONFIG, 3) for kind in KINDS]
+  deep = dataclasses.replace(_CONFIG, num_layers=6)
+  trained = [make(kind, deep, 3) for kind in KINDS]
   layer = dataclasses.replace(_CONFIG, num_layers=1)
   for made in (*trained, Eagle3Layer(layer, 5)):
     flat, _ = jax.tree_util.tree_flatten_with_path(

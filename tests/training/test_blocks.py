@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -22,6 +23,7 @@ _STARTS = np.array([[7, 2, 11, 0, 4], [1, 8, 4, 5, 10]], np.int32)
 _TOKENS = np.random.default_rng(0).integers(
   _VOCAB, size=(_BATCH, _LENGTH + 1), dtype=np.int32
 )
+_WEIGHTS = Weights(decay=0.7)
 
 
 @functools.cache
@@ -147,14 +149,14 @@ def test_masks_of_a_block_see_each_other():
   assert np.abs(outputs[0] - outputs[1]).max(axis=-1).min() > 1e-3
 
 
-def _loss():
+def _loss(weights=_WEIGHTS):
   """(params) -> the loss and the metrics."""
   target, trained = _made()
   head = TargetHead.of(target.transformer, target.params)
   features, hidden = _read(target, trained.module.taps, _TOKENS[:, :-1])
   batch = Batch(_TOKENS, _STARTS, features, None, hidden)
   return lambda params: blocks.dflash(
-    trained.module, params, head, batch, Weights(0.7)
+    trained.module, params, head, batch, weights
   )
 
 
@@ -179,7 +181,7 @@ def test_the_loss_is_that_of_each_place():
       kl = (np.exp(p) * (p - q)).sum()
       found.setdefault(f'loss_{j + 1}', []).append(kl)
       alpha = np.exp(np.minimum(p, q)).sum()
-      found.setdefault(f'acceptance_{j + 1}', []).append(alpha)
+      found.setdefault(f'alpha_{j + 1}', []).append(alpha)
       hit = p.argmax() == q.argmax()
       found.setdefault(f'agreement_{j + 1}', []).append(hit)
   wanted = {name: np.mean(values) for name, values in found.items()}
@@ -188,6 +190,42 @@ def test_the_loss_is_that_of_each_place():
     wanted, rel=1e-4
   )
   assert total == metrics['loss']
+
+
+def test_depths_weigh_as_the_expected_length_hangs_on_them():
+  """Its gradient is that of the mean length, of drafts that end in the text."""
+  target, trained = _made()
+  few = Batch(_TOKENS, _STARTS[:, [1, 3, 4]] % 9, *(None,) * 3)
+  features, hidden = _read(target, trained.module.taps, _TOKENS[:, :-1])
+  batch = few._replace(features=features, hidden=hidden)
+  head = TargetHead.of(target.transformer, target.params)
+  weights = Weights(loss='lk_alpha', positions='expected_length')
+  loss = lambda params: blocks.dflash(
+    trained.module, params, head, batch, weights
+  )[0]
+
+  def length(params):
+    module = trained.module
+    context = module.apply({'params': params}, features, method='context')
+    hidden_bmjd = blocks.outputs(
+      module, params, head, context, _TOKENS[:, :-1], batch.starts
+    )
+    shape = (*hidden_bmjd.shape[:3], _VOCAB)
+    q = jax.nn.softmax(head.logits(hidden_bmjd.reshape(2, 9, -1)), axis=-1)
+    place = np.asarray(batch.starts)[:, :, None] + np.arange(_AHEAD)
+    p = jax.nn.softmax(head.logits(hidden), axis=-1)
+    p = p[np.arange(2)[:, None, None], place]
+    alpha = jnp.minimum(p, q.reshape(shape)).sum(axis=-1)
+    return -jnp.mean(jnp.sum(jnp.cumprod(alpha, axis=-1), axis=-1))
+
+  found, wanted = (
+    jax.jit(jax.grad(each))(trained.params) for each in (loss, length)
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
+    found,
+    wanted,
+  )
 
 
 def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):

@@ -31,7 +31,8 @@ _MADE = Batch(_TOKENS, _FEW, _FEATURES, _NOISE)
 
 @functools.cache
 def _made(kind, positions='rotary', num_layers=1):
-  target = tiny.model(_VOCAB, 0, positions=positions)
+  depth = max(2, tiny.layers(kind))
+  target = tiny.model(_VOCAB, 0, positions=positions, num_layers=depth)
   return target, tiny.trained(target, kind, _AHEAD, num_layers=num_layers)
 
 
@@ -366,5 +367,6 @@ def test_a_target_in_16_bits_is_trained_for_in_16_bits(kind):
     'noise': np.zeros(_BATCH, np.float32),
   }
   loss = distill.make_loss(config, module, target)
-  total, _ = jax.eval_shape(loss, trained.params, target.params, batch)
+  frozen = distill.Frozen(target.params, {})
+  total, _ = jax.eval_shape(loss, trained.params, frozen, batch)
   assert total.dtype == jnp.float32

@@ -1,8 +1,12 @@
 """What objectives are given."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
+
+from specsamp.training.objectives import acceptance
+
+Positions = Literal['decay', 'expected_length']
 
 
 class Batch(NamedTuple):
@@ -26,16 +30,29 @@ class Batch(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """Of the parts of a loss.
+  """What is lessened, and how its parts weigh.
 
   Attributes:
     decay: of a head's or mask's weight with its distance.
     retention: see `groups.sizes`.
-    cross_entropy: beside the regression of features.
+    cross_entropy: of the distribution's loss, beside the regression of
+      features.
+    loss: of the distribution, see `acceptance.per_position`.
+    eta: of lk_lambda, likewise.
+    positions: a draft's weigh by `decay`, or as
+      `acceptance.expected_length_weights` has it.
     unroll: steps that a drafter goes on for from a place (EAGLE-3's).
   """
 
   decay: float = 1.0
   retention: float = 1.0
   cross_entropy: float = 0.1
+  loss: acceptance.Loss = 'kl'
+  eta: float = 3.0
+  positions: Positions = 'decay'
   unroll: int = 1
+
+  @property
+  def read_p(self) -> bool:
+    """Whether the target's distribution is needed, and not its text alone."""
+    return self.loss != 'text' or self.positions == 'expected_length'

@@ -56,7 +56,7 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
 
 
 def dflash(module, params, target_head, batch: Batch, weights: Weights):
-  """Sum over masks j of decay^(j - 1) times the loss there, and metrics.
+  """Sum over masks of their losses as they weigh, and metrics.
 
   p is the target's along the text. q knows no token after the root: it is a
   mean over what may stand there.
@@ -66,14 +66,15 @@ def dflash(module, params, target_head, batch: Batch, weights: Weights):
     params: its own.
     target_head: the target's embedding and LM head.
     batch: with features and what the LM head reads; the noise is not added.
-    weights: the authors' decay is exp(-1 / 7) for blocks of 16 and exp(-1 / 4)
-      for those of 8.
+    weights: the authors' loss is text, their decay exp(-1 / 7) for blocks of
+      16 and exp(-1 / 4) for those of 8: mask j weighs decay^(j - 1).
   """
   tokens, starts_bm = batch.tokens, batch.starts
   length = tokens.shape[1] - 1
   variables = {'params': params}
   context_btd = module.apply(variables, batch.features, method='context')
   p_logits_btv = target_head.logits(batch.hidden)
+  p_normalizer_bt = jax.nn.logsumexp(p_logits_btv, axis=-1)
 
   def of_part(starts_bm):
     """Losses, log alpha and hits of blocks: each [B, m, K - 1]."""
@@ -87,7 +88,12 @@ def dflash(module, params, target_head, batch: Batch, weights: Weights):
     )
     p_logits_brv = take(p_logits_btv, place_br)
     loss_br, log_alpha_br = acceptance.per_position(
-      'kl', q_logits_brv, p_logits_brv, take(tokens[:, 1:], place_br)
+      weights.loss,
+      q_logits_brv,
+      p_logits_brv,
+      take(tokens[:, 1:], place_br),
+      eta=weights.eta,
+      p_normalizer=take(p_normalizer_bt, place_br),
     )
     hit_br = jnp.argmax(q_logits_brv, -1) == jnp.argmax(p_logits_brv, -1)
     found = loss_br, log_alpha_br, hit_br.astype(jnp.float32)
@@ -96,13 +102,23 @@ def dflash(module, params, target_head, batch: Batch, weights: Weights):
   most = max(int(_PART * length) // module.block_size, 1)
   loss_bmj, log_alpha_bmj, hit_bmj = _in_parts(of_part, starts_bm, most, length)
   inside_bmj = _places(module, starts_bm) < length
-  total, metrics = 0.0, {}
-  for j in range(module.ahead):
-    mean = lambda values, j=j: mean_where(values[..., j], inside_bmj[..., j])
-    metrics[f'agreement_{j + 1}'] = mean(hit_bmj)
-    metrics[f'acceptance_{j + 1}'] = mean(jnp.exp(log_alpha_bmj))
-    metrics[f'loss_{j + 1}'] = mean(loss_bmj)
-    total += weights.decay**j * metrics[f'loss_{j + 1}']
+  depths = range(module.ahead)
+  mean = lambda values_bmj: [
+    mean_where(values_bmj[..., j], inside_bmj[..., j]) for j in depths
+  ]
+  found = {
+    'agreement': mean(hit_bmj),
+    'alpha': mean(jnp.exp(log_alpha_bmj)),
+    'loss': mean(loss_bmj),
+  }
+  if weights.positions == 'expected_length':
+    weights_bmj = acceptance.expected_length_weights(log_alpha_bmj, inside_bmj)
+    total = sum(mean(weights_bmj * loss_bmj))
+  else:
+    total = sum(weights.decay**j * found['loss'][j] for j in depths)
+  metrics = {
+    f'{name}_{j + 1}': means[j] for name, means in found.items() for j in depths
+  }
   return total, {'loss': total, **metrics}
 
 

@@ -21,36 +21,40 @@ from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.groups import mean_where, take
+from specsamp.training.objectives.depths import Depth, summed
+from specsamp.training.objectives.groups import take
 
 
 class Wanted(NamedTuple):
-  """What the target has after each token, of the tokens that are drafted.
+  """What is asked after each token of a text.
 
   Attributes:
-    logits: float32 [B, T, K], the target's own.
-    normalizer: [B, T], logsumexp of those of all tokens.
-    best_row: int [B, T], row of the most probable token; K if it has none.
+    logits: float32 [B, T, K], the target's of the tokens that can be drafted.
+    normalizer: [B, T], logsumexp of its logits of all tokens.
+    best_row: int [B, T], row of its most probable token; K if that has none.
+    next_row: likewise of the text's next token.
   """
 
   logits: jax.Array
   normalizer: jax.Array
   best_row: jax.Array
+  next_row: jax.Array
 
 
 def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sum over steps j of decay^j times the loss of step j, and metrics.
+  """Sum over steps of their losses as they weigh, and metrics.
 
-  Means are over the places whose step j is inside the text, and where the
-  target's most probable token is one that can be drafted; others would teach
-  what the layer cannot say.
+  Only places teach where the target's most probable token, or the text's for a
+  loss of the text, is one that can be drafted: others would teach what the
+  layer cannot say.
 
   Args:
     module: an `Eagle3Layer`.
     params: its own, `draft_rows` among them.
     target_head: the target's embedding and LM head.
     batch: the features are those of the module's taps.
-    weights: the paper's decay is 0.8, for 7 steps.
+    weights: the paper's loss is kl, its decay 0.8 for 7 steps: step j weighs
+      0.8^j.
   """
   length = batch.tokens.shape[1] - 1
   outputs = unrolled(
@@ -62,31 +66,34 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     batch.starts,
     steps(batch.starts.shape[1], weights.unroll, weights.retention),
   )
-  wanted = _wanted(module, params, target_head, batch.hidden)
-  total, metrics = 0.0, {}
+  wanted = _wanted(module, params, target_head, batch)
+  depths = []
   for j, hidden_bmd in enumerate(outputs):
     reads_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
-    at_reads = Wanted(*(take(array, reads_bm) for array in wanted))
+    there = Wanted(*(take(array, reads_bm) for array in wanted))
     loss_bm, log_alpha_bm = acceptance.per_position(
-      'kl',
+      weights.loss,
       logits_bmk,
-      at_reads.logits,
-      None,
-      p_normalizer=at_reads.normalizer,
+      there.logits,
+      jnp.minimum(there.next_row, module.draft_vocab - 1),
+      eta=weights.eta,
+      p_normalizer=there.normalizer,
     )
+    asked_bm = there.next_row if weights.loss == 'text' else there.best_row
     inside_bm = reads_bm < length
-    counts_bm = inside_bm & (at_reads.best_row < module.draft_vocab)
-    hit_bm = jnp.argmax(logits_bmk, axis=-1) == at_reads.best_row
-    metrics[f'agreement_{j + 1}'] = mean_where(
-      hit_bm.astype(jnp.float32), inside_bm
+    depths.append(
+      Depth(
+        loss=loss_bm,
+        log_alpha=log_alpha_bm,
+        hit=jnp.argmax(logits_bmk, axis=-1) == there.best_row,
+        inside=inside_bm,
+        teaches=inside_bm & (asked_bm < module.draft_vocab),
+      )
     )
-    metrics[f'log_alpha_{j + 1}'] = mean_where(log_alpha_bm, inside_bm)
-    metrics[f'loss_{j + 1}'] = mean_where(loss_bm, counts_bm)
-    total += weights.decay**j * metrics[f'loss_{j + 1}']
-  return total, {'loss': total, **metrics}
+  return summed(weights, depths)
 
 
 def steps(num_starts: int, count: int, retention: float) -> list[int]:
@@ -156,13 +163,16 @@ def unrolled(
   return outputs
 
 
-def _wanted(module, params, target_head, hidden_btd) -> Wanted:
-  logits_btv = target_head.logits(hidden_btd)
+def _wanted(module, params, target_head, batch: Batch) -> Wanted:
+  logits_btv = target_head.logits(batch.hidden)
   tokens_k = module.apply({'params': params}, method='row_tokens')
   logits_btk = lookup.along(logits_btv, tokens_k[None, None], axis=2)
-  best_bt = jnp.argmax(logits_btv, axis=-1)
+  row_of = lambda tokens_bt: jnp.take(
+    params['draft_rows'], tokens_bt, mode='clip'
+  )
   return Wanted(
     logits=constrain(logits_btk, 'batch', None, 'vocab'),
     normalizer=jax.nn.logsumexp(logits_btv, axis=-1),
-    best_row=jnp.take(params['draft_rows'], best_bt, mode='clip'),
+    best_row=row_of(jnp.argmax(logits_btv, axis=-1)),
+    next_row=row_of(batch.tokens[:, 1:]),
   )
