@@ -133,6 +133,18 @@ class Torch:
       self.eagle3_logits,
     )
 
+  def peagle(self, text, path):
+    """Masks behind the text, which see none of the path."""
+    w, values = self.own, self.values
+    key = 'mask_token_id' if 'mask_token_id' in values else 'ptd_token_id'
+    embedding = w.get('embed_tokens.weight', self.embedding)
+    tapped = self.tapped(self.streams(text[:-1]))
+    masks = w['mask_hidden'].reshape(1, -1).repeat(len(path), 1)
+    features = self.fused(self.torch.cat([tapped, masks]))
+    tokens = [*text[1:], *[values[key]] * len(path)]
+    out = self.eagle3_layers(embedding[tokens], features)
+    return self.eagle3_logits(out[-1])
+
   def tapped(self, streams):
     """What EAGLE-3 reads of the target, by the rules of its kind of config."""
     config = self.values.get('eagle_config', {})

@@ -77,6 +77,27 @@ def _qwen3():
   return _speculators(more, transformer_layer_config=QWEN3)
 
 
+def _peagle(by_authors=False):
+  """Of three layers, which are LLaMA's, all but the first of width D."""
+  first = 'midlayer.' if by_authors else 'layers.0.'
+  shape = (1, 3 * WIDTH) if by_authors else (1, 1, 3 * WIDTH)
+  shapes = eagle3_shapes(first) | {'mask_hidden': shape}
+  for i in (1, 2):
+    shapes |= layer_shapes(f'layers.{i}.', WIDTH)
+    shapes[f'layers.{i}.input_layernorm.weight'] = (WIDTH,)
+  tensors = with_tables(random_tensors(shapes, seed=1))
+  layers = LLAMA | dict(model_type='llama', num_hidden_layers=3)
+  if by_authors:
+    about = dict(parallel_drafting=True, ptd_token_id=8, num_hidden_layers=3)
+    return AUTHORS | about, tensors
+  return SPECULATORS | dict(
+    speculators_model_type='peagle',
+    transformer_layer_config=layers,
+    mask_token_id=4,
+    norm_before_residual=True,
+  ), tensors
+
+
 FOLDERS = {
   'outputs of layers': lambda: _nested(**{IDS: [1, 4, 6]}),
   'inputs of layers': lambda: _nested(
@@ -98,6 +119,8 @@ FOLDERS = {
   ),
   'whole vocabulary': _whole_vocabulary,
   'Qwen3': _qwen3,
+  'P-EAGLE': _peagle,
+  "P-EAGLE, authors'": lambda: _peagle(by_authors=True),
 }
 
 
@@ -105,7 +128,8 @@ FOLDERS = {
 def test_every_step_is_torchs(target, tmp_path, name):
   values, tensors = FOLDERS[name]()
   write(tmp_path, values, tensors)
-  check_folder(tmp_path, target, 'eagle3', values, tensors)
+  method = 'peagle' if 'mask_hidden' in tensors else 'eagle3'
+  check_folder(tmp_path, target, method, values, tensors)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +242,10 @@ def _layers(**changed):
     ('speculators', _layers(rms_norm_eps=None), 'no rms_norm_eps$'),
     ('speculators', keys(transformer_layer_config=3), 'got 3, expected its'),
     ('speculators', without('d2t'), 'd2t: got None, expected '),
+    ('P-EAGLE', without('mask_hidden'), 'mask_hidden: got None, expected '),
+    ('P-EAGLE', shape('mask_hidden', 1, 16), r'mask_hidden: got \(1, 16\), '),
+    ('P-EAGLE', keys(mask_token_id=11), 'mask_token_id: got 11, expected bel'),
+    ("P-EAGLE, authors'", keys(ptd_token_id=-1), 'ptd_token_id: got -1, exp'),
   ],
 )
 def test_damage_is_named_in_one_line(tmp_path, name, damage, message):

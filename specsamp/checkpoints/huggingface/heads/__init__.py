@@ -1,8 +1,9 @@
 """Drafters in the formats of those who published them.
 
-Medusa's, EAGLE's, EAGLE-3's and DFlash's, each a folder with a config.json and
-safetensors, and those of the speculators library. None tells which weights of
-the target it was trained for; the names of the tensors are the authors'.
+Medusa's, EAGLE's, EAGLE-3's, P-EAGLE's and DFlash's, each a folder with a
+config.json and safetensors, and those of the speculators library. None tells
+which weights of the target it was trained for; the names of the tensors are the
+authors'.
 """
 
 import functools
@@ -58,7 +59,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
   if name == dflash.ARCHITECTURE:
     return dflash.reader(values)
   config = llama.read(values | {'model_type': 'llama'})
-  if config.num_layers != 1:
+  if config.num_layers != 1 and not values.get('parallel_drafting'):
     raise UserError(
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
     )
@@ -66,4 +67,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
     return functools.partial(eagle.read, config, values.get('bias', True))
   draft_vocab = folder.count(values, 'draft_vocab_size')
   fields = eagle3.fields_of(values)
+  if values.get('parallel_drafting'):
+    key = 'pard_token' if 'pard_token' in values else 'ptd_token_id'
+    fields['mask_token'] = folder.token(values, key, config)
   return functools.partial(eagle3.read, config, draft_vocab, fields)

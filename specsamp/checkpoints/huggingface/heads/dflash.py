@@ -83,12 +83,7 @@ def _reader(values: dict[str, Any], layers: dict[str, Any], taps: list[int]):
       f'{config.width} of what shares its embedding'
     )
   size = folder.count(values, 'block_size', 2)
-  mask = folder.count(values, 'mask_token_id', 0)
-  if mask >= config.vocab_size:
-    raise UserError(
-      f'mask_token_id: got {mask}, expected below the vocab_size '
-      f'{config.vocab_size}'
-    )
+  mask = folder.token(values, 'mask_token_id', config)
   return functools.partial(_read, DFlashLayers(config, size, tuple(taps), mask))
 
 

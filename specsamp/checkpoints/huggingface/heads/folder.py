@@ -121,6 +121,16 @@ def count(values: dict[str, Any], key: str, least: int = 1) -> int:
   return values[key]
 
 
+def token(values: dict[str, Any], key: str, config: TransformerConfig) -> int:
+  """A token of a config.json, of the target's vocabulary; see `count`."""
+  found = count(values, key, 0)
+  if found >= config.vocab_size:
+    raise UserError(
+      f'{key}: got {found}, expected below the vocab_size {config.vocab_size}'
+    )
+  return found
+
+
 def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
   """A truth value of a config.json; `UserError` where it is none."""
   value = values.get(key, default)

@@ -54,6 +54,7 @@ def reader(values: dict[str, Any]) -> Callable[[pathlib.Path], DraftModule]:
 
 
 def _eagle3(values: dict[str, Any], layers: dict[str, Any]):
+  """EAGLE-3's reader, and P-EAGLE's."""
   config = llama.read(layers)
   # Where it is left out, vLLM takes true for it and speculators false.
   if 'norm_before_residual' not in values:
@@ -63,13 +64,18 @@ def _eagle3(values: dict[str, Any], layers: dict[str, Any]):
   if ids:
     folder.check_layers(eagle3.IDS, ids, 2)
     taps = tuple(ids)
+  fields['taps'] = taps
+  if values[KEY] == 'peagle':
+    fields['mask_token'] = folder.token(values, 'mask_token_id', config)
   draft_vocab = folder.count(values, 'draft_vocab_size')
-  return functools.partial(
-    eagle3.read, config, draft_vocab, fields | {'taps': taps}
-  )
+  return functools.partial(eagle3.read, config, draft_vocab, fields)
 
 
-_READERS = {'eagle3': _eagle3, 'dflash': dflash.speculators_reader}
+_READERS = {
+  'eagle3': _eagle3,
+  'peagle': _eagle3,
+  'dflash': dflash.speculators_reader,
+}
 
 
 def save(
