@@ -11,6 +11,7 @@ from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
+from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import make
 from specsamp.models import Transformer, TransformerConfig
 from specsamp.training import draft_vocab
@@ -144,7 +145,10 @@ def published(
       module = PublishedEagleLayer(layer)
     case 'eagle3':
       module = Eagle3Layer(layer, config.vocab_size - 1)
+    case 'peagle':
+      layers = dataclasses.replace(config, num_layers=2)
+      module = PEagleLayers(layers, config.vocab_size - 1, mask_token=1)
   params = noise(module, seed)
-  if kind == 'eagle3':
+  if 'draft_rows' in params:
     params['draft_rows'] = _draft_rows(module)
   return DraftModule(module, params, target='')

@@ -294,9 +294,8 @@ def default_taps(num_layers: int) -> tuple[int, int, int]:
   return 2, num_layers // 2, num_layers - 3
 
 
-@struct.dataclass
-class Eagle3Drafter(EagleDrafter):
-  """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
+class ReadsTaps:
+  """What drafters from an `Eagle3Layer` have in common."""
 
   @classmethod
   def fewest_layers(cls, module: Eagle3Layer) -> int:
@@ -312,15 +311,20 @@ class Eagle3Drafter(EagleDrafter):
     return default_taps(self.target_head.transformer.config.num_layers)
 
   def read(self, features_btd):
-    return self._apply('fused', features_btd)
+    return self._of_layer('fused', features_btd)
 
   def embed(self, tokens_bt, positions_bt):
     if self.module.has_embedding:
-      return self._apply('embed', tokens_bt)
+      return self._of_layer('embed', tokens_bt)
     return self.target_head.embed(tokens_bt)
 
   def logits(self, hidden_btd):
-    return self.target_head.widen(self._apply('logits', hidden_btd))
+    return self.target_head.widen(self._of_layer('logits', hidden_btd))
 
-  def _apply(self, method: str, array):
+  def _of_layer(self, method: str, array):
     return self.module.apply({'params': self.params}, array, method=method)
+
+
+@struct.dataclass
+class Eagle3Drafter(ReadsTaps, EagleDrafter):
+  """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""

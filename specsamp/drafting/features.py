@@ -166,6 +166,20 @@ class FeatureDrafter(Drafter):
     check_fingerprint(self.trained_for, target)
     check_fits(self.params, self.tree, target)
 
+  def read(self, features_btd):
+    """What of the target's features a token is paired with: [B, T, D]."""
+    return features_btd
+
+  def embed(self, tokens_bt, positions_bt):
+    """What is paired with it: [B, T, D]."""
+    return self.target_head.embed(tokens_bt) + self.target_head.place(
+      positions_bt
+    )
+
+  def logits(self, hidden_btd):
+    """Logits of the next token: float32 [B, T, V]."""
+    return self.target_head.logits(hidden_btd)
+
   def _uniforms(self, keys_b, length_b):
     """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)

@@ -17,6 +17,7 @@ from specsamp.drafting.parallel import (
   MedusaParallelLayer,
   ParallelDrafter,
 )
+from specsamp.drafting.peagle import PEagleDrafter, PEagleLayers
 from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig, float16
@@ -36,6 +37,7 @@ class Kind(NamedTuple):
     fields: of the module, beside those that all have: `of` takes them, and a
       folder holds them. With `draft_vocab`, how many tokens it can draft, its
       parameters have `draft_rows`, which ones.
+    is_trained_here: else its weights are others'.
   """
 
   name: str
@@ -44,6 +46,7 @@ class Kind(NamedTuple):
   least_ahead: int = 1
   has_layers: bool = True
   fields: tuple[str, ...] = ()
+  is_trained_here: bool = True
 
 
 _ALL = (
@@ -58,9 +61,10 @@ _ALL = (
   ),
   Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
   Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('peagle', PEagleLayers, PEagleDrafter, is_trained_here=False),
   Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
 )
-KINDS = {kind.name: kind for kind in _ALL}
+KINDS = {kind.name: kind for kind in _ALL if kind.is_trained_here}
 
 
 def make(
@@ -92,7 +96,7 @@ def make(
 
 def kind_of(module) -> Kind:
   """The kind of a module, or of the class that its own comes from."""
-  classes = {kind.module: kind for kind in KINDS.values()}
+  classes = {kind.module: kind for kind in _ALL}
   for each in type(module).__mro__:
     if each in classes:
       return classes[each]

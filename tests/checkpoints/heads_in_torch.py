@@ -42,32 +42,33 @@ class Torch:
     epsilon = epsilon or self.epsilon
     return scale * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
-  def rotate(self, x_thd, theta):
+  def rotate(self, x_thd, theta, start=0):
     length, _, width = x_thd.shape
     frequencies = theta ** (-self.torch.arange(0, width, 2).double() / width)
-    angles = self.torch.arange(length).double()[:, None, None] * frequencies
+    at = start + self.torch.arange(length).double()
+    angles = at[:, None, None] * frequencies
     a, b = x_thd.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     return self.torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
-  def attention(self, weights, name, x, heads, kv_heads, theta):
-    length = len(x)
-    project = lambda which, n: (
+  def attention(self, weights, name, x, heads, kv_heads, theta, context=None):
+    """Causal; or of a block behind a context that it sees, with itself."""
+    reads = x if context is None else self.torch.cat([context, x])
+    length, before = len(x), len(reads) - len(x)
+    project = lambda which, x, n: (
       x @ weights[f'{name}{which}_proj.weight'].T
-    ).reshape(length, n, -1)
-    q, k, v = (
-      project('q', heads),
-      project('k', kv_heads),
-      project('v', kv_heads),
-    )
+    ).reshape(len(x), n, -1)
+    q, k = project('q', x, heads), project('k', reads, kv_heads)
+    v = project('v', reads, kv_heads)
     if f'{name}q_norm.weight' in weights:  # Qwen3's
       q = self.rms(q, weights[f'{name}q_norm.weight'])
       k = self.rms(k, weights[f'{name}k_norm.weight'])
-    q, k = self.rotate(q, theta), self.rotate(k, theta)
+    q, k = self.rotate(q, theta, before), self.rotate(k, theta)
     k, v = (a.repeat_interleave(heads // kv_heads, dim=1) for a in (k, v))
     scores = self.torch.einsum('thd,shd->hts', q, k) * q.shape[-1] ** -0.5
-    later = self.torch.ones(length, length).triu(1).bool()
-    scores = scores.masked_fill(later, -self.torch.inf)
+    if context is None:
+      later = self.torch.ones(length, length).triu(1).bool()
+      scores = scores.masked_fill(later, -self.torch.inf)
     mixed = self.torch.einsum('hts,shd->thd', scores.softmax(-1), v)
     return mixed.reshape(length, -1) @ weights[f'{name}o_proj.weight'].T
 
@@ -132,6 +133,18 @@ class Torch:
       self.eagle3_logits,
     )
 
+  def peagle(self, text, path):
+    """Masks behind the text, which see none of the path."""
+    w, values = self.own, self.values
+    key = 'mask_token_id' if 'mask_token_id' in values else 'ptd_token_id'
+    embedding = w.get('embed_tokens.weight', self.embedding)
+    tapped = self.tapped(self.streams(text[:-1]))
+    masks = w['mask_hidden'].reshape(1, -1).repeat(len(path), 1)
+    features = self.fused(self.torch.cat([tapped, masks]))
+    tokens = [*text[1:], *[values[key]] * len(path)]
+    out = self.eagle3_layers(embedding[tokens], features)
+    return self.eagle3_logits(out[-1])
+
   def tapped(self, streams):
     """What EAGLE-3 reads of the target, by the rules of its kind of config."""
     config = self.values.get('eagle_config', {})
@@ -167,6 +180,25 @@ class Torch:
     rows = self.torch.arange(len(w['d2t']))
     found[rows + w['d2t'].long()] = logits
     return found
+
+  def dflash(self, text, path):
+    """Logits at a mask of a block, which sees none of the path."""
+    w, values = self.own, self.values
+    config = values | values.get('dflash_config', {})
+    if 'target_layer_ids' in config:
+      taps = [i + 1 for i in config['target_layer_ids']]
+    else:
+      taps = config['aux_hidden_state_layer_ids']
+    streams = self.streams(text[:-1])
+    tapped = self.torch.cat([streams[i] for i in taps], dim=-1)
+    context = self.rms(tapped @ w['fc.weight'].T, w['hidden_norm.weight'])
+    masks = [config['mask_token_id']] * (config['block_size'] - 1)
+    x = self.embedding[[text[-1], *masks]]
+    for i in range(8):
+      if f'layers.{i}.input_layernorm.weight' in w:
+        normed = self.rms(x, w[f'layers.{i}.input_layernorm.weight'])
+        x = self.rest_of_layer(f'layers.{i}.', x, normed, context)
+    return self.lm_head @ self.rms(x[len(path) + 1], w['norm.weight'])
 
   def steps(self, text, path, embedding, features, layer, logits):
     """Reads the text, then the path beside outputs of its own."""
@@ -207,8 +239,8 @@ class Torch:
       self.rms(x, w['norm.weight']) if self.values.get('norm_output') else x
     )
 
-  def rest_of_layer(self, name, x, reads):
+  def rest_of_layer(self, name, x, reads, context=None):
     w = self.own
-    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers)
+    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers, context)
     normed = self.rms(x, w[name + 'post_attention_layernorm.weight'])
     return x + self.mlp(w, name + 'mlp.', normed)

@@ -79,6 +79,16 @@ def eagle3_shapes(first='midlayer.', d=WIDTH, fused=3 * WIDTH):
   }
 
 
+def qwen3_shapes(num_layers, d=WIDTH):
+  """Of what these layers have beside those of LLaMA's attention and MLP."""
+  shapes = {}
+  for i in range(num_layers):
+    for name in ('q_norm', 'k_norm'):
+      shapes[f'layers.{i}.self_attn.{name}.weight'] = (HEAD_DIM,)
+    shapes[f'layers.{i}.input_layernorm.weight'] = (d,)
+  return shapes
+
+
 def shapes_of(kind):
   """Tensor -> its shape, of each of the authors' formats."""
   d = WIDTH

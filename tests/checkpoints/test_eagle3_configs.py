@@ -5,7 +5,6 @@ import tiny
 from heads_on_disk import (
   CONFIGS,
   DRAFT_VOCAB,
-  HEAD_DIM,
   LLAMA,
   VOCAB,
   WIDTH,
@@ -13,6 +12,7 @@ from heads_on_disk import (
   eagle3_shapes,
   keys,
   layer_shapes,
+  qwen3_shapes,
   random_tensors,
   refused,
   shape,
@@ -73,12 +73,29 @@ def _whole_vocabulary():
 
 def _qwen3():
   """Two layers, with norms of queries and keys."""
-  more = layer_shapes('layers.1.', WIDTH)
-  more['layers.1.input_layernorm.weight'] = (WIDTH,)
-  for i in range(2):
-    for name in ('q_norm', 'k_norm'):
-      more[f'layers.{i}.self_attn.{name}.weight'] = (HEAD_DIM,)
+  more = layer_shapes('layers.1.', WIDTH) | qwen3_shapes(2)
   return _speculators(more, transformer_layer_config=QWEN3)
+
+
+def _peagle(by_authors=False):
+  """Of three layers, which are LLaMA's, all but the first of width D."""
+  first = 'midlayer.' if by_authors else 'layers.0.'
+  shape = (1, 3 * WIDTH) if by_authors else (1, 1, 3 * WIDTH)
+  shapes = eagle3_shapes(first) | {'mask_hidden': shape}
+  for i in (1, 2):
+    shapes |= layer_shapes(f'layers.{i}.', WIDTH)
+    shapes[f'layers.{i}.input_layernorm.weight'] = (WIDTH,)
+  tensors = with_tables(random_tensors(shapes, seed=1))
+  layers = LLAMA | dict(model_type='llama', num_hidden_layers=3)
+  if by_authors:
+    about = dict(parallel_drafting=True, ptd_token_id=8, num_hidden_layers=3)
+    return AUTHORS | about, tensors
+  return SPECULATORS | dict(
+    speculators_model_type='peagle',
+    transformer_layer_config=layers,
+    mask_token_id=4,
+    norm_before_residual=True,
+  ), tensors
 
 
 FOLDERS = {
@@ -102,6 +119,8 @@ FOLDERS = {
   ),
   'whole vocabulary': _whole_vocabulary,
   'Qwen3': _qwen3,
+  'P-EAGLE': _peagle,
+  "P-EAGLE, authors'": lambda: _peagle(by_authors=True),
 }
 
 
@@ -109,7 +128,8 @@ FOLDERS = {
 def test_every_step_is_torchs(target, tmp_path, name):
   values, tensors = FOLDERS[name]()
   write(tmp_path, values, tensors)
-  check_folder(tmp_path, target, 'eagle3', values, tensors)
+  method = 'peagle' if 'mask_hidden' in tensors else 'eagle3'
+  check_folder(tmp_path, target, method, values, tensors)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +206,7 @@ def _layers(**changed):
     ),
     ('final state alone', shape('fc.weight', 16, 16), '1 not used: fc.weight$'),
     ('wider', without('embed_tokens.weight'), 'got no embed_tokens.weight, '),
-    ('speculators', keys(speculators_model_type='mlp'), "got 'mlp', expected "),
+    ('speculators', keys(speculators_model_type='dspark'), "got 'dspark', exp"),
     (
       'speculators',
       without('layers.0.hidden_norm.weight'),
@@ -222,6 +242,10 @@ def _layers(**changed):
     ('speculators', _layers(rms_norm_eps=None), 'no rms_norm_eps$'),
     ('speculators', keys(transformer_layer_config=3), 'got 3, expected its'),
     ('speculators', without('d2t'), 'd2t: got None, expected '),
+    ('P-EAGLE', without('mask_hidden'), 'mask_hidden: got None, expected '),
+    ('P-EAGLE', shape('mask_hidden', 1, 16), r'mask_hidden: got \(1, 16\), '),
+    ('P-EAGLE', keys(mask_token_id=11), 'mask_token_id: got 11, expected bel'),
+    ("P-EAGLE, authors'", keys(ptd_token_id=-1), 'ptd_token_id: got -1, exp'),
   ],
 )
 def test_damage_is_named_in_one_line(tmp_path, name, damage, message):

@@ -25,6 +25,6 @@ def read(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
     layout['fuse_bias'] = folder.vector('fc.bias')
   else:
     given['fuse_bias'] = np.zeros(config.width, np.float32)
-  folder.check_copy(path, tensors, config.vocab_size, config.width)
+  folder.drop_copy(path, tensors, 'embed_tokens.weight', config)
   module = PublishedEagleLayer(config)
   return folder.read(path, module, layout, tensors, given)

@@ -1,4 +1,4 @@
-"""EAGLE-3's layers (Li et al. 2503.01840) as others write them.
+"""EAGLE-3's layers (Li et al. 2503.01840) as others write them, and P-EAGLE's.
 
 One set of tensors, and three kinds of config.json: the authors', those with an
 `eagle_config` (NVIDIA's and SpecForge's), and those of speculators. No shape
@@ -16,6 +16,7 @@ from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
+from specsamp.drafting.peagle import PEagleLayers
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 
@@ -47,7 +48,9 @@ def fields_of(values: dict[str, Any]) -> dict[str, Any]:
     raise UserError(f'eagle_config: got {nested!r}, expected its keys')
   within = Values(nested)
   for key in nested:
-    check_name('eagle_config', key, [IDS, 'use_aux_hidden_state', *_MUST])
+    check_name(
+      'key of eagle_config', key, [IDS, 'use_aux_hidden_state', *_MUST]
+    )
   for key, only in _MUST.items():
     within.must(key, only)
   given = [at[IDS] for at in (values, nested) if at.get(IDS)]
@@ -87,39 +90,29 @@ def _boundaries(ids) -> tuple[int, ...]:
   Files of both kinds are about. As sglang tells them apart, those that begin
   with the output of layer 1 are of outputs: nobody reads that layer's input.
   """
-  check_ids(IDS, ids, 1)
+  folder.check_layers(IDS, ids, 1)
   shift = int(ids[0] == 1)
   return tuple(each + shift for each in ids)
-
-
-def check_ids(key: str, ids, least: int) -> None:
-  """Refuses what are no layers, or may be these or those next to them."""
-  if (
-    not isinstance(ids, list)
-    or any(type(each) is not int for each in ids)
-    or sorted(set(ids)) != ids
-    or not ids
-  ):
-    raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
-  if ids[0] < least:
-    raise UserError(
-      f'{key}: got {ids}, of which nothing tells whether inputs or outputs of '
-      f'these layers are meant; expected a first one of at least {least}'
-    )
 
 
 def read(
   config: TransformerConfig, draft_vocab: int, fields: dict[str, Any], path
 ) -> DraftModule:
-  """A layer of two norms, what fuses its taps, and a small vocabulary."""
+  """Layers, the first of two norms, what fuses taps, and a small vocabulary.
+
+  Those of P-EAGLE (2602.01469) are they whose fields have a mask's token.
+  """
   tensors = folder.tensors_of(path)
   rows_v = draft_rows(f'drafter {path}', tensors, config, draft_vocab)
-  module = Eagle3Layer(
+  module = (PEagleLayers if 'mask_token' in fields else Eagle3Layer)(
     config,
     draft_vocab,
     has_embedding='embed_tokens.weight' in tensors,
     **fields,
   )
+  given = {'draft_rows': rows_v}
+  if 'mask_token' in fields:
+    given['mask_hidden'] = _mask_hidden(path, tensors, module.tapped_width)
   if module.target_width and not module.has_embedding:
     raise UserError(
       f'drafter {path}: got no embed_tokens.weight, expected one of width '
@@ -127,7 +120,18 @@ def read(
     )
   is_authors = any(name.startswith('midlayer.') for name in tensors)
   theirs = layout(module, 'midlayer.' if is_authors else 'layers.0.')
-  return folder.read(path, module, theirs, tensors, {'draft_rows': rows_v})
+  return folder.read(path, module, theirs, tensors, given)
+
+
+def _mask_hidden(path, tensors: dict[str, Stored], width: int) -> np.ndarray:
+  """Takes out what stands at masks for the target's features: float32 [E]."""
+  stored = tensors.pop('mask_hidden', None)
+  if stored is None or stored.shape not in ((1, width), (1, 1, width)):
+    raise UserError(
+      f'drafter {path}: mask_hidden: got {stored and stored.shape}, expected '
+      f'{(1, 1, width)}'
+    )
+  return stored.read().astype(np.float32).reshape(width)
 
 
 def layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:

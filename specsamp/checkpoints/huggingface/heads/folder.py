@@ -12,6 +12,7 @@ from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
 
 
 def read(
@@ -67,17 +68,44 @@ def tensors_of(path) -> dict[str, Stored]:
   }
 
 
-def check_copy(path, tensors: dict[str, Stored], vocab: int, width: int):
-  """Takes out a copy of the target's embedding, which is read instead.
+def drop_copy(
+  path, tensors: dict[str, Stored], name: str, config: TransformerConfig
+) -> None:
+  """Takes out a copy of the target's embedding or LM head, which is read.
 
   Raises:
     UserError: it is of another shape.
   """
-  copy = tensors.pop('embed_tokens.weight', None)
-  if copy and copy.shape != (vocab, width):
+  copy = tensors.pop(name, None)
+  expected = config.vocab_size, config.width
+  if copy and copy.shape != expected:
     raise UserError(
-      f'drafter {path}: embed_tokens.weight: got {copy.shape}, expected '
-      f'{(vocab, width)}'
+      f'drafter {path}: {name}: got {copy.shape}, expected {expected}'
+    )
+
+
+def check_layers(key: str, ids: Any, least: int) -> None:
+  """Refuses what are no layers, or may be these or those next to them.
+
+  Args:
+    key: of a config.json.
+    ids: its value.
+    least: the first of them may be.
+
+  Raises:
+    UserError: they are no numbers that ascend, or the first is below it.
+  """
+  if (
+    not isinstance(ids, list)
+    or any(type(each) is not int for each in ids)
+    or sorted(set(ids)) != ids
+    or not ids
+  ):
+    raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
+  if ids[0] < least:
+    raise UserError(
+      f'{key}: got {ids}, of which nothing tells whether inputs or outputs of '
+      f'these layers are meant; expected a first one of at least {least}'
     )
 
 
@@ -91,6 +119,16 @@ def count(values: dict[str, Any], key: str, least: int = 1) -> int:
   if type(values[key]) is not int or values[key] < least:
     raise UserError(f'{key}: got {values[key]!r}, expected at least {least}')
   return values[key]
+
+
+def token(values: dict[str, Any], key: str, config: TransformerConfig) -> int:
+  """A token of a config.json, of the target's vocabulary; see `count`."""
+  found = count(values, key, 0)
+  if found >= config.vocab_size:
+    raise UserError(
+      f'{key}: got {found}, expected below the vocab_size {config.vocab_size}'
+    )
+  return found
 
 
 def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:

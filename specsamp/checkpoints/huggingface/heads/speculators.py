@@ -18,7 +18,7 @@ from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.checkpoints.huggingface.families import llama
-from specsamp.checkpoints.huggingface.heads import eagle3, folder
+from specsamp.checkpoints.huggingface.heads import dflash, eagle3, folder
 from specsamp.drafting.eagle3 import Eagle3Layer, default_taps
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError, check_name
@@ -50,25 +50,32 @@ def reader(values: dict[str, Any]) -> Callable[[pathlib.Path], DraftModule]:
     )
   # Without one it is of Qwen3 for speculators and of LLaMA for vLLM.
   check_name('model_type', layers.get('model_type'), _LAYERS)
-  return _READERS[values[KEY]](values, llama.read(layers))
+  return _READERS[values[KEY]](values, layers)
 
 
-def _eagle3(values, config):
+def _eagle3(values: dict[str, Any], layers: dict[str, Any]):
+  """EAGLE-3's reader, and P-EAGLE's."""
+  config = llama.read(layers)
   # Where it is left out, vLLM takes true for it and speculators false.
   if 'norm_before_residual' not in values:
     raise UserError('no norm_before_residual, expected true or false')
   fields = eagle3.common_fields(values | {'hidden_size': config.width})
   ids, taps = values.get(eagle3.IDS), None
   if ids:
-    eagle3.check_ids(eagle3.IDS, ids, 2)
+    folder.check_layers(eagle3.IDS, ids, 2)
     taps = tuple(ids)
+  fields['taps'] = taps
+  if values[KEY] == 'peagle':
+    fields['mask_token'] = folder.token(values, 'mask_token_id', config)
   draft_vocab = folder.count(values, 'draft_vocab_size')
-  return functools.partial(
-    eagle3.read, config, draft_vocab, fields | {'taps': taps}
-  )
+  return functools.partial(eagle3.read, config, draft_vocab, fields)
 
 
-_READERS = {'eagle3': _eagle3}
+_READERS = {
+  'eagle3': _eagle3,
+  'peagle': _eagle3,
+  'dflash': dflash.speculators_reader,
+}
 
 
 def save(
