@@ -28,13 +28,16 @@ from specsamp.verification import (
 )
 
 IID, WITHOUT, FIXED = 'iid', 'without_replacement', 'deterministic'
+TOP = 'top_plus_one'
 # Each rule under each law that it accepts.
 PAIRS = (
   ('multi_candidate', IID),
   ('multi_candidate', WITHOUT),
   ('naive', IID),
   ('naive', WITHOUT),
+  ('naive', TOP),
   ('naive', FIXED),
+  ('top_plus_one', TOP),
   ('k_seq', IID),
   ('traversal', IID),
   ('traversal', WITHOUT),
@@ -140,9 +143,15 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
   'length',
   [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3],
 )
-@pytest.mark.parametrize('law', [IID, WITHOUT])
 @pytest.mark.parametrize(
-  ('rule', 'chain_rule'), [('multi_candidate', 'token'), ('traversal', 'block')]
+  ('rule', 'law', 'chain_rule'),
+  [
+    ('multi_candidate', IID, 'token'),
+    ('multi_candidate', WITHOUT, 'token'),
+    ('top_plus_one', TOP, 'token'),
+    ('traversal', IID, 'block'),
+    ('traversal', WITHOUT, 'block'),
+  ],
 )
 def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
   tree = TokenTree.chain(length)
@@ -172,6 +181,7 @@ def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
     (('multi_candidate', IID), ('naive', IID)),
     (('multi_candidate', WITHOUT), ('naive', WITHOUT)),
     (('naive', WITHOUT), ('naive', IID)),
+    (('top_plus_one', TOP), ('naive', TOP)),
   ],
   ids=str,
 )
@@ -303,6 +313,8 @@ def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
     (make('multi_candidate'), STAR, WITHOUT, IID),
     (make('multi_candidate'), STAR, IID, WITHOUT),
     (make('multi_candidate'), STAR, FIXED, WITHOUT),
+    (make('top_plus_one'), STAR, IID, TOP),
+    (make('top_plus_one'), STAR, WITHOUT, TOP),
     (make('traversal'), STAR, WITHOUT, IID),
     (make('traversal'), STAR, FIXED, WITHOUT),
     (make('k_seq'), STAR, WITHOUT, IID),

@@ -10,7 +10,7 @@ import pytest
 from specsamp.drafting import Draft, TokenTree
 from specsamp.verification import draw_verdict, make
 
-LAWS = ('iid', 'without_replacement', 'deterministic')
+LAWS = ('iid', 'without_replacement', 'top_plus_one', 'deterministic')
 RULES = (
   'token',
   'block',
@@ -18,6 +18,8 @@ RULES = (
   'naive',
   'k_seq',
   'traversal',
+  'greedy_block',
+  'top_plus_one',
   'typical_lossy',
 )
 CHAIN_RULES = ('token', 'block')
