@@ -18,7 +18,8 @@ Law = Literal['iid', 'without_replacement', 'top_plus_one', 'deterministic']
 `iid`: drawn independently from the node's q. `without_replacement`: drawn in
 turn from q with the earlier ones removed, in the order of the nodes.
 `top_plus_one`: all but the last are the most probable of q, the last one is
-drawn from q without these. `deterministic`: by any means that does not know what the verdict will draw.
+drawn from q without these. `deterministic`: by any means that does not know
+what the verdict will draw.
 """
 
 

@@ -175,12 +175,10 @@ def _walk(draft: Draft, p_bnv: jax.Array, path_kt: np.ndarray) -> list[Step]:
     q_bv = jnp.where(follows_b[:, None], q_bv, 0)
     below_bv, place_bv = _order(p_bv, q_bv)
 
-    fixed = lambda k: jnp.full_like(race.count_b, k)
-    if depth:
-      ways = [race.count_b, fixed(1)]
-    else:
+    ways = [race.count_b, jnp.ones_like(race.count_b)]
+    if not depth:
       race = race._replace(count_b=follows_bk.sum(axis=1, dtype=jnp.int32))
-      ways = [fixed(k) for k in range(most, 0, -1)]
+      ways = [jnp.full_like(race.count_b, k) for k in range(most, 0, -1)]
     goal_bv = weight_b[:, None] * p_bv
     race, mass_b = _enter(race, ways, most, goal_bv, q_bv, below_bv)
     steps.append(Step(node_b, race, weight_b, mass_b, follows_b))

@@ -20,10 +20,12 @@ from specsamp.drafting.draft import TokenTree
 from specsamp.verification import (
   KSeqVerifier,
   NaiveVerifier,
+  TopPlusOneVerifier,
   TraversalVerifier,
   k_seq,
   make,
   probs,
+  top_plus_one,
   tree_ops,
 )
 
@@ -313,8 +315,7 @@ def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
     (make('multi_candidate'), STAR, WITHOUT, IID),
     (make('multi_candidate'), STAR, IID, WITHOUT),
     (make('multi_candidate'), STAR, FIXED, WITHOUT),
-    (make('top_plus_one'), STAR, IID, TOP),
-    (make('top_plus_one'), STAR, WITHOUT, TOP),
+    (make('top_plus_one'), STAR, FIXED, TOP),
     (make('traversal'), STAR, WITHOUT, IID),
     (make('traversal'), STAR, FIXED, WITHOUT),
     (make('k_seq'), STAR, WITHOUT, IID),
@@ -344,6 +345,18 @@ def test_rho_below_its_bound_is_found_out(monkeypatch):
   ones = lambda overlap, count, most, dtype: jnp.ones(count.shape, dtype)
   monkeypatch.setattr(k_seq, 'solve', ones)
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOfQ(TopPlusOneVerifier):
+  """Accepts the token that was drawn as if it were drawn from q."""
+
+
+def test_q_for_that_of_the_draw_is_found_out(monkeypatch):
+  excess = top_plus_one._excess
+  whole = lambda *args: (excess(*args)[0], jnp.ones_like(excess(*args)[1]))
+  monkeypatch.setattr(top_plus_one, '_excess', whole)
+  assert _error(AllOfQ(), STAR, TOP, TOP) > 1e-3
 
 
 @pytest.mark.parametrize('rule', ['multi_candidate', 'traversal'])
