@@ -12,7 +12,7 @@ from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
 ROWS, VOCAB = 30_000, 5
-_pick = jax.jit(candidates.pick, static_argnums=3)
+_pick = jax.jit(candidates.pick, static_argnums=(3, 5))
 
 
 def _picked(law, count, sampling):
@@ -91,7 +91,9 @@ def test_nodes_that_keep_fewer_candidates_end_with_a_draw():
   logits = np.broadcast_to(np.float32([1.0, 0.3, -0.5, 0.8, -1.2]), (400, 3, 5))
   uniforms = draw.uniforms(draw.row_keys(np.arange(400, dtype=np.int32)), 9)
   args = SamplingParams().broadcast(400), 'top_plus_one', None, (1, 2, 3)
-  tokens, valid, _ = candidates.pick(logits, uniforms.reshape(400, 3, 3), *args)
+  tokens, valid, _ = map(
+    np.asarray, _pick(logits, uniforms.reshape(400, 3, 3), *args)
+  )
   for node, (drawn, top) in enumerate([(0, []), (1, [0]), (2, [0, 3])]):
     assert (tokens[:, node, :drawn] == np.array(top)).all()
     assert set(np.unique(tokens[:, node, drawn])) == set(range(5)) - set(top)
