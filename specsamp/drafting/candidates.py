@@ -1,7 +1,7 @@
 """From a drafter's logits to the candidates of nodes, level by level."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import jax
@@ -15,7 +15,12 @@ from specsamp.sampling.transforms import SamplingParams
 
 
 def pick(
-  logits_bwv, uniform_bwc, sampling: SamplingParams, law: Law, handicap_bv=None
+  logits_bwv,
+  uniform_bwc,
+  sampling: SamplingParams,
+  law: Law,
+  handicap_bv=None,
+  counts_w: Sequence[int] | None = None,
 ):
   """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
 
@@ -29,6 +34,8 @@ def pick(
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: of the race of this depth, for a coupled drafter.
+    counts_w: how many of its C candidates each node keeps, the first ones; None
+      is all. Their last one is drawn with the last of its numbers.
   """
   batch, width, count = uniform_bwc.shape
   vocab = logits_bwv.shape[-1]
@@ -56,6 +63,14 @@ def pick(
       each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
       tokens = each(uniform_rc, q_rv)
       valid = jnp.ones(tokens.shape, bool)
+    elif law == 'top_plus_one':
+      counts_bw = jnp.broadcast_to(
+        jnp.asarray([count] * width if counts_w is None else counts_w),
+        (batch, width),
+      )
+      tokens, valid = draw.top_plus_one(
+        uniform_rc[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
+      )
     else:
       tokens, valid = draw.without_replacement(uniform_rc, q_rv)
     shape = (batch, width, count)
@@ -120,7 +135,7 @@ def grow(
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
     # Nodes of this level that have children, and a table of their children; a
-    # short row of the table draws more than it needs.
+    # short row of the table draws more than it needs, the last one repeated.
     level_w = internal[depths_i == depth]
     children = [tree.children(node) for node in level_w]
     width = max(map(len, children))
@@ -134,6 +149,7 @@ def grow(
       sampling,
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
+      tuple(map(len, children)),
     )
     tokens.append(token_bwc.reshape(batch, -1)[:, kept])
     valids.append(valid_bwc.reshape(batch, -1)[:, kept])

@@ -124,8 +124,9 @@ def trained_drafter(
       others have published.
     target: that they were trained for.
     shape: a draft length, or a tree numbered breadth first.
-    law: how the candidates of a node are chosen: `iid`, `without_replacement`
-      or `deterministic` (the most probable ones).
+    law: how the candidates of a node are chosen: `iid`, `without_replacement`,
+      `top_plus_one` (the most probable ones and one draw) or `deterministic`
+      (the most probable ones).
 
   Raises:
     UserError: parameters for another target, or beyond the float16 that it
