@@ -31,10 +31,11 @@ took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 on two cores does not pay for two layers more; docs/results/README.md has what
 it would gain at the paper's costs.
 
+
 `:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
-and 5, goes on for up to 7 tokens from each position in a step, and
-drafts 2,048 of the 4,096 tokens. Its features take 4.3 GB beside those of the
-others.
+and 5, goes on for 7 tokens from every position that the target wrote, from 0.7
+of them for each token further, and drafts 2,048 of the 4,096 tokens. A step
+takes twice as long as EAGLE's; its features, 4.3 GB beside those of the others.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
