@@ -15,6 +15,7 @@ from specsamp.drafting import TokenTree
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import make, trained_drafter
 from specsamp.training import distill
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import blocks
 from specsamp.training.objectives.batch import Batch, Weights
 
@@ -244,7 +245,7 @@ def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):
 
 def test_no_gradient_reaches_the_target():
   target, trained = _made()
-  config = distill.DistillConfig(
+  config = DistillConfig(
     kind='dflash', ahead=_AHEAD, num_layers=2, length=_LENGTH, groups=3
   )
   loss = distill.make_loss(config, trained.module, target)
