@@ -32,15 +32,14 @@ on two cores does not pay for two layers more; docs/results/README.md has what
 it would gain at the paper's costs.
 
 `:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
-and 5, goes on for up to 7 tokens from each position in a step, and
-drafts 2,048 of the 4,096 tokens. Its features take 4.3 GB beside those of the
-others.
+and 5, goes on for 7 tokens from every position that the target wrote, from 0.7
+of them for each token further, and drafts 2,048 of the 4,096 tokens. A step
+takes twice as long as EAGLE's; its features, 4.3 GB beside those of the others.
 
-`:dflash` (2602.06036) has three layers too, as many parameters within 4 %, and
-blocks of ten: trees nine deep. It reads the target at as many depths, with the
-features of three layers beside the last 4.3 GB of disk, and begins at random.
-The authors' positions weigh exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for
-blocks of 16; 0.8 lies between.
+`:dflash` (2602.06036) has three layers, as `eagle_parallel_deep`, and as many
+parameters within 4 %, but begins at random. Its blocks are of ten tokens, for
+trees nine deep; the authors' decay is 0.78 for blocks of 8 and 0.87 for 16. It
+reads the target before its layers 2, 4 and 6: another 4.3 GB of features.
 
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
@@ -55,9 +54,8 @@ from specsamp.errors import unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
-  *('eagle_parallel_deep', 'eagle3', 'dflash'),
-  *('eagle_text', 'eagle_parallel_text'),
-  'smoke',
+  *('eagle_parallel_deep', 'eagle3', 'dflash', 'eagle_text'),
+  *('eagle_parallel_text', 'smoke'),
 )
 # Published with the cross-entropy of the text.
 _ON_TEXT = 'medusa', 'hydra', 'medusa_parallel'

@@ -59,6 +59,8 @@ def config(corpus, target):
     corpus=str(corpus),
     pattern='*.txt',
     groups=4,
+    loss='lk_lambda',
+    position_weights='expected_length',
     cross_entropy_weight=1.0,
     batch_size=8,
     length=16,
