@@ -1,4 +1,4 @@
-r"""Drafters for 7B to 13B targets: ParallelSpec's, and EAGLE-3's.
+r"""Drafters for 7B to 13B targets: ParallelSpec's, EAGLE-3's and DFlash's.
 
 Xiao et al. 2410.05589, table 3: one layer of the target's shape (202M and 317M
 parameters, EAGLE's fusing layer beside), 4 masks, batches of 32, AdamW without
@@ -29,7 +29,23 @@ that is trained with --config.num_continuations. Two sequences for each of eight
 devices make a batch: 7e13 operations each, of which the target's pass is half,
 9e20 in all; in a step a sequence has 4 GB of scores and 2 GB of logits, and as
 much again for their gradients. --config.groups=512 takes a quarter of that.
+
+`:dflash` has the settings of Chen et al. 2602.06036 for Qwen3 8B: five layers,
+which read the target before its layers 2, 10, 18, 26 and 34, blocks of 16
+behind 512 anchors, weights exp(-(j - 1) / 7), six epochs of 800,000 answers of
+the target at 6e-4, a warm-up of 4 % of the steps, gradients clipped at 1. Its
+1.05B parameters begin at random.
+
+  python launch/distill.py --config=configs/distill_llama.py:dflash \
+    --config.corpus=DATA/prompts --config.num_continuations=800000 \
+    --workdir=RUNS/qwen3-8b-dflash --mesh=8x1
+
+The length of a sequence and of a batch are ours. A step trains four parts of
+128 anchors, one after the other: each has 1 GB of scores in every layer and
+1 GB of logits a sequence, and as much again for their gradients.
 """
+
+import math
 
 import ml_collections
 
@@ -39,13 +55,14 @@ _CONVERSATIONS = 68_000
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: medusa_parallel, eagle_parallel, the default, or eagle3."""
+  """arg: medusa_parallel, eagle_parallel, the default, eagle3 or dflash."""
   kind = arg or 'eagle_parallel'
   # Kind: peak learning rate, beta2 of AdamW, epochs.
   table = {
     'medusa_parallel': (5e-4, 0.999, 20),
     'eagle_parallel': (5e-5, 0.95, 40),
     'eagle3': (5e-5, 0.95, 0),
+    'dflash': (6e-4, 0.95, 0),
   }
   if kind not in table:
     raise ValueError(unknown('argument', kind, table))
@@ -58,7 +75,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Tokens drafted a round: masks and one; EAGLE-3 learns so many.
       ahead=5,
       draft_vocab=0,  # tokens that EAGLE-3 can draft; 0 is all
-      num_layers=1,  # of EAGLE, EAGLE-3 or a parallel drafter
+      num_layers=1,  # of EAGLE, EAGLE-3, DFlash or a parallel drafter
       init='',  # folder of a drafter to begin with; '' begins at random
       # Folder of text; '' is the standard library of this Python.
       corpus='DATA/sharegpt',
@@ -72,7 +89,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # too; '' is in the workdir, and computes features in every step.
       continuations='',
       features='',
-      # Positions of a sequence whose masks or steps are trained in a step.
+      # Positions of a sequence whose masks, blocks or steps are trained in one.
       groups=128,
       # Share of the groups with mask or step j that have the next one too.
       retention=1.0,
@@ -114,5 +131,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       batch_size=16,
       steps=800_000,
       warmup_steps=12_000,
+    )
+  if kind == 'dflash':
+    steps = 6 * 800_000 // batch_size
+    config.update(
+      target='MODELS/qwen3-8b',
+      ahead=15,
+      num_layers=5,
+      groups=512,
+      loss='text',
+      decay=math.exp(-1 / 7),
+      noise=0.0,
+      steps=steps,
+      warmup_steps=steps // 25,
+      clip_norm=1.0,
     )
   return config.lock()

@@ -15,6 +15,7 @@ from specsamp.drafting import TokenTree
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import make, trained_drafter
 from specsamp.training import distill
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import blocks
 from specsamp.training.objectives.batch import Batch, Weights
 
@@ -232,9 +233,9 @@ def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):
   """Five anchors in two parts of three, of which one has one too many."""
   _, trained = _made()
   compute = jax.value_and_grad(_loss(), has_aux=True)
-  parts = jax.jit(compute)(trained.params)
-  monkeypatch.setattr(blocks, '_PART', 2)
-  one = jax.jit(lambda params: compute(params))(trained.params)
+  one = jax.jit(compute)(trained.params)
+  monkeypatch.setattr(blocks, '_PART', 3 * (_AHEAD + 1))
+  parts = jax.jit(lambda params: compute(params))(trained.params)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
     one,
@@ -244,7 +245,7 @@ def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):
 
 def test_no_gradient_reaches_the_target():
   target, trained = _made()
-  config = distill.DistillConfig(
+  config = DistillConfig(
     kind='dflash', ahead=_AHEAD, num_layers=2, length=_LENGTH, groups=3
   )
   loss = distill.make_loss(config, trained.module, target)

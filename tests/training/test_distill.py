@@ -23,8 +23,8 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
-from specsamp.training import distill
-from specsamp.training.distill import DistillConfig
+from specsamp.training import distill, distill_config
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache
 
 
@@ -59,6 +59,8 @@ def config(corpus, target):
     corpus=str(corpus),
     pattern='*.txt',
     groups=4,
+    loss='lk_lambda',
+    position_weights='expected_length',
     cross_entropy_weight=1.0,
     batch_size=8,
     length=16,
@@ -202,7 +204,7 @@ def test_eagle3_drafts_what_the_target_wrote(undisturbed):
   """The tokens that are its own are kept from its first step on."""
   job, workdir, trained, target = undisturbed('eagle3')
   rows = np.asarray(trained.params['draft_rows'])
-  shards = pathlib.Path(job.continuations).glob('train/*.npy')
+  shards = pathlib.Path(job.continuations).glob('t0/train/*.npy')
   written = np.concatenate([np.load(shard) for shard in shards])
   assert written.shape == (32, job.length + 1)
   counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
@@ -365,6 +367,45 @@ def _other(target):
   return dataclasses.replace(target, params=params)
 
 
+def test_targets_write_at_several_temperatures(config, tmp_path):
+  """By turns, in folders of their own, which fewer sequences later share."""
+  config = dataclasses.replace(
+    config,
+    num_continuations=32,
+    prompt_length=8,
+    continuation_batch=8,
+    continuations=str(tmp_path),
+    temperatures=(0, 1),
+  )
+  target = model_dir.load(config.target)
+  module = distill.module_for(config, target.config)
+  rows = {
+    name: batches.rows.tokens
+    for name, batches in zip(
+      ('train', 'held_out'),
+      distill._data(config, module, target, None),
+      strict=True,
+    )
+  }
+  assert {name: len(found) for name, found in rows.items()} == {
+    'train': 32,
+    'held_out': 16,
+  }
+  for name, found in rows.items():
+    for i in range(2):
+      path = tmp_path / f't{i}' / name / 'tokens-00000.npy'
+      np.testing.assert_array_equal(found[i:16:2], np.load(path))
+    greedy, drawn = found[::2], found[1::2]
+    np.testing.assert_array_equal(greedy[:, :8], drawn[:, :8])
+    assert (greedy != drawn).any(axis=1).all()
+  config = dataclasses.replace(config, num_continuations=8, temperatures=(1.0,))
+  written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  train, _ = distill._data(config, module, target, None)
+  np.testing.assert_array_equal(train.rows.tokens, rows['train'][1:16:2])
+  again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  assert again == written
+
+
 # Configs.
 
 
@@ -403,20 +444,32 @@ def _other(target):
       dict(num_continuations=64, prompt_length=17),
       'prompt_length: got 17, more than the length 16 .*',
     ),
-    (dict(temperature=-1.0), '.*temperature: got -1.0.*'),
+    (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
+    (dict(temperatures=()), 'temperatures: got none, expected at least one'),
+    (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
+    (
+      dict(temperatures=(0.0, 1.0), num_continuations=33),
+      'num_continuations: got 33, expected as many at each of 2 temperatures',
+    ),
+    (dict(loss='lk'), "loss: got 'lk', expected one of text, kl, tv, .*"),
+    (dict(eta=-1), 'eta: got -1, expected at least 0'),
+    (
+      dict(position_weights='length'),
+      "position_weights: got 'length', expected one of decay, .*",
+    ),
   ],
 )
 def test_bad_configs(config, changes, message):
   values = dataclasses.asdict(config) | changes
   values = {k: v for k, v in values.items() if v is not ...}
   with pytest.raises(UserError, match=f'^config: {message}$') as error:
-    distill.from_dict(values)
+    distill_config.from_dict(values)
   assert '\n' not in str(error.value)
 
 
 def test_configs_round_trip(on_its_own_text):
   values = json.loads(json.dumps(dataclasses.asdict(on_its_own_text)))
-  assert distill.from_dict(values) == on_its_own_text
+  assert distill_config.from_dict(values) == on_its_own_text
 
 
 @pytest.mark.parametrize(
@@ -433,7 +486,7 @@ def test_configs_round_trip(on_its_own_text):
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
   assert config.is_locked
-  made = distill.from_dict(config.to_dict())
+  made = distill_config.from_dict(config.to_dict())
   if arg in KINDS:
     assert made.kind == arg
   assert made.num_continuations % made.continuation_batch == 0

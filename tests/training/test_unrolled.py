@@ -16,7 +16,8 @@ from specsamp.errors import UserError
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import distill, draft_vocab, feature_cache
-from specsamp.training.distill import DistillConfig, Frozen
+from specsamp.training.distill import Frozen
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import eagle3
 
 VOCAB, LENGTH, STEPS = 11, 12, 4
