@@ -1,6 +1,6 @@
 """A trained drafter as a folder: config.json, model.safetensors.
 
-Heads in the formats of their authors, Medusa's and EAGLE's, are read as well.
+Those of others, Medusa's, EAGLE's, DFlash's and speculators', are read as well.
 """
 
 import dataclasses
@@ -55,11 +55,11 @@ def save(
 def load(path) -> DraftModule:
   """Reads what `save` wrote; `trained_drafter` shards it over a mesh.
 
-  A folder with Medusa's or EAGLE's heads as `huggingface.heads` describes them
-  is read too. It does not tell for which weights they were trained: `target` is
-  '', and any target of their width and vocabulary will be taken for theirs. Its
-  text stays what it is without them; if it is the wrong one, little of what
-  they draft is accepted.
+  A folder of others as `huggingface.heads` describes them is read too. It does
+  not tell for which weights they were trained: `target` is '', and any target
+  of their width and vocabulary will be taken for theirs. Its text stays what it
+  is without them; if it is the wrong one, little of what they draft is
+  accepted, of which launchers warn.
 
   Args:
     path: folder, or a name of the Hugging Face hub as `folders.find` has it.

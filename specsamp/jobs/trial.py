@@ -6,39 +6,49 @@ wrong: nothing would be accepted, and nobody told why it is slow.
 """
 
 import collections
+import functools
 
 from absl import logging
 
 from specsamp.decoding.generate import generate
 from specsamp.drafting import DraftModule, trained_drafter
 from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
 
-_ROWS, _TOKENS = 4, 32
+_ROWS, _DRAWN, _TOKENS = 4, 8, 32
 
 
 def warn_if_chance(name: str, trained: DraftModule, target: LanguageModel):
   """Warns of a head that drafts for this target no better than by chance.
 
-  It drafts a token at a time, the most probable one, while the target writes
-  texts of its own at temperature 1, from its first token on: greedy ones would
-  soon repeat themselves. Two small programs are compiled for it and some thirty
-  passes of the target made.
+  It drafts a token at a time, the most probable one, while the target goes on
+  greedily with four beginnings that it has drawn itself. Of the embedded pair's
+  drafters 0.54 (Medusa) to 0.90 (EAGLE in parallel) is accepted then, and 0.00
+  where the inputs of EAGLE's layer have changed places; the most frequent token
+  has 0.1 to 0.2 of such a text. At temperature 1 it were 0.11 to 0.23.
 
   Args:
     name: the head's, for the log.
     trained: the head.
     target: what it shall draft for.
   """
-  length = min(_TOKENS, target.config.max_length - 4)
+  length = min(_TOKENS, target.config.max_length - _DRAWN - 4)
   if length < 1:
     return
-  out = generate(
+  go_on = functools.partial(
+    generate,
     target,
-    [[max(target.tokenizer.bos_id, 0)]] * _ROWS,
     drafter=trained_drafter(trained, target, 1, 'deterministic'),
     verifier='naive',
-    max_new_tokens=length,
     stop_tokens=[],
+  )
+  # More than is kept of it: so both are made by one program.
+  first = [max(target.tokenizer.bos_id, 0)]
+  drawn = go_on([first] * _ROWS, max_new_tokens=_DRAWN + length).tokens
+  out = go_on(
+    [first + text[:_DRAWN] for text in drawn],
+    sampling=SamplingParams(temperature=0.0),
+    max_new_tokens=length,
   )
   commonest = share_of_commonest(out.tokens)
   if is_chance(out.acceptance_rate, commonest):
@@ -57,9 +67,7 @@ def is_chance(acceptance: float, commonest: float) -> bool:
 
   The best that drafts without looking at it always drafts one token, and in
   hindsight the most frequent one: its share of the text is what chance may
-  reach. Trained heads accept half of their first tokens and more where that
-  share is a tenth; wrongly tapped ones hardly any. In a text of one token
-  everything is accepted, which tells nothing.
+  reach. In a text of one token everything is accepted, which tells nothing.
 
   Args:
     acceptance: accepted over drafted tokens.
