@@ -142,7 +142,8 @@ def distill(
   """Trains a drafter, or goes on where a run in this workdir was cut off.
 
   Adds to what `run.fit` writes into the workdir: what the target wrote, unless
-  the config names another folder, and when done drafter/ (a folder for
+  the config names another folder; which tokens are drafted, where that is
+  chosen (`draft_vocab.FILE`); and when done drafter/ (a folder for
   `drafter_dir.load`). Returns the drafter in float32.
 
   Args:

@@ -200,6 +200,7 @@ def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
   assert last_parts & {'embedding', 'position_embedding', 'head'} == its_own
 
 
+@pytest.mark.integration
 def test_eagle3_drafts_what_the_target_wrote(undisturbed):
   """The tokens that are its own are kept from its first step on."""
   job, workdir, trained, target = undisturbed('eagle3')
@@ -209,6 +210,10 @@ def test_eagle3_drafts_what_the_target_wrote(undisturbed):
   assert written.shape == (32, job.length + 1)
   counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
   assert counts[rows < 300].min() >= counts[rows == 300].max()
+  config = dataclasses.replace(job, init=str(workdir / 'drafter'))
+  begun = distill._init(config, trained.module, target)(jax.random.key(0))
+  begun |= distill._chosen(config, trained.module, None, None, None)
+  jax.tree.map(np.testing.assert_array_equal, begun, trained.params)
   drafter = trained_drafter(trained, target, 3)
   out = specsamp.generate(target, [[3, 1]], drafter=drafter, max_new_tokens=8)
   assert len(out.tokens[0]) == 8
