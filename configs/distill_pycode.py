@@ -31,6 +31,16 @@ took 1,810 steps: 910 on half of the continuations, --config.learning_rate=1e-3
 on two cores does not pay for two layers more; docs/results/README.md has what
 it would gain at the paper's costs.
 
+`:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
+and 5, goes on for 7 tokens from every position that the target wrote, from 0.7
+of them for each token further, and drafts 2,048 of the 4,096 tokens. A step
+takes twice as long as EAGLE's; its features, 4.3 GB beside those of the others.
+
+`:dflash` (2602.06036) has three layers, as `eagle_parallel_deep`, and as many
+parameters within 4 %, but begins at random. Its blocks are of ten tokens, for
+trees nine deep; the authors' decay is 0.78 for blocks of 8 and 0.87 for 16. It
+reads the target before its layers 2, 4 and 6: another 4.3 GB of features.
+
 `:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
 the self-distillation row of the paper's table 2. `:smoke` is a few steps on
 the text, for trying the machinery.
@@ -44,8 +54,11 @@ from specsamp.errors import unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
-  *('eagle_parallel_deep', 'eagle_text', 'eagle_parallel_text', 'smoke'),
+  *('eagle_parallel_deep', 'eagle3', 'dflash', 'eagle_text'),
+  *('eagle_parallel_text', 'smoke'),
 )
+# Published with the cross-entropy of the text.
+_ON_TEXT = 'medusa', 'hydra', 'medusa_parallel'
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -55,13 +68,16 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     raise ValueError(unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   on_text = arg.endswith('_text') or smoke
+  kind = 'eagle' if smoke else re.sub('_(text|deep)$', '', arg)
   config = ml_collections.ConfigDict(
     dict(
       # Folder of a model for `specsamp.load`; '' is the embedded target.
       target='',
-      kind='eagle' if smoke else re.sub('_(text|deep)$', '', arg),
-      ahead=5,  # tokens drafted a round: heads, or masks and one
-      num_layers=1,  # of EAGLE or a parallel drafter
+      kind=kind,  # of the drafter
+      # Tokens drafted a round: heads, or masks and one; EAGLE-3 learns so many.
+      ahead=5,
+      draft_vocab=0,  # tokens that EAGLE-3 can draft; 0 is all
+      num_layers=1,  # of EAGLE, EAGLE-3 or a parallel drafter
       init='',  # folder of a drafter to begin with; '' begins at random
       # Folder of text; '' is the standard library of this Python.
       corpus='',
@@ -69,20 +85,30 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Sequences that the target writes to train on; 0 trains on the text.
       num_continuations=0 if on_text else 4096,
       prompt_length=128,  # tokens of text that each of them begins with
-      temperature=0.0,  # at which the target writes them
+      temperatures=(0.0,),  # at which the target writes them, as many at each
       continuation_batch=32,  # written at once
       # Folders that keep what the target wrote and its features, for other runs
       # too; '' is in the workdir, and computes features in every step.
       continuations='',
       features='',
-      # Positions of a sequence whose heads or masks are trained in a step.
+      # Positions of a sequence whose heads, masks or steps are trained in a
+      # step.
       groups=32,
-      retention=1.0,  # share of the groups with mask j that have mask j + 1 too
+      # Share of the groups with mask or step j that have the next one too.
+      retention=1.0,
+      # Of the draft's distribution: text and kl are the papers', of the text
+      # and of the target; tv, lk_alpha and lk_lambda are on acceptance itself.
+      loss='text' if kind in _ON_TEXT else 'kl',
+      eta=3.0,  # of lk_lambda: how soon it goes over from kl to tv
+      # How the tokens of a draft weigh: by decay, or as much as its expected
+      # length hangs on each: expected_length.
+      position_weights='decay',
       # Of a head's or mask's weight with its distance; of EAGLE's masks too, of
       # which the paper has half as many.
       decay=0.8,
       noise=0.1,  # largest uniform noise on the features that are read
-      # EAGLE's own is 0.1, for features of ten times the width.
+      # Of the loss beside EAGLE's regression; its own is 0.1, for features of
+      # ten times the width.
       cross_entropy_weight=1.0,
       batch_size=8,  # sequences in a step
       # With its label 256 tokens; for one more the target's cache would have
@@ -122,6 +148,26 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         retention=0.8,
         steps=1250,
         learning_rate=6e-4,
+      )
+    case 'eagle3':
+      # No feature is asked for, and none is read but the target's first: no
+      # noise stands for the drafter's own mistakes.
+      config.update(
+        ahead=7,
+        draft_vocab=2048,
+        groups=128,
+        retention=0.7,
+        noise=0.0,
+        steps=700,
+      )
+    case 'dflash':
+      config.update(
+        ahead=9,
+        num_layers=3,
+        groups=64,
+        noise=0.0,
+        steps=2000,
+        learning_rate=1e-3,
       )
     case 'smoke':
       config.update(

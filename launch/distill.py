@@ -7,14 +7,14 @@ python launch/distill.py --config=configs/distill_pycode.py:eagle \
 from absl import flags
 
 from specsamp import cli
-from specsamp.training import distill
+from specsamp.training import distill, distill_config
 
 _mesh = cli.define_mesh('data')
 
 
 def main():
   config = flags.FLAGS.config
-  job = distill.from_dict(config.to_dict())
+  job = distill_config.from_dict(config.to_dict())
   mesh = _mesh()
   distill.distill(job, cli.make_workdir(flags.FLAGS.workdir, config), mesh)
 

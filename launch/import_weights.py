@@ -1,12 +1,15 @@
-r"""Converts a model: a Hugging Face folder to orbax, or any model to theirs.
+r"""Converts a model or a drafter to a folder of another format.
 
 python launch/import_weights.py --source=MODELS/llama-2-7b --to=MODELS/7b-orbax
 python launch/import_weights.py --source=RUNS/target/model --to=OUT \
   --format=huggingface
+python launch/import_weights.py --source=RUNS/eagle3/drafter --to=OUT \
+  --format=speculators --target=MODELS/llama-3.1-8b
 
 specsamp.load and --config.target=DIR read all these folders as they are. An
 orbax checkpoint lies as it is computed with, in 16 bits if the weights have no
-more, and all hosts of a pod read and write it in parallel.
+more, and all hosts of a pod read and write it in parallel. A drafter's of
+speculators is what vLLM serves beside the target that --target names.
 """
 
 from absl import flags
@@ -15,13 +18,20 @@ from specsamp import cli
 from specsamp.checkpoints import convert
 
 _SOURCE = cli.define_required(
-  'source', 'Folder of the model to read, or its name at the Hugging Face hub.'
+  'source',
+  'Folder of the model or drafter to read, or its name at the hub.',
 )
 _TO = cli.define_required(
   'to', 'Folder to write; one with a model that was written here is replaced.'
 )
 _FORMAT = flags.DEFINE_enum(
   'format', 'orbax', convert.FORMATS, 'What to write.'
+)
+_TARGET = flags.DEFINE_string(
+  'target',
+  '',
+  "With --format=speculators: the drafter's target as vLLM shall find it, a "
+  'folder of Hugging Face or a name of its hub.',
 )
 _DTYPE = flags.DEFINE_enum(
   'dtype',
@@ -34,7 +44,12 @@ _mesh = cli.define_mesh('model')
 
 def main():
   convert.convert(
-    _SOURCE.value, _TO.value, _FORMAT.value, _mesh(), _DTYPE.value
+    _SOURCE.value,
+    _TO.value,
+    _FORMAT.value,
+    _mesh(),
+    _DTYPE.value,
+    _TARGET.value,
   )
 
 

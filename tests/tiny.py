@@ -11,8 +11,10 @@ from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
+from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import make
 from specsamp.models import Transformer, TransformerConfig
+from specsamp.training import draft_vocab
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +62,11 @@ def model(
     TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
   )
 
-  params = _noise(transformer, seed)
+  params = noise(transformer, seed)
   return LanguageModel(transformer, params, Letters(vocab_size))
 
 
-def _noise(module, seed: int):
+def noise(module, seed: int):
   """Random parameters of a module."""
   rng = np.random.default_rng(seed)
 
@@ -99,16 +101,32 @@ def first_layer(target: LanguageModel) -> LanguageModel:
   return LanguageModel(transformer, params, target.tokenizer)
 
 
+def layers(kind: str) -> int:
+  """The fewest of a target that this kind of drafter reads."""
+  return 6 if kind == 'eagle3' else 1
+
+
 def trained(
   target: LanguageModel,
   kind: str,
   ahead: int = 4,
   seed: int = 2,
   num_layers: int = 1,
+  **fields,
 ) -> DraftModule:
   """Random layers, as if this kind of drafter had been trained for a target."""
-  module = make(kind, target.config, ahead, num_layers)
-  return DraftModule(module, _noise(module, seed), target.fingerprint)
+  module = make(kind, target.config, ahead, num_layers, **fields)
+  params = noise(module, seed)
+  if kind == 'eagle3':
+    params['draft_rows'] = _draft_rows(module)
+  return DraftModule(module, params, target.fingerprint)
+
+
+def _draft_rows(module: Eagle3Layer):
+  """Those that it cannot draft are the last tokens but one."""
+  size = module.config.vocab_size
+  tokens = np.r_[: module.draft_vocab - 1, size - 1]
+  return jnp.asarray(draft_vocab.rows_of(tokens, size))
 
 
 def published(
@@ -127,9 +145,10 @@ def published(
       module = PublishedEagleLayer(layer)
     case 'eagle3':
       module = Eagle3Layer(layer, config.vocab_size - 1)
-  params = _noise(module, seed)
-  if kind == 'eagle3':
-    rows = np.arange(config.vocab_size, dtype=np.int32)
-    rows[-2:] = rows[-2:][::-1]
-    params['draft_rows'] = jnp.asarray(rows)
+    case 'peagle':
+      layers = dataclasses.replace(config, num_layers=2)
+      module = PEagleLayers(layers, config.vocab_size - 1, mask_token=1)
+  params = noise(module, seed)
+  if 'draft_rows' in params:
+    params['draft_rows'] = _draft_rows(module)
   return DraftModule(module, params, target='')

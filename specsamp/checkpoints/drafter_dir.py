@@ -1,6 +1,6 @@
 """A trained drafter as a folder: config.json, model.safetensors.
 
-Heads in the formats of their authors, Medusa's and EAGLE's, are read as well.
+Those of others, Medusa's, EAGLE's, DFlash's and speculators', are read as well.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from specsamp import files
 from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
-from specsamp.drafting.trained import kind_of, make
-from specsamp.errors import UserError
+from specsamp.drafting.trained import KINDS, kind_of, make
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 from specsamp.sharding import distributed
 
@@ -35,11 +35,14 @@ def save(
       'drafter: heads in the format of others do not tell what they were '
       'trained for and cannot be saved; keep the folder they are in'
     )
+  kind = kind_of(trained.module)
+  fields = {name: getattr(trained.module, name) for name in kind.fields}
   config = {
     'drafter': {
-      'kind': kind_of(trained.module).name,
+      'kind': kind.name,
       'ahead': trained.module.ahead or 1,
       'target': trained.target,
+      **fields,
     },
     'model': dataclasses.asdict(trained.module.config),
   }
@@ -52,11 +55,11 @@ def save(
 def load(path) -> DraftModule:
   """Reads what `save` wrote; `trained_drafter` shards it over a mesh.
 
-  A folder with Medusa's or EAGLE's heads as `huggingface.heads` describes them
-  is read too. It does not tell for which weights they were trained: `target` is
-  '', and any target of their width and vocabulary will be taken for theirs. Its
-  text stays what it is without them; if it is the wrong one, little of what
-  they draft is accepted.
+  A folder of others as `huggingface.heads` describes them is read too. It does
+  not tell for which weights they were trained: `target` is '', and any target
+  of their width and vocabulary will be taken for theirs. Its text stays what it
+  is without them; if it is the wrong one, little of what they draft is
+  accepted, of which launchers warn.
 
   Args:
     path: folder, or a name of the Hugging Face hub as `folders.find` has it.
@@ -70,13 +73,16 @@ def load(path) -> DraftModule:
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
+      about = values['drafter']
+      check_name('drafter', about['kind'], KINDS)
       module = make(
-        values['drafter']['kind'],
+        about['kind'],
         config,
-        values['drafter']['ahead'],
+        about['ahead'],
         config.num_layers,
+        **{name: about[name] for name in KINDS[about['kind']].fields},
       )
-      target = values['drafter']['target']
+      target = about['target']
   except OSError as error:
     raise UserError(f'drafter {path / _CONFIG}: {error.strerror}') from None
   except (ValueError, KeyError, TypeError, AttributeError) as error:

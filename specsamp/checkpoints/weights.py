@@ -114,7 +114,9 @@ def _weight_files(params, storage: str):
   """Yields (file name, tensors), a file's worth at a time on this host."""
   tensors, size, count = {}, 0, 0
   for name, value in flat(params).items():
-    value = meshes.fetch(value).astype(np.float32)
+    value = meshes.fetch(value)
+    if not _is_integer(value):
+      value = value.astype(np.float32)
     if storage == 'int8' and is_matrix(name, value):
       tensors[name], tensors[name + _SCALE] = _quantize(name, value)
     else:
@@ -246,11 +248,22 @@ def _open(path: pathlib.Path) -> dict[str, Stored]:
 
 
 def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
-  """By name: this dtype for the weights of matmuls, float32 for all else."""
+  """By name: this dtype for the weights of matmuls, float32 for all else.
+
+  Integers are no weights and stay what they are.
+  """
   return {
-    name: dtype if is_matrix(name, shape) else 'float32'
+    name: str(shape.dtype)
+    if _is_integer(shape)
+    else dtype
+    if is_matrix(name, shape)
+    else 'float32'
     for name, shape in shapes.items()
   }
+
+
+def _is_integer(array) -> bool:
+  return jnp.issubdtype(array.dtype, jnp.integer)
 
 
 def stored_dtype(tensors: Iterable[Stored]) -> str:
@@ -364,9 +377,10 @@ def _check(path, shapes, tensors) -> None:
   )
   for name, full in expected.items():
     kind, scale = tensors[name].dtype, got.get(name + _SCALE)
-    if scale is None and kind != 'F32':
+    wanted = 'I32' if _is_integer(shapes[name]) else 'F32'
+    if scale is None and kind != wanted:
       raise UserError(
-        f'weights {path}: {name}: got {kind} without a scale, expected F32'
+        f'weights {path}: {name}: got {kind} without a scale, expected {wanted}'
       )
     axes = _input_axes(name)
     shape = tuple(1 if i in axes else n for i, n in enumerate(full))

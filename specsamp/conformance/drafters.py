@@ -171,7 +171,7 @@ def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:
   """Where in its q each token lies, [B, N]: uniform in [0, 1) for a draw.
 
   The mass of the tokens that are more probable, and a random part of its own.
-  NaN where nothing was drafted.
+  NaN where nothing was drafted, or not by a draw.
   """
   tree, (batch, size) = draft.tree, draft.tokens.shape
   valid = checks.reached(draft)
@@ -179,6 +179,7 @@ def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:
   rows = np.arange(batch)
   for i, node in enumerate(tree.internal):
     left = draft.q[:, i].astype(np.float64)
+    *_, last = tree.children(node)
     for child in tree.children(node):
       drafted = valid[:, child]
       x = np.where(drafted, draft.tokens[:, child], 0)
@@ -188,8 +189,9 @@ def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:
       place = (left * before).sum(axis=1) + rng.random(batch) * own
       with np.errstate(invalid='ignore'):  # of q where nothing was drafted
         place /= left.sum(axis=1)
-      places[drafted, child] = place[drafted]
-      if draft.law == 'without_replacement':
+      if draft.law != 'top_plus_one' or child == last:
+        places[drafted, child] = place[drafted]
+      if draft.law != 'iid':
         left[rows[drafted], x[drafted]] = 0
   return places
 

@@ -195,7 +195,8 @@ def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
       x = tokens[:, child]
       total = left.sum(-1)
       valid[:, child] = valid[:, node] & drafted[:, rank] & (total > 0)
-      if law == 'deterministic':  # the best left
+      is_best = law == 'top_plus_one' and child != tree.children(node)[-1]
+      if law == 'deterministic' or is_best:  # the best left
         chance = x == left.argmax(-1)
       else:
         chance = left[rows, x] / np.where(total > 0, total, 1)

@@ -1,7 +1,7 @@
 """From a drafter's logits to the candidates of nodes, level by level."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import jax
@@ -21,6 +21,7 @@ def pick(
   law: Law,
   handicap_bv=None,
   is_confidence: bool = False,
+  counts_w: Sequence[int] | None = None,
 ):
   """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
 
@@ -37,6 +38,8 @@ def pick(
     handicap_bv: of the race of this depth, for a coupled drafter.
     is_confidence: whether q is to tell of a single candidate how probable it
       was, in rows of temperature 0 too.
+    counts_w: how many of its C candidates each node keeps, the first ones; None
+      is all. Their last one is drawn with the last of its numbers.
   """
   batch, width, count = uniform_bwc.shape
   vocab = logits_bwv.shape[-1]
@@ -64,6 +67,14 @@ def pick(
       each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
       tokens = each(uniform_rc, q_rv)
       valid = jnp.ones(tokens.shape, bool)
+    elif law == 'top_plus_one':
+      counts_bw = jnp.broadcast_to(
+        jnp.asarray([count] * width if counts_w is None else counts_w),
+        (batch, width),
+      )
+      tokens, valid = draw.top_plus_one(
+        uniform_rc[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
+      )
     else:
       tokens, valid = draw.without_replacement(uniform_rc, q_rv)
     shape = (batch, width, count)
@@ -128,7 +139,7 @@ def grow(
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
     # Nodes of this level that have children, and a table of their children; a
-    # short row of the table draws more than it needs.
+    # short row of the table draws more than it needs, the last one repeated.
     level_w = internal[depths_i == depth]
     children = [tree.children(node) for node in level_w]
     width = max(map(len, children))
@@ -142,6 +153,7 @@ def grow(
       sampling,
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
+      tuple(map(len, children)),
     )
     tokens.append(token_bwc.reshape(batch, -1)[:, kept])
     valids.append(valid_bwc.reshape(batch, -1)[:, kept])

@@ -12,12 +12,14 @@ from flax import struct
 
 MOST_NODES = 2**14  # of a tree; a round of more is a mistake
 
-Law = Literal['iid', 'without_replacement', 'deterministic']
+Law = Literal['iid', 'without_replacement', 'top_plus_one', 'deterministic']
 """How the children of a node were chosen.
 
 `iid`: drawn independently from the node's q. `without_replacement`: drawn in
 turn from q with the earlier ones removed, in the order of the nodes.
-`deterministic`: by any means that does not know what the verdict will draw.
+`top_plus_one`: all but the last are the most probable of q, the last one is
+drawn from q without these. `deterministic`: by any means that does not know
+what the verdict will draw.
 """
 
 

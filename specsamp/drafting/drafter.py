@@ -4,6 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree, Verdict
 from specsamp.errors import UserError
@@ -113,9 +114,9 @@ class Drafter:
   def catch_up(self, state, tokens_bs, length_b, behind, features_bwf) -> Any:
     """State after rounds in which nothing was drafted, and `commit` not called.
 
-    In each of them every row that was not done grew by one token. A drafter
-    that has no state has nothing to read. It may write into `CATCH_UP` slots
-    more than the capacity it was made with.
+    In each of them every row that was not done grew by one token. They are
+    committed as if tokens had been drafted and accepted, several at once: here
+    a drafter may write into `CATCH_UP` slots more than it was asked to have.
 
     Args:
       state: before these rounds.
@@ -125,7 +126,40 @@ class Drafter:
       features_bwf: [B, W, F], the target's features at the roots of these
         rounds, that of position t at t mod W; `behind` is at most W.
     """
-    return state
+    tree = TokenTree.chain(CATCH_UP - 1)
+    at_n = np.arange(tree.size, dtype=np.int32)[None]
+    batch = len(length_b)
+    first_b = jnp.maximum(length_b - 1 - behind, 0)
+
+    def read(carry):
+      done, state = carry
+      count = jnp.minimum(behind - done, tree.size)
+      at_bn = (first_b + done)[:, None] + at_n
+      token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
+      last_b = jnp.broadcast_to(count - 1, (batch,))
+      draft = Draft(
+        tokens=token(at_bn),
+        q=None,
+        tree=tree,
+        law='deterministic',
+        valid=jnp.ones(at_bn.shape, bool),
+      )
+      verdict = Verdict(
+        node=last_b,
+        num_accepted=last_b,
+        path=jnp.broadcast_to(at_n, at_bn.shape),
+        next_token=token(at_bn[:, :1] + count)[:, 0],
+      )
+      features_bnf = jnp.take_along_axis(
+        features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1
+      )
+      scored = Scored(features_bnf, jnp.zeros((batch, 0, 0), jnp.float32))
+      state = self.commit(state, draft, verdict, at_bn[:, 0], scored)
+      return done + tree.size, state
+
+    return jax.lax.while_loop(
+      lambda carry: carry[0] < behind, read, (jnp.int32(0), state)
+    )[1]
 
 
 def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:

@@ -196,20 +196,6 @@ class EagleDrafter(features.FeatureDrafter):
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
 
-  def read(self, features_btd):
-    """What of the target's features a token is paired with: [B, T, D]."""
-    return features_btd
-
-  def embed(self, tokens_bt, positions_bt):
-    """What is paired with it: [B, T, D]."""
-    return self.target_head.embed(tokens_bt) + self.target_head.place(
-      positions_bt
-    )
-
-  def logits(self, hidden_btd):
-    """Logits of the next token: float32 [B, T, V]."""
-    return self.target_head.logits(hidden_btd)
-
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
   """Feeds T pairs at the positions from `start` on: outputs and cache."""

@@ -5,7 +5,8 @@ and of use to no other target.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -87,8 +88,10 @@ class DraftModule:
     Where it is not known, only shapes are compared.
     """
     own, there = self.module.config, target.config
+    # A layer with an embedding of its own may be of another width.
+    width = getattr(self.module, 'target_width', 0) or own.width
     # Rows that are no tokens may have been added on a mesh, and not here.
-    wrong = [('width', own.width, there.width)] * (own.width != there.width)
+    wrong = [('width', width, there.width)] * (width != there.width)
     if not there.num_tokens <= own.vocab_size <= there.vocab_size:
       wrong.append(('vocab_size', own.vocab_size, there.vocab_size))
     for name, got, expected in wrong:
@@ -145,7 +148,6 @@ class FeatureDrafter(Drafter):
     tree: numbered breadth first, static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
-    fewest_layers: of a target that it can read.
   """
 
   params: Any
@@ -154,16 +156,44 @@ class FeatureDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
-  fewest_layers: ClassVar[int] = 1
+
+  @classmethod
+  def fewest_layers(cls, module: nn.Module) -> int:
+    """Of a target that this module can read."""
+    return 1
 
   def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)
     check_fits(self.params, self.tree, target)
 
+  def read(self, features_btd):
+    """What of the target's features a token is paired with: [B, T, D]."""
+    return features_btd
+
+  def embed(self, tokens_bt, positions_bt):
+    """What is paired with it: [B, T, D]."""
+    return self.target_head.embed(tokens_bt) + self.target_head.place(
+      positions_bt
+    )
+
+  def logits(self, hidden_btd):
+    """Logits of the next token: float32 [B, T, V]."""
+    return self.target_head.logits(hidden_btd)
+
   def _uniforms(self, keys_b, length_b):
     """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     return draw.uniforms(keys_b, self.tree.size - 1)
+
+
+def as_taps(taps: Sequence[int]) -> tuple[int, ...]:
+  """Layers whose inputs are read; `UserError` if these are no numbers of any.
+
+  How many they are is held to the shapes of parameters.
+  """
+  if not all(type(tap) is int and tap >= 0 for tap in taps):
+    raise UserError(f'taps: got {taps!r}, expected numbers of layers')
+  return tuple(taps)
 
 
 def shifted(features_btd):

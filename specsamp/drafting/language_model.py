@@ -271,8 +271,9 @@ def model_drafter(
   Args:
     draft: the model.
     shape: a draft length, or a tree numbered breadth first.
-    law: how the candidates of a node are chosen: `iid`, `without_replacement`
-      or `deterministic` (the most probable ones).
+    law: how the candidates of a node are chosen: `iid`, `without_replacement`,
+      `top_plus_one` (the most probable ones and one draw) or `deterministic`
+      (the most probable ones).
     coupled: for the verifier `gumbel`: drafts run the races of the target;
       the law must be `deterministic`.
 

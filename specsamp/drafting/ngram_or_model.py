@@ -131,7 +131,7 @@ def ngram_or_model(
   Args:
     ngram: of chains.
     model: of chains as long. Verify as what it drafts alone; of draws, which
-      a match is too, without replacement makes no sense.
+      a match is too, only independent ones make sense.
 
   Raises:
     UserError: drafts of two shapes, or not of chains, or a law that no match
@@ -142,7 +142,7 @@ def ngram_or_model(
       'n-gram or model: both must draft chains of one length; got parents '
       f'{ngram.tree.parents} and {model.tree.parents}'
     )
-  if model.law == 'without_replacement':
+  if model.law not in ('iid', 'deterministic'):
     raise UserError(
       "n-gram or model: the law must be 'iid' or 'deterministic', got "
       f'{model.law!r}'

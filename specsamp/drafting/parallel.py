@@ -108,21 +108,11 @@ class MedusaParallelLayer(Masked, DraftLayers):
 
 
 @struct.dataclass
-class ParallelDrafter(features.FeatureDrafter):
-  """Drafts from a layer with masks: one pass a round.
+class OnePassDrafter(features.FeatureDrafter):
+  """Drafts a tree from what one pass left: an output for every depth.
 
-  The pass is made in `commit`, over the emitted tokens and the masks
-  after them. What the masks wrote is never seen again.
+  The pass is made in `commit`, after what was emitted.
   """
-
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    batch = tokens_bp.shape[0]
-    # Masks stand behind the longest draft.
-    capacity = -(-(capacity + self._num_masks) // 16) * 16
-    cache = self.module.init_cache(self.params, batch, capacity)
-    before_bpd = features.shifted(features_bpd)
-    first_b = jnp.zeros_like(length_b)
-    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     draft = candidates.grow_at_once(
@@ -131,41 +121,64 @@ class ParallelDrafter(features.FeatureDrafter):
       sampling,
       root_of(tokens_bs, length_b),
       self._uniforms(keys_b, length_b),
-      self.target_head.logits(state.hidden),
+      # Of a shallower tree than the pass was made for, fewer.
+      self.logits(state.hidden[:, : self.tree.depth]),
     )
     return draft, state
+
+
+@struct.dataclass
+class ParallelDrafter(OnePassDrafter):
+  """Drafts from a layer with masks, over the emitted tokens and masks after.
+
+  What the masks wrote is never seen again.
+  """
+
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    batch = tokens_bp.shape[0]
+    # Masks stand behind the longest draft.
+    capacity = -(-(capacity + self._num_masks) // 16) * 16
+    cache = self.module.init_cache(self.params, batch, capacity)
+    before_bpd = features.shifted(self.read(features_bpd))
+    first_b = jnp.zeros_like(length_b)
+    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
 
   def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(
       state.cache,
       emitted_tokens(draft, verdict),
-      features_before(verdict, scored.features),
+      self.read(features_before(verdict, scored.features)),
       root_b + 1,
       root_b + 1 + verdict.num_accepted,
     )
 
+  def masks(self, index_k, positions_bk):
+    """What is read at these masks: [B, K, E], or [1, K, E]."""
+    places_bkd = self.target_head.place(positions_bk)
+    return self._apply(index_k, places_bkd, method='masks')
+
   @property
   def _num_masks(self) -> int:
     return self.tree.depth - 1
+
+  def _apply(self, *args, **kwargs):
+    return self.module.apply({'params': self.params}, *args, **kwargs)
 
   def _pass(self, cache, tokens_bt, before_btd, start_b, root_b) -> EagleState:
     """Feeds T pairs from `start` on, and masks after the one at `root`.
 
     Pairs past the root are noise, which the next pass writes over.
     """
-    target_head, module = self.target_head, self.module
     length, count = tokens_bt.shape[1], self._num_masks
     index_k = np.arange(count, dtype=np.int32)
     own_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None, :]
     ahead_bk = root_b[:, None] + 1 + index_k[None, :]
 
-    apply = lambda *args, **kwargs: module.apply(
-      {'params': self.params}, *args, **kwargs
+    x_btd = self._apply(
+      self.embed(tokens_bt, own_bt), before_btd, method='text'
     )
-    embedded_btd = target_head.embed(tokens_bt) + target_head.place(own_bt)
-    x_btd = apply(embedded_btd, before_btd, method='text')
     if count:
-      x_bkd = apply(index_k, target_head.place(ahead_bk), method='masks')
+      x_bkd = self.masks(index_k, ahead_bk)
       x_bkd = jnp.broadcast_to(x_bkd, (len(x_btd), *x_bkd.shape[1:]))
       x_btd = jnp.concatenate([x_btd, x_bkd], axis=1)
 
@@ -176,7 +189,7 @@ class ParallelDrafter(features.FeatureDrafter):
     to_masks = (slots_s >= mask_b11) & (
       slots_s <= mask_b11 + index_k[None, :, None]
     )
-    out_btd, cache = apply(
+    out_btd, cache = self._apply(
       x_btd,
       jnp.concatenate([own_bt, ahead_bk], axis=1),
       cache,

@@ -5,6 +5,7 @@ import operator
 from typing import Any, NamedTuple
 
 from specsamp.drafting import candidates
+from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.eagle import EagleDrafter, EagleLayer
 from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer
@@ -16,6 +17,7 @@ from specsamp.drafting.parallel import (
   MedusaParallelLayer,
   ParallelDrafter,
 )
+from specsamp.drafting.peagle import PEagleDrafter, PEagleLayers
 from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig, float16
@@ -32,7 +34,10 @@ class Kind(NamedTuple):
     drafter: drafts from a module.
     least_ahead: the fewest tokens that it is trained to draft.
     has_layers: whether it is made of layers of the target's shape.
-    is_trained_here: else its weights are others'; see `training.objectives`.
+    fields: of the module, beside those that all have: `of` takes them, and a
+      folder holds them. With `draft_vocab`, how many tokens it can draft, its
+      parameters have `draft_rows`, which ones.
+    is_trained_here: else its weights are others'.
   """
 
   name: str
@@ -40,6 +45,7 @@ class Kind(NamedTuple):
   drafter: type[FeatureDrafter]
   least_ahead: int = 1
   has_layers: bool = True
+  fields: tuple[str, ...] = ()
   is_trained_here: bool = True
 
 
@@ -47,14 +53,27 @@ _ALL = (
   Kind('medusa', MedusaHeads, MedusaDrafter, has_layers=False),
   Kind('hydra', HydraHeads, HydraDrafter, has_layers=False),
   Kind('eagle', EagleLayer, EagleDrafter),
-  Kind('eagle3', Eagle3Layer, Eagle3Drafter, is_trained_here=False),
+  Kind(
+    'eagle3',
+    Eagle3Layer,
+    Eagle3Drafter,
+    fields=('draft_vocab', 'has_embedding', 'taps'),
+  ),
   Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
   Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('peagle', PEagleLayers, PEagleDrafter, is_trained_here=False),
+  Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
 )
 KINDS = {kind.name: kind for kind in _ALL if kind.is_trained_here}
 
 
-def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
+def make(
+  name: str,
+  target: TransformerConfig,
+  ahead: int,
+  num_layers: int = 1,
+  **fields,
+):
   """The module of a drafter of this kind.
 
   Args:
@@ -63,15 +82,16 @@ def make(name: str, target: TransformerConfig, ahead: int, num_layers: int = 1):
     ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
       drafts as many as it is asked for.
     num_layers: of the target's shape; heads have none.
+    **fields: of those that this kind has, others than `of` would choose.
 
   Raises:
-    UserError: an unknown kind, or too few tokens ahead.
+    UserError: an unknown kind, too few tokens ahead, or fields of no module.
   """
   check_name('drafter', name, KINDS)
   kind = KINDS[name]
   if operator.index(ahead) < kind.least_ahead:
     raise UserError(f'ahead: got {ahead}, expected at least {kind.least_ahead}')
-  return kind.module.of(target, ahead, num_layers)
+  return kind.module.of(target, ahead, num_layers, **fields)
 
 
 def kind_of(module) -> Kind:
@@ -84,6 +104,11 @@ def kind_of(module) -> Kind:
     f'drafter: got a {type(module).__name__}, which is no module of '
     'specsamp.drafting.trained'
   )
+
+
+def taps(module) -> tuple[int, ...]:
+  """Layers of the target whose input a module is trained on; see `Drafter`."""
+  return getattr(module, 'taps', ())
 
 
 def trained_drafter(
@@ -99,8 +124,9 @@ def trained_drafter(
       others have published.
     target: that they were trained for.
     shape: a draft length, or a tree numbered breadth first.
-    law: how the candidates of a node are chosen: `iid`, `without_replacement`
-      or `deterministic` (the most probable ones).
+    law: how the candidates of a node are chosen: `iid`, `without_replacement`,
+      `top_plus_one` (the most probable ones and one draw) or `deterministic`
+      (the most probable ones).
 
   Raises:
     UserError: parameters for another target, or beyond the float16 that it
@@ -112,7 +138,7 @@ def trained_drafter(
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  fewest = kind.drafter.fewest_layers
+  fewest = kind.drafter.fewest_layers(module)
   if target.config.num_layers < fewest:
     raise UserError(
       f'{kind.name}: got a target of {target.config.num_layers} layers, '

@@ -25,6 +25,7 @@ from specsamp.drafting import (
   trained_drafter,
 )
 from specsamp.errors import UserError, unknown
+from specsamp.jobs import trial
 from specsamp.language_model import LanguageModel
 
 
@@ -55,8 +56,8 @@ class Models(NamedTuple):
   Attributes:
     target: scores.
     draft: a smaller model.
-    trained: by name, the embedded drafters of an embedded target; those of
-      other names are in folders.
+    trained: by name, the embedded drafters of an embedded target, and those
+      of folders from when they are first asked for.
   """
 
   target: LanguageModel
@@ -124,7 +125,13 @@ class Models(NamedTuple):
     if name in self.trained:
       return self.trained[name]
     if folders.is_path(name):
-      return drafter_dir.load(name)
+      trained = drafter_dir.load(name)
+      if not trained.target:
+        # Here and not in `trained_drafter`: once for all shapes and laws, and
+        # where there is a log for it.
+        trial.warn_if_chance(name, trained, self.target)
+      self.trained[name] = trained
+      return trained
     others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'
     names = [*_LOOKUPS, *self.trained]
     raise UserError(unknown('drafter', name, names, others))
@@ -174,6 +181,5 @@ def load(target: str, draft: str, mesh: Mesh | None) -> Models:
   pair = None if target and draft else zoo.load('pycode')
   scores = model_dir.load(target, mesh) if target else pair.target.on(mesh)
   drafts = model_dir.load(draft, mesh) if draft else pair.draft.on(mesh)
-  return Models(
-    scores, drafts.for_target(scores), {} if target else pair.drafters
-  )
+  trained = {} if target else dict(pair.drafters)
+  return Models(scores, drafts.for_target(scores), trained)

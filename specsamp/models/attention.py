@@ -1,5 +1,7 @@
 """Attention over cached slots: masks, position encodings, the block itself."""
 
+from typing import Any, NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -104,6 +106,16 @@ def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
 
 
+def _own_relative_scores(q_bthz, table_hsz, count: int):
+  """Scores [B, H, T, J] of J - 1 steps back to none."""
+  return jnp.einsum(
+    'bthz,hjz->bhtj',
+    float16.narrow(q_bthz, table_hsz.dtype),
+    jnp.flip(table_hsz[:, :count], axis=1),
+    preferred_element_type=jnp.float32,
+  )
+
+
 def _batch_dot(x, slots, contract: int):
   """x times keys (contract=3) or values (contract=2) of each row and group."""
   return jax.lax.dot_general(
@@ -112,6 +124,53 @@ def _batch_dot(x, slots, contract: int):
     (((3,), (contract,)), ((0, 1), (0, 1))),
     preferred_element_type=jnp.float32,
   )
+
+
+class OwnEntries(NamedTuple):
+  """Slots that all queries share, and beside them what each alone has.
+
+  So a drafter that reads its own outputs is trained from every position of a
+  text at once: the text's slots are one cache, and what it drafts after a
+  position is that position's own.
+
+  Attributes:
+    slots: keys, values [B, U, S, Z] and relative table or None, as a cache has
+      them; no query writes there.
+    keys: those of its own, one step of the draft after the other, each
+      [B, U, T, Z].
+    values: likewise.
+  """
+
+  slots: tuple[jax.Array, jax.Array, Any]
+  keys: tuple[jax.Array, ...] = ()
+  values: tuple[jax.Array, ...] = ()
+
+  def add(self, k_btuz, v_btuz) -> 'OwnEntries':
+    """With those of one step more."""
+    return self._replace(
+      keys=(*self.keys, jnp.swapaxes(k_btuz, 1, 2)),
+      values=(*self.values, jnp.swapaxes(v_btuz, 1, 2)),
+    )
+
+  def scores(self, q_bugtz):
+    """Of each query with its own keys: float32 [B, U, G, T, J]."""
+    # J is a few: no matmul, whose batch would be all queries.
+    of_steps = [_products(q_bugtz, k_butz).sum(axis=-1) for k_butz in self.keys]
+    return jnp.stack(of_steps, axis=-1)
+
+  def mixed(self, weights_bugtj):
+    """Of each query its own values in these proportions: [B, U, G, T, Z]."""
+    return sum(
+      _products(weights_bugtj[..., j : j + 1], v_butz)
+      for j, v_butz in enumerate(self.values)
+    )
+
+
+def _products(of_queries, of_heads_butz):
+  of_queries, of_heads_butz = (
+    x.astype(jnp.float32) for x in (of_queries, of_heads_butz)
+  )
+  return of_queries * of_heads_butz[:, :, None]
 
 
 rules.declare(
@@ -175,27 +234,15 @@ class Attention(nn.Module):
     table = float16.project('sd,dhz->hsz', distances, self.relative, dtype)
     return float16.narrow(table, dtype)
 
-  def __call__(
-    self, x_btd, positions_bt, start_b, mask_bts, slot_positions_bs, cache=None
-  ):
-    """Writes this call's keys and values, then attends to all slots.
-
-    Args:
-      x_btd: [B, T, parts * D], normed residual stream.
-      positions_bt: int [B, T].
-      start_b: int [B], slot of the first query.
-      mask_bts: bool, which slots each query sees.
-      slot_positions_bs: int, positions of what stands in the slots; only
-        relative positions read it.
-      cache: keys, values [B, U, S, Z] and relative table or None; with
-        no cache at all the slots are the T queries themselves.
-
-    Returns:
-      The block's output [B, T, D] and the updated (keys, values).
-    """
+  def _projected(self, x_btd, positions_bt, context_bcd):
+    """Queries, keys and values, [B, .., H or U, Z], turned by their places."""
     c = self.config
+    read_btd, own_bt = x_btd, positions_bt
+    if context_bcd is not None:
+      read_btd = jnp.concatenate([context_bcd, x_btd], axis=1)
+      own_bt = positions_bt[:, context_bcd.shape[1] :]
     q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
-    kv = float16.project('btd,dcuz->btcuz', x_btd, self.kv, c.dtype)
+    kv = float16.project('btd,dcuz->btcuz', read_btd, self.kv, c.dtype)
     if c.biases != 'none':
       q = q + self.q_bias.astype(q.dtype)[None, None]
       kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
@@ -205,20 +252,70 @@ class Attention(nn.Module):
       k = rms(k, self.k_norm, c.norm_epsilon)
     if c.positions == 'rotary':
       frequencies = rotary.frequencies(c)
-      q = rotary.rotate(q, positions_bt, frequencies)
+      q = rotary.rotate(q, own_bt, frequencies)
       k = rotary.rotate(k, positions_bt, frequencies)
     k, v = float16.narrow(k, c.dtype), float16.narrow(v, c.dtype)
+    return q, k, v
+
+  def __call__(
+    self,
+    x_btd,
+    positions_bt,
+    start_b,
+    mask_bts,
+    slot_positions_bs,
+    cache=None,
+    context_bcd=None,
+  ):
+    """Writes this call's keys and values, then attends to all slots.
+
+    Args:
+      x_btd: [B, T, parts * D], normed residual stream.
+      positions_bt: int [B, T], or [B, C + T] with a context before it.
+      start_b: int [B], slot of the first query, or of the context.
+      mask_bts: bool, which slots each query sees.
+      slot_positions_bs: int, positions of what stands in the slots; only
+        relative positions read it.
+      cache: keys, values [B, U, S, Z] and relative table or None; with
+        no cache at all the slots are the T queries themselves. Of
+        `OwnEntries` the slots stay as they are: the mask is for them, and each
+        query sees all of its own.
+      context_bcd: [B, C, parts * D], what has keys and values in the slots
+        before those of x, and no queries; None for nothing.
+
+    Returns:
+      The block's output [B, T, D] and the updated (keys, values), or
+      `OwnEntries`.
+    """
+    q, k, v = self._projected(x_btd, positions_bt, context_bcd)
+    own = None
     # Write, then attend: attending to the old cache and the new entries apart
     # makes XLA copy the cache.
     if cache is None:
       keys, values = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
       table = None
+    elif isinstance(cache, OwnEntries):
+      own = cache.add(k, v)
+      keys, values, table = own.slots
     else:
       keys, values, table = cache
       keys = kv_cache.write(keys, k, start_b)
       values = kv_cache.write(values, v, start_b)
-    num_slots = keys.shape[2]
+    attended_btd = self._attended(
+      q,
+      (keys, values, table),
+      own,
+      mask_bts,
+      positions_bt[:, -x_btd.shape[1] :],
+      slot_positions_bs,
+    )
+    return attended_btd, own or (keys, values)
 
+  def _attended(self, q, slots, own, mask_bts, positions_bt, slot_positions_bs):
+    """What queries find in slots, and in entries of their own: [B, T, D]."""
+    c = self.config
+    keys, values, table = slots
+    num_slots = keys.shape[2]
     if c.positions == 'relative':
       if table is None:
         table = self.relative_table(num_slots)
@@ -227,7 +324,7 @@ class Attention(nn.Module):
       q = q + self.content_bias.astype(q.dtype)[None, None]
     q = float16.narrow(q, c.dtype)
 
-    batch, length = x_btd.shape[:2]
+    batch, length = q.shape[:2]
     # The H / U query heads of a group and the T queries share one axis, so
     # that both products are plain matmuls with a head's keys and values as
     # they lie; any other order of axes makes XLA transpose the cache.
@@ -242,16 +339,25 @@ class Attention(nn.Module):
       content = content + scores.reshape(content.shape)
     content = content * c.head_dim**-0.5
     content = jnp.where(mask_bts[:, None, None], content, -1e30)
+    if own:
+      own_content = own.scores(q_grouped)
+      if c.positions == 'relative':
+        scores = _own_relative_scores(biased, table, len(own.keys))
+        own_content = own_content + scores.reshape(own_content.shape)
+      own_content = own_content * c.head_dim**-0.5
+      content = jnp.concatenate([content, own_content], axis=-1)
     weights = jax.nn.softmax(content, axis=-1).astype(c.dtype)
+    to_slots = weights[..., :num_slots] if own else weights
     mixed = _batch_dot(
-      weights.reshape(batch, groups[0], -1, num_slots), values, contract=2
-    )
+      to_slots.reshape(batch, groups[0], -1, num_slots), values, contract=2
+    ).reshape(batch, *groups, length, c.head_dim)
+    if own:
+      mixed = mixed + own.mixed(weights[..., num_slots:])
     mixed = float16.narrow(mixed, c.dtype)
-    mixed = mixed.reshape(batch, *groups, length, c.head_dim)
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
     # Contracted in the order of the letters: any other would transpose o.
     out = float16.project('bthz,hzd->btd', mixed, self.o, c.dtype)
     if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(out.dtype)[None, None]
-    return out, (keys, values)
+    return out

@@ -41,6 +41,11 @@ class KVCache:
     """S, slots in a row."""
     return self.keys[0].shape[2]
 
+  def entry(self, layer: int) -> tuple[jax.Array, jax.Array, Any]:
+    """Keys, values and table, or None, of a layer."""
+    table = self.relative[layer] if self.relative else None
+    return self.keys[layer], self.values[layer], table
+
 
 def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
   """A cache of zeros, without the tables of relative positions."""

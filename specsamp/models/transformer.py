@@ -141,10 +141,12 @@ class Block(nn.Module):
     self.mlp_norm = Norm(self.config)
     self.mlp = MLP(self.config)
 
-  def __call__(self, x, positions, start, mask, slot_positions, cache):
+  def __call__(
+    self, x, positions, start, mask, slot_positions, cache, context=None
+  ):
     read = self.attention_norm(x) if self.has_attention_norm else x
     attended, cache = self.attention(
-      read, positions, start, mask, slot_positions, cache
+      read, positions, start, mask, slot_positions, cache, context
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -179,15 +181,18 @@ class Layers(nn.Module):
     mask=None,
     start=None,
     slot_positions=None,
+    context=None,
   ):
     """The L + 1 streams before each block and after the last; the cache.
 
     Args:
       x: [B, T, D].
-      positions: int [B, T].
+      positions: int [B, T], or [B, C + T] with a context.
       cache, mask, start, slot_positions: see `Transformer`.
+      context: [B, C, D], of which every block makes keys and values as it is;
+        they stand in the slots before those of x. None for nothing.
     """
-    num_slots = x.shape[1] if cache is None else cache.capacity
+    num_slots = positions.shape[1] if cache is None else cache.capacity
     if start is None:
       start = positions[:, 0]
     if mask is None:
@@ -197,12 +202,10 @@ class Layers(nn.Module):
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
     for i, layer in enumerate(self.layers):
-      if cache is None:
-        entry = None
-      else:
-        table = cache.relative[i] if cache.relative else None
-        entry = (cache.keys[i], cache.values[i], table)
+      entry = None if cache is None else cache.entry(i)
       inputs = (x, positions, start, mask, slot_positions, entry)
+      if context is not None:
+        inputs = (*inputs, context)
       if self.is_initializing():
         x, (k, v) = layer(*inputs)
       else:

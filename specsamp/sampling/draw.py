@@ -164,6 +164,37 @@ def without_replacement(
   return tokens.T, drawn.T
 
 
+def top_plus_one(
+  u: jax.Array, probs: jax.Array, top: jax.Array, most: int
+) -> tuple[jax.Array, jax.Array]:
+  """The most probable tokens, then one drawn from `probs` without them.
+
+  Args:
+    u: numbers in [0, 1), [B].
+    probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
+    top: how many of the most probable, int32 [B].
+    most: the largest of these, static.
+
+  Returns:
+    Tokens, int32 [B, most + 1], and whether there was such a one, bool [B,
+    most + 1]; where there was none the token is noise.
+  """
+  best, tokens = largest(probs, most)
+  place = jnp.arange(most + 1, dtype=jnp.int32)[None]
+  top = top[:, None]
+  index = lax.broadcasted_iota(jnp.int32, probs.shape, 1)
+  left = probs
+  for i in range(most):
+    left = jnp.where((index == tokens[:, i, None]) & (i < top), 0, left)
+  token = inverse_cdf(u, left)[:, None]
+  drawn = lookup.along(left, token, axis=1) > 0
+  end = ((0, 0), (0, 1))
+  return (
+    jnp.where(place == top, token, jnp.pad(tokens, end)),
+    jnp.where(place == top, drawn, jnp.pad(best > 0, end) & (place < top)),
+  )
+
+
 def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
   """As `lax.top_k`: the largest along the last axis, and where they are.
 

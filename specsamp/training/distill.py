@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,164 +18,68 @@ from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import float16
-from specsamp.sampling.transforms import SamplingParams
+from specsamp.models import TransformerConfig, float16
 from specsamp.sharding import devices
-from specsamp.training import run
+from specsamp.sharding import mesh as meshes
+from specsamp.training import draft_vocab, feature_cache, run
 from specsamp.training.continuations import continuations
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import OBJECTIVES
-from specsamp.training.objectives.batch import Batch, Weights
+from specsamp.training.objectives.batch import Batch
 
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
+_ROWS = 'draft_rows'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillConfig(run.RunConfig):
-  """What fixes a run: it ends with the same weights.
+class Frozen(NamedTuple):
+  """What is no more trained in a run.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    kind: of the drafter, one of `drafting.trained.KINDS`.
-    ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
-      drafts as many as it is asked for.
-    num_layers: of EAGLE or a parallel drafter. The papers have one; more pay
-      for a parallel one, which makes a pass a round and not a pass a token, and
-      whose masks see what those before them made of the layer below.
-    init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
-      layers that it lacks begin as the identity, and what else it lacks at
-      random. '' begins at random.
-    corpus: a folder of text, or '' for the standard library of this Python.
-    pattern: the corpus' files, a glob relative to its folder.
-    num_continuations: how many sequences to train on that the target wrote
-      (self-distillation); 0 trains on the text.
-    prompt_length: tokens of text that each of them begins with.
-    temperature: at which the target writes; 0 is greedy.
-    continuation_batch: sequences that it writes at once.
-    continuations: folder for what it writes, for several runs to share, one
-      after the other; '' is in the workdir.
-    features: folder for the target's features, for several runs to share, one
-      after the other; '' computes them in every step.
-    groups: positions of a sequence whose heads or masks are trained in a step,
-      drawn anew each time; 0 is all of them. Of a sequence that the target
-      wrote none in its prompt: the text behind those is not the target's.
-    retention: how many of the positions that have mask j in a step have mask
-      j + 1 too.
-    decay: of a head's or mask's weight with its distance; Medusa's and its
-      ParallelSpec's is 0.8, EAGLE's ParallelSpec has 1.
-    noise: largest of the uniform noise on features that a drafter reads
-      (EAGLE's).
-    cross_entropy_weight: beside the regression (EAGLE's).
-    storage: of the finished drafter's matrices, float32 or int8.
+    target: its parameters.
+    chosen: parameters of the drafter, those that no gradient has.
   """
 
-  kind: str
-  target: str = ''
-  ahead: int = 5
-  num_layers: int = 1
-  init: str = ''
-  corpus: str = ''
-  pattern: str = '**/*.py'
-  num_continuations: int = 0
-  prompt_length: int = 128
-  temperature: float = 0.0
-  continuation_batch: int = 32
-  continuations: str = ''
-  features: str = ''
-  groups: int = 0
-  retention: float = 1.0
-  decay: float = 0.8
-  noise: float = 0.1
-  cross_entropy_weight: float = 0.1
-  storage: run.Storage = 'float32'
-
-  def __post_init__(self):
-    super().__post_init__()
-    check_name('kind', self.kind, kinds.KINDS)
-    check_name('storage', self.storage, get_args(run.Storage))
-    check_range(
-      self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
-    )
-    check_range(self, 'num_layers', least=1, most=64, kind=int)
-    if self.num_layers > 1 and not kinds.KINDS[self.kind].has_layers:
-      raise UserError(
-        f'num_layers: {self.kind} has none, got {self.num_layers}'
-      )
-    SamplingParams(temperature=self.temperature).check()
-    check_range(self, 'num_continuations', 'groups', least=0, kind=int)
-    check_range(self, 'decay', 'noise', 'cross_entropy_weight', least=0)
-    check_range(self, 'retention', least=0, most=1)
-    if 0 < self.num_continuations < self.batch_size:
-      raise UserError(
-        f'num_continuations: got {self.num_continuations}, fewer than the '
-        f'{self.batch_size} of a batch'
-      )
-    if self.num_continuations and self.prompt_length > self.length:
-      raise UserError(
-        f'prompt_length: got {self.prompt_length}, more than the length '
-        f'{self.length} of a sequence'
-      )
-    if self.ahead > self.length:
-      raise UserError(
-        f'ahead: got {self.ahead}, more than the {self.length} tokens of a '
-        'sequence'
-      )
-    if self.groups > self.length - self.first_group:
-      raise UserError(
-        f'groups: got {self.groups}, more than the '
-        f'{self.length - self.first_group} positions of a sequence that are '
-        'trained'
-      )
-
-  @property
-  def first_group(self) -> int:
-    """The first position whose heads or masks are trained.
-
-    Of what the target wrote that is the prompt's last token.
-    """
-    return self.prompt_length - 1 if self.num_continuations else 0
-
-
-def from_dict(values: dict[str, Any]) -> DistillConfig:
-  """The config of plain values; `UserError` on a bad key or value."""
-  with run.reading_config():
-    return DistillConfig(**values)
+  target: Any
+  chosen: dict[str, jax.Array]
 
 
 def make_loss(config: DistillConfig, module, target: LanguageModel):
-  """(params, target's params, batch) -> loss, metrics.
+  """(params, `Frozen`, batch) -> loss, metrics.
 
-  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features,
-  and may have the features [B, T, D]. Nothing of the target is differentiated.
+  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features, and
+  may have what `feature_cache.read` makes of the tokens. Nothing of the target
+  is differentiated.
   """
-  transformer = target.transformer
+  transformer = target.transformer.clone(taps=kinds.taps(module))
   objective = OBJECTIVES[config.kind]
-  weights = Weights(config.decay, config.retention, config.cross_entropy_weight)
 
-  def loss(params, target_params, batch):
+  def loss(params, frozen, batch):
+    target_params = jax.lax.stop_gradient(frozen.target)
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
     )
-    features_btd, noise_btd = None, None
-    if objective.reads_features:
+    given = Batch(tokens, starts_bm)
+    if objective.reads_features(config.weights):
       if 'features' in batch:
-        features_btd = batch['features'].astype(transformer.config.dtype)
+        read = batch['features'].astype(transformer.config.dtype)
       else:
-        out = transformer.apply({'params': target_params}, inputs)
-        features_btd = out.hidden
-      noise_btd = _noise(keys_b, batch['noise'], features_btd)
+        read = feature_cache.read(transformer, target_params, inputs)
+      features, hidden = feature_cache.apart(read, transformer.config.width)
+      noise = _noise(keys_b, batch['noise'], features)
+      given = given._replace(features=features, noise=noise, hidden=hidden)
     return objective.loss(
       module,
-      params,
+      params | frozen.chosen,
       TargetHead.of(transformer, target_params),
-      Batch(tokens, starts_bm, features_btd, noise_btd),
-      weights,
+      given,
+      config.weights,
     )
 
   return loss
@@ -238,7 +142,8 @@ def distill(
   """Trains a drafter, or goes on where a run in this workdir was cut off.
 
   Adds to what `run.fit` writes into the workdir: what the target wrote, unless
-  the config names another folder, and when done drafter/ (a folder for
+  the config names another folder; which tokens are drafted, where that is
+  chosen (`draft_vocab.FILE`); and when done drafter/ (a folder for
   `drafter_dir.load`). Returns the drafter in float32.
 
   Args:
@@ -266,9 +171,15 @@ def distill(
     )
   if config.features and jax.process_count() > 1:
     raise UserError('features: kept by one process only; leave it empty')
-  module = kinds.make(
-    config.kind, target.config, config.ahead, config.num_layers
-  )
+  module = module_for(config, target.config)
+  chosen = {}
+
+  def data():
+    nonlocal chosen  # of the text
+    train, held_out = _data(config, module, target, workdir)
+    chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
+    return train, held_out, Frozen(target.params, chosen)
+
   with contextlib.ExitStack() as held:
     for folder in _shared_folders(config, workdir):
       held.enter_context(files.lock(folder))
@@ -278,13 +189,24 @@ def distill(
       mesh,
       init=_init(config, module, target),
       loss=make_loss(config, module, target),
-      frozen=target.params,
-      data=lambda: _data(config, target, workdir),
+      data=data,
     )
-  trained = DraftModule(module, params, target.fingerprint)
+  trained = DraftModule(module, params | chosen, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   print(run.told(workdir, workdir / 'drafter'))
   return trained
+
+
+def module_for(config: DistillConfig, target: TransformerConfig):
+  """The module that a run trains for a target of this shape.
+
+  Raises:
+    UserError: the target does not fit the config.
+  """
+  fields = {'draft_vocab': config.draft_vocab} if config.draft_vocab else {}
+  return kinds.make(
+    config.kind, target, config.ahead, config.num_layers, **fields
+  )
 
 
 def _target(config, mesh: Mesh | None) -> LanguageModel:
@@ -323,17 +245,19 @@ def _init(config: DistillConfig, module, target: LanguageModel):
       shape.
   """
   if not config.init:
-    return module.init_params
+    return lambda key: _trainable(module.init_params(key))
   given = drafter_dir.load(config.init)
   given.check(target)
   given = {
     # Loaded in the target's precision, trained in 32 bits.
     name: value.astype(jnp.float32)
-    for name, value in traverse_util.flatten_dict(given.params).items()
+    for name, value in traverse_util.flatten_dict(
+      _trainable(given.params)
+    ).items()
   }
 
   def init(key):
-    params = traverse_util.flatten_dict(module.init_params(key))
+    params = traverse_util.flatten_dict(_trainable(module.init_params(key)))
     begun = {name[0] for name in given}
     params = {
       name: jnp.zeros_like(value)
@@ -354,37 +278,83 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   return init
 
 
+def _trainable(params):
+  """A drafter's parameters without those that are chosen."""
+  return {name: params[name] for name in params if name != _ROWS}
+
+
+def _chosen(
+  config: DistillConfig, module, rows: np.ndarray, workdir, mesh: Mesh | None
+) -> dict[str, jax.Array]:
+  """The parameters that are chosen and not trained, laid where others lie."""
+  if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
+    return {}
+  if config.init:
+    draft_rows = drafter_dir.load(config.init).params[_ROWS]
+  else:
+    draft_rows = draft_vocab.chosen(
+      workdir,
+      rows[:, config.first_group + 1 :],  # of what the target wrote
+      module.config.vocab_size,
+      module.draft_vocab,
+    )
+  chosen = {_ROWS: np.asarray(draft_rows)}
+  if mesh is None:
+    return jax.tree.map(jnp.asarray, chosen)
+  return meshes.shard(chosen, mesh)
+
+
 def _data(
-  config: DistillConfig, target: LanguageModel, workdir: pathlib.Path
+  config: DistillConfig, module, target: LanguageModel, workdir: pathlib.Path
 ) -> tuple[Batches, Batches]:
   files = corpora.split(corpora.read(config.corpus, config.pattern))
-  folder = _continuations_folder(config, workdir)
-  # A validation needs few, but a batch.
-  few = max(config.num_continuations // 64, config.batch_size)
-  least = config.continuation_batch
-  counts = config.num_continuations, -(-few // least) * least
   made = []
   for seed, name in enumerate(('train', 'held_out')):
-    part, count = files[seed], counts[seed]
-    tokens = packing.tokenize(part.values(), target.tokenizer)
+    tokens = packing.tokenize(files[seed].values(), target.tokenizer)
     if config.num_continuations:
-      tokens = continuations(
-        target,
-        tokens,
-        folder / name,
-        count=count,
-        prompt_length=config.prompt_length,
-        length=config.length + 1,
-        temperature=config.temperature,
-        batch_size=config.continuation_batch,
-        seed=seed,
-      )
+      folder = _continuations_folder(config, workdir)
+      tokens = _written(config, target, tokens, folder, seed, name)
     else:
       tokens = packing.windows(tokens, config.length)
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
-    if config.features and OBJECTIVES[config.kind].reads_features:
-      where = pathlib.Path(config.features) / name
-      features = FeatureCache(where, target, tokens)
+    reads = OBJECTIVES[config.kind].reads_features(config.weights)
+    if config.features and reads:
+      taps = kinds.taps(module)
+      where = '_'.join([name, *map(str, taps)])
+      features = FeatureCache(
+        pathlib.Path(config.features) / where, target, tokens, taps
+      )
     made.append(Batches(rows, features, config.noise))
   return tuple(made)
+
+
+def _written(
+  config: DistillConfig,
+  target: LanguageModel,
+  tokens: np.ndarray,
+  folder: pathlib.Path,
+  seed: int,
+  name: str,
+) -> np.ndarray:
+  """What the target makes of a text, the temperatures by turns: [N, T + 1]."""
+  count = config.num_continuations // len(config.temperatures)
+  if name == 'held_out':  # a validation needs few, but a batch
+    few = max(count // 64, config.batch_size)
+    least = config.continuation_batch
+    count = -(-few // least) * least
+  rows = [
+    continuations(
+      target,
+      tokens,
+      folder / f't{temperature:g}' / name,
+      count=count,
+      prompt_length=config.prompt_length,
+      length=config.length + 1,
+      temperature=temperature,
+      batch_size=config.continuation_batch,
+      seed=seed,
+    )
+    for temperature in config.temperatures
+  ]
+  return np.stack(rows, axis=1).reshape(-1, config.length + 1)

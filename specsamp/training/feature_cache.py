@@ -11,59 +11,99 @@ import pathlib
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specsamp import files
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.models import Transformer, float16
 
 # Rounded to 16 bits: a thousandth of a feature, less than the noise that
 # training adds.
 _DTYPE = np.float16
 
 
-class FeatureCache:
-  """Features of rows of tokens, filled as they are asked for."""
+def read(transformer: Transformer, params, tokens_bt):
+  """What a drafter is trained on of a target, side by side: [B, T, E].
 
-  def __init__(self, folder, target: LanguageModel, rows: np.ndarray):
+  Args:
+    transformer: the target, with the taps of the drafter.
+    params: its parameters.
+    tokens_bt: int [B, T].
+
+  Returns:
+    The features, and where these are those of taps the LM head's input behind
+    them, of which the target's distribution is made.
+  """
+  out = transformer.apply({'params': params}, tokens_bt)
+  if not transformer.taps:
+    return out.hidden
+  return jnp.concatenate([out.features, out.hidden], axis=-1)
+
+
+def apart(read_bte, width: int):
+  """Of what `read` returns: the features, and the LM head's input."""
+  hidden_btd = read_bte[..., -width:]
+  if read_bte.shape[-1] == width:
+    return hidden_btd, hidden_btd
+  return read_bte[..., :-width], hidden_btd
+
+
+class FeatureCache:
+  """What `read` makes of rows of tokens, filled as they are asked for."""
+
+  def __init__(
+    self,
+    folder,
+    target: LanguageModel,
+    rows: np.ndarray,
+    taps: tuple[int, ...] = (),
+  ):
     """Opens or begins a cache.
 
     Args:
-      folder: for the arrays, N x T x D x 2 bytes of them.
+      folder: for the arrays, N x T x D x 2 bytes of them, with taps as often
+        again as there are taps.
       target: whose features they are.
       rows: int [N, T + 1]; the last token of each has no feature.
+      taps: see `Transformer`.
 
     Raises:
       UserError: the folder holds another target's or another text's features.
     """
     self._rows = rows
     self._params = target.params
-    shape = (len(rows), rows.shape[1] - 1, target.config.width)
+    width = target.config.width * (1 + len(taps))
+    shape = (len(rows), rows.shape[1] - 1, width)
     self._folder = pathlib.Path(folder)
-    made_of = json.dumps(
-      {
-        'target': target.fingerprint,
-        'text': hashlib.sha256(rows.tobytes()).hexdigest()[:16],
-        'shape': shape,
-      }
-    )
+    made_of = {
+      'target': target.fingerprint,
+      'text': hashlib.sha256(rows.tobytes()).hexdigest()[:16],
+      'shape': shape,
+    }
+    if taps:
+      made_of['taps'] = taps
+    made_of = json.dumps(made_of)
     self._folder.mkdir(parents=True, exist_ok=True)
     path = self._folder / 'features.json'
     if path.exists() and path.read_bytes() != made_of.encode():
       raise UserError(
-        f'features {folder}: of another target or text; name another folder'
+        f'features {folder}: of another target or text, or of other layers; '
+        'name another folder'
       )
     files.replace(path, made_of)  # before what it describes
     self._features, self._done = _open(self._folder, shape)
-    transformer = target.transformer
+    transformer = target.transformer.clone(taps=taps)
+    # What is beyond 16 bits, in a residual stream, is their largest number.
     self._compute: Callable = jax.jit(
-      lambda params, tokens: transformer.apply(
-        {'params': params}, tokens
-      ).hidden.astype(_DTYPE)
+      lambda params, tokens: float16.narrow(
+        read(transformer, params, tokens), float16.NAME
+      )
     )
 
   def __call__(self, index_b) -> np.ndarray:
-    """Features [B, T, D] of these rows."""
+    """What `read` makes of these rows, [B, T, E]."""
     if not self._done[index_b].all():
       found = self._compute(self._params, self._rows[index_b, :-1])
       self._features[index_b] = np.asarray(found)

@@ -118,7 +118,7 @@ def pretrain(
     nonlocal tokenizer  # may be trained on the text
     train, held_out = corpora.split(corpora.read(config.corpus, config.pattern))
     tokenizer = _tokenizer(config, teacher, train.values(), workdir)
-    return tuple(
+    packed = (
       packing.Packed(
         packing.tokenize(files.values(), tokenizer),
         config.batch_size,
@@ -127,6 +127,7 @@ def pretrain(
       )
       for files in (train, held_out)
     )
+    return *packed, teacher.params if teacher else None
 
   params = run.fit(
     config,
@@ -134,7 +135,6 @@ def pretrain(
     mesh,
     init=transformer.init_params,
     loss=make_loss(transformer, teacher, config.distillation_weight),
-    frozen=teacher.params if teacher else None,
     data=data,
   )
   model = LanguageModel(transformer, params, tokenizer)

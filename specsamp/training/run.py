@@ -153,8 +153,7 @@ def fit(
   *,
   init: Callable[[jax.Array], Any],
   loss: Callable[[Any, Any, Any], tuple[jax.Array, dict[str, jax.Array]]],
-  frozen: Any,
-  data: Callable[[], tuple[Any, Any]],
+  data: Callable[[], tuple[Any, Any, Any]],
 ) -> Any:
   """Trains, or goes on where a run in this workdir was cut off.
 
@@ -170,11 +169,11 @@ def fit(
     init: (key) -> parameters, nested dicts of arrays.
     loss: (parameters, frozen, batch) -> what to lessen and metrics, scalars
       with a 'loss' among them.
-    frozen: a tree of arrays, a teacher's parameters or None; no gradient is
-      taken to it.
     data: () -> training and validation, each with the methods of
-      `packing.Packed`; batches are trees of arrays, rows on the first axis.
-      Called once the parameters are known to fit the mesh.
+      `packing.Packed`; batches are trees of arrays, rows on the first axis. And
+      what is frozen: a tree of arrays, such as a teacher's parameters, or None;
+      no gradient is taken to it. Called once the parameters are known to fit
+      the mesh.
 
   Returns:
     The trained parameters, in float32.
@@ -186,7 +185,7 @@ def fit(
   """
   programs = _programs(config, mesh, init, loss)
   # What does not fit the mesh is known by now; reading takes a while.
-  train, validation = data()
+  train, validation, frozen = data()
 
   def validate(state):
     found = [

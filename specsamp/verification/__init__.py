@@ -7,11 +7,13 @@ from specsamp.drafting.draft import Verdict
 from specsamp.errors import UserError, unknown
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
+from specsamp.verification.greedy_block import GreedyBlockVerifier
 from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.k_seq import KSeqVerifier
 from specsamp.verification.multi_candidate import MultiCandidateVerifier
 from specsamp.verification.naive import NaiveVerifier
 from specsamp.verification.token import TokenVerifier
+from specsamp.verification.top_plus_one import TopPlusOneVerifier
 from specsamp.verification.traversal import TraversalVerifier
 from specsamp.verification.typical import TypicalLossyVerifier
 from specsamp.verification.verifier import (
@@ -24,11 +26,13 @@ from specsamp.verification.verifier import (
 __all__ = [
   'VERIFIERS',
   'BlockVerifier',
+  'GreedyBlockVerifier',
   'GumbelVerifier',
   'KSeqVerifier',
   'MultiCandidateVerifier',
   'NaiveVerifier',
   'TokenVerifier',
+  'TopPlusOneVerifier',
   'TraversalVerifier',
   'TypicalLossyVerifier',
   'Verdict',
@@ -50,6 +54,8 @@ VERIFIERS = {
   'naive': NaiveVerifier,
   'k_seq': KSeqVerifier,
   'traversal': TraversalVerifier,
+  'greedy_block': GreedyBlockVerifier,
+  'top_plus_one': TopPlusOneVerifier,
   'gumbel': GumbelVerifier,
   'typical_lossy': TypicalLossyVerifier,
 }
@@ -58,9 +64,10 @@ VERIFIERS = {
 def make(name: str) -> Verifier:
   """The verifier called `name`.
 
-  For chains `token` and `block`; for trees, chains among them,
-  `multi_candidate`, `naive`, `k_seq`, `traversal` and `gumbel`. All of them are
-  lossless; `typical_lossy`, for trees too, is not. `my.module:Rule` is what a
+  For chains `token` and `block`, for several from one root `greedy_block`; for
+  trees, chains among them, `multi_candidate`, `naive`, `k_seq`, `traversal`,
+  `top_plus_one` and `gumbel`. All of them are lossless; `typical_lossy`, for
+  trees too, is not. `my.module:Rule` is what a
   class or a function of a user's own makes, called without arguments.
 
   Raises:

@@ -139,7 +139,11 @@ def _tokens_of(q_biv, tree: TokenTree, law: Law):
   for i, node in enumerate(tree.internal):
     scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
     for child in tree.children(node):
-      tokens_bn[:, child] = scores_bv.argmax(axis=1)
+      if law == 'top_plus_one' and child != tree.children(node)[-1]:
+        best_bv = np.where(scores_bv > -np.inf, q_biv[:, i], -np.inf)
+        tokens_bn[:, child] = best_bv.argmax(axis=1)
+      else:
+        tokens_bn[:, child] = scores_bv.argmax(axis=1)
       if law == 'iid':
         scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
       else:  # the largest with noise are drawn without replacement

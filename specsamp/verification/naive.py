@@ -34,7 +34,7 @@ class NaiveVerifier(Verifier):
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset(
-    {'iid', 'without_replacement', 'deterministic'}
+    {'iid', 'without_replacement', 'top_plus_one', 'deterministic'}
   )
   lossless: ClassVar[bool] = True
 

@@ -37,7 +37,7 @@ class TypicalLossyVerifier(Verifier):
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset(
-    {'iid', 'without_replacement', 'deterministic'}
+    {'iid', 'without_replacement', 'top_plus_one', 'deterministic'}
   )
   lossless: ClassVar[bool] = False
 

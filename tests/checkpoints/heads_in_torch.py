@@ -1,4 +1,4 @@
-"""Drafters of Medusa, EAGLE and EAGLE-3 as the authors compute them."""
+"""Published drafters as their authors compute them, by their config.json."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,20 @@ import pytest
 from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface import families
 
-# What a config.json would say.
-EPSILON, THETA = 1e-5, 100.0
-HEADS, KV_HEADS = 4, 2
-
 
 class Torch:
   """One text at a time, without a cache, in float64."""
 
-  def __init__(self, target, tensors):
+  def __init__(self, target, tensors, values):
     self.torch = pytest.importorskip('torch')
+    self.values = values
+    # What a layer of the drafter is: of Medusa there is none.
+    layers = values.get('transformer_layer_config', values)
+    self.layers = [
+      layers.get(name)
+      for name in ('num_attention_heads', 'num_key_value_heads', 'rope_theta')
+    ]
+    self.epsilon = layers.get('rms_norm_eps')
     array = lambda value: self.torch.tensor(np.asarray(value)).double()
     self.config = target.config
     flat = weights.flat(target.params)
@@ -34,29 +38,37 @@ class Torch:
     self.embedding = self.target['model.embed_tokens.weight']
     self.lm_head = self.target['lm_head.weight']
 
-  def rms(self, x, scale, epsilon=EPSILON):
+  def rms(self, x, scale, epsilon=None):
+    epsilon = epsilon or self.epsilon
     return scale * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
-  def rotate(self, x_thd, theta):
+  def rotate(self, x_thd, theta, start=0):
     length, _, width = x_thd.shape
     frequencies = theta ** (-self.torch.arange(0, width, 2).double() / width)
-    angles = self.torch.arange(length).double()[:, None, None] * frequencies
+    at = start + self.torch.arange(length).double()
+    angles = at[:, None, None] * frequencies
     a, b = x_thd.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     return self.torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
-  def attention(self, weights, name, x, heads, kv_heads, theta):
-    length = len(x)
-    project = lambda which, n: (
+  def attention(self, weights, name, x, heads, kv_heads, theta, context=None):
+    """Causal; or of a block behind a context that it sees, with itself."""
+    reads = x if context is None else self.torch.cat([context, x])
+    length, before = len(x), len(reads) - len(x)
+    project = lambda which, x, n: (
       x @ weights[f'{name}{which}_proj.weight'].T
-    ).reshape(length, n, -1)
-    q = self.rotate(project('q', heads), theta)
-    k = self.rotate(project('k', kv_heads), theta)
-    v = project('v', kv_heads)
+    ).reshape(len(x), n, -1)
+    q, k = project('q', x, heads), project('k', reads, kv_heads)
+    v = project('v', reads, kv_heads)
+    if f'{name}q_norm.weight' in weights:  # Qwen3's
+      q = self.rms(q, weights[f'{name}q_norm.weight'])
+      k = self.rms(k, weights[f'{name}k_norm.weight'])
+    q, k = self.rotate(q, theta, before), self.rotate(k, theta)
     k, v = (a.repeat_interleave(heads // kv_heads, dim=1) for a in (k, v))
     scores = self.torch.einsum('thd,shd->hts', q, k) * q.shape[-1] ** -0.5
-    later = self.torch.ones(length, length).triu(1).bool()
-    scores = scores.masked_fill(later, -self.torch.inf)
+    if context is None:
+      later = self.torch.ones(length, length).triu(1).bool()
+      scores = scores.masked_fill(later, -self.torch.inf)
     mixed = self.torch.einsum('hts,shd->thd', scores.softmax(-1), v)
     return mixed.reshape(length, -1) @ weights[f'{name}o_proj.weight'].T
 
@@ -112,27 +124,81 @@ class Torch:
     )
 
   def eagle3(self, text, path):
-    w, streams = self.own, self.streams(text[:-1])
-    low_mid_high = self.torch.cat([streams[2], streams[3], streams[4]], dim=-1)
-
-    def logits(x):
-      found = self.torch.full(
-        (self.config.vocab_size,), -self.torch.inf
-      ).double()
-      rows = self.torch.arange(len(w['d2t']))
-      found[rows + w['d2t'].long()] = w['lm_head.weight'] @ self.rms(
-        x, w['norm.weight']
-      )
-      return found
-
     return self.steps(
       text,
       path,
-      w.get('embed_tokens.weight', self.embedding),
-      low_mid_high @ w['fc.weight'].T,
-      self.eagle3_layer,
-      logits,
+      self.own.get('embed_tokens.weight', self.embedding),
+      self.fused(self.tapped(self.streams(text[:-1]))),
+      self.eagle3_layers,
+      self.eagle3_logits,
     )
+
+  def peagle(self, text, path):
+    """Masks behind the text, which see none of the path."""
+    w, values = self.own, self.values
+    key = 'mask_token_id' if 'mask_token_id' in values else 'ptd_token_id'
+    embedding = w.get('embed_tokens.weight', self.embedding)
+    tapped = self.tapped(self.streams(text[:-1]))
+    masks = w['mask_hidden'].reshape(1, -1).repeat(len(path), 1)
+    features = self.fused(self.torch.cat([tapped, masks]))
+    tokens = [*text[1:], *[values[key]] * len(path)]
+    out = self.eagle3_layers(embedding[tokens], features)
+    return self.eagle3_logits(out[-1])
+
+  def tapped(self, streams):
+    """What EAGLE-3 reads of the target, by the rules of its kind of config."""
+    config = self.values.get('eagle_config', {})
+    if not config.get('use_aux_hidden_state', True):
+      return streams[-1]
+    key, num_layers = 'eagle_aux_hidden_state_layer_ids', len(streams) - 2
+    ids = config.get(key) or self.values.get(key)
+    if not ids:
+      ids = [2, num_layers // 2, num_layers - 3]
+    elif ids[0] == 1 and 'speculators_model_type' not in self.values:
+      ids = [i + 1 for i in ids]  # outputs of the layers
+    return self.torch.cat([streams[i] for i in ids], dim=-1)
+
+  def fused(self, tapped):
+    w, values = self.own, self.values
+    if values.get('norm_before_fc'):
+      tapped = self.rms(tapped, w['input_norm.weight'])
+    if values.get('fc_norm'):
+      taps = range(sum(name.startswith('fc_norm.') for name in w))
+      scales = [w[f'fc_norm.{i}.weight'] for i in taps]
+      parts = zip(tapped.chunk(len(taps), dim=-1), scales, strict=True)
+      tapped = self.torch.cat([self.rms(*part) for part in parts], dim=-1)
+    return tapped @ w['fc.weight'].T if 'fc.weight' in w else tapped
+
+  def eagle3_logits(self, x):
+    w = self.own
+    if not self.values.get('norm_output'):
+      x = self.rms(x, w['norm.weight'])
+    logits = w['lm_head.weight'] @ x
+    if 'd2t' not in w:
+      return logits
+    found = self.torch.full((self.config.vocab_size,), -self.torch.inf).double()
+    rows = self.torch.arange(len(w['d2t']))
+    found[rows + w['d2t'].long()] = logits
+    return found
+
+  def dflash(self, text, path):
+    """Logits at a mask of a block, which sees none of the path."""
+    w, values = self.own, self.values
+    config = values | values.get('dflash_config', {})
+    if 'target_layer_ids' in config:
+      taps = [i + 1 for i in config['target_layer_ids']]
+    else:
+      taps = config['aux_hidden_state_layer_ids']
+    streams = self.streams(text[:-1])
+    tapped = self.torch.cat([streams[i] for i in taps], dim=-1)
+    context = self.rms(tapped @ w['fc.weight'].T, w['hidden_norm.weight'])
+    masks = [config['mask_token_id']] * (config['block_size'] - 1)
+    x = self.embedding[[text[-1], *masks]]
+    for i in range(8):
+      if f'layers.{i}.input_layernorm.weight' in w:
+        normed = self.rms(x, w[f'layers.{i}.input_layernorm.weight'])
+        x = self.rest_of_layer(f'layers.{i}.', x, normed, context)
+    return self.lm_head @ self.rms(x[len(path) + 1], w['norm.weight'])
 
   def steps(self, text, path, embedding, features, layer, logits):
     """Reads the text, then the path beside outputs of its own."""
@@ -148,23 +214,33 @@ class Torch:
     w = self.own
     x = self.torch.cat([embedded, features], dim=-1) @ w['fc.weight'].T
     x = x + w.get('fc.bias', 0)
-    x = x + self.attention(w, 'layers.0.self_attn.', x, HEADS, KV_HEADS, THETA)
+    x = x + self.attention(w, 'layers.0.self_attn.', x, *self.layers)
     normed = self.rms(x, w['layers.0.post_attention_layernorm.weight'])
     return x + self.mlp(w, 'layers.0.mlp.', normed)
 
-  def eagle3_layer(self, embedded, features):
-    w, layer = self.own, 'midlayer.'
+  def eagle3_layers(self, embedded, features):
+    w = self.own
+    authors = any(name.startswith('midlayer.') for name in w)
+    first = 'midlayer.' if authors else 'layers.0.'
     both = [
-      self.rms(embedded, w[layer + 'input_layernorm.weight']),
-      self.rms(features, w[layer + 'hidden_norm.weight']),
+      self.rms(embedded, w[first + 'input_layernorm.weight']),
+      self.rms(features, w[first + 'hidden_norm.weight']),
     ]
-    x = features + self.attention(
-      w,
-      layer + 'self_attn.',
-      self.torch.cat(both, dim=-1),
-      HEADS,
-      KV_HEADS,
-      THETA,
+    before = self.values.get('norm_before_residual')
+    x = self.rest_of_layer(
+      first, both[1] if before else features, self.torch.cat(both, dim=-1)
     )
-    normed = self.rms(x, w[layer + 'post_attention_layernorm.weight'])
-    return x + self.mlp(w, layer + 'mlp.', normed)
+    for i in range(1, 9):
+      name = f'layers.{i}.'
+      if name + 'input_layernorm.weight' in w:
+        normed = self.rms(x, w[name + 'input_layernorm.weight'])
+        x = self.rest_of_layer(name, x, normed)
+    return (
+      self.rms(x, w['norm.weight']) if self.values.get('norm_output') else x
+    )
+
+  def rest_of_layer(self, name, x, reads, context=None):
+    w = self.own
+    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers, context)
+    normed = self.rms(x, w[name + 'post_attention_layernorm.weight'])
+    return x + self.mlp(w, name + 'mlp.', normed)

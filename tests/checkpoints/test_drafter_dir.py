@@ -17,13 +17,14 @@ _CONFIG = 'config.json'
 
 @pytest.fixture(scope='module')
 def target():
-  return tiny.model(11, 0)
+  return tiny.model(11, 0, num_layers=6)
 
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('storage', ['float32', 'int8'])
 def test_what_is_saved_comes_back(target, tmp_path, kind, storage):
-  saved = tiny.trained(target, kind)
+  fields = {'draft_vocab': 7} if kind == 'eagle3' else {}
+  saved = tiny.trained(target, kind, **fields)
   path = tmp_path / 'new' / 'd'
   drafter_dir.save(saved, path, storage)
   again = drafter_dir.load(path)
@@ -32,7 +33,7 @@ def test_what_is_saved_comes_back(target, tmp_path, kind, storage):
   assert jax.tree.structure(again.params) == jax.tree.structure(saved.params)
 
   def check(keys, got, expected):
-    assert got.dtype == np.float32 and got.shape == expected.shape
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     if storage == 'float32' or expected.ndim == 1:
       np.testing.assert_array_equal(got, expected)
     else:  # half a step of the largest weight
@@ -108,6 +109,43 @@ def _cut(folder):
 def test_damage_is_named_in_one_line(target, tmp_path, damage, message):
   drafter_dir.save(tiny.trained(target, 'eagle_parallel'), tmp_path / 'd')
   damage(tmp_path / 'd')
+  with pytest.raises(UserError, match=message) as error:
+    drafter_dir.load(tmp_path / 'd')
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (dict(draft_vocab=12), 'got 12, expected at most the 11 tokens'),
+    (dict(draft_vocab='7'), "draft_vocab: got '7', expected"),
+    (dict(draft_vocab=6), 'do not fit the config'),
+    (dict(has_embedding=1), 'has_embedding: got 1, expected a bool'),
+    (dict(has_embedding=True), 'do not fit the config'),
+  ],
+)
+def test_fields_that_are_none(target, tmp_path, values, message):
+  saved = tiny.trained(target, 'eagle3', draft_vocab=7)
+  drafter_dir.save(saved, tmp_path / 'd')
+  _drafter(**values)(tmp_path / 'd')
+  with pytest.raises(UserError, match=message) as error:
+    drafter_dir.load(tmp_path / 'd')
+  assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('taps', 'message'),
+  [
+    ([-1], r'taps: got \[-1\], expected numbers of layers'),
+    (['2'], r"taps: got \['2'\], expected numbers of layers"),
+    (2, 'not a drafter config: '),
+    ([1, 2], 'do not fit the config'),
+  ],
+)
+def test_taps_that_are_none(target, tmp_path, taps, message):
+  drafter_dir.save(tiny.trained(target, 'dflash'), tmp_path / 'd')
+  _drafter(taps=taps)(tmp_path / 'd')
   with pytest.raises(UserError, match=message) as error:
     drafter_dir.load(tmp_path / 'd')
   assert str(tmp_path) in str(error.value)

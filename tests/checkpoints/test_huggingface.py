@@ -12,6 +12,7 @@ import safetensors.numpy
 
 import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.checkpoints.huggingface import tensor_export
 from specsamp.models import kv_cache
 
 pytestmark = foreign.needs_parity
@@ -134,7 +135,7 @@ def test_several_files_are_written_too(llama, tmp_path, monkeypatch):
 
   theirs, folder = llama
   ours = specsamp.load(folder)
-  monkeypatch.setattr(huggingface, '_FILE_BYTES', 20_000)
+  monkeypatch.setattr(tensor_export, '_FILE_BYTES', 20_000)
   huggingface.save(ours, tmp_path / 'out')
   index = json.loads(
     (tmp_path / 'out/model.safetensors.index.json').read_text()

@@ -37,8 +37,9 @@ def draft():
   return tiny.draft(VOCAB, 1)
 
 
-def test_a_tree_of_draws(target, draft):
-  check_drafter(model_drafter(draft, TREE, 'without_replacement'), target)
+@pytest.mark.parametrize('law', ['without_replacement', 'top_plus_one'])
+def test_a_tree_of_draws(target, draft, law):
+  check_drafter(model_drafter(draft, TREE, law), target)
 
 
 def test_what_a_drafter_remembers(target):

@@ -120,6 +120,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
         ('model', 4, 3),
         ('model', 1, TREE),
         ('eagle_parallel', 4, 3),
+        ('dflash', 4, 3),
         ('ngram', 1, TokenTree.branching((2, 1))),
       )
     ),

@@ -253,6 +253,9 @@ def test_speculative(pair, distributions, verifier, draft_len, batches):
     ('multi_candidate', 'iid', TokenTree.branching((3, 1))),
     ('traversal', 'without_replacement', TokenTree.branching((3, 1))),
     ('k_seq', 'iid', TokenTree.branching((2, 2))),
+    ('greedy_block', 'iid', TokenTree.branching((3, 1, 1))),
+    # As many candidates as tokens, and levels of unlike nodes.
+    ('top_plus_one', 'top_plus_one', TokenTree((-1, 0, 0, 0, 0, 1, 1, 1, 4))),
     ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
     # Uneven: three candidates, of which the first has two and the last has one.
     ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),
@@ -279,6 +282,8 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle3', 'multi_candidate', 'without_replacement', _UNEVEN),
+    ('dflash', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
     *(
       pytest.param(*case, marks=pytest.mark.slow)
@@ -291,6 +296,10 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
         ('medusa', 'block', 'iid', _CHAIN),
         ('medusa', 'multi_candidate', 'without_replacement', _WIDE),
         ('medusa_parallel', 'token', 'iid', _CHAIN),
+        ('eagle3', 'block', 'iid', _CHAIN),
+        ('dflash', 'token', 'iid', _CHAIN),
+        ('dflash', 'block', 'iid', _CHAIN),
+        ('dflash', 'naive', 'deterministic', _NARROW),
         ('medusa_parallel', 'traversal', 'without_replacement', _NARROW),
       )
     ),
@@ -299,8 +308,13 @@ _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
 def test_trained_drafters(
   pair, distributions, kind, verifier, law, tree, batches
 ):
+  fields = {}
+  if kind == 'eagle3':  # q is 0 of a token that the target may well emit
+    pair = tiny.model(VOCAB, 0, max_length=8, num_layers=6), None
+    distributions, fields = distributions_of(pair[0]), {'draft_vocab': 3}
   target, _ = pair
-  drafter = trained_drafter(tiny.trained(target, kind), target, tree, law)
+  trained = tiny.trained(target, kind, **fields)
+  drafter = trained_drafter(trained, target, tree, law)
   args = dict(drafter=drafter, verifier=verifier, seed=7)
   counts, stats = texts(pair, GROUPS, batches, **args)
   check_distribution(GROUPS, counts, distributions)

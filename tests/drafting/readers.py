@@ -26,9 +26,11 @@ kinds = pytest.mark.parametrize('kind', KINDS)
 
 
 @functools.cache
-def make_target(positions='rotary', vocab_size=VOCAB, seed=28, width=16):
+def make_target(
+  positions='rotary', vocab_size=VOCAB, seed=28, width=16, num_layers=1
+):
   return tiny.model(
-    vocab_size, seed, positions=positions, num_layers=1, width=width
+    vocab_size, seed, positions=positions, num_layers=num_layers, width=width
   )
 
 

@@ -12,7 +12,7 @@ from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
 ROWS, VOCAB = 30_000, 5
-_pick = jax.jit(candidates.pick, static_argnums=3)
+_pick = jax.jit(candidates.pick, static_argnums=(3, 5))
 
 
 def _picked(law, count, sampling):
@@ -43,7 +43,14 @@ def _in_turn(q, tokens):
 
 
 @pytest.mark.parametrize(
-  ('law', 'count'), [('iid', 1), ('iid', 2), ('without_replacement', 2)]
+  ('law', 'count'),
+  [
+    ('iid', 1),
+    ('iid', 2),
+    ('without_replacement', 2),
+    ('top_plus_one', 1),
+    ('top_plus_one', 3),
+  ],
 )
 @pytest.mark.parametrize(
   'sampling',
@@ -57,6 +64,10 @@ def test_they_are_drawn_from_the_q_that_is_reported(law, count, sampling):
   every = np.array(list(itertools.product(range(VOCAB), repeat=count)))
   if law == 'iid':
     chances = q[every].prod(axis=1)
+  elif law == 'top_plus_one':
+    top = np.argsort(-q)[: count - 1]
+    others = np.where(np.isin(np.arange(VOCAB), top), 0, q)
+    chances = (every[:, :-1] == top).all(axis=1) * others[every[:, -1]]
   else:
     alike = every[:, 0] == every[:, 1]
     chances = np.where(alike, 0, [_in_turn(q, pair) for pair in every])
@@ -75,7 +86,31 @@ def test_too_few_tokens_are_no_candidates():
   assert (tokens[:, 0] != tokens[:, 1]).all()
 
 
-@pytest.mark.parametrize('law', ['iid', 'without_replacement', 'deterministic'])
+def test_nodes_that_keep_fewer_candidates_end_with_a_draw():
+  """As in levels of nodes with unlike numbers of children."""
+  logits = np.broadcast_to(np.float32([1.0, 0.3, -0.5, 0.8, -1.2]), (400, 3, 5))
+  uniforms = draw.uniforms(draw.row_keys(np.arange(400, dtype=np.int32)), 9)
+  args = SamplingParams().broadcast(400), 'top_plus_one', None, (1, 2, 3)
+  tokens, valid, _ = map(
+    np.asarray, _pick(logits, uniforms.reshape(400, 3, 3), *args)
+  )
+  for node, (drawn, top) in enumerate([(0, []), (1, [0]), (2, [0, 3])]):
+    assert (tokens[:, node, :drawn] == np.array(top)).all()
+    assert set(np.unique(tokens[:, node, drawn])) == set(range(5)) - set(top)
+    assert valid[:, node, : drawn + 1].all()
+
+
+def test_too_few_tokens_to_draw_one_beside_the_most_probable():
+  sampling = SamplingParams(top_k=2)
+  _, valid, _ = _picked('top_plus_one', 3, sampling)
+  assert valid[:, :2].all() and not valid[:, 2].any()
+  _, valid, _ = _picked('top_plus_one', 5, sampling)
+  assert valid[:, :2].all() and not valid[:, 2:].any()
+
+
+@pytest.mark.parametrize(
+  'law', ['iid', 'without_replacement', 'top_plus_one', 'deterministic']
+)
 def test_greedy_rows_take_the_most_probable(law):
   tokens, valid, q = _picked(law, 3, SamplingParams(temperature=0.0))
   assert valid.all() and (tokens == [0, 3, 1]).all()

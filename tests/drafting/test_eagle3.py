@@ -19,7 +19,7 @@ from specsamp.errors import UserError
 
 # With seven layers the three depths that EAGLE-3 reads are not each other's.
 # The others read the last one, of which there need not be many.
-DEPTHS = {'medusa': 1, 'eagle': 1, 'eagle3': 7}
+DEPTHS = {'medusa': 1, 'eagle': 1, 'eagle3': 7, 'peagle': 7}
 
 
 @functools.cache
@@ -38,6 +38,7 @@ def _drafter(kind, shape, num_layers=None):
   [
     pytest.param('eagle3', 'chain', marks=pytest.mark.slow),
     ('eagle3', 'tree'),
+    ('peagle', 'tree'),
     pytest.param('eagle', 'tree', marks=pytest.mark.slow),
     pytest.param('eagle', 'chain', marks=pytest.mark.slow),
     pytest.param('medusa', 'chain', marks=pytest.mark.slow),

@@ -55,6 +55,7 @@ def _propose(model, tree, law):
         ('branching', 'iid', 'rotary'),
         ('branching', 'without_replacement', 'rotary'),
         ('irregular', 'without_replacement', 'rotary'),
+        ('irregular', 'top_plus_one', 'rotary'),
       )
     ),
   ],
@@ -87,7 +88,7 @@ def test_q_is_what_follows_each_path(tree, law, positions):
       children = list(tree.children(node))
       chosen = drafted[row, children][valid[row, children]]
       assert (np.asarray(draft.q)[row, i, chosen] > 0).all()
-      if law == 'without_replacement':
+      if law != 'iid':
         assert len(set(chosen)) == len(chosen)
         support = (q > 0).sum()
         assert len(chosen) == min(len(children), support)

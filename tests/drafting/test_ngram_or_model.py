@@ -139,6 +139,7 @@ def test_coupled_it_emits_the_races_text(pair):
     (2, 3, 'iid', 'chains of one length'),
     (TokenTree.branching((2, 1)),) * 2 + ('iid', 'chains of one length'),
     (2, 2, 'without_replacement', "law must be 'iid' or 'deterministic'"),
+    (2, 2, 'top_plus_one', "law must be 'iid' or 'deterministic'"),
   ],
 )
 def test_refusals(pair, ngram, model, law, message):

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import readers
 import tiny
 from readers import GREEDY, SHAPES, VOCAB, kinds, make_drafter, make_target
 
@@ -15,7 +16,7 @@ from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
 
 # One of them: the states of the others are held to the text's own after every
-# round, in `test_trained_drafters`.
+# round, in `test_trained_drafters`, and EAGLE-3's in `test_eagle3`.
 texts = pytest.mark.parametrize(
   'kind',
   [
@@ -23,7 +24,7 @@ texts = pytest.mark.parametrize(
     *(
       pytest.param(kind, marks=pytest.mark.slow)
       for kind in KINDS
-      if kind != 'hydra'
+      if kind not in ('hydra', 'eagle3')
     ),
   ],
 )
@@ -106,6 +107,8 @@ def test_typical_acceptance_of_a_tree(greedy):
 
 # What is refused.
 
+_FOR_EVER = ('eagle', 'eagle3')  # they go on from what they drafted
+
 
 def _refused(message, call, *args, **kwargs):
   with pytest.raises(UserError, match=message) as error:
@@ -115,6 +118,9 @@ def _refused(message, call, *args, **kwargs):
 
 @kinds
 def test_another_target_is_refused(kind):
+  make_target = functools.partial(
+    readers.make_target, num_layers=tiny.layers(kind)
+  )
   target = make_target()
   trained = tiny.trained(target, kind)
   for other, message in (
@@ -135,9 +141,9 @@ def test_another_target_is_refused(kind):
 
 @kinds
 def test_a_draft_deeper_than_its_heads_is_refused(kind):
-  target = make_target()
+  target = make_target(num_layers=tiny.layers(kind))
   trained = tiny.trained(target, kind, ahead=4)
-  if kind == 'eagle':  # it goes on for ever
+  if kind in _FOR_EVER:
     assert trained_drafter(trained, target, 5).tree.depth == 5
     return
   message = f'^{kind}: drafts at most 4 tokens deep, got a draft of depth 5$'
@@ -154,6 +160,7 @@ def test_a_draft_deeper_than_its_heads_is_refused(kind):
     ('eagle', 0, '^ahead: got 0, expected at least 1$'),
     ('medusa_parallel', 1, '^ahead: got 1, expected at least 2$'),
     ('eagle_parallel', 1, '^ahead: got 1, expected at least 2$'),
+    ('dflash', 0, '^ahead: got 0, expected at least 1$'),
   ],
 )
 def test_layers_that_cannot_be_made(kind, ahead, message):
@@ -162,9 +169,9 @@ def test_layers_that_cannot_be_made(kind, ahead, message):
 
 @kinds
 def test_a_module_knows_its_kind(kind):
-  module = make(kind, make_target().config, 5)
+  module = make(kind, make_target(num_layers=tiny.layers(kind)).config, 5)
   assert kind_of(module).name == kind
-  assert module.ahead == (None if kind == 'eagle' else 5)
+  assert module.ahead == (None if kind in _FOR_EVER else 5)
 
 
 def test_shapes_and_laws_that_are_refused():

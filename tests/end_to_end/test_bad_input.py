@@ -198,7 +198,7 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
     (['--config.features={root}/blank'], 'blank: File exists'),
     (['--config.length=65'], 'length 65 exceeds the 64 positions'),
     (['--config.continuation_batch=0'], 'continuation_batch'),
-    (['--config.temperature=-1.0'], 'temperature: got -1.0'),
+    (['--config.temperatures=(0, -1.0)'], 'temperature: got -1.0'),
     (['--config.target={root}/nowhere'], 'nowhere'),
     (['--config.target={root}/cut'], 'cut/model.safetensors'),
     (['--config.corpus=/no/such/folder'], '/no/such/folder'),

@@ -16,7 +16,6 @@ from specsamp.drafting import (
   ngram_or_model,
   trained_drafter,
 )
-from specsamp.drafting.trained import KINDS
 
 # Drafters without a model, and how many tokens a round they are good for.
 _LOOKUPS = {'ngram': 1.2, 'lookahead': 1.3}
@@ -78,7 +77,10 @@ def _drafter(pair, kind):
 
 
 _SLOW = pytest.mark.slow
-_TRAINED = (*KINDS, 'eagle_parallel_deep')
+_TRAINED = (
+  *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
+  'eagle_parallel_deep',
+)
 _KINDS = ['model', *_TRAINED, *_LOOKUPS, 'ngram_or_model']
 # Of the others a few texts are compared by `test_papers.py`.
 _QUICK = {'model': (), 'eagle_parallel': pytest.mark.extended}

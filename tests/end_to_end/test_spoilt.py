@@ -16,6 +16,7 @@ from specsamp.evaluation import timing
 from specsamp.jobs import compare, measured_trees
 from specsamp.models import TransformerConfig
 from specsamp.training import distill, pretrain
+from specsamp.training.distill_config import DistillConfig
 
 # Orbax leaves coroutines behind where it fails.
 pytestmark = [
@@ -52,7 +53,7 @@ def _pretrain(folders, corpus):
 
 
 def _distill(folders, corpus):
-  config = distill.DistillConfig(
+  config = DistillConfig(
     kind='hydra', target=str(folders / 'target'), corpus=str(corpus), ahead=2,
     num_continuations=4, continuation_batch=4, prompt_length=8, **_RUN,
   )  # fmt: skip

@@ -20,21 +20,26 @@ from specsamp.drafting.draft import TokenTree
 from specsamp.verification import (
   KSeqVerifier,
   NaiveVerifier,
+  TopPlusOneVerifier,
   TraversalVerifier,
   k_seq,
   make,
   probs,
+  top_plus_one,
   tree_ops,
 )
 
 IID, WITHOUT, FIXED = 'iid', 'without_replacement', 'deterministic'
+TOP = 'top_plus_one'
 # Each rule under each law that it accepts.
 PAIRS = (
   ('multi_candidate', IID),
   ('multi_candidate', WITHOUT),
   ('naive', IID),
   ('naive', WITHOUT),
+  ('naive', TOP),
   ('naive', FIXED),
+  ('top_plus_one', TOP),
   ('k_seq', IID),
   ('traversal', IID),
   ('traversal', WITHOUT),
@@ -140,9 +145,15 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
   'length',
   [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3],
 )
-@pytest.mark.parametrize('law', [IID, WITHOUT])
 @pytest.mark.parametrize(
-  ('rule', 'chain_rule'), [('multi_candidate', 'token'), ('traversal', 'block')]
+  ('rule', 'law', 'chain_rule'),
+  [
+    ('multi_candidate', IID, 'token'),
+    ('multi_candidate', WITHOUT, 'token'),
+    ('top_plus_one', TOP, 'token'),
+    ('traversal', IID, 'block'),
+    ('traversal', WITHOUT, 'block'),
+  ],
 )
 def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
   tree = TokenTree.chain(length)
@@ -172,6 +183,7 @@ def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
     (('multi_candidate', IID), ('naive', IID)),
     (('multi_candidate', WITHOUT), ('naive', WITHOUT)),
     (('naive', WITHOUT), ('naive', IID)),
+    (('top_plus_one', TOP), ('naive', TOP)),
   ],
   ids=str,
 )
@@ -303,6 +315,7 @@ def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
     (make('multi_candidate'), STAR, WITHOUT, IID),
     (make('multi_candidate'), STAR, IID, WITHOUT),
     (make('multi_candidate'), STAR, FIXED, WITHOUT),
+    (make('top_plus_one'), STAR, FIXED, TOP),
     (make('traversal'), STAR, WITHOUT, IID),
     (make('traversal'), STAR, FIXED, WITHOUT),
     (make('k_seq'), STAR, WITHOUT, IID),
@@ -332,6 +345,18 @@ def test_rho_below_its_bound_is_found_out(monkeypatch):
   ones = lambda overlap, count, most, dtype: jnp.ones(count.shape, dtype)
   monkeypatch.setattr(k_seq, 'solve', ones)
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOfQ(TopPlusOneVerifier):
+  """Accepts the token that was drawn as if it were drawn from q."""
+
+
+def test_q_for_that_of_the_draw_is_found_out(monkeypatch):
+  excess = top_plus_one._excess
+  whole = lambda *args: (excess(*args)[0], jnp.ones_like(excess(*args)[1]))
+  monkeypatch.setattr(top_plus_one, '_excess', whole)
+  assert _error(AllOfQ(), STAR, TOP, TOP) > 1e-3
 
 
 @pytest.mark.parametrize('rule', ['multi_candidate', 'traversal'])

@@ -139,7 +139,7 @@ def test_nothing_reaches_further(family):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-  'kind', ['hydra', 'eagle', 'medusa_parallel', 'eagle_parallel']
+  'kind', ['hydra', 'eagle', 'medusa_parallel', 'eagle_parallel', 'dflash']
 )
 def test_drafters_of_a_float16_target(kind):
   """They draft in float16 what they draft in float32, beyond its range too."""

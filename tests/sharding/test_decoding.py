@@ -133,6 +133,7 @@ def _check_sampled(target, draft, mesh, drafter, verifier, hottest=1.0):
   ('kind', 'tree', 'law', 'verifier'),
   [
     ('eagle_parallel', TokenTree.chain(3), 'iid', 'token'),
+    ('dflash', TokenTree.chain(3), 'iid', 'token'),
     pytest.param(
       'eagle3',
       _TREE,

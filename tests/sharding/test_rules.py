@@ -11,6 +11,7 @@ from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import KINDS, make
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
@@ -89,9 +90,14 @@ def test_no_axes_for_parameters_that_there_are_not():
   ):
     flat, _ = jax.tree_util.tree_flatten_with_path(_shapes(**changes))
     seen |= {path[-1].key for path, _ in flat}
-  trained = [make(kind, _CONFIG, 3) for kind in KINDS]
+  deep = dataclasses.replace(_CONFIG, num_layers=6)
+  trained = [make(kind, deep, 3) for kind in KINDS]
   layer = dataclasses.replace(_CONFIG, num_layers=1)
-  for made in (*trained, Eagle3Layer(layer, 5)):
+  published = (
+    Eagle3Layer(layer, 5, True, tap_norm='each'),
+    PEagleLayers(layer, 5),
+  )
+  for made in (*trained, *published):
     flat, _ = jax.tree_util.tree_flatten_with_path(
       jax.eval_shape(made.init_params, jax.random.key(0))
     )

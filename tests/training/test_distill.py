@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pathlib
 import runpy
 import shutil
 
@@ -13,16 +14,17 @@ import safetensors.numpy
 import tiny
 from flax import traverse_util
 
+import specsamp
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
-from specsamp.drafting.trained import KINDS, kind_of, make
+from specsamp.drafting.trained import KINDS, kind_of, make, trained_drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
-from specsamp.training import distill
-from specsamp.training.distill import DistillConfig
+from specsamp.training import distill, distill_config
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache
 
 
@@ -33,15 +35,19 @@ def _promotion():
     yield
 
 
-@pytest.fixture(scope='module')
-def target(tmp_path_factory, tokenizer):
-  """The folder of a target with heads for four shards."""
-  made = tiny.model(512, seed=0, num_layers=1, num_heads=4, num_kv_heads=2)
-  folder = tmp_path_factory.mktemp('target')
+def _save_target(folder, tokenizer, num_layers):
+  """With heads for four shards."""
+  made = tiny.model(512, 0, num_layers=num_layers, num_heads=4, num_kv_heads=2)
   model_dir.save(
     LanguageModel(made.transformer, made.params, tokenizer), folder
   )
   return folder
+
+
+@pytest.fixture(scope='module')
+def target(tmp_path_factory, tokenizer):
+  """The folder of a target."""
+  return _save_target(tmp_path_factory.mktemp('target'), tokenizer, 1)
 
 
 @pytest.fixture(scope='module')
@@ -53,6 +59,8 @@ def config(corpus, target):
     corpus=str(corpus),
     pattern='*.txt',
     groups=4,
+    loss='lk_lambda',
+    position_weights='expected_length',
     cross_entropy_weight=1.0,
     batch_size=8,
     length=16,
@@ -82,7 +90,23 @@ def on_its_own_text(config, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def undisturbed(config, on_its_own_text, tmp_path_factory):
+def for_eagle3(on_its_own_text, tmp_path_factory, tokenizer):
+  """The config of a target whose layers it can tap, with few of its tokens."""
+  folder = tmp_path_factory.mktemp('deep')
+  return dataclasses.replace(
+    on_its_own_text,
+    kind='eagle3',
+    target=str(_save_target(folder / 'target', tokenizer, 6)),
+    draft_vocab=300,
+    noise=0.0,
+    learning_rate=1e-2,
+    continuations=str(folder / 'continuations'),
+    features=str(folder / 'features'),
+  )
+
+
+@pytest.fixture(scope='module')
+def undisturbed(config, on_its_own_text, for_eagle3, tmp_path_factory):
   """(kind) -> config, workdir, what was trained, the target it was trained on.
 
   On one device. The hardest kind to repeat computes features in every step;
@@ -91,7 +115,8 @@ def undisturbed(config, on_its_own_text, tmp_path_factory):
 
   @functools.cache
   def run(kind):
-    base = config if kind == 'eagle_parallel' else on_its_own_text
+    bases = {'eagle_parallel': config, 'eagle3': for_eagle3}
+    base = bases.get(kind, on_its_own_text)
     job = dataclasses.replace(base, kind=kind)
     workdir = tmp_path_factory.mktemp(kind)
     loaded = []
@@ -118,10 +143,12 @@ _trained = pytest.mark.parametrize(
   [
     'hydra',
     'eagle_parallel',
+    'eagle3',
     # The same code as one of those above.
     pytest.param('eagle', marks=pytest.mark.slow),
     pytest.param('medusa', marks=pytest.mark.slow),
     pytest.param('medusa_parallel', marks=pytest.mark.slow),
+    pytest.param('dflash', marks=pytest.mark.slow),
   ],
 )
 
@@ -143,7 +170,8 @@ def test_losses_fall(undisturbed, kind):
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
   read = drafter_dir.load(workdir / 'drafter')
   assert kind_of(read.module).name == kind
-  assert (read.module.ahead or 1) == depths
+  goes_on = kind in ('eagle', 'eagle3')  # from what it drafted
+  assert read.module.ahead == (None if goes_on else depths)
   assert (read.module, read.target) == (trained.module, trained.target)
   jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
 
@@ -158,7 +186,7 @@ def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
     target.params,
     model_dir.load(job.target).params,
   )
-  wanted = make(kind, target.config, job.ahead)
+  wanted = distill.module_for(job, target.config)
   shapes = jax.eval_shape(wanted.init_params, jax.random.key(0))
   shapes = traverse_util.flatten_dict(shapes, sep='.')
   own = traverse_util.flatten_dict(trained.params, sep='.')
@@ -168,13 +196,34 @@ def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
       k: v.shape for k, v in shapes.items()
     }
   last_parts = {name.rpartition('.')[2] for name in saved}
-  assert not last_parts & {'embedding', 'position_embedding', 'head'}
+  its_own = {'head'} if kind == 'eagle3' else set()
+  assert last_parts & {'embedding', 'position_embedding', 'head'} == its_own
 
 
 @pytest.mark.integration
-def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
+def test_eagle3_drafts_what_the_target_wrote(undisturbed):
+  """The tokens that are its own are kept from its first step on."""
+  job, workdir, trained, target = undisturbed('eagle3')
+  rows = np.asarray(trained.params['draft_rows'])
+  shards = pathlib.Path(job.continuations).glob('t0/train/*.npy')
+  written = np.concatenate([np.load(shard) for shard in shards])
+  assert written.shape == (32, job.length + 1)
+  counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
+  assert counts[rows < 300].min() >= counts[rows == 300].max()
+  config = dataclasses.replace(job, init=str(workdir / 'drafter'))
+  begun = distill._init(config, trained.module, target)(jax.random.key(0))
+  begun |= distill._chosen(config, trained.module, None, None, None)
+  jax.tree.map(np.testing.assert_array_equal, begun, trained.params)
+  drafter = trained_drafter(trained, target, 3)
+  out = specsamp.generate(target, [[3, 1]], drafter=drafter, max_new_tokens=8)
+  assert len(out.tokens[0]) == 8
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize('kind', ['eagle_parallel', 'eagle3'])
+def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch, kind):
   """With noise and groups drawn anew in every step."""
-  job, workdir, _, _ = undisturbed('eagle_parallel')
+  job, workdir, _, _ = undisturbed(kind)
   resumed = tmp_path / 'run'
   shutil.copytree(workdir, resumed)
   shutil.rmtree(resumed / 'drafter')
@@ -192,7 +241,13 @@ def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-  'kind', ['eagle_parallel', pytest.param('hydra', marks=pytest.mark.slow)]
+  'kind',
+  [
+    'eagle_parallel',
+    'eagle3',
+    pytest.param('hydra', marks=pytest.mark.slow),
+    pytest.param('dflash', marks=pytest.mark.slow),
+  ],
 )
 def test_losses_on_a_mesh_are_those_of_one_device(
   undisturbed, tmp_path, monkeypatch, kind
@@ -250,7 +305,7 @@ def test_kept_features_give_the_same_losses(config, text, tmp_path):
   for features in (kept, None):
     batch = distill.Batches(Rows(rows, 4), features, config.noise).batch(5)
     assert ('features' in batch) == (features is not None)
-    found = loss(params, target.params, batch)[1]
+    found = loss(params, distill.Frozen(target.params, {}), batch)[1]
     losses.append({name: float(value) for name, value in found.items()})
   # 10 bits of a feature.
   assert losses[0] == pytest.approx(losses[1], rel=2.0**-9)
@@ -317,6 +372,45 @@ def _other(target):
   return dataclasses.replace(target, params=params)
 
 
+def test_targets_write_at_several_temperatures(config, tmp_path):
+  """By turns, in folders of their own, which fewer sequences later share."""
+  config = dataclasses.replace(
+    config,
+    num_continuations=32,
+    prompt_length=8,
+    continuation_batch=8,
+    continuations=str(tmp_path),
+    temperatures=(0, 1),
+  )
+  target = model_dir.load(config.target)
+  module = distill.module_for(config, target.config)
+  rows = {
+    name: batches.rows.tokens
+    for name, batches in zip(
+      ('train', 'held_out'),
+      distill._data(config, module, target, None),
+      strict=True,
+    )
+  }
+  assert {name: len(found) for name, found in rows.items()} == {
+    'train': 32,
+    'held_out': 16,
+  }
+  for name, found in rows.items():
+    for i in range(2):
+      path = tmp_path / f't{i}' / name / 'tokens-00000.npy'
+      np.testing.assert_array_equal(found[i:16:2], np.load(path))
+    greedy, drawn = found[::2], found[1::2]
+    np.testing.assert_array_equal(greedy[:, :8], drawn[:, :8])
+    assert (greedy != drawn).any(axis=1).all()
+  config = dataclasses.replace(config, num_continuations=8, temperatures=(1.0,))
+  written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  train, _ = distill._data(config, module, target, None)
+  np.testing.assert_array_equal(train.rows.tokens, rows['train'][1:16:2])
+  again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
+  assert again == written
+
+
 # Configs.
 
 
@@ -342,6 +436,7 @@ def _other(target):
     (dict(retention=1.5), 'retention: got 1.5, expected at most 1'),
     (dict(retention=-0.5), 'retention: got -0.5, expected at least 0'),
     (dict(kind='medusa', num_layers=2), 'num_layers: medusa has none, got 2'),
+    (dict(draft_vocab=9), 'draft_vocab: eagle_parallel drafts all .*, got 9'),
     (dict(num_layers=0), 'num_layers: got 0, expected at least 1'),
     (dict(ahead=17), 'ahead: got 17, more than the 16 tokens .*'),
     (
@@ -354,20 +449,32 @@ def _other(target):
       dict(num_continuations=64, prompt_length=17),
       'prompt_length: got 17, more than the length 16 .*',
     ),
-    (dict(temperature=-1.0), '.*temperature: got -1.0.*'),
+    (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
+    (dict(temperatures=()), 'temperatures: got none, expected at least one'),
+    (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
+    (
+      dict(temperatures=(0.0, 1.0), num_continuations=33),
+      'num_continuations: got 33, expected as many at each of 2 temperatures',
+    ),
+    (dict(loss='lk'), "loss: got 'lk', expected one of text, kl, tv, .*"),
+    (dict(eta=-1), 'eta: got -1, expected at least 0'),
+    (
+      dict(position_weights='length'),
+      "position_weights: got 'length', expected one of decay, .*",
+    ),
   ],
 )
 def test_bad_configs(config, changes, message):
   values = dataclasses.asdict(config) | changes
   values = {k: v for k, v in values.items() if v is not ...}
   with pytest.raises(UserError, match=f'^config: {message}$') as error:
-    distill.from_dict(values)
+    distill_config.from_dict(values)
   assert '\n' not in str(error.value)
 
 
 def test_configs_round_trip(on_its_own_text):
   values = json.loads(json.dumps(dataclasses.asdict(on_its_own_text)))
-  assert distill.from_dict(values) == on_its_own_text
+  assert distill_config.from_dict(values) == on_its_own_text
 
 
 @pytest.mark.parametrize(
@@ -384,7 +491,7 @@ def test_configs_round_trip(on_its_own_text):
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
   assert config.is_locked
-  made = distill.from_dict(config.to_dict())
+  made = distill_config.from_dict(config.to_dict())
   if arg in KINDS:
     assert made.kind == arg
   assert made.num_continuations % made.continuation_batch == 0

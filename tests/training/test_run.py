@@ -53,7 +53,7 @@ def _loss(params, frozen, batch):
   return loss, {'loss': loss, 'worst': jnp.abs(wrong).max()}
 
 
-def _fit(workdir, mesh=None, data=lambda: (_Data(), _Data())):
+def _fit(workdir, mesh=None):
   frozen = {'head': np.arange(16, dtype=np.float32).reshape(4, 4) / 16}
   frozen = (
     meshes.shard(frozen, mesh) if mesh else jax.tree.map(jnp.asarray, frozen)
@@ -64,8 +64,7 @@ def _fit(workdir, mesh=None, data=lambda: (_Data(), _Data())):
     mesh,
     init=lambda key: {'head': jax.random.normal(key, (4, 4))},
     loss=_loss,
-    frozen=frozen,
-    data=data,
+    data=lambda: (_Data(), _Data(), frozen),
   )
   return params, frozen
 
@@ -88,7 +87,7 @@ def test_parameters_come_to_the_frozen_ones(tmp_path, shape):
 def test_what_does_not_fit_the_mesh_is_known_before_data_is_read(tmp_path):
   mesh = meshes.make(3, 1, jax.devices()[:3])
   with pytest.raises(UserError, match='^batch_size 8 .* into 3 shards'):
-    _fit(tmp_path, mesh, data=None)
+    run.fit(_CONFIG, tmp_path, mesh, init=None, loss=None, data=None)
 
 
 def test_muon_turns_the_matrices_of_layers_and_nothing_else():

@@ -10,7 +10,7 @@ import pytest
 from specsamp.drafting import Draft, TokenTree
 from specsamp.verification import draw_verdict, make
 
-LAWS = ('iid', 'without_replacement', 'deterministic')
+LAWS = ('iid', 'without_replacement', 'top_plus_one', 'deterministic')
 RULES = (
   'token',
   'block',
@@ -18,6 +18,8 @@ RULES = (
   'naive',
   'k_seq',
   'traversal',
+  'greedy_block',
+  'top_plus_one',
   'typical_lossy',
 )
 CHAIN_RULES = ('token', 'block')
@@ -36,12 +38,15 @@ REFUSED = [
 CHAIN = TokenTree.chain(4)
 # Leaves at three depths, one to three children, numbered in no order.
 TREE = TokenTree((-1, 0, 0, 1, 0, 2, 1, 3, 5, 5, 7))
+PATHS = TokenTree.branching((3, 1, 1))
 BATCH, VOCAB = 2048, 7
 
 every_rule = pytest.mark.parametrize(('rule', 'law'), ACCEPTED)
 
 
 def _tree(rule):
+  if rule == 'greedy_block':
+    return PATHS
   return CHAIN if rule in CHAIN_RULES else TREE
 
 
@@ -97,12 +102,23 @@ def _hostile(rng, tree, law):
   tokens = np.where(rng.random(tokens.shape) < 0.1, odd, tokens)
   valid = rng.random(tokens.shape) < 0.8
   valid[:, 0] = True
+  if tree is PATHS:  # which share what follows a prefix
+    for node in range(2, tree.size):
+      for other in range(1, node):
+        paths = [tree.paths[n] for n in (node, other)]
+        one, twin = (tokens[:, path[path > 0]] for path in paths)
+        if one.shape == twin.shape:
+          same = (one == twin).all(axis=1)
+          p[same, node] = p[same, other]
+          if node in tree.internal:
+            i, j = map(tree.internal.index, (node, other))
+            q[same, i] = q[same, j]
   return _draft(tree, law, tokens, q.astype(np.float32), valid), p
 
 
 def _drafted(tree, draft, p, q):
   """bool [B, N]: valid, and of p(x) > 0 and q(x) > 0, as all ancestors are."""
-  drafted = np.asarray(draft.valid).copy()
+  drafted, law = np.asarray(draft.valid).copy(), draft.law
   tokens = np.asarray(draft.tokens)
   rows = np.arange(len(tokens))
   for node, parent in enumerate(tree.parents[1:], start=1):
@@ -110,7 +126,9 @@ def _drafted(tree, draft, p, q):
     inside = (x >= 0) & (x < VOCAB)
     x = np.where(inside, x, 0)
     drafted[:, node] &= drafted[:, parent] & inside & (p[rows, parent, x] > 0)
-    if q is not None:
+    # Of the most probable ones it does not matter by how much.
+    is_top = law == 'top_plus_one' and node != tree.children(parent)[-1]
+    if q is not None and not is_top:
       drafted[:, node] &= q[rows, tree.internal.index(parent), x] > 0
   return drafted
 
@@ -219,9 +237,10 @@ def test_a_large_vocabulary_keeps_its_precision(rule, law):
   for probs in (stop, leave):
     assert (probs >= 0).all()
     np.testing.assert_allclose(probs.sum(-1), 1, rtol=0, atol=1e-5)
-  if (
-    rule not in READ_NO_Q
-  ):  # p = q but for rounding: the first path is accepted
+  # p = q but for rounding: the first path is accepted, or one of them.
+  if rule == 'top_plus_one':
+    assert stop[0, list(tree.internal)].sum() < 1e-3
+  elif rule not in READ_NO_Q:
     leaf = 0
     while tree.children(leaf):
       leaf = tree.children(leaf)[0]

@@ -2,18 +2,16 @@
 
 import dataclasses
 import json
-import math
 import pathlib
 from typing import Any, Literal
 
 import jax
 import numpy as np
-import safetensors.numpy
 from jax.sharding import Mesh
 
 from specsamp import files
 from specsamp.checkpoints import layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import families
+from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface.families.family import Family
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.data import tokenizer_dir, tokenizer_export
@@ -27,7 +25,6 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import MODEL
 
 _CONFIG = 'config.json'
-_FILE_BYTES = 5 * 10**9  # as transformers cuts them
 _ROWS = 4096  # of two matrices that are compared
 
 
@@ -57,7 +54,7 @@ def load(
       mesh's shards; float16 was asked for and does not hold the model.
   """
   path = pathlib.Path(path)
-  family, config = _read_config(path)
+  _, family, config = read_config(path)
   tokenizer = tokenizer_dir.load(path)
   tensors = tensor_files.of_folder(path)
   names = family.rename(tensors)
@@ -143,45 +140,23 @@ def save(
       values |= _special_tokens(model) | {'dtype': dtype.name}
       (folder / _CONFIG).write_text(json.dumps(values, indent=2) + '\n')
       _save_tokenizer(model.tokenizer, folder)
-    _write_tensors(folder, layout, sizes, dtype, fetch)
+    tensor_export.write(folder, layout, sizes, dtype, fetch)
 
 
-def _write_tensors(folder, layout, sizes, dtype, fetch) -> None:
-  """Tensors in as many files as they need, with an index of several."""
-  shapes = layouts.tensor_shapes(layout, sizes)
-  parts, room = [[]], _FILE_BYTES
-  for key, shape in shapes.items():
-    size = math.prod(shape) * dtype.itemsize
-    if parts[-1] and size > room:
-      parts.append([])
-      room = _FILE_BYTES
-    parts[-1].append(key)
-    room -= size
-  placed = {}
-  for i, keys in enumerate(parts, start=1):
-    name = tensor_files.SINGLE
-    if len(parts) > 1:
-      name = f'model-{i:05}-of-{len(parts):05}.safetensors'
-    tensors = {}
-    for key in keys:
-      tensor = layouts.make(layout, key, shapes[key], fetch)
-      if distributed.is_first():  # the others only hand over their shards
-        tensors[key], placed[key] = tensor, name
-    if tensors:
-      content = safetensors.numpy.save(tensors, weights.EXPORTED)
-      (folder / name).write_bytes(content)
-  if distributed.is_first() and len(parts) > 1:
-    total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    index = {'metadata': {'total_size': total}, 'weight_map': placed}
-    (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))
+def read_config(
+  path: pathlib.Path,
+) -> tuple[dict[str, Any], Family, TransformerConfig]:
+  """The config.json of a folder: its values, and what they mean.
 
-
-def _read_config(path: pathlib.Path) -> tuple[Family, TransformerConfig]:
+  Raises:
+    UserError: it is missing, of another architecture or asks for what is not
+      supported.
+  """
   file = path / _CONFIG
   try:
     values = files.read_json(file)
     family = families.of(values)
-    return family, family.read(values)
+    return values, family, family.read(values)
   except OSError as error:
     raise UserError(f'model {file}: {error.strerror}') from None
   except KeyError as error:

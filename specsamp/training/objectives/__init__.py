@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specsamp.training.objectives import heads, layers
+from specsamp.training.objectives import blocks, eagle3, heads, layers
+from specsamp.training.objectives.batch import Weights
 
 
 class Objective(NamedTuple):
@@ -12,17 +13,25 @@ class Objective(NamedTuple):
   Attributes:
     loss: (module, params, target_head, batch, weights) -> loss, metrics; see
       `batch.Batch` and `batch.Weights`.
-    reads_features: whether the batch must have the target's features.
+    drafts_from_features: whether its drafter reads the target's features.
   """
 
   loss: Callable
-  reads_features: bool = True
+  drafts_from_features: bool = True
+
+  def reads_features(self, weights: Weights) -> bool:
+    """Whether a batch must have them, for the drafter or for the loss."""
+    return self.drafts_from_features or weights.read_p
 
 
 OBJECTIVES = {
   'medusa': Objective(heads.loss),
   'hydra': Objective(heads.loss),
   'eagle': Objective(layers.eagle),
-  'medusa_parallel': Objective(layers.medusa_parallel, reads_features=False),
+  'eagle3': Objective(eagle3.loss),
+  'medusa_parallel': Objective(
+    layers.medusa_parallel, drafts_from_features=False
+  ),
   'eagle_parallel': Objective(layers.eagle),
+  'dflash': Objective(blocks.dflash),
 }

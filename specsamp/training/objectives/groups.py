@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting import features
+from specsamp.training.objectives import acceptance
 
 
 class Groups(NamedTuple):
@@ -120,6 +121,40 @@ def by_depth(groups: Groups, values_bq, length: int, count: int):
     for j in range(count + 1)
   ]
   return jnp.stack(means)
+
+
+def expected_length_weights(
+  groups: Groups, log_alpha_bq, length: int, count: int
+):
+  """`acceptance.expected_length_weights` of every output: [B, Q].
+
+  A draft is a token's output and its masks'. Those that were left out, or that
+  predict what lies beyond the sequence, count as the others of their depth do.
+
+  Args:
+    groups: of the outputs.
+    log_alpha_bq: of each.
+    length: T.
+    count: k, masks of a whole draft.
+  """
+  number_q = groups.number.astype(np.int32)
+
+  def of_row(reads_q, log_alpha_q):
+    # Each draft in a row of its own, whatever it has of it.
+    at = (reads_q - number_q, number_q)
+    drafts_tj = jnp.zeros((length, count + 1), log_alpha_q.dtype)
+    known_tj = jnp.zeros((length, count + 1), bool)
+    return (
+      drafts_tj.at[at].set(log_alpha_q),
+      known_tj.at[at].set(reads_q < length),
+    )
+
+  weights_btj = acceptance.expected_length_weights(
+    *jax.vmap(of_row)(groups.reads, log_alpha_bq)
+  )
+  return jax.vmap(lambda row_tj, reads_q: row_tj[reads_q - number_q, number_q])(
+    weights_btj, groups.reads
+  )
 
 
 def mean_where(values, where):

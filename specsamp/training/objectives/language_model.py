@@ -14,10 +14,10 @@ def next_token(logits_btv, labels_bt):
   return jnp.mean(next_tokens(logits_btv, labels_bt))
 
 
-def next_tokens(logits_btv, labels_bt):
-  """Cross-entropy of every token, [B, T]."""
-  picked = jnp.take_along_axis(logits_btv, labels_bt[:, :, None], axis=2)
-  return jax.nn.logsumexp(logits_btv, axis=-1) - picked[:, :, 0]
+def next_tokens(logits, labels):
+  """Cross-entropy of every token: [..] of logits [.., V] and labels [..]."""
+  picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+  return jax.nn.logsumexp(logits, axis=-1) - picked[..., 0]
 
 
 def distillation(student_btv, teacher_btv):

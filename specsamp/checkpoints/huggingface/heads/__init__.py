@@ -1,0 +1,73 @@
+"""Drafters in the formats of those who published them.
+
+Medusa's, EAGLE's, EAGLE-3's, P-EAGLE's and DFlash's, each a folder with a
+config.json and safetensors, and those of the speculators library. None tells
+which weights of the target it was trained for; the names of the tensors are the
+authors'.
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from specsamp.checkpoints.huggingface.families import llama
+from specsamp.checkpoints.huggingface.heads import (
+  dflash,
+  eagle,
+  eagle3,
+  folder,
+  medusa,
+  speculators,
+)
+from specsamp.drafting.features import DraftModule
+from specsamp.errors import UserError, unknown
+
+_LLAMA = 'LlamaForCausalLM'
+_EAGLE = (_LLAMA, 'LlamaForCausalLMEagle', 'EagleLlamaForCausalLM')
+_EAGLE3 = ('LlamaForCausalLMEagle3', 'Eagle3LlamaForCausalLM')
+_ALL = (*_EAGLE, *_EAGLE3, dflash.ARCHITECTURE)
+
+
+def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
+  """What reads the folder of this config.json; None if it is no such folder.
+
+  Medusa's (Cai et al. 2401.10774) counts heads, EAGLE's (Li et al. 2401.15077)
+  and EAGLE-3's (2503.01840) are those of a LLaMA of one layer; EAGLE-3's has a
+  vocabulary of its own; DFlash's are layers of Qwen3.
+
+  Raises:
+    UserError: another architecture, more layers than one, values under which
+      something else is computed, or that may mean two things.
+    KeyError: a value is missing.
+  """
+  if not isinstance(values, dict) or 'drafter' in values:
+    return None
+  if speculators.KEY in values:
+    return speculators.reader(values)
+  if 'medusa_num_heads' in values:
+    return functools.partial(
+      medusa.read,
+      folder.count(values, 'medusa_num_heads'),
+      folder.count(values, 'medusa_num_layers'),
+    )
+  if 'architectures' not in values:
+    return None
+  name, *others = values['architectures'] or ['none']
+  if others or name not in _ALL:
+    raise UserError(unknown('architecture', name, _ALL))
+  if name == dflash.ARCHITECTURE:
+    return dflash.reader(values)
+  config = llama.read(values | {'model_type': 'llama'})
+  if config.num_layers != 1 and not values.get('parallel_drafting'):
+    raise UserError(
+      f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
+    )
+  if name == _LLAMA and 'draft_vocab_size' not in values or name in _EAGLE[1:]:
+    return functools.partial(eagle.read, config, values.get('bias', True))
+  draft_vocab = folder.count(values, 'draft_vocab_size')
+  fields = eagle3.fields_of(values)
+  if values.get('parallel_drafting'):
+    key = 'pard_token' if 'pard_token' in values else 'ptd_token_id'
+    fields['mask_token'] = folder.token(values, key, config)
+  return functools.partial(eagle3.read, config, draft_vocab, fields)

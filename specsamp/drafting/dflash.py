@@ -1,0 +1,229 @@
+"""DFlash (2602.06036): a block in one pass, on the target's features.
+
+A block is the root and masks after it, all of which see each other: what comes
+out at mask i proposes the token i after the root. In each layer the block
+attends to the text before the root too, of which it has the target's features,
+fused from several depths and normed: every layer has its own keys and values of
+them, and none changes them. Only these are kept from round to round; what is
+accepted returns as features of the target's pass.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from specsamp.drafting.drafter import root_of
+from specsamp.drafting.eagle import EagleState, features_before
+from specsamp.drafting.features import as_taps
+from specsamp.drafting.parallel import OnePassDrafter
+from specsamp.models import TransformerConfig, float16
+from specsamp.models.transformer import Layers, Norm
+
+
+def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
+  """Layers whose inputs the authors' drafters read: 2, 10, .., 34 of 36.
+
+  Args:
+    num_layers: of the target.
+    count: how many; a target of few layers may have fewer.
+  """
+  if count == 1:
+    return (num_layers // 2 + 1,)
+  first = min(2, num_layers)
+  last = max(num_layers - 2, first)
+  taps = np.linspace(first, last, count).round().astype(int)
+  return tuple(sorted(set(taps.tolist())))
+
+
+class DFlashLayers(Layers):
+  """Layers on blocks, and what they have of the text before.
+
+  Attributes:
+    config: of the layers, which have norms of queries and keys as Qwen3's: the
+      context goes through no other norm of theirs.
+    block_size: B, the root and its masks. It drafts with as many masks as it
+      was trained with, for those before a token see those after it.
+    taps: layers of the target whose input it reads; L is the last one's output.
+    mask_token: whose embedding, of the target's, stands at masks; None for an
+      embedding of its own.
+  """
+
+  block_size: int
+  taps: tuple[int, ...]
+  mask_token: int | None = None
+
+  @classmethod
+  def of(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    taps: Sequence[int] | None = None,
+  ):
+    """The module for a target.
+
+    Args:
+      target: its shape.
+      ahead: masks of a block.
+      num_layers: of the drafter.
+      taps: as above; None for as many as there are layers, spread evenly.
+
+    Raises:
+      UserError: taps that are no numbers of layers.
+    """
+    if taps is None:
+      taps = spread_taps(target.num_layers, num_layers)
+    config = dataclasses.replace(target, num_layers=num_layers, qk_norm=True)
+    return cls(config, ahead + 1, as_taps(taps))
+
+  @property
+  def ahead(self) -> int:
+    return self.block_size - 1
+
+  def setup(self):
+    super().setup()
+    c = self.config
+    width = len(self.taps) * c.width
+    self.fuse = self.param(
+      'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
+    )
+    self.context_norm = Norm(c)
+    self.final_norm = Norm(c)
+    if self.mask_token is None:
+      self.mask_embedding = self.param(
+        'mask_embedding', nn.initializers.normal(1), (1, c.width)
+      )
+
+  def __call__(self, x_btd, context_bcd, positions, cache=None, **where):
+    """The stream after the layers, normed, [B, T, D], and the updated cache.
+
+    Args:
+      x_btd: what `embedded_blocks` returns.
+      context_bcd: what `context` returns, in the slots before those of x.
+      positions: int [B, C + T], of both.
+      cache: this and the others, see `Transformer`; there must be a mask
+        [B, T, S].
+    """
+    streams, cache = self.run(
+      x_btd, positions, cache, context=context_bcd, **where
+    )
+    return self.final_norm(streams[-1]), cache
+
+  def context(self, tapped_bte):
+    """What its layers have of the text: [B, T, D].
+
+    Args:
+      tapped_bte: what the target holds at the taps, side by side.
+    """
+    dtype = self.config.dtype
+    return self.context_norm(
+      float16.project('bte,ed->btd', tapped_bte, self.fuse, dtype)
+    )
+
+  def init_params(self, key):
+    """Random parameters, a nested dict of float32 arrays."""
+
+    def all_of_it(module):
+      c = self.config
+      tapped = jnp.zeros((1, 1, len(self.taps) * c.width), c.dtype)
+      x = jnp.zeros((1, 1, c.width), float16.wide(c.dtype))
+      positions = jnp.zeros((1, 2), jnp.int32)
+      mask = jnp.ones((1, 1, 2), bool)
+      return module(x, module.context(tapped), positions, mask=mask)
+
+    return nn.init(all_of_it, self)(key)['params']
+
+
+def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
+  """What stands in M blocks of each row, [B, M K, D], and their positions.
+
+  Args:
+    module: `DFlashLayers`, of K tokens a block.
+    params: its own.
+    target_head: embeds the roots.
+    root_bm: int [B, M], positions of the roots.
+    tokens_bm: int [B, M], the roots.
+  """
+  at_k = np.arange(module.block_size, dtype=np.int32)
+  embedded_bmd = target_head.embed(tokens_bm)
+  if module.mask_token is None:
+    mask_11d = params['mask_embedding'][None].astype(embedded_bmd.dtype)
+  else:
+    mask_11d = target_head.embed(np.full((1, 1), module.mask_token, np.int32))
+  x_bmkd = jnp.where(
+    (at_k == 0)[None, None, :, None],
+    embedded_bmd[:, :, None],
+    mask_11d[:, :, None],
+  )
+  positions_bmk = root_bm[:, :, None] + at_k[None, None]
+  batch, width = len(root_bm), x_bmkd.shape[-1]
+  positions_bq = positions_bmk.reshape(batch, -1)
+  x_bqd = x_bmkd.reshape(batch, -1, width)
+  return x_bqd + target_head.place(positions_bq), positions_bq
+
+
+@struct.dataclass
+class DFlashDrafter(OnePassDrafter):
+  """Drafts a block: one pass a round.
+
+  Of its state the cache holds the text before the root.
+  """
+
+  @classmethod
+  def fewest_layers(cls, module: DFlashLayers) -> int:
+    return max(module.taps)
+
+  @property
+  def taps(self) -> tuple[int, ...]:
+    """Layers of the target whose input it reads."""
+    return self.module.taps
+
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    # A block stands behind the longest draft.
+    capacity = -(-(capacity + self.module.block_size) // 16) * 16
+    batch = tokens_bp.shape[0]
+    cache = self.module.init_cache(self.params, batch, capacity)
+    first_b = jnp.zeros_like(length_b)
+    root_b1 = root_of(tokens_bp, length_b)
+    return self._pass(cache, features_bpd, first_b, length_b - 1, root_b1)
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    return self._pass(
+      state.cache,
+      features_before(verdict, scored.features),
+      root_b,
+      root_b + 1 + verdict.num_accepted,
+      verdict.next_token[:, None],
+    )
+
+  def _pass(self, cache, tapped_bte, start_b, root_b, token_b1) -> EagleState:
+    """Writes T features from `start` on, and drafts behind them.
+
+    Those from the root on are noise, which nothing sees and the next pass
+    writes over, with the block.
+    """
+    module, variables = self.module, {'params': self.params}
+    length, size = tapped_bte.shape[1], module.block_size
+    x_bkd, block_bk = embedded_blocks(
+      module, self.params, self.target_head, root_b[:, None], token_b1
+    )
+    text_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None]
+    slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None]
+    first_b1 = start_b[:, None] + length  # slot of the block's root
+    seen_bs = (slots_s < root_b[:, None]) | (
+      (slots_s >= first_b1) & (slots_s < first_b1 + size)
+    )
+    out_bkd, cache = module.apply(
+      variables,
+      x_bkd,
+      module.apply(variables, tapped_bte, method='context'),
+      jnp.concatenate([text_bt, block_bk], axis=1),
+      cache,
+      mask=jnp.repeat(seen_bs[:, None], size, axis=1),
+      start=start_b,
+    )
+    return EagleState(cache, out_bkd[:, 1 : 1 + self.tree.depth])

@@ -1,0 +1,103 @@
+"""The most that any lossless rule can accept of the candidates of a node.
+
+Hu et al., arXiv 2502.18779: moving p onto the candidates is optimal transport,
+whose value is a least cut, over sets H of tokens ::
+
+  alpha* = 1 + min_H [p(H) - Pr(all candidates are in H)].
+
+For draws from q, with replacement or without, the best H is a prefix of the
+tokens in ascending order of p / q. It is a bound on one step: on how often the
+first of the drafted tokens is accepted, by whatever rule. On the host, in
+float64.
+"""
+
+from typing import get_args
+
+import numpy as np
+
+from specsamp.drafting.draft import Law
+from specsamp.errors import UserError, check_name
+
+# Of log t, see `_fewer_arrive`: the trapezoid rule is exact to 1e-9 there.
+_LOG_STEP = 0.4
+_LOG_TIMES = np.arange(-12, 18, _LOG_STEP)
+
+
+def best_acceptance(
+  p_v: np.ndarray, q_v: np.ndarray, law: Law, count: int
+) -> float:
+  """alpha*, the largest chance to accept one of `count` candidates.
+
+  Takes O(V log V), and O(V) for each of 75 nodes of an integral for three or
+  more draws without replacement.
+
+  Args:
+    p_v: float [V], the target's distribution; its sum need not be 1.
+    q_v: float [V], what the candidates were drawn from, likewise.
+    law: how they were chosen; deterministic ones are the most probable of q.
+    count: of candidates, at least 0. Without replacement no more than q has
+      tokens.
+
+  Raises:
+    UserError: an unknown law, or a negative count.
+  """
+  check_name('law', law, get_args(Law))
+  if count < 0:
+    raise UserError(f'count: got {count}, expected at least 0')
+  if not count:
+    return 0.0
+  p_v, q_v = (np.asarray(x, np.float64) for x in (p_v, q_v))
+  p_v, q_v = p_v / p_v.sum(), q_v / q_v.sum()
+  if law in ('top_plus_one', 'deterministic'):
+    top_v = np.zeros(q_v.shape, bool)
+    num_top = count - (law == 'top_plus_one')
+    top_v[np.argsort(-q_v, kind='stable')[:num_top]] = True
+    rest_v = np.where(top_v | (law == 'deterministic'), 0, q_v)
+    rest_v /= rest_v.sum() or 1
+    accepted = np.where(top_v, p_v, np.minimum(p_v, rest_v)).sum()
+    return float(min(accepted, 1))
+  with np.errstate(divide='ignore', invalid='ignore'):
+    ratio_v = np.where(p_v > 0, p_v / q_v, 0)
+  order_v = np.argsort(ratio_v, kind='stable')
+  p_v, q_v = p_v[order_v], q_v[order_v]
+  # Of each prefix H, the empty one among them; sums of what is outside from the
+  # other end, so that nothing cancels.
+  outside = np.append(np.cumsum(q_v[::-1])[::-1], 0)
+  inside = np.append(0, np.cumsum(q_v))
+  if law == 'iid':  # 1 - q(H)^n = (1 - q(H)) (1 + q(H) + ..)
+    terms = sum(inside**i for i in range(count))
+  else:
+    terms = _fewer_arrive(q_v, min(count, np.count_nonzero(q_v)))
+  cut = np.append(0, np.cumsum(p_v)) + outside * terms
+  return float(min(cut.min(), 1))
+
+
+def _fewer_arrive(q_v: np.ndarray, count: int) -> np.ndarray:
+  """Pr(not all of `count` draws without replacement are in H) / (1 - q(H)).
+
+  Of every prefix H, [V + 1]. Tokens that arrive at random times of rate q
+  arrive in the order of such draws: not all are in H if fewer than n of H
+  arrive before the first one outside, whose time has rate 1 - q(H). So it is ::
+
+    sum_{k < n} integral exp(-t) e_k(exp(q t) - 1 of the tokens in H) dt,
+
+  e_k being elementary symmetric polynomials, which are prefix sums of prefix
+  sums. The first two integrals are 1 and sum q / (1 - q). The others are sums
+  over log t, in logarithms: the time scale of what is left can be any.
+  """
+  terms = np.ones(len(q_v) + 1)
+  if count < 2:
+    return terms
+  # A token of q = 1 leaves nothing to the others: then 1 - q(H) is 0 too.
+  pairs_v = np.divide(q_v, 1 - q_v, where=q_v < 1, out=np.zeros_like(q_v))
+  terms += np.append(0, np.cumsum(pairs_v))
+  if count < 3:
+    return terms
+  for time in np.exp(_LOG_TIMES):
+    with np.errstate(divide='ignore'):  # of a q of 0
+      odds_v = q_v * time + np.log(-np.expm1(-q_v * time))
+    log_e = np.append(-np.inf, np.logaddexp.accumulate(odds_v))
+    for _ in range(2, count):
+      log_e = np.append(-np.inf, np.logaddexp.accumulate(odds_v + log_e[:-1]))
+      terms += _LOG_STEP * time * np.exp(log_e - time)
+  return terms

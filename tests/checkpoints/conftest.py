@@ -1,0 +1,16 @@
+"""What the tests of this folder have in common."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tiny
+from heads_on_disk import VOCAB
+
+
+@pytest.fixture(scope='session')
+def target():
+  """Seven layers, so that EAGLE-3 reads three of them; logits near 0."""
+  model = tiny.model(VOCAB, 3, num_layers=7)
+  head = np.float32(0.25) * model.params['head']
+  return dataclasses.replace(model, params=model.params | {'head': head})

@@ -1,0 +1,185 @@
+"""Losses on acceptance: gradients against differences and closed forms."""
+
+import functools
+import itertools
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp.training.objectives import acceptance
+
+_NAMES = get_args(acceptance.Loss)
+_ETA = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bits():
+  with jax.enable_x64(True):
+    yield
+
+
+def _logits(*shape, seed=0):
+  return np.random.default_rng(seed).normal(size=shape) * 3
+
+
+def _softmax(x):
+  x = np.exp(x - x.max(-1, keepdims=True))
+  return x / x.sum(-1, keepdims=True)
+
+
+_Q, _P = _logits(3, 7), _logits(3, 7, seed=1)
+_LABELS = np.array([4, 0, 6])
+
+
+def _expected(name, q, p, held=None):
+  """Losses [..] as they are written down; `held`: alpha in lk_lambda's."""
+  alpha = np.minimum(p, q).sum(-1)
+  kl = (p * np.log(p / q)).sum(-1)
+  part = np.exp(-_ETA * (alpha if held is None else held))
+  return {
+    'text': -np.log(np.take_along_axis(q, _LABELS[:, None], 1)[:, 0]),
+    'kl': kl,
+    'tv': np.abs(p - q).sum(-1) / 2,
+    'lk_alpha': -np.log(alpha),
+    'lk_lambda': part * kl + (1 - part) * (1 - alpha),
+  }[name]
+
+
+def _closed_form(name, q, p):
+  """The gradients that the paper's table gives."""
+  alpha = np.minimum(p, q).sum(-1, keepdims=True)
+  below = q < p
+  tv = -q * (below - (q * below).sum(-1, keepdims=True))
+  part = np.exp(-_ETA * alpha)
+  return {
+    'text': q - np.eye(7)[_LABELS],
+    'kl': q - p,
+    'tv': tv,
+    'lk_alpha': tv / alpha,
+    'lk_lambda': part * (q - p) + (1 - part) * tv,
+  }[name]
+
+
+def _gradient(name, q_logits, p_logits, labels=_LABELS, **options):
+  loss = lambda q_logits: acceptance.per_position(
+    name, q_logits, p_logits, labels, eta=_ETA, **options
+  )[0].sum()
+  return np.asarray(jax.grad(loss)(jnp.asarray(q_logits)))
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_losses_and_their_gradients(name):
+  p, q = _softmax(_P), _softmax(_Q)
+  found, log_alpha = acceptance.per_position(name, _Q, _P, _LABELS, eta=_ETA)
+  np.testing.assert_allclose(found, _expected(name, q, p), rtol=1e-12)
+  alpha = np.minimum(p, q).sum(-1)
+  np.testing.assert_allclose(np.exp(log_alpha), alpha, rtol=1e-12)
+  got = _gradient(name, _Q, _P)
+  np.testing.assert_allclose(got, _closed_form(name, q, p), atol=1e-14)
+  step = 1e-6
+  for row, column in np.ndindex(_Q.shape):
+    at = lambda sign, row=row, column=column: _expected(
+      name,
+      _softmax(_Q + sign * step * (np.eye(21)[row * 7 + column].reshape(3, 7))),
+      p,
+      alpha,
+    ).sum()
+    difference = (at(1) - at(-1)) / (2 * step)
+    assert got[row, column] == pytest.approx(difference, abs=1e-8)
+
+
+@pytest.mark.parametrize('name', _NAMES[1:])
+def test_a_draft_of_fewer_tokens(name):
+  """Its own columns, or all with a floor: the same, and nothing unreachable."""
+  own = np.array([1, 2, 5])
+  floored = np.full_like(_Q, acceptance.NEVER)
+  floored[:, own] = _Q[:, own]
+  narrow = lambda **options: (name, _Q[:, own], _P[:, own], None)
+  normalizer = np.log(np.exp(_P).sum(-1))
+  wide = acceptance.per_position(name, floored, _P, None)
+  few = acceptance.per_position(*narrow(), p_normalizer=normalizer)
+  np.testing.assert_allclose(wide, few, rtol=1e-12)
+  p, q = _softmax(_P)[:, own], _softmax(_Q[:, own])
+  # Acceptance is with p as it is, KL with p renormalised.
+  np.testing.assert_allclose(np.exp(few[1]), np.minimum(p, q).sum(-1))
+  assert (np.exp(few[1]) <= p.sum(-1) + 1e-12).all()
+  if name == 'kl':
+    p = p / p.sum(-1, keepdims=True)
+    np.testing.assert_allclose(few[0], (p * np.log(p / q)).sum(-1))
+  gradients = (
+    _gradient(name, floored, _P, None),
+    _gradient(*narrow(), p_normalizer=normalizer),
+  )
+  np.testing.assert_allclose(gradients[0][:, own], gradients[1], atol=1e-12)
+  assert not np.delete(gradients[0], own, axis=1).any()
+
+
+@pytest.mark.parametrize(
+  ('name', 'dtype'), [*itertools.product(_NAMES, ('float32', 'float64'))]
+)
+def test_far_apart_and_alike(name, dtype):
+  """Overlap below the smallest number, in places none, and p = q."""
+  q_logits = np.zeros((3, 7), dtype)
+  p_logits = np.zeros((3, 7), dtype)
+  q_logits[0, 0] = p_logits[0, 1] = 2000
+  q_logits[1], p_logits[1, 1:] = [0, *[acceptance.NEVER] * 6], 2000
+  loss = functools.partial(acceptance.per_position, name, labels=_LABELS)
+  found, log_alpha = loss(jnp.asarray(q_logits), jnp.asarray(p_logits))
+  assert found.dtype == dtype
+  assert np.isfinite(found).all() and np.isfinite(log_alpha).all()
+  # All seven tokens at exp(-2000), which no float64 has.
+  np.testing.assert_allclose(log_alpha[0], np.log(7) - 2000, rtol=1e-6)
+  gradient = _gradient(name, q_logits, p_logits)
+  assert np.isfinite(gradient).all()
+  if name != 'text':
+    np.testing.assert_allclose(found[2], 0, atol=1e-6)
+    np.testing.assert_allclose(gradient[2], 0, atol=1e-6)
+
+
+def test_no_gradient_reaches_the_target():
+  for name in _NAMES:
+    loss = lambda p_logits, name=name: sum(
+      x.sum() for x in acceptance.per_position(name, _Q, p_logits, _LABELS)
+    )
+    assert not np.any(jax.grad(loss)(jnp.asarray(_P)))
+  loss, log_alpha = acceptance.per_position('text', _Q, None, _LABELS)
+  assert loss.shape == (3,) and log_alpha is None
+
+
+def test_weights_are_those_of_the_expected_length():
+  """sum_j W_j grad(-log alpha_j) is the gradient of the expected length."""
+  q_logits, p_logits = _logits(2, 4, 7), _logits(2, 4, 7, seed=1)
+
+  def log_alphas(q_logits):
+    return acceptance.log_acceptance(
+      *map(jax.nn.log_softmax, (jnp.asarray(p_logits), q_logits))
+    )
+
+  def length(q_logits):
+    return jnp.cumprod(jnp.exp(log_alphas(q_logits)), axis=-1).sum()
+
+  def weighed(q_logits):
+    loss, log_alpha = acceptance.per_position(
+      'lk_alpha', q_logits, p_logits, None
+    )
+    return (acceptance.expected_length_weights(log_alpha) * loss).sum()
+
+  q_logits = jnp.asarray(q_logits)
+  np.testing.assert_allclose(
+    jax.grad(weighed)(q_logits), -jax.grad(length)(q_logits), atol=1e-12
+  )
+
+
+def test_positions_that_a_draft_lacks_count_as_the_mean():
+  alpha = np.array([[0.5, 0.25, 0.0], [0.5, 0.75, 0.2], [0.1, 0.0, 0.0]])
+  known = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0]], bool)
+  with np.errstate(divide='ignore'):
+    log_alpha = np.where(known, np.log(alpha), np.nan)
+  got = acceptance.expected_length_weights(log_alpha, known)
+  filled = np.array([[0.5, 0.25, 0.2], [0.5, 0.75, 0.2], [0.1, 0.5, 0.2]])
+  reached = np.cumprod(filled, axis=1)
+  wanted = [[row[j:].sum() for j in range(3)] for row in reached]
+  np.testing.assert_allclose(got, wanted, rtol=1e-12)
