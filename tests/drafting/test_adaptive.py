@@ -1,0 +1,171 @@
+"""The depth that pays, and drafters that read what they have missed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from readers import VOCAB, features_of, kinds, make_drafter
+
+import specsamp
+from specsamp.decoding import programs
+from specsamp.decoding.request import Request
+from specsamp.drafting import TokenTree, adaptive, model_drafter, ngram_drafter
+from specsamp.drafting.adaptive import Policy
+from specsamp.drafting.draft import Draft
+from specsamp.errors import UserError
+from specsamp.sampling import draw
+from specsamp.sampling.transforms import SamplingParams
+
+PROMPTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1]]
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+  """A policy that a test puts in place of another is in no program's key."""
+  programs._kept.clear()
+  yield
+  programs._kept.clear()
+
+
+def _drafter(kind, shape='chain'):
+  target = tiny.model(VOCAB, 28, max_length=64, num_layers=tiny.layers(kind))
+  if kind == 'model':
+    draft = tiny.model(VOCAB, 5, max_length=64, num_layers=1)
+    return target, model_drafter(draft, 3)
+  return target, make_drafter(kind, shape, target)
+
+
+def _adaptive(drafter, ms=(1.0, 1.5, 2.0)):
+  depth = drafter.tree.depth
+  return adaptive.adaptive(drafter, (0, 1, depth), ms)
+
+
+@pytest.mark.parametrize('most', [64, 4])
+@pytest.mark.parametrize('kind', ['model', *kinds.args[1]])
+def test_what_was_missed_is_read(kind, most, monkeypatch):
+  """After rounds without a draft it drafts as if the text had been a prompt."""
+  monkeypatch.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
+  monkeypatch.setattr(adaptive, '_MOST_BEHIND', most)
+  target, drafter = _drafter(kind)
+  job = Request.make(
+    target, PROMPTS, _adaptive(drafter), 'token', SamplingParams(), 30, 1, []
+  )
+  state = job.decode(job.prefill(), rounds=11)
+  own = state.drafter
+
+  @jax.jit
+  def drafts(drafter, own, tokens, features_bsd):
+    length_b = own.length + 1  # what the last round emitted
+    sampling = SamplingParams().broadcast(len(length_b))
+    keys_b = draw.row_keys(jnp.arange(len(length_b), dtype=jnp.int32))
+    read = drafter.catch_up(
+      own.drafter, tokens, length_b, own.behind, own.features
+    )
+    fresh = drafter.init(tokens, length_b, features_bsd, tokens.shape[1] + 8)
+    return [
+      drafter.propose(each, tokens, length_b, sampling, keys_b)[0]
+      for each in (read, fresh)
+    ]
+
+  assert own.behind == (11 if most == 64 or kind == 'model' else 3)
+  at = np.arange(state.tokens.shape[1])[None]
+  tokens = np.where(at < np.asarray(state.length)[:, None], state.tokens, 0)
+  got, expected = drafts(
+    drafter, own, tokens, features_of(target, tokens, drafter.taps)
+  )
+  np.testing.assert_allclose(got.q, expected.q, atol=1e-5)
+  np.testing.assert_array_equal(got.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize('kind', ['model', *kinds.args[1]])
+def test_greedy_text_is_the_targets(kind, monkeypatch):
+  """Rounds without a draft, with a short one and with a long one in turn."""
+  monkeypatch.setattr(
+    Policy, 'choose', lambda self, *_: self.waited * (1 + self.wait % 2)
+  )
+  monkeypatch.setattr(adaptive, '_FIRST_WAIT', 0)
+  target, drafter = _drafter(kind)
+  run = lambda drafter: specsamp.generate(
+    target, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=24,
+    stop_tokens=[],
+  )  # fmt: skip
+  assert run(_adaptive(drafter)).tokens == run(None).tokens
+
+
+def _draft(valid):
+  valid = np.pad(np.asarray(valid, bool), ((0, 0), (1, 0)), constant_values=1)
+  tree = TokenTree.chain(valid.shape[1] - 1)
+  return Draft(np.zeros(valid.shape, np.int32), None, tree, 'iid', valid)
+
+
+ALL = np.asarray([True, True])
+MS = np.asarray([1.0, 1.4, 1.8, 2.6], np.float32)
+DEPTHS = (0, 1, 2, 4)
+
+
+def _after(rounds):
+  """The policy after rounds of which each row accepted so many of 4."""
+  policy = Policy.of(2, 4)
+  for accepted in rounds:
+    policy = policy.seen(_draft(np.ones((2, 4))), np.asarray(accepted))
+  return policy
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'active', 'depth'),
+  [
+    ([(4, 4)] * 8, ALL, 4),
+    ([(1, 1)] * 8, ALL, 1),
+    ([(0, 0)] * 8, ALL, 0),
+    ([(4, 0)] * 8, np.asarray([True, False]), 4),
+    ([(4, 0)] * 8, np.asarray([False, True]), 0),
+    # What was accepted long ago counts less.
+    ([(0, 0)] * 40 + [(4, 4)] * 20, ALL, 4),
+  ],
+)
+def test_the_depth_that_pays(rounds, active, depth):
+  assert DEPTHS[int(_after(rounds).choose(DEPTHS, MS, active))] == depth
+
+
+def test_a_dear_draft_does_not_pay():
+  policy = _after([(2, 2)] * 8)
+  assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL))] == 2
+  dear = np.asarray([1, 4, 5, 6], np.float32)
+  assert DEPTHS[int(policy.choose(DEPTHS, dear, ALL))] == 0
+
+
+def test_what_never_pays_is_tried_ever_more_seldom():
+  policy, tried = Policy.of(2, 4), []
+  for round_ in range(700):
+    depth = DEPTHS[int(policy.choose(DEPTHS, MS, ALL))]
+    if depth:
+      tried.append(round_)
+    draft = _draft(np.ones((2, depth)))
+    policy = jax.tree.map(np.asarray, policy.seen(draft, np.asarray([0, 0])))
+  assert 3 < len(tried) < 15
+  gaps = np.diff(tried)
+  assert gaps[-1] > 200
+  assert (np.diff(gaps) >= 0).all()
+
+
+@pytest.mark.parametrize(
+  ('args', 'message'),
+  [
+    (dict(depths=()), 'depths: got none'),
+    (dict(depths=(0, 3, 1)), 'expected ascending'),
+    (dict(depths=(-1, 3)), 'expected ascending'),
+    (dict(depths=(0, 2), ms=(1, 2)), 'the greatest is 2, expected the 3'),
+    (dict(ms=(1.0, 2.0)), 'expected a cost above 0 for each of the 3'),
+    (dict(ms=(1.0, 0.0, 2.0)), 'expected a cost above 0'),
+    (dict(ms=(1.0, float('nan'), 2.0)), 'expected a cost above 0'),
+    (dict(least_confidence=1.5), 'least_confidence: got 1.5, expected 0 to 1'),
+    (dict(drafter=ngram_drafter(3)), 'chooses itself how much it drafts'),
+  ],
+)
+def test_what_cannot_be_chosen_from(args, message):
+  _, drafter = _drafter('model')
+  given = dict(drafter=drafter, depths=(0, 1, 3), ms=(1.0, 1.5, 2.0)) | args
+  with pytest.raises(UserError, match=message):
+    adaptive.adaptive(**given)
