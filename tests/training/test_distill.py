@@ -361,6 +361,46 @@ def test_a_parallel_drafter_begins_as_eagle(text, config, tmp_path):
     distill._init(config, module, _other(target))
 
 
+@pytest.mark.parametrize(
+  ('kind', 'given', 'message'),
+  [
+    # All of its parameters are there, of the same shapes.
+    ('dflash', lambda t: tiny.trained(t, 'eagle'), r'taps: got \(\), exp'),
+    (
+      'eagle3',
+      lambda t: tiny.trained(t, 'eagle3', taps=(1, 2, 3)),
+      r'taps: got \(1, 2, 3\), expected \(2, 3, 3\)$',
+    ),
+    (
+      'eagle3',
+      lambda t: _feeding_normed(tiny.trained(t, 'eagle3')),
+      'feeds_normed: got True, expected False$',
+    ),
+  ],
+)
+def test_none_begins_as_what_reads_something_else(
+  config, kind, given, message, monkeypatch
+):
+  target = tiny.model(11, 0, num_layers=6)
+  monkeypatch.setattr(drafter_dir, 'load', lambda _: given(target))
+  config = dataclasses.replace(config, kind=kind, init='IT')
+  module = make(kind, target.config, 3, num_layers=2 - (kind == 'eagle3'))
+  with pytest.raises(UserError, match=f'^init IT: {message}'):
+    distill._init(config, module, target)
+
+
+def _feeding_normed(trained):
+  module = trained.module.clone(feeds_normed=True)
+  return dataclasses.replace(trained, module=module)
+
+
+def test_fewer_places_are_drawn_of_all():
+  """Else the farthest masks were those of the text's beginning."""
+  config = DistillConfig(kind='eagle_parallel', length=16, retention=0.5)
+  starts = distill._starts(jax.random.key(0), config, 16)
+  assert sorted(starts.tolist()) == list(range(16)) != starts.tolist()
+
+
 def _other(target):
   """A target of the same shape."""
   params = jax.tree.map(lambda leaf: leaf * 2, target.params)
