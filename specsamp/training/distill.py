@@ -253,9 +253,7 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   for name in _MEANINGS:
     own, got = (getattr(each, name, ()) for each in (module, given.module))
     if got not in (own, None):  # of taps None are those that ours have
-      raise UserError(
-        f'init {config.init}: {name}: got {got}, expected {own}'
-      )
+      raise UserError(f'init {config.init}: {name}: got {got}, expected {own}')
   given = {
     # Loaded in the target's precision, trained in 32 bits.
     name: value.astype(jnp.float32)
