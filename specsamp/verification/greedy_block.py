@@ -166,12 +166,14 @@ def _enter(
   """
   fewer = 1 - _ROUNDINGS * jnp.finfo(q_bv.dtype).eps
   best_b, mass_b = race.count_b, jnp.full_like(race.before_b, jnp.inf)
+  # Where none is left 1 stands for it, with a q of 0.
+  left_b = jnp.maximum(race.count_b, 1)
   for count_b in ways:
     law_bv = race._replace(count_b=count_b).law(q_bv, below_bv, most)
     found_b = jnp.maximum(goal_bv - law_bv, 0).sum(axis=-1)
-    better_b = (count_b <= race.count_b) & (found_b < fewer * mass_b)
+    better_b = (count_b <= left_b) & (found_b < fewer * mass_b)
     best_b = jnp.where(better_b, count_b, best_b)
-    mass_b = jnp.where(better_b | (mass_b == jnp.inf), found_b, mass_b)
+    mass_b = jnp.where(better_b, found_b, mass_b)
   return race._replace(count_b=best_b), mass_b
 
 

@@ -152,6 +152,20 @@ def test_a_longer_draft_may_still_expect_fewer():
   np.testing.assert_allclose(tokens, [2.13, 2.24])
 
 
+def test_paths_that_are_not_drafted_do_not_race():
+  """Three would be best, and of two the first alone is better than both."""
+  p = [np.array([0.5107198, 0.11166664, 0.37761356]), np.full((3, 3), 1 / 3)]
+  q = [np.array([0.71987113, 0.21130701, 0.06882186])]
+  accepted = {}
+  for count in (1, 2, 3):
+    table = Table('made', p, q, [np.arange(3) < count])
+    (found,) = run(make('greedy_block'), [table], TREES['3'], 'iid')
+    assert found.error <= TOLERANCE
+    accepted[count] = 1 - (found.drafts.weight * found.stop[:, 0]).sum()
+  assert accepted[2] == pytest.approx(accepted[1], abs=TOLERANCE)
+  assert accepted[3] > accepted[1] + 0.02
+
+
 # The proof can fail.
 
 
