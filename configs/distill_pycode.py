@@ -77,7 +77,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Tokens drafted a round: heads, or masks and one; EAGLE-3 learns so many.
       ahead=5,
       draft_vocab=0,  # tokens that EAGLE-3 can draft; 0 is all
-      num_layers=1,  # of EAGLE, EAGLE-3 or a parallel drafter
+      num_layers=1,  # of EAGLE, EAGLE-3, DFlash or a parallel drafter
       init='',  # folder of a drafter to begin with; '' begins at random
       # Folder of text; '' is the standard library of this Python.
       corpus='',
@@ -91,8 +91,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # too; '' is in the workdir, and computes features in every step.
       continuations='',
       features='',
-      # Positions of a sequence whose heads, masks or steps are trained in a
-      # step.
+      # Positions of a sequence whose heads, masks, blocks or steps are trained
+      # in one.
       groups=32,
       # Share of the groups with mask or step j that have the next one too.
       retention=1.0,

@@ -1,20 +1,16 @@
 """A drafter's tokens are draws from the q that it reports, round by round."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.scipy import special
 
+from specsamp.conformance.recorder import Recorder, draft_of
 from specsamp.decoding.request import Request
 from specsamp.drafting import checks
-from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree
+from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import mesh as meshes
 
 _LONGEST_PROMPT = 6
 _LEAST_P = 1e-6  # one drafter in a million that is right is refused
@@ -23,49 +19,6 @@ _BINS, _BINS_OF_PAIRS = 16, 4
 # where a tree's drafter has kept the wrong path, of random weights, by 0.03.
 _MOST_DISTANCE = {'float32': 0.005}
 _MOST_OF_OTHERS = 0.05
-
-
-@struct.dataclass
-class _Recorder(Drafter):
-  """Drafts as another one does, and keeps its last draft in its state."""
-
-  drafter: Drafter
-  tree: TokenTree = struct.field(pytree_node=False)
-  law: Law = struct.field(pytree_node=False)
-  extra_tree: ExtraTree = struct.field(pytree_node=False)
-  taps: tuple[int, ...] = struct.field(pytree_node=False)
-
-  @classmethod
-  def of(cls, drafter: Drafter) -> '_Recorder':
-    return cls(
-      drafter, drafter.tree, drafter.law, drafter.extra_tree, drafter.taps
-    )
-
-  def check(self, target, batch):
-    self.drafter.check(target, batch)
-
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    batch = len(length_b)
-    state = self.drafter.init(tokens_bp, length_b, features_bpd, capacity)
-    draft, _ = jax.eval_shape(
-      self.drafter.propose,
-      state,
-      jax.ShapeDtypeStruct((batch, capacity), jnp.int32),
-      length_b,
-      jax.tree.map(jnp.asarray, SamplingParams().broadcast(batch)),
-      draw.row_keys(jnp.zeros((batch,), jnp.int32)),
-    )
-    return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draft)
-
-  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    draft, own = self.drafter.propose(
-      state[0], tokens_bs, length_b, sampling, keys_b
-    )
-    return draft, (own, draft)
-
-  def commit(self, state, draft, verdict, root_b, scored):
-    own = self.drafter.commit(state[0], draft, verdict, root_b, scored)
-    return own, state[1]
 
 
 def check_drafter(
@@ -126,7 +79,7 @@ def check_drafter(
   for _ in range(rounds):
     before = request.fetch(state)
     state = request.decode(state, 1)
-    draft = _draft_of(request, state)
+    draft = draft_of(request, state)
     root_b = before.tokens[np.arange(rows), before.length - 1]
     checks.check_draft(drafter, draft, root_b, target.config.vocab_size)
     if drafter.law != 'deterministic':
@@ -143,8 +96,8 @@ def check_drafter(
     _check_same(
       name,
       _MOST_DISTANCE.get(target.config.dtype, _MOST_OF_OTHERS),
-      _draft_of(request, request.decode(state, 1)),
-      _draft_of(fresh, fresh.decode(begun, 1)),
+      draft_of(request, request.decode(state, 1)),
+      draft_of(fresh, fresh.decode(begun, 1)),
     )
 
 
@@ -153,18 +106,13 @@ def _start(drafter, target, texts, sampling, budget):
   request = Request.make(
     target,
     texts,
-    _Recorder.of(drafter),
+    Recorder.of(drafter),
     'naive',
     sampling,
     budget,
     stop_tokens=(),
   )
   return request, request.prefill()
-
-
-def _draft_of(request: Request, state) -> Draft:
-  draft = meshes.fetch(state.drafter[1])
-  return jax.tree.map(lambda rows: rows[: request.batch], draft)
 
 
 def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:

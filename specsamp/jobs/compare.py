@@ -12,7 +12,9 @@ from specsamp import progress, verification
 from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
+from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
+from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import BASELINE, Label, Method
@@ -165,6 +167,9 @@ class Comparison(NamedTuple):
       sections.append(functools.partial(paper_figures.best, rows))
     sections.append(functools.partial(permutation_tests.section, findings))
 
+    bounds = self._bounds(every)
+    if bounds:
+      sections.append(functools.partial(tables.bound_table, bounds))
     costs: list[RoundCost] = []
 
     def write():
@@ -176,6 +181,7 @@ class Comparison(NamedTuple):
         self.config.plot,
         sections,
         findings,
+        bounds,
       )
 
     write()  # timing takes minutes, in which what was decoded can be read
@@ -267,6 +273,23 @@ class Comparison(NamedTuple):
           f'more than {most} tokens and see the last {most} of them.'
         )
     return notes
+
+  def _bounds(self, every: Sequence[Method]) -> list[Bound]:
+    """What is accepted of first tokens and could be, on the first task."""
+    chosen = filter(measured_bounds.is_bounded, every)
+    prompts = [self._tokens(prompt) for prompt in self.tasks[0].prompts]
+    return [
+      measured_bounds.measure(
+        self.target,
+        method,
+        prompts,
+        self.config.max_new_tokens,
+        self.config.seed,
+      )
+      for method in progress.bar(
+        'bounds', list(chosen) if self.config.bounds else [], unit='method'
+      )
+    ]
 
   def _parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]

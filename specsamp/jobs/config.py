@@ -293,6 +293,8 @@ class ComparisonConfig(SampledConfig):
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
     parts: whether to measure what rounds cost of which the paper has figures.
+    bounds: whether to measure, beside how often sampled methods accept a first
+      token, the most that any lossless rule could.
     search: whether to search the best static trees first; see
       `jobs.measured_trees`.
     note: for the report, such as what the paper reports.
@@ -306,6 +308,7 @@ class ComparisonConfig(SampledConfig):
   plot: str
   passes: bool
   parts: bool
+  bounds: bool
   search: bool
   note: str
 

@@ -25,7 +25,7 @@ def warn_if_chance(name: str, trained: DraftModule, target: LanguageModel):
   greedily with four beginnings that it has drawn itself. Of the embedded pair's
   drafters 0.54 (Medusa) to 0.90 (EAGLE in parallel) is accepted then, and 0.00
   where the inputs of EAGLE's layer have changed places; the most frequent token
-  has 0.1 to 0.2 of such a text. At temperature 1 it were 0.11 to 0.23.
+  has 0.1 to 0.2 of such a text. At temperature 1 it would be 0.11 to 0.23.
 
   Args:
     name: the head's, for the log.

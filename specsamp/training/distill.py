@@ -30,6 +30,8 @@ from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import OBJECTIVES
 from specsamp.training.objectives.batch import Batch
 
+# Of a module: with other ones the same parameters compute something else.
+_MEANINGS = ('taps', 'adds_to_normed', 'feeds_normed', 'mask_token')
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 _ROWS = 'draft_rows'
@@ -98,9 +100,10 @@ def _noise(keys_b, most_b, features_btd):
 def _starts(key, config: DistillConfig, length: int):
   """Positions whose heads or masks are trained: int [M], drawn unless all."""
   starts_t = jnp.arange(config.first_group, length, dtype=jnp.int32)
-  if not config.groups:
+  if not config.groups and config.retention == 1:
     return starts_t
-  return jax.random.permutation(key, starts_t)[: config.groups]
+  # The first of them have the farthest masks and steps.
+  return jax.random.permutation(key, starts_t)[: config.groups or None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,13 +244,17 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   """(key) -> parameters to begin with.
 
   Raises:
-    UserError: the drafter to begin with is another target's, or of another
-      shape.
+    UserError: the drafter to begin with is another target's, of another shape,
+      or reads something else.
   """
   if not config.init:
     return lambda key: _trainable(module.init_params(key))
   given = drafter_dir.load(config.init)
   given.check(target)
+  for name in _MEANINGS:
+    own, got = (getattr(each, name, ()) for each in (module, given.module))
+    if got not in (own, None):  # of taps None are those that ours have
+      raise UserError(f'init {config.init}: {name}: got {got}, expected {own}')
   given = {
     # Loaded in the target's precision, trained in 32 bits.
     name: value.astype(jnp.float32)

@@ -23,9 +23,9 @@ class DistillConfig(run.RunConfig):
       to draft so many.
     draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of what
       it is trained on; 0 is all.
-    num_layers: of EAGLE, EAGLE-3 or a parallel drafter. The papers have one;
-      more pay for a parallel one, which makes a pass a round and not a pass a
-      token, and whose masks see what those before them made of the layer below.
+    num_layers: of EAGLE, EAGLE-3, DFlash or a parallel drafter. Most papers
+      have one; more pay where a round is one pass and not a pass a token, and
+      where masks see what those before them made of the layer below.
     init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
       layers that it lacks begin as the identity, and what else it lacks at
       random. '' begins at random.

@@ -246,6 +246,8 @@ def _layers(**changed):
     ('P-EAGLE', shape('mask_hidden', 1, 16), r'mask_hidden: got \(1, 16\), '),
     ('P-EAGLE', keys(mask_token_id=11), 'mask_token_id: got 11, expected bel'),
     ("P-EAGLE, authors'", keys(ptd_token_id=-1), 'ptd_token_id: got -1, exp'),
+    ("P-EAGLE, authors'", keys(pard_token=3), r'got \[3, 8\], expected one to'),
+    ("P-EAGLE, authors'", keys(parallel_drafting=1), 'got 1, expected true or'),
   ],
 )
 def test_damage_is_named_in_one_line(tmp_path, name, damage, message):

@@ -136,6 +136,10 @@ def test_what_cannot_be_written(target, target_folder, tmp_path):
   out = tmp_path / 'out'
   heads = tiny.trained(target, 'medusa')
   refused('of MedusaHeads, speculators has', save, heads, out, target_folder)
+  masked = tiny.published(target, 'peagle')
+  refused('of PEagleLayers, speculators has', save, masked, out, target_folder)
+  deep = _layer(target, taps=(2, 4, 8))
+  refused(r'\(2, 4, 8\) of its target, this', save, deep, out, target_folder)
   last = _layer(target, taps=())
   refused("the target's last state alone", save, last, out, target_folder)
   wide = _layer(target, own=dict(width=20))

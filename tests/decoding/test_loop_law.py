@@ -253,9 +253,9 @@ def test_speculative(pair, distributions, verifier, draft_len, batches):
     ('multi_candidate', 'iid', TokenTree.branching((3, 1))),
     ('traversal', 'without_replacement', TokenTree.branching((3, 1))),
     ('k_seq', 'iid', TokenTree.branching((2, 2))),
-    ('greedy_block', 'iid', TokenTree.branching((3, 1, 1))),
+    ('greedy_block', 'iid', TokenTree.branching((2, 1, 1))),
     # As many candidates as tokens, and levels of unlike nodes.
-    ('top_plus_one', 'top_plus_one', TokenTree((-1, 0, 0, 0, 0, 1, 1, 1, 4))),
+    ('top_plus_one', 'top_plus_one', TokenTree((-1, 0, 0, 0, 0, 1, 1, 4))),
     ('naive', 'deterministic', TokenTree.branching((2, 1, 1))),
     # Uneven: three candidates, of which the first has two and the last has one.
     ('traversal', 'iid', TokenTree((-1, 0, 0, 0, 1, 1, 3))),

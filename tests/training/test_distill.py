@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import runpy
 import shutil
 
 import jax
@@ -17,13 +16,13 @@ from flax import traverse_util
 import specsamp
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
-from specsamp.drafting.trained import KINDS, kind_of, make, trained_drafter
+from specsamp.drafting.trained import kind_of, make, trained_drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
-from specsamp.training import distill, distill_config
+from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache
 
@@ -287,15 +286,9 @@ def test_what_is_trained_of_a_sequence(config):
 # The target's features, kept.
 
 
-@pytest.fixture
-def text(target):
-  """(target, rows of its vocabulary)."""
+def test_kept_features_give_the_same_losses(config, tmp_path):
+  target = model_dir.load(config.target)
   rows = np.random.default_rng(0).integers(512, size=(12, 17), dtype=np.int32)
-  return model_dir.load(target), rows
-
-
-def test_kept_features_give_the_same_losses(config, text, tmp_path):
-  target, rows = text
   kept = FeatureCache(tmp_path, target, rows)
   config = dataclasses.replace(config, kind='hydra')
   module = make('hydra', target.config, config.ahead)
@@ -324,52 +317,11 @@ def test_features_are_of_one_process(config, tmp_path, monkeypatch):
     distill.distill(config, tmp_path)
 
 
-@pytest.mark.integration
-def test_a_parallel_drafter_begins_as_eagle(text, config, tmp_path):
-  """In 32 bits, whatever the target computes in; a medusa does not."""
-  target, _ = text
-  sixteen = Transformer(dataclasses.replace(target.config, dtype='bfloat16'))
-  target = dataclasses.replace(target, transformer=sixteen)
-  given = tiny.trained(target, 'eagle')
-  drafter_dir.save(given, tmp_path / 'eagle')
-  config = dataclasses.replace(
-    config, kind='eagle_parallel', init=str(tmp_path / 'eagle')
-  )
-  module = make('eagle_parallel', target.config, 3)
-  params = distill._init(config, module, target)(jax.random.key(0))
-  assert params.keys() - given.params.keys() == {
-    'mask_embedding',
-    'mask_feature',
-  }
-  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
-    np.dtype('float32')
-  }
-  np.testing.assert_allclose(params['fuse'], given.params['fuse'], rtol=2.0**-8)
-  deep = make('eagle_parallel', target.config, 3, num_layers=2)
-  params = distill._init(config, deep, target)(jax.random.key(0))
-  assert not np.any(params['layers_1']['attention']['o'])
-  assert not np.any(params['layers_1']['mlp']['down'])
-  assert np.all(np.any(params['layers_1']['attention']['q'], axis=(1, 2)))
-  x = np.random.default_rng(0).standard_normal((1, 4, 16), np.float32)
-  positions = np.arange(4, dtype=np.int32)[None]
-  found = [
-    made.clone(config=dataclasses.replace(made.config, dtype='float32')).apply(
-      {'params': params}, x, positions
-    )[0]
-    for made in (module, deep)
-  ]
-  np.testing.assert_array_equal(*found)
-  heads = make('medusa', target.config, 3)
-  with pytest.raises(UserError, match='no parameter of'):
-    distill._init(config, heads, target)(jax.random.key(0))
-  with pytest.raises(UserError, match='trained for the target'):
-    distill._init(config, module, _other(target))
-
-
-def _other(target):
-  """A target of the same shape."""
-  params = jax.tree.map(lambda leaf: leaf * 2, target.params)
-  return dataclasses.replace(target, params=params)
+def test_fewer_places_are_drawn_of_all():
+  """Else the farthest masks were those of the text's beginning."""
+  config = DistillConfig(kind='eagle_parallel', length=16, retention=0.5)
+  starts = distill._starts(jax.random.key(0), config, 16)
+  assert sorted(starts.tolist()) == list(range(16)) != starts.tolist()
 
 
 def test_targets_write_at_several_temperatures(config, tmp_path):
@@ -411,90 +363,7 @@ def test_targets_write_at_several_temperatures(config, tmp_path):
   assert again == written
 
 
-# Configs.
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    (dict(kind='eagle2'), "kind: got 'eagle2', expected one of medusa, .*"),
-    (dict(kind=...), ".*'kind'"),
-    (dict(colour='red'), '.*colour.*'),
-    (dict(steps=0), 'steps: got 0, expected at least 1'),
-    (dict(steps='many'), "steps: got 'many', expected an integer"),
-    (
-      dict(storage='int4'),
-      "storage: got 'int4', expected one of float32, int8.*",
-    ),
-    (dict(noise=-0.1), 'noise: got -0.1, expected at least 0'),
-    (dict(groups=-1), 'groups: got -1, expected at least 0'),
-    (dict(groups=17), 'groups: got 17, more than the 16 positions .*'),
-    (
-      dict(groups=7, num_continuations=64, prompt_length=11),
-      'groups: got 7, more than the 6 positions .*',
-    ),
-    (dict(retention=1.5), 'retention: got 1.5, expected at most 1'),
-    (dict(retention=-0.5), 'retention: got -0.5, expected at least 0'),
-    (dict(kind='medusa', num_layers=2), 'num_layers: medusa has none, got 2'),
-    (dict(draft_vocab=9), 'draft_vocab: eagle_parallel drafts all .*, got 9'),
-    (dict(num_layers=0), 'num_layers: got 0, expected at least 1'),
-    (dict(ahead=17), 'ahead: got 17, more than the 16 tokens .*'),
-    (
-      dict(continuation_batch=0),
-      'continuation_batch: got 0, expected at least 1',
-    ),
-    (dict(prompt_length=0), 'prompt_length: got 0, expected at least 1'),
-    (dict(num_continuations=1), 'num_continuations: got 1, fewer than .*'),
-    (
-      dict(num_continuations=64, prompt_length=17),
-      'prompt_length: got 17, more than the length 16 .*',
-    ),
-    (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
-    (dict(temperatures=()), 'temperatures: got none, expected at least one'),
-    (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
-    (
-      dict(temperatures=(0.0, 1.0), num_continuations=33),
-      'num_continuations: got 33, expected as many at each of 2 temperatures',
-    ),
-    (dict(loss='lk'), "loss: got 'lk', expected one of text, kl, tv, .*"),
-    (dict(eta=-1), 'eta: got -1, expected at least 0'),
-    (
-      dict(position_weights='length'),
-      "position_weights: got 'length', expected one of decay, .*",
-    ),
-  ],
-)
-def test_bad_configs(config, changes, message):
-  values = dataclasses.asdict(config) | changes
-  values = {k: v for k, v in values.items() if v is not ...}
-  with pytest.raises(UserError, match=f'^config: {message}$') as error:
-    distill_config.from_dict(values)
-  assert '\n' not in str(error.value)
-
-
-def test_configs_round_trip(on_its_own_text):
-  values = json.loads(json.dumps(dataclasses.asdict(on_its_own_text)))
-  assert distill_config.from_dict(values) == on_its_own_text
-
-
-@pytest.mark.parametrize(
-  'arg',
-  [
-    None,
-    *KINDS,
-    'eagle_parallel_deep',
-    'eagle_text',
-    'eagle_parallel_text',
-    'smoke',
-  ],
-)
-def test_the_embedded_drafters_configs(arg):
-  config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
-  assert config.is_locked
-  made = distill_config.from_dict(config.to_dict())
-  if arg in KINDS:
-    assert made.kind == arg
-  assert made.num_continuations % made.continuation_batch == 0
+# What a run refuses.
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       plot='by_method',
       passes=False,  # time what a pass over the best trees costs
       parts=False,  # time rounds of which the paper has figures
+      bounds=False,  # find the most that any rule could accept
       search=False,  # search the best static trees, and try them
       note=(
         'The paper (Chinchilla 70B and 4B, 16 TPU v4; ArS 14.1 ms/token): '

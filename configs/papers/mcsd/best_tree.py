@@ -56,6 +56,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       plot='by_method',
       passes=True,  # time what a pass over the best trees costs
       parts=False,  # time rounds of which the paper has figures
+      bounds=False,  # find the most that any rule could accept
       search=True,  # search the best static trees, and try them
       note='',
     )

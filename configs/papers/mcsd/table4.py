@@ -45,6 +45,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     ('naive over the top choices', 'naive', 'deterministic', ''),
     ('K-SEQ', 'k_seq', 'iid', ''),
     ('traversal', 'traversal', 'without_replacement', ''),
+    ('top plus one', 'top_plus_one', 'top_plus_one', ''),
   ]  # fmt: skip
   methods = [
     dict(
@@ -85,6 +86,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       plot='by_method',
       passes=False,  # time what a pass over the best trees costs
       parts=False,  # time rounds of which the paper has figures
+      bounds=not smoke,  # find the most that any rule could accept
       search=False,  # search the best static trees, and try them
       note=(
         f'The paper: {(size.pair or _FIRST).partition("+")[0]} with LLaMA 68M, '

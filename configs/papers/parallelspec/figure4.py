@@ -53,6 +53,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       plot='by_masks',
       passes=False,  # time what a pass over the best trees costs
       parts=False,  # time rounds of which the paper has figures
+      bounds=False,  # find the most that any rule could accept
       search=False,  # search the best static trees, and try them
       note='The paper finds its best speedup at k = 4, where τ levels off.',
     )

@@ -142,6 +142,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       plot='by_method',
       passes=False,  # time what a pass over the best trees costs
       parts=not smoke,  # time rounds of which the paper has figures
+      bounds=False,  # find the most that any rule could accept
       search=False,  # search the best static trees, and try them
       note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',
     )

@@ -9,6 +9,7 @@ import jax
 
 from specsamp import files
 from specsamp.evaluation import metrics
+from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import plots, tables
@@ -29,6 +30,7 @@ def write(
   plot: str,
   sections: Sequence[tables.Section] = (),
   lossless: Sequence[Finding] = (),
+  bounds: Sequence[Bound] = (),
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
@@ -43,6 +45,7 @@ def write(
     plot: a name of `plots.PLOTS`, which draws the rows if they hold enough.
     sections: more of the report.
     lossless: what the texts of each method tell, for the summary.
+    bounds: on what is accepted, for the summary.
   """
   if not distributed.is_first():
     return
@@ -52,6 +55,7 @@ def write(
     'device': device(),
     'versions': versions(),
     'lossless': [found.plain() for found in lossless],
+    'bounds': [found.plain() for found in bounds],
   }
   files.replace_json(folder / 'summary.json', summary)
   whole = [row for row in rows if row.task == metrics.ALL]

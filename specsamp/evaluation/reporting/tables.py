@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tabulate
 
+from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.methods import Label
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
@@ -22,6 +23,11 @@ _NOTE = (
 _LOSSY = (
   'A method that is NOT lossless emits other texts than the target would, '
   'so its figures are no speedup of the same sampling.'
+)
+_BOUND = (
+  '## The first token of a draft\n\nThe share of rounds that accept it, and '
+  'the most that any lossless rule accepts of the same candidates under the '
+  'same distributions, α* (2502.18779), in rounds of their own.'
 )
 _OPTIONAL = (
   'task', 'nodes', 'verifier', 'law', 'paths in rows', 'paper',
@@ -171,6 +177,22 @@ def _with_tasks(rows, cells):
   return [
     {'task': row.task} | cell for row, cell in zip(rows, cells, strict=True)
   ]
+
+
+def bound_table(bounds: Sequence[Bound], style: str = 'github') -> str:
+  """What is accepted of the first tokens, beside what could be."""
+  cells = [
+    heads(found)
+    | {
+      'verifier': found.verifier,
+      'law': found.law.replace('_', ' '),
+      'accepted': found.accepted,
+      'at most': found.at_most,
+      'rounds': found.rounds,
+    }
+    for found in bounds
+  ]
+  return f'{_BOUND}\n\n{render(cells, style, digits=3)}'
 
 
 def cost_table(costs: Sequence[RoundCost], style: str = 'github') -> str:

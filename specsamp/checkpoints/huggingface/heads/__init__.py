@@ -22,6 +22,7 @@ from specsamp.checkpoints.huggingface.heads import (
 )
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError, unknown
+from specsamp.models import TransformerConfig
 
 _LLAMA = 'LlamaForCausalLM'
 _EAGLE = (_LLAMA, 'LlamaForCausalLMEagle', 'EagleLlamaForCausalLM')
@@ -59,15 +60,26 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
   if name == dflash.ARCHITECTURE:
     return dflash.reader(values)
   config = llama.read(values | {'model_type': 'llama'})
-  if config.num_layers != 1 and not values.get('parallel_drafting'):
+  is_parallel = folder.flag(values, 'parallel_drafting')
+  if config.num_layers != 1 and not is_parallel:
     raise UserError(
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
     )
   if name == _LLAMA and 'draft_vocab_size' not in values or name in _EAGLE[1:]:
-    return functools.partial(eagle.read, config, values.get('bias', True))
+    return functools.partial(
+      eagle.read, config, folder.flag(values, 'bias', True)
+    )
   draft_vocab = folder.count(values, 'draft_vocab_size')
   fields = eagle3.fields_of(values)
-  if values.get('parallel_drafting'):
-    key = 'pard_token' if 'pard_token' in values else 'ptd_token_id'
-    fields['mask_token'] = folder.token(values, key, config)
+  if is_parallel:
+    fields['mask_token'] = _mask_token(values, config)
   return functools.partial(eagle3.read, config, draft_vocab, fields)
+
+
+def _mask_token(values: dict[str, Any], config: TransformerConfig) -> int:
+  """P-EAGLE's, by either of its names; `UserError` where they differ."""
+  names = 'pard_token', 'ptd_token_id'
+  given = [folder.token(values, key, config) for key in names if key in values]
+  if len(set(given)) != 1:
+    raise UserError(f'{", ".join(names)}: got {given}, expected one token')
+  return given[0]

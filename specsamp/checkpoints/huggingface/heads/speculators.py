@@ -102,7 +102,7 @@ def save(
       or the target is another one, or in another format.
   """
   module = trained.module
-  if not isinstance(module, Eagle3Layer):
+  if type(module) is not Eagle3Layer:  # P-EAGLE's are such too, with masks
     raise UserError(
       f'export: got a drafter of {type(module).__name__}, speculators has '
       'EAGLE-3 alone of those that are written here'
@@ -165,6 +165,11 @@ def _check_target(module: Eagle3Layer, there: TransformerConfig) -> None:
     raise UserError(
       f'export: trained for a target of width {width}, this one has '
       f'{there.width}'
+    )
+  if max(module.taps or (), default=0) > there.num_layers:
+    raise UserError(
+      f'export: reads layers {module.taps} of its target, this one has '
+      f'{there.num_layers}'
     )
   if module.taps == ():
     raise UserError(

@@ -1,0 +1,94 @@
+"""What a run of distillation begins with: a drafter that is there."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from specsamp.checkpoints import drafter_dir
+from specsamp.drafting.trained import make
+from specsamp.errors import UserError
+from specsamp.models import Transformer
+from specsamp.training import distill
+from specsamp.training.distill_config import DistillConfig
+
+
+@pytest.mark.integration
+def test_a_parallel_drafter_begins_as_eagle(tmp_path):
+  """In 32 bits, whatever the target computes in; a medusa does not."""
+  target = tiny.model(11, 0)
+  sixteen = Transformer(dataclasses.replace(target.config, dtype='bfloat16'))
+  target = dataclasses.replace(target, transformer=sixteen)
+  given = tiny.trained(target, 'eagle')
+  drafter_dir.save(given, tmp_path / 'eagle')
+  config = DistillConfig(kind='eagle_parallel', init=str(tmp_path / 'eagle'))
+  module = make('eagle_parallel', target.config, 3)
+  params = distill._init(config, module, target)(jax.random.key(0))
+  assert params.keys() - given.params.keys() == {
+    'mask_embedding',
+    'mask_feature',
+  }
+  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
+    np.dtype('float32')
+  }
+  np.testing.assert_allclose(params['fuse'], given.params['fuse'], rtol=2.0**-8)
+  deep = make('eagle_parallel', target.config, 3, num_layers=2)
+  params = distill._init(config, deep, target)(jax.random.key(0))
+  assert not np.any(params['layers_1']['attention']['o'])
+  assert not np.any(params['layers_1']['mlp']['down'])
+  assert np.all(np.any(params['layers_1']['attention']['q'], axis=(1, 2)))
+  x = np.random.default_rng(0).standard_normal((1, 4, 16), np.float32)
+  positions = np.arange(4, dtype=np.int32)[None]
+  found = [
+    made.clone(config=dataclasses.replace(made.config, dtype='float32')).apply(
+      {'params': params}, x, positions
+    )[0]
+    for made in (module, deep)
+  ]
+  np.testing.assert_array_equal(*found)
+  heads = make('medusa', target.config, 3)
+  with pytest.raises(UserError, match='no parameter of'):
+    distill._init(config, heads, target)(jax.random.key(0))
+  with pytest.raises(UserError, match='trained for the target'):
+    distill._init(config, module, _other(target))
+
+
+@pytest.mark.parametrize(
+  ('kind', 'given', 'message'),
+  [
+    # All of its parameters are there, of the same shapes.
+    ('dflash', lambda t: tiny.trained(t, 'eagle'), r'taps: got \(\), exp'),
+    (
+      'eagle3',
+      lambda t: tiny.trained(t, 'eagle3', taps=(1, 2, 3)),
+      r'taps: got \(1, 2, 3\), expected \(2, 3, 3\)$',
+    ),
+    (
+      'eagle3',
+      lambda t: _feeding_normed(tiny.trained(t, 'eagle3')),
+      'feeds_normed: got True, expected False$',
+    ),
+  ],
+)
+def test_none_begins_as_what_reads_something_else(
+  kind, given, message, monkeypatch
+):
+  target = tiny.model(11, 0, num_layers=6)
+  monkeypatch.setattr(drafter_dir, 'load', lambda _: given(target))
+  config = DistillConfig(kind=kind, init='IT')
+  module = make(kind, target.config, 3, num_layers=2 - (kind == 'eagle3'))
+  with pytest.raises(UserError, match=f'^init IT: {message}'):
+    distill._init(config, module, target)
+
+
+def _feeding_normed(trained):
+  module = trained.module.clone(feeds_normed=True)
+  return dataclasses.replace(trained, module=module)
+
+
+def _other(target):
+  """A target of the same shape."""
+  params = jax.tree.map(lambda leaf: leaf * 2, target.params)
+  return dataclasses.replace(target, params=params)
