@@ -1,5 +1,6 @@
 """Drafters, and the draft that passes from a drafter to a verifier."""
 
+from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.features import DraftModule
@@ -21,6 +22,7 @@ __all__ = [
   'LanguageModelDrafter',
   'Law',
   'TokenTree',
+  'adaptive_drafter',
   'lookahead_drafter',
   'model_drafter',
   'ngram_drafter',

@@ -35,7 +35,7 @@ _MEMORY = 0.9
 _PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
 # Rounds without a draft before the shortest is tried, which double every time
 # that it does not pay, up to the most.
-_FIRST_WAIT, _MOST_WAIT = 8, 512
+FIRST_WAIT, _MOST_WAIT = 8, 512
 
 
 @struct.dataclass
@@ -58,7 +58,7 @@ class Policy:
   @classmethod
   def of(cls, batch: int, depth: int) -> 'Policy':
     zeros = jnp.zeros((batch, depth), jnp.float32)
-    return cls(zeros, zeros, jnp.int32(0), jnp.int32(_FIRST_WAIT))
+    return cls(zeros, zeros, jnp.int32(0), jnp.int32(FIRST_WAIT))
 
   def acceptance(self) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached.
@@ -106,7 +106,7 @@ class Policy:
       accepted=fades(self.accepted, accepted_bg),
       waited=jnp.where(drafted, 0, self.waited + 1),
       # A round that ended a wait says whether the next is to be longer.
-      wait=jnp.where(drafted, jnp.where(pays, _FIRST_WAIT, longer), self.wait),
+      wait=jnp.where(drafted, jnp.where(pays, FIRST_WAIT, longer), self.wait),
     )
 
 
@@ -301,7 +301,7 @@ def _ask(drafter, carry, tokens_bs, length_b, sampling, keys_b):
   ), own
 
 
-def adaptive(
+def adaptive_drafter(
   drafter: Drafter,
   depths: Sequence[int],
   ms: Sequence[float],

@@ -15,6 +15,7 @@ from specsamp.decoding import programs
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
+  adaptive_drafter,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
@@ -80,6 +81,20 @@ def _generate(pair, **args):
   specsamp.generate(target, drafter=model_drafter(draft, 3), **args)
 
 
+def _adaptive(pair, ms=(1.0, 1.5, 2.0), **args):
+  target, draft = pair
+  args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
+  drafter = adaptive_drafter(model_drafter(draft, 3), (0, 1, 3), ms)
+  specsamp.generate(target, drafter=drafter, **args)
+
+
+def test_other_costs_compile_nothing(pair, compilations):
+  _adaptive(pair)
+  compilations.clear()
+  _adaptive(pair, ms=(1.0, 9.0, 9.0))
+  assert not compilations
+
+
 def _stream(pair, **args):
   target, draft = pair
   args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
@@ -113,6 +128,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
     ('eagle', 4, 3),
     ('lookahead', 4, 2),
     ('ngram or model', 1, 3),
+    ('adaptive', 1, 3),
     # Caches as of those above.
     *(
       pytest.param(case, marks=pytest.mark.slow)
@@ -121,6 +137,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
         ('model', 1, TREE),
         ('eagle_parallel', 4, 3),
         ('dflash', 4, 3),
+        ('adaptive eagle', 4, 3),
         ('ngram', 1, TokenTree.branching((2, 1))),
       )
     ),
@@ -148,10 +165,16 @@ def large(request):
       drafter = ngram_or_model(
         ngram_drafter(draft_shape), model_drafter(draft, draft_shape)
       )
+    case 'adaptive':
+      drafter = model_drafter(draft, draft_shape)
     case _:
+      trained = tiny.trained(target, kind.removeprefix('adaptive '))
       drafter = trained_drafter(
-        tiny.trained(target, kind), target, draft_shape, 'without_replacement'
+        trained, target, draft_shape, 'without_replacement'
       )
+  if kind.startswith('adaptive'):
+    verifier = 'multi_candidate'
+    drafter = adaptive_drafter(drafter, (0, 1, 3), (1.0, 1.5, 2.0), 0.2)
   job = Request.make(
     target,
     [[1, 2, 3]] * batch,

@@ -23,11 +23,13 @@ from specsamp import SamplingParams
 from specsamp.drafting import (
   LanguageModelDrafter,
   TokenTree,
+  adaptive_drafter,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
   ngram_or_model,
 )
+from specsamp.drafting.adaptive import Policy
 from specsamp.drafting.trained import trained_drafter
 from specsamp.sampling import draw, transforms
 from specsamp.verification.token import TokenVerifier
@@ -366,6 +368,29 @@ def test_lookups(pair, distributions, kind, verifier, tree, batches):
   ).mean() > 0.1
   none = first.num_drafted_per_pos[:, 0] < first.rounds
   assert none.any() == (kind != 'ngram or model')
+
+
+@sizes
+@pytest.mark.parametrize(
+  'kind', ['model', pytest.param('eagle', marks=pytest.mark.slow)]
+)
+def test_adaptive(pair, distributions, kind, batches, monkeypatch):
+  """A round without a draft, one with, and so on: caches lag and catch up."""
+  in_turn = lambda self, *_: jnp.where(self.waited > 0, 2, 0)
+  monkeypatch.setattr(Policy, 'choose', in_turn)
+  target, _ = pair
+  drafter = _drafter(pair, 3)
+  if kind == 'eagle':
+    drafter = trained_drafter(tiny.trained(target, kind), target, 3)
+  drafter = adaptive_drafter(drafter, (0, 1, 3), (1, 1, 1), 0.3)
+  counts, (first, *_) = texts(
+    pair, GROUPS, batches, drafter=drafter, verifier='block', seed=9
+  )
+  check_distribution(GROUPS, counts, distributions)
+  # Rounds without a draft, and drafts that were cut short.
+  per_pos = first.num_drafted_per_pos
+  assert (per_pos[:, 0] < first.rounds).all() and per_pos[:, 0].all()
+  assert (per_pos[:, 2] < per_pos[:, 0]).any() and per_pos[:, 2].any()
 
 
 @sizes

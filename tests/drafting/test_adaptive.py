@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from readers import VOCAB, features_of, kinds, make_drafter
+from readers import VOCAB, features_of, make_drafter
 
 import specsamp
 from specsamp.decoding import programs
@@ -13,6 +13,7 @@ from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, adaptive, model_drafter, ngram_drafter
 from specsamp.drafting.adaptive import Policy
 from specsamp.drafting.draft import Draft
+from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
@@ -39,11 +40,19 @@ def _drafter(kind, shape='chain'):
 
 def _adaptive(drafter, ms=(1.0, 1.5, 2.0)):
   depth = drafter.tree.depth
-  return adaptive.adaptive(drafter, (0, 1, depth), ms)
+  return adaptive.adaptive_drafter(drafter, (0, 1, depth), ms)
+
+
+def _of(*quick):
+  """All kinds, of which the others are slow."""
+  return [
+    pytest.param(kind, marks=[] if kind in quick else [pytest.mark.slow])
+    for kind in ('model', *KINDS)
+  ]
 
 
 @pytest.mark.parametrize('most', [64, 4])
-@pytest.mark.parametrize('kind', ['model', *kinds.args[1]])
+@pytest.mark.parametrize('kind', _of('model', 'eagle_parallel'))
 def test_what_was_missed_is_read(kind, most, monkeypatch):
   """After rounds without a draft it drafts as if the text had been a prompt."""
   monkeypatch.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
@@ -79,13 +88,13 @@ def test_what_was_missed_is_read(kind, most, monkeypatch):
   np.testing.assert_array_equal(got.tokens, expected.tokens)
 
 
-@pytest.mark.parametrize('kind', ['model', *kinds.args[1]])
+@pytest.mark.parametrize('kind', _of('hydra', 'eagle'))
 def test_greedy_text_is_the_targets(kind, monkeypatch):
   """Rounds without a draft, with a short one and with a long one in turn."""
   monkeypatch.setattr(
     Policy, 'choose', lambda self, *_: self.waited * (1 + self.wait % 2)
   )
-  monkeypatch.setattr(adaptive, '_FIRST_WAIT', 0)
+  monkeypatch.setattr(adaptive, 'FIRST_WAIT', 0)
   target, drafter = _drafter(kind)
   run = lambda drafter: specsamp.generate(
     target, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=24,
@@ -168,4 +177,4 @@ def test_what_cannot_be_chosen_from(args, message):
   _, drafter = _drafter('model')
   given = dict(drafter=drafter, depths=(0, 1, 3), ms=(1.0, 1.5, 2.0)) | args
   with pytest.raises(UserError, match=message):
-    adaptive.adaptive(**given)
+    adaptive.adaptive_drafter(**given)

@@ -11,6 +11,7 @@ import tiny
 import specsamp
 from specsamp.drafting import (
   TokenTree,
+  adaptive_drafter,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
@@ -195,6 +196,17 @@ def test_drafters_that_look_up_emit_the_unsharded_tokens(name):
   verifier = 'token' if name == 'ngram_or_model' else 'naive'
   mesh = meshes.make(2, 2, jax.devices()[:4])
   _check_sampled(target, tiny.first_layer(target), mesh, drafter, verifier)
+
+
+@pytest.mark.extended
+def test_chosen_depths_are_the_unsharded_ones():
+  """Of three rows; the fourth of the mesh is done before it begins."""
+  target = tiny.model(26, seed=0, num_heads=4, num_kv_heads=2)
+  drafter = lambda _, draft: adaptive_drafter(
+    model_drafter(draft, 3), (0, 1, 3), (1.0, 1.5, 2.0), 0.1
+  )
+  mesh = meshes.make(2, 2, jax.devices()[:4])
+  _check_sampled(target, tiny.first_layer(target), mesh, drafter, 'token')
 
 
 def test_a_fingerprint_is_the_same_on_a_mesh():
