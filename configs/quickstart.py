@@ -42,7 +42,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one
       # for trees, such as multi_candidate.
       branching=(),
-      # How candidates are chosen: iid, without_replacement or deterministic.
+      # How candidates are chosen: iid, without_replacement, top_plus_one or
+      # deterministic.
       law='iid',
       temperatures=(0.0, 1.0),  # to compare; your own prompts have the first
       top_p=0.95,  # of the temperatures above 0
