@@ -65,6 +65,7 @@ def test_a_comparison(launch, folders, tmp_path):
     f'--config.draft={folders}/draft',
     '--config.max_prompt_tokens=40',
     '--config.num_prompts=3',
+    '--config.bounds=True',
   )
   ended = launch('evaluate', *flags)
   assert ended.code == 0, ended.err
@@ -77,7 +78,8 @@ def test_a_comparison(launch, folders, tmp_path):
     'scores.jsonl',
     'summary.json',
   ]
-  runs = json.loads((workdir / 'summary.json').read_text())['runs']
+  summary = json.loads((workdir / 'summary.json').read_text())
+  runs = summary['runs']
   assert [(run['branching'], run['nodes']) for run in runs] == [
     ('', 1),
     ('2x2', 7),
@@ -88,6 +90,9 @@ def test_a_comparison(launch, folders, tmp_path):
   text = (workdir / 'report.md').read_text()
   assert '2x2' in text and 'by_budget.png' in text
   assert '| multi-candidate | fastest' in text
+  assert '## The first token of a draft' in text
+  assert [found['branching'] for found in summary['bounds']] == ['2x2', '1x4']
+  assert all(0 < found['at_most'] <= 1 for found in summary['bounds'])
 
   # Nothing left to do.
   path = workdir / 'metrics.jsonl'

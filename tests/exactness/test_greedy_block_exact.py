@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rounds import expected_tokens, possible
@@ -79,12 +80,11 @@ class Changed(GreedyBlockVerifier):
   how: str
 
 
-@pytest.mark.parametrize('head', [1, 2])
-def test_any_order_will_do(head, monkeypatch):
-  """Of large vocabularies the most probable tokens alone are sorted."""
-  monkeypatch.setattr(greedy_block, '_HEAD', head)
+@pytest.mark.parametrize('edges', [(), (1.0,)])
+def test_any_order_will_do(edges, monkeypatch):
+  monkeypatch.setattr(greedy_block, '_EDGES', edges)
   tree = TREES['3x1']
-  for round_ in run(Changed(f'head of {head}'), _tables(tree), tree, 'iid'):
+  for round_ in run(Changed(f'edges {edges}'), _tables(tree), tree, 'iid'):
     assert round_.error <= TOLERANCE, round_.table.name
 
 
@@ -169,21 +169,29 @@ def test_paths_that_are_not_drafted_do_not_race():
 # The proof can fail.
 
 
-@pytest.mark.parametrize('how', ['q for its law', 'smallest', 'one path more'])
+_ONE_MORE = ((0, 0), (1, 0))
+
+
+@pytest.mark.parametrize(
+  'how',
+  ['q for its law', 'all paths are left', 'others are not', 'one path more'],
+)
 def test_a_broken_rule_is_found_out(how, monkeypatch):
-  race = greedy_block.Race
-  law, order = race.law, greedy_block._order
+  ranking, left_after = greedy_block.Ranking, greedy_block._left_after
+  factors = ranking.factors
   match how:
     case 'q for its law':
-      monkeypatch.setattr(race, 'law', lambda self, q, below, most: q)
-    case 'smallest':  # the order of the paths is not that of the law
-      turned = lambda p, q: (order(p, q)[0], -order(p, q)[1])
-      monkeypatch.setattr(greedy_block, '_order', turned)
+      ones = lambda self, left_bk: jnp.ones_like(self.upto_bm)
+      monkeypatch.setattr(ranking, 'factors', ones)
+    case 'all paths are left':
+      same = lambda left_bk, *args: left_bk
+      monkeypatch.setattr(greedy_block, '_left_after', same)
+    case 'others are not':
+      alone = lambda *args: jnp.eye(2)[:1] + 0 * left_after(*args)
+      monkeypatch.setattr(greedy_block, '_left_after', alone)
     case 'one path more':
-      more = lambda self, *args: law(
-        self._replace(count_b=self.count_b + 1), *args[:-1], args[-1] + 1
-      )
-      monkeypatch.setattr(race, 'law', more)
+      more = lambda self, left_bk: factors(self, jnp.pad(left_bk, _ONE_MORE))
+      monkeypatch.setattr(ranking, 'factors', more)
   tree = TREES['2x1']
   tables = [t for t in _tables(tree) if t.name == 'dense-whole']
   (round_,) = run(Changed(how), tables, tree, 'iid')
