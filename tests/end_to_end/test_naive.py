@@ -84,8 +84,8 @@ _LAUNCHERS = sorted(
     ),
     (
       'distill',
-      ['--config=configs/distill_pycode.py:eagle3', _WORKDIR],
-      'did you mean eagle?',
+      ['--config=configs/distill_pycode.py:eagel3', _WORKDIR],
+      'did you mean eagle3?',
     ),
     (
       'distill',
