@@ -20,8 +20,9 @@ def pick(
   sampling: SamplingParams,
   law: Law,
   handicap_bv=None,
-  is_confidence: bool = False,
   counts_w: Sequence[int] | None = None,
+  *,
+  is_confidence: bool = False,
 ):
   """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
 
@@ -36,10 +37,10 @@ def pick(
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: of the race of this depth, for a coupled drafter.
-    is_confidence: whether q is to tell of a single candidate how probable it
-      was, in rows of temperature 0 too.
     counts_w: how many of its C candidates each node keeps, the first ones; None
       is all. Their last one is drawn with the last of its numbers.
+    is_confidence: whether q is to tell of a single candidate how probable it
+      was, in rows of temperature 0 too.
   """
   batch, width, count = uniform_bwc.shape
   vocab = logits_bwv.shape[-1]
