@@ -28,8 +28,8 @@ def pick(
 
   Rows of temperature 0 take the C most probable tokens, and report q of
   temperature 1: their target's p is a one-hot, of which every verifier emits
-  the argmax, whatever was drafted. Where nobody asks for it, a single one's q
-  is the one-hot that it is drawn from, which is less to compute.
+  the argmax, whatever was drafted. A single one's is the one-hot that it is
+  drawn from, less to compute, unless it is asked for as a confidence.
 
   Args:
     logits_bwv: the drafter's, after each node.
@@ -39,8 +39,7 @@ def pick(
     handicap_bv: of the race of this depth, for a coupled drafter.
     counts_w: how many of its C candidates each node keeps, the first ones; None
       is all. Their last one is drawn with the last of its numbers.
-    is_confidence: whether q is to tell of a single candidate how probable it
-      was, in rows of temperature 0 too.
+    is_confidence: whether q tells how probable a single greedy candidate was.
   """
   batch, width, count = uniform_bwc.shape
   vocab = logits_bwv.shape[-1]
