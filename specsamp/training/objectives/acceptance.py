@@ -35,13 +35,11 @@ def per_position(
 ):
   """A loss of every position, and log alpha there.
 
-  | name | loss | gradient in the draft's logits |
-  |---|---|---|
-  | text | -log q(label) | q - 1[label] |
-  | kl | KL(p, q), of the gradient of cross-entropy with p | q - p |
-  | tv | 1 - alpha | -q (1[q < p] - S), S = sum of q where q < p |
-  | lk_alpha | -log alpha | that of tv, divided by alpha |
-  | lk_lambda | l KL + (1 - l) TV, l = exp(-eta alpha) held fixed | both |
+  text is -log q(label), of gradient q - 1[label] in the draft's logits; kl is
+  KL(p, q), of gradient q - p, which is that of cross-entropy with p. tv is
+  1 - alpha, of gradient -q (1[q < p] - S), S the sum of q where q < p; lk_alpha
+  is -log alpha, of that gradient divided by alpha; and lk_lambda is
+  l KL + (1 - l) TV with l = exp(-eta alpha) held fixed.
 
   TV and -log alpha have little or no gradient where p and q hardly overlap:
   begin with a trained drafter, or with lk_lambda, which is nearly KL there.
