@@ -10,6 +10,7 @@ import numpy as np
 from specsamp import progress
 from specsamp.decoding.request import Request
 from specsamp.drafting.adaptive import FIRST_WAIT, AdaptiveDrafter
+from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
 _ROUNDS = FIRST_WAIT  # in which the choice is that of the costs alone
@@ -23,30 +24,34 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
   batch size, the depths taking turns.
 
   Args:
-    request: of an `AdaptiveDrafter`; what it costs by itself is not read.
+    request: of an `AdaptiveDrafter`; its own costs are not read.
     repeats: how often each depth is timed; the medians count.
+
+  Raises:
+    UserError: a request of another drafter.
   """
-  count = len(request.inputs.drafter.depths)
+  drafter = request.inputs.drafter
+  if not isinstance(drafter, AdaptiveDrafter):
+    raise UserError(
+      f'depth costs: got a request of a {type(drafter).__name__}, expected one '
+      'of an AdaptiveDrafter'
+    )
+  count = len(drafter.depths)
   request.compile()
   times = [[] for _ in range(count)]
   turns = [i for _ in range(repeats) for i in range(count)]
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
-    times[i].append(_ms_a_round(_choosing(request, i)))
+    times[i].append(_ms_a_round(choosing(request, i)))
   ms = np.median(np.asarray(times), axis=1).astype(np.float32)
   return distributed.of_first(ms)
 
 
-def with_costs(drafter: AdaptiveDrafter, ms) -> AdaptiveDrafter:
-  """The drafter, and what its rounds cost."""
-  return drafter.replace(ms=jnp.asarray(ms, jnp.float32))
-
-
-def _choosing(request: Request, i: int) -> Request:
-  """A request whose rounds are all of this depth."""
+def choosing(request: Request, i: int) -> Request:
+  """A request whose first rounds are all of the depth of this number."""
   drafter = request.inputs.drafter
-  ms = np.full(len(drafter.depths), 1e6, np.float32)
-  ms[i] = 1.0
-  inputs = request.inputs.replace(drafter=with_costs(drafter, ms))
+  is_it_k = jnp.arange(len(drafter.depths)) == i
+  ms_k = jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6))
+  inputs = request.inputs.replace(drafter=drafter.replace(ms=ms_k))
   return dataclasses.replace(request, inputs=inputs)
 
 

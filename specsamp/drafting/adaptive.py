@@ -10,6 +10,7 @@ A row then drafts on while the token before was likely enough: whether x_i is
 drafted may depend on what was drawn before it, never on x_i itself.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -88,25 +89,32 @@ class Policy:
       return best
     return jnp.where(self.waited >= self.wait, jnp.maximum(best, 1), best)
 
-  def seen(self, draft: Draft, num_accepted_b) -> 'Policy':
-    """After a round of this draft, of which int [B] tokens were accepted."""
+  def seen(self, draft: Draft, num_accepted_b, active_b) -> 'Policy':
+    """After a round.
+
+    Args:
+      draft: of the round.
+      num_accepted_b: int [B], tokens of it that were accepted.
+      active_b: bool [B], the rows that count.
+    """
     depths = np.arange(1, self.tried.shape[1] + 1, dtype=np.int32)[None, :]
     is_at_ng = np.asarray(draft.tree.depths)[:, None] == depths
     valid_bg = (draft.valid[:, :, None] & is_at_ng[None]).any(axis=1)
+    valid_bg &= active_b[:, None]
     judged_bg = valid_bg & (depths <= num_accepted_b[:, None] + 1)
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
     fades = lambda old, new: jnp.where(
       valid_bg[:, :1], _MEMORY * old + new.astype(jnp.float32), old
     )
     drafted = valid_bg.any()
-    pays = accepted_bg.any()
-    longer = jnp.minimum(2 * self.wait, _MOST_WAIT)
+    # Of a draft after a wait that was in vain the next wait is longer.
+    in_vain = drafted & (self.waited > 0)
+    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
     return Policy(
       tried=fades(self.tried, judged_bg),
       accepted=fades(self.accepted, accepted_bg),
       waited=jnp.where(drafted, 0, self.waited + 1),
-      # A round that ended a wait says whether the next is to be longer.
-      wait=jnp.where(drafted, jnp.where(pays, FIRST_WAIT, longer), self.wait),
+      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
     )
 
 
@@ -117,8 +125,11 @@ class AdaptiveState:
   Attributes:
     drafter: the drafter's own state.
     policy: what was accepted.
-    length: int32 [B], of the rows in the round before.
-    behind: int32 [], rounds that the drafter has not heard of.
+    length: int32 [B], of the rows when the round began.
+    active: bool [B], rows that have grown since the round before; the others
+      are done.
+    behind: int32 [], rounds that the drafter has not read; between `propose`
+      and `commit` of a round in which it drafts, -1.
     features: [B, W, F], the target's at the roots of these rounds, that of
       position t at t mod W.
   """
@@ -126,6 +137,7 @@ class AdaptiveState:
   drafter: Any
   policy: Policy
   length: jax.Array
+  active: jax.Array
   behind: jax.Array
   features: jax.Array
 
@@ -178,12 +190,14 @@ class AdaptiveDrafter(Drafter):
       drafter=own,
       policy=Policy.of(batch, self.tree.depth),
       length=jnp.zeros_like(length_b),
+      active=jnp.zeros(length_b.shape, bool),
       behind=jnp.int32(0),
       features=jnp.zeros(shape, features_bpd.dtype),
     )
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    chosen = state.policy.choose(self.depths, self.ms, length_b > state.length)
+    active_b = length_b > state.length
+    chosen = state.policy.choose(self.depths, self.ms, active_b)
     drafts = jnp.asarray(self.depths)[chosen] > 0
     reads = drafts & (state.behind > 0)
     if self.drafter.reads_features:
@@ -212,11 +226,12 @@ class AdaptiveDrafter(Drafter):
     return draft, state.replace(
       drafter=own,
       length=length_b,
+      active=active_b,
       behind=jnp.where(drafts, -1, behind),
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
-    policy = state.policy.seen(draft, verdict.num_accepted)
+    policy = state.policy.seen(draft, verdict.num_accepted, state.active)
     read = lambda own: self.drafter.commit(own, draft, verdict, root_b, scored)
     if draft.tree.size == 1:
       own = flow.cond_in_place(state.behind < 0, read, state.drafter)
@@ -325,32 +340,45 @@ def adaptive_drafter(
       cannot be chosen, or a confidence that is no probability.
   """
   depths = tuple(depths)
-  if len(drafter.passes) > 1 or not hasattr(drafter, 'replace'):
+  fields = {field.name for field in dataclasses.fields(drafter)}
+  if len(drafter.passes) > 1 or 'tree' not in fields:
     raise UserError(
       f'adaptive: got a {type(drafter).__name__}, which chooses itself how '
       'much it drafts'
     )
+  _check(depths, ms, least_confidence, drafter.tree.depth)
+  least = jnp.float32(least_confidence)
+  # A model drafts no further than anybody reads; of what is not drawn all is.
+  if 'least_confidence' in fields and drafter.law != 'deterministic':
+    drafter = drafter.replace(least_confidence=least)
+  return AdaptiveDrafter(drafter, jnp.asarray(ms, jnp.float32), least, depths)
+
+
+def _check(depths: tuple, ms, least_confidence, deepest: int) -> None:
+  """Raises `UserError`: see `adaptive_drafter`."""
   if not depths:
     raise UserError('depths: got none, expected some to choose from')
-  ascends = all(a < b for a, b in itertools.pairwise(depths))
-  if not ascends or depths[0] < 0:
+  if any(type(depth) is not int or depth < 0 for depth in depths) or any(
+    a >= b for a, b in itertools.pairwise(depths)
+  ):
     raise UserError(f'depths: got {depths}, expected ascending numbers')
-  if depths[-1] != drafter.tree.depth:
+  if not depths[-1] or depths[-1] != deepest:
     raise UserError(
-      f'depths: the greatest is {depths[-1]}, expected the '
-      f'{drafter.tree.depth} of the drafter'
+      f'depths: the greatest is {depths[-1]}, expected the {deepest} of the '
+      'drafter, at least 1'
     )
-  ms = np.asarray(ms, np.float32)
-  if ms.shape != (len(depths),) or not (ms > 0).all():
+  costs = np.asarray(ms)
+  is_number = costs.dtype.kind in 'iuf'
+  if (
+    not is_number
+    or costs.shape != (len(depths),)
+    or not (np.isfinite(costs) & (costs > 0)).all()
+  ):
     raise UserError(
-      f'ms: got {ms.tolist()}, expected a cost above 0 for each of the '
-      f'{len(depths)} depths'
+      f'ms: got {ms!r}, expected a cost above 0 for each of the {len(depths)} '
+      'depths'
     )
   if not 0 <= least_confidence <= 1:
     raise UserError(
       f'least_confidence: got {least_confidence}, expected 0 to 1'
     )
-  least = jnp.float32(least_confidence)
-  if hasattr(drafter, 'least_confidence'):
-    drafter = drafter.replace(least_confidence=least)
-  return AdaptiveDrafter(drafter, jnp.asarray(ms), least, depths)

@@ -8,9 +8,15 @@ import tiny
 from readers import VOCAB, features_of, make_drafter
 
 import specsamp
-from specsamp.decoding import programs
+from specsamp.decoding import depth_costs, programs
 from specsamp.decoding.request import Request
-from specsamp.drafting import TokenTree, adaptive, model_drafter, ngram_drafter
+from specsamp.drafting import (
+  TokenTree,
+  adaptive,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+)
 from specsamp.drafting.adaptive import Policy
 from specsamp.drafting.draft import Draft
 from specsamp.drafting.trained import KINDS
@@ -118,7 +124,7 @@ def _after(rounds):
   """The policy after rounds of which each row accepted so many of 4."""
   policy = Policy.of(2, 4)
   for accepted in rounds:
-    policy = policy.seen(_draft(np.ones((2, 4))), np.asarray(accepted))
+    policy = policy.seen(_draft(np.ones((2, 4))), np.asarray(accepted), ALL)
   return policy
 
 
@@ -147,12 +153,15 @@ def test_a_dear_draft_does_not_pay():
 
 def test_what_never_pays_is_tried_ever_more_seldom():
   policy, tried = Policy.of(2, 4), []
+  one = np.asarray([True, False])
   for round_ in range(700):
-    depth = DEPTHS[int(policy.choose(DEPTHS, MS, ALL))]
+    depth = DEPTHS[int(policy.choose(DEPTHS, MS, one))]
     if depth:
       tried.append(round_)
     draft = _draft(np.ones((2, depth)))
-    policy = jax.tree.map(np.asarray, policy.seen(draft, np.asarray([0, 0])))
+    # A row that is done accepts whatever it likes.
+    policy = policy.seen(draft, np.asarray([0, 4]), one)
+    policy = jax.tree.map(np.asarray, policy)
   assert 3 < len(tried) < 15
   gaps = np.diff(tried)
   assert gaps[-1] > 200
@@ -168,6 +177,10 @@ def test_what_never_pays_is_tried_ever_more_seldom():
     (dict(depths=(0, 2), ms=(1, 2)), 'the greatest is 2, expected the 3'),
     (dict(ms=(1.0, 2.0)), 'expected a cost above 0 for each of the 3'),
     (dict(ms=(1.0, 0.0, 2.0)), 'expected a cost above 0'),
+    (dict(ms=(1.0, float('inf'), 2.0)), 'expected a cost above 0'),
+    (dict(ms='abc'), "ms: got 'abc', expected a cost"),
+    (dict(depths=(0, 1.0, 3)), 'expected ascending numbers'),
+    (dict(depths=(0,), ms=(1.0,)), 'the greatest is 0, expected the 3'),
     (dict(ms=(1.0, float('nan'), 2.0)), 'expected a cost above 0'),
     (dict(least_confidence=1.5), 'least_confidence: got 1.5, expected 0 to 1'),
     (dict(drafter=ngram_drafter(3)), 'chooses itself how much it drafts'),
@@ -178,3 +191,25 @@ def test_what_cannot_be_chosen_from(args, message):
   given = dict(drafter=drafter, depths=(0, 1, 3), ms=(1.0, 1.5, 2.0)) | args
   with pytest.raises(UserError, match=message):
     adaptive.adaptive_drafter(**given)
+
+
+def test_a_drafter_of_two_is_no_drafter_of_a_chosen_depth():
+  """Its tree is that of both."""
+  _, drafter = _drafter('model')
+  both = ngram_or_model(ngram_drafter(3), drafter)
+  with pytest.raises(UserError, match='chooses itself how much it drafts'):
+    adaptive.adaptive_drafter(both, (0, 1, 3), (1.0, 1.5, 2.0))
+
+
+def test_each_depth_is_timed_in_rounds_of_its_own():
+  target, drafter = _drafter('model')
+  job = Request.make(target, PROMPTS, _adaptive(drafter), 'token', None, 40)
+  ms = depth_costs.measure(job, repeats=1)
+  assert ms.shape == (3,) and ms.dtype == np.float32 and (ms > 0).all()
+  for i, depth in enumerate((0, 1, 3)):
+    state = depth_costs.choosing(job, i).decode(job.prefill(), rounds=8)
+    drafted = np.asarray(state.stats.num_drafted_per_pos) > 0
+    assert (drafted == (np.arange(3) < depth)[None]).all()
+  plain = Request.make(target, PROMPTS, drafter, 'token', None, 40)
+  with pytest.raises(UserError, match='got a request of a LanguageModelDraft'):
+    depth_costs.measure(plain)

@@ -107,7 +107,7 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
       law=law,
       valid=rows.valid[[row]],
     )
-    seen = policy.seen(draft, np.asarray([len(accepted)]))
+    seen = policy.seen(draft, np.asarray([len(accepted)]), np.asarray([True]))
     for token in np.flatnonzero(round_.leave[row, node] > 0):
       text = (*key[0], *accepted, int(token))
       mass = chance * rows.weight[row] * round_.stop[row, node]
