@@ -144,7 +144,7 @@ class Decoder:
     logits_bnv = logits[:, : tree.size]
     p_bnv = transforms.probabilities(logits_bnv, inputs.sampling)
     if is_coupled(self.verifier):
-      p_bnv = _coupled(p_bnv, tree, root_b, state.keys)
+      p_bnv = _coupled(p_bnv, draft, root_b, state.keys)
     # Root positions only grow, so that no two rounds of a row share a key.
     keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
     verdict = draw_verdict(
@@ -171,7 +171,13 @@ class Decoder:
     passed = tree.with_extra(extra_tree)
     transformer = self._tapped(inputs.drafter)
     out = self.scorer(
-      transformer, inputs.params, passed, tokens, state.length - 1, state.cache
+      transformer,
+      inputs.params,
+      passed,
+      tokens,
+      state.length - 1,
+      state.cache,
+      draft.parents,
     )
     if not extra_tree.parents:
       return out, out.logits
@@ -210,14 +216,19 @@ def _grow(
   )
 
 
-def _coupled(p_bnv, tree, root_b, row_keys):
+def _coupled(p_bnv, draft: Draft, root_b, row_keys):
   """p after each node as the winner of its position's race, a one-hot."""
-  at_t = 1 + jnp.arange(tree.depth + 1, dtype=jnp.int32)
+  at_t = 1 + jnp.arange(draft.tree.depth + 1, dtype=jnp.int32)
   handicap_btv = coupling.handicaps(
     row_keys, root_b[:, None] + at_t[None, :], p_bnv.shape[-1]
   )
-  depth_n = jnp.asarray(tree.depths, jnp.int32)
-  return coupling.winner_one_hot(p_bnv, handicap_btv[:, depth_n])
+  if draft.parents is None:
+    handicap_bnv = handicap_btv[:, np.asarray(draft.tree.depths)]
+  else:
+    handicap_bnv = jnp.take_along_axis(
+      handicap_btv, draft.depths()[:, :, None], axis=1
+    )
+  return coupling.winner_one_hot(p_bnv, handicap_bnv)
 
 
 def _cut(emitted_bt, count_b, left_b, stop_tokens_k):
@@ -241,9 +252,22 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
   if not tree.depth:
     return stats.replace(rounds=rounds)
   depths = jnp.arange(1, tree.depth + 1, dtype=jnp.int32)[None, :]
-  at_depth = jnp.asarray(tree.depths, jnp.int32)[None, :, None]
+  at_depth = draft.depths()[:, :, None]
   drafted = draft.valid[:, :, None] & (at_depth == depths[:, None, :])
   accepted = verdict.num_accepted[:, None] >= depths
+
+  def count(old, new):
+    # A pass over fewer nodes than the tree's counts fewer depths.
+    new = jnp.where(active_b[:, None], new.astype(jnp.int32), 0)
+    return old.at[:, : new.shape[1]].add(new)
+
+  stats = stats.replace(
+    rounds=rounds,
+    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted.any(axis=1)),
+    num_accepted_per_pos=count(stats.num_accepted_per_pos, accepted),
+  )
+  if draft.parents is not None:
+    return stats  # candidates have no ranks that are fixed
   # By node: how often its path takes a rank, and passes nodes that offer it.
   is_rank = np.asarray(tree.ranks)[:, None] == np.arange(tree.width)
   is_rank[0] = False
@@ -251,16 +275,7 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
     [np.arange(tree.width) < len(tree.children(n)) for n in range(tree.size)]
   )
   over_path = lambda has: jnp.asarray(tree.ancestor_mask.astype(np.int32) @ has)
-
-  def count(old, new):
-    # A pass over fewer nodes than the tree's counts fewer depths.
-    new = jnp.where(active_b[:, None], new.astype(jnp.int32), 0)
-    return old.at[:, : new.shape[1]].add(new)
-
-  return Stats(
-    rounds=rounds,
-    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted.any(axis=1)),
-    num_accepted_per_pos=count(stats.num_accepted_per_pos, accepted),
+  return stats.replace(
     num_tried_per_rank=count(
       stats.num_tried_per_rank, over_path(offers)[verdict.node]
     ),

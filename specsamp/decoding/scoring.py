@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.draft import TokenTree, lineage
+from specsamp.errors import UserError
 from specsamp.models import KVCache, Transformer, attention, kv_cache
 from specsamp.models.transformer import Output
 
@@ -26,6 +27,7 @@ class Scorer(Protocol):
     tokens_bn,
     root_b,
     cache: KVCache,
+    parents_bn=None,
   ) -> Output:
     """Logits, hidden states and features [B, N, ..] of each node; the cache.
 
@@ -36,18 +38,20 @@ class Scorer(Protocol):
       tokens_bn: int [B, N].
       root_b: int [B], position of the root.
       cache: holds the text before the root.
+      parents_bn: int [B, N], of a dynamic tree; see `Draft`.
     """
     ...
 
 
 def tree_attention(
-  transformer, params, tree, tokens_bn, root_b, cache
+  transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
 ) -> Output:
   """All nodes in one sequence: each sees the text and its own ancestors."""
   if not tree.is_chain:
-    arguments = attention.tree_pass(
-      root_b, tree.depths, tree.ancestor_mask, 0, cache.capacity
-    )
+    related = tree.depths, tree.ancestor_mask
+    if parents_bn is not None:
+      related = lineage(parents_bn, tree.depth)
+    arguments = attention.tree_pass(root_b, *related, 0, cache.capacity)
     return transformer.apply(
       {'params': params}, tokens_bn, cache=cache, **arguments
     )
@@ -73,12 +77,21 @@ def tree_attention(
   )
 
 
-def replicated(transformer, params, tree, tokens_bn, root_b, cache) -> Output:
+def replicated(
+  transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
+) -> Output:
   """A row and a copy of its cache for every path from the root to a leaf.
 
   What one does without tree attention (the ablation of Yang et al. 2401.06706,
   table 4): nodes that paths share are fed once for each.
+
+  Raises:
+    UserError: a dynamic tree, whose paths are not known when this is compiled.
   """
+  if parents_bn is not None:
+    raise UserError(
+      'tree_attention: got False, and the tree is one that drafts choose'
+    )
   leaves = sorted(set(range(tree.size)) - set(tree.internal))
   path_kt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
   count, length = path_kt.shape

@@ -41,7 +41,7 @@ class Stats:
     num_accepted_per_pos: int [B, γ], rounds in which one of this depth was
       accepted.
     num_tried_per_rank: int [B, C], times that a node was reached which has a
-      candidate of this rank among its children.
+      candidate of this rank among its children. Not of dynamic trees.
     num_accepted_per_rank: int [B, C], times that the candidate of this rank was
       accepted.
   """

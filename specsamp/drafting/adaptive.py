@@ -21,7 +21,7 @@ import numpy as np
 from flax import struct
 
 from specsamp import flow
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -341,7 +341,8 @@ def adaptive_drafter(
   """
   depths = tuple(depths)
   fields = {field.name for field in dataclasses.fields(drafter)}
-  if len(drafter.passes) > 1 or 'tree' not in fields:
+  is_dynamic = isinstance(drafter.tree, DynamicTree)
+  if is_dynamic or len(drafter.passes) > 1 or 'tree' not in fields:
     raise UserError(
       f'adaptive: got a {type(drafter).__name__}, which chooses itself how '
       'much it drafts'

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting import candidates
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 
@@ -22,7 +22,9 @@ def check_shape(shape: int | TokenTree) -> TokenTree:
     UserError: a draft length below 1, or a tree that parts below the root.
   """
   tree = candidates.check_shape(shape, 'deterministic')
-  if any(len(tree.children(node)) > 1 for node in range(1, tree.size)):
+  if isinstance(tree, DynamicTree) or any(
+    len(tree.children(node)) > 1 for node in range(1, tree.size)
+  ):
     raise UserError(
       'the tree of this drafter parts at the root only, as 3x1x1 does; got '
       f'parents {tree.parents}'

@@ -1,14 +1,13 @@
-"""From a drafter's logits to the candidates of nodes, level by level."""
+"""From a drafter's logits after nodes to the candidates of these nodes."""
 
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.errors import UserError, check_name
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
@@ -104,104 +103,6 @@ def _without_cuts(sampling: SamplingParams, where_b) -> SamplingParams:
   )
 
 
-def grow(
-  tree: TokenTree,
-  law: Law,
-  sampling: SamplingParams,
-  root_b1,
-  uniform_bk,
-  logits_b1v,
-  feed: Callable[[Any, int, Any], tuple[Any, Any]],
-  carry: Any,
-  handicap_bgv=None,
-) -> tuple[Draft, Any]:
-  """Drafts a tree level by level, all nodes of a level at once.
-
-  Args:
-    tree: numbered breadth first.
-    law: how the candidates of a node are chosen.
-    sampling: values per row.
-    root_b1: int [B, 1], the root's token.
-    uniform_bk: numbers in [0, 1), one for each drafted node.
-    logits_b1v: the drafter's, after the root.
-    feed: (carry, depth, tokens [B, W]) -> carry, logits [B, W, V], after the W
-      nodes of this depth that have children.
-    carry: what `feed` carries.
-    handicap_bgv: of the races, for a coupled drafter.
-
-  Returns:
-    The draft, and the last carry.
-  """
-  batch = root_b1.shape[0]
-  internal = np.asarray(tree.internal)
-  depths_i = np.asarray(tree.depths)[internal]
-  logits_bwv = logits_b1v
-  tokens, valids, probs = [], [], []
-  for depth in range(tree.depth):
-    # Nodes of this level that have children, and a table of their children; a
-    # short row of the table draws more than it needs, the last one repeated.
-    level_w = internal[depths_i == depth]
-    children = [tree.children(node) for node in level_w]
-    width = max(map(len, children))
-    table_wc = np.asarray(
-      [c + (c[-1],) * (width - len(c)) for c in children], np.int32
-    )
-    kept = np.flatnonzero([i < len(c) for c in children for i in range(width)])
-    token_bwc, valid_bwc, q_bwv = pick(
-      logits_bwv,
-      uniform_bk[:, table_wc - 1],
-      sampling,
-      law,
-      None if handicap_bgv is None else handicap_bgv[:, depth],
-      tuple(map(len, children)),
-    )
-    tokens.append(token_bwc.reshape(batch, -1)[:, kept])
-    valids.append(valid_bwc.reshape(batch, -1)[:, kept])
-    probs.append(q_bwv)
-    if depth + 1 < tree.depth:
-      fed = internal[depths_i == depth + 1] - min(map(min, children))
-      carry, logits_bwv = feed(carry, depth + 1, tokens[-1][:, fed])
-  concatenate = lambda parts: jnp.concatenate(parts, axis=1)
-  draft = draft_of(
-    tree, law, root_b1, *map(concatenate, (tokens, valids, probs))
-  )
-  return draft, carry
-
-
-def grow_at_once(
-  tree: TokenTree,
-  law: Law,
-  sampling: SamplingParams,
-  root_b1,
-  uniform_bk,
-  logits_bgv,
-) -> Draft:
-  """Drafts a tree whose q depend on the depth alone.
-
-  Nodes of a level have one q, but candidates of their own: a verifier that
-  has turned down a token under one parent would know it under another.
-
-  Args:
-    tree: numbered breadth first.
-    law: how the candidates of a node are chosen.
-    sampling: values per row.
-    root_b1: int [B, 1], the root's token.
-    uniform_bk: numbers in [0, 1), one for each drafted node.
-    logits_bgv: the drafter's, for the tokens of each depth.
-  """
-  if tree.is_chain:
-    tokens, valid, q = pick(logits_bgv, uniform_bk[:, :, None], sampling, law)
-    return draft_of(tree, law, root_b1, tokens[:, :, 0], valid[:, :, 0], q)
-
-  def feed(carry, depth, tokens_bw):
-    shape = (*tokens_bw.shape, logits_bgv.shape[-1])
-    return carry, jnp.broadcast_to(logits_bgv[:, depth, None], shape)
-
-  return grow(
-    tree, law, sampling, root_b1, uniform_bk, logits_bgv[:, :1], feed, None
-  )[0]
-
-
 def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
   """The draft of a root and what was drafted after it."""
   return Draft(
@@ -222,7 +123,7 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
 
   Raises:
     UserError: a draft length below 1, a tree that is not numbered breadth
-      first, or an unknown law.
+      first, a dynamic one of candidates that are drawn, or an unknown law.
   """
   if not isinstance(shape, TokenTree):
     if not isinstance(shape, numbers.Integral):
@@ -242,4 +143,10 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
       f'breadth first, got parents {shape.parents}'
     )
   check_name('law', law, get_args(Law))
+  if isinstance(shape, DynamicTree) and law != 'deterministic':
+    # Keeping the likelier ones of drawn tokens is not lossless.
+    raise UserError(
+      f'law: got {law!r}; a dynamic tree, whose nodes are the most probable '
+      "ones, expected 'deterministic'"
+    )
   return shape

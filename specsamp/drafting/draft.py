@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -164,6 +165,11 @@ class TokenTree:
     """The I nodes that have children, ascending."""
     return tuple(sorted(set(self.parents[1:])))
 
+  @property
+  def num_fed(self) -> int:
+    """Nodes that a drafter reads which drafts level by level."""
+    return len(self.internal)
+
   @functools.cached_property
   def _children(self) -> tuple[tuple[int, ...], ...]:
     children = [[] for _ in self.parents]
@@ -218,6 +224,84 @@ class TokenTree:
     return _frozen(paths)
 
 
+@dataclasses.dataclass(frozen=True)
+class DynamicTree(TokenTree):
+  """Bounds of trees whose shape each draft chooses: see `Draft.parents`.
+
+  Its own parents are those of some tree of this size and depth, of which
+  nothing else is read.
+
+  Attributes:
+    most_children: of a node, and nodes of a depth that have any.
+  """
+
+  most_children: int = 1
+
+  @classmethod
+  def of(cls, size: int, depth: int, most_children: int) -> 'DynamicTree':
+    """The bounds of trees of `size` nodes, the root included.
+
+    Args:
+      size: N.
+      depth: of the deepest that there may be.
+      most_children: as above.
+
+    Raises:
+      ValueError: a size, depth or number below the least, more than
+        `MOST_NODES`, or more nodes than such trees have.
+    """
+    _check_size(size)
+    if size < 2 or not 1 <= depth < size or most_children < 1:
+      raise ValueError(
+        f'dynamic tree: got {size} nodes, depth {depth} and {most_children} '
+        'children at most, expected at least 2 nodes, a depth below their '
+        'number and at least 1 child'
+      )
+    most = 1 + most_children + (depth - 1) * most_children**2
+    if size > most:
+      raise ValueError(
+        f'dynamic tree: got {size} nodes; of {most_children} children at most '
+        f'and depth {depth} there are {most}'
+      )
+    last = size - depth  # the last child of the root, of which a chain hangs
+    parents = (-1, *[0] * last, *range(last, size - 1))
+    return cls(parents, most_children)
+
+  @property
+  def factors(self) -> None:
+    return None
+
+  @property
+  def is_chain(self) -> bool:
+    return False
+
+  @property
+  def width(self) -> int:
+    return self.most_children
+
+  @property
+  def num_fed(self) -> int:
+    return 1 + (self.depth - 1) * self.most_children
+
+
+def lineage(parents_bn: jax.Array, depth: int) -> tuple[jax.Array, jax.Array]:
+  """Depths, int [B, N], and `ancestor_mask`, bool [B, N, N], of many trees.
+
+  Args:
+    parents_bn: int [B, N], see `Draft.parents`.
+    depth: of the deepest node at most.
+  """
+  nodes_n = jnp.arange(parents_bn.shape[1], dtype=jnp.int32)
+  at_bn = jnp.broadcast_to(nodes_n[None], parents_bn.shape)
+  mask_bnn = jnp.zeros((*parents_bn.shape, len(nodes_n)), bool)
+  above_bn = jnp.maximum(parents_bn, 0)
+  for step in range(depth + 1):
+    mask_bnn |= at_bn[:, :, None] == nodes_n[None, None]
+    if step < depth:
+      at_bn = jnp.take_along_axis(above_bn, at_bn, axis=1)
+  return mask_bnn.sum(axis=-1, dtype=jnp.int32) - 1, mask_bnn
+
+
 class ExtraTree(NamedTuple):
   """Tokens that go through the target beside a draft; static.
 
@@ -247,6 +331,9 @@ class Draft:
       token because of what was drawn is not lossless.
     extra_tokens: int32 [B, K], tokens that go through the target beside the
       draft and that no verifier sees; None for a drafter without.
+    parents: int32 [B, N], of a `DynamicTree` and no other: the parent of each
+      node, which comes before it, and -1 of the root. They may hang on all
+      that the tokens of a deterministic draft may hang on.
   """
 
   tokens: jax.Array
@@ -255,6 +342,24 @@ class Draft:
   law: Law = struct.field(pytree_node=False)
   valid: jax.Array
   extra_tokens: jax.Array | None = None
+  parents: jax.Array | None = None
+
+  def depths(self) -> jax.Array:
+    """The depth of each node: int32 [B, N], or [1, N] of one for all rows."""
+    if self.parents is None:
+      return jnp.asarray(self.tree.depths, jnp.int32)[None]
+    return lineage(self.parents, self.tree.depth)[0]
+
+  def path_to(self, node_b: jax.Array) -> jax.Array:
+    """The nodes from the root to this one, -1 padded: int32 [B, depth + 1]."""
+    if self.parents is None:
+      return jnp.asarray(self.tree.paths)[node_b]
+    depths_bn, mask_bnn = lineage(self.parents, self.tree.depth)
+    above_b1n = jnp.take_along_axis(mask_bnn, node_b[:, None, None], axis=1)
+    depth_t = np.arange(self.tree.depth + 1, dtype=np.int32)
+    is_it_btn = above_b1n & (depths_bn[:, None] == depth_t[None, :, None])
+    node_n = np.arange(self.tree.size, dtype=np.int32)[None, None]
+    return jnp.where(is_it_btn, node_n, -1).max(axis=-1)
 
   def first(self, size: int) -> 'Draft':
     """The draft of the first `size` nodes."""

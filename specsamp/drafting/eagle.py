@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import candidates, features
+from specsamp.drafting import features, growth
 from specsamp.drafting.drafter import emitted_tokens, root_of
 from specsamp.models import KVCache, TransformerConfig, attention, float16
 from specsamp.models.transformer import Block, Layers
@@ -140,6 +140,8 @@ class EagleDrafter(features.FeatureDrafter):
   """
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
+    # A dynamic tree is chosen from more nodes than it has.
+    capacity += max(0, self.tree.num_fed - self.tree.size)
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
     hidden_bpd, cache = feed_text(
       self,
@@ -151,31 +153,21 @@ class EagleDrafter(features.FeatureDrafter):
     return EagleState(cache, features.at(hidden_bpd, length_b - 1))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    tree = self.tree
     root_b = length_b - 1
-    internal = np.asarray(tree.internal)
-    depths_i = np.asarray(tree.depths)[internal]
-    parents_i = np.asarray(tree.parents)[internal]
-    ancestors_ii = tree.ancestor_mask[np.ix_(internal, internal)]
 
-    def feed(carry, depth, tokens_bw):
+    def feed(carry, level):
       """Feeds nodes of a level beside what was predicted at their parents."""
       cache, hidden_bwd = carry
-      fed = np.flatnonzero(depths_i == depth)  # side by side
-      above = internal[depths_i == depth - 1]
-      before_bwd = hidden_bwd[:, np.searchsorted(above, parents_i[fed])]
-      where = attention.tree_pass(
-        root_b, depths_i, ancestors_ii[fed], int(fed[0]), cache.capacity
-      )
-      if tree.is_chain:  # the causal mask is cheaper to make
+      where = level.attention(root_b, cache.capacity)
+      if self.tree.is_chain:  # the causal mask is cheaper to make
         where = {'positions': where['positions']}
       hidden_bwd, cache = feed_pairs(
-        self, cache, tokens_bw, before_bwd, **where
+        self, cache, level.tokens, level.of_parents(hidden_bwd), **where
       )
       return (cache, hidden_bwd), self.logits(hidden_bwd)
 
-    draft, (cache, _) = candidates.grow(
-      tree,
+    draft, (cache, _) = growth.grow(
+      self.tree,
       self.law,
       sampling,
       root_of(tokens_bs, length_b),

@@ -1,10 +1,9 @@
 """Hydra (Ankner et al. 2402.05109): Medusa's heads, told what was drafted."""
 
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
-from specsamp.drafting import candidates
+from specsamp.drafting import growth
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.medusa import MedusaDrafter, MedusaHeads
 
@@ -21,39 +20,32 @@ class HydraDrafter(MedusaDrafter):
   """Drafts level by level from heads that read a node's path too."""
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    tree = self.tree
     root_b1 = root_of(tokens_bs, length_b)
-    internal = np.asarray(tree.internal)
-    depths_i = np.asarray(tree.depths)[internal]
-    rank_n = np.zeros(tree.size, np.int32)
-    rank_n[internal] = np.arange(len(internal))
+    embed = lambda tokens_bw: self.target_head.embed(tokens_bw)[:, :, None]
 
-    def feed(embedded_bid, depth, tokens_bw):
-      """Embeddings so far, in the order of the internal nodes; logits."""
-      embedded_bid = jnp.concatenate(
-        [embedded_bid, self.target_head.embed(tokens_bw)], axis=1
+    def feed(path_bwjd, level):
+      """Embeddings of the path to each node, and the logits after it."""
+      path_bwjd = jnp.concatenate(
+        [level.of_parents(path_bwjd), embed(level.tokens)], axis=2
       )
-      nodes_w = internal[depths_i == depth]
-      path_wj = rank_n[tree.paths[nodes_w, : depth + 1]]
-      return embedded_bid, self._logits(state, embedded_bid, path_wj)
+      return path_bwjd, self._logits(state, path_bwjd)
 
-    embedded_b1d = self.target_head.embed(root_b1)
-    return candidates.grow(
-      tree,
+    path_b11d = embed(root_b1)
+    return growth.grow(
+      self.tree,
       self.law,
       sampling,
       root_b1,
       self._uniforms(keys_b, length_b),
-      self._logits(state, embedded_b1d, np.zeros((1, 1), np.int32)),
+      self._logits(state, path_b11d),
       feed,
-      embedded_b1d,
+      path_b11d,
     )[0], state
 
-  def _logits(self, feature_bd, embedded_bid, path_wj):
-    """Logits [B, W, V] after the W nodes of these paths of J tokens each."""
-    batch, width = feature_bd.shape
-    count, length = path_wj.shape
-    path = embedded_bid[:, path_wj].reshape(batch * count, length, width)
+  def _logits(self, feature_bd, path_bwjd):
+    """Logits [B, W, V] after W nodes, paths of J tokens to them."""
+    batch, count, length, width = path_bwjd.shape
+    path = path_bwjd.reshape(batch * count, length, width)
     feature = jnp.repeat(feature_bd, count, axis=0)
     hidden = self._head(feature, path, length)
     return self.target_head.logits(hidden.reshape(batch, count, width))

@@ -13,8 +13,8 @@ from flax import struct
 
 from specsamp import flow
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.drafting import candidates
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting import candidates, growth
+from specsamp.drafting.draft import DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import (
   CATCH_UP,
   Drafter,
@@ -23,7 +23,7 @@ from specsamp.drafting.drafter import (
 )
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, attention, kv_cache
+from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw
 
 
@@ -78,6 +78,8 @@ class LanguageModelDrafter(Drafter):
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     variables = {'params': self.params}
+    # A dynamic tree is chosen from more nodes than it has.
+    capacity += max(0, self.tree.num_fed - self.tree.size)
     cache = self.transformer.init_cache(
       self.params, tokens_bp.shape[0], capacity
     )
@@ -105,6 +107,9 @@ class LanguageModelDrafter(Drafter):
   def commit(self, state, draft, verdict, root_b, scored):
     if self.tree.is_chain:
       return state  # the nodes stand where the text would have them
+    if isinstance(self.tree, DynamicTree):  # in the order of the draft's
+      kept_bt = jnp.maximum(verdict.path[:, 1:-1], 0)
+      return kv_cache.keep_path(state, root_b, kept_bt)
     # The last level was not fed; a leaf above it may be the text's last token
     # but one, which the next round feeds.
     rank_n = np.zeros(self.tree.size, np.int32)
@@ -237,27 +242,25 @@ class LanguageModelDrafter(Drafter):
   def _grow_tree(
     self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
   ):
-    tree = self.tree
-    internal = np.asarray(tree.internal)
-    depths_i = np.asarray(tree.depths)[internal]
-    ancestors_ii = tree.ancestor_mask[np.ix_(internal, internal)]
-
-    def feed(cache, depth, tokens_bw):
-      fed = np.flatnonzero(depths_i == depth)  # side by side
+    def feed(cache, level):
       out = self.transformer.apply(
         {'params': self.params},
-        tokens_bw,
+        level.tokens,
         cache=cache,
-        **attention.tree_pass(
-          root_b, depths_i, ancestors_ii[fed], int(fed[0]), cache.capacity
-        ),
+        **level.attention(root_b, cache.capacity),
       )
       return out.cache, out.logits
 
-    return candidates.grow(
-      tree, self.law, sampling, root_b1, uniform_bk, logits_b1v, feed, cache,
-      handicap_bgv,
-    )  # fmt: skip
+    if not isinstance(self.tree, DynamicTree):
+      return growth.grow(
+        self.tree, self.law, sampling, root_b1, uniform_bk, logits_b1v, feed,
+        cache, handicap_bgv,
+      )  # fmt: skip
+    draft, cache, number_bn = growth.grow_dynamic(
+      self.tree, sampling, root_b1, logits_b1v, feed, cache
+    )
+    # More was read, and in another order: each node to its slot.
+    return draft, kv_cache.keep_path(cache, root_b, number_bn[:, 1:])
 
 
 def model_drafter(
@@ -285,6 +288,11 @@ def model_drafter(
   shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':
     raise UserError(f'a coupled drafter is deterministic, got law {law!r}')
+  if coupled and isinstance(shape, DynamicTree):
+    raise UserError(
+      'a coupled drafter takes the winners of races, not the most probable '
+      'tokens: got a dynamic tree'
+    )
   return LanguageModelDrafter(
     params=draft.params,
     transformer=draft.transformer,

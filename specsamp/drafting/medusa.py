@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting import candidates, features
+from specsamp.drafting import features, growth
 from specsamp.drafting.drafter import root_of
 from specsamp.models import TransformerConfig, float16
 
@@ -111,7 +111,7 @@ class MedusaDrafter(features.FeatureDrafter):
     logits = (
       target_head.widen if self.module.has_lm_heads else target_head.logits
     )
-    draft = candidates.grow_at_once(
+    draft = growth.grow_at_once(
       self.tree,
       self.law,
       sampling,

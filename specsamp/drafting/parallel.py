@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import candidates, features
+from specsamp.drafting import features, growth
 from specsamp.drafting.drafter import emitted_tokens, root_of
 from specsamp.drafting.eagle import (
   DraftLayers,
@@ -115,7 +115,7 @@ class OnePassDrafter(features.FeatureDrafter):
   """
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    draft = candidates.grow_at_once(
+    draft = growth.grow_at_once(
       self.tree,
       self.law,
       sampling,

@@ -26,12 +26,17 @@ def tree_mask(start_b, ancestors_tn, num_slots: int):
   Args:
     start_b: int [B], slot of the tree's root; all slots before it are prefix.
     ancestors_tn: bool [T, N], whether node n is query t or an ancestor of it;
-      node n sits in slot `start + n`.
+      node n sits in slot `start + n`. Or [B, T, N].
     num_slots: S.
   """
   slots_s = jnp.arange(num_slots, dtype=jnp.int32)
   node_bs = slots_s[None, :] - start_b[:, None]
-  in_tree_bs = (node_bs >= 0) & (node_bs < ancestors_tn.shape[1])
+  in_tree_bs = (node_bs >= 0) & (node_bs < ancestors_tn.shape[-1])
+  if ancestors_tn.ndim == 3:
+    inside_bts = jnp.take_along_axis(
+      ancestors_tn, node_bs[:, None], axis=2, mode='clip'
+    )
+    return (node_bs < 0)[:, None] | (inside_bts & in_tree_bs[:, None])
   inside_tbs = jnp.take(jnp.asarray(ancestors_tn), node_bs, axis=1, mode='clip')
   inside_bts = jnp.swapaxes(inside_tbs, 0, 1) & in_tree_bs[:, None, :]
   return (node_bs < 0)[:, None, :] | inside_bts
@@ -42,22 +47,24 @@ def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
 
   Args:
     root_b: int [B], slot and position of the tree's root.
-    depths_n: int [N], depths of the nodes; node n has slot `root + n`.
-    ancestors_tn: bool [T, N], see `tree_mask`, for the T nodes that are fed.
+    depths_n: int [N] or [B, N], depths of the nodes; node n has slot
+      `root + n`.
+    ancestors_tn: bool [T, N] or [B, T, N], see `tree_mask`, for the T nodes
+      that are fed.
     first: the first of the T nodes; the others follow it.
     num_slots: S.
 
   Returns:
     positions, mask, start and slot_positions, by these names.
   """
-  depths_n = jnp.asarray(depths_n, jnp.int32)
-  fed = jax.lax.slice_in_dim(depths_n, first, first + len(ancestors_tn))
+  depths_bn = jnp.atleast_2d(jnp.asarray(depths_n, jnp.int32))
+  fed_bt = depths_bn[:, first : first + ancestors_tn.shape[-2]]
   return dict(
-    positions=root_b[:, None] + fed[None, :],
+    positions=root_b[:, None] + fed_bt,
     mask=tree_mask(root_b, ancestors_tn, num_slots),
     start=root_b + first,
     slot_positions=slot_positions(
-      root_b, root_b[:, None] + depths_n[None, :], num_slots
+      root_b, root_b[:, None] + depths_bn, num_slots
     ),
   )
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
-from specsamp.verification import probs, tree_ops
+from specsamp.verification import dynamic, probs, tree_ops
 from specsamp.verification.verifier import Verifier
 
 
@@ -37,12 +37,15 @@ class NaiveVerifier(Verifier):
     {'iid', 'without_replacement', 'top_plus_one', 'deterministic'}
   )
   lossless: ClassVar[bool] = True
+  reads_parents: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """[B, N]: the product of p(x) down to a node, times 1 - sum(p(child)).
 
     Only p at the drafted tokens is read.
     """
+    if draft.parents is not None:
+      return dynamic.stop_probs(draft, p_bnv)
     tree = draft.tree
     p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
     descend_bn = jnp.where(first_of_its_token(draft), p_bn, 0)

@@ -62,6 +62,9 @@ def children_at(draft: Draft, node_b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   The places of children that a node does not have are invalid.
   """
+  if draft.parents is not None:
+    # Every node has a place among those of any other.
+    return draft.tokens, draft.valid & (draft.parents == node_b[:, None])
   index_bc = jnp.asarray(tree_ops.children(draft.tree))[node_b]
   tokens_bn = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
   valid_bn = jnp.pad(draft.valid, ((0, 0), (0, 1)))

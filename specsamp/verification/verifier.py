@@ -11,7 +11,13 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, Law, TokenTree, Verdict
+from specsamp.drafting.draft import (
+  Draft,
+  DynamicTree,
+  Law,
+  TokenTree,
+  Verdict,
+)
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 
@@ -28,11 +34,14 @@ class Verifier(Protocol):
     lossless: whether the emitted tokens follow the target's distribution.
     coupled: whether p is given as the winner of its position's race, a one-hot
       (see `sampling.coupling`); False if left out.
+    reads_parents: whether it takes trees whose shape the draft chose; False if
+      left out.
   """
 
   accepts: frozenset[Law]
   lossless: bool
   coupled: bool = False
+  reads_parents: bool = False
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """The chance [B, N] to stop at each node, given the drafted tree.
@@ -71,6 +80,13 @@ def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
       f'{name} cannot correct this draft: got law {draft.law!r}, expected '
       f'{" or ".join(map(repr, sorted(verifier.accepts)))}'
     )
+  if isinstance(draft.tree, DynamicTree) and not getattr(
+    verifier, 'reads_parents', False
+  ):
+    raise ValueError(
+      f'{name} cannot correct this draft: got a tree of a shape that it chose, '
+      'which naive and gumbel read'
+    )
   if p_bnv.ndim != 3:
     raise ValueError(f'p: got shape {p_bnv.shape}, expected [B, N, V]')
   batch, _, vocab = p_bnv.shape
@@ -80,6 +96,8 @@ def check(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
     'draft tokens': (draft.tokens, (batch, size)),
     'draft valid': (draft.valid, (batch, size)),
   }
+  if draft.parents is not None:
+    expected['draft parents'] = (draft.parents, (batch, size))
   if draft.q is not None:
     expected['draft q'] = (draft.q, (batch, internal, vocab))
   elif internal and draft.law != 'deterministic':
@@ -105,14 +123,16 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   vocab = 2
   shaped = jax.ShapeDtypeStruct
   p_bnv = shaped((1, tree.size, vocab), jnp.float32)
+  nodes = shaped((1, tree.size), jnp.int32)
   draft = Draft(
-    tokens=shaped((1, tree.size), jnp.int32),
+    tokens=nodes,
     q=None
     if law == 'deterministic'
     else shaped((1, len(tree.internal), vocab), jnp.float32),
     tree=tree,
     law=law,
     valid=shaped((1, tree.size), bool),
+    parents=nodes if isinstance(tree, DynamicTree) else None,
   )
   check(verifier, draft, p_bnv)
   jax.eval_shape(verifier.stop_probs, draft, p_bnv)
@@ -168,9 +188,10 @@ def draw_verdict(
   # A draw never lands on a probability of 0: u < a is strict.
   node_b = draw.inverse_cdf(draw.uniform(stop_keys), stop_bn)
   leave_bv = verifier.leave_probs(draft, p_bnv, node_b)
+  path_bt = draft.path_to(node_b)
   return Verdict(
     node=node_b,
-    num_accepted=jnp.asarray(draft.tree.depths, jnp.int32)[node_b],
-    path=jnp.asarray(draft.tree.paths)[node_b],
+    num_accepted=(path_bt >= 0).sum(axis=1, dtype=jnp.int32) - 1,
+    path=path_bt,
     next_token=draw.categorical(leave_keys, leave_bv),
   )
