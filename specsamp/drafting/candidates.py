@@ -45,7 +45,7 @@ def pick(
   greedy_b = sampling.broadcast(batch).temperature == 0
   several = count > 1 or law == 'deterministic' or is_confidence
   if several:
-    sampling = _without_cuts(sampling.broadcast(batch), greedy_b)
+    sampling = greedy_at(1.0, sampling.broadcast(batch))
   q_bwv = transforms.probabilities(logits_bwv, sampling)
   q_rv = q_bwv.reshape(-1, vocab)
 
@@ -95,11 +95,17 @@ def pick(
   return tokens, valid, q_bwv
 
 
-def _without_cuts(sampling: SamplingParams, where_b) -> SamplingParams:
-  """Temperature 1 and no cuts in these rows."""
-  default = SamplingParams().broadcast(where_b.shape[0])
+def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
+  """Rows of temperature 0 at this one, and without cuts.
+
+  Args:
+    temperature: above 0.
+    sampling: values per row.
+  """
+  is_greedy_b = sampling.temperature == 0
+  plain = SamplingParams(temperature).broadcast(len(is_greedy_b))
   return jax.tree.map(
-    lambda value, plain: jnp.where(where_b, plain, value), sampling, default
+    lambda value, plain: jnp.where(is_greedy_b, plain, value), sampling, plain
   )
 
 
