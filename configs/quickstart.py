@@ -42,6 +42,13 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one
       # for trees, such as multi_candidate.
       branching=(),
+      # A tree whose shape each draft chooses, of so many nodes, levels and
+      # children of a node, such as (16, 6, 4): law deterministic, verifier
+      # naive or gumbel.
+      dynamic_tree=(),
+      # Whether each round drafts as deep as pays: 0 or one of draft_lens, or
+      # as deep as the tree.
+      adaptive=False,
       # How candidates are chosen: iid, without_replacement, top_plus_one or
       # deterministic.
       law='iid',

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from specsamp import progress
 from specsamp.decoding.request import Request
 from specsamp.drafting.adaptive import FIRST_WAIT, AdaptiveDrafter
+from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
@@ -44,6 +46,13 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
     times[i].append(_ms_a_round(choosing(request, i)))
   ms = np.median(np.asarray(times), axis=1).astype(np.float32)
   return distributed.of_first(ms)
+
+
+def measured(
+  drafter: AdaptiveDrafter, request_of: Callable[[Drafter], Request]
+) -> AdaptiveDrafter:
+  """The drafter with the costs that it has in this request."""
+  return drafter.replace(ms=jnp.asarray(measure(request_of(drafter))))
 
 
 def choosing(request: Request, i: int) -> Request:

@@ -22,6 +22,7 @@ class Generation:
     tokens: the output tokens of each prompt, a stop token included.
     texts: what they add to the prompt's text; special tokens are left out.
     rounds: int [B], target passes.
+    num_drafted_per_round: how deep each of them drafted, a list a prompt.
     num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
     num_accepted_per_pos: int [B, γ], rounds that accepted one of this depth,
       tokens that a stop token or the budget then cut included.
@@ -36,6 +37,7 @@ class Generation:
   tokens: list[list[int]]
   texts: list[str]
   rounds: np.ndarray
+  num_drafted_per_round: list[list[int]]
   num_drafted_per_pos: np.ndarray
   num_accepted_per_pos: np.ndarray
   num_tried_per_rank: np.ndarray
@@ -150,6 +152,12 @@ def complete(request: Request) -> Generation:
     tokens=[tokens for _, tokens in rows],
     texts=[request.text(prompt, tokens) for prompt, tokens in rows],
     rounds=seen.stats.rounds,
+    num_drafted_per_round=[
+      depths[:rounds].tolist()
+      for depths, rounds in zip(
+        seen.stats.num_drafted_per_round, seen.stats.rounds, strict=True
+      )
+    ],
     num_drafted_per_pos=seen.stats.num_drafted_per_pos,
     num_accepted_per_pos=seen.stats.num_accepted_per_pos,
     num_tried_per_rank=seen.stats.num_tried_per_rank,

@@ -90,7 +90,7 @@ class Decoder:
         prompts.tokens, prompts.length, out.features, capacity
       ),
       keys=draw.row_keys(prompts.seeds),
-      stats=Stats.zeros(batch, drafter.tree),
+      stats=Stats.zeros(batch, drafter.tree, capacity),
     )
     return with_axes(state, rules.constrain)
 
@@ -261,9 +261,16 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
     new = jnp.where(active_b[:, None], new.astype(jnp.int32), 0)
     return old.at[:, : new.shape[1]].add(new)
 
+  drafted_bg = drafted.any(axis=1)
+  write = jax.vmap(lambda row, at, depth: row.at[at].set(depth))
   stats = stats.replace(
     rounds=rounds,
-    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted.any(axis=1)),
+    num_drafted_per_round=write(
+      stats.num_drafted_per_round,
+      stats.rounds,
+      drafted_bg.sum(axis=1, dtype=jnp.int32),
+    ),
+    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted_bg),
     num_accepted_per_pos=count(stats.num_accepted_per_pos, accepted),
   )
   if draft.parents is not None:

@@ -36,6 +36,8 @@ class Stats:
 
   Attributes:
     rounds: int [B], target passes.
+    num_drafted_per_round: int [B, S], how deep each round drafted; noise from
+      `rounds` on.
     num_drafted_per_pos: int [B, γ], rounds in which a token of this depth was
       drafted.
     num_accepted_per_pos: int [B, γ], rounds in which one of this depth was
@@ -47,16 +49,18 @@ class Stats:
   """
 
   rounds: jax.Array
+  num_drafted_per_round: jax.Array
   num_drafted_per_pos: jax.Array
   num_accepted_per_pos: jax.Array
   num_tried_per_rank: jax.Array
   num_accepted_per_rank: jax.Array
 
   @classmethod
-  def zeros(cls, batch: int, tree: TokenTree) -> 'Stats':
+  def zeros(cls, batch: int, tree: TokenTree, most_rounds: int) -> 'Stats':
     zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
     return cls(
       rounds=zeros(),
+      num_drafted_per_round=zeros(most_rounds),
       num_drafted_per_pos=zeros(tree.depth),
       num_accepted_per_pos=zeros(tree.depth),
       num_tried_per_rank=zeros(tree.width),

@@ -1,7 +1,7 @@
 """Drafters, and the draft that passes from a drafter to a verifier."""
 
 from specsamp.drafting.adaptive import adaptive_drafter
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.language_model import (
@@ -18,6 +18,7 @@ __all__ = [
   'Draft',
   'DraftModule',
   'Drafter',
+  'DynamicTree',
   'NoDrafter',
   'LanguageModelDrafter',
   'Law',

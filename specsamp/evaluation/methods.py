@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specsamp import verification
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
@@ -29,6 +30,7 @@ class Label:
     law: how candidates are chosen; '' of the baseline.
     tree: of its drafts.
     tree_attention: see `specsamp.generate`.
+    depths: that each round's is chosen from; none of a method of one tree.
   """
 
   method: str
@@ -39,6 +41,7 @@ class Label:
   law: str
   tree: TokenTree
   tree_attention: bool
+  depths: tuple[int, ...] = ()
 
   @property
   def label(self) -> 'Label':
@@ -65,6 +68,8 @@ class Label:
 
   @property
   def draft_name(self) -> str:
+    if self.depths:
+      return f'γ of {", ".join(map(str, self.depths))}'
     return tree_name(self.tree)
 
   def plain(self) -> dict[str, Json]:
@@ -81,6 +86,8 @@ class Label:
       'nodes': self.tree.size,
       'tree_attention': self.tree_attention,
     }
+    if self.depths:
+      found['depths'] = list(self.depths)
     own = Label.__dataclass_fields__
     return found | {k: v for k, v in vars(self).items() if k not in own}
 
@@ -120,11 +127,17 @@ class Method(NamedTuple):
       law=self.drafter.law if drafts else '',
       tree=self.drafter.tree if drafts else TokenTree.chain(0),
       tree_attention=self.tree_attention,
+      depths=depths_of(self.drafter),
     )
 
   @property
   def sampling_params(self) -> SamplingParams:
     return SamplingParams(temperature=self.temperature, top_p=self.top_p)
+
+
+def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
+  """See `Label.depths`."""
+  return drafter.depths if isinstance(drafter, AdaptiveDrafter) else ()
 
 
 def check(methods: Sequence[Method]) -> None:
@@ -150,6 +163,8 @@ def sampling_name(temperature: float, top_p: float) -> str:
 
 def tree_name(tree: TokenTree) -> str:
   """4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
+  if isinstance(tree, DynamicTree):
+    return f'dynamic, {tree.size} nodes, depth {tree.depth}'
   if tree.is_chain:
     return f'γ={tree.depth}' if tree.depth else ''
   if tree.factors:

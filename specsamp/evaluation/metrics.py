@@ -39,6 +39,7 @@ class Line(Head):
   Attributes:
     tokens: emitted, in all turns.
     rounds: target passes.
+    num_drafted_per_round: how deep each of them drafted.
     num_drafted_per_pos: [γ], see `Generation`.
     num_accepted_per_pos: [γ], likewise.
     prefill_seconds: of the prompt passes.
@@ -50,6 +51,7 @@ class Line(Head):
 
   tokens: int
   rounds: int
+  num_drafted_per_round: list[int]
   num_drafted_per_pos: list[int]
   num_accepted_per_pos: list[int]
   prefill_seconds: float

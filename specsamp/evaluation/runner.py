@@ -240,6 +240,7 @@ _LINE = {
   'id': str,
   'tokens': int,
   'rounds': int,
+  'num_drafted_per_round': [int],
   'num_drafted_per_pos': [int],
   'num_accepted_per_pos': [int],
   'prefill_seconds': float,
@@ -273,7 +274,7 @@ def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
     and all(0 < len(output) <= item.new_tokens for output in outputs)
     and all(0 <= token < num_tokens for output in outputs for token in output)
     and line['tokens'] == sum(map(len, outputs))
-    and line['rounds'] > 0
+    and line['rounds'] == len(line['num_drafted_per_round']) > 0
     and min(line['prefill_seconds'], line['decode_seconds']) >= 0
     and all(map(operator.le, accepted, drafted))
     and min([0, *accepted]) == 0
@@ -290,6 +291,9 @@ def _totals(found: Sequence[Generation]) -> dict[str, Json]:
   return {
     'tokens': sum(len(turn.tokens[0]) for turn in found),
     'rounds': int(total('rounds')),
+    'num_drafted_per_round': [
+      depth for turn in found for depth in turn.num_drafted_per_round[0]
+    ],
     'num_drafted_per_pos': total('num_drafted_per_pos').tolist(),
     'num_accepted_per_pos': total('num_accepted_per_pos').tolist(),
     'prefill_seconds': seconds('prefill_seconds'),

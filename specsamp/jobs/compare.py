@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from specsamp import progress, verification
+from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
+from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
@@ -19,7 +21,12 @@ from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import BASELINE, Label, Method
 from specsamp.evaluation.metrics import Line, Row
-from specsamp.evaluation.reporting import paper_figures, report, tables
+from specsamp.evaluation.reporting import (
+  draft_lengths,
+  paper_figures,
+  report,
+  tables,
+)
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
@@ -76,15 +83,27 @@ def make_method(
     UserError: a drafter or a verifier that there is not, or no tree.
   """
   verifier = verification.make(method.verifier)
+  if method.dynamic_tree:
+    tree = configs.dynamic_tree(method.dynamic_tree, models.target)
+  else:
+    tree = configs.token_tree(method.branching, models.target)
+  drafter = models.drafter(
+    method.drafter,
+    tree,
+    method.law,
+    verification.is_coupled(verifier),
+    method.lookup,
+  )
+  if method.depths:
+    drafter = adaptive_drafter(
+      drafter,
+      method.depths,
+      [1.0] * len(method.depths),  # until they are measured
+      method.least_confidence,
+    )
   return Method(
     name=method.name,
-    drafter=models.drafter(
-      method.drafter,
-      configs.token_tree(method.branching, models.target),
-      method.law,
-      verification.is_coupled(verifier),
-      method.lookup,
-    ),
+    drafter=drafter,
     verifier=method.verifier,
     temperature=method.temperature,
     top_p=config.top_p_at(method.temperature),
@@ -136,6 +155,7 @@ class Comparison(NamedTuple):
       workdir: a folder.
       allow_code_execution: whether tasks may run the answers as programs.
     """
+    self = self._replace(methods=list(map(self._priced, self.methods)))
     found = self._search(workdir)
     sections: list[tables.Section] = []
     sections += [self.config.note] if self.config.note else []
@@ -160,6 +180,8 @@ class Comparison(NamedTuple):
     rows = self._rows(metrics.overall(lines, of_tasks))
     each = self._rows(metrics.summarize(lines, of_tasks))
     sections += self._notes(lines, scored)
+    lengths = draft_lengths.section(lines, workdir)
+    sections += [lengths] if lengths else []
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
@@ -194,6 +216,24 @@ class Comparison(NamedTuple):
         write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
+
+  def _priced(self, method: Method) -> Method:
+    """With what a round of each depth costs here, where it is chosen."""
+    if not method.label.depths:
+      return method
+    drafter = depth_costs.measured(
+      method.drafter,
+      lambda drafter: Request.make(
+        self.target,
+        [self._tokens(self.tasks[0].prompts[0])],
+        drafter,
+        method.verifier,
+        method.sampling_params,
+        self.tasks[0].new_tokens(self.config.max_new_tokens),
+        self.config.seed,
+      ),
+    )
+    return method._replace(drafter=drafter)
 
   def widest_trees(self) -> list[Method]:
     """Of a search, its widest and its largest tree."""

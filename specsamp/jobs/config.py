@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from specsamp import verification
-from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.errors import (
   UserError,
   check_fields,
@@ -138,6 +138,32 @@ def token_tree(
     raise UserError(str(error)) from None
 
 
+def dynamic_tree(sizes: Sequence[int], target: LanguageModel) -> DynamicTree:
+  """The bounds of a tree that drafts choose.
+
+  Args:
+    sizes: nodes, depth and children, see `DynamicTree.of`.
+    target: whose positions are the most nodes.
+
+  Raises:
+    UserError: other than three integers, more nodes than the target has
+      positions, or what `DynamicTree.of` refuses.
+  """
+  if len(sizes) != 3 or any(type(size) is not int for size in sizes):
+    raise UserError(
+      f'dynamic_tree: got {tuple(sizes)}, expected (nodes, depth, children)'
+    )
+  if sizes[0] > target.config.max_length:
+    raise UserError(
+      f'dynamic_tree: got {sizes[0]} nodes, expected at most the '
+      f'{target.config.max_length} positions of the target'
+    )
+  try:
+    return DynamicTree.of(*sizes)
+  except ValueError as error:
+    raise UserError(str(error)) from None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig(SampledConfig):
   """What to decode and how.
@@ -151,6 +177,10 @@ class DecodeConfig(SampledConfig):
       enough for is left out.
     branching: see `TokenTree.branching`; a tree in place of `draft_len`, and
       one more draft to compare. Empty is none.
+    dynamic_tree: (nodes, depth, children), see `DynamicTree.of`; likewise.
+    adaptive: whether how deep a round drafts is chosen in each, from 0 and
+      `draft_lens`, or the depths of the tree: in place of `draft_len`, and one
+      more draft to compare.
     law: how candidates are chosen, see `model_drafter`.
     temperatures: to compare; the first serves a user's prompts.
     prompts: what to complete, see `tasks.load`.
@@ -167,6 +197,8 @@ class DecodeConfig(SampledConfig):
   draft_len: int
   draft_lens: tuple[int, ...]
   branching: Branching
+  dynamic_tree: tuple[int, ...]
+  adaptive: bool
   law: str
   temperatures: tuple[float, ...]
   prompts: str
@@ -187,6 +219,11 @@ class DecodeConfig(SampledConfig):
         raise UserError(f'{name}: got {values}, expected no value twice')
     if not self.draft_lens or not self.temperatures:
       raise UserError('draft_lens and temperatures must name at least one')
+    if self.dynamic_tree and (self.branching or self.adaptive):
+      raise UserError(
+        'dynamic_tree: got one beside branching or adaptive, which are other '
+        'ways to choose what is drafted'
+      )
     try:
       verification.make(self.verifier)
       for temperature in self.temperatures:
@@ -217,6 +254,11 @@ class MethodConfig:
     name: rows of one name and temperature are alternatives; the best of them
       are named in the report. Not `autoregressive`, the baseline's.
     branching: see `TokenTree.branching`; all 1 is a chain.
+    dynamic_tree: (nodes, depth, children), see `DynamicTree.of`, in place of
+      a branching.
+    depths: that each round's is chosen from, the last that of the branching;
+      see `adaptive_drafter`. Empty drafts all of it.
+    least_confidence: see `adaptive_drafter`.
     temperature: of target and draft.
     verifier: a name of `specsamp.verification.make`.
     law: how candidates are chosen, see `model_drafter`.
@@ -232,6 +274,9 @@ class MethodConfig:
   name: str
   branching: Branching
   temperature: float
+  dynamic_tree: tuple[int, ...] = ()
+  depths: tuple[int, ...] = ()
+  least_confidence: float = 0.0
   verifier: str = 'token'
   law: str = 'iid'
   drafter: str = ''
@@ -241,6 +286,10 @@ class MethodConfig:
 
   def __post_init__(self):
     check_scalars('temperature', (self.temperature,))
+    if bool(self.branching) == bool(self.dynamic_tree):
+      raise UserError(
+        f'method {self.name}: expected a branching or a dynamic_tree'
+      )
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'MethodConfig':
@@ -251,7 +300,9 @@ class MethodConfig:
     return cls(
       **values
       | {
-        'branching': tuple(values['branching']),
+        'branching': tuple(values.get('branching', ())),
+        'dynamic_tree': tuple(values.get('dynamic_tree', ())),
+        'depths': tuple(values.get('depths', ())),
         'lookup': loading.Lookup(**values.get('lookup', {})),
         'paper': {task: _figure(text) for task, text in papers.items()},
       }

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,13 +11,15 @@ from jax.sharding import Mesh
 from specsamp import user_modules, verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
+from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
+from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import metrics, runner, tasks, timing
-from specsamp.evaluation.methods import BASELINE, Method
+from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import report, tables
+from specsamp.evaluation.reporting import draft_lengths, report, tables
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
@@ -62,10 +65,16 @@ def prepare(
   most = found.deepest(config.drafter)
   drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
+  if config.dynamic_tree:
+    drafter = make(configs.dynamic_tree(config.dynamic_tree, target))
+    drafters.append(drafter)
   if config.branching:
     drafter = make(configs.token_tree(config.branching, target))
     if drafter.tree in [chain.tree for chain in drafters]:
       raise UserError(f'branching {config.branching} is one of draft_lens')
+    drafters.append(drafter)
+  if config.adaptive:
+    drafter = _adaptive(drafters, config)
     drafters.append(drafter)
   compared = []
   if prompts_file is not None or prompt == '-':
@@ -96,6 +105,29 @@ def prepare(
   return Decoding(config, target, drafter, drafters, texts, compared)
 
 
+def _adaptive(
+  drafters: Sequence[Drafter], config: DecodeConfig
+) -> AdaptiveDrafter:
+  """The tree or the longest chain, as deep as pays.
+
+  Raises:
+    UserError: what drafts is not deep enough for any length, or see
+      `adaptive_drafter`.
+  """
+  if not drafters:
+    raise UserError(
+      f'adaptive: {config.drafter} can draft none of the lengths '
+      f'{config.draft_lens}'
+    )
+  if config.branching:
+    drafter = drafters[-1]
+    depths = tuple(range(drafter.tree.depth + 1))
+  else:
+    drafter = max(drafters, key=lambda chain: chain.tree.depth)
+    depths = (0, *sorted(chain.tree.depth for chain in drafters))
+  return adaptive_drafter(drafter, depths, [1.0] * len(depths))
+
+
 class Decoding(NamedTuple):
   """A checked run.
 
@@ -119,9 +151,37 @@ class Decoding(NamedTuple):
   def run(self, workdir: pathlib.Path) -> None:
     """Streams completions; writes metrics.jsonl, and for a comparison also
     summary.json, report.md and by_draft_length.png, into `workdir`."""
+    if self.config.adaptive:
+      self._priced()._run(workdir)
+    else:
+      self._run(workdir)
+
+  def _priced(self) -> 'Decoding':
+    """With what a round of each depth costs on this machine."""
+    adaptive = depth_costs.measured(
+      self.drafter,
+      lambda drafter: Request.make(
+        self.target,
+        [_tokens(self.target, self._first, self.config)],
+        drafter,
+        self.config.verifier,
+        self.config.sampling(self.config.temperatures[0]),
+        self.config.max_new_tokens,
+        self.config.seed,
+      ),
+    )
+    return self._replace(
+      drafter=adaptive, drafters=[*self.drafters[:-1], adaptive]
+    )
+
+  @property
+  def _first(self) -> Prompt:
+    """Of what is completed."""
+    return _cut(self.prompts[0], self.target, self.config)
+
+  def _run(self, workdir: pathlib.Path) -> None:
     if self.tasks:
-      first = _cut(self.prompts[0], self.target, self.config)
-      self._show(first, 0)
+      self._show(self._first, 0)
       self._compare(workdir)
       return
     with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
@@ -163,8 +223,12 @@ class Decoding(NamedTuple):
     rows = metrics.summarize(lines)
     costs = self._costs(rows)
     title = 'Speculative sampling'
-    report.write(workdir, title, rows, costs, 'by_draft_length')
+    lengths = draft_lengths.section(lines, workdir)
+    sections = [lengths] if lengths else []
+    report.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))
+    for section in sections:
+      print(f'\n{tables.in_style(section, "simple")}')
     if costs:
       print(f'\n{tables.cost_table(costs, "simple")}')
     print(f'\n{tables.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
@@ -179,16 +243,19 @@ class Decoding(NamedTuple):
       (row for row in rows if row.tree.depth),
       key=lambda row: (row.sequences, row.speedup),
     )
-    drafter = next(d for d in self.drafters if d.tree == best.tree)
+    drafter = next(
+      drafter
+      for drafter in self.drafters
+      if (drafter.tree, depths_of(drafter)) == (best.tree, best.depths)
+    )
     if drafter.rounds_differ:
       return []
-    prompt = _cut(self.prompts[0], self.target, self.config)
     return timing.measure(
       self.target,
       drafter,
       verification.make(self.config.verifier),
       [self.config.sampling(t) for t in self.config.temperatures],
-      _tokens(self.target, prompt, self.config),
+      _tokens(self.target, self._first, self.config),
       self.config.max_new_tokens,
       self.config.repeats,
     )

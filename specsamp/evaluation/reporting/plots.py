@@ -19,7 +19,7 @@ def by_draft_length(rows: Sequence[Row], path: pathlib.Path) -> None:
   """
   lines: dict[tuple, list] = {}
   for row in _single(rows):
-    if row.tree.is_chain and row.tree.depth:
+    if row.tree.is_chain and row.tree.depth and not row.depths:
       key = (row.task, row.sampling_name, row.method, row.verifier)
       lines.setdefault(key, []).append(row)
   if max(map(len, lines.values()), default=0) < 2:

@@ -1,0 +1,95 @@
+"""How deep a method drafted that chooses anew in every round."""
+
+import itertools
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib.figure
+import numpy as np
+
+from specsamp.evaluation.metrics import Line
+from specsamp.evaluation.reporting import tables
+
+IMAGE = 'draft_lengths.png'
+_HEAD = (
+  '## Draft lengths\n\nThe share of the rounds that drafted so many tokens, '
+  'chosen anew in each round.'
+)
+
+
+def section(lines: Sequence[Line], folder: pathlib.Path) -> tables.Section:
+  """The shares of all lengths by task, and a plot of them over time.
+
+  Args:
+    lines: of `runner.compare`; those of a fixed length are left out.
+    folder: the plot goes here; '' if no line is left.
+  """
+  groups = _groups(lines)
+  if not groups:
+    return ''
+  _plot(groups, folder / IMAGE)
+  cells = []
+  for (task, *names), group in groups.items():
+    found = np.asarray(
+      [n for line in group for n in line.num_drafted_per_round]
+    )
+    shares = {str(n): float((found == n).mean()) for n in _lengths(groups)}
+    head = dict(zip(('sampling', 'method', 'draft'), names, strict=True))
+    cells.append({'task': task} | head | shares | {'mean': float(found.mean())})
+  return lambda style: (
+    f'{_HEAD}\n\n{tables.render(cells, style)}\n\n![{IMAGE}]({IMAGE})'
+  )
+
+
+def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], list[Line]]:
+  """By task and the columns that name a method."""
+  groups: dict[tuple[str, ...], list[Line]] = {}
+  for line in lines:
+    if line.depths:
+      key = (line.task, *tables.heads(line).values())
+      groups.setdefault(key, []).append(line)
+  return groups
+
+
+def _lengths(groups) -> list[int]:
+  """All that there were."""
+  every = [line.num_drafted_per_round for g in groups.values() for line in g]
+  return sorted(set(itertools.chain.from_iterable(every)))
+
+
+def _plot(groups, path: pathlib.Path) -> None:
+  """Shares as bars, and the mean length over the rounds of a text."""
+  figure = matplotlib.figure.Figure(figsize=(11, 3.6), layout='constrained')
+  bars, times = figure.subplots(1, 2)
+  names = [', '.join(dict.fromkeys(key[:2])) for key in groups]
+  methods = {key[2:] for key in groups}
+  if len(methods) > 1:
+    names = [', '.join((*key[:2], *key[2:])) for key in groups]
+  left = np.zeros(len(names))
+  lengths = _lengths(groups)
+  shades = matplotlib.colormaps['viridis'](np.linspace(0.9, 0.1, len(lengths)))
+  for length, shade in zip(lengths, shades, strict=True):
+    share = np.asarray([
+      np.mean([n == length for line in g for n in line.num_drafted_per_round])
+      for g in groups.values()
+    ])  # fmt: skip
+    bars.barh(names, share, left=left, color=shade, label=str(length))
+    left += share
+  bars.invert_yaxis()
+  bars.set_xlim(0, 1)
+  bars.set_title('share of the rounds, by tokens drafted')
+  bars.legend(fontsize=8, ncols=len(lengths), loc='lower right')
+  for name, group in zip(names, groups.values(), strict=True):
+    longest = max(line.rounds for line in group)
+    padded = np.full((len(group), longest), np.nan)
+    for row, line in zip(padded, group, strict=True):
+      row[: line.rounds] = line.num_drafted_per_round
+    # Where half of the texts still go on.
+    enough = np.isfinite(padded).sum(axis=0) * 2 >= len(group)
+    times.plot(np.nanmean(padded[:, enough], axis=0), label=name)
+  times.set_title('mean tokens drafted')
+  times.set_xlabel('round of a text')
+  times.set_ylim(bottom=0)
+  times.grid(alpha=0.3)
+  times.legend(fontsize=8)
+  figure.savefig(path, dpi=120)
