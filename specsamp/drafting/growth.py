@@ -10,7 +10,7 @@ import numpy as np
 from specsamp.drafting.candidates import draft_of, greedy_at, pick
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.models import attention
-from specsamp.sampling import draw
+from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
 
@@ -211,13 +211,10 @@ def grow_dynamic(
   above_bwi = jnp.broadcast_to(number_i == 0, (batch, 1, len(number_i)))
   logits_bwv, made, num_made = logits_b1v, [], 0
   for depth in range(1, tree.depth + 1):
-    width = logits_bwv.shape[1]
-    tokens_bwc, valid_bwc, q_bwv = pick(
-      logits_bwv, np.zeros((batch, width, count)), sampling, 'deterministic'
-    )
-    q_bwc = jnp.take_along_axis(q_bwv, tokens_bwc, axis=2)
+    q_bwv = transforms.probabilities(logits_bwv, sampling)
+    q_bwc, tokens_bwc = draw.largest(q_bwv, count)
     # At most 0, rounding aside, so that no node is above its parent.
-    log_bwc = jnp.where(valid_bwc, jnp.minimum(jnp.log(q_bwc), 0), _NEVER)
+    log_bwc = jnp.where(q_bwc > 0, jnp.minimum(jnp.log(q_bwc), 0), _NEVER)
     value_bwc = value_bw[:, :, None] + log_bwc
     every = lambda array, shape=value_bwc.shape: jnp.broadcast_to(
       array, shape

@@ -14,6 +14,7 @@ from specsamp import SamplingParams
 from specsamp.decoding import programs
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
+  DynamicTree,
   TokenTree,
   adaptive_drafter,
   lookahead_drafter,
@@ -129,6 +130,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
     ('lookahead', 4, 2),
     ('ngram or model', 1, 3),
     ('adaptive', 1, 3),
+    ('dynamic', 4, DynamicTree.of(9, 3, 3)),
     # Caches as of those above.
     *(
       pytest.param(case, marks=pytest.mark.slow)
@@ -138,6 +140,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
         ('eagle_parallel', 4, 3),
         ('dflash', 4, 3),
         ('adaptive eagle', 4, 3),
+        ('dynamic eagle', 4, DynamicTree.of(9, 3, 3)),
         ('ngram', 1, TokenTree.branching((2, 1))),
       )
     ),
@@ -167,11 +170,16 @@ def large(request):
       )
     case 'adaptive':
       drafter = model_drafter(draft, draft_shape)
+    case 'dynamic':
+      drafter = model_drafter(draft, draft_shape, 'deterministic')
     case _:
-      trained = tiny.trained(target, kind.removeprefix('adaptive '))
-      drafter = trained_drafter(
-        trained, target, draft_shape, 'without_replacement'
-      )
+      law = 'without_replacement'
+      if kind.startswith('dynamic'):
+        law = 'deterministic'
+      trained = tiny.trained(target, kind.split()[-1])
+      drafter = trained_drafter(trained, target, draft_shape, law)
+  if kind.startswith('dynamic'):
+    verifier = 'naive'
   if kind.startswith('adaptive'):
     verifier = 'multi_candidate'
     drafter = adaptive_drafter(drafter, (0, 1, 3), (1.0, 1.5, 2.0), 0.2)

@@ -6,7 +6,7 @@ and EAGLE-3's distribution is 0 of a token that the target may well emit.
 
 import pytest
 import tiny
-from test_loop_law import (
+from laws import (
   GROUPS,
   VOCAB,
   check_distribution,

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 import tiny
-from test_loop_law import (
+from laws import (
   GROUPS,
   VOCAB,
   check_distribution,

@@ -16,6 +16,7 @@ def _line(method, prompt, seconds, tokens=10, **more):
     top_p=1.0, verifier='', lossless=True, law='',
     tree=TokenTree.chain(2 * drafted), tree_attention=True, seed=0,
     id=f'{method}{prompt}', tokens=tokens, rounds=5,
+    num_drafted_per_round=[2 * drafted] * 5,
     num_drafted_per_pos=[5, 5] * drafted, num_accepted_per_pos=[4, 1] * drafted,
     prefill_seconds=0.0, decode_seconds=seconds, output_tokens=[], texts=[],
     cut=[],

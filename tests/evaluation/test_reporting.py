@@ -63,7 +63,9 @@ def test_where_a_larger_tree_is_even():
 
 def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   one = np.ones((1, 2), np.int32)
-  answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  answer = Generation(
+    [[1]], ['x'], np.ones(1, int), [[0]], one, one, one, one, 0.0, 1.0
+  )
   monkeypatch.setattr(runner, 'complete', lambda _: answer)
   target = tiny.model(26, 0)
   drafter = model_drafter(tiny.first_layer(target), 2)

@@ -46,7 +46,10 @@ def _record(monkeypatch, target) -> list[tuple]:
     assert request.is_compiled
     calls.append(_asked(request))
     one = np.ones((1, calls[-1][1]), np.int32)
-    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+    drafted = [[0]]
+    return Generation(
+      [[1]], ['x'], np.ones(1, int), drafted, one, one, one, one, 0.0, 1.0
+    )
 
   monkeypatch.setattr(Request, 'compile', compile)
   monkeypatch.setattr(runner, 'complete', complete)
@@ -137,7 +140,10 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     one = np.ones((1, depth), np.int32)
     # Behind the sweep all change places, which changes no choice.
     took = seconds.get((temperature, depth), 2.0) if name in 'ab' else 9.0
-    return Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, took)
+    drafted = [[0]]
+    return Generation(
+      [[1]], ['x'], np.ones(1, int), drafted, one, one, one, one, 0.0, took
+    )
 
   monkeypatch.setattr(runner, 'complete', complete)
   path = tmp_path / 'metrics.jsonl'
@@ -169,7 +175,9 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
 def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
   """Of the same name and shape, in a folder that was trained again."""
   one = np.ones((1, 2), np.int32)
-  answer = Generation([[1]], ['x'], np.ones(1), one, one, one, one, 0.0, 1.0)
+  answer = Generation(
+    [[1]], ['x'], np.ones(1, int), [[0]], one, one, one, one, 0.0, 1.0
+  )
   calls = []
   monkeypatch.setattr(
     runner, 'complete', lambda request: calls.append(request) or answer

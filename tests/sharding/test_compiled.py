@@ -17,6 +17,7 @@ from specsamp import SamplingParams
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import with_axes
 from specsamp.drafting import (
+  DynamicTree,
   TokenTree,
   lookahead_drafter,
   model_drafter,
@@ -154,6 +155,14 @@ def _embedded(kind):
     case 'model, tree':
       drafter = model_drafter(pair.draft, tree, 'without_replacement')
       verifier = 'multi_candidate'
+    case 'eagle, dynamic' | 'medusa, dynamic':
+      drafter = trained_drafter(
+        pair.drafters[kind.split(',')[0]],
+        pair.target,
+        DynamicTree.of(12, 3, 4),
+        'deterministic',
+      )
+      verifier = 'naive'
     case _:
       drafter = trained_drafter(
         pair.drafters[kind], pair.target, tree, 'without_replacement'
@@ -164,7 +173,7 @@ def _embedded(kind):
 
 _KINDS = (
   'eagle_parallel', 'eagle_parallel_deep', 'hydra', 'medusa',
-  'medusa_parallel', 'ngram',
+  'medusa_parallel', 'ngram', 'medusa, dynamic',
 )  # fmt: skip
 
 
@@ -175,6 +184,7 @@ _KINDS = (
     ('model, tree', 1),
     ('eagle', 1),
     ('lookahead', 1),
+    ('eagle, dynamic', 1),
     *(
       pytest.param(kind, batch, marks=pytest.mark.slow)
       for kind in ('model', 'model, tree', 'eagle', 'lookahead', *_KINDS)

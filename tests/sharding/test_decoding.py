@@ -10,6 +10,7 @@ import tiny
 
 import specsamp
 from specsamp.drafting import (
+  DynamicTree,
   TokenTree,
   adaptive_drafter,
   lookahead_drafter,
@@ -196,6 +197,15 @@ def test_drafters_that_look_up_emit_the_unsharded_tokens(name):
   verifier = 'token' if name == 'ngram_or_model' else 'naive'
   mesh = meshes.make(2, 2, jax.devices()[:4])
   _check_sampled(target, tiny.first_layer(target), mesh, drafter, verifier)
+
+
+@pytest.mark.extended
+def test_dynamic_trees_are_the_unsharded_ones():
+  drafter = lambda _, draft: model_drafter(
+    draft, DynamicTree.of(8, 3, 4), 'deterministic'
+  )
+  mesh = meshes.make(2, 4)
+  _check_sampled(*_pair(2), mesh, drafter, 'naive', hottest=30.0)
 
 
 @pytest.mark.extended

@@ -1,0 +1,170 @@
+"""Dynamic trees hold the nodes of the most probable paths, and no others."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp import SamplingParams
+from specsamp.drafting import growth
+from specsamp.drafting.draft import DynamicTree
+
+VOCAB, BATCH, DEPTH = 4, 3, 3
+SAMPLING = SamplingParams(
+  temperature=np.asarray([1.0, 0.5, 1.0], np.float32),
+  top_k=np.asarray([0, 0, 2]),
+).broadcast(BATCH)
+
+
+@pytest.fixture(scope='module')
+def logits():
+  """By path: [B, V, V, V, V], the token after up to three."""
+  rng = np.random.default_rng(1)
+  return 2 * rng.standard_normal((BATCH, *(VOCAB + 1,) * DEPTH, VOCAB))
+
+
+def _after(logits, path_bwd):
+  """Logits after paths; the missing tokens of shorter ones are VOCAB."""
+  missing = DEPTH - path_bwd.shape[-1]
+  full = jnp.pad(
+    path_bwd, ((0, 0), (0, 0), (0, missing)), constant_values=VOCAB
+  )
+  row = jnp.arange(BATCH)[:, None]
+  return jnp.asarray(logits)[row, full[..., 0], full[..., 1], full[..., 2]]
+
+
+def _grow(tree, logits):
+  """The tree, and whether what `feed` was told fits together."""
+  numbers = []
+
+  def feed(carry, level):
+    path, read = carry  # tokens of the nodes above, and of all that were read
+    path = jnp.concatenate(
+      [level.of_parents(path), level.tokens[:, :, None]], axis=2
+    )
+    start, width = level.first, level.tokens.shape[1]
+    read = read.at[:, start : start + width].set(level.tokens)
+    # Along its ancestors a node finds the tokens of its path, and no others.
+    depths = np.asarray(level.depths)
+    for depth in range(1, level.depth + 1):
+      is_it = level.ancestors & (depths == depth)[None, None]
+      found = jnp.where(is_it, read[:, None], 0).sum(-1)
+      numbers.append((is_it.sum(-1), found, path[:, :, depth - 1]))
+    return (path, read), _after(logits, path)
+
+  none = jnp.zeros((BATCH, 1, 0), jnp.int32)
+  read = jnp.zeros((BATCH, tree.num_fed), jnp.int32)
+  draft, (_, read), number_bn = growth.grow_dynamic(
+    tree,
+    SAMPLING,
+    jnp.zeros((BATCH, 1), jnp.int32),
+    _after(logits, none),
+    feed,
+    (none, read),
+  )
+  for count, found, expected in numbers:
+    assert (count == 1).all()
+    np.testing.assert_array_equal(found, expected)
+  return draft, number_bn, read
+
+
+def _values(logits, row):
+  """log q of every path of at most DEPTH tokens, of one row."""
+  t = float(SAMPLING.temperature[row])
+  top_k = int(SAMPLING.top_k[row])
+  found = {(): 0.0}
+  for depth in range(1, DEPTH + 1):
+    for path in itertools.product(range(VOCAB), repeat=depth):
+      before = path[:-1] + (VOCAB,) * (DEPTH - depth + 1)
+      x = logits[(row, *before)] / t
+      if top_k:
+        x = np.where(x >= np.sort(x)[-top_k], x, -np.inf)
+      log_q = x - np.log(np.exp(x).sum())
+      found[path] = found[path[:-1]] + log_q[path[-1]]
+  return found
+
+
+@pytest.mark.parametrize('children', [2, 4])
+@pytest.mark.parametrize('size', [4, 8, 12])
+def test_the_best_nodes_are_kept(logits, size, children):
+  if size > 1 + children + (DEPTH - 1) * children**2:
+    pytest.skip('no such tree')
+  tree = DynamicTree.of(size, DEPTH, children)
+  draft, _, _ = _grow(tree, logits)
+  for row in range(BATCH):
+    values = _values(logits, row)
+    paths = [()]
+    for node in range(1, size):
+      parent = int(draft.parents[row, node])
+      assert 0 <= parent < node
+      paths.append((*paths[parent], int(draft.tokens[row, node])))
+    got = {p for p, ok in zip(paths, draft.valid[row], strict=True) if ok}
+    assert len(got) == draft.valid[row].sum()  # no path twice
+    # What may be had: of the best nodes of each depth the best children.
+    level, candidates = [()], []
+    for _ in range(DEPTH):
+      made = []
+      for path in level:
+        below = sorted(
+          ((*path, token) for token in range(VOCAB)), key=lambda p: -values[p]
+        )
+        made += [p for p in below[:children] if values[p] > -np.inf]
+      candidates += made
+      level = sorted(made, key=lambda p: -values[p])[:children]
+    best = sorted(candidates, key=lambda p: -values[p])[: size - 1]
+    assert got == {(), *best}
+
+
+def test_numbers_are_those_of_the_nodes_that_were_read(logits):
+  tree = DynamicTree.of(9, DEPTH, 3)
+  draft, number_bn, read = _grow(tree, logits)
+  is_read = np.asarray(number_bn) > 0
+  assert is_read.any(axis=1).all()
+  np.testing.assert_array_equal(
+    jnp.take_along_axis(read, number_bn, axis=1)[is_read], draft.tokens[is_read]
+  )
+  # A node with children was read.
+  for row in range(BATCH):
+    valid = np.asarray(draft.valid[row])
+    inner = set(np.asarray(draft.parents[row])[valid].tolist()) - {-1, 0}
+    assert inner and all(is_read[row, node] for node in inner)
+
+
+def test_greedy_rows_rank_by_a_sharper_q(logits):
+  tree = DynamicTree.of(4, DEPTH, 4)
+  flat = jnp.asarray([[0.0, -1.0, -1.5, -2.0]] * BATCH)[:, None]
+  for temperature, deepest in ((0.0, 3), (1.0, 2)):
+    draft, _, _ = growth.grow_dynamic(
+      tree,
+      SamplingParams(temperature=temperature),
+      jnp.zeros((BATCH, 1), jnp.int32),
+      flat,
+      lambda carry, level: (carry, flat),
+      None,
+    )
+    assert int(draft.depths().max()) == deepest, temperature
+
+
+def test_a_tree_at_once_needs_one_q_a_depth():
+  """Where q hangs on the depth alone it is broadcast, not repeated."""
+  rng = np.random.default_rng(2)
+  logits_bgv = jnp.asarray(rng.standard_normal((BATCH, DEPTH, VOCAB)))
+  tree = DynamicTree.of(8, DEPTH, 4)
+  root = jnp.zeros((BATCH, 1), jnp.int32)
+  once = growth.grow_at_once(
+    tree, 'deterministic', SAMPLING, root, None, logits_bgv
+  )
+  each, _, _ = growth.grow_dynamic(
+    tree,
+    SAMPLING,
+    root,
+    logits_bgv[:, :1],
+    lambda carry, level: (
+      carry,
+      jnp.repeat(logits_bgv[:, level.depth, None], 4, axis=1),
+    ),
+    None,
+  )
+  jax.tree.map(np.testing.assert_array_equal, once, each)

@@ -1,0 +1,114 @@
+"""Dynamic trees: the naive rule on parents as values is that on a static tree.
+
+Which is enumerated in `test_tree_verifiers_exact.py`: so this one is lossless.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specsamp.drafting.draft import Draft, DynamicTree, TokenTree, lineage
+from specsamp.verification import GumbelVerifier, MultiCandidateVerifier, make
+from specsamp.verification.verifier import check
+
+# Of one size, depths 4, 3, 2 and 1; not all numbered level by level.
+TREES = (
+  TokenTree((-1, 0, 1, 2, 3, 0)),
+  TokenTree((-1, 0, 1, 0, 1, 4)),
+  TokenTree((-1, 0, 0, 1, 1, 2)),
+  TokenTree((-1, 0, 0, 0, 0, 0)),
+)
+BOUNDS = DynamicTree.of(6, 4, 5)
+VOCAB, EACH = 3, 64
+
+
+@pytest.fixture(scope='module')
+def rows():
+  """Drafts of all trees in one batch: tokens, validity and p of each row."""
+  rng = np.random.default_rng(0)
+  batch = EACH * len(TREES)
+  tokens = rng.integers(VOCAB, size=(batch, BOUNDS.size)).astype(np.int32)
+  valid = rng.random(tokens.shape) < 0.8
+  valid[:, 0] = True
+  for row, tree in zip(valid, np.repeat(TREES, EACH), strict=True):
+    for node, parent in enumerate(tree.parents[1:], start=1):
+      row[node] &= row[parent]
+  p = rng.gamma(0.5, size=(*tokens.shape, VOCAB))
+  p[rng.random(p.shape) < 0.2] = 0
+  p[..., 0] += 1e-3
+  return tokens, valid, p / p.sum(-1, keepdims=True)
+
+
+def _both(verifier, draft, p):
+  """stop [B, N] and leave [B, N, V]."""
+  leave = lambda node: verifier.leave_probs(
+    draft, p, jnp.full(len(p), node, jnp.int32)
+  )
+  leaves = jnp.stack([leave(node) for node in range(draft.tree.size)], axis=1)
+  return verifier.stop_probs(draft, p), leaves
+
+
+def test_the_naive_rule_is_that_of_each_rows_tree(rows):
+  with jax.enable_x64(True):
+    tokens, valid, p = map(jnp.asarray, rows)
+    parents = np.asarray([tree.parents for tree in TREES], np.int32)
+    parents = np.repeat(parents, EACH, axis=0)
+    draft = Draft(
+      tokens, None, BOUNDS, 'deterministic', valid, parents=jnp.asarray(parents)
+    )
+    stop, leave = _both(make('naive'), draft, p)
+    assert stop.dtype == jnp.float64
+    np.testing.assert_allclose(stop.sum(-1), 1, rtol=0, atol=1e-12)
+    for i, tree in enumerate(TREES):
+      own = slice(i * EACH, (i + 1) * EACH)
+      static = Draft(tokens[own], None, tree, 'deterministic', valid[own])
+      wanted = _both(make('naive'), static, p[own])
+      np.testing.assert_allclose(stop[own], wanted[0], rtol=0, atol=1e-14)
+      np.testing.assert_allclose(leave[own], wanted[1], rtol=0, atol=1e-14)
+
+
+def test_lineage_and_paths_are_those_of_each_rows_tree():
+  parents = jnp.asarray([tree.parents for tree in TREES], jnp.int32)
+  depths, mask = lineage(parents, BOUNDS.depth)
+  draft = Draft(parents, None, BOUNDS, 'deterministic', parents, None, parents)
+  for i, tree in enumerate(TREES):
+    np.testing.assert_array_equal(depths[i], tree.depths)
+    np.testing.assert_array_equal(mask[i], tree.ancestor_mask)
+  for node in range(BOUNDS.size):
+    paths = draft.path_to(jnp.full(len(TREES), node, jnp.int32))
+    for i, tree in enumerate(TREES):
+      shown = tree.paths[node]
+      np.testing.assert_array_equal(paths[i, : len(shown)], shown)
+      assert (paths[i, len(shown) :] == -1).all()
+
+
+def test_other_rules_refuse_them(rows):
+  tokens, valid, p = map(jnp.asarray, rows)
+  draft = Draft(tokens, None, BOUNDS, 'deterministic', valid, parents=tokens)
+  for rule in (make('typical_lossy'), MultiCandidateVerifier()):
+    with pytest.raises(ValueError, match='naive and gumbel|law'):
+      check(rule, draft, p)
+  check(GumbelVerifier(), draft, p)
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'what'),
+  [
+    ((1, 1, 1), 'at least 2 nodes'),
+    ((4, 4, 2), 'depth below'),
+    ((4, 0, 2), 'depth below'),
+    ((4, 2, 0), 'at least 1 child'),
+    ((9, 2, 2), 'there are 7'),
+  ],
+)
+def test_bounds_that_no_tree_has(sizes, what):
+  with pytest.raises(ValueError, match=what):
+    DynamicTree.of(*sizes)
+
+
+def test_bounds_are_of_the_size_and_depth_that_they_tell():
+  for sizes in ((2, 1, 1), (8, 3, 2), (32, 6, 8), (5, 4, 1)):
+    bounds = DynamicTree.of(*sizes)
+    assert (bounds.size, bounds.depth, bounds.width) == sizes
+    assert bounds.is_breadth_first and not bounds.is_chain
