@@ -10,8 +10,9 @@ import numpy as np
 
 from specsamp import progress
 from specsamp.decoding.request import Request
-from specsamp.drafting.adaptive import FIRST_WAIT, AdaptiveDrafter
+from specsamp.drafting.adaptive import AdaptiveDrafter
 from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.policy import FIRST_WAIT
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
@@ -60,7 +61,9 @@ def choosing(request: Request, i: int) -> Request:
   drafter = request.inputs.drafter
   is_it_k = jnp.arange(len(drafter.depths)) == i
   ms_k = jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6))
-  inputs = request.inputs.replace(drafter=drafter.replace(ms=ms_k))
+  # And nothing is left off early.
+  drafter = drafter.replace(ms=ms_k, least_confidence=jnp.float32(0))
+  inputs = request.inputs.replace(drafter=drafter)
   return dataclasses.replace(request, inputs=inputs)
 
 

@@ -1,12 +1,10 @@
 """Drafts as deep as pay: the depth of every round is chosen on the device.
 
 Of a few depths that is taken whose round is expected to emit most tokens a
-second (goodput, Liu et al. 2406.14066): the sum over the rows of
-1 + S_1 + .. + S_γ, S_i the chance that a row accepts i tokens, over what such
-a round costs. S comes from what the rows have accepted so far, nothing else is
-known when a depth is chosen, and so the output stays the target's.
+second, see `policy`. All that is known then is what the rows have accepted so
+far, and so the output stays the target's.
 
-A row then drafts on while the token before was likely enough: whether x_i is
+A greedy row then drafts on while its path is likely enough: whether x_i is
 drafted may depend on what was drawn before it, never on x_i itself.
 """
 
@@ -23,99 +21,13 @@ from flax import struct
 from specsamp import flow
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
+from specsamp.drafting.policy import PRIOR, Policy, ms_a_token
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
 # Rounds in which nothing is drafted are kept for a drafter until it drafts
 # again, at most so many: then it reads them.
 _MOST_BEHIND = 64
-# What a row has accepted counts less with every round that it has drafted in.
-_MEMORY = 0.9
-# Before anything is known, tokens of a draft are accepted with this chance, as
-# if it had been seen so many times.
-_PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
-# Rounds without a draft before the shortest is tried, which double every time
-# that it does not pay, up to the most.
-FIRST_WAIT, _MOST_WAIT = 8, 512
-
-
-@struct.dataclass
-class Policy:
-  """What the rows have accepted so far.
-
-  Attributes:
-    tried: float32 [B, γ], rounds in which the token of this depth was judged,
-      the recent ones counting most.
-    accepted: float32 [B, γ], those in which it was accepted.
-    waited: int32 [], rounds since the last draft.
-    wait: int32 [], after how many the next is tried.
-  """
-
-  tried: jax.Array
-  accepted: jax.Array
-  waited: jax.Array
-  wait: jax.Array
-
-  @classmethod
-  def of(cls, batch: int, depth: int) -> 'Policy':
-    zeros = jnp.zeros((batch, depth), jnp.float32)
-    return cls(zeros, zeros, jnp.int32(0), jnp.int32(FIRST_WAIT))
-
-  def acceptance(self) -> jax.Array:
-    """The chance [B, γ] of each depth, once it is reached.
-
-    What was not tried yet is taken for what the depth before it is.
-    """
-    chances, before = [], _PRIOR
-    for tried_b, accepted_b in zip(self.tried.T, self.accepted.T, strict=True):
-      before = (accepted_b + _PRIOR_WEIGHT * before) / (tried_b + _PRIOR_WEIGHT)
-      chances.append(before)
-    return jnp.stack(chances, axis=1)
-
-  def choose(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
-    """Which of the depths pays most, int [].
-
-    Args:
-      depths: ascending.
-      ms_k: float32 [K], what a round of each costs.
-      active_b: bool [B], the rows that count.
-    """
-    reached_bg = jnp.cumprod(self.acceptance(), axis=1)
-    expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
-    tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
-    tokens_k = jnp.where(active_b[:, None], tokens_bk, 0).sum(axis=0)
-    best = jnp.argmax(tokens_k / ms_k)
-    if depths[0]:
-      return best
-    return jnp.where(self.waited >= self.wait, jnp.maximum(best, 1), best)
-
-  def seen(self, draft: Draft, num_accepted_b, active_b) -> 'Policy':
-    """After a round.
-
-    Args:
-      draft: of the round.
-      num_accepted_b: int [B], tokens of it that were accepted.
-      active_b: bool [B], the rows that count.
-    """
-    depths = np.arange(1, self.tried.shape[1] + 1, dtype=np.int32)[None, :]
-    is_at_ng = np.asarray(draft.tree.depths)[:, None] == depths
-    valid_bg = (draft.valid[:, :, None] & is_at_ng[None]).any(axis=1)
-    valid_bg &= active_b[:, None]
-    judged_bg = valid_bg & (depths <= num_accepted_b[:, None] + 1)
-    accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
-    fades = lambda old, new: jnp.where(
-      valid_bg[:, :1], _MEMORY * old + new.astype(jnp.float32), old
-    )
-    drafted = valid_bg.any()
-    # Of a draft after a wait that was in vain the next wait is longer.
-    in_vain = drafted & (self.waited > 0)
-    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
-    return Policy(
-      tried=fades(self.tried, judged_bg),
-      accepted=fades(self.accepted, accepted_bg),
-      waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
-    )
 
 
 @struct.dataclass
@@ -125,7 +37,8 @@ class AdaptiveState:
   Attributes:
     drafter: the drafter's own state.
     policy: what was accepted.
-    length: int32 [B], of the rows when the round began.
+    depth: int32 [], to which the round was to draft.
+    length: int32 [B], of the rows when it began.
     active: bool [B], rows that have grown since the round before; the others
       are done.
     behind: int32 [], rounds that the drafter has not read; between `propose`
@@ -136,6 +49,7 @@ class AdaptiveState:
 
   drafter: Any
   policy: Policy
+  depth: jax.Array
   length: jax.Array
   active: jax.Array
   behind: jax.Array
@@ -149,7 +63,8 @@ class AdaptiveDrafter(Drafter):
   Attributes:
     drafter: of the greatest depth.
     ms: float32 [K], what a round of each depth costs.
-    least_confidence: float32 [], of the path so far for a row to draft on.
+    least_confidence: float32 [], of the path so far for a row to draft on;
+      below 0 it is what pays, in greedy rows.
     depths: ascending, 0 for rounds without a draft, static.
   """
 
@@ -189,6 +104,7 @@ class AdaptiveDrafter(Drafter):
     return AdaptiveState(
       drafter=own,
       policy=Policy.of(batch, self.tree.depth),
+      depth=jnp.int32(0),
       length=jnp.zeros_like(length_b),
       active=jnp.zeros(length_b.shape, bool),
       behind=jnp.int32(0),
@@ -209,29 +125,33 @@ class AdaptiveDrafter(Drafter):
       ),
       state.drafter,
     )
+    least_b = self._least(state.policy, sampling, active_b)
     carry = (
       self._blank(own, tokens_bs, length_b, sampling, keys_b),
       own,
     )
     for i, depth in enumerate(self.depths):
       if depth:
-        part = self.drafter.replace(tree=self._tree(depth))
+        part = self._to(depth, least_b)
         ask = lambda carry, part=part: _ask(
           part, carry, tokens_bs, length_b, sampling, keys_b
         )
         carry = flow.cond_in_place(chosen == i, ask, carry)
     draft, own = carry
-    draft = while_confident(draft, self.least_confidence)
+    draft = while_confident(draft, least_b)
     behind = jnp.where(reads, 0, state.behind)
     return draft, state.replace(
       drafter=own,
+      depth=jnp.asarray(self.depths, jnp.int32)[chosen],
       length=length_b,
       active=active_b,
       behind=jnp.where(drafts, -1, behind),
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
-    policy = state.policy.seen(draft, verdict.num_accepted, state.active)
+    policy = state.policy.seen(
+      draft, state.depth, verdict.num_accepted, state.active
+    )
     read = lambda own: self.drafter.commit(own, draft, verdict, root_b, scored)
     if draft.tree.size == 1:
       own = flow.cond_in_place(state.behind < 0, read, state.drafter)
@@ -257,6 +177,33 @@ class AdaptiveDrafter(Drafter):
     """Down to this depth."""
     return self.tree.first(sum(at <= depth for at in self.tree.depths))
 
+  def _to(self, depth: int, least_b) -> Drafter:
+    """The drafter to this depth, at most."""
+    part = self.drafter.replace(tree=self._tree(depth))
+    if getattr(part, 'least_confidence', None) is None:
+      return part
+    return part.replace(least_confidence=least_b)
+
+  def _least(self, policy: Policy, sampling, active_b) -> jax.Array:
+    """The least confidence of each row, [B].
+
+    A token more is worth its cost while its chance is at least the tokens that
+    a round emits in that time; the chance is that of the path to its parent and
+    then some. Of sampled rows q does not tell what is accepted (EAGLE and a
+    draft model on three tasks: a token of q(x) = 0.05 was as often accepted as
+    one of 0.5).
+    """
+    rates_k = policy.rates(self.depths, self.ms, active_b)
+    rate = rates_k.max() / jnp.maximum(active_b.sum(dtype=jnp.float32), 1)
+    dearest = ms_a_token(self.depths, self.ms)[-1]
+    pays = jnp.clip(rate * dearest / PRIOR, 0, 1)
+    is_greedy_b = sampling.broadcast(len(active_b)).temperature == 0
+    return jnp.where(
+      self.least_confidence < 0,
+      jnp.where(is_greedy_b, pays, 0),
+      self.least_confidence,
+    )
+
   def _blank(self, own, tokens_bs, length_b, *others) -> Draft:
     """A draft of which nothing was drafted."""
     shapes, _ = jax.eval_shape(
@@ -278,12 +225,14 @@ def while_confident(draft: Draft, least: jax.Array) -> Draft:
 
   Args:
     draft: of any law; of deterministic ones all is kept.
-    least: [], of the probability of the path to a token's parent, under q.
+    least: [] or [B], of the probability of the path to a token's parent,
+      under q.
   """
   if draft.q is None or not draft.tree.depth:
     return draft
   parent_n = np.maximum(draft.tree.parents, 0)
-  is_likely_bn = path_probs(draft)[:, parent_n] >= least
+  least_bn = jnp.broadcast_to(jnp.atleast_1d(least)[:, None], draft.valid.shape)
+  is_likely_bn = path_probs(draft)[:, parent_n] >= least_bn
   return draft.replace(valid=draft.valid & is_likely_bn)
 
 
@@ -320,7 +269,7 @@ def adaptive_drafter(
   drafter: Drafter,
   depths: Sequence[int],
   ms: Sequence[float],
-  least_confidence: float = 0.0,
+  least_confidence: float | None = None,
 ) -> AdaptiveDrafter:
   """A drafter that drafts as much as pays, chosen anew in every round.
 
@@ -332,7 +281,8 @@ def adaptive_drafter(
     depths: that are chosen from, ascending; 0 is a round without a draft.
     ms: what a round of each costs, in milliseconds or any other unit.
     least_confidence: a row drafts on while the probability of the path so far
-      is at least this; 0 is always. Of tokens that are drawn.
+      is at least this; 0 is always. None leaves it to the costs: greedy rows
+      draft on as long as pays, others always.
 
   Raises:
     UserError: no depths, depths that are not ascending or not the drafter's,
@@ -347,8 +297,9 @@ def adaptive_drafter(
       f'adaptive: got a {type(drafter).__name__}, which chooses itself how '
       'much it drafts'
     )
-  _check(depths, ms, least_confidence, drafter.tree.depth)
-  least = jnp.float32(least_confidence)
+  least = -1.0 if least_confidence is None else least_confidence
+  _check(depths, ms, max(least, 0), drafter.tree.depth)
+  least = jnp.float32(least)
   # A model drafts no further than anybody reads; of what is not drawn all is.
   if 'least_confidence' in fields and drafter.law != 'deterministic':
     drafter = drafter.replace(least_confidence=least)

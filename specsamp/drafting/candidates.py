@@ -12,6 +12,13 @@ from specsamp.errors import UserError, check_name
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
+# A greedy target emits its most probable token, which the draft's is far more
+# often than its q tells. At this temperature it tells that: 0.49, 0.74, 0.90
+# and 0.99 of EAGLE's were accepted 58, 71, 87 and 93 times of 100 (692 rounds
+# on three tasks; 0.46, 0.68, 0.87 and 0.99 of a draft model's 41, 66, 74, 92).
+# Dynamic trees of 32 nodes have τ 6.5 to 6.6 at 0.1 to 0.25, 6.1 at 0.5.
+GREEDY_TEMPERATURE = 0.2
+
 
 def pick(
   logits_bwv,
@@ -28,7 +35,8 @@ def pick(
   Rows of temperature 0 take the C most probable tokens, and report q of
   temperature 1: their target's p is a one-hot, of which every verifier emits
   the argmax, whatever was drafted. A single one's is the one-hot that it is
-  drawn from, less to compute, unless it is asked for as a confidence.
+  drawn from, less to compute; where it is asked for as a confidence it is q of
+  `GREEDY_TEMPERATURE`.
 
   Args:
     logits_bwv: the drafter's, after each node.
@@ -45,7 +53,8 @@ def pick(
   greedy_b = sampling.broadcast(batch).temperature == 0
   several = count > 1 or law == 'deterministic' or is_confidence
   if several:
-    sampling = greedy_at(1.0, sampling.broadcast(batch))
+    temperature = GREEDY_TEMPERATURE if is_confidence else 1.0
+    sampling = greedy_at(temperature, sampling.broadcast(batch))
   q_bwv = transforms.probabilities(logits_bwv, sampling)
   q_rv = q_bwv.reshape(-1, vocab)
 

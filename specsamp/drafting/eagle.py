@@ -175,6 +175,7 @@ class EagleDrafter(features.FeatureDrafter):
       self.logits(state.hidden),
       feed,
       (state.cache, state.hidden),
+      least_confidence=self.least_confidence,
     )
     return draft, state.replace(cache=cache)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -148,6 +149,7 @@ class FeatureDrafter(Drafter):
     tree: numbered breadth first, static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
+    least_confidence: see `growth.grow`, which some do not ask at every depth.
   """
 
   params: Any
@@ -156,6 +158,7 @@ class FeatureDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
+  least_confidence: jax.Array | None = None
 
   @classmethod
   def fewest_layers(cls, module: nn.Module) -> int:

@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.candidates import draft_of, greedy_at, pick
+from specsamp import flow
+from specsamp.drafting.candidates import (
+  GREEDY_TEMPERATURE,
+  draft_of,
+  greedy_at,
+  pick,
+)
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.models import attention
 from specsamp.sampling import draw, transforms
@@ -55,11 +61,6 @@ Feed = Callable[[Any, Level], tuple[Any, jax.Array]]
 where they are the same after all of them."""
 
 _NEVER = -1e30  # log q of what is not drafted, and less than any that is
-# A greedy target emits its most probable token, which the draft's is far more
-# often than it is sure of: trees of q at temperature 1 are too wide. 0.1 to
-# 0.25 do alike (EAGLE, 16 held-out functions, 32 nodes: τ 6.5 to 6.6, of q at
-# temperature 0.5 6.1).
-_GREEDY_TEMPERATURE = 0.2
 
 
 def grow(
@@ -72,6 +73,7 @@ def grow(
   feed: Feed,
   carry: Any,
   handicap_bgv=None,
+  least_confidence=None,
 ) -> tuple[Draft, Any]:
   """Drafts a tree level by level, all nodes of a level at once.
 
@@ -85,6 +87,9 @@ def grow(
     feed: of the nodes of a depth that have children.
     carry: what `feed` carries.
     handicap_bgv: of the races, for a coupled drafter.
+    least_confidence: [] or [B], of the path so far; when those of all rows are
+      below it a chain is not drafted on, and what would stand there is noise.
+      What `feed` carries must then keep its shapes. None is always.
 
   Returns:
     The draft, and the last carry.
@@ -97,6 +102,8 @@ def grow(
   ancestors_ii = tree.ancestor_mask[np.ix_(internal, internal)]
   depths_i = np.asarray(tree.depths)[internal]
   logits_bwv = logits_b1v
+  may_stop = tree.is_chain and least_confidence is not None
+  path_b = jnp.ones(batch, jnp.float32)
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
     # Nodes of this level that have children, and a table of their children; a
@@ -115,6 +122,7 @@ def grow(
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
       tuple(map(len, children)),
+      is_confidence=least_confidence is not None,
     )
     tokens.append(token_bwc.reshape(batch, -1)[:, kept])
     valids.append(valid_bwc.reshape(batch, -1)[:, kept])
@@ -129,7 +137,15 @@ def grow(
         above=np.searchsorted(level_w, parents_i[fed]),
         ancestors=ancestors_ii[fed],
       )
-      carry, logits_bwv = feed(carry, level)
+      if may_stop:
+        path_b *= jnp.take_along_axis(q_bwv, token_bwc, axis=2)[:, 0, 0]
+        carry, logits_bwv = flow.cond_in_place(
+          (path_b >= least_confidence).any(),
+          lambda both, level=level: feed(both[0], level),
+          (carry, logits_bwv),
+        )
+      else:
+        carry, logits_bwv = feed(carry, level)
       logits_bwv = jnp.broadcast_to(
         logits_bwv, (batch, len(fed), logits_bwv.shape[-1])
       )
@@ -147,6 +163,8 @@ def grow_at_once(
   root_b1,
   uniform_bk,
   logits_bgv,
+  *,
+  is_confidence: bool = False,
 ) -> Draft:
   """Drafts a tree whose q depend on the depth alone.
 
@@ -160,9 +178,16 @@ def grow_at_once(
     root_b1: int [B, 1], the root's token.
     uniform_bk: numbers in [0, 1), one for each drafted node.
     logits_bgv: the drafter's, for the tokens of each depth.
+    is_confidence: see `candidates.pick`.
   """
   if tree.is_chain:
-    tokens, valid, q = pick(logits_bgv, uniform_bk[:, :, None], sampling, law)
+    tokens, valid, q = pick(
+      logits_bgv,
+      uniform_bk[:, :, None],
+      sampling,
+      law,
+      is_confidence=is_confidence,
+    )
     return draft_of(tree, law, root_b1, tokens[:, :, 0], valid[:, :, 0], q)
 
   feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
@@ -201,7 +226,7 @@ def grow_dynamic(
     among those that were read; 0 of those that were not.
   """
   batch, count = root_b1.shape[0], tree.most_children
-  sampling = greedy_at(_GREEDY_TEMPERATURE, sampling.broadcast(batch))
+  sampling = greedy_at(GREEDY_TEMPERATURE, sampling.broadcast(batch))
   depths_i = np.r_[0, np.repeat(np.arange(1, tree.depth), count)]
   number_i = np.arange(len(depths_i), dtype=np.int32)
   # Of what was read last: its place among all candidates, log q of its paths,

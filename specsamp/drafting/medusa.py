@@ -118,6 +118,7 @@ class MedusaDrafter(features.FeatureDrafter):
       root_b1,
       self._uniforms(keys_b, length_b),
       logits(predicted),
+      is_confidence=self.least_confidence is not None,
     )
     return draft, state
 

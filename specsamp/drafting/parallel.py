@@ -123,6 +123,7 @@ class OnePassDrafter(features.FeatureDrafter):
       self._uniforms(keys_b, length_b),
       # Of a shallower tree than the pass was made for, fewer.
       self.logits(state.hidden[:, : self.tree.depth]),
+      is_confidence=self.least_confidence is not None,
     )
     return draft, state
 

@@ -31,7 +31,7 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting.adaptive import Policy
+from specsamp.drafting.policy import Policy
 from specsamp.drafting.trained import trained_drafter
 
 pytestmark = [

@@ -17,8 +17,9 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting.adaptive import Policy
+from specsamp.drafting import policy as policies
 from specsamp.drafting.draft import Draft
+from specsamp.drafting.policy import Policy
 from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 from specsamp.sampling import draw
@@ -100,7 +101,7 @@ def test_greedy_text_is_the_targets(kind, monkeypatch):
   monkeypatch.setattr(
     Policy, 'choose', lambda self, *_: self.waited * (1 + self.wait % 2)
   )
-  monkeypatch.setattr(adaptive, 'FIRST_WAIT', 0)
+  monkeypatch.setattr(policies, 'FIRST_WAIT', 0)
   target, drafter = _drafter(kind)
   run = lambda drafter: specsamp.generate(
     target, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=24,
@@ -124,7 +125,7 @@ def _after(rounds):
   """The policy after rounds of which each row accepted so many of 4."""
   policy = Policy.of(2, 4)
   for accepted in rounds:
-    policy = policy.seen(_draft(np.ones((2, 4))), np.asarray(accepted), ALL)
+    policy = policy.seen(_draft(np.ones((2, 4))), 4, np.asarray(accepted), ALL)
   return policy
 
 
@@ -160,12 +161,55 @@ def test_what_never_pays_is_tried_ever_more_seldom():
       tried.append(round_)
     draft = _draft(np.ones((2, depth)))
     # A row that is done accepts whatever it likes.
-    policy = policy.seen(draft, np.asarray([0, 4]), one)
+    policy = policy.seen(draft, depth, np.asarray([0, 4]), one)
     policy = jax.tree.map(np.asarray, policy)
   assert 3 < len(tried) < 15
   gaps = np.diff(tried)
   assert gaps[-1] > 200
   assert (np.diff(gaps) >= 0).all()
+
+
+def test_a_draft_that_is_left_off_early_costs_less():
+  """And is worth less: of what was cut nothing is accepted."""
+  whole = _after([(2, 2)] * 8)
+  cut = Policy.of(2, 4)
+  valid = np.tile([1, 1, 0, 0], (2, 1))
+  for _ in range(8):
+    cut = cut.seen(_draft(valid), 4, np.asarray((2, 2)), ALL)
+  np.testing.assert_allclose(cut.acceptance(), whole.acceptance())
+  rates = lambda policy: np.asarray(policy.rates(DEPTHS, MS, ALL))
+  assert rates(cut)[3] > 1.2 * rates(whole)[3]
+  np.testing.assert_allclose(rates(cut)[:3], rates(whole)[:3], rtol=1e-6)
+
+
+def test_greedy_rows_draft_on_as_long_as_pays():
+  _, drafter = _drafter('eagle')
+  ms = np.asarray([1.0, 1.5, 2.5], np.float32)
+  costs = lambda least: adaptive.adaptive_drafter(drafter, (0, 1, 3), ms, least)
+  sampling = SamplingParams(temperature=np.asarray([0.0, 1.0])).broadcast(2)
+  policy = Policy.of(2, 3)
+  least = costs(None)._least(policy, sampling, ALL)
+  # The last tokens cost 0.5 each, in which so many are emitted else.
+  rate = float(policy.rates((0, 1, 3), ms, ALL).max()) / 2
+  np.testing.assert_allclose(least, [0.5 * rate / 0.8, 0], rtol=1e-5)
+  np.testing.assert_allclose(
+    costs(0.3)._least(policy, sampling, ALL), [0.3] * 2
+  )
+
+
+@pytest.mark.parametrize('kind', _of('model', 'eagle'))
+def test_confidence_stops_a_draft_for_all_rows_or_none(kind):
+  """With a bound that no row reaches, one token; with none, all of them."""
+  target, drafter = _drafter(kind)
+  rounds = {}
+  for least in (0.0, 1.0):
+    made = adaptive.adaptive_drafter(drafter, (0, 3), (1.0, 1.1), least)
+    got = specsamp.generate(
+      target, PROMPTS, drafter=made, max_new_tokens=12,
+      stop_tokens=[],
+    )  # fmt: skip
+    rounds[least] = {n for row in got.num_drafted_per_round for n in row}
+  assert 3 in rounds[0.0] and rounds[1.0] <= {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from specsamp import verification
 from specsamp.conformance import enumeration
 from specsamp.drafting import TokenTree, adaptive
 from specsamp.drafting.draft import Draft
+from specsamp.drafting.policy import Policy
 
 LENGTH = 4
 COSTS = np.asarray((1.0, 1.3, 1.7), np.float32)
@@ -67,7 +68,7 @@ def joint(verifier, tree, law, p, q, cut, choose):
     memory[key] = leaves
     states[key] += chance
 
-  keep((), adaptive.Policy.of(1, tree.depth), 1.0)
+  keep((), Policy.of(1, tree.depth), 1.0)
   ended, chosen = collections.Counter(), collections.Counter()
   while states:
     # The shortest first: what leads to one state is then all there.
@@ -107,7 +108,9 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
       law=law,
       valid=rows.valid[[row]],
     )
-    seen = policy.seen(draft, np.asarray([len(accepted)]), np.asarray([True]))
+    seen = policy.seen(
+      draft, tree.depth, np.asarray([len(accepted)]), np.asarray([True])
+    )
     for token in np.flatnonzero(round_.leave[row, node] > 0):
       text = (*key[0], *accepted, int(token))
       mass = chance * rows.weight[row] * round_.stop[row, node]
@@ -185,6 +188,8 @@ def _paths(tree, drafts):
 
 def cut_on_the_token_itself(tree, law, drafts):
   """Drops a token for being unlikely itself."""
+  if not tree.depth:
+    return drafts
   return dataclasses.replace(
     drafts, valid=drafts.valid & (_paths(tree, drafts) >= 0.4)
   )

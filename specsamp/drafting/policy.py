@@ -1,0 +1,140 @@
+"""Which depth of a draft pays: by what was accepted, and what rounds cost.
+
+That one is taken whose round is expected to emit most tokens a second
+(goodput, Liu et al. 2406.14066): the sum over the rows of 1 + S_1 + .. + S_γ,
+S_i the chance that a row accepts i tokens, over what such a round costs.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from specsamp.drafting.draft import Draft
+
+# What a row has accepted counts less with every round that it has drafted in.
+_MEMORY = 0.9
+# Before anything is known, tokens of a draft are accepted with this chance, as
+# if it had been seen so many times.
+PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
+# Rounds without a draft before the shortest is tried, which double every time
+# that it does not pay, up to the most.
+FIRST_WAIT, _MOST_WAIT = 8, 512
+
+
+@struct.dataclass
+class Policy:
+  """What the rows have accepted so far.
+
+  Attributes:
+    tried: float32 [B, γ], rounds in which the token of this depth was judged,
+      the recent ones counting most.
+    accepted: float32 [B, γ], those in which it was accepted.
+    asked: float32 [γ], rounds that were to draft so deep, likewise.
+    drafted: float32 [γ], those in which any row did.
+    waited: int32 [], rounds since the last draft.
+    wait: int32 [], after how many the next is tried.
+  """
+
+  tried: jax.Array
+  accepted: jax.Array
+  asked: jax.Array
+  drafted: jax.Array
+  waited: jax.Array
+  wait: jax.Array
+
+  @classmethod
+  def of(cls, batch: int, depth: int) -> 'Policy':
+    zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
+    each = zeros(batch, depth), zeros(batch, depth), zeros(depth), zeros(depth)
+    return cls(*each, jnp.int32(0), jnp.int32(FIRST_WAIT))
+
+  def acceptance(self) -> jax.Array:
+    """The chance [B, γ] of each depth, once it is reached.
+
+    What was not tried yet is taken for what the depth before it is.
+    """
+    chances, before = [], PRIOR
+    for tried_b, accepted_b in zip(self.tried.T, self.accepted.T, strict=True):
+      before = (accepted_b + _PRIOR_WEIGHT * before) / (tried_b + _PRIOR_WEIGHT)
+      chances.append(before)
+    return jnp.stack(chances, axis=1)
+
+  def choose(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
+    """Which of the depths pays most, int [].
+
+    Args:
+      depths: ascending.
+      ms_k: float32 [K], what a round of each costs.
+      active_b: bool [B], the rows that count.
+    """
+    best = jnp.argmax(self.rates(depths, ms_k, active_b))
+    if depths[0]:
+      return best
+    return jnp.where(self.waited >= self.wait, jnp.maximum(best, 1), best)
+
+  def rates(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
+    """Tokens a millisecond [K] of the rows, arguments as of `choose`."""
+    reached_bg = jnp.cumprod(self.acceptance(), axis=1)
+    expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
+    tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
+    tokens_k = jnp.where(active_b[:, None], tokens_bk, 0).sum(axis=0)
+    # A draft that all rows have left off early costs less.
+    weight = jnp.float32(_PRIOR_WEIGHT)
+    share_g = (self.drafted + weight) / (self.asked + weight)
+    each_g = ms_a_token(depths, ms_k) * share_g
+    sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
+    return tokens_k / (ms_k[0] + sums_g - sums_g[0])
+
+  def seen(self, draft: Draft, depth, num_accepted_b, active_b) -> 'Policy':
+    """After a round.
+
+    A token that was not drafted for want of confidence counts as one that was
+    not accepted: that much this depth is worth.
+
+    Args:
+      draft: of the round.
+      depth: int [], how deep it was to draft.
+      num_accepted_b: int [B], tokens of it that were accepted.
+      active_b: bool [B], the rows that count.
+    """
+    depths = np.arange(1, self.tried.shape[1] + 1, dtype=np.int32)[None, :]
+    is_at_ng = np.asarray(draft.tree.depths)[:, None] == depths
+    valid_bg = (draft.valid[:, :, None] & is_at_ng[None]).any(axis=1)
+    valid_bg &= active_b[:, None]
+    asked_bg = active_b[:, None] & (depths <= depth)
+    judged_bg = asked_bg & (depths <= num_accepted_b[:, None] + 1)
+    accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
+    drafted = valid_bg.any()
+    fades = lambda old, new, when: jnp.where(
+      when, _MEMORY * old + new.astype(jnp.float32), old
+    )
+    # Of a draft after a wait that was in vain the next wait is longer.
+    in_vain = drafted & (self.waited > 0)
+    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
+    return Policy(
+      tried=fades(self.tried, judged_bg, asked_bg[:, :1]),
+      accepted=fades(self.accepted, accepted_bg, asked_bg[:, :1]),
+      asked=fades(self.asked, asked_bg.any(axis=0), drafted),
+      drafted=fades(self.drafted, valid_bg.any(axis=0), drafted),
+      waited=jnp.where(drafted, 0, self.waited + 1),
+      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
+    )
+
+
+def ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:
+  """[γ], what drafting and verifying each further token costs.
+
+  Of the first ones, where no depth is chosen below, what a token of theirs
+  costs beside a round of none is not known: it is a share of that round's.
+  """
+  ms_g = []
+  below = 0
+  for i, depth in enumerate(depths):
+    if depth:
+      step = ms_k[i] - ms_k[i - 1] if i else 0 * ms_k[i]
+      ms_g += [step / (depth - below)] * (depth - below)
+    below = depth
+  return jnp.stack(ms_g)
