@@ -48,46 +48,15 @@ def pick(
       is all. Their last one is drawn with the last of its numbers.
     is_confidence: whether q tells how probable a single greedy candidate was.
   """
-  batch, width, count = uniform_bwc.shape
-  vocab = logits_bwv.shape[-1]
+  batch, _, count = uniform_bwc.shape
   greedy_b = sampling.broadcast(batch).temperature == 0
   several = count > 1 or law == 'deterministic' or is_confidence
   if several:
     temperature = GREEDY_TEMPERATURE if is_confidence else 1.0
     sampling = greedy_at(temperature, sampling.broadcast(batch))
   q_bwv = transforms.probabilities(logits_bwv, sampling)
-  q_rv = q_bwv.reshape(-1, vocab)
-
-  def most_probable():
-    speed_bwv = q_bwv
-    if handicap_bv is not None:
-      speed_bwv = jnp.where(
-        greedy_b[:, None, None],
-        q_bwv,
-        coupling.speeds(q_bwv, handicap_bv[:, None]),
-      )
-    best, tokens = draw.largest(speed_bwv, count)
-    return tokens, best > 0
-
-  def drawn():
-    uniform_rc = uniform_bwc.reshape(-1, count)
-    if law == 'iid' or count == 1:
-      each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
-      tokens = each(uniform_rc, q_rv)
-      valid = jnp.ones(tokens.shape, bool)
-    elif law == 'top_plus_one':
-      counts_bw = jnp.broadcast_to(
-        jnp.asarray([count] * width if counts_w is None else counts_w),
-        (batch, width),
-      )
-      tokens, valid = draw.top_plus_one(
-        uniform_rc[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
-      )
-    else:
-      tokens, valid = draw.without_replacement(uniform_rc, q_rv)
-    shape = (batch, width, count)
-    return tokens.reshape(shape), valid.reshape(shape)
-
+  most_probable = lambda: _most_probable(q_bwv, count, greedy_b, handicap_bv)
+  drawn = lambda: _drawn(q_bwv, uniform_bwc, law, counts_w)
   if law == 'deterministic':
     tokens, valid = most_probable()
   elif not several:
@@ -102,6 +71,45 @@ def pick(
       drawn,
     )
   return tokens, valid, q_bwv
+
+
+def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
+  """The C most probable tokens and their validity, see `pick`.
+
+  Rows that are not greedy have the first ones of a coupled drafter's race.
+  """
+  speed_bwv = q_bwv
+  if handicap_bv is not None:
+    speed_bwv = jnp.where(
+      greedy_b[:, None, None],
+      q_bwv,
+      coupling.speeds(q_bwv, handicap_bv[:, None]),
+    )
+  best, tokens = draw.largest(speed_bwv, count)
+  return tokens, best > 0
+
+
+def _drawn(q_bwv, uniform_bwc, law: Law, counts_w: Sequence[int] | None):
+  """Tokens that are drawn from q by this law, and their validity."""
+  batch, width, count = uniform_bwc.shape
+  uniform_rc = uniform_bwc.reshape(-1, count)
+  q_rv = q_bwv.reshape(-1, q_bwv.shape[-1])
+  if law == 'iid' or count == 1:
+    each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
+    tokens = each(uniform_rc, q_rv)
+    valid = jnp.ones(tokens.shape, bool)
+  elif law == 'top_plus_one':
+    counts_bw = jnp.broadcast_to(
+      jnp.asarray([count] * width if counts_w is None else counts_w),
+      (batch, width),
+    )
+    tokens, valid = draw.top_plus_one(
+      uniform_rc[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
+    )
+  else:
+    tokens, valid = draw.without_replacement(uniform_rc, q_rv)
+  shape = (batch, width, count)
+  return tokens.reshape(shape), valid.reshape(shape)
 
 
 def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:

@@ -106,22 +106,15 @@ def grow(
   path_b = jnp.ones(batch, jnp.float32)
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
-    # Nodes of this level that have children, and a table of their children; a
-    # short row of the table draws more than it needs, the last one repeated.
-    level_w = internal[depths_i == depth]
-    children = [tree.children(node) for node in level_w]
-    width = max(map(len, children))
-    table_wc = np.asarray(
-      [c + (c[-1],) * (width - len(c)) for c in children], np.int32
-    )
-    kept = np.flatnonzero([i < len(c) for c in children for i in range(width)])
+    level_w = internal[depths_i == depth]  # those that have children
+    table_wc, kept, counts_w = _children(tree, level_w)
     token_bwc, valid_bwc, q_bwv = pick(
       logits_bwv,
       uniform_bk[:, table_wc - 1],
       sampling,
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
-      tuple(map(len, children)),
+      counts_w,
       is_confidence=least_confidence is not None,
     )
     tokens.append(token_bwc.reshape(batch, -1)[:, kept])
@@ -133,27 +126,61 @@ def grow(
         depth=depth + 1,
         first=int(fed[0]),
         depths=depths_i,
-        tokens=tokens[-1][:, internal[fed] - min(map(min, children))],
+        tokens=tokens[-1][:, internal[fed] - table_wc.min()],
         above=np.searchsorted(level_w, parents_i[fed]),
         ancestors=ancestors_ii[fed],
       )
+      goes_on = None
       if may_stop:
         path_b *= jnp.take_along_axis(q_bwv, token_bwc, axis=2)[:, 0, 0]
-        carry, logits_bwv = flow.cond_in_place(
-          (path_b >= least_confidence).any(),
-          lambda both, level=level: feed(both[0], level),
-          (carry, logits_bwv),
-        )
-      else:
-        carry, logits_bwv = feed(carry, level)
-      logits_bwv = jnp.broadcast_to(
-        logits_bwv, (batch, len(fed), logits_bwv.shape[-1])
-      )
+        goes_on = (path_b >= least_confidence).any()
+      carry, logits_bwv = _read(feed, carry, level, logits_bwv, goes_on)
   concatenate = lambda parts: jnp.concatenate(parts, axis=1)
   draft = draft_of(
     tree, law, root_b1, *map(concatenate, (tokens, valids, probs))
   )
   return draft, carry
+
+
+def _read(feed: Feed, carry: Any, level: Level, logits_bwv, goes_on=None):
+  """The carry, and the logits after each node of a level.
+
+  Args:
+    feed: of the level.
+    carry: what it carries.
+    level: W nodes.
+    logits_bwv: of the level before.
+    goes_on: bool [], whether the level is read at all; what stays is then the
+      carry and these logits. None is always.
+  """
+  if goes_on is None:
+    carry, logits_bwv = feed(carry, level)
+  else:
+    carry, logits_bwv = flow.cond_in_place(
+      goes_on, lambda both: feed(both[0], level), (carry, logits_bwv)
+    )
+  shape = (*level.tokens.shape, logits_bwv.shape[-1])
+  return carry, jnp.broadcast_to(logits_bwv, shape)
+
+
+def _children(
+  tree: TokenTree, level_w: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+  """The children of nodes of one depth, which all have some.
+
+  Returns:
+    A table [W, C] of them, in which a short row has its last one again, where
+    it draws more than it needs; which entries of the flat table are children;
+    and how many each node has.
+  """
+  children = [tree.children(node) for node in level_w]
+  counts_w = tuple(map(len, children))
+  width = max(counts_w)
+  table_wc = np.asarray(
+    [c + (c[-1],) * (width - len(c)) for c in children], np.int32
+  )
+  is_child_wc = np.arange(width) < np.asarray(counts_w)[:, None]
+  return table_wc, np.flatnonzero(is_child_wc), counts_w
 
 
 def grow_at_once(

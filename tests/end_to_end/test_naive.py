@@ -105,7 +105,7 @@ _LAUNCHERS = sorted(
     ('plan', ['--config=configs/plan_pairs.py', *_PLAN[1:]], 'got None'),
     ('plan', [f'{_PLAN[0]}s', _PLAN[1]], 'did you mean predict?'),
     # A key that a config has not.
-    ('decode', ['--config.gamma=4'], "got 'gamma', expected one of branching"),
+    ('decode', ['--config.gamma=4'], "got 'gamma', expected one of adaptive"),
     ('decode', ['--config.draft_length=4'], 'did you mean draft_len?'),
     ('decode', ['--config.temperature=0'], 'did you mean temperatures?'),
     ('decode', ['--config.lookup.n=3'], 'key of --config.lookup: got'),
