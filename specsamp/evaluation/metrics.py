@@ -42,7 +42,8 @@ class Line(Head):
     num_drafted_per_round: how deep each of them drafted.
     num_drafted_per_pos: [γ], see `Generation`.
     num_accepted_per_pos: [γ], likewise.
-    prefill_seconds: of the prompt passes.
+    prefill_seconds: of the prompt passes; of texts that were decoded together
+      each has its share, as of the next.
     decode_seconds: of the rounds.
     output_tokens: of each turn.
     texts: of each turn.
@@ -84,7 +85,7 @@ class Figures:
       counts as one; None if nothing was drafted.
     acceptance_by_position: share of the rounds that accepted the token drafted
       there.
-    round_ms: milliseconds of a round.
+    round_ms: milliseconds of a round, or a row's share of them.
     p50_ms, p90_ms, p99_ms: milliseconds a token.
     p50_s, p90_s, p99_s: seconds a sequence.
   """

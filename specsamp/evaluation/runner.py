@@ -2,11 +2,14 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import operator
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from specsamp import files, fingerprint, progress, user_modules, verification
 from specsamp.decoding.generate import Generation, complete
@@ -17,6 +20,7 @@ from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.evaluation.metrics import Head, Line
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 
 
@@ -32,6 +36,9 @@ class Settings:
     chat: prompts are turns in the target's chat template.
     sweep_prompts: so many of each task are answered by every method, the others
       by the baselines and by the fastest draft of each sampling. None: all.
+    batch_size: so many prompts are answered together, each in one turn; a line
+      then has its share of their time.
+    shuffled: whether these are of all tasks and temperatures, else of one.
   """
 
   max_prompt_tokens: int
@@ -40,6 +47,8 @@ class Settings:
   samples: int = 1
   chat: bool = False
   sweep_prompts: int | None = None
+  batch_size: int = 1
+  shuffled: bool = False
 
   def conversation(
     self, target: LanguageModel, prompt: Question, answers: Sequence[str]
@@ -77,9 +86,9 @@ def compare(
   settings: Settings,
   path: pathlib.Path,
 ) -> list[Line]:
-  """Answers every prompt by every method, prompt by prompt, at batch size 1.
+  """Answers every prompt by every method, batch by batch.
 
-  The methods take turns on each prompt, so that a machine whose speed drifts
+  The methods take turns on each batch, so that a machine whose speed drifts
   is as fast for one as for another. Every program has run once before its times
   count. What one method emits does not depend on the random bits of another.
 
@@ -106,6 +115,11 @@ def compare(
   )
   distributed.wait('what is done is read')
   kept = {line['id']: line for line in found.kept}
+  for batch in _batches(items, settings):
+    ids = [item.head.id for item in batch]
+    if not kept.keys() >= set(ids):  # what was decoded together is so again
+      for id_ in ids:
+        kept.pop(id_, None)
   found.rewrite([kept[id_] for id_ in by_id if id_ in kept])
   lines = [
     _line(item.head, kept[id_]) for id_, item in by_id.items() if id_ in kept
@@ -114,14 +128,16 @@ def compare(
   answers = _Answers(target, settings)
   with distributed.first_opens(path, 'a') as file:
     for part in _in_turn(items, todo, lines):
-      answers.compile(part)
+      batches = _batches(part, settings)
+      answers.compile(batches)
       with progress.bar('decoding', total=len(part), unit='seq') as bar:
-        for item in part:
-          made = answers.converse(item, bar.unpause)
-          file.write(json.dumps(item.head.plain() | made) + '\n')
+        for batch in batches:
+          made = answers.converse(batch, bar.unpause)
+          for item, each in zip(batch, made, strict=True):
+            file.write(json.dumps(item.head.plain() | each) + '\n')
+            lines.append(_line(item.head, each))
           file.flush()
-          lines.append(_line(item.head, made))
-          bar.update()
+          bar.update(len(batch))
   order = {id_: i for i, id_ in enumerate(by_id)}
   return sorted(lines, key=lambda line: order[line.id])
 
@@ -135,6 +151,8 @@ def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
     prompt = task.prompts[i]
     new_tokens = task.new_tokens(settings.max_new_tokens)
     sizes = (settings.max_prompt_tokens, new_tokens, settings.chat)
+    if settings.batch_size > 1:
+      sizes += (settings.batch_size, settings.shuffled)
     head = _head(method, weights, task, prompt, sample, settings.seed, sizes)
     most = settings.sweep_prompts
     of_all = most is None or i < most
@@ -148,6 +166,36 @@ def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
     for method, own in zip(methods, weights, strict=True)
     if not sample or method.temperature
   ]
+
+
+def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
+  """What is answered together, in the order in which the methods take turns."""
+  if settings.batch_size == 1:
+    return [[item] for item in items]
+  own: dict[tuple, list[_Item]] = {}
+  for item in items:
+    label = item.method.label
+    if settings.shuffled:
+      key = (dataclasses.replace(label, temperature=0, top_p=1.0),)
+    else:
+      key = label, item.task.name
+    own.setdefault(key, []).append(item)
+  if settings.shuffled:  # the same way for every method
+    for batch in own.values():
+      batch.sort(key=lambda item: _shuffled(item, settings.seed))
+  size = settings.batch_size
+  parts = [
+    [batch[i : i + size] for i in range(0, len(batch), size)]
+    for batch in own.values()
+  ]
+  turns = itertools.zip_longest(*parts)
+  return [batch for turn in turns for batch in turn if batch]
+
+
+def _shuffled(item: _Item, seed: int) -> bytes:
+  head = item.head
+  names = [seed, head.task, head.prompt, head.sample, head.temperature]
+  return hashlib.sha256(json.dumps(names).encode()).digest()
 
 
 def _in_turn(
@@ -188,49 +236,63 @@ class _Answers:
     self._target = target
     self._settings = settings
 
-  def compile(self, items: Sequence[_Item]) -> None:
+  def compile(self, batches: Sequence[Sequence[_Item]]) -> None:
     """The programs that the first answers of these need."""
-    conversation = self._settings.conversation
     compile_programs(
-      self._request(item, conversation(self._target, item.prompt, ())[0])
-      for item in items
+      self._request(batch, [self._asked(item, ())[0] for item in batch])
+      for batch in batches
     )
 
   def converse(
-    self, item: _Item, compiled: Callable[[], None]
-  ) -> dict[str, Json]:
-    """Answers all turns; what a line has beside its head.
+    self, batch: Sequence[_Item], compiled: Callable[[], None]
+  ) -> list[dict[str, Json]]:
+    """Answers all turns; what each line has beside its head.
 
     Args:
-      item: to answer.
+      batch: to answer together; of several none has a later turn.
       compiled: called when a program was compiled first, because an answer made
         the conversation longer or the program had been let go.
     """
     answers: list[Generation] = []
-    cut = []
-    for turn in range(1 + len(item.prompt.later)):
-      tokens, is_cut = self._settings.conversation(
-        self._target, item.prompt, [answer.texts[0] for answer in answers]
-      )
-      cut.append(is_cut)
-      request = self._request(item, tokens, turn)
+    cuts = []
+    for turn in range(1 + len(batch[0].prompt.later)):
+      said = [answer.texts[0] for answer in answers]
+      asked = [self._asked(item, said) for item in batch]
+      cuts.append([is_cut for _, is_cut in asked])
+      request = self._request(batch, [tokens for tokens, _ in asked], turn)
       if not request.is_compiled:
         request.compile()
         compiled()
       answers.append(complete(request))
-    return _totals(answers) | {'cut': cut}
+    return [
+      _totals(answers, row, len(batch)) | {'cut': list(cut)}
+      for row, cut in enumerate(zip(*cuts, strict=True))
+    ]
 
-  def _request(self, item: _Item, tokens: list[int], turn: int = 0) -> Request:
-    method = item.method
+  def _asked(self, item: _Item, said: Sequence[str]) -> tuple[list[int], bool]:
+    return self._settings.conversation(self._target, item.prompt, said)
+
+  def _request(
+    self, batch: Sequence[_Item], rows: list[list[int]], turn: int = 0
+  ) -> Request:
+    method = batch[0].method
+    sampling = method.sampling_params
+    if len(batch) > 1:
+      each = [item.method.sampling_params for item in batch]
+      sampling = SamplingParams(
+        temperature=np.asarray([own.temperature for own in each], np.float32),
+        top_p=np.asarray([own.top_p for own in each], np.float32),
+      )
     return Request.make(
       self._target,
-      [tokens],
+      rows,
       drafter=method.drafter,
       verifier=method.verifier,
-      sampling=method.sampling_params,
-      max_new_tokens=item.new_tokens,
-      seed=item.head.seed + turn,
-      stop_tokens=None if item.task.ends else (),
+      sampling=sampling,
+      max_new_tokens=[item.new_tokens for item in batch],
+      seed=[item.head.seed + turn for item in batch],
+      # Where some texts have no end of their own none ends early.
+      stop_tokens=None if all(item.task.ends for item in batch) else (),
       tree_attention=method.tree_attention,
     )
 
@@ -281,25 +343,27 @@ def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
   )
 
 
-def _totals(found: Sequence[Generation]) -> dict[str, Json]:
-  """What the turns of a conversation came to."""
-  total = lambda name: sum(getattr(turn, name)[0] for turn in found)
+def _totals(
+  found: Sequence[Generation], row: int, batch_size: int
+) -> dict[str, Json]:
+  """What the turns of a conversation came to, one row of each."""
+  total = lambda name: sum(getattr(turn, name)[row] for turn in found)
   # What is fastest is decided by one clock.
   seconds = lambda name: distributed.of_first(
-    float(sum(getattr(turn, name) for turn in found))
+    float(sum(getattr(turn, name) for turn in found)) / batch_size
   )
   return {
-    'tokens': sum(len(turn.tokens[0]) for turn in found),
+    'tokens': sum(len(turn.tokens[row]) for turn in found),
     'rounds': int(total('rounds')),
     'num_drafted_per_round': [
-      depth for turn in found for depth in turn.num_drafted_per_round[0]
+      depth for turn in found for depth in turn.num_drafted_per_round[row]
     ],
     'num_drafted_per_pos': total('num_drafted_per_pos').tolist(),
     'num_accepted_per_pos': total('num_accepted_per_pos').tolist(),
     'prefill_seconds': seconds('prefill_seconds'),
     'decode_seconds': seconds('decode_seconds'),
-    'output_tokens': [turn.tokens[0] for turn in found],
-    'texts': [turn.texts[0] for turn in found],
+    'output_tokens': [turn.tokens[row] for turn in found],
+    'texts': [turn.texts[row] for turn in found],
   }
 
 

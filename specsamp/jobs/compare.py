@@ -59,13 +59,20 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in found:  # that there is a chat template, if one is asked for
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
+  if config.batch_size > 1:
+    for task in found:
+      if any(prompt.later for prompt in task.prompts):
+        raise UserError(
+          f'batch_size: got {config.batch_size}, expected 1 for {task.name}, '
+          'whose prompts have second turns'
+        )
   made = [make_method(config, method, models) for method in config.methods]
   methods.check(made)
   job = Comparison(config, models, made, found)
   for method in [*made, *job.widest_trees()]:
     Request.make(
       target,
-      longest,
+      longest * config.batch_size,
       method.drafter,
       method.verifier,
       method.sampling_params,
@@ -142,6 +149,8 @@ class Comparison(NamedTuple):
       seed=self.config.seed,
       samples=self.config.samples,
       chat=self.config.chat,
+      batch_size=self.config.batch_size,
+      shuffled=self.config.shuffled,
     )
 
   def run(
@@ -182,6 +191,8 @@ class Comparison(NamedTuple):
     sections += self._notes(lines, scored)
     lengths = draft_lengths.section(lines, workdir)
     sections += [lengths] if lengths else []
+    against = draft_lengths.against_fixed(lines, not self.config.shuffled)
+    sections += [against] if against else []
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
@@ -225,7 +236,7 @@ class Comparison(NamedTuple):
       method.drafter,
       lambda drafter: Request.make(
         self.target,
-        [self._tokens(self.tasks[0].prompts[0])],
+        [self._tokens(self.tasks[0].prompts[0])] * self.config.batch_size,
         drafter,
         method.verifier,
         method.sampling_params,

@@ -276,7 +276,7 @@ class MethodConfig:
   temperature: float
   dynamic_tree: tuple[int, ...] = ()
   depths: tuple[int, ...] = ()
-  least_confidence: float = 0.0
+  least_confidence: float | None = None
   verifier: str = 'token'
   law: str = 'iid'
   drafter: str = ''
@@ -340,6 +340,8 @@ class ComparisonConfig(SampledConfig):
     tasks: what to decode, names of `tasks.load`.
     chat: whether prompts are turns in the target's chat template.
     samples: of each prompt, at temperatures above 0.
+    batch_size: so many prompts are answered together.
+    shuffled: whether these are of all tasks and temperatures, else of one.
     plot: by_method, by_draft_length, by_candidates, by_budget or by_masks.
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
@@ -362,6 +364,8 @@ class ComparisonConfig(SampledConfig):
   bounds: bool
   search: bool
   note: str
+  batch_size: int = 1
+  shuffled: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -369,7 +373,8 @@ class ComparisonConfig(SampledConfig):
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
-    check_range(self, 'samples', least=1, most=10_000, kind=int)
+    for name in ('samples', 'batch_size'):
+      check_range(self, name, least=1, most=10_000, kind=int)
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'ComparisonConfig':

@@ -15,6 +15,7 @@ _TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names a drafter
 _CONFIGS = [
   *sorted(_PAPERS.glob('*/*.py')),
   pathlib.Path('configs/humaneval.py'),
+  pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
 _each = pytest.mark.parametrize(

@@ -24,6 +24,7 @@ _CONFIGS = [
     path for path in sorted(_PAPERS.glob('*/*.py')) if path.stem != 'best_tree'
   ),
   pathlib.Path('configs/humaneval.py'),
+  pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
 # What needs no trained drafter is run by a smaller pair here.

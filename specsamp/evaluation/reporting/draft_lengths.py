@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import matplotlib.figure
 import numpy as np
 
+from specsamp.evaluation import methods, metrics
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting import tables
 
@@ -14,6 +15,11 @@ IMAGE = 'draft_lengths.png'
 _HEAD = (
   '## Draft lengths\n\nThe share of the rounds that drafted so many tokens, '
   'chosen anew in each round.'
+)
+_AGAINST = (
+  '## Chosen and fixed lengths\n\nTokens a second, prompt passes included: '
+  'without a draft, with fixed draft lengths, and with those chosen in each '
+  'round.'
 )
 
 
@@ -39,6 +45,67 @@ def section(lines: Sequence[Line], folder: pathlib.Path) -> tables.Section:
   return lambda style: (
     f'{_HEAD}\n\n{tables.render(cells, style)}\n\n![{IMAGE}]({IMAGE})'
   )
+
+
+def against_fixed(
+  lines: Sequence[Line], by_task: bool = True
+) -> tables.Section:
+  """Tokens a second of every length, and of the one chosen in each round.
+
+  The last rows are of all that was decoded, whatever the temperature.
+
+  Args:
+    lines: of `runner.compare`; a method's fixed lengths have its name.
+    by_task: whether tasks and temperatures have rows of their own.
+
+  Returns:
+    '' where no length was chosen.
+  """
+  parts: dict[tuple[str, str], list[Line]] = {}
+  for line in lines if by_task else ():
+    parts.setdefault((line.task, line.sampling_name), []).append(line)
+  if len(parts) != 1:
+    parts[metrics.ALL, 'all'] = list(lines)
+  cells = [
+    {'task': task, 'sampling': sampling} | cell
+    for (task, sampling), own in parts.items()
+    for cell in _rates(own)
+  ]
+  if not cells:
+    return ''
+  # Columns in one order, whichever row has them first.
+  names = list(dict.fromkeys(name for cell in cells for name in cell))
+  cells = [{name: cell.get(name) for name in names} for cell in cells]
+  return lambda style: f'{_AGAINST}\n\n{tables.render(cells, style)}'
+
+
+def _rates(lines: Sequence[Line]) -> list[dict[str, tables.Cell]]:
+  """A row for each method that chooses, beside its fixed lengths."""
+  groups: dict[tuple, list[Line]] = {}
+  for line in lines:
+    groups.setdefault((line.method, line.draft_name), []).append(line)
+  rates = {
+    key: sum(line.tokens for line in own) / sum(line.seconds for line in own)
+    for key, own in groups.items()
+  }
+  plain = rates.get((methods.BASELINE, ''))
+  cells = []
+  for (method, draft), own in groups.items():
+    if not own[0].depths:
+      continue
+    fixed = {
+      name: rates[method, name]
+      for (other, name), each in groups.items()
+      if other == method and not each[0].depths
+    }
+    rate, best = rates[method, draft], max(fixed.values(), default=None)
+    cells.append(
+      {'method': method, 'none': plain}
+      | fixed
+      | {'chosen': rate, 'over best fixed': best and rate / best}
+      | {'over none': plain and rate / plain}
+    )
+  return cells
 
 
 def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], list[Line]]:

@@ -4,6 +4,7 @@ Their times are those of trained ones; what they emit, and what they accept of
 a draft, is noise.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -11,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.checkpoints import weights
-from specsamp.drafting import trained_drafter
+from specsamp.drafting import model_drafter, trained_drafter
+from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import make
@@ -30,6 +32,21 @@ def eagle(model: LanguageModel, gamma: int, seed: int) -> Drafter:
   module = make('eagle', model.config, gamma)
   trained = DraftModule(module, _params(module, seed), target='')
   return trained_drafter(trained, model, gamma)
+
+
+def draft(models, tree: TokenTree, law: Law) -> Drafter:
+  """A model of the draft's shape, of which next to nothing is accepted.
+
+  What a config has as its drafter: `..random_models:draft`.
+
+  Args:
+    models: a `loading.Models`.
+    tree: of its drafts.
+    law: how candidates are chosen, see `model_drafter`.
+  """
+  model = models.draft
+  made = dataclasses.replace(model, params=_params(model.transformer, 0))
+  return model_drafter(made.on(model.mesh), tree, law)
 
 
 def _params(module, seed: int):
