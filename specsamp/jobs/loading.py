@@ -24,6 +24,7 @@ from specsamp.drafting import (
   ngram_or_model,
   trained_drafter,
 )
+from specsamp.drafting.draft import DynamicTree
 from specsamp.errors import UserError, unknown
 from specsamp.jobs import trial
 from specsamp.language_model import LanguageModel
@@ -90,7 +91,9 @@ class Models(NamedTuple):
         user's own that is none.
     """
     lookup = lookup or Lookup()
-    coupled = coupled and law == 'deterministic'
+    # The nodes of a dynamic tree are the most probable ones, not winners.
+    is_dynamic = isinstance(shape, DynamicTree)
+    coupled = coupled and law == 'deterministic' and not is_dynamic
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
     if user_modules.is_name(name):

@@ -8,6 +8,7 @@ import pytest
 
 _QUICK = '--config=configs/quickstart.py:smoke'
 _TREES = '--config.verifier=multi_candidate'
+_NAIVE = ['--config.law=deterministic', '--config.verifier=naive']
 _NGRAM = [
   '--config.drafter=ngram',
   '--config.law=deterministic',
@@ -52,6 +53,20 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       ['--config.branching=(600,)', '--config.target={root}/long', _TREES],
       '600 candidates, more than the 512 tokens',
     ),
+    (['--config.dynamic_tree=(8, 3)'], 'expected (nodes, depth, children)'),
+    (['--config.dynamic_tree=(99, 3, 9)', *_NAIVE], 'at most the 64 positions'),
+    (['--config.dynamic_tree=(9, 2, 2)', *_NAIVE], 'there are 7'),
+    (['--config.dynamic_tree=(8, 3, 3)'], "expected 'deterministic'"),
+    (
+      ['--config.dynamic_tree=(8, 3, 3)', '--config.adaptive=true'],
+      'other ways to choose what is drafted',
+    ),
+    (['--config.adaptive=true', '--config.draft_lens=()'], 'at least one'),
+    (
+      ['--config.adaptive=true', '--config.draft_lens=(200,)'],
+      'a round has 201 tokens, the target 64 positions',
+    ),
+    ([*_NGRAM, '--config.adaptive=true'], 'chooses itself how much it drafts'),
     (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
