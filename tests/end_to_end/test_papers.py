@@ -24,6 +24,7 @@ _CONFIGS = [
     path for path in sorted(_PAPERS.glob('*/*.py')) if path.stem != 'best_tree'
   ),
   pathlib.Path('configs/humaneval.py'),
+  pathlib.Path('configs/drafters.py'),
   pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
@@ -76,7 +77,7 @@ def test_trees_of_parallelspec(data, folders):
   assert trees == {
     ('Medusa', 25, 5),
     ('Medusa + ParallelSpec', 25, 5),
-    ('Hydra', 23, 4),
+    ('Hydra', 25, 5),
     ('EAGLE', 25, 5),
     ('EAGLE + ParallelSpec', 25, 5),
     ('EAGLE + ParallelSpec, 3 layers', 25, 9),

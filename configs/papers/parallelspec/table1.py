@@ -109,7 +109,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   methods = []
   for temperature in (0.0, 1.0):
     for drafter in drafters:
-      shapes = _shapes(drafter, smoke)
+      shapes = _shapes(drafter, target, smoke)
       methods += [
         _method(drafter, temperature, shape, target) for shape in shapes
       ]
@@ -149,21 +149,22 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   ).lock()
 
 
-def _shapes(drafter: str, smoke: bool) -> list[tuple]:
+def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
   """Branchings; what the paper reports stands beside the last.
 
-  It drafts five deep, the trained ones trees. The embedded Hydra has four
-  heads, prompt lookup copies ten tokens, Lookahead has n-grams of five. One
-  pass over three layers drafts nine deep as fast as five.
+  It drafts five deep, the trained ones trees. Hydra has four heads, the
+  embedded one six; prompt lookup copies ten tokens, Lookahead has n-grams of
+  five. One pass over three layers drafts nine deep as fast as five.
   """
-  most = {'hydra': 4, 'ngram': 10, 'lookahead': 4, 'eagle_parallel_deep': 9}
+  most = {'ngram': 10, 'lookahead': 4, 'eagle_parallel_deep': 9}
+  most['hydra'] = 4 if target else 6
   longest = most.get(drafter, 5)
   lengths = (2,) if smoke else sorted({3, 4, longest})
   if drafter == 'lookahead':
     return [(7, *(1,) * (length - 1)) for length in lengths]
   shapes = [(1,) * length for length in lengths]
   if drafter not in _UNTRAINED and not smoke:
-    shapes.append(_DEEP_TREE if longest > 5 else _TREE[:longest])
+    shapes.append(_DEEP_TREE if longest == 9 else _TREE[:longest])
   return shapes
 
 

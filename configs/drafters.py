@@ -1,0 +1,130 @@
+r"""Drafters of `configs/distill_pycode.py` side by side, as they come out.
+
+Without an argument four drafters, each gone on from the embedded one with the
+loss that it was published with and with those on acceptance itself (LK losses,
+2602.23881), as many steps each and from three seeds. For every KIND, LOSS and
+SEED below
+
+  python launch/distill.py --config=configs/distill_pycode.py:KIND \
+    --workdir=RUNS/KIND_LOSS_sSEED --config.loss=LOSS --config.seed=1SEED \
+    --config.init=specsamp/zoo/pycode/drafters/KIND --config.steps=200 \
+    --config.warmup_steps=20 --config.learning_rate=5e-4 \
+    --config.num_continuations=2048 --config.temperatures='(0.0, 1.0)' \
+    --config.continuations=RUNS/continuations --config.features=RUNS/features
+
+(--config.groups=24 for eagle_parallel): two to eight minutes of one core each,
+then on both cores 20 minutes for
+
+  python launch/evaluate.py --config=configs/drafters.py --workdir=runs/losses
+
+`:layers` has EAGLE and EAGLE-3, a layer each, and EAGLE's ParallelSpec and
+DFlash, three layers each, all from nothing and on as many tokens: 400 steps as
+above, without init, of 40 warm-up, at 2e-3 and 1e-3, with 32 groups, EAGLE-3's
+48, in RUNS/eagle, RUNS/eagle3, RUNS/eagle_parallel_deep and RUNS/dflash.
+
+  python launch/evaluate.py --config=configs/drafters.py:layers \
+    --workdir=runs/layers
+
+`:smoke` is the smallest size, on embedded drafters.
+"""
+
+import ml_collections
+
+from specsamp.errors import unknown
+
+_ARGS = 'losses', 'layers', 'smoke'
+_SEEDS = 0, 1, 2
+# What each is trained with, the published one first, and how deep it drafts.
+_LOSSES = {
+  'medusa': (('text', 'kl', 'lk_lambda'), 5),
+  'hydra': (('text', 'lk_lambda'), 4),
+  'eagle': (('kl', 'lk_lambda'), 5),
+  'eagle_parallel': (('kl', 'lk_lambda'), 5),
+}
+# Speedup and τ of ParallelSpec's table 1, Vicuna-7B, at temperatures 0 and 1:
+# what a round costs. For three layers that is derived (papers/parallelspec).
+_EAGLE = '2.18 / 3.58', '1.84 / 3.18'
+_DEEP = '~2.42 / 3.52', '~1.95 / 3.09'
+_TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
+_DEEP_TREE = (
+  4, (2, 1, 1), (2, 1, 1), (2, 1, 1), (2, 1), (2, 1), (1,), (1,), (1,),
+)  # fmt: skip
+_LAYERS = {
+  'eagle': ('EAGLE', _TREE, _EAGLE),
+  'eagle3': ('EAGLE-3', _TREE, _EAGLE),
+  'eagle_parallel_deep': ('EAGLE + ParallelSpec, 3 layers', _DEEP_TREE, _DEEP),
+  'dflash': ('DFlash, 3 layers', _DEEP_TREE, _DEEP),
+}
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: one of `_ARGS`; losses if left out."""
+  arg = arg or 'losses'
+  if arg not in _ARGS:
+    raise ValueError(unknown('argument', arg, _ARGS))
+  smoke = arg == 'smoke'
+  if smoke:
+    methods = [
+      dict(name=kind, drafter=kind, branching=(1, 1), temperature=temperature)
+      for temperature in (0.0, 1.0)
+      for kind in ('medusa', 'eagle')
+    ]
+  else:
+    methods = _layers() if arg == 'layers' else _losses()
+  return ml_collections.ConfigDict(
+    dict(
+      title='Drafters as they are trained',
+      target='',  # a folder of a model; '' is the embedded pair's
+      draft='',  # likewise
+      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
+      methods=tuple(methods),
+      top_p=1.0,  # of the temperatures above 0
+      tasks=('code',),  # held-out functions
+      data='../shared/data',  # folder with the published sets of prompts
+      chat=False,  # prompts as turns in the target's chat template
+      num_prompts=1 if smoke else 24 if arg == 'losses' else 12,  # of each task
+      samples=1,  # of each prompt, at temperatures above 0
+      max_prompt_tokens=32 if smoke else 128,
+      max_new_tokens=16 if smoke else 96,
+      seed=0,
+      plot='by_method',
+      passes=False,  # time what a pass over the best trees costs
+      parts=arg == 'layers',  # time rounds of which the paper has figures
+      bounds=False,  # find the most that any rule could accept
+      search=False,  # search the best static trees, and try them
+      note='',
+    )
+  ).lock()
+
+
+def _losses() -> list[dict]:
+  """Every drafter with every loss, its seeds one after the other."""
+  return [
+    dict(
+      name=f'{kind}, {loss}, seed {seed}',
+      drafter=f'RUNS/{kind}_{loss}_s{seed}/drafter',
+      branching=(1,) * depth,
+      temperature=temperature,
+    )
+    for temperature in (0.0, 1.0)
+    for kind, (losses, depth) in _LOSSES.items()
+    for loss in losses
+    for seed in _SEEDS
+  ]
+
+
+def _layers() -> list[dict]:
+  """Every kind as a chain and as a tree of 26 nodes."""
+  methods = []
+  for i, temperature in enumerate((0.0, 1.0)):
+    law = 'without_replacement' if temperature else 'deterministic'
+    verifier = 'multi_candidate' if temperature else 'naive'
+    for kind, (name, tree, paper) in _LAYERS.items():
+      one = dict(
+        name=name, drafter=f'RUNS/{kind}/drafter', temperature=temperature
+      )
+      methods += [
+        one | dict(branching=(1,) * 5),
+        one | dict(branching=tree, law=law, verifier=verifier, paper=paper[i]),
+      ]
+  return methods
