@@ -14,7 +14,7 @@ from specsamp.decoding import scoring
 from specsamp.decoding.loop import Inputs
 from specsamp.decoding.request import Request, slots
 from specsamp.decoding.state import DecodeState
-from specsamp.drafting import NoDrafter, model_drafter
+from specsamp.drafting import NoDrafter
 from specsamp.drafting.draft import TokenTree, Verdict
 from specsamp.drafting.drafter import Drafter, Scored
 from specsamp.evaluation.methods import Json, sampling_name, tree_name
@@ -340,18 +340,13 @@ def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
 
 def level_time(
   target: LanguageModel,
-  draft: LanguageModel,
+  drafter: Drafter,
   sampling: SamplingParams,
   prompt: list[int],
   max_new_tokens: int,
 ) -> float:
-  """Milliseconds of a level of the draft: a fourth of a chain of four."""
+  """Milliseconds of a level of a chain's draft."""
   (cost,) = measure(
-    target,
-    model_drafter(draft, 4),
-    TokenVerifier(),
-    [sampling],
-    prompt,
-    max_new_tokens,
+    target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
   )
-  return cost.draft_ms / 4
+  return cost.draft_ms / drafter.tree.depth

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from specsamp import progress, verification
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
-from specsamp.drafting import model_drafter
 from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
@@ -247,11 +246,12 @@ class Comparison(NamedTuple):
     return method._replace(drafter=drafter)
 
   def widest_trees(self) -> list[Method]:
-    """Of a search, its widest and its largest tree."""
+    """Of a search, its widest, its largest and its deepest tree."""
     if not self.config.search:
       return []
     stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
-    trees = [configs.token_tree((star,), self.target) for star in stars]
+    widest = [(star,) for star in stars] + [(1,) * self.config.search_depth]
+    trees = [configs.token_tree(each, self.target) for each in widest]
     return [self._searched(tree, 1.0) for tree in trees]
 
   def _search(self, workdir: pathlib.Path) -> dict[float, Found]:
@@ -260,9 +260,10 @@ class Comparison(NamedTuple):
     return {
       temperature: measured_trees.search(
         self.target,
-        self.models.draft,
+        functools.partial(self.models.drafter, self.config.searched),
         [self._tokens(prompt) for prompt in self.tasks[0].prompts],
         SamplingParams(temperature, top_p=self.config.top_p_at(temperature)),
+        max_depth=self.config.search_depth,
         max_new_tokens=self.config.max_new_tokens,
         seed=self.config.seed,
         folder=workdir,
@@ -273,7 +274,7 @@ class Comparison(NamedTuple):
   def _searched(self, tree, temperature: float) -> Method:
     return Method(
       'best static tree',
-      model_drafter(self.models.draft, tree, 'without_replacement'),
+      self.models.drafter(self.config.searched, tree, 'without_replacement'),
       'multi_candidate',
       temperature,
       self.config.top_p_at(temperature),

@@ -272,8 +272,8 @@ class MethodConfig:
   """
 
   name: str
-  branching: Branching
   temperature: float
+  branching: Branching = ()
   dynamic_tree: tuple[int, ...] = ()
   depths: tuple[int, ...] = ()
   least_confidence: float | None = None
@@ -350,6 +350,8 @@ class ComparisonConfig(SampledConfig):
       token, the most that any lossless rule could.
     search: whether to search the best static trees first; see
       `jobs.measured_trees`.
+    searched: the drafter whose trees these are; '' is the draft model.
+    search_depth: of these trees, at most.
     note: for the report, such as what the paper reports.
   """
 
@@ -366,6 +368,8 @@ class ComparisonConfig(SampledConfig):
   note: str
   batch_size: int = 1
   shuffled: bool = False
+  searched: str = ''
+  search_depth: int = 8
 
   def __post_init__(self):
     super().__post_init__()
@@ -373,7 +377,7 @@ class ComparisonConfig(SampledConfig):
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
-    for name in ('samples', 'batch_size'):
+    for name in ('samples', 'batch_size', 'search_depth'):
       check_range(self, name, least=1, most=10_000, kind=int)
 
   @classmethod

@@ -14,7 +14,9 @@ import tabulate
 
 from specsamp import files
 from specsamp.decoding.generate import generate
-from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import TokenTree
+from specsamp.drafting.draft import Law
+from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import timing
 from specsamp.evaluation.methods import tree_name
 from specsamp.language_model import LanguageModel
@@ -24,7 +26,6 @@ from specsamp.sharding import distributed
 
 CANDIDATES = 12  # beyond, they are hardly ever accepted
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-_MAX_DEPTH = 8
 
 
 class Found(NamedTuple):
@@ -32,7 +33,7 @@ class Found(NamedTuple):
 
   Attributes:
     trees: the one of the most tokens a millisecond, if it drafts at all, then
-      those of the three largest `SIZES` of the most tokens a round.
+      those of the four largest `SIZES` of the most tokens a round.
     temperature: at which acceptance was measured.
     acceptance: by the rank of a candidate.
     pass_ms: of the target over so many nodes.
@@ -81,10 +82,11 @@ class Found(NamedTuple):
 
 def search(
   target: LanguageModel,
-  draft: LanguageModel,
+  drafter_of: Callable[[TokenTree, Law], Drafter],
   prompts: Sequence[list[int]],
   sampling: SamplingParams,
   *,
+  max_depth: int,
   max_new_tokens: int,
   seed: int,
   folder: pathlib.Path,
@@ -93,9 +95,10 @@ def search(
 
   Args:
     target: the target.
-    draft: the draft model.
+    drafter_of: (tree, law) -> the drafter of this tree.
     prompts: token ids of each, decoded as one batch.
     sampling: of target and draft, scalars.
+    max_depth: of a tree.
     max_new_tokens: of each text.
     seed: of the first prompt.
     folder: what was measured is kept here and not measured again.
@@ -108,15 +111,23 @@ def search(
   measured = _kept(
     folder / f'acceptance-{sampling.temperature:g}.json',
     {'acceptance': [float], 'draft_ms': float},
-    lambda: _measure(target, draft, prompts, sampling, max_new_tokens, seed),
+    lambda: _measure(
+      target,
+      drafter_of,
+      prompts,
+      sampling,
+      min(4, max_depth),
+      max_new_tokens,
+      seed,
+    ),
   )
   acceptance = measured['acceptance']
   pass_ms = {int(size): ms for size, ms in pass_ms.items()}
   fastest, rate = tree_search.fastest_tree(
-    acceptance, pass_ms, measured['draft_ms'], _MAX_DEPTH
+    acceptance, pass_ms, measured['draft_ms'], max_depth
   )
   largest = [
-    tree_search.best_tree(acceptance, n, _MAX_DEPTH) for n in SIZES[-3:]
+    tree_search.best_tree(acceptance, n, max_depth) for n in SIZES[-4:]
   ]
   found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
   return Found(
@@ -150,12 +161,14 @@ def _kept(path: pathlib.Path, shape, measure: Callable[[], Any]) -> Any:
   return json.loads(json.dumps(made))  # as it will be read: keys are strings
 
 
-def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
+def _measure(
+  target, drafter_of, prompts, sampling, length, max_new_tokens, seed
+):
   star = TokenTree.branching((CANDIDATES,))
   found = generate(
     target,
     prompts,
-    drafter=model_drafter(draft, star, 'without_replacement'),
+    drafter=drafter_of(star, 'without_replacement'),
     verifier='multi_candidate',
     sampling=sampling,
     max_new_tokens=max_new_tokens,
@@ -169,7 +182,11 @@ def _measure(target, draft, prompts, sampling, max_new_tokens, seed):
   return {
     'acceptance': (taken / tried).tolist(),
     'draft_ms': timing.level_time(
-      target, draft, sampling, prompts[0], max_new_tokens
+      target,
+      drafter_of(TokenTree.chain(length), 'iid'),
+      sampling,
+      prompts[0],
+      max_new_tokens,
     ),
   }
 
