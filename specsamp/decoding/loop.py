@@ -35,7 +35,7 @@ class Inputs:
     params: the target's parameters.
     drafter: what drafts.
     sampling: values per row, [B], for target and draft alike.
-    stop_tokens: int [K], tokens that end a row; -1 is none.
+    stop_tokens: int [B, K], tokens that end each row; -1 is none.
   """
 
   params: Any
@@ -189,7 +189,7 @@ class Decoder:
 
 
 def _grow(
-  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_k
+  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_bk
 ) -> DecodeState:
   """The state with the emitted tokens, cut at stop tokens and budgets."""
   emitted_bt = emitted_tokens(draft, verdict)
@@ -197,7 +197,7 @@ def _grow(
     emitted_bt,
     verdict.num_accepted + 1,
     state.limit - state.length,
-    stop_tokens_k,
+    stop_tokens_bk,
   )
   active_b = ~state.done
   count_b = jnp.where(active_b & ~nan_b, count_b, 0)
@@ -231,16 +231,14 @@ def _coupled(p_bnv, draft: Draft, root_b, row_keys):
   return coupling.winner_one_hot(p_bnv, handicap_bnv)
 
 
-def _cut(emitted_bt, count_b, left_b, stop_tokens_k):
+def _cut(emitted_bt, count_b, left_b, stop_tokens_bk):
   """How many of `count` tokens stand, and whether a stop token is among them.
 
   A stop token ends the text wherever it stands, inside an accepted draft too.
   """
   at = jnp.arange(emitted_bt.shape[1], dtype=jnp.int32)[None, :]
   count_b = jnp.minimum(count_b, left_b)
-  is_stop = (emitted_bt[:, :, None] == stop_tokens_k[None, None, :]).any(
-    axis=-1
-  )
+  is_stop = (emitted_bt[:, :, None] == stop_tokens_bk[:, None, :]).any(axis=-1)
   is_stop = is_stop & (at < count_b[:, None])
   first_b = jnp.where(is_stop, at, emitted_bt.shape[1]).min(axis=1)
   return jnp.minimum(count_b, first_b + 1), is_stop.any(axis=1)
