@@ -56,9 +56,7 @@ class Rows(NamedTuple):
     length = np.asarray([len(row) for row in rows], np.int32)
     budget = _per_row('max_new_tokens', max_new_tokens, batch, 1)
     _check_prompts(rows, model.config, length, budget)
-    if np.ndim(seed) == 0:
-      seed = [seed + i for i in range(batch)]
-    seeds = _per_row('seed', seed, batch, 0)
+    seeds = seeds_of(seed, batch)
     if stop_tokens is None:
       stop_tokens = model.tokenizer.stop_ids
     stops = _padded_stops(stop_tokens, model.config.vocab_size)
@@ -86,6 +84,13 @@ class Rows(NamedTuple):
     )
     limit = np.pad(self.prompts.limit, (0, extra))
     return rows._replace(prompts=rows.prompts._replace(limit=limit))
+
+
+def seeds_of(seed: int | Sequence[int], batch: int) -> np.ndarray:
+  """Of each row, int32 [B]: `seed + i`, or what is given for it."""
+  if np.ndim(seed) == 0:
+    seed = [seed + i for i in range(batch)]
+  return _per_row('seed', seed, batch, 0)
 
 
 def parts(

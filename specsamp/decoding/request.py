@@ -131,9 +131,16 @@ class Request:
     return seen
 
   def text(self, prompt: list[int], tokens: list[int]) -> str:
-    if tokens and tokens[-1] in self.inputs.stop_tokens:
-      tokens = tokens[:-1]
-    return self.model.tokenizer.decode(tokens, prompt)
+    return text_of(self.model, prompt, tokens, self.inputs.stop_tokens)
+
+
+def text_of(
+  model: LanguageModel, prompt: list[int], tokens: list[int], stop_tokens
+) -> str:
+  """What output tokens add to the prompt's text, without the stop token."""
+  if tokens and tokens[-1] in stop_tokens:
+    tokens = tokens[:-1]
+  return model.tokenizer.decode(tokens, prompt)
 
 
 def compile_programs(requests: Iterable[Request], stays: bool = True) -> None:

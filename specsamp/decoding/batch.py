@@ -1,0 +1,150 @@
+"""A compiled batch with slots that prompts are put into, between rounds."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from specsamp import progress
+from specsamp.decoding import arguments, engine_programs
+from specsamp.decoding.arguments import Rows
+from specsamp.decoding.logprobs import Asked
+from specsamp.decoding.loop import Decoder, Inputs
+from specsamp.decoding.state import DecodeState, Prompts
+from specsamp.drafting.drafter import Drafter
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
+
+
+class Batch:
+  """The arrays of an engine, on the host and on the device.
+
+  Attributes:
+    model: the target.
+    slots: B, rows.
+    max_length: of a prompt with its new tokens.
+  """
+
+  def __init__(
+    self,
+    model: LanguageModel,
+    decoder: Decoder,
+    drafter: Drafter,
+    slots: int,
+    max_length: int,
+    asked: Asked,
+  ):
+    self.model = model
+    self.slots = slots
+    self.max_length = max_length
+    capacity = arguments.capacity(
+      max_length + arguments.nodes(drafter), model.mesh
+    )
+    self._programs = engine_programs.of(decoder, slots, capacity, asked)
+    idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
+    self._inputs = Inputs(
+      params=model.params,
+      drafter=drafter,
+      # On the host, where a request's values are written over those of a row.
+      sampling=jax.tree.map(np.array, idle.sampling),
+      stop_tokens=np.array(idle.stop_tokens),
+    )
+    self._state: DecodeState | None = None
+
+  @property
+  def num_stops(self) -> int:
+    """K, stop tokens that a row may have."""
+    return self._inputs.stop_tokens.shape[1]
+
+  def prompts(self, prompts: Prompts, i: int) -> Prompts:
+    """One of many prompts, as wide as `prefill` is compiled for."""
+    length = prompts.length[i]
+    tokens = np.zeros((1, self._width(length)), np.int32)
+    tokens[0, :length] = prompts.tokens[i, :length]
+    rest = (rows[i : i + 1] for rows in prompts[1:])
+    return Prompts(tokens, *rest)
+
+  def prefill(self, prompts: Prompts) -> DecodeState:
+    """The state of one row after its prompt, for `put`."""
+    return self._run(self._programs.prefill, self._inputs, prompts)
+
+  def put(
+    self,
+    row: DecodeState,
+    slot: int,
+    seed: int,
+    sampling: SamplingParams,
+    stop_tokens: np.ndarray,
+  ) -> None:
+    """Begins a text in a slot.
+
+    Args:
+      row: of `prefill`; it is not consumed.
+      slot: from 0; what was there is written over.
+      seed: of its draws.
+      sampling: its values, each [].
+      stop_tokens: int32 [K].
+    """
+    if self._state is None:
+      self._state = self._run(self._programs.spread, self._inputs, row)
+    self._state = self._run(
+      self._programs.insert, self._state, row, np.int32(slot), np.int32(seed)
+    )
+
+    def write(rows, value):
+      rows[slot] = value
+
+    jax.tree.map(write, self._inputs.sampling, sampling)
+    self._inputs.stop_tokens[slot] = stop_tokens
+
+  def burst(
+    self, rounds: int, most_done: int, is_idle: Sequence[bool]
+  ) -> DecodeState:
+    """Rounds of all slots; what there is to see of the state after them.
+
+    Args:
+      rounds: how many at most.
+      most_done: they end as soon as more rows than these are done.
+      is_idle: of each slot, whether what is there is to go no further.
+    """
+    self._state = self._run(
+      self._programs.burst,
+      self._inputs,
+      self._state,
+      np.int32(rounds),
+      np.int32(most_done),
+      np.asarray(is_idle),
+    )
+    return meshes.fetch(
+      self._state.replace(cache=None, drafter=None, keys=None, limit=None)
+    )
+
+  def compile(self) -> None:
+    """Compiles all that any prompt needs; what is in the slots is lost."""
+    widths = {self._width(n) for n in range(1, self.max_length)}
+    one = np.ones((1,), np.int32)
+    sampling = SamplingParams().broadcast(1)
+    sampling = jax.tree.map(lambda x: x[0], sampling)
+    for width in progress.bar(
+      'compiling', sorted(widths), unit='program', stays=False
+    ):
+      prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
+      row = self.prefill(prompts)
+    for slot in range(min(2, self.slots)):
+      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
+    self.burst(1, self.slots - 1, [True] * self.slots)
+    self.drop()
+
+  def drop(self) -> None:
+    """Lets go of what is in the slots."""
+    self._state = None
+
+  def _width(self, length: int) -> int:
+    """Of a prompt's bucket, but no more than a text has."""
+    width, _ = arguments.slots(self.model, length, length)
+    return min(width, self.max_length)
+
+  def _run(self, program, *inputs):
+    with meshes.use(self.model.mesh):
+      return program(*inputs)
