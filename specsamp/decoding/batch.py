@@ -1,20 +1,26 @@
 """A compiled batch with slots that prompts are put into, between rounds."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specsamp import progress
 from specsamp.decoding import arguments, engine_programs
 from specsamp.decoding.arguments import Rows
 from specsamp.decoding.logprobs import Asked
-from specsamp.decoding.loop import Decoder, Inputs
+from specsamp.decoding.loop import Inputs
 from specsamp.decoding.state import DecodeState, Prompts
 from specsamp.drafting.drafter import Drafter
+from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
+from specsamp.verification.verifier import Verifier
 
 
 class Batch:
@@ -24,18 +30,24 @@ class Batch:
     model: the target.
     slots: B, rows.
     max_length: of a prompt with its new tokens.
+    is_stale: whether the drafter was trained for other weights of the target.
   """
 
   def __init__(
     self,
     model: LanguageModel,
-    decoder: Decoder,
-    drafter: Drafter,
+    drafter: Drafter | None,
+    verifier: str | Verifier,
     slots: int,
     max_length: int,
     asked: Asked,
   ):
+    # New arrays will be those of a device, and not of whichever: to a jit that
+    # is another type.
+    model = dataclasses.replace(model, params=_like(model.params, model.params))
+    decoder, drafter = arguments.parts(model, drafter, verifier, 1)
     self.model = model
+    self.is_stale = False
     self.slots = slots
     self.max_length = max_length
     capacity = arguments.capacity(
@@ -45,7 +57,7 @@ class Batch:
     idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
     self._inputs = Inputs(
       params=model.params,
-      drafter=drafter,
+      drafter=_like(drafter, drafter),
       # On the host, where a request's values are written over those of a row.
       sampling=jax.tree.map(np.array, idle.sampling),
       stop_tokens=np.array(idle.stop_tokens),
@@ -120,6 +132,28 @@ class Batch:
       self._state.replace(cache=None, drafter=None, keys=None, limit=None)
     )
 
+  def update_params(self, target: Any, drafter: Any, stale: bool) -> None:
+    """See `Engine.update_params`; what is in the slots is lost."""
+    model = self.model
+    if target is not None:
+      params = _like(model.params, target, 'target')
+      model = dataclasses.replace(model, params=params)
+      target = params
+    old = self._inputs.drafter
+    new = _like(old, old.with_params(drafter, target), 'drafter')
+    is_stale = self.is_stale and drafter is None
+    if target is not None:
+      try:
+        new.check(model, 1)
+        is_stale = False
+      except UserError as error:
+        is_stale = drafter is None
+        if is_stale and not stale:
+          raise UserError(f'{error}; stale=True drafts with it') from None
+    self.model, self.is_stale = model, is_stale
+    self._inputs = self._inputs.replace(params=model.params, drafter=new)
+    self.drop()
+
   def compile(self) -> None:
     """Compiles all that any prompt needs; what is in the slots is lost."""
     widths = {self._width(n) for n in range(1, self.max_length)}
@@ -148,3 +182,41 @@ class Batch:
   def _run(self, program, *inputs):
     with meshes.use(self.model.mesh):
       return program(*inputs)
+
+
+def _like(old: Any, new: Any, what: str = '') -> Any:
+  """New arrays, where the old ones lie.
+
+  Raises:
+    UserError: another tree than the old one's, or other shapes or dtypes.
+  """
+  names = lambda tree: [
+    jax.tree_util.keystr(path)
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+  ]
+  if jax.tree.structure(old) != jax.tree.structure(new):
+    odd = sorted(set(names(old)) ^ set(names(new)))
+    raise UserError(
+      f'{what}: got parameters in another tree, expected that of the old ones; '
+      f'only one has {", ".join(odd[:3]) or "its static fields"}'
+    )
+  leaves, tree = jax.tree.flatten(old)
+  mesh = meshes.of(old)
+  if mesh is None:
+    places = [getattr(leaf, 'sharding', None) for leaf in leaves]
+  else:
+    places = jax.tree.leaves(rules.param_formats(old, mesh))
+
+  def put(name, old, new, place):
+    if not isinstance(old, jax.Array):
+      return new
+    got = jnp.shape(new), jnp.result_type(new)
+    if got != (old.shape, old.dtype):
+      raise UserError(
+        f'{what}{name}: got {list(got[0])} {got[1]}, expected '
+        f'{list(old.shape)} {old.dtype}'
+      )
+    return jax.device_put(new, place)
+
+  placed = map(put, names(old), leaves, jax.tree.leaves(new), places)
+  return jax.tree.unflatten(tree, placed)

@@ -10,6 +10,7 @@ import collections
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -89,11 +90,10 @@ class Engine:
         f'slots: got {slots}, expected a multiple of {shards}, the shards of '
         'the batch'
       )
-    decoder, drafter = arguments.parts(model, drafter, verifier, 1)
     self._batch = Batch(
       model,
-      decoder,
       drafter,
+      verifier,
       slots,
       max_length,
       Asked(logprobs, prompt_logprobs),
@@ -213,6 +213,29 @@ class Engine:
       self._check_idle('compile')
       self._batch.compile()
 
+  def update_params(
+    self, target: Any = None, drafter: Any = None, stale: bool = False
+  ) -> None:
+    """Goes on with other weights, in the programs that are compiled.
+
+    Texts stay the target's, whatever drafts; a drafter that was trained on the
+    features of other weights has fewer of its tokens accepted.
+
+    Args:
+      target: the target's parameters, in a tree as they are; None leaves them.
+      drafter: the drafter's own, of a draft model or a trained drafter, taken
+        to be made for this target.
+      stale: goes on with a drafter that was trained for other weights: see
+        `is_stale`.
+
+    Raises:
+      UserError: another tree, shape or dtype, requests under way, or a drafter
+        that was trained for other weights, without `stale`.
+    """
+    with self._turn:
+      self._check_idle('update_params')
+      self._batch.update_params(target, drafter, stale)
+
   def close(self) -> None:
     """Drops all requests and the batch; the engine takes no more."""
     with self._work:
@@ -234,6 +257,11 @@ class Engine:
   @property
   def is_closed(self) -> bool:
     return self._is_closed
+
+  @property
+  def is_stale(self) -> bool:
+    """Whether the drafter was trained for other weights of the target."""
+    return self._batch.is_stale
 
   @property
   def num_waiting(self) -> int:

@@ -92,6 +92,9 @@ class AdaptiveDrafter(Drafter):
   def check(self, target: LanguageModel, batch: int) -> None:
     self.drafter.check(target, batch)
 
+  def with_params(self, params=None, target=None):
+    return self.replace(drafter=self.drafter.with_params(params, target))
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = len(length_b)
     # What it reads later than it was written it reads in pieces.

@@ -66,6 +66,19 @@ class Drafter:
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
 
+  def with_params(self, params: Any = None, target: Any = None) -> 'Drafter':
+    """The drafter with other parameters; here it has none.
+
+    Args:
+      params: its own, in a tree as they are; None leaves them.
+      target: the target's, of which some drafters share a part; likewise.
+    """
+    if params is not None:
+      raise UserError(
+        f'drafter: got parameters, and {type(self).__name__} has none'
+      )
+    return self
+
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """State after the prompt.
 

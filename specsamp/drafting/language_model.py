@@ -76,6 +76,9 @@ class LanguageModelDrafter(Drafter):
       )
     check_fits(self.params, self.tree, target)
 
+  def with_params(self, params=None, target=None):
+    return self if params is None else self.replace(params=params)
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     variables = {'params': self.params}
     # A dynamic tree is chosen from more nodes than it has.
