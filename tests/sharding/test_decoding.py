@@ -276,7 +276,8 @@ def test_an_engine_on_a_mesh_is_one_without(shape):
         jax.tree.leaves(getattr(other, name)),
         strict=True,
       ):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        # A low temperature multiplies what logits are off by.
+        np.testing.assert_allclose(a, b, atol=1e-4)
   batch = engine._batch
   row = batch.prefill(batch.prompts(_prompt(), 0))
   zero = np.int32(0)
