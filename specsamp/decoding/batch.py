@@ -165,9 +165,12 @@ class Batch:
     ):
       prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
       row = self.prefill(prompts)
-    for slot in range(min(2, self.slots)):
+    # On a mesh what comes out of one program may lie otherwise than what comes
+    # out of another, which is another type to the next.
+    for slot in (0, 0, self.slots - 1):
       self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
-    self.burst(1, self.slots - 1, [True] * self.slots)
+      self.burst(1, self.slots - 1, [True] * self.slots)
+      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
     self.drop()
 
   def drop(self) -> None:

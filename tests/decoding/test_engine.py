@@ -437,6 +437,21 @@ def test_cancelled_requests_end_at_once(pair, chain):
   assert len(next(engine.results()).tokens) == 40
 
 
+def test_nothing_is_computed_of_what_is_cancelled(pair, chain):
+  engine = Engine(pair[0], slots=3, drafter=chain, rounds=1, max_length=LENGTH)
+  args = dict(max_new_tokens=40, stop_tokens=[])
+  gone = engine.submit([1], **args)
+  engine.submit([2], **args)
+  engine.step()
+  engine.cancel(gone)
+  engine.step()
+  ended = engine._seen.length[0]
+  engine.step()
+  assert engine._seen.done.tolist() == [True, False, True]
+  assert engine._seen.length[0] == ended
+  assert sum(1 for _ in engine.results()) == 1
+
+
 def test_a_nan_ends_its_own_row_alone(pair, chain):
   target, _ = pair
   params = dict(target.params)

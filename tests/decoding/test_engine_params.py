@@ -58,7 +58,9 @@ def test_other_weights_compile_nothing(positions, compilations):
   # Those of a trainer may come from the host.
   engine.update_params(target=jax.tree.map(np.asarray, other.params))
   assert _tokens(engine) == texts[2]
-  engine.update_params(target.params, drafts[0].params)
+  # Or lie on another of its devices.
+  elsewhere = jax.device_put(target.params, jax.devices()[1])
+  engine.update_params(elsewhere, drafts[0].params)
   assert _tokens(engine) == texts[0]
   assert not compilations and not engine.is_stale
 
