@@ -70,8 +70,9 @@ def _arriving(engine: Engine, requests, seed: int, cancelled: float):
     for i, request in left[: rng.choice([0, 1, 4])]:
       ids[engine.submit(**request)] = i
       left.pop(0)
-    if ids and rng.random() < cancelled:
-      engine.cancel(rng.choice(list(ids)))
+    under_way = [id for id, i in ids.items() if i not in done]
+    if under_way and rng.random() < cancelled:
+      assert engine.cancel(rng.choice(under_way))
     for chunk in engine.step():
       own = streamed.setdefault(ids[chunk.id], [])
       own += chunk.tokens
@@ -131,7 +132,7 @@ def test_rows_are_the_requests_alone_in_full(pair, chain):
     pair[0], slots=8, drafter=chain, verifier='block', max_length=LENGTH
   )
   for seed in range(3):
-    done = _arriving(engine, requests, seed, 0.1)
+    done = _arriving(engine, requests, seed, 0.2)
     assert _check(requests, done, alone) == {'stop', 'length', 'cancelled'}
 
 
