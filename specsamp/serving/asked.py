@@ -6,7 +6,6 @@ cannot be granted, is refused by its name.
 
 import dataclasses
 import json
-import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -218,8 +217,8 @@ class _Fields:
   def number(self, name: str, default: float) -> float:
     value = self._values.pop(name, default)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A float32 is what it becomes.
-    if not is_number or not math.isfinite(value) or abs(value) > 1e30:
+    # A float32 is what it becomes; NaN is no number either.
+    if not is_number or not -1e30 < value < 1e30:
       self.refuse(name, value, 'a number')
     return float(value)
 

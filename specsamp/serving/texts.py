@@ -73,6 +73,11 @@ class Detokenizer:
     self._end = len(self._tokens)
     return new
 
+  @property
+  def is_waiting(self) -> bool:
+    """Whether half a character does."""
+    return bool(self.flush())
+
   def flush(self) -> str:
     """What waits, as it is."""
     return self._tokenizer.decode(
@@ -208,14 +213,14 @@ class Vocabulary:
     self, token: int, before: Detokenizer
   ) -> tuple[str, list[int] | None]:
     """The text of a token, and its bytes."""
-    text = before.next(token)
-    if _CUT not in text:
-      return text, list(text.encode(errors='replace'))
     piece = self._pieces[token] if token < len(self._pieces) else None
-    octet = re.fullmatch('<0x([0-9A-F]{2})>', piece or '')
-    if octet:
+    octet = re.fullmatch('<0x([89A-F][0-9A-F])>', piece or '')
+    if octet:  # a part of a character
       return f'bytes:\\x{octet[1].lower()}', [int(octet[1], 16)]
-    return text, None
+    text = before.next(token)
+    if _CUT in text or before.is_waiting:
+      return text, None
+    return text, list(text.encode(errors='replace'))
 
 
 def _runs(marks: Sequence[bool]) -> list[list[int]]:

@@ -97,7 +97,27 @@ def pair(tokenizer=None):
 
 
 @contextlib.contextmanager
-def serving(target, drafter, rounds=1, name='tiny', max_body_bytes=BODY):
+def held(engine: Engine):
+  """Bursts wait for a permit each; at the end there is one for all."""
+  permits, batch = threading.Semaphore(0), engine._batch
+  burst, is_over = batch.burst, threading.Event()
+
+  def wait(*args):
+    if not is_over.is_set():
+      assert permits.acquire(timeout=PATIENCE)
+    return burst(*args)
+
+  batch.burst = wait
+  try:
+    yield permits
+  finally:
+    is_over.set()
+    permits.release()
+    batch.burst = burst
+
+
+@contextlib.contextmanager
+def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
   """A `Running` one."""
   engine = Engine(
     target,
@@ -109,20 +129,20 @@ def serving(target, drafter, rounds=1, name='tiny', max_body_bytes=BODY):
   )
   engine.compile()
   limits = Limits(
-    name, target.tokenizer, LENGTH, LENGTH, SLOTS + QUEUE, logprobs=4
+    name, target.tokenizer, LENGTH, LENGTH, SLOTS + queue, logprobs=4
   )
   metrics = Metrics()
   worker = Worker(
     engine,
     Vocabulary(target.tokenizer),
-    queue=QUEUE,
+    queue=queue,
     slots=SLOTS,
     rounds=rounds,
     metrics=metrics,
   )
   listener = server.listen('127.0.0.1', 0)
   config = uvicorn.Config(
-    app.make(worker, limits, metrics, max_body_bytes),
+    app.make(worker, limits, metrics, BODY),
     log_level='error',
     lifespan='on',
     ws='none',
