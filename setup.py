@@ -75,7 +75,7 @@ setup(
       'ipykernel>=6.29',
       'ipywidgets>=8.1',
       'nbclient>=0.10',
-      'openai>=1.50',
+      'openai>=1.60',
       'prometheus-client>=0.20',
       'pytest>=8.2',
       'pytest-xdist>=3.6',

@@ -24,9 +24,17 @@ def models(name: str, created: int) -> dict[str, Any]:
 class Answer:
   """What answers a request, whole or in chunks."""
 
-  def __init__(self, model: str, ticket: Ticket):
+  def __init__(self, model: str, ticket: Ticket, marks: bool):
+    """Begins it.
+
+    Args:
+      model: the name that is served.
+      ticket: of the request.
+      marks: whether it is known which characters were drafted.
+    """
     asked = self._asked = ticket.asked
     self._ticket = ticket
+    self._marks = marks
     kind = 'chat.completion' if asked.is_chat else 'text_completion'
     if asked.is_chat and asked.streams:
       kind += '.chunk'
@@ -77,7 +85,7 @@ class Answer:
       part.index, content, piece.logprobs, part.finish_reason
     )
     if self._asked.includes_accepted:
-      choice['accepted'] = piece.accepted
+      choice['accepted'] = piece.accepted if self._marks else None
       choice['block_efficiency'] = part.block_efficiency
     return self._chunk([choice])
 

@@ -151,7 +151,8 @@ class _Text:
     )
     ticket = worker.submit(wanted)
     self._server.counts.add_prompt(wanted.num_prompt_tokens)
-    answer = Answer(self._server.limits.model, ticket)
+    name = self._server.limits.model
+    answer = Answer(name, ticket, worker.rounds == 1)
     if wanted.streams:
       work = _stream(ticket, answer, send)
     else:

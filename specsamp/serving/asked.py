@@ -289,8 +289,10 @@ def _top_logprobs(fields: _Fields, is_chat: bool, limits: Limits) -> int | None:
   most = -1 if limits.logprobs is None else limits.logprobs
   if is_chat:
     wants = fields.flag('logprobs')
-    top = fields.integer('top_logprobs', 0, 0, max(most, 0))
-    top = top if wants else None
+    top = fields.integer('top_logprobs', -1, 0, max(most, 0))
+    if top >= 0 and not wants:
+      fields.refuse('top_logprobs', top, 'logprobs: true with it')
+    top = max(top, 0) if wants else None
   else:
     top = fields.integer('logprobs', -1, 0, max(most, 0))
     top = None if top < 0 else top

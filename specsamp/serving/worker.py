@@ -125,6 +125,7 @@ class Worker:
   """Requests to an engine, as many as there is room for.
 
   Attributes:
+    rounds: of a burst, at most.
     is_draining: whether no more are taken.
     failure: what ended the engine's turns; None while all is well.
   """
@@ -147,7 +148,7 @@ class Worker:
     self._vocabulary = vocabulary
     self._queue = queue
     self._slots = slots
-    self._rounds = rounds
+    self.rounds = rounds
     self._metrics = metrics
     self._places: dict[tuple[int, int], _Place] = {}
     self._ends = False
@@ -262,7 +263,7 @@ class Worker:
 
   def _num_rounds(self, chunk: Chunk) -> int:
     """Of the burst, those of the text: each emits one token of its own."""
-    if self._rounds == 1:
+    if self.rounds == 1:
       return min(len(chunk.tokens), 1)
     return max(len(chunk.tokens) - chunk.num_accepted, bool(chunk.tokens))
 

@@ -1,7 +1,9 @@
 """Texts over HTTP are those of the engine, streamed or not."""
 
+import jax
 import numpy as np
 import pytest
+import running
 
 import specsamp
 from specsamp import SamplingParams
@@ -198,6 +200,57 @@ def test_accepted_characters_are_marked(served):
   details = usage['completion_tokens_details']
   assert marked == details['accepted_prediction_tokens'] > 0
   assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
+
+
+def test_bursts_of_several_rounds_mark_nothing(models):
+  body = _BODY | {'n': 2, 'logprobs': 1}
+  with running.serving(*models, rounds=4) as several:
+    whole = several.post(body)
+    chunks = several.stream(
+      body | {'stream_options': {'include_accepted': True}}
+    )
+  parts = [chunk['choices'][0] for chunk in chunks]
+  assert {part['accepted'] for part in parts} == {None}
+  assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
+  for i, text in enumerate(_texts(whole)):
+    assert ''.join(p['text'] for p in parts if p['index'] == i) == text
+
+
+def test_stop_tokens(served, models):
+  """They end a text, have no characters, and are counted."""
+  text = _texts(served.post(_BODY))[0]
+  eos = text[8]
+  target, drafter = running.pair(
+    running.Chatty(running.VOCAB, eos_id=ord(eos) - ord('a'))
+  )
+  with running.serving(target, drafter) as stopping:
+    answer = stopping.post(_BODY | {'logprobs': 0}).json()
+    choice = answer['choices'][0]
+    assert choice['text'] == text.partition(eos)[0]
+    assert choice['finish_reason'] == 'stop'
+    count = answer['usage']['completion_tokens']
+    assert count == len(choice['text']) + 1 == len(choice['logprobs']['tokens'])
+    assert _texts(stopping.post(_BODY | {'ignore_eos': True})) == [text]
+
+
+def test_nothing_is_compiled_for_a_request(served):
+  compiled = []
+
+  def listen(event, seconds, **_):
+    if event.endswith('backend_compile_duration'):
+      compiled.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    for i in range(20):
+      body = {'prompt': 'abcdefghijk'[: i % 9 + 1] * (i % 3 + 1)}
+      more = {'temperature': i % 2, 'top_k': i % 4, 'n': i % 3 + 1}
+      more |= {'stop': 'ab' if i % 5 else None, 'logprobs': i % 3}
+      assert served.post(body | more).status_code == 200
+    served.wait_idle()
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert not compiled
 
 
 def test_metrics_count(served):

@@ -117,6 +117,11 @@ def test_conversations(served, messages):
   _error(served.post(_CHAT | {'messages': messages}, chat=True), 400)
 
 
+def test_alternatives_without_logprobs(served):
+  error = _error(served.post(_CHAT | {'top_logprobs': 2}, chat=True), 400)
+  assert error['param'] == 'top_logprobs'
+
+
 def test_a_model_without_a_template_has_no_chat(served, tokenizer, monkeypatch):
   monkeypatch.setattr(running.Chatty, 'chat', lambda _, m: tokenizer.chat(m))
   error = _error(served.post(_CHAT, chat=True), 400)
