@@ -48,7 +48,7 @@ def address(listener: socket.socket) -> str:
 def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
   """Serves until SIGTERM or an interrupt, and ends what was begun before then.
 
-  A second signal ends it at once.
+  A second signal gives up what is under way, and tells its clients.
 
   Raises:
     BaseException: what ended the engine's turns, if anything did.
@@ -76,18 +76,20 @@ class Server(uvicorn.Server):
     super().__init__(config)
     self._worker = worker
     self._drain: asyncio.Task | None = None
-    self._is_told = False
+    self._num_signals = 0
 
   def handle_exit(self, sig, frame) -> None:
-    # The first signal is not the library's, which would close the socket.
-    if self._is_told or not self.started:
+    # The first ones are not the library's, which would close the socket.
+    self._num_signals += 1
+    if self._num_signals > 2 or not self.started:
       self.should_exit = self.force_exit = True
-    self._is_told = True
 
   async def on_tick(self, counter: int) -> bool:
     # Every tenth of a second.
-    if self._is_told and self._drain is None:
+    if self._num_signals and self._drain is None:
       self._drain = asyncio.ensure_future(self._worker.drain())
+    if self._num_signals > 1:
+      self._worker.give_up()
     is_drained = self._drain is not None and self._drain.done()
     if is_drained or self._worker.failure is not None:
       self.should_exit = True

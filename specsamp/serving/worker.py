@@ -179,8 +179,11 @@ class Worker:
   def check_open(self) -> None:
     """Raises `Refusal` if no request is taken."""
     if self.is_draining or self.failure is not None:
-      what = 'is shutting down' if self.is_draining else 'has failed'
-      raise Refusal(f'the server {what}', status=503, code='unavailable')
+      raise self._unavailable()
+
+  def _unavailable(self) -> Refusal:
+    what = 'is shutting down' if self.is_draining else 'has failed'
+    return Refusal(f'the server {what}', status=503, code='unavailable')
 
   def submit(self, asked: Asked) -> Ticket:
     """Queues a request.
@@ -231,7 +234,7 @@ class Worker:
 
   def cancel(self, ticket: Ticket) -> None:
     """Frees what a request holds; nothing if it has ended."""
-    ticket.fail(Refusal('cancelled', status=500))
+    ticket.fail(self._unavailable())
     for id in ticket.ids:
       self._engine.cancel(id)
 
@@ -240,6 +243,11 @@ class Worker:
     self.is_draining = True
     while self.num_open and self.failure is None:
       await asyncio.sleep(0.02)
+
+  def give_up(self) -> None:
+    """Cancels all that is under way."""
+    for ticket in {place.ticket for place in self._places.values()}:
+      self.cancel(ticket)
 
   def _turns(self, loop: asyncio.AbstractEventLoop) -> None:
     try:

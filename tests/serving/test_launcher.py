@@ -125,23 +125,24 @@ def test_sigterm_ends_what_was_begun_and_takes_no_more(
   assert secret not in ended.out
 
 
-def test_a_second_signal_ends_it_at_once(server, tmp_path, folder):
+def test_a_second_signal_gives_up(server, tmp_path, folder):
   body = {'prompt': 'x', 'max_tokens': 60, 'n': 64, 'ignore_eos': True}
-  with _started(
-    server, tmp_path, folder, '--config.slots=1', '--config.queue=100'
-  ) as (started, client):
-    hung = threading.Thread(target=lambda: _post(client, body), daemon=True)
-    hung.start()
+  flags = ('--config.slots=1', '--config.queue=100')
+  with _started(server, tmp_path, folder, *flags) as (started, client):
+    answers = []
+    asking = threading.Thread(
+      target=lambda: answers.append(client.post('v1/completions', json=body)),
+      daemon=True,
+    )
+    asking.start()
     with httpx.Client(base_url=client.base_url, timeout=60) as other:
       running.wait_for(lambda: 'active_slots 1.0' in other.get('metrics').text)
       os.kill(started.process.pid, signal.SIGINT)
       running.wait_for(lambda: other.get('health').status_code == 503)
     os.kill(started.process.pid, signal.SIGTERM)
-    started.join(running.PATIENCE)
-    hung.join(running.PATIENCE)
-  assert not hung.is_alive()
-
-
-def _post(client, body) -> None:
-  with contextlib.suppress(httpx.HTTPError):
-    client.post('v1/completions', json=body)
+    asking.join(running.PATIENCE)
+    ended = started.join(running.PATIENCE)
+  assert ended.code == 0 and ended.err == '', ended
+  (answer,) = answers
+  assert answer.status_code == 503
+  assert answer.json()['error']['code'] == 'unavailable'
