@@ -5,43 +5,18 @@ cannot be granted, is refused by its name.
 """
 
 import dataclasses
-import json
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.serving.fields import Fields, kind, parse
 from specsamp.serving.refusals import Refusal
 
 _MOST_STOPS, _LONGEST_STOP = 16, 256
 _MOST_SEED = 2**31 - 1
 _SHORT = 16  # new tokens of a completion that does not say, as at OpenAI
-# What clients send along that changes no text.
-_HARMLESS = (
-  'user',
-  'metadata',
-  'store',
-  'service_tier',
-  'safety_identifier',
-  'prompt_cache_key',
-  'parallel_tool_calls',
-)
-# What would change it, with the values that do not.
-_NEUTRAL = {
-  'frequency_penalty': (0,),
-  'presence_penalty': (0,),
-  'repetition_penalty': (1,),
-  'logit_bias': ({},),
-  'echo': (False,),
-  'suffix': ('',),
-  'tools': ([],),
-  'functions': ([],),
-  'tool_choice': ('none', 'auto'),  # of no tools
-  'function_call': ('none', 'auto'),
-  'response_format': ({'type': 'text'},),
-  'modalities': (['text'],),
-}
 
 
 class Limits(NamedTuple):
@@ -116,7 +91,7 @@ def read(content: bytes, is_chat: bool, limits: Limits) -> Asked:
   Raises:
     Refusal: what is wrong with it, in one line.
   """
-  fields = _Fields(_object(content))
+  fields = Fields(parse(content))
   model = fields.text('model', limits.model)
   if model != limits.model:
     raise Refusal(
@@ -131,11 +106,11 @@ def read(content: bytes, is_chat: bool, limits: Limits) -> Asked:
     raise Refusal(str(error)) from None
 
 
-def _read(fields: '_Fields', is_chat: bool, limits: Limits) -> Asked:
+def _read(fields: Fields, is_chat: bool, limits: Limits) -> Asked:
   n = fields.integer('n', 1, 1, limits.most_texts)
   fields.integer('best_of', n, n, n)
   streams = fields.flag('stream')
-  options = _Fields(fields.object('stream_options'), 'stream_options.')
+  options = Fields(fields.object('stream_options'), 'stream_options.')
   includes_usage = options.flag('include_usage')
   includes_accepted = options.flag('include_accepted')
   options.flag('include_obfuscation')
@@ -175,84 +150,7 @@ def _read(fields: '_Fields', is_chat: bool, limits: Limits) -> Asked:
   return Asked(prompts=prompts, max_tokens=budget, seed=seed, **common)
 
 
-def _object(content: bytes) -> dict[str, Any]:
-  def no_number(name):
-    raise ValueError(name)
-
-  try:
-    body = json.loads(content.decode(), parse_constant=no_number)
-  except UnicodeDecodeError:
-    raise Refusal('body: not UTF-8') from None
-  except (ValueError, RecursionError):  # its message quotes the body
-    raise Refusal('body: not JSON') from None
-  if not isinstance(body, dict):
-    raise Refusal(f'body: got {_kind(body)}, expected an object')
-  return body
-
-
-class _Fields:
-  """An object whose fields are taken one by one; null is not there."""
-
-  def __init__(self, values: dict[str, Any], prefix: str = ''):
-    self._values = {k: v for k, v in values.items() if v is not None}
-    self._prefix = prefix
-
-  def take(self, name: str, default: Any = None) -> Any:
-    return self._values.pop(name, default)
-
-  def refuse(self, name: str, got: Any, expected: str):
-    param = f'{self._prefix}{name}'
-    got = json.dumps(got)
-    got = got if len(got) < 80 else f'{got[:80]} ..'
-    raise Refusal(f'{param}: got {got}, expected {expected}', param=param)
-
-  def integer(self, name: str, default: int, least: int, most: int) -> int:
-    value = self._values.pop(name, None)
-    if value is None:
-      return default
-    if type(value) is not int or not least <= value <= most:
-      self.refuse(name, value, f'an integer from {least} to {most}')
-    return value
-
-  def number(self, name: str, default: float) -> float:
-    value = self._values.pop(name, default)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A float32 is what it becomes; NaN is no number either.
-    if not is_number or not -1e30 < value < 1e30:
-      self.refuse(name, value, 'a number')
-    return float(value)
-
-  def flag(self, name: str) -> bool:
-    value = self._values.pop(name, False)
-    if type(value) is not bool:
-      self.refuse(name, value, 'true or false')
-    return value
-
-  def text(self, name: str, default: str) -> str:
-    value = self._values.pop(name, default)
-    if not isinstance(value, str):
-      self.refuse(name, value, 'a text')
-    return value
-
-  def object(self, name: str) -> dict[str, Any]:
-    value = self._values.pop(name, {})
-    if not isinstance(value, dict):
-      self.refuse(name, value, 'an object')
-    return value
-
-  def done(self) -> None:
-    """Refuses what nobody took, but for what changes nothing."""
-    for name, value in self._values.items():
-      if name in _NEUTRAL and not self._prefix:
-        if value not in _NEUTRAL[name]:
-          neutral = json.dumps(_NEUTRAL[name][0])
-          self.refuse(name, value, f'{neutral}, for it is not supported')
-      elif name not in _HARMLESS or self._prefix:
-        param = f'{self._prefix}{name}'[:80]
-        raise Refusal(f'{param}: unknown, or not supported', param=param)
-
-
-def _sampling(fields: _Fields) -> SamplingParams:
+def _sampling(fields: Fields) -> SamplingParams:
   top_k = fields.integer('top_k', 0, -1, _MOST_SEED)
   sampling = SamplingParams(
     temperature=fields.number('temperature', 1.0),
@@ -268,7 +166,7 @@ def _sampling(fields: _Fields) -> SamplingParams:
   return sampling
 
 
-def _stops(fields: _Fields) -> tuple[str, ...]:
+def _stops(fields: Fields) -> tuple[str, ...]:
   stops = fields.take('stop', [])
   stops = [stops] if isinstance(stops, str) else stops
   is_good = lambda s: isinstance(s, str) and 0 < len(s) <= _LONGEST_STOP
@@ -285,7 +183,7 @@ def _stops(fields: _Fields) -> tuple[str, ...]:
   return tuple(stops)
 
 
-def _top_logprobs(fields: _Fields, is_chat: bool, limits: Limits) -> int | None:
+def _top_logprobs(fields: Fields, is_chat: bool, limits: Limits) -> int | None:
   most = -1 if limits.logprobs is None else limits.logprobs
   if is_chat:
     wants = fields.flag('logprobs')
@@ -310,7 +208,7 @@ def _prompts(asks: Any, limits: Limits) -> list[list[int]]:
     asks = [asks]
   if not isinstance(asks, list) or not 0 < len(asks) <= limits.most_texts:
     raise Refusal(
-      f'prompt: got {_kind(asks)}, expected a text, token ids, or 1 to '
+      f'prompt: got {kind(asks)}, expected a text, token ids, or 1 to '
       f'{limits.most_texts} of these',
       param='prompt',
     )
@@ -320,7 +218,7 @@ def _prompts(asks: Any, limits: Limits) -> list[list[int]]:
       ask = limits.tokenizer.encode(ask)
     elif not is_ids(ask):
       raise Refusal(
-        f'prompt {i}: got {_kind(ask)}, expected a text or token ids',
+        f'prompt {i}: got {kind(ask)}, expected a text or token ids',
         param='prompt',
       )
     found.append(_checked(ask, 'prompt', limits))
@@ -350,7 +248,7 @@ def _conversation(messages: Any, limits: Limits) -> list[int]:
   """The token ids that ask for the next turn."""
   if not isinstance(messages, list) or not messages:
     raise Refusal(
-      f'messages: got {_kind(messages)}, expected a list of turns',
+      f'messages: got {kind(messages)}, expected a list of turns',
       param='messages',
     )
   turns = [_turn(i, message) for i, message in enumerate(messages)]
@@ -363,9 +261,9 @@ def _turn(i: int, message: Any) -> dict[str, str]:
   where = f'messages[{i}]'
   if not isinstance(message, dict):
     raise Refusal(
-      f'{where}: got {_kind(message)}, expected an object', param='messages'
+      f'{where}: got {kind(message)}, expected an object', param='messages'
     )
-  fields = _Fields(message, f'{where}.')
+  fields = Fields(message, f'{where}.')
   role = fields.text('role', '')
   if not role:
     fields.refuse('role', role, 'system, user or assistant')
@@ -406,13 +304,3 @@ def _budget(
       code='context_length_exceeded',
     )
   return budget
-
-
-def _kind(value: Any) -> str:
-  """What it is, and nothing of what it says."""
-  kinds = {str: 'a text', list: 'a list', dict: 'an object', bool: 'a flag'}
-  if value is None:
-    return 'none'
-  if value == []:
-    return 'an empty list'
-  return kinds.get(type(value), 'a number')

@@ -8,7 +8,7 @@ import time
 import pytest
 import running
 
-from specsamp.serving.asked import _HARMLESS, _NEUTRAL
+from specsamp.serving.fields import HARMLESS, NEUTRAL
 
 _BODY = {'prompt': 'abcd', 'max_tokens': 4}
 _CHAT = {'messages': [{'role': 'user', 'content': 'ab'}], 'max_tokens': 4}
@@ -130,8 +130,8 @@ def test_a_model_without_a_template_has_no_chat(served, tokenizer, monkeypatch):
 
 def test_what_changes_nothing_passes(served):
   plain = served.post(_BODY | {'seed': 1}).json()['choices']
-  more = {name: values[0] for name, values in _NEUTRAL.items()}
-  more |= dict.fromkeys(_HARMLESS, 'x') | {'best_of': 1, 'top_k': -1}
+  more = {name: values[0] for name, values in NEUTRAL.items()}
+  more |= dict.fromkeys(HARMLESS, 'x') | {'best_of': 1, 'top_k': -1}
   more |= {'suffix': None, 'unheard_of': None}
   answer = served.post(_BODY | {'seed': 1, 'model': 'tiny'} | more)
   assert answer.json()['choices'] == plain
