@@ -154,6 +154,25 @@ def test_stop_strings(served, stop):
   assert cut['usage']['completion_tokens'] == tokens
 
 
+def test_a_stop_string_frees_its_slot_alone(served):
+  """At once, and the other samples go on."""
+  body = _BODY | {'n': 2, 'max_tokens': 44, 'ignore_eos': True}
+  texts = _texts(served.post(body))
+  stop = next(
+    texts[0][i : i + 3]
+    for i in range(1, 6)
+    if texts[0][i : i + 3] not in texts[1]
+  )
+  served.wait_idle()
+  before = served.metric('output_tokens_total')
+  got = _texts(served.post(body | {'stop': stop}))
+  served.wait_idle()
+  assert got == [texts[0].partition(stop)[0], texts[1]]
+  # Two more rounds may be under way when it is found.
+  most = 44 + len(got[0]) + 3 + 3 * 4
+  assert 44 < served.metric('output_tokens_total') - before <= most < 80
+
+
 def test_logprobs(served, models):
   target, _ = models
   answer = served.post(_BODY | {'logprobs': 3}).json()

@@ -41,6 +41,24 @@ def test_characters_are_those_of_the_whole(tokenizer, prompt):
     assert text.num_tokens == len(ids)
 
 
+class _Stripping:
+  """Whose texts lose the space of their first word; 0 has no characters."""
+
+  def pieces(self):
+    return ['', ' a', ' b']
+
+  def decode(self, ids, after=()):
+    text = lambda ids: ''.join(self.pieces()[i] for i in ids).lstrip(' ')
+    return text([*after, *ids])[len(text(after)) :]
+
+
+@pytest.mark.parametrize('prompt', [[1], [1] + [0] * 30, [1] * 40])
+def test_a_space_stays_behind_a_prompt(prompt):
+  ids = [2, 0, 0, 1, 1]
+  found, *_ = _written(Vocabulary(_Stripping()), prompt, ids, random.Random(0))
+  assert found == ' b a a'
+
+
 def test_half_a_character_at_the_end(tokenizer):
   ids = tokenizer.encode('a🙂', bos=False)[:-2]
   found, _, parts = _written(Vocabulary(tokenizer), [], ids, random.Random(0))
