@@ -6,6 +6,7 @@ it together, so that nothing here needs a lock.
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, NamedTuple
@@ -114,11 +115,13 @@ class Ticket:
     self._parts.put_nowait(refusal)
 
 
-class _Place(NamedTuple):
+@dataclasses.dataclass
+class _Place:
   """Where the chunks of an engine's text go."""
 
   ticket: Ticket
   index: int  # of the choice
+  rounds: int = 0  # so far
 
 
 class Worker:
@@ -262,18 +265,24 @@ class Worker:
   def _deliver(self, chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
       place = self._places[chunk.id, chunk.index]
-      rounds = self._num_rounds(chunk)
+      rounds = self._num_rounds(place, chunk)
       self._metrics.add_chunk(chunk, rounds)
       if place.ticket.take(place.index, chunk, rounds):
         self._engine.cancel(chunk.id)
       if chunk.completion:
         del self._places[chunk.id, chunk.index]
 
-  def _num_rounds(self, chunk: Chunk) -> int:
-    """Of the burst, those of the text: each emits one token of its own."""
-    if self.rounds == 1:
-      return min(len(chunk.tokens), 1)
-    return max(len(chunk.tokens) - chunk.num_accepted, bool(chunk.tokens))
+  def _num_rounds(self, place: _Place, chunk: Chunk) -> int:
+    """Of the burst, those of the text."""
+    ended = chunk.completion
+    if ended and ended.stats:
+      rounds = int(ended.stats.rounds) - place.rounds
+    elif self.rounds == 1:
+      rounds = min(len(chunk.tokens), 1)
+    else:  # each emits one token of its own, and none is cut before the end
+      rounds = len(chunk.tokens) - chunk.num_accepted
+    place.rounds += rounds
+    return rounds
 
   def _fail(self, error: BaseException) -> None:
     self.failure = error

@@ -221,13 +221,21 @@ def test_accepted_characters_are_marked(served):
   assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
 
 
-def test_bursts_of_several_rounds_mark_nothing(models):
+def test_bursts_of_several_rounds_mark_nothing(served, models):
   body = _BODY | {'n': 2, 'logprobs': 1}
   with running.serving(*models, rounds=4) as several:
     whole = several.post(body)
-    chunks = several.stream(
-      body | {'stream_options': {'include_accepted': True}}
-    )
+    options = {'stream_options': {'include_accepted': True}}
+    chunks = several.stream(body | options)
+    rounds = several.metric('rounds_total')
+  of_each = served.stream(body | options)
+  for i in range(2):  # the last τ of a text counts all its rounds
+    last = [
+      [c['choices'][0] for c in found if c['choices'][0]['index'] == i][-1]
+      for found in (chunks, of_each)
+    ]
+    assert last[0]['block_efficiency'] == last[1]['block_efficiency']
+  assert rounds % 2 == 0  # of the same request twice
   parts = [chunk['choices'][0] for chunk in chunks]
   assert {part['accepted'] for part in parts} == {None}
   assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
