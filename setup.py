@@ -21,7 +21,10 @@ setup(
   packages=[*find_packages(include=['specsamp', 'specsamp.*']), *_FOLDERS],
   package_dir=_FOLDERS,
   entry_points={'console_scripts': ['specsamp = specsamp.__main__:main']},
-  package_data={'specsamp.zoo': ['*/*/*', '*/*/*/*']},
+  package_data={
+    'specsamp.serving': ['page.html'],
+    'specsamp.zoo': ['*/*/*', '*/*/*/*'],
+  },
   python_requires='>=3.11,<3.14',
   install_requires=[
     'absl-py>=2.1',
@@ -51,6 +54,12 @@ setup(
     'eval': ['rouge-score>=0.1.2'],
     # Models of Hugging Face: names of the hub, tokenizer.json, chat templates.
     'hf': ['huggingface_hub>=0.34', 'jinja2>=3.1.6', 'tokenizers>=0.20'],
+    # An OpenAI-compatible server.
+    'serve': [
+      'prometheus-client>=0.20',
+      'starlette>=0.40',
+      'uvicorn>=0.30',
+    ],
     # To be compared with transformers.
     'parity': [
       'jinja2>=3.1.6',
@@ -61,16 +70,21 @@ setup(
     # To build the documents: CONTRIBUTING.md has the command.
     'docs': ['furo>=2025.12', 'myst-parser>=5.0', 'sphinx>=9.0'],
     'test': [
+      'httpx>=0.27',
       'hypothesis>=6.100',
       'ipykernel>=6.29',
       'ipywidgets>=8.1',
       'nbclient>=0.10',
+      'openai>=1.60',
+      'prometheus-client>=0.20',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',
       'ruff>=0.12',
       'scipy>=1.13',
       'setuptools>=77',
+      'starlette>=0.40',
+      'uvicorn>=0.30',
     ],
   },
 )

@@ -20,7 +20,15 @@ A digit is an axis of that size.
 
 from specsamp import drafting, verification, zoo
 from specsamp.checkpoints.model_dir import load
-from specsamp.decoding import Generation, Round, generate, stream
+from specsamp.decoding import (
+  Chunk,
+  Completion,
+  Engine,
+  Generation,
+  Round,
+  generate,
+  stream,
+)
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -28,6 +36,9 @@ from specsamp.sampling.transforms import SamplingParams
 __version__ = '0.1.0'
 
 __all__ = [
+  'Chunk',
+  'Completion',
+  'Engine',
   'Generation',
   'LanguageModel',
   'Round',

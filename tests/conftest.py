@@ -52,7 +52,7 @@ def pytest_addoption(parser):
 
 
 # All of what is in these folders is integration, and all of these is extended.
-_INTEGRATION = ('end_to_end', 'notebooks', 'sharding')
+_INTEGRATION = ('end_to_end', 'notebooks', 'serving', 'sharding')
 _EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp.decoding import request
+from specsamp.decoding import arguments
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import with_axes
 from specsamp.models import KVCache
@@ -19,7 +19,9 @@ from specsamp.sharding import rules
 def lower_decode(job: Request, mesh: Mesh):
   """All rounds of a request, and the shapes of the state that they consume."""
   # As many slots as it would have there.
-  job = dataclasses.replace(job, capacity=request._capacity(job.capacity, mesh))
+  job = dataclasses.replace(
+    job, capacity=arguments.capacity(job.capacity, mesh)
+  )
   put = rules.sharding(mesh)
   shapes = lambda tree, shardings: jax.tree.map(
     lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),

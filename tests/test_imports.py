@@ -9,8 +9,8 @@ _ROOMS = (
   'errors', 'user_modules', 'flow', 'sharding', 'progress', 'files',
   'compilation_cache', 'data', 'models', 'fingerprint', 'language_model',
   'sampling', 'drafting', 'verification', 'decoding', 'conformance',
-  'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'jobs', 'cli',
-  '__main__',
+  'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'serving', 'jobs',
+  'cli', '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

@@ -1,10 +1,16 @@
 """What every launcher shares: flags, help, a folder, mistakes in one line."""
 
-from specsamp.cli.flags import define_flags, define_mesh, define_required
+from specsamp.cli.flags import (
+  define_config,
+  define_flags,
+  define_mesh,
+  define_required,
+)
 from specsamp.cli.running import run
 from specsamp.cli.workdir import make_workdir
 
 __all__ = [
+  'define_config',
   'define_flags',
   'define_mesh',
   'define_required',

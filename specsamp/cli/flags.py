@@ -29,15 +29,9 @@ def define_flags(
   Args:
     workdir_prefix: a launcher with nothing to resume writes into a new folder
       that begins so if none is named; without a prefix one must be named.
-    config: if none is named; without one a config must be named.
+    config: see `define_config`.
   """
-  _default_config[:] = [config]
-  config_flags.DEFINE_config_file(
-    'config',
-    None,  # `config_files.complete` puts it on the command line
-    'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '
-    + (f'If left out, {config}.' if config else 'Must be given.'),
-  )
+  define_config(config)
   folder = 'Folder for everything that is written.'
   if workdir_prefix:
     flags.DEFINE_string(
@@ -49,6 +43,21 @@ def define_flags(
     define_required(
       'workdir', f'{folder} A run that was cut off goes on there.'
     )
+
+
+def define_config(default: str | None = None) -> None:
+  """The flag --config, alone: of a launcher that writes nothing.
+
+  Args:
+    default: if none is named; without one a config must be named.
+  """
+  _default_config[:] = [default]
+  config_flags.DEFINE_config_file(
+    'config',
+    None,  # `config_files.complete` puts it on the command line
+    'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '
+    + (f'If left out, {default}.' if default else 'Must be given.'),
+  )
 
 
 def default_config() -> str | None:

@@ -1,5 +1,15 @@
-"""Prefill, the compiled loop, and generation from text to text."""
+"""Prefill, the compiled loop, generation from text to text, and an engine."""
 
+from specsamp.decoding.completions import Chunk, Completion
+from specsamp.decoding.engine import Engine
 from specsamp.decoding.generate import Generation, Round, generate, stream
 
-__all__ = ['Generation', 'Round', 'generate', 'stream']
+__all__ = [
+  'Chunk',
+  'Completion',
+  'Engine',
+  'Generation',
+  'Round',
+  'generate',
+  'stream',
+]

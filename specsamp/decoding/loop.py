@@ -14,7 +14,8 @@ import numpy as np
 from flax import struct
 
 from specsamp import flow
-from specsamp.decoding import scoring
+from specsamp.decoding import logprobs, scoring
+from specsamp.decoding.logprobs import Asked
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
 from specsamp.drafting.draft import Draft, Verdict
@@ -35,7 +36,7 @@ class Inputs:
     params: the target's parameters.
     drafter: what drafts.
     sampling: values per row, [B], for target and draft alike.
-    stop_tokens: int [K], tokens that end a row; -1 is none.
+    stop_tokens: int [B, K], tokens that end each row; -1 is none.
   """
 
   params: Any
@@ -59,7 +60,11 @@ class Decoder:
   scorer: Scorer = scoring.tree_attention
 
   def prefill(
-    self, inputs: Inputs, prompts: Prompts, capacity: int
+    self,
+    inputs: Inputs,
+    prompts: Prompts,
+    capacity: int,
+    asked: Asked = logprobs.NOTHING,
   ) -> DecodeState:
     """The state before the first round.
 
@@ -72,6 +77,7 @@ class Decoder:
       prompts: padded on the right.
       capacity: S, at least the largest limit plus the nodes of draft and extra
         tree; static.
+      asked: which log-probabilities the state shall have; static.
     """
     drafter = inputs.drafter
     batch, width = prompts.tokens.shape
@@ -91,19 +97,30 @@ class Decoder:
       ),
       keys=draw.row_keys(prompts.seeds),
       stats=Stats.zeros(batch, drafter.tree, capacity),
+      logprobs=logprobs.begin(asked, out.logits, prompts.tokens, capacity),
     )
     return with_axes(state, rules.constrain)
 
-  def decode(self, inputs: Inputs, state: DecodeState, rounds) -> DecodeState:
+  def decode(
+    self, inputs: Inputs, state: DecodeState, rounds, most_done=None
+  ) -> DecodeState:
     """Rounds until every row is done, in one program.
 
     Args:
       inputs: of the rounds.
       state: before them.
       rounds: int [], how many at most.
+      most_done: int [], they end as soon as more rows than these are done; None
+        is all but one.
     """
+
+    def goes_on(state):
+      if most_done is None:
+        return ~state.done.all()
+      return state.done.sum(dtype=jnp.int32) <= most_done
+
     return jax.lax.while_loop(
-      lambda carry: (carry[0] > 0) & ~carry[1].done.all(),
+      lambda carry: (carry[0] > 0) & goes_on(carry[1]),
       lambda carry: (carry[0] - 1, self.round(inputs, carry[1])),
       (rounds, state),
     )[1]
@@ -142,7 +159,9 @@ class Decoder:
     root_b = state.length - 1
     out, logits = self._score(inputs, draft, state)
     logits_bnv = logits[:, : tree.size]
-    p_bnv = transforms.probabilities(logits_bnv, inputs.sampling)
+    drawn_from_bnv = p_bnv = transforms.probabilities(
+      logits_bnv, inputs.sampling
+    )
     if is_coupled(self.verifier):
       p_bnv = _coupled(p_bnv, draft, root_b, state.keys)
     # Root positions only grow, so that no two rounds of a row share a key.
@@ -158,7 +177,13 @@ class Decoder:
     drafter_state = drafter.commit(
       state.drafter, draft, verdict, root_b, scored
     )
-    state = state.replace(cache=cache, drafter=drafter_state)
+    state = state.replace(
+      cache=cache,
+      drafter=drafter_state,
+      logprobs=logprobs.write(
+        state.logprobs, logits_bnv, drawn_from_bnv, draft, verdict, root_b
+      ),
+    )
     nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
     return _grow(state, draft, verdict, nan_b, inputs.stop_tokens)
 
@@ -189,7 +214,7 @@ class Decoder:
 
 
 def _grow(
-  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_k
+  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_bk
 ) -> DecodeState:
   """The state with the emitted tokens, cut at stop tokens and budgets."""
   emitted_bt = emitted_tokens(draft, verdict)
@@ -197,7 +222,7 @@ def _grow(
     emitted_bt,
     verdict.num_accepted + 1,
     state.limit - state.length,
-    stop_tokens_k,
+    stop_tokens_bk,
   )
   active_b = ~state.done
   count_b = jnp.where(active_b & ~nan_b, count_b, 0)
@@ -231,16 +256,14 @@ def _coupled(p_bnv, draft: Draft, root_b, row_keys):
   return coupling.winner_one_hot(p_bnv, handicap_bnv)
 
 
-def _cut(emitted_bt, count_b, left_b, stop_tokens_k):
+def _cut(emitted_bt, count_b, left_b, stop_tokens_bk):
   """How many of `count` tokens stand, and whether a stop token is among them.
 
   A stop token ends the text wherever it stands, inside an accepted draft too.
   """
   at = jnp.arange(emitted_bt.shape[1], dtype=jnp.int32)[None, :]
   count_b = jnp.minimum(count_b, left_b)
-  is_stop = (emitted_bt[:, :, None] == stop_tokens_k[None, None, :]).any(
-    axis=-1
-  )
+  is_stop = (emitted_bt[:, :, None] == stop_tokens_bk[:, None, :]).any(axis=-1)
   is_stop = is_stop & (at < count_b[:, None])
   first_b = jnp.where(is_stop, at, emitted_bt.shape[1]).min(axis=1)
   return jnp.minimum(count_b, first_b + 1), is_stop.any(axis=1)

@@ -69,6 +69,27 @@ class Stats:
 
 
 @struct.dataclass
+class Logprobs:
+  """Log-probabilities of the tokens of rows, each at its token's place.
+
+  Noise where there is no token, and at a row's first one, before which there
+  is nothing. Of a prompt's tokens too, if `Decoder.prefill` was asked for them.
+
+  Attributes:
+    raw: float32 [B, S], under the target's distribution at temperature 1.
+    processed: float32 [B, S], under what the token was drawn from: after
+      temperature and cuts. A greedy token's is 0; a prompt's are noise.
+    top_tokens: int32 [B, S, K], the most probable tokens at that place.
+    top_raw: float32 [B, S, K], what `raw` would be of them.
+  """
+
+  raw: jax.Array
+  processed: jax.Array
+  top_tokens: jax.Array
+  top_raw: jax.Array
+
+
+@struct.dataclass
 class DecodeState:
   """One batch in the middle of its text.
 
@@ -83,6 +104,7 @@ class DecodeState:
     drafter: the drafter's own state.
     keys: keys [B] of the rows' seeds.
     stats: counts.
+    logprobs: of the tokens, or None where nobody asks.
   """
 
   tokens: jax.Array
@@ -94,6 +116,7 @@ class DecodeState:
   drafter: Any
   keys: jax.Array
   stats: Stats
+  logprobs: Logprobs | None = None
 
 
 def with_axes(state: Any, apply: Callable[..., Any]) -> Any:

@@ -92,15 +92,21 @@ class AdaptiveDrafter(Drafter):
   def check(self, target: LanguageModel, batch: int) -> None:
     self.drafter.check(target, batch)
 
+  def with_params(self, params=None, target=None):
+    return self.replace(drafter=self.drafter.with_params(params, target))
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = len(length_b)
     # What it reads later than it was written it reads in pieces.
     own = self.drafter.init(
       tokens_bp, length_b, features_bpd, capacity + CATCH_UP
     )
-    # Of what it never reads nothing is kept.
+    # Of what it never reads nothing is kept; else the prompt's last, for a row
+    # that comes to a batch which is behind.
     kept = _MOST_BEHIND if self.drafter.reads_features else 0
-    shape = (batch, kept, features_bpd.shape[-1])
+    root_b1 = length_b[:, None] - 1
+    slot_w = np.arange(kept, dtype=np.int32)[None]
+    at_bw = jnp.maximum(root_b1 - (root_b1 - slot_w) % _MOST_BEHIND, 0)
     return AdaptiveState(
       drafter=own,
       policy=Policy.of(batch, self.tree.depth),
@@ -108,7 +114,7 @@ class AdaptiveDrafter(Drafter):
       length=jnp.zeros_like(length_b),
       active=jnp.zeros(length_b.shape, bool),
       behind=jnp.int32(0),
-      features=jnp.zeros(shape, features_bpd.dtype),
+      features=jnp.take_along_axis(features_bpd, at_bw[:, :, None], axis=1),
     )
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):

@@ -66,6 +66,19 @@ class Drafter:
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
 
+  def with_params(self, params: Any = None, target: Any = None) -> 'Drafter':
+    """The drafter with other parameters; here it has none.
+
+    Args:
+      params: its own, in a tree as they are; None leaves them.
+      target: the target's, of which some drafters share a part; likewise.
+    """
+    if params is not None:
+      raise UserError(
+        f'drafter: got parameters, and {type(self).__name__} has none'
+      )
+    return self
+
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """State after the prompt.
 
@@ -122,21 +135,24 @@ class Drafter:
       state: before these rounds.
       tokens_bs: int [B, S], the text so far.
       length_b: int [B].
-      behind: int [], these rounds, at least 1.
+      behind: int [], these rounds, at least 1. A row may have come later: the
+        same tokens before its root are read again.
       features_bwf: [B, W, F], the target's features at the roots of these
         rounds, that of position t at t mod W; `behind` is at most W.
     """
     tree = TokenTree.chain(CATCH_UP - 1)
     at_n = np.arange(tree.size, dtype=np.int32)[None]
     batch = len(length_b)
-    first_b = jnp.maximum(length_b - 1 - behind, 0)
+    first_b = length_b - 1 - behind  # before the text in one that is short
 
     def read(carry):
       done, state = carry
-      count = jnp.minimum(behind - done, tree.size)
-      at_bn = (first_b + done)[:, None] + at_n
+      end_b = first_b + jnp.minimum(behind, done + tree.size)
+      start_b = jnp.maximum(first_b + done, 0)
+      count_b = jnp.clip(end_b - start_b, 1, tree.size)
+      at_bn = start_b[:, None] + at_n
       token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
-      last_b = jnp.broadcast_to(count - 1, (batch,))
+      last_b = count_b - 1
       draft = Draft(
         tokens=token(at_bn),
         q=None,
@@ -148,7 +164,7 @@ class Drafter:
         node=last_b,
         num_accepted=last_b,
         path=jnp.broadcast_to(at_n, at_bn.shape),
-        next_token=token(at_bn[:, :1] + count)[:, 0],
+        next_token=token(at_bn[:, :1] + count_b[:, None])[:, 0],
       )
       features_bnf = jnp.take_along_axis(
         features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1

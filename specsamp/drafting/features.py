@@ -169,6 +169,13 @@ class FeatureDrafter(Drafter):
     check_fingerprint(self.trained_for, target)
     check_fits(self.params, self.tree, target)
 
+  def with_params(self, params=None, target=None):
+    drafter = self if params is None else self.replace(params=params)
+    if target is None:
+      return drafter
+    head = TargetHead.of(self.target_head.transformer, target)
+    return drafter.replace(target_head=head)
+
   def read(self, features_btd):
     """What of the target's features a token is paired with: [B, T, D]."""
     return features_btd

@@ -76,6 +76,9 @@ class LanguageModelDrafter(Drafter):
       )
     check_fits(self.params, self.tree, target)
 
+  def with_params(self, params=None, target=None):
+    return self if params is None else self.replace(params=params)
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     variables = {'params': self.params}
     # A dynamic tree is chosen from more nodes than it has.
@@ -121,11 +124,14 @@ class LanguageModelDrafter(Drafter):
     # The token before the root of then may not have been fed; that of now is
     # fed when a round begins.
     first_b = jnp.maximum(length_b - 2 - behind, 0)
+    last_b = jnp.maximum(length_b - 2, 0)
     at_t = jnp.arange(CATCH_UP, dtype=jnp.int32)
 
     def read(carry):
       done, cache = carry
-      positions_bt = (first_b + done)[:, None] + at_t[None, :]
+      # No further than the text of a row that came later.
+      start_b = jnp.minimum(first_b + done, last_b)
+      positions_bt = start_b[:, None] + at_t[None, :]
       tokens_bt = jnp.take_along_axis(
         tokens_bs, positions_bt, axis=1, mode='clip'
       )

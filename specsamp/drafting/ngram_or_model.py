@@ -68,6 +68,9 @@ class NgramOrModelDrafter(Drafter):
     self.ngram.check(target, batch)
     self.model.check(target, batch)
 
+  def with_params(self, params=None, target=None):
+    return self.replace(model=self.model.with_params(params, target))
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     return NgramOrModelState(
       cache=self.model.init(tokens_bp, length_b, features_bpd, capacity),

@@ -10,7 +10,8 @@ import numpy as np
 
 from specsamp import verification
 from specsamp.conformance.recorder import Recorder, draft_of
-from specsamp.decoding.request import Request, slots
+from specsamp.decoding.arguments import slots
+from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft
 from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.language_model import LanguageModel

@@ -11,8 +11,9 @@ import numpy as np
 
 from specsamp import progress
 from specsamp.decoding import scoring
+from specsamp.decoding.arguments import slots
 from specsamp.decoding.loop import Inputs
-from specsamp.decoding.request import Request, slots
+from specsamp.decoding.request import Request
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting import NoDrafter
 from specsamp.drafting.draft import TokenTree, Verdict

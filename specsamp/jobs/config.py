@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from specsamp import verification
 from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.errors import (
@@ -418,6 +420,45 @@ class TransformersConfig(PairConfig):
     with reading():
       temperatures = tuple(values['temperatures'])
       return cls(**values | {'temperatures': temperatures})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThroughputConfig(SampledConfig):
+  """A queue of requests, as many as prompts; the longest has `max_new_tokens`.
+
+  Attributes:
+    draft_len: drafted tokens a round.
+    temperature: of all requests.
+    prompts: see `tasks.load`.
+    spread: how many times longer the longest text is than the shortest.
+    slots: rows of the engine, and of a static batch.
+    rounds: of a burst at most.
+    repeats: how often the queue is decoded each way, by turns.
+  """
+
+  draft_len: int
+  temperature: float
+  prompts: str
+  spread: float
+  slots: int
+  rounds: int
+  repeats: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    names = ('draft_len', 'slots', 'rounds', 'repeats')
+    check_range(self, *names, least=1, kind=int)
+    check_range(self, 'spread', least=1, most=self.max_new_tokens)
+    check_range(self, 'temperature', least=0)
+    check_range(self, 'top_p', least=0, most=1, open_least=True)
+
+  @property
+  def budgets(self) -> list[int]:
+    """New tokens of each request: evenly spread logarithms, shuffled."""
+    shortest = self.max_new_tokens / self.spread
+    spaced = np.geomspace(shortest, self.max_new_tokens, self.num_prompts)
+    order = np.random.default_rng(self.seed).permutation(self.num_prompts)
+    return spaced.round().astype(int)[order].tolist()
 
 
 class Size(NamedTuple):

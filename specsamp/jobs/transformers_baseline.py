@@ -17,8 +17,9 @@ import jax
 
 from specsamp import files, progress
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.decoding.arguments import slots
 from specsamp.decoding.generate import generate
-from specsamp.decoding.request import Request, slots
+from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks

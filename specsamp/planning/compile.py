@@ -235,7 +235,7 @@ def _begun(decoder: Decoder, params, drafter, mesh, context, batch):
       top_p=rows(dtype=jnp.float32),
       min_p=rows(dtype=jnp.float32),
     ),
-    stop_tokens=jax.ShapeDtypeStruct((_STOPS,), jnp.int32),
+    stop_tokens=rows(_STOPS),
   )
   prompts = Prompts(rows(min(_PROMPT, context)), rows(), rows(), rows())
   begun = jax.eval_shape(

@@ -63,7 +63,7 @@ def distributions_of(target):
     out = target.transformer.apply({'params': params}, tokens)
     return transforms.probabilities(out.logits, sampling)
 
-  of_rows = _stack(GROUPS, len(texts))
+  of_rows = stack(GROUPS, len(texts))
   probs = jax.jit(conditionals)(
     target.params, rows.reshape(-1, 8), of_rows
   ).reshape(len(GROUPS), len(texts), 8, VOCAB)
@@ -79,7 +79,7 @@ def distributions_of(target):
   return result
 
 
-def _stack(groups, rows_each):
+def stack(groups, rows_each):
   """The sampling values of the groups' rows, [B]."""
   values = {
     field.name: np.repeat(
@@ -98,7 +98,7 @@ def texts(
   target, _ = pair
   each = ROWS // len(groups)
   prompts = [group.prompt for group in groups for _ in range(each)]
-  sampling = _stack(groups, each)
+  sampling = stack(groups, each)
   counts = np.zeros((len(groups), VOCAB**length), np.int64)
   stats = []
   for batch in range(batches):

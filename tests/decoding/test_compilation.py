@@ -54,20 +54,6 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def compilations():
-  """A list that grows by one for each program that XLA compiles."""
-  events = []
-
-  def listen(event, seconds, **_):
-    if event.endswith('backend_compile_duration'):
-      events.append(seconds)
-
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  yield events
-  jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def _sizes():
   """How many programs of each kind there are."""
   return [

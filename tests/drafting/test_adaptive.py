@@ -1,5 +1,7 @@
 """The depth that pays, and drafters that read what they have missed."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import tiny
 from readers import VOCAB, features_of, make_drafter
 
 import specsamp
-from specsamp.decoding import depth_costs, programs
+from specsamp.decoding import depth_costs, engine_programs, programs
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
@@ -90,6 +92,42 @@ def test_what_was_missed_is_read(kind, most, monkeypatch):
   tokens = np.where(at < np.asarray(state.length)[:, None], state.tokens, 0)
   got, expected = drafts(
     drafter, own, tokens, features_of(target, tokens, drafter.taps)
+  )
+  np.testing.assert_allclose(got.q, expected.q, atol=1e-5)
+  np.testing.assert_array_equal(got.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize('prompt', [[5, 2, 6], [1, 2] * 8], ids=len)
+@pytest.mark.parametrize('kind', _of('eagle', 'model'))
+def test_a_row_that_comes_later_is_read_too(kind, prompt, monkeypatch):
+  """Its text is shorter, or longer, than what the batch has not read."""
+  monkeypatch.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
+  target, drafter = _drafter(kind)
+  args = (_adaptive(drafter), 'token', SamplingParams(), 30, 1, [])
+  job = Request.make(target, PROMPTS, *args)
+  state = job.decode(job.prefill(), rounds=11)
+  late = Request.make(target, [prompt], *args)
+  row = dataclasses.replace(late, capacity=job.capacity).prefill()
+  state = jax.jit(engine_programs.insert)(state, row, np.int32(1), np.int32(7))
+
+  @jax.jit
+  def drafts(drafter, state, features_bsd):
+    own, tokens, length_b = state.drafter, state.tokens, state.length
+    sampling = SamplingParams().broadcast(len(length_b))
+    read = drafter.catch_up(
+      own.drafter, tokens, length_b, own.behind, own.features
+    )
+    fresh = drafter.init(tokens, length_b, features_bsd, tokens.shape[1] + 8)
+    return [
+      drafter.propose(each, tokens, length_b, sampling, state.keys)[0]
+      for each in (read, fresh)
+    ]
+
+  assert state.drafter.behind == 11
+  at = np.arange(state.tokens.shape[1])[None]
+  tokens = np.where(at < np.asarray(state.length)[:, None], state.tokens, 0)
+  got, expected = drafts(
+    drafter, state, features_of(target, tokens, drafter.taps)
   )
   np.testing.assert_allclose(got.q, expected.q, atol=1e-5)
   np.testing.assert_array_equal(got.tokens, expected.tokens)

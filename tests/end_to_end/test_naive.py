@@ -50,6 +50,8 @@ _LAUNCHERS = sorted(
     ('import_weights', ['--src=x', *_IMPORT], "'src'"),
     ('import_weights', ['--dtypes=x', *_IMPORT], 'Did you mean: dtype'),
     ('plan', ['--topologies=v4', *_PLAN], 'Did you mean: topology'),
+    ('serve', ['--prot=1'], 'Did you mean: port'),
+    ('serve', [_WORKDIR], "'workdir'"),
     ('pretrain', [_PRETRAIN, '--work_dir=x'], 'Did you mean: workdir'),
     ('pretrain', [_PRETRAIN, '--meshs=1x1'], 'Did you mean: mesh'),
     # A value that a flag does not take.
@@ -71,6 +73,7 @@ _LAUNCHERS = sorted(
     ('decode', [_HUMANEVAL], 'a config of evaluate'),
     ('decode', ['--config=configs/chinchilla.py'], 'a config of plan'),
     ('evaluate', [f'--config={_QUICK}', _WORKDIR], 'a config of decode'),
+    ('serve', [f'--config={_QUICK}'], 'a config of decode'),
     ('pretrain', [_DISTILL], 'a config of distill'),
     ('plan', [f'--config={_QUICK}', *_PLAN[1:]], 'a config of decode'),
     # An argument that a config does not take.
@@ -108,6 +111,7 @@ _LAUNCHERS = sorted(
     ('decode', ['--config.gamma=4'], "got 'gamma', expected one of adaptive"),
     ('decode', ['--config.draft_length=4'], 'did you mean draft_len?'),
     ('decode', ['--config.temperature=0'], 'did you mean temperatures?'),
+    ('serve', ['--config.slot=3'], 'did you mean slots?'),
     ('decode', ['--config.lookup.n=3'], 'key of --config.lookup: got'),
     ('decode', ['--config.lookup.nmax=3'], 'did you mean n_max?'),
     ('decode', ['--config.draft_len.x=3'], '--config.draft_len: has no keys'),

@@ -110,9 +110,9 @@ def test_commands(server, tmp_path):
         known[f'{path}: {shlex.join(words)}'] = words[1:]
       else:  # set-up, tests and what feeds a launcher
         assert words[0] in {
-          '.', 'cat', 'cd', 'git', 'kubectl', 'pip', 'pytest', 'python3.11',
-          'ruff', 'sbatch', 'sphinx-build', 'launch/pods/one_gpu.sh',
-          'launch/pods/tpu_pod.sh',
+          '.', 'cat', 'cd', 'curl', 'git', 'kubectl', 'pip', 'pytest',
+          'python3.11', 'ruff', 'sbatch', 'sphinx-build',
+          'launch/pods/one_gpu.sh', 'launch/pods/tpu_pod.sh',
         }, words  # fmt: skip
   assert len(known) > 40
   found = tmp_path / 'refused.json'

@@ -9,6 +9,7 @@ import pytest
 import tiny
 
 import specsamp
+from specsamp.decoding.state import Prompts
 from specsamp.drafting import (
   DynamicTree,
   TokenTree,
@@ -232,3 +233,67 @@ def test_a_fingerprint_is_the_same_on_a_mesh():
     params = jax.tree.unflatten(structure, other)
     seen.add(dataclasses.replace(target, params=params).fingerprint)
   assert len(seen) == len(leaves) + 1
+
+
+@pytest.mark.parametrize(
+  'shape',
+  [(2, 4), pytest.param((8, 1), marks=pytest.mark.slow)],
+  ids=['2x4', '8x1'],
+)
+def test_an_engine_on_a_mesh_is_one_without(shape):
+  """Texts, log-probabilities, and no row of a cache that is sent about."""
+  prompts = ['abc', 'the', 'zxywvutsr', 'q', 'xyz', 'mno', 'pqr', 'st', 'u']
+
+  def run(target, draft):
+    engine = specsamp.Engine(
+      target,
+      slots=8,
+      drafter=model_drafter(draft, _TREE, 'without_replacement'),
+      verifier='traversal',
+      rounds=3,
+      logprobs=2,
+      prompt_logprobs=True,
+    )
+    found = engine.generate(
+      prompts,
+      max_new_tokens=[12, 9, 14, 5, 17, 20, 3, 9, 11],
+      seed=3,
+      sampling=specsamp.SamplingParams(
+        temperature=np.linspace(0, 1, len(prompts)), top_p=0.9
+      ),
+    )
+    return engine, found
+
+  target, draft = _pair(2)
+  _, expected = run(target, draft)
+  mesh = meshes.make(*shape)
+  engine, got = run(target.on(mesh), draft.on(mesh))
+  for one, other in zip(got, expected, strict=True):
+    assert one.tokens == other.tokens
+    for name in ('logprobs', 'prompt_logprobs'):
+      for a, b in zip(
+        jax.tree.leaves(getattr(one, name)),
+        jax.tree.leaves(getattr(other, name)),
+        strict=True,
+      ):
+        # A low temperature multiplies what logits are off by.
+        np.testing.assert_allclose(a, b, atol=1e-4)
+  batch = engine._batch
+  row = batch.prefill(batch.prompts(_prompt(), 0))
+  zero = np.int32(0)
+  with meshes.use(mesh):
+    insert = batch._programs.insert.lower(batch._state, row, zero, zero)
+  text = insert.compile().as_text()
+  for kind in ('all-gather', 'all-to-all', 'collective-permute', 'all-reduce'):
+    assert kind not in text
+
+
+def _prompt():
+  one = np.ones((1,), np.int32)
+  return Prompts(np.zeros((1, 32), np.int32), one, 2 * one, one)
+
+
+def test_an_engines_slots_divide_into_shards():
+  target, _ = _pair(2)
+  with pytest.raises(specsamp.UserError, match=r'slots: got 3.* multiple of 2'):
+    specsamp.Engine(target.on(meshes.make(2, 4)), slots=3)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.decoding.request import slots
+from specsamp.decoding.arguments import slots
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes

@@ -4,7 +4,8 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from specsamp.decoding.request import Request, slots
+from specsamp.decoding.arguments import slots
+from specsamp.decoding.request import Request
 from specsamp.evaluation import methods, metrics, runner, tasks
 from specsamp.evaluation.methods import BASELINE, Label, Method
 from specsamp.evaluation.reporting import report

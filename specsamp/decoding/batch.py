@@ -1,0 +1,225 @@
+"""A compiled batch with slots that prompts are put into, between rounds."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specsamp import progress
+from specsamp.decoding import arguments, engine_programs
+from specsamp.decoding.arguments import Rows
+from specsamp.decoding.logprobs import Asked
+from specsamp.decoding.loop import Inputs
+from specsamp.decoding.state import DecodeState, Prompts
+from specsamp.drafting.drafter import Drafter
+from specsamp.errors import UserError
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
+from specsamp.verification.verifier import Verifier
+
+
+class Batch:
+  """The arrays of an engine, on the host and on the device.
+
+  Attributes:
+    model: the target.
+    slots: B, rows.
+    max_length: of a prompt with its new tokens.
+    is_stale: whether the drafter was trained for other weights of the target.
+  """
+
+  def __init__(
+    self,
+    model: LanguageModel,
+    drafter: Drafter | None,
+    verifier: str | Verifier,
+    slots: int,
+    max_length: int,
+    asked: Asked,
+  ):
+    # New arrays will be those of a device, and not of whichever: to a jit that
+    # is another type.
+    model = dataclasses.replace(model, params=_like(model.params, model.params))
+    decoder, drafter = arguments.parts(model, drafter, verifier, 1)
+    self.model = model
+    self.is_stale = False
+    self.slots = slots
+    self.max_length = max_length
+    capacity = arguments.capacity(
+      max_length + arguments.nodes(drafter), model.mesh
+    )
+    self._programs = engine_programs.of(decoder, slots, capacity, asked)
+    idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
+    self._inputs = Inputs(
+      params=model.params,
+      drafter=_like(drafter, drafter),
+      # On the host, where a request's values are written over those of a row.
+      sampling=jax.tree.map(np.array, idle.sampling),
+      stop_tokens=np.array(idle.stop_tokens),
+    )
+    self._state: DecodeState | None = None
+
+  @property
+  def num_stops(self) -> int:
+    """K, stop tokens that a row may have."""
+    return self._inputs.stop_tokens.shape[1]
+
+  def prompts(self, prompts: Prompts, i: int) -> Prompts:
+    """One of many prompts, as wide as `prefill` is compiled for."""
+    length = prompts.length[i]
+    tokens = np.zeros((1, self._width(length)), np.int32)
+    tokens[0, :length] = prompts.tokens[i, :length]
+    rest = (rows[i : i + 1] for rows in prompts[1:])
+    return Prompts(tokens, *rest)
+
+  def prefill(self, prompts: Prompts) -> DecodeState:
+    """The state of one row after its prompt, for `put`."""
+    return self._run(self._programs.prefill, self._inputs, prompts)
+
+  def put(
+    self,
+    row: DecodeState,
+    slot: int,
+    seed: int,
+    sampling: SamplingParams,
+    stop_tokens: np.ndarray,
+  ) -> None:
+    """Begins a text in a slot.
+
+    Args:
+      row: of `prefill`; it is not consumed.
+      slot: from 0; what was there is written over.
+      seed: of its draws.
+      sampling: its values, each [].
+      stop_tokens: int32 [K].
+    """
+    if self._state is None:
+      self._state = self._run(self._programs.spread, self._inputs, row)
+    self._state = self._run(
+      self._programs.insert, self._state, row, np.int32(slot), np.int32(seed)
+    )
+
+    def write(rows, value):
+      rows[slot] = value
+
+    jax.tree.map(write, self._inputs.sampling, sampling)
+    self._inputs.stop_tokens[slot] = stop_tokens
+
+  def burst(
+    self, rounds: int, most_done: int, is_idle: Sequence[bool]
+  ) -> DecodeState:
+    """Rounds of all slots; what there is to see of the state after them.
+
+    Args:
+      rounds: how many at most.
+      most_done: they end as soon as more rows than these are done.
+      is_idle: of each slot, whether what is there is to go no further.
+    """
+    self._state = self._run(
+      self._programs.burst,
+      self._inputs,
+      self._state,
+      np.int32(rounds),
+      np.int32(most_done),
+      np.asarray(is_idle),
+    )
+    return meshes.fetch(
+      self._state.replace(cache=None, drafter=None, keys=None, limit=None)
+    )
+
+  def update_params(self, target: Any, drafter: Any, stale: bool) -> None:
+    """See `Engine.update_params`; what is in the slots is lost."""
+    model = self.model
+    if target is not None:
+      params = _like(model.params, target, 'target')
+      model = dataclasses.replace(model, params=params)
+      target = params
+    old = self._inputs.drafter
+    new = _like(old, old.with_params(drafter, target), 'drafter')
+    is_stale = self.is_stale and drafter is None
+    if target is not None:
+      try:
+        new.check(model, 1)
+        is_stale = False
+      except UserError as error:
+        is_stale = drafter is None
+        if is_stale and not stale:
+          raise UserError(f'{error}; stale=True drafts with it') from None
+    self.model, self.is_stale = model, is_stale
+    self._inputs = self._inputs.replace(params=model.params, drafter=new)
+    self.drop()
+
+  def compile(self) -> None:
+    """Compiles all that any prompt needs; what is in the slots is lost."""
+    widths = {self._width(n) for n in range(1, self.max_length)}
+    one = np.ones((1,), np.int32)
+    sampling = SamplingParams().broadcast(1)
+    sampling = jax.tree.map(lambda x: x[0], sampling)
+    for width in progress.bar(
+      'compiling', sorted(widths), unit='program', stays=False
+    ):
+      prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
+      row = self.prefill(prompts)
+    # On a mesh what comes out of one program may lie otherwise than what comes
+    # out of another, which is another type to the next.
+    for slot in (0, 0, self.slots - 1):
+      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
+      self.burst(1, self.slots - 1, [True] * self.slots)
+      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
+    self.drop()
+
+  def drop(self) -> None:
+    """Lets go of what is in the slots."""
+    self._state = None
+
+  def _width(self, length: int) -> int:
+    """Of a prompt's bucket, but no more than a text has."""
+    width, _ = arguments.slots(self.model, length, length)
+    return min(width, self.max_length)
+
+  def _run(self, program, *inputs):
+    with meshes.use(self.model.mesh):
+      return program(*inputs)
+
+
+def _like(old: Any, new: Any, what: str = '') -> Any:
+  """New arrays, where the old ones lie.
+
+  Raises:
+    UserError: another tree than the old one's, or other shapes or dtypes.
+  """
+  names = lambda tree: [
+    jax.tree_util.keystr(path)
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+  ]
+  if jax.tree.structure(old) != jax.tree.structure(new):
+    odd = sorted(set(names(old)) ^ set(names(new)))
+    raise UserError(
+      f'{what}: got parameters in another tree, expected that of the old ones; '
+      f'only one has {", ".join(odd[:3]) or "its static fields"}'
+    )
+  leaves, tree = jax.tree.flatten(old)
+  mesh = meshes.of(old)
+  if mesh is None:
+    places = [getattr(leaf, 'sharding', None) for leaf in leaves]
+  else:
+    places = jax.tree.leaves(rules.param_formats(old, mesh))
+
+  def put(name, old, new, place):
+    if not isinstance(old, jax.Array):
+      return new
+    got = jnp.shape(new), jnp.result_type(new)
+    if got != (old.shape, old.dtype):
+      raise UserError(
+        f'{what}{name}: got {list(got[0])} {got[1]}, expected '
+        f'{list(old.shape)} {old.dtype}'
+      )
+    return jax.device_put(new, place)
+
+  placed = map(put, names(old), leaves, jax.tree.leaves(new), places)
+  return jax.tree.unflatten(tree, placed)

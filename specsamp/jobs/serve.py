@@ -1,0 +1,179 @@
+"""Models behind HTTP: what a config asks for, loaded, checked and compiled."""
+
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from specsamp import verification
+from specsamp.decoding.engine import Engine
+from specsamp.drafting import Drafter
+from specsamp.errors import UserError, check_range
+from specsamp.jobs import config as configs
+from specsamp.jobs import loading
+from specsamp.language_model import LanguageModel
+
+_MOST_TEXTS = 128  # of one request
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+  """What is served, and how much of it at once.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    name: what requests call the model; '' is its folder's name.
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
+    lookup: of drafters without a model.
+    verifier: a name of `specsamp.verification.make`.
+    draft_len: drafted tokens a round; 0 drafts none.
+    branching: see `TokenTree.branching`; a tree in place of `draft_len`.
+    law: how candidates are chosen, see `model_drafter`.
+    slots: texts that are decoded at once.
+    rounds: of a burst, at most.
+    queue: texts that may wait for a slot.
+    max_length: tokens of a prompt with its text; 0 is the target's positions.
+    max_new_tokens: of one text; 0 is what `max_length` leaves.
+    logprobs: alternatives of a token; -1 is no log-probabilities.
+    max_body_bytes: of a request.
+  """
+
+  target: str
+  draft: str
+  name: str
+  drafter: str
+  lookup: loading.Lookup
+  verifier: str
+  draft_len: int
+  branching: configs.Branching
+  law: str
+  slots: int
+  rounds: int
+  queue: int
+  max_length: int
+  max_new_tokens: int
+  logprobs: int
+  max_body_bytes: int
+
+  def __post_init__(self):
+    names = ('slots', 'rounds', 'max_body_bytes')
+    check_range(self, *names, least=1, kind=int)
+    names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
+    check_range(self, *names, least=0, kind=int)
+    check_range(self, 'logprobs', least=-1, kind=int)
+    try:
+      verification.make(self.verifier)
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'ServeConfig':
+    """The server of plain values."""
+    with configs.reading():
+      lookup = loading.Lookup(**values.get('lookup', {}))
+      branching = tuple(values.get('branching', ()))
+      return cls(**values | {'lookup': lookup, 'branching': branching})
+
+
+class Serving(NamedTuple):
+  """A checked server.
+
+  Attributes:
+    config: what was asked for.
+    target: the target.
+    engine: what decodes.
+    host: where it listens.
+    port: likewise; 0 takes any.
+  """
+
+  config: ServeConfig
+  target: LanguageModel
+  engine: Engine
+  host: str
+  port: int
+
+  def run(self) -> None:
+    """Compiles, says where it listens, and serves until SIGTERM."""
+    from specsamp.serving import app, server
+    from specsamp.serving.asked import Limits
+    from specsamp.serving.metrics import Metrics
+    from specsamp.serving.texts import Vocabulary
+    from specsamp.serving.worker import Worker
+
+    config = self.config
+    listener = server.listen(self.host, self.port)  # before it compiles
+    self.engine.compile()
+    most = config.max_length or self.target.config.max_length
+    limits = Limits(
+      model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
+      tokenizer=self.target.tokenizer,
+      max_length=most,
+      max_new_tokens=config.max_new_tokens or most,
+      most_texts=min(config.slots + config.queue, _MOST_TEXTS),
+      logprobs=None if config.logprobs < 0 else config.logprobs,
+    )
+    metrics = Metrics()
+    worker = Worker(
+      self.engine,
+      Vocabulary(self.target.tokenizer),
+      queue=config.queue,
+      slots=config.slots,
+      rounds=config.rounds,
+      metrics=metrics,
+    )
+    served = app.make(worker, limits, metrics, config.max_body_bytes)
+    print(f'{limits.model} at {server.address(listener)}', flush=True)
+    server.run(served, worker, listener)
+
+
+def prepare(
+  values: dict[str, Any],
+  host: str = '127.0.0.1',
+  port: int = 8000,
+  mesh: Mesh | None = None,
+) -> Serving:
+  """Loads and checks all that a server needs; writes nothing.
+
+  Args:
+    values: a `ServeConfig` as plain values.
+    host: where to listen.
+    port: likewise.
+    mesh: where to decode; None is one device.
+
+  Raises:
+    UserError: a file or value that does not fit, or the extra is missing.
+  """
+  try:
+    import prometheus_client  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401
+  except ImportError as error:
+    raise UserError(
+      f"serving needs {error.name}; pip install 'specsamp[serve]'"
+    ) from None
+  config = ServeConfig.read(values)
+  models = loading.load(config.target, config.draft, mesh)
+  engine = Engine(
+    models.target,
+    slots=config.slots,
+    drafter=_drafter(config, models),
+    verifier=config.verifier,
+    max_length=config.max_length or None,
+    rounds=config.rounds,
+    logprobs=None if config.logprobs < 0 else config.logprobs,
+  )
+  return Serving(config, models.target, engine, host, port)
+
+
+def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
+  shape = config.draft_len
+  if config.branching:
+    shape = configs.token_tree(config.branching, models.target)
+  if not shape:
+    return None
+  coupled = verification.is_coupled(verification.make(config.verifier))
+  return models.drafter(
+    config.drafter, shape, config.law, coupled, config.lookup
+  )

@@ -1,0 +1,1 @@
+"""An engine behind HTTP, in the words of OpenAI's interface."""

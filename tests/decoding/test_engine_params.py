@@ -1,0 +1,205 @@
+"""Weights that change between the requests of an engine."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from laws import (
+  GROUPS,
+  LENGTH,
+  VOCAB,
+  check_distribution,
+  distributions_of,
+  stack,
+)
+
+import specsamp
+from specsamp import Engine, SamplingParams, UserError
+from specsamp.drafting import TokenTree, adaptive_drafter, model_drafter
+from specsamp.drafting.trained import trained_drafter
+
+PROMPTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1], [8, 2], [5, 5]]
+ARGS = dict(
+  max_new_tokens=15,
+  sampling=SamplingParams(temperature=[0.0, 1.0, 0.7, 1.0, 1.3]),
+  seed=3,
+  stop_tokens=[],
+)
+TREE = TokenTree.branching((2, 2))
+
+
+def _generate(model, drafter, verifier='token'):
+  return specsamp.generate(
+    model, PROMPTS, drafter=drafter, verifier=verifier, **ARGS
+  ).tokens
+
+
+def _tokens(engine):
+  return [each.tokens for each in engine.generate(PROMPTS, **ARGS)]
+
+
+@pytest.mark.parametrize('positions', ['rotary', 'relative'])
+def test_other_weights_compile_nothing(positions, compilations):
+  """And decode as a model that was loaded with them."""
+  target, other = (
+    tiny.model(11, seed, positions=positions) for seed in (28, 29)
+  )
+  drafts = [tiny.first_layer(model) for model in (target, other)]
+  engine = Engine(target, slots=2, drafter=model_drafter(drafts[0], 3))
+  texts = [_generate(target, model_drafter(draft, 3)) for draft in drafts]
+  texts.append(_generate(other, model_drafter(drafts[1], 3)))
+  assert texts[0] != texts[1] != texts[2]
+  assert _tokens(engine) == texts[0]
+  compilations.clear()
+  engine.update_params(drafter=drafts[1].params)
+  assert _tokens(engine) == texts[1]
+  # Those of a trainer may come from the host.
+  engine.update_params(target=jax.tree.map(np.asarray, other.params))
+  assert _tokens(engine) == texts[2]
+  # Or lie on another of its devices.
+  elsewhere = jax.device_put(target.params, jax.devices()[1])
+  engine.update_params(elsewhere, drafts[0].params)
+  assert _tokens(engine) == texts[0]
+  assert not compilations and not engine.is_stale
+
+
+def _eagle(target):
+  return trained_drafter(tiny.trained(target, 'eagle'), target, TREE)
+
+
+def test_a_stale_drafter_takes_a_word(pair, compilations):
+  target, _ = pair
+  other = tiny.model(11, 29)
+  drafter, verifier = _eagle(target), 'multi_candidate'
+  engine = Engine(target, slots=2, drafter=drafter, verifier=verifier)
+  before = _tokens(engine)
+  compilations.clear()
+  with pytest.raises(UserError, match=r'trained for the target .* stale=True'):
+    engine.update_params(target=other.params)
+  assert _tokens(engine) == before and not engine.is_stale
+  engine.update_params(target=other.params, stale=True)
+  assert engine.is_stale
+  got = _tokens(engine)
+  assert not compilations
+  # The shared embedding and head are those of now.
+  moved = dataclasses.replace(
+    _eagle(other),
+    params=drafter.params,
+    trained_for=other.fingerprint,
+  )
+  assert got == _generate(other, moved, verifier) != before
+  engine.update_params(target=target.params)
+  assert not engine.is_stale and _tokens(engine) == before
+  # One that comes along is taken to be made for it.
+  engine.update_params(other.params, drafter.params)
+  assert not engine.is_stale and _tokens(engine) == got
+
+
+def test_an_adaptive_drafter_hands_them_on(pair):
+  target, draft = pair
+  other = tiny.draft(11, 5)
+  make = lambda draft: adaptive_drafter(
+    model_drafter(draft, 2, 'deterministic', coupled=True), (1, 2), (1.0, 1.1)
+  )
+  engine = Engine(target, slots=5, drafter=make(draft), verifier='gumbel')
+  engine.update_params(drafter=other.params)
+  got = engine.generate(PROMPTS, **ARGS)
+  wanted = specsamp.generate(
+    target, PROMPTS, drafter=make(other), verifier='gumbel', **ARGS
+  )
+  assert [each.tokens for each in got] == wanted.tokens
+  accepted = [each.stats.num_accepted_per_pos for each in got]
+  np.testing.assert_array_equal(accepted, wanted.num_accepted_per_pos)
+
+
+def test_mistakes_are_told_in_a_line(pair):
+  target, draft = pair
+  engine = Engine(target, slots=1, drafter=model_drafter(draft, 2))
+  params = dict(target.params)
+  embedding = params.pop('embedding')
+  for args, words in (
+    (dict(target=params), ['target', 'embedding']),
+    (
+      dict(target=params | {'embedding': embedding[:5]}),
+      ['target', "['embedding']", '[5, 16]', '[11, 16]'],
+    ),
+    (
+      dict(drafter=draft.params | {'embedding': embedding.astype('bfloat16')}),
+      ['drafter', "['embedding']", 'bfloat16', 'float32'],
+    ),
+  ):
+    with pytest.raises(UserError) as error:
+      engine.update_params(**args)
+    assert '\n' not in str(error.value)
+    assert all(word in str(error.value) for word in words), error.value
+  engine.submit([1], max_new_tokens=30)
+  engine.step()
+  with pytest.raises(UserError, match='1 requests under way'):
+    engine.update_params(target=target.params)
+  alone = Engine(target, slots=1)
+  with pytest.raises(UserError, match='NoDrafter has none'):
+    alone.update_params(drafter=draft.params)
+
+
+# The distribution of what comes out.
+
+
+@pytest.fixture(scope='module')
+def small():
+  """Two targets of four tokens, and a draft."""
+  return (
+    *(tiny.model(VOCAB, seed, max_length=8) for seed in (0, 3)),
+    tiny.draft(VOCAB, 1, max_length=8),
+  )
+
+
+def _counts(engine, seed):
+  """Texts of all groups, counted: [groups, V, .., V]."""
+  each = 512
+  got = engine.generate(
+    [group.prompt for group in GROUPS for _ in range(each)],
+    sampling=stack(GROUPS, each),
+    max_new_tokens=LENGTH,
+    seed=seed,
+    stop_tokens=[],
+  )
+  tokens = np.asarray([text.tokens for text in got])
+  index = tokens @ VOCAB ** np.arange(LENGTH)[::-1]
+  return np.asarray(
+    [
+      np.bincount(part, minlength=VOCAB**LENGTH)
+      for part in index.reshape(len(GROUPS), each)
+    ]
+  ).reshape(-1, *(VOCAB,) * LENGTH)
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures('optimized')
+@pytest.mark.parametrize('verifier', ['block', 'gumbel'])
+def test_texts_have_the_targets_distribution(small, verifier):
+  target, _, draft = small
+  drafter = model_drafter(draft, 3)
+  if verifier == 'gumbel':
+    drafter = model_drafter(draft, 3, 'deterministic', coupled=True)
+  engine = Engine(
+    target, slots=200, drafter=drafter, verifier=verifier, rounds=2
+  )
+  counts = sum(_counts(engine, seed) for seed in (0, 10_000, 20_000))
+  check_distribution(GROUPS, counts, distributions_of(target))
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures('optimized')
+def test_a_stale_drafter_leaves_the_distribution(small):
+  target, other, _ = small
+  drafter = _eagle(target)
+  engine = Engine(
+    target, slots=200, drafter=drafter, verifier='multi_candidate', rounds=2
+  )
+  engine.update_params(target=other.params, stale=True)
+  counts = sum(_counts(engine, seed) for seed in (0, 10_000, 20_000))
+  check_distribution(GROUPS, counts, distributions_of(other))
+  with pytest.raises(AssertionError):
+    check_distribution(GROUPS, counts, distributions_of(target))

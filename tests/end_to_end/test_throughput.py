@@ -1,0 +1,74 @@
+"""A queue timed both ways through the launcher."""
+
+import json
+
+import launching
+import pytest
+import shallow
+
+from specsamp import zoo
+from specsamp.jobs import throughput
+
+_CONFIG = '--config=configs/throughput.py:smoke'
+
+
+@pytest.fixture(autouse=True)
+def pair(monkeypatch):
+  """In place of the embedded one: little of it is to be compiled."""
+  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+
+
+def test_both_ways_emit_the_same(tmp_path):
+  ended = launching.run_here('throughput', _CONFIG, f'--workdir={tmp_path}/run')
+  assert ended.code == 0, ended
+  assert 'the same text for 8 of 8' in ended.out
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  rows = {(row['way'], row['method']): row for row in summary['runs']}
+  assert len(rows) == 4
+  assert rows['batches', 'plain']['over_batches'] == 1
+  assert rows['engine', 'plain']['over_plain'] == 1
+  assert all(row['tokens_per_second'] > 0 for row in rows.values())
+  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+  ('flag', 'words'),
+  [
+    ('slots=0', ['slots', '0']),
+    ('spread=9.0', ['spread', '9.0', '8']),
+    ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),
+  ],
+)
+def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
+  ended = launching.run_here(
+    'throughput', _CONFIG, f'--config.{flag}', f'--workdir={tmp_path}/run'
+  )
+  assert ended.code == 2 and not (tmp_path / 'run').exists()
+  assert all(word in ended.err for word in words), ended.err
+
+
+def test_budgets_are_spread():
+  config = throughput.ThroughputConfig(
+    target='', draft='', data='', num_prompts=64, max_prompt_tokens=64,
+    max_new_tokens=128, seed=0, top_p=1.0, draft_len=4, temperature=1.0,
+    prompts='code', spread=8.0, slots=8, rounds=16, repeats=1,
+  )  # fmt: skip
+  budgets = config.budgets
+  assert (len(budgets), min(budgets), max(budgets)) == (64, 16, 128)
+  assert budgets != sorted(budgets)
+  rows = throughput.summarize(
+    {
+      ('batches', 'plain'): [2.0, 4.0],
+      ('engine', 'plain'): [1.0, 2.0],
+      ('engine', 'fast'): [0.5, 1.0],
+      ('batches', 'fast'): [1.0, 1.0],
+    },
+    dict.fromkeys(
+      [(w, m) for w in ('batches', 'engine') for m in ('plain', 'fast')], 8
+    ),
+  )
+  found = {(row.way, row.method): row for row in rows}
+  assert found['engine', 'plain'].over_batches == 2
+  assert found['engine', 'fast'].over_plain == 2
+  assert found['batches', 'plain'].tokens_per_second == 3

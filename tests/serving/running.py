@@ -1,0 +1,165 @@
+"""A server of tiny models at a port of this machine, and clients of it."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+from typing import Any, NamedTuple
+
+import httpx
+import tiny
+import uvicorn
+
+from specsamp.decoding.engine import Engine
+from specsamp.drafting import model_drafter
+from specsamp.serving import app, server
+from specsamp.serving.asked import Limits
+from specsamp.serving.metrics import Metrics
+from specsamp.serving.texts import Vocabulary
+from specsamp.serving.worker import Worker
+
+VOCAB, LENGTH, SLOTS, QUEUE, BODY = 11, 48, 3, 5, 20_000
+PATIENCE = 60  # seconds
+
+
+class Chatty(tiny.Letters):
+  """Letters with a chat template: the turns, one behind the other."""
+
+  def encode(self, text, bos=True):
+    return super().encode(text)
+
+  def chat(self, messages):
+    return ''.join(message['content'] for message in messages)
+
+
+class Running(NamedTuple):
+  """A server that runs.
+
+  Attributes:
+    url: where.
+    client: of it.
+    worker: its own.
+    engine: likewise.
+    http: the library's server.
+  """
+
+  url: str
+  client: httpx.Client
+  worker: Worker
+  engine: Engine
+  http: server.Server
+
+  def post(self, body: Any, chat: bool = False) -> httpx.Response:
+    path = 'v1/chat/completions' if chat else 'v1/completions'
+    return self.client.post(path, json=body)
+
+  def stream(self, body: dict[str, Any], chat: bool = False) -> list[dict]:
+    """The chunks of a stream."""
+    answer = self.post(body | {'stream': True}, chat)
+    assert answer.status_code == 200, answer.text
+    return events(answer.text)
+
+  def wait_idle(self) -> None:
+    """Until nothing is under way."""
+    wait_for(lambda: not self.worker.num_open and not self.engine.num_active)
+
+  def metric(self, name: str) -> float:
+    """The sum over its labels."""
+    lines = self.client.get('metrics').text.splitlines()
+    found = [line for line in lines if line.startswith(f'specsamp_{name}')]
+    assert found, name
+    return sum(float(line.split()[-1]) for line in found)
+
+
+def events(text: str) -> list[dict]:
+  *chunks, last, rest = text.split('\n\n')
+  assert (last, rest) == ('data: [DONE]', ''), text[-200:]
+  assert all(chunk.startswith('data: ') for chunk in chunks)
+  return [json.loads(chunk.removeprefix('data: ')) for chunk in chunks]
+
+
+def wait_for(is_so) -> None:
+  """Until it is so, but not for ever."""
+  found = threading.Event()
+  for _ in range(PATIENCE * 50):
+    if is_so():
+      return
+    found.wait(0.02)
+  raise TimeoutError
+
+
+def pair(tokenizer=None):
+  """(target, drafter) of letters, with a chat template."""
+  target = tiny.model(VOCAB, 28)
+  target = dataclasses.replace(target, tokenizer=tokenizer or Chatty(VOCAB))
+  return target, model_drafter(tiny.first_layer(target), 3)
+
+
+@contextlib.contextmanager
+def held(engine: Engine):
+  """Bursts wait for a permit each; at the end there is one for all."""
+  permits, batch = threading.Semaphore(0), engine._batch
+  burst, is_over = batch.burst, threading.Event()
+
+  def wait(*args):
+    if not is_over.is_set():
+      assert permits.acquire(timeout=PATIENCE)
+    return burst(*args)
+
+  batch.burst = wait
+  try:
+    yield permits
+  finally:
+    is_over.set()
+    permits.release()
+    batch.burst = burst
+
+
+@contextlib.contextmanager
+def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
+  """A `Running` one."""
+  engine = Engine(
+    target,
+    slots=SLOTS,
+    drafter=drafter,
+    max_length=LENGTH,
+    rounds=rounds,
+    logprobs=4,
+  )
+  engine.compile()
+  limits = Limits(
+    name, target.tokenizer, LENGTH, LENGTH, SLOTS + queue, logprobs=4
+  )
+  metrics = Metrics()
+  worker = Worker(
+    engine,
+    Vocabulary(target.tokenizer),
+    queue=queue,
+    slots=SLOTS,
+    rounds=rounds,
+    metrics=metrics,
+  )
+  listener = server.listen('127.0.0.1', 0)
+  config = uvicorn.Config(
+    app.make(worker, limits, metrics, BODY),
+    log_level='error',
+    lifespan='on',
+    ws='none',
+    timeout_graceful_shutdown=5,
+  )
+  http = server.Server(config, worker)
+  thread = threading.Thread(
+    target=lambda: asyncio.run(http.serve(sockets=[listener])), daemon=True
+  )
+  thread.start()
+  url = server.address(listener)
+  try:
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+      wait_for(lambda: http.started)
+      yield Running(url, client, worker, engine, http)
+  finally:
+    http.should_exit = True
+    thread.join(PATIENCE)
+    listener.close()
+    assert not thread.is_alive()

@@ -1,0 +1,298 @@
+"""Texts over HTTP are those of the engine, streamed or not."""
+
+import jax
+import numpy as np
+import pytest
+import running
+
+import specsamp
+from specsamp import SamplingParams
+
+_BODY = {'prompt': 'abcd', 'max_tokens': 20, 'temperature': 1.0, 'seed': 5}
+
+
+def _texts(answer) -> list[str]:
+  choices = answer.json()['choices']
+  assert [choice['index'] for choice in choices] == list(range(len(choices)))
+  return [choice['text'] for choice in choices]
+
+
+def test_a_text_is_that_of_generate(served, models):
+  target, drafter = models
+  for sampling in (
+    dict(temperature=0.0),
+    dict(temperature=1.3, top_k=4, top_p=0.9, min_p=0.05),
+  ):
+    body = _BODY | sampling | {'n': 4}
+    wanted = specsamp.generate(
+      target,
+      [[0, 1, 2, 3]] * 4,
+      drafter=drafter,
+      sampling=SamplingParams(**sampling),
+      max_new_tokens=20,
+      seed=5,
+    )
+    answer = served.post(body)
+    assert answer.status_code == 200, answer.text
+    assert _texts(answer) == wanted.texts
+    usage = answer.json()['usage']
+    assert usage['prompt_tokens'] == 4
+    assert usage['completion_tokens'] == 80
+    assert usage['total_tokens'] == 84
+    accepted = usage['completion_tokens_details']['accepted_prediction_tokens']
+    assert 0 < accepted <= wanted.num_accepted_per_pos.sum()
+
+
+def test_fields_are_those_of_openai(served):
+  answer = served.post(_BODY).json()
+  assert answer['object'] == 'text_completion'
+  assert answer['model'] == 'tiny' and answer['id'].startswith('cmpl-')
+  assert isinstance(answer['created'], int)
+  assert answer['choices'][0].keys() == {
+    'index', 'text', 'logprobs', 'finish_reason',
+  }  # fmt: skip
+  listed = served.client.get('v1/models').json()
+  assert listed['object'] == 'list' and listed['data'][0]['id'] == 'tiny'
+  assert served.client.get('v1/models/tiny').json() == listed['data'][0]
+  assert served.client.get('health').json() == {'status': 'ok'}
+  page = served.client.get('/')
+  assert 'src=' not in page.text and 'href=' not in page.text
+  assert "default-src 'none'" in page.headers['content-security-policy']
+
+
+def test_prompts_are_texts_or_ids_one_or_several(served):
+  one = _texts(served.post(_BODY))
+  assert _texts(served.post(_BODY | {'prompt': [0, 1, 2, 3]})) == one
+  args = _BODY | {'n': 2, 'temperature': 0}
+  many = _texts(served.post(args | {'prompt': ['abcd', 'ca']}))
+  each = [_texts(served.post(args | {'prompt': p})) for p in ('abcd', 'ca')]
+  assert many == each[0] + each[1]
+
+
+@pytest.mark.parametrize('chat', [False, True])
+@pytest.mark.parametrize('stop', [None, ['ab', 'kkk', 'g']])
+def test_a_stream_is_the_text_in_parts(served, chat, stop):
+  body = _BODY | {'n': 3, 'stop': stop}
+  if chat:
+    del body['prompt']
+    body |= {'messages': [{'role': 'user', 'content': 'abcd'}]}
+    body |= {'logprobs': True, 'top_logprobs': 2}
+  else:
+    body |= {'logprobs': 2}
+  whole = served.post(body, chat).json()
+  *chunks, last = served.stream(
+    body | {'stream_options': {'include_usage': True}}, chat
+  )
+  assert last['choices'] == [] and last['usage'] == whole['usage']
+  assert len({chunk['id'] for chunk in chunks}) == 1
+  for wanted in whole['choices']:
+    parts = [
+      choice
+      for chunk in chunks
+      for choice in chunk['choices']
+      if choice['index'] == wanted['index']
+    ]
+    assert parts[-1]['finish_reason'] == wanted['finish_reason']
+    assert all(part['finish_reason'] is None for part in parts[:-1])
+    if chat:
+      assert parts[0]['delta'] == {'role': 'assistant', 'content': ''}
+      text = ''.join(part['delta'].get('content', '') for part in parts)
+      assert text == wanted['message']['content']
+      assert chunks[0]['object'] == 'chat.completion.chunk'
+      logprobs = sum((part['logprobs']['content'] for part in parts), [])
+      assert logprobs == wanted['logprobs']['content']
+    else:
+      assert ''.join(part['text'] for part in parts) == wanted['text']
+      assert len(parts) > 1 or stop
+      for name, values in wanted['logprobs'].items():
+        assert sum((part['logprobs'][name] for part in parts), []) == values
+
+
+def test_a_chat_is_the_completion_of_its_template(served):
+  messages = [
+    {'role': 'system', 'content': 'ab'},
+    {'role': 'user', 'content': [{'type': 'text', 'text': 'cd'}]},
+  ]
+  body = _BODY | {'messages': messages, 'max_completion_tokens': 20}
+  del body['prompt'], body['max_tokens']
+  answer = served.post(body, chat=True).json()
+  assert answer['object'] == 'chat.completion'
+  message = answer['choices'][0]['message']
+  text = served.post(_BODY).json()['choices'][0]['text']
+  assert message == {'role': 'assistant', 'content': text}
+  # Without a number: all that there is room for.
+  del body['max_completion_tokens']
+  usage = served.post(body, chat=True).json()['usage']
+  assert usage['total_tokens'] == 48
+
+
+def test_seeds(served):
+  again = [_texts(served.post(_BODY)) for _ in range(2)]
+  assert again[0] == again[1]
+  two = _texts(served.post(_BODY | {'n': 2}))
+  assert two == again[0] + _texts(served.post(_BODY | {'seed': 6}))
+  unseeded = {name: value for name, value in _BODY.items() if name != 'seed'}
+  texts = {_texts(served.post(unseeded))[0] for _ in range(4)}
+  assert len(texts) > 1
+
+
+@pytest.mark.parametrize('stop', ['g', 'ab', ['zz', 'kk', 'ba'], ['abcdefgh']])
+def test_stop_strings(served, stop):
+  """Wherever tokens and rounds end: each letter is one."""
+  stops = [stop] if isinstance(stop, str) else stop
+  body = _BODY | {'n': 4, 'max_tokens': 40}
+  whole = served.post(body).json()
+  cut = served.post(body | {'stop': stop}).json()
+  tokens = 0
+  for full, got in zip(whole['choices'], cut['choices'], strict=True):
+    found = [full['text'].find(s) for s in stops if s in full['text']]
+    wanted = full['text'][: min(found)] if found else full['text']
+    assert got['text'] == wanted
+    assert got['finish_reason'] == ('stop' if found else 'length')
+    ends = [full['text'].find(s) + len(s) for s in stops if s in full['text']]
+    tokens += min(ends, default=40)
+  assert cut['usage']['completion_tokens'] == tokens
+
+
+def test_a_stop_string_frees_its_slot_alone(served):
+  """At once, and the other samples go on."""
+  body = _BODY | {'n': 2, 'max_tokens': 44, 'ignore_eos': True}
+  texts = _texts(served.post(body))
+  stop = next(
+    texts[0][i : i + 3]
+    for i in range(1, 6)
+    if texts[0][i : i + 3] not in texts[1]
+  )
+  served.wait_idle()
+  before = served.metric('output_tokens_total')
+  got = _texts(served.post(body | {'stop': stop}))
+  served.wait_idle()
+  assert got == [texts[0].partition(stop)[0], texts[1]]
+  # Two more rounds may be under way when it is found.
+  most = 44 + len(got[0]) + 3 + 3 * 4
+  assert 44 < served.metric('output_tokens_total') - before <= most < 80
+
+
+def test_logprobs(served, models):
+  target, _ = models
+  answer = served.post(_BODY | {'logprobs': 3}).json()
+  choice = answer['choices'][0]
+  found = choice['logprobs']
+  assert ''.join(found['tokens']) == choice['text']
+  assert found['text_offset'] == list(range(20))
+  ids = [0, 1, 2, 3] + [ord(c) - ord('a') for c in choice['text']]
+  out = target.transformer.apply({'params': target.params}, np.asarray([ids]))
+  logits = np.asarray(out.logits[0, 3:-1], np.float64)
+  logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  wanted = logprobs[np.arange(20), ids[4:]]
+  np.testing.assert_allclose(found['token_logprobs'], wanted, atol=1e-5)
+  for row, token, top in zip(
+    logprobs, found['tokens'], found['top_logprobs'], strict=True
+  ):
+    best = {chr(ord('a') + i) for i in np.argsort(-row)[:3]}
+    assert top.keys() == best | {token}
+  chat = served.post(
+    {
+      'messages': [{'role': 'user', 'content': 'abcd'}],
+      'logprobs': True,
+      'top_logprobs': 3,
+      'seed': 5,
+      'max_tokens': 20,
+    },
+    chat=True,
+  ).json()
+  content = chat['choices'][0]['logprobs']['content']
+  assert [each['logprob'] for each in content] == found['token_logprobs']
+  assert [each['bytes'] for each in content] == [
+    list(each['token'].encode()) for each in content
+  ]
+  assert all(len(each['top_logprobs']) == 3 for each in content)
+  none = served.post(_BODY | {'logprobs': 0}).json()['choices'][0]['logprobs']
+  assert all(len(top) == 1 for top in none['top_logprobs'])
+
+
+def test_accepted_characters_are_marked(served):
+  chunks = served.stream(_BODY | {'stream_options': {'include_accepted': True}})
+  parts = [chunk['choices'][0] for chunk in chunks]
+  marked = sum(end - start for part in parts for start, end in part['accepted'])
+  usage = served.post(_BODY).json()['usage']
+  details = usage['completion_tokens_details']
+  assert marked == details['accepted_prediction_tokens'] > 0
+  assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
+
+
+def test_bursts_of_several_rounds_mark_nothing(served, models):
+  body = _BODY | {'n': 2, 'logprobs': 1}
+  with running.serving(*models, rounds=4) as several:
+    whole = several.post(body)
+    options = {'stream_options': {'include_accepted': True}}
+    chunks = several.stream(body | options)
+    rounds = several.metric('rounds_total')
+  of_each = served.stream(body | options)
+  for i in range(2):  # the last τ of a text counts all its rounds
+    last = [
+      [c['choices'][0] for c in found if c['choices'][0]['index'] == i][-1]
+      for found in (chunks, of_each)
+    ]
+    assert last[0]['block_efficiency'] == last[1]['block_efficiency']
+  assert rounds % 2 == 0  # of the same request twice
+  parts = [chunk['choices'][0] for chunk in chunks]
+  assert {part['accepted'] for part in parts} == {None}
+  assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
+  for i, text in enumerate(_texts(whole)):
+    assert ''.join(p['text'] for p in parts if p['index'] == i) == text
+
+
+def test_stop_tokens(served, models):
+  """They end a text, have no characters, and are counted."""
+  text = _texts(served.post(_BODY))[0]
+  eos = text[8]
+  target, drafter = running.pair(
+    running.Chatty(running.VOCAB, eos_id=ord(eos) - ord('a'))
+  )
+  with running.serving(target, drafter) as stopping:
+    answer = stopping.post(_BODY | {'logprobs': 0}).json()
+    choice = answer['choices'][0]
+    assert choice['text'] == text.partition(eos)[0]
+    assert choice['finish_reason'] == 'stop'
+    count = answer['usage']['completion_tokens']
+    assert count == len(choice['text']) + 1 == len(choice['logprobs']['tokens'])
+    assert _texts(stopping.post(_BODY | {'ignore_eos': True})) == [text]
+
+
+def test_nothing_is_compiled_for_a_request(served):
+  compiled = []
+
+  def listen(event, seconds, **_):
+    if event.endswith('backend_compile_duration'):
+      compiled.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    for i in range(20):
+      body = {'prompt': 'abcdefghijk'[: i % 9 + 1] * (i % 3 + 1)}
+      more = {'temperature': i % 2, 'top_k': i % 4, 'n': i % 3 + 1}
+      more |= {'stop': 'ab' if i % 5 else None, 'logprobs': i % 3}
+      assert served.post(body | more).status_code == 200
+    served.wait_idle()
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert not compiled
+
+
+def test_metrics_count(served):
+  before = {
+    name: served.metric(name)
+    for name in ('prompt_tokens_total', 'output_tokens_total', 'rounds_total')
+  }
+  requests = served.metric('requests_total{outcome="completed"')
+  served.post(_BODY)
+  served.wait_idle()
+  after = {name: served.metric(name) for name in before}
+  assert after['prompt_tokens_total'] - before['prompt_tokens_total'] == 4
+  assert after['output_tokens_total'] - before['output_tokens_total'] == 20
+  assert 5 <= after['rounds_total'] - before['rounds_total'] <= 20
+  assert served.metric('requests_total{outcome="completed"') == requests + 1
+  assert served.metric('slots ') == 3 and served.metric('queue_texts') == 0
+  assert served.metric('block_efficiency') > 1
+  assert served.metric('tokens_per_second') > 0
