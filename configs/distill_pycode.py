@@ -23,8 +23,7 @@ steps of 13 minutes a thousand with --config.init=HYDRA --config.loss=kl
 --config.num_continuations=4096 --config.temperatures='(0.0, 1.0)'
 --config.steps=1600 --config.learning_rate=1.5e-3 --config.decay=0.9
 --config.seed=30. The embedded `eagle` went on for 200 steps on what the target
-writes at both temperatures (configs/drafters.py has the command, KIND eagle,
-LOSS kl, SEED 0).
+writes at both temperatures (configs/drafters.py has the command).
 
 Groups are drawn behind the prompts; until those last steps, and for Medusa,
 Hydra and EAGLE, they were drawn anywhere, in sequences of one token more.

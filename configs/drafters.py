@@ -2,18 +2,18 @@ r"""Drafters of `configs/distill_pycode.py` side by side, as they come out.
 
 Without an argument four drafters, each gone on from the embedded one with the
 loss that it was published with and with those on acceptance itself (LK losses,
-2602.23881), as many steps each and from three seeds. For every KIND, LOSS and
-SEED below
+2602.23881), as many steps each and from three seeds. For every drafter, loss
+and seed below
 
-  python launch/distill.py --config=configs/distill_pycode.py:KIND \
-    --workdir=RUNS/KIND_LOSS_sSEED --config.loss=LOSS --config.seed=1SEED \
-    --config.init=specsamp/zoo/pycode/drafters/KIND --config.steps=200 \
+  python launch/distill.py --config=configs/distill_pycode.py:medusa \
+    --workdir=RUNS/medusa_kl_s0 --config.loss=kl --config.seed=10 \
+    --config.init=specsamp/zoo/pycode/drafters/medusa --config.steps=200 \
     --config.warmup_steps=20 --config.learning_rate=5e-4 \
     --config.num_continuations=2048 --config.temperatures='(0.0, 1.0)' \
     --config.continuations=RUNS/continuations --config.features=RUNS/features
 
-(--config.groups=24 for eagle_parallel): two to eight minutes of one core each,
-then on both cores 20 minutes for
+(and --config.groups=24 for eagle_parallel): two to eight minutes of one core
+each, then on both cores a few for
 
   python launch/evaluate.py --config=configs/drafters.py --workdir=runs/losses
 
@@ -84,6 +84,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       chat=False,  # prompts as turns in the target's chat template
       num_prompts=1 if smoke else 24 if arg == 'losses' else 12,  # of each task
       samples=1,  # of each prompt, at temperatures above 0
+      # Prompts that are answered together: losses need no times.
+      batch_size=8 if arg == 'losses' else 1,
       max_prompt_tokens=32 if smoke else 128,
       max_new_tokens=16 if smoke else 96,
       seed=0,

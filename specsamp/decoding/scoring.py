@@ -47,7 +47,7 @@ def tree_attention(
   transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
 ) -> Output:
   """All nodes in one sequence: each sees the text and its own ancestors."""
-  if not tree.is_chain:
+  if not tree.is_chain or parents_bn is not None:
     related = tree.depths, tree.ancestor_mask
     if parents_bn is not None:
       related = lineage(parents_bn, tree.depth)

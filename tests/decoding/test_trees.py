@@ -12,6 +12,7 @@ import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting.draft import DynamicTree
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
 BUDGETS = [20, 7, 12, 1, 15]
@@ -51,6 +52,14 @@ def test_greedy_equals_autoregressive(pair, greedy):
   # Others than the first candidates were accepted too: at temperature 0 the
   # most probable ones are drafted.
   assert got.num_accepted_per_rank[:, 1:].any()
+
+
+@pytest.mark.parametrize('sizes', [(4, 3, 2), (6, 3, 3)])
+def test_dynamic_trees_are_greedy_too(pair, greedy, sizes):
+  """As deep as they have nodes too, where their bounds are those of a chain."""
+  tree = DynamicTree.of(*sizes)
+  got = _run(pair, tree, 'deterministic', verifier='naive', **GREEDY)
+  assert got.tokens == greedy
 
 
 def test_a_row_is_the_same_alone_and_among_others(pair):
