@@ -25,6 +25,7 @@ _CONFIGS = [
   ),
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/drafters.py'),
+  pathlib.Path('configs/dynamic_trees.py'),
   pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
