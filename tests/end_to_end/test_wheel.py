@@ -83,4 +83,4 @@ def test_no_such_launcher(installed, name):
   ended = installed(name)
   assert ended.returncode == 2
   meant = '; did you mean decode?' if name == 'decod' else ''
-  assert ended.stderr.endswith(f'pretrain{meant}\n')
+  assert ended.stderr.endswith(f'throughput{meant}\n')
