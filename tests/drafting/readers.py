@@ -106,7 +106,10 @@ def check_states(target, drafter, verifier):
       for row in np.flatnonzero(active):
         length = state.length[row]
         np.testing.assert_allclose(
-          one[row, :, :length], other[row, :, :length], atol=1e-5, rtol=1e-5
+          one[row, :, :length],
+          other[row, :, :length],
+          atol=1e-5 * size,
+          rtol=1e-5,
         )
   assert {0, drafter.tree.depth} <= set(counts)
   if not drafter.tree.is_chain:  # paths that do not stand side by side
