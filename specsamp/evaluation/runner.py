@@ -256,8 +256,8 @@ class _Answers:
     answers: list[Generation] = []
     cuts = []
     for turn in range(1 + len(batch[0].prompt.later)):
-      said = [answer.texts[0] for answer in answers]
-      asked = [self._asked(item, said) for item in batch]
+      answered = [answer.texts[0] for answer in answers]
+      asked = [self._asked(item, answered) for item in batch]
       cuts.append([is_cut for _, is_cut in asked])
       request = self._request(batch, [tokens for tokens, _ in asked], turn)
       if not request.is_compiled:
@@ -269,8 +269,8 @@ class _Answers:
       for row, cut in enumerate(zip(*cuts, strict=True))
     ]
 
-  def _asked(self, item: _Item, said: Sequence[str]) -> tuple[list[int], bool]:
-    return self._settings.conversation(self._target, item.prompt, said)
+  def _asked(self, item: _Item, answered: Sequence[str]) -> tuple[list[int], bool]:
+    return self._settings.conversation(self._target, item.prompt, answered)
 
   def _request(
     self, batch: Sequence[_Item], rows: list[list[int]], turn: int = 0
