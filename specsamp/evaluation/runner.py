@@ -269,7 +269,9 @@ class _Answers:
       for row, cut in enumerate(zip(*cuts, strict=True))
     ]
 
-  def _asked(self, item: _Item, answered: Sequence[str]) -> tuple[list[int], bool]:
+  def _asked(
+    self, item: _Item, answered: Sequence[str]
+  ) -> tuple[list[int], bool]:
     return self._settings.conversation(self._target, item.prompt, answered)
 
   def _request(
