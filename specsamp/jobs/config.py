@@ -82,7 +82,7 @@ class PairConfig:
     return [0] * self.max_prompt_tokens
 
   def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
-    """The tasks of a name; says so where one has fewer prompts than asked.
+    """The tasks of a name; prints where one has fewer prompts than asked.
 
     Raises:
       UserError: see `tasks.load`.

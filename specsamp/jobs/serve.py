@@ -95,7 +95,7 @@ class Serving(NamedTuple):
   port: int
 
   def run(self) -> None:
-    """Compiles, says where it listens, and serves until SIGTERM."""
+    """Compiles, prints where it listens, and serves until SIGTERM."""
     from specsamp.serving import app, server
     from specsamp.serving.asked import Limits
     from specsamp.serving.metrics import Metrics

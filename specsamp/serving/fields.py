@@ -125,7 +125,7 @@ class Fields:
 
 
 def kind(value: Any) -> str:
-  """What it is, and nothing of what it says."""
+  """What kind of value it is, and nothing of what it holds."""
   kinds = {str: 'a text', list: 'a list', dict: 'an object', bool: 'a flag'}
   if value is None:
     return 'none'

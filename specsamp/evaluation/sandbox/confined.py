@@ -153,7 +153,7 @@ def _listen(folder: str, reply: int):
 
   def place(path):
     """From the root on; '' for a detour, the folder for a descriptor."""
-    kind = type(path)  # what __class__ says may be a lie
+    kind = type(path)  # __class__ may be a lie
     if path is None or issubclass(kind, int):
       return folder  # these rules let it be opened
     if issubclass(kind, bytes):
