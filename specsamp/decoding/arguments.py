@@ -86,6 +86,14 @@ class Rows(NamedTuple):
     return rows._replace(prompts=rows.prompts._replace(limit=limit))
 
 
+def check_int(name: str, value, least: int, most: int = 2**31 - 1) -> None:
+  """Raises `UserError` for what is no integer from `least` to `most`."""
+  if type(value) is not int or not least <= value <= most:
+    raise UserError(
+      f'{name}: got {value!r}, expected an integer from {least} to {most}'
+    )
+
+
 def seeds_of(seed: int | Sequence[int], batch: int) -> np.ndarray:
   """Of each row, int32 [B]: `seed + i`, or what is given for it."""
   if np.ndim(seed) == 0:

@@ -64,10 +64,27 @@ class Batch:
     )
     self._state: DecodeState | None = None
 
-  @property
-  def num_stops(self) -> int:
-    """K, stop tokens that a row may have."""
-    return self._inputs.stop_tokens.shape[1]
+  def rows(self, prompts, sampling, max_new_tokens, seed, stop_tokens) -> Rows:
+    """See `Rows.make`, whose arguments these are.
+
+    Raises:
+      UserError: what that does, and what has no room here.
+    """
+    rows = Rows.make(
+      self.model, prompts, sampling, max_new_tokens, seed, stop_tokens
+    )
+    most = max(rows.prompts.limit)
+    if most > self.max_length:
+      raise UserError(
+        f'prompt: got {most} tokens with the new ones, expected at most '
+        f'{self.max_length}, the max_length of the engine'
+      )
+    num_stops = self._inputs.stop_tokens.shape[1]
+    if rows.stop_tokens.shape[1] != num_stops:
+      raise UserError(
+        f'stop_tokens: got more than {num_stops}, expected as many at most'
+      )
+    return rows
 
   def prompts(self, prompts: Prompts, i: int) -> Prompts:
     """One of many prompts, as wide as `prefill` is compiled for."""

@@ -91,24 +91,32 @@ class Job:
     prompts: its prompt, as a batch of one on the host.
     sampling: values of one row, each [].
     stop_tokens: int32 [K].
-    row: the state after the prompt, while samples wait for a slot.
-    num_waiting: how many of them do.
-    num_left: samples that have not ended.
-    is_cancelled: whether it is to go no further.
+    n: samples.
+    num_waiting: how many of them wait for a slot.
+    num_left: how many have not ended.
+    row: the state after the prompt, while some wait.
+    cancelled: those that are to go no further.
   """
 
   id: int
   prompts: Prompts
   sampling: SamplingParams
   stop_tokens: np.ndarray
+  n: int
   num_waiting: int
   num_left: int
   row: DecodeState | None = None
-  is_cancelled: bool = False
+  cancelled: set[int] = dataclasses.field(default_factory=set)
 
   @property
   def prompt(self) -> list[int]:
     return self.prompts.tokens[0, : self.prompts.length[0]].tolist()
+
+  def waits_no_more(self) -> None:
+    """One of its samples has a slot, or needs none."""
+    self.num_waiting -= 1
+    if not self.num_waiting:
+      self.row = None
 
 
 @dataclasses.dataclass
@@ -128,6 +136,10 @@ class Sample:
   seed: int
   num_tokens: int = 0
   num_accepted: int = 0
+
+  @property
+  def is_cancelled(self) -> bool:
+    return self.index in self.job.cancelled
 
   def chunk(
     self,
@@ -150,7 +162,7 @@ class Sample:
     num_new = accepted - self.num_accepted
     self.num_tokens, self.num_accepted = end - begin, accepted
     completion = None
-    if self.job.is_cancelled or seen.done[slot]:
+    if self.is_cancelled or seen.done[slot]:
       completion = self._completed(model, seen, slot, has_prompts)
     return Chunk(
       id=self.job.id,

@@ -77,12 +77,12 @@ class Engine:
     positions = model.config.max_length
     max_length = positions if max_length is None else max_length
     shards = model.mesh.shape[DATA] if model.mesh else 1
-    _check_int('slots', slots, 1)
-    _check_int('rounds', rounds, 1)
-    _check_int('max_length', max_length, 2, positions)
+    arguments.check_int('slots', slots, 1)
+    arguments.check_int('rounds', rounds, 1)
+    arguments.check_int('max_length', max_length, 2, positions)
     if logprobs is not None:
       most = min(_MOST_TOP, model.config.num_tokens)
-      _check_int('logprobs', logprobs, 0, most)
+      arguments.check_int('logprobs', logprobs, 0, most)
     elif prompt_logprobs:
       raise UserError('prompt_logprobs: got True, expected logprobs with them')
     if slots % shards:
@@ -108,6 +108,8 @@ class Engine:
     self._is_closed = False
     self._work = threading.Condition()  # of queue, jobs and `_is_closed`
     self._turn = threading.RLock()  # of all else
+    # What a turn brought that an iterator was left with: the next one's.
+    self._untaken: collections.deque[Chunk] = collections.deque()
 
   def submit(
     self,
@@ -133,16 +135,21 @@ class Engine:
       UserError: what `generate` raises of these, a prompt and budget beyond
         the engine's `max_length`, or an engine that is closed.
     """
-    _check_int('n', n, 1)
-    rows = self._checked([prompt], sampling, max_new_tokens, 0, stop_tokens)
+    arguments.check_int('n', n, 1)
+    rows = self._batch.rows([prompt], sampling, max_new_tokens, 0, stop_tokens)
     return self._enqueue(rows, [arguments.seeds_of(seed, n)])[0]
 
-  def cancel(self, id: int) -> bool:
-    """Ends a request in the next turn; whether there was anything to end."""
+  def cancel(self, id: int, index: int | None = None) -> bool:
+    """Ends a request in the next turn; whether it was under way.
+
+    Args:
+      id: of the request.
+      index: of one of its samples, to end that alone.
+    """
     with self._work:
       job = self._jobs.get(id)
       if job is not None:
-        job.is_cancelled = True
+        job.cancelled.update(range(job.n) if index is None else (index,))
         self._work.notify_all()
       return job is not None
 
@@ -155,19 +162,24 @@ class Engine:
     Returns:
       What the burst added to each text that was in a slot.
     """
+    is_ready = lambda: self._jobs or self._untaken or self._is_closed
     with self._work:
-      self._work.wait_for(lambda: self._jobs or self._is_closed, wait)
+      self._work.wait_for(is_ready, wait)
     with self._turn:
       try:
-        return self._step()
+        chunks = [*self._untaken, *self._step()]
+        self._untaken.clear()
+        return chunks
       except BaseException:
         self.close()  # half a turn may have consumed the state
         raise
 
   def stream(self) -> Iterator[Chunk]:
     """Turns until nothing is left: chunks of all texts as they come."""
-    while self._jobs:
-      yield from self.step()
+    while self._jobs or self._untaken:
+      self._untaken.extend(self.step())
+      while self._untaken:
+        yield self._untaken.popleft()
 
   def results(self) -> Iterator[Completion]:
     """Turns until nothing is left: every text as it ends."""
@@ -183,29 +195,41 @@ class Engine:
     max_new_tokens: int | Sequence[int] = 128,
     seed: int | Sequence[int] = 0,
     stop_tokens: Sequence[int] | None = None,
+    n: int = 1,
   ) -> list[Completion]:
     """Completions of so many prompts as there are, in their order.
 
-    The texts are those of `specsamp.generate`, whose arguments these are.
+    The texts are those of `specsamp.generate`, whose arguments these are, of
+    each prompt n times in a row: sample j of prompt i draws from
+    `seed + n * i + j`, or from the prompt's own seed and j.
 
     Raises:
       UserError: of them as there, or requests under way that are none of these.
       FloatingPointError: the target's logits held a NaN.
     """
     self._check_idle('generate')
-    rows = self._checked(prompts, sampling, max_new_tokens, seed, stop_tokens)
-    ids = self._enqueue(rows, rows.prompts.seeds[:, None])
+    arguments.check_int('n', n, 1)
+    rows = self._batch.rows(
+      prompts, sampling, max_new_tokens, seed, stop_tokens
+    )
+    seeds = [(own, n) for own in rows.prompts.seeds.tolist()]
+    if np.ndim(seed) == 0:
+      seeds = [(seed + n * i, n) for i in range(len(seeds))]
+    ids = self._enqueue(rows, [arguments.seeds_of(*own) for own in seeds])
     found = {}
     with progress.bar(
-      'decoding', total=len(ids), unit='seq', stays=False
+      'decoding', total=n * len(ids), unit='seq', stays=False
     ) as bar:
       for completion in self.results():
-        found[completion.id] = completion
+        found[completion.id, completion.index] = completion
         bar.update()
-    broken = [i for i, id in enumerate(ids) if found[id].finish_reason == 'nan']
+    if self._is_closed:
+      raise UserError('engine: was closed before all texts had ended')
+    texts = [found[id, i] for id in ids for i in range(n)]
+    broken = [i for i, each in enumerate(texts) if each.finish_reason == 'nan']
     if broken:
       raise FloatingPointError(f'the target gave NaN logits in rows {broken}')
-    return [found[id] for id in ids]
+    return texts
 
   def compile(self) -> None:
     """Compiles all that any request will need; of an idle engine only."""
@@ -246,6 +270,7 @@ class Engine:
     with self._turn:
       self._in_slots = [None] * len(self._in_slots)
       self._seen = None
+      self._untaken.clear()
       self._batch.drop()
 
   def __enter__(self) -> 'Engine':
@@ -253,6 +278,11 @@ class Engine:
 
   def __exit__(self, *_) -> None:
     self.close()
+
+  @property
+  def model(self) -> LanguageModel:
+    """The target, with the weights of now."""
+    return self._batch.model
 
   @property
   def is_closed(self) -> bool:
@@ -273,23 +303,6 @@ class Engine:
     """Texts that have one."""
     return sum(sample is not None for sample in self._in_slots)
 
-  def _checked(self, prompts, sampling, budget, seed, stop_tokens) -> Rows:
-    rows = Rows.make(
-      self._batch.model, prompts, sampling, budget, seed, stop_tokens
-    )
-    most = max(rows.prompts.limit)
-    if most > self._batch.max_length:
-      raise UserError(
-        f'prompt: got {most} tokens with the new ones, expected at most '
-        f'{self._batch.max_length}, the max_length of the engine'
-      )
-    if rows.stop_tokens.shape[1] != self._batch.num_stops:
-      raise UserError(
-        f'stop_tokens: got more than {self._batch.num_stops}, expected as many '
-        'at most'
-      )
-    return rows
-
   def _enqueue(self, rows: Rows, seeds: Iterable[np.ndarray]) -> list[int]:
     """A request for each row: its samples have these seeds."""
     ids = []
@@ -302,6 +315,7 @@ class Engine:
           prompts=self._batch.prompts(rows.prompts, row),
           sampling=jax.tree.map(lambda x, row=row: x[row], rows.sampling),
           stop_tokens=rows.stop_tokens[row],
+          n=len(own),
           num_waiting=len(own),
           num_left=len(own),
         )
@@ -338,15 +352,16 @@ class Engine:
     chunks = [
       self._chunk(sample, slot)
       for slot, sample in enumerate(self._in_slots)
-      if sample is not None and sample.job.is_cancelled
+      if sample is not None and sample.is_cancelled
     ]
     with self._work:
-      gone = [sample for sample in self._queue if sample.job.is_cancelled]
+      gone = [sample for sample in self._queue if sample.is_cancelled]
       if gone:
         self._queue = collections.deque(
-          sample for sample in self._queue if not sample.job.is_cancelled
+          sample for sample in self._queue if not sample.is_cancelled
         )
     for sample in gone:
+      sample.job.waits_no_more()
       self._ended(sample)
     return chunks + [sample.never_begun() for sample in gone]
 
@@ -362,9 +377,7 @@ class Engine:
       if job.row is None:
         job.row = self._batch.prefill(job.prompts)
       self._batch.put(job.row, slot, sample.seed, job.sampling, job.stop_tokens)
-      job.num_waiting -= 1
-      if not job.num_waiting:
-        job.row = None
+      job.waits_no_more()
       self._in_slots[slot] = sample
 
   def _chunk(self, sample: Sample, slot: int) -> Chunk:
@@ -380,10 +393,3 @@ class Engine:
       sample.job.num_left -= 1
       if not sample.job.num_left:
         self._jobs.pop(sample.job.id, None)
-
-
-def _check_int(name: str, value, least: int, most: int = 2**31 - 1) -> None:
-  if type(value) is not int or not least <= value <= most:
-    raise UserError(
-      f'{name}: got {value!r}, expected an integer from {least} to {most}'
-    )

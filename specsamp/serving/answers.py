@@ -52,9 +52,11 @@ class Answer:
     Args:
       parts: of all choices, in the order in which they came.
     """
+    by_index = [[] for _ in range(self._asked.num_texts)]
+    for part in parts:
+      by_index[part.index].append(part)
     choices = []
-    for index in range(self._asked.num_texts):
-      own = [part for part in parts if part.index == index]
+    for index, own in enumerate(by_index):
       text = ''.join(part.piece.text for part in own)
       logprobs = [each for part in own for each in part.piece.logprobs]
       content = {'text': text}

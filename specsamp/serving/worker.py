@@ -44,13 +44,14 @@ class Ticket:
   Attributes:
     asked: what it is.
     texts: of its choices.
+    num_unread: of them, those whose end nobody has taken yet.
   """
 
   def __init__(self, asked: Asked, texts: Sequence[Text]):
     self.asked = asked
     self.texts = texts
     self.ids: list[int] = []  # of the engine's requests
-    self._left = len(texts)
+    self.num_unread = len(texts)
     self._ended = [False] * len(texts)
     self._counts = [[0, 0] for _ in texts]  # rounds, accepted
     self._parts: asyncio.Queue[Part | Refusal] = asyncio.Queue()
@@ -61,12 +62,11 @@ class Ticket:
     Raises:
       Refusal: the engine cannot go on with it.
     """
-    left = self._left
-    while left:
+    while self.num_unread:
       part = await self._parts.get()
       if isinstance(part, Refusal):
         raise part
-      left -= part.finish_reason is not None
+      self.num_unread -= part.finish_reason is not None
       yield part
 
   @property
@@ -154,6 +154,7 @@ class Worker:
     self.rounds = rounds
     self._metrics = metrics
     self._places: dict[tuple[int, int], _Place] = {}
+    self._unread: set[Ticket] = set()
     self._ends = False
     self.is_draining = False
     self.failure: BaseException | None = None
@@ -195,9 +196,13 @@ class Worker:
       Refusal: the queue is full, the server ends, or the engine refuses it.
     """
     self.check_open()
-    if self.num_open + asked.num_texts > self._slots + self._queue:
+    # What a client does not read is kept for it, and counts.
+    self._unread = {ticket for ticket in self._unread if ticket.num_unread}
+    unread = sum(ticket.num_unread for ticket in self._unread)
+    under_way = max(self.num_open, unread)
+    if under_way + asked.num_texts > self._slots + self._queue:
       raise Refusal(
-        f'the queue is full: got {asked.num_texts} texts, {self.num_open} are '
+        f'the queue is full: got {asked.num_texts} texts, {under_way} are '
         f'under way, of at most {self._slots + self._queue}',
         status=429,
         code='queue_full',
@@ -214,13 +219,13 @@ class Worker:
         for _ in range(asked.n)
       ],
     )
-    # Samples that stop strings may end share no prefill: each is a request that
-    # can be cancelled by itself.
-    n = 1 if asked.stops else asked.n
+    n = asked.n
     try:
-      for first in range(0, asked.num_texts, n):
+      for first, prompt in zip(
+        range(0, asked.num_texts, n), asked.prompts, strict=True
+      ):
         id = self._engine.submit(
-          asked.prompts[first // asked.n],
+          prompt,
           n=n,
           sampling=asked.sampling,
           max_new_tokens=asked.max_tokens,
@@ -232,12 +237,16 @@ class Worker:
           self._places[id, i] = _Place(ticket, first + i)
     except UserError as error:
       self.cancel(ticket)
+      if self._engine.is_closed:  # by an error of which no word has come yet
+        raise self._unavailable() from None
       raise Refusal(str(error)) from None
+    self._unread.add(ticket)
     return ticket
 
   def cancel(self, ticket: Ticket) -> None:
     """Frees what a request holds; nothing if it has ended."""
     ticket.fail(self._unavailable())
+    self._unread.discard(ticket)
     for id in ticket.ids:
       self._engine.cancel(id)
 
@@ -267,10 +276,21 @@ class Worker:
       place = self._places[chunk.id, chunk.index]
       rounds = self._num_rounds(place, chunk)
       self._metrics.add_chunk(chunk, rounds)
-      if place.ticket.take(place.index, chunk, rounds):
-        self._engine.cancel(chunk.id)
+      try:
+        is_stopped = place.ticket.take(place.index, chunk, rounds)
+      except Exception as error:  # of a tokenizer, and of this request alone
+        place.ticket.fail(Refusal('internal error', status=500))
+        self.cancel(place.ticket)
+        self._tell(error)
+      else:
+        if is_stopped:
+          self._engine.cancel(chunk.id, chunk.index)
       if chunk.completion:
         del self._places[chunk.id, chunk.index]
+
+  def _tell(self, error: Exception) -> None:
+    context = {'message': 'a text could not be made', 'exception': error}
+    asyncio.get_running_loop().call_exception_handler(context)
 
   def _num_rounds(self, place: _Place, chunk: Chunk) -> int:
     """Of the burst, those of the text."""

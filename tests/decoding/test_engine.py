@@ -199,6 +199,16 @@ def test_generate_is_that_of_a_batch(pair, chain):
   wanted = specsamp.generate(pair[0], prompts, drafter=chain, **args)
   with Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH) as engine:
     got = engine.generate(prompts, **args)
+    # Samples of a prompt are rows of their own, one after the other.
+    more = args | dict(max_new_tokens=5, sampling=None)
+    rows = [row for row in prompts[:4] for _ in range(3)]
+    many = engine.generate(prompts[:4], n=3, **more)
+    each = specsamp.generate(pair[0], rows, drafter=chain, **more)
+    assert [text.tokens for text in many] == each.tokens
+    own = engine.generate(prompts[:2], n=2, **more | dict(seed=[12, 30]))
+    more['seed'] = [12, 13, 30, 31]
+    each = specsamp.generate(pair[0], rows[1:5], drafter=chain, **more)
+    assert [text.tokens for text in own] == each.tokens
   assert [each.tokens for each in got] == wanted.tokens
   assert [each.text for each in got] == wanted.texts
   assert [each.prompt for each in got] == prompts
@@ -436,6 +446,39 @@ def test_cancelled_requests_end_at_once(pair, chain):
   # The slot is of use again.
   engine.submit([1], **args)
   assert len(next(engine.results()).tokens) == 40
+
+
+def test_one_sample_is_cancelled_alone(pair, chain):
+  """In a slot or in the queue; nothing is held for it."""
+  engine = Engine(pair[0], slots=2, drafter=chain, rounds=1, max_length=LENGTH)
+  args = dict(max_new_tokens=20, stop_tokens=[], seed=3)
+  wanted = [each.tokens for each in engine.generate([[1]] * 4, **args)]
+  id = engine.submit([1], n=4, **args)
+  engine.step()
+  job = engine._in_slots[0].job
+  assert engine.cancel(id, 1) and engine.cancel(id, 2)
+  ends = [c.completion for c in engine.step() if c.completion]
+  assert {end.index: end.finish_reason for end in ends} == {
+    1: 'cancelled',
+    2: 'cancelled',
+  }
+  # The last one has the slot that is free, and the prompt's state is let go.
+  assert engine.num_active == 2 and job.row is None
+  rest = {each.index: each for each in engine.results()}
+  assert {i: each.tokens for i, each in rest.items()} == {
+    0: wanted[0],
+    3: wanted[3],
+  }
+  assert not engine.cancel(id, 0)
+
+
+def test_an_iterator_that_is_left_loses_nothing(pair, chain):
+  """A turn ends several texts; whoever takes one of them finds the others."""
+  engine = Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH)
+  ids = [engine.submit([i], max_new_tokens=1) for i in range(3)]
+  found = [next(engine.results()).id, next(engine.results()).id]
+  found += [chunk.id for chunk in engine.step()]
+  assert found == ids and not list(engine.stream())
 
 
 def test_nothing_is_computed_of_what_is_cancelled(pair, chain):

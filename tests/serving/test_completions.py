@@ -154,6 +154,22 @@ def test_stop_strings(served, stop):
   assert cut['usage']['completion_tokens'] == tokens
 
 
+def test_samples_with_stop_strings_share_a_prefill(served, monkeypatch):
+  prefills, real = [], served.engine._batch.prefill
+  monkeypatch.setattr(
+    served.engine._batch,
+    'prefill',
+    lambda prompts: prefills.append(prompts) or real(prompts),
+  )
+  body = _BODY | {'prompt': ['abcd', 'ca'], 'n': 4}
+  full = _texts(served.post(body))
+  cut = _texts(served.post(body | {'stop': ['g', 'ab']}))
+  assert len(prefills) == 2 + 2
+  ends = [min(t.find(s) % 99 for s in ('g', 'ab')) for t in full]
+  assert cut == [text[:end] for text, end in zip(full, ends, strict=True)]
+  assert cut != full
+
+
 def test_a_stop_string_frees_its_slot_alone(served):
   """At once, and the other samples go on."""
   body = _BODY | {'n': 2, 'max_tokens': 44, 'ignore_eos': True}
