@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
@@ -86,6 +87,7 @@ class Serving(NamedTuple):
     engine: what decodes.
     host: where it listens.
     port: likewise; 0 takes any.
+    names: others by which it may be called, see `hosts.allowed`.
   """
 
   config: ServeConfig
@@ -93,10 +95,11 @@ class Serving(NamedTuple):
   engine: Engine
   host: str
   port: int
+  names: tuple[str, ...]
 
   def run(self) -> None:
     """Compiles, prints where it listens, and serves until SIGTERM."""
-    from specsamp.serving import app, server
+    from specsamp.serving import app, hosts, server
     from specsamp.serving.asked import Limits
     from specsamp.serving.metrics import Metrics
     from specsamp.serving.texts import Vocabulary
@@ -123,7 +126,8 @@ class Serving(NamedTuple):
       rounds=config.rounds,
       metrics=metrics,
     )
-    served = app.make(worker, limits, metrics, config.max_body_bytes)
+    names = hosts.allowed(self.host, self.names)
+    served = app.make(worker, limits, metrics, config.max_body_bytes, names)
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 
@@ -133,6 +137,7 @@ def prepare(
   host: str = '127.0.0.1',
   port: int = 8000,
   mesh: Mesh | None = None,
+  names: Sequence[str] = (),
 ) -> Serving:
   """Loads and checks all that a server needs; writes nothing.
 
@@ -141,6 +146,7 @@ def prepare(
     host: where to listen.
     port: likewise.
     mesh: where to decode; None is one device.
+    names: by which the server may be called beside its own.
 
   Raises:
     UserError: a file or value that does not fit, or the extra is missing.
@@ -164,7 +170,7 @@ def prepare(
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,
   )
-  return Serving(config, models.target, engine, host, port)
+  return Serving(config, models.target, engine, host, port, tuple(names))
 
 
 def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,12 +18,14 @@ from specsamp.serving import answers, asked
 from specsamp.serving import metrics as counts
 from specsamp.serving.answers import Answer
 from specsamp.serving.asked import Asked, Limits
+from specsamp.serving.hosts import HostCheck
 from specsamp.serving.metrics import Metrics
 from specsamp.serving.refusals import Refusal
 from specsamp.serving.worker import Ticket, Worker
 
 _PAGE = pathlib.Path(__file__).with_name('page.html')
 _BODY_SECONDS = 30  # until a body must have come
+_SEND_SECONDS = 60  # that a client may take to read what was sent
 _HEADERS = {'cache-control': 'no-store', 'x-content-type-options': 'nosniff'}
 # The page's own script and style, and this server; nothing from elsewhere.
 _POLICY = (
@@ -38,7 +41,11 @@ class _Gone(Exception):
 
 
 def make(
-  worker: Worker, limits: Limits, metrics: Metrics, max_body_bytes: int
+  worker: Worker,
+  limits: Limits,
+  metrics: Metrics,
+  max_body_bytes: int,
+  names: frozenset[str] | None,
 ) -> Starlette:
   """The application, whose lifespan is that of the engine's thread.
 
@@ -47,6 +54,7 @@ def make(
     limits: of a request.
     metrics: what is told of requests.
     max_body_bytes: of a request.
+    names: by which it may be called, see `hosts.allowed`; None is any.
   """
   server = _Server(worker, limits, metrics, max_body_bytes)
 
@@ -70,6 +78,11 @@ def make(
       Refusal: lambda _, refusal: _refused(refusal),
       Exception: lambda *_: _refused(Refusal('internal error', status=500)),
     },
+    middleware=[
+      Middleware(HostCheck, names=known, refuse=_refused)
+      for known in (names,)
+      if known is not None
+    ],
     lifespan=lifespan,
   )
 
@@ -175,9 +188,12 @@ async def _stream(ticket: Ticket, answer: Answer, send) -> None:
   event = lambda value: b'data: ' + answers.dumps(value) + b'\n\n'
 
   async def write(content: bytes, more: bool = True) -> None:
-    await send(
-      {'type': 'http.response.body', 'body': content, 'more_body': more}
-    )
+    part = {'type': 'http.response.body', 'body': content, 'more_body': more}
+    try:
+      async with asyncio.timeout(_SEND_SECONDS):
+        await send(part)
+    except TimeoutError:  # its slots are for those who read
+      raise _Gone from None
 
   headers = _HEADERS | {'content-type': 'text/event-stream; charset=utf-8'}
   await send(

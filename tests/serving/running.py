@@ -13,7 +13,7 @@ import uvicorn
 
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter
-from specsamp.serving import app, server
+from specsamp.serving import app, hosts, server
 from specsamp.serving.asked import Limits
 from specsamp.serving.metrics import Metrics
 from specsamp.serving.texts import Vocabulary
@@ -142,7 +142,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
   )
   listener = server.listen('127.0.0.1', 0)
   config = uvicorn.Config(
-    app.make(worker, limits, metrics, BODY),
+    app.make(worker, limits, metrics, BODY, hosts.allowed('127.0.0.1')),
     log_level='error',
     lifespan='on',
     ws='none',

@@ -8,6 +8,7 @@ import time
 import pytest
 import running
 
+from specsamp.serving import hosts
 from specsamp.serving.fields import HARMLESS, NEUTRAL
 
 _BODY = {'prompt': 'abcd', 'max_tokens': 4}
@@ -137,6 +138,56 @@ def test_what_changes_nothing_passes(served):
   assert answer.json()['choices'] == plain
 
 
+@pytest.mark.parametrize(
+  ('host', 'status'),
+  [
+    ('localhost', 200),
+    ('LocalHost:8000', 200),
+    ('127.0.0.1:1', 200),
+    ('[::1]:8000', 200),
+    ('[::1]', 200),
+    ('evil.example', 421),
+    ('evil.example:8000', 421),
+    ('localhost.evil.example', 421),
+    ('127.0.0.1.evil.example', 421),
+    ('evil.example:localhost', 421),
+    ('localhost:80:80', 421),
+    ('', 421),
+  ],
+)
+def test_another_name_is_refused(served, host, status):
+  """A page whose own name resolves to this machine (DNS rebinding)."""
+  for path in ('/', 'health', 'metrics', 'v1/models'):
+    answer = served.client.get(path, headers={'host': host})
+    assert answer.status_code == status, (path, answer.text)
+  headers = {'host': host}
+  answer = served.client.post('v1/completions', json=_BODY, headers=headers)
+  if status == 421:
+    assert _error(answer, 421)['code'] == 'unknown_host'
+  else:
+    assert answer.status_code == 200
+
+
+def test_a_request_with_two_names_is_refused(served):
+  host, port = served.url.removeprefix('http://').strip('/').split(':')
+  for names in (b'', b'Host: localhost\r\nHost: x\r\n'):
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+      client.sendall(b'GET /health HTTP/1.0\r\n%s\r\n' % names)
+      assert client.recv(99).split()[1] in (b'400', b'421')
+
+
+def test_which_names_there_are():
+  local = {'localhost', '127.0.0.1', '[::1]'}
+  assert hosts.allowed('127.0.0.1') == hosts.allowed('localhost') == local
+  assert hosts.allowed('::1') == local
+  assert hosts.allowed('127.0.0.2', ['Proxy']) == {
+    *local, '127.0.0.2', 'proxy',
+  }  # fmt: skip
+  # Whoever reaches it from elsewhere calls it as they will, unless told.
+  assert hosts.allowed('0.0.0.0') is None
+  assert hosts.allowed('10.0.0.1', ['a.b']) == {'10.0.0.1', 'a.b'}
+
+
 def test_bodies_that_are_too_long(served):
   long = _BODY | {'user': 'x' * running.BODY}
   _error(served.post(long), 413)
@@ -171,7 +222,7 @@ def _hang_up(served, body, before):
   address = served.url.removeprefix('http://').strip('/').split(':')
   with socket.create_connection((address[0], int(address[1]))) as client:
     client.sendall(
-      b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n'
+      b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n'
       b'Content-Type: application/json\r\n'
       b'Content-Length: %d\r\n\r\n%s' % (len(content), content)
     )
