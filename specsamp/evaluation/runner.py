@@ -37,7 +37,9 @@ class Settings:
     sweep_prompts: so many of each task are answered by every method, the others
       by the baselines and by the fastest draft of each sampling. None: all.
     batch_size: so many prompts are answered together, each in one turn; a line
-      then has its share of their time.
+      then has its share of their time. They begin and end together: in an
+      `Engine` prompt passes would fall between the rounds of others, and no
+      line would have a time of its own.
     shuffled: whether these are of all tasks and temperatures, else of one.
   """
 
