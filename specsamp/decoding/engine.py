@@ -106,7 +106,8 @@ class Engine:
     self._jobs: dict[int, Job] = {}
     self._ids = itertools.count()
     self._is_closed = False
-    self._work = threading.Condition()  # of queue, jobs and `_is_closed`
+    self._has_cancelled = False  # any since the last turn
+    self._work = threading.Condition()  # of these, queue and jobs
     self._turn = threading.RLock()  # of all else
     # What a turn brought that an iterator was left with: the next one's.
     self._untaken: collections.deque[Chunk] = collections.deque()
@@ -150,6 +151,7 @@ class Engine:
       job = self._jobs.get(id)
       if job is not None:
         job.cancelled.update(range(job.n) if index is None else (index,))
+        self._has_cancelled = True
         self._work.notify_all()
       return job is not None
 
@@ -349,6 +351,11 @@ class Engine:
 
   def _end_cancelled(self) -> list[Chunk]:
     """The last chunks of texts that are to go no further."""
+    with self._work:
+      # Looking through a long queue in every turn would take longer than it.
+      is_any, self._has_cancelled = self._has_cancelled, False
+    if not is_any:
+      return []
     chunks = [
       self._chunk(sample, slot)
       for slot, sample in enumerate(self._in_slots)
@@ -356,10 +363,8 @@ class Engine:
     ]
     with self._work:
       gone = [sample for sample in self._queue if sample.is_cancelled]
-      if gone:
-        self._queue = collections.deque(
-          sample for sample in self._queue if not sample.is_cancelled
-        )
+      left = [sample for sample in self._queue if not sample.is_cancelled]
+      self._queue = collections.deque(left)
     for sample in gone:
       sample.job.waits_no_more()
       self._ended(sample)

@@ -13,6 +13,7 @@ import tiny
 
 import specsamp
 from specsamp import Engine, SamplingParams, UserError
+from specsamp.decoding.completions import Sample
 from specsamp.drafting import (
   DynamicTree,
   TokenTree,
@@ -470,6 +471,28 @@ def test_one_sample_is_cancelled_alone(pair, chain):
     3: wanted[3],
   }
   assert not engine.cancel(id, 0)
+
+
+def test_a_turn_does_not_look_through_the_queue(pair, chain, monkeypatch):
+  """It may hold a hundred thousand; of which one that is cancelled is found."""
+  looked, real = [], Sample.is_cancelled.fget
+  monkeypatch.setattr(
+    Sample,
+    'is_cancelled',
+    property(lambda sample: looked.append(sample) or real(sample)),
+  )
+  engine = Engine(pair[0], slots=2, drafter=chain, rounds=1, max_length=LENGTH)
+  id = engine.submit([1], n=500, max_new_tokens=20, stop_tokens=[])
+  for _ in range(3):
+    engine.step()
+  assert len(looked) <= 3 * 2
+  engine.cancel(id, 400)
+  (gone,) = [chunk for chunk in engine.step() if chunk.index == 400]
+  assert gone.completion.finish_reason == 'cancelled'
+  looked.clear()
+  engine.step()
+  assert len(looked) <= 2
+  engine.close()
 
 
 def test_an_iterator_that_is_left_loses_nothing(pair, chain):
