@@ -6,6 +6,12 @@ Requests ask for 16 to 128 tokens of the embedded pair.
 
   python launch/throughput.py --config=configs/throughput.py
 
+`:soak` sends 500 requests of all kinds through one engine in their place (other
+lengths, temperatures, seeds, samples; some are cancelled), and counts what is
+compiled and how much memory the process has meanwhile, in two minutes.
+
+  python launch/throughput.py --config=configs/throughput.py:soak
+
 `:smoke` decodes four requests, two at once.
 """
 
@@ -15,9 +21,9 @@ from specsamp.errors import unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
+  """arg: soak, or smoke for the smallest run; left out, the full one."""
+  if arg not in (None, 'smoke', 'soak'):
+    raise ValueError(unknown('argument', arg, ['smoke', 'soak'], ', or none'))
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
     dict(
@@ -36,6 +42,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       slots=2 if smoke else 8,  # requests that are decoded at once
       rounds=16,  # of a burst at most
       repeats=1 if smoke else 5,  # turns
+      # Requests of all kinds through one engine, and no times; 0 is none.
+      soak=500 if arg == 'soak' else 0,
       seed=0,  # request i draws from seed + i
     )
   ).lock()

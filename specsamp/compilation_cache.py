@@ -5,11 +5,13 @@ and the chip. Its folder holds code that every run of the user executes, so
 that nobody else must be able to write in it.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 
 import filelock
 import jax
@@ -105,3 +107,22 @@ def _prepare(path: pathlib.Path) -> None:
       else:
         now = time.time_ns().to_bytes(8, 'little')  # as jax writes it
         (path / f'{key}{_USED}').write_bytes(now)
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[float]]:
+  """A list that has the seconds of each program from now on, to the end.
+
+  Of those that are compiled, and those that are loaded from the folder.
+  """
+  seconds = []
+
+  def listen(event, took, **_):
+    if event.endswith('backend_compile_duration'):
+      seconds.append(took)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield seconds
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)

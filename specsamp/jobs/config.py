@@ -81,6 +81,30 @@ class PairConfig:
       )
     return [0] * self.max_prompt_tokens
 
+  def load_prompts(self, name: str, target: LanguageModel) -> list[list[int]]:
+    """The tokens of the first turns of these tasks, the last ones that fit.
+
+    Raises:
+      UserError: see `tasks.load`, or no room for them with their answers.
+    """
+    most = target.config.max_length
+    if self.max_prompt_tokens + self.max_new_tokens > most:
+      raise UserError(
+        f'max_prompt_tokens: got {self.max_prompt_tokens}, with '
+        f'{self.max_new_tokens} new ones more than the {most} positions of the '
+        'target'
+      )
+    tokenizer = target.tokenizer
+    return [
+      tasks.last(
+        tasks.tokens_of(tokenizer, prompt, (), chat=False),
+        self.max_prompt_tokens,
+        tokenizer,
+      )
+      for task in self.load_tasks(name, target)
+      for prompt in task.prompts
+    ]
+
   def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
     """The tasks of a name; prints where one has fewer prompts than asked.
 
@@ -434,6 +458,8 @@ class ThroughputConfig(SampledConfig):
     slots: rows of the engine, and of a static batch.
     rounds: of a burst at most.
     repeats: how often the queue is decoded each way, by turns.
+    soak: so many requests of all kinds go through one engine, and nothing is
+      timed; 0 is none.
   """
 
   draft_len: int
@@ -443,11 +469,13 @@ class ThroughputConfig(SampledConfig):
   slots: int
   rounds: int
   repeats: int
+  soak: int = 0
 
   def __post_init__(self):
     super().__post_init__()
     names = ('draft_len', 'slots', 'rounds', 'repeats')
     check_range(self, *names, least=1, kind=int)
+    check_range(self, 'soak', least=0, kind=int)
     check_range(self, 'spread', least=1, most=self.max_new_tokens)
     check_range(self, 'temperature', least=0)
     check_range(self, 'top_p', least=0, most=1, open_least=True)
@@ -459,6 +487,40 @@ class ThroughputConfig(SampledConfig):
     spaced = np.geomspace(shortest, self.max_new_tokens, self.num_prompts)
     order = np.random.default_rng(self.seed).permutation(self.num_prompts)
     return spaced.round().astype(int)[order].tolist()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReinforceConfig(PairConfig):
+  """Steps of policy gradient on the target, rollouts at temperature 1.
+
+  Attributes:
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
+    draft_len: drafted tokens a round.
+    prompts: see `tasks.load`.
+    group: rollouts of each prompt in a step, at least two to compare.
+    steps: of the optimizer.
+    learning_rate: of Adam.
+    slots: rollouts that are decoded at once.
+    rounds: of a burst at most.
+  """
+
+  drafter: str
+  draft_len: int
+  prompts: str
+  group: int
+  steps: int
+  learning_rate: float
+  slots: int
+  rounds: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    names = ('draft_len', 'steps', 'slots', 'rounds')
+    check_range(self, *names, least=1, kind=int)
+    check_range(self, 'group', least=2, kind=int)
+    check_range(self, 'learning_rate', least=0)
+    rollouts = self.steps * self.num_prompts * self.group
+    check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
 
 
 class Size(NamedTuple):

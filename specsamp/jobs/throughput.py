@@ -12,12 +12,11 @@ from specsamp import files, progress
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.generate import generate
 from specsamp.drafting import model_drafter
-from specsamp.errors import UserError
-from specsamp.evaluation import tasks
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
 from specsamp.jobs.config import ThroughputConfig, reading
+from specsamp.jobs.soak import Soak
 from specsamp.sampling.transforms import SamplingParams
 
 _BATCHES, _ENGINE = 'batches', 'engine'
@@ -183,7 +182,7 @@ class Throughput(NamedTuple):
     )
 
 
-def prepare(values: dict[str, Any]) -> Throughput:
+def prepare(values: dict[str, Any]) -> Throughput | Soak:
   """Loads and checks all that a run needs; writes nothing.
 
   Args:
@@ -195,23 +194,9 @@ def prepare(values: dict[str, Any]) -> Throughput:
   with reading():
     config = ThroughputConfig(**values)
   models = loading.load(config.target, config.draft, None)
-  most = config.max_prompt_tokens + config.max_new_tokens
-  if most > models.target.config.max_length:
-    raise UserError(
-      f'max_prompt_tokens: got {config.max_prompt_tokens}, with '
-      f'{config.max_new_tokens} new ones more than the '
-      f'{models.target.config.max_length} positions of the target'
-    )
-  prompts = [
-    tasks.last(
-      tasks.tokens_of(models.target.tokenizer, prompt, (), chat=False),
-      config.max_prompt_tokens,
-      models.target.tokenizer,
-    )
-    for task in config.load_tasks(config.prompts, models.target)
-    for prompt in task.prompts
-  ]
-  return Throughput(config, models, prompts)
+  prompts = config.load_prompts(config.prompts, models.target)
+  kind = Soak if config.soak else Throughput
+  return kind(config, models, prompts)
 
 
 def summarize(

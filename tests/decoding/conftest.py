@@ -1,8 +1,9 @@
 """One pair of models for all tests here: what is compiled, they share."""
 
-import jax
 import pytest
 import tiny
+
+from specsamp import compilation_cache
 
 VOCAB = 11
 
@@ -17,12 +18,5 @@ def pair():
 @pytest.fixture
 def compilations():
   """A list that grows by one for each program that XLA compiles."""
-  events = []
-
-  def listen(event, seconds, **_):
-    if event.endswith('backend_compile_duration'):
-      events.append(seconds)
-
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  yield events
-  jax.monitoring.unregister_event_duration_listener(listen)
+  with compilation_cache.compilations() as seconds:
+    yield seconds

@@ -32,9 +32,29 @@ def test_both_ways_emit_the_same(tmp_path):
   assert len(lines) == 4
 
 
+def test_a_soak_compiles_nothing(tmp_path):
+  ended = launching.run_here(
+    'throughput',
+    _CONFIG,
+    '--config.soak=30',
+    f'--workdir={tmp_path}/run',
+  )
+  assert ended.code == 0, ended
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert (summary['requests'], summary['compiled']) == (30, 0)
+  assert summary['warm_up'] > 0 and summary['cancelled'] > 0
+  assert summary['texts'] > 30 and summary['tokens'] > 30
+  assert 0 < summary['memory'] <= summary['most']
+  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert len(lines) == 30
+  assert (tmp_path / 'run' / 'soak.png').read_bytes().startswith(b'\x89PNG')
+  assert '0 programs compiled' in ended.out
+
+
 @pytest.mark.parametrize(
   ('flag', 'words'),
   [
+    ('soak=-1', ['soak', '-1']),
     ('slots=0', ['slots', '0']),
     ('spread=9.0', ['spread', '9.0', '8']),
     ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),

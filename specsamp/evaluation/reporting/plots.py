@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.figure
 
@@ -172,6 +172,36 @@ def by_masks(rows: Sequence[Row], path: pathlib.Path) -> None:
     panel.set_xlabel('masks k')
     panel.grid(alpha=0.3)
   panels[0].legend(fontsize=8)
+  figure.savefig(path, dpi=120)
+
+
+def curves(
+  panels: Mapping[str, Mapping[str, Sequence[float]]],
+  along: str,
+  path: pathlib.Path,
+) -> None:
+  """What changes while a run goes on, panels side by side.
+
+  Args:
+    panels: title -> label -> a value for each step, counted from 1.
+    along: what a step is.
+    path: of the picture.
+  """
+  figure = matplotlib.figure.Figure(
+    figsize=(3.7 * len(panels), 3.4), layout='constrained'
+  )
+  row = figure.subplots(1, len(panels), squeeze=False)[0]
+  for panel, (title, lines) in zip(row, panels.items(), strict=True):
+    for label, values in lines.items():
+      at = range(1, len(values) + 1)
+      marker = 'o' if len(values) < 50 else None
+      panel.plot(at, values, marker=marker, label=label)
+    panel.set_title(title)
+    panel.set_xlabel(along)
+    panel.grid(alpha=0.3)
+    panel.set_ylim(0, 1.1 * max(map(max, lines.values())) or 1)
+    if len(lines) > 1:
+      panel.legend(fontsize=8)
   figure.savefig(path, dpi=120)
 
 
