@@ -21,7 +21,7 @@ from flax import struct
 from specsamp import flow
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
-from specsamp.drafting.policy import PRIOR, Policy, ms_a_token
+from specsamp.drafting.policy import PRIOR, Policy, ms_a_token, token_probs
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
@@ -194,10 +194,10 @@ class AdaptiveDrafter(Drafter):
     """The least confidence of each row, [B].
 
     A token more is worth its cost while its chance is at least the tokens that
-    a round emits in that time; the chance is that of the path to its parent and
-    then some. Of sampled rows q does not tell what is accepted (EAGLE and a
-    draft model on three tasks: a token of q(x) = 0.05 was as often accepted as
-    one of 0.5).
+    a round emits in that time; the chance is that of the path to its parent, by
+    what q was worth before, and then some. Of sampled rows q does not tell what
+    is accepted (EAGLE and a draft model on three tasks: a token of q(x) = 0.05
+    was as often accepted as one of 0.5).
     """
     rates_k = policy.rates(self.depths, self.ms, active_b)
     rate = rates_k.max() / jnp.maximum(active_b.sum(dtype=jnp.float32), 1)
@@ -206,7 +206,7 @@ class AdaptiveDrafter(Drafter):
     is_greedy_b = sampling.broadcast(len(active_b)).temperature == 0
     return jnp.where(
       self.least_confidence < 0,
-      jnp.where(is_greedy_b, pays, 0),
+      jnp.where(is_greedy_b, policy.confidence_of(pays), 0),
       self.least_confidence,
     )
 
@@ -244,13 +244,9 @@ def while_confident(draft: Draft, least: jax.Array) -> Draft:
 
 def path_probs(draft: Draft) -> jax.Array:
   """The probability under q of the path to each node, it included: [B, N]."""
-  tree = draft.tree
-  row_n = np.searchsorted(tree.internal, np.maximum(tree.parents, 0))
-  q_bn = jnp.take_along_axis(
-    draft.q[:, row_n], draft.tokens[:, :, None], axis=2
-  )[:, :, 0]
-  paths = [jnp.ones_like(q_bn[:, 0])]
-  for node, parent in enumerate(tree.parents[1:], start=1):
+  q_bn = token_probs(draft)
+  paths = [q_bn[:, 0]]
+  for node, parent in enumerate(draft.tree.parents[1:], start=1):
     paths.append(paths[parent] * q_bn[:, node])
   return jnp.stack(paths, axis=1)
 

@@ -5,6 +5,7 @@ That one is taken whose round is expected to emit most tokens a second
 S_i the chance that a row accepts i tokens, over what such a round costs.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -34,6 +35,10 @@ class Policy:
     accepted: float32 [B, γ], those in which it was accepted.
     asked: float32 [γ], rounds that were to draft so deep, likewise.
     drafted: float32 [γ], those in which any row did.
+    judged: float32 [B], tokens of chains that were drafted and judged, the
+      recent rounds' counting most.
+    kept: float32 [B], those of them that were accepted.
+    surprise: float32 [B], the sum of their -log q.
     waited: int32 [], rounds since the last draft.
     wait: int32 [], after how many the next is tried.
   """
@@ -42,6 +47,9 @@ class Policy:
   accepted: jax.Array
   asked: jax.Array
   drafted: jax.Array
+  judged: jax.Array
+  kept: jax.Array
+  surprise: jax.Array
   waited: jax.Array
   wait: jax.Array
 
@@ -49,7 +57,8 @@ class Policy:
   def of(cls, batch: int, depth: int) -> 'Policy':
     zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
     each = zeros(batch, depth), zeros(batch, depth), zeros(depth), zeros(depth)
-    return cls(*each, jnp.int32(0), jnp.int32(FIRST_WAIT))
+    of_q = (zeros(batch),) * 3
+    return cls(*each, *of_q, jnp.int32(0), jnp.int32(FIRST_WAIT))
 
   def acceptance(self) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached.
@@ -61,6 +70,18 @@ class Policy:
       before = (accepted_b + _PRIOR_WEIGHT * before) / (tried_b + _PRIOR_WEIGHT)
       chances.append(before)
     return jnp.stack(chances, axis=1)
+
+  def confidence_of(self, chance_b) -> jax.Array:
+    """The q [B] of a path of which the rows accept so much.
+
+    A greedy row may take nearly all of what q thinks little of, or little of
+    what it is sure of. What is accepted of probability q is taken to be q^s,
+    with s from the mean of log q and of what was accepted; 1 at first.
+    """
+    count_b = self.judged + _PRIOR_WEIGHT
+    accepted_b = (self.kept + _PRIOR_WEIGHT * PRIOR) / count_b
+    surprise_b = (self.surprise - _PRIOR_WEIGHT * math.log(PRIOR)) / count_b
+    return chance_b ** (surprise_b / -jnp.log(accepted_b))
 
   def choose(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
     """Which of the depths pays most, int [].
@@ -108,6 +129,7 @@ class Policy:
     judged_bg = asked_bg & (depths <= num_accepted_b[:, None] + 1)
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
     drafted = valid_bg.any()
+    of_q = self._of_q(draft, valid_bg & judged_bg, accepted_bg)
     fades = lambda old, new, when: jnp.where(
       when, _MEMORY * old + new.astype(jnp.float32), old
     )
@@ -119,9 +141,37 @@ class Policy:
       accepted=fades(self.accepted, accepted_bg, asked_bg[:, :1]),
       asked=fades(self.asked, asked_bg.any(axis=0), drafted),
       drafted=fades(self.drafted, valid_bg.any(axis=0), drafted),
+      judged=fades(self.judged, of_q[0], asked_bg[:, 0]),
+      kept=fades(self.kept, of_q[1], asked_bg[:, 0]),
+      surprise=fades(self.surprise, of_q[2], asked_bg[:, 0]),
       waited=jnp.where(drafted, 0, self.waited + 1),
       wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
     )
+
+  def _of_q(self, draft: Draft, judged_bg, accepted_bg) -> tuple:
+    """Of a round: tokens judged, accepted, and the sum of -log q, [B] each."""
+    tree = draft.tree
+    if draft.q is None or not (tree.is_chain and tree.depth):
+      return (jnp.zeros_like(self.judged),) * 3
+    surprise_bg = -jnp.log(jnp.maximum(token_probs(draft)[:, 1:], 1e-9))
+    count = judged_bg.shape[1] - surprise_bg.shape[1]
+    surprise_bg = jnp.pad(surprise_bg, ((0, 0), (0, count)))
+    total = lambda values: values.sum(axis=1, dtype=jnp.float32)
+    return (
+      total(judged_bg),
+      total(accepted_bg & judged_bg),
+      total(jnp.where(judged_bg, surprise_bg, 0)),
+    )
+
+
+def token_probs(draft: Draft) -> jax.Array:
+  """The probability under q of each node after its parent, [B, N]; 1: root."""
+  tree = draft.tree
+  row_n = np.searchsorted(tree.internal, np.maximum(tree.parents, 0))
+  q_bn = jnp.take_along_axis(
+    draft.q[:, row_n], draft.tokens[:, :, None], axis=2
+  )[:, :, 0]
+  return q_bn.at[:, 0].set(1)
 
 
 def ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:

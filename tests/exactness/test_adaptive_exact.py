@@ -85,8 +85,13 @@ def joint(verifier, tree, law, p, q, cut, choose):
       part = tree.first(sum(at <= depth for at in tree.depths))
       tables = [tables_of(key[0], depth, p, q, tree.width) for key, _ in group]
       drafts = [
-        cut(part, law, enumeration.enumerate_drafts(table, part, law))
-        for table in tables
+        cut(
+          part,
+          law,
+          enumeration.enumerate_drafts(table, part, law),
+          memory[key],
+        )
+        for (key, _), table in zip(group, tables, strict=True)
       ]
       rounds = enumeration.run(verifier, tables, part, law, drafts)
       for (key, chance), round_ in zip(group, rounds, strict=True):
@@ -103,7 +108,7 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
     ]
     draft = Draft(
       tokens=rows.tokens[[row]],
-      q=None,
+      q=rows.q[[row]],
       tree=tree,
       law=law,
       valid=rows.valid[[row]],
@@ -121,9 +126,12 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
         ended[text[:LENGTH]] += mass
 
 
-def while_confident(least):
-  def cut(tree, law, drafts):
+def while_confident(chance):
+  """Cuts where no more than this is accepted, by what the policy has seen."""
+
+  def cut(tree, law, drafts, policy):
     draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
+    least = np.asarray(policy.confidence_of(chance))
     draft = adaptive.while_confident(draft, least)
     return enumeration.Drafts(
       drafts.tokens, drafts.p, drafts.q, np.asarray(draft.valid), drafts.weight
@@ -186,7 +194,7 @@ def _paths(tree, drafts):
   return np.asarray(adaptive.path_probs(draft))
 
 
-def cut_on_the_token_itself(tree, law, drafts):
+def cut_on_the_token_itself(tree, law, drafts, policy):
   """Drops a token for being unlikely itself."""
   if not tree.depth:
     return drafts
@@ -195,7 +203,7 @@ def cut_on_the_token_itself(tree, law, drafts):
   )
 
 
-def keep_the_likelier(tree, law, drafts):
+def keep_the_likelier(tree, law, drafts, policy):
   """Of what was drawn keeps the more probable, as if it alone was drawn."""
   if tree.width < 2:
     return drafts
@@ -207,7 +215,7 @@ def keep_the_likelier(tree, law, drafts):
   return dataclasses.replace(drafts, valid=valid)
 
 
-def argmax_over_live_paths(tree, law, drafts):
+def argmax_over_live_paths(tree, law, drafts, policy):
   """Judges as many tokens as are best by what the tokens turned out to be."""
   if not tree.depth:
     return drafts
