@@ -131,7 +131,7 @@ def while_confident(chance):
 
   def cut(tree, law, drafts, policy):
     draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
-    least = np.asarray(policy.confidence_of(chance))
+    least = np.asarray(policy.confidence_of(chance), np.float64)
     draft = adaptive.while_confident(draft, least)
     return enumeration.Drafts(
       drafts.tokens, drafts.p, drafts.q, np.asarray(draft.valid), drafts.weight
