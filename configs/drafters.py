@@ -25,6 +25,9 @@ above, without init, of 40 warm-up, at 2e-3 and 1e-3, with 32 groups, EAGLE-3's
   python launch/evaluate.py --config=configs/drafters.py:layers \
     --workdir=runs/layers
 
+`:speed` has what is embedded, greedy, on 30 held-out functions: the fastest of
+chains, three minutes.
+
 `:smoke` is the smallest size, on embedded drafters.
 """
 
@@ -32,7 +35,7 @@ import ml_collections
 
 from specsamp.errors import unknown
 
-_ARGS = 'losses', 'layers', 'smoke'
+_ARGS = 'losses', 'layers', 'speed', 'smoke'
 _SEEDS = 0, 1, 2
 # What each is trained with, the published one first, and how deep it drafts.
 _LOSSES = {
@@ -41,6 +44,18 @@ _LOSSES = {
   'eagle': (('kl', 'lk_lambda'), 5),
   'eagle_parallel': (('kl', 'lk_lambda'), 5),
 }
+# What is embedded, '' being the draft model, and how deep it drafts; in a tuple
+# what is chosen from.
+_SPEED = (
+  ('', 4),
+  ('', 6),
+  ('', (0, 2, 4, 6, 8)),
+  ('hydra', 4),
+  ('hydra', 6),
+  ('eagle', 4),
+  ('eagle', (0, 2, 4, 6)),
+  ('eagle_parallel', 4),
+)
 # Speedup and τ of ParallelSpec's table 1, Vicuna-7B, at temperatures 0 and 1:
 # what a round costs. For three layers that is derived (papers/parallelspec).
 _EAGLE = '2.18 / 3.58', '1.84 / 3.18'
@@ -70,7 +85,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       for kind in ('medusa', 'eagle')
     ]
   else:
-    methods = _layers() if arg == 'layers' else _losses()
+    methods = {'losses': _losses, 'layers': _layers, 'speed': _speed}[arg]()
   return ml_collections.ConfigDict(
     dict(
       title='Drafters as they are trained',
@@ -82,7 +97,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       tasks=('code',),  # held-out functions
       data='../shared/data',  # folder with the published sets of prompts
       chat=False,  # prompts as turns in the target's chat template
-      num_prompts=1 if smoke else 24 if arg == 'losses' else 12,  # of each task
+      # Of each task.
+      num_prompts=dict(losses=24, layers=12, speed=30, smoke=1)[arg],
       samples=1,  # of each prompt, at temperatures above 0
       # Prompts that are answered together: losses need no times.
       batch_size=8 if arg == 'losses' else 1,
@@ -97,6 +113,24 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       note='',
     )
   ).lock()
+
+
+def _speed() -> list[dict]:
+  """Chains of what is embedded."""
+  methods = []
+  for kind, depth in _SPEED:
+    depths = depth if isinstance(depth, tuple) else ()
+    deepest = max(depths) if depths else depth
+    methods.append(
+      dict(
+        name=kind or 'draft model',
+        drafter=kind,
+        branching=(1,) * deepest,
+        depths=depths,
+        temperature=0.0,
+      )
+    )
+  return methods
 
 
 def _losses() -> list[dict]:
