@@ -7,7 +7,7 @@ that are trained as a tree of 25 tokens too. The report names the fastest of
 each, and what the last of each would gain if rounds cost what the paper's do.
 Beside them stand prompt lookup with the small model where there is no match,
 and Medusa's typical acceptance, which is not lossless. On held-out code half an
-hour on 2 CPU cores with --config.num_prompts=8, half of its 16.
+hour on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1
@@ -134,7 +134,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       tasks=('spec_bench',) if size.pair else ('code',),
       data='../shared/data',  # folder with the published sets of prompts
       chat=False,  # prompts as turns in the target's chat template
-      num_prompts=1 if smoke else 16,  # of each task
+      num_prompts=1 if smoke else 8,  # of each task
       samples=1,  # of each prompt, at temperatures above 0
       max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
       max_new_tokens=16 if smoke else 512 if size.pair else 128,
