@@ -23,6 +23,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     # name, minutes on 2 CPU cores
     ('chinchilla/figure1', 4),
     ('chinchilla/table1', 4),
+    ('chinchilla/sampling', 6),
     ('mcsd/table1', 2),
     ('mcsd/table2', 8),
     ('mcsd/table4', 3),

@@ -112,8 +112,11 @@ def make_method(
     drafter=drafter,
     verifier=method.verifier,
     temperature=method.temperature,
-    top_p=config.top_p_at(method.temperature),
+    top_p=config.top_p_at(method.temperature)
+    if method.top_p is None
+    else method.top_p,
     tree_attention=method.tree_attention,
+    top_k=method.top_k,
   )
 
 
@@ -135,6 +138,13 @@ class Comparison(NamedTuple):
   @property
   def target(self) -> LanguageModel:
     return self.models.target
+
+  @property
+  def pair_name(self) -> str:
+    """The folders' names, for a caption."""
+    folders = (self.config.target, self.config.draft)
+    names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
+    return '+'.join(dict.fromkeys(names))
 
   @property
   def temperatures(self) -> list[float]:
@@ -168,7 +178,8 @@ class Comparison(NamedTuple):
     sections: list[tables.Section] = []
     sections += [self.config.note] if self.config.note else []
     sections += [each.section for each in found.values()]
-    every = [*map(self._baseline, self.temperatures), *self.methods]
+    samplings = {method.label.sampling for method in self.methods}
+    every = [*map(_baseline, sorted(samplings)), *self.methods]
     every += [
       self._searched(tree, temperature)
       for temperature, each in found.items()
@@ -214,6 +225,7 @@ class Comparison(NamedTuple):
         sections,
         findings,
         bounds,
+        self.pair_name,
       )
 
     write()  # timing takes minutes, in which what was decoded can be read
@@ -280,10 +292,6 @@ class Comparison(NamedTuple):
       self.config.top_p_at(temperature),
     )
 
-  def _baseline(self, temperature: float) -> Method:
-    top_p = self.config.top_p_at(temperature)
-    return Method(BASELINE, None, 'token', temperature, top_p)
-
   def _rows(self, rows: Sequence[Row]) -> list[Row]:
     """In order of temperature, with what the paper reports."""
     papers = {
@@ -299,7 +307,7 @@ class Comparison(NamedTuple):
       else row
       for row in rows
     ]
-    return sorted(rows, key=lambda row: row.temperature)
+    return sorted(rows, key=lambda row: row.sampling)
 
   def _notes(
     self, lines: Sequence[Line], scored: dict[str, Score]
@@ -417,6 +425,11 @@ class Comparison(NamedTuple):
     print()
     print('\n\n'.join(tables.in_style(each, 'simple') for each in sections))
     print(f'\n{tables.note(rows)}')
+
+
+def _baseline(sampling: tuple[float, float, int]) -> Method:
+  temperature, top_p, top_k = sampling
+  return Method(BASELINE, None, 'token', temperature, top_p, top_k=top_k)
 
 
 def _has_parts(method: Method) -> bool:

@@ -149,7 +149,9 @@ class Papers(NamedTuple):
       'Flagged: texts that could be told from those of the target alone, which '
       'happens to one report in 100 of a method that is lossless.'
     ]
-    lines += [f'\n{name}: left out, {why}' for name, why in self.left_out.items()]
+    lines += [
+      f'\n{name}: left out, {why}' for name, why in self.left_out.items()
+    ]
     text = '\n'.join(lines) + '\n'
     distributed.first_does(
       lambda: files.replace(folder / SUMMARY, text), f'{folder / SUMMARY}'

@@ -73,6 +73,7 @@ def test_a_comparison(launch, folders, tmp_path):
   assert 'Best of each' in ended.out and '|' not in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_budget.png',
+    'by_budget.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',
