@@ -24,6 +24,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     ('chinchilla/figure1', 4),
     ('chinchilla/table1', 4),
     ('chinchilla/sampling', 6),
+    ('chinchilla/scores', 5),
     ('mcsd/table1', 2),
     ('mcsd/table2', 8),
     ('mcsd/table4', 3),
