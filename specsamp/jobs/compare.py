@@ -29,7 +29,7 @@ from specsamp.evaluation.reporting import (
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
-from specsamp.jobs import loading, measured_trees
+from specsamp.jobs import loading, marked_texts, measured_trees
 from specsamp.jobs.config import ComparisonConfig, MethodConfig, SampledConfig
 from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
@@ -230,6 +230,8 @@ class Comparison(NamedTuple):
 
     write()  # timing takes minutes, in which what was decoded can be read
     by_label = {method.label: method for method in every}
+    self._write_texts(by_label, rows, lines, workdir)
+    sections.append(f'[Texts side by side]({marked_texts.PAGE}) of a prompt.')
     for measure in (self._parts, self._passes):
       more, section = measure(rows, by_label)
       if section:
@@ -238,6 +240,21 @@ class Comparison(NamedTuple):
         write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
+
+  def _write_texts(self, methods, rows, lines, workdir) -> None:
+    """The page of the first prompt's answers."""
+    first = self.tasks[0].prompts[0]
+    tokens = self._tokens(first)
+    own = [
+      line
+      for line in lines
+      if (line.task, line.prompt) == (self.tasks[0].name, first.name)
+    ]
+    title = f'{self.config.title}: {first.name}'
+    text = self.target.tokenizer.decode(tokens)
+    marked_texts.write(
+      self.target, methods, rows, own, text, tokens, title, workdir
+    )
 
   def _priced(self, method: Method) -> Method:
     """With what a round of each depth costs here, where it is chosen."""

@@ -79,6 +79,7 @@ def test_a_comparison(launch, folders, tmp_path):
     'report.md',
     'scores.jsonl',
     'summary.json',
+    'texts.html',
   ]
   summary = json.loads((workdir / 'summary.json').read_text())
   runs = summary['runs']

@@ -12,7 +12,7 @@ from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import plots, tables
+from specsamp.evaluation.reporting import plots, rounds, tables
 from specsamp.evaluation.timing import RoundCost
 from specsamp.sharding import distributed
 
@@ -75,6 +75,9 @@ def write(
   lines += [tables.position_table(rows)]
   if costs:
     lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
+  if any(cost.row for cost in costs):
+    rounds.trace(costs, folder / rounds.IMAGE)
+    lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
   image = f'{plot}.png'
   caption = ', '.join(filter(None, (title, pair, device())))
   plots.PLOTS[plot](rows, folder / image, caption)
