@@ -1,7 +1,7 @@
 """Held-out code with an answer that a small model can give: the rest of a line.
 
-Three kinds: the brackets that close a line, the arguments of a call, and the
-next line of a function that is written once more with a variable renamed.
+Three kinds: the bracket that ends a call, what ends the head of a block, and
+lines that have come before.
 """
 
 import itertools
@@ -9,15 +9,26 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from specsamp.data import code_edits, corpora, prompts
+from specsamp.data import corpora, prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
-# A line up to the last of its closing brackets, of two at least; and these.
-_BRACKETS = re.compile(r'(\s*\w.*?[^\s()\[\]{}])([)\]}]{2,}:?)')
-# A statement that calls something without a call in its arguments.
-_CALL = re.compile(r'(\s+(?:return |[\w.]+ = )?[\w.]+\()([^()#]+\))')
-_LEAST = 8  # lines of a prompt
+# A statement that is a call on one line, none in its arguments; and its end.
+_CALL = re.compile(
+  r'(\s+(?:return |[\w.]+ = )?[\w.]+\([^()#]*[^\s()\[\]{},])(\))'
+)
+# The head of a block up to its last word; and what is left of it.
+_HEAD = re.compile(
+  r'(\s*(?:if|elif|for|while|with|except|def|class) .*'
+  r'[^\s():\[\]\'"])(\)?:)'
+)
+_LEAST = 8  # lines of a file before the first that is asked for
+_NEAR = 12  # lines, of which two are what a copied line is
+_SHORTEST = 4  # characters of a copied line
+
+# (lines, number) -> what of the line stands in the prompt, and the rest; None
+# where it is not asked for.
+Cut = Callable[[list[str], int], tuple[str, str] | None]
 
 
 class Answered(NamedTuple):
@@ -34,67 +45,56 @@ class Answered(NamedTuple):
   rest: str
 
 
-def closing_brackets(
+def ends_of_calls(
   tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Answered]:
-  """Lines without the two or more brackets, maybe a colon, that end them.
+  """Calls without the bracket that ends them and the line.
 
   At most `count`, as of the others: there may be fewer.
   """
-  return _cut_lines(_BRACKETS, tokenizer, count, max_tokens)
+  return _cut_lines(_of_pattern(_CALL), tokenizer, count, max_tokens)
 
 
-def calls(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Answered]:
-  """Calls without their arguments, all on a line."""
-  return _cut_lines(_CALL, tokenizer, count, max_tokens)
+def heads_of_blocks(
+  tokenizer: Tokenizer, count: int, max_tokens: int
+) -> list[Answered]:
+  """Heads of statements without their colon, and the bracket before it."""
+  return _cut_lines(_of_pattern(_HEAD), tokenizer, count, max_tokens)
 
 
 def copied_lines(
   tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Answered]:
-  """Functions, each followed by half of itself with an argument renamed; the
-  rest is the next line."""
-  files = corpora.held_out_library()
-  found = [
-    Answered(edit.name, edit.text, edit.rest.strip().split('\n')[0].strip())
-    for edit in code_edits.edits(files, tokenizer, max_tokens)
-    if edit.rest.strip()
-  ]
-  return _checked(found[:count], max_tokens)
+  """Whole lines that stand in the prompt, and twice in the dozen before."""
+  return _cut_lines(_of_copies, tokenizer, count, max_tokens)
+
+
+def _of_pattern(pattern: re.Pattern) -> Cut:
+  def cut(lines, number):
+    match = pattern.fullmatch(lines[number])
+    return match and (match[1], match[2])
+
+  return cut
+
+
+def _of_copies(lines: list[str], number: int) -> tuple[str, str] | None:
+  line = lines[number].strip()
+  before = [each.strip() for each in lines[max(number - _NEAR, 0) : number]]
+  is_copy = len(line) >= _SHORTEST and before.count(line) >= 2
+  # Nothing of comments and texts.
+  return ('', line) if is_copy and line[0].isalpha() and before[-1] else None
 
 
 def _cut_lines(
-  pattern: re.Pattern, tokenizer: Tokenizer, count: int, max_tokens: int
+  cut: Cut, tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Answered]:
   """Lines of held-out files, files taking turns, as `prompts.functions`."""
   files = corpora.held_out_library()
   of_files = [
-    _cuts(path, files[path], pattern, tokenizer, max_tokens)
+    _cuts(path, files[path], cut, tokenizer, max_tokens)
     for path in prompts.shuffled(files)
   ]
   found = list(itertools.islice(prompts.in_turn(of_files), count))
-  return _checked(found, max_tokens)
-
-
-def _cuts(
-  path: str,
-  source: str,
-  pattern: re.Pattern,
-  tokenizer: Tokenizer,
-  max_tokens: int,
-) -> Iterator[Answered]:
-  """Of a file the lines of the pattern, the prompt as long as it may be."""
-  lines = source.split('\n')
-  for i in range(_LEAST, len(lines)):
-    match = pattern.fullmatch(lines[i])
-    if match:
-      head = '\n'.join([*lines[:i], match[1]])
-      text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
-      if text:
-        yield Answered(f'{path}:{i + 1}', text, match[2])
-
-
-def _checked(found: list[Answered], max_tokens: int) -> list[Answered]:
   if not found:
     raise UserError(
       'prompts: the held-out files hold no such line, the prompt within '
@@ -103,8 +103,23 @@ def _checked(found: list[Answered], max_tokens: int) -> list[Answered]:
   return found
 
 
+def _cuts(
+  path: str, source: str, cut: Cut, tokenizer: Tokenizer, max_tokens: int
+) -> Iterator[Answered]:
+  """Of a file what is cut, the prompt as long as it may be."""
+  lines = source.split('\n')
+  for number in range(_LEAST, len(lines)):
+    found = cut(lines, number)
+    if found:
+      begun, rest = found
+      head = '\n'.join([*lines[:number], begun])
+      text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
+      if text and (begun or rest in map(str.strip, text.split('\n'))):
+        yield Answered(f'{path}:{number + 1}', text, rest)
+
+
 KINDS: dict[str, Callable[[Tokenizer, int, int], list[Answered]]] = {
-  'closing brackets': closing_brackets,
-  'calls': calls,
+  'ends of calls': ends_of_calls,
+  'heads of blocks': heads_of_blocks,
   'copied lines': copied_lines,
 }

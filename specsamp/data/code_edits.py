@@ -8,7 +8,6 @@ import ast
 import io
 import itertools
 import tokenize
-from typing import NamedTuple
 
 from specsamp.data import corpora
 from specsamp.data.prompts import Prompt
@@ -98,32 +97,9 @@ def _said_before(ids: list[int]) -> float:
   return 1 - len(set(grams)) / max(len(grams), 1)
 
 
-class Edit(NamedTuple):
-  """A function followed by the beginning of itself, edited.
-
-  Attributes:
-    name: of the file and the edit.
-    text: the prompt.
-    rest: of the edited function.
-  """
-
-  name: str
-  text: str
-  rest: str
-
-
 def renames(
   files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
 ) -> list[Prompt]:
-  """`edits` without what follows."""
-  return [
-    Prompt(edit.name, edit.text) for edit in edits(files, tokenizer, max_tokens)
-  ]
-
-
-def edits(
-  files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
-) -> list[Edit]:
   """Functions, each followed by its first lines with an argument renamed.
 
   Args:
@@ -143,12 +119,10 @@ def edits(
       if old is None or uses(old) < 2:
         continue
       edited = _lines(_renamed(source, old, f'new_{old}'))
-      half = len(edited) // 2
-      begun = ''.join(edited[:half])
+      begun = ''.join(edited[: len(edited) // 2])
       text = f'{source}\n\n# The same, {old} renamed to new_{old}.\n{begun}'
       if max_tokens // 2 < len(tokenizer.encode(text)) <= max_tokens:
-        name = f'{path}: rename {old} of {node.name}'
-        found.append(Edit(name, text, ''.join(edited[half:])))
+        found.append(Prompt(f'{path}: rename {old} of {node.name}', text))
         break  # one of a file
   return found
 

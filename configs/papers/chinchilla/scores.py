@@ -3,10 +3,10 @@ model can pass.
 
 Chen et al. 2302.01318 show in table 1 that a draft leaves ROUGE and pass@k what
 they were. The embedded target passes nothing there, so that 0 beside 0 shows
-little; here it closes brackets, completes calls and copies lines of functions
-that it rewrites, all of held-out files, and is right or wrong to the end of a
-line (exact match). The report has p of each difference, by permutation. About
-four minutes on 2 CPU cores.
+little; here it ends calls and the heads of blocks and copies lines, all of
+held-out files, and is right or wrong to the end of a line (exact match). The
+report has p of each difference, by permutation. About five minutes on 2 CPU
+cores.
 
   python launch/evaluate.py --config=configs/papers/chinchilla/scores.py \
     --workdir=runs/chinchilla_scores

@@ -259,8 +259,9 @@ def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
   )  # fmt: skip
   for place, value, end in zip(places, values, ends, strict=True):
     panel.annotate(
-      f'{value:.2f}', (end, place), fontsize=8, xytext=(3, 0), va='center',
+      f'{value:.2f}', (end, place), fontsize=8, xytext=(4, 0), va='center',
       textcoords='offset points',
+      bbox=dict(facecolor='white', edgecolor='none', pad=0.4, alpha=0.8),
     )  # fmt: skip
   papers = [
     (of, place)
@@ -269,9 +270,8 @@ def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
   ]
   if papers:
     panel.plot(*zip(*papers, strict=True), **_PAPER)
-  panel.axvline(1, color='gray', linewidth=0.8)
-  panel.margins(x=0.12)
-  panel.set_xlim(left=0)
+  panel.axvline(1, color='gray', linewidth=0.8, zorder=0)
+  panel.set_xlim(0, 1.22 * max([*ends, *(of for of, _ in papers)]))
 
 
 def _draft_name(row: Row) -> str:

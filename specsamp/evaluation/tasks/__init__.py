@@ -34,8 +34,8 @@ def load(
 
   Args:
     name: code (held-out functions of the standard library), code_edits, or
-      code_answers, which is three: brackets, calls and copied lines;
-      humaneval, xsum, alpaca, wmt, spec_bench or one category of it, such as
+      code_answers, which is three: ends of calls, heads of blocks, copied
+      lines; humaneval, xsum, alpaca, wmt, spec_bench or one category of it, such as
       spec_bench/qa; a .json or .jsonl file of prompts; or `my.module:Name` of
       a user's own, which is called with what follows here.
     tokenizer: of the target.

@@ -37,7 +37,7 @@ def code_answers(
 ) -> list[Task]:
   """Lines to end, of three kinds: what a small model gets right now and then.
 
-  A prompt stops within a line, or before one that it has shown; the answer is
+  A prompt stops within a line, or before one that stands in it; the answer is
   right if it goes on as the file does to the end of that line.
   """
   return [
