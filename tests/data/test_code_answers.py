@@ -19,9 +19,12 @@ def test_the_answer_ends_a_line_of_the_file(found):
   files = corpora.held_out_library()
   for each in itertools.chain(*found.values()):
     path, number = each.name.rsplit(':', 1)
-    line = files[path].split('\n')[int(number) - 1]
+    lines = files[path].split('\n')
+    *before, line = lines[: int(number)]
     shown = each.text.split('\n')[-1]
     assert each.rest and line == shown + each.rest or line.strip() == each.rest
+    above = each.text.removesuffix(shown)
+    assert above and '\n'.join([*before, '']).endswith(above)
 
 
 def test_what_is_asked(found, tokenizer):

@@ -35,9 +35,9 @@ def load(
   Args:
     name: code (held-out functions of the standard library), code_edits, or
       code_answers, which is three: ends of calls, heads of blocks, copied
-      lines; humaneval, xsum, alpaca, wmt, spec_bench or one category of it, such as
-      spec_bench/qa; a .json or .jsonl file of prompts; or `my.module:Name` of
-      a user's own, which is called with what follows here.
+      lines; humaneval, xsum, alpaca, wmt, spec_bench or one category of it,
+      such as spec_bench/qa; a .json or .jsonl file of prompts; or
+      `my.module:Name` of a user's own, which is called with what follows here.
     tokenizer: of the target.
     count: prompts wanted of each; of published sets and files, at most.
     max_tokens: in a prompt. Longer prompts of published sets lose their
