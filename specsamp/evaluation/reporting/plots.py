@@ -13,6 +13,7 @@ import matplotlib.figure
 from specsamp.evaluation import metrics
 from specsamp.evaluation.metrics import Row
 
+_SHIFT = 0.07
 _PAPER = dict(marker='D', color='black', linestyle='', markersize=4, zorder=3)
 
 
@@ -38,9 +39,12 @@ def by_draft_length(
     'speedup': 'speedup',
     'acceptance_rate': 'accepted share of the draft',
   }
-  for names, group in _labelled(lines):
+  for i, (names, group) in enumerate(_labelled(lines)):
+    # Beside each other, so that intervals can be told apart.
+    shift = _SHIFT * (i - (len(lines) - 1) / 2)
+    place = lambda row, shift=shift: row.tree.depth + shift
     for panel, key in zip(panels, titles, strict=True):
-      _line(panel, group, lambda row: row.tree.depth, key, names)
+      _line(panel, group, place, key, names)
   for panel, title in zip(panels, titles.values(), strict=True):
     panel.set_title(title)
     panel.set_xlabel('draft length γ')
