@@ -7,6 +7,7 @@ import types
 import pytest
 from ml_collections import ConfigDict
 
+from specsamp.cli import config_files
 from specsamp.errors import UserError
 from specsamp.jobs import compare, papers
 
@@ -87,6 +88,21 @@ def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
   job.run(tmp_path, _make_workdir)
   other.run(tmp_path, _make_workdir)
   assert ran.names[3:] == ['a/one', 'a/one', 'a/two']
+
+
+@pytest.mark.parametrize('arg', [None, 'smoke', 'RUNS/drafter'])
+def test_the_config_names_them_all(arg):
+  folder = pathlib.Path('configs/papers')
+  values = config_files.Given(f'{folder}/all.py', arg).load().to_dict()
+  job = papers.prepare(values, config_files.load_paper)
+  names = [each.name for each in job.experiments]
+  found = [
+    path.relative_to(folder).with_suffix('').as_posix()
+    for path in folder.glob('*/*.py')
+  ]
+  assert sorted([*names, *job.left_out]) == sorted(found)
+  assert [*job.left_out] == ([] if arg else ['parallelspec/table2'])
+  assert sum(each.minutes for each in job.experiments) < 180
 
 
 @pytest.mark.parametrize(
