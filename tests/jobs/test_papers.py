@@ -40,9 +40,12 @@ _TWO = _values(('a/one', {}), ('a/two', {}), ('b/none', dict(needs='a folder')))
 @pytest.fixture
 def ran(monkeypatch):
   """Names of what ran, in order; what is in `fails` is cut off."""
-  names, fails = [], set()
+  names, fails, wrong = [], set(), set()
 
   def prepare(values, mesh):
+    if values['title'] in wrong:
+      raise UserError('data: not there')
+
     def run(workdir, allow_code_execution):
       names.append(values['title'])
       if values['title'] in fails:
@@ -55,7 +58,7 @@ def ran(monkeypatch):
     return types.SimpleNamespace(run=run)
 
   monkeypatch.setattr(compare, 'prepare', prepare)
-  return types.SimpleNamespace(names=names, fails=fails)
+  return types.SimpleNamespace(names=names, fails=fails, wrong=wrong)
 
 
 def _make_workdir(path, config):
@@ -88,6 +91,13 @@ def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
   job.run(tmp_path, _make_workdir)
   other.run(tmp_path, _make_workdir)
   assert ran.names[3:] == ['a/one', 'a/one', 'a/two']
+
+
+def test_a_mistake_in_the_first_leaves_nothing(ran, tmp_path):
+  ran.wrong.add('a/one')
+  with pytest.raises(UserError, match='not there'):
+    papers.prepare(_TWO, _load).run(tmp_path, _make_workdir)
+  assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize('arg', [None, 'smoke', 'RUNS/drafter'])
