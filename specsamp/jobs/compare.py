@@ -11,14 +11,13 @@ from jax.sharding import Mesh
 from specsamp import progress, verification
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
-from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
-from specsamp.evaluation.methods import BASELINE, Label, Method
+from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import (
   draft_lengths,
@@ -30,7 +29,8 @@ from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
 from specsamp.jobs import loading, marked_texts, measured_trees
-from specsamp.jobs.config import ComparisonConfig, MethodConfig, SampledConfig
+from specsamp.jobs.config import ComparisonConfig
+from specsamp.jobs.make_methods import baseline, make_method
 from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -78,46 +78,6 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
       max(task.new_tokens(config.max_new_tokens) for task in found),
     )
   return job
-
-
-def make_method(
-  config: SampledConfig, method: MethodConfig, models: loading.Models
-) -> Method:
-  """The method of its config.
-
-  Raises:
-    UserError: a drafter or a verifier that there is not, or no tree.
-  """
-  verifier = verification.make(method.verifier)
-  if method.dynamic_tree:
-    tree = configs.dynamic_tree(method.dynamic_tree, models.target)
-  else:
-    tree = configs.token_tree(method.branching, models.target)
-  drafter = models.drafter(
-    method.drafter,
-    tree,
-    method.law,
-    verification.is_coupled(verifier),
-    method.lookup,
-  )
-  if method.depths:
-    drafter = adaptive_drafter(
-      drafter,
-      method.depths,
-      [1.0] * len(method.depths),  # until they are measured
-      method.least_confidence,
-    )
-  return Method(
-    name=method.name,
-    drafter=drafter,
-    verifier=method.verifier,
-    temperature=method.temperature,
-    top_p=config.top_p_at(method.temperature)
-    if method.top_p is None
-    else method.top_p,
-    tree_attention=method.tree_attention,
-    top_k=method.top_k,
-  )
 
 
 class Comparison(NamedTuple):
@@ -179,7 +139,7 @@ class Comparison(NamedTuple):
     sections += [self.config.note] if self.config.note else []
     sections += [each.section for each in found.values()]
     samplings = {method.label.sampling for method in self.methods}
-    every = [*map(_baseline, sorted(samplings)), *self.methods]
+    every = [*map(baseline, sorted(samplings)), *self.methods]
     every += [
       self._searched(tree, temperature)
       for temperature, each in found.items()
@@ -442,11 +402,6 @@ class Comparison(NamedTuple):
     print()
     print('\n\n'.join(tables.in_style(each, 'simple') for each in sections))
     print(f'\n{tables.note(rows)}')
-
-
-def _baseline(sampling: tuple[float, float, int]) -> Method:
-  temperature, top_p, top_k = sampling
-  return Method(BASELINE, None, 'token', temperature, top_p, top_k=top_k)
 
 
 def _has_parts(method: Method) -> bool:
