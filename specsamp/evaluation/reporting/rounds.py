@@ -49,6 +49,7 @@ def trace(costs: Sequence[RoundCost], path: pathlib.Path) -> None:
   panel.set_ylim(len(costs) - 0.4, -0.6)
   panel.margins(x=0.12)
   panel.set_xlabel(f'ms, {_ROUNDS} rounds')
-  panel.legend(fontsize=8, loc='lower right')
+  # Beside the panel: a long round reaches its every corner.
+  figure.legend(fontsize=8, loc='outside upper right', ncols=len(_PARTS))
   figure.savefig(path, dpi=120)
   figure.savefig(path.with_suffix('.svg'))
