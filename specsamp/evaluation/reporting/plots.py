@@ -156,7 +156,7 @@ def by_masks(
   figure, panels = _panels((9, 3.8), 2)
   titles = {
     'speedup': 'speedup',
-    'block_efficiency': 'block efficiency τ (tokens a round, bonus included)',
+    'block_efficiency': 'block efficiency τ (tokens a round)',
   }
   for panel, (key, title) in zip(panels, titles.items(), strict=True):
     for names, group in _labelled(lines):
