@@ -14,10 +14,16 @@ llama-13b+llama-68m` puts them, or elsewhere: --config.target=DIR
 --config.draft=DIR, which may be names of the hub too. `--config.chat=true
 --prompt=..` puts a prompt in the target's chat template.
 
-Pairs: `llama-13b+llama-68m`, `llama-13b+llama-160m`, `llama-33b+llama-68m`,
-`llama-33b+llama-160m`, `vicuna-7b+vicuna-68m`, `vicuna-13b+vicuna-68m`,
-`vicuna-33b+vicuna-68m`, `opt-13b+opt-125m`, `opt-30b+opt-125m`,
-`llama-2-7b+llama-68m`, `llama-2-13b+llama-68m`,
+Pairs: `llama-13b+llama-68m`, `llama-13b+vicuna-68m`, `llama-13b+llama-160m`,
+`llama-13b+vicuna-160m`, `llama-33b+llama-68m`, `llama-33b+llama-160m`,
+`vicuna-13b+llama-68m`, `vicuna-13b+vicuna-68m`, `vicuna-13b+llama-160m`,
+`vicuna-13b+vicuna-160m`, `vicuna-33b+llama-68m`, `vicuna-33b+llama-160m`,
+`vicuna-33b+vicuna-68m`, `llama-2-13b+llama-68m`, `llama-2-13b+vicuna-68m`,
+`llama-2-13b+llama-160m`, `llama-2-13b+vicuna-160m`,
+`llama-2-13b-chat+llama-68m`, `llama-2-13b-chat+vicuna-68m`,
+`llama-2-13b-chat+llama-160m`, `llama-2-13b-chat+vicuna-160m`,
+`opt-13b+opt-125m`, `opt-30b+opt-125m`, `opt-iml-30b+opt-125m`,
+`vicuna-7b+vicuna-68m`, `llama-2-7b-chat+llama-68m`, `llama-3-8b+llama-3.2-1b`,
 `llama-3.1-70b+llama-3.1-8b`, `llama-3.1-8b+llama-3.2-1b`, and
 `chinchilla-70b+chinchilla-4b`, of which no weights were published.
 `configs/quickstart.py` lists what the keys take.

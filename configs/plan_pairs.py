@@ -10,11 +10,17 @@ minutes more for each slice.
     --config=configs/plan_pairs.py:llama-13b+llama-68m
 
 Pairs, and the smallest slices of four chips or more that hold them:
-`llama-13b+llama-68m`, `llama-13b+llama-160m`, `vicuna-7b+vicuna-68m`,
-`vicuna-13b+vicuna-68m`, `opt-13b+opt-125m`, `llama-2-7b+llama-68m`,
-`llama-2-13b+llama-68m`, `llama-3.1-8b+llama-3.2-1b` v5e:2x2;
-`llama-33b+llama-68m`, `llama-33b+llama-160m`, `vicuna-33b+vicuna-68m`,
-`opt-30b+opt-125m` v6e:2x2; `llama-3.1-70b+llama-3.1-8b` v5p:2x2x1;
+`llama-13b+llama-68m`, `llama-13b+vicuna-68m`, `llama-13b+llama-160m`,
+`llama-13b+vicuna-160m`, `vicuna-13b+llama-68m`, `vicuna-13b+vicuna-68m`,
+`vicuna-13b+llama-160m`, `vicuna-13b+vicuna-160m`, `llama-2-13b+llama-68m`,
+`llama-2-13b+vicuna-68m`, `llama-2-13b+llama-160m`, `llama-2-13b+vicuna-160m`,
+`llama-2-13b-chat+llama-68m`, `llama-2-13b-chat+vicuna-68m`,
+`llama-2-13b-chat+llama-160m`, `llama-2-13b-chat+vicuna-160m`,
+`opt-13b+opt-125m`, `vicuna-7b+vicuna-68m`, `llama-2-7b-chat+llama-68m`,
+`llama-3-8b+llama-3.2-1b`, `llama-3.1-8b+llama-3.2-1b` v5e:2x2;
+`llama-33b+llama-68m`, `llama-33b+llama-160m`, `vicuna-33b+llama-68m`,
+`vicuna-33b+llama-160m`, `vicuna-33b+vicuna-68m`, `opt-30b+opt-125m`,
+`opt-iml-30b+opt-125m` v6e:2x2; `llama-3.1-70b+llama-3.1-8b` v5p:2x2x1;
 `chinchilla-70b+chinchilla-4b` v4:2x2x4 (`configs/chinchilla.py` has the paper's
 figures beside it).
 """

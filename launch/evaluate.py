@@ -12,12 +12,7 @@ from specsamp import cli
 from specsamp.jobs import compare
 
 _mesh = cli.define_mesh('model')
-_ALLOW_CODE_EXECUTION = flags.DEFINE_bool(
-  'allow_code_execution',
-  False,
-  'Run the programs that models write for HumanEval, confined in a subprocess '
-  'with limits on time, memory and files and without a network.',
-)
+_ALLOW_CODE_EXECUTION = cli.define_code_execution()
 
 
 def main():

@@ -2,7 +2,7 @@
 
 python launch/fetch.py
 python launch/fetch.py humaneval spec_bench
-python launch/fetch.py llama-2-7b+llama-68m --to=MODELS
+python launch/fetch.py llama-2-7b-chat+llama-68m --to=MODELS
 
 Without a name it lists what there is: whose it is, under which licence, and
 where. What is there already is kept, never replaced. Models need

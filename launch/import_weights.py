@@ -1,6 +1,6 @@
 r"""Converts a model or a drafter to a folder of another format.
 
-python launch/import_weights.py --source=MODELS/llama-2-7b --to=MODELS/7b-orbax
+python launch/import_weights.py --source=MODELS/llama-2-7b-chat --to=OUT
 python launch/import_weights.py --source=RUNS/target/model --to=OUT \
   --format=huggingface
 python launch/import_weights.py --source=RUNS/eagle3/drafter --to=OUT \

@@ -1,6 +1,8 @@
 """What every launcher shares: flags, help, a folder, mistakes in one line."""
 
+from specsamp.cli.config_files import load_paper
 from specsamp.cli.flags import (
+  define_code_execution,
   define_config,
   define_flags,
   define_mesh,
@@ -10,10 +12,12 @@ from specsamp.cli.running import run
 from specsamp.cli.workdir import make_workdir
 
 __all__ = [
+  'define_code_execution',
   'define_config',
   'define_flags',
   'define_mesh',
   'define_required',
+  'load_paper',
   'make_workdir',
   'run',
 ]

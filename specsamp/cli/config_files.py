@@ -102,6 +102,20 @@ class Given(NamedTuple):
     return config
 
 
+def load_paper(name: str, arg: str) -> ml_collections.ConfigDict:
+  """The config of a paper's table or figure.
+
+  Args:
+    name: of its file below configs/papers, such as `mcsd/table2`.
+    arg: of its `get_config`; '' is none.
+
+  Raises:
+    UserError: see `Given.found` and `Given.load`.
+  """
+  path = f'configs/papers/{name}.py'
+  return Given(path, arg or None).found('evaluate').load()
+
+
 def of(launcher: str) -> list[str]:
   """The configs with a command in their docstring that this launcher runs."""
   root = home()

@@ -81,3 +81,13 @@ def define_mesh(axis: str) -> Callable[[], Mesh | None]:
     f'device, or of several processes all on the {axis} axis.',
   )
   return lambda: meshes.parse(flag.value, axis)
+
+
+def define_code_execution() -> flags.FlagHolder[bool]:
+  """The flag --allow_code_execution of launchers that score answers."""
+  return flags.DEFINE_bool(
+    'allow_code_execution',
+    False,
+    'Run the programs that models write for HumanEval, confined in a '
+    'subprocess with limits on time, memory and files and without a network.',
+  )

@@ -6,7 +6,7 @@ import io
 import itertools
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from specsamp import files
@@ -45,15 +45,20 @@ def functions(
   """
   of_files = [
     _fitting(path, files[path], tokenizer, max_tokens, min_tokens)
-    for path in sorted(files, key=lambda p: hashlib.sha256(p.encode()).digest())
+    for path in shuffled(files)
   ]
-  prompts = list(itertools.islice(_in_turn(of_files), count))
+  prompts = list(itertools.islice(in_turn(of_files), count))
   if len(prompts) < count:
     raise UserError(
       f'prompts: {count} asked for, but the held-out files hold '
       f'{len(prompts)} functions that begin within {max_tokens} tokens'
     )
   return prompts
+
+
+def shuffled(names: Iterable[str]) -> list[str]:
+  """In an order of their hashes, the same on every machine."""
+  return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
@@ -123,7 +128,7 @@ def read_json(
   return found[:count]
 
 
-def _in_turn(queues: list[Iterator]) -> Iterator:
+def in_turn(queues: list[Iterator]) -> Iterator:
   """The first of each, the second of each, ..; none before it is asked for."""
   while queues:
     left = []
@@ -139,7 +144,7 @@ def _fitting(
 ) -> Iterator[Prompt]:
   """The prompts of a file, of least to most tokens; parsed at the first."""
   for name, head in _heads(source):
-    if text := _last_lines(head, tokenizer, most, least):
+    if text := last_lines(head, tokenizer, most, least):
       yield Prompt(f'{path}:{name}', text)
 
 
@@ -166,7 +171,7 @@ def _heads(source: str):
       yield node.name, ''.join(lines[: first - 1])
 
 
-def _last_lines(text: str, tokenizer: Tokenizer, most: int, least: int):
+def last_lines(text: str, tokenizer: Tokenizer, most: int, least: int):
   """The longest run of last lines within the budget, '' if it is too short."""
   lines = text.splitlines(keepends=True)
   best, size = '', 0

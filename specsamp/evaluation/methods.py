@@ -31,6 +31,7 @@ class Label:
     tree: of its drafts.
     tree_attention: see `specsamp.generate`.
     depths: that each round's is chosen from; none of a method of one tree.
+    top_k: of target and draft; 0 keeps all tokens.
   """
 
   method: str
@@ -42,6 +43,7 @@ class Label:
   tree: TokenTree
   tree_attention: bool
   depths: tuple[int, ...] = ()
+  top_k: int = 0
 
   @property
   def label(self) -> 'Label':
@@ -50,8 +52,8 @@ class Label:
     return Label(**{name: getattr(self, name) for name in names})
 
   @property
-  def sampling(self) -> tuple[float, float]:
-    return self.temperature, self.top_p
+  def sampling(self) -> tuple[float, float, int]:
+    return self.temperature, self.top_p, self.top_k
 
   @property
   def is_baseline(self) -> bool:
@@ -64,7 +66,7 @@ class Label:
 
   @property
   def sampling_name(self) -> str:
-    return sampling_name(self.temperature, self.top_p)
+    return sampling_name(*self.sampling)
 
   @property
   def draft_name(self) -> str:
@@ -88,6 +90,8 @@ class Label:
     }
     if self.depths:
       found['depths'] = list(self.depths)
+    if self.top_k:
+      found['top_k'] = self.top_k
     own = Label.__dataclass_fields__
     return found | {k: v for k, v in vars(self).items() if k not in own}
 
@@ -102,6 +106,7 @@ class Method(NamedTuple):
     temperature: of target and draft.
     top_p: of target and draft.
     tree_attention: see `specsamp.generate`.
+    top_k: of target and draft; 0 keeps all tokens.
   """
 
   name: str
@@ -110,6 +115,7 @@ class Method(NamedTuple):
   temperature: float
   top_p: float
   tree_attention: bool = True
+  top_k: int = 0
 
   @property
   def label(self) -> Label:
@@ -128,11 +134,14 @@ class Method(NamedTuple):
       tree=self.drafter.tree if drafts else TokenTree.chain(0),
       tree_attention=self.tree_attention,
       depths=depths_of(self.drafter),
+      top_k=self.top_k,
     )
 
   @property
   def sampling_params(self) -> SamplingParams:
-    return SamplingParams(temperature=self.temperature, top_p=self.top_p)
+    return SamplingParams(
+      temperature=self.temperature, top_p=self.top_p, top_k=self.top_k
+    )
 
 
 def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
@@ -154,11 +163,12 @@ def check(methods: Sequence[Method]) -> None:
       raise UserError(f'methods: {BASELINE} is the name of the baseline')
 
 
-def sampling_name(temperature: float, top_p: float) -> str:
+def sampling_name(temperature: float, top_p: float, top_k: int = 0) -> str:
   if temperature == 0:
     return 'greedy'
   name = f't={temperature:g}'
-  return name if top_p == 1 else f'{name}, top-p {top_p:g}'
+  name += '' if top_p == 1 else f', top-p {top_p:g}'
+  return name + (f', top-k {top_k}' if top_k else '')
 
 
 def tree_name(tree: TokenTree) -> str:

@@ -178,7 +178,8 @@ def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
   for item in items:
     label = item.method.label
     if settings.shuffled:
-      key = (dataclasses.replace(label, temperature=0, top_p=1.0),)
+      any_sampling = dict(temperature=0, top_p=1.0, top_k=0)
+      key = (dataclasses.replace(label, **any_sampling),)
     else:
       key = label, item.task.name
     own.setdefault(key, []).append(item)
@@ -286,6 +287,7 @@ class _Answers:
       sampling = SamplingParams(
         temperature=np.asarray([own.temperature for own in each], np.float32),
         top_p=np.asarray([own.top_p for own in each], np.float32),
+        top_k=np.asarray([own.top_k for own in each], np.int32),
       )
     return Request.make(
       self._target,

@@ -81,6 +81,7 @@ class RoundCost(Times):
   Attributes:
     temperature: of target and draft.
     top_p: of target and draft.
+    top_k: likewise.
     tree: of the draft.
     row: what was measured of the method while decoding.
     ideal_speedup: if a round cost no more than its parts.
@@ -89,12 +90,13 @@ class RoundCost(Times):
   temperature: float
   top_p: float
   tree: TokenTree
+  top_k: int = 0
   row: Row | None = None
   ideal_speedup: float | None = None
 
   @property
   def sampling_name(self) -> str:
-    return sampling_name(self.temperature, self.top_p)
+    return sampling_name(self.temperature, self.top_p, self.top_k)
 
   @property
   def draft_name(self) -> str:
@@ -165,6 +167,7 @@ def measure(
       **vars(Times.of(*times[i * len(loops) : (i + 1) * len(loops)])),
       temperature=float(sampling.temperature),
       top_p=float(sampling.top_p),
+      top_k=int(sampling.top_k),
       tree=drafter.tree,
     )
     for i, sampling in enumerate(samplings)

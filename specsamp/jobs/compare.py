@@ -11,14 +11,13 @@ from jax.sharding import Mesh
 from specsamp import progress, verification
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
-from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.losslessness.scores import Score
-from specsamp.evaluation.methods import BASELINE, Label, Method
+from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import (
   draft_lengths,
@@ -29,8 +28,9 @@ from specsamp.evaluation.reporting import (
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.jobs import config as configs
-from specsamp.jobs import loading, measured_trees
-from specsamp.jobs.config import ComparisonConfig, MethodConfig, SampledConfig
+from specsamp.jobs import loading, marked_texts, measured_trees
+from specsamp.jobs.config import ComparisonConfig
+from specsamp.jobs.make_methods import baseline, make_method
 from specsamp.jobs.measured_trees import Found
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -80,43 +80,6 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   return job
 
 
-def make_method(
-  config: SampledConfig, method: MethodConfig, models: loading.Models
-) -> Method:
-  """The method of its config.
-
-  Raises:
-    UserError: a drafter or a verifier that there is not, or no tree.
-  """
-  verifier = verification.make(method.verifier)
-  if method.dynamic_tree:
-    tree = configs.dynamic_tree(method.dynamic_tree, models.target)
-  else:
-    tree = configs.token_tree(method.branching, models.target)
-  drafter = models.drafter(
-    method.drafter,
-    tree,
-    method.law,
-    verification.is_coupled(verifier),
-    method.lookup,
-  )
-  if method.depths:
-    drafter = adaptive_drafter(
-      drafter,
-      method.depths,
-      [1.0] * len(method.depths),  # until they are measured
-      method.least_confidence,
-    )
-  return Method(
-    name=method.name,
-    drafter=drafter,
-    verifier=method.verifier,
-    temperature=method.temperature,
-    top_p=config.top_p_at(method.temperature),
-    tree_attention=method.tree_attention,
-  )
-
-
 class Comparison(NamedTuple):
   """A checked comparison.
 
@@ -135,6 +98,13 @@ class Comparison(NamedTuple):
   @property
   def target(self) -> LanguageModel:
     return self.models.target
+
+  @property
+  def pair_name(self) -> str:
+    """The folders' names, for a caption."""
+    folders = (self.config.target, self.config.draft)
+    names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
+    return '+'.join(dict.fromkeys(names))
 
   @property
   def temperatures(self) -> list[float]:
@@ -168,7 +138,8 @@ class Comparison(NamedTuple):
     sections: list[tables.Section] = []
     sections += [self.config.note] if self.config.note else []
     sections += [each.section for each in found.values()]
-    every = [*map(self._baseline, self.temperatures), *self.methods]
+    samplings = {method.label.sampling for method in self.methods}
+    every = [*map(baseline, sorted(samplings)), *self.methods]
     every += [
       self._searched(tree, temperature)
       for temperature, each in found.items()
@@ -214,10 +185,13 @@ class Comparison(NamedTuple):
         sections,
         findings,
         bounds,
+        self.pair_name,
       )
 
     write()  # timing takes minutes, in which what was decoded can be read
     by_label = {method.label: method for method in every}
+    self._write_texts(by_label, rows, lines, workdir)
+    sections.append(f'[Texts side by side]({marked_texts.PAGE}) of a prompt.')
     for measure in (self._parts, self._passes):
       more, section = measure(rows, by_label)
       if section:
@@ -226,6 +200,21 @@ class Comparison(NamedTuple):
         write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
+
+  def _write_texts(self, methods, rows, lines, workdir) -> None:
+    """The page of the first prompt's answers."""
+    first = self.tasks[0].prompts[0]
+    tokens = self._tokens(first)
+    own = [
+      line
+      for line in lines
+      if (line.task, line.prompt) == (self.tasks[0].name, first.name)
+    ]
+    title = f'{self.config.title}: {first.name}'
+    text = self.target.tokenizer.decode(tokens)
+    marked_texts.write(
+      self.target, methods, rows, own, text, tokens, title, workdir
+    )
 
   def _priced(self, method: Method) -> Method:
     """With what a round of each depth costs here, where it is chosen."""
@@ -280,10 +269,6 @@ class Comparison(NamedTuple):
       self.config.top_p_at(temperature),
     )
 
-  def _baseline(self, temperature: float) -> Method:
-    top_p = self.config.top_p_at(temperature)
-    return Method(BASELINE, None, 'token', temperature, top_p)
-
   def _rows(self, rows: Sequence[Row]) -> list[Row]:
     """In order of temperature, with what the paper reports."""
     papers = {
@@ -299,7 +284,7 @@ class Comparison(NamedTuple):
       else row
       for row in rows
     ]
-    return sorted(rows, key=lambda row: row.temperature)
+    return sorted(rows, key=lambda row: row.sampling)
 
   def _notes(
     self, lines: Sequence[Line], scored: dict[str, Score]

@@ -286,6 +286,8 @@ class MethodConfig:
       see `adaptive_drafter`. Empty drafts all of it.
     least_confidence: see `adaptive_drafter`.
     temperature: of target and draft.
+    top_p: likewise; None is the comparison's.
+    top_k: likewise; 0 keeps all tokens.
     verifier: a name of `specsamp.verification.make`.
     law: how candidates are chosen, see `model_drafter`.
     drafter: what drafts, see `loading.Models`; '' is the draft model.
@@ -303,6 +305,8 @@ class MethodConfig:
   dynamic_tree: tuple[int, ...] = ()
   depths: tuple[int, ...] = ()
   least_confidence: float | None = None
+  top_p: float | None = None
+  top_k: int = 0
   verifier: str = 'token'
   law: str = 'iid'
   drafter: str = ''
@@ -312,6 +316,14 @@ class MethodConfig:
 
   def __post_init__(self):
     check_scalars('temperature', (self.temperature,))
+    if self.top_p is not None:
+      check_scalars('top_p', (self.top_p,))
+    check_range(self, 'top_k', least=0, kind=int)
+    if not self.temperature and (self.top_k or self.top_p is not None):
+      raise UserError(
+        f'method {self.name}: got top_p or top_k at temperature 0, expected '
+        'neither'
+      )
     if bool(self.branching) == bool(self.dynamic_tree):
       raise UserError(
         f'method {self.name}: expected a branching or a dynamic_tree'
@@ -368,7 +380,8 @@ class ComparisonConfig(SampledConfig):
     samples: of each prompt, at temperatures above 0.
     batch_size: so many prompts are answered together.
     shuffled: whether these are of all tasks and temperatures, else of one.
-    plot: by_method, by_draft_length, by_candidates, by_budget or by_masks.
+    plot: by_method, by_draft_length, by_candidates, by_budget, by_masks or
+      by_sampling.
     passes: whether to measure what the best trees' passes cost beside that of
       the fastest chain.
     parts: whether to measure what rounds cost of which the paper has figures.

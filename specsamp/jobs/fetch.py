@@ -14,7 +14,7 @@ from specsamp.models import published as models
 _NOTE = f"""\
 Each is fetched, and checked, by its name; several names, pairs too, by one
 command:
-  specsamp fetch humaneval llama-2-7b+llama-68m --to=DIR
+  specsamp fetch humaneval llama-2-7b-chat+llama-68m --to=DIR
 Without --to prompts go to {data.FOLDER} and a model to {models.FOLDER}/NAME,
 where configs look. Models take huggingface_hub, pip install 'specsamp[hf]';
 NAME@REVISION is another revision than the newest. (1) is gated: accept its

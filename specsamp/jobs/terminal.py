@@ -58,7 +58,7 @@ def show(
   print(f'--- {prompt.name}; accepted draft tokens are {mark}{warning}')
   print(prompt.text, end='', flush=True)
   output, accepted, rounds = [], 0, 0
-  decode = _Incremental(target, prompt_tokens)
+  decode = Incremental(target, prompt_tokens)
   for step in stream(target, [prompt_tokens], **arguments):
     tokens, kept = step.tokens[0], step.num_accepted[0]
     drafted = decode(tokens[:kept])
@@ -92,7 +92,7 @@ def _without_stop(tokens: Sequence[int], target: LanguageModel):
   return [t for t in tokens if t not in target.tokenizer.stop_ids]
 
 
-class _Incremental:
+class Incremental:
   """Text of tokens that come bit by bit; half a character waits."""
 
   def __init__(self, model: LanguageModel, prompt: Sequence[int]):

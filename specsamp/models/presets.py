@@ -108,6 +108,11 @@ def llama31(width: int, num_heads: int, num_layers: int, mlp_width: int):
   )
 
 
+def llama3_8b() -> TransformerConfig:
+  """Llama 3 (2407.21783), the shape of Llama 3.1 before its longer contexts."""
+  return dataclasses.replace(llama31_8b(), max_length=8192, rope_scaling=None)
+
+
 def llama31_8b() -> TransformerConfig:
   return llama31(width=4096, num_heads=32, num_layers=32, mlp_width=14_336)
 

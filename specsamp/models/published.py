@@ -30,8 +30,8 @@ class PublishedModel(NamedTuple):
 
 _SEE = 'see its page'
 _LLAMA1 = 'LLaMA, non-commercial'
-_LLAMA2, _LLAMA31, _LLAMA32 = (
-  f'Llama {version} Community' for version in ('2', '3.1', '3.2')
+_LLAMA2, _LLAMA3, _LLAMA31, _LLAMA32 = (
+  f'Llama {version} Community' for version in ('2', '3', '3.1', '3.2')
 )
 _MCSD, _PARALLEL = '2401.06706', '2410.05589'
 _BOTH = f'{_MCSD}, {_PARALLEL}'
@@ -63,22 +63,34 @@ MODELS = {
   'vicuna-68m': PublishedModel(
     'double7/vicuna-68m', 0.068, _SEE, f'draft of {_BOTH}'
   ),
+  'vicuna-160m': PublishedModel(
+    'double7/vicuna-160m', 0.162, _SEE, f'draft of {_MCSD}'
+  ),
   'opt-13b': PublishedModel(
     'facebook/opt-13b', 12.9, _SEE, f'target of {_MCSD}'
   ),
   'opt-30b': PublishedModel(
     'facebook/opt-30b', 30.0, _SEE, f'target of {_MCSD}'
   ),
+  'opt-iml-30b': PublishedModel(
+    'facebook/opt-iml-30b', 30.0, _SEE, f'target of {_MCSD}'
+  ),
   'opt-125m': PublishedModel(
     'facebook/opt-125m', 0.125, _SEE, f'draft of {_MCSD}'
   ),
-  'llama-2-7b': PublishedModel(
+  'llama-2-7b-chat': PublishedModel(
     'meta-llama/Llama-2-7b-chat-hf', 6.7, _LLAMA2, f'target of {_PARALLEL}',
     True,
   ),
   'llama-2-13b': PublishedModel(
-    'meta-llama/Llama-2-13b-chat-hf', 13.0, _LLAMA2, f'target of {_PARALLEL}',
-    True,
+    'meta-llama/Llama-2-13b-hf', 13.0, _LLAMA2, f'target of {_MCSD}', True
+  ),
+  'llama-2-13b-chat': PublishedModel(
+    'meta-llama/Llama-2-13b-chat-hf', 13.0, _LLAMA2, f'target of {_BOTH}', True
+  ),
+  'llama-3-8b': PublishedModel(
+    'meta-llama/Meta-Llama-3-8B-Instruct', 8.03, _LLAMA3,
+    f'target of {_PARALLEL}', True,
   ),
   'llama-3.1-70b': PublishedModel(
     'meta-llama/Llama-3.1-70B-Instruct', 70.6, _LLAMA31, f'target of {_POST}',
@@ -89,8 +101,8 @@ MODELS = {
     f'target and draft of {_POST}', True,
   ),
   'llama-3.2-1b': PublishedModel(
-    'meta-llama/Llama-3.2-1B-Instruct', 1.24, _LLAMA32, 'draft of Llama 3.1',
-    True,
+    'meta-llama/Llama-3.2-1B-Instruct', 1.24, _LLAMA32,
+    'draft of Llama 3 and 3.1', True,
   ),
 }  # fmt: skip
 # Chinchilla's shapes are in `pairs.PAIRS` too, but its weights nowhere.

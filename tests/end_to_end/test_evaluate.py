@@ -73,11 +73,13 @@ def test_a_comparison(launch, folders, tmp_path):
   assert 'Best of each' in ended.out and '|' not in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_budget.png',
+    'by_budget.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',
     'scores.jsonl',
     'summary.json',
+    'texts.html',
   ]
   summary = json.loads((workdir / 'summary.json').read_text())
   runs = summary['runs']

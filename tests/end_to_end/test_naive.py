@@ -82,8 +82,8 @@ _LAUNCHERS = sorted(
     ('decode', ['--config=configs/pairs.py'], 'got None, expected one'),
     (
       'decode',
-      ['--config=configs/pairs.py:llama-2-7b+llama-86m'],
-      'did you mean llama-2-7b+llama-68m?',
+      ['--config=configs/pairs.py:llama-2-7b-chat+llama-86m'],
+      'did you mean llama-2-7b-chat+llama-68m?',
     ),
     (
       'distill',

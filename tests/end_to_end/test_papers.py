@@ -104,7 +104,7 @@ def test_it_ends(path, whole, data, folders, tmp_path):
   assert {'metrics.jsonl', 'report.md', 'scores.jsonl', 'summary.json'} <= names
   summary = json.loads((tmp_path / 'summary.json').read_text())
   # Every method, and the baseline of its sampling, on every task.
-  laws = {method.temperature for method in job.methods}
+  laws = {method.label.sampling for method in job.methods}
   tasks = [task.name for task in job.tasks]
   several = ['all tasks'] * (len(tasks) > 1)
   rows = (len(laws) + len(job.methods)) * len([*tasks, *several])

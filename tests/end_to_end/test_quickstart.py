@@ -34,6 +34,7 @@ def test_comparison(pair, launch, folders, tmp_path):
   assert '«' in ended.out and 'speedup' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_draft_length.png',
+    'by_draft_length.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',

@@ -72,6 +72,23 @@ def test_speedup_is_of_totals():
   assert metrics.summarize(lines)[1].speedup == pytest.approx(10 / 4)
 
 
+def test_a_baseline_has_the_whole_sampling():
+  """Top-p and top-k too: each has a baseline of its own."""
+  lines = [
+    _line(method, 'a', seconds, **sampling)
+    for sampling, base in (
+      (dict(), 1.0), (dict(top_k=5), 2.0), (dict(top_p=0.5), 3.0)
+    )
+    for method, seconds in (('autoregressive', base), ('fast', 1.0))
+  ]  # fmt: skip
+  rows = [row for row in metrics.summarize(lines) if row.tree.depth]
+  assert [row.speedup for row in rows] == [1, 2, 3]
+  names = ['t=1', 't=1, top-k 5', 't=1, top-p 0.5']
+  assert [row.sampling_name for row in rows] == names
+  assert [row.plain().get('top_k') for row in rows] == [None, 5, None]
+  assert all(metrics.baseline_of(row, metrics.summarize(lines)) for row in rows)
+
+
 def test_speedup_is_over_the_same_prompts():
   lines = [
     _line('autoregressive', 'a', 1.0),

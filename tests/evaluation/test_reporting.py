@@ -107,6 +107,21 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   assert 'NOT lossless' in tables.table([rows[0], rows[2]])
 
 
+@pytest.mark.parametrize(
+  ('values', 'words'),
+  [
+    (dict(temperature=0.0, top_k=3), 'temperature 0, expected neither'),
+    (dict(temperature=0.0, top_p=0.9), 'temperature 0, expected neither'),
+    (dict(temperature=1.0, top_k=-1), 'top_k: got -1'),
+    (dict(temperature=1.0, top_k=2.5), 'top_k: got 2.5'),
+    (dict(temperature=1.0, top_p='most'), 'top_p: got'),
+  ],
+)
+def test_a_sampling_that_there_is_not(values, words):
+  with pytest.raises(UserError, match=words):
+    config.MethodConfig.read(dict(name='m', branching=(1,)) | values)
+
+
 def test_the_papers_figures_stand_beside_ours():
   read = lambda paper: config.MethodConfig.read(
     dict(name='m', branching=(1,), temperature=0.0, paper=paper)

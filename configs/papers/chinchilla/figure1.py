@@ -2,7 +2,7 @@ r"""Figure 1 of speculative sampling: the draft length K.
 
 Chen et al. 2302.01318: the time of a loop (linear in K), the speedup (flat or
 falling) and the accepted share of the draft (falling), of XSum and HumanEval,
-nucleus and greedy. About fifteen minutes on 2 CPU cores; the published files of
+nucleus and greedy. About four minutes on 2 CPU cores; the published files of
 XSum and HumanEval must be in `--config.data`.
 
   python launch/evaluate.py --config=configs/papers/chinchilla/figure1.py \

@@ -16,15 +16,15 @@ import ml_collections
 from specsamp.jobs import config
 
 # The best tree of the pair; speedup / τ without replacement, with it, naive,
-# and the first without tree attention. The paper's draft is always LLaMA 68M.
+# and the first without tree attention.
 _PAPER = {
   'llama-13b+llama-68m': (
     (4, 2, 2), '1.91 / 2.45', '1.89 / 2.39', '1.21 / 1.52', '1.61 / 2.47'),
-  'vicuna-13b+vicuna-68m': (
+  'vicuna-13b+llama-68m': (
     (16, 1), '1.64 / 2.00', '1.55 / 1.95', '1.45 / 1.78', '1.36 / 1.99'),
   'llama-33b+llama-68m': (
     (8, 2, 1, 1), '2.17 / 2.71', '2.04 / 2.55', '1.33 / 1.65', '1.84 / 2.68'),
-  'vicuna-33b+vicuna-68m': (
+  'vicuna-33b+llama-68m': (
     (16, 1, 1), '1.73 / 2.10', '1.66 / 2.01', '1.50 / 1.80', '1.51 / 2.09'),
 }  # fmt: skip
 _FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
@@ -88,9 +88,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       parts=False,  # time rounds of which the paper has figures
       bounds=not smoke,  # find the most that any rule could accept
       search=False,  # search the best static trees, and try them
-      note=(
-        f'The paper: {(size.pair or _FIRST).partition("+")[0]} with LLaMA 68M, '
-        'Alpaca.'
-      ),
+      note=f'The paper: {size.pair or _FIRST}, Alpaca.'
+      if (size.pair or _FIRST) in _PAPER
+      else f'The paper has no figures of {size.pair}.',
     )
   ).lock()

@@ -142,7 +142,9 @@ def _likelihood(
   target: LanguageModel, prompt: Question, line: Line, settings: Settings
 ) -> TextLikelihood:
   """Of all turns of a line."""
-  sampling = SamplingParams(line.temperature, top_p=line.top_p)
+  sampling = SamplingParams(
+    line.temperature, top_p=line.top_p, top_k=line.top_k
+  )
   found = []
   for turn, output in enumerate(line.output_tokens):
     tokens, _ = settings.conversation(target, prompt, line.texts[:turn])

@@ -8,7 +8,7 @@ from specsamp.evaluation.timing import RoundCost
 
 
 def best(rows: Sequence[Row], style: str = 'github') -> str:
-  """The best of each name and temperature, a tree beside chains of its length.
+  """The best of each name and sampling, a tree beside chains of its length.
 
   As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)". No
   row stands there twice.
@@ -50,18 +50,18 @@ def best(rows: Sequence[Row], style: str = 'github') -> str:
         and row.method != fastest.method
         and row.tree.is_chain
         and row.tree.depth == fastest.tree.depth
-        and row.temperature == fastest.temperature
+        and row.sampling == fastest.sampling
       ):
         add(row, 'as long as the fastest above')
   return f'## Best of each\n\n{tables.render(cells, style)}'
 
 
 def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
-  """Drafting rows of one temperature and name."""
+  """Drafting rows of one sampling and name."""
   groups: dict[tuple, list[Row]] = {}
   for row in rows:
     if row.tree.depth:
-      groups.setdefault((row.temperature, row.method), []).append(row)
+      groups.setdefault((row.sampling, row.method), []).append(row)
   return list(groups.values())
 
 

@@ -12,7 +12,7 @@ from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import plots, tables
+from specsamp.evaluation.reporting import plots, rounds, tables
 from specsamp.evaluation.timing import RoundCost
 from specsamp.sharding import distributed
 
@@ -31,6 +31,7 @@ def write(
   sections: Sequence[tables.Section] = (),
   lossless: Sequence[Finding] = (),
   bounds: Sequence[Bound] = (),
+  pair: str = '',
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
@@ -46,6 +47,7 @@ def write(
     sections: more of the report.
     lossless: what the texts of each method tell, for the summary.
     bounds: on what is accepted, for the summary.
+    pair: what decoded, for the plot's caption.
   """
   if not distributed.is_first():
     return
@@ -73,8 +75,12 @@ def write(
   lines += [tables.position_table(rows)]
   if costs:
     lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
+  if any(cost.row for cost in costs):
+    rounds.trace(costs, folder / rounds.IMAGE)
+    lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
   image = f'{plot}.png'
-  plots.PLOTS[plot](rows, folder / image)
+  caption = ', '.join(filter(None, (title, pair, device())))
+  plots.PLOTS[plot](rows, folder / image, caption)
   if (folder / image).exists():
     lines += ['', f'![{image}]({image})']
   files.replace(folder / 'report.md', '\n'.join(lines) + '\n')

@@ -23,19 +23,21 @@ _OF_DATA = {
   'alpaca': instructions.alpaca,
   'wmt': instructions.wmt,
 }
-NAMES = ('code', 'code_edits', *_OF_DATA, 'spec_bench')
+NAMES = ('code', 'code_edits', 'code_answers', *_OF_DATA, 'spec_bench')
 
 
 def load(
   name: str, tokenizer: Tokenizer, count: int, max_tokens: int, data: str = ''
 ) -> list[Task]:
-  """The tasks of a name; spec_bench has six, all others are one.
+  """The tasks of a name; spec_bench has six, code_answers three, all others are
+  one.
 
   Args:
-    name: code (held-out functions of the standard library) or code_edits;
-      humaneval, xsum, alpaca, wmt, spec_bench or one category of it, such as
-      spec_bench/qa; a .json or .jsonl file of prompts; or `my.module:Name` of
-      a user's own, which is called with what follows here.
+    name: code (held-out functions of the standard library), code_edits, or
+      code_answers, which is three: ends of calls, heads of blocks, copied
+      lines; humaneval, xsum, alpaca, wmt, spec_bench or one category of it,
+      such as spec_bench/qa; a .json or .jsonl file of prompts; or
+      `my.module:Name` of a user's own, which is called with what follows here.
     tokenizer: of the target.
     count: prompts wanted of each; of published sets and files, at most.
     max_tokens: in a prompt. Longer prompts of published sets lose their
@@ -66,6 +68,8 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     return [_OF_DATA[name](data, count)]
   if name in ('code', 'code_edits'):
     return [getattr(texts, name)(tokenizer, count, max_tokens)]
+  if name == 'code_answers':
+    return texts.code_answers(tokenizer, count, max_tokens)
   if name.endswith(('.json', '.jsonl')):
     return [texts.of_file(name, tokenizer, count, max_tokens)]
   if user_modules.is_name(name):

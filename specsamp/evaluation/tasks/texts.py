@@ -4,12 +4,20 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from specsamp.data import code_answers as answers
 from specsamp.data import code_edits as edits
 from specsamp.data import prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError, check_name
-from specsamp.evaluation.tasks.scorers import SCORERS, rouge, rouge_scorer
+from specsamp.evaluation.tasks.scorers import (
+  SCORERS,
+  exact_match,
+  rouge,
+  rouge_scorer,
+)
 from specsamp.evaluation.tasks.task import Question, Task, read_lines, turns_of
+
+_MOST_ANSWER = 32  # tokens: the rest of a line, with some to spare
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
@@ -22,6 +30,29 @@ def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Functions to be written once more, changed."""
   found = edits.code_edits(tokenizer, count, max_tokens)
   return Task('code edits', _questions(found), ends=False)
+
+
+def code_answers(
+  tokenizer: Tokenizer, count: int, max_tokens: int
+) -> list[Task]:
+  """Lines to end, of three kinds: what a small model gets right now and then.
+
+  A prompt stops within a line, or before one that stands in it; the answer is
+  right if it goes on as the file does to the end of that line.
+  """
+  return [
+    Task(
+      name,
+      [
+        Question(each.name, each.text, reference=each.rest)
+        for each in find(tokenizer, count, max_tokens)
+      ],
+      ends=False,
+      most_new_tokens=_MOST_ANSWER,
+      score=exact_match,
+    )
+    for name, find in answers.KINDS.items()
+  ]
 
 
 def of_file(

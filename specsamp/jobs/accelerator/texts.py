@@ -10,9 +10,10 @@ from specsamp.evaluation import methods, metrics, runner, tasks
 from specsamp.evaluation.methods import BASELINE, Label, Method
 from specsamp.evaluation.reporting import report
 from specsamp.evaluation.runner import Settings
-from specsamp.jobs import compare, loading
+from specsamp.jobs import loading
 from specsamp.jobs.accelerator.config import AcceleratorConfig
 from specsamp.jobs.accelerator.results import Program, Results
+from specsamp.jobs.make_methods import make_method
 from specsamp.planning import rounds, work
 from specsamp.planning.gpu import Nodes
 
@@ -43,7 +44,7 @@ class Texts(NamedTuple):
     """
     models = loading.load(config.target, config.draft, None)
     longest = [config.longest_prompt(models.target)]
-    made = [compare.make_method(config, m, models) for m in config.methods]
+    made = [make_method(config, m, models) for m in config.methods]
     baselines = [
       Method(BASELINE, None, 'token', temperature, config.top_p_at(temperature))
       for temperature in sorted({method.temperature for method in made})

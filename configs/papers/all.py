@@ -1,0 +1,54 @@
+r"""All tables and figures of the four papers, in one command.
+
+Every config of this folder, one after another, each into a folder of its own
+below --workdir, with a bar of all of them and the time left; papers.md there
+has a line for each. About an hour and a quarter on 2 CPU cores; the published
+files of XSum and HumanEval must be in `--config.data`.
+
+  python launch/papers.py --config=configs/papers/all.py \
+    --workdir=runs/papers --allow_code_execution
+
+The same command again goes on where a run was cut off, and runs nothing that
+has ended. Table 2 of ParallelSpec compares a drafter that is not embedded: it
+is left out unless `:FOLDER` names one. `:smoke` is the smallest size of each.
+"""
+
+import ml_collections
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """arg: `smoke`, or the folder of `parallelspec/table2`'s drafter."""
+  size = arg if arg == 'smoke' else ''
+  experiments = (
+    # name, minutes on 2 CPU cores
+    ('chinchilla/figure1', 3),
+    ('chinchilla/table1', 3),
+    ('chinchilla/sampling', 6),
+    ('chinchilla/scores', 5),
+    ('mcsd/table1', 1),
+    ('mcsd/table2', 6),
+    ('mcsd/table4', 4),
+    ('mcsd/figure3', 3),
+    ('mcsd/figure4', 3),
+    ('mcsd/best_tree', 8),
+    ('parallelspec/figure4', 2),
+    ('parallelspec/table1', 30),
+    ('llama31/tables', 1),
+  )
+  return ml_collections.ConfigDict(
+    dict(
+      title='All tables and figures of the papers',
+      data='../shared/data',  # folder with the published sets of prompts
+      # Each a config of this folder, the minutes that it should take, and its
+      # argument. What `needs` one is left out without it.
+      experiments=(
+        *(dict(name=name, minutes=m, arg=size) for name, m in experiments),
+        dict(
+          name='parallelspec/table2',
+          minutes=3,
+          arg=arg or '',
+          needs='the folder of a drafter trained on the text, :FOLDER',
+        ),
+      ),
+    )
+  ).lock()

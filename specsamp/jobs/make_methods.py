@@ -1,0 +1,58 @@
+"""From the values of a config to ways to decode."""
+
+from specsamp import verification
+from specsamp.drafting.adaptive import adaptive_drafter
+from specsamp.evaluation.methods import BASELINE, Method
+from specsamp.jobs import loading
+from specsamp.jobs.config import (
+  MethodConfig,
+  SampledConfig,
+  dynamic_tree,
+  token_tree,
+)
+
+
+def make_method(
+  config: SampledConfig, method: MethodConfig, models: loading.Models
+) -> Method:
+  """The method of its config.
+
+  Raises:
+    UserError: a drafter or a verifier that there is not, or no tree.
+  """
+  verifier = verification.make(method.verifier)
+  if method.dynamic_tree:
+    tree = dynamic_tree(method.dynamic_tree, models.target)
+  else:
+    tree = token_tree(method.branching, models.target)
+  drafter = models.drafter(
+    method.drafter,
+    tree,
+    method.law,
+    verification.is_coupled(verifier),
+    method.lookup,
+  )
+  if method.depths:
+    drafter = adaptive_drafter(
+      drafter,
+      method.depths,
+      [1.0] * len(method.depths),  # until they are measured
+      method.least_confidence,
+    )
+  return Method(
+    name=method.name,
+    drafter=drafter,
+    verifier=method.verifier,
+    temperature=method.temperature,
+    top_p=config.top_p_at(method.temperature)
+    if method.top_p is None
+    else method.top_p,
+    tree_attention=method.tree_attention,
+    top_k=method.top_k,
+  )
+
+
+def baseline(sampling: tuple[float, float, int]) -> Method:
+  """Autoregressive sampling with this temperature, top-p and top-k."""
+  temperature, top_p, top_k = sampling
+  return Method(BASELINE, None, 'token', temperature, top_p, top_k=top_k)
