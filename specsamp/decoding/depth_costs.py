@@ -1,6 +1,5 @@
 """What a round of each depth costs here: timed in the program that decodes."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 
@@ -39,12 +38,12 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
       f'depth costs: got a request of a {type(drafter).__name__}, expected one '
       'of an AdaptiveDrafter'
     )
-  count = len(drafter.depths)
   request.compile()
-  times = [[] for _ in range(count)]
-  turns = [i for _ in range(repeats) for i in range(count)]
+  requests = [request.with_drafter(part) for part in drafter.parts()]
+  times = [[] for _ in requests]
+  turns = [i for _ in range(repeats) for i in range(len(requests))]
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
-    times[i].append(_ms_a_round(choosing(request, i)))
+    times[i].append(_ms_a_round(requests[i]))
   ms = np.median(np.asarray(times), axis=1).astype(np.float32)
   return distributed.of_first(ms)
 
@@ -54,17 +53,6 @@ def measured(
 ) -> AdaptiveDrafter:
   """The drafter with the costs that it has in this request."""
   return drafter.replace(ms=jnp.asarray(measure(request_of(drafter))))
-
-
-def choosing(request: Request, i: int) -> Request:
-  """A request whose first rounds are all of the depth of this number."""
-  drafter = request.inputs.drafter
-  is_it_k = jnp.arange(len(drafter.depths)) == i
-  ms_k = jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6))
-  # And nothing is left off early.
-  drafter = drafter.replace(ms=ms_k, least_confidence=jnp.float32(0))
-  inputs = request.inputs.replace(drafter=drafter)
-  return dataclasses.replace(request, inputs=inputs)
 
 
 def _ms_a_round(request: Request) -> float:

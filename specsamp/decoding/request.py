@@ -99,8 +99,16 @@ class Request:
     return programs.are_kept(*self.program_key)
 
   def compile(self) -> None:
-    """Compiles the programs, unless they are, and runs a round of them."""
-    jax.block_until_ready(self.decode(self.prefill(), rounds=1))
+    """Compiles the programs, unless they are, and runs a round of each part:
+    on CPUs a part's first run takes several times as long."""
+    for part in self.inputs.drafter.parts():
+      request = self.with_drafter(part)
+      jax.block_until_ready(request.decode(request.prefill(), rounds=1))
+
+  def with_drafter(self, drafter: Drafter) -> 'Request':
+    """The request with other values of its drafter: the same programs."""
+    inputs = self.inputs.replace(drafter=drafter)
+    return dataclasses.replace(self, inputs=inputs)
 
   def prefill(self) -> DecodeState:
     """The state before the first round."""

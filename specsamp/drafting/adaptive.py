@@ -89,6 +89,18 @@ class AdaptiveDrafter(Drafter):
   def passes(self) -> tuple[int, ...]:
     return tuple(self._tree(depth).size for depth in self.depths)
 
+  def parts(self):
+    """It with costs of which each depth in turn has the least, so that its
+    first rounds draft so deep; nothing is left off early."""
+    is_it_kk = jnp.eye(len(self.depths), dtype=bool)
+    return [
+      self.replace(
+        ms=jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6)),
+        least_confidence=jnp.float32(0),
+      )
+      for is_it_k in is_it_kk
+    ]
+
   def check(self, target: LanguageModel, batch: int) -> None:
     self.drafter.check(target, batch)
 

@@ -1,5 +1,6 @@
 """What the decoding loop asks of a drafter."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -62,6 +63,11 @@ class Drafter:
     """Whether what a round costs depends on its text: it has no parts that
     could be timed by themselves."""
     return len(self.passes) > 1
+
+  def parts(self) -> Sequence['Drafter']:
+    """As it is, or so that the first round of each runs another part of the
+    one program: together they run all that rounds may choose from."""
+    return (self,)
 
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""

@@ -317,7 +317,8 @@ def test_each_depth_is_timed_in_rounds_of_its_own():
   ms = depth_costs.measure(job, repeats=1)
   assert ms.shape == (3,) and ms.dtype == np.float32 and (ms > 0).all()
   for i, depth in enumerate((0, 1, 3)):
-    state = depth_costs.choosing(job, i).decode(job.prefill(), rounds=8)
+    part = job.with_drafter(job.inputs.drafter.parts()[i])
+    state = part.decode(job.prefill(), rounds=8)
     drafted = np.asarray(state.stats.num_drafted_per_pos) > 0
     assert (drafted == (np.arange(3) < depth)[None]).all()
   plain = Request.make(target, PROMPTS, drafter, 'token', None, 40)
