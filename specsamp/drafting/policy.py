@@ -16,7 +16,7 @@ from flax import struct
 from specsamp.drafting.draft import Draft
 
 # What a row has accepted counts less with every round that it has drafted in.
-_MEMORY = 0.9
+_MEMORY = 0.95
 # Before anything is known, tokens of a draft are accepted with this chance, as
 # if it had been seen so many times.
 PRIOR, _PRIOR_WEIGHT = 0.8, 1.0

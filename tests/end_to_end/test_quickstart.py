@@ -72,6 +72,35 @@ def test_comparison(pair, launch, folders, tmp_path):
     assert len(texts) == 1
 
 
+def test_lengths_that_are_chosen(launch, folders, tmp_path):
+  """Beside the fixed ones; greedy text is the target's."""
+  workdir = tmp_path / 'run'
+  ended = launch(
+    'decode',
+    _CONFIG,
+    f'--workdir={workdir}',
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    '--config.max_prompt_tokens=40',
+    '--config.adaptive=true',
+  )
+  assert ended.code == 0, ended.err
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  chosen = [line for line in lines if line['branching'] == 'γ of 0, 2, 4']
+  assert {line['temperature'] for line in chosen} == {0, 1}
+  for line in chosen:
+    assert len(line['num_drafted_per_round']) == line['rounds']
+    assert set(line['num_drafted_per_round']) <= {0, 1, 2, 3, 4}
+  greedy = [line for line in lines if line['temperature'] == 0]
+  for name in {line['prompt'] for line in chosen if not line['temperature']}:
+    own = [line for line in greedy if line['prompt'] == name]
+    assert len(own) > 2 and len({line['texts'][0] for line in own}) == 1
+  report = (workdir / 'report.md').read_text()
+  assert '(draft_lengths.png)' in report
+  assert (workdir / 'draft_lengths.png').stat().st_size > 1000
+
+
 def test_own_prompt(launch, tmp_path):
   """On the embedded pair."""
   prompts = tmp_path / 'prompts.txt'
