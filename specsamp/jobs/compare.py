@@ -27,11 +27,11 @@ from specsamp.evaluation.reporting import (
 )
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
-from specsamp.jobs import config as configs
 from specsamp.jobs import loading, marked_texts, measured_trees
 from specsamp.jobs.config import ComparisonConfig
 from specsamp.jobs.make_methods import baseline, make_method
 from specsamp.jobs.measured_trees import Found
+from specsamp.jobs.trees import token_tree
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -240,7 +240,7 @@ class Comparison(NamedTuple):
       return []
     stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
     widest = [(star,) for star in stars] + [(1,) * self.config.search_depth]
-    trees = [configs.token_tree(each, self.target) for each in widest]
+    trees = [token_tree(each, self.target) for each in widest]
     return [self._searched(tree, 1.0) for tree in trees]
 
   def _search(self, workdir: pathlib.Path) -> dict[float, Found]:

@@ -3,13 +3,10 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from specsamp import verification
-from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.errors import (
   UserError,
   check_fields,
@@ -134,60 +131,6 @@ class SampledConfig(PairConfig):
 
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0
-
-
-def token_tree(
-  branching: Sequence[int | Sequence[int]], target: LanguageModel
-) -> TokenTree:
-  """The tree of this branching.
-
-  Raises:
-    UserError: what `TokenTree.branching` refuses, or more nodes than the target
-      has positions.
-  """
-  nodes, level = 1, 1
-  for factor in branching:
-    many = isinstance(factor, Sequence) and not isinstance(factor, str)
-    for count in factor if many else (factor,):
-      if type(count) is not int:
-        raise UserError(f'branching: got {count!r}, expected integers')
-    level = sum(factor) if many else level * factor
-    nodes += level
-    if nodes > target.config.max_length:  # before any is made
-      raise UserError(
-        f'branching {"x".join(map(str, branching))} has more nodes than the '
-        f'{target.config.max_length} positions of the target'
-      )
-  try:
-    return TokenTree.branching(branching)
-  except ValueError as error:
-    raise UserError(str(error)) from None
-
-
-def dynamic_tree(sizes: Sequence[int], target: LanguageModel) -> DynamicTree:
-  """The bounds of a tree that drafts choose.
-
-  Args:
-    sizes: nodes, depth and children, see `DynamicTree.of`.
-    target: whose positions are the most nodes.
-
-  Raises:
-    UserError: other than three integers, more nodes than the target has
-      positions, or what `DynamicTree.of` refuses.
-  """
-  if len(sizes) != 3 or any(type(size) is not int for size in sizes):
-    raise UserError(
-      f'dynamic_tree: got {tuple(sizes)}, expected (nodes, depth, children)'
-    )
-  if sizes[0] > target.config.max_length:
-    raise UserError(
-      f'dynamic_tree: got {sizes[0]} nodes, expected at most the '
-      f'{target.config.max_length} positions of the target'
-    )
-  try:
-    return DynamicTree.of(*sizes)
-  except ValueError as error:
-    raise UserError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -426,114 +369,6 @@ class ComparisonConfig(SampledConfig):
       methods = tuple(map(MethodConfig.read, values.get('methods', ())))
       names = tuple(values.get('tasks', ()))
       return cls(**values | {'methods': methods, 'tasks': names})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformersConfig(PairConfig):
-  """What to compare.
-
-  Attributes:
-    draft_len: drafted tokens a round, in both libraries.
-    temperatures: to compare; sampling is from the whole vocabulary.
-    prompts: see `tasks.load`.
-  """
-
-  draft_len: int
-  temperatures: tuple[float, ...]
-  prompts: str
-
-  def __post_init__(self):
-    super().__post_init__()
-    check_scalars('temperatures', self.temperatures)
-    try:
-      for temperature in self.temperatures:
-        SamplingParams(temperature=temperature).check()
-    except ValueError as error:
-      raise UserError(str(error)) from None
-
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'TransformersConfig':
-    """The comparison of plain values."""
-    with reading():
-      temperatures = tuple(values['temperatures'])
-      return cls(**values | {'temperatures': temperatures})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ThroughputConfig(SampledConfig):
-  """A queue of requests, as many as prompts; the longest has `max_new_tokens`.
-
-  Attributes:
-    draft_len: drafted tokens a round.
-    temperature: of all requests.
-    prompts: see `tasks.load`.
-    spread: how many times longer the longest text is than the shortest.
-    slots: rows of the engine, and of a static batch.
-    rounds: of a burst at most.
-    repeats: how often the queue is decoded each way, by turns.
-    soak: so many requests of all kinds go through one engine, and nothing is
-      timed; 0 is none.
-  """
-
-  draft_len: int
-  temperature: float
-  prompts: str
-  spread: float
-  slots: int
-  rounds: int
-  repeats: int
-  soak: int = 0
-
-  def __post_init__(self):
-    super().__post_init__()
-    names = ('draft_len', 'slots', 'rounds', 'repeats')
-    check_range(self, *names, least=1, kind=int)
-    check_range(self, 'soak', least=0, kind=int)
-    check_range(self, 'spread', least=1, most=self.max_new_tokens)
-    check_range(self, 'temperature', least=0)
-    check_range(self, 'top_p', least=0, most=1, open_least=True)
-
-  @property
-  def budgets(self) -> list[int]:
-    """New tokens of each request: evenly spread logarithms, shuffled."""
-    shortest = self.max_new_tokens / self.spread
-    spaced = np.geomspace(shortest, self.max_new_tokens, self.num_prompts)
-    order = np.random.default_rng(self.seed).permutation(self.num_prompts)
-    return spaced.round().astype(int)[order].tolist()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReinforceConfig(PairConfig):
-  """Steps of policy gradient on the target, rollouts at temperature 1.
-
-  Attributes:
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    draft_len: drafted tokens a round.
-    prompts: see `tasks.load`.
-    group: rollouts of each prompt in a step, at least two to compare.
-    steps: of the optimizer.
-    learning_rate: of Adam.
-    slots: rollouts that are decoded at once.
-    rounds: of a burst at most.
-  """
-
-  drafter: str
-  draft_len: int
-  prompts: str
-  group: int
-  steps: int
-  learning_rate: float
-  slots: int
-  rounds: int
-
-  def __post_init__(self):
-    super().__post_init__()
-    names = ('draft_len', 'steps', 'slots', 'rounds')
-    check_range(self, *names, least=1, kind=int)
-    check_range(self, 'group', least=2, kind=int)
-    check_range(self, 'learning_rate', least=0)
-    rollouts = self.steps * self.num_prompts * self.group
-    check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
 
 
 class Size(NamedTuple):

@@ -22,9 +22,9 @@ from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import draft_lengths, report, tables
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
-from specsamp.jobs import config as configs
 from specsamp.jobs import loading, terminal
 from specsamp.jobs.config import DecodeConfig
+from specsamp.jobs.trees import dynamic_tree, token_tree
 from specsamp.language_model import LanguageModel
 from specsamp.sharding import distributed
 
@@ -66,10 +66,10 @@ def prepare(
   drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
   if config.dynamic_tree:
-    drafter = make(configs.dynamic_tree(config.dynamic_tree, target))
+    drafter = make(dynamic_tree(config.dynamic_tree, target))
     drafters.append(drafter)
   if config.branching:
-    drafter = make(configs.token_tree(config.branching, target))
+    drafter = make(token_tree(config.branching, target))
     if drafter.tree in [chain.tree for chain in drafters]:
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)

@@ -4,12 +4,8 @@ from specsamp import verification
 from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.jobs import loading
-from specsamp.jobs.config import (
-  MethodConfig,
-  SampledConfig,
-  dynamic_tree,
-  token_tree,
-)
+from specsamp.jobs.config import MethodConfig, SampledConfig
+from specsamp.jobs.trees import dynamic_tree, token_tree
 
 
 def make_method(

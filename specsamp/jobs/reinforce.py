@@ -5,6 +5,7 @@ policies is left of it: advantages are rewards over the mean of their group, in
 its standard deviations. Nothing of it knows that there is a draft.
 """
 
+import dataclasses
 import json
 import pathlib
 import time
@@ -17,13 +18,48 @@ import optax
 
 from specsamp import compilation_cache, files, progress
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
+from specsamp.errors import check_range
 from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import ReinforceConfig, reading
+from specsamp.jobs.config import PairConfig, reading
 from specsamp.models import Transformer
 from specsamp.training.objectives import language_model as losses
 
 _CLIP = 1.0  # global norm of a gradient
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReinforceConfig(PairConfig):
+  """Steps of policy gradient on the target, rollouts at temperature 1.
+
+  Attributes:
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
+    draft_len: drafted tokens a round.
+    prompts: see `tasks.load`.
+    group: rollouts of each prompt in a step, at least two to compare.
+    steps: of the optimizer.
+    learning_rate: of Adam.
+    slots: rollouts that are decoded at once.
+    rounds: of a burst at most.
+  """
+
+  drafter: str
+  draft_len: int
+  prompts: str
+  group: int
+  steps: int
+  learning_rate: float
+  slots: int
+  rounds: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    names = ('draft_len', 'steps', 'slots', 'rounds')
+    check_range(self, *names, least=1, kind=int)
+    check_range(self, 'group', least=2, kind=int)
+    check_range(self, 'learning_rate', least=0)
+    rollouts = self.steps * self.num_prompts * self.group
+    check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
 
 
 class Step(NamedTuple):

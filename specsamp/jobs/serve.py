@@ -13,6 +13,7 @@ from specsamp.drafting import Drafter
 from specsamp.errors import UserError, check_range
 from specsamp.jobs import config as configs
 from specsamp.jobs import loading
+from specsamp.jobs.trees import token_tree
 from specsamp.language_model import LanguageModel
 
 _MOST_TEXTS = 128  # of one request
@@ -176,7 +177,7 @@ def prepare(
 def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
   shape = config.draft_len
   if config.branching:
-    shape = configs.token_tree(config.branching, models.target)
+    shape = token_tree(config.branching, models.target)
   if not shape:
     return None
   coupled = verification.is_coupled(verification.make(config.verifier))

@@ -14,7 +14,7 @@ from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter
 from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import ThroughputConfig
+from specsamp.jobs.throughput_config import ThroughputConfig
 from specsamp.sampling.transforms import SamplingParams
 
 _TEMPERATURES = (0.0, 0.5, 1.0, 1.5)

@@ -15,8 +15,9 @@ from specsamp.drafting import model_drafter
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import ThroughputConfig, reading
+from specsamp.jobs.config import reading
 from specsamp.jobs.soak import Soak
+from specsamp.jobs.throughput_config import ThroughputConfig
 from specsamp.sampling.transforms import SamplingParams
 
 _BATCHES, _ENGINE = 'batches', 'engine'

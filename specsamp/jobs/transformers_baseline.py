@@ -4,6 +4,7 @@ One prompt at a time, after which both libraries emit the same greedy text, but
 for near ties.
 """
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -21,12 +22,12 @@ from specsamp.decoding.arguments import slots
 from specsamp.decoding.generate import generate
 from specsamp.decoding.request import Request
 from specsamp.drafting import model_drafter
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_scalars
 from specsamp.evaluation import tasks
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import TransformersConfig
+from specsamp.jobs.config import PairConfig, reading
 from specsamp.sampling.transforms import SamplingParams
 
 OURS, THEIRS = 'specsamp', 'transformers'
@@ -34,6 +35,37 @@ OURS, THEIRS = 'specsamp', 'transformers'
 # What transformers drafts if it is not told: up to so many tokens, ending at
 # the first of which the draft is less sure.
 _THEIR_TOKENS, _THEIR_STOP = 20, 0.4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformersConfig(PairConfig):
+  """What to compare.
+
+  Attributes:
+    draft_len: drafted tokens a round, in both libraries.
+    temperatures: to compare; sampling is from the whole vocabulary.
+    prompts: see `tasks.load`.
+  """
+
+  draft_len: int
+  temperatures: tuple[float, ...]
+  prompts: str
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_scalars('temperatures', self.temperatures)
+    try:
+      for temperature in self.temperatures:
+        SamplingParams(temperature=temperature).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'TransformersConfig':
+    """The comparison of plain values."""
+    with reading():
+      temperatures = tuple(values['temperatures'])
+      return cls(**values | {'temperatures': temperatures})
 
 
 class Contender(NamedTuple):

@@ -4,6 +4,7 @@ import pytest
 import tiny
 
 from specsamp import compilation_cache
+from specsamp.drafting import model_drafter
 
 VOCAB = 11
 
@@ -13,6 +14,12 @@ def pair():
   """(target, draft): greedy texts of some variety, a fifth of them guessed."""
   target = tiny.model(VOCAB, 28)
   return target, tiny.first_layer(target)
+
+
+@pytest.fixture(scope='session')
+def chain(pair):
+  """A drafter of three tokens."""
+  return model_drafter(pair[1], 3)
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
 """What goes through an engine is what comes out of a batch of one."""
 
-import dataclasses
 import random
-import threading
 
 import elsewhere
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import queued
 import tiny
 
 import specsamp
-from specsamp import Engine, SamplingParams, UserError
-from specsamp.decoding.completions import Sample
+from specsamp import Engine, SamplingParams
 from specsamp.drafting import (
   DynamicTree,
   TokenTree,
@@ -26,41 +24,6 @@ from specsamp.drafting import (
 from specsamp.drafting.trained import trained_drafter
 
 TREE = TokenTree.branching((2, 2))
-LENGTH = 48  # of an engine; buckets of 32 and 48
-
-
-def _requests(count: int, seed: int) -> list[dict]:
-  """Of all kinds: arguments of `submit`."""
-  rng = random.Random(seed)
-  found = []
-  for _ in range(count):
-    length = rng.choice([1, 1, 2, 5, 9, 20, 33, 40])
-    greedy = rng.random() < 0.3
-    found.append(
-      dict(
-        prompt=[rng.randrange(11) for _ in range(length)],
-        max_new_tokens=rng.randint(1, min(25, LENGTH - length)),
-        seed=rng.randrange(2**31),
-        stop_tokens=rng.sample(range(11), rng.choice([0, 0, 1, 2])),
-        sampling=SamplingParams(
-          temperature=0.0 if greedy else rng.choice([0.5, 1.0, 1.5]),
-          top_k=rng.choice([0, 0, 4]),
-          top_p=rng.choice([1.0, 0.8]),
-          min_p=rng.choice([0.0, 0.1]),
-        ),
-      )
-    )
-  return found
-
-
-def _alone(target, drafter, verifier, request) -> list[int]:
-  """The same by `generate`, as a batch of one."""
-  request = dict(request)
-  got = specsamp.generate(
-    target, [request.pop('prompt')], drafter=drafter, verifier=verifier,
-    **request,
-  )  # fmt: skip
-  return got.tokens[0]
 
 
 def _arriving(engine: Engine, requests, seed: int, cancelled: float):
@@ -102,15 +65,12 @@ def _check(requests, done, alone):
   return reasons
 
 
-@pytest.fixture(scope='module')
-def chain(pair):
-  return model_drafter(pair[1], 3)
-
-
 def test_rows_are_the_requests_alone(pair, chain):
   """Of whatever else there is, of all kinds, some of them cancelled."""
-  requests = _requests(40, 1)
-  alone = [_alone(pair[0], chain, 'token', request) for request in requests]
+  requests = queued.requests(40, 1)
+  alone = [
+    queued.alone(pair[0], chain, 'token', request) for request in requests
+  ]
   # Bursts of several rounds, and of one.
   for slots, rounds in ((3, 4), (5, 1)):
     engine = Engine(
@@ -118,7 +78,7 @@ def test_rows_are_the_requests_alone(pair, chain):
       slots=slots,
       drafter=chain,
       rounds=rounds,
-      max_length=LENGTH,
+      max_length=queued.LENGTH,
     )
     done = _arriving(engine, requests, slots, 0.3)
     reasons = _check(requests, done, alone)
@@ -127,10 +87,12 @@ def test_rows_are_the_requests_alone(pair, chain):
 
 @pytest.mark.slow
 def test_rows_are_the_requests_alone_in_full(pair, chain):
-  requests = _requests(200, 2)
-  alone = [_alone(pair[0], chain, 'block', request) for request in requests]
+  requests = queued.requests(200, 2)
+  alone = [
+    queued.alone(pair[0], chain, 'block', request) for request in requests
+  ]
   engine = Engine(
-    pair[0], slots=8, drafter=chain, verifier='block', max_length=LENGTH
+    pair[0], slots=8, drafter=chain, verifier='block', max_length=queued.LENGTH
   )
   for seed in range(3):
     done = _arriving(engine, requests, seed, 0.2)
@@ -175,22 +137,24 @@ def _drafters(target, draft):
 )
 def test_any_drafter_and_verifier(pair, name):
   drafter, verifier = _drafters(*pair)[name]
-  requests = _requests(15, 3)
-  alone = [_alone(pair[0], drafter, verifier, request) for request in requests]
+  requests = queued.requests(15, 3)
+  alone = [
+    queued.alone(pair[0], drafter, verifier, request) for request in requests
+  ]
   engine = Engine(
     pair[0],
     slots=4,
     drafter=drafter,
     verifier=verifier,
     rounds=3,
-    max_length=LENGTH,
+    max_length=queued.LENGTH,
   )
   _check(requests, _arriving(engine, requests, 4, 0.1), alone)
 
 
 def test_generate_is_that_of_a_batch(pair, chain):
   """Of more prompts than slots; counts too."""
-  prompts = [request['prompt'][:20] for request in _requests(11, 5)]
+  prompts = [request['prompt'][:20] for request in queued.requests(11, 5)]
   args = dict(
     max_new_tokens=[3 + 2 * i for i in range(11)],
     sampling=SamplingParams(temperature=np.linspace(0, 1.5, 11)),
@@ -198,7 +162,9 @@ def test_generate_is_that_of_a_batch(pair, chain):
     stop_tokens=[4],
   )
   wanted = specsamp.generate(pair[0], prompts, drafter=chain, **args)
-  with Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH) as engine:
+  with Engine(
+    pair[0], slots=3, drafter=chain, max_length=queued.LENGTH
+  ) as engine:
     got = engine.generate(prompts, **args)
     # Samples of a prompt are rows of their own, one after the other.
     more = args | dict(max_new_tokens=5, sampling=None)
@@ -222,7 +188,7 @@ def test_generate_is_that_of_a_batch(pair, chain):
 
 
 def test_samples_of_a_prompt_share_its_prefill(pair, chain, monkeypatch):
-  engine = Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH)
+  engine = Engine(pair[0], slots=3, drafter=chain, max_length=queued.LENGTH)
   prefills, real = [], engine._batch.prefill
   monkeypatch.setattr(
     engine._batch,
@@ -249,7 +215,7 @@ def _forced(target, tokens):
   """Logits of one pass over a text, float64 [T, V]."""
   out = jax.jit(target.transformer.apply)(
     {'params': target.params},
-    np.asarray([tokens + [0] * (LENGTH - len(tokens))]),
+    np.asarray([tokens + [0] * (queued.LENGTH - len(tokens))]),
   )
   return np.asarray(out.logits[0, : len(tokens)], np.float64)
 
@@ -268,11 +234,11 @@ def test_logprobs_are_those_of_one_pass(pair, chain, name):
     slots=3,
     drafter=drafter,
     verifier=verifier,
-    max_length=LENGTH,
+    max_length=queued.LENGTH,
     logprobs=3,
     prompt_logprobs=True,
   )
-  requests = {engine.submit(**each): each for each in _requests(8, 6)}
+  requests = {engine.submit(**each): each for each in queued.requests(8, 6)}
   chunks, accepted = {}, 0
   for chunk in engine.stream():
     chunks.setdefault(chunk.id, []).append(chunk)
@@ -310,12 +276,16 @@ def test_logprobs_are_those_of_one_pass(pair, chain, name):
 
 
 def test_logprobs_change_no_token(pair, chain):
-  prompts = [request['prompt'][:9] for request in _requests(5, 7)]
+  prompts = [request['prompt'][:9] for request in queued.requests(5, 7)]
   texts = [
     [
       each.tokens
       for each in Engine(
-        pair[0], slots=2, drafter=chain, max_length=LENGTH, logprobs=logprobs
+        pair[0],
+        slots=2,
+        drafter=chain,
+        max_length=queued.LENGTH,
+        logprobs=logprobs,
       ).generate(prompts, max_new_tokens=12)
     ]
     for logprobs in (None, 0)
@@ -327,17 +297,17 @@ def test_logprobs_change_no_token(pair, chain):
 
 
 def test_nothing_compiles_once_it_is_warm(pair, chain, compilations):
-  engine = Engine(pair[0], slots=6, drafter=chain, max_length=LENGTH)
+  engine = Engine(pair[0], slots=6, drafter=chain, max_length=queued.LENGTH)
   engine.compile()  # a number of slots that no other test has
   assert compilations
   compilations.clear()
   for seed in (8, 9):
-    _arriving(engine, _requests(40, seed), seed, 0.2)
+    _arriving(engine, queued.requests(40, seed), seed, 0.2)
   engine.submit([1, 2], n=5, max_new_tokens=9)
   assert len(list(engine.results())) == 5
   assert not compilations
   # Nor by another engine of the kind.
-  other = Engine(pair[0], slots=6, drafter=chain, max_length=LENGTH)
+  other = Engine(pair[0], slots=6, drafter=chain, max_length=queued.LENGTH)
   other.submit([1], max_new_tokens=9)
   list(other.results())
   assert not compilations
@@ -390,184 +360,3 @@ def _one_prompt():
   return specsamp.decoding.state.Prompts(
     np.zeros((1, 32), np.int32), 2 * one, 9 * one, one
   )
-
-
-# Threads, ends and mistakes.
-
-
-def test_a_thread_of_its_own_serves_many(pair, chain):
-  engine = Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH)
-  done, requests = {}, _requests(30, 11)
-
-  def serve():
-    while not engine.is_closed:
-      for chunk in engine.step(wait=10.0):
-        if chunk.completion:
-          done[chunk.id] = chunk.completion.tokens
-
-  server = threading.Thread(target=serve)
-  server.start()
-  ids = {}
-
-  def ask(part):
-    for i in part:
-      ids[i] = engine.submit(**requests[i])
-
-  clients = [
-    threading.Thread(target=ask, args=(range(i, 30, 3),)) for i in range(3)
-  ]
-  for client in clients:
-    client.start()
-  for client in clients:
-    client.join()
-  for _ in range(1000):
-    if len(done) == 30:
-      break
-    threading.Event().wait(0.05)
-  engine.close()
-  server.join(10)
-  assert not server.is_alive()
-  for i, request in enumerate(requests):
-    assert done[ids[i]] == _alone(pair[0], chain, 'token', request)
-
-
-def test_cancelled_requests_end_at_once(pair, chain):
-  engine = Engine(pair[0], slots=1, drafter=chain, rounds=1, max_length=LENGTH)
-  args = dict(max_new_tokens=40, stop_tokens=[])
-  first, second = engine.submit([1], **args), engine.submit([2], n=2, **args)
-  (chunk,) = engine.step()
-  assert chunk.id == first and not chunk.completion
-  assert (engine.num_active, engine.num_waiting) == (1, 2)
-  assert engine.cancel(first) and engine.cancel(second)
-  ends = {(c.id, c.index): c.completion for c in engine.step()}
-  assert [end.finish_reason for end in ends.values()] == ['cancelled'] * 3
-  assert ends[first, 0].tokens == chunk.tokens
-  assert ends[second, 0].tokens == [] and ends[second, 0].num_accepted == 0
-  assert not engine.cancel(first) and not engine.step()
-  # The slot is of use again.
-  engine.submit([1], **args)
-  assert len(next(engine.results()).tokens) == 40
-
-
-def test_one_sample_is_cancelled_alone(pair, chain):
-  """In a slot or in the queue; nothing is held for it."""
-  engine = Engine(pair[0], slots=2, drafter=chain, rounds=1, max_length=LENGTH)
-  args = dict(max_new_tokens=20, stop_tokens=[], seed=3)
-  wanted = [each.tokens for each in engine.generate([[1]] * 4, **args)]
-  id = engine.submit([1], n=4, **args)
-  engine.step()
-  job = engine._in_slots[0].job
-  assert engine.cancel(id, 1) and engine.cancel(id, 2)
-  ends = [c.completion for c in engine.step() if c.completion]
-  assert {end.index: end.finish_reason for end in ends} == {
-    1: 'cancelled',
-    2: 'cancelled',
-  }
-  # The last one has the slot that is free, and the prompt's state is let go.
-  assert engine.num_active == 2 and job.row is None
-  rest = {each.index: each for each in engine.results()}
-  assert {i: each.tokens for i, each in rest.items()} == {
-    0: wanted[0],
-    3: wanted[3],
-  }
-  assert not engine.cancel(id, 0)
-
-
-def test_a_turn_does_not_look_through_the_queue(pair, chain, monkeypatch):
-  """It may hold a hundred thousand; of which one that is cancelled is found."""
-  looked, real = [], Sample.is_cancelled.fget
-  monkeypatch.setattr(
-    Sample,
-    'is_cancelled',
-    property(lambda sample: looked.append(sample) or real(sample)),
-  )
-  engine = Engine(pair[0], slots=2, drafter=chain, rounds=1, max_length=LENGTH)
-  id = engine.submit([1], n=500, max_new_tokens=20, stop_tokens=[])
-  for _ in range(3):
-    engine.step()
-  assert len(looked) <= 3 * 2
-  engine.cancel(id, 400)
-  (gone,) = [chunk for chunk in engine.step() if chunk.index == 400]
-  assert gone.completion.finish_reason == 'cancelled'
-  looked.clear()
-  engine.step()
-  assert len(looked) <= 2
-  engine.close()
-
-
-def test_an_iterator_that_is_left_loses_nothing(pair, chain):
-  """A turn ends several texts; whoever takes one of them finds the others."""
-  engine = Engine(pair[0], slots=3, drafter=chain, max_length=LENGTH)
-  ids = [engine.submit([i], max_new_tokens=1) for i in range(3)]
-  found = [next(engine.results()).id, next(engine.results()).id]
-  found += [chunk.id for chunk in engine.step()]
-  assert found == ids and not list(engine.stream())
-
-
-def test_nothing_is_computed_of_what_is_cancelled(pair, chain):
-  engine = Engine(pair[0], slots=3, drafter=chain, rounds=1, max_length=LENGTH)
-  args = dict(max_new_tokens=40, stop_tokens=[])
-  gone = engine.submit([1], **args)
-  engine.submit([2], **args)
-  engine.step()
-  engine.cancel(gone)
-  engine.step()
-  ended = engine._seen.length[0]
-  engine.step()
-  assert engine._seen.done.tolist() == [True, False, True]
-  assert engine._seen.length[0] == ended
-  assert sum(1 for _ in engine.results()) == 1
-
-
-def test_a_nan_ends_its_own_row_alone(pair, chain):
-  target, _ = pair
-  params = dict(target.params)
-  params['embedding'] = params['embedding'].at[7].set(jnp.nan)
-  broken = dataclasses.replace(target, params=params)
-  engine = Engine(broken, slots=2, drafter=chain, max_length=LENGTH)
-  args = dict(sampling=SamplingParams(0.0), max_new_tokens=3, stop_tokens=[])
-  ids = [engine.submit([token, token], **args) for token in (7, 3)]
-  got = {each.id: each.finish_reason for each in engine.results()}
-  assert [got[id] for id in ids] == ['nan', 'length']
-  with pytest.raises(FloatingPointError, match=r'rows \[1\]'):
-    engine.generate([[3], [7]], **args)
-
-
-def test_a_closed_engine_takes_nothing(pair):
-  engine = Engine(pair[0], slots=1, max_length=LENGTH)
-  engine.submit([1], max_new_tokens=9)
-  engine.close()
-  assert not list(engine.results())
-  with pytest.raises(UserError, match='closed'):
-    engine.submit([1], max_new_tokens=9)
-
-
-@pytest.mark.parametrize(
-  ('engine', 'request_', 'words'),
-  [
-    (dict(slots=0), None, ['slots', '0']),
-    (dict(rounds=1.5), None, ['rounds', '1.5']),
-    (dict(max_length=65), None, ['max_length', '65', '64']),
-    (dict(logprobs=12), None, ['logprobs', '12', '11']),
-    (dict(prompt_logprobs=True), None, ['prompt_logprobs', 'logprobs']),
-    (dict(drafter=ngram_drafter(3, reference=[[1], [2]])), None, ['reference']),
-    ({}, dict(n=0), ['n:', '0']),
-    ({}, dict(prompt=[]), ['prompt 0', 'no token']),
-    ({}, dict(prompt=[1] * 20, max_new_tokens=30), ['50', '48']),
-    ({}, dict(stop_tokens=range(9)), ['stop_tokens', '8']),
-    ({}, dict(n=2, seed=2**31 - 1), ['seed', 'below 2**31']),
-    (
-      {},
-      dict(n=2, sampling=SamplingParams(temperature=[0.0, 1.0])),
-      ['temperature', '[2]'],
-    ),
-  ],
-)
-def test_mistakes_are_told_in_a_line(pair, engine, request_, words):
-  args = dict(max_length=LENGTH, verifier='naive') | engine
-  with pytest.raises(UserError) as error:
-    made = Engine(pair[0], **args)
-    made.submit(**dict(prompt=[1], max_new_tokens=4) | request_)
-  for word in words:
-    assert word in str(error.value)
-  assert '\n' not in str(error.value)

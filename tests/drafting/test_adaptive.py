@@ -324,3 +324,24 @@ def test_each_depth_is_timed_in_rounds_of_its_own():
   plain = Request.make(target, PROMPTS, drafter, 'token', None, 40)
   with pytest.raises(UserError, match='got a request of a LanguageModelDraft'):
     depth_costs.measure(plain)
+
+
+def test_compiling_runs_each_depth_and_what_it_reads(monkeypatch):
+  """What runs first when it is timed would be timed with its setting up."""
+  target, drafter = _drafter('model')
+  ran = []
+  decode = Request.decode
+
+  def recorded(request, state, rounds):
+    state = decode(request, state, rounds=rounds)
+    ran.append((int(state.drafter.depth), int(state.drafter.behind)))
+    return state
+
+  monkeypatch.setattr(Request, 'decode', recorded)
+  Request.make(target, PROMPTS, _adaptive(drafter), 'token', None, 40).compile()
+  depths = [depth for depth, _ in ran]
+  assert set(depths) == {0, 1, 3}
+  # Each that drafts comes after a round that did not, which it reads.
+  for before, (depth, behind) in zip(ran, ran[1:], strict=False):
+    if depth:
+      assert before == (0, 1) and behind == 0

@@ -52,6 +52,8 @@ def test_chosen_lengths_stand_against_the_best_fixed_one_of_their_method():
   # 200 tokens in 10 seconds, and in 11 where two tokens are drafted always.
   assert float(every['over best fixed']) == 1.1
   assert float(every['over none']) == 2
+  # Four tokens in the one part, two in the other.
+  assert float(every['best of each part']) == 20
 
 
 def test_a_shuffled_run_has_one_row():

@@ -19,7 +19,7 @@ _HEAD = (
 _AGAINST = (
   '## Chosen and fixed lengths\n\nTokens a second, prompt passes included: '
   'without a draft, with fixed draft lengths, and with those chosen in each '
-  'round.'
+  'round. Best of each part: if each part were told its best fixed length.'
 )
 
 
@@ -64,6 +64,7 @@ def against_fixed(
   parts: dict[tuple[str, str], list[Line]] = {}
   for line in lines if by_task else ():
     parts.setdefault((line.task, line.sampling_name), []).append(line)
+  single = list(parts.values())
   if len(parts) != 1:
     parts[metrics.ALL, 'all'] = list(lines)
   cells = [
@@ -71,6 +72,9 @@ def against_fixed(
     for (task, sampling), own in parts.items()
     for cell in _rates(own)
   ]
+  for cell in cells:
+    if cell['task'] == metrics.ALL and single:
+      cell['best of each part'] = _best_of_each(single, cell['method'])
   if not cells:
     return ''
   # Columns in one order, whichever row has them first.
@@ -84,10 +88,7 @@ def _rates(lines: Sequence[Line]) -> list[dict[str, tables.Cell]]:
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
     groups.setdefault((line.method, line.draft_name), []).append(line)
-  rates = {
-    key: sum(line.tokens for line in own) / sum(line.seconds for line in own)
-    for key, own in groups.items()
-  }
+  rates = {key: _rate(own) for key, own in groups.items()}
   plain = rates.get((methods.BASELINE, ''))
   cells = []
   for (method, draft), own in groups.items():
@@ -106,6 +107,25 @@ def _rates(lines: Sequence[Line]) -> list[dict[str, tables.Cell]]:
       | {'over none': plain and rate / plain}
     )
   return cells
+
+
+def _best_of_each(parts: Sequence[Sequence[Line]], method: str) -> float | None:
+  """Tokens a second of a method with the best fixed length of each part."""
+  best = []
+  for lines in parts:
+    fixed: dict[str, list[Line]] = {}
+    for line in lines:
+      if line.method == method and not line.depths:
+        fixed.setdefault(line.draft_name, []).append(line)
+    best += max(fixed.values(), key=_rate, default=[])
+  return _rate(best) if best else None
+
+
+def _rate(lines: Sequence[Line]) -> float:
+  """Tokens a second."""
+  return sum(line.tokens for line in lines) / sum(
+    line.seconds for line in lines
+  )
 
 
 def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], list[Line]]:

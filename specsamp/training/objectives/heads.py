@@ -13,8 +13,9 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
   """Sum over heads of their losses as they weigh, and metrics.
 
   Head j reads the target's feature at t, Hydra's also the tokens t + 1 to
-  t + j, and is asked for token t + 1 + j, or for what the target says behind
-  the text up to t + j. Means are over the positions that have such a token.
+  t + j, and is asked for token t + 1 + j, or for the target's distribution
+  after the text up to t + j. Means are over the positions that have such a
+  token.
 
   Args:
     module: `MedusaHeads`.

@@ -21,8 +21,7 @@ def medusa_parallel(
 
   As published, -log q(the text): then nothing is asked of the target, which is
   why agreement is with the text. For losses with the target's distribution it
-  is what the target says behind the text, the tokens between included, that q
-  did not see.
+  is that after the text and the tokens between, which q did not see.
 
   Args:
     module: a `MedusaParallelLayer`.
