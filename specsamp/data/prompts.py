@@ -16,8 +16,18 @@ from specsamp.errors import UserError
 
 
 class Prompt(NamedTuple):
+  """What a text begins with.
+
+  Attributes:
+    name: where it is from.
+    text: to go on from.
+    head: of a function whose body is to follow, all of it from `def` on; ''
+      of other texts.
+  """
+
   name: str
   text: str
+  head: str = ''
 
 
 def functions(
@@ -143,13 +153,16 @@ def _fitting(
   path: str, source: str, tokenizer: Tokenizer, most: int, least: int
 ) -> Iterator[Prompt]:
   """The prompts of a file, of least to most tokens; parsed at the first."""
-  for name, head in _heads(source):
-    if text := last_lines(head, tokenizer, most, least):
-      yield Prompt(f'{path}:{name}', text)
+  for name, before, head in _heads(source):
+    if text := last_lines(before + head, tokenizer, most, least):
+      yield Prompt(f'{path}:{name}', text, head)
 
 
 def _heads(source: str):
-  """(name, source up to the body) of every function with some body to it."""
+  """(name, source before `def`, and from there to the body) of functions.
+
+  Of every one with some body to it.
+  """
   try:
     tree = ast.parse(source)
   except (SyntaxError, ValueError):  # ValueError: null characters
@@ -168,7 +181,9 @@ def _heads(source: str):
     decorators = getattr(body[0], 'decorator_list', [])
     first = min(part.lineno for part in [body[0], *decorators])
     if node.end_lineno - first >= 5:
-      yield node.name, ''.join(lines[: first - 1])
+      start = node.lineno - 1
+      before, head = lines[:start], lines[start : first - 1]
+      yield node.name, ''.join(before), ''.join(head)
 
 
 def last_lines(text: str, tokenizer: Tokenizer, most: int, least: int):

@@ -48,7 +48,7 @@ def area(new_width, height=1):
     {'m.py': source}, tokenizer, most
   )
   for most in (size, 2 * size - 1):
-    assert renames(f'import os\n\n{_SOURCE}', most) == [(_AREA, text)]
+    assert renames(f'import os\n\n{_SOURCE}', most) == [(_AREA, text, '')]
   for most in (size - 1, 2 * size):  # too long, too short
     assert not renames(_SOURCE, most)
 
@@ -64,7 +64,7 @@ def test_one_function_of_a_file(tokenizer):
     'null.py': f'{_SOURCE}\nx = "\0"\n',
   }
   found = code_edits.renames(files, tokenizer, 300)
-  assert [name for name, _ in found] == [_AREA, _AREA.replace('m.py', 'z.py')]
+  assert [name for name, *_ in found] == [_AREA, _AREA.replace('m.py', 'z.py')]
 
 
 _LINE = 'table.append((0, 1, 2))\n'
@@ -83,12 +83,12 @@ def test_the_stretch_that_repeats_itself_the_most(tokenizer):
     'short.py': _LINE,
   }
   found = code_edits.repetitive(files, tokenizer, 100)
-  assert [name.partition(':')[0] for name, _ in found] == [
+  assert [name.partition(':')[0] for name, *_ in found] == [
     'all.py',
     'half.py',
     'random.py',
   ]
-  for name, text in found:
+  for name, text, _ in found:
     assert 50 < len(tokenizer.encode(text)) <= 100
     assert text in files[name.partition(':')[0]]
     if 'random' not in name:
@@ -110,7 +110,7 @@ def library(monkeypatch):
 def test_both_kinds_take_turns(library, tokenizer, monkeypatch):
   found = code_edits.code_edits(tokenizer, 12, 300)
   assert len(set(found)) == 12
-  for i, (name, text) in enumerate(found):
+  for i, (name, text, _) in enumerate(found):
     path, _, kind = name.partition(': ')
     assert kind == ('rename width of area' if i % 2 else 'go on')
     assert i % 2 or text in library[path]

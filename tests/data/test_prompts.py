@@ -63,13 +63,17 @@ def test_each_prompt_ends_right_before_a_body(tokenizer):
   for prompt in found:
     assert _SOURCE.startswith(prompt.text)  # all fits: from the beginning
     assert prompt.text.endswith('\n')
+  heads = {p.name: p.head for p in found}
+  assert heads['m.py:inner'] == '  def inner():\n'
+  assert heads['m.py:documented'].startswith('def documented(x):\n')
+  assert all(p.text.endswith(p.head) for p in found)
 
 
 @pytest.mark.parametrize('budget', [30, 60])
 def test_as_much_as_the_budget_holds(tokenizer, sources, budget):
   found = prompts.functions(sources, tokenizer, 40, budget)
   assert len(found) == 40
-  for name, text in found:
+  for name, text, _ in found:
     assert len(tokenizer.encode(text)) <= budget
     source = sources[name.partition(':')[0]]
     # The text may stand in its file twice: somewhere it begins a line, and
@@ -87,7 +91,7 @@ def test_bodies_follow(tokenizer, sources):
   """By the syntax tree: some function's first statement is what comes next."""
   found = prompts.functions(sources, tokenizer, 40, 60)
   checked = 0
-  for name, text in found:
+  for name, text, _ in found:
     path, function = name.split(':')
     lines = io.StringIO(sources[path]).readlines()
     checked += any(

@@ -6,9 +6,10 @@ import json
 import pytest
 import shared_data
 
+from specsamp.data import corpora
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
-from specsamp.evaluation.tasks import humaneval, spec_bench
+from specsamp.evaluation.tasks import humaneval, scorers, spec_bench
 from specsamp.evaluation.tasks.task import Question, last, spread, tokens_of
 
 _OF_FILE = {
@@ -223,6 +224,44 @@ def test_a_long_conversation_loses_its_beginning(tokenizer):
 def test_spread():
   assert spread(range(10), 4) == [0, 2, 5, 7]
   assert spread('abc', 9) == ['a', 'b', 'c']
+
+
+_METHOD = '  def f(self):\n    """Doc."""\n'
+
+
+@pytest.mark.parametrize(
+  'answer, valid',
+  [
+    ('    return 1\n\n  def g(self):\n    x = ((\n', True),  # ends before g
+    ('    return (1\n\n  def g(self):\n    x\n', False),
+    ('    x = """\nno\n"""\n  y\n', True),  # a text does not end it
+    ('    x = (1,\n     2, "ab', True),  # cut off
+    ('    if x:\n', True),
+    ('    if x\n    y', False),
+    ('    x = a b\n    y\n', False),
+    ('   x = 1\n', False),  # no indentation of its own
+    ('  x = 1\n  y = 2\n', False),  # nothing of the function
+    ('    x = "\\d"\n  y\n', True),  # no warning of an escape
+    ('    x = "\0"\n  y\n', False),
+    ('', False),
+    ('    ret', False),
+  ],
+)
+def test_whether_a_function_is_python(answer, valid):
+  prompt = Question('p', 'cut off', reference=_METHOD)
+  assert scorers.valid_python(prompt, answer) == {'valid Python': valid}
+
+
+def test_functions_as_they_were_written_are_python(tokenizer):
+  """Every held-out one that the task asks for, whole and at any length."""
+  (task,) = tasks.load('code', tokenizer, 24, 96)
+  sources = corpora.held_out_library()
+  for prompt in task.prompts:
+    source = sources[prompt.name.partition(':')[0]]
+    answer = source.partition(prompt.reference)[2]
+    for length in (len(answer), 2000, 100):
+      scores = task.scored(prompt, answer[:length])
+      assert scores == {'valid Python': 1}, (prompt.name, length)
 
 
 def test_what_belongs_to_a_function():

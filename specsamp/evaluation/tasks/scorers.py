@@ -1,6 +1,9 @@
 """What an answer is worth beside its reference."""
 
+import ast
+import codeop
 import functools
+import warnings
 
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question
@@ -23,6 +26,68 @@ def rouge(prompt: Question, answer: str) -> dict[str, float]:
     f'ROUGE-{kind.removeprefix("rouge")}': found[kind].fmeasure
     for kind in _KINDS
   }
+
+
+def valid_python(prompt: Question, answer: str) -> dict[str, float]:
+  """Whether the answer completes a function that Python can read.
+
+  The function ends before a line that is indented no more than its `def`. If
+  the answer has none it was cut off: all but its last line may then go on, and
+  nothing but an end may be missing.
+
+  Args:
+    prompt: its reference is the function up to the body, from `def` on.
+    answer: the body, and maybe what follows it.
+  """
+  head = prompt.reference
+  # A method stands in a block of its own.
+  block = 'if True:\n' if head[:1].isspace() else ''
+  bodies, begun = _bodies(head, answer)
+  is_valid = any(_parses(f'{block}{head}{body}') for body in bodies) or (
+    bool(begun) and _begins_well(f'{block}{head}{begun}')
+  )
+  return {'valid Python': float(is_valid)}
+
+
+def _bodies(head: str, answer: str) -> tuple[list[str], str]:
+  """The answer up to each line that may end the function; all its whole lines.
+
+  Nothing and '' of an answer that does not begin within the function.
+  """
+  indent = lambda line: len(line) - len(line.lstrip())
+  bodies, body = [], ''
+  for line in answer.split('\n'):
+    if line.strip() and indent(line) <= indent(head):
+      bodies.append(body)
+    body += f'{line}\n'
+  whole, _, _ = answer.rpartition('\n')
+  if not whole.strip() or '' in map(str.strip, bodies):
+    return [], ''
+  return bodies, f'{whole}\n'
+
+
+def _parses(text: str) -> bool:
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # such as of escapes
+      ast.parse(text)
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return False
+  return True
+
+
+def _begins_well(text: str) -> bool:
+  """Whether some text could follow that makes it parse."""
+  flags = ast.PyCF_ONLY_AST | codeop.PyCF_ALLOW_INCOMPLETE_INPUT
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      compile(text, '', 'exec', flags)
+  except SyntaxError as error:
+    return 'incomplete input' in str(error)
+  except (ValueError, RecursionError, MemoryError):
+    return False
+  return True
 
 
 # By the names that a file of prompts has for them. It can name no function of a

@@ -14,6 +14,7 @@ from specsamp.evaluation.tasks.scorers import (
   exact_match,
   rouge,
   rouge_scorer,
+  valid_python,
 )
 from specsamp.evaluation.tasks.task import Question, Task, read_lines, turns_of
 
@@ -21,9 +22,17 @@ _MOST_ANSWER = 32  # tokens: the rest of a line, with some to spare
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
-  """Functions of the library's files that the embedded pair has not seen."""
+  """Functions of the library's files that the embedded pair has not seen.
+
+  An answer is worth something if it makes of its function valid Python.
+  """
   found = prompts.held_out(tokenizer, count, max_tokens)
-  return Task('held-out Python functions', _questions(found), ends=False)
+  return Task(
+    'held-out Python functions',
+    [Question(each.name, each.text, reference=each.head) for each in found],
+    ends=False,
+    score=valid_python,
+  )
 
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
@@ -131,4 +140,4 @@ def _scorer(path: str, lines: Sequence[dict[str, Any]]) -> Callable | None:
 
 
 def _questions(found: Sequence[prompts.Prompt]) -> list[Question]:
-  return [Question(name, text) for name, text in found]
+  return [Question(each.name, each.text) for each in found]
