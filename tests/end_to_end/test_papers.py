@@ -23,6 +23,7 @@ _CONFIGS = [
   *(
     path for path in sorted(_PAPERS.glob('*/*.py')) if path.stem != 'best_tree'
   ),
+  pathlib.Path('configs/completions.py'),
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/drafters.py'),
   pathlib.Path('configs/dynamic_trees.py'),

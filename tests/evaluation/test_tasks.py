@@ -230,26 +230,27 @@ _METHOD = '  def f(self):\n    """Doc."""\n'
 
 
 @pytest.mark.parametrize(
-  'answer, valid',
+  'answer, valid, whole',
   [
-    ('    return 1\n\n  def g(self):\n    x = ((\n', True),  # ends before g
-    ('    return (1\n\n  def g(self):\n    x\n', False),
-    ('    x = """\nno\n"""\n  y\n', True),  # a text does not end it
-    ('    x = (1,\n     2, "ab', True),  # cut off
-    ('    if x:\n', True),
-    ('    if x\n    y', False),
-    ('    x = a b\n    y\n', False),
-    ('   x = 1\n', False),  # no indentation of its own
-    ('  x = 1\n  y = 2\n', False),  # nothing of the function
-    ('    x = "\\d"\n  y\n', True),  # no warning of an escape
-    ('    x = "\0"\n  y\n', False),
-    ('', False),
-    ('    ret', False),
+    ('    return 1\n\n  def g(self):\n    x = ((\n', True, True),
+    ('    return (1\n\n  def g(self):\n    x\n', False, False),
+    ('    x = """\nno\n"""\n  y\n', True, True),  # a text does not end it
+    ('    x = (1,\n     2, "ab', True, False),  # cut off
+    ('    if x:\n', True, False),
+    ('    if x\n    y', False, False),
+    ('    x = a b\n    y\n', False, False),
+    ('   x = 1\n', False, False),  # no indentation of its own
+    ('  x = 1\n  y = 2\n', False, False),  # nothing of the function
+    ('    x = "\\d"\n  y\n', True, True),  # no warning of an escape
+    ('    x = "\0"\n  y\n', False, False),
+    ('', False, False),
+    ('    ret', False, False),
   ],
 )
-def test_whether_a_function_is_python(answer, valid):
+def test_whether_a_function_is_python(answer, valid, whole):
   prompt = Question('p', 'cut off', reference=_METHOD)
-  assert scorers.valid_python(prompt, answer) == {'valid Python': valid}
+  scores = scorers.valid_python(prompt, answer)
+  assert scores == {'valid Python': valid, 'whole function': whole}
 
 
 def test_functions_as_they_were_written_are_python(tokenizer):
@@ -258,10 +259,9 @@ def test_functions_as_they_were_written_are_python(tokenizer):
   sources = corpora.held_out_library()
   for prompt in task.prompts:
     source = sources[prompt.name.partition(':')[0]]
-    answer = source.partition(prompt.reference)[2]
-    for length in (len(answer), 2000, 100):
-      scores = task.scored(prompt, answer[:length])
-      assert scores == {'valid Python': 1}, (prompt.name, length)
+    answer = source.partition(prompt.reference)[2] + 'end'
+    assert set(task.scored(prompt, answer).values()) == {1}, prompt.name
+    assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name
 
 
 def test_what_belongs_to_a_function():

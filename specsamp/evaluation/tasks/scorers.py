@@ -29,11 +29,11 @@ def rouge(prompt: Question, answer: str) -> dict[str, float]:
 
 
 def valid_python(prompt: Question, answer: str) -> dict[str, float]:
-  """Whether the answer completes a function that Python can read.
+  """Whether Python can read the function that the answer completes.
 
-  The function ends before a line that is indented no more than its `def`. If
-  the answer has none it was cut off: all but its last line may then go on, and
-  nothing but an end may be missing.
+  It ends before a line that is indented no more than its `def`: a whole
+  function, if it parses. An answer without one was cut off: it is valid if all
+  but its last line could go on to something that parses.
 
   Args:
     prompt: its reference is the function up to the body, from `def` on.
@@ -43,10 +43,12 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   # A method stands in a block of its own.
   block = 'if True:\n' if head[:1].isspace() else ''
   bodies, begun = _bodies(head, answer)
-  is_valid = any(_parses(f'{block}{head}{body}') for body in bodies) or (
-    bool(begun) and _begins_well(f'{block}{head}{begun}')
-  )
-  return {'valid Python': float(is_valid)}
+  is_whole = any(_parses(f'{block}{head}{body}') for body in bodies)
+  begins_well = bool(begun) and _begins_well(f'{block}{head}{begun}')
+  return {
+    'valid Python': float(is_whole or begins_well),
+    'whole function': float(is_whole),
+  }
 
 
 def _bodies(head: str, answer: str) -> tuple[list[str], str]:
