@@ -39,6 +39,8 @@ def _drafter(kind, shape, num_layers=None):
     pytest.param('eagle3', 'chain', marks=pytest.mark.slow),
     ('eagle3', 'tree'),
     ('peagle', 'tree'),
+    ('eagle3', 'dynamic'),
+    ('peagle', 'dynamic'),
     pytest.param('eagle', 'tree', marks=pytest.mark.slow),
     pytest.param('eagle', 'chain', marks=pytest.mark.slow),
     pytest.param('medusa', 'chain', marks=pytest.mark.slow),
