@@ -19,7 +19,7 @@ def main():
   config = flags.FLAGS.config
   job = compare.prepare(config.to_dict(), _mesh())
   workdir = cli.make_workdir(flags.FLAGS.workdir, config)
-  job.run(workdir, _ALLOW_CODE_EXECUTION.value)
+  job.run(workdir, _ALLOW_CODE_EXECUTION.value, cli.command())
 
 
 if __name__ == '__main__':

@@ -8,10 +8,11 @@ from specsamp.cli.flags import (
   define_mesh,
   define_required,
 )
-from specsamp.cli.running import run
+from specsamp.cli.running import command, run
 from specsamp.cli.workdir import make_workdir
 
 __all__ = [
+  'command',
   'define_code_execution',
   'define_config',
   'define_flags',

@@ -3,6 +3,8 @@
 import logging as stdlib_logging
 import os
 import pathlib
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -75,6 +77,25 @@ def run(
     elif hasattr(stream, 'reconfigure'):  # a terminal may know ASCII alone
       stream.reconfigure(errors='backslashreplace')
   app.run(guarded, flags_parser=_parse)
+
+
+def command() -> str:
+  """What was called, for a report: all but the folders of who called it."""
+  launcher = pathlib.Path(sys.argv[0]).stem
+  words = ['specsamp', launcher]
+  if config_files.is_checkout():
+    words = ['python', f'launch/{launcher}.py']
+  given = iter(sys.argv[1:])
+  for text in given:
+    name, equals, value = text.partition('=')
+    if re.fullmatch('--?(workdir|compilation_cache)', name):
+      if not equals:
+        next(given, None)
+    elif name == '--config' and equals:
+      words.append(f'{name}={config_files.Given.parse(value)}')
+    else:
+      words.append(text)
+  return shlex.join(words)
 
 
 def _is_own_or_error(record) -> bool:

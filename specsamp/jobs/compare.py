@@ -123,7 +123,10 @@ class Comparison(NamedTuple):
     )
 
   def run(
-    self, workdir: pathlib.Path, allow_code_execution: bool = False
+    self,
+    workdir: pathlib.Path,
+    allow_code_execution: bool = False,
+    command: str = '',
   ) -> None:
     """Writes metrics.jsonl, scores.jsonl, summary.json, report.md and a plot.
 
@@ -132,6 +135,7 @@ class Comparison(NamedTuple):
     Args:
       workdir: a folder.
       allow_code_execution: whether tasks may run the answers as programs.
+      command: that runs this, for the report.
     """
     self = self._replace(methods=list(map(self._priced, self.methods)))
     found = self._search(workdir)
@@ -186,6 +190,7 @@ class Comparison(NamedTuple):
         findings,
         bounds,
         self.pair_name,
+        command,
       )
 
     write()  # timing takes minutes, in which what was decoded can be read

@@ -51,11 +51,20 @@ class Experiment(NamedTuple):
     name: of its file below `configs/papers`, and of its folder.
     minutes: that it should take, to tell the time left.
     config: its values, a ConfigDict.
+    arg: that it was read with.
   """
 
   name: str
   minutes: float
   config: Any
+  arg: str = ''
+
+  @property
+  def command(self) -> str:
+    """That runs it alone."""
+    arg = self.arg and f':{self.arg}'
+    name = f'configs/papers/{self.name}.py{arg}'
+    return f'python launch/evaluate.py --config={name}'
 
   @property
   def digest(self) -> str:
@@ -125,7 +134,7 @@ class Papers(NamedTuple):
         values = each.config.to_dict()
         job = prepared.pop() if prepared else compare.prepare(values, mesh)
         workdir = make_workdir(str(folder / each.name), each.config)
-        job.run(workdir, allow_code_execution)
+        job.run(workdir, allow_code_execution, each.command)
         seconds[each.name] = time.monotonic() - began
         line = (each.name, each.digest, seconds[each.name])
         file.write(json.dumps(dict(zip(_LINE, line, strict=True))) + '\n')
@@ -183,7 +192,9 @@ def prepare(values: Mapping[str, Any], load_config: LoadConfig) -> Papers:
       config = load_config(given.name, given.arg)
       config.data = values['data']
       ComparisonConfig.read(config.to_dict())
-      experiments.append(Experiment(given.name, given.minutes, config))
+      experiments.append(
+        Experiment(given.name, given.minutes, config, given.arg)
+      )
     names = [each.name for each in experiments]
     if len(set(names)) < len(names):
       raise UserError(f'experiments: got {names}, expected none twice')

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import shlex
 
 import pytest
 
@@ -94,6 +95,8 @@ def test_a_comparison(launch, folders, tmp_path):
   assert '2x2' in text and 'by_budget.png' in text
   assert '| multi-candidate | fastest' in text
   assert '## The first token of a draft' in text
+  command = shlex.join(flag for flag in flags if 'workdir' not in flag)
+  assert f'\npython launch/evaluate.py {command}\n' in text
   assert [found['branching'] for found in summary['bounds']] == ['2x2', '1x4']
   assert all(0 < found['at_most'] <= 1 for found in summary['bounds'])
 

@@ -46,7 +46,8 @@ def ran(monkeypatch):
     if values['title'] in wrong:
       raise UserError('data: not there')
 
-    def run(workdir, allow_code_execution):
+    def run(workdir, allow_code_execution, command):
+      assert command.endswith(f'configs/papers/{values["title"]}.py')
       names.append(values['title'])
       if values['title'] in fails:
         raise KeyboardInterrupt

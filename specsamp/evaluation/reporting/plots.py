@@ -6,6 +6,7 @@ prompts; black diamonds are what the paper reports.
 
 import math
 import pathlib
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib.figure
@@ -14,6 +15,7 @@ from specsamp.evaluation import metrics
 from specsamp.evaluation.metrics import Row
 
 _SHIFT = 0.07
+_LETTERS = 17  # of a caption, in an inch
 _PAPER = dict(marker='D', color='black', linestyle='', markersize=4, zorder=3)
 
 
@@ -304,6 +306,8 @@ def _save(
 ) -> None:
   """As PNG, and beside it as SVG, for a paper."""
   if caption:
+    width = int(_LETTERS * figure.get_figwidth())
+    caption = textwrap.fill(caption, width, break_on_hyphens=False)
     figure.supxlabel(caption, fontsize=7, color='0.35')
   figure.savefig(path, dpi=120)
   figure.savefig(path.with_suffix('.svg'))

@@ -32,6 +32,7 @@ def write(
   lossless: Sequence[Finding] = (),
   bounds: Sequence[Bound] = (),
   pair: str = '',
+  command: str = '',
 ) -> None:
   """Writes summary.json, report.md and a plot into the folder.
 
@@ -48,6 +49,7 @@ def write(
     lossless: what the texts of each method tell, for the summary.
     bounds: on what is accepted, for the summary.
     pair: what decoded, for the plot's caption.
+    command: that makes it, for both.
   """
   if not distributed.is_first():
     return
@@ -68,6 +70,8 @@ def write(
     lines += [tables.table(single), '', 'All tasks together:', '']
   lines += [tables.table(whole or rows), '', tables.note(rows), '']
   lines += [f'On {device()}.']
+  if command:
+    lines += ['', '```sh', command, '```']
   for section in sections:
     lines += ['', tables.in_style(section, 'github')]
   lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
@@ -79,7 +83,7 @@ def write(
     rounds.trace(costs, folder / rounds.IMAGE)
     lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
   image = f'{plot}.png'
-  caption = ', '.join(filter(None, (title, pair, device())))
+  caption = ', '.join(filter(None, (title, pair, device(), command)))
   plots.PLOTS[plot](rows, folder / image, caption)
   if (folder / image).exists():
     lines += ['', f'![{image}]({image})']
