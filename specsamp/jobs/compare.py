@@ -142,13 +142,7 @@ class Comparison(NamedTuple):
     sections: list[tables.Section] = []
     sections += [self.config.note] if self.config.note else []
     sections += [each.section for each in found.values()]
-    samplings = {method.label.sampling for method in self.methods}
-    every = [*map(baseline, sorted(samplings)), *self.methods]
-    every += [
-      self._searched(tree, temperature)
-      for temperature, each in found.items()
-      for tree in each.trees
-    ]
+    every = self._with_baselines(found)
     path = workdir / 'metrics.jsonl'
     lines = runner.compare(self.target, every, self.tasks, self.settings, path)
     scored = scores.score(
@@ -164,16 +158,14 @@ class Comparison(NamedTuple):
     each = self._rows(metrics.summarize(lines, of_tasks))
     sections += self._notes(lines, scored)
     lengths = draft_lengths.section(lines, workdir)
-    sections += [lengths] if lengths else []
     against = draft_lengths.against_fixed(lines, not self.config.shuffled)
-    sections += [against] if against else []
+    sections += filter(None, (lengths, against))
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
     if any(len(group) > 1 for group in paper_figures.alternatives(rows)):
       sections.append(functools.partial(paper_figures.best, rows))
     sections.append(functools.partial(permutation_tests.section, findings))
-
     bounds = self._bounds(every)
     if bounds:
       sections.append(functools.partial(tables.bound_table, bounds))
@@ -205,6 +197,16 @@ class Comparison(NamedTuple):
         write()
     self._print(each, rows, sections)
     print(f'\nReport and plot: {workdir / "report.md"}')
+
+  def _with_baselines(self, found: Mapping[float, Found]) -> list[Method]:
+    """All methods: also the target alone, and trees that were found."""
+    samplings = {method.label.sampling for method in self.methods}
+    trees = [
+      self._searched(tree, temperature)
+      for temperature, each in found.items()
+      for tree in each.trees
+    ]
+    return [*map(baseline, sorted(samplings)), *self.methods, *trees]
 
   def _write_texts(self, methods, rows, lines, workdir) -> None:
     """The page of the first prompt's answers."""

@@ -52,7 +52,7 @@ def by_draft_length(
     panel.set_xlabel('draft length γ')
     panel.set_ylim(bottom=0)
   panels[0].legend(fontsize=8)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def by_method(
@@ -77,7 +77,7 @@ def by_method(
       panel.set_title(f'{sampling}: {title}', fontsize=9)
   panels[0].set_yticks(range(len(names)), names, fontsize=8)
   panels[0].set_ylim(len(names) - 0.4, -0.6)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def by_candidates(
@@ -103,7 +103,7 @@ def by_candidates(
   panel.set_xlabel('candidates')
   panel.set_ylabel('acceptance rate of the first token')
   panel.legend(fontsize=8)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def by_budget(
@@ -141,7 +141,7 @@ def by_budget(
   panel.set_xlabel('block efficiency τ (tokens a round, bonus included)')
   panel.set_ylabel('speedup')
   panel.legend(fontsize=8)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def by_masks(
@@ -166,7 +166,7 @@ def by_masks(
     panel.set_title(title)
     panel.set_xlabel('masks k')
   panels[0].legend(fontsize=8)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def by_sampling(
@@ -205,7 +205,7 @@ def by_sampling(
   panels[0].set_ylabel('accepted share of the draft')
   panels[0].set_ylim(0, 1)
   panels[0].legend(fontsize=8)
-  _save(figure, path, caption)
+  save(figure, path, caption)
 
 
 def _panels(size: tuple[float, float], count: int, **options):
@@ -301,10 +301,10 @@ def _reach(
   return [max(value - low, 0)], [max(high - value, 0)]
 
 
-def _save(
+def save(
   figure: matplotlib.figure.Figure, path: pathlib.Path, caption: str
 ) -> None:
-  """As PNG, and beside it as SVG, for a paper."""
+  """As PNG, and beside it as SVG, for a paper; the caption in lines."""
   if caption:
     width = int(_LETTERS * figure.get_figwidth())
     caption = textwrap.fill(caption, width, break_on_hyphens=False)

@@ -48,7 +48,7 @@ def write(
     sections: more of the report.
     lossless: what the texts of each method tell, for the summary.
     bounds: on what is accepted, for the summary.
-    pair: what decoded, for the plot's caption.
+    pair: what decoded, for the pictures' captions.
     command: that makes it, for both.
   """
   if not distributed.is_first():
@@ -77,13 +77,13 @@ def write(
   lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
   lines += [tables.spread_table(rows), '', '## Acceptance by position', '']
   lines += [tables.position_table(rows)]
+  caption = ', '.join(filter(None, (title, pair, device(), command)))
   if costs:
     lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
   if any(cost.row for cost in costs):
-    rounds.trace(costs, folder / rounds.IMAGE)
+    rounds.trace(costs, folder / rounds.IMAGE, caption)
     lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
   image = f'{plot}.png'
-  caption = ', '.join(filter(None, (title, pair, device(), command)))
   plots.PLOTS[plot](rows, folder / image, caption)
   if (folder / image).exists():
     lines += ['', f'![{image}]({image})']

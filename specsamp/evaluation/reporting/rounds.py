@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import matplotlib.figure
 
+from specsamp.evaluation.reporting import plots
 from specsamp.evaluation.timing import RoundCost
 
 IMAGE = 'rounds.png'
@@ -12,7 +13,9 @@ _ROUNDS = 2
 _PARTS = {'draft': 'tab:orange', 'score': 'tab:blue', 'verify': 'tab:green'}
 
 
-def trace(costs: Sequence[RoundCost], path: pathlib.Path) -> None:
+def trace(
+  costs: Sequence[RoundCost], path: pathlib.Path, caption: str = ''
+) -> None:
   """Two rounds of each method: draft, score, verify and all else.
 
   The right half of figure 1 of Xiao et al. 2410.05589. The parts are medians,
@@ -51,5 +54,4 @@ def trace(costs: Sequence[RoundCost], path: pathlib.Path) -> None:
   panel.set_xlabel(f'ms, {_ROUNDS} rounds')
   # Beside the panel: a long round reaches its every corner.
   figure.legend(fontsize=8, loc='outside upper right', ncols=len(_PARTS))
-  figure.savefig(path, dpi=120)
-  figure.savefig(path.with_suffix('.svg'))
+  plots.save(figure, path, caption)
