@@ -127,6 +127,7 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     draft=f'{folders}/draft',
     max_prompt_tokens=40,
     plot='by_budget',  # which leaves out what is no branching
+    passes=True,
   )
   config = _get_config(_PAPERS / 'mcsd/best_tree.py', 'smoke')
   values |= config.to_dict() | values
