@@ -47,7 +47,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
     UserError: a file or value that does not fit.
   """
   config = ComparisonConfig.read(values)
-  models = loading.load(config.target, config.draft, mesh)
+  models = loading.load(config.target, config.draft, mesh, config.dtype)
   target = models.target
   longest = [config.longest_prompt(target)]
   found = [

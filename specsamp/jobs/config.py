@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from specsamp import verification
 from specsamp.errors import (
@@ -21,6 +21,7 @@ from specsamp.evaluation.reporting import plots
 from specsamp.jobs import loading
 from specsamp.language_model import LanguageModel
 from specsamp.models import pairs
+from specsamp.models.config import Dtype
 from specsamp.sampling.transforms import SamplingParams
 
 Branching = tuple[int | tuple[int, ...], ...]
@@ -321,6 +322,8 @@ class ComparisonConfig(SampledConfig):
     tasks: what to decode, names of `tasks.load`.
     chat: whether prompts are turns in the target's chat template.
     samples: of each prompt, at temperatures above 0.
+    dtype: that the target computes in; '' is what its folder has. The draft
+      computes in its own.
     batch_size: so many prompts are answered together.
     shuffled: whether these are of all tasks and temperatures, else of one.
     plot: by_method, by_draft_length, by_candidates, by_budget, by_masks or
@@ -348,6 +351,7 @@ class ComparisonConfig(SampledConfig):
   bounds: bool
   search: bool
   note: str
+  dtype: str = ''
   batch_size: int = 1
   shuffled: bool = False
   searched: str = ''
@@ -356,6 +360,8 @@ class ComparisonConfig(SampledConfig):
   def __post_init__(self):
     super().__post_init__()
     check_name('plot', self.plot, plots.PLOTS)
+    if self.dtype:
+      check_name('dtype', self.dtype, get_args(Dtype))
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')

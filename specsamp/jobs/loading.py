@@ -179,10 +179,21 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
   return [tokenizer.encode(text) for text in texts]
 
 
-def load(target: str, draft: str, mesh: Mesh | None) -> Models:
-  """Models of these folders, or the embedded ones where a name is empty."""
+def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
+  """Models of these folders, or the embedded ones where a name is empty.
+
+  Args:
+    target: folder.
+    draft: likewise.
+    mesh: where to place them.
+    dtype: that the target computes in; '' is what it is loaded with.
+  """
   pair = None if target and draft else zoo.load('pycode')
-  scores = model_dir.load(target, mesh) if target else pair.target.on(mesh)
+  if target or dtype:
+    folder = target or zoo.folder('pycode') / 'target'
+    scores = model_dir.load(folder, mesh, dtype or None)
+  else:
+    scores = pair.target.on(mesh)
   drafts = model_dir.load(draft, mesh) if draft else pair.draft.on(mesh)
   trained = {} if target else dict(pair.drafters)
   return Models(scores, drafts.for_target(scores), trained)

@@ -238,8 +238,8 @@ class Attention(nn.Module):
     """Projected distances 0..length-1, [H, length, Z]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    table = float16.project('sd,dhz->hsz', distances, self.relative, dtype)
-    return float16.narrow(table, dtype)
+    table = float16.project('sd,dhz->shz', distances, self.relative, dtype)
+    return float16.narrow(jnp.swapaxes(table, 0, 1), dtype)
 
   def _projected(self, x_btd, positions_bt, context_bcd):
     """Queries, keys and values, [B, .., H or U, Z], turned by their places."""

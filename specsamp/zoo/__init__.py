@@ -31,6 +31,12 @@ def names() -> list[str]:
   return sorted(p.parent.name for p in _HERE.glob('*/target'))
 
 
+def folder(name: str) -> pathlib.Path:
+  """Of an embedded pair: target, draft and drafters are in it."""
+  check_name('zoo', name, names())
+  return _HERE / name
+
+
 @functools.cache
 def load(name: str) -> Pair:
   """The embedded pair of this name: `pycode` completes Python code.
@@ -38,12 +44,12 @@ def load(name: str) -> Pair:
   Raises:
     UserError: there is none.
   """
-  check_name('zoo', name, names())
+  here = folder(name)
   return Pair(
-    model_dir.load(_HERE / name / 'target'),
-    model_dir.load(_HERE / name / 'draft'),
+    model_dir.load(here / 'target'),
+    model_dir.load(here / 'draft'),
     {
       path.name: drafter_dir.load(path)
-      for path in sorted((_HERE / name / 'drafters').glob('*'))
+      for path in sorted((here / 'drafters').glob('*'))
     },
   )

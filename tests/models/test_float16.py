@@ -1,6 +1,8 @@
 """float16 holds what bfloat16 does: by range, or else by a bound."""
 
 import dataclasses
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -185,3 +187,37 @@ def test_heads_beyond_float16_are_refused():
   )
   with pytest.raises(UserError, match='fuse has a value of .* 65504'):
     trained_drafter(given, target, 3)
+
+
+_PRODUCTS = {  # shapes of both, and the rows of the first
+  'btd,dhz->bthz': ((1, 1, 8), (8, 2, 6), 1),
+  'bthz,hzd->btd': ((1, 1, 2, 6), (2, 6, 8), 1),
+  'bd,de->be': ((1, 8), (8, 4), 1),
+  'btd,dv->btv': ((2, 3, 8), (8, 5), 6),
+}
+
+
+@pytest.mark.parametrize('spec', _PRODUCTS)
+@pytest.mark.parametrize('is_head', [False, True])
+def test_a_cpu_multiplies_bfloat16_in_products_that_it_has(spec, is_head):
+  """Their results are float32, and they have two rows or more."""
+  rng = np.random.default_rng(0)
+  *shapes, rows = _PRODUCTS[spec]
+  x, weight = (
+    jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in shapes
+  )
+  kind = float16.logits if is_head else float16.project
+  run = jax.jit(lambda x, weight: kind(spec, x, weight, 'bfloat16'))
+  got = run(x, weight)
+  wanted = np.einsum(spec, *(np.asarray(v, np.float32) for v in (x, weight)))
+  assert got.dtype == (jnp.float32 if is_head else jnp.bfloat16)
+  np.testing.assert_allclose(
+    got.astype(jnp.float32),
+    wanted,
+    rtol=1e-6 if is_head else 2.0**-8,
+    atol=1e-5,
+  )
+  text = run.lower(x, weight).as_text()
+  (result,) = re.findall(r'dot_general.*-> tensor<(.*)xf32>', text)
+  sizes = map(int, result.split('x'))
+  assert math.prod(sizes) == wanted.size // rows * max(rows, 2)
