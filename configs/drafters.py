@@ -92,7 +92,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       title='Drafters as they are trained',
       target='',  # a folder of a model; '' is the embedded pair's
       draft='',  # likewise
-      # What the target computes in; '' is what its folder has.
+      # What the target computes in; '' is its folder's.
       dtype='bfloat16' if arg == 'speed' else '',
       # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),

@@ -51,6 +51,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       title='Dynamic and static trees',
       target='',  # a folder of a model; '' is the embedded pair's
       draft='',  # likewise
+      dtype='',  # the target computes in; '' is its folder's
       # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0

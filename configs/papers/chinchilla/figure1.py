@@ -27,6 +27,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target=size.target,
       draft=size.draft,
+      dtype='',  # the target computes in; '' is its folder's
       # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(
         dict(name='SpS', branching=(1,) * length, temperature=temperature)

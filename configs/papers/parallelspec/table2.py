@@ -45,6 +45,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
+      dtype='',  # the target computes in; '' is its folder's
       # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
