@@ -151,10 +151,10 @@ def trained_drafter(
     )
   config = dataclasses.replace(module.config, dtype=target.config.dtype)
   params = trained.params
-  if config.dtype == float16.NAME:
+  if config.dtype != 'float32':
     try:
       # Once, and not in every pass.
-      params = float16.cast_matrices(params)
+      params = float16.cast_matrices(params, config.dtype)
     except float16.OutOfRange as error:
       raise UserError(
         f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '

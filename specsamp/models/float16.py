@@ -157,18 +157,19 @@ def _largest(x):
   return jnp.max(jnp.abs(x.astype(jnp.float32)))
 
 
-def cast_matrices(params: Any) -> Any:
-  """Nested dicts of parameters, every matmul's weight in float16.
+def cast_matrices(params: Any, dtype: str) -> Any:
+  """Nested dicts of parameters, every matmul's weight in this dtype.
 
   Raises:
-    OutOfRange: as `cast`.
+    OutOfRange: as `cast`, of float16.
   """
 
   def leaf(path, value):
     name = '.'.join(entry.key for entry in path)
     if not is_matrix(name, value):
       return value
-    return cast(name, jnp.asarray(value))
+    value = jnp.asarray(value)
+    return cast(name, value) if dtype == NAME else _astype(value, dtype)
 
   return jax.tree_util.tree_map_with_path(leaf, params)
 

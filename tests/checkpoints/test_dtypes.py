@@ -198,6 +198,17 @@ def test_drafters_for_bfloat16_serve_float16(save, turing, shape):
     trained_drafter(trained, other, 3)
 
 
+@pytest.mark.parametrize('kind', ['hydra', 'eagle'])
+def test_a_drafter_is_laid_out_in_its_targets_dtype_once(save, kind):
+  """And not in every pass."""
+  target = specsamp.load(save(), dtype='bfloat16')
+  drafter = trained_drafter(tiny.trained(target, kind), target, 3)
+  found = weights.flat(drafter.params)
+  wanted = weights.matmul_dtypes(found, 'bfloat16')
+  assert {name: str(x.dtype) for name, x in found.items()} == wanted
+  assert 'bfloat16' in wanted.values()
+
+
 @pytest.mark.parametrize('stored', ['float32', 'bfloat16', 'float16'])
 def test_one_fingerprint_in_any_dtype(save, tmp_path, stored):
   """Of folders of others as well, and of all that is made of the model."""
