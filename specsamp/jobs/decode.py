@@ -88,8 +88,11 @@ def prepare(
     texts = compared[0].prompts
   if config.chat:
     texts = [
-      Prompt(name, target.tokenizer.chat([{'role': 'user', 'content': text}]))
-      for name, text in texts
+      Prompt(
+        each.name,
+        target.tokenizer.chat([{'role': 'user', 'content': each.text}]),
+      )
+      for each in texts
     ]
   # Before anything is decoded or written: what `generate` would refuse.
   rows = [_tokens(target, text, config) for text in texts] if own else longest
