@@ -9,8 +9,8 @@ texts are in `metrics.jsonl`. About two minutes on 2 CPU cores.
   python launch/evaluate.py --config=configs/completions.py \
     --workdir=runs/completions
 
-`--config.target=FOLDER --config.draft=FOLDER` has another pair's, of which the
-draft is read by the target's tokenizer. `:smoke` is the smallest size.
+`--config.target=FOLDER --config.draft=FOLDER` has another pair's, of one
+tokenizer. `:smoke` is the smallest size.
 """
 
 import ml_collections

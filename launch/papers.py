@@ -17,7 +17,7 @@ _ALLOW_CODE_EXECUTION = cli.define_code_execution()
 
 def main():
   config = flags.FLAGS.config
-  job = papers.prepare(config.to_dict(), cli.load_paper)
+  job = papers.prepare(config.to_dict(), cli.load_paper, cli.command)
   mesh = _mesh()
   workdir = cli.make_workdir(flags.FLAGS.workdir, config)
   job.run(workdir, cli.make_workdir, mesh, _ALLOW_CODE_EXECUTION.value)

@@ -28,3 +28,9 @@ def pair() -> zoo.Pair:
     for name, drafter in whole.drafters.items()
   }
   return zoo.Pair(target, whole.draft, drafters)
+
+
+def zoo_load():
+  """In place of `zoo.load`, for whoever asks for this pair or for none."""
+  shallow = pair()
+  return lambda name, dtype='': {('pycode', ''): shallow}[name, dtype]

@@ -6,7 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from absl import app, flags, logging
@@ -79,13 +79,19 @@ def run(
   app.run(guarded, flags_parser=_parse)
 
 
-def command() -> str:
-  """What was called, for a report: all but the folders of who called it."""
-  launcher = pathlib.Path(sys.argv[0]).stem
-  words = ['specsamp', launcher]
+def command(launcher: str = '', given: Iterable[str] = ()) -> str:
+  """A command as reports have it: without folders of who calls it.
+
+  Args:
+    launcher: its name; '' is what was called, with its arguments.
+    given: arguments of that launcher.
+  """
+  if not launcher:
+    launcher, given = pathlib.Path(sys.argv[0]).stem, sys.argv[1:]
+  words = ['python', '-m', 'specsamp', launcher]
   if config_files.is_checkout():
-    words = ['python', f'launch/{launcher}.py']
-  given = iter(sys.argv[1:])
+    words[1:] = [f'launch/{launcher}.py']
+  given = iter(given)
   for text in given:
     name, equals, value = text.partition('=')
     if re.fullmatch('--?(workdir|compilation_cache)', name):

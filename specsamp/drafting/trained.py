@@ -150,16 +150,14 @@ def trained_drafter(
       f'depth {tree.depth}'
     )
   config = dataclasses.replace(module.config, dtype=target.config.dtype)
-  params = trained.params
-  if config.dtype != 'float32':
-    try:
-      # Once, and not in every pass.
-      params = float16.cast_matrices(params, config.dtype)
-    except float16.OutOfRange as error:
-      raise UserError(
-        f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '
-        'target in float16; load it in float32'
-      ) from None
+  try:
+    # Once, and not in every pass.
+    params = float16.cast_matrices(trained.params, config.dtype)
+  except float16.OutOfRange as error:
+    raise UserError(
+      f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '
+      'target in float16; load it in float32'
+    ) from None
   if meshes.of(params) != target.mesh:
     if target.mesh is None:
       raise UserError(

@@ -188,12 +188,12 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
     mesh: where to place them.
     dtype: that the target computes in; '' is what it is loaded with.
   """
-  pair = None if target and draft else zoo.load('pycode')
-  if target or dtype:
-    folder = target or zoo.folder('pycode') / 'target'
-    scores = model_dir.load(folder, mesh, dtype or None)
-  else:
-    scores = pair.target.on(mesh)
+  pair = None if target and draft else zoo.load('pycode', dtype)
+  scores = (
+    model_dir.load(target, mesh, dtype or None)
+    if target
+    else pair.target.on(mesh)
+  )
   drafts = model_dir.load(draft, mesh) if draft else pair.draft.on(mesh)
   trained = {} if target else dict(pair.drafters)
   return Models(scores, drafts.for_target(scores), trained)

@@ -24,6 +24,7 @@ _LINE = {'name': str, 'config': str, 'seconds': float}
 _BAR = '{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}{postfix}]'
 
 LoadConfig = Callable[[str, str], Any]
+Command = Callable[[str, Sequence[str]], str]
 MakeWorkdir = Callable[[str, Any], pathlib.Path]
 
 
@@ -51,20 +52,13 @@ class Experiment(NamedTuple):
     name: of its file below `configs/papers`, and of its folder.
     minutes: that it should take, to tell the time left.
     config: its values, a ConfigDict.
-    arg: that it was read with.
+    command: that runs it alone.
   """
 
   name: str
   minutes: float
   config: Any
-  arg: str = ''
-
-  @property
-  def command(self) -> str:
-    """That runs it alone."""
-    arg = self.arg and f':{self.arg}'
-    name = f'configs/papers/{self.name}.py{arg}'
-    return f'python launch/evaluate.py --config={name}'
+  command: str
 
   @property
   def digest(self) -> str:
@@ -170,12 +164,15 @@ class Papers(NamedTuple):
     print(f'\n{text}\nSummary: {folder / SUMMARY}')
 
 
-def prepare(values: Mapping[str, Any], load_config: LoadConfig) -> Papers:
+def prepare(
+  values: Mapping[str, Any], load_config: LoadConfig, command: Command
+) -> Papers:
   """Reads all configs; writes nothing.
 
   Args:
     values: of a config such as `configs/papers/all.py`.
     load_config: (name below configs/papers, argument) -> its config.
+    command: (launcher, arguments) -> that calls it.
 
   Raises:
     UserError: a config that there is not, or that does not fit.
@@ -190,11 +187,14 @@ def prepare(values: Mapping[str, Any], load_config: LoadConfig) -> Papers:
         left_out[given.name] = given.needs
         continue
       config = load_config(given.name, given.arg)
-      config.data = values['data']
+      arg = given.arg and f':{given.arg}'
+      words = [f'--config=configs/papers/{given.name}.py{arg}']
+      if config.data != values['data']:
+        config.data = values['data']
+        words.append(f'--config.data={config.data}')
       ComparisonConfig.read(config.to_dict())
-      experiments.append(
-        Experiment(given.name, given.minutes, config, given.arg)
-      )
+      alone = command('evaluate', words)
+      experiments.append(Experiment(given.name, given.minutes, config, alone))
     names = [each.name for each in experiments]
     if len(set(names)) < len(names):
       raise UserError(f'experiments: got {names}, expected none twice')

@@ -112,11 +112,16 @@ def _scaled(x):
 
 
 def _einsum(spec: str, x, weight):
-  """Of float16 with float32 sums and result.
+  """einsum of 16-bit numbers, with float32 sums and result.
 
-  Of a single row as of two: XLA for GPUs has no product of a vector with a
+  Of a single row as of two. XLA for GPUs has no product of a vector with a
   matrix from float16 to float32, and would convert the matrix to float32 in
-  every pass, three times the traffic.
+  every pass, three times the traffic; XLA for CPUs has none of bfloat16.
+
+  Args:
+    spec: see `project`.
+    x: [B, T, ..] or [B, D], float16 or bfloat16.
+    weight: any axes, of the same type.
   """
   axis = min(1, x.ndim - 2)
   alone = math.prod(x.shape[: axis + 1]) == 1

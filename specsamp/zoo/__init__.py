@@ -31,22 +31,25 @@ def names() -> list[str]:
   return sorted(p.parent.name for p in _HERE.glob('*/target'))
 
 
-def folder(name: str) -> pathlib.Path:
-  """Of an embedded pair: target, draft and drafters are in it."""
+def load(name: str, dtype: str = '') -> Pair:
+  """The embedded pair of this name: `pycode` completes Python code.
+
+  Args:
+    name: of `names()`.
+    dtype: that the target computes in; '' is what it was trained in.
+
+  Raises:
+    UserError: there is none, or no such dtype.
+  """
   check_name('zoo', name, names())
-  return _HERE / name
+  return _load(name, dtype)
 
 
 @functools.cache
-def load(name: str) -> Pair:
-  """The embedded pair of this name: `pycode` completes Python code.
-
-  Raises:
-    UserError: there is none.
-  """
-  here = folder(name)
+def _load(name: str, dtype: str) -> Pair:
+  here = _HERE / name
   return Pair(
-    model_dir.load(here / 'target'),
+    model_dir.load(here / 'target', dtype=dtype or None),
     model_dir.load(here / 'draft'),
     {
       path.name: drafter_dir.load(path)

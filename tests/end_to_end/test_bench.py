@@ -30,7 +30,7 @@ _CONFIG = 'configs/accelerator.py'
 @pytest.fixture(autouse=True)
 def pair(monkeypatch):
   """In place of the embedded one: little of it is to be compiled."""
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
   monkeypatch.setenv('XLA_FLAGS', '')
 
 

@@ -45,7 +45,7 @@ _SOME = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}
 
 @pytest.fixture(autouse=True)
 def _shallow(monkeypatch):
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
 
 
 def _job(path, data, folders, arg='smoke', whole=True):

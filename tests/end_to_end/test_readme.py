@@ -64,7 +64,7 @@ def test_the_readme_is_short():
 )
 def test_python_blocks(path, monkeypatch):
   """Those of a text in one namespace: each goes on where the last one ended."""
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
   names, outs = {}, []
   for block in _blocks(path, 'python'):
     exec(compile(block, str(path), 'exec'), names)

@@ -19,7 +19,7 @@ _CONFIG = '--config=configs/reinforce_pycode.py:smoke'
 @pytest.fixture
 def pair(monkeypatch):
   """In place of the embedded one: little of it is to be compiled."""
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
 
 
 @pytest.mark.usefixtures('pair')

@@ -15,7 +15,7 @@ _CONFIG = '--config=configs/throughput.py:smoke'
 @pytest.fixture(autouse=True)
 def pair(monkeypatch):
   """In place of the embedded one: little of it is to be compiled."""
-  monkeypatch.setattr(zoo, 'load', {'pycode': shallow.pair()}.__getitem__)
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
 
 
 def test_both_ways_emit_the_same(tmp_path):

@@ -254,7 +254,7 @@ def test_whether_a_function_is_python(answer, valid, whole):
 
 
 def test_functions_as_they_were_written_are_python(tokenizer):
-  """Every held-out one that the task asks for, whole and at any length."""
+  """Every held-out one that the task asks for, whole and cut off."""
   (task,) = tasks.load('code', tokenizer, 24, 96)
   sources = corpora.held_out_library()
   for prompt in task.prompts:

@@ -7,6 +7,7 @@ import types
 import pytest
 from ml_collections import ConfigDict
 
+from specsamp import cli
 from specsamp.cli import config_files
 from specsamp.errors import UserError
 from specsamp.jobs import compare, papers
@@ -29,6 +30,10 @@ def _load(name, arg):
   )  # fmt: skip
 
 
+def _command(launcher, given):
+  return ' '.join([launcher, *given])
+
+
 def _values(*experiments):
   found = [dict(name=name, minutes=1) | more for name, more in experiments]
   return dict(title='All', data='DATA', experiments=found)
@@ -47,7 +52,8 @@ def ran(monkeypatch):
       raise UserError('data: not there')
 
     def run(workdir, allow_code_execution, command):
-      assert command.endswith(f'configs/papers/{values["title"]}.py')
+      path = f'configs/papers/{values["title"]}.py'
+      assert command == f'evaluate --config={path} --config.data=DATA'
       names.append(values['title'])
       if values['title'] in fails:
         raise KeyboardInterrupt
@@ -70,7 +76,7 @@ def _make_workdir(path, config):
 
 def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
   ran.fails.add('a/two')
-  job = papers.prepare(_TWO, _load)
+  job = papers.prepare(_TWO, _load, _command)
   with pytest.raises(KeyboardInterrupt):
     job.run(tmp_path, _make_workdir)
   assert not (tmp_path / papers.SUMMARY).exists()
@@ -87,7 +93,9 @@ def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
     assert words in text
   assert text in capsys.readouterr().out
   # Another config of a name, and a report that is gone, are run.
-  other = papers.prepare(_TWO, lambda name, _: _load(name, 'another note'))
+  other = papers.prepare(
+    _TWO, lambda name, _: _load(name, 'another note'), _command
+  )
   (tmp_path / 'a/one/report.md').unlink()
   job.run(tmp_path, _make_workdir)
   other.run(tmp_path, _make_workdir)
@@ -97,7 +105,7 @@ def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
 def test_a_mistake_in_the_first_leaves_nothing(ran, tmp_path):
   ran.wrong.add('a/one')
   with pytest.raises(UserError, match='not there'):
-    papers.prepare(_TWO, _load).run(tmp_path, _make_workdir)
+    papers.prepare(_TWO, _load, _command).run(tmp_path, _make_workdir)
   assert not any(tmp_path.iterdir())
 
 
@@ -105,7 +113,8 @@ def test_a_mistake_in_the_first_leaves_nothing(ran, tmp_path):
 def test_the_config_names_them_all(arg):
   folder = pathlib.Path('configs/papers')
   values = config_files.Given(f'{folder}/all.py', arg).load().to_dict()
-  job = papers.prepare(values, config_files.load_paper)
+  job = papers.prepare(values, config_files.load_paper, cli.command)
+  assert all('data' not in each.command for each in job.experiments)
   names = [each.name for each in job.experiments]
   found = [
     path.relative_to(folder).with_suffix('').as_posix()
@@ -127,5 +136,5 @@ def test_the_config_names_them_all(arg):
 )
 def test_bad_input(values, words):
   with pytest.raises(UserError) as error:
-    papers.prepare(values, _load)
+    papers.prepare(values, _load, _command)
   assert words in str(error.value)

@@ -27,7 +27,7 @@ sys.path.append({str(_TESTS)!r})
 import shallow
 from specsamp import zoo
 
-zoo.load = {{'pycode': shallow.pair()}}.__getitem__
+zoo.load = shallow.zoo_load()
 """
 
 # What a cell after the one of parameters sets.

@@ -44,7 +44,7 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   block = 'if True:\n' if head[:1].isspace() else ''
   bodies, begun = _bodies(head, answer)
   is_whole = any(_parses(f'{block}{head}{body}') for body in bodies)
-  begins_well = bool(begun) and _begins_well(f'{block}{head}{begun}')
+  begins_well = bool(begun) and _parses(f'{block}{head}{begun}', True)
   return {
     'valid Python': float(is_whole or begins_well),
     'whole function': float(is_whole),
@@ -68,25 +68,17 @@ def _bodies(head: str, answer: str) -> tuple[list[str], str]:
   return bodies, f'{whole}\n'
 
 
-def _parses(text: str) -> bool:
+def _parses(text: str, may_go_on: bool = False) -> bool:
+  """Whether Python can read a text, or one that could follow on from it."""
+  flags = ast.PyCF_ONLY_AST
+  if may_go_on:
+    flags |= codeop.PyCF_ALLOW_INCOMPLETE_INPUT
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # such as of escapes
-      ast.parse(text)
-  except (SyntaxError, ValueError, RecursionError, MemoryError):
-    return False
-  return True
-
-
-def _begins_well(text: str) -> bool:
-  """Whether some text could follow that makes it parse."""
-  flags = ast.PyCF_ONLY_AST | codeop.PyCF_ALLOW_INCOMPLETE_INPUT
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
       compile(text, '', 'exec', flags)
   except SyntaxError as error:
-    return 'incomplete input' in str(error)
+    return may_go_on and 'incomplete input' in str(error)
   except (ValueError, RecursionError, MemoryError):
     return False
   return True
