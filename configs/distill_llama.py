@@ -23,8 +23,8 @@ head, begin at random.
   python launch/distill.py --config=configs/distill_llama.py:eagle3 \
     --config.corpus=DATA/sharegpt --workdir=RUNS/llama-3.1-8b-eagle3 --mesh=8x1
 
-Theirs falls linearly to zero and ours as a cosine; they train on the answers in
-a conversation, which a plain text does not mark: what the target answers is all
+The rate falls linearly to zero, as theirs. They train on the answers in a
+conversation, which a plain text does not mark: what the target answers is all
 that is trained with --config.num_continuations. Two sequences for each of eight
 devices make a batch: 7e13 operations each, of which the target's pass is half,
 9e20 in all; in a step a sequence has 4 GB of scores and 2 GB of logits, and as
@@ -109,6 +109,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=epochs * _CONVERSATIONS // batch_size,  # of the optimizer
       learning_rate=learning_rate,  # its peak; then a cosine to zero
       warmup_steps=2000,  # of linear warm-up
+      # The last ones, of a linear fall to zero; 0 is the cosine.
+      decay_steps=0,
       optimizer='adamw',  # or muon, for the matrices of layers
       weight_decay=0.0,  # on matrices only
       beta2=beta2,  # of AdamW; beta1 is 0.9
@@ -131,6 +133,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       batch_size=16,
       steps=800_000,
       warmup_steps=12_000,
+      decay_steps=800_000 - 12_000,
     )
   if kind == 'dflash':
     steps = 6 * 800_000 // batch_size

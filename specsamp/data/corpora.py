@@ -100,3 +100,28 @@ def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
       'both must have at least one'
     )
   return train, held_out
+
+
+_IN_A_ROW = 4  # lines
+_TOO_LIKE = 0.1
+
+
+def unlike(texts: Iterable[str], held_out: Iterable[str]) -> list[str]:
+  """Those texts that are no copies of what is held out, nor mostly so.
+
+  A copy has more than a tenth of its passages from held-out texts: four lines
+  in a row, indentation and lines of a few letters aside.
+  """
+  kept_back = set().union(*map(_passages, held_out))
+
+  def is_unlike(text):
+    passages = _passages(text)
+    return len(passages & kept_back) <= _TOO_LIKE * len(passages)
+
+  return [text for text in texts if is_unlike(text)]
+
+
+def _passages(text: str) -> set[tuple[str, ...]]:
+  lines = [line.strip() for line in text.splitlines()]
+  lines = [line for line in lines if len(line) > 20]
+  return set(zip(*(lines[i:] for i in range(_IN_A_ROW)), strict=False))

@@ -25,6 +25,10 @@ class PretrainConfig(run.RunConfig):
     model: shape of the model to train.
     corpus: a folder of text, or '' for the standard library of this Python.
     pattern: the corpus' files, a glob relative to its folder.
+    repeats: times that an epoch reads each of them.
+    extra_corpus: a folder of text that an epoch reads once beside them; '' is
+      none. Its files are of the same pattern, and none is held out: those that
+      are in good part like a held-out one of the corpus are left out.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size`
       pieces on the corpus.
     teacher: folder of a model to distil from; its tokenizer is used. '' trains
@@ -37,6 +41,8 @@ class PretrainConfig(run.RunConfig):
   model: TransformerConfig
   corpus: str = ''
   pattern: str = '**/*.py'
+  repeats: int = 1
+  extra_corpus: str = ''
   tokenizer: str = ''
   teacher: str = ''
   distillation_weight: float = 0.5
@@ -51,6 +57,7 @@ class PretrainConfig(run.RunConfig):
         'gradients vanish in it'
       )
     check_range(self, 'distillation_weight', least=0, most=1)
+    check_range(self, 'repeats', least=1, kind=int)
     if self.length > self.model.max_length:
       raise UserError(
         f'length {self.length} exceeds model.max_length {self.model.max_length}'
@@ -116,16 +123,16 @@ def pretrain(
 
   def data():
     nonlocal tokenizer  # may be trained on the text
-    train, held_out = corpora.split(corpora.read(config.corpus, config.pattern))
-    tokenizer = _tokenizer(config, teacher, train.values(), workdir)
+    train, held_out = _texts(config)
+    tokenizer = _tokenizer(config, teacher, train, workdir)
     packed = (
       packing.Packed(
-        packing.tokenize(files.values(), tokenizer),
+        packing.tokenize(texts, tokenizer),
         config.batch_size,
         config.length,
         config.seed,
       )
-      for files in (train, held_out)
+      for texts in (train, held_out)
     )
     return *packed, teacher.params if teacher else None
 
@@ -141,6 +148,16 @@ def pretrain(
   model_dir.save(model, workdir / 'model', config.storage)
   print(run.told(workdir, workdir / 'model'))
   return model
+
+
+def _texts(config: PretrainConfig) -> tuple[list[str], list[str]]:
+  """(to train on, held out)."""
+  train, held_out = corpora.split(corpora.read(config.corpus, config.pattern))
+  texts = list(train.values()) * config.repeats
+  if config.extra_corpus:
+    extra = corpora.read_folder(config.extra_corpus, config.pattern)
+    texts += corpora.unlike(extra.values(), held_out.values())
+  return texts, list(held_out.values())
 
 
 def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):

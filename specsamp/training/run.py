@@ -39,6 +39,8 @@ class RunConfig:
     steps: of the optimizer.
     learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
     warmup_steps: of linear warm-up.
+    decay_steps: the last steps, in which the rate falls linearly to zero after
+      it was held at its peak; 0 is the cosine.
     optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
       2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
       for all else.
@@ -57,6 +59,7 @@ class RunConfig:
   steps: int = 1000
   learning_rate: float = 1e-3
   warmup_steps: int = 100
+  decay_steps: int = 0
   optimizer: Optimizer = 'adamw'
   weight_decay: float = 0.1
   beta2: float = 0.95
@@ -73,6 +76,8 @@ class RunConfig:
       'eval_batches', 'checkpoint_every', least=1, kind=int,
     )  # fmt: skip
     check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
+    most = max(self.steps - self.warmup_steps, 0)
+    check_range(self, 'decay_steps', least=0, most=most, kind=int)
     check_range(self, 'learning_rate', 'weight_decay', least=0)
     check_range(self, 'clip_norm', least=0, open_least=True)
     check_range(self, 'beta2', least=0, most=1, open_most=True)
@@ -96,14 +101,29 @@ class TrainState(NamedTuple):
   optimizer: Any
 
 
-def make_optimizer(config: RunConfig) -> optax.GradientTransformation:
-  """Under a warm-up and a cosine, gradients clipped by global norm."""
-  schedule = optax.warmup_cosine_decay_schedule(
-    init_value=0.0,
-    peak_value=config.learning_rate,
-    warmup_steps=config.warmup_steps,
-    decay_steps=max(config.steps, config.warmup_steps + 1),
+def _rates(config: RunConfig) -> optax.Schedule:
+  """(step) -> learning rate."""
+  peak = config.learning_rate
+  if not config.decay_steps:
+    return optax.warmup_cosine_decay_schedule(
+      init_value=0.0,
+      peak_value=peak,
+      warmup_steps=config.warmup_steps,
+      decay_steps=max(config.steps, config.warmup_steps + 1),
+    )
+  return optax.join_schedules(
+    [
+      optax.linear_schedule(0.0, peak, config.warmup_steps),
+      optax.constant_schedule(peak),
+      optax.linear_schedule(peak, 0.0, config.decay_steps),
+    ],
+    [config.warmup_steps, config.steps - config.decay_steps],
   )
+
+
+def make_optimizer(config: RunConfig) -> optax.GradientTransformation:
+  """Under a warm-up and a decay, gradients clipped by global norm."""
+  schedule = _rates(config)
   common = dict(weight_decay=config.weight_decay)
   if config.optimizer == 'muon':
     steps = optax.contrib.muon(

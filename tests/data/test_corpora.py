@@ -83,3 +83,14 @@ def test_bad_folders(tmp_path, folder, pattern, message):
 def test_both_sides_must_have_files():
   with pytest.raises(UserError, match='1 files to train on and 0 held out'):
     corpora.split({'lib/m0.py': ''})
+
+
+def test_copies_of_what_is_held_out_are_left_out():
+  lines = [f'value_{i} = function_{i}(argument_{i})' for i in range(60)]
+  text = lambda chosen: '\n'.join(chosen)
+  indented = text(f'    {line}\n\n  x' for line in lines)
+  few = text([*(line.upper() for line in lines), *lines[:6]])
+  part = text([*(line.upper() for line in lines), *lines[:20]])
+  turned = text(lines[::-1])  # the same lines, no passage
+  given = [text(lines), indented, few, part, turned, 'x = 1']
+  assert corpora.unlike(given, [text(lines), '']) == [few, turned, 'x = 1']

@@ -12,6 +12,7 @@ import sys
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from specsamp.checkpoints import model_dir
@@ -244,11 +245,36 @@ def test_distillation(config, undisturbed, tmp_path):
   assert 0 < validation['agreement'] < 1
 
 
+def test_more_text_than_the_corpus(config, undisturbed, tmp_path, monkeypatch):
+  """It is read once an epoch, and nothing of it is held out."""
+  (tmp_path / 'more').mkdir()
+  (tmp_path / 'more/of.txt').write_text('some more of it, ' * 1000)
+  seen = {}
+
+  class Seen(Packed):
+    def __init__(self, tokens, *args):
+      super().__init__(tokens, *args)
+      seen.setdefault('tokens', []).append(tokens)
+
+  monkeypatch.setattr(pretrain.packing, 'Packed', Seen)
+  tokenizer = str(undisturbed / 'tokenizer.model')
+  changes = dict(tokenizer=tokenizer, steps=1, warmup_steps=0)
+  for extra in ({}, dict(repeats=3, extra_corpus=str(tmp_path / 'more'))):
+    changed = dataclasses.replace(config, **changes, **extra)
+    pretrain.pretrain(changed, tmp_path / f'run{len(extra)}')
+  alone, held_out, whole, same = seen['tokens']
+  once = (len(whole) - 3 * len(alone)) / len(alone)
+  assert once > 0 and (whole[: 3 * len(alone)] == np.tile(alone, 3)).all()
+  assert np.array_equal(held_out, same)
+
+
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
     (dict(steps=0), 'steps: got 0, expected at least 1'),
     (dict(batch_size=-1), 'batch_size: got -1, expected at least 1'),
+    (dict(decay_steps=56), 'decay_steps: got 56, expected at most 55'),
+    (dict(repeats=0), 'repeats: got 0, expected at least 1'),
     (dict(eval_every=0), 'eval_every: got 0, expected at least 1'),
     (
       dict(distillation_weight=1.5),
@@ -283,6 +309,7 @@ def test_configs_round_trip(config):
   ('changes', 'message'),
   [
     (dict(corpus='/nowhere'), 'corpus: /nowhere is not a folder'),
+    (dict(extra_corpus='/nowhere'), 'corpus: /nowhere is not a folder'),
     (dict(batch_size=640), 'corpus: .* tokens, but a batch takes 640 x 16'),
     (dict(tokenizer='/nowhere.model'), 'tokenizer /nowhere.model: No such'),
     (dict(teacher='/nowhere'), 'model /nowhere: no such folder'),

@@ -90,6 +90,22 @@ def test_what_does_not_fit_the_mesh_is_known_before_data_is_read(tmp_path):
     run.fit(_CONFIG, tmp_path, mesh, init=None, loss=None, data=None)
 
 
+def test_the_rate_is_held_and_then_falls():
+  config = dataclasses.replace(
+    _CONFIG, steps=20, warmup_steps=4, decay_steps=10, weight_decay=0.0
+  )
+  tx = run.make_optimizer(config)
+  params = {'scale': jnp.ones(1)}
+  state, moves = tx.init(params), []
+  for _ in range(config.steps):
+    move, state = tx.update(params, state, params)
+    moves.append(-float(move['scale'][0]))
+  # Of equal gradients AdamW's every move is as long as the rate.
+  rates = [0, 0.25, 0.5, 0.75, *[1] * 6, *np.linspace(1, 0.1, 10)]
+  wanted = config.learning_rate * np.asarray(rates)
+  np.testing.assert_allclose(moves, wanted, rtol=1e-4)
+
+
 def test_muon_turns_the_matrices_of_layers_and_nothing_else():
   """Its update has equal singular values, keys apart from values."""
   rng = np.random.default_rng(0)
