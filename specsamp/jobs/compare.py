@@ -157,7 +157,8 @@ class Comparison(NamedTuple):
     rows = self._rows(metrics.overall(lines, of_tasks))
     each = self._rows(metrics.summarize(lines, of_tasks))
     sections += self._notes(lines, scored)
-    lengths = draft_lengths.section(lines, workdir)
+    told = report.caption(self.config.title, self.pair_name, command)
+    lengths = draft_lengths.section(lines, workdir, told)
     against = draft_lengths.against_fixed(lines, not self.config.shuffled)
     sections += filter(None, (lengths, against))
     findings = permutation_tests.examine(

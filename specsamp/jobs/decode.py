@@ -226,7 +226,7 @@ class Decoding(NamedTuple):
     rows = metrics.summarize(lines)
     costs = self._costs(rows)
     title = 'Speculative sampling'
-    lengths = draft_lengths.section(lines, workdir)
+    lengths = draft_lengths.section(lines, workdir, report.caption(title))
     sections = [lengths] if lengths else []
     report.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))

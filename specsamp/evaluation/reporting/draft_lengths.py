@@ -9,7 +9,7 @@ import numpy as np
 
 from specsamp.evaluation import methods, metrics
 from specsamp.evaluation.metrics import Line
-from specsamp.evaluation.reporting import tables
+from specsamp.evaluation.reporting import plots, tables
 
 IMAGE = 'draft_lengths.png'
 _HEAD = (
@@ -23,17 +23,20 @@ _AGAINST = (
 )
 
 
-def section(lines: Sequence[Line], folder: pathlib.Path) -> tables.Section:
-  """The shares of all lengths by task, and a plot of them over time.
+def section(
+  lines: Sequence[Line], folder: pathlib.Path, caption: str
+) -> tables.Section:
+  """The shares of all lengths by task, and a plot; '' if no line is left.
 
   Args:
     lines: of `runner.compare`; those of a fixed length are left out.
-    folder: the plot goes here; '' if no line is left.
+    folder: the plot goes here.
+    caption: of the plot.
   """
   groups = _groups(lines)
   if not groups:
     return ''
-  _plot(groups, folder / IMAGE)
+  _plot(groups, folder / IMAGE, caption)
   cells = []
   for (task, *names), group in groups.items():
     found = np.asarray(
@@ -144,7 +147,7 @@ def _lengths(groups) -> list[int]:
   return sorted(set(itertools.chain.from_iterable(every)))
 
 
-def _plot(groups, path: pathlib.Path) -> None:
+def _plot(groups, path: pathlib.Path, caption: str) -> None:
   """Shares as bars, and the mean length over the rounds of a text."""
   figure = matplotlib.figure.Figure(figsize=(11, 3.6), layout='constrained')
   bars, times = figure.subplots(1, 2)
@@ -179,4 +182,4 @@ def _plot(groups, path: pathlib.Path) -> None:
   times.set_ylim(bottom=0)
   times.grid(alpha=0.3)
   times.legend(fontsize=8)
-  figure.savefig(path, dpi=120)
+  plots.save(figure, path, caption)

@@ -77,17 +77,22 @@ def write(
   lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
   lines += [tables.spread_table(rows), '', '## Acceptance by position', '']
   lines += [tables.position_table(rows)]
-  caption = ', '.join(filter(None, (title, pair, device(), command)))
+  told = caption(title, pair, command)
   if costs:
     lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
   if any(cost.row for cost in costs):
-    rounds.trace(costs, folder / rounds.IMAGE, caption)
+    rounds.trace(costs, folder / rounds.IMAGE, told)
     lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
   image = f'{plot}.png'
-  plots.PLOTS[plot](rows, folder / image, caption)
+  plots.PLOTS[plot](rows, folder / image, told)
   if (folder / image).exists():
     lines += ['', f'![{image}]({image})']
   files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
+
+
+def caption(*what: str) -> str:
+  """Of a picture: what it shows, such as a title and a pair, and on what."""
+  return ', '.join(filter(None, (*what, device())))
 
 
 def device() -> str:
