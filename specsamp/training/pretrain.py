@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any, get_args
 
+import numpy as np
 from jax.sharding import Mesh
 
 from specsamp import files
@@ -123,16 +124,17 @@ def pretrain(
 
   def data():
     nonlocal tokenizer  # may be trained on the text
-    train, held_out = _texts(config)
-    tokenizer = _tokenizer(config, teacher, train, workdir)
+    train, extra, held_out = _texts(config)
+    tokenizer = _tokenizer(config, teacher, train + extra, workdir)
+    tokens = [packing.tokenize(train, tokenizer)] * config.repeats
+    if extra:
+      tokens.append(packing.tokenize(extra, tokenizer))
     packed = (
-      packing.Packed(
-        packing.tokenize(texts, tokenizer),
-        config.batch_size,
-        config.length,
-        config.seed,
+      packing.Packed(each, config.batch_size, config.length, config.seed)
+      for each in (
+        np.concatenate(tokens),
+        packing.tokenize(held_out, tokenizer),
       )
-      for texts in (train, held_out)
     )
     return *packed, teacher.params if teacher else None
 
@@ -150,14 +152,14 @@ def pretrain(
   return model
 
 
-def _texts(config: PretrainConfig) -> tuple[list[str], list[str]]:
-  """(to train on, held out)."""
+def _texts(config: PretrainConfig) -> tuple[list[str], list[str], list[str]]:
+  """(to train on, to train on beside it, held out)."""
   train, held_out = corpora.split(corpora.read(config.corpus, config.pattern))
-  texts = list(train.values()) * config.repeats
+  extra = []
   if config.extra_corpus:
-    extra = corpora.read_folder(config.extra_corpus, config.pattern)
-    texts += corpora.unlike(extra.values(), held_out.values())
-  return texts, list(held_out.values())
+    more = corpora.read_folder(config.extra_corpus, config.pattern)
+    extra = corpora.unlike(more.values(), held_out.values())
+  return list(train.values()), extra, list(held_out.values())
 
 
 def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
