@@ -109,8 +109,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=epochs * _CONVERSATIONS // batch_size,  # of the optimizer
       learning_rate=learning_rate,  # its peak; then a cosine to zero
       warmup_steps=2000,  # of linear warm-up
-      # The last ones, of a linear fall to zero; 0 is the cosine.
-      decay_steps=0,
+      # Of the steps, the last ones, of a linear fall to zero; 0 is the cosine.
+      decay_share=0.0,
       optimizer='adamw',  # or muon, for the matrices of layers
       weight_decay=0.0,  # on matrices only
       beta2=beta2,  # of AdamW; beta1 is 0.9
@@ -133,7 +133,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       batch_size=16,
       steps=800_000,
       warmup_steps=12_000,
-      decay_steps=800_000 - 12_000,
+      decay_share=1.0,
     )
   if kind == 'dflash':
     steps = 6 * 800_000 // batch_size

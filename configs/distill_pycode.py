@@ -113,8 +113,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=700,  # of the optimizer
       learning_rate=2e-3,  # its peak; then a cosine to zero
       warmup_steps=60,  # of linear warm-up
-      # The last ones, of a linear fall to zero; 0 is the cosine.
-      decay_steps=0,
+      # Of the steps, the last ones, of a linear fall to zero; 0 is the cosine.
+      decay_share=0.0,
       optimizer='adamw',  # or muon, for the matrices of layers
       weight_decay=0.0,  # on matrices only
       beta2=0.95,  # of AdamW; beta1 is 0.9

@@ -68,8 +68,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       steps=1650,  # of the optimizer
       learning_rate=2e-3,  # its peak
       warmup_steps=60,  # of linear warm-up
-      # The last ones, of a linear fall to zero; 0 is a cosine all along.
-      decay_steps=577,
+      # Of the steps, the last ones, of a linear fall to zero; 0 is a cosine.
+      decay_share=0.35,
       optimizer='muon',  # for the matrices of layers, or adamw
       weight_decay=0.1,  # on matrices only
       beta2=0.95,  # of AdamW; beta1 is 0.9
@@ -90,7 +90,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       distillation_weight=1.0,
       steps=700,
       learning_rate=4e-3,
-      decay_steps=0,
+      decay_share=0.0,
       seed=1,
     )
   elif arg == 'smoke':
@@ -109,7 +109,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       length=32,
       steps=20,
       warmup_steps=4,
-      decay_steps=8,
       log_every=2,
       eval_every=10,
       eval_batches=2,

@@ -39,8 +39,9 @@ class RunConfig:
     steps: of the optimizer.
     learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
     warmup_steps: of linear warm-up.
-    decay_steps: the last steps, in which the rate falls linearly to zero after
-      it was held at its peak; 0 is the cosine.
+    decay_share: of the steps, the last ones, in which the rate falls linearly
+      to zero after it was held at its peak; 1 is all behind the warm-up, and 0
+      the cosine.
     optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
       2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
       for all else.
@@ -59,7 +60,7 @@ class RunConfig:
   steps: int = 1000
   learning_rate: float = 1e-3
   warmup_steps: int = 100
-  decay_steps: int = 0
+  decay_share: float = 0.0
   optimizer: Optimizer = 'adamw'
   weight_decay: float = 0.1
   beta2: float = 0.95
@@ -76,8 +77,7 @@ class RunConfig:
       'eval_batches', 'checkpoint_every', least=1, kind=int,
     )  # fmt: skip
     check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
-    most = max(self.steps - self.warmup_steps, 0)
-    check_range(self, 'decay_steps', least=0, most=most, kind=int)
+    check_range(self, 'decay_share', least=0, most=1)
     check_range(self, 'learning_rate', 'weight_decay', least=0)
     check_range(self, 'clip_norm', least=0, open_least=True)
     check_range(self, 'beta2', least=0, most=1, open_most=True)
@@ -104,20 +104,22 @@ class TrainState(NamedTuple):
 def _rates(config: RunConfig) -> optax.Schedule:
   """(step) -> learning rate."""
   peak = config.learning_rate
-  if not config.decay_steps:
+  if not config.decay_share:
     return optax.warmup_cosine_decay_schedule(
       init_value=0.0,
       peak_value=peak,
       warmup_steps=config.warmup_steps,
       decay_steps=max(config.steps, config.warmup_steps + 1),
     )
+  behind = max(config.steps - config.warmup_steps, 1)
+  fall = min(round(config.decay_share * config.steps), behind)
   return optax.join_schedules(
     [
       optax.linear_schedule(0.0, peak, config.warmup_steps),
       optax.constant_schedule(peak),
-      optax.linear_schedule(peak, 0.0, config.decay_steps),
+      optax.linear_schedule(peak, 0.0, fall),
     ],
-    [config.warmup_steps, config.steps - config.decay_steps],
+    [config.warmup_steps, config.warmup_steps + behind - fall],
   )
 
 

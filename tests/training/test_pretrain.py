@@ -273,7 +273,7 @@ def test_more_text_than_the_corpus(config, undisturbed, tmp_path, monkeypatch):
   [
     (dict(steps=0), 'steps: got 0, expected at least 1'),
     (dict(batch_size=-1), 'batch_size: got -1, expected at least 1'),
-    (dict(decay_steps=56), 'decay_steps: got 56, expected at most 55'),
+    (dict(decay_share=1.5), r'decay_share: got 1\.5, expected at most 1'),
     (dict(repeats=0), 'repeats: got 0, expected at least 1'),
     (dict(eval_every=0), 'eval_every: got 0, expected at least 1'),
     (

@@ -92,7 +92,7 @@ def test_what_does_not_fit_the_mesh_is_known_before_data_is_read(tmp_path):
 
 def test_the_rate_is_held_and_then_falls():
   config = dataclasses.replace(
-    _CONFIG, steps=20, warmup_steps=4, decay_steps=10, weight_decay=0.0
+    _CONFIG, steps=20, warmup_steps=4, decay_share=0.5, weight_decay=0.0
   )
   tx = run.make_optimizer(config)
   params = {'scale': jnp.ones(1)}
