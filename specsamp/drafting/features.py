@@ -131,7 +131,7 @@ class LMHead(nn.Module):
     head = self.param(
       'head', nn.initializers.normal(c.width**-0.5), (c.width, self.rows)
     )
-    return float16.logits('...d,dv->...v', hidden, head, c.dtype)
+    return float16.logits('...d,dv->...v', hidden, head, c.dtype, is_tied=False)
 
 
 # Small beside the layers of a target, and whole on every device.

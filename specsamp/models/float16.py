@@ -5,8 +5,8 @@ caches and what a norm returns are float16, whose largest number is 65504. What
 may be larger is float32: the residual stream, the hidden units of an MLP and
 all results of matmuls. A matmul that reads such activations reads float16 of
 them over a power of two, of each token. For other dtypes every function here
-does what one line without it would, bfloat16 on CPUs by products that are fast
-there.
+does what one line without it would, on CPUs by products that are fast there
+(bfloat16's are here, float32's in `few_rows`).
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specsamp.models import few_rows
 from specsamp.models.config import TransformerConfig
 
 NAME = 'float16'
@@ -65,7 +66,7 @@ def project(spec: str, x, weight, dtype: str):
   if dtype == 'bfloat16':
     return _of_bfloat16(spec, x, weight)
   if dtype != NAME:
-    return jnp.einsum(spec, x, weight)
+    return few_rows.einsum(spec, x, weight)
   power = None
   if x.dtype != jnp.float16:
     x, power = _scaled(x)
@@ -77,13 +78,23 @@ def project(spec: str, x, weight, dtype: str):
   return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
 
 
-def logits(spec: str, hidden, head, dtype: str):
-  """As `project`, always in float32."""
+def logits(spec: str, hidden, head, dtype: str, *, is_tied: bool):
+  """As `project`, always in float32.
+
+  Args:
+    spec: see `project`.
+    hidden: see there.
+    head: the weight.
+    dtype: to compute in.
+    is_tied: the head is a transpose, of an embedding.
+  """
   if dtype == NAME:
     return project(spec, hidden, head, dtype)
   head = head.astype(dtype)
   if dtype == 'bfloat16':
     return _of_bfloat16(spec, hidden, head, jnp.float32)
+  if dtype == 'float32' and not is_tied:
+    return few_rows.einsum(spec, hidden, head)
   return jnp.einsum(spec, hidden, head, preferred_element_type=jnp.float32)
 
 

@@ -326,8 +326,11 @@ class Transformer(Layers):
 
   def logits(self, hidden):
     """The LM head: [B, T, D] -> float32 [B, T, V]."""
-    head = self.embedding.T if self.config.tied_embeddings else self.head
-    logits = float16.logits('btd,dv->btv', hidden, head, self.config.dtype)
+    is_tied = self.config.tied_embeddings
+    head = self.embedding.T if is_tied else self.head
+    logits = float16.logits(
+      'btd,dv->btv', hidden, head, self.config.dtype, is_tied=is_tied
+    )
     if self.config.padding:
       # Finite, for a cross-entropy sums p log q over the whole vocabulary.
       rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)

@@ -1,6 +1,7 @@
 """float16 holds what bfloat16 does: by range, or else by a bound."""
 
 import dataclasses
+import functools
 import math
 import re
 
@@ -206,7 +207,8 @@ def test_a_cpu_multiplies_bfloat16_in_products_that_it_has(spec, is_head):
   x, weight = (
     jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in shapes
   )
-  kind = float16.logits if is_head else float16.project
+  logits = functools.partial(float16.logits, is_tied=True)
+  kind = logits if is_head else float16.project
   run = jax.jit(lambda x, weight: kind(spec, x, weight, 'bfloat16'))
   got = run(x, weight)
   wanted = np.einsum(spec, *(np.asarray(v, np.float32) for v in (x, weight)))
