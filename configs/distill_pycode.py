@@ -21,10 +21,10 @@ and `eagle` --config.steps=1500; `eagle_parallel`, which went on from it since
 from nothing it learns far more slowly, --config.init=RUNS/eagle/drafter
 --config.steps=1100 --config.retention=0.8 --config.learning_rate=1.5e-3;
 `eagle_parallel_deep`, three layers gone on from `eagle_parallel`,
---config.init=RUNS/eagle_parallel/drafter --config.steps=700 --config.groups=32
+--config.init=RUNS/eagle_parallel/drafter --config.steps=350 --config.groups=32
 --config.learning_rate=1e-3; `hydra` --config.steps=1000 --config.loss=kl
---config.decay=0.9; `medusa` --config.steps=800; and `medusa_parallel`
---config.steps=1000. A step of these takes twice as long as one of eight
+--config.decay=0.9; `medusa` --config.steps=700; and `medusa_parallel`
+--config.steps=800. A step of these takes twice as long as one of eight
 sequences.
 
 `:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
