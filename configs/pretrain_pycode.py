@@ -14,8 +14,16 @@ million tokens of them beside three times the library's 2.8 million.
 
 Without a folder they are trained on the library alone. The target sees 13.5
 million tokens, two to three hours on 2 CPU cores; the draft, distilled from it,
-5.7 million. The embedded ones were made of these values outside of this
-repository, the draft on what the target wrote: docs/results/pair.md.
+5.7 million. A draft that learns from what the target writes, as drafters do, is
+accepted more often; what launch/distill.py had the target write serves it too:
+
+  python launch/pretrain.py --config=configs/pretrain_pycode.py:draft \
+    --workdir=RUNS/draft --config.teacher=RUNS/target/model \
+    --config.continuations=RUNS/continuations --config.length=255 \
+    --config.batch_size=32 --config.steps=1800
+
+The embedded ones were made of these values outside of this repository
+(docs/results/pair.md).
 `:smoke` is a model of a few thousand parameters, for trying the machinery.
 """
 
@@ -58,8 +66,13 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       extra_corpus='',
       # A SentencePiece model; '' trains one on the corpus.
       tokenizer='',
+      # Folder of a model of this shape to begin with; '' begins at random.
+      init='',
       # Folder of a model to distil from; '' trains on the text alone.
       teacher='',
+      # Folder of what the teacher wrote for launch/distill.py, to train on in
+      # place of the corpus; '' is none.
+      continuations='',
       # Of KL(teacher || model) in the loss, the rest being the cross-entropy of
       # the text.
       distillation_weight=0.0,

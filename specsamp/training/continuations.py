@@ -20,6 +20,7 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import distributed
 
 _SHARD = 'tokens-{:05}.npy'
+_MADE_OF = 'continuations.json'
 
 
 def continuations(
@@ -100,6 +101,44 @@ def continuations(
   return np.concatenate(rows)
 
 
+def written(
+  folder, name: str, target: LanguageModel, length: int
+) -> np.ndarray:
+  """What a target has written for the drafters of `launch/distill.py`.
+
+  Args:
+    folder: their `continuations`, with a folder for each temperature.
+    name: `train` or `held_out`.
+    target: that wrote them.
+    length: tokens in each sequence.
+
+  Returns:
+    Int32 [N, length], of all temperatures, shuffled alike each time.
+
+  Raises:
+    UserError: a folder without any, of another target or of another length.
+  """
+  parts = sorted(pathlib.Path(folder).glob(f't*/{name}'))
+  shards = [
+    path for part in parts for path in sorted(part.glob('tokens-*.npy'))
+  ]
+  if not shards:
+    raise UserError(
+      f'continuations {folder}: got no t*/{name}/{_SHARD.format(0)}, expected '
+      'what launch/distill.py has the target write there'
+    )
+  for part in parts:
+    made_of = files.read_json(part / _MADE_OF)
+    wanted = {'target': target.fingerprint, 'length': length}
+    for key, value in wanted.items():
+      if made_of[key] != value:
+        raise UserError(
+          f'continuations {part}: {key}: got {made_of[key]}, expected {value}'
+        )
+  rows = np.concatenate([np.load(path) for path in shards])
+  return np.random.default_rng(0).permutation(rows)
+
+
 def _check(target, count, available, prompt_length, length, batch_size):
   if count < 1 or count % batch_size:
     raise UserError(
@@ -120,7 +159,7 @@ def _check(target, count, available, prompt_length, length, batch_size):
 
 def _claim(folder: pathlib.Path, made_of: dict) -> None:
   """Writes or compares the folder's description."""
-  path, text = folder / 'continuations.json', json.dumps(made_of, indent=2)
+  path, text = folder / _MADE_OF, json.dumps(made_of, indent=2)
 
   def write():
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
 from specsamp.training import run
+from specsamp.training.continuations import written
 from specsamp.training.objectives import language_model as losses
 
 
@@ -32,8 +33,13 @@ class PretrainConfig(run.RunConfig):
       are in good part like a held-out one of the corpus are left out.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size`
       pieces on the corpus.
+    init: folder of a model of this shape to begin with; its tokenizer is used.
+      '' begins at random.
     teacher: folder of a model to distil from; its tokenizer is used. '' trains
       on the text alone.
+    continuations: folder of what the teacher wrote for `launch/distill.py`, to
+      train on in place of the corpus; its sequences have `length` tokens and a
+      label. '' is none.
     distillation_weight: of KL(teacher || model) in the loss; the text's
       cross-entropy has the rest.
     storage: of the finished model's matrices, float32 or int8.
@@ -45,7 +51,9 @@ class PretrainConfig(run.RunConfig):
   repeats: int = 1
   extra_corpus: str = ''
   tokenizer: str = ''
+  init: str = ''
   teacher: str = ''
+  continuations: str = ''
   distillation_weight: float = 0.5
   storage: run.Storage = 'float32'
 
@@ -59,6 +67,11 @@ class PretrainConfig(run.RunConfig):
       )
     check_range(self, 'distillation_weight', least=0, most=1)
     check_range(self, 'repeats', least=1, kind=int)
+    if self.continuations and not self.teacher:
+      raise UserError(
+        f'continuations: got {self.continuations} and no teacher, expected the '
+        'model that wrote them'
+      )
     if self.length > self.model.max_length:
       raise UserError(
         f'length {self.length} exceeds model.max_length {self.model.max_length}'
@@ -120,29 +133,26 @@ def pretrain(
   files.check_replaceable(workdir / 'model', weights.is_ours)
   teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
   transformer = Transformer(config.model)
+  begun = _begun(config, teacher)
   tokenizer = None
 
   def data():
     nonlocal tokenizer  # may be trained on the text
-    train, extra, held_out = _texts(config)
-    tokenizer = _tokenizer(config, teacher, train + extra, workdir)
-    tokens = [packing.tokenize(train, tokenizer)] * config.repeats
-    if extra:
-      tokens.append(packing.tokenize(extra, tokenizer))
-    packed = (
-      packing.Packed(each, config.batch_size, config.length, config.seed)
-      for each in (
-        np.concatenate(tokens),
-        packing.tokenize(held_out, tokenizer),
-      )
+    texts = ([], [], []) if config.continuations else _texts(config)
+    tokenizer = _tokenizer(
+      config, teacher or begun, sum(texts[:2], []), workdir
     )
+    if config.continuations:
+      packed = _sequences(config, teacher)
+    else:
+      packed = _packed(config, tokenizer, *texts)
     return *packed, teacher.params if teacher else None
 
   params = run.fit(
     config,
     workdir,
     mesh,
-    init=transformer.init_params,
+    init=(lambda key: begun.params) if begun else transformer.init_params,
     loss=make_loss(transformer, teacher, config.distillation_weight),
     data=data,
   )
@@ -162,10 +172,61 @@ def _texts(config: PretrainConfig) -> tuple[list[str], list[str], list[str]]:
   return list(train.values()), extra, list(held_out.values())
 
 
-def _tokenizer(config: PretrainConfig, teacher, texts, workdir: pathlib.Path):
+def _packed(config: PretrainConfig, tokenizer, train, extra, held_out):
+  """Text to train on and to validate on."""
+  tokens = [packing.tokenize(train, tokenizer)] * config.repeats
+  if extra:
+    tokens.append(packing.tokenize(extra, tokenizer))
+  return tuple(
+    packing.Packed(each, config.batch_size, config.length, config.seed)
+    for each in (np.concatenate(tokens), packing.tokenize(held_out, tokenizer))
+  )
+
+
+def _sequences(config: PretrainConfig, teacher: LanguageModel):
+  """As `_packed`, of what the teacher wrote."""
+  return tuple(
+    packing.Sequences(
+      written(config.continuations, name, teacher, config.length + 1),
+      config.batch_size,
+      config.seed,
+    )
+    for name in ('train', 'held_out')
+  )
+
+
+def _begun(
+  config: PretrainConfig, teacher: LanguageModel | None
+) -> LanguageModel | None:
+  """The model to begin with, in float32; None is none.
+
+  Raises:
+    UserError: it is of another shape, or of another tokenizer than the teacher.
+  """
+  if not config.init:
+    return None
+  begun = model_dir.load(config.init, dtype='float32')
+  for field in dataclasses.fields(TransformerConfig):
+    got, expected = (
+      getattr(each, field.name) for each in (begun.config, config.model)
+    )
+    if got != expected and field.name != 'dtype':
+      raise UserError(
+        f'init {config.init}: {field.name}: got {got}, expected {expected}'
+      )
+  if teacher and teacher.tokenizer != begun.tokenizer:
+    raise UserError(
+      f'init {config.init}: got another tokenizer than that of the teacher '
+      f'{config.teacher}, expected the same'
+    )
+  return begun
+
+
+def _tokenizer(config: PretrainConfig, given, texts, workdir: pathlib.Path):
+  """That of a model that is given, or of the config, or trained on texts."""
   path = workdir / tokenizers.FILE
-  if teacher is not None:
-    tokenizer = teacher.tokenizer
+  if given is not None:
+    tokenizer = given.tokenizer
   elif config.tokenizer:
     tokenizer = tokenizers.SentencePiece.load(config.tokenizer)
   else:

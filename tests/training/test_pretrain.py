@@ -19,7 +19,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
-from specsamp.training import pretrain
+from specsamp.training import continuations, pretrain
 from specsamp.training.pretrain import PretrainConfig
 
 _MODEL = TransformerConfig(
@@ -36,7 +36,7 @@ _MODEL = TransformerConfig(
 # A config on standard input; for a run that is going to be killed.
 _DRIVER = """
 import json, sys
-from specsamp.training import pretrain
+from specsamp.training import continuations, pretrain
 values, workdir = json.load(sys.stdin)
 pretrain.pretrain(pretrain.from_dict(values), workdir)
 """
@@ -285,6 +285,10 @@ def test_more_text_than_the_corpus(config, undisturbed, tmp_path, monkeypatch):
       dict(model=dataclasses.asdict(_MODEL) | {'dtype': 'float16'}),
       r"model\.dtype: got 'float16', expected float32 or bfloat16: .*",
     ),
+    (
+      dict(continuations='RUNS/written'),
+      'continuations: got RUNS/written and no teacher, expected .*',
+    ),
     (dict(colour='red'), '.*colour.*'),
     (dict(steps='many'), "steps: got 'many', expected an integer"),
     (dict(model={}), r'model config: unknown keys \[\], missing keys .*'),
@@ -334,3 +338,112 @@ def test_a_teacher_of_another_vocabulary(config, undisturbed, tmp_path):
   )
   with pytest.raises(UserError, match='vocab_size is 301, .* has 300 pieces'):
     pretrain.pretrain(config, tmp_path)
+
+
+@pytest.fixture(scope='module')
+def teacher(undisturbed):
+  return model_dir.load(undisturbed / 'model')
+
+
+@pytest.fixture(scope='module')
+def folder(teacher, tmp_path_factory):
+  """Sequences of 16 tokens that the teacher wrote, as distillation has it."""
+  folder = tmp_path_factory.mktemp('written')
+  tokens = np.arange(400, dtype=np.int32) % 300
+  for temperature in (0.0, 1.0):
+    for seed, (name, count) in enumerate((('train', 16), ('held_out', 8))):
+      continuations.continuations(
+        teacher,
+        tokens,
+        folder / f't{temperature:g}' / name,
+        count=count,
+        prompt_length=6,
+        length=16,
+        temperature=temperature,
+        batch_size=8,
+        seed=seed,
+      )
+  return folder
+
+
+@pytest.mark.integration
+def test_on_what_the_teacher_wrote(
+  config, undisturbed, teacher, folder, tmp_path
+):
+  """Sequences of both temperatures, as they are; the corpus is not read."""
+  changed = dataclasses.replace(
+    config,
+    corpus='/nowhere',
+    teacher=str(undisturbed / 'model'),
+    continuations=str(folder),
+    distillation_weight=1.0,
+    length=15,
+    steps=24,
+    eval_every=8,
+  )
+  pretrain.pretrain(changed, tmp_path)
+  kl = [line['kl'] for line in _metrics(tmp_path) if 'kl' in line]
+  assert kl[-1] < kl[0]
+  train, held_out = pretrain._sequences(changed, teacher)
+  epoch = np.concatenate([train.batch(step) for step in range(8)])
+  wrote = [
+    np.load(path)
+    for each in ('t0', 't1')
+    for path in sorted((folder / each / 'train').glob('*.npy'))
+  ]
+  as_set = lambda rows: sorted(map(tuple, rows.tolist()))
+  assert as_set(epoch) == as_set(np.concatenate(wrote))
+  assert not np.array_equal(epoch, train.tokens)  # shuffled
+  assert len(np.concatenate(list(held_out.in_order(9)))) == 16
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (
+      dict(folder='/nowhere'),
+      r'.*got no t\*/train/tokens-00000.npy, expected .*',
+    ),
+    (dict(length=12), '.*/t0/train: length: got 16, expected 12'),
+    (dict(fingerprint='other'), '.*/t0/train: target: got .*, expected other'),
+  ],
+)
+@pytest.mark.integration
+def test_what_was_written_for_another(folder, change, message):
+  class Target:
+    fingerprint = change.get('fingerprint', _written_for(folder))
+
+  where, length = change.get('folder', folder), change.get('length', 16)
+  with pytest.raises(UserError, match=f'^continuations {message}$'):
+    continuations.written(where, 'train', Target, length)
+
+
+def _written_for(folder):
+  path = folder / 't0' / 'train' / 'continuations.json'
+  return json.loads(path.read_text())['target']
+
+
+@pytest.mark.integration
+def test_begins_with_a_model(config, undisturbed, teacher, tmp_path):
+  """Which a rate of nothing leaves as it is."""
+  changed = dataclasses.replace(
+    config, init=str(undisturbed / 'model'), steps=1, learning_rate=1e-12
+  )
+  model = pretrain.pretrain(changed, tmp_path)
+  assert model.tokenizer == teacher.tokenizer
+  jax.tree.map(
+    lambda got, wanted: np.testing.assert_allclose(got, wanted, atol=1e-9),
+    model.params,
+    teacher.params,
+  )
+
+
+@pytest.mark.integration
+def test_begins_with_no_model_of_another_shape(config, undisturbed, tmp_path):
+  other = dataclasses.replace(_MODEL, mlp_width=64)
+  changed = dataclasses.replace(
+    config, init=str(undisturbed / 'model'), model=other
+  )
+  message = r'init .*/model: mlp_width: got 32, expected 64'
+  with pytest.raises(UserError, match=f'^{message}$'):
+    pretrain.pretrain(changed, tmp_path)
