@@ -14,8 +14,8 @@ million tokens of them beside three times the library's 2.8 million.
 
 Without a folder they are trained on the library alone. The target sees 13.5
 million tokens, two to three hours on 2 CPU cores; the draft, distilled from it,
-5.7 million. A draft that learns from what the target writes, as drafters do, is
-accepted more often; what launch/distill.py had the target write serves it too:
+5.7 million. A draft can learn from the target's own continuations as drafters
+do (DistillSpec, 2310.08461), from the same that launch/distill.py has made:
 
   python launch/pretrain.py --config=configs/pretrain_pycode.py:draft \
     --workdir=RUNS/draft --config.teacher=RUNS/target/model \
@@ -70,8 +70,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       init='',
       # Folder of a model to distil from; '' trains on the text alone.
       teacher='',
-      # Folder of what the teacher wrote for launch/distill.py, to train on in
-      # place of the corpus; '' is none.
+      # Folder of the teacher's continuations that launch/distill.py made, to
+      # train on in place of the corpus; '' is none.
       continuations='',
       # Of KL(teacher || model) in the loss, the rest being the cross-entropy of
       # the text.

@@ -1,11 +1,10 @@
 """A few rows times a matrix, on CPUs without AVX-512.
 
-XLA has a loop for one row there, which takes as long as the matrix takes to be
-read, and a library for more, which packs the matrix anew in every product: five
-rows take three times as long as one, and a draft of four tokens gains nothing.
-A convolution of width one is the same sums by another kernel, Eigen's, whose
-five rows take twice as long as one. Where there is AVX-512 the library is the
-faster one.
+XLA multiplies one row there in a loop that is bound by memory, and more rows by
+a library that copies the matrix into another layout in every product: a pass
+over a draft then costs about as many steps as the draft gains. A convolution of
+width one is the same product by another kernel, Eigen's, which takes about
+half the library's time. With AVX-512 the library is the faster one.
 """
 
 import functools
@@ -18,23 +17,25 @@ import jax.numpy as jnp
 
 from specsamp.sharding import rules
 
-# Of 24 rows both kernels take as long.
+# From 24 rows on the library is as fast.
 _MOST_ROWS = 20
 _CPU_FLAGS = pathlib.Path('/proc/cpuinfo')
 
 
 def einsum(spec: str, x, weight):
-  """einsum of activations with a weight, by the kernel that is fast here.
+  """einsum of activations with a weight, by the faster kernel.
+
+  It is a convolution in programs for CPUs without AVX-512, in float32, of 2 to
+  20 rows and without a mesh, over which only products are split; else einsum.
 
   Args:
-    spec: of einsum: sums over the last axes of x, which are the first of weight
-      in the same order, and keeps the others, those of x first.
-    x: activations.
-    weight: of the same type.
+    spec: of einsum. It sums over the last axes of x, which are the first ones
+      of weight in the same order, and keeps all others, those of x first.
+    x: [R.., K..], rows by what is summed over.
+    weight: [K.., N..], of the same type.
 
   Returns:
-    As einsum. Only where the program is for a CPU, in float32, and no mesh is
-    in use, are the kernels another's.
+    [R.., N..], of the same type.
   """
   summed = len(set(spec.partition(',')[0]) - set(spec.partition('->')[2]))
   rows = math.prod(x.shape[: x.ndim - summed])
@@ -51,7 +52,7 @@ def einsum(spec: str, x, weight):
 
 
 def _convolved(x, weight, summed: int):
-  """[.., K] times [K, ..], K being as many axes as are summed over."""
+  """[R.., K..] times [K.., N..], where K are so many axes."""
   kept, size = x.shape[: x.ndim - summed], math.prod(weight.shape[:summed])
   out = jax.lax.conv_general_dilated(
     x.reshape(1, -1, size),
@@ -65,7 +66,7 @@ def _convolved(x, weight, summed: int):
 
 @functools.cache
 def _lacks_avx512() -> bool:
-  """Whether this is an x86 that says what it has, and has no AVX-512."""
+  """Whether /proc/cpuinfo lists the features of an x86 without AVX-512."""
   if platform.machine() != 'x86_64' or not _CPU_FLAGS.exists():
     return False
   return 'avx512f' not in _CPU_FLAGS.read_text()

@@ -83,10 +83,14 @@ def logits(spec: str, hidden, head, dtype: str, *, is_tied: bool):
 
   Args:
     spec: see `project`.
-    hidden: see there.
-    head: the weight.
+    hidden: [.., D], see there.
+    head: [D, V], the weight.
     dtype: to compute in.
-    is_tied: the head is a transpose, of an embedding.
+    is_tied: the head is a transposed embedding, which is read by rows of D: no
+      convolution is fast then (`few_rows`).
+
+  Returns:
+    float32 [.., V].
   """
   if dtype == NAME:
     return project(spec, hidden, head, dtype)

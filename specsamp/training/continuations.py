@@ -104,19 +104,20 @@ def continuations(
 def written(
   folder, name: str, target: LanguageModel, length: int
 ) -> np.ndarray:
-  """What a target has written for the drafters of `launch/distill.py`.
+  """Reads the continuations that `launch/distill.py` keeps for its drafters.
 
   Args:
-    folder: their `continuations`, with a folder for each temperature.
+    folder: its `--config.continuations`, with a folder for each temperature.
     name: `train` or `held_out`.
-    target: that wrote them.
-    length: tokens in each sequence.
+    target: the model that wrote them.
+    length: tokens in each sequence, the prompt's included.
 
   Returns:
-    Int32 [N, length], of all temperatures, shuffled alike each time.
+    Int32 [N, length], of all temperatures, in an order that is always the same.
 
   Raises:
-    UserError: a folder without any, of another target or of another length.
+    UserError: a folder without any, of another target or of another length, or
+      with a file that cannot be read.
   """
   parts = sorted(pathlib.Path(folder).glob(f't*/{name}'))
   shards = [
@@ -127,15 +128,20 @@ def written(
       f'continuations {folder}: got no t*/{name}/{_SHARD.format(0)}, expected '
       'what launch/distill.py has the target write there'
     )
-  for part in parts:
-    made_of = files.read_json(part / _MADE_OF)
-    wanted = {'target': target.fingerprint, 'length': length}
+  try:
+    made_of = [files.read_json(part / _MADE_OF) for part in parts]
+    rows = np.concatenate([np.load(path) for path in shards])
+  except (OSError, ValueError) as error:
+    raise UserError(
+      f'continuations {folder}: {" ".join(str(error).split())}'
+    ) from error
+  wanted = {'target': target.fingerprint, 'length': length}
+  for part, got in zip(parts, made_of, strict=True):
     for key, value in wanted.items():
-      if made_of[key] != value:
+      if got[key] != value:
         raise UserError(
-          f'continuations {part}: {key}: got {made_of[key]}, expected {value}'
+          f'continuations {part}: {key}: got {got[key]}, expected {value}'
         )
-  rows = np.concatenate([np.load(path) for path in shards])
   return np.random.default_rng(0).permutation(rows)
 
 

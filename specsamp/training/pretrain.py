@@ -21,7 +21,7 @@ from specsamp.training.objectives import language_model as losses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(run.RunConfig):
-  """What fixes a run, beside corpus and teacher: it ends with the same weights.
+  """What fixes a run, beside the files it reads: it ends with the same weights.
 
   Attributes:
     model: shape of the model to train.
@@ -37,9 +37,9 @@ class PretrainConfig(run.RunConfig):
       '' begins at random.
     teacher: folder of a model to distil from; its tokenizer is used. '' trains
       on the text alone.
-    continuations: folder of what the teacher wrote for `launch/distill.py`, to
-      train on in place of the corpus; its sequences have `length` tokens and a
-      label. '' is none.
+    continuations: folder of the teacher's continuations that
+      `launch/distill.py` made, to train on in place of the corpus (DistillSpec,
+      2310.08461); each has `length` tokens and a label. '' is none.
     distillation_weight: of KL(teacher || model) in the loss; the text's
       cross-entropy has the rest.
     storage: of the finished model's matrices, float32 or int8.
@@ -138,14 +138,14 @@ def pretrain(
 
   def data():
     nonlocal tokenizer  # may be trained on the text
-    texts = ([], [], []) if config.continuations else _texts(config)
-    tokenizer = _tokenizer(
-      config, teacher or begun, sum(texts[:2], []), workdir
-    )
     if config.continuations:
+      tokenizer = _tokenizer(config, teacher, [], workdir)
       packed = _sequences(config, teacher)
     else:
-      packed = _packed(config, tokenizer, *texts)
+      train, extra, held_out = _texts(config)
+      given = teacher or begun
+      tokenizer = _tokenizer(config, given, train + extra, workdir)
+      packed = _packed(config, tokenizer, train, extra, held_out)
     return *packed, teacher.params if teacher else None
 
   params = run.fit(

@@ -17,7 +17,7 @@ from specsamp.drafting import (
   trained_drafter,
 )
 
-# Tokens a round that a drafter is good for at the least, where it is not two.
+# The least block efficiency of a drafter, where it is not two.
 _LOOKUPS = {'ngram': 1.2, 'lookahead': 1.3}
 _LEAST = {**_LOOKUPS, 'medusa': 1.4, 'medusa_parallel': 1.5}
 
@@ -102,7 +102,7 @@ def test_greedy_is_greedy(pair, plain, kind, count, new):
   """Token for token, but where float32 cannot tell the two best apart.
 
   A pass over 5 tokens adds up in another order than a pass over 1. And every
-  drafter is good for as many tokens a round as it was.
+  drafter emits at least as many tokens a round as stand above for its kind.
   """
   out = _greedy(pair, _drafter(pair, kind), count, new)
   assert out.block_efficiency > _LEAST.get(kind, 2)

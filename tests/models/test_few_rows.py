@@ -75,7 +75,7 @@ def test_a_mesh_splits_products_and_no_convolutions(old_cpu):
   ],
 )
 def test_which_cpus(monkeypatch, tmp_path, machine, flags, lacks):
-  """One that does not say what it has keeps the library."""
+  """The library is kept where the features are not known."""
   path = tmp_path / 'cpuinfo'
   if flags:
     path.write_text(flags)

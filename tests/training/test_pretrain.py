@@ -36,7 +36,7 @@ _MODEL = TransformerConfig(
 # A config on standard input; for a run that is going to be killed.
 _DRIVER = """
 import json, sys
-from specsamp.training import continuations, pretrain
+from specsamp.training import pretrain
 values, workdir = json.load(sys.stdin)
 pretrain.pretrain(pretrain.from_dict(values), workdir)
 """
@@ -404,8 +404,11 @@ def test_on_what_the_teacher_wrote(
       dict(folder='/nowhere'),
       r'.*got no t\*/train/tokens-00000.npy, expected .*',
     ),
-    (dict(length=12), '.*/t0/train: length: got 16, expected 12'),
-    (dict(fingerprint='other'), '.*/t0/train: target: got .*, expected other'),
+    (dict(length=12), r'\S*/t0/train: length: got 16, expected 12'),
+    (
+      dict(fingerprint='other'),
+      r'\S*/t0/train: target: got .*, expected other',
+    ),
   ],
 )
 @pytest.mark.integration
@@ -416,6 +419,20 @@ def test_what_was_written_for_another(folder, change, message):
   where, length = change.get('folder', folder), change.get('length', 16)
   with pytest.raises(UserError, match=f'^continuations {message}$'):
     continuations.written(where, 'train', Target, length)
+
+
+@pytest.mark.parametrize('name', ['continuations.json', 'tokens-00001.npy'])
+@pytest.mark.integration
+def test_what_was_written_is_broken(folder, tmp_path, name):
+  broken = shutil.copytree(folder, tmp_path / 'broken')
+  (broken / 't1' / 'train' / name).write_bytes(b'{')
+
+  class Target:
+    fingerprint = _written_for(folder)
+
+  with pytest.raises(UserError, match=r'^continuations .*broken: .+') as error:
+    continuations.written(broken, 'train', Target, 16)
+  assert '\n' not in str(error.value)
 
 
 def _written_for(folder):
