@@ -94,7 +94,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft='',  # likewise
       # What the target computes in; '' is its folder's.
       dtype='bfloat16' if arg == 'speed' else '',
-      # Each a `jobs.config.MethodConfig`; autoregressive sampling is added.
+      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       tasks=('code',),  # held-out functions

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specsamp import files, fingerprint, progress, user_modules, verification
+from specsamp import files, fingerprint, progress
 from specsamp.decoding.generate import Generation, complete
 from specsamp.decoding.request import Request, compile_programs
-from specsamp.drafting.drafter import Drafter
-from specsamp.evaluation import metrics
+from specsamp.evaluation import line_head, metrics
 from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.evaluation.metrics import Head, Line
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
@@ -155,7 +154,9 @@ def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
     sizes = (settings.max_prompt_tokens, new_tokens, settings.chat)
     if settings.batch_size > 1:
       sizes += (settings.batch_size, settings.shuffled)
-    head = _head(method, weights, task, prompt, sample, settings.seed, sizes)
+    head = line_head.of(
+      method, weights, task, prompt, sample, settings.seed, sizes
+    )
     most = settings.sweep_prompts
     of_all = most is None or i < most
     return _Item(method, task, prompt, new_tokens, head, of_all)
@@ -371,57 +372,3 @@ def _totals(
     'output_tokens': [turn.tokens[row] for turn in found],
     'texts': [turn.texts[row] for turn in found],
   }
-
-
-def _head(
-  method: Method, weights, task: Task, prompt: Question, sample, seed, sizes
-) -> Head:
-  """What is known of a line before it is decoded, and an id of all that."""
-  head = method.label.plain() | {
-    'task': task.name,
-    'prompt': prompt.name,
-    'sample': sample,
-  }
-  # Texts of two methods are compared as independent draws.
-  named = json.dumps([seed, head]).encode()
-  bits = int.from_bytes(hashlib.sha256(named).digest()[:4], 'big')
-  head['seed'] = bits >> 2  # and a turn more is below 2**31 too
-  turns = [prompt.text, *prompt.later]
-  parents = method.label.tree.parents
-  all_of_it = [head, weights, parents, turns, sizes, task.ends]
-  all_of_it.append(_drafter_settings(method.drafter))
-  all_of_it += _sources(method)
-  digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
-  return Head(
-    **vars(method.label),
-    task=task.name,
-    prompt=prompt.name,
-    sample=sample,
-    seed=head['seed'],
-    id=digest[:16],
-  )
-
-
-def _sources(method: Method) -> list[str]:
-  """Of parts of a user's own, whose lines are others' when they change."""
-  rule = method.verifier
-  if isinstance(rule, str):
-    rule = verification.make(rule)
-  parts = (method.drafter, rule) if method.drafter is not None else ()
-  return [
-    digest for part in parts if (digest := user_modules.source_digest(part))
-  ]
-
-
-def _drafter_settings(drafter: Drafter | None) -> dict[str, Json]:
-  """A drafter's settings beside its weights, its shape and its law."""
-  if not dataclasses.is_dataclass(drafter):
-    return {}
-  found = {}
-  for field in dataclasses.fields(drafter):
-    value = getattr(drafter, field.name)
-    if isinstance(value, int | str):
-      found[field.name] = value
-    elif hasattr(value, 'tree'):  # a drafter of which it is made
-      found[field.name] = _drafter_settings(value)
-  return found

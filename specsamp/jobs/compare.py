@@ -16,9 +16,8 @@ from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import methods, metrics, runner, tasks, timing
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness import permutation_tests, scores
-from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import Label, Method
-from specsamp.evaluation.metrics import Line, Row
+from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import (
   draft_lengths,
   paper_figures,
@@ -156,7 +155,9 @@ class Comparison(NamedTuple):
     of_tasks = {id_: score.scores or {} for id_, score in scored.items()}
     rows = self._rows(metrics.overall(lines, of_tasks))
     each = self._rows(metrics.summarize(lines, of_tasks))
-    sections += self._notes(lines, scored)
+    sections += report.notes(
+      self.tasks, lines, scored, self.config.max_prompt_tokens
+    )
     told = report.caption(self.config.title, self.pair_name, command)
     lengths = draft_lengths.section(lines, workdir, told)
     against = draft_lengths.against_fixed(lines, not self.config.shuffled)
@@ -293,31 +294,6 @@ class Comparison(NamedTuple):
       for row in rows
     ]
     return sorted(rows, key=lambda row: row.sampling)
-
-  def _notes(
-    self, lines: Sequence[Line], scored: dict[str, Score]
-  ) -> list[str]:
-    """What is not as its authors have it."""
-    notes = []
-    for task in self.tasks:
-      own = [line for line in lines if line.task == task.name]
-      if task.score and None in [scored[line.id].scores for line in own]:
-        notes.append(
-          f'{task.name}: the answers were not run, so that they have no score; '
-          '--allow_code_execution runs them, confined.'
-        )
-      turns = {
-        (line.prompt, turn): is_cut
-        for line in own
-        for turn, is_cut in enumerate(line.cut)
-      }
-      if any(turns.values()):
-        most = self.config.max_prompt_tokens
-        notes.append(
-          f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
-          f'more than {most} tokens and see the last {most} of them.'
-        )
-    return notes
 
   def _bounds(self, every: Sequence[Method]) -> list[Bound]:
     """What is accepted of first tokens and could be, on the first task."""

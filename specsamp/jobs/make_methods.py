@@ -4,7 +4,8 @@ from specsamp import verification
 from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.jobs import loading
-from specsamp.jobs.config import MethodConfig, SampledConfig
+from specsamp.jobs.config import SampledConfig
+from specsamp.jobs.method_config import MethodConfig
 from specsamp.jobs.trees import dynamic_tree, token_tree
 
 

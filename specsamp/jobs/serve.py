@@ -13,6 +13,7 @@ from specsamp.drafting import Drafter
 from specsamp.errors import UserError, check_range
 from specsamp.jobs import config as configs
 from specsamp.jobs import loading
+from specsamp.jobs.method_config import Branching
 from specsamp.jobs.trees import token_tree
 from specsamp.language_model import LanguageModel
 
@@ -49,7 +50,7 @@ class ServeConfig:
   lookup: loading.Lookup
   verifier: str
   draft_len: int
-  branching: configs.Branching
+  branching: Branching
   law: str
   slots: int
   rounds: int

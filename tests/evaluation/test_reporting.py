@@ -19,7 +19,7 @@ from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import paper_figures, report, tables
 from specsamp.evaluation.tasks import Question, Task
-from specsamp.jobs import config
+from specsamp.jobs import method_config
 
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 
@@ -119,11 +119,11 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
 )
 def test_a_sampling_that_there_is_not(values, words):
   with pytest.raises(UserError, match=words):
-    config.MethodConfig.read(dict(name='m', branching=(1,)) | values)
+    method_config.MethodConfig.read(dict(name='m', branching=(1,)) | values)
 
 
 def test_the_papers_figures_stand_beside_ours():
-  read = lambda paper: config.MethodConfig.read(
+  read = lambda paper: method_config.MethodConfig.read(
     dict(name='m', branching=(1,), temperature=0.0, paper=paper)
   )
   one = read('2.61')
@@ -181,7 +181,7 @@ def test_what_rounds_cost():
   assert cells[2][-3:] == cells[0][-3:]
   for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j):
     with pytest.raises(UserError, match='paper: got'):
-      config.MethodConfig.read(
+      method_config.MethodConfig.read(
         dict(name='EAGLE', branching=(1,), temperature=0.0, paper=paper)
       )
 

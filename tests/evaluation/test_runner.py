@@ -15,7 +15,7 @@ from specsamp.drafting import (
   ngram_or_model,
   trained_drafter,
 )
-from specsamp.evaluation import runner
+from specsamp.evaluation import line_head, runner
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.tasks import Question, Task
 
@@ -213,7 +213,7 @@ def test_another_setting_is_decoded_anew():
   def identify(drafter):
     method = Method('lookup', drafter, 'naive', 1.0, 1.0)
     task = Task('letters', [Question('a', 'abc')])
-    return runner._head(method, [], task, task.prompts[0], 0, 0, []).id
+    return line_head.of(method, [], task, task.prompts[0], 0, 0, []).id
 
   for drafters in (alone, either):
     assert len({identify(drafter) for drafter in drafters}) == len(settings)

@@ -3,7 +3,7 @@
 import importlib.metadata
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 
@@ -11,8 +11,10 @@ from specsamp import files
 from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
-from specsamp.evaluation.metrics import Row
+from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import plots, rounds, tables
+from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
 from specsamp.sharding import distributed
 
@@ -109,3 +111,39 @@ def versions(*others: str) -> dict[str, str]:
     name: importlib.metadata.version(name)
     for name in ('jax', 'jaxlib', 'flax', 'numpy', *others)
   } | {'python': platform.python_version()}
+
+
+def notes(
+  tasks: Sequence[Task],
+  lines: Sequence[Line],
+  scored: Mapping[str, Score],
+  max_prompt_tokens: int,
+) -> list[str]:
+  """What is not as a task's authors have it.
+
+  Args:
+    tasks: that were answered.
+    lines: the answers.
+    scored: those of the lines, by their ids.
+    max_prompt_tokens: so many of a longer conversation were read.
+  """
+  found = []
+  for task in tasks:
+    own = [line for line in lines if line.task == task.name]
+    if task.score and None in [scored[line.id].scores for line in own]:
+      found.append(
+        f'{task.name}: the answers were not run, so that they have no score; '
+        '--allow_code_execution runs them, confined.'
+      )
+    turns = {
+      (line.prompt, turn): is_cut
+      for line in own
+      for turn, is_cut in enumerate(line.cut)
+    }
+    if any(turns.values()):
+      found.append(
+        f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
+        f'more than {max_prompt_tokens} tokens and see the last '
+        f'{max_prompt_tokens} of them.'
+      )
+  return found

@@ -6,7 +6,8 @@ from typing import Any
 from specsamp.errors import UserError, check_fields, check_range
 from specsamp.evaluation import timing
 from specsamp.jobs.accelerator import static_cache
-from specsamp.jobs.config import MethodConfig, SampledConfig, reading
+from specsamp.jobs.config import SampledConfig, reading
+from specsamp.jobs.method_config import MethodConfig
 from specsamp.models import TransformerConfig
 
 
