@@ -341,11 +341,15 @@ class Attention(nn.Module):
     )
     content = _batch_dot(
       q_grouped.reshape(batch, groups[0], -1, c.head_dim), keys, contract=3
-    ).reshape(batch, *groups, length, num_slots)
-    if c.positions == 'relative':
-      content = content + scores.reshape(content.shape)
+    )
+    # Scaled here and masked by a sum: so XLA on CPUs takes the product and all
+    # up to the exponential at once; a product left alone is several times
+    # slower for the keys of many rows.
     content = content * c.head_dim**-0.5
-    content = jnp.where(mask_bts[:, None, None], content, -1e30)
+    content = content.reshape(batch, *groups, length, num_slots)
+    if c.positions == 'relative':
+      content = content + scores.reshape(content.shape) * c.head_dim**-0.5
+    content = content + jnp.where(mask_bts, 0.0, -1e30)[:, None, None]
     if own:
       own_content = own.scores(q_grouped)
       if c.positions == 'relative':
