@@ -15,12 +15,14 @@ million tokens of them beside three times the library's 2.8 million.
 Without a folder they are trained on the library alone. The target sees 13.5
 million tokens, two to three hours on 2 CPU cores; the draft, distilled from it,
 5.7 million. A draft can learn from the target's own continuations as drafters
-do (DistillSpec, 2310.08461), from the same that launch/distill.py has made:
+do (DistillSpec, 2310.08461), from the same that launch/distill.py has made.
+With the features that it keeps the target has not to read them again, which is
+two thirds of a step:
 
   python launch/pretrain.py --config=configs/pretrain_pycode.py:draft \
     --workdir=RUNS/draft --config.teacher=RUNS/target/model \
     --config.continuations=RUNS/continuations --config.length=255 \
-    --config.batch_size=32 --config.steps=1800
+    --config.features=RUNS/features --config.batch_size=32 --config.steps=1800
 
 The embedded ones were made of these values outside of this repository
 (docs/results/pair.md).
@@ -73,6 +75,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folder of the teacher's continuations that launch/distill.py made, to
       # train on in place of the corpus; '' is none.
       continuations='',
+      # Folder that keeps the teacher's features of these, for other runs and
+      # for its drafters' too; '' computes them in every step.
+      features='',
       # Of KL(teacher || model) in the loss, the rest being the cross-entropy of
       # the text.
       distillation_weight=0.0,

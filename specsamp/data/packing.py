@@ -114,14 +114,3 @@ class Rows:
     """The first batches unshuffled, for validation."""
     for index in range(min(num_batches, self.batches_per_epoch)):
       yield np.arange(self.batch_size) + index * self.batch_size
-
-
-class Sequences(Rows):
-  """Rows whose batches are their tokens, int32 [B, T + 1]."""
-
-  def batch(self, step: int) -> np.ndarray:
-    return self.tokens[super().batch(step)]
-
-  def in_order(self, num_batches: int) -> Iterable[np.ndarray]:
-    for index_b in super().in_order(num_batches):
-      yield self.tokens[index_b]

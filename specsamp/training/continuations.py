@@ -113,24 +113,25 @@ def written(
     length: tokens in each sequence, the prompt's included.
 
   Returns:
-    Int32 [N, length], of all temperatures, in an order that is always the same.
+    Int32 [N, length], the temperatures by turns, as `launch/distill.py` has
+    them.
 
   Raises:
     UserError: a folder without any, of another target or of another length, or
       with a file that cannot be read.
   """
   parts = sorted(pathlib.Path(folder).glob(f't*/{name}'))
-  shards = [
-    path for part in parts for path in sorted(part.glob('tokens-*.npy'))
-  ]
-  if not shards:
+  shards = [sorted(part.glob('tokens-*.npy')) for part in parts]
+  if not any(shards):
     raise UserError(
       f'continuations {folder}: got no t*/{name}/{_SHARD.format(0)}, expected '
       'what launch/distill.py has the target write there'
     )
   try:
     made_of = [files.read_json(part / _MADE_OF) for part in parts]
-    rows = np.concatenate([np.load(path) for path in shards])
+    rows = [
+      np.concatenate([np.load(path) for path in own]) for own in shards if own
+    ]
   except (OSError, ValueError) as error:
     raise UserError(
       f'continuations {folder}: {" ".join(str(error).split())}'
@@ -142,7 +143,8 @@ def written(
         raise UserError(
           f'continuations {part}: {key}: got {got[key]}, expected {value}'
         )
-  return np.random.default_rng(0).permutation(rows)
+  turns = np.concatenate([np.arange(len(own)) for own in rows])
+  return np.concatenate(rows)[np.argsort(turns, kind='stable')]
 
 
 def _check(target, count, available, prompt_length, length, batch_size):

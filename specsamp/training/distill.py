@@ -172,8 +172,6 @@ def distill(
       f'length {config.length}: the target has no position for the label of '
       'the last token that it would write; expected a shorter one'
     )
-  if config.features and jax.process_count() > 1:
-    raise UserError('features: kept by one process only; leave it empty')
   module = module_for(config, target.config)
   chosen = {}
 

@@ -70,8 +70,11 @@ class FeatureCache:
       taps: see `Transformer`.
 
     Raises:
-      UserError: the folder holds another target's or another text's features.
+      UserError: the folder holds another target's or another text's features,
+        or there are several processes.
     """
+    if jax.process_count() > 1:
+      raise UserError('features: kept by one process only; leave it empty')
     self._rows = rows
     self._params = target.params
     width = target.config.width * (1 + len(taps))

@@ -1,7 +1,10 @@
 """Training a language model on text, alone or with a teacher."""
 
+import contextlib
 import dataclasses
+import functools
 import pathlib
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +19,7 @@ from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
 from specsamp.training import run
 from specsamp.training.continuations import written
+from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import language_model as losses
 
 
@@ -40,6 +44,8 @@ class PretrainConfig(run.RunConfig):
     continuations: folder of the teacher's continuations that
       `launch/distill.py` made, to train on in place of the corpus (DistillSpec,
       2310.08461); each has `length` tokens and a label. '' is none.
+    features: folder that keeps the teacher's last features of these, the same
+      as those of its drafters; '' computes them in every step.
     distillation_weight: of KL(teacher || model) in the loss; the text's
       cross-entropy has the rest.
     storage: of the finished model's matrices, float32 or int8.
@@ -54,6 +60,7 @@ class PretrainConfig(run.RunConfig):
   init: str = ''
   teacher: str = ''
   continuations: str = ''
+  features: str = ''
   distillation_weight: float = 0.5
   storage: run.Storage = 'float32'
 
@@ -71,6 +78,11 @@ class PretrainConfig(run.RunConfig):
       raise UserError(
         f'continuations: got {self.continuations} and no teacher, expected the '
         'model that wrote them'
+      )
+    if self.features and not self.continuations:
+      raise UserError(
+        f'features: got {self.features} and no continuations, expected the '
+        'sequences that they are of'
       )
     if self.length > self.model.max_length:
       raise UserError(
@@ -90,21 +102,32 @@ def make_loss(
   teacher: LanguageModel | None,
   distillation_weight: float,
 ):
-  """(params, teacher's params, tokens [B, T + 1]) -> loss, metrics."""
+  """(params, teacher's params, batch) -> loss, metrics.
 
-  def loss(params, teacher_params, tokens):
+  A batch is tokens [B, T + 1], or these and the teacher's features [B, T, D].
+  """
+
+  def loss(params, teacher_params, batch):
+    tokens, features = batch if isinstance(batch, tuple) else (batch, None)
     inputs, labels = tokens[:, :-1], tokens[:, 1:]
     logits = transformer.apply({'params': params}, inputs).logits
     text = losses.next_token(logits, labels)
     if teacher is None:
       return text, {'loss': text}
-    wanted = teacher.transformer.apply({'params': teacher_params}, inputs)
-    kl = losses.distillation(logits, wanted.logits)
+    apply = functools.partial(
+      teacher.transformer.apply, {'params': teacher_params}
+    )
+    if features is None:
+      wanted = apply(inputs).logits
+    else:
+      features = features.astype(teacher.config.dtype)
+      wanted = apply(features, method='logits')
+    kl = losses.distillation(logits, wanted)
     total = (1 - distillation_weight) * text + distillation_weight * kl
     return total, {
       'loss': text,
       'kl': kl,
-      'agreement': losses.agreement(logits, wanted.logits),
+      'agreement': losses.agreement(logits, wanted),
     }
 
   return loss
@@ -148,14 +171,17 @@ def pretrain(
       packed = _packed(config, tokenizer, train, extra, held_out)
     return *packed, teacher.params if teacher else None
 
-  params = run.fit(
-    config,
-    workdir,
-    mesh,
-    init=(lambda key: begun.params) if begun else transformer.init_params,
-    loss=make_loss(transformer, teacher, config.distillation_weight),
-    data=data,
-  )
+  with contextlib.ExitStack() as held:
+    if config.features:
+      held.enter_context(files.lock(config.features))
+    params = run.fit(
+      config,
+      workdir,
+      mesh,
+      init=(lambda key: begun.params) if begun else transformer.init_params,
+      loss=make_loss(transformer, teacher, config.distillation_weight),
+      data=data,
+    )
   model = LanguageModel(transformer, params, tokenizer)
   model_dir.save(model, workdir / 'model', config.storage)
   print(run.told(workdir, workdir / 'model'))
@@ -185,14 +211,34 @@ def _packed(config: PretrainConfig, tokenizer, train, extra, held_out):
 
 def _sequences(config: PretrainConfig, teacher: LanguageModel):
   """As `_packed`, of what the teacher wrote."""
-  return tuple(
-    packing.Sequences(
-      written(config.continuations, name, teacher, config.length + 1),
-      config.batch_size,
-      config.seed,
-    )
-    for name in ('train', 'held_out')
-  )
+  made = []
+  for name in ('train', 'held_out'):
+    tokens = written(config.continuations, name, teacher, config.length + 1)
+    features = None
+    if config.features:
+      folder = pathlib.Path(config.features) / name
+      features = FeatureCache(folder, teacher, tokens)
+    rows = packing.Rows(tokens, config.batch_size, config.seed)
+    made.append(_Sequences(rows, features))
+  return tuple(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sequences:
+  """Rows in batches as `make_loss` has them."""
+
+  rows: packing.Rows
+  features: FeatureCache | None
+
+  def batch(self, step: int):
+    return self._make(self.rows.batch(step))
+
+  def in_order(self, num_batches: int) -> Iterable[Any]:
+    return map(self._make, self.rows.in_order(num_batches))
+
+  def _make(self, index_b: np.ndarray):
+    tokens = self.rows.tokens[index_b]
+    return (tokens, self.features(index_b)) if self.features else tokens
 
 
 def _begun(

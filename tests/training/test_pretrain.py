@@ -286,6 +286,10 @@ def test_more_text_than_the_corpus(config, undisturbed, tmp_path, monkeypatch):
       r"model\.dtype: got 'float16', expected float32 or bfloat16: .*",
     ),
     (
+      dict(features='RUNS/features'),
+      'features: got RUNS/features and no continuations, expected .*',
+    ),
+    (
       dict(continuations='RUNS/written'),
       'continuations: got RUNS/written and no teacher, expected .*',
     ),
@@ -393,8 +397,41 @@ def test_on_what_the_teacher_wrote(
   ]
   as_set = lambda rows: sorted(map(tuple, rows.tolist()))
   assert as_set(epoch) == as_set(np.concatenate(wrote))
-  assert not np.array_equal(epoch, train.tokens)  # shuffled
+  assert not np.array_equal(epoch, train.rows.tokens)  # shuffled
+  greedy, drawn = np.concatenate(wrote).reshape(2, -1, 16)
+  np.testing.assert_array_equal(train.rows.tokens[::2], greedy)
+  np.testing.assert_array_equal(train.rows.tokens[1::2], drawn)
   assert len(np.concatenate(list(held_out.in_order(9)))) == 16
+
+
+@pytest.mark.integration
+def test_features_stand_for_the_teachers_pass(
+  config, undisturbed, teacher, folder, tmp_path
+):
+  """And are those that its drafters learn from."""
+  changed = dataclasses.replace(
+    config,
+    teacher=str(undisturbed / 'model'),
+    continuations=str(folder),
+    features=str(tmp_path / 'features'),
+    length=15,
+    steps=3,
+  )
+  pretrain.pretrain(changed, tmp_path / 'run')
+  train, _ = pretrain._sequences(changed, teacher)
+  assert train.features._done.sum() == 3 * config.batch_size
+  loss = pretrain.make_loss(teacher.transformer, teacher, 1.0)
+  tokens, features = train.batch(0)
+  for weights in (
+    teacher.params,
+    jax.tree.map(lambda x: x * 0.5, teacher.params),
+  ):
+    read, passed = (
+      loss(weights, teacher.params, batch)[1]['kl']
+      for batch in ((tokens, features), tokens)
+    )
+    np.testing.assert_allclose(read, passed, rtol=1e-2, atol=1e-4)
+  assert passed > 0.01
 
 
 @pytest.mark.parametrize(
