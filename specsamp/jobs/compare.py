@@ -136,7 +136,7 @@ class Comparison(NamedTuple):
       allow_code_execution: whether tasks may run the answers as programs.
       command: that runs this, for the report.
     """
-    self = self._replace(methods=list(map(self._priced, self.methods)))
+    self = self._replace(methods=self._priced())
     found = self._search(workdir)
     sections: list[tables.Section] = []
     sections += [self.config.note] if self.config.note else []
@@ -225,23 +225,27 @@ class Comparison(NamedTuple):
       self.target, methods, rows, own, text, tokens, title, workdir
     )
 
-  def _priced(self, method: Method) -> Method:
+  def _priced(self) -> list[Method]:
     """With what a round of each depth costs here, where it is chosen."""
-    if not method.label.depths:
-      return method
-    drafter = depth_costs.measured(
-      method.drafter,
-      lambda drafter: Request.make(
-        self.target,
-        [self._tokens(self.tasks[0].prompts[0])] * self.config.batch_size,
-        drafter,
-        method.verifier,
-        method.sampling_params,
-        self.tasks[0].new_tokens(self.config.max_new_tokens),
-        self.config.seed,
-      ),
-    )
-    return method._replace(drafter=drafter)
+    priced = list(self.methods)
+    chosen = [i for i, method in enumerate(priced) if method.label.depths]
+    # Each compiles a program of all its depths first.
+    for i in progress.bar('timing draft lengths', chosen, unit='method'):
+      method = priced[i]
+      drafter = depth_costs.measured(
+        method.drafter,
+        lambda drafter, method=method: Request.make(
+          self.target,
+          [self._tokens(self.tasks[0].prompts[0])] * self.config.batch_size,
+          drafter,
+          method.verifier,
+          method.sampling_params,
+          self.tasks[0].new_tokens(self.config.max_new_tokens),
+          self.config.seed,
+        ),
+      )
+      priced[i] = method._replace(drafter=drafter)
+    return priced
 
   def widest_trees(self) -> list[Method]:
     """Of a search, its widest, its largest and its deepest tree."""
