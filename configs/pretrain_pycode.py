@@ -16,8 +16,8 @@ Without a folder they are trained on the library alone. The target sees 13.5
 million tokens, two to three hours on 2 CPU cores; the draft, distilled from it,
 5.7 million. A draft can learn from the target's own continuations as drafters
 do (DistillSpec, 2310.08461), from the same that launch/distill.py has made.
-With the features that it keeps the target has not to read them again, which is
-two thirds of a step:
+`--config.features` reads the target's features from distillation's cache, so
+that it is not run in every step:
 
   python launch/pretrain.py --config=configs/pretrain_pycode.py:draft \
     --workdir=RUNS/draft --config.teacher=RUNS/target/model \
@@ -75,8 +75,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folder of the teacher's continuations that launch/distill.py made, to
       # train on in place of the corpus; '' is none.
       continuations='',
-      # Folder that keeps the teacher's features of these, for other runs and
-      # for its drafters' too; '' computes them in every step.
+      # Folder that keeps the teacher's features of these for other runs, those
+      # of launch/distill.py too; '' computes them in every step.
       features='',
       # Of KL(teacher || model) in the loss, the rest being the cross-entropy of
       # the text.

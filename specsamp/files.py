@@ -1,4 +1,4 @@
-"""Files and folders replaced whole, lines that outlive a kill, locked folders.
+"""Files and folders replaced whole, and lines that outlive a kill.
 
 Whatever is killed, a name holds what it held before or what it was to hold: new
 content is written under a name of its own beside the goal, hidden, of the form
@@ -19,18 +19,13 @@ import pathlib
 import re
 import secrets
 import shutil
-import socket
 import sys
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-import filelock
 
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
-LOCK = '.lock'  # in every folder that a run writes in
 _PARTIAL = '.{}.{:016x}.partial'
 _IS_PARTIAL = re.compile(r'\..+\.[0-9a-f]{16}\.partial')
 _ASIDE = '.set-aside'
@@ -214,85 +209,18 @@ def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
   raise OSError(code, os.strerror(code), str(other))
 
 
-@contextlib.contextmanager
-def lock(folder) -> Iterator[None]:
-  """Keeps every other run out of a folder; the end of the process does, too.
-
-  The first process holds it for all of a run. What killed runs left of files
-  that they were about to replace is removed; so is at the end a folder that was
-  made for this and is empty.
-
-  Args:
-    folder: made if it is not there.
-
-  Raises:
-    UserError: another run holds it, and who; or it cannot be written.
-  """
-  folder = pathlib.Path(folder)
-  path = folder / LOCK
-  held = filelock.FileLock(
-    path, blocking=False, thread_local=False, fallback_to_soft=False
-  )
-  made = [each for each in (folder, *folder.parents) if not each.exists()]
-
-  def take():
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-      held.acquire()
-    except filelock.Timeout:
-      raise UserError(
-        f'folder {folder}: {_holder(path)} is writing in it; wait for its end '
-        'or name another folder'
-      ) from None
-    except OSError as error:
-      if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
-        raise
-      print(
-        f'{folder}: its file system has no locks; nothing keeps another run '
-        'out of it',
-        file=sys.stderr,
-      )
-      return
-    path.write_text(
-      f'{pathlib.Path(sys.argv[0]).name} (process {os.getpid()} on '
-      f'{socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")})\n'
-    )
-    for left in folder.iterdir():
-      if is_left_over(left.name):
-        _remove_unclaimed(left)
-
-  distributed.first_does(take, f'folder {folder}')
-  try:
-    yield
-  finally:
-    if held.is_locked:
-      with contextlib.suppress(OSError):
-        path.unlink()  # who has opened it sees that it is gone
-      held.release()
-      for each in made:
-        with contextlib.suppress(OSError):  # something is in it
-          each.rmdir()
-
-
-def _holder(path: pathlib.Path) -> str:
-  """Who holds a lock, which may take a moment to write it, or end."""
-  for _ in range(20):
-    with contextlib.suppress(OSError):
-      if name := path.read_text(errors='replace').strip():
-        return name
-    time.sleep(0.05)
-  return 'another run'
-
-
-def _remove_unclaimed(path: pathlib.Path) -> None:
+def remove_left_overs(folder: pathlib.Path) -> None:
   """Removes what was about to replace another, unless somebody writes it."""
-  with contextlib.suppress(OSError):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-      if _claim(descriptor):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    finally:
-      os.close(descriptor)
+  for path in folder.iterdir():
+    if not is_left_over(path.name):
+      continue
+    with contextlib.suppress(OSError):
+      descriptor = os.open(path, os.O_RDONLY)
+      try:
+        if _claim(descriptor):
+          shutil.rmtree(path) if path.is_dir() else path.unlink()
+      finally:
+        os.close(descriptor)
 
 
 def is_left_over(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Nothing of a user's is lost, whatever is given, killed or begun twice."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
@@ -168,17 +167,6 @@ def test_an_export_that_was_trained_further_is_not_ours(model_folder, tmp_path):
   assert not weights.is_ours(tmp_path / 'hf')
 
 
-def test_a_lock_leaves_alone_what_is_being_written(tmp_path):
-  with files.replace_folder(tmp_path / 'a', _is_ours) as folder:
-    with files.lock(tmp_path):
-      assert folder.exists()
-    (folder / 'ours').write_text('x')
-  assert _tree(tmp_path) == {'a': None, 'a/ours': b'x'}
-  with files.lock(tmp_path / 'b' / 'c'):
-    pass
-  assert not (tmp_path / 'b').exists()  # made for nothing
-
-
 # What stands around a goal, and in it, in the trees below.
 _NAMES = ('a', 'a.old', 'a.partial', '.a', 'a.lock', 'b', 'model', 'ours')
 
@@ -258,33 +246,6 @@ def test_kills_at_random_moments(part, server, tmp_path):
     assert {p: after[p] for p in after.keys() - own} == before
     written += 1
   assert written > 10
-
-
-def _hold(folder):
-  with files.lock(folder):
-    (folder / 'held').write_text('')
-    time.sleep(60)
-
-
-def test_a_lock_is_held_by_one_and_released_by_death(server, tmp_path):
-  (tmp_path / 'run').mkdir()
-  with files.lock(tmp_path / 'run'):
-    with pytest.raises(UserError, match=f'process {os.getpid()} on .* writing'):
-      files.lock(tmp_path / 'run').__enter__()
-    assert [p.name for p in (tmp_path / 'run').iterdir()] == [files.LOCK]
-  assert not list((tmp_path / 'run').iterdir())
-  holder = server.Process(target=_hold, args=(tmp_path / 'run',))
-  holder.start()
-  while not (tmp_path / 'run' / 'held').exists():
-    time.sleep(0.001)
-  with pytest.raises(UserError, match=f'process {holder.pid} on'):
-    files.lock(tmp_path / 'run').__enter__()
-  left = tmp_path / 'run' / '.a.0123456789abcdef.partial'
-  (left / 'b').mkdir(parents=True)
-  holder.kill()
-  holder.join()
-  with files.lock(tmp_path / 'run'):
-    assert not left.exists()
 
 
 _SHAPE = {'id': str, 'n': [int], 'x': float, 'y': (None, {'z': bool})}

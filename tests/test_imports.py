@@ -6,7 +6,7 @@ import pathlib
 import specsamp
 
 _ROOMS = (
-  'errors', 'user_modules', 'flow', 'sharding', 'progress', 'files',
+  'errors', 'user_modules', 'flow', 'sharding', 'progress', 'files', 'locks',
   'compilation_cache', 'data', 'models', 'fingerprint', 'language_model',
   'sampling', 'drafting', 'verification', 'decoding', 'conformance',
   'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'serving', 'jobs',

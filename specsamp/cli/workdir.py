@@ -5,7 +5,7 @@ import json
 import pathlib
 import time
 
-from specsamp import files
+from specsamp import files, locks
 from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
@@ -53,7 +53,7 @@ def make_workdir(path: str, config, resumes: bool = True) -> pathlib.Path:
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
   try:
     _look(folder, text, resumes)  # before anything is written, the lock too
-    _held.enter_context(files.lock(folder))
+    _held.enter_context(locks.lock(folder))
     is_new = _look(folder, text, resumes)
     distributed.wait('workdir looked at')
   except OSError as error:
@@ -87,7 +87,7 @@ def _look(folder: pathlib.Path, text: str, resumes: bool) -> bool:
     raise UserError(f'workdir {folder}: config.json is a folder')
   # A config alone is a run that never began: a mistake in it stopped it.
   if not folder.exists() or not any(
-    other.name not in (file.name, files.LOCK)
+    other.name not in (file.name, locks.LOCK)
     and not files.is_left_over(other.name)
     for other in folder.iterdir()
   ):
@@ -115,6 +115,6 @@ def _take_back(folder: pathlib.Path) -> None:
     return
   own = {'config.json', tokenizers.FILE}
   there = {path.name for path in folder.iterdir()}
-  if there <= own | {files.LOCK}:
+  if there <= own | {locks.LOCK}:
     for name in own:
       (folder / name).unlink(missing_ok=True)

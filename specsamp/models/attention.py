@@ -344,7 +344,8 @@ class Attention(nn.Module):
     )
     # Scaled here and masked by a sum: so XLA on CPUs takes the product and all
     # up to the exponential at once; a product left alone is several times
-    # slower for the keys of many rows.
+    # slower for the keys of many rows. Unseen keys must be finite, as values
+    # must be for a weight of zero.
     content = content * c.head_dim**-0.5
     content = content.reshape(batch, *groups, length, num_slots)
     if c.positions == 'relative':

@@ -113,8 +113,8 @@ def written(
     length: tokens in each sequence, the prompt's included.
 
   Returns:
-    Int32 [N, length], the temperatures by turns, as `launch/distill.py` has
-    them.
+    Int32 [N, length], the temperatures by turns, in rising order: what
+    `launch/distill.py` trains on where it takes all of them in that order.
 
   Raises:
     UserError: a folder without any, of another target or of another length, or
@@ -122,16 +122,14 @@ def written(
   """
   parts = sorted(pathlib.Path(folder).glob(f't*/{name}'))
   shards = [sorted(part.glob('tokens-*.npy')) for part in parts]
-  if not any(shards):
+  if not shards or not all(shards):
     raise UserError(
       f'continuations {folder}: got no t*/{name}/{_SHARD.format(0)}, expected '
       'what launch/distill.py has the target write there'
     )
   try:
     made_of = [files.read_json(part / _MADE_OF) for part in parts]
-    rows = [
-      np.concatenate([np.load(path) for path in own]) for own in shards if own
-    ]
+    rows = [np.concatenate([np.load(path) for path in own]) for own in shards]
   except (OSError, ValueError) as error:
     raise UserError(
       f'continuations {folder}: {" ".join(str(error).split())}'
@@ -143,8 +141,15 @@ def written(
         raise UserError(
           f'continuations {part}: {key}: got {got[key]}, expected {value}'
         )
+  for part, own in zip(parts, rows, strict=True):
+    if own.dtype != np.int32 or own.shape[1:] != (length,):
+      raise UserError(
+        f'continuations {part}: got {own.dtype} {list(own.shape)}, expected '
+        f'int32 [N, {length}]'
+      )
+  whole = np.concatenate(rows)
   turns = np.concatenate([np.arange(len(own)) for own in rows])
-  return np.concatenate(rows)[np.argsort(turns, kind='stable')]
+  return whole[np.argsort(turns, kind='stable')]
 
 
 def _check(target, count, available, prompt_length, length, batch_size):

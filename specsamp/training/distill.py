@@ -1,8 +1,6 @@
 """Training a drafter on the features of a target that stays as it is."""
 
-import contextlib
 import dataclasses
-import os
 import pathlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -13,7 +11,7 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from specsamp import files, zoo
+from specsamp import files, locks, zoo
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
@@ -172,6 +170,7 @@ def distill(
       f'length {config.length}: the target has no position for the label of '
       'the last token that it would write; expected a shorter one'
     )
+  feature_cache.check(config.features)
   module = module_for(config, target.config)
   chosen = {}
 
@@ -181,9 +180,7 @@ def distill(
     chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
     return train, held_out, Frozen(target.params, chosen)
 
-  with contextlib.ExitStack() as held:
-    for folder in _shared_folders(config, workdir):
-      held.enter_context(files.lock(folder))
+  with locks.lock_shared(_shared_folders(config, workdir), workdir):
     params = run.fit(
       config,
       workdir,
@@ -233,9 +230,7 @@ def _shared_folders(config, workdir: pathlib.Path) -> list[str]:
   written = [config.features] if config.features else []
   if config.num_continuations:
     written.append(_continuations_folder(config, workdir))
-  return sorted(
-    set(map(os.path.realpath, written)) - {os.path.realpath(workdir)}
-  )
+  return written
 
 
 def _init(config: DistillConfig, module, target: LanguageModel):

@@ -6,13 +6,13 @@ from typing import Any, get_args
 from specsamp.drafting import trained as kinds
 from specsamp.errors import UserError, check_name, check_range, check_scalars
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.training import run
+from specsamp.training import run_config
 from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Positions, Weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillConfig(run.RunConfig):
+class DistillConfig(run_config.RunConfig):
   """What fixes a run: it ends with the same weights.
 
   Attributes:
@@ -90,12 +90,12 @@ class DistillConfig(run.RunConfig):
   decay: float = 0.8
   noise: float = 0.1
   cross_entropy_weight: float = 0.1
-  storage: run.Storage = 'float32'
+  storage: run_config.Storage = 'float32'
 
   def __post_init__(self):
     super().__post_init__()
     check_name('kind', self.kind, kinds.KINDS)
-    check_name('storage', self.storage, get_args(run.Storage))
+    check_name('storage', self.storage, get_args(run_config.Storage))
     check_range(
       self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
     )
@@ -177,5 +177,5 @@ class DistillConfig(run.RunConfig):
 
 def from_dict(values: dict[str, Any]) -> DistillConfig:
   """The config of plain values; `UserError` on a bad key or value."""
-  with run.reading_config():
+  with run_config.reading_config():
     return DistillConfig(**values)

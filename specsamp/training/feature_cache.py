@@ -1,7 +1,7 @@
 """The target's features of a text, computed once and kept by one process.
 
-Several drafters of one target, and every epoch of each, then cost what the
-drafter costs.
+Several drafters of one target, a draft model among them, and every epoch of
+each, then cost what the drafter costs.
 """
 
 import functools
@@ -22,6 +22,16 @@ from specsamp.models import Transformer, float16
 # Rounded to 16 bits: a thousandth of a feature, less than the noise that
 # training adds.
 _DTYPE = np.float16
+
+
+def check(folder: str) -> None:
+  """Raises `UserError` if several processes would keep features in a folder."""
+  count = jax.process_count()
+  if folder and count > 1:
+    raise UserError(
+      f'features: got {folder} and {count} processes, expected one process or '
+      'no folder'
+    )
 
 
 def read(transformer: Transformer, params, tokens_bt):
@@ -70,11 +80,8 @@ class FeatureCache:
       taps: see `Transformer`.
 
     Raises:
-      UserError: the folder holds another target's or another text's features,
-        or there are several processes.
+      UserError: the folder holds another target's or another text's features.
     """
-    if jax.process_count() > 1:
-      raise UserError('features: kept by one process only; leave it empty')
     self._rows = rows
     self._params = target.params
     width = target.config.width * (1 + len(taps))

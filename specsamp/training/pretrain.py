@@ -1,6 +1,5 @@
 """Training a language model on text, alone or with a teacher."""
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -10,21 +9,21 @@ from typing import Any, get_args
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import files
+from specsamp import files, locks
 from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
 from specsamp.errors import UserError, check_name, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
-from specsamp.training import run
+from specsamp.training import feature_cache, run, run_config
 from specsamp.training.continuations import written
 from specsamp.training.feature_cache import FeatureCache
 from specsamp.training.objectives import language_model as losses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainConfig(run.RunConfig):
+class PretrainConfig(run_config.RunConfig):
   """What fixes a run, beside the files it reads: it ends with the same weights.
 
   Attributes:
@@ -44,8 +43,9 @@ class PretrainConfig(run.RunConfig):
     continuations: folder of the teacher's continuations that
       `launch/distill.py` made, to train on in place of the corpus (DistillSpec,
       2310.08461); each has `length` tokens and a label. '' is none.
-    features: folder that keeps the teacher's last features of these, the same
-      as those of its drafters; '' computes them in every step.
+    features: folder that keeps the teacher's final hidden states of these, for
+      other runs, and for drafters that train on all sequences of the folder;
+      '' computes them in every step.
     distillation_weight: of KL(teacher || model) in the loss; the text's
       cross-entropy has the rest.
     storage: of the finished model's matrices, float32 or int8.
@@ -62,11 +62,11 @@ class PretrainConfig(run.RunConfig):
   continuations: str = ''
   features: str = ''
   distillation_weight: float = 0.5
-  storage: run.Storage = 'float32'
+  storage: run_config.Storage = 'float32'
 
   def __post_init__(self):
     super().__post_init__()
-    check_name('storage', self.storage, get_args(run.Storage))
+    check_name('storage', self.storage, get_args(run_config.Storage))
     if self.model.dtype == float16.NAME:
       raise UserError(
         f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '
@@ -92,7 +92,7 @@ class PretrainConfig(run.RunConfig):
 
 def from_dict(values: dict[str, Any]) -> PretrainConfig:
   """The config of nested plain values; `UserError` on a bad key or value."""
-  with run.reading_config():
+  with run_config.reading_config():
     model = TransformerConfig.from_dict(values['model'])
     return PretrainConfig(**(values | {'model': model}))
 
@@ -148,12 +148,14 @@ def pretrain(
     mesh: where to train; None is one device.
 
   Raises:
-    UserError: the corpus, tokenizer or teacher does not fit the config, the
-      config not the mesh, or the last checkpoint cannot be read.
+    UserError: the corpus, tokenizer, teacher, or what is kept of it does not
+      fit the config, the config not the mesh, another run holds a folder, or
+      the last checkpoint cannot be read.
     FloatingPointError: loss or gradient is no longer finite.
   """
   workdir = pathlib.Path(workdir).absolute()
   files.check_replaceable(workdir / 'model', weights.is_ours)
+  feature_cache.check(config.features)
   teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
   transformer = Transformer(config.model)
   begun = _begun(config, teacher)
@@ -171,9 +173,7 @@ def pretrain(
       packed = _packed(config, tokenizer, train, extra, held_out)
     return *packed, teacher.params if teacher else None
 
-  with contextlib.ExitStack() as held:
-    if config.features:
-      held.enter_context(files.lock(config.features))
+  with locks.lock_shared([config.features] if config.features else [], workdir):
     params = run.fit(
       config,
       workdir,
@@ -214,11 +214,11 @@ def _sequences(config: PretrainConfig, teacher: LanguageModel):
   made = []
   for name in ('train', 'held_out'):
     tokens = written(config.continuations, name, teacher, config.length + 1)
+    rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
     if config.features:
       folder = pathlib.Path(config.features) / name
       features = FeatureCache(folder, teacher, tokens)
-    rows = packing.Rows(tokens, config.batch_size, config.seed)
     made.append(_Sequences(rows, features))
   return tuple(made)
 

@@ -3,13 +3,11 @@
 It goes on where it was cut off, and ends with the weights it would have had.
 """
 
-import contextlib
-import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,152 +18,17 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specsamp import files, progress
-from specsamp.checkpoints import weights
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import UserError
 from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
-
-Optimizer = Literal['adamw', 'muon']
-Storage = Literal['float32', 'int8']
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
-  """What every run is given.
-
-  Attributes:
-    batch_size: sequences in a step.
-    length: tokens in a sequence.
-    steps: of the optimizer.
-    learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
-    warmup_steps: of linear warm-up.
-    decay_share: of the steps, the last ones, in which the rate falls linearly
-      to zero after it was held at its peak; 1 is all behind the warm-up, and 0
-      the cosine.
-    optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
-      2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
-      for all else.
-    weight_decay: on matrices only.
-    beta2: of AdamW; beta1 is 0.9.
-    clip_norm: largest global norm of a gradient.
-    seed: of the weights and the order of the data.
-    log_every: steps between lines of metrics.
-    eval_every: steps between validations on the held-out files.
-    eval_batches: batches in a validation.
-    checkpoint_every: steps between checkpoints.
-  """
-
-  batch_size: int = 16
-  length: int = 256
-  steps: int = 1000
-  learning_rate: float = 1e-3
-  warmup_steps: int = 100
-  decay_share: float = 0.0
-  optimizer: Optimizer = 'adamw'
-  weight_decay: float = 0.1
-  beta2: float = 0.95
-  clip_norm: float = 1.0
-  seed: int = 0
-  log_every: int = 10
-  eval_every: int = 200
-  eval_batches: int = 8
-  checkpoint_every: int = 200
-
-  def __post_init__(self):
-    check_range(
-      self, 'batch_size', 'length', 'steps', 'log_every', 'eval_every',
-      'eval_batches', 'checkpoint_every', least=1, kind=int,
-    )  # fmt: skip
-    check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
-    check_range(self, 'decay_share', least=0, most=1)
-    check_range(self, 'learning_rate', 'weight_decay', least=0)
-    check_range(self, 'clip_norm', least=0, open_least=True)
-    check_range(self, 'beta2', least=0, most=1, open_most=True)
-    check_name('optimizer', self.optimizer, get_args(Optimizer))
-
-
-@contextlib.contextmanager
-def reading_config() -> Iterator[None]:
-  """What bad keys and values raise in this block is a `UserError`, one line."""
-  try:
-    yield
-  except KeyError as error:
-    raise UserError(f'config: missing key {error}') from None
-  except (TypeError, ValueError) as error:
-    raise UserError(f'config: {error}') from None
+from specsamp.training.optimizer import make_optimizer
+from specsamp.training.run_config import RunConfig
 
 
 class TrainState(NamedTuple):
   step: jax.Array
   params: Any
   optimizer: Any
-
-
-def _rates(config: RunConfig) -> optax.Schedule:
-  """(step) -> learning rate."""
-  peak = config.learning_rate
-  if not config.decay_share:
-    return optax.warmup_cosine_decay_schedule(
-      init_value=0.0,
-      peak_value=peak,
-      warmup_steps=config.warmup_steps,
-      decay_steps=max(config.steps, config.warmup_steps + 1),
-    )
-  behind = max(config.steps - config.warmup_steps, 1)
-  fall = min(round(config.decay_share * config.steps), behind)
-  return optax.join_schedules(
-    [
-      optax.linear_schedule(0.0, peak, config.warmup_steps),
-      optax.constant_schedule(peak),
-      optax.linear_schedule(peak, 0.0, fall),
-    ],
-    [config.warmup_steps, config.warmup_steps + behind - fall],
-  )
-
-
-def make_optimizer(config: RunConfig) -> optax.GradientTransformation:
-  """Under a warm-up and a decay, gradients clipped by global norm."""
-  schedule = _rates(config)
-  common = dict(weight_decay=config.weight_decay)
-  if config.optimizer == 'muon':
-    steps = optax.contrib.muon(
-      schedule,
-      adam_b2=config.beta2,
-      adam_weight_decay=config.weight_decay,
-      consistent_rms=0.2,  # an update's root mean square, as AdamW's
-      muon_weight_dimension_numbers=_matmuls_of_layers,
-      weight_decay_mask=_is_matrix,
-      **common,
-    )
-  else:
-    steps = optax.adamw(schedule, b2=config.beta2, mask=_is_matrix, **common)
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), steps)
-
-
-def _is_matrix(params):
-  return jax.tree_util.tree_map_with_path(
-    lambda path, p: weights.is_matrix(path[-1].key, p), params
-  )
-
-
-def _matmuls_of_layers(params):
-  """Which axes of a layer's matrices a matmul sums over; None for all else.
-
-  Keys are apart from values, and gates from what they gate.
-  """
-  matmuls = {
-    'q': ((0,), (1, 2)),
-    'kv': ((0,), (2, 3)),
-    'o': ((0, 1), (2,)),
-    'up': ((0,), (2,)),
-    'down': ((0,), (1,)),
-  }
-
-  def of(path, _):
-    axes = matmuls.get(path[-1].key)
-    return axes and optax.contrib.MuonDimensionNumbers(*axes)
-
-  return jax.tree_util.tree_map_with_path(of, params)
 
 
 def fit(

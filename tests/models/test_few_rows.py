@@ -48,10 +48,13 @@ def test_is_einsum(old_cpu, spec):
   np.testing.assert_allclose(run(x, weight), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('rows', [1, few_rows._MOST_ROWS + 1])
-def test_other_rows_are_the_librarys(old_cpu, rows):
+@pytest.mark.parametrize(
+  ('rows', 'kernel'),
+  [(1, 'dot_general'), (48, 'convolution'), (49, 'dot_general')],
+)
+def test_how_many_rows(old_cpu, rows, kernel):
   run, x, weight = _program('btd,de->bte', (1, rows, 8), (8, 6))
-  assert _kernels(run, x, weight) == ['dot_general']
+  assert _kernels(run, x, weight) == [kernel]
 
 
 def test_other_types_are_the_librarys(old_cpu):

@@ -313,7 +313,7 @@ def test_kept_features_give_the_same_losses(config, tmp_path):
 def test_features_are_of_one_process(config, tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   config = dataclasses.replace(config, features=str(tmp_path / 'features'))
-  with pytest.raises(UserError, match='one process only'):
+  with pytest.raises(UserError, match='2 processes, expected one'):
     distill.distill(config, tmp_path)
 
 

@@ -19,6 +19,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
+from specsamp.sharding import mesh as meshes
 from specsamp.training import continuations, pretrain
 from specsamp.training.pretrain import PretrainConfig
 
@@ -417,7 +418,7 @@ def test_features_stand_for_the_teachers_pass(
     length=15,
     steps=3,
   )
-  pretrain.pretrain(changed, tmp_path / 'run')
+  pretrain.pretrain(changed, tmp_path / 'run', meshes.make(data=4, model=2))
   train, _ = pretrain._sequences(changed, teacher)
   assert train.features._done.sum() == 3 * config.batch_size
   loss = pretrain.make_loss(teacher.transformer, teacher, 1.0)

@@ -12,9 +12,9 @@ import pytest
 
 from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
-from specsamp.training import run
+from specsamp.training import optimizer, run, run_config
 
-_CONFIG = run.RunConfig(
+_CONFIG = run_config.RunConfig(
   batch_size=8,
   length=1,
   steps=120,
@@ -94,7 +94,7 @@ def test_the_rate_is_held_and_then_falls():
   config = dataclasses.replace(
     _CONFIG, steps=20, warmup_steps=4, decay_share=0.5, weight_decay=0.0
   )
-  tx = run.make_optimizer(config)
+  tx = optimizer.make_optimizer(config)
   params = {'scale': jnp.ones(1)}
   state, moves = tx.init(params), []
   for _ in range(config.steps):
@@ -120,7 +120,7 @@ def test_muon_turns_the_matrices_of_layers_and_nothing_else():
   config = dataclasses.replace(_CONFIG, warmup_steps=0, optimizer='muon')
   moves = {}
   for name in ('muon', 'adamw'):
-    tx = run.make_optimizer(dataclasses.replace(config, optimizer=name))
+    tx = optimizer.make_optimizer(dataclasses.replace(config, optimizer=name))
     state = tx.init(params)
     moves[name] = tx.update(grads, state, params)[0]['block']
   muon = moves['muon']
@@ -143,7 +143,7 @@ def test_muon_turns_the_matrices_of_layers_and_nothing_else():
 
 def test_a_state_that_is_not_finite_is_no_checkpoint(tmp_path, monkeypatch):
   """Loss and gradient of the step that breaks it are fine."""
-  make = run.make_optimizer
+  make = optimizer.make_optimizer
 
   def breaking(config):
     breaks = optax.stateless_with_tree_map(lambda g, p: g / 0.0)

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from specsamp import files
+from specsamp import locks
 from specsamp.data.published import sha256_of
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
@@ -158,7 +158,7 @@ def _gather(
     folder: as of `fetch`.
   """
   partial = folder.with_name(f'.{folder.name}.fetching')
-  with files.lock(partial):
+  with locks.lock(partial):
     try:
       with _asking(f'{what}:', repository) as hub:
         hub.snapshot_download(

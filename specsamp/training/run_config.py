@@ -1,0 +1,77 @@
+"""What every run of training is given, and how it is read."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from specsamp.errors import UserError, check_name, check_range
+
+Optimizer = Literal['adamw', 'muon']
+Storage = Literal['float32', 'int8']
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+  """What every run is given.
+
+  Attributes:
+    batch_size: sequences in a step.
+    length: tokens in a sequence.
+    steps: of the optimizer.
+    learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
+    warmup_steps: of linear warm-up.
+    decay_share: of the steps, the last ones, in which the rate falls linearly
+      to zero after it was held at its peak; 1 is all behind the warm-up, and 0
+      the cosine.
+    optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
+      2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
+      for all else.
+    weight_decay: on matrices only.
+    beta2: of AdamW; beta1 is 0.9.
+    clip_norm: largest global norm of a gradient.
+    seed: of the weights and the order of the data.
+    log_every: steps between lines of metrics.
+    eval_every: steps between validations on the held-out files.
+    eval_batches: batches in a validation.
+    checkpoint_every: steps between checkpoints.
+  """
+
+  batch_size: int = 16
+  length: int = 256
+  steps: int = 1000
+  learning_rate: float = 1e-3
+  warmup_steps: int = 100
+  decay_share: float = 0.0
+  optimizer: Optimizer = 'adamw'
+  weight_decay: float = 0.1
+  beta2: float = 0.95
+  clip_norm: float = 1.0
+  seed: int = 0
+  log_every: int = 10
+  eval_every: int = 200
+  eval_batches: int = 8
+  checkpoint_every: int = 200
+
+  def __post_init__(self):
+    check_range(
+      self, 'batch_size', 'length', 'steps', 'log_every', 'eval_every',
+      'eval_batches', 'checkpoint_every', least=1, kind=int,
+    )  # fmt: skip
+    check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
+    check_range(self, 'decay_share', least=0, most=1)
+    check_range(self, 'learning_rate', 'weight_decay', least=0)
+    check_range(self, 'clip_norm', least=0, open_least=True)
+    check_range(self, 'beta2', least=0, most=1, open_most=True)
+    check_name('optimizer', self.optimizer, get_args(Optimizer))
+
+
+@contextlib.contextmanager
+def reading_config() -> Iterator[None]:
+  """What bad keys and values raise in this block is a `UserError`, one line."""
+  try:
+    yield
+  except KeyError as error:
+    raise UserError(f'config: missing key {error}') from None
+  except (TypeError, ValueError) as error:
+    raise UserError(f'config: {error}') from None
