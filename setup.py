@@ -72,7 +72,8 @@ setup(
     'test': [
       'httpx>=0.27',
       'hypothesis>=6.100',
-      'ipykernel>=6.29',
+      # Of version 7 a kernel and its client have waited for each other.
+      'ipykernel>=6.29,<7',
       'ipywidgets>=8.1',
       'nbclient>=0.10',
       'openai>=1.60',
