@@ -81,16 +81,17 @@ def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
   """Locks what a run writes in beside its workdir, which is locked already.
 
   Args:
-    folders: that other runs write in too; any may be the workdir.
+    folders: that other runs write in too; any may be the workdir, or '' for
+      none.
     workdir: a folder.
 
   Raises:
     UserError: see `lock`.
   """
   # In one order, so that no two runs hold what the other waits for.
-  others = set(map(os.path.realpath, folders)) - {os.path.realpath(workdir)}
+  real = set(map(os.path.realpath, filter(None, folders)))
   with contextlib.ExitStack() as held:
-    for folder in sorted(others):
+    for folder in sorted(real - {os.path.realpath(workdir)}):
       held.enter_context(lock(folder))
     yield
 

@@ -47,22 +47,24 @@ class Packed:
     # One window is given up to the phase, one token to the last label.
     return ((len(self.tokens) - 1) // self.length - 1) // self.batch_size
 
-  def batch(self, step: int) -> np.ndarray:
-    """Int32 [B, T + 1]: inputs are [:, :-1], labels [:, 1:]."""
+  def batch(self, step: int) -> dict[str, np.ndarray]:
+    """`tokens`, int32 [B, T + 1]: inputs are [:, :-1], labels [:, 1:]."""
     epoch, index = divmod(step, self.batches_per_epoch)
     rng = np.random.default_rng((self.seed, epoch))
     phase = rng.integers(self.length)
     windows = rng.permutation((len(self.tokens) - 1) // self.length - 1)
     chosen = windows[index * self.batch_size :][: self.batch_size]
-    starts = phase + chosen * self.length
-    return self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]
+    return self._cut(phase + chosen * self.length)
 
-  def in_order(self, num_batches: int) -> Iterable[np.ndarray]:
+  def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
     """The first batches unshuffled, for validation."""
     for index in range(min(num_batches, self.batches_per_epoch)):
       starts = np.arange(self.batch_size) + index * self.batch_size
-      starts = starts * self.length
-      yield self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]
+      yield self._cut(starts * self.length)
+
+  def _cut(self, starts_b: np.ndarray) -> dict[str, np.ndarray]:
+    places_bt = starts_b[:, None] + np.arange(self.length + 1)[None, :]
+    return {'tokens': self.tokens[places_bt]}
 
 
 def windows(tokens: np.ndarray, length: int) -> np.ndarray:

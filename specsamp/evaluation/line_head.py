@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 
 from specsamp import user_modules, verification
 from specsamp.drafting.drafter import Drafter
@@ -12,9 +13,26 @@ from specsamp.evaluation.tasks import Question, Task
 
 
 def of(
-  method: Method, weights, task: Task, prompt: Question, sample, seed, sizes
+  method: Method,
+  weights: list[Json],
+  task: Task,
+  prompt: Question,
+  sample: int,
+  seed: int,
+  sizes: Sequence[Json],
 ) -> Head:
-  """What is known of a line before it is decoded, and an id of all that."""
+  """What is known of a line before it is decoded, and an id of all that.
+
+  Args:
+    method: that answers.
+    weights: fingerprints of the target and of the drafter.
+    task: of which the prompt is.
+    prompt: to be answered.
+    sample: which of the prompt's answers, from 0.
+    seed: of all lines; a line's own is made of it, of the method's label and
+      of the names of task, prompt and sample.
+    sizes: all else that an answer hangs on, such as budgets in tokens.
+  """
   head = method.label.plain() | {
     'task': task.name,
     'prompt': prompt.name,

@@ -3,9 +3,9 @@
 XLA multiplies one row there in a loop that is bound by memory, and more rows by
 a library that copies the matrix into another layout in every product: a pass
 over a draft then costs about as many steps as the draft gains. A convolution of
-width one is the same product by another kernel, Eigen's, which takes about
-half the library's time for up to 30 rows, and then more, until they are equal.
-With AVX-512 the library is the faster one.
+width one is the same product by another kernel, Eigen's, which takes the less
+of the library's time the fewer rows there are. With AVX-512 the library is the
+faster one.
 """
 
 import functools
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from specsamp.sharding import rules
 
-# From about 60 rows on the library is as fast.
+# Of more rows the library is nearly as fast.
 _MOST_ROWS = 48
 _CPU_FLAGS = pathlib.Path('/proc/cpuinfo')
 

@@ -24,7 +24,7 @@ from specsamp.sharding import mesh as meshes
 from specsamp.training import draft_vocab, feature_cache, run
 from specsamp.training.continuations import continuations
 from specsamp.training.distill_config import DistillConfig
-from specsamp.training.feature_cache import FeatureCache
+from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import OBJECTIVES
 from specsamp.training.objectives.batch import Batch
 
@@ -105,36 +105,28 @@ def _starts(key, config: DistillConfig, length: int):
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
-  """Rows in batches, with all that a step of training reads.
+class Batches(Sequences):
+  """With all else that a step of training reads: `seed` and `noise`, [B].
 
   Attributes:
-    rows: shuffled anew in each epoch.
-    features: of the rows, or None.
     noise: on the features of training batches.
   """
 
-  rows: packing.Rows
-  features: FeatureCache | None
   noise: float
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    return self._make(self.rows.batch(step), step, self.noise)
+    return self._drawn(super().batch(step), step, self.noise)
 
   def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
-    for i, index_b in enumerate(self.rows.in_order(num_batches)):
-      yield self._make(index_b, i, 0.0)
+    for i, batch in enumerate(super().in_order(num_batches)):
+      yield self._drawn(batch, i, 0.0)
 
-  def _make(self, index_b, step: int, noise: float) -> dict[str, np.ndarray]:
-    size = len(index_b)
-    batch = {
-      'tokens': self.rows.tokens[index_b],
+  def _drawn(self, batch, step: int, noise: float) -> dict[str, np.ndarray]:
+    size = len(batch['tokens'])
+    return batch | {
       'seed': np.arange(step * size, (step + 1) * size, dtype=np.uint32),
       'noise': np.full(size, noise, np.float32),
     }
-    if self.features is not None:
-      batch['features'] = self.features(index_b)
-    return batch
 
 
 def distill(
@@ -225,12 +217,11 @@ def _continuations_folder(config, workdir: pathlib.Path) -> pathlib.Path:
   return pathlib.Path(config.continuations or workdir / 'continuations')
 
 
-def _shared_folders(config, workdir: pathlib.Path) -> list[str]:
+def _shared_folders(config, workdir: pathlib.Path) -> list:
   """What the run writes in and others may too, beside its workdir."""
-  written = [config.features] if config.features else []
-  if config.num_continuations:
-    written.append(_continuations_folder(config, workdir))
-  return written
+  if not config.num_continuations:
+    return [config.features]
+  return [config.features, _continuations_folder(config, workdir)]
 
 
 def _init(config: DistillConfig, module, target: LanguageModel):

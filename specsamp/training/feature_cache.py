@@ -4,17 +4,19 @@ Several drafters of one target, a draft model among them, and every epoch of
 each, then cost what the drafter costs.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specsamp import files
+from specsamp.data import packing
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, float16
@@ -119,6 +121,31 @@ class FeatureCache:
       self._features[index_b] = np.asarray(found)
       self._done[index_b] = True  # after what it vouches for
     return self._features[index_b]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+  """Rows in batches: `tokens`, int32 [B, T + 1], and what is kept of them.
+
+  Attributes:
+    rows: shuffled anew in each epoch.
+    features: of the rows, [B, T, E] beside the tokens; None is none.
+  """
+
+  rows: packing.Rows
+  features: FeatureCache | None
+
+  def batch(self, step: int) -> dict[str, np.ndarray]:
+    return self._make(self.rows.batch(step))
+
+  def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
+    return map(self._make, self.rows.in_order(num_batches))
+
+  def _make(self, index_b: np.ndarray) -> dict[str, np.ndarray]:
+    batch = {'tokens': self.rows.tokens[index_b]}
+    if self.features is not None:
+      batch['features'] = self.features(index_b)
+    return batch
 
 
 def _open(folder: pathlib.Path, shape) -> tuple[np.memmap, np.memmap]:

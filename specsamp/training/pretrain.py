@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
@@ -18,7 +17,7 @@ from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.sharding import distributed
 from specsamp.training import feature_cache, run, run_config
 from specsamp.training.continuations import written
-from specsamp.training.feature_cache import FeatureCache
+from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import language_model as losses
 
 
@@ -104,11 +103,12 @@ def make_loss(
 ):
   """(params, teacher's params, batch) -> loss, metrics.
 
-  A batch is tokens [B, T + 1], or these and the teacher's features [B, T, D].
+  A batch has `tokens` [B, T + 1], and may have the teacher's final hidden
+  states as `features` [B, T, D], of which its logits are made then.
   """
 
   def loss(params, teacher_params, batch):
-    tokens, features = batch if isinstance(batch, tuple) else (batch, None)
+    tokens = batch['tokens']
     inputs, labels = tokens[:, :-1], tokens[:, 1:]
     logits = transformer.apply({'params': params}, inputs).logits
     text = losses.next_token(logits, labels)
@@ -117,11 +117,11 @@ def make_loss(
     apply = functools.partial(
       teacher.transformer.apply, {'params': teacher_params}
     )
-    if features is None:
-      wanted = apply(inputs).logits
-    else:
-      features = features.astype(teacher.config.dtype)
+    if 'features' in batch:
+      features = batch['features'].astype(teacher.config.dtype)
       wanted = apply(features, method='logits')
+    else:
+      wanted = apply(inputs).logits
     kl = losses.distillation(logits, wanted)
     total = (1 - distillation_weight) * text + distillation_weight * kl
     return total, {
@@ -173,7 +173,7 @@ def pretrain(
       packed = _packed(config, tokenizer, train, extra, held_out)
     return *packed, teacher.params if teacher else None
 
-  with locks.lock_shared([config.features] if config.features else [], workdir):
+  with locks.lock_shared([config.features], workdir):
     params = run.fit(
       config,
       workdir,
@@ -219,26 +219,8 @@ def _sequences(config: PretrainConfig, teacher: LanguageModel):
     if config.features:
       folder = pathlib.Path(config.features) / name
       features = FeatureCache(folder, teacher, tokens)
-    made.append(_Sequences(rows, features))
+    made.append(Sequences(rows, features))
   return tuple(made)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sequences:
-  """Rows in batches as `make_loss` has them."""
-
-  rows: packing.Rows
-  features: FeatureCache | None
-
-  def batch(self, step: int):
-    return self._make(self.rows.batch(step))
-
-  def in_order(self, num_batches: int) -> Iterable[Any]:
-    return map(self._make, self.rows.in_order(num_batches))
-
-  def _make(self, index_b: np.ndarray):
-    tokens = self.rows.tokens[index_b]
-    return (tokens, self.features(index_b)) if self.features else tokens
 
 
 def _begun(

@@ -22,7 +22,7 @@ def test_documents_stand_between_their_ends(tokenizer):
 
 
 def test_labels_are_the_inputs_moved_by_one():
-  batch = Packed(_STREAM, 4, 10).batch(0)
+  batch = Packed(_STREAM, 4, 10).batch(0)['tokens']
   assert batch.shape == (4, 11) and batch.dtype == np.int32
   np.testing.assert_array_equal(batch[:, 1:], batch[:, :-1] + 1)
 
@@ -32,7 +32,9 @@ def test_a_batch_depends_on_the_step_alone():
   steps = [70, 3, 24, 0, 3]
   expected = {step: data.batch(step) for step in sorted(set(steps))}
   for step in steps:
-    np.testing.assert_array_equal(again.batch(step), expected[step])
+    np.testing.assert_array_equal(
+      again.batch(step)['tokens'], expected[step]['tokens']
+    )
 
 
 @pytest.mark.parametrize('size', [1003, 1000, 1001, 1009, 101])
@@ -42,7 +44,10 @@ def test_an_epoch_covers_every_window_once(size):
   phases = set()
   for epoch in range(30):
     starts = np.concatenate(
-      [data.batch(epoch * per_epoch + i)[:, 0] for i in range(per_epoch)]
+      [
+        data.batch(epoch * per_epoch + i)['tokens'][:, 0]
+        for i in range(per_epoch)
+      ]
     )
     assert len(starts) == 4 * per_epoch
     phases.add(int(starts[0] % 10))
@@ -59,7 +64,7 @@ def test_epochs_and_seeds_differ():
     data = Packed(_STREAM, 4, 10, seed)
     first = number * data.batches_per_epoch
     return [
-      data.batch(first + i)[:, 0].tolist()
+      data.batch(first + i)['tokens'][:, 0].tolist()
       for i in range(data.batches_per_epoch)
     ]
 
@@ -69,14 +74,14 @@ def test_epochs_and_seeds_differ():
 
 def test_validation_is_in_order():
   batches = list(Packed(_STREAM, 4, 10, seed=5).in_order(2))
-  starts = np.concatenate(batches)[:, 0]
+  starts = np.concatenate([batch['tokens'] for batch in batches])[:, 0]
   np.testing.assert_array_equal(starts, np.arange(8) * 10)
   data = Packed(_STREAM, 4, 10)
   assert len(list(data.in_order(10**6))) == data.batches_per_epoch
 
 
 def test_a_corpus_too_small_for_a_batch():
-  assert Packed(_STREAM[:51], 4, 10).batch(7).shape == (4, 11)
+  assert Packed(_STREAM[:51], 4, 10).batch(7)['tokens'].shape == (4, 11)
   with pytest.raises(UserError, match='50 tokens, but a batch takes 4 x 10'):
     Packed(_STREAM[:50], 4, 10)
 

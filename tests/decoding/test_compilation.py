@@ -138,7 +138,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
 )
 def large(request):
   """A job whose caches are far larger than everything else in a round."""
-  shape = dict(max_length=512, head_dim=32, num_kv_heads=2)
+  shape = dict(max_length=512, head_dim=64, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=2, **shape)
   kind, batch, draft_shape = request.param
   draft = tiny.model(11, 1, num_layers=1, **shape)
@@ -198,19 +198,15 @@ def test_a_round_copies_no_cache(large):
 
 @pytest.mark.integration
 def test_a_round_makes_nothing_of_a_caches_size(large):
-  """Temporaries beside the masks are smaller than the keys of one layer.
+  """Temporaries together are smaller than the keys of one layer.
 
   So none of the arrays of keys or values is ever there twice, under
   whatever name XLA would do that. What is there are mostly attention scores:
-  heads x T x S, where a layer's keys are kv heads x head_dim x S; and what
-  masks these, T x S, once for all layers of the target and for the draft's.
+  heads x T x S, where a layer's keys are kv heads x head_dim x S.
   """
-  job, state, program = large
+  _, state, program = large
   memory = program.memory_analysis()
-  drafter = job.inputs.drafter
-  nodes = 1 if drafter is None else drafter.tree.size
-  masks = 2 * 4 * len(state.length) * nodes * state.cache.capacity
-  assert memory.temp_size_in_bytes - masks < state.cache.keys[0].nbytes
+  assert memory.temp_size_in_bytes < state.cache.keys[0].nbytes
 
 
 @pytest.mark.integration

@@ -240,7 +240,9 @@ def test_a_step_of_training_gathers_no_vocabulary(shape):
 
   def step(state, teacher, tokens):
     params, optimizer = state
-    grads, metrics = jax.grad(loss, has_aux=True)(params, teacher, tokens)
+    grads, metrics = jax.grad(loss, has_aux=True)(
+      params, teacher, {'tokens': tokens}
+    )
     updates, optimizer = tx.update(grads, optimizer, params)
     return (optax.apply_updates(params, updates), optimizer), metrics
 

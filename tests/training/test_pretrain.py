@@ -14,25 +14,12 @@ import time
 import jax
 import numpy as np
 import pytest
+import small
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
-from specsamp.models import TransformerConfig
-from specsamp.sharding import mesh as meshes
-from specsamp.training import continuations, pretrain
-from specsamp.training.pretrain import PretrainConfig
-
-_MODEL = TransformerConfig(
-  vocab_size=300,
-  width=16,
-  num_layers=1,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=8,
-  mlp_width=32,
-  max_length=16,
-)
+from specsamp.training import pretrain
 
 # A config on standard input; for a run that is going to be killed.
 _DRIVER = """
@@ -52,20 +39,7 @@ def _promotion():
 
 @pytest.fixture(scope='module')
 def config(corpus):
-  return PretrainConfig(
-    model=_MODEL,
-    corpus=str(corpus),
-    pattern='*.txt',
-    batch_size=4,
-    length=16,
-    steps=60,
-    learning_rate=1e-2,
-    warmup_steps=5,
-    log_every=3,
-    eval_every=20,
-    eval_batches=2,
-    checkpoint_every=6,
-  )
+  return small.config(corpus)
 
 
 @pytest.fixture(scope='module')
@@ -75,27 +49,18 @@ def undisturbed(config, tmp_path_factory):
   return workdir
 
 
-def _metrics(workdir):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  lines = [json.loads(line) for line in lines]
-  for line in lines:
-    assert line.pop('seconds') >= 0
-    assert line.pop('tokens_per_second') >= 0
-  return lines
-
-
 def _assert_same(workdir, undisturbed):
   weights = [
     (w / 'model' / model_dir.WEIGHTS).read_bytes()
     for w in (workdir, undisturbed)
   ]
   assert weights[0] == weights[1]
-  assert _metrics(workdir) == _metrics(undisturbed)
+  assert small.metrics(workdir) == small.metrics(undisturbed)
 
 
 @pytest.mark.integration
 def test_loss_falls_and_everything_is_written(config, undisturbed):
-  lines = _metrics(undisturbed)
+  lines = small.metrics(undisturbed)
   steps = {
     kind: [line['step'] for line in lines if line['kind'] == kind]
     for kind in ('train', 'validation')
@@ -133,7 +98,7 @@ def test_resumed_from_the_last_checkpoint(
 ):
   """Also past a line cut off while written, and a checkpoint half saved."""
   _interrupted(monkeypatch, config, tmp_path, 33)
-  assert _metrics(tmp_path)[-1]['step'] == 33  # later than the checkpoint
+  assert small.metrics(tmp_path)[-1]['step'] == 33  # later than the checkpoint
   with (tmp_path / 'metrics.jsonl').open('a') as file:
     file.write('{"kind": "train", "st')
   checkpoints = tmp_path / 'checkpoints'
@@ -156,14 +121,14 @@ def test_resumed_from_the_last_checkpoint(
 @pytest.mark.integration
 def test_a_finished_run_is_left_as_it_is(config, undisturbed, monkeypatch):
   """Killed after the last checkpoint, it only lacks the model's folder."""
-  before = _metrics(undisturbed)
+  before = small.metrics(undisturbed)
   weights = undisturbed / 'model' / model_dir.WEIGHTS
   bits = weights.read_bytes()
   weights.unlink()
   monkeypatch.setattr(Packed, 'batch', None)  # no step is taken
   pretrain.pretrain(config, undisturbed)
   assert weights.read_bytes() == bits
-  assert _metrics(undisturbed) == before
+  assert small.metrics(undisturbed) == before
 
 
 @pytest.mark.integration
@@ -233,15 +198,15 @@ def test_distillation(config, undisturbed, tmp_path):
     teacher=str(undisturbed / 'model'),
     distillation_weight=0.8,
     steps=20,
-    model=dataclasses.replace(_MODEL, width=8, num_heads=1),
+    model=dataclasses.replace(small.MODEL, width=8, num_heads=1),
   )
   model = pretrain.pretrain(config, tmp_path)
   assert model.config.width == 8
   assert model.tokenizer == model_dir.load(undisturbed / 'model').tokenizer
-  first, *_, last = (x for x in _metrics(tmp_path) if x['kind'] == 'train')
+  first, *_, last = (x for x in small.metrics(tmp_path) if x['kind'] == 'train')
   assert 0 < first['agreement'] < last['agreement'] < 1
   assert 0 < last['kl'] < first['kl']
-  validation = _metrics(tmp_path)[-1]
+  validation = small.metrics(tmp_path)[-1]
   assert validation['kind'] == 'validation'
   assert 0 < validation['agreement'] < 1
 
@@ -283,7 +248,7 @@ def test_more_text_than_the_corpus(config, undisturbed, tmp_path, monkeypatch):
     ),
     (dict(length=17), r'length 17 exceeds model\.max_length 16'),
     (
-      dict(model=dataclasses.asdict(_MODEL) | {'dtype': 'float16'}),
+      dict(model=dataclasses.asdict(small.MODEL) | {'dtype': 'float16'}),
       r"model\.dtype: got 'float16', expected float32 or bfloat16: .*",
     ),
     (
@@ -323,7 +288,7 @@ def test_configs_round_trip(config):
     (dict(tokenizer='/nowhere.model'), 'tokenizer /nowhere.model: No such'),
     (dict(teacher='/nowhere'), 'model /nowhere: no such folder'),
     (
-      dict(model=dataclasses.replace(_MODEL, vocab_size=5000)),
+      dict(model=dataclasses.replace(small.MODEL, vocab_size=5000)),
       'tokenizer: .* too high',
     ),
   ],
@@ -339,163 +304,31 @@ def test_a_teacher_of_another_vocabulary(config, undisturbed, tmp_path):
   config = dataclasses.replace(
     config,
     teacher=str(undisturbed / 'model'),
-    model=dataclasses.replace(_MODEL, vocab_size=301),
+    model=dataclasses.replace(small.MODEL, vocab_size=301),
   )
   with pytest.raises(UserError, match='vocab_size is 301, .* has 300 pieces'):
     pretrain.pretrain(config, tmp_path)
 
 
-@pytest.fixture(scope='module')
-def teacher(undisturbed):
-  return model_dir.load(undisturbed / 'model')
-
-
-@pytest.fixture(scope='module')
-def folder(teacher, tmp_path_factory):
-  """Sequences of 16 tokens that the teacher wrote, as distillation has it."""
-  folder = tmp_path_factory.mktemp('written')
-  tokens = np.arange(400, dtype=np.int32) % 300
-  for temperature in (0.0, 1.0):
-    for seed, (name, count) in enumerate((('train', 16), ('held_out', 8))):
-      continuations.continuations(
-        teacher,
-        tokens,
-        folder / f't{temperature:g}' / name,
-        count=count,
-        prompt_length=6,
-        length=16,
-        temperature=temperature,
-        batch_size=8,
-        seed=seed,
-      )
-  return folder
-
-
 @pytest.mark.integration
-def test_on_what_the_teacher_wrote(
-  config, undisturbed, teacher, folder, tmp_path
-):
-  """Sequences of both temperatures, as they are; the corpus is not read."""
-  changed = dataclasses.replace(
-    config,
-    corpus='/nowhere',
-    teacher=str(undisturbed / 'model'),
-    continuations=str(folder),
-    distillation_weight=1.0,
-    length=15,
-    steps=24,
-    eval_every=8,
-  )
-  pretrain.pretrain(changed, tmp_path)
-  kl = [line['kl'] for line in _metrics(tmp_path) if 'kl' in line]
-  assert kl[-1] < kl[0]
-  train, held_out = pretrain._sequences(changed, teacher)
-  epoch = np.concatenate([train.batch(step) for step in range(8)])
-  wrote = [
-    np.load(path)
-    for each in ('t0', 't1')
-    for path in sorted((folder / each / 'train').glob('*.npy'))
-  ]
-  as_set = lambda rows: sorted(map(tuple, rows.tolist()))
-  assert as_set(epoch) == as_set(np.concatenate(wrote))
-  assert not np.array_equal(epoch, train.rows.tokens)  # shuffled
-  greedy, drawn = np.concatenate(wrote).reshape(2, -1, 16)
-  np.testing.assert_array_equal(train.rows.tokens[::2], greedy)
-  np.testing.assert_array_equal(train.rows.tokens[1::2], drawn)
-  assert len(np.concatenate(list(held_out.in_order(9)))) == 16
-
-
-@pytest.mark.integration
-def test_features_stand_for_the_teachers_pass(
-  config, undisturbed, teacher, folder, tmp_path
-):
-  """And are those that its drafters learn from."""
-  changed = dataclasses.replace(
-    config,
-    teacher=str(undisturbed / 'model'),
-    continuations=str(folder),
-    features=str(tmp_path / 'features'),
-    length=15,
-    steps=3,
-  )
-  pretrain.pretrain(changed, tmp_path / 'run', meshes.make(data=4, model=2))
-  train, _ = pretrain._sequences(changed, teacher)
-  assert train.features._done.sum() == 3 * config.batch_size
-  loss = pretrain.make_loss(teacher.transformer, teacher, 1.0)
-  tokens, features = train.batch(0)
-  for weights in (
-    teacher.params,
-    jax.tree.map(lambda x: x * 0.5, teacher.params),
-  ):
-    read, passed = (
-      loss(weights, teacher.params, batch)[1]['kl']
-      for batch in ((tokens, features), tokens)
-    )
-    np.testing.assert_allclose(read, passed, rtol=1e-2, atol=1e-4)
-  assert passed > 0.01
-
-
-@pytest.mark.parametrize(
-  ('change', 'message'),
-  [
-    (
-      dict(folder='/nowhere'),
-      r'.*got no t\*/train/tokens-00000.npy, expected .*',
-    ),
-    (dict(length=12), r'\S*/t0/train: length: got 16, expected 12'),
-    (
-      dict(fingerprint='other'),
-      r'\S*/t0/train: target: got .*, expected other',
-    ),
-  ],
-)
-@pytest.mark.integration
-def test_what_was_written_for_another(folder, change, message):
-  class Target:
-    fingerprint = change.get('fingerprint', _written_for(folder))
-
-  where, length = change.get('folder', folder), change.get('length', 16)
-  with pytest.raises(UserError, match=f'^continuations {message}$'):
-    continuations.written(where, 'train', Target, length)
-
-
-@pytest.mark.parametrize('name', ['continuations.json', 'tokens-00001.npy'])
-@pytest.mark.integration
-def test_what_was_written_is_broken(folder, tmp_path, name):
-  broken = shutil.copytree(folder, tmp_path / 'broken')
-  (broken / 't1' / 'train' / name).write_bytes(b'{')
-
-  class Target:
-    fingerprint = _written_for(folder)
-
-  with pytest.raises(UserError, match=r'^continuations .*broken: .+') as error:
-    continuations.written(broken, 'train', Target, 16)
-  assert '\n' not in str(error.value)
-
-
-def _written_for(folder):
-  path = folder / 't0' / 'train' / 'continuations.json'
-  return json.loads(path.read_text())['target']
-
-
-@pytest.mark.integration
-def test_begins_with_a_model(config, undisturbed, teacher, tmp_path):
+def test_begins_with_a_model(config, undisturbed, tmp_path):
   """Which a rate of nothing leaves as it is."""
   changed = dataclasses.replace(
     config, init=str(undisturbed / 'model'), steps=1, learning_rate=1e-12
   )
   model = pretrain.pretrain(changed, tmp_path)
-  assert model.tokenizer == teacher.tokenizer
+  begun = model_dir.load(undisturbed / 'model')
+  assert model.tokenizer == begun.tokenizer
   jax.tree.map(
     lambda got, wanted: np.testing.assert_allclose(got, wanted, atol=1e-9),
     model.params,
-    teacher.params,
+    begun.params,
   )
 
 
 @pytest.mark.integration
 def test_begins_with_no_model_of_another_shape(config, undisturbed, tmp_path):
-  other = dataclasses.replace(_MODEL, mlp_width=64)
+  other = dataclasses.replace(small.MODEL, mlp_width=64)
   changed = dataclasses.replace(
     config, init=str(undisturbed / 'model'), model=other
   )

@@ -126,6 +126,9 @@ def notes(
     lines: the answers.
     scored: those of the lines, by their ids.
     max_prompt_tokens: so many of a longer conversation were read.
+
+  Returns:
+    A sentence for each task and for each such thing.
   """
   found = []
   for task in tasks:
