@@ -66,12 +66,15 @@ class AdaptiveDrafter(Drafter):
     least_confidence: float32 [], of the path so far for a row to draft on;
       below 0 it is what pays, in greedy rows.
     depths: ascending, 0 for rounds without a draft, static.
+    refilled: whether other texts take the place of those that end, as in an
+      engine, static; else a batch takes as long as its slowest row.
   """
 
   drafter: Drafter
   ms: jax.Array
   least_confidence: jax.Array
   depths: tuple[int, ...] = struct.field(pytree_node=False)
+  refilled: bool = struct.field(pytree_node=False, default=False)
 
   @property
   def tree(self) -> TokenTree:
@@ -131,7 +134,7 @@ class AdaptiveDrafter(Drafter):
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     active_b = length_b > state.length
-    chosen = state.policy.choose(self.depths, self.ms, active_b)
+    chosen = state.policy.choose(self.depths, self.ms, active_b, self.refilled)
     drafts = jnp.asarray(self.depths)[chosen] > 0
     reads = drafts & (state.behind > 0)
     if self.drafter.reads_features:
@@ -211,10 +214,9 @@ class AdaptiveDrafter(Drafter):
     is accepted (EAGLE and a draft model on three tasks: a token of q(x) = 0.05
     was as often accepted as one of 0.5).
     """
-    rates_k = policy.rates(self.depths, self.ms, active_b)
-    rate = rates_k.max() / jnp.maximum(active_b.sum(dtype=jnp.float32), 1)
+    rates_k = policy.rates(self.depths, self.ms, active_b, self.refilled)
     dearest = ms_a_token(self.depths, self.ms)[-1]
-    pays = jnp.clip(rate * dearest / PRIOR, 0, 1)
+    pays = jnp.clip(rates_k.max() * dearest / PRIOR, 0, 1)
     is_greedy_b = sampling.broadcast(len(active_b)).temperature == 0
     return jnp.where(
       self.least_confidence < 0,

@@ -1,8 +1,10 @@
 """Which depth of a draft pays: by what was accepted, and what rounds cost.
 
-That one is taken whose round is expected to emit most tokens a second
-(goodput, Liu et al. 2406.14066): the sum over the rows of 1 + S_1 + .. + S_γ,
-S_i the chance that a row accepts i tokens, over what such a round costs.
+That one is taken whose round is expected to emit most tokens a second: those of
+a row, 1 + S_1 + .. + S_γ with S_i its chance to accept i tokens, over what such
+a round costs. A batch that ends together takes as long as its slowest row, and
+so the least of the rows counts; where others take the place of rows that end,
+their mean (goodput, Liu et al. 2406.14066).
 """
 
 import math
@@ -21,8 +23,9 @@ _MEMORY = 0.95
 # if it had been seen so many times.
 PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
 # Rounds without a draft before the shortest is tried, which double every time
-# that it does not pay, up to the most.
-FIRST_WAIT, _MOST_WAIT = 8, 512
+# that it does not pay, up to the most: fewer if some of it was accepted, for
+# then what pays may not be far.
+FIRST_WAIT, _SOME_WAIT, _MOST_WAIT = 8, 32, 512
 
 
 @struct.dataclass
@@ -83,25 +86,34 @@ class Policy:
     surprise_b = (self.surprise - _PRIOR_WEIGHT * math.log(PRIOR)) / count_b
     return chance_b ** (surprise_b / -jnp.log(accepted_b))
 
-  def choose(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
+  def choose(
+    self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
+  ) -> jax.Array:
     """Which of the depths pays most, int [].
 
     Args:
       depths: ascending.
       ms_k: float32 [K], what a round of each costs.
       active_b: bool [B], the rows that count.
+      refilled: whether others take the place of rows that end.
     """
-    best = jnp.argmax(self.rates(depths, ms_k, active_b))
+    best = jnp.argmax(self.rates(depths, ms_k, active_b, refilled))
     if depths[0]:
       return best
     return jnp.where(self.waited >= self.wait, jnp.maximum(best, 1), best)
 
-  def rates(self, depths: Sequence[int], ms_k, active_b) -> jax.Array:
-    """Tokens a millisecond [K] of the rows, arguments as of `choose`."""
+  def rates(
+    self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
+  ) -> jax.Array:
+    """Tokens a millisecond [K] of the row that counts, see `choose`."""
     reached_bg = jnp.cumprod(self.acceptance(), axis=1)
     expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
     tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
-    tokens_k = jnp.where(active_b[:, None], tokens_bk, 0).sum(axis=0)
+    if refilled:
+      sum_k = jnp.where(active_b[:, None], tokens_bk, 0).sum(axis=0)
+      tokens_k = sum_k / jnp.maximum(active_b.sum(dtype=jnp.float32), 1)
+    else:
+      tokens_k = jnp.where(active_b[:, None], tokens_bk, jnp.inf).min(axis=0)
     # A draft that all rows have left off early costs less.
     weight = jnp.float32(_PRIOR_WEIGHT)
     share_g = (self.drafted + weight) / (self.asked + weight)
@@ -133,9 +145,10 @@ class Policy:
     fades = lambda old, new, when: jnp.where(
       when, _MEMORY * old + new.astype(jnp.float32), old
     )
-    # Of a draft after a wait that was in vain the next wait is longer.
-    in_vain = drafted & (self.waited > 0)
-    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
+    # A draft that another follows pays; of one after a wait that is not known.
+    most = jnp.where(accepted_bg.any(), _SOME_WAIT, _MOST_WAIT)
+    longer = jnp.minimum(2 * self.wait, most)
+    wait = jnp.where(self.waited > 0, longer, FIRST_WAIT)
     return Policy(
       tried=fades(self.tried, judged_bg, asked_bg[:, :1]),
       accepted=fades(self.accepted, accepted_bg, asked_bg[:, :1]),
@@ -145,7 +158,7 @@ class Policy:
       kept=fades(self.kept, of_q[1], asked_bg[:, 0]),
       surprise=fades(self.surprise, of_q[2], asked_bg[:, 0]),
       waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
+      wait=jnp.where(drafted, wait, self.wait),
     )
 
   def _of_q(self, draft: Draft, judged_bg, accepted_bg) -> tuple:

@@ -175,12 +175,26 @@ def _after(rounds):
     ([(0, 0)] * 8, ALL, 0),
     ([(4, 0)] * 8, np.asarray([True, False]), 4),
     ([(4, 0)] * 8, np.asarray([False, True]), 0),
+    # A batch takes as long as its slowest row.
+    ([(4, 0)] * 8, ALL, 0),
+    ([(4, 1)] * 8, ALL, 1),
     # What was accepted long ago counts less.
     ([(0, 0)] * 40 + [(4, 4)] * 20, ALL, 4),
   ],
 )
 def test_the_depth_that_pays(rounds, active, depth):
   assert DEPTHS[int(_after(rounds).choose(DEPTHS, MS, active))] == depth
+
+
+def test_where_rows_are_refilled_their_mean_pays():
+  policy = _after([(4, 0)] * 8)
+  assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 4
+
+
+def test_an_engine_refills_its_rows():
+  target, drafter = _drafter('model')
+  engine = specsamp.Engine(target, drafter=_adaptive(drafter), max_length=16)
+  assert engine._batch._inputs.drafter.refilled
 
 
 def test_a_dear_draft_does_not_pay():
@@ -205,6 +219,24 @@ def test_what_never_pays_is_tried_ever_more_seldom():
   gaps = np.diff(tried)
   assert gaps[-1] > 200
   assert (np.diff(gaps) >= 0).all()
+
+
+def test_after_a_draft_in_part_accepted_none_waits_for_long():
+  """It pays no more than none does, but that may change within a text."""
+  policy = Policy.of(2, 4)
+  step = jax.jit(
+    lambda policy: policy.seen(_draft(np.ones((2, 4))), 1, np.ones(2), ALL)
+  )
+  none = jax.jit(
+    lambda policy: policy.seen(_draft(np.ones((2, 0))), 0, np.zeros(2), ALL)
+  )
+  waits = []
+  for _ in range(5):
+    policy = step(none(policy))
+    waits.append(int(policy.wait))
+  assert waits == [16, 32, 32, 32, 32]
+  # Where one follows another it pays.
+  assert int(step(policy).wait) == policies.FIRST_WAIT
 
 
 def test_a_draft_that_is_left_off_early_costs_less():
@@ -256,7 +288,7 @@ def test_greedy_rows_draft_on_as_long_as_pays():
   policy = Policy.of(2, 3)
   least = costs(None)._least(policy, sampling, ALL)
   # The last tokens cost 0.5 each, in which so many are emitted else.
-  rate = float(policy.rates((0, 1, 3), ms, ALL).max()) / 2
+  rate = float(policy.rates((0, 1, 3), ms, ALL).max())
   np.testing.assert_allclose(least, [0.5 * rate / 0.8, 0], rtol=1e-5)
   np.testing.assert_allclose(
     costs(0.3)._least(policy, sampling, ALL), [0.3] * 2
