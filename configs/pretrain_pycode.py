@@ -25,7 +25,11 @@ that it is not run in every step:
     --config.features=RUNS/features --config.batch_size=32 --config.steps=1800
 
 The embedded ones were made of these values outside of this repository
-(docs/results/pair.md).
+(docs/results/pair.md has with what), and the draft went on by this launcher, with
+--config.init=specsamp/zoo/pycode/draft --config.learning_rate=2e-3
+--config.warmup_steps=30: --config.steps=700 on sequences of 256 tokens, the
+command above, and from there --config.steps=420 --config.batch_size=16
+--config.length=511 on those of 512. Its weights are the mean of both.
 `:smoke` is a model of a few thousand parameters, for trying the machinery.
 """
 
