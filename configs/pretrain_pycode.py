@@ -25,15 +25,16 @@ that it is not run in every step:
     --config.features=RUNS/features --config.batch_size=32 --config.steps=1800
 
 The embedded ones were made of these values outside of this repository
-(docs/results/pair.md has with what), and the draft went on by this launcher, with
---config.init=specsamp/zoo/pycode/draft --config.learning_rate=2e-3
+(docs/results/pair.md has with what). The draft then went on by this launcher,
+with --config.init=specsamp/zoo/pycode/draft --config.learning_rate=2e-3
 --config.warmup_steps=30: --config.steps=700 on sequences of 256 tokens, the
 command above, and from there --config.steps=420 --config.batch_size=16
---config.length=511 on those of 512. Its weights are the mean of both. They were
-written for launch/distill.py with --config.temperatures='(0.0, 1.0)'
---config.corpus=FOLDER --config.pattern='**/*' --config.continuation_batch=128 and
---config.num_continuations=16384, or --config.num_continuations=3072
---config.prompt_length=256 --config.length=511.
+--config.length=511 on those of 512. Its weights are the mean of both. The
+sequences were written for launch/distill.py with --config.corpus=FOLDER
+--config.pattern='**/*' --config.temperatures='(0.0, 1.0)'
+--config.continuation_batch=128 and --config.num_continuations=16384, or
+--config.num_continuations=3072 --config.prompt_length=256 --config.length=511.
+
 `:smoke` is a model of a few thousand parameters, for trying the machinery.
 """
 

@@ -22,6 +22,9 @@ _MEMORY = 0.95
 # Before anything is known, tokens of a draft are accepted with this chance, as
 # if it had been seen so many times.
 PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
+# What the other rows have accepted counts as so many rounds of a row's own, at
+# most: which of many rows is the least is mostly chance at first.
+_OTHERS_WEIGHT = 5.0
 # Rounds without a draft before the shortest is tried, which double every time
 # that it does not pay, up to the most: fewer if some of it was accepted, for
 # then what pays may not be far.
@@ -63,13 +66,22 @@ class Policy:
     of_q = (zeros(batch),) * 3
     return cls(*each, *of_q, jnp.int32(0), jnp.int32(FIRST_WAIT))
 
-  def acceptance(self) -> jax.Array:
+  def acceptance(self, active_b) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached.
 
     What was not tried yet is taken for what the depth before it is.
+
+    Args:
+      active_b: bool [B], the rows that count.
     """
+    own = lambda x: jnp.where(active_b[:, None], x, 0)
+    of_others = lambda x: own(x).sum(axis=0, keepdims=True) - own(x)
+    others_bg = of_others(self.tried)
+    share_bg = jnp.minimum(1, _OTHERS_WEIGHT / jnp.maximum(others_bg, 1e-6))
+    tried_bg = self.tried + share_bg * others_bg
+    accepted_bg = self.accepted + share_bg * of_others(self.accepted)
     chances, before = [], PRIOR
-    for tried_b, accepted_b in zip(self.tried.T, self.accepted.T, strict=True):
+    for tried_b, accepted_b in zip(tried_bg.T, accepted_bg.T, strict=True):
       before = (accepted_b + _PRIOR_WEIGHT * before) / (tried_b + _PRIOR_WEIGHT)
       chances.append(before)
     return jnp.stack(chances, axis=1)
@@ -106,7 +118,7 @@ class Policy:
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
     """Tokens a millisecond [K] of the row that counts, see `choose`."""
-    reached_bg = jnp.cumprod(self.acceptance(), axis=1)
+    reached_bg = jnp.cumprod(self.acceptance(active_b), axis=1)
     expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
     tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
     if refilled:
