@@ -26,9 +26,8 @@ PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
 # most: which of many rows is the least is mostly chance at first.
 _OTHERS_WEIGHT = 5.0
 # Rounds without a draft before the shortest is tried, which double every time
-# that it does not pay, up to the most: fewer if some of it was accepted, for
-# then what pays may not be far.
-FIRST_WAIT, _SOME_WAIT, _MOST_WAIT = 8, 32, 512
+# that it does not pay, up to the most.
+FIRST_WAIT, _MOST_WAIT = 8, 512
 
 
 @struct.dataclass
@@ -157,10 +156,9 @@ class Policy:
     fades = lambda old, new, when: jnp.where(
       when, _MEMORY * old + new.astype(jnp.float32), old
     )
-    # A draft that another follows pays; of one after a wait that is not known.
-    most = jnp.where(accepted_bg.any(), _SOME_WAIT, _MOST_WAIT)
-    longer = jnp.minimum(2 * self.wait, most)
-    wait = jnp.where(self.waited > 0, longer, FIRST_WAIT)
+    # Of a draft after a wait that was in vain the next wait is longer.
+    in_vain = drafted & (self.waited > 0)
+    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
     return Policy(
       tried=fades(self.tried, judged_bg, asked_bg[:, :1]),
       accepted=fades(self.accepted, accepted_bg, asked_bg[:, :1]),
@@ -170,7 +168,7 @@ class Policy:
       kept=fades(self.kept, of_q[1], asked_bg[:, 0]),
       surprise=fades(self.surprise, of_q[2], asked_bg[:, 0]),
       waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(drafted, wait, self.wait),
+      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
     )
 
   def _of_q(self, draft: Draft, judged_bg, accepted_bg) -> tuple:

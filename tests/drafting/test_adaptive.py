@@ -223,24 +223,6 @@ def test_what_never_pays_is_tried_ever_more_seldom():
   assert (np.diff(gaps) >= 0).all()
 
 
-def test_after_a_draft_in_part_accepted_none_waits_for_long():
-  """It pays no more than none does, but that may change within a text."""
-  policy = Policy.of(2, 4)
-  step = jax.jit(
-    lambda policy: policy.seen(_draft(np.ones((2, 4))), 1, np.ones(2), ALL)
-  )
-  none = jax.jit(
-    lambda policy: policy.seen(_draft(np.ones((2, 0))), 0, np.zeros(2), ALL)
-  )
-  waits = []
-  for _ in range(5):
-    policy = step(none(policy))
-    waits.append(int(policy.wait))
-  assert waits == [16, 32, 32, 32, 32]
-  # Where one follows another it pays.
-  assert int(step(policy).wait) == policies.FIRST_WAIT
-
-
 def test_a_draft_that_is_left_off_early_costs_less():
   """And is worth less: of what was cut nothing is accepted."""
   whole = _after([(2, 2)] * 8)
