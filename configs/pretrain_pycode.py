@@ -26,10 +26,10 @@ that it is not run in every step:
 
 The embedded ones were made of these values outside of this repository
 (docs/results/pair.md has with what). The draft then went on by this launcher,
-with --config.init=specsamp/zoo/pycode/draft --config.learning_rate=2e-3
---config.warmup_steps=30: --config.steps=700 on sequences of 256 tokens, the
-command above, and from there --config.steps=420 --config.batch_size=16
---config.length=511 on those of 512. Its weights are the mean of both. The
+with --config.init, --config.learning_rate=2e-3 and --config.warmup_steps=30:
+--config.steps=700 on sequences of 256 tokens, the command above, and from there
+--config.steps=420 --config.batch_size=16 --config.length=511 on those of 512.
+Its weights are the mean of both. The
 sequences were written for launch/distill.py with --config.corpus=FOLDER
 --config.pattern='**/*' --config.temperatures='(0.0, 1.0)'
 --config.continuation_batch=128 and --config.num_continuations=16384, or

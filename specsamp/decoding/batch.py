@@ -14,7 +14,6 @@ from specsamp.decoding.arguments import Rows
 from specsamp.decoding.logprobs import Asked
 from specsamp.decoding.loop import Inputs
 from specsamp.decoding.state import DecodeState, Prompts
-from specsamp.drafting.adaptive import AdaptiveDrafter
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -46,9 +45,8 @@ class Batch:
     # New arrays will be those of a device, and not of whichever: to a jit that
     # is another type.
     model = dataclasses.replace(model, params=_like(model.params, model.params))
-    if isinstance(drafter, AdaptiveDrafter):
-      drafter = drafter.replace(refilled=True)
     decoder, drafter = arguments.parts(model, drafter, verifier, 1)
+    drafter = drafter.for_engine()
     self.model = model
     self.is_stale = False
     self.slots = slots

@@ -110,6 +110,9 @@ class AdaptiveDrafter(Drafter):
   def with_params(self, params=None, target=None):
     return self.replace(drafter=self.drafter.with_params(params, target))
 
+  def for_engine(self):
+    return self.replace(refilled=True)
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = len(length_b)
     # What it reads later than it was written it reads in pieces.

@@ -85,6 +85,10 @@ class Drafter:
       )
     return self
 
+  def for_engine(self) -> 'Drafter':
+    """It where other texts take the place of those that end; as it is."""
+    return self
+
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """State after the prompt.
 

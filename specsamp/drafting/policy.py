@@ -68,7 +68,8 @@ class Policy:
   def acceptance(self, active_b) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached.
 
-    What was not tried yet is taken for what the depth before it is.
+    What was not tried yet is taken for what the depth before it is, and a part
+    of what the other rows accepted for a row's own.
 
     Args:
       active_b: bool [B], the rows that count.

@@ -189,7 +189,7 @@ def test_the_depth_that_pays(rounds, active, depth):
 
 
 def test_where_rows_are_refilled_their_mean_pays():
-  policy = _after([(4, 0)] * 8)
+  policy = _after([(4, 0)] * 16)
   assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 4
 
 
