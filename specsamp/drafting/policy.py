@@ -14,19 +14,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.scipy.special import betaln
 
 from specsamp.drafting.draft import Draft
 
 # What a row has accepted counts less with every round that it has drafted in.
 _MEMORY = 0.95
 # Before anything is known, tokens of a draft are accepted with this chance, as
-# if it had been seen so many times.
-PRIOR, _PRIOR_WEIGHT = 0.8, 1.0
-# What the other rows have accepted counts as so many rounds of a row's own, at
-# most: which of many rows is the least is mostly chance at first.
-_OTHERS_WEIGHT = 5.0
-# Rounds without a draft before the shortest is tried, which double every time
-# that it does not pay, up to the most.
+# if it had been seen of so many. In the same way what is known of the others
+# stands for a row, and what is known of all depths for each: single ones are
+# judged too seldom to go by.
+PRIOR, _WEIGHT = 0.7, 8.0
+# But one draft in ten is of no use, whose tokens are hardly ever accepted: to
+# find that out by less than the prior's weight takes two or three rounds.
+_USELESS, _USELESS_CHANCE = 0.1, 0.02
+# As of how many tokens or rounds the prior of all else counts.
+_PRIOR_WEIGHT = 1.0
+# Rounds without a draft before one is tried, which double every time that none
+# of it is accepted, up to the most.
 FIRST_WAIT, _MOST_WAIT = 8, 512
 
 
@@ -68,23 +73,18 @@ class Policy:
   def acceptance(self, active_b) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached.
 
-    What was not tried yet is taken for what the depth before it is, and a part
-    of what the other rows accepted for a row's own.
-
     Args:
       active_b: bool [B], the rows that count.
     """
-    own = lambda x: jnp.where(active_b[:, None], x, 0)
-    of_others = lambda x: own(x).sum(axis=0, keepdims=True) - own(x)
-    others_bg = of_others(self.tried)
-    share_bg = jnp.minimum(1, _OTHERS_WEIGHT / jnp.maximum(others_bg, 1e-6))
-    tried_bg = self.tried + share_bg * others_bg
-    accepted_bg = self.accepted + share_bg * of_others(self.accepted)
-    chances, before = [], PRIOR
-    for tried_b, accepted_b in zip(tried_bg.T, accepted_bg.T, strict=True):
-      before = (accepted_b + _PRIOR_WEIGHT * before) / (tried_b + _PRIOR_WEIGHT)
-      chances.append(before)
-    return jnp.stack(chances, axis=1)
+    counts = lambda x: jnp.where(active_b, x.sum(axis=1), 0)
+    accepted_b = counts(self.accepted)
+    rejected_b = counts(self.tried) - accepted_b
+    others = lambda x_b: x_b.sum() - x_b
+    expected_b = _mean(PRIOR, others(accepted_b), others(rejected_b))
+    mean_b = _mean(expected_b, accepted_b, rejected_b)
+    of_use = _chance_of_use(accepted_b.sum(), rejected_b.sum())
+    of_all_b = of_use * mean_b + (1 - of_use) * _USELESS_CHANCE
+    return _mean(of_all_b[:, None], self.accepted, self.tried - self.accepted)
 
   def confidence_of(self, chance_b) -> jax.Array:
     """The q [B] of a path of which the rows accept so much.
@@ -109,10 +109,12 @@ class Policy:
       active_b: bool [B], the rows that count.
       refilled: whether others take the place of rows that end.
     """
-    best = jnp.argmax(self.rates(depths, ms_k, active_b, refilled))
-    if depths[0]:
+    rates_k = self.rates(depths, ms_k, active_b, refilled)
+    best = jnp.argmax(rates_k)
+    if depths[0] or len(depths) == 1:
       return best
-    return jnp.where(self.waited >= self.wait, jnp.maximum(best, 1), best)
+    best_draft = 1 + jnp.argmax(rates_k[1:])
+    return jnp.where(self.waited >= self.wait, best_draft, best)
 
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
@@ -186,6 +188,27 @@ class Policy:
       total(accepted_bg & judged_bg),
       total(jnp.where(judged_bg, surprise_bg, 0)),
     )
+
+
+def _mean(prior, accepted, rejected):
+  """The chance of a token, of which so many were accepted and rejected."""
+  return (_WEIGHT * prior + accepted) / (_WEIGHT + accepted + rejected)
+
+
+def _chance_of_use(accepted, rejected):
+  """That a draft is of use, by how well both explain these counts.
+
+  The chance of one that is has a beta distribution before anything is known,
+  that of one that is not is the same always.
+  """
+  prior = _WEIGHT * PRIOR, _WEIGHT * (1 - PRIOR)
+  return jax.nn.sigmoid(
+    math.log((1 - _USELESS) / _USELESS)
+    + betaln(prior[0] + accepted, prior[1] + rejected)
+    - betaln(*prior)
+    - accepted * math.log(_USELESS_CHANCE)
+    - rejected * math.log(1 - _USELESS_CHANCE)
+  )
 
 
 def token_probs(draft: Draft) -> jax.Array:

@@ -21,7 +21,7 @@ from specsamp.drafting import (
 )
 from specsamp.drafting import policy as policies
 from specsamp.drafting.draft import Draft
-from specsamp.drafting.policy import Policy
+from specsamp.drafting.policy import PRIOR, Policy
 from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 from specsamp.sampling import draw
@@ -178,8 +178,10 @@ def _after(rounds):
     # A batch takes as long as its slowest row.
     ([(4, 0)] * 16, ALL, 0),
     ([(4, 1)] * 16, ALL, 1),
-    # That it is slow is not seen in two rounds.
-    ([(4, 0)] * 2, ALL, 2),
+    # That it is slow is not known after two rounds.
+    ([(4, 0)] * 2, ALL, 1),
+    # One that nothing is accepted of is told sooner.
+    ([(0, 0)] * 3, ALL, 0),
     # What was accepted long ago counts less.
     ([(0, 0)] * 40 + [(4, 4)] * 20, ALL, 4),
   ],
@@ -188,9 +190,28 @@ def test_the_depth_that_pays(rounds, active, depth):
   assert DEPTHS[int(_after(rounds).choose(DEPTHS, MS, active))] == depth
 
 
+def test_depths_tell_of_each_other():
+  """What was drafted of one token alone is known of four."""
+  for accepted, depth in ((1, 4), (0, 0)):
+    policy = Policy.of(2, 4)
+    for _ in range(8):
+      kept = np.full(2, accepted)
+      policy = policy.seen(_draft(np.ones((2, 1))), 1, kept, ALL)
+    assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL))] == depth
+
+
+def test_after_a_wait_the_draft_that_pays_best_is_tried():
+  """Where one token costs as much as two, never one."""
+  steep = np.asarray([1.0, 2.0, 2.1, 4.0], np.float32)
+  policy = _after([(1, 1), (0, 0)] * 8)
+  assert DEPTHS[int(policy.choose(DEPTHS, steep, ALL))] == 0
+  waited = policy.replace(waited=policy.wait)
+  assert DEPTHS[int(waited.choose(DEPTHS, steep, ALL))] == 2
+
+
 def test_where_rows_are_refilled_their_mean_pays():
   policy = _after([(4, 0)] * 16)
-  assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 4
+  assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 2
 
 
 def test_an_engine_refills_its_rows():
@@ -273,7 +294,7 @@ def test_greedy_rows_draft_on_as_long_as_pays():
   least = costs(None)._least(policy, sampling, ALL)
   # The last tokens cost 0.5 each, in which so many are emitted else.
   rate = float(policy.rates((0, 1, 3), ms, ALL).max())
-  np.testing.assert_allclose(least, [0.5 * rate / 0.8, 0], rtol=1e-5)
+  np.testing.assert_allclose(least, [0.5 * rate / PRIOR, 0], rtol=1e-5)
   np.testing.assert_allclose(
     costs(0.3)._least(policy, sampling, ALL), [0.3] * 2
   )
