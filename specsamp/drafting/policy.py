@@ -111,7 +111,7 @@ class Policy:
     """
     rates_k = self.rates(depths, ms_k, active_b, refilled)
     best = jnp.argmax(rates_k)
-    if depths[0] or len(depths) == 1:
+    if depths[0]:
       return best
     best_draft = 1 + jnp.argmax(rates_k[1:])
     return jnp.where(self.waited >= self.wait, best_draft, best)
