@@ -32,7 +32,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft='',
       drafter='ngram',
       # n-grams of three tokens, else two, else one, in a row's own text alone.
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
       verifier='naive',
       draft_len=10,  # of the streamed text, and of your own prompts
       draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),  # to compare

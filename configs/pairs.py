@@ -47,8 +47,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft=f'MODELS/{draft}',
       drafter='',  # the draft model
       # Of drafters that look up: n-grams' lengths, where to look beside a row's
-      # own text, guesses a level of lookahead.
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      # own text, guesses a level of lookahead; of ngram_or_draft tokens of the
+      # draft model, 0 for as many as of a match.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
       verifier='token',
       draft_len=4,  # of the streamed text, and of your own prompts
       draft_lens=(2, 4, 6),  # to compare

@@ -33,8 +33,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # your own is my.module:Name, a verifier and prompts too.
       drafter='',
       # Lengths of the n-grams, looked for in a row's own text and in
-      # `datastore`, a file or folder; guesses a level of lookahead.
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      # `datastore`, a file or folder; guesses a level of lookahead; tokens of
+      # the draft model in ngram_or_draft, 0 being as many as of a match.
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
       verifier='token',  # a name of `specsamp.verification.make`
       draft_len=4,  # of the streamed text, and of your own prompts
       draft_lens=(2, 4) if smoke else (2, 4, 6),  # to compare

@@ -25,7 +25,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft='',
       name='',  # what requests call the model; '' is its folder's name
       drafter='',  # what drafts, as in quickstart.py; '' is the draft model
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7),
+      lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
       verifier='token',  # a name of `specsamp.verification.make`
       draft_len=4,  # drafted tokens a round; 0 drafts none
       branching=(),  # a token tree in its place, as in quickstart.py

@@ -1,8 +1,9 @@
 """n-grams first, a draft model where there is no match.
 
-A match costs nothing and is often long; a model always has something to
-propose. A token that was looked up is a draw from a one-hot q, so that both are
-drafts of one law, and one verifier serves a batch in which rows do either.
+A match costs nothing and may be long; a model always has something to propose,
+of which each token costs a pass. A token that was looked up is a draw from a
+one-hot q, so that both are drafts of one law, and one verifier serves a batch
+in which rows do either.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp import flow
-from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import Drafter, emitted_tokens
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
@@ -41,12 +42,12 @@ class NgramOrModelDrafter(Drafter):
   """Drafts a chain from a match, or from the model in rows without one.
 
   A round in which all rows have a match takes one pass of the model, over the
-  emitted tokens; others take as many as the draft is long. Rows that are done
+  emitted tokens; others take as many as its draft is long. Rows that are done
   count.
 
   Attributes:
     ngram: looks up.
-    model: drafts the other rows, a chain as long.
+    model: drafts the other rows, a chain no longer than those of matches.
   """
 
   ngram: NgramDrafter
@@ -54,7 +55,11 @@ class NgramOrModelDrafter(Drafter):
 
   @property
   def tree(self) -> TokenTree:
-    return self.model.tree
+    return self.ngram.tree
+
+  @property
+  def passes(self) -> tuple[int, ...]:
+    return tuple(sorted({self.model.tree.size, self.tree.size}))
 
   @property
   def law(self) -> Law:
@@ -93,7 +98,7 @@ class NgramOrModelDrafter(Drafter):
       pick = lambda a, b: jnp.where(
         found_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b
       )
-      return jax.tree.map(pick, looked_up, drafted), cache
+      return jax.tree.map(pick, looked_up, self._as_long(drafted)), cache
 
     draft, cache = flow.cond_in_place(
       ~found_b.all(), ask, (looked_up, state.cache)
@@ -101,6 +106,19 @@ class NgramOrModelDrafter(Drafter):
     before_b1 = jnp.maximum(length_b[:, None] - 2, 0)
     before_b = jnp.take_along_axis(tokens_bs, before_b1, axis=1)[:, 0]
     return draft, NgramOrModelState(cache, before_b, found_b)
+
+  def _as_long(self, draft: Draft) -> Draft:
+    """The model's draft with nothing drafted behind it."""
+    missing = self.tree.depth - draft.tree.depth
+    longer = lambda x: jnp.pad(
+      x, [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
+    )
+    return draft.replace(
+      tokens=longer(draft.tokens),
+      q=None if draft.q is None else longer(draft.q),
+      valid=longer(draft.valid),
+      tree=self.tree,
+    )
 
   def commit(self, state, draft, verdict, root_b, scored):
     root_b1, before_b1 = draft.tokens[:, :1], state.before[:, None]
@@ -133,17 +151,23 @@ def ngram_or_model(
 
   Args:
     ngram: of chains.
-    model: of chains as long. Verify as what it drafts alone; of draws, which
-      a match is too, only independent ones make sense.
+    model: of chains as long or shorter. Verify as what it drafts alone; of
+      draws, which a match is too, only independent ones make sense.
 
   Raises:
-    UserError: drafts of two shapes, or not of chains, or a law that no match
-      has.
+    UserError: drafts that are no chains, a model that drafts more than a match
+      may, or a law that no match has.
   """
-  if ngram.tree != model.tree or not model.tree.is_chain:
+  trees = ngram.tree, model.tree
+  if not all(tree.is_chain for tree in trees):
     raise UserError(
-      'n-gram or model: both must draft chains of one length; got parents '
+      'n-gram or model: both must draft chains; got parents '
       f'{ngram.tree.parents} and {model.tree.parents}'
+    )
+  if model.tree.depth > ngram.tree.depth:
+    raise UserError(
+      f'n-gram or model: got {model.tree.depth} tokens from the model, '
+      f'expected at most the {ngram.tree.depth} of a match'
     )
   if model.law not in ('iid', 'deterministic'):
     raise UserError(

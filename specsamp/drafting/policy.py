@@ -20,13 +20,14 @@ from specsamp.drafting.draft import Draft
 
 # What a row has accepted counts less with every round that it has drafted in.
 _MEMORY = 0.95
-# Before anything is known, tokens of a draft are accepted with this chance, as
-# if it had been seen of so many. In the same way what is known of the others
-# stands for a row, and what is known of all depths for each: single ones are
-# judged too seldom to go by.
+# Before anything is known, tokens of a draft that is of use are accepted with
+# this chance, which weighs as much as so many of them. What is known of the
+# other rows stands for a row in the same way, and what is known of all its
+# depths for each of them: single ones are judged too seldom to go by alone.
 PRIOR, _WEIGHT = 0.7, 8.0
-# But one draft in ten is of no use, whose tokens are hardly ever accepted: to
-# find that out by less than the prior's weight takes two or three rounds.
+# One draft in ten is of no use, whose tokens are hardly ever accepted: the few
+# first tokens of all rows tell it from the others, where the weight above alone
+# would have it drafted for several rounds more.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # As of how many tokens or rounds the prior of all else counts.
 _PRIOR_WEIGHT = 1.0
@@ -74,7 +75,8 @@ class Policy:
     """The chance [B, γ] of each depth, once it is reached.
 
     Args:
-      active_b: bool [B], the rows that count.
+      active_b: bool [B], the rows that count; what is returned of the others
+        has no meaning.
     """
     counts = lambda x: jnp.where(active_b, x.sum(axis=1), 0)
     accepted_b = counts(self.accepted)
@@ -101,7 +103,7 @@ class Policy:
   def choose(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
-    """Which of the depths pays most, int [].
+    """Which of the depths pays most, or after a wait of those above 0: int [].
 
     Args:
       depths: ascending.

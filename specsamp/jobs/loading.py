@@ -40,12 +40,15 @@ class Lookup:
     datastore: a text file or a folder of them to look in beside a row's own
       text; '' is none.
     window: guesses that ride along with `lookahead`, at each level.
+    draft_length: of `ngram_or_draft`, tokens of the draft model where there is
+      no match; 0 is as many as of a match.
   """
 
   n_max: int = 3
   n_min: int = 1
   datastore: str = ''
   window: int = 7
+  draft_length: int = 0
 
 
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
@@ -114,7 +117,8 @@ class Models(NamedTuple):
       )
       if name == 'ngram':
         return ngram
-      model = model_drafter(self.draft, shape, law, coupled)
+      shorter = lookup.draft_length or shape
+      model = model_drafter(self.draft, shorter, law, coupled)
       return ngram_or_model(ngram, model)
     return trained_drafter(self._trained(name), self.target, shape, law)
 

@@ -166,7 +166,8 @@ def _lookup(pair, kind, tree):
       return ngram_drafter(tree, 3, 2, datastore=documents)
     case 'ngram or model':  # some rows do one, some the other
       return ngram_or_model(
-        ngram_drafter(tree, 3, 2, datastore=documents), drafter_of(pair, tree)
+        ngram_drafter(tree, 3, 2, datastore=documents),
+        drafter_of(pair, TokenTree.chain(tree.depth - 1)),
       )
 
 

@@ -180,8 +180,6 @@ def _after(rounds):
     ([(4, 1)] * 16, ALL, 1),
     # That it is slow is not known after two rounds.
     ([(4, 0)] * 2, ALL, 1),
-    # One that nothing is accepted of is told sooner.
-    ([(0, 0)] * 3, ALL, 0),
     # What was accepted long ago counts less.
     ([(0, 0)] * 40 + [(4, 4)] * 20, ALL, 4),
   ],
@@ -190,14 +188,37 @@ def test_the_depth_that_pays(rounds, active, depth):
   assert DEPTHS[int(_after(rounds).choose(DEPTHS, MS, active))] == depth
 
 
+def test_a_draft_of_no_use_is_told_by_its_first_tokens():
+  """Sooner than by their mean with the prior."""
+  policy = Policy.of(1, 4)
+  for _ in range(2):
+    policy = policy.seen(_draft(np.ones((1, 4))), 4, np.zeros(1), ALL[:1])
+  assert int(policy.choose(DEPTHS, MS, ALL[:1])) == 0
+  of_use = 8 * PRIOR / (8 + 2)
+  assert policy.acceptance(ALL[:1])[0, 3] < 0.6 * of_use
+
+
 def test_depths_tell_of_each_other():
-  """What was drafted of one token alone is known of four."""
-  for accepted, depth in ((1, 4), (0, 0)):
-    policy = Policy.of(2, 4)
-    for _ in range(8):
-      kept = np.full(2, accepted)
-      policy = policy.seen(_draft(np.ones((2, 1))), 1, kept, ALL)
-    assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL))] == depth
+  """What is known of the second to the fourth token is known of the first."""
+  chance = lambda accepted: _after([(accepted,) * 2] * 8).acceptance(ALL)
+  # Its own token was accepted in every round of either.
+  assert (chance(1)[:, 0] < chance(4)[:, 0] - 0.02).all()
+  first, _, _, last = chance(2)[0]
+  assert first > last + 0.1
+
+
+def test_rows_tell_of_each_other_but_not_those_that_are_done():
+  one = np.asarray([True, False])
+  alone, beside = (
+    Policy.of(2, 4).seen(_draft(np.ones((2, 4))), 4, np.asarray([4, 0]), rows)
+    for rows in (one, ALL)
+  )
+  np.testing.assert_array_equal(
+    alone.acceptance(one)[0], beside.acceptance(one)[0]
+  )
+  assert (beside.acceptance(ALL)[0] < alone.acceptance(one)[0]).all()
+  # A row of which nothing is known yet is taken for what the other is.
+  assert (alone.acceptance(ALL)[1] > Policy.of(2, 4).acceptance(ALL)[1]).all()
 
 
 def test_after_a_wait_the_draft_that_pays_best_is_tried():

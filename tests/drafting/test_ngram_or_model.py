@@ -29,9 +29,10 @@ def pair():
   return target, tiny.first_layer(target)
 
 
-def _drafter(pair, n_min=2):
+def _drafter(pair, longer=0):
+  """Whose matches are so much longer than what the model drafts."""
   return ngram_or_model(
-    ngram_drafter(LENGTH, 3, n_min), model_drafter(pair[1], LENGTH)
+    ngram_drafter(LENGTH + longer, 3, 2), model_drafter(pair[1], LENGTH)
   )
 
 
@@ -43,12 +44,13 @@ def _job(pair, prompts, drafter):
   )  # fmt: skip
 
 
+@pytest.mark.parametrize('longer', [0, 4])
 @pytest.mark.parametrize(
   'prompts', [PROMPTS, PROMPTS[:1] * 4], ids=['some', 'all']
 )
-def test_the_models_cache_is_that_of_the_text(pair, prompts):
+def test_the_models_cache_is_that_of_the_text(pair, prompts, longer):
   """After every round: looked up, drafted, and one after the other."""
-  job = _job(pair, prompts, _drafter(pair))
+  job = _job(pair, prompts, _drafter(pair, longer))
   draft = pair[1]
 
   @jax.jit
@@ -78,8 +80,9 @@ def test_the_models_cache_is_that_of_the_text(pair, prompts):
   assert ((True, True) if prompts != PROMPTS else (True, False)) in kinds
 
 
-def test_a_row_drafts_from_its_match_or_from_the_model(pair):
-  drafter = _drafter(pair)
+@pytest.mark.parametrize('longer', [0, 2])
+def test_a_row_drafts_from_its_match_or_from_the_model(pair, longer):
+  drafter = _drafter(pair, longer)
   job = _job(pair, PROMPTS, drafter)
   state = job.prefill()
   inputs = (state.tokens, state.length, job.inputs.sampling, state.keys)
@@ -92,14 +95,51 @@ def test_a_row_drafts_from_its_match_or_from_the_model(pair):
   assert found.tolist() == [True, False, True, False]
   for i in range(4):
     own = match if found[i] else model
-    assert draft.tokens[i].tolist() == own.tokens[i].tolist()
-    assert draft.valid[i].tolist() == own.valid[i].tolist()
+    size = own.tree.size
+    assert draft.tokens[i, :size].tolist() == own.tokens[i].tolist()
+    assert draft.valid[i, :size].tolist() == own.valid[i].tolist()
+    assert not draft.valid[i, size:].any()
     if found[i]:
       # What was looked up is a draw of what holds nothing else.
       one_hot = np.eye(VOCAB)[draft.tokens[i, 1:]]
       np.testing.assert_array_equal(draft.q[i], one_hot)
     else:
-      np.testing.assert_array_equal(draft.q[i], model.q[i])
+      np.testing.assert_array_equal(draft.q[i, : size - 1], model.q[i])
+
+
+def test_a_pass_is_as_long_as_the_drafts(pair):
+  """Of the model's draft or of a match, whichever rows have."""
+  drafter = _drafter(pair, 4)
+  assert drafter.passes == (LENGTH + 1, LENGTH + 5)
+  assert _drafter(pair).passes == (LENGTH + 1,)
+  longest = _decoded(pair, PROMPTS[:1], drafter)
+  assert longest.num_drafted_per_pos[0, -1] > 0
+  alone = _decoded(pair, [[3, 4, 5]], drafter, max_new_tokens=4)
+  assert alone.num_drafted_per_pos[0].tolist()[LENGTH:] == [0] * 4
+
+
+def _decoded(pair, prompts, drafter, max_new_tokens=30):
+  return specsamp.generate(
+    pair[0],
+    prompts,
+    drafter=drafter,
+    sampling=SamplingParams(temperature=0.0),
+    max_new_tokens=max_new_tokens,
+    stop_tokens=[],
+  )
+
+
+def test_greedy_text_is_the_targets(pair):
+  """With its own text to look in: all of a long match is accepted."""
+  plain = _decoded(pair, PROMPTS, None)
+  texts = [[*a, *b] for a, b in zip(PROMPTS, plain.tokens, strict=True)]
+  drafter = ngram_or_model(
+    ngram_drafter(LENGTH + 4, 3, 2, reference=texts),
+    model_drafter(pair[1], LENGTH),
+  )
+  drafted = _decoded(pair, PROMPTS, drafter)
+  assert drafted.tokens == plain.tokens
+  assert drafted.num_accepted_per_pos[:, -1].any()
 
 
 @pytest.mark.slow  # each row's draft is the model's: the test above
@@ -136,8 +176,8 @@ def test_coupled_it_emits_the_races_text(pair):
 @pytest.mark.parametrize(
   ('ngram', 'model', 'law', 'message'),
   [
-    (2, 3, 'iid', 'chains of one length'),
-    (TokenTree.branching((2, 1)),) * 2 + ('iid', 'chains of one length'),
+    (2, 3, 'iid', 'got 3 tokens from the model, expected at most the 2 of'),
+    (TokenTree.branching((2, 1)),) * 2 + ('iid', 'both must draft chains'),
     (2, 2, 'without_replacement', "law must be 'iid' or 'deterministic'"),
     (2, 2, 'top_plus_one', "law must be 'iid' or 'deterministic'"),
   ],
