@@ -46,8 +46,8 @@ _LOSSES = {
   'eagle_parallel': (('kl', 'lk_lambda'), 5),
 }
 # What is embedded, '' being the draft model, and how deep it drafts; in a tuple
-# what is chosen from. n-grams of two to five tokens are followed for ten, and
-# where there is no match the model drafts four.
+# what is chosen from. n-grams of two to five tokens are followed for eight more,
+# and where there is no match the model drafts four.
 _SPEED = (
   ('', 4),
   ('', 6),
@@ -57,9 +57,13 @@ _SPEED = (
   ('eagle', 4),
   ('eagle', (0, 2, 4, 6)),
   ('eagle_parallel', 4),
-  ('ngram_or_draft', 10),
+  ('ngram_or_draft', 8),
 )
-_LOOKUP = dict(n_max=5, n_min=2, draft_length=4)
+_LOOKED_UP = dict(
+  lookup=dict(n_max=5, n_min=2, draft_length=4),
+  law='deterministic',
+  verifier='naive',
+)
 # Speedup and τ of ParallelSpec's table 1, Vicuna-7B, at temperatures 0 and 1:
 # what a round costs. For three layers that is derived (papers/parallelspec).
 _EAGLE = '2.18 / 3.58', '1.84 / 3.18'
@@ -134,8 +138,8 @@ def _speed() -> list[dict]:
         branching=(1,) * deepest,
         depths=depths,
         temperature=0.0,
-        lookup=_LOOKUP,
       )
+      | (_LOOKED_UP if kind == 'ngram_or_draft' else {})
     )
   return methods
 
