@@ -46,8 +46,8 @@ _LOSSES = {
   'eagle_parallel': (('kl', 'lk_lambda'), 5),
 }
 # What is embedded, '' being the draft model, and how deep it drafts; in a tuple
-# what is chosen from. n-grams of two to five tokens are followed for eight more,
-# and where there is no match the model drafts four.
+# what is chosen from. n-grams of two to five tokens are followed for eight
+# more, and where there is no match the model drafts four.
 _SPEED = (
   ('', 4),
   ('', 6),
