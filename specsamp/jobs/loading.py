@@ -41,7 +41,7 @@ class Lookup:
       text; '' is none.
     window: guesses that ride along with `lookahead`, at each level.
     draft_length: of `ngram_or_draft`, tokens of the draft model where there is
-      no match; 0 is as many as of a match.
+      no match, no more than of a match; 0 is as many.
   """
 
   n_max: int = 3
@@ -117,8 +117,9 @@ class Models(NamedTuple):
       )
       if name == 'ngram':
         return ngram
-      shorter = lookup.draft_length or shape
-      model = model_drafter(self.draft, shorter, law, coupled)
+      if lookup.draft_length:
+        shape = min(lookup.draft_length, ngram.tree.depth)
+      model = model_drafter(self.draft, shape, law, coupled)
       return ngram_or_model(ngram, model)
     return trained_drafter(self._trained(name), self.target, shape, law)
 

@@ -101,7 +101,9 @@ def test_an_adaptive_drafter_hands_them_on(pair):
   target, draft = pair
   other = tiny.draft(11, 5)
   make = lambda draft: adaptive_drafter(
-    model_drafter(draft, 2, 'deterministic', coupled=True), (1, 2), (1.0, 1.1)
+    model_drafter(draft, 2, 'deterministic', coupled=True),
+    (1, 2),
+    (1.0, 0.9),  # two always pay, for an engine and for a batch
   )
   engine = Engine(target, slots=5, drafter=make(draft), verifier='gumbel')
   engine.update_params(drafter=other.params)

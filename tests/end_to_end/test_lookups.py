@@ -108,8 +108,8 @@ def test_what_is_looked_up_in(tmp_path):
     assert (found.n_max, found.n_min) == (5, 2)
     source = found.datastore
     assert [t for t in source.tokens[0] if t >= 0] == [0, 1, 2]
-  shorter = loading.Lookup(draft_length=2)
-  both = drafter('ngram_or_draft', 'iid', shorter)
-  assert (both.ngram.tree.depth, both.model.tree.depth) == (3, 2)
+  for length, depth in ((0, 3), (2, 2), (9, 3)):
+    both = drafter('ngram_or_draft', 'iid', loading.Lookup(draft_length=length))
+    assert (both.ngram.tree.depth, both.model.tree.depth) == (3, depth)
   assert not drafter('ngram', 'deterministic', None).datastore
   assert drafter('lookahead', 'deterministic').window == 3
