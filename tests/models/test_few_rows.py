@@ -21,7 +21,7 @@ _SPECS = {  # shapes of activations and weight
 @pytest.fixture
 def old_cpu(monkeypatch):
   """A CPU whose library is slow at them, whatever this one is."""
-  monkeypatch.setattr(few_rows, '_lacks_avx512', lambda: True)
+  monkeypatch.setattr(few_rows, '_most_rows', lambda: 48)
 
 
 def _program(spec, x_shape, weight_shape, dtype=jnp.float32):
@@ -69,19 +69,19 @@ def test_a_mesh_splits_products_and_no_convolutions(old_cpu):
 
 
 @pytest.mark.parametrize(
-  ('machine', 'flags', 'lacks'),
+  ('machine', 'flags', 'rows'),
   [
-    ('x86_64', 'flags : fma avx avx2', True),
-    ('x86_64', 'flags : fma avx2 avx512f avx512bw', False),
-    ('x86_64', None, False),
-    ('aarch64', 'Features : asimd', False),
+    ('x86_64', 'flags : fma avx avx2', 48),
+    ('x86_64', 'flags : fma avx2 avx512f avx512bw', 16),
+    ('x86_64', None, 0),
+    ('aarch64', 'Features : asimd', 0),
   ],
 )
-def test_which_cpus(monkeypatch, tmp_path, machine, flags, lacks):
+def test_which_cpus(monkeypatch, tmp_path, machine, flags, rows):
   """The library is kept where the features are not known."""
   path = tmp_path / 'cpuinfo'
   if flags:
     path.write_text(flags)
   monkeypatch.setattr(few_rows, '_CPU_FLAGS', path)
   monkeypatch.setattr(few_rows.platform, 'machine', lambda: machine)
-  assert few_rows._lacks_avx512.__wrapped__() is lacks
+  assert few_rows._most_rows.__wrapped__() == rows
