@@ -14,11 +14,14 @@ an epoch, as many as the paper has conversations. Warm-up and clipping, which it
 does not give, are ours, and so is `groups`, the masks of 128 positions of a
 sequence in a step: those of all 2,048 take 13 GB of scores a sequence.
 
+A corpus is a folder of text files. The models are those of `launch/fetch.py`,
+but for Qwen3 8B: a name of the hub works as well.
+
 `:eagle3` has the settings that the authors of EAGLE-3 (Li et al. 2503.01840)
-publish for Llama 3.1 8B: 7 steps from all 2,048 positions, weights 0.8^j,
-32,000 of the 128,256 tokens, AdamW (0.9, 0.95) at 5e-5 after 12,000 of 800,000
-steps, gradients clipped at 0.5. Its 425M parameters, 131M of them in the LM
-head, begin at random.
+publish for Llama 3.1 8B Instruct: 7 steps from all 2,048 positions, weights
+0.8^j, 32,000 of the 128,256 tokens, AdamW (0.9, 0.95) at 5e-5 after 12,000 of
+800,000 steps, gradients clipped at 0.5. Its 425M parameters, 131M of them in
+the LM head, begin at random.
 
   python launch/distill.py --config=configs/distill_llama.py:eagle3 \
     --config.corpus=DATA/sharegpt --workdir=RUNS/llama-3.1-8b-eagle3 --mesh=8x1
@@ -98,7 +101,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       loss='text' if kind == 'medusa_parallel' else 'kl',
       eta=3.0,  # of lk_lambda: how soon it goes over from kl to tv
       # How the tokens of a draft weigh: by decay, or as much as its expected
-      # length hangs on each: expected_length.
+      # length depends on each: expected_length.
       position_weights='decay',
       # Of a mask's or step's weight with its distance.
       decay=1.0 if kind == 'eagle_parallel' else 0.8,
@@ -125,7 +128,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   )
   if kind == 'eagle3':
     config.update(
-      target='MODELS/llama-3.1-8b-instruct',
+      target='MODELS/llama-3.1-8b',
       ahead=7,
       draft_vocab=32_000,
       groups=0,

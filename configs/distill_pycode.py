@@ -37,12 +37,10 @@ parameters within 4 %, but begins at random. Its blocks are of ten tokens, for
 trees nine deep; the authors' decay is 0.78 for blocks of 8 and 0.87 for 16. It
 reads the target before its layers 2, 4 and 6: another 4.3 GB of features.
 
-`:eagle_text` and `:eagle_parallel_text` train on the library's own text, for
-the self-distillation row of the paper's table 2. `:smoke` is a few steps on
-the text, for trying the machinery.
+--config.num_continuations=0 trains on the library's own text, for the
+self-distillation row of the paper's table 2. `:smoke` is a few steps on the
+text, for trying the machinery.
 """
-
-import re
 
 import ml_collections
 
@@ -50,8 +48,7 @@ from specsamp.errors import unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
-  *('eagle_parallel_deep', 'eagle3', 'dflash', 'eagle_text'),
-  *('eagle_parallel_text', 'smoke'),
+  *('eagle_parallel_deep', 'eagle3', 'dflash', 'smoke'),
 )
 # Published with the cross-entropy of the text.
 _ON_TEXT = 'medusa', 'hydra', 'medusa_parallel'
@@ -63,8 +60,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   if arg not in _ARGS:
     raise ValueError(unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
-  on_text = arg.endswith('_text') or smoke
-  kind = 'eagle' if smoke else re.sub('_(text|deep)$', '', arg)
+  kind = 'eagle' if smoke else arg.removesuffix('_deep')
   config = ml_collections.ConfigDict(
     dict(
       # Folder of a model for `specsamp.load`; '' is the embedded target.
@@ -79,7 +75,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       corpus='',
       pattern='**/*.py',  # the corpus' files
       # Sequences that the target writes to train on; 0 trains on the text.
-      num_continuations=0 if on_text else 4096,
+      num_continuations=0 if smoke else 4096,
       prompt_length=128,  # tokens of text that each of them begins with
       temperatures=(0.0,),  # at which the target writes them, as many at each
       continuation_batch=32,  # written at once
@@ -97,7 +93,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       loss='text' if kind in _ON_TEXT else 'kl',
       eta=3.0,  # of lk_lambda: how soon it goes over from kl to tv
       # How the tokens of a draft weigh: by decay, or as much as its expected
-      # length hangs on each: expected_length.
+      # length depends on each: expected_length.
       position_weights='decay',
       # Of a head's or mask's weight with its distance; of EAGLE's masks too, of
       # which the paper has half as many.
@@ -134,7 +130,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       config.update(ahead=6, groups=64, steps=800)
     case 'medusa_parallel':
       config.steps = 900
-    case 'eagle_parallel' | 'eagle_parallel_text':
+    case 'eagle_parallel':
       # With 8 masks one drafter serves every k of figure 4: mask j does not
       # see those after it.
       config.update(ahead=9, steps=1200)
@@ -179,6 +175,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
         eval_batches=1,
         checkpoint_every=2,
       )
-    case 'eagle' | 'eagle_text':
+    case 'eagle':
       pass
   return config.lock()

@@ -17,10 +17,12 @@ each, then on both cores a few for
 
   python launch/evaluate.py --config=configs/drafters.py --workdir=runs/losses
 
-`:layers` has EAGLE and EAGLE-3, a layer each, and EAGLE's ParallelSpec and
-DFlash, three layers each, all from nothing and on as many tokens: 400 steps as
-above, without init, of 40 warm-up, at 2e-3 and 1e-3, with 32 groups, EAGLE-3's
-48, in RUNS/eagle, RUNS/eagle3, RUNS/eagle_parallel_deep and RUNS/dflash.
+`:layers` has EAGLE of one layer (2.9M parameters) and two (5.3M), EAGLE-3
+(4.8M), and EAGLE's ParallelSpec and DFlash of three layers (7.7M), all from
+nothing and on as many tokens: 400 steps as above, without init, of 40 warm-up,
+at 2e-3, those of three layers at 1e-3, with 32 groups, EAGLE-3's 48, in
+RUNS/eagle, RUNS/eagle_two_layers, RUNS/eagle3, RUNS/eagle_parallel_deep and
+RUNS/dflash.
 
   python launch/evaluate.py --config=configs/drafters.py:layers \
     --workdir=runs/layers
@@ -74,6 +76,7 @@ _DEEP_TREE = (
 )  # fmt: skip
 _LAYERS = {
   'eagle': ('EAGLE', _TREE, _EAGLE),
+  'eagle_two_layers': ('EAGLE, 2 layers', _TREE, _EAGLE),
   'eagle3': ('EAGLE-3', _TREE, _EAGLE),
   'eagle_parallel_deep': ('EAGLE + ParallelSpec, 3 layers', _DEEP_TREE, _DEEP),
   'dflash': ('DFlash, 3 layers', _DEEP_TREE, _DEEP),

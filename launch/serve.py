@@ -1,4 +1,4 @@
-"""Serves a target and its draft over HTTP, in the words of OpenAI's interface.
+"""Serves a target and its draft over HTTP, with OpenAI's interface.
 
 python launch/serve.py --config=configs/serve.py
 python launch/serve.py --config=configs/serve.py --host=0.0.0.0 --port=80
@@ -13,13 +13,15 @@ from specsamp import cli
 from specsamp.jobs import serve
 
 _HOST = flags.DEFINE_string(
-  'host', '127.0.0.1', 'Where to listen; 0.0.0.0 is for all who can reach it.'
+  'host', '127.0.0.1', 'Address to listen on; 0.0.0.0 is all interfaces.'
 )
-_PORT = flags.DEFINE_integer('port', 8000, 'Likewise; 0 takes any.')
+_PORT = flags.DEFINE_integer(
+  'port', 8000, 'Port to listen on; 0 picks a free one.'
+)
 _ALLOW = flags.DEFINE_list(
   'allow_hosts',
   [],
-  'Names by which it may be called beside its own: those of a proxy before it.',
+  'More host names that requests may use: those of a proxy before it.',
 )
 
 _mesh = cli.define_mesh('model')

@@ -72,7 +72,7 @@ def noise(module, seed: int):
 
   def leaf(path, shape):
     # Far from a fresh model's: there the branches add so little that a law
-    # hangs on the last token alone, and no stale cache entry could be seen.
+    # depends on the last token alone, and no stale cache entry could be seen.
     noise = rng.standard_normal(shape.shape, np.float32)
     match path[-1].key:
       case 'embedding' | 'mask_embedding' | 'mask_feature':

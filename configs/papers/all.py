@@ -9,15 +9,15 @@ files of XSum and HumanEval must be in `--config.data`.
     --workdir=runs/papers --allow_code_execution
 
 The same command again goes on where a run was cut off, and runs nothing that
-has ended. Table 2 of ParallelSpec compares a drafter that is not embedded: it
-is left out unless `:FOLDER` names one. `:smoke` is the smallest size of each.
+has ended. Table 2 of ParallelSpec compares drafters that are not embedded: it
+is left out unless `:FOLDER` has them. `:smoke` is the smallest size of each.
 """
 
 import ml_collections
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: `smoke`, or the folder of `parallelspec/table2`'s drafter."""
+  """arg: `smoke`, or the folder of `parallelspec/table2`'s drafters."""
   size = arg if arg == 'smoke' else ''
   experiments = (
     # name, minutes on 2 CPU cores
@@ -47,7 +47,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
           name='parallelspec/table2',
           minutes=3,
           arg=arg or '',
-          needs='the folder of a drafter trained on the text, :FOLDER',
+          needs='the folder of its two drafters, :FOLDER',
         ),
       ),
     )

@@ -20,7 +20,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
-from specsamp.verification.verifier import Verifier
+from specsamp.verification.verifier import Verifier, is_coupled
 
 
 class Batch:
@@ -64,6 +64,10 @@ class Batch:
       stop_tokens=np.array(idle.stop_tokens),
     )
     self._state: DecodeState | None = None
+    # Rows of one seed, see `Drafter.mixes_rows`; coupled ones emit what their
+    # noise says, whatever is drafted.
+    self._is_apart = drafter.mixes_rows and not is_coupled(decoder.verifier)
+    self._count = 0  # of texts that have begun
 
   def rows(self, prompts, sampling, max_new_tokens, seed, stop_tokens) -> Rows:
     """See `Rows.make`, whose arguments these are.
@@ -118,9 +122,11 @@ class Batch:
     """
     if self._state is None:
       self._state = self._run(self._programs.spread, self._inputs, row)
+    own = slot, seed, self._count if self._is_apart else 0
     self._state = self._run(
-      self._programs.insert, self._state, row, np.int32(slot), np.int32(seed)
+      self._programs.insert, self._state, row, *map(np.int32, own)
     )
+    self._count += 1
 
     def write(rows, value):
       rows[slot] = value
@@ -194,6 +200,7 @@ class Batch:
   def drop(self) -> None:
     """Lets go of what is in the slots."""
     self._state = None
+    self._count = 0
 
   def _width(self, length: int) -> int:
     """Of a prompt's bucket, but no more than a text has."""

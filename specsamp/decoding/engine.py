@@ -2,8 +2,8 @@
 
 A batch of `generate` begins and ends together. Here a row whose text has ended
 is given to the next request between two bursts of rounds: nothing is compiled
-for that, and what a request emits hangs on its prompt, seed and sampling values
-alone, as there.
+for that. As there, with a given drafter and verifier the output of a request
+depends on its prompt, seed and sampling values, not on the other requests.
 """
 
 import collections
@@ -57,10 +57,10 @@ class Engine:
     Args:
       model: the target.
       slots: rows of the batch, requests that are decoded at once.
-      drafter: what drafts. Its state has rows on its first axis; what has none
-        is the batch's (the depths of an `AdaptiveDrafter`, whose texts at
-        temperatures above 0 hang on what else there is). One with a text for
-        each row of a batch is refused: requests come one by one.
+      drafter: what drafts. Its state has rows on the first axis of each array;
+        an array without rows belongs to the batch (as of an `AdaptiveDrafter`,
+        whose texts at temperatures above 0 depend on the other requests). A
+        `reference` must be one text, for all requests.
       verifier: as of `generate`.
       max_length: of a prompt with its new tokens; by default the target's
         positions. Every pass reads as many slots of a cache.
@@ -127,8 +127,8 @@ class Engine:
     Args:
       prompt: a text, or token ids.
       n: samples, of which the prompt is prefilled once.
-      sampling: temperature and cuts, scalars.
-      max_new_tokens: a budget.
+      sampling: temperature and truncation, scalars; None is temperature 1.
+      max_new_tokens: at most so many.
       seed: sample i draws from `seed + i`; or one seed a sample.
       stop_tokens: as of `generate`.
 

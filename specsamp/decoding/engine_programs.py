@@ -1,8 +1,8 @@
 """What an engine compiles: a batch whose rows come and go between rounds.
 
 A prompt is prefilled as a batch of one row, in a state of the batch's capacity,
-which is then written over a row of the batch. Nothing of it hangs on the row's
-number or on what else is in the batch.
+which is then written over a row of the batch. Nothing of it depends on the
+row's number or on what else is in the batch.
 """
 
 import functools
@@ -66,19 +66,24 @@ def of(
   )
 
 
-def insert(state: DecodeState, row: DecodeState, slot, seed) -> DecodeState:
+def insert(
+  state: DecodeState, row: DecodeState, slot, seed, turn=0
+) -> DecodeState:
   """The batch's state with another row in a slot.
 
   What has a row for each of the batch's takes this one's. All else (tables of
-  relative positions, what an adaptive drafter knows of the batch) stays.
+  relative positions, what an adaptive drafter knows of the batch) stays, but
+  with a single slot, where nothing tells one from the other.
 
   Args:
     state: of B rows.
     row: of one, as the prefill left it.
     slot: int [], traced.
     seed: int [], of the row's draws.
+    turn: int [], see `draw.apart`.
   """
-  row = row.replace(keys=draw.row_keys(seed[None]))
+  keys = draw.apart(draw.row_keys(seed[None]), jnp.asarray(turn)[None])
+  row = row.replace(keys=keys)
 
   def put(old, new):
     if old.shape != new.shape:

@@ -100,14 +100,16 @@ def generate(
   Args:
     model: the target.
     prompts: a text, texts, or lists of token ids.
-    drafter: what drafts, `specsamp.drafting.model_drafter(draft, 4)` for
-      one; None is autoregressive sampling.
+    drafter: what drafts, such as `specsamp.drafting.model_drafter(draft, 4)`;
+      None is autoregressive sampling.
     verifier: a name of `specsamp.verification.make`, or a verifier.
-    sampling: temperature and cuts, scalars or one value a row.
-    max_new_tokens: a budget, or one a row.
-    seed: row i draws from `seed + i`; or one seed a row. A row's text depends
-      on its prompt, its seed and its sampling values alone, again but for near
-      ties: others of its batch may widen the target's passes.
+    sampling: temperature and truncation, scalars or one value per row; None is
+      temperature 1.
+    max_new_tokens: at most so many, of all rows or of each.
+    seed: row i draws from `seed + i`; or one seed per row. With a given drafter
+      and verifier a row's text depends on its prompt, seed and sampling values,
+      not on the other rows: but for near ties, since others may widen the
+      target's passes, and for an adaptive draft length, which all rows share.
     stop_tokens: tokens that end a text; the tokenizer's `stop_ids` if left
       out. Programs are compiled for eight, or as many times eight as it takes.
     tree_attention: score a tree as one sequence; False gives every path a row

@@ -95,7 +95,7 @@ class Decoder:
       drafter=drafter.init(
         prompts.tokens, prompts.length, out.features, capacity
       ),
-      keys=draw.row_keys(prompts.seeds),
+      keys=self._row_keys(drafter, prompts.seeds),
       stats=Stats.zeros(batch, drafter.tree, capacity),
       logprobs=logprobs.begin(asked, out.logits, prompts.tokens, capacity),
     )
@@ -134,6 +134,9 @@ class Decoder:
     draft, drafter_state = inputs.drafter.propose(
       state.drafter, state.tokens, state.length, inputs.sampling, state.keys
     )
+    # A node that was not drafted goes through the target all the same; for what
+    # is no token an embedding that is split by vocabulary has NaN.
+    draft = draft.replace(tokens=jnp.where(draft.valid, draft.tokens, 0))
     state = state.replace(drafter=drafter_state)
     passes = inputs.drafter.passes
     if len(passes) == 1:
@@ -146,6 +149,18 @@ class Decoder:
     for i, size in enumerate(passes):
       state = flow.cond_in_place(chosen == i, finish(draft.first(size)), state)
     return state
+
+  def _row_keys(self, drafter: Drafter, seeds_b):
+    """The rows' keys: equal for equal seeds, but where the drafter mixes rows.
+
+    A coupled verifier emits what its noise says, whatever is drafted.
+    """
+    keys_b = draw.row_keys(seeds_b)
+    if not drafter.mixes_rows or is_coupled(self.verifier):
+      return keys_b
+    is_same_bb = seeds_b[:, None] == seeds_b[None, :]
+    earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)
+    return draw.apart(keys_b, earlier_b)
 
   def _tapped(self, drafter: Drafter) -> Transformer:
     """The target with the features that the drafter reads."""

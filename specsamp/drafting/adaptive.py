@@ -1,8 +1,9 @@
 """Drafts as deep as pay: the depth of every round is chosen on the device.
 
-Of a few depths that is taken whose round is expected to emit most tokens a
+Of a few depths that is taken whose round is expected to emit most tokens per
 second, see `policy`. All that is known then is what the rows have accepted so
-far, and so the output stays the target's.
+far, by random bits that no row will use again (`mixes_rows`), and so the output
+follows the target's distribution.
 
 A greedy row then drafts on while its path is likely enough: whether x_i is
 drafted may depend on what was drawn before it, never on x_i itself.
@@ -11,7 +12,7 @@ drafted may depend on what was drawn before it, never on x_i itself.
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +76,7 @@ class AdaptiveDrafter(Drafter):
   least_confidence: jax.Array
   depths: tuple[int, ...] = struct.field(pytree_node=False)
   refilled: bool = struct.field(pytree_node=False, default=False)
+  mixes_rows: ClassVar[bool] = True
 
   @property
   def tree(self) -> TokenTree:
@@ -306,7 +308,8 @@ def adaptive_drafter(
   Raises:
     UserError: no depths, depths that are not ascending or not the drafter's,
       another number of costs or one that is not above 0, a drafter whose depth
-      cannot be chosen, or a confidence that is no probability.
+      cannot be chosen, a tree that cannot be cut, or a confidence that is no
+      probability.
   """
   depths = tuple(depths)
   fields = {field.name for field in dataclasses.fields(drafter)}
@@ -315,6 +318,16 @@ def adaptive_drafter(
     raise UserError(
       f'adaptive: got a {type(drafter).__name__}, which chooses itself how '
       'much it drafts'
+    )
+  if drafter.extra_tree.parents:
+    raise UserError(
+      f'adaptive: got a {type(drafter).__name__}, which sends tokens '
+      'beside its draft'
+    )
+  if any(a > b for a, b in itertools.pairwise(drafter.tree.depths)):
+    raise UserError(
+      f'adaptive: got the parents {drafter.tree.parents}, expected a tree '
+      'numbered depth by depth'
     )
   least = -1.0 if least_confidence is None else least_confidence
   _check(depths, ms, max(least, 0), drafter.tree.depth)

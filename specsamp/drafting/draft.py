@@ -117,7 +117,7 @@ class TokenTree:
     return cls(tuple(parents))
 
   def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
-    """This tree and K more nodes, which hang on its root and on each other."""
+    """This tree and K more nodes, attached to its root and to each other."""
     return TokenTree(
       self.parents
       + tuple(0 if p < 0 else self.size + p for p in extra_tree.parents)
@@ -332,8 +332,8 @@ class Draft:
     extra_tokens: int32 [B, K], tokens that go through the target beside the
       draft and that no verifier sees; None for a drafter without.
     parents: int32 [B, N], of a `DynamicTree` and no other: the parent of each
-      node, which comes before it, and -1 of the root. They may hang on all
-      that the tokens of a deterministic draft may hang on.
+      node, which comes before it, and -1 of the root. They may depend on all
+      that the tokens of a deterministic draft may depend on.
   """
 
   tokens: jax.Array

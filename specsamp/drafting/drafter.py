@@ -46,6 +46,9 @@ class Drafter:
     reads_features: whether it reads any of the target's, static.
     taps: layers of the target whose input it reads as features, side by side;
       () is for the output of the final norm. Static.
+    mixes_rows: whether what a row drafts depends on what other rows have drawn.
+      Rows of one seed would then know random bits that they are yet to use, so
+      that the loop gives each its own. Static.
   """
 
   tree: TokenTree
@@ -53,6 +56,7 @@ class Drafter:
   extra_tree = ExtraTree()
   reads_features: ClassVar[bool] = True
   taps: ClassVar[tuple[int, ...]] = ()
+  mixes_rows: ClassVar[bool] = False
 
   @property
   def passes(self) -> tuple[int, ...]:

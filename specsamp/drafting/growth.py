@@ -322,7 +322,7 @@ def _best(
   value_bk = jnp.take_along_axis(value_bk, order_bk, axis=1)
   of = lambda array_bm: jnp.take_along_axis(array_bm, place_bk, axis=1)
   is_parent_bkk = of(parent_bm)[:, :, None] == place_bk[:, None, :]
-  # Of those that hang on the root none is.
+  # Of the children of the root none is.
   node_k = np.arange(1, tree.size, dtype=np.int32)
   parents_bk = jnp.where(is_parent_bkk, node_k[None, None], 0).max(axis=-1)
   draft = draft_of(

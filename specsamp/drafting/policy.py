@@ -135,7 +135,10 @@ class Policy:
     share_g = (self.drafted + weight) / (self.asked + weight)
     each_g = ms_a_token(depths, ms_k) * share_g
     sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
-    return tokens_k / (ms_k[0] + sums_g - sums_g[0])
+    # Where a deeper draft was measured as the cheaper one, shares of what it
+    # saves may come to less than any round.
+    cost_k = jnp.maximum(ms_k[0] + sums_g - sums_g[0], ms_k.min())
+    return tokens_k / cost_k
 
   def seen(self, draft: Draft, depth, num_accepted_b, active_b) -> 'Policy':
     """After a round.

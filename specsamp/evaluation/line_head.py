@@ -31,7 +31,7 @@ def of(
     sample: which of the prompt's answers, from 0.
     seed: of all lines; a line's own is made of it, of the method's label and
       of the names of task, prompt and sample.
-    sizes: all else that an answer hangs on, such as budgets in tokens.
+    sizes: all else that an answer depends on, such as budgets in tokens.
   """
   head = method.label.plain() | {
     'task': task.name,

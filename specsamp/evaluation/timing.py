@@ -316,7 +316,7 @@ def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
     Scored(features_bnd, extra_logits=None),
   )
   return state.replace(
-    # The next draft hangs on this one's last token, so that none is skipped;
+    # The next draft depends on this one's last token, so that none is skipped;
     # the compiler does not know that none is below 0.
     tokens=state.tokens + jnp.minimum(draft.tokens[:, -1:], 0),
     drafter=drafter_state,
@@ -335,7 +335,7 @@ def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
   out = scoring.tree_attention(
     transformer, inputs.params, tree, tokens, root_b, state.cache
   )
-  # The next pass hangs on this one's last logits.
+  # The next pass depends on this one's last logits.
   last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
   return state.replace(
     tokens=jnp.maximum(state.tokens - last, 0), cache=out.cache

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from typing import NamedTuple
+from collections.abc import Callable
 
 from jax.sharding import Mesh
 
@@ -54,19 +54,32 @@ class Lookup:
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
 
 
-class Models(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Models:
   """A target and what may draft for it.
 
   Attributes:
     target: scores.
-    draft: a smaller model.
+    load_draft: returns a smaller model with the target's vocabulary; it is
+      called where a drafter needs one, so that a target for which there is none
+      can have other drafters.
     trained: by name, the embedded drafters of an embedded target, and those
       of folders from when they are first asked for.
   """
 
   target: LanguageModel
-  draft: LanguageModel
+  load_draft: Callable[[], LanguageModel]
   trained: dict[str, DraftModule]
+
+  @functools.cached_property
+  def draft(self) -> LanguageModel:
+    """The smaller model.
+
+    Raises:
+      UserError: none was named, and the embedded one has another tokenizer
+        than the target.
+    """
+    return self.load_draft()
 
   def drafter(
     self,
@@ -188,17 +201,27 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
   """Models of these folders, or the embedded ones where a name is empty.
 
   Args:
-    target: folder.
-    draft: likewise.
+    target: folder, or name of the hub.
+    draft: likewise. The embedded one serves a target of its tokenizer alone.
     mesh: where to place them.
     dtype: that the target computes in; '' is what it is loaded with.
   """
-  pair = None if target and draft else zoo.load('pycode', dtype)
-  scores = (
-    model_dir.load(target, mesh, dtype or None)
-    if target
-    else pair.target.on(mesh)
-  )
-  drafts = model_dir.load(draft, mesh) if draft else pair.draft.on(mesh)
-  trained = {} if target else dict(pair.drafters)
-  return Models(scores, drafts.for_target(scores), trained)
+  if target:
+    scores, trained = model_dir.load(target, mesh, dtype or None), {}
+  else:
+    pair = zoo.load('pycode', dtype)
+    scores, trained = pair.target.on(mesh), dict(pair.drafters)
+  if not draft:
+    return Models(scores, lambda: _embedded_draft(scores, mesh), trained)
+  named = model_dir.load(draft, mesh).for_target(scores)
+  return Models(scores, lambda: named, trained)
+
+
+def _embedded_draft(target: LanguageModel, mesh: Mesh | None) -> LanguageModel:
+  try:
+    return zoo.load('pycode').draft.on(mesh).for_target(target)
+  except UserError as error:
+    raise UserError(
+      'draft: got none, expected a folder or a name of the hub, for the '
+      f'embedded one does not fit: {error}'
+    ) from None

@@ -194,7 +194,7 @@ def _measure(
 def _best_branchings(acceptance) -> str:
   """The branching of the most tokens for each number of paths.
 
-  It never increases: where acceptance hangs on the rank alone, an order that
+  It never increases: where acceptance depends on the rank alone, an order that
   does can't be better (the monotonic rule of Yang et al. 2401.06706, 4.4).
   """
   lines = []

@@ -13,8 +13,8 @@ from specsamp.decoding.completions import Completion
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter
 from specsamp.evaluation.reporting import plots, report, tables
-from specsamp.jobs import loading
 from specsamp.jobs.throughput_config import ThroughputConfig
+from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
 _TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
@@ -56,21 +56,23 @@ class Soak(NamedTuple):
 
   Attributes:
     config: what was asked for.
-    models: target and draft.
+    target: decodes.
+    draft: drafts for it.
     prompts: tokens of each.
   """
 
   config: ThroughputConfig
-  models: loading.Models
+  target: LanguageModel
+  draft: LanguageModel
   prompts: list[list[int]]
 
   def run(self, workdir: pathlib.Path) -> None:
     """Writes metrics.jsonl, summary.json, report.md and soak.png there."""
     config = self.config
     engine = Engine(
-      self.models.target,
+      self.target,
       slots=config.slots,
-      drafter=model_drafter(self.models.draft, config.draft_len),
+      drafter=model_drafter(self.draft, config.draft_len),
       rounds=config.rounds,
       max_length=config.max_prompt_tokens + config.max_new_tokens,
     )

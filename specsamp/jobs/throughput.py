@@ -18,6 +18,7 @@ from specsamp.jobs import loading
 from specsamp.jobs.config import reading
 from specsamp.jobs.soak import Soak
 from specsamp.jobs.throughput_config import ThroughputConfig
+from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
 _BATCHES, _ENGINE = 'batches', 'engine'
@@ -60,12 +61,14 @@ class Throughput(NamedTuple):
 
   Attributes:
     config: what was asked for.
-    models: target and draft.
+    target: decodes.
+    draft: drafts for it.
     prompts: tokens of each.
   """
 
   config: ThroughputConfig
-  models: loading.Models
+  target: LanguageModel
+  draft: LanguageModel
   prompts: list[list[int]]
 
   def run(self, workdir: pathlib.Path) -> None:
@@ -103,13 +106,7 @@ class Throughput(NamedTuple):
     print(f'\nReport: {workdir / "report.md"}')
 
   def _contenders(self) -> list[Contender]:
-    config, (target, draft) = (
-      self.config,
-      (
-        self.models.target,
-        self.models.draft,
-      ),
-    )
+    config, target, draft = self.config, self.target, self.draft
     count = len(self.prompts)
     budgets = config.budgets[:count]
     temperature = config.temperature
@@ -197,7 +194,7 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
   models = loading.load(config.target, config.draft, None)
   prompts = config.load_prompts(config.prompts, models.target)
   kind = Soak if config.soak else Throughput
-  return kind(config, models, prompts)
+  return kind(config, models.target, models.draft, prompts)
 
 
 def summarize(

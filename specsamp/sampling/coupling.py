@@ -2,7 +2,7 @@
 
 Token x runs for -log(u_x) / p(x), the u independent and uniform, and the first
 to arrive is emitted: that is a draw from p (the Gumbel trick, -log(-log u)
-being a Gumbel variable). The u hang on the row's seed and the position alone,
+being a Gumbel variable). The u depend on the row's seed and the position alone,
 so a target emits the same text whatever was drafted, and a drafter that lets
 its own q run the same race proposes what the target is likely to emit (Daliri,
 Musco and Suresh, arXiv 2408.07978).

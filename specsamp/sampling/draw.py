@@ -30,6 +30,16 @@ def row_keys(seeds: jax.Array) -> jax.Array:
   return jax.vmap(make)(seeds)
 
 
+def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
+  """Keys [B] that differ for equal seeds, if their turns [B] do; 0 leaves one.
+
+  Other numbers are folded in than `stream_keys` does.
+  """
+  data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
+  own = jax.vmap(jax.random.fold_in)(row_keys, data)
+  return jnp.where(turns == 0, row_keys, own)
+
+
 def stream_keys(
   row_keys: jax.Array, positions: jax.Array, stream: Stream
 ) -> jax.Array:

@@ -9,7 +9,6 @@ and on a CPU takes a thirtieth of the time of a sort.
 """
 
 import functools
-import math
 import numbers
 
 import flax.struct
@@ -19,6 +18,9 @@ import numpy as np
 from jax import lax
 
 from specsamp.sharding import rules
+
+# Rows that pad a vocabulary have logits of -1e30, and stay without probability.
+_HOTTEST = 1e6
 
 
 @flax.struct.dataclass
@@ -74,14 +76,14 @@ class SamplingParams:
     """Checks concrete values, on the host; traced ones cannot be checked.
 
     Raises:
-      ValueError: temperature negative, NaN or infinite; top_k negative or not
+      ValueError: temperature negative, NaN or beyond 1e6; top_k negative or not
         an integer; top_p outside (0, 1]; min_p outside [0, 1).
     """
     _check(
       'temperature',
       self.temperature,
-      lambda t: math.isfinite(t) and t >= 0,
-      'a finite number of at least 0',
+      lambda t: 0 <= t <= _HOTTEST,
+      f'a number from 0 to {_HOTTEST:g}',
     )
     _check(
       'top_k',

@@ -1,6 +1,6 @@
 """One text as it grows: tokens to characters, cut at stop strings.
 
-What comes out does not hang on how many tokens a burst brings: each is looked
+What comes out does not depend on how many tokens a burst brings: each is looked
 at by itself.
 """
 

@@ -57,8 +57,8 @@ class DistillConfig(run_config.RunConfig):
     eta: of lk_lambda: how soon it goes over from KL to TV as a position gets
       better; 3 is the usual one.
     position_weights: how the tokens of a draft weigh: by `decay`, or each as
-      much as the expected length of a draft hangs on it (expected_length). For
-      EAGLE, which learns a token ahead, that is its acceptance alone.
+      much as the expected length of a draft depends on it (expected_length).
+      For EAGLE, which learns a token ahead, that is its acceptance alone.
     decay: of a head's, mask's or step's weight with its distance; Medusa's, its
       ParallelSpec's and EAGLE-3's is 0.8, EAGLE's ParallelSpec has 1, DFlash
       exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for blocks of 16.

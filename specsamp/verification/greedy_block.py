@@ -9,7 +9,7 @@ As published it accepts less than one path does where q is close to p: the law
 of the larger one of two tokens is far from both. So tokens whose p / q is about
 the same are one class here, and of paths that tie the first is kept; and of the
 paths left at a prefix the first k go on, as many as accept the next token most
-often. Both hang on p, q and the prefix alone, so that the law is still known.
+often. Both depend on p, q and the prefix alone, so that the law is still known.
 Let w_j be the chance that j paths are left at a prefix that was kept, F the q
 of the classes below that of x and c that of its own. The token x follows ::
 

@@ -1,4 +1,4 @@
-"""Gumbel coupling: the text hangs on the seed and the target alone.
+"""Gumbel coupling: the text depends on the seed and the target alone.
 
 Daliri, Musco and Suresh, arXiv 2408.07978: target and drafter emit the winner
 of the same race at every position (`sampling.coupling`), and a draft is kept

@@ -17,7 +17,7 @@ class Pair(NamedTuple):
 
   Attributes:
     target: deep.
-    draft: wide and shallow, with the target's tokenizer.
+    draft: shallower and narrower, with the target's tokenizer.
     drafters: by name, those trained on the target's features, for
       `specsamp.drafting.trained_drafter`.
   """

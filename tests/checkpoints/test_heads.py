@@ -68,7 +68,7 @@ def test_an_embedding_of_its_own(target, tmp_path):
 @kinds
 def test_a_folder_is_a_drafters_name(target, tmp_path, kind):
   folder = str(write(tmp_path, CONFIGS[kind], tensors_of(kind)))
-  models = loading.Models(target, draft=target, trained={})
+  models = loading.Models(target, lambda: target, {})
   assert models.drafter(folder, 3, 'iid').tree.depth == 3
   assert models.deepest(folder) == (4 if kind == 'medusa' else math.inf)
 

@@ -44,11 +44,11 @@ CASES = {
   ),
   'negative temperature': (
     dict(sampling=SamplingParams(temperature=-1.0)),
-    ['temperature', '-1.0', 'at least 0'],
+    ['temperature', '-1.0', 'from 0 to 1e+06'],
   ),
   'temperature NaN': (
     dict(sampling=SamplingParams(temperature=NAN)),
-    ['temperature', 'nan', 'finite'],
+    ['temperature', 'nan', 'from 0 to 1e+06'],
   ),
   'temperatures too many': (
     dict(sampling=SamplingParams(temperature=[1.0, 1.0])),

@@ -20,7 +20,7 @@ from specsamp.drafting import (
   ngram_or_model,
 )
 from specsamp.drafting import policy as policies
-from specsamp.drafting.draft import Draft
+from specsamp.drafting.draft import Draft, ExtraTree
 from specsamp.drafting.policy import PRIOR, Policy
 from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
@@ -131,6 +131,32 @@ def test_a_row_that_comes_later_is_read_too(kind, prompt, monkeypatch):
   )
   np.testing.assert_allclose(got.q, expected.q, atol=1e-5)
   np.testing.assert_array_equal(got.tokens, expected.tokens)
+
+
+def test_rows_of_one_seed_have_random_bits_of_their_own():
+  """Else a row that is ahead would tell the depth by bits of one behind."""
+  target, drafter = _drafter('model')
+  drafters = drafter, _adaptive(drafter)
+
+  def texts(drafter, verifier):
+    return specsamp.generate(
+      target, [[3, 1, 4]] * 3, drafter=drafter, verifier=verifier,
+      max_new_tokens=20, seed=[5, 6, 5], stop_tokens=[],
+    ).tokens  # fmt: skip
+
+  def requests(drafter):
+    engine = specsamp.Engine(target, 2, drafter, max_length=32)
+    for _ in range(3):  # all of the same seed
+      engine.submit([3, 1, 4], max_new_tokens=20, stop_tokens=[])
+    return [text.tokens for text in engine.results()]
+
+  for own, made in enumerate(drafters):
+    first, _, third = texts(made, 'token')
+    assert (first != third) == own
+    assert len({*map(tuple, requests(made))}) == (3 if own else 1)
+    # Of a coupling the seed alone tells the text.
+    first, _, third = texts(made, 'gumbel')
+    assert first == third
 
 
 @pytest.mark.parametrize('kind', _of('hydra', 'eagle'))
@@ -278,6 +304,16 @@ def test_a_draft_that_is_left_off_early_costs_less():
   np.testing.assert_allclose(rates(cut)[:3], rates(whole)[:3], rtol=1e-6)
 
 
+def test_a_round_costs_no_less_than_the_cheapest():
+  """Two tokens were measured as cheaper than one, which is seldom drafted."""
+  seldom = jnp.asarray([2, 0, 0, 0], jnp.float32)
+  policy = Policy.of(2, 4).replace(asked=10 * seldom, drafted=seldom)
+  ms = jnp.asarray([1, 10, 2, 2], jnp.float32)
+  rates = np.asarray(policy.rates(DEPTHS, ms, ALL))
+  assert (rates > 0).all()
+  assert (rates <= 5).all()
+
+
 def test_confidence_is_worth_what_it_was_before():
   """Of drafts of which q thinks little, one row takes all and one nothing."""
   tree = TokenTree.chain(4)
@@ -352,10 +388,19 @@ def test_confidence_stops_a_draft_for_all_rows_or_none(kind):
     (dict(ms=(1.0, float('nan'), 2.0)), 'expected a cost above 0'),
     (dict(least_confidence=1.5), 'least_confidence: got 1.5, expected 0 to 1'),
     (dict(drafter=ngram_drafter(3)), 'chooses itself how much it drafts'),
+    (dict(extra_tree=ExtraTree((-1,))), 'sends tokens beside its draft'),
+    (dict(tree=TokenTree((-1, 0, 1, 0))), r'parents \(-1, 0, 1, 0\), expected'),
   ],
 )
 def test_what_cannot_be_chosen_from(args, message):
   _, drafter = _drafter('model')
+  if 'extra_tree' in args:
+    kind = type(drafter)
+    drafter = type('WithRiders', (kind,), args)(**vars(drafter))
+    args = {}
+  elif 'tree' in args:
+    drafter = drafter.replace(tree=args['tree'])
+    args = {}
   given = dict(drafter=drafter, depths=(0, 1, 3), ms=(1.0, 1.5, 2.0)) | args
   with pytest.raises(UserError, match=message):
     adaptive.adaptive_drafter(**given)

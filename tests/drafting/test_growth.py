@@ -148,7 +148,7 @@ def test_greedy_rows_rank_by_a_sharper_q(logits):
 
 
 def test_a_tree_at_once_needs_one_q_a_depth():
-  """Where q hangs on the depth alone it is broadcast, not repeated."""
+  """Where q depends on the depth alone it is broadcast, not repeated."""
   rng = np.random.default_rng(2)
   logits_bgv = jnp.asarray(rng.standard_normal((BATCH, DEPTH, VOCAB)))
   tree = DynamicTree.of(8, DEPTH, 4)

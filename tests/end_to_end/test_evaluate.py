@@ -12,7 +12,7 @@ from specsamp.evaluation import timing
 from specsamp.jobs import compare, measured_trees
 
 _PAPERS = pathlib.Path('configs/papers')
-_TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names a drafter
+_TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names drafters
 _CONFIGS = [
   *sorted(_PAPERS.glob('*/*.py')),
   pathlib.Path('configs/humaneval.py'),

@@ -63,6 +63,15 @@ def test_a_draft_that_lacks_tokens_drafts_none_of_them(models):
   assert (np.asarray(out.logits)[..., :50] > -1e3).all()
 
 
+def test_a_target_needs_no_draft_where_none_drafts(models):
+  """The embedded one has another tokenizer."""
+  found = loading.load(f'{models}/target', '', None)
+  assert found.drafter('ngram', 2, 'deterministic').tree.depth == 2
+  for name in ('', 'ngram_or_draft'):
+    with pytest.raises(UserError, match='^draft: got none, expected'):
+      found.drafter(name, 2, 'iid')
+
+
 def test_a_draft_of_another_tokenizer_is_refused(models, refused, tmp_path):
   line = refused(
     'decode',

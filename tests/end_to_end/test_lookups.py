@@ -98,7 +98,7 @@ def test_what_is_looked_up_in(tmp_path):
   path = tmp_path / 'a.txt'
   path.write_text('abc')
   target = tiny.model(26, seed=0)
-  models = loading.Models(target, tiny.first_layer(target), {})
+  models = loading.Models(target, lambda: tiny.first_layer(target), {})
   lookup = loading.Lookup(n_max=5, n_min=2, datastore=str(path), window=3)
   drafter = lambda name, law, lookup=lookup: models.drafter(
     name, 3, law, lookup=lookup

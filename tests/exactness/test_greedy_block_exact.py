@@ -134,7 +134,7 @@ def test_expects_no_fewer_tokens_than_the_block_rule_on_one_path(name):
 
 
 def test_a_longer_draft_may_still_expect_fewer():
-  """How many paths race hangs on the next token alone.
+  """How many paths race depends on the next token alone.
 
   More of the first token is kept with two, but less of the second token's
   paths, and what follows the first is never accepted.

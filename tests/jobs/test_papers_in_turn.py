@@ -109,7 +109,7 @@ def test_a_mistake_in_the_first_leaves_nothing(ran, tmp_path):
   assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize('arg', [None, 'smoke', 'RUNS/drafter'])
+@pytest.mark.parametrize('arg', [None, 'smoke', 'RUNS'])
 def test_the_config_names_them_all(arg):
   folder = pathlib.Path('configs/papers')
   values = config_files.Given(f'{folder}/all.py', arg).load().to_dict()

@@ -64,7 +64,7 @@ def _folder(folder, next_token):
 def test_a_head_that_drafts_what_is_not_said(target, tmp_path, lines):
   good = _folder(tmp_path / 'good', lambda token: (token + 2) % VOCAB)
   bad = _folder(tmp_path / 'bad', lambda token: (token + 1) % VOCAB)
-  models = loading.Models(target, draft=target, trained={})
+  models = loading.Models(target, lambda: target, {})
   models.drafter(good, 1, 'iid')
   assert lines == []
   models.drafter(bad, 1, 'iid')

@@ -1,4 +1,4 @@
-"""Races have the law that they race for, and hang on seed and position."""
+"""Races have the law that they race for, and depend on seed and position."""
 
 import jax
 import jax.numpy as jnp

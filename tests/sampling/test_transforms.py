@@ -292,6 +292,7 @@ def test_broadcast():
     ('temperature', -0.1),
     ('temperature', np.nan),
     ('temperature', np.inf),
+    ('temperature', 1e7),  # rows that pad a vocabulary would have a share
     ('temperature', np.array([1.0, -1.0])),
     ('temperature', 'hot'),
     ('top_k', -1),

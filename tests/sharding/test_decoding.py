@@ -200,6 +200,24 @@ def test_drafters_that_look_up_emit_the_unsharded_tokens(name):
   _check_sampled(target, tiny.first_layer(target), mesh, drafter, verifier)
 
 
+def test_a_match_that_ends_with_its_document():
+  """What would follow is no token, of which a split embedding has NaN."""
+  target = tiny.model(26, seed=0, num_heads=4, num_kv_heads=2)
+  drafter = ngram_drafter(4, datastore=[[5, 6, 7]])
+  emitted = [
+    specsamp.generate(
+      model,
+      [[3, 5, 6]],
+      drafter=drafter,
+      verifier='naive',
+      max_new_tokens=8,
+      stop_tokens=[],
+    ).tokens  # fmt: skip
+    for model in (target, target.on(meshes.make(1, 2, jax.devices()[:2])))
+  ]
+  assert emitted[0] == emitted[1]
+
+
 @pytest.mark.extended
 def test_dynamic_trees_are_the_unsharded_ones():
   drafter = lambda _, draft: model_drafter(

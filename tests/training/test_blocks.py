@@ -134,7 +134,7 @@ def _only(row, blocks_m):
 
 
 def test_masks_of_a_block_see_each_other():
-  """Its first output hangs on how many masks stand behind."""
+  """Its first output depends on how many masks stand behind."""
   target, trained = _made()
   fewer = trained.module.clone(block_size=_AHEAD)
   head = TargetHead.of(target.transformer, target.params)

@@ -78,17 +78,7 @@ def test_configs_round_trip():
   assert distill_config.from_dict(values) == config
 
 
-@pytest.mark.parametrize(
-  'arg',
-  [
-    None,
-    *KINDS,
-    'eagle_parallel_deep',
-    'eagle_text',
-    'eagle_parallel_text',
-    'smoke',
-  ],
-)
+@pytest.mark.parametrize('arg', [None, *KINDS, 'eagle_parallel_deep', 'smoke'])
 def test_the_embedded_drafters_configs(arg):
   config = runpy.run_path('configs/distill_pycode.py')['get_config'](arg)
   assert config.is_locked

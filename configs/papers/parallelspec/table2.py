@@ -2,16 +2,21 @@ r"""Table 2 of ParallelSpec: what self-distillation gains.
 
 Xiao et al. 2410.05589, section 5.3: EAGLE + ParallelSpec trained on a text and
 on the target's own continuations, here the standard library and the embedded
-target's. The embedded drafter is self-distilled and began as
-an EAGLE that was; the other must begin as an EAGLE trained on the text.
+target's. Both begin as the embedded EAGLE and go on for as many steps, for
+TEXT and OWN
 
-  python launch/distill.py --workdir=RUNS/eagle_text \
-    --config=configs/distill_pycode.py:eagle_text
-  python launch/distill.py --workdir=RUNS/text \
-    --config=configs/distill_pycode.py:eagle_parallel_text \
-    --config.init=RUNS/eagle_text/drafter
+  python launch/distill.py --workdir=RUNS/TEXT \
+    --config=configs/distill_pycode.py:eagle_parallel \
+    --config.init=specsamp/zoo/pycode/drafters/eagle --config.optimizer=muon \
+    --config.retention=0.8 --config.learning_rate=1.5e-3 --config.steps=400 \
+    --config.num_continuations=0
+
+and the same to RUNS/OWN, with --config.num_continuations=4096 and
+--config.temperatures='(0.0, 1.0)': a quarter of an hour of a core each, and the
+target's continuations. Then, three minutes on 2 CPU cores,
+
   python launch/evaluate.py --workdir=runs/parallelspec2 \
-    --config=configs/papers/parallelspec/table2.py:RUNS/text/drafter
+    --config=configs/papers/parallelspec/table2.py:RUNS
 
 `:smoke` is the smallest size, the embedded drafter in both places.
 """
@@ -20,10 +25,14 @@ import ml_collections
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: folder of the drafter that was trained on the text, or smoke."""
+  """arg: folder of both drafters' runs, `TEXT` and `OWN`, or smoke."""
   if not arg:
-    raise ValueError('expected the folder of a drafter trained on the text')
+    raise ValueError("expected the folder of both drafters' runs")
   smoke = arg == 'smoke'
+  text, own = (
+    'eagle_parallel' if smoke else f'{arg}/{name}/drafter'
+    for name in ('TEXT', 'OWN')
+  )
   methods = [
     dict(
       name=name,
@@ -35,8 +44,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     for temperature in (0.0, 1.0)
     for name, drafter, paper in (
       ('EAGLE', 'eagle', '2.40 / 3.55'),
-      ('+ ParallelSpec', 'eagle_parallel' if smoke else arg, '2.74 / 3.49'),
-      ('+ self-distillation', 'eagle_parallel', '2.82 / 3.78'),
+      ('+ ParallelSpec', text, '2.74 / 3.49'),
+      ('+ self-distillation', own, '2.82 / 3.78'),
     )
   ]
   return ml_collections.ConfigDict(

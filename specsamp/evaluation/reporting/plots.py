@@ -263,21 +263,23 @@ def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
     xerr=[[low[0] for low, _ in reaches], [high[0] for _, high in reaches]],
     error_kw=dict(elinewidth=0.8),
   )  # fmt: skip
-  for place, value, end in zip(places, values, ends, strict=True):
+  papers = [_of_paper(row, key) for row in rows]
+  width = 1.22 * max([*ends, *filter(None, papers)])
+  for place, value, end, paper in zip(
+    places, values, ends, papers, strict=True
+  ):
+    if paper and end - 0.03 * width < paper < end + 0.2 * width:
+      end = paper + 0.02 * width  # the marker would lie on the number
     panel.annotate(
       f'{value:.2f}', (end, place), fontsize=8, xytext=(4, 0), va='center',
       textcoords='offset points',
       bbox=dict(facecolor='white', edgecolor='none', pad=0.4, alpha=0.8),
     )  # fmt: skip
-  papers = [
-    (of, place)
-    for place, row in zip(places, rows, strict=True)
-    if (of := _of_paper(row, key))
-  ]
-  if papers:
-    panel.plot(*zip(*papers, strict=True), **_PAPER)
+  marks = [mark for mark in zip(papers, places, strict=True) if mark[0]]
+  if marks:
+    panel.plot(*zip(*marks, strict=True), **_PAPER)
   panel.axvline(1, color='gray', linewidth=0.8, zorder=0)
-  panel.set_xlim(0, 1.22 * max([*ends, *(of for of, _ in papers)]))
+  panel.set_xlim(0, width)
 
 
 def _draft_name(row: Row) -> str:
