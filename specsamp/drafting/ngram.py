@@ -154,7 +154,9 @@ def ngram_drafter(
     n_max: tokens of the longest match that is looked for.
     n_min: of the shortest.
     reference: token ids of a text for each row of the batch, to look in beside
-      its own.
+      its own. No text that was sampled after the same prompt from the same
+      seed: it would tell the random bits that the verdict takes. Other seeds
+      are independent of it, and `gumbel` emits that text again.
     datastore: token ids of documents that all rows look in.
 
   Raises:
