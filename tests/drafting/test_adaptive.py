@@ -145,7 +145,7 @@ def test_rows_of_one_seed_have_random_bits_of_their_own():
     ).tokens  # fmt: skip
 
   def requests(drafter):
-    engine = specsamp.Engine(target, 2, drafter, max_length=32)
+    engine = specsamp.Engine(target, slots=2, drafter=drafter, max_length=32)
     for _ in range(3):  # all of the same seed
       engine.submit([3, 1, 4], max_new_tokens=20, stop_tokens=[])
     return [text.tokens for text in engine.results()]
