@@ -4,7 +4,7 @@ read them.
 The bodies of 64 held-out functions, up to 160 tokens of them, greedy and at
 temperature 0.8, with a draft and without: how many are valid as far as they go,
 and how many are whole (`specsamp.evaluation.tasks.scorers.valid_python`). The
-texts are in `metrics.jsonl`. About two minutes on 2 CPU cores.
+texts are in `metrics.jsonl`. About ten minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/completions.py \
     --workdir=runs/completions
