@@ -8,12 +8,12 @@ TEXT and OWN
   python launch/distill.py --workdir=RUNS/TEXT \
     --config=configs/distill_pycode.py:eagle_parallel \
     --config.init=specsamp/zoo/pycode/drafters/eagle --config.optimizer=muon \
-    --config.retention=0.8 --config.learning_rate=1.5e-3 --config.steps=400 \
+    --config.retention=0.8 --config.learning_rate=1.5e-3 --config.steps=200 \
     --config.num_continuations=0
 
-and the same to RUNS/OWN, with --config.num_continuations=4096 and
---config.temperatures='(0.0, 1.0)': a quarter of an hour of a core each, and the
-target's continuations. Then, three minutes on 2 CPU cores,
+and the same to RUNS/OWN, with --config.num_continuations=2048 and
+--config.temperatures='(0.0, 1.0)': ten minutes of a core each, and three for
+the target's continuations. Then, three minutes on 2 CPU cores,
 
   python launch/evaluate.py --workdir=runs/parallelspec2 \
     --config=configs/papers/parallelspec/table2.py:RUNS
