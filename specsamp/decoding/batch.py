@@ -65,7 +65,7 @@ class Batch:
     )
     self._state: DecodeState | None = None
     # Rows of one seed, see `Drafter.mixes_rows`; coupled ones emit what their
-    # noise says, whatever is drafted.
+    # noise has chosen, whatever is drafted.
     self._is_apart = drafter.mixes_rows and not is_coupled(decoder.verifier)
     self._count = 0  # of texts that have begun
 

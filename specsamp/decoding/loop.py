@@ -153,7 +153,7 @@ class Decoder:
   def _row_keys(self, drafter: Drafter, seeds_b):
     """The rows' keys: equal for equal seeds, but where the drafter mixes rows.
 
-    A coupled verifier emits what its noise says, whatever is drafted.
+    A coupled verifier emits what its noise chooses, whatever is drafted.
     """
     keys_b = draw.row_keys(seeds_b)
     if not drafter.mixes_rows or is_coupled(self.verifier):
