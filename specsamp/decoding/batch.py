@@ -20,7 +20,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
-from specsamp.verification.verifier import Verifier, is_coupled
+from specsamp.verification.verifier import Verifier
 
 
 class Batch:
@@ -64,9 +64,7 @@ class Batch:
       stop_tokens=np.array(idle.stop_tokens),
     )
     self._state: DecodeState | None = None
-    # Rows of one seed, see `Drafter.mixes_rows`; coupled ones emit what their
-    # noise has chosen, whatever is drafted.
-    self._is_apart = drafter.mixes_rows and not is_coupled(decoder.verifier)
+    self._sets_apart = decoder.sets_apart(drafter)
     self._count = 0  # of texts that have begun
 
   def rows(self, prompts, sampling, max_new_tokens, seed, stop_tokens) -> Rows:
@@ -122,7 +120,7 @@ class Batch:
     """
     if self._state is None:
       self._state = self._run(self._programs.spread, self._inputs, row)
-    own = slot, seed, self._count if self._is_apart else 0
+    own = slot, seed, self._count if self._sets_apart else 0
     self._state = self._run(
       self._programs.insert, self._state, row, *map(np.int32, own)
     )

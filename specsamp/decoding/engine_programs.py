@@ -67,7 +67,7 @@ def of(
 
 
 def insert(
-  state: DecodeState, row: DecodeState, slot, seed, turn=0
+  state: DecodeState, row: DecodeState, slot, seed, turn
 ) -> DecodeState:
   """The batch's state with another row in a slot.
 
@@ -82,7 +82,7 @@ def insert(
     seed: int [], of the row's draws.
     turn: int [], see `draw.apart`.
   """
-  keys = draw.apart(draw.row_keys(seed[None]), jnp.asarray(turn)[None])
+  keys = draw.apart(draw.row_keys(seed[None]), turn[None])
   row = row.replace(keys=keys)
 
   def put(old, new):

@@ -150,13 +150,18 @@ class Decoder:
       state = flow.cond_in_place(chosen == i, finish(draft.first(size)), state)
     return state
 
-  def _row_keys(self, drafter: Drafter, seeds_b):
-    """The rows' keys: equal for equal seeds, but where the drafter mixes rows.
+  def sets_apart(self, drafter: Drafter) -> bool:
+    """Whether rows of one seed need random bits of their own.
 
-    A coupled verifier emits what its noise chooses, whatever is drafted.
+    They do where the drafter mixes rows (`Drafter.mixes_rows`), but for a
+    coupled verifier, which emits what its noise chooses, whatever is drafted.
     """
+    return drafter.mixes_rows and not is_coupled(self.verifier)
+
+  def _row_keys(self, drafter: Drafter, seeds_b) -> jax.Array:
+    """Keys [B] of the rows' seeds, int [B]."""
     keys_b = draw.row_keys(seeds_b)
-    if not drafter.mixes_rows or is_coupled(self.verifier):
+    if not self.sets_apart(drafter):
       return keys_b
     is_same_bb = seeds_b[:, None] == seeds_b[None, :]
     earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)

@@ -218,6 +218,11 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
 
 
 def _embedded_draft(target: LanguageModel, mesh: Mesh | None) -> LanguageModel:
+  """For a target beside which no draft was named.
+
+  Raises:
+    UserError: their tokenizers differ.
+  """
   try:
     return zoo.load('pycode').draft.on(mesh).for_target(target)
   except UserError as error:

@@ -334,7 +334,8 @@ def test_neither_insert_nor_burst_copies_a_cache(large):
   state, inputs = batch._state, batch._inputs
   row = batch.prefill(batch.prompts(_one_prompt(), 0))
   zero = np.int32(0)
-  insert = batch._programs.insert.lower(state, row, zero, zero).compile()
+  insert = batch._programs.insert.lower(state, row, zero, zero, zero)
+  insert = insert.compile()
   idle = np.zeros(batch.slots, bool)
   burst = batch._programs.burst.lower(inputs, state, zero, zero, idle).compile()
   caches = elsewhere.caches(state)

@@ -108,7 +108,7 @@ def test_a_row_that_comes_later_is_read_too(kind, prompt, monkeypatch):
   state = job.decode(job.prefill(), rounds=11)
   late = Request.make(target, [prompt], *args)
   row = dataclasses.replace(late, capacity=job.capacity).prefill()
-  state = jax.jit(engine_programs.insert)(state, row, np.int32(1), np.int32(7))
+  state = jax.jit(engine_programs.insert)(state, row, *np.int32([1, 7, 0]))
 
   @jax.jit
   def drafts(drafter, state, features_bsd):

@@ -300,7 +300,7 @@ def test_an_engine_on_a_mesh_is_one_without(shape):
   row = batch.prefill(batch.prompts(_prompt(), 0))
   zero = np.int32(0)
   with meshes.use(mesh):
-    insert = batch._programs.insert.lower(batch._state, row, zero, zero)
+    insert = batch._programs.insert.lower(batch._state, row, *[zero] * 3)
   text = insert.compile().as_text()
   for kind in ('all-gather', 'all-to-all', 'collective-permute', 'all-reduce'):
     assert kind not in text
