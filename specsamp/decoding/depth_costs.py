@@ -11,11 +11,10 @@ from specsamp import progress
 from specsamp.decoding.request import Request
 from specsamp.drafting.adaptive import AdaptiveDrafter
 from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.policy import FIRST_WAIT
 from specsamp.errors import UserError
 from specsamp.sharding import distributed
 
-_ROUNDS = FIRST_WAIT  # in which the choice is that of the costs alone
+_ROUNDS = 16  # that are timed together
 
 
 def measure(request: Request, repeats: int = 9) -> np.ndarray:

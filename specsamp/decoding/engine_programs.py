@@ -15,6 +15,7 @@ import numpy as np
 from specsamp.decoding.logprobs import Asked
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts, with_axes
+from specsamp.drafting.drafter import OfBatch
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 from specsamp.sharding import rules
@@ -71,9 +72,10 @@ def insert(
 ) -> DecodeState:
   """The batch's state with another row in a slot.
 
-  What has a row for each of the batch's takes this one's. All else (tables of
-  relative positions, what an adaptive drafter knows of the batch) stays, but
-  with a single slot, where nothing tells one from the other.
+  What has a row for each of the batch's takes this one's; what an adaptive
+  drafter knows of the batch (`OfBatch`) stays. So do arrays without rows, such
+  as tables of relative positions, but with a single slot, where nothing tells
+  one from the other.
 
   Args:
     state: of B rows.
@@ -85,12 +87,18 @@ def insert(
   keys = draw.apart(draw.row_keys(seed[None]), turn[None])
   row = row.replace(keys=keys)
 
+  is_of_batch = lambda node: isinstance(node, OfBatch)
+
   def put(old, new):
+    if is_of_batch(old):
+      return old
     if old.shape != new.shape:
       return _put_row(old, new, slot)
     return new if state.length.shape == (1,) else old
 
-  return with_axes(jax.tree.map(put, state, row), rules.constrain)
+  return with_axes(
+    jax.tree.map(put, state, row, is_leaf=is_of_batch), rules.constrain
+  )
 
 
 def burst(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.drafter import OfBatch
 from specsamp.models import KVCache, kv_cache
 
 
@@ -124,14 +125,17 @@ def with_axes(state: Any, apply: Callable[..., Any]) -> Any:
 
   Args:
     state: a `DecodeState` or a part of one. Every array in it has the batch's
-      rows on its first axis, but for the tables of a cache.
+      rows on its first axis, but for the tables of a cache and what is
+      `OfBatch`.
     apply: `rules.constrain`, or what `rules.sharding` returns.
   """
-  is_cache = lambda node: isinstance(node, KVCache)
 
   def of(node):
-    if is_cache(node):
+    if isinstance(node, KVCache):
       return kv_cache.with_axes(node, apply)
+    if isinstance(node, OfBatch):
+      return jax.tree.map(lambda x: apply(x, *(None,) * x.ndim), node)
     return apply(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
 
-  return jax.tree.map(of, state, is_leaf=is_cache)
+  is_leaf = lambda node: isinstance(node, KVCache | OfBatch)
+  return jax.tree.map(of, state, is_leaf=is_leaf)

@@ -95,8 +95,8 @@ class AdaptiveDrafter(Drafter):
     return tuple(self._tree(depth).size for depth in self.depths)
 
   def parts(self):
-    """It with costs of which each depth in turn has the least, so that its
-    first rounds draft so deep; nothing is left off early."""
+    """It with costs of which each depth in turn has by far the least, so that
+    every round drafts so deep; nothing is left off early."""
     is_it_kk = jnp.eye(len(self.depths), dtype=bool)
     return [
       self.replace(

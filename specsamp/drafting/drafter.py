@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree, Verdict
 from specsamp.errors import UserError
@@ -26,6 +27,14 @@ class Scored(NamedTuple):
 
   features: jax.Array
   extra_logits: jax.Array
+
+
+@struct.dataclass
+class OfBatch:
+  """Base of what a state holds of a batch, whichever rows it has.
+
+  An engine keeps it when a text takes the place of another.
+  """
 
 
 class Drafter:

@@ -17,14 +17,16 @@ from flax import struct
 from jax.scipy.special import betaln
 
 from specsamp.drafting.draft import Draft
+from specsamp.drafting.drafter import OfBatch
 
-# What a row has accepted counts less with every round that it has drafted in.
+# What was accepted counts less with every round that drafted since.
 _MEMORY = 0.95
 # Before anything is known, tokens of a draft that is of use are accepted with
-# this chance, which weighs as much as so many of them. What is known of the
-# other rows stands for a row in the same way, and what is known of all its
-# depths for each of them: single ones are judged too seldom to go by alone.
-PRIOR, _WEIGHT = 0.7, 8.0
+# this chance, which weighs as much as so many of them. What is known of all
+# rows, those that have ended included, stands for a row in the same way, and
+# what is known of all its depths for each of them: single ones are judged too
+# seldom to go by alone.
+PRIOR, _WEIGHT = 0.75, 16.0
 # One draft in ten is of no use, whose tokens are hardly ever accepted: the few
 # first tokens of all rows tell it from the others, where the weight above alone
 # would have it drafted for several rounds more.
@@ -33,7 +35,47 @@ _USELESS, _USELESS_CHANCE = 0.1, 0.02
 _PRIOR_WEIGHT = 1.0
 # Rounds without a draft before one is tried, which double every time that none
 # of it is accepted, up to the most.
-FIRST_WAIT, _MOST_WAIT = 8, 512
+FIRST_WAIT, _MOST_WAIT = 2, 512
+
+
+@struct.dataclass
+class OfAll(OfBatch):
+  """What is known of all rows, of which an engine has ever other ones.
+
+  Attributes:
+    judged: float32 [2], tokens that were accepted and that were rejected, those
+      of the recent rounds counting most.
+    asked: float32 [γ], rounds that were to draft so deep, likewise.
+    drafted: float32 [γ], those in which any row did.
+    waited: int32 [], rounds since the last draft.
+    wait: int32 [], after how many the next is tried.
+  """
+
+  judged: jax.Array
+  asked: jax.Array
+  drafted: jax.Array
+  waited: jax.Array
+  wait: jax.Array
+
+  def after(self, asked_g, drafted_g, judged) -> 'OfAll':
+    """After a round.
+
+    Args:
+      asked_g: bool [γ], whether any row was to draft so deep.
+      drafted_g: bool [γ], whether any did.
+      judged: float32 [2], tokens of it that were accepted and rejected.
+    """
+    drafted = drafted_g.any()
+    # Of a draft after a wait that was in vain the next wait is longer.
+    in_vain = drafted & (self.waited > 0)
+    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
+    return OfAll(
+      judged=_faded(self.judged, judged, asked_g.any()),
+      asked=_faded(self.asked, asked_g, drafted),
+      drafted=_faded(self.drafted, drafted_g, drafted),
+      waited=jnp.where(drafted, 0, self.waited + 1),
+      wait=jnp.where(judged[0] > 0, FIRST_WAIT, wait),
+    )
 
 
 @struct.dataclass
@@ -44,47 +86,35 @@ class Policy:
     tried: float32 [B, γ], rounds in which the token of this depth was judged,
       the recent ones counting most.
     accepted: float32 [B, γ], those in which it was accepted.
-    asked: float32 [γ], rounds that were to draft so deep, likewise.
-    drafted: float32 [γ], those in which any row did.
     judged: float32 [B], tokens of chains that were drafted and judged, the
       recent rounds' counting most.
     kept: float32 [B], those of them that were accepted.
     surprise: float32 [B], the sum of their -log q.
-    waited: int32 [], rounds since the last draft.
-    wait: int32 [], after how many the next is tried.
+    of_all: of all rows together.
   """
 
   tried: jax.Array
   accepted: jax.Array
-  asked: jax.Array
-  drafted: jax.Array
   judged: jax.Array
   kept: jax.Array
   surprise: jax.Array
-  waited: jax.Array
-  wait: jax.Array
+  of_all: OfAll
 
   @classmethod
   def of(cls, batch: int, depth: int) -> 'Policy':
     zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
-    each = zeros(batch, depth), zeros(batch, depth), zeros(depth), zeros(depth)
+    each = zeros(batch, depth), zeros(batch, depth)
     of_q = (zeros(batch),) * 3
-    return cls(*each, *of_q, jnp.int32(0), jnp.int32(FIRST_WAIT))
+    counts = zeros(2), zeros(depth), zeros(depth)
+    of_all = OfAll(*counts, jnp.int32(0), jnp.int32(FIRST_WAIT))
+    return cls(*each, *of_q, of_all)
 
-  def acceptance(self, active_b) -> jax.Array:
-    """The chance [B, γ] of each depth, once it is reached.
-
-    Args:
-      active_b: bool [B], the rows that count; what is returned of the others
-        has no meaning.
-    """
-    counts = lambda x: jnp.where(active_b, x.sum(axis=1), 0)
-    accepted_b = counts(self.accepted)
-    rejected_b = counts(self.tried) - accepted_b
-    others = lambda x_b: x_b.sum() - x_b
-    expected_b = _mean(PRIOR, others(accepted_b), others(rejected_b))
-    mean_b = _mean(expected_b, accepted_b, rejected_b)
-    of_use = _chance_of_use(accepted_b.sum(), rejected_b.sum())
+  def acceptance(self) -> jax.Array:
+    """The chance [B, γ] of each depth, once it is reached."""
+    accepted_b = self.accepted.sum(axis=1)
+    rejected_b = self.tried.sum(axis=1) - accepted_b
+    mean_b = _mean(_mean(PRIOR, *self.of_all.judged), accepted_b, rejected_b)
+    of_use = _chance_of_use(*self.of_all.judged)
     of_all_b = of_use * mean_b + (1 - of_use) * _USELESS_CHANCE
     return _mean(of_all_b[:, None], self.accepted, self.tried - self.accepted)
 
@@ -105,6 +135,9 @@ class Policy:
   ) -> jax.Array:
     """Which of the depths pays most, or after a wait of those above 0: int [].
 
+    After a wait one is tried, if it would pay were all of it accepted; the
+    likelier drafts are of no use, the longer the wait.
+
     Args:
       depths: ascending.
       ms_k: float32 [K], what a round of each costs.
@@ -116,13 +149,18 @@ class Policy:
     if depths[0]:
       return best
     best_draft = 1 + jnp.argmax(rates_k[1:])
-    return jnp.where(self.waited >= self.wait, best_draft, best)
+    most = 1 + jnp.asarray(depths, jnp.float32)[best_draft]
+    could_pay = most * ms_k[0] > ms_k[best_draft]
+    of_use = _chance_of_use(*self.of_all.judged)
+    waited = self.of_all.waited.astype(jnp.float32) * of_use
+    tries = could_pay & (waited >= self.of_all.wait.astype(jnp.float32))
+    return jnp.where(tries, best_draft, best)
 
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
     """Tokens a millisecond [K] of the row that counts, see `choose`."""
-    reached_bg = jnp.cumprod(self.acceptance(active_b), axis=1)
+    reached_bg = jnp.cumprod(self.acceptance(), axis=1)
     expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
     tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
     if refilled:
@@ -132,7 +170,7 @@ class Policy:
       tokens_k = jnp.where(active_b[:, None], tokens_bk, jnp.inf).min(axis=0)
     # A draft that all rows have left off early costs less.
     weight = jnp.float32(_PRIOR_WEIGHT)
-    share_g = (self.drafted + weight) / (self.asked + weight)
+    share_g = (self.of_all.drafted + weight) / (self.of_all.asked + weight)
     each_g = ms_a_token(depths, ms_k) * share_g
     sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
     # Where a deeper draft was measured as the cheaper one, shares of what it
@@ -159,24 +197,19 @@ class Policy:
     asked_bg = active_b[:, None] & (depths <= depth)
     judged_bg = asked_bg & (depths <= num_accepted_b[:, None] + 1)
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
-    drafted = valid_bg.any()
     of_q = self._of_q(draft, valid_bg & judged_bg, accepted_bg)
-    fades = lambda old, new, when: jnp.where(
-      when, _MEMORY * old + new.astype(jnp.float32), old
-    )
-    # Of a draft after a wait that was in vain the next wait is longer.
-    in_vain = drafted & (self.waited > 0)
-    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
+    drafts_b = asked_bg[:, 0]
+    kept = accepted_bg.sum(dtype=jnp.float32)
+    judged = jnp.stack([kept, judged_bg.sum(dtype=jnp.float32) - kept])
     return Policy(
-      tried=fades(self.tried, judged_bg, asked_bg[:, :1]),
-      accepted=fades(self.accepted, accepted_bg, asked_bg[:, :1]),
-      asked=fades(self.asked, asked_bg.any(axis=0), drafted),
-      drafted=fades(self.drafted, valid_bg.any(axis=0), drafted),
-      judged=fades(self.judged, of_q[0], asked_bg[:, 0]),
-      kept=fades(self.kept, of_q[1], asked_bg[:, 0]),
-      surprise=fades(self.surprise, of_q[2], asked_bg[:, 0]),
-      waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(accepted_bg.any(), FIRST_WAIT, wait),
+      tried=_faded(self.tried, judged_bg, drafts_b[:, None]),
+      accepted=_faded(self.accepted, accepted_bg, drafts_b[:, None]),
+      judged=_faded(self.judged, of_q[0], drafts_b),
+      kept=_faded(self.kept, of_q[1], drafts_b),
+      surprise=_faded(self.surprise, of_q[2], drafts_b),
+      of_all=self.of_all.after(
+        asked_bg.any(axis=0), valid_bg.any(axis=0), judged
+      ),
     )
 
   def _of_q(self, draft: Draft, judged_bg, accepted_bg) -> tuple:
@@ -193,6 +226,11 @@ class Policy:
       total(accepted_bg & judged_bg),
       total(jnp.where(judged_bg, surprise_bg, 0)),
     )
+
+
+def _faded(old, new, when):
+  """With the counts of one more round, where it is one that counts."""
+  return jnp.where(when, _MEMORY * old + new.astype(jnp.float32), old)
 
 
 def _mean(prior, accepted, rejected):

@@ -211,7 +211,7 @@ def test_lookups(pair, distributions, kind, verifier, tree, batches):
 )
 def test_adaptive(pair, distributions, kind, batches, monkeypatch):
   """A round without a draft, one with, and so on: caches lag and catch up."""
-  in_turn = lambda self, *_: jnp.where(self.waited > 0, 2, 0)
+  in_turn = lambda self, *_: jnp.where(self.of_all.waited > 0, 2, 0)
   monkeypatch.setattr(Policy, 'choose', in_turn)
   target, _ = pair
   drafter = drafter_of(pair, 3)

@@ -163,7 +163,9 @@ def test_rows_of_one_seed_have_random_bits_of_their_own():
 def test_greedy_text_is_the_targets(kind, monkeypatch):
   """Rounds without a draft, with a short one and with a long one in turn."""
   monkeypatch.setattr(
-    Policy, 'choose', lambda self, *_: self.waited * (1 + self.wait % 2)
+    Policy,
+    'choose',
+    lambda self, *_: self.of_all.waited * (1 + self.of_all.wait % 2),
   )
   monkeypatch.setattr(policies, 'FIRST_WAIT', 0)
   target, drafter = _drafter(kind)
@@ -220,13 +222,13 @@ def test_a_draft_of_no_use_is_told_by_its_first_tokens():
   for _ in range(2):
     policy = policy.seen(_draft(np.ones((1, 4))), 4, np.zeros(1), ALL[:1])
   assert int(policy.choose(DEPTHS, MS, ALL[:1])) == 0
-  of_use = 8 * PRIOR / (8 + 2)
-  assert policy.acceptance(ALL[:1])[0, 3] < 0.6 * of_use
+  of_use = 16 * PRIOR / (16 + 2)
+  assert policy.acceptance()[0, 3] < 0.6 * of_use
 
 
 def test_depths_tell_of_each_other():
   """What is known of the second to the fourth token is known of the first."""
-  chance = lambda accepted: _after([(accepted,) * 2] * 8).acceptance(ALL)
+  chance = lambda accepted: _after([(accepted,) * 2] * 16).acceptance()
   # Its own token was accepted in every round of either.
   assert (chance(1)[:, 0] < chance(4)[:, 0] - 0.02).all()
   first, _, _, last = chance(2)[0]
@@ -235,16 +237,16 @@ def test_depths_tell_of_each_other():
 
 def test_rows_tell_of_each_other_but_not_those_that_are_done():
   one = np.asarray([True, False])
-  alone, beside = (
-    Policy.of(2, 4).seen(_draft(np.ones((2, 4))), 4, np.asarray([4, 0]), rows)
-    for rows in (one, ALL)
-  )
-  np.testing.assert_array_equal(
-    alone.acceptance(one)[0], beside.acceptance(one)[0]
-  )
-  assert (beside.acceptance(ALL)[0] < alone.acceptance(one)[0]).all()
+
+  def seen(accepted, rows):
+    policy, draft = Policy.of(2, 4), _draft(np.ones((2, 4)))
+    return policy.seen(draft, 4, np.asarray(accepted), rows).acceptance()
+
+  alone, beside = seen([4, 0], one), seen([4, 0], ALL)
+  np.testing.assert_array_equal(alone, seen([4, 4], one))
+  assert (beside[0] < alone[0]).all()
   # A row of which nothing is known yet is taken for what the other is.
-  assert (alone.acceptance(ALL)[1] > Policy.of(2, 4).acceptance(ALL)[1]).all()
+  assert (alone[1] > Policy.of(2, 4).acceptance()[1]).all()
 
 
 def test_after_a_wait_the_draft_that_pays_best_is_tried():
@@ -252,7 +254,8 @@ def test_after_a_wait_the_draft_that_pays_best_is_tried():
   steep = np.asarray([1.0, 2.0, 2.1, 4.0], np.float32)
   policy = _after([(1, 1), (0, 0)] * 8)
   assert DEPTHS[int(policy.choose(DEPTHS, steep, ALL))] == 0
-  waited = policy.replace(waited=policy.wait)
+  of_all = policy.of_all.replace(waited=2 * policy.of_all.wait)
+  waited = policy.replace(of_all=of_all)
   assert DEPTHS[int(waited.choose(DEPTHS, steep, ALL))] == 2
 
 
@@ -265,6 +268,39 @@ def test_an_engine_refills_its_rows():
   target, drafter = _drafter('model')
   engine = specsamp.Engine(target, drafter=_adaptive(drafter), max_length=16)
   assert engine._batch._inputs.drafter.refilled
+
+
+@pytest.mark.parametrize('slots', [1, 2])
+def test_an_engine_knows_of_the_texts_before(slots):
+  """But not as their rows: a new one has accepted nothing yet."""
+  target, drafter = _drafter('model')
+  engine = specsamp.Engine(
+    target, slots=slots, drafter=_adaptive(drafter), max_length=32
+  )
+  engine.generate([[3, 1, 4]], max_new_tokens=20, stop_tokens=[])
+  batch = engine._batch
+  before = jax.tree.map(np.array, batch._state.drafter.policy)
+  assert before.of_all.judged.any() and before.tried.any()
+  sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
+  row = batch.prefill(
+    Request.make(
+      target, [[2, 7]], None, 'token', SamplingParams(), 20, 1, []
+    ).prompts
+  )
+  for slot in range(slots):
+    batch.put(row, slot, 7, sampling, batch._inputs.stop_tokens[slot])
+  after = batch._state.drafter.policy
+  jax.tree.map(np.testing.assert_array_equal, after.of_all, before.of_all)
+  assert not np.asarray(after.tried).any()
+
+
+def test_a_draft_that_could_never_pay_is_not_tried():
+  """Whatever has been waited: all of it accepted would take longer."""
+  dear = np.asarray([1.0, 2.5, 3.5, 5.5], np.float32)
+  policy = Policy.of(2, 4)
+  waited = policy.replace(of_all=policy.of_all.replace(waited=jnp.int32(600)))
+  assert DEPTHS[int(waited.choose(DEPTHS, MS, ALL))] > 0
+  assert DEPTHS[int(waited.choose(DEPTHS, dear, ALL))] == 0
 
 
 def test_a_dear_draft_does_not_pay():
@@ -298,7 +334,7 @@ def test_a_draft_that_is_left_off_early_costs_less():
   valid = np.tile([1, 1, 0, 0], (2, 1))
   for _ in range(8):
     cut = cut.seen(_draft(valid), 4, np.asarray((2, 2)), ALL)
-  np.testing.assert_allclose(cut.acceptance(ALL), whole.acceptance(ALL))
+  np.testing.assert_allclose(cut.acceptance(), whole.acceptance())
   rates = lambda policy: np.asarray(policy.rates(DEPTHS, MS, ALL))
   assert rates(cut)[3] > 1.2 * rates(whole)[3]
   np.testing.assert_allclose(rates(cut)[:3], rates(whole)[:3], rtol=1e-6)
@@ -307,7 +343,9 @@ def test_a_draft_that_is_left_off_early_costs_less():
 def test_a_round_costs_no_less_than_the_cheapest():
   """Two tokens were measured as cheaper than one, which is seldom drafted."""
   seldom = jnp.asarray([2, 0, 0, 0], jnp.float32)
-  policy = Policy.of(2, 4).replace(asked=10 * seldom, drafted=seldom)
+  policy = Policy.of(2, 4)
+  of_all = policy.of_all.replace(asked=10 * seldom, drafted=seldom)
+  policy = policy.replace(of_all=of_all)
   ms = jnp.asarray([1, 10, 2, 2], jnp.float32)
   rates = np.asarray(policy.rates(DEPTHS, ms, ALL))
   assert (rates > 0).all()
