@@ -257,11 +257,10 @@ def _chance_of_use(accepted, rejected):
 def token_probs(draft: Draft) -> jax.Array:
   """The probability under q of each node after its parent, [B, N]; 1: root."""
   tree = draft.tree
-  row_n = np.searchsorted(tree.internal, np.maximum(tree.parents, 0))
-  q_bn = jnp.take_along_axis(
-    draft.q[:, row_n], draft.tokens[:, :, None], axis=2
-  )[:, :, 0]
-  return q_bn.at[:, 0].set(1)
+  row_g = np.searchsorted(tree.internal, tree.parents[1:]).astype(np.int32)
+  gather = lambda q_iv, token_g: q_iv.at[row_g, token_g].get(mode='clip')
+  q_bg = jax.vmap(gather)(draft.q, draft.tokens[:, 1:])
+  return jnp.pad(q_bg, ((0, 0), (1, 0)), constant_values=1)
 
 
 def ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:

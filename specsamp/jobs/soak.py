@@ -11,7 +11,7 @@ import numpy as np
 from specsamp import compilation_cache, files, progress
 from specsamp.decoding.completions import Completion
 from specsamp.decoding.engine import Engine
-from specsamp.drafting import model_drafter
+from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs.throughput_config import ThroughputConfig
 from specsamp.language_model import LanguageModel
@@ -57,13 +57,13 @@ class Soak(NamedTuple):
   Attributes:
     config: what was asked for.
     target: decodes.
-    draft: drafts for it.
+    drafter: drafts for it.
     prompts: tokens of each.
   """
 
   config: ThroughputConfig
   target: LanguageModel
-  draft: LanguageModel
+  drafter: Drafter
   prompts: list[list[int]]
 
   def run(self, workdir: pathlib.Path) -> None:
@@ -72,7 +72,7 @@ class Soak(NamedTuple):
     engine = Engine(
       self.target,
       slots=config.slots,
-      drafter=model_drafter(self.draft, config.draft_len),
+      drafter=self.drafter,
       rounds=config.rounds,
       max_length=config.max_prompt_tokens + config.max_new_tokens,
     )

@@ -1,17 +1,21 @@
 """A queue of requests through an engine, and in batches that end together."""
 
+import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specsamp import files, progress
+from specsamp.decoding import depth_costs
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.generate import generate
-from specsamp.drafting import model_drafter
+from specsamp.decoding.request import Request
+from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
+from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
@@ -22,6 +26,25 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
 _BATCHES, _ENGINE = 'batches', 'engine'
+_PLAIN = 'plain'
+
+
+class Part(NamedTuple):
+  """Requests that are timed together.
+
+  Attributes:
+    name: of them.
+    prompts: tokens of each.
+    temperatures: of each.
+    budgets: new tokens of each.
+    seed: request i draws from it and i.
+  """
+
+  name: str
+  prompts: list[list[int]]
+  temperatures: np.ndarray
+  budgets: list[int]
+  seed: int
 
 
 class Contender(NamedTuple):
@@ -29,31 +52,36 @@ class Contender(NamedTuple):
 
   Attributes:
     way: batches that end together, or an engine.
-    method: plain, or with a draft.
-    decode: () -> the output tokens of each request.
+    method: plain, or with which draft.
+    decode: of a part -> the output tokens of each request.
   """
 
   way: str
   method: str
-  decode: Callable[[], list[list[int]]]
+  decode: Callable[[Part], list[list[int]]]
 
 
 class Row(NamedTuple):
   """What it costs.
 
   Attributes:
+    part: of the queue.
     way: as of the `Contender`.
     method: likewise.
     tokens_per_second: the median over the turns.
-    over_batches: of the same method, the median of each turn's ratio.
+    over_batches: of the same method, the median of each turn's ratio; None
+      where there are none.
     over_plain: the same way without a draft, likewise.
+    over_fixed: the same way with the best fixed draft length, likewise.
   """
 
+  part: str
   way: str
   method: str
   tokens_per_second: float
-  over_batches: float
+  over_batches: float | None
   over_plain: float
+  over_fixed: float
 
 
 class Throughput(NamedTuple):
@@ -62,34 +90,42 @@ class Throughput(NamedTuple):
   Attributes:
     config: what was asked for.
     target: decodes.
-    draft: drafts for it.
-    prompts: tokens of each.
+    drafters: by the names of their methods; None is without.
+    parts: of the queue.
   """
 
   config: ThroughputConfig
   target: LanguageModel
-  draft: LanguageModel
-  prompts: list[list[int]]
+  drafters: dict[str, Drafter | None]
+  parts: list[Part]
 
   def run(self, workdir: pathlib.Path) -> None:
     """Writes metrics.jsonl, summary.json and report.md into `workdir`."""
     contenders = self._contenders()
     texts = {}
     for each in progress.bar('compiling', contenders, unit='queue'):
-      texts[each.way, each.method] = each.decode()
+      for part in self.parts:
+        texts[part.name, each.way, each.method] = each.decode(part)
     turns = [(i, c) for i in range(self.config.repeats) for c in contenders]
-    seconds: dict[tuple[str, str], list[float]] = {}
+    seconds: dict[tuple[str, str, str], list[float]] = {}
     with (workdir / 'metrics.jsonl').open('w') as file:
       for i, each in progress.bar('decoding', turns, unit='queue'):
-        began = time.perf_counter()
-        each.decode()
-        taken = time.perf_counter() - began
-        seconds.setdefault((each.way, each.method), []).append(taken)
-        line = dict(way=each.way, method=each.method, turn=i, seconds=taken)
-        file.write(json.dumps(line) + '\n')
+        for part in self.parts:
+          began = time.perf_counter()
+          each.decode(part)
+          taken = time.perf_counter() - began
+          key = part.name, each.way, each.method
+          seconds.setdefault(key, []).append(taken)
+          line = dict(zip(('part', 'way', 'method'), key, strict=True))
+          file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
         file.flush()
-    counts = {key: sum(map(len, found)) for key, found in texts.items()}
-    rows = summarize(seconds, counts)
+    counts = {part.name: sum(part.budgets) for part in self.parts}
+    fixed = [
+      method
+      for method, drafter in self.drafters.items()
+      if drafter and not isinstance(drafter, AdaptiveDrafter)
+    ]
+    rows = summarize(seconds, counts, fixed)
     summary = {
       'runs': [row._asdict() for row in rows],
       'device': report.device(),
@@ -106,47 +142,34 @@ class Throughput(NamedTuple):
     print(f'\nReport: {workdir / "report.md"}')
 
   def _contenders(self) -> list[Contender]:
-    config, target, draft = self.config, self.target, self.draft
-    count = len(self.prompts)
-    budgets = config.budgets[:count]
-    temperature = config.temperature
-    args = dict(
-      sampling=SamplingParams(temperature, top_p=config.top_p_at(temperature)),
-      stop_tokens=[],  # as many tokens both ways
-    )
+    config, target = self.config, self.target
     longest = max(
       len(prompt) + budget
-      for prompt, budget in zip(self.prompts, budgets, strict=True)
+      for part in self.parts
+      for prompt, budget in zip(part.prompts, part.budgets, strict=True)
     )
 
-    def batches(drafter):
+    def batches(drafter, part):
+      size = config.slots
       return [
         text
-        for i in range(0, count, config.slots)
+        for i in range(0, len(part.prompts), size)
         for text in generate(
           target,
-          self.prompts[i : i + config.slots],
+          part.prompts[i : i + size],
           drafter=drafter,
-          max_new_tokens=budgets[i : i + config.slots],
-          seed=config.seed + i,
-          **args,
+          **self._asked(part, slice(i, i + size)),
         ).tokens
       ]
 
-    def through(engine):
-      found = engine.generate(
-        self.prompts, max_new_tokens=budgets, seed=config.seed, **args
-      )
+    def through(engine, part):
+      found = engine.generate(part.prompts, **self._asked(part, slice(None)))
       return [each.tokens for each in found]
 
-    methods = {
-      'plain': None,
-      f'speculative, γ={config.draft_len}': model_drafter(
-        draft, config.draft_len
-      ),
-    }
     found = []
-    for method, drafter in methods.items():
+    for method, drafter in self.drafters.items():
+      if isinstance(drafter, AdaptiveDrafter):
+        drafter = depth_costs.measured(drafter, self._first)
       engine = Engine(
         target,
         slots=config.slots,
@@ -154,30 +177,59 @@ class Throughput(NamedTuple):
         rounds=config.rounds,
         max_length=longest,
       )
-      found += [
-        Contender(_BATCHES, method, lambda d=drafter: batches(d)),
-        Contender(_ENGINE, method, lambda e=engine: through(e)),
-      ]
+      if config.batches:
+        found.append(
+          Contender(_BATCHES, method, functools.partial(batches, drafter))
+        )
+      found.append(
+        Contender(_ENGINE, method, functools.partial(through, engine))
+      )
     return found
+
+  def _asked(self, part: Part, rows: slice) -> dict[str, Any]:
+    """Arguments of `generate` for these rows of a part."""
+    temperature = part.temperatures[rows]
+    top_p = [self.config.top_p_at(each) for each in temperature]
+    return dict(
+      sampling=SamplingParams(temperature, top_p=np.asarray(top_p, np.float32)),
+      max_new_tokens=part.budgets[rows],
+      seed=part.seed + (rows.start or 0),
+      stop_tokens=[],  # as many tokens whatever decodes
+    )
+
+  def _first(self, drafter: Drafter) -> Request:
+    """A batch with which rounds are timed."""
+    part, size = self.parts[0], self.config.slots
+    prompts = (part.prompts * size)[:size]
+    sampling = SamplingParams(part.temperatures[0])
+    return Request.make(
+      self.target, prompts, drafter, 'token', sampling,
+      self.config.max_new_tokens, self.config.seed, [],
+    )  # fmt: skip
 
   def _note(self, texts) -> str:
     config = self.config
-    methods = {method for _, method in texts}
-    same = sum(
-      a == b
-      for method in methods
-      for a, b in zip(
-        texts[_BATCHES, method], texts[_ENGINE, method], strict=True
-      )
+    budgets = [budget for part in self.parts for budget in part.budgets]
+    samplings = ' and '.join(
+      sampling_name(each, config.top_p_at(each)) for each in config.temperatures
     )
-    sampling = sampling_name(config.temperature, config.top_p)
-    budgets = config.budgets[: len(self.prompts)]
-    return (
-      f'{tables.count(len(self.prompts), "request")} of {min(budgets)} to '
-      f'{max(budgets)} tokens at {sampling}, {config.slots} at once, by turns, '
-      'prompt passes included, compile time left out. Both ways emitted the '
-      f'same text for {same} of {len(methods) * len(self.prompts)}.'
+    note = (
+      f'{tables.count(len(budgets), "request")} of {min(budgets)} to '
+      f'{max(budgets)} tokens at {samplings}, {config.slots} at once, by '
+      'turns, prompt passes included, compile time left out.'
     )
+    pairs = [
+      own
+      for (part, way, method), found in texts.items()
+      # What is chosen depends on the texts before, and with it what is drawn.
+      if way == _BATCHES
+      and not isinstance(self.drafters[method], AdaptiveDrafter)
+      for own in zip(found, texts[part, _ENGINE, method], strict=True)
+    ]
+    if not pairs:
+      return note
+    same = sum(a == b for a, b in pairs)
+    return f'{note} Both ways emitted the same text for {same} of {len(pairs)}.'
 
 
 def prepare(values: dict[str, Any]) -> Throughput | Soak:
@@ -189,47 +241,122 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
   Raises:
     UserError: a file or value that does not fit.
   """
+  plain = {
+    name: tuple(value) if isinstance(value, list | tuple) else value
+    for name, value in values.items()
+  }
   with reading():
-    config = ThroughputConfig(**values)
+    config = ThroughputConfig(**plain)
   models = loading.load(config.target, config.draft, None)
-  prompts = config.load_prompts(config.prompts, models.target)
-  kind = Soak if config.soak else Throughput
-  return kind(config, models.target, models.draft, prompts)
+  chain = lambda n: models.drafter(config.drafter, n, 'iid')
+  drafters = {f'γ={n}': chain(n) for n in config.draft_lens}
+  found = [
+    (task, config.load_prompts(task, models.target)) for task in config.prompts
+  ]
+  if config.soak:
+    prompts = [prompt for _, own in found for prompt in own]
+    deepest = drafters[f'γ={max(config.draft_lens)}']
+    return Soak(config, models.target, deepest, prompts)
+  if config.adaptive:
+    depths = (0, *sorted(config.draft_lens))
+    drafters[f'γ of {", ".join(map(str, depths))}'] = adaptive_drafter(
+      chain(depths[-1]), depths, [1.0] * len(depths)
+    )
+  drafters = {_PLAIN: None} | drafters
+  return Throughput(config, models.target, drafters, _parts(config, found))
+
+
+def _parts(
+  config: ThroughputConfig, found: list[tuple[str, list[list[int]]]]
+) -> list[Part]:
+  """The queue of these tasks' prompts."""
+  asked = [
+    (f'{task}, {sampling_name(each, config.top_p_at(each))}', prompt, each)
+    for task, prompts in found
+    for each in config.temperatures
+    for prompt in prompts
+  ]
+  if config.shuffled:
+    order = np.random.default_rng(config.seed).permutation(len(asked))
+    asked = [('all', *asked[i][1:]) for i in order]
+  budgets = config.budgets(len(asked))
+  parts = []
+  for name in dict.fromkeys(name for name, *_ in asked):
+    own = [i for i, each in enumerate(asked) if each[0] == name]
+    prompts = [asked[i][1] for i in own]
+    temperatures = np.asarray([asked[i][2] for i in own], np.float32)
+    seed = config.seed + own[0]
+    own_budgets = [budgets[i] for i in own]
+    parts.append(Part(name, prompts, temperatures, own_budgets, seed))
+  return parts
 
 
 def summarize(
-  seconds: dict[tuple[str, str], list[float]],
-  tokens: dict[tuple[str, str], int],
+  seconds: dict[tuple[str, str, str], list[float]],
+  tokens: dict[str, int],
+  fixed: Sequence[str],
 ) -> list[Row]:
-  """A row for each way and method, of which `plain` is one.
+  """A row for each part, way and method, of which `plain` is one; of several
+  parts also for all of it.
 
   Args:
-    seconds: of each turn, by way and method.
-    tokens: of the queue, likewise.
+    seconds: of each turn, by part, way and method.
+    tokens: of each part.
+    fixed: the methods of fixed draft lengths.
   """
-  rates = {key: tokens[key] / np.asarray(each) for key, each in seconds.items()}
+  seconds = {key: np.asarray(each) for key, each in seconds.items()}
+  if len(tokens) > 1:
+    ways = dict.fromkeys(key[1:] for key in seconds)
+    whole = {
+      ('all', *way): sum(seconds[part, *way] for part in tokens) for way in ways
+    }
+    seconds |= whole
+    tokens = tokens | {'all': sum(tokens.values())}
+  rates = {key: tokens[key[0]] / each for key, each in seconds.items()}
   median = lambda values: float(np.median(values))
+
+  def best(part, way):
+    """The rates with the fixed draft length that is the fastest."""
+    return max((rates[part, way, method] for method in fixed), key=median)
+
   return [
     Row(
+      part,
       way,
       method,
       median(rate),
-      median(rate / rates[_BATCHES, method]),
-      median(rate / rates[way, 'plain']),
+      median(rate / rates[part, _BATCHES, method])
+      if (part, _BATCHES, method) in rates
+      else None,
+      median(rate / rates[part, way, _PLAIN]),
+      median(rate / best(part, way)),
     )
-    for (way, method), rate in rates.items()
+    for each in tokens
+    for (part, way, method), rate in rates.items()
+    if part == each
   ]
 
 
 def _table(rows: list[Row], style: str) -> str:
   cells = [
     {
+      'part': row.part,
       'way': row.way,
       'method': row.method,
       'tokens/s': row.tokens_per_second,
       'over batches': row.over_batches,
       'over plain': row.over_plain,
+      'over best γ': row.over_fixed,
     }
     for row in rows
   ]
+  # What is the same in all rows tells nothing.
+  same = [
+    name
+    for name in ('part', 'way', 'over batches')
+    if len({cell[name] for cell in cells}) == 1
+  ]
+  for cell in cells:
+    for name in same:
+      del cell[name]
   return tables.render(cells, style)

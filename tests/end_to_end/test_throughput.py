@@ -32,6 +32,28 @@ def test_both_ways_emit_the_same(tmp_path):
   assert len(lines) == 4
 
 
+def test_a_chosen_length_beside_fixed_ones(tmp_path):
+  ended = launching.run_here(
+    'throughput',
+    _CONFIG,
+    '--config.adaptive=true',
+    '--config.batches=false',
+    '--config.shuffled=false',
+    '--config.temperatures=(0.0,1.0)',
+    '--config.num_prompts=2',
+    f'--workdir={tmp_path}/run',
+  )
+  assert ended.code == 0, ended
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  rows = {(row['part'], row['method']): row for row in summary['runs']}
+  parts = 'code, greedy', 'code, t=1, top-p 0.95', 'all'
+  methods = 'plain', 'γ=4', 'γ of 0, 4'
+  assert list(rows) == [(part, method) for part in parts for method in methods]
+  assert {row['way'] for row in rows.values()} == {'engine'}
+  assert rows['all', 'γ=4']['over_fixed'] == 1
+  assert 'over best γ' in ended.out and 'over batches' not in ended.out
+
+
 def test_a_soak_compiles_nothing(tmp_path):
   ended = launching.run_here(
     'throughput',
@@ -56,6 +78,9 @@ def test_a_soak_compiles_nothing(tmp_path):
   [
     ('soak=-1', ['soak', '-1']),
     ('slots=0', ['slots', '0']),
+    ('draft_lens=(4,4)', ['draft_lens', '(4, 4)', 'none twice']),
+    ('draft_lens=(0,4)', ['draft_lens', 'got 0']),
+    ('drafter=nothing', ['nothing']),
     ('spread=9.0', ['spread', '9.0', '8']),
     ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),
   ],
@@ -71,24 +96,40 @@ def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
 def test_budgets_are_spread():
   config = throughput.ThroughputConfig(
     target='', draft='', data='', num_prompts=64, max_prompt_tokens=64,
-    max_new_tokens=128, seed=0, top_p=1.0, draft_len=4, temperature=1.0,
-    prompts='code', spread=8.0, slots=8, rounds=16, repeats=1,
+    max_new_tokens=128, seed=0, top_p=1.0, drafter='', draft_lens=(4,),
+    adaptive=False, temperatures=(1.0,), prompts=('code',), shuffled=True,
+    spread=8.0, slots=8, batches=True, rounds=16, repeats=1,
   )  # fmt: skip
-  budgets = config.budgets
+  budgets = config.budgets(64)
   assert (len(budgets), min(budgets), max(budgets)) == (64, 16, 128)
   assert budgets != sorted(budgets)
+
+
+def test_rates_are_compared_turn_by_turn():
+  seconds = {
+    ('batches', 'plain'): [2.0, 4.0],
+    ('engine', 'plain'): [1.0, 2.0],
+    ('engine', 'slow'): [0.8, 1.6],
+    ('engine', 'fast'): [0.5, 1.0],
+    ('engine', 'chosen'): [0.4, 0.8],
+    ('batches', 'slow'): [1.0, 1.0],
+    ('batches', 'fast'): [1.0, 1.0],
+  }
   rows = throughput.summarize(
     {
-      ('batches', 'plain'): [2.0, 4.0],
-      ('engine', 'plain'): [1.0, 2.0],
-      ('engine', 'fast'): [0.5, 1.0],
-      ('batches', 'fast'): [1.0, 1.0],
+      (part, *way): [scale * each for each in found]
+      for part, scale in (('a', 1.0), ('b', 3.0))
+      for way, found in seconds.items()
     },
-    dict.fromkeys(
-      [(w, m) for w in ('batches', 'engine') for m in ('plain', 'fast')], 8
-    ),
+    {'a': 8, 'b': 8},
+    ['slow', 'fast'],
   )
-  found = {(row.way, row.method): row for row in rows}
-  assert found['engine', 'plain'].over_batches == 2
-  assert found['engine', 'fast'].over_plain == 2
-  assert found['batches', 'plain'].tokens_per_second == 3
+  found = {(row.part, row.way, row.method): row for row in rows}
+  assert len(found) == 3 * len(seconds)
+  assert found['a', 'engine', 'plain'].over_batches == 2
+  assert found['a', 'engine', 'chosen'].over_batches is None
+  assert found['a', 'engine', 'fast'].over_plain == 2
+  assert found['b', 'engine', 'chosen'].over_fixed == 1.25
+  assert found['a', 'batches', 'plain'].tokens_per_second == 3
+  # Both parts one after the other.
+  assert found['all', 'engine', 'plain'].tokens_per_second == 3
