@@ -7,19 +7,19 @@ and seed below
 
   python launch/distill.py --config=configs/distill_pycode.py:medusa \
     --workdir=RUNS/medusa_kl_s0 --config.loss=kl --config.seed=10 \
-    --config.init=specsamp/zoo/pycode/drafters/medusa --config.steps=200 \
+    --config.init=specsamp/zoo/pycode/drafters/medusa --config.steps=100 \
     --config.warmup_steps=20 --config.learning_rate=5e-4 \
     --config.num_continuations=2048 --config.temperatures='(0.0, 1.0)' \
     --config.continuations=RUNS/continuations --config.features=RUNS/features
 
-(and --config.groups=24 for eagle_parallel): two to eight minutes of one core
-each, then on both cores a few for
+(and --config.groups=24 for eagle_parallel): one to five minutes of one core
+each, then eight minutes of both for
 
   python launch/evaluate.py --config=configs/drafters.py --workdir=runs/losses
 
 `:layers` has EAGLE of one layer (2.9M parameters) and two (5.3M), EAGLE-3
 (4.8M), and EAGLE's ParallelSpec and DFlash of three layers (7.7M), all from
-nothing and on as many tokens: 400 steps as above, without init, of 40 warm-up,
+nothing and on as many tokens: 250 steps as above, without init, of 40 warm-up,
 at 2e-3, those of three layers at 1e-3, with 32 groups, EAGLE-3's 48, in
 RUNS/eagle, RUNS/eagle_two_layers, RUNS/eagle3, RUNS/eagle_parallel_deep and
 RUNS/dflash.

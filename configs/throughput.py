@@ -10,7 +10,8 @@ Requests ask for 16 to 128 tokens of the embedded pair.
 greedy and at temperature 1, through an engine with each of five draft lengths
 and with one that is chosen in every round, for which it goes by the texts
 before; all texts are equally long. The published question.jsonl must be in
-`--config.data`. `--config.slots=8` has eight at once, `--config.shuffled=false`
+`--config.data`. The ways take turns text by text. `--config.slots=8
+--config.piece=24` has eight at once, 24 in a turn; `--config.shuffled=false`
 one task and temperature after the other, each of which is timed, and
 `--config.drafter=eagle` another drafter; five minutes each.
 
@@ -57,6 +58,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       else ('code',),
       # Tasks and temperatures; else one after the other, timed each.
       shuffled=True,
+      # So many requests each way in turn; 0 is the whole queue.
+      piece=1 if mixed else 0,
       data='../shared/data',  # folder with the published sets of prompts
       num_prompts=4 if smoke or mixed else 64,  # of each task
       max_prompt_tokens=192 if mixed else 64,

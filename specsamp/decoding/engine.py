@@ -57,10 +57,10 @@ class Engine:
     Args:
       model: the target.
       slots: rows of the batch, requests that are decoded at once.
-      drafter: what drafts. Its state has rows on the first axis of each array;
-        an array without rows belongs to the batch (as of an `AdaptiveDrafter`,
-        whose texts at temperatures above 0 depend on the other requests). A
-        `reference` must be one text, for all requests.
+      drafter: what drafts. Its state has rows on the first axis of each array,
+        but for what is `OfBatch` and stays from text to text (as of an
+        `AdaptiveDrafter`, whose texts at temperatures above 0 depend on the
+        other requests). A `reference` must be one text, for all requests.
       verifier: as of `generate`.
       max_length: of a prompt with its new tokens; by default the target's
         positions. Every pass reads as many slots of a cache.

@@ -1,10 +1,11 @@
 """A queue of requests through an engine, and in batches that end together."""
 
+import collections
 import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class Part(NamedTuple):
   """Requests that are timed together.
 
   Attributes:
-    name: of them.
+    name: of them; the times of those of one name are added up.
     prompts: tokens of each.
     temperatures: of each.
     budgets: new tokens of each.
@@ -102,28 +103,37 @@ class Throughput(NamedTuple):
   def run(self, workdir: pathlib.Path) -> None:
     """Writes metrics.jsonl, summary.json and report.md into `workdir`."""
     contenders = self._contenders()
-    texts = {}
+    texts: dict[tuple[str, str], list[list[int]]] = {}
     for each in progress.bar('compiling', contenders, unit='queue'):
+      own = texts[each.way, each.method] = []
       for part in self.parts:
-        texts[part.name, each.way, each.method] = each.decode(part)
-    turns = [(i, c) for i in range(self.config.repeats) for c in contenders]
-    seconds: dict[tuple[str, str, str], list[float]] = {}
+        own += each.decode(part)
+    # Each part by all in turn, so that a machine whose speed drifts is as fast
+    # for one as for another.
+    turns = [
+      (i, part, each)
+      for i in range(self.config.repeats)
+      for part in self.parts
+      for each in contenders
+    ]
+    seconds = collections.defaultdict(lambda: np.zeros(self.config.repeats))
     with (workdir / 'metrics.jsonl').open('w') as file:
-      for i, each in progress.bar('decoding', turns, unit='queue'):
-        for part in self.parts:
-          began = time.perf_counter()
-          each.decode(part)
-          taken = time.perf_counter() - began
-          key = part.name, each.way, each.method
-          seconds.setdefault(key, []).append(taken)
-          line = dict(zip(('part', 'way', 'method'), key, strict=True))
-          file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
+      for i, part, each in progress.bar('decoding', turns, unit='part'):
+        began = time.perf_counter()
+        each.decode(part)
+        taken = time.perf_counter() - began
+        key = part.name, each.way, each.method
+        seconds[key][i] += taken
+        line = dict(zip(('part', 'way', 'method'), key, strict=True))
+        file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
         file.flush()
-    counts = {part.name: sum(part.budgets) for part in self.parts}
+    counts = collections.Counter()
+    for part in self.parts:
+      counts[part.name] += sum(part.budgets)
     fixed = [
       method
       for method, drafter in self.drafters.items()
-      if drafter and not isinstance(drafter, AdaptiveDrafter)
+      if drafter is not None and not isinstance(drafter, AdaptiveDrafter)
     ]
     rows = summarize(seconds, counts, fixed)
     summary = {
@@ -220,11 +230,11 @@ class Throughput(NamedTuple):
     )
     pairs = [
       own
-      for (part, way, method), found in texts.items()
+      for (way, method), found in texts.items()
       # What is chosen depends on the texts before, and with it what is drawn.
       if way == _BATCHES
       and not isinstance(self.drafters[method], AdaptiveDrafter)
-      for own in zip(found, texts[part, _ENGINE, method], strict=True)
+      for own in zip(found, texts[_ENGINE, method], strict=True)
     ]
     if not pairs:
       return note
@@ -281,19 +291,26 @@ def _parts(
     asked = [('all', *asked[i][1:]) for i in order]
   budgets = config.budgets(len(asked))
   parts = []
-  for name in dict.fromkeys(name for name, *_ in asked):
-    own = [i for i, each in enumerate(asked) if each[0] == name]
+  names = [name for name, *_ in asked]
+  size = config.piece or len(asked)
+  pieces = [
+    own[i : i + size]
+    for name in dict.fromkeys(names)
+    for own in [[i for i, each in enumerate(names) if each == name]]
+    for i in range(0, len(own), size)
+  ]
+  for own in pieces:
     prompts = [asked[i][1] for i in own]
     temperatures = np.asarray([asked[i][2] for i in own], np.float32)
     seed = config.seed + own[0]
     own_budgets = [budgets[i] for i in own]
-    parts.append(Part(name, prompts, temperatures, own_budgets, seed))
+    parts.append(Part(names[own[0]], prompts, temperatures, own_budgets, seed))
   return parts
 
 
 def summarize(
-  seconds: dict[tuple[str, str, str], list[float]],
-  tokens: dict[str, int],
+  seconds: Mapping[tuple[str, str, str], Sequence[float]],
+  tokens: Mapping[str, int],
   fixed: Sequence[str],
 ) -> list[Row]:
   """A row for each part, way and method, of which `plain` is one; of several
@@ -311,7 +328,7 @@ def summarize(
       ('all', *way): sum(seconds[part, *way] for part in tokens) for way in ways
     }
     seconds |= whole
-    tokens = tokens | {'all': sum(tokens.values())}
+    tokens = {**tokens, 'all': sum(tokens.values())}
   rates = {key: tokens[key[0]] / each for key, each in seconds.items()}
   median = lambda values: float(np.median(values))
 

@@ -40,7 +40,8 @@ def test_a_chosen_length_beside_fixed_ones(tmp_path):
     '--config.batches=false',
     '--config.shuffled=false',
     '--config.temperatures=(0.0,1.0)',
-    '--config.num_prompts=2',
+    '--config.num_prompts=3',
+    '--config.piece=2',
     f'--workdir={tmp_path}/run',
   )
   assert ended.code == 0, ended
@@ -51,6 +52,8 @@ def test_a_chosen_length_beside_fixed_ones(tmp_path):
   assert list(rows) == [(part, method) for part in parts for method in methods]
   assert {row['way'] for row in rows.values()} == {'engine'}
   assert rows['all', 'γ=4']['over_fixed'] == 1
+  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert len(lines) == 2 * 2 * 3
   assert 'over best γ' in ended.out and 'over batches' not in ended.out
 
 
@@ -98,7 +101,7 @@ def test_budgets_are_spread():
     target='', draft='', data='', num_prompts=64, max_prompt_tokens=64,
     max_new_tokens=128, seed=0, top_p=1.0, drafter='', draft_lens=(4,),
     adaptive=False, temperatures=(1.0,), prompts=('code',), shuffled=True,
-    spread=8.0, slots=8, batches=True, rounds=16, repeats=1,
+    piece=0, spread=8.0, slots=8, batches=True, rounds=16, repeats=1,
   )  # fmt: skip
   budgets = config.budgets(64)
   assert (len(budgets), min(budgets), max(budgets)) == (64, 16, 128)
