@@ -367,12 +367,14 @@ def _table(rows: list[Row], style: str) -> str:
     }
     for row in rows
   ]
-  # What is the same in all rows tells nothing.
+  # What is the same in all rows tells nothing, nor how one draft compares.
   same = [
     name
     for name in ('part', 'way', 'over batches')
     if len({cell[name] for cell in cells}) == 1
   ]
+  if len({row.method for row in rows}) < 3:
+    same.append('over best γ')
   for cell in cells:
     for name in same:
       del cell[name]
