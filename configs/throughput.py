@@ -13,7 +13,7 @@ before; all texts are equally long. The published question.jsonl must be in
 `--config.data`. The ways take turns text by text. `--config.slots=8
 --config.piece=24` has eight at once, 24 in a turn; `--config.shuffled=false`
 one task and temperature after the other, each of which is timed, and
-`--config.drafter=eagle` another drafter; five minutes each.
+`--config.drafter=eagle` another drafter; five to eight minutes each.
 
   python launch/throughput.py --config=configs/throughput.py:mixed
 

@@ -3,7 +3,8 @@
 A batch of `generate` begins and ends together. Here a row whose text has ended
 is given to the next request between two bursts of rounds: nothing is compiled
 for that. As there, with a given drafter and verifier the output of a request
-depends on its prompt, seed and sampling values, not on the other requests.
+depends on its prompt, seed and sampling values, not on the other requests (but
+for an adaptive draft length).
 """
 
 import collections
@@ -58,9 +59,10 @@ class Engine:
       model: the target.
       slots: rows of the batch, requests that are decoded at once.
       drafter: what drafts. Its state has rows on the first axis of each array,
-        but for what is `OfBatch` and stays from text to text (as of an
-        `AdaptiveDrafter`, whose texts at temperatures above 0 depend on the
-        other requests). A `reference` must be one text, for all requests.
+        but for scalars, and for what is `OfBatch` and stays from text to text
+        (as of an `AdaptiveDrafter`, whose texts at temperatures above 0 depend
+        on the other requests). A `reference` must be one text, for all
+        requests.
       verifier: as of `generate`.
       max_length: of a prompt with its new tokens; by default the target's
         positions. Every pass reads as many slots of a cache.

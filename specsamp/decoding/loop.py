@@ -151,7 +151,7 @@ class Decoder:
     return state
 
   def sets_apart(self, drafter: Drafter) -> bool:
-    """Whether rows of one seed need random bits of their own.
+    """Whether rows of one seed, and texts of one slot, need bits of their own.
 
     They do where the drafter mixes rows (`Drafter.mixes_rows`), but for a
     coupled verifier, which emits what its noise chooses, whatever is drafted.
@@ -193,7 +193,9 @@ class Decoder:
     if not tree.is_chain:
       kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
       cache = kv_cache.keep_path(cache, root_b, kept_bt)
-    scored = Scored(out.features[:, : tree.size], logits[:, tree.size :])
+    scored = Scored(
+      out.features[:, : tree.size], logits[:, tree.size :], ~state.done
+    )
     drafter_state = drafter.commit(
       state.drafter, draft, verdict, root_b, scored
     )

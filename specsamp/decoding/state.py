@@ -125,8 +125,8 @@ def with_axes(state: Any, apply: Callable[..., Any]) -> Any:
 
   Args:
     state: a `DecodeState` or a part of one. Every array in it has the batch's
-      rows on its first axis, but for the tables of a cache and what is
-      `OfBatch`.
+      rows on its first axis, but for the tables of a cache, what is `OfBatch`,
+      and scalars.
     apply: `rules.constrain`, or what `rules.sharding` returns.
   """
 

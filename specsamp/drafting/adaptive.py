@@ -1,9 +1,9 @@
 """Drafts as deep as pay: the depth of every round is chosen on the device.
 
 Of a few depths that is taken whose round is expected to emit most tokens per
-second, see `policy`. All that is known then is what the rows have accepted so
-far, by random bits that no row will use again (`mixes_rows`), and so the output
-follows the target's distribution.
+second, see `policy`. All that is known then is what the rows, and in an engine
+the texts before theirs, have accepted so far, by random bits that no row will
+use again (`mixes_rows`), and so the output follows the target's distribution.
 
 A greedy row then drafts on while its path is likely enough: whether x_i is
 drafted may depend on what was drawn before it, never on x_i itself.
@@ -176,7 +176,10 @@ class AdaptiveDrafter(Drafter):
 
   def commit(self, state, draft, verdict, root_b, scored):
     policy = state.policy.seen(
-      draft, state.depth, verdict.num_accepted, state.active
+      draft,
+      state.depth,
+      verdict.num_accepted,
+      state.active & scored.active,
     )
     read = lambda own: self.drafter.commit(own, draft, verdict, root_b, scored)
     if draft.tree.size == 1:

@@ -23,10 +23,13 @@ class Scored(NamedTuple):
   Attributes:
     features: the target's at every node: [B, N, D], or [B, N, taps * D].
     extra_logits: float32 [B, K, V], after the K extra tokens that are read.
+    active: bool [B], the rows of a text that goes on; what the pass has of the
+      others is noise.
   """
 
   features: jax.Array
   extra_logits: jax.Array
+  active: jax.Array
 
 
 @struct.dataclass
@@ -55,7 +58,8 @@ class Drafter:
     reads_features: whether it reads any of the target's, static.
     taps: layers of the target whose input it reads as features, side by side;
       () is for the output of the final norm. Static.
-    mixes_rows: whether what a row drafts depends on what other rows have drawn.
+    mixes_rows: whether what a row drafts depends on what other rows, or the
+      texts before it, have drawn.
       Rows of one seed would then know random bits that they are yet to use, so
       that the loop gives each its own. Static.
   """
@@ -192,7 +196,11 @@ class Drafter:
       features_bnf = jnp.take_along_axis(
         features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1
       )
-      scored = Scored(features_bnf, jnp.zeros((batch, 0, 0), jnp.float32))
+      scored = Scored(
+        features_bnf,
+        extra_logits=jnp.zeros((batch, 0, 0), jnp.float32),
+        active=jnp.ones((batch,), bool),
+      )
       state = self.commit(state, draft, verdict, at_bn[:, 0], scored)
       return done + tree.size, state
 

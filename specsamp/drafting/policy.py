@@ -33,8 +33,8 @@ PRIOR, _WEIGHT = 0.75, 16.0
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # As of how many tokens or rounds the prior of all else counts.
 _PRIOR_WEIGHT = 1.0
-# Rounds without a draft before one is tried, which double every time that none
-# of it is accepted, up to the most.
+# Rounds without a draft before one is tried, which double with every try that
+# no other draft follows, up to the most.
 FIRST_WAIT, _MOST_WAIT = 2, 512
 
 
@@ -66,15 +66,15 @@ class OfAll(OfBatch):
       judged: float32 [2], tokens of it that were accepted and rejected.
     """
     drafted = drafted_g.any()
-    # Of a draft after a wait that was in vain the next wait is longer.
-    in_vain = drafted & (self.waited > 0)
-    wait = jnp.where(in_vain, jnp.minimum(2 * self.wait, _MOST_WAIT), self.wait)
+    # A draft right after another pays; one after a wait is a try.
+    longer = jnp.minimum(2 * self.wait, _MOST_WAIT)
+    next_wait = jnp.where(self.waited > 0, longer, FIRST_WAIT)
     return OfAll(
       judged=_faded(self.judged, judged, asked_g.any()),
       asked=_faded(self.asked, asked_g, drafted),
       drafted=_faded(self.drafted, drafted_g, drafted),
       waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(judged[0] > 0, FIRST_WAIT, wait),
+      wait=jnp.where(drafted, next_wait, self.wait),
     )
 
 
@@ -135,8 +135,8 @@ class Policy:
   ) -> jax.Array:
     """Which of the depths pays most, or after a wait of those above 0: int [].
 
-    After a wait one is tried, if it would pay were all of it accepted; the
-    likelier drafts are of no use, the longer the wait.
+    After a wait the best of those is tried that would pay if all of it were
+    accepted; the likelier drafts are of no use, the longer the wait.
 
     Args:
       depths: ascending.
@@ -148,13 +148,14 @@ class Policy:
     best = jnp.argmax(rates_k)
     if depths[0]:
       return best
-    best_draft = 1 + jnp.argmax(rates_k[1:])
-    most = 1 + jnp.asarray(depths, jnp.float32)[best_draft]
-    could_pay = most * ms_k[0] > ms_k[best_draft]
+    most_k = 1 + jnp.asarray(depths, jnp.float32)
+    could_pay_k = most_k * ms_k[0] > jnp.asarray(ms_k)
+    best_draft = jnp.argmax(jnp.where(could_pay_k, rates_k, -1))
     of_use = _chance_of_use(*self.of_all.judged)
-    waited = self.of_all.waited.astype(jnp.float32) * of_use
-    tries = could_pay & (waited >= self.of_all.wait.astype(jnp.float32))
-    return jnp.where(tries, best_draft, best)
+    wait = self.of_all.wait.astype(jnp.float32) / of_use
+    waited = self.of_all.waited.astype(jnp.float32)
+    is_due = waited >= jnp.minimum(wait, _MOST_WAIT)
+    return jnp.where(could_pay_k.any() & is_due, best_draft, best)
 
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False

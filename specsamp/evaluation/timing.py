@@ -313,7 +313,7 @@ def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
     draft,
     verdict,
     state.length - 1,
-    Scored(features_bnd, extra_logits=None),
+    Scored(features_bnd, extra_logits=None, active=~state.done),
   )
   return state.replace(
     # The next draft depends on this one's last token, so that none is skipped;

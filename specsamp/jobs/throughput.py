@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import json
 import pathlib
 import time
@@ -211,7 +212,10 @@ class Throughput(NamedTuple):
     """A batch with which rounds are timed."""
     part, size = self.parts[0], self.config.slots
     prompts = (part.prompts * size)[:size]
-    sampling = SamplingParams(part.temperatures[0])
+    temperature = float(part.temperatures[0])
+    sampling = SamplingParams(
+      temperature, top_p=self.config.top_p_at(temperature)
+    )
     return Request.make(
       self.target, prompts, drafter, 'token', sampling,
       self.config.max_new_tokens, self.config.seed, [],
@@ -290,21 +294,24 @@ def _parts(
     order = np.random.default_rng(config.seed).permutation(len(asked))
     asked = [('all', *asked[i][1:]) for i in order]
   budgets = config.budgets(len(asked))
-  parts = []
-  names = [name for name, *_ in asked]
   size = config.piece or len(asked)
-  pieces = [
-    own[i : i + size]
-    for name in dict.fromkeys(names)
-    for own in [[i for i, each in enumerate(names) if each == name]]
-    for i in range(0, len(own), size)
-  ]
-  for own in pieces:
-    prompts = [asked[i][1] for i in own]
-    temperatures = np.asarray([asked[i][2] for i in own], np.float32)
-    seed = config.seed + own[0]
-    own_budgets = [budgets[i] for i in own]
-    parts.append(Part(names[own[0]], prompts, temperatures, own_budgets, seed))
+  parts = []
+  for name, group in itertools.groupby(
+    range(len(asked)), key=lambda i: asked[i][0]
+  ):
+    own = list(group)
+    for i in range(0, len(own), size):
+      piece = own[i : i + size]
+      _, prompts, temperatures = zip(*(asked[i] for i in piece), strict=True)
+      parts.append(
+        Part(
+          name,
+          list(prompts),
+          np.asarray(temperatures, np.float32),
+          [budgets[i] for i in piece],
+          config.seed + piece[0],
+        )
+      )
   return parts
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from specsamp.errors import UserError, check_range, check_scalars
 from specsamp.jobs.config import SampledConfig
+from specsamp.sampling.transforms import SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,12 @@ class ThroughputConfig(SampledConfig):
     check_range(self, 'slots', 'rounds', 'repeats', least=1, kind=int)
     check_range(self, 'soak', 'piece', least=0, kind=int)
     check_range(self, 'spread', least=1, most=self.max_new_tokens)
-    check_range(self, 'top_p', least=0, most=1, open_least=True)
     check_scalars('temperatures', self.temperatures)
+    try:
+      for temperature in self.temperatures:
+        SamplingParams(temperature, top_p=self.top_p).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
     for name in ('draft_lens', 'temperatures', 'prompts'):
       values = getattr(self, name)
       if not values or len(set(values)) < len(values):

@@ -19,7 +19,6 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting import policy as policies
 from specsamp.drafting.draft import Draft, ExtraTree
 from specsamp.drafting.policy import PRIOR, Policy
 from specsamp.drafting.trained import KINDS
@@ -133,7 +132,8 @@ def test_a_row_that_comes_later_is_read_too(kind, prompt, monkeypatch):
   np.testing.assert_array_equal(got.tokens, expected.tokens)
 
 
-def test_rows_of_one_seed_have_random_bits_of_their_own():
+@pytest.mark.parametrize('slots', [1, 2])
+def test_rows_of_one_seed_have_random_bits_of_their_own(slots):
   """Else a row that is ahead would tell the depth by bits of one behind."""
   target, drafter = _drafter('model')
   drafters = drafter, _adaptive(drafter)
@@ -145,7 +145,9 @@ def test_rows_of_one_seed_have_random_bits_of_their_own():
     ).tokens  # fmt: skip
 
   def requests(drafter):
-    engine = specsamp.Engine(target, slots=2, drafter=drafter, max_length=32)
+    engine = specsamp.Engine(
+      target, slots=slots, drafter=drafter, max_length=32
+    )
     for _ in range(3):  # all of the same seed
       engine.submit([3, 1, 4], max_new_tokens=20, stop_tokens=[])
     return [text.tokens for text in engine.results()]
@@ -162,18 +164,21 @@ def test_rows_of_one_seed_have_random_bits_of_their_own():
 @pytest.mark.parametrize('kind', _of('hydra', 'eagle'))
 def test_greedy_text_is_the_targets(kind, monkeypatch):
   """Rounds without a draft, with a short one and with a long one in turn."""
-  monkeypatch.setattr(
-    Policy,
-    'choose',
-    lambda self, *_: self.of_all.waited * (1 + self.of_all.wait % 2),
-  )
-  monkeypatch.setattr(policies, 'FIRST_WAIT', 0)
+
+  def in_turn(self, *_):
+    tried = self.of_all.judged.sum().astype(jnp.int32)
+    return jnp.where(self.of_all.waited > 0, 1 + tried % 2, 0)
+
+  monkeypatch.setattr(Policy, 'choose', in_turn)
   target, drafter = _drafter(kind)
   run = lambda drafter: specsamp.generate(
     target, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=24,
     stop_tokens=[],
   )  # fmt: skip
-  assert run(_adaptive(drafter)).tokens == run(None).tokens
+  got = run(_adaptive(drafter))
+  assert got.tokens == run(None).tokens
+  lengths = {n for row in got.num_drafted_per_round for n in row}
+  assert lengths >= {0, 1, drafter.tree.depth}
 
 
 def _draft(valid):
@@ -301,6 +306,32 @@ def test_a_draft_that_could_never_pay_is_not_tried():
   waited = policy.replace(of_all=policy.of_all.replace(waited=jnp.int32(600)))
   assert DEPTHS[int(waited.choose(DEPTHS, MS, ALL))] > 0
   assert DEPTHS[int(waited.choose(DEPTHS, dear, ALL))] == 0
+  # One that could is, if others could not.
+  flat = np.asarray([1.0, 2.5, 3.5, 4.5], np.float32)
+  assert DEPTHS[int(waited.choose(DEPTHS, flat, ALL))] == 4
+
+
+def test_a_draft_of_no_use_is_tried_after_the_longest_wait():
+  """An engine's next texts may be others."""
+  policy = _after([(0, 0)] * 40)
+  tries = lambda waited: int(
+    policy.replace(
+      of_all=policy.of_all.replace(waited=jnp.int32(waited))
+    ).choose(DEPTHS, MS, ALL)
+  )
+  assert (tries(500), tries(512) > 0) == (0, True)
+
+
+def test_slots_without_a_text_tell_nothing():
+  """They begin as copies of the first text."""
+  target, drafter = _drafter('model')
+  engine = specsamp.Engine(
+    target, slots=4, drafter=_adaptive(drafter), max_length=32, rounds=1
+  )
+  engine.submit([3, 1, 4], max_new_tokens=20, stop_tokens=[])
+  engine.step()
+  judged = engine._batch._state.drafter.policy.of_all.judged
+  assert 1 <= judged.sum() <= drafter.tree.depth
 
 
 def test_a_dear_draft_does_not_pay():

@@ -304,7 +304,7 @@ def _two_rounds(drafter, tokens_bs):
   first, state = drafter.propose(state, tokens_bs, LENGTH, sampling, keys)
   path = jnp.asarray(drafter.tree.paths)[_ACCEPTED]
   verdict = Verdict(_ACCEPTED, _ACCEPTED, path, jnp.asarray(_NEXT_TOKENS))
-  scored = Scored(features_of(first.tokens), extra_logits=None)
+  scored = Scored(features_of(first.tokens), extra_logits=None, active=None)
   state = drafter.commit(state, first, verdict, LENGTH - 1, scored)
   length = LENGTH + _ACCEPTED + 1
   tokens_bs = tokens_bs.at[np.arange(4), length - 1].set(_NEXT_TOKENS)
