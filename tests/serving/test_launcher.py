@@ -107,16 +107,18 @@ def test_sigterm_ends_what_was_begun_and_takes_no_more(
     server, tmp_path, folder, '--config.slots=1', '--config.queue=100'
   ) as (started, client):
     texts = []
-    with client.stream('POST', 'v1/completions', json=body) as answer:
-      lines = answer.iter_lines()
-      texts.append(next(lines))
-      os.kill(started.process.pid, signal.SIGTERM)
-      with httpx.Client(base_url=client.base_url, timeout=60) as other:
+    # Made and connected before: what was begun must not end meanwhile.
+    with httpx.Client(base_url=client.base_url, timeout=60) as other:
+      assert other.get('health').status_code == 200
+      with client.stream('POST', 'v1/completions', json=body) as answer:
+        lines = answer.iter_lines()
+        texts.append(next(lines))
+        os.kill(started.process.pid, signal.SIGTERM)
         running.wait_for(lambda: other.get('health').status_code == 503)
         refused = other.post('v1/completions', json={'prompt': 'x'})
         assert refused.status_code == 503, refused.text
         assert 'shutting down' in refused.json()['error']['message']
-      texts += lines
+        texts += lines
     ended = started.join(running.PATIENCE)
   assert ended.code == 0 and ended.err == '', ended
   events = running.events('\n'.join([*texts, '']))
