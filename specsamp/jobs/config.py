@@ -32,6 +32,14 @@ def reading() -> Iterator[None]:
     raise UserError(f'config: {error}') from None
 
 
+def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+  """Plain values with tuples in place of lists."""
+  return {
+    name: tuple(value) if isinstance(value, list | tuple) else value
+    for name, value in values.items()
+  }
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairConfig:
   """A target, a draft, and how much of what they decode.
@@ -126,6 +134,24 @@ class SampledConfig(PairConfig):
 
   top_p: float
 
+  def check_compared(self, *names: str) -> None:
+    """Raises `UserError` where one of these names none, or a value twice."""
+    for name in names:
+      values = getattr(self, name)
+      if not values or len(set(values)) < len(values):
+        raise UserError(
+          f'{name}: got {values}, expected at least one, none twice'
+        )
+
+  def check_temperatures(self, temperatures: tuple[float, ...]) -> None:
+    """Raises `UserError` where one of them, or the nucleus, is none."""
+    check_scalars('temperatures', temperatures)
+    try:
+      for temperature in temperatures:
+        SamplingParams(temperature, top_p=self.top_p).check()
+    except ValueError as error:
+      raise UserError(str(error)) from None
+
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0
 
@@ -178,13 +204,8 @@ class DecodeConfig(SampledConfig):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
     check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
-    check_scalars('temperatures', self.temperatures)
-    for name in ('draft_lens', 'temperatures'):
-      values = getattr(self, name)
-      if len(set(values)) < len(values):
-        raise UserError(f'{name}: got {values}, expected no value twice')
-    if not self.draft_lens or not self.temperatures:
-      raise UserError('draft_lens and temperatures must name at least one')
+    self.check_compared('draft_lens', 'temperatures')
+    self.check_temperatures(self.temperatures)
     if self.dynamic_tree and (self.branching or self.adaptive):
       raise UserError(
         'dynamic_tree: got one beside branching or adaptive, which are other '
@@ -192,18 +213,13 @@ class DecodeConfig(SampledConfig):
       )
     try:
       verification.make(self.verifier)
-      for temperature in self.temperatures:
-        SamplingParams(temperature, top_p=self.top_p).check()
     except ValueError as error:
       raise UserError(str(error)) from None
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'DecodeConfig':
     """The run of plain values."""
-    plain = {
-      name: tuple(value) if isinstance(value, list | tuple) else value
-      for name, value in values.items()
-    }
+    plain = with_tuples(values)
     with reading():
       lookup = loading.Lookup(**plain.get('lookup', {}))
       return cls(**plain | {'lookup': lookup})

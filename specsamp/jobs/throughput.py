@@ -21,7 +21,7 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import reading
+from specsamp.jobs.config import reading, with_tuples
 from specsamp.jobs.soak import Soak
 from specsamp.jobs.throughput_config import ThroughputConfig
 from specsamp.language_model import LanguageModel
@@ -255,12 +255,8 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
   Raises:
     UserError: a file or value that does not fit.
   """
-  plain = {
-    name: tuple(value) if isinstance(value, list | tuple) else value
-    for name, value in values.items()
-  }
   with reading():
-    config = ThroughputConfig(**plain)
+    config = ThroughputConfig(**with_tuples(values))
   models = loading.load(config.target, config.draft, None)
   chain = lambda n: models.drafter(config.drafter, n, 'iid')
   drafters = {f'γ={n}': chain(n) for n in config.draft_lens}

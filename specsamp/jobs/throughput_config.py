@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from specsamp.errors import UserError, check_range, check_scalars
+from specsamp.errors import UserError, check_range
 from specsamp.jobs.config import SampledConfig
-from specsamp.sampling.transforms import SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,16 +52,8 @@ class ThroughputConfig(SampledConfig):
     check_range(self, 'slots', 'rounds', 'repeats', least=1, kind=int)
     check_range(self, 'soak', 'piece', least=0, kind=int)
     check_range(self, 'spread', least=1, most=self.max_new_tokens)
-    check_scalars('temperatures', self.temperatures)
-    try:
-      for temperature in self.temperatures:
-        SamplingParams(temperature, top_p=self.top_p).check()
-    except ValueError as error:
-      raise UserError(str(error)) from None
-    for name in ('draft_lens', 'temperatures', 'prompts'):
-      values = getattr(self, name)
-      if not values or len(set(values)) < len(values):
-        raise UserError(f'{name}: got {values}, expected some, none twice')
+    self.check_compared('draft_lens', 'temperatures', 'prompts')
+    self.check_temperatures(self.temperatures)
     for length in self.draft_lens:
       if type(length) is not int or length < 1:
         raise UserError(f'draft_lens: got {length!r}, expected at least 1')
