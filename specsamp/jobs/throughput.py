@@ -18,6 +18,7 @@ from specsamp.decoding.generate import generate
 from specsamp.decoding.request import Request
 from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
 from specsamp.drafting.drafter import Drafter
+from specsamp.errors import check_range
 from specsamp.evaluation.methods import sampling_name
 from specsamp.evaluation.reporting import report, tables
 from specsamp.jobs import loading
@@ -29,6 +30,7 @@ from specsamp.sampling.transforms import SamplingParams
 
 _BATCHES, _ENGINE = 'batches', 'engine'
 _PLAIN = 'plain'
+_OF_EACH = 'the best γ of each part'
 
 
 class Part(NamedTuple):
@@ -289,6 +291,8 @@ def _parts(
   if config.shuffled:
     order = np.random.default_rng(config.seed).permutation(len(asked))
     asked = [('all', *asked[i][1:]) for i in order]
+  # A request draws from the seed and its number.
+  check_range(config, 'seed', least=0, most=2**31 - len(asked), kind=int)
   budgets = config.budgets(len(asked))
   size = config.piece or len(asked)
   parts = []
@@ -317,7 +321,8 @@ def summarize(
   fixed: Sequence[str],
 ) -> list[Row]:
   """A row for each part, way and method, of which `plain` is one; of several
-  parts also for all of it.
+  parts also for all of it, and for whoever knew the best fixed draft length of
+  each: more than that no choice by part can gain.
 
   Args:
     seconds: of each turn, by part, way and method.
@@ -325,19 +330,25 @@ def summarize(
     fixed: the methods of fixed draft lengths.
   """
   seconds = {key: np.asarray(each) for key, each in seconds.items()}
+
+  def fastest(part, way):
+    """Seconds with the best fixed draft length."""
+    return min((seconds[part, way, each] for each in fixed), key=np.median)
+
   if len(tokens) > 1:
     ways = dict.fromkeys(key[1:] for key in seconds)
     whole = {
       ('all', *way): sum(seconds[part, *way] for part in tokens) for way in ways
     }
+    if len(fixed) > 1:
+      whole |= {
+        ('all', way, _OF_EACH): sum(fastest(part, way) for part in tokens)
+        for way, _ in ways
+      }
     seconds |= whole
     tokens = {**tokens, 'all': sum(tokens.values())}
   rates = {key: tokens[key[0]] / each for key, each in seconds.items()}
   median = lambda values: float(np.median(values))
-
-  def best(part, way):
-    """The rates with the fixed draft length that is the fastest."""
-    return max((rates[part, way, method] for method in fixed), key=median)
 
   return [
     Row(
@@ -349,7 +360,7 @@ def summarize(
       if (part, _BATCHES, method) in rates
       else None,
       median(rate / rates[part, way, _PLAIN]),
-      median(rate / best(part, way)),
+      median(rate * fastest(part, way) / tokens[part]),
     )
     for each in tokens
     for (part, way, method), rate in rates.items()

@@ -116,6 +116,26 @@ def test_an_adaptive_drafter_hands_them_on(pair):
   np.testing.assert_array_equal(accepted, wanted.num_accepted_per_pos)
 
 
+def test_what_was_accepted_of_other_weights_is_forgotten():
+  target, other = tiny.model(11, 28), tiny.model(11, 29)
+  make = lambda draft: adaptive_drafter(
+    model_drafter(draft, 2), (0, 2), (1.0, 1.5)
+  )
+  rounds = lambda engine: [
+    each.stats.rounds
+    for each in engine.generate(
+      PROMPTS, max_new_tokens=15, sampling=SamplingParams(temperature=0.0),
+      stop_tokens=[],
+    )
+  ]  # fmt: skip
+  engine = Engine(target, slots=1, drafter=make(other))
+  of_no_use = rounds(engine)
+  engine.update_params(drafter=target.params)
+  # Else it would not draft for long, after what was rejected before.
+  assert rounds(engine) == rounds(Engine(target, slots=1, drafter=make(target)))
+  assert sum(of_no_use) > 2 * sum(rounds(engine))
+
+
 def test_mistakes_are_told_in_a_line(pair):
   target, draft = pair
   engine = Engine(target, slots=1, drafter=model_drafter(draft, 2))

@@ -130,7 +130,7 @@ def test_rates_are_compared_turn_by_turn():
     ['slow', 'fast'],
   )
   found = {(row.part, row.way, row.method): row for row in rows}
-  assert len(found) == 3 * len(seconds)
+  assert len(found) == 3 * len(seconds) + 2
   assert found['a', 'engine', 'plain'].over_batches == 2
   assert found['a', 'engine', 'chosen'].over_batches is None
   assert found['a', 'engine', 'fast'].over_plain == 2
@@ -138,3 +138,19 @@ def test_rates_are_compared_turn_by_turn():
   assert found['a', 'batches', 'plain'].tokens_per_second == 3
   # Both parts one after the other.
   assert found['all', 'engine', 'plain'].tokens_per_second == 3
+
+
+def test_the_best_length_of_each_part():
+  seconds = {
+    ('a', 'engine', 'plain'): [4.0],
+    ('b', 'engine', 'plain'): [4.0],
+    ('a', 'engine', 'γ=2'): [1.0],
+    ('b', 'engine', 'γ=2'): [3.0],
+    ('a', 'engine', 'γ=4'): [2.5],
+    ('b', 'engine', 'γ=4'): [2.0],
+  }
+  rows = throughput.summarize(seconds, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
+  *_, known = rows
+  assert (known.part, known.method) == ('all', 'the best γ of each part')
+  assert known.tokens_per_second == 4
+  assert known.over_plain == 8 / 3 and known.over_fixed == 4 / 3
