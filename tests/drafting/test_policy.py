@@ -17,11 +17,7 @@ def _draft(valid):
 
 
 ALL = np.asarray([True, True])
-
-
 MS = np.asarray([1.0, 1.4, 1.8, 2.6], np.float32)
-
-
 DEPTHS = (0, 1, 2, 4)
 
 

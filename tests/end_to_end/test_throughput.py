@@ -97,6 +97,19 @@ def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
   assert all(word in ended.err for word in words), ended.err
 
 
+def test_every_request_has_a_seed(tmp_path):
+  """Four prompts at two temperatures are eight."""
+  ended = launching.run_here(
+    'throughput',
+    _CONFIG,
+    '--config.temperatures=(0.0,1.0)',
+    f'--config.seed={2**31 - 7}',
+    f'--workdir={tmp_path}/run',
+  )
+  assert ended.code == 2 and not (tmp_path / 'run').exists()
+  assert f'seed: got {2**31 - 7}' in ended.err, ended.err
+
+
 def test_budgets_are_spread():
   config = throughput.ThroughputConfig(
     target='', draft='', data='', num_prompts=64, max_prompt_tokens=64,
