@@ -5,8 +5,9 @@ second, see `policy`. All that is known then is what the rows, and in an engine
 the texts before theirs, have accepted so far, by random bits that no row will
 use again (`mixes_rows`), and so the output follows the target's distribution.
 
-A greedy row then drafts on while its path is likely enough: whether x_i is
-drafted may depend on what was drawn before it, never on x_i itself.
+Within a draft a row may be told to draft on only while its path is likely
+enough: whether x_i is drafted may depend on what was drawn before it, never on
+x_i itself.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from flax import struct
 from specsamp import flow
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
-from specsamp.drafting.policy import PRIOR, Policy, ms_a_token, token_probs
+from specsamp.drafting.policy import Policy
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
@@ -65,7 +66,7 @@ class AdaptiveDrafter(Drafter):
     drafter: of the greatest depth.
     ms: float32 [K], what a round of each depth costs.
     least_confidence: float32 [], of the path so far for a row to draft on;
-      below 0 it is what pays, in greedy rows.
+      None is always.
     depths: ascending, 0 for rounds without a draft, static.
     refilled: whether other texts take the place of those that end, as in an
       engine, static; else a batch takes as long as its slowest row.
@@ -73,7 +74,7 @@ class AdaptiveDrafter(Drafter):
 
   drafter: Drafter
   ms: jax.Array
-  least_confidence: jax.Array
+  least_confidence: jax.Array | None
   depths: tuple[int, ...] = struct.field(pytree_node=False)
   refilled: bool = struct.field(pytree_node=False, default=False)
   mixes_rows: ClassVar[bool] = True
@@ -98,10 +99,11 @@ class AdaptiveDrafter(Drafter):
     """It with costs of which each depth in turn has by far the least, so that
     every round drafts so deep; nothing is left off early."""
     is_it_kk = jnp.eye(len(self.depths), dtype=bool)
+    least = None if self.least_confidence is None else jnp.float32(0)
     return [
       self.replace(
         ms=jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6)),
-        least_confidence=jnp.float32(0),
+        least_confidence=least,
       )
       for is_it_k in is_it_kk
     ]
@@ -151,20 +153,20 @@ class AdaptiveDrafter(Drafter):
       ),
       state.drafter,
     )
-    least_b = self._least(state.policy, sampling, active_b)
     carry = (
       self._blank(own, tokens_bs, length_b, sampling, keys_b),
       own,
     )
     for i, depth in enumerate(self.depths):
       if depth:
-        part = self._to(depth, least_b)
+        part = self._to(depth)
         ask = lambda carry, part=part: _ask(
           part, carry, tokens_bs, length_b, sampling, keys_b
         )
         carry = flow.cond_in_place(chosen == i, ask, carry)
     draft, own = carry
-    draft = while_confident(draft, least_b)
+    if self.least_confidence is not None:
+      draft = while_confident(draft, self.least_confidence)
     behind = jnp.where(reads, 0, state.behind)
     return draft, state.replace(
       drafter=own,
@@ -206,31 +208,12 @@ class AdaptiveDrafter(Drafter):
     """Down to this depth."""
     return self.tree.first(sum(at <= depth for at in self.tree.depths))
 
-  def _to(self, depth: int, least_b) -> Drafter:
+  def _to(self, depth: int) -> Drafter:
     """The drafter to this depth, at most."""
     part = self.drafter.replace(tree=self._tree(depth))
     if getattr(part, 'least_confidence', None) is None:
       return part
-    return part.replace(least_confidence=least_b)
-
-  def _least(self, policy: Policy, sampling, active_b) -> jax.Array:
-    """The least confidence of each row, [B].
-
-    A token more is worth its cost while its chance is at least the tokens that
-    a round emits in that time; the chance is that of the path to its parent, by
-    what q was worth before, and then some. Of sampled rows q does not tell what
-    is accepted (EAGLE and a draft model on three tasks: a token of q(x) = 0.05
-    was as often accepted as one of 0.5).
-    """
-    rates_k = policy.rates(self.depths, self.ms, active_b, self.refilled)
-    dearest = ms_a_token(self.depths, self.ms)[-1]
-    pays = jnp.clip(rates_k.max() * dearest / PRIOR, 0, 1)
-    is_greedy_b = sampling.broadcast(len(active_b)).temperature == 0
-    return jnp.where(
-      self.least_confidence < 0,
-      jnp.where(is_greedy_b, policy.confidence_of(pays), 0),
-      self.least_confidence,
-    )
+    return part.replace(least_confidence=self.least_confidence)
 
   def _blank(self, own, tokens_bs, length_b, *others) -> Draft:
     """A draft of which nothing was drafted."""
@@ -253,23 +236,24 @@ def while_confident(draft: Draft, least: jax.Array) -> Draft:
 
   Args:
     draft: of any law; of deterministic ones all is kept.
-    least: [] or [B], of the probability of the path to a token's parent,
-      under q.
+    least: [], of the probability of the path to a token's parent, under q.
   """
   if draft.q is None or not draft.tree.depth:
     return draft
   parent_n = np.maximum(draft.tree.parents, 0)
-  least_bn = jnp.broadcast_to(jnp.atleast_1d(least)[:, None], draft.valid.shape)
-  is_likely_bn = path_probs(draft)[:, parent_n] >= least_bn
+  is_likely_bn = path_probs(draft)[:, parent_n] >= least
   return draft.replace(valid=draft.valid & is_likely_bn)
 
 
 def path_probs(draft: Draft) -> jax.Array:
   """The probability under q of the path to each node, it included: [B, N]."""
-  q_bn = token_probs(draft)
-  paths = [q_bn[:, 0]]
-  for node, parent in enumerate(draft.tree.parents[1:], start=1):
-    paths.append(paths[parent] * q_bn[:, node])
+  tree = draft.tree
+  row_g = np.searchsorted(tree.internal, tree.parents[1:]).astype(np.int32)
+  gather = lambda q_iv, token_g: q_iv.at[row_g, token_g].get(mode='clip')
+  q_bg = jax.vmap(gather)(draft.q, draft.tokens[:, 1:])
+  paths = [jnp.ones_like(q_bg[:, 0])]
+  for i, parent in enumerate(tree.parents[1:]):
+    paths.append(paths[parent] * q_bg[:, i])
   return jnp.stack(paths, axis=1)
 
 
@@ -305,8 +289,7 @@ def adaptive_drafter(
     depths: that are chosen from, ascending; 0 is a round without a draft.
     ms: what a round of each costs, in milliseconds or any other unit.
     least_confidence: a row drafts on while the probability of the path so far
-      is at least this; 0 is always. None leaves it to the costs: greedy rows
-      draft on as long as pays, others always.
+      is at least this; None is always.
 
   Raises:
     UserError: no depths, depths that are not ascending or not the drafter's,
@@ -332,9 +315,8 @@ def adaptive_drafter(
       f'adaptive: got the parents {drafter.tree.parents}, expected a tree '
       'numbered depth by depth'
     )
-  least = -1.0 if least_confidence is None else least_confidence
-  _check(depths, ms, max(least, 0), drafter.tree.depth)
-  least = jnp.float32(least)
+  _check(depths, ms, least_confidence, drafter.tree.depth)
+  least = None if least_confidence is None else jnp.float32(least_confidence)
   # A model drafts no further than anybody reads; of what is not drawn all is.
   if 'least_confidence' in fields and drafter.law != 'deterministic':
     drafter = drafter.replace(least_confidence=least)
@@ -365,7 +347,7 @@ def _check(depths: tuple, ms, least_confidence, deepest: int) -> None:
       f'ms: got {ms!r}, expected a cost above 0 for each of the {len(depths)} '
       'depths'
     )
-  if not 0 <= least_confidence <= 1:
+  if least_confidence is not None and not 0 <= least_confidence <= 1:
     raise UserError(
       f'least_confidence: got {least_confidence}, expected 0 to 1'
     )

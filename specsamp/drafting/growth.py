@@ -87,7 +87,7 @@ def grow(
     feed: of the nodes of a depth that have children.
     carry: what `feed` carries.
     handicap_bgv: of the races, for a coupled drafter.
-    least_confidence: [] or [B], of the path so far; when those of all rows are
+    least_confidence: [], of the path so far; when those of all rows are
       below it a chain is not drafted on, and what would stand there is noise.
       What `feed` carries must then keep its shapes. None is always.
 

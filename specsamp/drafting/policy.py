@@ -86,28 +86,19 @@ class Policy:
     tried: float32 [B, γ], rounds in which the token of this depth was judged,
       the recent ones counting most.
     accepted: float32 [B, γ], those in which it was accepted.
-    judged: float32 [B], tokens of chains that were drafted and judged, the
-      recent rounds' counting most.
-    kept: float32 [B], those of them that were accepted.
-    surprise: float32 [B], the sum of their -log q.
     of_all: of all rows together.
   """
 
   tried: jax.Array
   accepted: jax.Array
-  judged: jax.Array
-  kept: jax.Array
-  surprise: jax.Array
   of_all: OfAll
 
   @classmethod
   def of(cls, batch: int, depth: int) -> 'Policy':
     zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
-    each = zeros(batch, depth), zeros(batch, depth)
-    of_q = (zeros(batch),) * 3
     counts = zeros(2), zeros(depth), zeros(depth)
     of_all = OfAll(*counts, jnp.int32(0), jnp.int32(FIRST_WAIT))
-    return cls(*each, *of_q, of_all)
+    return cls(zeros(batch, depth), zeros(batch, depth), of_all)
 
   def acceptance(self) -> jax.Array:
     """The chance [B, γ] of each depth, once it is reached."""
@@ -117,18 +108,6 @@ class Policy:
     of_use = _chance_of_use(*self.of_all.judged)
     of_all_b = of_use * mean_b + (1 - of_use) * _USELESS_CHANCE
     return _mean(of_all_b[:, None], self.accepted, self.tried - self.accepted)
-
-  def confidence_of(self, chance_b) -> jax.Array:
-    """The q [B] of a path of which the rows accept so much.
-
-    A greedy row may take nearly all of what q thinks little of, or little of
-    what it is sure of. What is accepted of probability q is taken to be q^s,
-    with s from the mean of log q and of what was accepted; 1 at first.
-    """
-    count_b = self.judged + _PRIOR_WEIGHT
-    accepted_b = (self.kept + _PRIOR_WEIGHT * PRIOR) / count_b
-    surprise_b = (self.surprise - _PRIOR_WEIGHT * math.log(PRIOR)) / count_b
-    return chance_b ** (surprise_b / -jnp.log(accepted_b))
 
   def choose(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
@@ -172,7 +151,7 @@ class Policy:
     # A draft that all rows have left off early costs less.
     weight = jnp.float32(_PRIOR_WEIGHT)
     share_g = (self.of_all.drafted + weight) / (self.of_all.asked + weight)
-    each_g = ms_a_token(depths, ms_k) * share_g
+    each_g = _ms_a_token(depths, ms_k) * share_g
     sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
     # Where a deeper draft was measured as the cheaper one, shares of what it
     # saves may come to less than any round.
@@ -198,34 +177,15 @@ class Policy:
     asked_bg = active_b[:, None] & (depths <= depth)
     judged_bg = asked_bg & (depths <= num_accepted_b[:, None] + 1)
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
-    of_q = self._of_q(draft, valid_bg & judged_bg, accepted_bg)
     drafts_b = asked_bg[:, 0]
     kept = accepted_bg.sum(dtype=jnp.float32)
     judged = jnp.stack([kept, judged_bg.sum(dtype=jnp.float32) - kept])
     return Policy(
       tried=_faded(self.tried, judged_bg, drafts_b[:, None]),
       accepted=_faded(self.accepted, accepted_bg, drafts_b[:, None]),
-      judged=_faded(self.judged, of_q[0], drafts_b),
-      kept=_faded(self.kept, of_q[1], drafts_b),
-      surprise=_faded(self.surprise, of_q[2], drafts_b),
       of_all=self.of_all.after(
         asked_bg.any(axis=0), valid_bg.any(axis=0), judged
       ),
-    )
-
-  def _of_q(self, draft: Draft, judged_bg, accepted_bg) -> tuple:
-    """Of a round: tokens judged, accepted, and the sum of -log q, [B] each."""
-    tree = draft.tree
-    if draft.q is None or not (tree.is_chain and tree.depth):
-      return (jnp.zeros_like(self.judged),) * 3
-    surprise_bg = -jnp.log(jnp.maximum(token_probs(draft)[:, 1:], 1e-9))
-    count = judged_bg.shape[1] - surprise_bg.shape[1]
-    surprise_bg = jnp.pad(surprise_bg, ((0, 0), (0, count)))
-    total = lambda values: values.sum(axis=1, dtype=jnp.float32)
-    return (
-      total(judged_bg),
-      total(accepted_bg & judged_bg),
-      total(jnp.where(judged_bg, surprise_bg, 0)),
     )
 
 
@@ -255,16 +215,7 @@ def _chance_of_use(accepted, rejected):
   )
 
 
-def token_probs(draft: Draft) -> jax.Array:
-  """The probability under q of each node after its parent, [B, N]; 1: root."""
-  tree = draft.tree
-  row_g = np.searchsorted(tree.internal, tree.parents[1:]).astype(np.int32)
-  gather = lambda q_iv, token_g: q_iv.at[row_g, token_g].get(mode='clip')
-  q_bg = jax.vmap(gather)(draft.q, draft.tokens[:, 1:])
-  return jnp.pad(q_bg, ((0, 0), (1, 0)), constant_values=1)
-
-
-def ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:
+def _ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:
   """[γ], what drafting and verifying each further token costs.
 
   Of the first ones, where no depth is chosen below, what a token of theirs

@@ -20,7 +20,7 @@ from specsamp.drafting import (
   ngram_or_model,
 )
 from specsamp.drafting.draft import ExtraTree
-from specsamp.drafting.policy import PRIOR, Policy
+from specsamp.drafting.policy import Policy
 from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 from specsamp.sampling import draw
@@ -221,21 +221,6 @@ def test_slots_without_a_text_tell_nothing():
   engine.step()
   judged = engine._batch._state.drafter.policy.of_all.judged
   assert 1 <= judged.sum() <= drafter.tree.depth
-
-
-def test_greedy_rows_draft_on_as_long_as_pays():
-  _, drafter = _drafter('eagle')
-  ms = np.asarray([1.0, 1.5, 2.5], np.float32)
-  costs = lambda least: adaptive.adaptive_drafter(drafter, (0, 1, 3), ms, least)
-  sampling = SamplingParams(temperature=np.asarray([0.0, 1.0])).broadcast(2)
-  policy = Policy.of(2, 3)
-  least = costs(None)._least(policy, sampling, np.ones(2, bool))
-  # The last tokens cost 0.5 each, in which so many are emitted else.
-  rate = float(policy.rates((0, 1, 3), ms, np.ones(2, bool)).max())
-  np.testing.assert_allclose(least, [0.5 * rate / PRIOR, 0], rtol=1e-5)
-  np.testing.assert_allclose(
-    costs(0.3)._least(policy, sampling, np.ones(2, bool)), [0.3] * 2
-  )
 
 
 @pytest.mark.parametrize('kind', _of('model', 'eagle'))

@@ -168,31 +168,3 @@ def test_a_round_costs_no_less_than_the_cheapest():
   rates = np.asarray(policy.rates(DEPTHS, ms, ALL))
   assert (rates > 0).all()
   assert (rates <= 5).all()
-
-
-def test_confidence_is_worth_what_it_was_before():
-  """Of drafts of which q thinks little, one row takes all and one nothing."""
-  tree = TokenTree.chain(4)
-  q = np.full((2, 4, 2), 0.5, np.float32)
-  draft = Draft(
-    np.zeros((2, 5), np.int32), q, tree, 'iid', np.ones((2, 5), bool)
-  )
-  policy = Policy.of(2, 4)
-  np.testing.assert_allclose(policy.confidence_of(0.5), [0.5, 0.5], rtol=1e-5)
-  for _ in range(20):
-    policy = policy.seen(draft, 4, np.asarray([4, 0]), ALL)
-  takes_all, takes_nothing = policy.confidence_of(0.5)
-  assert takes_all < 0.01
-  assert takes_nothing > 0.8
-
-
-def test_what_was_cut_is_no_judgement_of_confidence():
-  """Two tokens of four were drafted, and both were accepted."""
-  tree = TokenTree.chain(4)
-  q = np.full((2, 4, 2), 0.5, np.float32)
-  valid = np.tile(np.asarray([1, 1, 1, 0, 0], bool), (2, 1))
-  draft = Draft(np.zeros((2, 5), np.int32), q, tree, 'iid', valid)
-  policy = Policy.of(2, 4).seen(draft, 4, np.asarray([2, 2]), ALL)
-  np.testing.assert_allclose(policy.judged, 2)
-  np.testing.assert_allclose(policy.kept, 2)
-  np.testing.assert_allclose(policy.surprise, 2 * np.log(2), rtol=1e-6)

@@ -85,13 +85,8 @@ def joint(verifier, tree, law, p, q, cut, choose):
       part = tree.first(sum(at <= depth for at in tree.depths))
       tables = [tables_of(key[0], depth, p, q, tree.width) for key, _ in group]
       drafts = [
-        cut(
-          part,
-          law,
-          enumeration.enumerate_drafts(table, part, law),
-          memory[key],
-        )
-        for (key, _), table in zip(group, tables, strict=True)
+        cut(part, law, enumeration.enumerate_drafts(table, part, law))
+        for table in tables
       ]
       rounds = enumeration.run(verifier, tables, part, law, drafts)
       for (key, chance), round_ in zip(group, rounds, strict=True):
@@ -126,18 +121,11 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
         ended[text[:LENGTH]] += mass
 
 
-def while_confident(chance):
-  """Cuts where no more than this is accepted, by what the policy has seen."""
-
-  def cut(tree, law, drafts, policy):
-    draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
-    least = np.asarray(policy.confidence_of(chance), np.float64)
-    draft = adaptive.while_confident(draft, least)
-    return enumeration.Drafts(
-      drafts.tokens, drafts.p, drafts.q, np.asarray(draft.valid), drafts.weight
-    )
-
-  return cut
+def while_confident(tree, law, drafts):
+  """Cuts behind paths that are less likely than half."""
+  draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
+  valid = np.asarray(adaptive.while_confident(draft, 0.5).valid)
+  return dataclasses.replace(drafts, valid=valid)
 
 
 def by_policy(costs, depths):
@@ -181,7 +169,7 @@ def test_texts_of_chosen_depths_are_the_targets(case):
       law,
       p,
       q,
-      while_confident(0.5),
+      while_confident,
       by_policy(COSTS, (0, 1, 2)),
     )
   assert len(chosen) > 1  # else nothing was chosen
@@ -194,7 +182,7 @@ def _paths(tree, drafts):
   return np.asarray(adaptive.path_probs(draft))
 
 
-def cut_on_the_token_itself(tree, law, drafts, policy):
+def cut_on_the_token_itself(tree, law, drafts):
   """Drops a token for being unlikely itself."""
   if not tree.depth:
     return drafts
@@ -203,7 +191,7 @@ def cut_on_the_token_itself(tree, law, drafts, policy):
   )
 
 
-def keep_the_likelier(tree, law, drafts, policy):
+def keep_the_likelier(tree, law, drafts):
   """Of what was drawn keeps the more probable, as if it alone was drawn."""
   if tree.width < 2:
     return drafts
@@ -215,7 +203,7 @@ def keep_the_likelier(tree, law, drafts, policy):
   return dataclasses.replace(drafts, valid=valid)
 
 
-def argmax_over_live_paths(tree, law, drafts, policy):
+def argmax_over_live_paths(tree, law, drafts):
   """Judges as many tokens as are best by what the tokens turned out to be."""
   if not tree.depth:
     return drafts
