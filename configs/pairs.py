@@ -57,7 +57,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       dynamic_tree=(),  # or one whose shape each draft chooses
       adaptive=False,  # whether each round drafts as deep as pays
       law='iid',  # how candidates are chosen
-      temperatures=(0.0, 1.0),  # to compare; your own prompts have the first
+      # To compare; your own prompts have the first, the text shown before a
+      # comparison the last.
+      temperatures=(0.0, 1.0),
       top_p=0.95,  # of the temperatures above 0
       prompts='code',  # held-out functions of the standard library
       data='../shared/data',  # folder with the published sets of prompts

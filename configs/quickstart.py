@@ -53,7 +53,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # How candidates are chosen: iid, without_replacement, top_plus_one or
       # deterministic.
       law='iid',
-      temperatures=(0.0, 1.0),  # to compare; your own prompts have the first
+      # To compare; your own prompts have the first, the text shown before a
+      # comparison the last.
+      temperatures=(0.0, 1.0),
       top_p=0.95,  # of the temperatures above 0
       # What to complete: code (held-out functions), code_edits, humaneval,
       # xsum, alpaca, wmt, spec_bench or spec_bench/CATEGORY, or a .json or

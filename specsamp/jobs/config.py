@@ -174,7 +174,8 @@ class DecodeConfig(SampledConfig):
       `draft_lens`, or the depths of the tree: in place of `draft_len`, and one
       more draft to compare.
     law: how candidates are chosen, see `model_drafter`.
-    temperatures: to compare; the first serves a user's prompts.
+    temperatures: to compare; the first serves a user's prompts, the last the
+      text that is shown before a comparison.
     prompts: what to complete, see `tasks.load`.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.

@@ -183,23 +183,25 @@ class Decoding(NamedTuple):
     return _cut(self.prompts[0], self.target, self.config)
 
   def _run(self, workdir: pathlib.Path) -> None:
+    temperatures = self.config.temperatures
     if self.tasks:
-      self._show(self._first, 0)
+      # Greedily a small model soon repeats itself.
+      self._show(self._first, 0, temperatures[-1])
       self._compare(workdir)
       return
     with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
       for i, prompt in enumerate(self.prompts):
-        line = self._show(prompt, i)
+        line = self._show(prompt, i, temperatures[0])
         file.write(json.dumps(line) + '\n')
 
-  def _show(self, prompt: Prompt, i: int) -> dict[str, Any]:
+  def _show(self, prompt: Prompt, i: int, temperature: float) -> dict[str, Any]:
     return terminal.show(
       self.target,
       self.drafter,
       prompt,
       _tokens(self.target, prompt, self.config),
       verifier=self.config.verifier,
-      sampling=self.config.sampling(self.config.temperatures[0]),
+      sampling=self.config.sampling(temperature),
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed + i,
     )
