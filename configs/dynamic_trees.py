@@ -33,7 +33,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   drafter = 'eagle' if smoke else arg
   # EAGLE-2's: ten of a level are read. A pass of masks knows all levels.
   most = 4 if smoke else 11 if drafter == 'eagle' else 64
-  depth = 2 if smoke else 8
+  # What is drafted in one pass is seldom accepted further down.
+  depth = 2 if smoke else 8 if drafter == 'eagle' else 4
   methods = [
     dict(
       name='dynamic tree',
