@@ -146,7 +146,9 @@ def test_install_cell(lies, tmp_path, monkeypatch):
   monkeypatch.chdir(
     _ROOT / 'notebooks' if lies == 'in a checkout' else tmp_path
   )
-  monkeypatch.setattr(sys, 'path', sys.path.copy())
+  # Another test of this process may have been in a checkout.
+  path = [entry for entry in sys.path if entry != str(_ROOT)]
+  monkeypatch.setattr(sys, 'path', path)
   if lies == 'nowhere':
     monkeypatch.setitem(sys.modules, 'specsamp', None)
   cell = TransformerManager().transform_cell(_install())
