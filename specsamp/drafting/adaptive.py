@@ -211,7 +211,8 @@ class AdaptiveDrafter(Drafter):
   def _to(self, depth: int) -> Drafter:
     """The drafter to this depth, at most."""
     part = self.drafter.replace(tree=self._tree(depth))
-    if getattr(part, 'least_confidence', None) is None:
+    # A model drafts no further than anybody reads; of what is not drawn all is.
+    if self.law == 'deterministic' or not hasattr(part, 'least_confidence'):
       return part
     return part.replace(least_confidence=self.least_confidence)
 
@@ -317,9 +318,6 @@ def adaptive_drafter(
     )
   _check(depths, ms, least_confidence, drafter.tree.depth)
   least = None if least_confidence is None else jnp.float32(least_confidence)
-  # A model drafts no further than anybody reads; of what is not drawn all is.
-  if 'least_confidence' in fields and drafter.law != 'deterministic':
-    drafter = drafter.replace(least_confidence=least)
   return AdaptiveDrafter(drafter, jnp.asarray(ms, jnp.float32), least, depths)
 
 

@@ -31,7 +31,7 @@ PRIOR, _WEIGHT = 0.75, 16.0
 # first tokens of all rows tell it from the others, where the weight above alone
 # would have it drafted for several rounds more.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
-# As of how many tokens or rounds the prior of all else counts.
+# As of how many rounds counts that nothing was left off early.
 _PRIOR_WEIGHT = 1.0
 # Rounds without a draft before one is tried, which double with every try that
 # no other draft follows, up to the most.

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from specsamp import user_modules
-from specsamp.jobs import compare, decode
+from specsamp.jobs import compare, decode, terminal
 
 _ROOT = pathlib.Path.cwd()
 
@@ -110,3 +110,20 @@ def test_evaluate(folders, here, capsys, monkeypatch):
     'autoregressive'
   }
   assert {key[0] for key in after if after[key] != before[key]} == {'own words'}
+
+
+def test_what_is_shown_is_sampled_before_a_comparison(
+  folders, tmp_path, monkeypatch
+):
+  """At the last temperature; a user's own prompt is completed at the first."""
+  shown = []
+  monkeypatch.setattr(
+    terminal,
+    'show',
+    lambda *_, sampling, **__: shown.append(sampling.temperature) or {},
+  )
+  monkeypatch.setattr(decode.Decoding, '_compare', lambda *_: None)
+  values = _values('configs/quickstart.py', folders, temperatures=(0.0, 0.7))
+  for prompt in (None, 'def mean(values):\n'):
+    decode.prepare(values, prompt).run(tmp_path)
+  assert shown == [0.7, 0.0]
