@@ -20,19 +20,21 @@ from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import OfBatch
 
 # What was accepted counts less with every round that drafted since.
-_MEMORY = 0.95
+_MEMORY = 0.97
 # Before anything is known, tokens of a draft that is of use are accepted with
-# this chance, which weighs as much as so many of them. What is known of all
-# rows, those that have ended included, stands for a row in the same way, and
-# what is known of all its depths for each of them: single ones are judged too
-# seldom to go by alone.
-PRIOR, _WEIGHT = 0.75, 16.0
+# this chance, which weighs as much as so many of them.
+PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
+# What is known of all rows, those that have ended included, stands for a row,
+# and what is known of all its depths for each of them, until so many tokens of
+# its own were judged: depths differ less than the counts of a few rounds do,
+# and with half of this weight a choice at temperature 1 follows noise.
+_WEIGHT = 32.0
 # One draft in ten is of no use, whose tokens are hardly ever accepted: the few
 # first tokens of all rows tell it from the others, where the weight above alone
 # would have it drafted for several rounds more.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # As of how many rounds counts that nothing was left off early.
-_PRIOR_WEIGHT = 1.0
+_ROUNDS_IN_FULL = 1.0
 # Rounds without a draft before one is tried, which double with every try that
 # no other draft follows, up to the most.
 FIRST_WAIT, _MOST_WAIT = 2, 512
@@ -104,10 +106,12 @@ class Policy:
     """The chance [B, γ] of each depth, once it is reached."""
     accepted_b = self.accepted.sum(axis=1)
     rejected_b = self.tried.sum(axis=1) - accepted_b
-    mean_b = _mean(_mean(PRIOR, *self.of_all.judged), accepted_b, rejected_b)
+    of_rows = _mean(PRIOR, _PRIOR_WEIGHT, *self.of_all.judged)
+    mean_b = _mean(of_rows, _WEIGHT, accepted_b, rejected_b)
     of_use = _chance_of_use(*self.of_all.judged)
     of_all_b = of_use * mean_b + (1 - of_use) * _USELESS_CHANCE
-    return _mean(of_all_b[:, None], self.accepted, self.tried - self.accepted)
+    rejected = self.tried - self.accepted
+    return _mean(of_all_b[:, None], _WEIGHT, self.accepted, rejected)
 
   def choose(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
@@ -149,7 +153,7 @@ class Policy:
     else:
       tokens_k = jnp.where(active_b[:, None], tokens_bk, jnp.inf).min(axis=0)
     # A draft that all rows have left off early costs less.
-    weight = jnp.float32(_PRIOR_WEIGHT)
+    weight = jnp.float32(_ROUNDS_IN_FULL)
     share_g = (self.of_all.drafted + weight) / (self.of_all.asked + weight)
     each_g = _ms_a_token(depths, ms_k) * share_g
     sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
@@ -194,9 +198,9 @@ def _faded(old, new, when):
   return jnp.where(when, _MEMORY * old + new.astype(jnp.float32), old)
 
 
-def _mean(prior, accepted, rejected):
+def _mean(prior, weight, accepted, rejected):
   """The chance of a token, of which so many were accepted and rejected."""
-  return (_WEIGHT * prior + accepted) / (_WEIGHT + accepted + rejected)
+  return (weight * prior + accepted) / (weight + accepted + rejected)
 
 
 def _chance_of_use(accepted, rejected):
@@ -205,7 +209,7 @@ def _chance_of_use(accepted, rejected):
   The chance of one that is has a beta distribution before anything is known,
   that of one that is not is the same always.
   """
-  prior = _WEIGHT * PRIOR, _WEIGHT * (1 - PRIOR)
+  prior = _PRIOR_WEIGHT * PRIOR, _PRIOR_WEIGHT * (1 - PRIOR)
   return jax.nn.sigmoid(
     math.log((1 - _USELESS) / _USELESS)
     + betaln(prior[0] + accepted, prior[1] + rejected)
