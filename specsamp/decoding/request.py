@@ -56,8 +56,18 @@ class Request:
     seed: int | Sequence[int] = 0,
     stop_tokens: Sequence[int] | None = None,
     tree_attention: bool = True,
+    max_length: int | None = None,
   ) -> 'Request':
-    """Takes the arguments of `generate`, and raises what that does."""
+    """Takes the arguments of `generate`, and raises what that does.
+
+    Args:
+      max_length: of a prompt with its new tokens, at least: a pass reads as
+        many slots of a cache, as one of an `Engine` of this `max_length` does;
+        if left out the next power of two, or the target's positions.
+
+    Raises:
+      UserError: also a `max_length` that a text does not fit into.
+    """
     rows = Rows.make(
       model, prompts, sampling, max_new_tokens, seed, stop_tokens
     )
@@ -65,8 +75,12 @@ class Request:
     decoder, drafter = arguments.parts(
       model, drafter, verifier, batch, tree_attention
     )
-    prompt_len, limit = rows.prompts.length, rows.prompts.limit
-    _, text_slots = arguments.slots(model, max(prompt_len), max(limit))
+    longest = max(rows.prompts.limit)
+    if max_length is None:
+      _, max_length = arguments.slots(model, 1, longest)
+    arguments.check_int(
+      'max_length', max_length, longest, model.config.max_length
+    )
     # Rows that are done when they begin fill a batch.
     rows = rows.fill(arguments.num_rows(batch, model.mesh) - batch)
     return cls(
@@ -76,7 +90,7 @@ class Request:
       prompts=rows.prompts,
       # The last round may start just before the limit.
       capacity=arguments.capacity(
-        text_slots + arguments.nodes(drafter), model.mesh
+        max_length + arguments.nodes(drafter), model.mesh
       ),
       batch=batch,
     )

@@ -182,7 +182,8 @@ class Throughput(NamedTuple):
     found = []
     for method, drafter in self.drafters.items():
       if isinstance(drafter, AdaptiveDrafter):
-        drafter = depth_costs.measured(drafter, self._first)
+        first = functools.partial(self._first, longest)
+        drafter = depth_costs.measured(drafter, first)
       engine = Engine(
         target,
         slots=config.slots,
@@ -210,8 +211,8 @@ class Throughput(NamedTuple):
       stop_tokens=[],  # as many tokens whatever decodes
     )
 
-  def _first(self, drafter: Drafter) -> Request:
-    """A batch with which rounds are timed."""
+  def _first(self, longest: int, drafter: Drafter) -> Request:
+    """A batch with which rounds are timed, of the engine's caches."""
     part, size = self.parts[0], self.config.slots
     prompts = (part.prompts * size)[:size]
     temperature = float(part.temperatures[0])
@@ -220,7 +221,7 @@ class Throughput(NamedTuple):
     )
     return Request.make(
       self.target, prompts, drafter, 'token', sampling,
-      self.config.max_new_tokens, self.config.seed, [],
+      self.config.max_new_tokens, self.config.seed, [], max_length=longest,
     )  # fmt: skip
 
   def _note(self, texts) -> str:

@@ -295,6 +295,21 @@ def test_each_depth_is_timed_in_rounds_of_its_own():
     depth_costs.measure(plain)
 
 
+def test_a_request_reads_as_many_slots_as_an_engine():
+  """So that what its rounds cost is what the engine's do."""
+  target, drafter = _drafter('model')
+  made = _adaptive(drafter)
+  engine = specsamp.Engine(target, slots=3, drafter=made, max_length=40)
+  engine.generate(PROMPTS, max_new_tokens=20)
+  own = Request.make(target, PROMPTS, made, max_new_tokens=20, max_length=40)
+  shapes = lambda state: jax.tree.map(
+    jnp.shape, (state.cache, state.drafter.drafter)
+  )
+  assert shapes(own.prefill()) == shapes(engine._batch._state)
+  with pytest.raises(UserError, match='max_length: got 24, expected .* 25 to'):
+    Request.make(target, PROMPTS, made, max_new_tokens=20, max_length=24)
+
+
 def test_compiling_runs_each_depth_and_what_it_reads(monkeypatch):
   """What runs first when it is timed would be timed with its setting up."""
   target, drafter = _drafter('model')
