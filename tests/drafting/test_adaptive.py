@@ -299,9 +299,9 @@ def test_a_request_reads_as_many_slots_as_an_engine():
   """So that what its rounds cost is what the engine's do."""
   target, drafter = _drafter('model')
   made = _adaptive(drafter)
-  engine = specsamp.Engine(target, slots=3, drafter=made, max_length=40)
+  engine = specsamp.Engine(target, slots=3, drafter=made, max_length=50)
   engine.generate(PROMPTS, max_new_tokens=20)
-  own = Request.make(target, PROMPTS, made, max_new_tokens=20, max_length=40)
+  own = Request.make(target, PROMPTS, made, max_new_tokens=20, max_length=50)
   shapes = lambda state: jax.tree.map(
     jnp.shape, (state.cache, state.drafter.drafter)
   )
