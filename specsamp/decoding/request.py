@@ -61,12 +61,13 @@ class Request:
     """Takes the arguments of `generate`, and raises what that does.
 
     Args:
-      max_length: of a prompt with its new tokens, at least: a pass reads as
-        many slots of a cache, as one of an `Engine` of this `max_length` does;
-        if left out the next power of two, or the target's positions.
+      max_length: tokens of a prompt with its new ones that there is room for.
+        Every pass reads as many slots of a cache, as in an `Engine` of this
+        `max_length`. If left out, the next power of two, but not beyond the
+        target's positions.
 
     Raises:
-      UserError: also a `max_length` that a text does not fit into.
+      UserError: also a `max_length` below the longest text's.
     """
     rows = Rows.make(
       model, prompts, sampling, max_new_tokens, seed, stop_tokens
@@ -77,7 +78,7 @@ class Request:
     )
     longest = max(rows.prompts.limit)
     if max_length is None:
-      _, max_length = arguments.slots(model, 1, longest)
+      _, max_length = arguments.slots(model, longest, longest)
     arguments.check_int(
       'max_length', max_length, longest, model.config.max_length
     )
