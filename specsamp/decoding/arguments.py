@@ -160,9 +160,10 @@ def _checked(
 
 def _check_size(model: LanguageModel, drafter: Drafter) -> None:
   # A cache holds the text and one draft: no draft is to be the larger part.
-  if nodes(drafter) > model.config.max_length:
+  nodes = drafter.tree.with_extra(drafter.extra_tree).size
+  if nodes > model.config.max_length:
     raise UserError(
-      f'a round has {nodes(drafter)} tokens, the target '
+      f'a round has {nodes} tokens, the target '
       f'{model.config.max_length} positions; expected no more tokens'
     )
 
@@ -223,11 +224,6 @@ def capacity(num_slots: int, mesh: Mesh | None) -> int:
   platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
   multiple = 128 if platform == 'gpu' else 16
   return -(-num_slots // multiple) * multiple
-
-
-def nodes(drafter: Drafter) -> int:
-  """Tokens of a target pass: those of the draft, and of its extra tree."""
-  return drafter.tree.with_extra(drafter.extra_tree).size
 
 
 def _per_row(name: str, value, batch: int, least: int) -> np.ndarray:

@@ -51,9 +51,7 @@ class Batch:
     self.is_stale = False
     self.slots = slots
     self.max_length = max_length
-    capacity = arguments.capacity(
-      max_length + arguments.nodes(drafter), model.mesh
-    )
+    capacity = arguments.capacity(max_length + drafter.room, model.mesh)
     self._programs = engine_programs.of(decoder, slots, capacity, asked)
     idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
     self._inputs = Inputs(

@@ -75,8 +75,7 @@ class Decoder:
     Args:
       inputs: of the rounds; sampling and stop tokens are not read.
       prompts: padded on the right.
-      capacity: S, at least the largest limit plus the nodes of draft and extra
-        tree; static.
+      capacity: S, at least the largest limit plus the drafter's `room`; static.
       asked: which log-probabilities the state shall have; static.
     """
     drafter = inputs.drafter

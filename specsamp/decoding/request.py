@@ -90,9 +90,7 @@ class Request:
       inputs=Inputs(model.params, drafter, rows.sampling, rows.stop_tokens),
       prompts=rows.prompts,
       # The last round may start just before the limit.
-      capacity=arguments.capacity(
-        max_length + arguments.nodes(drafter), model.mesh
-      ),
+      capacity=arguments.capacity(max_length + drafter.room, model.mesh),
       batch=batch,
     )
 

@@ -95,6 +95,13 @@ class AdaptiveDrafter(Drafter):
   def passes(self) -> tuple[int, ...]:
     return tuple(self._tree(depth).size for depth in self.depths)
 
+  @property
+  def room(self) -> int:
+    # What is read later than it was written is read in pieces. They are part
+    # of what a cache is made for: added to it, they would leave rows of slots
+    # that are not aligned.
+    return max(self.drafter.room, CATCH_UP)
+
   def parts(self):
     """It with costs of which each depth in turn has by far the least, so that
     every round drafts so deep; nothing is left off early."""
@@ -119,10 +126,7 @@ class AdaptiveDrafter(Drafter):
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = len(length_b)
-    # What it reads later than it was written it reads in pieces.
-    own = self.drafter.init(
-      tokens_bp, length_b, features_bpd, capacity + CATCH_UP
-    )
+    own = self.drafter.init(tokens_bp, length_b, features_bpd, capacity)
     # Of what it never reads nothing is kept; else the prompt's last, for a row
     # that comes to a batch which is behind.
     kept = _MOST_BEHIND if self.drafter.reads_features else 0

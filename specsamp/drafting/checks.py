@@ -82,7 +82,7 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
   """
   config = target.config
   batch, width = len(_PROMPT_LENS), max(_PROMPT_LENS)
-  capacity = _SLOTS + drafter.tree.with_extra(drafter.extra_tree).size
+  capacity = _SLOTS + drafter.room
   features_bpd = jnp.zeros(
     (batch, width, config.width * max(len(drafter.taps), 1)), config.dtype
   )

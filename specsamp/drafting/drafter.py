@@ -76,6 +76,11 @@ class Drafter:
     return (self.tree.size,)
 
   @property
+  def room(self) -> int:
+    """Slots that a round may take after the text: those of all its nodes."""
+    return self.tree.with_extra(self.extra_tree).size
+
+  @property
   def rounds_differ(self) -> bool:
     """Whether what a round costs depends on its text: it has no parts that
     could be timed by themselves."""
@@ -113,7 +118,7 @@ class Drafter:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
       features_bpd: the target's features; noise past a row's length.
-      capacity: slots that the text and one draft may take.
+      capacity: slots that the text and `room` may take.
     """
     return ()
 
@@ -155,8 +160,8 @@ class Drafter:
     """State after rounds in which nothing was drafted, and `commit` not called.
 
     In each of them every row that was not done grew by one token. They are
-    committed as if tokens had been drafted and accepted, several at once: here
-    a drafter may write into `CATCH_UP` slots more than it was asked to have.
+    committed as if tokens had been drafted and accepted, `CATCH_UP` at once,
+    for which there is room.
 
     Args:
       state: before these rounds.
