@@ -97,9 +97,9 @@ class AdaptiveDrafter(Drafter):
 
   @property
   def room(self) -> int:
-    # What is read later than it was written is read in pieces. They are part
-    # of what a cache is made for: added to it, they would leave rows of slots
-    # that are not aligned.
+    # What it reads later than it was written it reads in pieces. Caches are
+    # rounded up for them: added by the drafter itself, they would leave rows of
+    # slots that are not aligned.
     return max(self.drafter.room, CATCH_UP)
 
   def parts(self):
