@@ -1,8 +1,9 @@
 """A queue of 64 requests whose texts differ 8 times in length, 8 at once.
 
 In batches of eight that end together, and through an engine that gives the row
-of a text that has ended to the next one; each plain and with a draft, by turns.
-Requests ask for 16 to 128 tokens of the embedded pair.
+of a text that has ended to the next one; each plain and with a draft, by turns,
+a burst of rounds or a batch each. Requests ask for 16 to 128 tokens of the
+embedded pair.
 
   python launch/throughput.py --config=configs/throughput.py
 
@@ -10,10 +11,9 @@ Requests ask for 16 to 128 tokens of the embedded pair.
 greedy and at temperature 1, through an engine with each of five draft lengths
 and with one that is chosen in every round, for which it goes by the texts
 before; all texts are equally long. The published question.jsonl must be in
-`--config.data`. The ways take turns text by text. `--config.slots=8
---config.piece=24` has eight at once, 24 in a turn; `--config.shuffled=false`
+`--config.data`. `--config.slots=8` has eight at once, `--config.shuffled=false`
 one task and temperature after the other, each of which is timed, and
-`--config.drafter=eagle` another drafter; five to eight minutes each.
+`--config.drafter=eagle` another drafter; MINUTES minutes each.
 
   python launch/throughput.py --config=configs/throughput.py:mixed
 
@@ -58,8 +58,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       else ('code',),
       # Tasks and temperatures; else one after the other, timed each.
       shuffled=True,
-      # So many requests each way in turn; 0 is the whole queue.
-      piece=1 if mixed else 0,
       data='../shared/data',  # folder with the published sets of prompts
       num_prompts=4 if smoke or mixed else 64,  # of each task
       max_prompt_tokens=192 if mixed else 64,

@@ -6,10 +6,11 @@ import itertools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
+import tqdm
 
 from specsamp import files, progress
 from specsamp.decoding import depth_costs
@@ -25,19 +26,22 @@ from specsamp.jobs import loading
 from specsamp.jobs.config import reading, with_tuples
 from specsamp.jobs.soak import Soak
 from specsamp.jobs.throughput_config import ThroughputConfig
+from specsamp.jobs.throughput_rows import (
+  BATCHES,
+  ENGINE,
+  PLAIN,
+  render,
+  summarize,
+)
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-
-_BATCHES, _ENGINE = 'batches', 'engine'
-_PLAIN = 'plain'
-_OF_EACH = 'the best γ of each part'
 
 
 class Part(NamedTuple):
   """Requests that are timed together.
 
   Attributes:
-    name: of them; the times of those of one name are added up.
+    name: of them.
     prompts: tokens of each.
     temperatures: of each.
     budgets: new tokens of each.
@@ -51,41 +55,24 @@ class Part(NamedTuple):
   seed: int
 
 
+# New tokens of each burst or batch, and in the end those of each request.
+Decoding = Generator[int, None, list[list[int]]]
+
+
 class Contender(NamedTuple):
   """One way to decode the queue.
 
   Attributes:
     way: batches that end together, or an engine.
     method: plain, or with which draft.
-    decode: of a part -> the output tokens of each request.
+    compile: compiles what decoding any part needs.
+    decode: of a part, as far as it is asked for.
   """
 
   way: str
   method: str
-  decode: Callable[[Part], list[list[int]]]
-
-
-class Row(NamedTuple):
-  """What it costs.
-
-  Attributes:
-    part: of the queue.
-    way: as of the `Contender`.
-    method: likewise.
-    tokens_per_second: the median over the turns.
-    over_batches: of the same method, the median of each turn's ratio; None
-      where there are none.
-    over_plain: the same way without a draft, likewise.
-    over_fixed: the same way with the best fixed draft length, likewise.
-  """
-
-  part: str
-  way: str
-  method: str
-  tokens_per_second: float
-  over_batches: float | None
-  over_plain: float
-  over_fixed: float
+  compile: Callable[[], None]
+  decode: Callable[[Part], Decoding]
 
 
 class Throughput(NamedTuple):
@@ -106,33 +93,29 @@ class Throughput(NamedTuple):
   def run(self, workdir: pathlib.Path) -> None:
     """Writes metrics.jsonl, summary.json and report.md into `workdir`."""
     contenders = self._contenders()
-    texts: dict[tuple[str, str], list[list[int]]] = {}
-    for each in progress.bar('compiling', contenders, unit='queue'):
-      own = texts[each.way, each.method] = []
-      for part in self.parts:
-        own += each.decode(part)
-    # Each part by all in turn, so that a machine whose speed drifts is as fast
-    # for one as for another.
-    turns = [
-      (i, part, each)
-      for i in range(self.config.repeats)
-      for part in self.parts
-      for each in contenders
-    ]
-    seconds = collections.defaultdict(lambda: np.zeros(self.config.repeats))
-    with (workdir / 'metrics.jsonl').open('w') as file:
-      for i, part, each in progress.bar('decoding', turns, unit='part'):
-        began = time.perf_counter()
-        each.decode(part)
-        taken = time.perf_counter() - began
-        key = part.name, each.way, each.method
-        seconds[key][i] += taken
-        line = dict(zip(('part', 'way', 'method'), key, strict=True))
-        file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
-        file.flush()
-    counts = collections.Counter()
-    for part in self.parts:
-      counts[part.name] += sum(part.budgets)
+    for each in progress.bar('compiling', contenders, unit='way'):
+      each.compile()
+    texts = collections.defaultdict(list)  # of the first turn, by way
+    seconds = collections.defaultdict(list)
+    total = sum(sum(part.budgets) for part in self.parts) * len(contenders)
+    with (
+      (workdir / 'metrics.jsonl').open('w') as file,
+      progress.bar(
+        'decoding', total=total * self.config.repeats, unit='tok'
+      ) as bar,
+    ):
+      for i in range(self.config.repeats):
+        for part in self.parts:
+          ended = by_turns([each.decode(part) for each in contenders], bar)
+          for each, (taken, own) in zip(contenders, ended, strict=True):
+            key = part.name, each.way, each.method
+            seconds[key].append(taken)
+            if not i:
+              texts[each.way, each.method] += own
+            line = dict(zip(('part', 'way', 'method'), key, strict=True))
+            file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
+          file.flush()
+    counts = {part.name: sum(part.budgets) for part in self.parts}
     fixed = [
       method
       for method, drafter in self.drafters.items()
@@ -148,10 +131,10 @@ class Throughput(NamedTuple):
     note = self._note(texts)
     files.replace(
       workdir / 'report.md',
-      f'# Throughput of a queue\n\n{_table(rows, "github")}\n\n{note}\n\n'
+      f'# Throughput of a queue\n\n{render(rows, "github")}\n\n{note}\n\n'
       f'On {report.device()}.\n',
     )
-    print(f'{_table(rows, "simple")}\n\n{note}')
+    print(f'{render(rows, "simple")}\n\n{note}')
     print(f'\nReport: {workdir / "report.md"}')
 
   def _contenders(self) -> list[Contender]:
@@ -162,28 +145,15 @@ class Throughput(NamedTuple):
       for prompt, budget in zip(part.prompts, part.budgets, strict=True)
     )
 
-    def batches(drafter, part):
-      size = config.slots
-      return [
-        text
-        for i in range(0, len(part.prompts), size)
-        for text in generate(
-          target,
-          part.prompts[i : i + size],
-          drafter=drafter,
-          **self._asked(part, slice(i, i + size)),
-        ).tokens
-      ]
-
-    def through(engine, part):
-      found = engine.generate(part.prompts, **self._asked(part, slice(None)))
-      return [each.tokens for each in found]
-
     found = []
     for method, drafter in self.drafters.items():
       if isinstance(drafter, AdaptiveDrafter):
         first = functools.partial(self._first, longest)
         drafter = depth_costs.measured(drafter, first)
+      if config.batches:
+        batches = functools.partial(self._in_batches, drafter)
+        compile_all = functools.partial(self._decode_all, batches)
+        found.append(Contender(BATCHES, method, compile_all, batches))
       engine = Engine(
         target,
         slots=config.slots,
@@ -191,17 +161,45 @@ class Throughput(NamedTuple):
         rounds=config.rounds,
         max_length=longest,
       )
-      if config.batches:
-        found.append(
-          Contender(_BATCHES, method, functools.partial(batches, drafter))
-        )
-      found.append(
-        Contender(_ENGINE, method, functools.partial(through, engine))
-      )
+      through = functools.partial(self._through, engine)
+      found.append(Contender(ENGINE, method, engine.compile, through))
     return found
 
+  def _in_batches(self, drafter: Drafter | None, part: Part) -> Decoding:
+    size, texts = self.config.slots, []
+    for i in range(0, len(part.prompts), size):
+      own = generate(
+        self.target,
+        part.prompts[i : i + size],
+        drafter=drafter,
+        **self._asked(part, slice(i, i + size)),
+      ).tokens
+      texts += own
+      yield sum(map(len, own))
+    return texts
+
+  def _through(self, engine: Engine, part: Part) -> Decoding:
+    ids = [
+      engine.submit(prompt, **self._asked(part, slice(i, i + 1)))
+      for i, prompt in enumerate(part.prompts)
+    ]
+    texts = {}
+    while len(texts) < len(ids):
+      chunks = engine.step()
+      for chunk in chunks:
+        if chunk.completion:
+          texts[chunk.id] = chunk.completion.tokens
+          if chunk.completion.finish_reason == 'nan':
+            raise FloatingPointError('the target gave NaN logits')
+      yield sum(len(chunk.tokens) for chunk in chunks)
+    return [texts[id] for id in ids]
+
+  def _decode_all(self, decode: Callable[[Part], Decoding]) -> None:
+    for part in self.parts:
+      collections.deque(decode(part), maxlen=0)
+
   def _asked(self, part: Part, rows: slice) -> dict[str, Any]:
-    """Arguments of `generate` for these rows of a part."""
+    """Arguments of `generate` or `submit` for these rows of a part."""
     temperature = part.temperatures[rows]
     top_p = [self.config.top_p_at(each) for each in temperature]
     return dict(
@@ -239,14 +237,44 @@ class Throughput(NamedTuple):
       own
       for (way, method), found in texts.items()
       # What is chosen depends on the texts before, and with it what is drawn.
-      if way == _BATCHES
+      if way == BATCHES
       and not isinstance(self.drafters[method], AdaptiveDrafter)
-      for own in zip(found, texts[_ENGINE, method], strict=True)
+      for own in zip(found, texts[ENGINE, method], strict=True)
     ]
     if not pairs:
       return note
     same = sum(a == b for a, b in pairs)
     return f'{note} Both ways emitted the same text for {same} of {len(pairs)}.'
+
+
+def by_turns(
+  decodings: list[Decoding], bar: tqdm.tqdm
+) -> list[tuple[float, list[list[int]]]]:
+  """Decodes in all ways at once: seconds and texts of each.
+
+  The next burst is always that of the way that has emitted the least, so that
+  a minute in which the machine is slower falls on all of them alike.
+
+  Args:
+    decodings: of the same part.
+    bar: is told of every token.
+  """
+  seconds = [0.0] * len(decodings)
+  emitted = dict.fromkeys(range(len(decodings)), 0)  # of those under way
+  texts = {}
+  while emitted:
+    i = min(emitted, key=emitted.__getitem__)
+    began = time.perf_counter()
+    try:
+      new = next(decodings[i])
+    except StopIteration as ended:
+      texts[i] = ended.value
+      del emitted[i]
+    else:
+      emitted[i] += new
+      bar.update(new)
+    seconds[i] += time.perf_counter() - began
+  return [(taken, texts[i]) for i, taken in enumerate(seconds)]
 
 
 def prepare(values: dict[str, Any]) -> Throughput | Soak:
@@ -275,7 +303,7 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
     drafters[f'γ of {", ".join(map(str, depths))}'] = adaptive_drafter(
       chain(depths[-1]), depths, [1.0] * len(depths)
     )
-  drafters = {_PLAIN: None} | drafters
+  drafters = {PLAIN: None} | drafters
   return Throughput(config, models.target, drafters, _parts(config, found))
 
 
@@ -295,102 +323,19 @@ def _parts(
   # A request draws from the seed and its number.
   check_range(config, 'seed', least=0, most=2**31 - len(asked), kind=int)
   budgets = config.budgets(len(asked))
-  size = config.piece or len(asked)
   parts = []
   for name, group in itertools.groupby(
     range(len(asked)), key=lambda i: asked[i][0]
   ):
     own = list(group)
-    for i in range(0, len(own), size):
-      piece = own[i : i + size]
-      _, prompts, temperatures = zip(*(asked[i] for i in piece), strict=True)
-      parts.append(
-        Part(
-          name,
-          list(prompts),
-          np.asarray(temperatures, np.float32),
-          [budgets[i] for i in piece],
-          config.seed + piece[0],
-        )
+    _, prompts, temperatures = zip(*(asked[i] for i in own), strict=True)
+    parts.append(
+      Part(
+        name,
+        list(prompts),
+        np.asarray(temperatures, np.float32),
+        [budgets[i] for i in own],
+        config.seed + own[0],
       )
-  return parts
-
-
-def summarize(
-  seconds: Mapping[tuple[str, str, str], Sequence[float]],
-  tokens: Mapping[str, int],
-  fixed: Sequence[str],
-) -> list[Row]:
-  """A row for each part, way and method, of which `plain` is one; of several
-  parts also for all of it, and for whoever knew the best fixed draft length of
-  each: more than that no choice by part can gain.
-
-  Args:
-    seconds: of each turn, by part, way and method.
-    tokens: of each part.
-    fixed: the methods of fixed draft lengths.
-  """
-  seconds = {key: np.asarray(each) for key, each in seconds.items()}
-
-  def fastest(part, way):
-    """Seconds with the best fixed draft length."""
-    return min((seconds[part, way, each] for each in fixed), key=np.median)
-
-  if len(tokens) > 1:
-    ways = dict.fromkeys(key[1:] for key in seconds)
-    whole = {
-      ('all', *way): sum(seconds[part, *way] for part in tokens) for way in ways
-    }
-    if len(fixed) > 1:
-      whole |= {
-        ('all', way, _OF_EACH): sum(fastest(part, way) for part in tokens)
-        for way, _ in ways
-      }
-    seconds |= whole
-    tokens = {**tokens, 'all': sum(tokens.values())}
-  rates = {key: tokens[key[0]] / each for key, each in seconds.items()}
-  median = lambda values: float(np.median(values))
-
-  return [
-    Row(
-      part,
-      way,
-      method,
-      median(rate),
-      median(rate / rates[part, _BATCHES, method])
-      if (part, _BATCHES, method) in rates
-      else None,
-      median(rate / rates[part, way, _PLAIN]),
-      median(rate * fastest(part, way) / tokens[part]),
     )
-    for each in tokens
-    for (part, way, method), rate in rates.items()
-    if part == each
-  ]
-
-
-def _table(rows: list[Row], style: str) -> str:
-  cells = [
-    {
-      'part': row.part,
-      'way': row.way,
-      'method': row.method,
-      'tokens/s': row.tokens_per_second,
-      'over batches': row.over_batches,
-      'over plain': row.over_plain,
-      'over best γ': row.over_fixed,
-    }
-    for row in rows
-  ]
-  # What is the same in all rows tells nothing, nor how one draft compares.
-  same = [
-    name
-    for name in ('part', 'way', 'over batches')
-    if len({cell[name] for cell in cells}) == 1
-  ]
-  if len({row.method for row in rows}) < 3:
-    same.append('over best γ')
-  for cell in cells:
-    for name in same:
-      del cell[name]
-  return tables.render(cells, style)
+  return parts

@@ -21,9 +21,6 @@ class ThroughputConfig(SampledConfig):
     prompts: what to complete, names of `tasks.load`.
     shuffled: whether the queue is of all prompts and temperatures; else it is
       of one task and temperature after the other, each of which is timed.
-    piece: so many requests at most are decoded each way before the next so
-      many; 0 is the whole queue. With more than one slot the last of a piece
-      have no others beside them.
     spread: how many times longer the longest text is than the shortest.
     slots: rows of the engine, and of a static batch.
     batches: whether the queue is also decoded in batches that end together.
@@ -39,7 +36,6 @@ class ThroughputConfig(SampledConfig):
   temperatures: tuple[float, ...]
   prompts: tuple[str, ...]
   shuffled: bool
-  piece: int
   spread: float
   slots: int
   batches: bool
@@ -50,7 +46,7 @@ class ThroughputConfig(SampledConfig):
   def __post_init__(self):
     super().__post_init__()
     check_range(self, 'slots', 'rounds', 'repeats', least=1, kind=int)
-    check_range(self, 'soak', 'piece', least=0, kind=int)
+    check_range(self, 'soak', least=0, kind=int)
     check_range(self, 'spread', least=1, most=self.max_new_tokens)
     self.check_compared('draft_lens', 'temperatures', 'prompts')
     self.check_temperatures(self.temperatures)

@@ -6,8 +6,8 @@ import launching
 import pytest
 import shallow
 
-from specsamp import zoo
-from specsamp.jobs import throughput
+from specsamp import progress, zoo
+from specsamp.jobs import throughput, throughput_rows
 
 _CONFIG = '--config=configs/throughput.py:smoke'
 
@@ -41,7 +41,6 @@ def test_a_chosen_length_beside_fixed_ones(tmp_path):
     '--config.shuffled=false',
     '--config.temperatures=(0.0,1.0)',
     '--config.num_prompts=3',
-    '--config.piece=2',
     f'--workdir={tmp_path}/run',
   )
   assert ended.code == 0, ended
@@ -53,7 +52,7 @@ def test_a_chosen_length_beside_fixed_ones(tmp_path):
   assert {row['way'] for row in rows.values()} == {'engine'}
   assert rows['all', 'γ=4']['over_fixed'] == 1
   lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
-  assert len(lines) == 2 * 2 * 3
+  assert len(lines) == 2 * 3
   assert 'over best γ' in ended.out and 'over batches' not in ended.out
 
 
@@ -115,11 +114,31 @@ def test_budgets_are_spread():
     target='', draft='', data='', num_prompts=64, max_prompt_tokens=64,
     max_new_tokens=128, seed=0, top_p=1.0, drafter='', draft_lens=(4,),
     adaptive=False, temperatures=(1.0,), prompts=('code',), shuffled=True,
-    piece=0, spread=8.0, slots=8, batches=True, rounds=16, repeats=1,
+    spread=8.0, slots=8, batches=True, rounds=16, repeats=1,
   )  # fmt: skip
   budgets = config.budgets(64)
   assert (len(budgets), min(budgets), max(budgets)) == (64, 16, 128)
   assert budgets != sorted(budgets)
+
+
+def test_bursts_go_by_turns():
+  """The next one is of the way that has emitted the least."""
+  order = []
+
+  def decoding(name, bursts):
+    for new in bursts:
+      order.append(name)
+      yield new
+    return [[name]]
+
+  bar = progress.bar('decoding', total=12, unit='tok')
+  ended = throughput.by_turns(
+    [decoding('slow', [1] * 6), decoding('fast', [3, 0, 3])], bar
+  )
+  assert ''.join(each[0] for each in order) == 'sfsssffss'
+  assert [texts for _, texts in ended] == [[['slow']], [['fast']]]
+  assert all(taken > 0 for taken, _ in ended)
+  assert bar.n == 12
 
 
 def test_rates_are_compared_turn_by_turn():
@@ -133,7 +152,7 @@ def test_rates_are_compared_turn_by_turn():
     ('batches', 'slow'): [1.0, 1.0],
     ('batches', 'fast'): [1.0, 1.0],
   }
-  rows = throughput.summarize(
+  rows = throughput_rows.summarize(
     {
       (part, *way): [scale * each for each in found]
       for part, scale in (('a', 1.0), ('b', 3.0))
@@ -162,7 +181,7 @@ def test_the_best_length_of_each_part():
     ('a', 'engine', 'γ=4'): [2.5],
     ('b', 'engine', 'γ=4'): [2.0],
   }
-  rows = throughput.summarize(seconds, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
+  rows = throughput_rows.summarize(seconds, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
   *_, known = rows
   assert (known.part, known.method) == ('all', 'the best γ of each part')
   assert known.tokens_per_second == 4
