@@ -144,9 +144,12 @@ class Decoder:
     has_n = (draft.valid & ~state.done[:, None]).any(axis=0)
     nodes = jnp.max(jnp.where(has_n, 1 + np.arange(len(has_n)), 1))
     chosen = jnp.searchsorted(jnp.asarray(passes), nodes)
-    finish = lambda part: lambda state: self._finish(inputs, part, state)
     for i, size in enumerate(passes):
-      state = flow.cond_in_place(chosen == i, finish(draft.first(size)), state)
+      # Cut within: else every round would cut what is of the others, too.
+      finish = lambda state, size=size: self._finish(
+        inputs, draft.first(size), state
+      )
+      state = flow.cond_in_place(chosen == i, finish, state)
     return state
 
   def sets_apart(self, drafter: Drafter) -> bool:
