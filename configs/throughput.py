@@ -13,7 +13,7 @@ and with one that is chosen in every round, for which it goes by the texts
 before; all texts are equally long. The published question.jsonl must be in
 `--config.data`. `--config.slots=8` has eight at once, `--config.shuffled=false`
 one task and temperature after the other, each of which is timed, and
-`--config.drafter=eagle` another drafter; MINUTES minutes each.
+`--config.drafter=eagle` another drafter; two to three minutes each.
 
   python launch/throughput.py --config=configs/throughput.py:mixed
 
