@@ -27,7 +27,7 @@ sys.modules['ipywidgets'] = None  # as if it were not installed
 matplotlib.rcParams['figure.dpi'] = 80"""
 
 
-def execute(notebook, source, at, folder):
+def execute(notebook, source, at, folder, timeout=1800, tries=1):
   """The notebook after a run.
 
   Args:
@@ -35,20 +35,29 @@ def execute(notebook, source, at, folder):
     source: of a cell that is executed with the others, and is none of them.
     at: the place of that cell.
     folder: where the kernel starts.
+    timeout: seconds for a cell.
+    tries: how often it is begun anew where a cell took longer.
 
   Raises:
     nbclient.exceptions.CellExecutionError: a cell failed.
+    nbclient.exceptions.CellTimeoutError: one took too long in every try.
   """
   ran = copy.deepcopy(notebook)
   ran.cells.insert(at, nbformat.v4.new_code_cell(source))
-  nbclient.NotebookClient(
+  client = nbclient.NotebookClient(
     ran,
-    timeout=1800,
+    timeout=timeout,
     kernel_name='python3',
     resources={'metadata': {'path': folder}},
     record_timing=False,
     coalesce_streams=True,
-  ).execute()
+  )
+  try:
+    client.execute()
+  except nbclient.exceptions.CellTimeoutError:
+    if tries == 1:
+      raise
+    return execute(notebook, source, at, folder, timeout, tries - 1)
   del ran.cells[at]
   return ran
 

@@ -204,7 +204,8 @@ def test_runs(name, tmp_path, monkeypatch):
   smaller = '\n'.join([_SHALLOW, *values])
   for key in _SMOKE[name]:
     assert re.search(rf'^{key} = ', notebook.cells[at].source, re.M), key
-  ran = execute.execute(notebook, smaller, at + 1, tmp_path)
+  # A kernel and its client have waited for each other, seldom: they begin anew.
+  ran = execute.execute(notebook, smaller, at + 1, tmp_path, 240, tries=2)
   outputs = [output for cell in _code(ran) for output in cell.outputs]
   assert any('image/png' in output.get('data', {}) for output in outputs)
   # With ipywidgets what a slider plots is among the state of widgets.
