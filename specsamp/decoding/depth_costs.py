@@ -45,8 +45,7 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
     times[i].append(_ms_a_round(requests[i]))
   # Where other work slows some of the loops, medians leave these out or not, by
-  # chance: three measurements had 1.35, 1.40 and 1.43 of a shorter draft's time
-  # by medians, 1.40, 1.42 and 1.40 by means.
+  # chance. One that stood still is no cost of the depth's.
   counted = np.sort(times, axis=1)[:, : max(repeats - 1, 1)]
   ms = counted.mean(axis=1).astype(np.float32)
   return distributed.of_first(ms)
