@@ -35,7 +35,13 @@ _SMOKE = {
   '01_speculative_sampling': dict(max_new_tokens=8, num_prompts=1, repeats=1),
   '02_why_it_is_lossless': dict(num_rounds=100),
   '03_draft_length_and_acceptance': dict(
-    draft_lens=(2,), num_prompts=1, max_new_tokens=8, repeats=1
+    draft_lens=(2,),
+    num_prompts=1,
+    max_new_tokens=8,
+    repeats=1,
+    replayed=(0.0,),
+    num_replayed=2,
+    looked_back=(0, 1),
   ),
   '04_token_trees': dict(
     drawn=(2, 1),
