@@ -199,7 +199,9 @@ def _counts(engine, seed):
 
 @pytest.mark.integration
 @pytest.mark.usefixtures('optimized')
-@pytest.mark.parametrize('verifier', ['block', 'gumbel'])
+@pytest.mark.parametrize(
+  'verifier', ['block', pytest.param('gumbel', marks=pytest.mark.slow)]
+)
 def test_texts_have_the_targets_distribution(small, verifier):
   target, _, draft = small
   drafter = model_drafter(draft, 3)

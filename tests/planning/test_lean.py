@@ -148,12 +148,23 @@ def _request(kind, dtype):
 
 @pytest.mark.gpu_aot
 @pytest.mark.parametrize(
-  ('where', 'dtype'), [('h100:1', 'bfloat16'), ('t4:1', 'float16')]
+  ('kind', 'where', 'dtype'),
+  [
+    ('model', 'h100:1', 'bfloat16'),
+    ('model, tree', 'h100:1', 'bfloat16'),
+    ('eagle', 'h100:1', 'bfloat16'),
+    ('ngram', 'h100:1', 'bfloat16'),
+    ('lookahead', 'h100:1', 'bfloat16'),
+    # Without bfloat16 passes differ, a chain's and a tree's, not what drafts.
+    ('model', 't4:1', 'float16'),
+    ('ngram', 't4:1', 'float16'),
+    *(
+      pytest.param(kind, 't4:1', 'float16', marks=pytest.mark.slow)
+      for kind in ('model, tree', 'eagle', 'lookahead')
+    ),
+  ],
 )
-@pytest.mark.parametrize(
-  'kind', ['model', 'model, tree', 'eagle', 'ngram', 'lookahead']
-)
-def test_a_round_copies_no_cache(where, dtype, kind):
+def test_a_round_copies_no_cache(kind, where, dtype):
   mesh = compile.mesh_of(topology.parse(where))
   lowered, state = elsewhere.lower_decode(_request(kind, dtype), mesh)
   compiled, run = kernels.compile_for_gpu(lowered)
