@@ -36,8 +36,12 @@ _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # As of how many rounds counts that nothing was left off early.
 _ROUNDS_IN_FULL = 1.0
 # Rounds without a draft before one is tried, which double with every try that
-# no other draft follows, up to the most.
+# no other draft follows, up to the most, and up to what it takes for tries to
+# lose no more than this share of the time, as expected. Else a draft that is
+# worth having, and which some rejections in a row made seem a little worse than
+# none, would be left off for whole texts.
 FIRST_WAIT, _MOST_WAIT = 2, 512
+_LOST_IN_TRIES = 0.0075
 
 
 @struct.dataclass
@@ -134,11 +138,16 @@ class Policy:
     most_k = 1 + jnp.asarray(depths, jnp.float32)
     could_pay_k = most_k * ms_k[0] > jnp.asarray(ms_k)
     best_draft = jnp.argmax(jnp.where(could_pay_k, rates_k, -1))
+    # By a try, in rounds of none.
+    lost = (1 - rates_k[best_draft] / rates_k[0]) * ms_k[best_draft] / ms_k[0]
+    wait = jnp.minimum(
+      self.of_all.wait.astype(jnp.float32), lost / _LOST_IN_TRIES
+    )
     of_use = _chance_of_use(*self.of_all.judged)
-    wait = self.of_all.wait.astype(jnp.float32) / of_use
     waited = self.of_all.waited.astype(jnp.float32)
-    is_due = waited >= jnp.minimum(wait, _MOST_WAIT)
-    return jnp.where(could_pay_k.any() & is_due, best_draft, best)
+    is_due = waited >= jnp.minimum(wait / of_use, _MOST_WAIT)
+    is_try = (best == 0) & could_pay_k.any() & is_due
+    return jnp.where(is_try, best_draft, best)
 
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False

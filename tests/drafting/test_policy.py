@@ -93,6 +93,21 @@ def test_after_a_wait_the_draft_that_pays_best_is_tried():
   assert DEPTHS[int(waited.choose(DEPTHS, steep, ALL))] == 2
 
 
+def test_what_hardly_loses_is_tried_soon():
+  """However often it was, and what loses much is not."""
+  policy = _after([(1, 1), (0, 0)] * 8)
+  of_all = policy.of_all.replace(waited=jnp.int32(12), wait=jnp.int32(512))
+  waited = policy.replace(of_all=of_all)
+  tried = []
+  for ms in (1.6, 2.4):
+    costs = np.asarray([1.0, ms, ms, 4.0], np.float32)
+    of_none, _, of_two, _ = policy.rates(DEPTHS, costs, ALL)
+    assert of_two < of_none
+    assert int(policy.choose(DEPTHS, costs, ALL)) == 0
+    tried.append(DEPTHS[int(waited.choose(DEPTHS, costs, ALL))])
+  assert tried == [2, 0]
+
+
 def test_where_rows_are_refilled_their_mean_pays():
   policy = _after([(4, 0)] * 16)
   assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 2
