@@ -30,6 +30,7 @@ from specsamp.jobs.throughput_rows import (
   BATCHES,
   ENGINE,
   PLAIN,
+  Run,
   render,
   summarize,
 )
@@ -55,8 +56,24 @@ class Part(NamedTuple):
   seed: int
 
 
-# New tokens of each burst or batch, and in the end those of each request.
-Decoding = Generator[int, None, list[list[int]]]
+class Text(NamedTuple):
+  """One that was decoded.
+
+  Attributes:
+    tokens: of the output.
+    rounds: that it took.
+    drafted: tokens that were drafted, all rounds together.
+    accepted: those of them that were accepted.
+  """
+
+  tokens: list[int]
+  rounds: int
+  drafted: int
+  accepted: int
+
+
+# New tokens of each burst or batch, and in the end the text of each request.
+Decoding = Generator[int, None, list[Text]]
 
 
 class Contender(NamedTuple):
@@ -65,12 +82,14 @@ class Contender(NamedTuple):
   Attributes:
     way: batches that end together, or an engine.
     method: plain, or with which draft.
+    drafter: of the method; None is without.
     compile: compiles what decoding any part needs.
     decode: of a part, as far as it is asked for.
   """
 
   way: str
   method: str
+  drafter: Drafter | None
   compile: Callable[[], None]
   decode: Callable[[Part], Decoding]
 
@@ -96,7 +115,7 @@ class Throughput(NamedTuple):
     for each in progress.bar('compiling', contenders, unit='way'):
       each.compile()
     texts = collections.defaultdict(list)  # of the first turn, by way
-    seconds = collections.defaultdict(list)
+    runs = collections.defaultdict(list)
     total = sum(sum(part.budgets) for part in self.parts) * len(contenders)
     with (
       (workdir / 'metrics.jsonl').open('w') as file,
@@ -108,27 +127,30 @@ class Throughput(NamedTuple):
         for part in self.parts:
           ended = by_turns([each.decode(part) for each in contenders], bar)
           for each, (taken, own) in zip(contenders, ended, strict=True):
-            key = part.name, each.way, each.method
-            seconds[key].append(taken)
             if not i:
-              texts[each.way, each.method] += own
-            line = dict(zip(('part', 'way', 'method'), key, strict=True))
-            file.write(json.dumps(line | dict(turn=i, seconds=taken)) + '\n')
+              texts[each.way, each.method] += [text.tokens for text in own]
+            counts = np.sum([text[1:] for text in own], axis=0)
+            run = Run(taken, *counts.tolist())
+            runs[part.name, each.way, each.method].append(run)
+            line = dict(part=part.name, way=each.way, method=each.method)
+            line |= dict(turn=i, **run._asdict())
+            file.write(json.dumps(line) + '\n')
           file.flush()
-    counts = {part.name: sum(part.budgets) for part in self.parts}
+    tokens = {part.name: sum(part.budgets) for part in self.parts}
     fixed = [
       method
       for method, drafter in self.drafters.items()
       if drafter is not None and not isinstance(drafter, AdaptiveDrafter)
     ]
-    rows = summarize(seconds, counts, fixed)
+    rows = summarize(runs, tokens, fixed)
     summary = {
       'runs': [row._asdict() for row in rows],
       'device': report.device(),
       'versions': report.versions(),
     }
     files.replace_json(workdir / 'summary.json', summary)
-    note = self._note(texts)
+    costs = [_costs(each) for each in contenders]
+    note = ' '.join([self._note(texts), *filter(None, costs)])
     files.replace(
       workdir / 'report.md',
       f'# Throughput of a queue\n\n{render(rows, "github")}\n\n{note}\n\n'
@@ -153,7 +175,7 @@ class Throughput(NamedTuple):
       if config.batches:
         batches = functools.partial(self._in_batches, drafter)
         compile_all = functools.partial(self._decode_all, batches)
-        found.append(Contender(BATCHES, method, compile_all, batches))
+        found.append(Contender(BATCHES, method, drafter, compile_all, batches))
       engine = Engine(
         target,
         slots=config.slots,
@@ -162,20 +184,22 @@ class Throughput(NamedTuple):
         max_length=longest,
       )
       through = functools.partial(self._through, engine)
-      found.append(Contender(ENGINE, method, engine.compile, through))
+      found.append(Contender(ENGINE, method, drafter, engine.compile, through))
     return found
 
   def _in_batches(self, drafter: Drafter | None, part: Part) -> Decoding:
     size, texts = self.config.slots, []
     for i in range(0, len(part.prompts), size):
-      own = generate(
+      out = generate(
         self.target,
         part.prompts[i : i + size],
         drafter=drafter,
         **self._asked(part, slice(i, i + size)),
-      ).tokens
-      texts += own
-      yield sum(map(len, own))
+      )
+      drafted_b = out.num_drafted_per_pos.sum(axis=1)
+      accepted_b = out.num_accepted_per_pos.sum(axis=1)
+      texts += map(Text, out.tokens, out.rounds, drafted_b, accepted_b)
+      yield sum(map(len, out.tokens))
     return texts
 
   def _through(self, engine: Engine, part: Part) -> Decoding:
@@ -187,9 +211,12 @@ class Throughput(NamedTuple):
     while len(texts) < len(ids):
       chunks = engine.step()
       for chunk in chunks:
-        if chunk.completion:
-          texts[chunk.id] = chunk.completion.tokens
-          if chunk.completion.finish_reason == 'nan':
+        if done := chunk.completion:
+          rounds, drafted = done.stats.rounds, done.stats.num_drafted_per_pos
+          texts[chunk.id] = Text(
+            done.tokens, rounds, drafted.sum(), done.num_accepted
+          )
+          if done.finish_reason == 'nan':
             raise FloatingPointError('the target gave NaN logits')
       yield sum(len(chunk.tokens) for chunk in chunks)
     return [texts[id] for id in ids]
@@ -231,7 +258,9 @@ class Throughput(NamedTuple):
     note = (
       f'{tables.count(len(budgets), "request")} of {min(budgets)} to '
       f'{max(budgets)} tokens at {samplings}, {config.slots} at once, by '
-      'turns, prompt passes included, compile time left out.'
+      'turns, prompt passes included, compile time left out. τ: tokens a round '
+      'of a text, the bonus token included, before the budget cuts the last '
+      'round; drafted: tokens drafted in one.'
     )
     pairs = [
       own
@@ -247,9 +276,22 @@ class Throughput(NamedTuple):
     return f'{note} Both ways emitted the same text for {same} of {len(pairs)}.'
 
 
+def _costs(contender: Contender) -> str:
+  """What its rounds were timed to cost, if it chooses among them."""
+  drafter = contender.drafter
+  if contender.way != ENGINE or not isinstance(drafter, AdaptiveDrafter):
+    return ''
+  listed = lambda values: ', '.join(map(str, values))
+  costs = (f'{ms:.2f}' for ms in drafter.ms.tolist())
+  return (
+    f'A round of {listed(drafter.depths)} drafted tokens was timed at '
+    f'{listed(costs)} ms.'
+  )
+
+
 def by_turns(
   decodings: list[Decoding], bar: tqdm.tqdm
-) -> list[tuple[float, list[list[int]]]]:
+) -> list[tuple[float, list[Text]]]:
   """Decodes in all ways at once: seconds and texts of each.
 
   The next burst is always that of the way that has emitted the least, so that

@@ -12,6 +12,22 @@ PLAIN = 'plain'  # the method without a draft
 _OF_EACH = 'the best γ of each part'
 
 
+class Run(NamedTuple):
+  """All texts of a part, once.
+
+  Attributes:
+    seconds: that they took.
+    rounds: of all texts together.
+    drafted: tokens that were drafted.
+    accepted: those of them that were accepted.
+  """
+
+  seconds: float
+  rounds: int
+  drafted: int
+  accepted: int
+
+
 class Row(NamedTuple):
   """What it costs.
 
@@ -19,6 +35,9 @@ class Row(NamedTuple):
     part: of the queue.
     way: as of the `Contender`.
     method: likewise.
+    block_efficiency: tokens a round of a text, τ, as of `Completion`; of all
+      turns together.
+    drafted_per_round: tokens drafted in one, likewise.
     tokens_per_second: the median over the turns.
     over_batches: of the same method, the median of each turn's ratio; None
       where there are none.
@@ -29,6 +48,8 @@ class Row(NamedTuple):
   part: str
   way: str
   method: str
+  block_efficiency: float
+  drafted_per_round: float
   tokens_per_second: float
   over_batches: float | None
   over_plain: float
@@ -36,7 +57,7 @@ class Row(NamedTuple):
 
 
 def summarize(
-  seconds: Mapping[tuple[str, str, str], Sequence[float]],
+  runs: Mapping[tuple[str, str, str], Sequence[Run]],
   tokens: Mapping[str, int],
   fixed: Sequence[str],
 ) -> list[Row]:
@@ -45,47 +66,49 @@ def summarize(
   each: more than that no choice by part can gain.
 
   Args:
-    seconds: of each turn, by part, way and method.
+    runs: of each turn, by part, way and method.
     tokens: of each part.
     fixed: the methods of fixed draft lengths.
   """
-  seconds = {key: np.asarray(each) for key, each in seconds.items()}
+  found = {key: np.asarray(each).T for key, each in runs.items()}  # [4, turns]
 
   def fastest(part, way):
-    """Seconds with the best fixed draft length."""
-    return min((seconds[part, way, each] for each in fixed), key=np.median)
+    """With the best fixed draft length."""
+    each_way = (found[part, way, each] for each in fixed)
+    return min(each_way, key=lambda run: np.median(run[0]))
 
   if len(tokens) > 1:
-    ways = dict.fromkeys(key[1:] for key in seconds)
+    ways = dict.fromkeys(key[1:] for key in found)
     whole = {
-      ('all', *way): sum(seconds[part, *way] for part in tokens) for way in ways
+      ('all', *way): sum(found[part, *way] for part in tokens) for way in ways
     }
     if len(fixed) > 1:
       whole |= {
         ('all', way, _OF_EACH): sum(fastest(part, way) for part in tokens)
         for way, _ in ways
       }
-    seconds |= whole
+    found |= whole
     tokens = {**tokens, 'all': sum(tokens.values())}
-  rates = {key: tokens[key[0]] / each for key, each in seconds.items()}
   median = lambda values: float(np.median(values))
 
-  return [
-    Row(
+  def row(part, way, method):
+    seconds, *counts = found[part, way, method]
+    rounds, drafted, accepted = np.sum(counts, axis=1)
+    over = lambda other: median(other[0] / seconds)
+    in_batches = found.get((part, BATCHES, method))
+    return Row(
       part,
       way,
       method,
-      median(rate),
-      median(rate / rates[part, BATCHES, method])
-      if (part, BATCHES, method) in rates
-      else None,
-      median(rate / rates[part, way, PLAIN]),
-      median(rate * fastest(part, way) / tokens[part]),
+      float(1 + accepted / rounds),
+      float(drafted / rounds),
+      median(tokens[part] / seconds),
+      None if in_batches is None else over(in_batches),
+      over(found[part, way, PLAIN]),
+      over(fastest(part, way)),
     )
-    for each in tokens
-    for (part, way, method), rate in rates.items()
-    if part == each
-  ]
+
+  return [row(*key) for each in tokens for key in found if key[0] == each]
 
 
 def render(rows: list[Row], style: str) -> str:
@@ -94,6 +117,8 @@ def render(rows: list[Row], style: str) -> str:
       'part': row.part,
       'way': row.way,
       'method': row.method,
+      'τ': row.block_efficiency,
+      'drafted': row.drafted_per_round,
       'tokens/s': row.tokens_per_second,
       'over batches': row.over_batches,
       'over plain': row.over_plain,

@@ -51,9 +51,15 @@ def test_a_chosen_length_beside_fixed_ones(tmp_path):
   assert list(rows) == [(part, method) for part in parts for method in methods]
   assert {row['way'] for row in rows.values()} == {'engine'}
   assert rows['all', 'γ=4']['over_fixed'] == 1
+  for (_, method), row in rows.items():
+    least = 0 if method == 'γ of 0, 4' else 4
+    deepest = 0 if method == 'plain' else 4
+    assert min(least, deepest) <= row['drafted_per_round'] <= deepest
+    assert 1 <= row['block_efficiency'] <= 1 + row['drafted_per_round']
   lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
   assert len(lines) == 2 * 3
   assert 'over best γ' in ended.out and 'over batches' not in ended.out
+  assert 'A round of 0, 4 drafted tokens was timed at ' in ended.out
 
 
 def test_a_soak_compiles_nothing(tmp_path):
@@ -154,7 +160,9 @@ def test_rates_are_compared_turn_by_turn():
   }
   rows = throughput_rows.summarize(
     {
-      (part, *way): [scale * each for each in found]
+      (part, *way): [
+        throughput_rows.Run(scale * each, 4, 8, 6) for each in found
+      ]
       for part, scale in (('a', 1.0), ('b', 3.0))
       for way, found in seconds.items()
     },
@@ -168,21 +176,26 @@ def test_rates_are_compared_turn_by_turn():
   assert found['a', 'engine', 'fast'].over_plain == 2
   assert found['b', 'engine', 'chosen'].over_fixed == 1.25
   assert found['a', 'batches', 'plain'].tokens_per_second == 3
+  assert found['a', 'batches', 'plain'].block_efficiency == 2.5
+  assert found['a', 'batches', 'plain'].drafted_per_round == 2
   # Both parts one after the other.
   assert found['all', 'engine', 'plain'].tokens_per_second == 3
 
 
 def test_the_best_length_of_each_part():
-  seconds = {
-    ('a', 'engine', 'plain'): [4.0],
-    ('b', 'engine', 'plain'): [4.0],
-    ('a', 'engine', 'γ=2'): [1.0],
-    ('b', 'engine', 'γ=2'): [3.0],
-    ('a', 'engine', 'γ=4'): [2.5],
-    ('b', 'engine', 'γ=4'): [2.0],
+  run = throughput_rows.Run
+  runs = {
+    ('a', 'engine', 'plain'): [run(4.0, 6, 0, 0)],
+    ('b', 'engine', 'plain'): [run(4.0, 6, 0, 0)],
+    ('a', 'engine', 'γ=2'): [run(1.0, 2, 4, 4)],
+    ('b', 'engine', 'γ=2'): [run(3.0, 4, 8, 2)],
+    ('a', 'engine', 'γ=4'): [run(2.5, 2, 8, 4)],
+    ('b', 'engine', 'γ=4'): [run(2.0, 3, 12, 3)],
   }
-  rows = throughput_rows.summarize(seconds, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
+  rows = throughput_rows.summarize(runs, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
   *_, known = rows
   assert (known.part, known.method) == ('all', 'the best γ of each part')
   assert known.tokens_per_second == 4
   assert known.over_plain == 8 / 3 and known.over_fixed == 4 / 3
+  assert known.block_efficiency == 1 + 7 / 5
+  assert known.drafted_per_round == 16 / 5
