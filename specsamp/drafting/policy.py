@@ -19,16 +19,19 @@ from jax.scipy.special import betaln
 from specsamp.drafting.draft import Draft
 from specsamp.drafting.drafter import OfBatch
 
-# What was accepted counts less with every round that drafted since.
-_MEMORY = 0.97
+# What was accepted counts less with every round that drafted since; of all rows
+# it is known better, and kept longer: by a few unlucky rounds of theirs a draft
+# that pays would be left off.
+_MEMORY, _MEMORY_OF_ALL = 0.97, 0.99
 # Before anything is known, tokens of a draft that is of use are accepted with
 # this chance, which weighs as much as so many of them.
 PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
 # What is known of all rows, those that have ended included, stands for a row,
 # and what is known of all its depths for each of them, until so many tokens of
-# its own were judged: depths differ less than the counts of a few rounds do,
-# and with half of this weight a choice at temperature 1 follows noise.
-_WEIGHT = 32.0
+# its own were judged: depths and texts differ less than the counts of a few
+# rounds do, and with less of this weight a choice at temperature 1 follows
+# noise.
+_WEIGHT = 48.0
 # One draft in ten is of no use, whose tokens are hardly ever accepted: the few
 # first tokens of all rows tell it from the others, where the weight above alone
 # would have it drafted for several rounds more.
@@ -76,7 +79,7 @@ class OfAll(OfBatch):
     longer = jnp.minimum(2 * self.wait, _MOST_WAIT)
     next_wait = jnp.where(self.waited > 0, longer, FIRST_WAIT)
     return OfAll(
-      judged=_faded(self.judged, judged, asked_g.any()),
+      judged=_faded(self.judged, judged, asked_g.any(), _MEMORY_OF_ALL),
       asked=_faded(self.asked, asked_g, drafted),
       drafted=_faded(self.drafted, drafted_g, drafted),
       waited=jnp.where(drafted, 0, self.waited + 1),
@@ -202,9 +205,9 @@ class Policy:
     )
 
 
-def _faded(old, new, when):
+def _faded(old, new, when, memory=_MEMORY):
   """With the counts of one more round, where it is one that counts."""
-  return jnp.where(when, _MEMORY * old + new.astype(jnp.float32), old)
+  return jnp.where(when, memory * old + new.astype(jnp.float32), old)
 
 
 def _mean(prior, weight, accepted, rejected):

@@ -70,7 +70,13 @@ def test_llama_sends_activations_and_little_else(where, name):
     assert part.kernels.in_graphs > part.kernels.total / 2
 
 
-@_SLICES
+@pytest.mark.parametrize(
+  'where',
+  [
+    pytest.param('h100:8', marks=pytest.mark.gpu_aot),
+    pytest.param('v5p:2x2x2', marks=[pytest.mark.tpu_aot, pytest.mark.slow]),
+  ],
+)
 def test_a_larger_vocabulary_sends_no_more(where):
   """Four times as large, twice as much for a draw: its square root."""
   sent = lambda part: sum(
