@@ -28,10 +28,9 @@ _MEMORY, _MEMORY_OF_ALL = 0.97, 0.99
 PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
 # What is known of all rows, those that have ended included, stands for a row,
 # and what is known of all its depths for each of them, until so many tokens of
-# its own were judged: depths and texts differ less than the counts of a few
-# rounds do, and with less of this weight a choice at temperature 1 follows
-# noise.
-_WEIGHT = 48.0
+# its own were judged: depths differ less than the counts of a few rounds do,
+# and with half of this weight a choice at temperature 1 follows noise.
+_WEIGHT = 32.0
 # One draft in ten is of no use, whose tokens are hardly ever accepted: the few
 # first tokens of all rows tell it from the others, where the weight above alone
 # would have it drafted for several rounds more.
@@ -44,7 +43,7 @@ _ROUNDS_IN_FULL = 1.0
 # worth having, and which some rejections in a row made seem a little worse than
 # none, would be left off for whole texts.
 FIRST_WAIT, _MOST_WAIT = 2, 512
-_LOST_IN_TRIES = 0.0075
+_LOST_IN_TRIES = 0.005
 
 
 @struct.dataclass

@@ -36,9 +36,9 @@ def _after(rounds):
     ([(1, 1)] * 8, ALL, 1),
     ([(0, 0)] * 8, ALL, 0),
     ([(4, 0)] * 8, np.asarray([True, False]), 4),
-    ([(4, 0)] * 32, np.asarray([False, True]), 0),
+    ([(4, 0)] * 24, np.asarray([False, True]), 0),
     # A batch takes as long as its slowest row.
-    ([(4, 0)] * 32, ALL, 0),
+    ([(4, 0)] * 24, ALL, 0),
     ([(4, 1)] * 16, ALL, 1),
     # That it is slow is not known after two rounds.
     ([(4, 0)] * 2, ALL, 2),
@@ -62,7 +62,7 @@ def test_a_draft_of_no_use_is_told_by_its_first_tokens():
 
 def test_depths_tell_of_each_other():
   """What is known of the second to the fourth token is known of the first."""
-  chance = lambda accepted: _after([(accepted,) * 2] * 40).acceptance()
+  chance = lambda accepted: _after([(accepted,) * 2] * 24).acceptance()
   # Its own token was accepted in every round of either.
   assert (chance(1)[:, 0] < chance(4)[:, 0] - 0.02).all()
   first, _, _, last = chance(2)[0]
