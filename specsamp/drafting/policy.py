@@ -125,7 +125,8 @@ class Policy:
     """Which of the depths pays most, or after a wait of those above 0: int [].
 
     After a wait the best of those is tried that would pay if all of it were
-    accepted; the likelier drafts are of no use, the longer the wait.
+    accepted; the wait is the longer, the likelier drafts are of no use and the
+    more a try is expected to lose.
 
     Args:
       depths: ascending.
@@ -133,12 +134,13 @@ class Policy:
       active_b: bool [B], the rows that count.
       refilled: whether others take the place of rows that end.
     """
+    ms_k = jnp.asarray(ms_k)
     rates_k = self.rates(depths, ms_k, active_b, refilled)
     best = jnp.argmax(rates_k)
     if depths[0]:
       return best
     most_k = 1 + jnp.asarray(depths, jnp.float32)
-    could_pay_k = most_k * ms_k[0] > jnp.asarray(ms_k)
+    could_pay_k = most_k * ms_k[0] > ms_k
     best_draft = jnp.argmax(jnp.where(could_pay_k, rates_k, -1))
     # By a try, in rounds of none.
     lost = (1 - rates_k[best_draft] / rates_k[0]) * ms_k[best_draft] / ms_k[0]
