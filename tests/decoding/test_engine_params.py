@@ -198,10 +198,9 @@ def _counts(engine, seed):
 
 
 @pytest.mark.integration
+@pytest.mark.slow  # with a stale drafter below
 @pytest.mark.usefixtures('optimized')
-@pytest.mark.parametrize(
-  'verifier', ['block', pytest.param('gumbel', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('verifier', ['block', 'gumbel'])
 def test_texts_have_the_targets_distribution(small, verifier):
   target, _, draft = small
   drafter = model_drafter(draft, 3)

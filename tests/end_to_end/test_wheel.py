@@ -59,6 +59,7 @@ def test_the_embedded_pair_decodes(installed):
   assert '8 tokens in ' in ended.stdout
 
 
+@pytest.mark.slow  # it has no files of its own
 def test_a_plan_predicts(installed):
   ended = installed(
     'plan', '--config=configs/chinchilla.py:predict', '--topology=v4:2x2x4'
