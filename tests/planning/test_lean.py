@@ -26,13 +26,17 @@ pytestmark = pytest.mark.extended
 
 _PAIR = PAIRS['llama-3.1-70b+llama-3.1-8b']
 _LAYERS = 2
-_SLICES = pytest.mark.parametrize(
-  'where',
-  [
-    pytest.param('h100:8', marks=pytest.mark.gpu_aot),
-    pytest.param('v5p:2x2x2', marks=pytest.mark.tpu_aot),
-  ],
-)
+
+
+def _slices(*marks):
+  """Of GPUs and of TPUs, these with further marks."""
+  return pytest.mark.parametrize(
+    'where',
+    [
+      pytest.param('h100:8', marks=pytest.mark.gpu_aot),
+      pytest.param('v5p:2x2x2', marks=[pytest.mark.tpu_aot, *marks]),
+    ],
+  )
 
 
 @functools.cache  # the loop twice
@@ -45,7 +49,7 @@ def _part(name, where, vocab_size=_PAIR.target.vocab_size):
   return compile.compile_part(name, target, draft, mesh, gamma=4, context=2048)
 
 
-@_SLICES
+@_slices()
 @pytest.mark.parametrize('name', PARTS)
 def test_llama_sends_activations_and_little_else(where, name):
   part = _part(name, where)
@@ -70,13 +74,7 @@ def test_llama_sends_activations_and_little_else(where, name):
     assert part.kernels.in_graphs > part.kernels.total / 2
 
 
-@pytest.mark.parametrize(
-  'where',
-  [
-    pytest.param('h100:8', marks=pytest.mark.gpu_aot),
-    pytest.param('v5p:2x2x2', marks=[pytest.mark.tpu_aot, pytest.mark.slow]),
-  ],
-)
+@_slices(pytest.mark.slow)
 def test_a_larger_vocabulary_sends_no_more(where):
   """Four times as large, twice as much for a draw: its square root."""
   sent = lambda part: sum(
