@@ -143,7 +143,7 @@ class Decoder:
     # The fewest nodes that hold what rows have drafted that are not done.
     has_n = (draft.valid & ~state.done[:, None]).any(axis=0)
     nodes = jnp.max(jnp.where(has_n, 1 + np.arange(len(has_n)), 1))
-    chosen = jnp.searchsorted(jnp.asarray(passes), nodes)
+    chosen = (np.asarray(passes) < nodes).sum()
     for i, size in enumerate(passes):
       # Cut within: else every round would cut what is of the others, too.
       finish = lambda state, size=size: self._finish(
