@@ -3,7 +3,7 @@ r"""Spec-Bench's six categories, any pair, the drafters that come with it.
 Xia et al. 2401.07851: speedup and τ by category, the second turns of MT-bench
 asked after the first answers. The embedded pair answers every question in
 Python: speed and acceptance are real, answers are not. 8 prompts of
-each category, about eight minutes on 2 CPU cores; the published question.jsonl
+each category, about four minutes on 2 CPU cores; the published question.jsonl
 must be in `--config.data`.
 
   python launch/evaluate.py --config=configs/spec_bench.py \

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from specsamp import files
-from specsamp.checkpoints import folders, tensor_files, weights
+from specsamp.checkpoints import dtypes, folders, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
@@ -80,11 +80,11 @@ def load(
   config = dataclasses.replace(
     config,
     dtype=dtype
-    or weights.dtype_on(f'model {path}', config.dtype, weights.device_of(mesh)),
+    or dtypes.dtype_on(f'model {path}', config.dtype, dtypes.device_of(mesh)),
   )
   tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
   shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
-  config, params, stored_as = weights.read_in_range(
+  config, params, stored_as = dtypes.read_in_range(
     f'model {path}',
     config,
     dtype is not None,
@@ -108,7 +108,7 @@ def stored_dtype(path) -> str:
   values = _read_config(path)
   if 'model' in values:
     return _own_config(path, values).dtype
-  return weights.stored_dtype(tensor_files.of_folder(path).values())
+  return dtypes.stored_dtype(tensor_files.of_folder(path).values())
 
 
 def _own_config(path: pathlib.Path, values) -> TransformerConfig:

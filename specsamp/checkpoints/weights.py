@@ -6,12 +6,10 @@ which is read and written in parallel and keeps 16 bits. On a mesh a process
 reads the parts that it holds.
 """
 
-import dataclasses
 import functools
-import math
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args
 
 import jax
@@ -20,17 +18,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
-from absl import logging
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from specsamp import files, fingerprint
+from specsamp import files
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
-from specsamp.models import TransformerConfig, float16
 from specsamp.models.float16 import is_matrix
-from specsamp.sharding import devices, distributed, rules
+from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
 
 FILE = tensor_files.SINGLE
@@ -264,99 +260,6 @@ def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
 
 def _is_integer(array) -> bool:
   return jnp.issubdtype(array.dtype, jnp.integer)
-
-
-def stored_dtype(tensors: Iterable[Stored]) -> str:
-  """The type of the largest of them; bfloat16 for float16 too."""
-  largest = max(tensors, key=lambda tensor: math.prod(tensor.shape))
-  return 'float32' if largest.dtype == 'F32' else 'bfloat16'
-
-
-def default_dtype(tensors: Iterable[Stored]) -> str:
-  """What to compute in with such weights, unless told."""
-  return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
-
-
-def dtype_on(what: str, dtype: str, device: jax.Device) -> str:
-  """This dtype, or float16 for the bfloat16 that a device does not have.
-
-  Args:
-    what: computes in it, for the log.
-    dtype: that nobody asked for.
-    device: of those that compute.
-  """
-  if dtype != 'bfloat16' or devices.has_bfloat16(device):
-    return dtype
-  logging.warning(
-    '%s: computes in float16, for %s has no bfloat16 (compute capability %s)',
-    what,
-    device.device_kind,
-    device.compute_capability,
-  )
-  return float16.NAME
-
-
-def device_of(mesh: Mesh | None) -> jax.Device:
-  """One of those that a model on this mesh computes on."""
-  return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
-
-
-def read_in_range(
-  what: str,
-  config: TransformerConfig,
-  is_told: bool,
-  read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
-) -> tuple[TransformerConfig, Any, dict[str, str]]:
-  """Parameters, in float32 where the config's float16 does not hold a model.
-
-  Args:
-    what: the model, for the log and errors.
-    config: of the model.
-    is_told: whether the user asked for the dtype.
-    read: dtype -> parameters, as `place` yields them.
-
-  Returns:
-    The config with the dtype to compute in, the parameters, and
-    `LanguageModel.stored_as` of them.
-
-  Raises:
-    UserError: the user asked for float16, and it does not hold the model.
-  """
-  if config.dtype != float16.NAME:
-    return config, tree(read(config.dtype)), {}
-  params = None
-  try:
-    params, stored_as = _halved(read(None), config.num_tokens)
-    fault = float16.beyond_reach(config, params)
-  except float16.OutOfRange as error:
-    fault = str(error)
-  if not fault:
-    return config, params, stored_as
-  fault = f'{fault}, beyond the {float16.LARGEST:.0f} of float16'
-  if is_told:
-    raise UserError(
-      f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
-    )
-  logging.warning('%s: computes in float32: %s', what, fault)
-  del params  # before it is there once more
-  config = dataclasses.replace(config, dtype='float32')
-  return config, tree(read(config.dtype)), {}
-
-
-def _halved(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
-  """Parameters in float16, and their fingerprint before the cast.
-
-  At most one of them is there twice.
-  """
-  params, rows = {}, {}
-  for name, value in leaves:
-    (rows[name],) = fingerprint.rows([value])
-    params[name] = float16.cast(name, value)
-    if params[name] is not value:
-      value.delete()
-  params = tree(params.items())
-  stored = fingerprint.of(params, num_tokens, tree(rows.items()))
-  return params, {fingerprint.of(params, num_tokens): stored}
 
 
 def flat(params: Any) -> dict[str, Any]:

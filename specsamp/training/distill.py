@@ -12,7 +12,7 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from specsamp import files, locks, zoo
-from specsamp.checkpoints import drafter_dir, model_dir, weights
+from specsamp.checkpoints import drafter_dir, dtypes, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
@@ -203,7 +203,7 @@ def _target(config, mesh: Mesh | None) -> LanguageModel:
   if not config.target:
     return zoo.load('pycode').target.on(mesh)
   # Gradients vanish in float16, which `load` takes where there is no bfloat16.
-  trains = devices.has_bfloat16(weights.device_of(mesh))
+  trains = devices.has_bfloat16(dtypes.device_of(mesh))
   target = model_dir.load(config.target, mesh, None if trains else 'float32')
   if target.config.dtype == float16.NAME:
     raise UserError(

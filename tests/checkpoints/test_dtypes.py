@@ -14,6 +14,7 @@ from absl import logging
 import specsamp
 from specsamp.checkpoints import (
   convert,
+  dtypes,
   layouts,
   model_dir,
   tensor_files,
@@ -52,7 +53,7 @@ def test_who_has_bfloat16(capability, has):
 @pytest.fixture
 def turing(monkeypatch):
   """Models are read as on a T4; the log's lines."""
-  monkeypatch.setattr(weights, 'device_of', lambda mesh: _device('7.5'))
+  monkeypatch.setattr(dtypes, 'device_of', lambda mesh: _device('7.5'))
   lines = []
   monkeypatch.setattr(
     logging, 'warning', lambda line, *args: lines.append(line % args)
@@ -161,7 +162,7 @@ def test_conversion_keeps_the_stored_dtype(save, turing, tmp_path):
 def test_folders_of_others(save, turing, tmp_path, monkeypatch):
   """Whose weights have 16 bits; on a CPU they are computed in 32."""
   huggingface.save(specsamp.load(save(dtype='float32')), tmp_path / 'theirs')
-  monkeypatch.setattr(weights, 'default_dtype', weights.stored_dtype)
+  monkeypatch.setattr(dtypes, 'default_dtype', dtypes.stored_dtype)
   load = lambda: specsamp.load(tmp_path / 'theirs')
   assert load().config.dtype == 'float32' and not turing
   large = specsamp.load(save(_too_large), dtype='bfloat16')

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specsamp import files
-from specsamp.checkpoints import layouts, tensor_files, weights
+from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface.families.family import Family
 from specsamp.checkpoints.tensor_files import Stored
@@ -76,10 +76,10 @@ def load(
     vocab_size=rows,
     padding=rows - min(config.vocab_size, tokenizer.vocab_size),
     dtype=dtype
-    or weights.dtype_on(
+    or dtypes.dtype_on(
       f'model {path}',
-      weights.default_dtype(tensors.values()),
-      weights.device_of(mesh),
+      dtypes.default_dtype(tensors.values()),
+      dtypes.device_of(mesh),
     ),
   )
   shapes = _shapes(config)
@@ -87,7 +87,7 @@ def load(
   read = lambda name, index: layouts.read(
     tensors, layout[name], sizes[name], index
   )
-  config, params, stored_as = weights.read_in_range(
+  config, params, stored_as = dtypes.read_in_range(
     f'model {path}',
     config,
     dtype is not None,

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from specsamp.checkpoints import layouts, tensor_files, weights
+from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface.families.family import BUFFERS
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
@@ -31,13 +31,14 @@ def read(
   flat = weights.flat(shapes)
   sizes = sizes_of(layout, {name: a.shape for name, a in flat.items()})
   layouts.check(f'drafter {path}', layout, sizes, tensors)
-  dtypes = weights.matmul_dtypes(flat, weights.default_dtype(tensors.values()))
+  dtype = dtypes.default_dtype(tensors.values())
+  matmul_dtypes = weights.matmul_dtypes(flat, dtype)
 
   def one(name: str, index) -> np.ndarray:
     if name not in layout:
       return given[name]
     whole = layouts.read(tensors, layout[name], sizes[name])
-    return whole.reshape(flat[name].shape).astype(dtypes[name])
+    return whole.reshape(flat[name].shape).astype(matmul_dtypes[name])
 
   params = weights.tree(weights.place(shapes, None, None, one))
   return DraftModule(module, params, target='')
