@@ -7,7 +7,7 @@ python launch/distill.py --config=configs/distill_pycode.py:eagle \
 from absl import flags
 
 from specsamp import cli
-from specsamp.training import distill, distill_config
+from specsamp.training import distill, distill_config, run
 
 _mesh = cli.define_mesh('data')
 
@@ -16,7 +16,9 @@ def main():
   config = flags.FLAGS.config
   job = distill_config.from_dict(config.to_dict())
   mesh = _mesh()
-  distill.distill(job, cli.make_workdir(flags.FLAGS.workdir, config), mesh)
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  distill.distill(job, workdir, mesh)
+  print(run.told(workdir, workdir / 'drafter'))
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ python launch/pretrain.py --config=configs/pretrain_pycode.py:target \
 from absl import flags
 
 from specsamp import cli
-from specsamp.training import pretrain
+from specsamp.training import pretrain, run
 
 _mesh = cli.define_mesh('data')
 
@@ -16,7 +16,9 @@ def main():
   config = flags.FLAGS.config
   job = pretrain.from_dict(config.to_dict())
   mesh = _mesh()
-  pretrain.pretrain(job, cli.make_workdir(flags.FLAGS.workdir, config), mesh)
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  pretrain.pretrain(job, workdir, mesh)
+  print(run.told(workdir, workdir / 'model'))
 
 
 if __name__ == '__main__':

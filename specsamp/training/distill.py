@@ -183,7 +183,6 @@ def distill(
     )
   trained = DraftModule(module, params | chosen, target.fingerprint)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
-  print(run.told(workdir, workdir / 'drafter'))
   return trained
 
 

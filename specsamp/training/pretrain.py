@@ -184,7 +184,6 @@ def pretrain(
     )
   model = LanguageModel(transformer, params, tokenizer)
   model_dir.save(model, workdir / 'model', config.storage)
-  print(run.told(workdir, workdir / 'model'))
   return model
 
 
