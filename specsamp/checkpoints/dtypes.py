@@ -68,7 +68,7 @@ def read_in_range(
     what: the model, for the log and errors.
     config: of the model.
     is_told: whether the user asked for the dtype.
-    read: dtype -> parameters, as `place` yields them.
+    read: dtype -> parameters, as `weights.place` yields them.
 
   Returns:
     The config with the dtype to compute in, the parameters, and
