@@ -31,11 +31,11 @@ PROMPTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1]]
 GREEDY = SamplingParams(temperature=0.0)
 
 
-@pytest.fixture(autouse=True)
-def compiled_anew():
-  """A policy that a test puts in place of another is in no program's key."""
+@pytest.fixture
+def patched(monkeypatch):
+  """monkeypatch, of programs: what it puts in is in no program's key."""
   programs._kept.clear()
-  yield
+  yield monkeypatch
   programs._kept.clear()
 
 
@@ -60,17 +60,29 @@ def _of(*quick):
   ]
 
 
-@pytest.mark.parametrize('most', [64, 4])
-@pytest.mark.parametrize('kind', _of('model', 'eagle', 'eagle_parallel'))
-def test_what_was_missed_is_read(kind, most, monkeypatch):
+@pytest.mark.parametrize(
+  ('kind', 'most'),
+  [
+    ('model', 64),  # bounds nothing: it reads tokens, which are kept
+    ('eagle', 64),
+    ('eagle', 4),
+    ('eagle_parallel', 4),
+    *(
+      pytest.param(kind, most, marks=pytest.mark.slow)
+      for kind in ('model', *KINDS)
+      for most in (64, 4)
+    ),
+  ],
+)
+def test_what_was_missed_is_read(kind, most, patched):
   """After rounds without a draft it drafts as if the text had been a prompt.
 
   The round is the text's last, in caches that have no slot to spare. They are
   written as accelerators do, which shift what goes beyond.
   """
-  monkeypatch.setattr(kv_cache, '_scatter', kv_cache._update_slices)
-  monkeypatch.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
-  monkeypatch.setattr(adaptive, '_MOST_BEHIND', most)
+  patched.setattr(kv_cache, '_scatter', kv_cache._update_slices)
+  patched.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
+  patched.setattr(adaptive, '_MOST_BEHIND', most)
   target, drafter = _drafter(kind)
   job = Request.make(
     target, PROMPTS, _adaptive(drafter), 'token', SamplingParams(), 26, 1, []
@@ -106,9 +118,9 @@ def test_what_was_missed_is_read(kind, most, monkeypatch):
 
 @pytest.mark.parametrize('prompt', [[5, 2, 6], [1, 2] * 8], ids=len)
 @pytest.mark.parametrize('kind', _of('eagle', 'model'))
-def test_a_row_that_comes_later_is_read_too(kind, prompt, monkeypatch):
+def test_a_row_that_comes_later_is_read_too(kind, prompt, patched):
   """Its text is shorter, or longer, than what the batch has not read."""
-  monkeypatch.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
+  patched.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
   target, drafter = _drafter(kind)
   args = (_adaptive(drafter), 'token', SamplingParams(), 30, 1, [])
   job = Request.make(target, PROMPTS, *args)
@@ -170,14 +182,14 @@ def test_requests_of_one_seed_have_random_bits_of_their_own(slots):
 
 
 @pytest.mark.parametrize('kind', _of('hydra', 'eagle'))
-def test_greedy_text_is_the_targets(kind, monkeypatch):
+def test_greedy_text_is_the_targets(kind, patched):
   """Rounds without a draft, with a short one and with a long one in turn."""
 
   def in_turn(self, *_):
     tried = self.of_all.judged.sum().astype(jnp.int32)
     return jnp.where(self.of_all.waited > 0, 1 + tried % 2, 0)
 
-  monkeypatch.setattr(Policy, 'choose', in_turn)
+  patched.setattr(Policy, 'choose', in_turn)
   target, drafter = _drafter(kind)
   run = lambda drafter: specsamp.generate(
     target, PROMPTS, drafter=drafter, sampling=GREEDY, max_new_tokens=24,

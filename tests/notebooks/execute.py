@@ -27,38 +27,29 @@ sys.modules['ipywidgets'] = None  # as if it were not installed
 matplotlib.rcParams['figure.dpi'] = 80"""
 
 
-def execute(notebook, source, at, folder, timeout=1800, tries=1):
+def execute(notebook, folder):
   """The notebook after a run.
 
   Args:
     notebook: stays as it is.
-    source: of a cell that is executed with the others, and is none of them.
-    at: the place of that cell.
     folder: where the kernel starts.
-    timeout: seconds for a cell.
-    tries: how often it is begun anew where a cell took longer.
 
   Raises:
     nbclient.exceptions.CellExecutionError: a cell failed.
-    nbclient.exceptions.CellTimeoutError: one took too long in every try.
+    nbclient.exceptions.CellTimeoutError: one took half an hour.
   """
   ran = copy.deepcopy(notebook)
-  ran.cells.insert(at, nbformat.v4.new_code_cell(source))
+  ran.cells.insert(0, nbformat.v4.new_code_cell(_STORED))
   client = nbclient.NotebookClient(
     ran,
-    timeout=timeout,
+    timeout=1800,
     kernel_name='python3',
     resources={'metadata': {'path': folder}},
     record_timing=False,
     coalesce_streams=True,
   )
-  try:
-    client.execute()
-  except nbclient.exceptions.CellTimeoutError:
-    if tries == 1:
-      raise
-    return execute(notebook, source, at, folder, timeout, tries - 1)
-  del ran.cells[at]
+  client.execute()
+  del ran.cells[0]
   return ran
 
 
@@ -73,7 +64,7 @@ def _in_few_colors(png):
 def store(path):
   """Executes a notebook in its folder, and writes it there."""
   notebook = nbformat.read(path, as_version=4)
-  ran = execute(notebook, _STORED, 0, path.parent)
+  ran = execute(notebook, path.parent)
   ran.metadata = notebook.metadata  # no version of Python
   code = [cell for cell in ran.cells if cell.cell_type == 'code']
   for count, cell in enumerate(code, start=1):

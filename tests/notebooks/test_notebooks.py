@@ -15,6 +15,7 @@ import unittest.mock
 import execute
 import nbformat
 import pytest
+import without_kernel
 from IPython.core.inputtransformer2 import TransformerManager
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -202,17 +203,27 @@ def _modules(node):
 
 
 @_each
-def test_runs(name, tmp_path, monkeypatch):
-  monkeypatch.setenv('JUPYTER_PLATFORM_DIRS', '1')
+def test_runs(name, server, tmp_path):
   notebook = _read(name)
-  (at,) = [i for i, c in enumerate(notebook.cells) if _is_parameters(c)]
-  values = [f'{key} = {value!r}' for key, value in _SMOKE[name].items()]
-  smaller = '\n'.join([_SHALLOW, *values])
+  sources = [cell.source for cell in _code(notebook)]
+  (at,) = [i for i, c in enumerate(_code(notebook)) if _is_parameters(c)]
   for key in _SMOKE[name]:
-    assert re.search(rf'^{key} = ', notebook.cells[at].source, re.M), key
-  # A kernel and its client have waited for each other, seldom: they begin anew.
-  ran = execute.execute(notebook, smaller, at + 1, tmp_path, 240, tries=2)
-  outputs = [output for cell in _code(ran) for output in cell.outputs]
-  assert any('image/png' in output.get('data', {}) for output in outputs)
-  # With ipywidgets what a slider plots is among the state of widgets.
-  assert '"output_type": "error"' not in json.dumps([outputs, ran.metadata])
+    assert re.search(rf'^{key} = ', sources[at], re.M), key
+  smaller = [f'{key} = {value!r}' for key, value in _SMOKE[name].items()]
+  sources.insert(at + 1, '\n'.join([_SHALLOW, *smaller]))
+  ran = without_kernel.run(server, sources, tmp_path, timeout=240)
+  assert not ran.error, ran.error
+  assert 'image/png' in ran.kinds
+
+
+def test_what_fails_is_told(server, tmp_path):
+  """In a cell, in what a slider calls, and with the process."""
+  run = lambda *sources: without_kernel.run(server, sources, tmp_path, 60)
+  assert run('x = 2', '%pip --version', 'print(x)') == ('', set())
+  assert 'ZeroDivisionError' in run('1 / 0', 'x = 1').error
+  assert 'SyntaxError' in run('x =').error
+  slider = (
+    'from ipywidgets import interact\ninteract(lambda x: 1 / x, x=(0, 0))'
+  )
+  assert 'ZeroDivisionError' in run(slider).error
+  assert 'code 3' in run('import os\nos._exit(3)').error
