@@ -4,7 +4,7 @@ The embedded pair completes functions of the standard library's held-out files:
 autoregressive against speculative sampling (Chen et al. 2302.01318), greedy
 and nucleus, over a sweep of draft lengths: Table 1 and Figure 1 of the paper
 in small: every draft length on 8 functions, the fastest on 20. Two minutes on
-2 CPU cores, three on slow ones.
+2 CPU cores.
 
   python launch/decode.py --config=configs/quickstart.py
 
