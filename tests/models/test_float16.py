@@ -163,7 +163,11 @@ def test_drafters_of_a_float16_target(kind):
 @pytest.mark.integration
 @pytest.mark.parametrize(
   'kind',
-  ['medusa', pytest.param('eagle', marks=pytest.mark.slow), 'eagle3'],
+  [
+    'medusa',
+    pytest.param('eagle', marks=pytest.mark.slow),  # its pass is that of ours
+    'eagle3',
+  ],
 )
 def test_published_drafters_of_a_float16_target(kind):
   target = tiny.model(23, 0, num_layers=6)
