@@ -108,7 +108,7 @@ class Serving(NamedTuple):
     from specsamp.serving.worker import Worker
 
     config = self.config
-    listener = server.listen(self.host, self.port)  # before it compiles
+    listener = server.bind(self.host, self.port)  # before it compiles
     self.engine.compile()
     most = config.max_length or self.target.config.max_length
     limits = Limits(
@@ -130,6 +130,8 @@ class Serving(NamedTuple):
     )
     names = hosts.allowed(self.host, self.names)
     served = app.make(worker, limits, metrics, config.max_body_bytes, names)
+    # Who reads the line and connects waits, and is not refused.
+    listener.listen()
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 

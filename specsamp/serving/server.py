@@ -13,7 +13,7 @@ from specsamp.serving.worker import Worker
 _LINGER = 10  # seconds that answers may take to reach their clients at the end
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
   """A socket that nobody else has.
 
   Args:

@@ -140,7 +140,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
     rounds=rounds,
     metrics=metrics,
   )
-  listener = server.listen('127.0.0.1', 0)
+  listener = server.bind('127.0.0.1', 0)
   config = uvicorn.Config(
     app.make(worker, limits, metrics, BODY, hosts.allowed('127.0.0.1')),
     log_level='error',

@@ -16,6 +16,8 @@ import running
 import tiny
 
 from specsamp.checkpoints import model_dir
+from specsamp.decoding.engine import Engine
+from specsamp.serving import server
 
 _CONFIG = '--config=configs/serve.py:smoke'
 
@@ -55,6 +57,23 @@ def test_a_port_that_is_taken(folder):
       'serve', _CONFIG, *_models(folder), f'--port={port}'
     )
   assert ended.code == 2 and f'--port={port}: ' in ended.err
+
+
+def test_who_is_told_where_it_is_can_connect(folder, monkeypatch):
+  """Before the library that serves has begun."""
+
+  def run(app, worker, listener):
+    (url,) = re.findall(r'small at (.*)\n', sys.stdout.getvalue())
+    assert url == server.address(listener)
+    socket.create_connection(listener.getsockname(), timeout=9).close()
+    listener.close()
+    ran.append(url)
+
+  ran = []
+  monkeypatch.setattr(server, 'run', run)
+  monkeypatch.setattr(Engine, 'compile', lambda self: None)
+  ended = launching.run_here('serve', _CONFIG, '--port=0', *_models(folder))
+  assert ended.code == 0 and ran, ended.err
 
 
 @pytest.mark.parametrize(
