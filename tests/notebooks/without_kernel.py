@@ -1,8 +1,7 @@
 """A notebook's cells in a process of their own, in a shell without a kernel.
 
-A kernel and its client wait for each other now and then, for as long as one of
-them is willing to: an event of their sockets is lost. What readers see is
-stored by way of a kernel: see `execute`.
+A kernel and its client wait for each other now and then, for as long as the
+client is willing to. What readers see is stored by way of a kernel: `execute`.
 """
 
 import json
