@@ -1,7 +1,6 @@
 """Drafts of a chosen depth, and drafters that read what they have missed."""
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -61,17 +60,8 @@ def _of(*quick):
   ]
 
 
-# The bound holds for features; a model reads tokens, which are all kept.
-_QUICK = {('model', 64), ('eagle', 64), ('eagle', 4), ('eagle_parallel', 4)}
-
-
-@pytest.mark.parametrize(
-  ('kind', 'most'),
-  [
-    pytest.param(*case, marks=[] if case in _QUICK else [pytest.mark.slow])
-    for case in itertools.product(('model', *KINDS), (64, 4))
-  ],
-)
+@pytest.mark.parametrize('most', [64, 4])
+@pytest.mark.parametrize('kind', _of('model', 'eagle', 'eagle_parallel'))
 def test_what_was_missed_is_read(kind, most, patched):
   """After rounds without a draft it drafts as if the text had been a prompt.
 

@@ -16,7 +16,7 @@ from specsamp.language_model import LanguageModel
 pytestmark = pytest.mark.extended
 
 _CHECKPOINT = 5  # the first one
-_STEPS = 30  # enough of them after it to be killed in
+_STEPS = 60  # enough of them after it to be killed in
 
 
 @pytest.fixture(scope='module')

@@ -142,15 +142,7 @@ def test_nothing_reaches_further(family):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-  'kind',
-  [
-    'hydra',
-    'eagle',
-    'medusa_parallel',
-    # As the one in its features, as the other in its pass.
-    pytest.param('eagle_parallel', marks=pytest.mark.slow),
-    'dflash',
-  ],
+  'kind', ['hydra', 'eagle', 'medusa_parallel', 'eagle_parallel', 'dflash']
 )
 def test_drafters_of_a_float16_target(kind):
   """They draft in float16 what they draft in float32, beyond its range too."""
@@ -161,14 +153,7 @@ def test_drafters_of_a_float16_target(kind):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'medusa',
-    pytest.param('eagle', marks=pytest.mark.slow),  # its pass is that of ours
-    'eagle3',
-  ],
-)
+@pytest.mark.parametrize('kind', ['medusa', 'eagle', 'eagle3'])
 def test_published_drafters_of_a_float16_target(kind):
   target = tiny.model(23, 0, num_layers=6)
   params = _scaled(target.params, ('down',), 3e4)
