@@ -130,8 +130,7 @@ class Serving(NamedTuple):
     )
     names = hosts.allowed(self.host, self.names)
     served = app.make(worker, limits, metrics, config.max_body_bytes, names)
-    # Who reads the line and connects waits, and is not refused.
-    listener.listen()
+    server.listen(listener)  # before the line that clients read
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 

@@ -14,7 +14,7 @@ _LINGER = 10  # seconds that answers may take to reach their clients at the end
 
 
 def bind(host: str, port: int) -> socket.socket:
-  """A socket that nobody else has.
+  """A socket that nobody else listens on yet.
 
   Args:
     host: a name or address of this machine.
@@ -36,6 +36,19 @@ def bind(host: str, port: int) -> socket.socket:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(f'--host={host} --port={port}: {reason}') from None
   return listener
+
+
+def listen(listener: socket.socket) -> None:
+  """Lets clients connect, who wait until they are served.
+
+  Raises:
+    UserError: another socket was bound there too, and listens.
+  """
+  try:
+    listener.listen()
+  except OSError as error:
+    with listener:
+      raise UserError(f'{address(listener)}: {error.strerror}') from None
 
 
 def address(listener: socket.socket) -> str:

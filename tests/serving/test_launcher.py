@@ -59,6 +59,16 @@ def test_a_port_that_is_taken(folder):
   assert ended.code == 2 and f'--port={port}: ' in ended.err
 
 
+def test_a_port_that_is_taken_while_it_compiles(folder, monkeypatch):
+  with server.bind('127.0.0.1', 0) as first:
+    url = server.address(first)
+    monkeypatch.setattr(Engine, 'compile', lambda self: server.listen(first))
+    port = f'--port={first.getsockname()[1]}'
+    ended = launching.run_here('serve', _CONFIG, port, *_models(folder))
+  assert (ended.code, ended.out) == (2, '')
+  assert f'{url}: ' in ended.err and ended.err.count('\n') == 1
+
+
 def test_who_is_told_where_it_is_can_connect(folder, monkeypatch):
   """Before the library that serves has begun."""
 
