@@ -11,6 +11,14 @@ A minute on 2 CPU cores.
 
 `--config.drafter=eagle` drafts with the embedded drafter that was trained on
 the features of the policy before it moved. `:smoke` has two steps.
+
+  python launch/reinforce.py --config=configs/reinforce_pycode.py:valid \
+    --workdir=runs/valid
+  python launch/evaluate.py --config=configs/completions.py \
+    --config.target=runs/valid/policy --workdir=runs/valid_completions
+
+teaches it to write what Python can read: the reward is whether a function of
+the files that it was trained on comes to something valid, at temperature 0.8.
 """
 
 import ml_collections
@@ -19,26 +27,32 @@ from specsamp.errors import unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
-  smoke = arg == 'smoke'
+  """arg: valid, smoke for the smallest run; left out, the few steps."""
+  if arg not in (None, 'valid', 'smoke'):
+    names = ['valid', 'smoke']
+    raise ValueError(unknown('argument', arg, names, ', or none'))
+  smoke, valid = arg == 'smoke', arg == 'valid'
   return ml_collections.ConfigDict(
     dict(
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
       drafter='',  # what drafts, as in quickstart.py; '' is the draft model
-      draft_len=3,  # drafted tokens a round
-      prompts='code',  # what to complete, as in quickstart.py
+      draft_len=2 if valid else 3,  # drafted tokens a round
+      # What to complete, as in quickstart.py.
+      prompts='training_code' if valid else 'code',
+      reward='valid Python' if valid else '',  # a score of these; '' is letters
       data='../shared/data',  # folder with the published sets of prompts
-      num_prompts=2 if smoke else 4,
-      max_prompt_tokens=8 if smoke else 32,
-      max_new_tokens=8 if smoke else 32,  # of a rollout
+      num_prompts=1600 if valid else 2 if smoke else 4,
+      step_prompts=16 if valid else 2 if smoke else 4,  # they take turns
+      max_prompt_tokens=128 if valid else 8 if smoke else 32,
+      max_new_tokens=160 if valid else 8 if smoke else 32,  # of a rollout
       group=2 if smoke else 4,  # rollouts of each prompt in a step
-      steps=2 if smoke else 8,  # of the optimizer
+      temperature=0.8 if valid else 1.0,  # of the rollouts
+      steps=100 if valid else 2 if smoke else 8,  # of the optimizer
       learning_rate=1e-4,  # of Adam
-      slots=4 if smoke else 16,  # rollouts that are decoded at once
+      compare=not valid,  # draw the same rollouts without a draft too
+      slots=64 if valid else 4 if smoke else 16,  # rollouts decoded at once
       rounds=16,  # of a burst at most
       seed=0,  # rollout i of all steps draws from seed + i
     )

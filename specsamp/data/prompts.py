@@ -60,7 +60,7 @@ def functions(
   prompts = list(itertools.islice(in_turn(of_files), count))
   if len(prompts) < count:
     raise UserError(
-      f'prompts: {count} asked for, but the held-out files hold '
+      f'prompts: {count} asked for, but the files hold '
       f'{len(prompts)} functions that begin within {max_tokens} tokens'
     )
   return prompts
@@ -77,6 +77,12 @@ def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
   They have more than half of `max_tokens`, so that a few programs serve all.
   """
   files = corpora.held_out_library()
+  return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
+
+
+def training(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
+  """As `held_out`, of the files that the embedded pair was trained on."""
+  files, _ = corpora.split(corpora.python_library())
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
 

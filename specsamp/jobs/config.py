@@ -40,6 +40,14 @@ def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
   }
 
 
+class Asked(NamedTuple):
+  """A prompt of a task, and its tokens."""
+
+  task: tasks.Task
+  prompt: tasks.Question
+  tokens: list[int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairConfig:
   """A target, a draft, and how much of what they decode.
@@ -83,8 +91,8 @@ class PairConfig:
       )
     return [0] * self.max_prompt_tokens
 
-  def load_prompts(self, name: str, target: LanguageModel) -> list[list[int]]:
-    """The tokens of the first turns of these tasks, the last ones that fit.
+  def load_prompts(self, name: str, target: LanguageModel) -> list[Asked]:
+    """The first turns of these tasks, the last tokens of each that fit.
 
     Raises:
       UserError: see `tasks.load`, or no room for them with their answers.
@@ -98,10 +106,14 @@ class PairConfig:
       )
     tokenizer = target.tokenizer
     return [
-      tasks.last(
-        tasks.tokens_of(tokenizer, prompt, (), chat=False),
-        self.max_prompt_tokens,
-        tokenizer,
+      Asked(
+        task,
+        prompt,
+        tasks.last(
+          tasks.tokens_of(tokenizer, prompt, (), chat=False),
+          self.max_prompt_tokens,
+          tokenizer,
+        ),
       )
       for task in self.load_tasks(name, target)
       for prompt in task.prompts

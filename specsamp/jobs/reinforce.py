@@ -1,44 +1,47 @@
-"""Policy gradient on rollouts that are drafted, and on none that are not.
+"""Policy gradient on rollouts that are drafted.
 
-GRPO (Shao et al. 2402.03300) with one step on each batch, so that no ratio of
-policies is left of it: advantages are rewards over the mean of their group, in
-its standard deviations. Nothing of it knows that there is a draft.
+Nothing of it knows that there is a draft.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import time
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from specsamp import compilation_cache, files, progress
+from specsamp.checkpoints import model_dir
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
-from specsamp.errors import check_range
+from specsamp.errors import check_name, check_range
 from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs import loading
-from specsamp.jobs.config import PairConfig, reading
-from specsamp.models import Transformer
-from specsamp.training.objectives import language_model as losses
+from specsamp.jobs.config import Asked, PairConfig, reading
+from specsamp.training.policy_gradient import advantages, make_update
 
 _CLIP = 1.0  # global norm of a gradient
+_SAVE_EVERY = 10  # steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReinforceConfig(PairConfig):
-  """Steps of policy gradient on the target, rollouts at temperature 1.
+  """Steps of policy gradient on the target.
 
   Attributes:
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     draft_len: drafted tokens a round.
     prompts: see `tasks.load`.
+    reward: a score of these, such as 'valid Python'; '' is the share of letters
+      in a rollout.
+    step_prompts: prompts of a step; all take turns.
     group: rollouts of each prompt in a step, at least two to compare.
+    temperature: of the rollouts.
     steps: of the optimizer.
     learning_rate: of Adam.
+    compare: draw the same rollouts without a draft too.
     slots: rollouts that are decoded at once.
     rounds: of a burst at most.
   """
@@ -46,9 +49,13 @@ class ReinforceConfig(PairConfig):
   drafter: str
   draft_len: int
   prompts: str
+  reward: str
+  step_prompts: int
   group: int
+  temperature: float
   steps: int
   learning_rate: float
+  compare: bool
   slots: int
   rounds: int
 
@@ -58,7 +65,9 @@ class ReinforceConfig(PairConfig):
     check_range(self, *names, least=1, kind=int)
     check_range(self, 'group', least=2, kind=int)
     check_range(self, 'learning_rate', least=0)
-    rollouts = self.steps * self.num_prompts * self.group
+    check_range(self, 'temperature', least=0, open_least=True)
+    check_range(self, 'step_prompts', least=1, most=self.num_prompts, kind=int)
+    rollouts = self.steps * self.step_prompts * self.group
     check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
 
 
@@ -68,22 +77,23 @@ class Step(NamedTuple):
   Attributes:
     reward: mean of the rollouts it was made on.
     tau: tokens a round of these, τ.
-    same: how many of them are the same without a draft.
+    same: how many of them are the same without a draft; None if none were
+      drawn without.
     rollouts: how many there are.
     logprob_gap: the largest difference between a token's log-probability from
       its rollout and from the trainer's pass.
     seconds: that the rollouts took.
-    plain_seconds: without a draft.
+    plain_seconds: without a draft, or None.
     compiled: programs that were compiled in it for either.
   """
 
   reward: float
   tau: float
-  same: int
+  same: int | None
   rollouts: int
   logprob_gap: float
   seconds: float
-  plain_seconds: float
+  plain_seconds: float | None
   compiled: int
 
 
@@ -93,72 +103,101 @@ class Reinforce(NamedTuple):
   Attributes:
     config: what was asked for.
     models: the policy is the target.
-    prompts: tokens of each.
+    prompts: take turns.
     drafted: draws rollouts.
-    plain: likewise, without a draft.
+    plain: likewise, without a draft, to compare with; or None.
   """
 
   config: ReinforceConfig
   models: loading.Models
-  prompts: list[list[int]]
+  prompts: list[Asked]
   drafted: EngineSampler
-  plain: EngineSampler
+  plain: EngineSampler | None
 
   def run(self, workdir: pathlib.Path) -> None:
-    """Writes metrics.jsonl, summary.json, report.md and steps.png there."""
-    config = self.config
-    for sampler in (self.drafted, self.plain):
+    """Writes metrics.jsonl, summary.json, report.md, steps.png and policy/.
+
+    The policy is a folder for `specsamp.load`, replaced now and then: what ends
+    a run early leaves one.
+    """
+    config, target = self.config, self.models.target
+    samplers = [each for each in (self.drafted, self.plain) if each]
+    for sampler in samplers:
       sampler.engine.compile()
-    params = self.models.target.params
+    params = target.params
     optimizer = optax.chain(
       optax.clip_by_global_norm(_CLIP), optax.adam(config.learning_rate)
     )
-    update = make_update(self.models.target.transformer, optimizer)
+    update = make_update(
+      target.transformer, optimizer, config.temperature, config.group
+    )
     moments = optimizer.init(params)
     steps = []
     with (workdir / 'metrics.jsonl').open('w') as file:
       for i in progress.bar('training', range(config.steps), unit='step'):
-        with compilation_cache.compilations() as compiled:
-          found, seconds = self._rollouts(self.drafted, i)
-          plain, plain_seconds = self._rollouts(self.plain, i)
-        rewards = np.asarray([reward(text) for text in found.text], np.float32)
+        step, found, rewards = self._rollouts(i)
         params, moments, logprobs = update(
           params, moments, *self._batch(found, rewards)
         )
-        steps.append(
-          Step(
-            reward=float(rewards.mean()),
-            tau=found.block_efficiency,
-            same=sum(map(np.array_equal, found.tokens, plain.tokens)),
-            rollouts=len(rewards),
-            logprob_gap=_gap(found, np.asarray(logprobs)),
-            seconds=seconds,
-            plain_seconds=plain_seconds,
-            compiled=len(compiled),
-          )
-        )
+        steps.append(step._replace(logprob_gap=_gap(found, logprobs)))
         file.write(json.dumps(steps[-1]._asdict()) + '\n')
         file.flush()
-        for sampler in (self.drafted, self.plain):
+        for sampler in samplers:
           sampler.transformer_state = params
+        if not (i + 1) % _SAVE_EVERY or i + 1 == config.steps:
+          policy = dataclasses.replace(target, params=params)
+          model_dir.save(policy, workdir / 'policy')
     _write(workdir, steps, self.drafted.engine.is_stale)
 
-  def _rollouts(self, sampler, step: int) -> tuple[SamplerOutput, float]:
-    """Those of a step, and the seconds they took."""
+  def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:
+    """Those of a step, with a draft, and their rewards, float32 [B]."""
+    config = self.config
+    first = number * config.step_prompts
+    asked = [
+      self.prompts[(first + i) % len(self.prompts)]
+      for i in range(config.step_prompts)
+    ]
+    with compilation_cache.compilations() as compiled:
+      draw = functools.partial(self._draw, asked, first * config.group)
+      found, seconds = draw(self.drafted)
+      plain, plain_seconds = draw(self.plain) if self.plain else (None, None)
+    rewards = np.asarray(
+      [
+        reward(config.reward, asked[i // config.group], text)
+        for i, text in enumerate(found.text)
+      ],
+      np.float32,
+    )
+    step = Step(
+      reward=float(rewards.mean()),
+      tau=found.block_efficiency,
+      same=plain and sum(map(np.array_equal, found.tokens, plain.tokens)),
+      rollouts=len(rewards),
+      logprob_gap=0.0,  # known behind the trainer's pass
+      seconds=seconds,
+      plain_seconds=plain_seconds,
+      compiled=len(compiled),
+    )
+    return step, found, rewards
+
+  def _draw(
+    self, asked: list[Asked], first: int, sampler: EngineSampler
+  ) -> tuple[SamplerOutput, float]:
+    """Rollouts of these prompts, `first` behind all before, and seconds."""
     config = self.config
     began = time.perf_counter()
     found = sampler(
-      self.prompts,
+      [each.tokens for each in asked],
       config.max_new_tokens,
-      temperature=1.0,
-      seed=config.seed + step * len(self.prompts) * config.group,
+      temperature=config.temperature,
+      seed=config.seed + first,
       multi_sampling=config.group,
       return_logprobs=True,
     )
     return found, time.perf_counter() - began
 
   def _batch(self, found: SamplerOutput, rewards):
-    """What `update` takes: of each rollout a row."""
+    """What an update takes: of each rollout a row."""
     width = self.config.max_prompt_tokens + self.config.max_new_tokens
     tokens_bt = np.zeros((len(rewards), width), np.int32)
     is_new_bt = np.zeros((len(rewards), width), np.float32)
@@ -182,100 +221,76 @@ def prepare(values: dict[str, Any]) -> Reinforce:
     config = ReinforceConfig(**values)
   models = loading.load(config.target, config.draft, None)
   prompts = config.load_prompts(config.prompts, models.target)
+  _check_reward(config.reward, prompts)
   drafter = models.drafter(
     config.drafter, config.draft_len, 'deterministic', coupled=True
   )
-  drafted, plain = (
-    EngineSampler(
-      models.target,
-      cache_size=config.max_prompt_tokens + config.max_new_tokens,
-      slots=config.slots,
-      drafter=each,
-      verifier='gumbel',
-      rounds=config.rounds,
-      stale=True,  # the policy moves, the drafter does not
-    )
-    for each in (drafter, None)
+  sampler = lambda drafter: EngineSampler(
+    models.target,
+    cache_size=config.max_prompt_tokens + config.max_new_tokens,
+    slots=config.slots,
+    drafter=drafter,
+    verifier='gumbel',
+    rounds=config.rounds,
+    stale=True,  # the policy moves, the drafter does not
   )
-  return Reinforce(config, models, prompts, drafted, plain)
+  plain = sampler(None) if config.compare else None
+  return Reinforce(config, models, prompts, sampler(drafter), plain)
 
 
-def reward(text: str) -> float:
-  """The share of its characters that are letters."""
-  return sum(map(str.isalpha, text)) / max(len(text), 1)
+def reward(name: str, asked: Asked, text: str) -> float:
+  """What a rollout is paid: a score, or with '' the share of letters in it."""
+  if not name:
+    return sum(map(str.isalpha, text)) / max(len(text), 1)
+  return asked.task.scored(asked.prompt, text)[name]
 
 
-def advantages(rewards, group: int):
-  """Of each rollout, those of a prompt in a row: float32 [B].
-
-  Args:
-    rewards: float32 [B].
-    group: rollouts of a prompt.
-  """
-  by_prompt = rewards.reshape(-1, group)
-  centred = by_prompt - by_prompt.mean(axis=1, keepdims=True)
-  spread = by_prompt.std(axis=1, keepdims=True)
-  # Of equal rewards nothing is to be learnt.
-  return (centred / np.maximum(spread, np.float32(1e-6))).reshape(-1)
+def _check_reward(name: str, prompts: list[Asked]) -> None:
+  """Raises `UserError` where a task has no score of this name."""
+  if not name:
+    return
+  for task, prompt, _ in {each.task.name: each for each in prompts}.values():
+    scores = {}
+    if task.score and not task.runs_answers:  # nothing has allowed to run any
+      scores = task.scored(prompt, '')
+    names = [key for key, value in scores.items() if isinstance(value, float)]
+    check_name('reward', name, names, f' for {task.name}; or none')
 
 
-def make_update(
-  transformer: Transformer, optimizer: optax.GradientTransformation
-):
-  """Compiled: a step on rollouts.
-
-  Returns:
-    (params, moments, tokens [B, T], is_new [B, T], advantages [B]) -> params,
-    moments, and the log-probabilities [B, T] of the tokens before the step, of
-    which the first is none.
-  """
-
-  def loss(params, tokens_bt, is_new_bt, advantage_b):
-    logits = transformer.apply({'params': params}, tokens_bt).logits
-    logprobs_bt = -losses.next_tokens(logits[:, :-1], tokens_bt[:, 1:])
-    logprobs_bt = jnp.pad(logprobs_bt, ((0, 0), (1, 0)))
-    gain_bt = advantage_b[:, None] * logprobs_bt * is_new_bt
-    return -gain_bt.sum() / is_new_bt.sum(), logprobs_bt
-
-  # Nothing is donated: what rollouts are drawn with are these parameters.
-  @jax.jit
-  def update(params, moments, *batch):
-    gradients, logprobs = jax.grad(loss, has_aux=True)(params, *batch)
-    updates, moments = optimizer.update(gradients, moments, params)
-    return optax.apply_updates(params, updates), moments, logprobs
-
-  return update
-
-
-def _gap(found: SamplerOutput, logprobs_bt) -> float:
-  return max(
-    float(np.abs(own - row[start : start + len(own)]).max())
+def _gap(found: SamplerOutput, logprobs_bt: np.ndarray) -> float:
+  """Of those that the trainer has; 0 if it has none."""
+  gaps = [
+    np.abs(own - row[start : start + len(own)]).max()
     for own, row, start in zip(
       found.logprobs, logprobs_bt, found.prompt_lengths, strict=True
     )
-  )
+  ]
+  return float(np.nanmax([*gaps, 0.0]))
 
 
 def _write(workdir: pathlib.Path, steps: list[Step], is_stale: bool) -> None:
+  is_compared = steps[0].same is not None
+  seconds = {'with a draft': [step.seconds for step in steps]}
+  if is_compared:
+    seconds['without'] = [step.plain_seconds for step in steps]
   plots.curves(
     {
       'block efficiency τ': {'': [step.tau for step in steps]},
       'mean reward': {'': [step.reward for step in steps]},
-      'seconds of the rollouts': {
-        'with a draft': [step.seconds for step in steps],
-        'without': [step.plain_seconds for step in steps],
-      },
+      'seconds of the rollouts': seconds,
     },
     'step',
     workdir / 'steps.png',
   )
-  same = sum(step.same for step in steps)
+  same = sum(step.same for step in steps) if is_compared else None
   count = sum(step.rollouts for step in steps)
   compiled = sum(step.compiled for step in steps)
   gap = max(step.logprob_gap for step in steps)
-  note = (
-    f'{tables.count(count, "rollout")} in {tables.count(len(steps), "step")}: '
-    f'{same} the same with and without a draft, '
+  note = f'{tables.count(count, "rollout")} in '
+  note += f'{tables.count(len(steps), "step")}: '
+  if is_compared:
+    note += f'{same} the same with and without a draft, '
+  note += (
     f'{tables.count(compiled, "program")} compiled for them since the warm-up, '
     f'log-probabilities within {gap:.1e} of those of the trainer.'
   )
@@ -286,9 +301,9 @@ def _write(workdir: pathlib.Path, steps: list[Step], is_stale: bool) -> None:
       'step': i + 1,
       'reward': step.reward,
       'τ': step.tau,
-      'same': f'{step.same} of {step.rollouts}',
+      **({'same': f'{step.same} of {step.rollouts}'} if is_compared else {}),
       'rollouts s': step.seconds,
-      'without a draft s': step.plain_seconds,
+      **({'without a draft s': step.plain_seconds} if is_compared else {}),
     }
     for i, step in enumerate(steps)
   ]

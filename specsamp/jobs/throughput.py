@@ -334,7 +334,11 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
   chain = lambda n: models.drafter(config.drafter, n, 'iid')
   drafters = {f'γ={n}': chain(n) for n in config.draft_lens}
   found = [
-    (task, config.load_prompts(task, models.target)) for task in config.prompts
+    (
+      task,
+      [each.tokens for each in config.load_prompts(task, models.target)],
+    )
+    for task in config.prompts
   ]
   if config.soak:
     prompts = [prompt for _, own in found for prompt in own]

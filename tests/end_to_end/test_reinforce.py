@@ -1,16 +1,18 @@
 """Policy gradient through the launcher: drafted rollouts are those without."""
 
 import json
+import sys
+import types
 
 import jax
 import launching
 import numpy as np
-import optax
 import pytest
 import shallow
-import tiny
 
+import specsamp
 from specsamp import zoo
+from specsamp.evaluation.tasks import Question, Task
 from specsamp.jobs import reinforce
 
 _CONFIG = '--config=configs/reinforce_pycode.py:smoke'
@@ -19,12 +21,13 @@ _CONFIG = '--config=configs/reinforce_pycode.py:smoke'
 @pytest.fixture
 def pair(monkeypatch):
   """In place of the embedded one: little of it is to be compiled."""
-  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
+  load = shallow.zoo_load()
+  monkeypatch.setattr(zoo, 'load', load)
+  return load('pycode')
 
 
-@pytest.mark.usefixtures('pair')
 @pytest.mark.parametrize('drafter', ['', 'eagle'])
-def test_steps_have_the_rollouts_of_no_draft(tmp_path, drafter):
+def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
   ended = launching.run_here(
     'reinforce',
     _CONFIG,
@@ -43,6 +46,9 @@ def test_steps_have_the_rollouts_of_no_draft(tmp_path, drafter):
   assert summary['is_stale'] == (drafter == 'eagle')
   assert '8 rollouts in 2 steps: 8 the same' in ended.out
   assert ('policy before it moved' in ended.out) == (drafter == 'eagle')
+  policy = specsamp.load(tmp_path / 'run' / 'policy')
+  moved = jax.tree.map(np.array_equal, policy.params, pair.target.params)
+  assert not any(jax.tree.leaves(moved))
   picture = (tmp_path / 'run' / 'steps.png').read_bytes()
   assert picture.startswith(b'\x89PNG')
 
@@ -55,6 +61,9 @@ def test_steps_have_the_rollouts_of_no_draft(tmp_path, drafter):
     ('steps=0', ['steps', '0']),
     ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),
     ('drafter=medusas', ['medusas']),
+    ('step_prompts=3', ['step_prompts', '3', 'at most 2']),
+    ('temperature=0.0', ['temperature', '0.0', 'above 0']),
+    ('reward=valid', ["'valid'", 'did you mean valid Python?']),
   ],
 )
 def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
@@ -66,33 +75,42 @@ def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
   assert all(word in ended.err for word in words), ended.err
 
 
-def test_advantages_are_of_a_group():
-  found = reinforce.advantages(
-    np.asarray([1, 3, 5, 5, 0, 2], np.float32), group=2
-  )
-  np.testing.assert_allclose(found, [-1, 1, 0, 0, -1, 1])
+def test_prompts_take_turns_and_equal_scores_teach_nothing(
+  pair, tmp_path, monkeypatch
+):
+  paid = []
 
+  def score(question, answer):
+    paid.append(question.name)
+    return {'half': 0.5, 'a word': answer}
 
-def test_a_step_makes_what_paid_more_probable():
-  """The prompts and what fills the rows have no part in it."""
-  model = tiny.model(11, 28)
-  optimizer = optax.sgd(1e-2)
-  update = reinforce.make_update(model.transformer, optimizer)
-  tokens = np.asarray([[1, 2, 3, 4, 0, 0], [1, 2, 5, 6, 7, 0]], np.int32)
-  is_new = np.asarray([[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0]], np.float32)
-  advantages = np.asarray([1, -1], np.float32)
-  step = lambda params: update(
-    params, optimizer.init(params), tokens, is_new, advantages
+  def task(*_):
+    texts = {'first': 'a =', 'second': 'b =', 'third': 'c ='}
+    return Task(
+      'paying', [Question(*each) for each in texts.items()], score=score
+    )
+
+  monkeypatch.setitem(sys.modules, 'paying', types.SimpleNamespace(task=task))
+  ended = launching.run_here(
+    'reinforce',
+    _CONFIG,
+    '--config.prompts=paying:task',
+    '--config.reward=half',
+    '--config.num_prompts=3',
+    '--config.compare=False',
+    f'--workdir={tmp_path}/run',
   )
-  params, _, before = step(model.params)
-  _, _, after = step(params)
-  gain = np.asarray((after - before) * is_new).sum(axis=1)
-  assert gain[0] > 0 > gain[1]
-  logits = model.transformer.apply({'params': model.params}, tokens).logits
-  wanted = jax.nn.log_softmax(logits[1, 1])[5]
-  np.testing.assert_allclose(before[1, 2], wanted, rtol=1e-5)
+  assert ended.code == 0, ended
+  names = ['first', 'second', 'third', 'first']
+  assert paid[-8:] == [name for name in names for _ in range(2)]
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert summary['same'] is None
+  assert [step['reward'] for step in summary['steps']] == [0.5, 0.5]
+  assert 'without a draft' not in ended.out
+  policy = specsamp.load(tmp_path / 'run' / 'policy')
+  jax.tree.map(np.testing.assert_array_equal, policy.params, pair.target.params)
 
 
 @pytest.mark.parametrize(('text', 'share'), [('ab1 ', 0.5), ('', 0.0)])
 def test_the_reward_counts_letters(text, share):
-  assert reinforce.reward(text) == share
+  assert reinforce.reward('', None, text) == share

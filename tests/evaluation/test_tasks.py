@@ -253,12 +253,15 @@ def test_whether_a_function_is_python(answer, valid, whole):
   assert scores == {'valid Python': valid, 'whole function': whole}
 
 
-def test_functions_as_they_were_written_are_python(tokenizer):
-  """Every held-out one that the task asks for, whole and cut off."""
-  (task,) = tasks.load('code', tokenizer, 24, 96)
-  sources = corpora.held_out_library()
+@pytest.mark.parametrize('name', ['code', 'training_code'])
+def test_functions_as_they_were_written_are_python(tokenizer, name):
+  """Every one that the task asks for, whole and cut off."""
+  (task,) = tasks.load(name, tokenizer, 24, 96)
+  sources = corpora.python_library()
   for prompt in task.prompts:
-    source = sources[prompt.name.partition(':')[0]]
+    path, _, _ = prompt.name.partition(':')
+    assert corpora.is_held_out(path) == (name == 'code')
+    source = sources[path]
     answer = source.partition(prompt.reference)[2] + 'end'
     assert set(task.scored(prompt, answer).values()) == {1}, prompt.name
     assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name

@@ -23,7 +23,8 @@ _OF_DATA = {
   'alpaca': instructions.alpaca,
   'wmt': instructions.wmt,
 }
-NAMES = ('code', 'code_edits', 'code_answers', *_OF_DATA, 'spec_bench')
+_OF_LIBRARY = ('code', 'training_code', 'code_edits')
+NAMES = (*_OF_LIBRARY, 'code_answers', *_OF_DATA, 'spec_bench')
 
 
 def load(
@@ -33,11 +34,12 @@ def load(
   one.
 
   Args:
-    name: code (held-out functions of the standard library), code_edits, or
-      code_answers, which is three: ends of calls, heads of blocks, copied
-      lines; humaneval, xsum, alpaca, wmt, spec_bench or one category of it,
-      such as spec_bench/qa; a .json or .jsonl file of prompts; or
-      `my.module:Name` of a user's own, which is called with what follows here.
+    name: code (held-out functions of the standard library), training_code
+      (others of it), code_edits, or code_answers, which is three: ends of
+      calls, heads of blocks, copied lines; humaneval, xsum, alpaca, wmt,
+      spec_bench or one category of it, such as spec_bench/qa; a .json or .jsonl
+      file of prompts; or `my.module:Name` of a user's own, which is called with
+      what follows here.
     tokenizer: of the target.
     count: prompts wanted of each; of published sets and files, at most.
     max_tokens: in a prompt. Longer prompts of published sets lose their
@@ -66,7 +68,7 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     return spec_bench.load(data, count, rest)
   if name in _OF_DATA:
     return [_OF_DATA[name](data, count)]
-  if name in ('code', 'code_edits'):
+  if name in _OF_LIBRARY:
     return [getattr(texts, name)(tokenizer, count, max_tokens)]
   if name == 'code_answers':
     return texts.code_answers(tokenizer, count, max_tokens)

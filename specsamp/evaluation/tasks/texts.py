@@ -27,8 +27,18 @@ def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   An answer is worth something if it makes of its function valid Python.
   """
   found = prompts.held_out(tokenizer, count, max_tokens)
+  return _functions('held-out Python functions', found)
+
+
+def training_code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
+  """As `code`, of files that it was trained on: to go on training with."""
+  found = prompts.training(tokenizer, count, max_tokens)
+  return _functions('Python functions of training files', found)
+
+
+def _functions(name: str, found: Sequence[prompts.Prompt]) -> Task:
   return Task(
-    'held-out Python functions',
+    name,
     [Question(each.name, each.text, reference=each.head) for each in found],
     ends=False,
     score=valid_python,
