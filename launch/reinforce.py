@@ -12,7 +12,7 @@ from specsamp.jobs import reinforce
 def main():
   config = flags.FLAGS.config
   job = reinforce.prepare(config.to_dict())
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
+  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
 
 
 if __name__ == '__main__':

@@ -8,18 +8,22 @@ import functools
 import json
 import pathlib
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 
 from specsamp import compilation_cache, files, progress
 from specsamp.checkpoints import model_dir
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
-from specsamp.errors import check_name, check_range
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs import loading
 from specsamp.jobs.config import Asked, PairConfig, reading
+from specsamp.training import run
 from specsamp.training.policy_gradient import advantages, make_update
 
 _CLIP = 1.0  # global norm of a gradient
@@ -75,6 +79,7 @@ class Step(NamedTuple):
   """One step of the optimizer.
 
   Attributes:
+    number: from 1.
     reward: mean of the rollouts it was made on.
     tau: tokens a round of these, τ.
     same: how many of them are the same without a draft; None if none were
@@ -87,6 +92,7 @@ class Step(NamedTuple):
     compiled: programs that were compiled in it for either.
   """
 
+  number: int
   reward: float
   tau: float
   same: int | None
@@ -115,44 +121,45 @@ class Reinforce(NamedTuple):
   plain: EngineSampler | None
 
   def run(self, workdir: pathlib.Path) -> None:
-    """Writes metrics.jsonl, summary.json, report.md, steps.png and policy/.
+    """Trains, or goes on where a run in this workdir was cut off.
 
-    The policy is a folder for `specsamp.load`, replaced now and then: what ends
-    a run early leaves one.
+    Writes metrics.jsonl, summary.json, report.md, steps.png, checkpoints/, and
+    every few steps policy/, a folder for `specsamp.load`.
     """
     config, target = self.config, self.models.target
     samplers = [each for each in (self.drafted, self.plain) if each]
     for sampler in samplers:
       sampler.engine.compile()
-    params = target.params
     optimizer = optax.chain(
       optax.clip_by_global_norm(_CLIP), optax.adam(config.learning_rate)
     )
     update = make_update(
       target.transformer, optimizer, config.temperature, config.group
     )
-    moments = optimizer.init(params)
-    steps = []
-    with (workdir / 'metrics.jsonl').open('w') as file:
-      for i in progress.bar('training', range(config.steps), unit='step'):
-        step, found, rewards = self._rollouts(i)
-        params, moments, logprobs = update(
-          params, moments, *self._batch(found, rewards)
-        )
-        steps.append(step._replace(logprob_gap=_gap(found, logprobs)))
-        file.write(json.dumps(steps[-1]._asdict()) + '\n')
-        file.flush()
+    state = target.params, optimizer.init(target.params)
+    folder = workdir.absolute() / 'checkpoints'
+    with run.checkpoints(folder, _SAVE_EVERY) as manager:
+      begun = manager.latest_step() or 0
+      if begun:
+        state = run.restore(manager, jax.tree.map(_shape, state))
+      metrics = _Metrics(workdir / 'metrics.jsonl', begun)
+      for number in _bar(begun, config.steps):
         for sampler in samplers:
-          sampler.transformer_state = params
-        if not (i + 1) % _SAVE_EVERY or i + 1 == config.steps:
-          policy = dataclasses.replace(target, params=params)
+          sampler.transformer_state = state[0]
+        step, found, rewards = self._rollouts(number)
+        *state, logprobs = update(*state, *self._batch(found, rewards))
+        metrics.add(step._replace(logprob_gap=_gap(found, logprobs)))
+        if not number % _SAVE_EVERY or number == config.steps:
+          policy = dataclasses.replace(target, params=state[0])
           model_dir.save(policy, workdir / 'policy')
-    _write(workdir, steps, self.drafted.engine.is_stale)
+          args = ocp.args.StandardSave(tuple(state))
+          manager.save(number, args=args, force=True)
+    _write(workdir, metrics.steps, self.drafted.engine.is_stale)
 
   def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:
     """Those of a step, with a draft, and their rewards, float32 [B]."""
     config = self.config
-    first = number * config.step_prompts
+    first = (number - 1) * config.step_prompts
     asked = [
       self.prompts[(first + i) % len(self.prompts)]
       for i in range(config.step_prompts)
@@ -169,6 +176,7 @@ class Reinforce(NamedTuple):
       np.float32,
     )
     step = Step(
+      number=number,
       reward=float(rewards.mean()),
       tau=found.block_efficiency,
       same=plain and sum(map(np.array_equal, found.tokens, plain.tokens)),
@@ -257,6 +265,46 @@ def _check_reward(name: str, prompts: list[Asked]) -> None:
     check_name('reward', name, names, f' for {task.name}; or none')
 
 
+class _Metrics:
+  """The file of steps; those past a resumed run's checkpoint are dropped.
+
+  Raises:
+    UserError: it lacks steps before the checkpoint.
+  """
+
+  def __init__(self, path: pathlib.Path, begun: int):
+    self._path = path
+    lines = files.read_lines(
+      path,
+      lambda line: isinstance(line, dict) and [*line] == [*Step._fields],
+      key=lambda line: line['number'],
+    )
+    kept = [line for line in lines.kept if line['number'] <= begun]
+    if len(kept) < begun:
+      raise UserError(
+        f'{path}: got {len(kept)} of the steps before the checkpoint of step '
+        f'{begun}, expected all; without checkpoints the run begins anew'
+      )
+    lines.rewrite(kept)
+    self.steps = [Step(**line) for line in kept]
+
+  def add(self, step: Step) -> None:
+    self.steps.append(step)
+    with self._path.open('a') as file:
+      file.write(json.dumps(step._asdict()) + '\n')
+
+
+def _bar(begun: int, steps: int) -> Iterable[int]:
+  """The steps that are left."""
+  left = range(begun + 1, steps + 1)
+  return progress.bar('training', left, initial=begun, total=steps, unit='step')
+
+
+def _shape(array) -> jax.ShapeDtypeStruct:
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
+
+
 def _gap(found: SamplerOutput, logprobs_bt: np.ndarray) -> float:
   """Of those that the trainer has; 0 if it has none."""
   gaps = [
@@ -298,14 +346,14 @@ def _write(workdir: pathlib.Path, steps: list[Step], is_stale: bool) -> None:
     note += ' The drafter was trained for the policy before it moved.'
   cells = [
     {
-      'step': i + 1,
+      'step': step.number,
       'reward': step.reward,
       'τ': step.tau,
       **({'same': f'{step.same} of {step.rollouts}'} if is_compared else {}),
       'rollouts s': step.seconds,
       **({'without a draft s': step.plain_seconds} if is_compared else {}),
     }
-    for i, step in enumerate(steps)
+    for step in steps
   ]
   summary = {
     'steps': [step._asdict() for step in steps],

@@ -81,7 +81,7 @@ def fit(
 
   with (
     meshes.use(mesh),
-    _manager(workdir / 'checkpoints', config.checkpoint_every) as manager,
+    checkpoints(workdir / 'checkpoints', config.checkpoint_every) as manager,
   ):
     state = _begin(programs, manager)
     start = int(state.step)
@@ -203,7 +203,7 @@ def _begin(programs: _Programs, manager: ocp.CheckpointManager) -> TrainState:
   """The state before the first step, or that of the last checkpoint."""
   if manager.latest_step() is None:
     return programs.begin()
-  state = _restore(manager, programs.shapes)
+  state = restore(manager, programs.shapes)
   if not programs.is_finite(state):
     raise UserError(
       f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
@@ -245,8 +245,12 @@ def _shapes(init, key, mesh: Mesh | None) -> TrainState:
   )
 
 
-def _manager(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
-  """Of a folder with the last two checkpoints."""
+def checkpoints(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
+  """Those of a folder: the last two that `save` made at every so many steps.
+
+  Raises:
+    UserError: they cannot be read.
+  """
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=every, max_to_keep=2
   )
@@ -261,8 +265,16 @@ def _unreadable(path, error: Exception) -> UserError:
   return UserError(f'checkpoint {path}: cannot be read: {reason}')
 
 
-def _restore(manager: ocp.CheckpointManager, wanted: TrainState) -> TrainState:
-  """The last checkpoint, straight into shards, whatever they were before."""
+def restore(manager: ocp.CheckpointManager, wanted: Any) -> Any:
+  """The last checkpoint, straight into shards, whatever they were before.
+
+  Args:
+    manager: it has one.
+    wanted: a tree of shapes, with their shardings.
+
+  Raises:
+    UserError: it cannot be read.
+  """
   step = manager.latest_step()
   try:
     return manager.restore(step, args=ocp.args.StandardRestore(wanted))

@@ -12,6 +12,7 @@ import shallow
 
 import specsamp
 from specsamp import zoo
+from specsamp.errors import UserError
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.jobs import reinforce
 
@@ -109,6 +110,47 @@ def test_prompts_take_turns_and_equal_scores_teach_nothing(
   assert 'without a draft' not in ended.out
   policy = specsamp.load(tmp_path / 'run' / 'policy')
   jax.tree.map(np.testing.assert_array_equal, policy.params, pair.target.params)
+
+
+@pytest.mark.usefixtures('pair')
+def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
+  def train(name):
+    return launching.run_here(
+      'reinforce',
+      _CONFIG,
+      '--config.steps=4',
+      '--config.learning_rate=0.01',
+      '--config.compare=False',
+      f'--workdir={tmp_path}/{name}',
+    )
+
+  def read(name):
+    folder = tmp_path / name
+    lines = (folder / 'metrics.jsonl').read_text().splitlines()
+    steps = [json.loads(line) | {'seconds': 0} for line in lines]
+    return specsamp.load(folder / 'policy').params, steps
+
+  def advantages(rewards, group):
+    calls.append(group)
+    if len(calls) == 3:
+      raise UserError('cut off')
+    return real(rewards, group)
+
+  assert train('whole').code == 0
+  real, calls = reinforce.advantages, []
+  monkeypatch.setattr(reinforce, '_SAVE_EVERY', 1)
+  monkeypatch.setattr(reinforce, 'advantages', advantages)
+  assert train('cut').code == 2
+  assert [step['number'] for step in read('cut')[1]] == [1, 2]
+  ended = train('cut')
+  assert ended.code == 0 and len(calls) == 5, ended
+  params, steps = read('cut')
+  wanted, as_whole = read('whole')
+  jax.tree.map(np.testing.assert_array_equal, params, wanted)
+  assert steps == as_whole
+  (tmp_path / 'cut' / 'metrics.jsonl').unlink()
+  ended = train('cut')
+  assert ended.code == 2 and 'got 0 of the steps' in ended.err
 
 
 @pytest.mark.parametrize(('text', 'share'), [('ab1 ', 0.5), ('', 0.0)])

@@ -145,14 +145,14 @@ def test_a_run_goes_on_on_other_meshes(
 ):
   """8 devices, then 4 of another shape, then one."""
   restored = []
-  restore = run._restore
+  restore = run.restore
 
   def spy(*args):
     state = restore(*args)
     restored.append((int(state.step), state))
     return state
 
-  monkeypatch.setattr(run, '_restore', spy)
+  monkeypatch.setattr(run, 'restore', spy)
   _interrupted(monkeypatch, config, tmp_path, meshes.make(1, 8), 5)
   four = meshes.make(2, 2, jax.devices()[:4])
   # Looked at before a step takes the state's buffers.
