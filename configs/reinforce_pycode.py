@@ -51,8 +51,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       temperature=0.8 if valid else 1.0,  # of the rollouts
       steps=100 if valid else 2 if smoke else 8,  # of the optimizer
       learning_rate=1e-4,  # of Adam
+      kl=0.3 if valid else 0.0,  # weight of the divergence from the start
       compare=not valid,  # draw the same rollouts without a draft too
-      slots=64 if valid else 4 if smoke else 16,  # rollouts decoded at once
+      slots=32 if valid else 4 if smoke else 16,  # rollouts decoded at once
       rounds=16,  # of a burst at most
       seed=0,  # rollout i of all steps draws from seed + i
     )

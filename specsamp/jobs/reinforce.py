@@ -45,6 +45,7 @@ class ReinforceConfig(PairConfig):
     temperature: of the rollouts.
     steps: of the optimizer.
     learning_rate: of Adam.
+    kl: weight of the divergence from the policy it began as, see `make_update`.
     compare: draw the same rollouts without a draft too.
     slots: rollouts that are decoded at once.
     rounds: of a burst at most.
@@ -59,6 +60,7 @@ class ReinforceConfig(PairConfig):
   temperature: float
   steps: int
   learning_rate: float
+  kl: float
   compare: bool
   slots: int
   rounds: int
@@ -68,7 +70,7 @@ class ReinforceConfig(PairConfig):
     names = ('draft_len', 'steps', 'slots', 'rounds')
     check_range(self, *names, least=1, kind=int)
     check_range(self, 'group', least=2, kind=int)
-    check_range(self, 'learning_rate', least=0)
+    check_range(self, 'learning_rate', 'kl', least=0)
     check_range(self, 'temperature', least=0, open_least=True)
     check_range(self, 'step_prompts', least=1, most=self.num_prompts, kind=int)
     rollouts = self.steps * self.step_prompts * self.group
@@ -134,7 +136,12 @@ class Reinforce(NamedTuple):
       optax.clip_by_global_norm(_CLIP), optax.adam(config.learning_rate)
     )
     update = make_update(
-      target.transformer, optimizer, config.temperature, config.group
+      target.transformer,
+      optimizer,
+      target.params,
+      temperature=config.temperature,
+      kl=config.kl,
+      rows=config.group,
     )
     state = target.params, optimizer.init(target.params)
     folder = workdir.absolute() / 'checkpoints'

@@ -6,6 +6,7 @@ its standard deviations.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,10 @@ def advantages(rewards, group: int):
 def make_update(
   transformer: Transformer,
   optimizer: optax.GradientTransformation,
+  reference: Any,
+  *,
   temperature: float,
+  kl: float,
   rows: int,
 ):
   """A step on rollouts, of two compiled programs whatever their number.
@@ -41,23 +45,33 @@ def make_update(
   Args:
     transformer: the policy.
     optimizer: of its parameters.
+    reference: parameters that the policy is to stay close to.
     temperature: that the rollouts were drawn at.
+    kl: weight of KL(reference || policy), the mean over the tokens of prompts
+      and rollouts. It is of whole distributions, at temperature 1, where GRPO
+      has an estimate from the tokens drawn.
     rows: rollouts in a pass, which divide B. Gradients are added up, of those
-      passes in which something is to be learnt.
+      passes in which some advantage is not 0; the others' divergence is left
+      out too.
 
   Returns:
     (params, moments, tokens [B, T], is_new [B, T], advantages [B]) -> params,
     moments, and the log-probabilities [B, T] of the tokens before the step, NaN
-    where no pass was needed; a row's first is none.
+    where no pass was needed; a row's first is none. Every row has a new token,
+    and nothing but what fills it behind the last.
   """
 
-  def loss(params, tokens_bt, weight_bt):
-    logits = transformer.apply({'params': params}, tokens_bt).logits
-    logprobs_bt = -losses.next_tokens(
-      logits[:, :-1] / temperature, tokens_bt[:, 1:]
-    )
-    logprobs_bt = jnp.pad(logprobs_bt, ((0, 0), (1, 0)))
-    return -(weight_bt * logprobs_bt).sum(), logprobs_bt
+  def loss(params, reference, tokens_bt, gain_bt, anchor_bt):
+    apply = lambda params: transformer.apply(
+      {'params': params}, tokens_bt
+    ).logits[:, :-1]
+    logits = apply(params)
+    logprobs_bt = -losses.next_tokens(logits / temperature, tokens_bt[:, 1:])
+    total = -(gain_bt[:, 1:] * logprobs_bt).sum()
+    if kl:
+      apart_bt = losses.distillations(logits, apply(reference))
+      total += kl * (anchor_bt[:, 1:] * apart_bt).sum()
+    return total, jnp.pad(logprobs_bt, ((0, 0), (1, 0)))
 
   @functools.partial(jax.jit, donate_argnums=0)
   def add(total, params, *batch):
@@ -71,14 +85,18 @@ def make_update(
     return optax.apply_updates(params, updates), moments
 
   def update(params, moments, tokens_bt, is_new_bt, advantage_b):
-    weight_bt = advantage_b[:, None] * is_new_bt / is_new_bt.sum()
+    gain_bt = advantage_b[:, None] * is_new_bt / is_new_bt.sum()
+    # All but what fills the rows.
+    is_text_bt = np.maximum.accumulate(is_new_bt[:, ::-1], axis=1)[:, ::-1]
+    weights = gain_bt, is_text_bt / is_text_bt.sum()
     gradients = jax.tree.map(jnp.zeros_like, params)
     logprobs_bt = np.full(tokens_bt.shape, np.nan, np.float32)
     for start in range(0, len(tokens_bt), rows):
       part = slice(start, start + rows)
       if advantage_b[part].any():
+        batch = (each[part] for each in (tokens_bt, *weights))
         gradients, logprobs_bt[part] = add(
-          gradients, params, tokens_bt[part], weight_bt[part]
+          gradients, params, reference if kl else None, *batch
         )
     params, moments = apply(params, moments, gradients)
     return params, moments, logprobs_bt

@@ -20,7 +20,7 @@ def test_a_step_makes_what_paid_more_probable():
   model = tiny.model(11, 28)
   optimizer = optax.sgd(1e-2)
   update = policy_gradient.make_update(
-    model.transformer, optimizer, temperature=1.0, rows=1
+    model.transformer, optimizer, None, temperature=1.0, kl=0.0, rows=1
   )
   tokens = np.asarray([[1, 2, 3, 4, 0, 0], [1, 2, 5, 6, 7, 0]], np.int32)
   is_new = np.asarray([[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0]], np.float32)
@@ -47,17 +47,30 @@ def test_passes_add_up_to_the_whole():
   tokens = rng.integers(1, 11, (6, 7)).astype(np.int32)
   is_new = (rng.random((6, 7)) < 0.7).astype(np.float32)
   is_new[:, 0] = 0
+  is_new[:, 3] = 1
+  is_text = np.asarray(
+    [[is_new[i, j:].any() for j in range(7)] for i in range(6)], np.float32
+  )
+  assert 0 < is_text.sum() < is_text.size
+  other = tiny.model(11, 29).params
   advantages = np.asarray([1, -1, 0, 0, 2, 0.5], np.float32)
 
   def gain(params):
     logits = model.transformer.apply({'params': params}, tokens).logits
     logprobs = jax.nn.log_softmax(logits[:, :-1] / 0.8)
     each = (logprobs * jax.nn.one_hot(tokens[:, 1:], 11)).sum(-1)
-    return (advantages[:, None] * is_new[:, 1:] * each).sum() / is_new.sum()
+    gains = (advantages[:, None] * is_new[:, 1:] * each).sum() / is_new.sum()
+    log_q = jax.nn.log_softmax(logits[:, :-1])
+    logits = model.transformer.apply({'params': other}, tokens).logits
+    log_p = jax.nn.log_softmax(logits[:, :-1])
+    apart = (jax.numpy.exp(log_p) * (log_p - log_q)).sum(-1)
+    # The second prompt's pass is left out.
+    counts = is_text[:, 1:] * np.asarray([1, 1, 0, 0, 1, 1])[:, None]
+    return gains - 0.5 * (apart * counts).sum() / is_text.sum()
 
   optimizer = optax.sgd(1.0)
   update = policy_gradient.make_update(
-    model.transformer, optimizer, temperature=0.8, rows=2
+    model.transformer, optimizer, other, temperature=0.8, kl=0.5, rows=2
   )
   params, _, logprobs = update(
     model.params, optimizer.init(model.params), tokens, is_new, advantages

@@ -22,9 +22,14 @@ def next_tokens(logits, labels):
 
 def distillation(student_btv, teacher_btv):
   """KL(teacher || student) of the next token, both at temperature 1."""
-  log_q = jax.nn.log_softmax(student_btv, axis=-1)
-  log_p = jax.nn.log_softmax(teacher_btv, axis=-1)
-  return jnp.mean(jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1))
+  return jnp.mean(distillations(student_btv, teacher_btv))
+
+
+def distillations(student, teacher):
+  """KL(teacher || student) of every token: [..] of logits [.., V]."""
+  log_q = jax.nn.log_softmax(student, axis=-1)
+  log_p = jax.nn.log_softmax(teacher, axis=-1)
+  return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def agreement(student_btv, teacher_btv):
