@@ -143,18 +143,23 @@ class Reinforce(NamedTuple):
       kl=config.kl,
       rows=config.group,
     )
+
+    def move(params):
+      for sampler in samplers:
+        sampler.transformer_state = params
+
     state = target.params, optimizer.init(target.params)
     folder = workdir.absolute() / 'checkpoints'
     with run.checkpoints(folder, _SAVE_EVERY) as manager:
       begun = manager.latest_step() or 0
       if begun:
         state = run.restore(manager, jax.tree.map(_shape, state))
+        move(state[0])
       metrics = _Metrics(workdir / 'metrics.jsonl', begun)
       for number in _bar(begun, config.steps):
-        for sampler in samplers:
-          sampler.transformer_state = state[0]
         step, found, rewards = self._rollouts(number)
         *state, logprobs = update(*state, *self._batch(found, rewards))
+        move(state[0])
         metrics.add(step._replace(logprob_gap=_gap(found, logprobs)))
         if not number % _SAVE_EVERY or number == config.steps:
           policy = dataclasses.replace(target, params=state[0])
