@@ -274,7 +274,14 @@ def _check_reward(name: str, prompts: list[Asked]) -> None:
     if task.score and not task.runs_answers:  # nothing has allowed to run any
       scores = task.scored(prompt, '')
     names = [key for key, value in scores.items() if isinstance(value, float)]
-    check_name('reward', name, names, f' for {task.name}; or none')
+    if not names:
+      why = (
+        'its answers would be run' if task.runs_answers else 'it has no score'
+      )
+      raise UserError(
+        f'reward: got {name!r}, expected none for {task.name}: {why}'
+      )
+    check_name('reward', name, names, f', or none, for {task.name}')
 
 
 class _Metrics:

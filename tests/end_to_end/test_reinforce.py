@@ -56,7 +56,7 @@ def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
 
 @pytest.mark.usefixtures('pair')
 @pytest.mark.parametrize(
-  ('flag', 'words'),
+  ('flags', 'words'),
   [
     ('group=1', ['group', '1', '2']),
     ('steps=0', ['steps', '0']),
@@ -65,11 +65,18 @@ def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
     ('step_prompts=3', ['step_prompts', '3', 'at most 2']),
     ('temperature=0.0', ['temperature', '0.0', 'above 0']),
     ('reward=valid', ["'valid'", 'did you mean valid Python?']),
+    (
+      'prompts=code_edits max_prompt_tokens=160 reward=valid',
+      ['code edits: it has no score'],
+    ),
   ],
 )
-def test_mistakes_are_told_in_a_line(tmp_path, flag, words):
+def test_mistakes_are_told_in_a_line(tmp_path, flags, words):
   ended = launching.run_here(
-    'reinforce', _CONFIG, f'--config.{flag}', f'--workdir={tmp_path}/run'
+    'reinforce',
+    _CONFIG,
+    *(f'--config.{flag}' for flag in flags.split()),
+    f'--workdir={tmp_path}/run',
   )
   assert ended.code == 2 and not (tmp_path / 'run').exists()
   assert ended.err.count('\n') == 1
