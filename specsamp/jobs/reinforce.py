@@ -5,24 +5,24 @@ Nothing of it knows that there is a draft.
 
 import dataclasses
 import functools
-import json
 import pathlib
 import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 
-from specsamp import compilation_cache, files, progress
+from specsamp import compilation_cache, progress
 from specsamp.checkpoints import model_dir
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
 from specsamp.errors import UserError, check_name, check_range
-from specsamp.evaluation.reporting import plots, report, tables
 from specsamp.jobs import loading
 from specsamp.jobs.config import Asked, PairConfig, reading
+from specsamp.jobs.reinforce_steps import Metrics, Step, write_report
 from specsamp.training import run
 from specsamp.training.policy_gradient import advantages, make_update
 
@@ -71,38 +71,12 @@ class ReinforceConfig(PairConfig):
     check_range(self, *names, least=1, kind=int)
     check_range(self, 'group', least=2, kind=int)
     check_range(self, 'learning_rate', 'kl', least=0)
-    check_range(self, 'temperature', least=0, open_least=True)
+    check_range(self, 'temperature', least=1e-6, most=1e6)
     check_range(self, 'step_prompts', least=1, most=self.num_prompts, kind=int)
-    rollouts = self.steps * self.step_prompts * self.group
+    of_step = self.step_prompts * self.group
+    check_range(self, 'steps', least=1, most=(2**31 - 1) // of_step, kind=int)
+    rollouts = self.steps * of_step
     check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
-
-
-class Step(NamedTuple):
-  """One step of the optimizer.
-
-  Attributes:
-    number: from 1.
-    reward: mean of the rollouts it was made on.
-    tau: tokens a round of these, τ.
-    same: how many of them are the same without a draft; None if none were
-      drawn without.
-    rollouts: how many there are.
-    logprob_gap: the largest difference between a token's log-probability from
-      its rollout and from the trainer's pass.
-    seconds: that the rollouts took.
-    plain_seconds: without a draft, or None.
-    compiled: programs that were compiled in it for either.
-  """
-
-  number: int
-  reward: float
-  tau: float
-  same: int | None
-  rollouts: int
-  logprob_gap: float
-  seconds: float
-  plain_seconds: float | None
-  compiled: int
 
 
 class Reinforce(NamedTuple):
@@ -127,6 +101,10 @@ class Reinforce(NamedTuple):
 
     Writes metrics.jsonl, summary.json, report.md, steps.png, checkpoints/, and
     every few steps policy/, a folder for `specsamp.load`.
+
+    Raises:
+      UserError: checkpoints or metrics cannot be read.
+      FloatingPointError: the policy is no longer finite.
     """
     config, target = self.config, self.models.target
     samplers = [each for each in (self.drafted, self.plain) if each]
@@ -155,18 +133,19 @@ class Reinforce(NamedTuple):
       if begun:
         state = run.restore(manager, jax.tree.map(_shape, state))
         move(state[0])
-      metrics = _Metrics(workdir / 'metrics.jsonl', begun)
+      metrics = Metrics(workdir / 'metrics.jsonl', begun)
       for number in _bar(begun, config.steps):
         step, found, rewards = self._rollouts(number)
         *state, logprobs = update(*state, *self._batch(found, rewards))
         move(state[0])
         metrics.add(step._replace(logprob_gap=_gap(found, logprobs)))
         if not number % _SAVE_EVERY or number == config.steps:
+          _check_finite(number, state[0])
           policy = dataclasses.replace(target, params=state[0])
           model_dir.save(policy, workdir / 'policy')
           args = ocp.args.StandardSave(tuple(state))
           manager.save(number, args=args, force=True)
-    _write(workdir, metrics.steps, self.drafted.engine.is_stale)
+    write_report(workdir, metrics.steps, self.drafted.engine.is_stale)
 
   def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:
     """Those of a step, with a draft, and their rewards, float32 [B]."""
@@ -239,7 +218,9 @@ def prepare(values: dict[str, Any]) -> Reinforce:
   """
   with reading():
     config = ReinforceConfig(**values)
-  models = loading.load(config.target, config.draft, None)
+  # Steps are too small for weights of 16 bits; the embedded ones have 32.
+  dtype = 'float32' if config.target else ''
+  models = loading.load(config.target, config.draft, None, dtype)
   prompts = config.load_prompts(config.prompts, models.target)
   _check_reward(config.reward, prompts)
   drafter = models.drafter(
@@ -262,55 +243,38 @@ def reward(name: str, asked: Asked, text: str) -> float:
   """What a rollout is paid: a score, or with '' the share of letters in it."""
   if not name:
     return sum(map(str.isalpha, text)) / max(len(text), 1)
-  return asked.task.scored(asked.prompt, text)[name]
+  found = asked.task.scored(asked.prompt, text).get(name)
+  if not isinstance(found, float):
+    raise UserError(
+      f'reward: got {found!r} for {name!r} of an answer to '
+      f'{asked.prompt.name}, expected a number'
+    )
+  return found
 
 
 def _check_reward(name: str, prompts: list[Asked]) -> None:
   """Raises `UserError` where a task has no score of this name."""
   if not name:
     return
-  for task, prompt, _ in {each.task.name: each for each in prompts}.values():
+  firsts = {each.task.name: each for each in reversed(prompts)}.values()
+  for task, prompt, _ in firsts:
     scores = {}
     if task.score and not task.runs_answers:  # nothing has allowed to run any
-      scores = task.scored(prompt, '')
+      scores = task.scored(prompt, prompt.reference)
     names = [key for key, value in scores.items() if isinstance(value, float)]
     if not names:
-      why = (
-        'its answers would be run' if task.runs_answers else 'it has no score'
-      )
+      why = 'answers would be run' if task.runs_answers else 'it has no score'
       raise UserError(
         f'reward: got {name!r}, expected none for {task.name}: {why}'
       )
     check_name('reward', name, names, f', or none, for {task.name}')
 
 
-class _Metrics:
-  """The file of steps; those past a resumed run's checkpoint are dropped.
-
-  Raises:
-    UserError: it lacks steps before the checkpoint.
-  """
-
-  def __init__(self, path: pathlib.Path, begun: int):
-    self._path = path
-    lines = files.read_lines(
-      path,
-      lambda line: isinstance(line, dict) and [*line] == [*Step._fields],
-      key=lambda line: line['number'],
+def _check_finite(number: int, params) -> None:
+  if not all(jnp.isfinite(each).all() for each in jax.tree.leaves(params)):
+    raise FloatingPointError(
+      f'step {number}: the update left a policy that is not finite'
     )
-    kept = [line for line in lines.kept if line['number'] <= begun]
-    if len(kept) < begun:
-      raise UserError(
-        f'{path}: got {len(kept)} of the steps before the checkpoint of step '
-        f'{begun}, expected all; without checkpoints the run begins anew'
-      )
-    lines.rewrite(kept)
-    self.steps = [Step(**line) for line in kept]
-
-  def add(self, step: Step) -> None:
-    self.steps.append(step)
-    with self._path.open('a') as file:
-      file.write(json.dumps(step._asdict()) + '\n')
 
 
 def _bar(begun: int, steps: int) -> Iterable[int]:
@@ -333,61 +297,3 @@ def _gap(found: SamplerOutput, logprobs_bt: np.ndarray) -> float:
     )
   ]
   return float(np.nanmax([*gaps, 0.0]))
-
-
-def _write(workdir: pathlib.Path, steps: list[Step], is_stale: bool) -> None:
-  is_compared = steps[0].same is not None
-  seconds = {'with a draft': [step.seconds for step in steps]}
-  if is_compared:
-    seconds['without'] = [step.plain_seconds for step in steps]
-  plots.curves(
-    {
-      'block efficiency τ': {'': [step.tau for step in steps]},
-      'mean reward': {'': [step.reward for step in steps]},
-      'seconds of the rollouts': seconds,
-    },
-    'step',
-    workdir / 'steps.png',
-  )
-  same = sum(step.same for step in steps) if is_compared else None
-  count = sum(step.rollouts for step in steps)
-  compiled = sum(step.compiled for step in steps)
-  gap = max(step.logprob_gap for step in steps)
-  note = f'{tables.count(count, "rollout")} in '
-  note += f'{tables.count(len(steps), "step")}: '
-  if is_compared:
-    note += f'{same} the same with and without a draft, '
-  note += (
-    f'{tables.count(compiled, "program")} compiled for them since the warm-up, '
-    f'log-probabilities within {gap:.1e} of those of the trainer.'
-  )
-  if is_stale:
-    note += ' The drafter was trained for the policy before it moved.'
-  cells = [
-    {
-      'step': step.number,
-      'reward': step.reward,
-      'τ': step.tau,
-      **({'same': f'{step.same} of {step.rollouts}'} if is_compared else {}),
-      'rollouts s': step.seconds,
-      **({'without a draft s': step.plain_seconds} if is_compared else {}),
-    }
-    for step in steps
-  ]
-  summary = {
-    'steps': [step._asdict() for step in steps],
-    'same': same,
-    'rollouts': count,
-    'compiled': compiled,
-    'is_stale': is_stale,
-    'device': report.device(),
-    'versions': report.versions(),
-  }
-  files.replace_json(workdir / 'summary.json', summary)
-  table = lambda style: tables.render(cells, style)
-  files.replace(
-    workdir / 'report.md',
-    f'# Policy gradient with drafted rollouts\n\n{table("github")}\n\n{note}'
-    f'\n\n![steps](steps.png)\n\nOn {report.device()}.\n',
-  )
-  print(f'{table("simple")}\n\n{note}\n\nReport: {workdir / "report.md"}')

@@ -2,7 +2,8 @@
 
 GRPO (Shao et al. 2402.03300) with one step on each batch, so that no ratio of
 policies is left of it: advantages are rewards over the mean of their group, in
-its standard deviations.
+its standard deviations. All tokens of a batch weigh the same, where GRPO has
+those of a rollout weigh the less the longer it is.
 """
 
 import functools
@@ -27,8 +28,10 @@ def advantages(rewards, group: int):
   by_prompt = rewards.reshape(-1, group)
   centred = by_prompt - by_prompt.mean(axis=1, keepdims=True)
   spread = by_prompt.std(axis=1, keepdims=True)
-  # Of equal rewards nothing is to be learnt.
-  return (centred / np.maximum(spread, np.float32(1e-6))).reshape(-1)
+  # Of equal rewards, whose mean rounds, nothing is to be learnt.
+  equal = (by_prompt == by_prompt[:, :1]).all(axis=1, keepdims=True)
+  found = np.where(equal, 0, centred / np.where(equal, 1, spread))
+  return found.reshape(-1).astype(np.float32)
 
 
 def make_update(
@@ -49,10 +52,10 @@ def make_update(
     temperature: that the rollouts were drawn at.
     kl: weight of KL(reference || policy), the mean over the tokens of prompts
       and rollouts. It is of whole distributions, at temperature 1, where GRPO
-      has an estimate from the tokens drawn.
+      estimates KL(policy || reference) from the tokens drawn.
     rows: rollouts in a pass, which divide B. Gradients are added up, of those
       passes in which some advantage is not 0; the others' divergence is left
-      out too.
+      out too, as if it were 0.
 
   Returns:
     (params, moments, tokens [B, T], is_new [B, T], advantages [B]) -> params,

@@ -15,6 +15,7 @@ from specsamp import zoo
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.jobs import reinforce
+from specsamp.training import policy_gradient
 
 _CONFIG = '--config=configs/reinforce_pycode.py:smoke'
 
@@ -60,10 +61,11 @@ def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
   [
     ('group=1', ['group', '1', '2']),
     ('steps=0', ['steps', '0']),
+    ('steps=1000000000', ['steps', 'at most 536870911']),
     ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),
     ('drafter=medusas', ['medusas']),
     ('step_prompts=3', ['step_prompts', '3', 'at most 2']),
-    ('temperature=0.0', ['temperature', '0.0', 'above 0']),
+    ('temperature=0.0', ['temperature', '0.0', 'at least 1e-06']),
     ('reward=valid', ["'valid'", 'did you mean valid Python?']),
     (
       'prompts=code_edits max_prompt_tokens=160 reward=valid',
@@ -119,14 +121,17 @@ def test_prompts_take_turns_and_equal_scores_teach_nothing(
   jax.tree.map(np.testing.assert_array_equal, policy.params, pair.target.params)
 
 
-@pytest.mark.usefixtures('pair')
-def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
+  """From the last checkpoint, close to what it was before the first step."""
+
   def train(name):
     return launching.run_here(
       'reinforce',
       _CONFIG,
       '--config.steps=4',
       '--config.learning_rate=0.01',
+      '--config.temperature=0.7',
+      '--config.kl=0.5',
       '--config.compare=False',
       f'--workdir={tmp_path}/{name}',
     )
@@ -137,27 +142,49 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
     steps = [json.loads(line) | {'seconds': 0} for line in lines]
     return specsamp.load(folder / 'policy').params, steps
 
+  def make_update(transformer, optimizer, reference, **options):
+    assert options == dict(temperature=0.7, kl=0.5, rows=2)
+    same = jax.tree.map(np.array_equal, reference, pair.target.params)
+    assert all(jax.tree.leaves(same))
+    return policy_gradient.make_update(
+      transformer, optimizer, reference, **options
+    )
+
   def advantages(rewards, group):
     calls.append(group)
-    if len(calls) == 3:
+    if len(calls) == 4:
       raise UserError('cut off')
-    return real(rewards, group)
+    return policy_gradient.advantages(rewards, group)
 
+  monkeypatch.setattr(reinforce, 'make_update', make_update)
   assert train('whole').code == 0
-  real, calls = reinforce.advantages, []
-  monkeypatch.setattr(reinforce, '_SAVE_EVERY', 1)
+  calls = []
+  monkeypatch.setattr(reinforce, '_SAVE_EVERY', 2)
   monkeypatch.setattr(reinforce, 'advantages', advantages)
   assert train('cut').code == 2
-  assert [step['number'] for step in read('cut')[1]] == [1, 2]
+  assert [step['number'] for step in read('cut')[1]] == [1, 2, 3]
   ended = train('cut')
-  assert ended.code == 0 and len(calls) == 5, ended
+  assert ended.code == 0 and len(calls) == 6, ended
   params, steps = read('cut')
   wanted, as_whole = read('whole')
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
   assert steps == as_whole
+  assert all(step['logprob_gap'] < 1e-4 for step in steps)
   (tmp_path / 'cut' / 'metrics.jsonl').unlink()
   ended = train('cut')
   assert ended.code == 2 and 'got 0 of the steps' in ended.err
+
+
+@pytest.mark.usefixtures('pair')
+def test_a_policy_that_is_no_number_is_not_saved(tmp_path, monkeypatch):
+  spoilt = lambda rewards, group: np.full(len(rewards), np.nan, np.float32)
+  monkeypatch.setattr(reinforce, 'advantages', spoilt)
+  monkeypatch.setattr(reinforce, '_SAVE_EVERY', 1)
+  ended = launching.run_here(
+    'reinforce', _CONFIG, f'--workdir={tmp_path}/run', '--config.compare=False'
+  )
+  assert ended.code and 'step 1: the update left a policy' in ended.err, ended
+  assert not (tmp_path / 'run' / 'policy').exists()
 
 
 @pytest.mark.parametrize(('text', 'share'), [('ab1 ', 0.5), ('', 0.0)])

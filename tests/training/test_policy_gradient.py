@@ -13,6 +13,14 @@ def test_advantages_are_of_a_group():
     np.asarray([1, 3, 5, 5, 0, 2], np.float32), group=2
   )
   np.testing.assert_allclose(found, [-1, 1, 0, 0, -1, 1])
+  four = np.asarray([0, 0, 0, 1], np.float32)
+  found = policy_gradient.advantages(four, group=4)
+  np.testing.assert_allclose(found, (four - 0.25) / (3 / 16) ** 0.5)
+
+
+def test_equal_rewards_teach_nothing_though_their_mean_rounds():
+  rewards = np.repeat(np.arange(160, dtype=np.float32) / 160, 7)
+  assert not policy_gradient.advantages(rewards, group=7).any()
 
 
 def test_a_step_makes_what_paid_more_probable():
