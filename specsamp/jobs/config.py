@@ -41,7 +41,7 @@ def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Asked(NamedTuple):
-  """A prompt of a task, and its tokens."""
+  """A prompt of a task, and its tokens: the last ones that fit."""
 
   task: tasks.Task
   prompt: tasks.Question

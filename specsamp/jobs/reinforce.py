@@ -7,11 +7,8 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -126,24 +123,33 @@ class Reinforce(NamedTuple):
       for sampler in samplers:
         sampler.transformer_state = params
 
-    state = target.params, optimizer.init(target.params)
+    state = [target.params, optimizer.init(target.params)]
     folder = workdir.absolute() / 'checkpoints'
     with run.checkpoints(folder, _SAVE_EVERY) as manager:
       begun = manager.latest_step() or 0
       if begun:
-        state = run.restore(manager, jax.tree.map(_shape, state))
+        state = run.restore(manager, state)
         move(state[0])
       metrics = Metrics(workdir / 'metrics.jsonl', begun)
-      for number in _bar(begun, config.steps):
+      for number in progress.bar(
+        'training',
+        range(begun + 1, config.steps + 1),
+        initial=begun,
+        total=config.steps,
+        unit='step',
+      ):
         step, found, rewards = self._rollouts(number)
         *state, logprobs = update(*state, *self._batch(found, rewards))
         move(state[0])
         metrics.add(step._replace(logprob_gap=_gap(found, logprobs)))
-        if not number % _SAVE_EVERY or number == config.steps:
-          _check_finite(number, state[0])
+        if manager.should_save(number) or number == config.steps:
+          if not run.is_finite(state):
+            raise FloatingPointError(
+              f'step {number}: the update left a state that is not finite'
+            )
           policy = dataclasses.replace(target, params=state[0])
           model_dir.save(policy, workdir / 'policy')
-          args = ocp.args.StandardSave(tuple(state))
+          args = ocp.args.StandardSave(state)
           manager.save(number, args=args, force=True)
     write_report(workdir, metrics.steps, self.drafted.engine.is_stale)
 
@@ -240,7 +246,11 @@ def prepare(values: dict[str, Any]) -> Reinforce:
 
 
 def reward(name: str, asked: Asked, text: str) -> float:
-  """What a rollout is paid: a score, or with '' the share of letters in it."""
+  """What a rollout is paid: a score, or with '' the share of letters in it.
+
+  Raises:
+    UserError: the answer got no number of this name.
+  """
   if not name:
     return sum(map(str.isalpha, text)) / max(len(text), 1)
   found = asked.task.scored(asked.prompt, text).get(name)
@@ -268,24 +278,6 @@ def _check_reward(name: str, prompts: list[Asked]) -> None:
         f'reward: got {name!r}, expected none for {task.name}: {why}'
       )
     check_name('reward', name, names, f', or none, for {task.name}')
-
-
-def _check_finite(number: int, params) -> None:
-  if not all(jnp.isfinite(each).all() for each in jax.tree.leaves(params)):
-    raise FloatingPointError(
-      f'step {number}: the update left a policy that is not finite'
-    )
-
-
-def _bar(begun: int, steps: int) -> Iterable[int]:
-  """The steps that are left."""
-  left = range(begun + 1, steps + 1)
-  return progress.bar('training', left, initial=begun, total=steps, unit='step')
-
-
-def _shape(array) -> jax.ShapeDtypeStruct:
-  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
 
 
 def _gap(found: SamplerOutput, logprobs_bt: np.ndarray) -> float:

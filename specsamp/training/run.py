@@ -99,7 +99,7 @@ def fit(
         _check_finite(step, metrics)
       # Loss and gradient are of the state before the step; this one must not
       # become a checkpoint, nor the model, if it is no longer finite.
-      if saves and not programs.is_finite(state):
+      if saves and not is_finite(state):
         raise FloatingPointError(
           f'step {step}: the update left a state that is not finite'
         )
@@ -112,6 +112,13 @@ def fit(
   return state.params
 
 
+@jax.jit
+def is_finite(state) -> jax.Array:
+  """Whether all numbers of a tree of arrays are: bool, a scalar."""
+  leaves = jax.tree.leaves(state)
+  return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+
+
 class _Programs(NamedTuple):
   """What a run computes.
 
@@ -120,7 +127,6 @@ class _Programs(NamedTuple):
     shapes: of the state, with the shardings that it has throughout.
     train: (state, frozen, batch) -> state, metrics; consumes the state.
     evaluate: (params, frozen, batch) -> metrics.
-    is_finite: (state) -> whether all its numbers are.
     feed: lays a batch of the host on the devices.
   """
 
@@ -128,7 +134,6 @@ class _Programs(NamedTuple):
   shapes: TrainState
   train: Callable
   evaluate: Callable
-  is_finite: Callable[[TrainState], jax.Array]
   feed: Callable[[Any], Any]
 
   def compile(self, state: TrainState, frozen, batch) -> None:
@@ -190,11 +195,6 @@ def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:
       train_step, donate_argnums=0, out_shardings=(shardings, None)
     ),
     evaluate=jax.jit(lambda *args: loss(*args)[1]),
-    is_finite=jax.jit(
-      lambda state: jnp.stack(
-        [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
-      ).all()
-    ),
     feed=lambda batch: jax.tree.map(put, batch),
   )
 
@@ -204,7 +204,7 @@ def _begin(programs: _Programs, manager: ocp.CheckpointManager) -> TrainState:
   if manager.latest_step() is None:
     return programs.begin()
   state = restore(manager, programs.shapes)
-  if not programs.is_finite(state):
+  if not is_finite(state):
     raise UserError(
       f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
       'numbers that are not finite'
@@ -270,7 +270,7 @@ def restore(manager: ocp.CheckpointManager, wanted: Any) -> Any:
 
   Args:
     manager: it has one.
-    wanted: a tree of shapes, with their shardings.
+    wanted: a tree of arrays, or of their shapes with shardings.
 
   Raises:
     UserError: it cannot be read.

@@ -183,7 +183,7 @@ def test_a_policy_that_is_no_number_is_not_saved(tmp_path, monkeypatch):
   ended = launching.run_here(
     'reinforce', _CONFIG, f'--workdir={tmp_path}/run', '--config.compare=False'
   )
-  assert ended.code and 'step 1: the update left a policy' in ended.err, ended
+  assert ended.code and 'step 1: the update left a state' in ended.err, ended
   assert not (tmp_path / 'run' / 'policy').exists()
 
 

@@ -276,7 +276,7 @@ def test_fuzz(served):
     'stream_options', 'ignore_eos', 'best_of', 'user', 'tools', 'x\ud800',
   ]  # fmt: skip
   statuses = []
-  for i in range(120):
+  for i in range(300):
     chat = rng.random() < 0.4
     body = dict(_CHAT if chat else _BODY)
     for _ in range(rng.choice([0, 1, 1, 2])):
@@ -284,8 +284,8 @@ def test_fuzz(served):
     content = bytearray(json.dumps(body).encode())
     for _ in range(rng.choice([0, 0, 0, 1, 5])):
       content[rng.randrange(len(content))] = rng.randrange(256)
-    if i % 20 == 0:
-      content = b'[' * 9000 if i % 40 else b''
+    if i % 50 == 0:
+      content = b'[' * 9000 if i % 100 else b''
     path = 'v1/chat/completions' if chat else 'v1/completions'
     kind = {'content-type': 'application/json'}
     answer = served.client.post(path, content=bytes(content), headers=kind)
@@ -293,7 +293,7 @@ def test_fuzz(served):
     assert answer.status_code in (200, 400, 404), (content, answer.text)
     if answer.status_code != 200:
       _error(answer, answer.status_code)
-  assert statuses.count(200) > 8 and statuses.count(400) > 40
+  assert statuses.count(200) > 20 and statuses.count(400) > 100
   assert served.client.get('health').status_code == 200
 
 
