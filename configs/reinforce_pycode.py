@@ -39,7 +39,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',
       draft='',
       drafter='',  # what drafts, as in quickstart.py; '' is the draft model
-      draft_len=2 if valid else 3,  # drafted tokens a round
+      draft_len=0 if valid else 3,  # drafted tokens a round; 0 is no draft
       # What to complete, as in quickstart.py.
       prompts='training_code' if valid else 'code',
       reward='valid Python' if valid else '',  # a score of these; '' is letters
@@ -54,7 +54,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       learning_rate=1e-4,  # of Adam
       kl=0.3 if valid else 0.0,  # weight of the divergence from the start
       compare=not valid,  # draw the same rollouts without a draft too
-      slots=32 if valid else 4 if smoke else 16,  # rollouts decoded at once
+      slots=64 if valid else 4 if smoke else 16,  # rollouts decoded at once
       rounds=16,  # of a burst at most
       seed=0,  # rollout i of all steps draws from seed + i
     )

@@ -1,6 +1,6 @@
-"""Policy gradient on rollouts that are drafted.
+"""Policy gradient on rollouts, drafted or not.
 
-Nothing of it knows that there is a draft.
+Nothing of the gradient knows whether there is a draft.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class ReinforceConfig(PairConfig):
 
   Attributes:
     drafter: what drafts, see `loading.Models`; '' is the draft model.
-    draft_len: drafted tokens a round.
+    draft_len: drafted tokens a round; with 0 there is no draft.
     prompts: see `tasks.load`.
     reward: a score of these, such as 'valid Python'; '' is the share of letters
       in a rollout.
@@ -64,8 +64,12 @@ class ReinforceConfig(PairConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    names = ('draft_len', 'steps', 'slots', 'rounds')
-    check_range(self, *names, least=1, kind=int)
+    check_range(self, 'steps', 'slots', 'rounds', least=1, kind=int)
+    check_range(self, 'draft_len', least=0, kind=int)
+    if self.compare and not self.draft_len:
+      raise UserError(
+        'compare: got True with draft_len=0, expected a draft to compare with'
+      )
     check_range(self, 'group', least=2, kind=int)
     check_range(self, 'learning_rate', 'kl', least=0)
     check_range(self, 'temperature', least=1e-6, most=1e6)
@@ -83,14 +87,14 @@ class Reinforce(NamedTuple):
     config: what was asked for.
     models: the policy is the target.
     prompts: take turns.
-    drafted: draws rollouts.
+    sampler: draws rollouts.
     plain: likewise, without a draft, to compare with; or None.
   """
 
   config: ReinforceConfig
   models: loading.Models
   prompts: list[Asked]
-  drafted: EngineSampler
+  sampler: EngineSampler
   plain: EngineSampler | None
 
   def run(self, workdir: pathlib.Path) -> None:
@@ -104,7 +108,7 @@ class Reinforce(NamedTuple):
       FloatingPointError: the policy is no longer finite.
     """
     config, target = self.config, self.models.target
-    samplers = [each for each in (self.drafted, self.plain) if each]
+    samplers = [each for each in (self.sampler, self.plain) if each]
     for sampler in samplers:
       sampler.engine.compile()
     optimizer = optax.chain(
@@ -151,10 +155,15 @@ class Reinforce(NamedTuple):
           model_dir.save(policy, workdir / 'policy')
           args = ocp.args.StandardSave(state)
           manager.save(number, args=args, force=True)
-    write_report(workdir, metrics.steps, self.drafted.engine.is_stale)
+    write_report(
+      workdir,
+      metrics.steps,
+      is_drafted=config.draft_len > 0,
+      is_stale=self.sampler.engine.is_stale,
+    )
 
   def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:
-    """Those of a step, with a draft, and their rewards, float32 [B]."""
+    """Those of a step and their rewards, float32 [B]."""
     config = self.config
     first = (number - 1) * config.step_prompts
     asked = [
@@ -163,7 +172,7 @@ class Reinforce(NamedTuple):
     ]
     with compilation_cache.compilations() as compiled:
       draw = functools.partial(self._draw, asked, first * config.group)
-      found, seconds = draw(self.drafted)
+      found, seconds = draw(self.sampler)
       plain, plain_seconds = draw(self.plain) if self.plain else (None, None)
     rewards = np.asarray(
       [
@@ -229,9 +238,11 @@ def prepare(values: dict[str, Any]) -> Reinforce:
   models = loading.load(config.target, config.draft, None, dtype)
   prompts = config.load_prompts(config.prompts, models.target)
   _check_reward(config.reward, prompts)
-  drafter = models.drafter(
-    config.drafter, config.draft_len, 'deterministic', coupled=True
-  )
+  drafter = None
+  if config.draft_len:
+    drafter = models.drafter(
+      config.drafter, config.draft_len, 'deterministic', coupled=True
+    )
   sampler = lambda drafter: EngineSampler(
     models.target,
     cache_size=config.max_prompt_tokens + config.max_new_tokens,

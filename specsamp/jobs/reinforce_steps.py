@@ -80,28 +80,29 @@ _LINE = {
 
 
 def write_report(
-  workdir: pathlib.Path, steps: list[Step], is_stale: bool
+  workdir: pathlib.Path, steps: list[Step], *, is_drafted: bool, is_stale: bool
 ) -> None:
   """Writes summary.json, report.md and steps.png, and prints the table.
 
   Args:
     workdir: folder.
     steps: at least one.
+    is_drafted: rollouts were drawn with a draft; else τ is 1 and says nothing.
     is_stale: the drafter was trained for the policy before it moved.
   """
   is_compared = steps[0].same is not None
-  seconds = {'with a draft': [step.seconds for step in steps]}
+  name = 'with a draft' if is_drafted else 'without'
+  seconds = {name: [step.seconds for step in steps]}
   if is_compared:
     seconds['without'] = [step.plain_seconds for step in steps]
-  plots.curves(
-    {
-      'block efficiency τ': {'': [step.tau for step in steps]},
-      'mean reward': {'': [step.reward for step in steps]},
-      'seconds of the rollouts': seconds,
-    },
-    'step',
-    workdir / 'steps.png',
-  )
+  curves = {
+    'mean reward': {'': [step.reward for step in steps]},
+    'seconds of the rollouts': seconds,
+  }
+  if is_drafted:
+    taus = {'': [step.tau for step in steps]}
+    curves = {'block efficiency τ': taus, **curves}
+  plots.curves(curves, 'step', workdir / 'steps.png')
   same = sum(step.same for step in steps) if is_compared else None
   count = sum(step.rollouts for step in steps)
   compiled = sum(step.compiled for step in steps)
@@ -120,7 +121,7 @@ def write_report(
     {
       'step': step.number,
       'reward': step.reward,
-      'τ': step.tau,
+      **({'τ': step.tau} if is_drafted else {}),
       **({'same': f'{step.same} of {step.rollouts}'} if is_compared else {}),
       'rollouts s': step.seconds,
       **({'without a draft s': step.plain_seconds} if is_compared else {}),
@@ -140,7 +141,7 @@ def write_report(
   table = lambda style: tables.render(cells, style)
   files.replace(
     workdir / 'report.md',
-    f'# Policy gradient with drafted rollouts\n\n{table("github")}\n\n{note}'
+    f'# Policy gradient on rollouts\n\n{table("github")}\n\n{note}'
     f'\n\n![steps](steps.png)\n\nOn {report.device()}.\n',
   )
   print(f'{table("simple")}\n\n{note}\n\nReport: {workdir / "report.md"}')

@@ -61,6 +61,7 @@ def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
   [
     ('group=1', ['group', '1', '2']),
     ('steps=0', ['steps', '0']),
+    ('draft_len=0', ['compare', 'True', 'draft_len=0']),
     ('steps=1000000000', ['steps', 'at most 536870911']),
     ('max_new_tokens=100000', ['max_prompt_tokens', '100000']),
     ('drafter=medusas', ['medusas']),
@@ -122,9 +123,12 @@ def test_prompts_take_turns_and_equal_scores_teach_nothing(
 
 
 def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
-  """From the last checkpoint, close to what it was before the first step."""
+  """From the last checkpoint, close to what it was before the first step.
 
-  def train(name):
+  It has no draft, and the steps of a run that has one.
+  """
+
+  def train(name, draft_len=0):
     return launching.run_here(
       'reinforce',
       _CONFIG,
@@ -133,6 +137,7 @@ def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
       '--config.temperature=0.7',
       '--config.kl=0.5',
       '--config.compare=False',
+      f'--config.draft_len={draft_len}',
       f'--workdir={tmp_path}/{name}',
     )
 
@@ -157,7 +162,9 @@ def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
     return policy_gradient.advantages(rewards, group)
 
   monkeypatch.setattr(reinforce, 'make_update', make_update)
-  assert train('whole').code == 0
+  whole = train('whole')
+  assert whole.code == 0 and 'τ' not in whole.out, whole
+  assert train('drafted', draft_len=2).code == 0
   calls = []
   monkeypatch.setattr(reinforce, '_SAVE_EVERY', 2)
   monkeypatch.setattr(reinforce, 'advantages', advantages)
@@ -169,7 +176,12 @@ def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
   wanted, as_whole = read('whole')
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
   assert steps == as_whole
-  assert all(step['logprob_gap'] < 1e-4 for step in steps)
+  assert all(step['tau'] == 1 for step in steps)
+  drafted = read('drafted')[1]
+  assert any(step['tau'] > 1 for step in drafted), drafted
+  rewards = lambda steps: [step['reward'] for step in steps]
+  assert rewards(drafted) == rewards(steps)
+  assert all(step['logprob_gap'] < 1e-4 for step in [*steps, *drafted])
   (tmp_path / 'cut' / 'metrics.jsonl').unlink()
   ended = train('cut')
   assert ended.code == 2 and 'got 0 of the steps' in ended.err
