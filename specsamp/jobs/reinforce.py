@@ -199,10 +199,13 @@ class Reinforce(NamedTuple):
   ) -> tuple[SamplerOutput, float]:
     """Rollouts of these prompts, `first` behind all before, and seconds."""
     config = self.config
+    tasks = [each.task for each in asked]
     began = time.perf_counter()
     found = sampler(
       [each.tokens for each in asked],
-      config.max_new_tokens,
+      max(task.new_tokens(config.max_new_tokens) for task in tasks),
+      # As they are evaluated: where texts have no end of their own none ends.
+      eos_tokens=None if all(task.ends for task in tasks) else (),
       temperature=config.temperature,
       seed=config.seed + first,
       multi_sampling=config.group,

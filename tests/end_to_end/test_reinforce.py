@@ -89,7 +89,12 @@ def test_mistakes_are_told_in_a_line(tmp_path, flags, words):
 def test_prompts_take_turns_and_equal_scores_teach_nothing(
   pair, tmp_path, monkeypatch
 ):
-  paid = []
+  paid, drawn = [], []
+
+  class Sampler(reinforce.EngineSampler):
+    def __call__(self, prompts, most, **options):
+      drawn.append((most, options['eos_tokens']))
+      return super().__call__(prompts, most, **options)
 
   def score(question, answer):
     paid.append(question.name)
@@ -98,9 +103,14 @@ def test_prompts_take_turns_and_equal_scores_teach_nothing(
   def task(*_):
     texts = {'first': 'a =', 'second': 'b =', 'third': 'c ='}
     return Task(
-      'paying', [Question(*each) for each in texts.items()], score=score
+      'paying',
+      [Question(*each) for each in texts.items()],
+      ends=False,
+      most_new_tokens=5,
+      score=score,
     )
 
+  monkeypatch.setattr(reinforce, 'EngineSampler', Sampler)
   monkeypatch.setitem(sys.modules, 'paying', types.SimpleNamespace(task=task))
   ended = launching.run_here(
     'reinforce',
@@ -114,6 +124,7 @@ def test_prompts_take_turns_and_equal_scores_teach_nothing(
   assert ended.code == 0, ended
   names = ['first', 'second', 'third', 'first']
   assert paid[-8:] == [name for name in names for _ in range(2)]
+  assert drawn == [(5, ())] * 2
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['same'] is None
   assert [step['reward'] for step in summary['steps']] == [0.5, 0.5]
