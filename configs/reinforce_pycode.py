@@ -1,4 +1,4 @@
-"""A few steps of policy gradient on the embedded target, with drafted rollouts.
+r"""Steps of policy gradient on the embedded target, with drafted rollouts.
 
 The reward of a rollout is the share of its characters that are letters; of four
 rollouts of a prompt those above the mean become more probable (GRPO, Shao et

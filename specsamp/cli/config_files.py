@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
+from absl import flags
 
 from specsamp.errors import UserError, unknown
 
@@ -183,6 +184,26 @@ def check_keys(config: ml_collections.ConfigDict, argv: Sequence[str]) -> None:
         if name not in values:
           raise UserError(unknown(f'key of {where}', name, values))
         values = values[name]
+      _check_value(text, values)
+
+
+# As ml_collections reads them.
+_KINDS = {
+  bool: (flags.BooleanParser(), 'true or false'),
+  int: (flags.IntegerParser(), 'an integer'),
+  float: (flags.FloatParser(), 'a number'),
+}
+
+
+def _check_value(text: str, default: Any) -> None:
+  """Raises `UserError` where --config.KEY=VALUE has no value of its kind."""
+  name, equals, value = text.partition('=')
+  parser, expected = _KINDS.get(type(default), (None, ''))
+  if parser and equals:
+    try:
+      parser.parse(value)
+    except (ValueError, TypeError):
+      raise UserError(f'{name}: got {value!r}, expected {expected}') from None
 
 
 def flat(

@@ -7,18 +7,30 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.cli import workdir
+from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
 
 _default_config: list[str | None] = []  # of the launcher, that which is last
 
 
+class _Required(flags.Flag):
+  """A text that must be given."""
+
+
 def define_required(name: str, help: str) -> flags.FlagHolder[str]:
   """A flag that must be given."""
-  flag = flags.DEFINE_string(name, None, f'{help} Must be given.')
-  flags.register_validator(
-    name, lambda value: value is not None, f'must be given: {help}'
+  text = flags.ArgumentParser(), flags.ArgumentSerializer()
+  return flags.DEFINE_flag(
+    _Required(*text, name, None, f'{help} Must be given.')
   )
-  return flag
+
+
+def check_required() -> None:
+  """Raises `UserError` for a flag that must be given and was not."""
+  for name in flags.FLAGS:
+    flag = flags.FLAGS[name]
+    if isinstance(flag, _Required) and flag.value is None:
+      raise UserError(f'--{name}: got none: {flag.help}')
 
 
 def define_flags(

@@ -130,7 +130,9 @@ def _parse(argv):
     elif 'config' in flags.FLAGS:
       names = ', '.join(config_files.of(launcher))
       raise UserError(f'--config: got none, expected one of {names}')
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    own_flags.check_required()
+    return rest
   except (flags.Error, UserError) as error:
     _fail(str(error))
   except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:

@@ -155,7 +155,7 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
         'as TokenTree.branching((4, 2))'
       )
     if shape < 1:
-      raise UserError(f'draft length must be at least 1, got {shape}')
+      raise UserError(f'draft length: got {shape}, expected at least 1')
     try:
       shape = TokenTree.chain(shape)
     except ValueError as error:

@@ -81,7 +81,7 @@ def prepare(
     texts = prompts.read('-' if prompts_file is None else prompts_file)
   elif prompt is not None:
     if not prompt.strip():
-      raise UserError('--prompt is empty')
+      raise UserError(f'--prompt: got {prompt!r}, expected a text')
     texts = [Prompt('prompt', prompt)]
   else:
     compared = config.load_tasks(config.prompts, target)

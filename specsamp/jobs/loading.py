@@ -116,8 +116,8 @@ class Models:
       return self._own(name, shape, law)
     if name in ('ngram', 'lookahead') and law != 'deterministic':
       raise UserError(
-        f"drafter {name}: its law is 'deterministic', got {law!r}; naive "
-        'verifies it'
+        f"drafter {name}: got law {law!r}, expected 'deterministic', which "
+        "verifier 'naive' verifies"
       )
     if name == 'lookahead':
       return lookahead_drafter(shape, lookup.window)

@@ -68,7 +68,8 @@ class ReinforceConfig(PairConfig):
     check_range(self, 'draft_len', least=0, kind=int)
     if self.compare and not self.draft_len:
       raise UserError(
-        'compare: got True with draft_len=0, expected a draft to compare with'
+        'compare: got True with draft_len=0, expected False: there is no draft '
+        'to compare with'
       )
     check_range(self, 'group', least=2, kind=int)
     check_range(self, 'learning_rate', 'kl', least=0)

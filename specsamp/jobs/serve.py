@@ -114,6 +114,7 @@ class Serving(NamedTuple):
     limits = Limits(
       model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
       tokenizer=self.target.tokenizer,
+      num_tokens=self.target.config.num_tokens,
       max_length=most,
       max_new_tokens=config.max_new_tokens or most,
       most_texts=min(config.slots + config.queue, _MOST_TEXTS),

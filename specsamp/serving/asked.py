@@ -25,6 +25,7 @@ class Limits(NamedTuple):
   Attributes:
     model: the name that is served.
     tokenizer: the target's.
+    num_tokens: of the target's vocabulary.
     max_length: of a prompt with its new tokens.
     max_new_tokens: of one text.
     most_texts: of one request, over all its prompts.
@@ -33,6 +34,7 @@ class Limits(NamedTuple):
 
   model: str
   tokenizer: Any
+  num_tokens: int
   max_length: int
   max_new_tokens: int
   most_texts: int
@@ -235,12 +237,12 @@ def _checked(ids: list[int], param: str, limits: Limits) -> list[int]:
       param=param,
       code='context_length_exceeded',
     )
-  if min(ids) < 0 or max(ids) >= 2**31:
-    raise Refusal(
-      f'{param}: got tokens from {min(ids)} to {max(ids)}, expected those of '
-      'the vocabulary',
-      param=param,
-    )
+  last = limits.num_tokens - 1
+  for id_ in min(ids), max(ids):
+    if not 0 <= id_ <= last:
+      raise Refusal(
+        f'{param}: got the token {id_}, expected 0 to {last}', param=param
+      )
   return ids
 
 

@@ -152,7 +152,9 @@ def check_chain(verifier: Verifier, draft: Draft) -> None:
   if not draft.tree.is_chain:
     raise UserError(
       f'{type(verifier).__name__} verifies chains: got a tree of '
-      f'{draft.tree.size} nodes, {draft.tree.width} candidates at most'
+      f'{draft.tree.size} nodes, {draft.tree.width} candidates at most, '
+      'expected one of a node a level, or a verifier of trees, such as '
+      'multi_candidate'
     )
 
 

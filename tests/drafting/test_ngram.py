@@ -221,7 +221,7 @@ def test_without_a_match_it_is_autoregressive_sampling():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (dict(shape=0), 'draft length must be at least 1'),
+    (dict(shape=0), 'draft length: got 0, expected at least 1'),
     (dict(shape=TokenTree.branching((2, 2))), 'parts at the root only'),
     (dict(shape=2, n_max=2, n_min=3), 'n_max 2 and n_min 3'),
     (dict(shape=2, n_min=0), 'n_max 3 and n_min 0'),

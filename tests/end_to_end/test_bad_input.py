@@ -76,7 +76,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     ),
     (
       _NGRAM[:1],
-      "its law is 'deterministic', got 'iid'; naive verifies it",
+      "got law 'iid', expected 'deterministic', which verifier 'naive'",
     ),
     (_NGRAM[:2], 'cannot correct'),
     ([*_NGRAM, '--config.branching=(2, 2)'], 'parts at the root only'),
@@ -94,7 +94,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       ],
       "law must be 'iid'",
     ),
-    (['--config.drafter=lookahead'], "its law is 'deterministic'"),
+    (['--config.drafter=lookahead'], "expected 'deterministic'"),
     (
       ['--config.lookup.window=0', *_NGRAM[1:], '--config.drafter=lookahead'],
       'window: got 0',
@@ -125,7 +125,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--prompts_file=/no/such/file'], '/no/such/file'),
     (['--prompts_file=a.jsonl'], '--config.prompts=a.jsonl reads it'),
     (['--prompt=x', '--prompts_file=y'], 'not both'),
-    (['--prompt='], 'empty'),
+    (['--prompt='], "got '', expected a text"),
     (['--prompt=' + 'x = 1\n' * 400], '64 positions'),
     (['--config.draft={root}/small'], 'tokens differ, the first is'),
     (['--config.draft={root}/turned'], 'tokenizer'),

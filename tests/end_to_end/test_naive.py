@@ -27,18 +27,18 @@ _LAUNCHERS = sorted(
   ('name', 'flags', 'words'),
   [
     # Nothing at all.
-    ('bench', [], '--workdir=None: must be given'),
+    ('bench', [], '--workdir: got none'),
     ('distill', [], 'expected one of configs/distill_llama.py, conf'),
     ('evaluate', [], 'configs/papers/mcsd/table2.py'),
-    ('import_weights', [], '--source=None: must be given: Folder'),
+    ('import_weights', [], '--source: got none: Folder'),
     ('plan', [], 'expected one of configs/chinchilla.py, configs/plan_pairs'),
     ('pretrain', [], '--config: got none'),
     # Half of it.
-    ('distill', [_DISTILL], '--workdir=None: must be given'),
+    ('distill', [_DISTILL], '--workdir: got none'),
     ('distill', [_WORKDIR], '--config: got none'),
-    ('import_weights', _IMPORT[:1], '--to=None: must be given'),
-    ('plan', _PLAN[:1], '--topology=None: must be given: Chips'),
-    ('pretrain', [_PRETRAIN], '--workdir=None: must be given'),
+    ('import_weights', _IMPORT[:1], '--to: got none'),
+    ('plan', _PLAN[:1], '--topology: got none: Chips'),
+    ('pretrain', [_PRETRAIN], '--workdir: got none'),
     ('decode', ['--config'], '--config: got none'),
     ('decode', ['--prompt'], 'prompt'),
     # A flag that there is not.
@@ -56,6 +56,8 @@ _LAUNCHERS = sorted(
     ('pretrain', [_PRETRAIN, '--meshs=1x1'], 'Did you mean: mesh'),
     # A value that a flag does not take.
     ('bench', ['--graphs=maybe', _WORKDIR], 'graphs=maybe'),
+    ('decode', ['--config.top_p=no'], "top_p: got 'no', expected a number"),
+    ('decode', ['--config.chat=no'], "got 'no', expected true or false"),
     ('import_weights', ['--dtype=int8', *_IMPORT], 'dtype=int8'),
     ('import_weights', ['--format=gguf', *_IMPORT], 'format=gguf'),
     # Words where flags belong.
@@ -129,8 +131,8 @@ _LAUNCHERS = sorted(
     ('plan', [*_PLAN, '--config.gama=3'], 'did you mean gamma?'),
     ('plan', [*_PLAN, '--config.prices.node=(1,)'], 'did you mean nodes?'),
     # A value that a key does not take.
-    ('decode', ['--config.draft_len=four'], 'draft_len=four'),
-    ('decode', ['--config.draft_len='], 'draft_len='),
+    ('decode', ['--config.draft_len=four'], "got 'four', expected an integer"),
+    ('decode', ['--config.draft_len='], "draft_len: got '', expected an"),
     ('decode', ['--config.chat=perhaps'], 'perhaps'),
     ('decode', ['--config.lookup=3'], 'not a dict'),
     ('decode', ['--config.temperatures=hot'], 'temperatures'),

@@ -158,6 +158,8 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
       (row, "line 2 has no 'prompt'")
       for row in ({'text': 'x'}, 5, None, ['a'], {'turns': 'abc'})
     ),
+    ({'prompt': ''}, "line 2: prompt: got '', expected a text"),
+    ({'prompt': ['x'], 'turns': ['x']}, 'line 2: prompt: got'),
     ({'prompt': 'x', 'id': [1]}, r'line 2: id: got \[1\], expected a text'),
     ({'prompt': 'x', 'reference': 4}, 'line 2: reference: got 4, expected'),
     ({'prompt': 'x'}, 'line 2 has no reference'),
@@ -250,7 +252,32 @@ _METHOD = '  def f(self):\n    """Doc."""\n'
 def test_whether_a_function_is_python(answer, valid, whole):
   prompt = Question('p', 'cut off', reference=_METHOD)
   scores = scorers.valid_python(prompt, answer)
+  assert scores.pop('code') == (1 if valid else 0)
   assert scores == {'valid Python': valid, 'whole function': whole}
+
+
+@pytest.mark.parametrize(
+  'answer, code',
+  [
+    ('    # A word.\n    x = 1  # A word.\n\n    y\n', 2 / 3),
+    ('    """More.\n\n    of it"""\n    "" ""\n    return ""\n', 1 / 4),
+    ('    x = """\n\n# text"""\n  # A word.\n', 1),
+    ('    f(x,  # A word.\n      # Another.\n      y)\n', 1),
+    ('    # A word.\n    # Another.\n', 0),
+    ('    """Cut off\n    x = 1\n', 0),
+    ('    x = 1\n    """Cut off\n    x = 1\n', 1 / 3),
+    ('    # A word.\n    x = [1,\n', 1 / 2),
+    ('    # A word.\n    x = """Cut off\n', 1 / 2),
+    ('    x = 1\n  y = 2\n  # A word.\n', 1),  # of the function alone
+  ],
+)
+@pytest.mark.parametrize('head', [_METHOD, 'def f(\n  x\n):\n'])
+def test_what_of_a_function_is_code(head, answer, code):
+  prompt = Question('p', 'cut off', reference=head)
+  if not head[0].isspace():
+    answer = answer.replace('\n  y', '\ny').replace('\n  #', '\n#')
+  scores = scorers.valid_python(prompt, answer)
+  assert (scores['valid Python'], scores['code']) == (1, code)
 
 
 @pytest.mark.parametrize('name', ['code', 'training_code'])
@@ -263,7 +290,9 @@ def test_functions_as_they_were_written_are_python(tokenizer, name):
     assert corpora.is_held_out(path) == (name == 'code')
     source = sources[path]
     answer = source.partition(prompt.reference)[2] + 'end'
-    assert set(task.scored(prompt, answer).values()) == {1}, prompt.name
+    scores = task.scored(prompt, answer)
+    assert scores.pop('code') > 0, prompt.name
+    assert set(scores.values()) == {1}, prompt.name
     assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name
 
 

@@ -129,7 +129,13 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
   )
   engine.compile()
   limits = Limits(
-    name, target.tokenizer, LENGTH, LENGTH, SLOTS + queue, logprobs=4
+    name,
+    target.tokenizer,
+    target.config.num_tokens,
+    LENGTH,
+    LENGTH,
+    SLOTS + queue,
+    logprobs=4,
   )
   metrics = Metrics()
   worker = Worker(

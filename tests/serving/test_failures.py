@@ -83,7 +83,9 @@ def test_what_nobody_reads_is_bounded(models):
 
   async def ask(served):
     worker = served.worker
-    limits = Limits('tiny', target.tokenizer, 48, 48, 8, logprobs=4)
+    limits = Limits(
+      'tiny', target.tokenizer, target.config.num_tokens, 48, 48, 8, logprobs=4
+    )
     wanted = asked.read(body, False, limits)
     ticket = worker.submit(wanted)
     while worker.num_open:

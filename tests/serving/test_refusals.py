@@ -70,6 +70,7 @@ def _error(answer, status: int) -> dict:
     ('prompt', ['ab', None]),
     ('prompt', 'a' * 48),
     ('prompt', [10**20]),
+    ('prompt', [4, -1]),
     ('stop', 'ab' * 200),
     ('prompt', ['a'] * 9),
   ],
@@ -82,6 +83,18 @@ def test_a_field_is_named(served, field, value):
     headers={'content-type': 'application/json'},
   )
   assert _error(answer, 400)['param'] == field
+
+
+@pytest.mark.parametrize('beyond', [0, 1, 10])
+def test_tokens_that_the_target_does_not_have_are_refused(served, beyond):
+  last = served.engine.model.config.num_tokens - 1
+  body = _BODY | {'prompt': [4, last + beyond]}
+  answer = served.post(body)
+  if not beyond:
+    assert answer.status_code == 200
+    return
+  error = _error(answer, 400)
+  assert f'got the token {last + beyond}, expected 0 to {last}' in str(error)
 
 
 def test_others(served):

@@ -3,6 +3,8 @@
 import ast
 import codeop
 import functools
+import io
+import tokenize
 import warnings
 
 from specsamp.errors import UserError
@@ -33,7 +35,8 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
 
   It ends before a line that is indented no more than its `def`: a whole
   function, if it parses. An answer without one was cut off: it is valid if all
-  but its last line could go on to something that parses.
+  but its last line could go on to something that parses. Code is the share of a
+  valid body's lines that are neither comments nor strings that stand alone.
 
   Args:
     prompt: its reference is the function up to the body, from `def` on.
@@ -41,14 +44,54 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   """
   head = prompt.reference
   # A method stands in a block of its own.
-  block = 'if True:\n' if head[:1].isspace() else ''
+  before = f'if True:\n{head}' if head[:1].isspace() else head
   bodies, begun = _bodies(head, answer)
-  is_whole = any(_parses(f'{block}{head}{body}') for body in bodies)
-  begins_well = bool(begun) and _parses(f'{block}{head}{begun}', True)
+  whole = next((body for body in bodies if _parses(before + body)), '')
+  valid = whole
+  if not whole and begun and _parses(before + begun, may_go_on=True):
+    valid = begun
   return {
-    'valid Python': float(is_whole or begins_well),
-    'whole function': float(is_whole),
+    'valid Python': float(bool(valid)),
+    'whole function': float(bool(whole)),
+    'code': _code(before, valid) if valid else 0.0,
   }
+
+
+def _code(before: str, body: str) -> float:
+  """Of a body's lines that are not blank, the share of those with code.
+
+  Comments have none, nor have statements of a string alone.
+  """
+  of_code, statement = set(), []
+
+  def ended():
+    if any(each.type not in _NO_CODE for each in statement):
+      of_code.update(range(statement[0].start[0], statement[-1].end[0] + 1))
+    statement.clear()
+
+  text = before + body
+  try:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+      if token.type not in _NO_STATEMENT:
+        statement.append(token)
+      if token.type == tokenize.NEWLINE:
+        ended()
+  except (tokenize.TokenError, SyntaxError):  # cut off within a statement
+    pass
+  ended()
+  lines = enumerate(text.split('\n'), start=1)
+  rows = {row for row, line in lines if line.strip()}
+  rows -= set(range(before.count('\n') + 1))
+  return len(rows & of_code) / len(rows)
+
+
+_NO_CODE = tokenize.STRING, tokenize.NEWLINE, tokenize.ENDMARKER
+_NO_STATEMENT = (
+  tokenize.COMMENT,
+  tokenize.NL,
+  tokenize.INDENT,
+  tokenize.DEDENT,
+)
 
 
 def _bodies(head: str, answer: str) -> tuple[list[str], str]:

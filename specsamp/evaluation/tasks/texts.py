@@ -114,7 +114,10 @@ def of_file(
 def _question(name: str, number: int, line: Any, where: str) -> Question:
   turned = line
   if isinstance(line, dict) and 'prompt' in line:
-    turned = {'turns': [line['prompt']]}
+    prompt = line['prompt']
+    if not isinstance(prompt, str) or not prompt:
+      raise UserError(f'{where}: prompt: got {prompt!r}, expected a text')
+    turned = {'turns': [prompt]}
   first, *later = turns_of(turned, f"{where} has no 'prompt' and")
   id_, reference = line.get('id', number), line.get('reference', '')
   if type(id_) not in (int, str):
