@@ -136,6 +136,7 @@ class Comparison(NamedTuple):
       allow_code_execution: whether tasks may run the answers as programs.
       command: that runs this, for the report.
     """
+    scores.warn_of_unscored(self.tasks, allow_code_execution)
     self = self._replace(methods=self._priced())
     found = self._search(workdir)
     sections: list[tables.Section] = []

@@ -29,7 +29,7 @@ def _lines(target, tasks, path):
   return runner.compare(target, methods, tasks, _SETTINGS, path)
 
 
-def test_what_may_not_run_has_no_score(target, tmp_path):
+def test_what_may_not_run_has_no_score(target, tmp_path, caplog):
   calls = []
 
   def score(prompt, answer):
@@ -51,6 +51,9 @@ def test_what_may_not_run_has_no_score(target, tmp_path):
     assert len(set(ids)) == len(ids) == len(lines)
     return found
 
+  for allow in (True, False):
+    scores.warn_of_unscored(tasks, allow)
+  assert [record.args for record in caplog.records] == [('programs',)]
   found = run(False)
   assert not calls and {f.scores for f in found.values()} == {None}
   found = run(True)  # with leave, what has no score gets one

@@ -6,6 +6,8 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+from absl import logging
+
 from specsamp import files, progress, user_modules
 from specsamp.evaluation.losslessness.likelihood import (
   TextLikelihood,
@@ -41,6 +43,17 @@ _LINE = {
   'gap': float,
   'scores': (None, dict),
 }
+
+
+def warn_of_unscored(tasks: Sequence[Task], allow_code_execution: bool) -> None:
+  """Warns of tasks whose answers would have to be run, before all else."""
+  for task in tasks:
+    if task.runs_answers and not allow_code_execution:
+      logging.warning(
+        '%s: answers will have no score; --allow_code_execution runs them, '
+        'confined',
+        task.name,
+      )
 
 
 def score(
