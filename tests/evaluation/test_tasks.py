@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from unittest import mock
 
 import pytest
 import shared_data
@@ -252,8 +253,11 @@ _METHOD = '  def f(self):\n    """Doc."""\n'
 def test_whether_a_function_is_python(answer, valid, whole):
   prompt = Question('p', 'cut off', reference=_METHOD)
   scores = scorers.valid_python(prompt, answer)
-  assert scores.pop('code') == (1 if valid else 0)
-  assert scores == {'valid Python': valid, 'whole function': whole}
+  assert scores == {
+    'valid Python': valid,
+    'whole function': whole,
+    'valid code': valid,
+  }
 
 
 @pytest.mark.parametrize(
@@ -276,24 +280,28 @@ def test_what_of_a_function_is_code(head, answer, code):
   prompt = Question('p', 'cut off', reference=head)
   if not head[0].isspace():
     answer = answer.replace('\n  y', '\ny').replace('\n  #', '\n#')
-  scores = scorers.valid_python(prompt, answer)
-  assert (scores['valid Python'], scores['code']) == (1, code)
+  share = lambda least: mock.patch.object(scorers, '_LEAST_CODE', least)
+  for least, expected in ((code, 1), (code + 1e-6, 0)):
+    with share(least):
+      scores = scorers.valid_python(prompt, answer)
+    assert (scores['valid Python'], scores['valid code']) == (1, expected)
 
 
 @pytest.mark.parametrize('name', ['code', 'training_code'])
 def test_functions_as_they_were_written_are_python(tokenizer, name):
   """Every one that the task asks for, whole and cut off."""
   (task,) = tasks.load(name, tokenizer, 24, 96)
-  sources = corpora.python_library()
+  sources, code = corpora.python_library(), []
   for prompt in task.prompts:
     path, _, _ = prompt.name.partition(':')
     assert corpora.is_held_out(path) == (name == 'code')
     source = sources[path]
     answer = source.partition(prompt.reference)[2] + 'end'
     scores = task.scored(prompt, answer)
-    assert scores.pop('code') > 0, prompt.name
+    code.append(scores.pop('valid code'))
     assert set(scores.values()) == {1}, prompt.name
     assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name
+  assert sum(code) >= 20  # few have more comments than code
 
 
 def test_what_belongs_to_a_function():

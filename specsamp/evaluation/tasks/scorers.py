@@ -10,6 +10,7 @@ import warnings
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question
 
+_LEAST_CODE = 0.5  # of the lines of a body
 _KINDS = ('rouge1', 'rouge2', 'rougeL')
 
 
@@ -35,8 +36,9 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
 
   It ends before a line that is indented no more than its `def`: a whole
   function, if it parses. An answer without one was cut off: it is valid if all
-  but its last line could go on to something that parses. Code is the share of a
-  valid body's lines that are neither comments nor strings that stand alone.
+  but its last line could go on to something that parses. Valid code is what has
+  no more lines of comments, and of strings that stand alone, than others: words
+  about a function are easily valid.
 
   Args:
     prompt: its reference is the function up to the body, from `def` on.
@@ -53,7 +55,7 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   return {
     'valid Python': float(bool(valid)),
     'whole function': float(bool(whole)),
-    'code': _code(before, valid) if valid else 0.0,
+    'valid code': float(bool(valid) and _code(before, valid) >= _LEAST_CODE),
   }
 
 
