@@ -42,7 +42,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft_len=0 if valid else 3,  # drafted tokens a round; 0 is no draft
       # What to complete, as in quickstart.py.
       prompts='training_code' if valid else 'code',
-      reward='valid Python' if valid else '',  # a score of these; '' is letters
+      reward='valid code' if valid else '',  # a score of these; '' is letters
       data='../shared/data',  # folder with the published sets of prompts
       num_prompts=1600 if valid else 2 if smoke else 4,
       step_prompts=16 if valid else 2 if smoke else 4,  # they take turns
@@ -52,7 +52,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       temperature=0.8 if valid else 1.0,  # of the rollouts
       steps=100 if valid else 2 if smoke else 8,  # of the optimizer
       learning_rate=1e-4,  # of Adam
-      kl=0.3 if valid else 0.0,  # weight of the divergence from the start
+      kl=0.1 if valid else 0.0,  # weight of the divergence from the start
       compare=not valid,  # draw the same rollouts without a draft too
       slots=64 if valid else 4 if smoke else 16,  # rollouts decoded at once
       rounds=16,  # of a burst at most

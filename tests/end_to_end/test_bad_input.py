@@ -243,7 +243,7 @@ def test_distill_refuses(refused, folders, tmp_path, flags, words):
     (['--config.num_prompts=0'], 'num_prompts'),
     (['--config.tasks=("/no/such.json",)'], '/no/such.json'),
     (['--config.tasks=("README.md",)'], 'expected one of code'),
-    (['--config.tasks=(1,)'], 'tasks: got 1'),
+    (['--config.tasks=(1,)'], 'task: got 1'),
     (['--config.tasks=()'], 'tasks: got none'),
     (
       ['--config.tasks=("humaneval",)', '--config.data=tests'],

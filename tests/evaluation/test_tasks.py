@@ -118,7 +118,7 @@ def test_names_are_told_apart(tokenizer, tmp_path):
   'name', ['nope', 'spec_bench/nope', 'humaneval/1', 1, None]
 )
 def test_no_such_task(tokenizer, data, name):
-  with pytest.raises(UserError, match='tasks: '):
+  with pytest.raises(UserError, match='tasks?: '):
     _load(name, tokenizer, data)
 
 

@@ -51,7 +51,7 @@ def load(
       user's own that is none.
   """
   if not isinstance(name, str):
-    raise UserError(f'tasks: got {name!r}, expected a name')
+    raise UserError(f'task: got {name!r}, expected a name')
   found = [
     dataclasses.replace(task, prompts=_told_apart(task.prompts))
     for task in _load(name, tokenizer, count, max_tokens, data)
@@ -83,7 +83,7 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     ', spec_bench/CATEGORY, a .json or .jsonl file, or your own, '
     f'{user_modules.FORM}'
   )
-  raise UserError(unknown('tasks', name, NAMES, others))
+  raise UserError(unknown('task', name, NAMES, others))
 
 
 def _checked(name: str, task: Any) -> Task:
