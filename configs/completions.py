@@ -3,8 +3,9 @@ read them.
 
 The bodies of 64 held-out functions, up to 160 tokens of them, greedy and at
 temperature 0.8, with a draft and without: how many are valid as far as they go,
-and how many are whole (`specsamp.evaluation.tasks.scorers.valid_python`). The
-texts are in `metrics.jsonl`. About ten minutes on 2 CPU cores.
+how many are whole, and how many are valid and no more words about code than
+code (`specsamp.evaluation.tasks.scorers.valid_python`). The texts are in
+`metrics.jsonl`. About ten minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/completions.py \
     --workdir=runs/completions
