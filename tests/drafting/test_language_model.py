@@ -137,7 +137,7 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
 @pytest.mark.parametrize(
   ('shape', 'law', 'coupled', 'message'),
   [
-    (0, 'iid', False, 'at least 1, got 0'),
+    (0, 'iid', False, 'got 0, expected at least 1'),
     (TokenTree.chain(0), 'iid', False, 'a node below the root'),
     (TokenTree((-1, 0, 1, 0)), 'iid', False, 'breadth first'),
     ((4, 2), 'iid', False, 'a draft length or a TokenTree'),

@@ -177,7 +177,7 @@ def test_a_module_knows_its_kind(kind):
 def test_shapes_and_laws_that_are_refused():
   target = make_target()
   trained = tiny.trained(target, 'medusa')
-  _refused('at least 1, got 0', trained_drafter, trained, target, 0)
+  _refused('got 0, expected at least 1', trained_drafter, trained, target, 0)
   _refused("got 'top'", trained_drafter, trained, target, 2, 'top')
   wide = TokenTree.branching((VOCAB + 1,))
   _refused(
