@@ -14,7 +14,10 @@ _default_config: list[str | None] = []  # of the launcher, that which is last
 
 
 class _Required(flags.Flag):
-  """A text that must be given."""
+  """A text that must be given.
+
+  Of one that absl marks as required it is told that None had been given.
+  """
 
 
 def define_required(name: str, help: str) -> flags.FlagHolder[str]:

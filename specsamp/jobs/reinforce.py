@@ -156,12 +156,7 @@ class Reinforce(NamedTuple):
           model_dir.save(policy, workdir / 'policy')
           args = ocp.args.StandardSave(state)
           manager.save(number, args=args, force=True)
-    write_report(
-      workdir,
-      metrics.steps,
-      is_drafted=config.draft_len > 0,
-      is_stale=self.sampler.engine.is_stale,
-    )
+    write_report(workdir, metrics.steps, self.sampler.engine.is_stale)
 
   def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:
     """Those of a step and their rewards, float32 [B]."""
@@ -185,7 +180,7 @@ class Reinforce(NamedTuple):
     step = Step(
       number=number,
       reward=float(rewards.mean()),
-      tau=found.block_efficiency,
+      tau=found.block_efficiency if config.draft_len else None,
       same=plain and sum(map(np.array_equal, found.tokens, plain.tokens)),
       rollouts=len(rewards),
       logprob_gap=0.0,  # known behind the trainer's pass

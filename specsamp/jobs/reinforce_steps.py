@@ -15,7 +15,7 @@ class Step(NamedTuple):
   Attributes:
     number: from 1.
     reward: mean of the rollouts it was made on.
-    tau: tokens a round of these, τ.
+    tau: tokens a round of these, τ; None if they had no draft.
     same: how many of them are the same without a draft; None if none were
       drawn without.
     rollouts: how many there are.
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
   number: int
   reward: float
-  tau: float
+  tau: float | None
   same: int | None
   rollouts: int
   logprob_gap: float
@@ -69,7 +69,7 @@ class Metrics:
 _LINE = {
   'number': int,
   'reward': float,
-  'tau': float,
+  'tau': (float, None),
   'same': (int, None),
   'rollouts': int,
   'logprob_gap': float,
@@ -80,16 +80,16 @@ _LINE = {
 
 
 def write_report(
-  workdir: pathlib.Path, steps: list[Step], *, is_drafted: bool, is_stale: bool
+  workdir: pathlib.Path, steps: list[Step], is_stale: bool
 ) -> None:
   """Writes summary.json, report.md and steps.png, and prints the table.
 
   Args:
     workdir: folder.
     steps: at least one.
-    is_drafted: rollouts were drawn with a draft; else τ is 1 and says nothing.
     is_stale: the drafter was trained for the policy before it moved.
   """
+  is_drafted = steps[0].tau is not None
   is_compared = steps[0].same is not None
   name = 'with a draft' if is_drafted else 'without'
   seconds = {name: [step.seconds for step in steps]}

@@ -187,7 +187,7 @@ def test_a_run_goes_on_where_it_was(pair, tmp_path, monkeypatch):
   wanted, as_whole = read('whole')
   jax.tree.map(np.testing.assert_array_equal, params, wanted)
   assert steps == as_whole
-  assert all(step['tau'] == 1 for step in steps)
+  assert all(step['tau'] is None for step in steps)
   drafted = read('drafted')[1]
   assert any(step['tau'] > 1 for step in drafted), drafted
   rewards = lambda steps: [step['reward'] for step in steps]

@@ -118,7 +118,7 @@ def test_names_are_told_apart(tokenizer, tmp_path):
   'name', ['nope', 'spec_bench/nope', 'humaneval/1', 1, None]
 )
 def test_no_such_task(tokenizer, data, name):
-  with pytest.raises(UserError, match='tasks?: '):
+  with pytest.raises(UserError, match='^task: '):
     _load(name, tokenizer, data)
 
 
@@ -280,11 +280,11 @@ def test_what_of_a_function_is_code(head, answer, code):
   prompt = Question('p', 'cut off', reference=head)
   if not head[0].isspace():
     answer = answer.replace('\n  y', '\ny').replace('\n  #', '\n#')
-  share = lambda least: mock.patch.object(scorers, '_LEAST_CODE', least)
-  for least, expected in ((code, 1), (code + 1e-6, 0)):
-    with share(least):
+  for least in (0.5, code, code + 1e-6):
+    with mock.patch.object(scorers, '_LEAST_CODE', least):
       scores = scorers.valid_python(prompt, answer)
-    assert (scores['valid Python'], scores['valid code']) == (1, expected)
+    assert (scores['valid Python'], scores['valid code']) == (1, code >= least)
+  assert scorers._LEAST_CODE == 0.5
 
 
 @pytest.mark.parametrize('name', ['code', 'training_code'])
@@ -410,7 +410,7 @@ def test_a_task_of_ones_own(tokenizer, own_tasks):
     ('unnamed', "name: got '', expected a text"),
     ('texts', "prompt 0: got 'a text', expected a specsamp.evaluation.ta"),
     ('numbered', 'prompt 0: got 3, expected a text'),
-    ('empty', 'tasks: own_tasks:empty has no prompt'),
+    ('empty', 'task: own_tasks:empty has no prompt'),
     ('unscored', "score: got 'exact_match', expected a function of a prompt"),
     ('percent', r"score: got {'right': 100.0}, expected numbers in \[0, 1\]"),
     ('bare', r'score: got 1.0, expected numbers in \[0, 1\] by name'),

@@ -58,7 +58,7 @@ def load(
   ]
   for task in found:
     if not task.prompts:
-      raise UserError(f'tasks: {name} has no prompt')
+      raise UserError(f'task: {name} has no prompt')
   return found
 
 

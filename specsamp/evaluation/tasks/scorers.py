@@ -145,7 +145,7 @@ def rouge_scorer():
     from rouge_score import rouge_scorer as package
   except ImportError:
     raise UserError(
-      "tasks: ROUGE needs the package rouge-score: pip install 'specsamp[eval]'"
+      "task: ROUGE needs the package rouge-score: pip install 'specsamp[eval]'"
     ) from None
   return package.RougeScorer(_KINDS, use_stemmer=True)
 

@@ -32,7 +32,7 @@ def load(data: str, count: int, category: str = '') -> list[Task]:
     UserError: no such category, or no such file.
   """
   if category:
-    check_name('tasks: spec_bench', category, CATEGORIES)
+    check_name('task: spec_bench', category, CATEGORIES)
   path = find(data, 'spec_bench')
   found: dict[str, list[Question]] = {name: [] for name in CATEGORIES}
   lines = read_lines(path, 'category')
