@@ -71,6 +71,11 @@ class Running(NamedTuple):
     assert found, name
     return sum(float(line.split()[-1]) for line in found)
 
+  def num_cancelled(self) -> float:
+    """The completions whose clients have hung up."""
+    requests = self.worker._metrics._requests
+    return requests.labels('/v1/completions', 'cancelled')._value.get()
+
 
 def events(text: str) -> list[dict]:
   *chunks, last, rest = text.split('\n\n')

@@ -258,16 +258,14 @@ def _hang_up(served, body, before):
 @pytest.mark.parametrize('streams', [True, False])
 def test_hanging_up_frees_the_slots(served, streams):
   before = served.metric('output_tokens_total')
-  gone = served.metric('requests_total') and served.worker._metrics._requests
-  gone = gone.labels('/v1/completions', 'cancelled')._value.get
-  num_gone = gone()
+  num_gone = served.num_cancelled()
   body = _BODY | {'n': 5, 'max_tokens': 40, 'stream': streams}
   with running.held(served.engine) as permits:
     permits.release(2)
     _hang_up(
       served, body, lambda: served.metric('output_tokens_total') > before
     )
-    running.wait_for(lambda: gone() == num_gone + 1)
+    running.wait_for(lambda: served.num_cancelled() == num_gone + 1)
     permits.release(1)  # the burst that was under way
     served.wait_idle()
   # Three slots, rounds of at most four tokens.
