@@ -257,6 +257,7 @@ def test_whether_a_function_is_python(answer, valid, whole):
     'valid Python': valid,
     'whole function': whole,
     'valid code': valid,
+    'uses a parameter': 0,
   }
 
 
@@ -287,11 +288,47 @@ def test_what_of_a_function_is_code(head, answer, code):
   assert scorers._LEAST_CODE == 0.5
 
 
+@pytest.mark.parametrize(
+  'parameters, body, uses',
+  [
+    ('self, x', 'return x', 1),
+    ('self, x', 'return self.y', 1),
+    ('x: y = z', 'return y + z', 0),
+    ('x, /, y, *, z', 'return z', 1),
+    ('*x, **y', 'return y', 1),
+    ('x', 'return True', 0),
+    ('x', 'return y.x', 0),
+    ('x', 'return f(x=1)', 0),
+    ('x', 'x = 1', 0),
+    ('x', 'if x == 1:', 1),
+    ('x', '# x', 0),
+    ('x', 'return """x"""', 0),
+    ('x', 'y = [\n      x,', 1),  # cut off
+    ('', 'return True', 1),  # there is none to use
+  ],
+)
+@pytest.mark.parametrize('docstring', ['', '"""x"""'])
+@pytest.mark.parametrize('start', ['def', '  async def'])
+def test_what_uses_a_parameter(start, docstring, parameters, body, uses):
+  head = f'{start} f(\n    {parameters}\n  ) -> x:\n'
+  head += f'    {docstring}\n' if docstring else ''
+  answer = f'    {body}\n    more'
+  scores = scorers.valid_python(
+    Question('p', 'cut off', reference=head), answer
+  )
+  assert scores['uses a parameter'] == uses
+  words = '    # x\n' * (body.count('\n') + 2)
+  scores = scorers.valid_python(
+    Question('p', 'cut off', reference=head), words + answer
+  )
+  assert scores['uses a parameter'] == 0  # it is no code
+
+
 @pytest.mark.parametrize('name', ['code', 'training_code'])
 def test_functions_as_they_were_written_are_python(tokenizer, name):
   """Every one that the task asks for, whole and cut off."""
   (task,) = tasks.load(name, tokenizer, 24, 96)
-  sources, code = corpora.python_library(), []
+  sources, code, uses = corpora.python_library(), [], []
   for prompt in task.prompts:
     path, _, _ = prompt.name.partition(':')
     assert corpora.is_held_out(path) == (name == 'code')
@@ -299,9 +336,11 @@ def test_functions_as_they_were_written_are_python(tokenizer, name):
     answer = source.partition(prompt.reference)[2] + 'end'
     scores = task.scored(prompt, answer)
     code.append(scores.pop('valid code'))
+    uses.append(scores.pop('uses a parameter'))
     assert set(scores.values()) == {1}, prompt.name
     assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name
   assert sum(code) >= 20  # few have more comments than code
+  assert sum(code) >= sum(uses) >= 20
 
 
 def test_what_belongs_to_a_function():

@@ -2,10 +2,12 @@
 
 import ast
 import codeop
+import contextlib
 import functools
 import io
 import tokenize
 import warnings
+from collections.abc import Iterator
 
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question
@@ -38,7 +40,9 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   function, if it parses. An answer without one was cut off: it is valid if all
   but its last line could go on to something that parses. Valid code is what has
   no more lines of comments, and of strings that stand alone, than others: words
-  about a function are easily valid.
+  about a function are easily valid. So is a function that returns a constant:
+  what uses a parameter is valid code that reads one of the function's, if it
+  has any.
 
   Args:
     prompt: its reference is the function up to the body, from `def` on.
@@ -52,10 +56,12 @@ def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   valid = whole
   if not whole and begun and _parses(before + begun, may_go_on=True):
     valid = begun
+  is_code = bool(valid) and _code(before, valid) >= _LEAST_CODE
   return {
     'valid Python': float(bool(valid)),
     'whole function': float(bool(whole)),
-    'valid code': float(bool(valid) and _code(before, valid) >= _LEAST_CODE),
+    'valid code': float(is_code),
+    'uses a parameter': float(is_code and _uses_parameter(before, valid)),
   }
 
 
@@ -72,19 +78,59 @@ def _code(before: str, body: str) -> float:
     statement.clear()
 
   text = before + body
-  try:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-      if token.type not in _NO_STATEMENT:
-        statement.append(token)
-      if token.type == tokenize.NEWLINE:
-        ended()
-  except (tokenize.TokenError, SyntaxError):  # cut off within a statement
-    pass
+  for token in _tokens(text):
+    if token.type not in _NO_STATEMENT:
+      statement.append(token)
+    if token.type == tokenize.NEWLINE:
+      ended()
   ended()
   lines = enumerate(text.split('\n'), start=1)
   rows = {row for row, line in lines if line.strip()}
   rows -= set(range(before.count('\n') + 1))
   return len(rows & of_code) / len(rows)
+
+
+def _uses_parameter(before: str, body: str) -> bool:
+  """Whether a body reads a parameter of its function, if that has any.
+
+  By tokens, as one that is cut off has no tree.
+  """
+  names, first = _parameters(before), before.count('\n') + 1
+  tokens = list(_tokens(before + body))
+  return (
+    not names
+    or any(
+      token.string in names
+      and token.start[0] >= first
+      # Neither an attribute, nor what is assigned or passed by that name.
+      and last.string != '.'
+      and after.string != '='
+      for last, token, after in zip(
+        tokens, tokens[1:], tokens[2:], strict=False
+      )
+    )
+  )
+
+
+def _parameters(before: str) -> set[str]:
+  """The names of a function's parameters; `before` ends where its body begins.
+
+  With a docstring that can be read as it is, and else with some body.
+  """
+  last = before.rstrip().split('\n')[-1]
+  indent = last[: len(last) - len(last.lstrip())]
+  text = next(filter(_parses, (before, f'{before}{indent} pass\n')), '')
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+      nodes = ast.walk(node.args)
+      return {each.arg for each in nodes if isinstance(each, ast.arg)}
+  return set()
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+  """Those of a text, up to where it is cut off."""
+  with contextlib.suppress(tokenize.TokenError, SyntaxError):
+    yield from tokenize.generate_tokens(io.StringIO(text).readline)
 
 
 _NO_CODE = tokenize.STRING, tokenize.NEWLINE, tokenize.ENDMARKER
