@@ -6,7 +6,7 @@ one-hot q, so that both are drafts of one law, and one verifier serves a batch
 in which rows do either.
 """
 
-import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flax import struct
 
 from specsamp import flow
 from specsamp.drafting.draft import Draft, Law, TokenTree
-from specsamp.drafting.drafter import Drafter, emitted_tokens
+from specsamp.drafting.drafter import CATCH_UP, Drafter
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
 from specsamp.errors import UserError
@@ -24,16 +24,16 @@ from specsamp.models import KVCache
 
 @struct.dataclass
 class NgramOrModelState:
-  """The model's cache, and what it has not read of the round.
+  """The model's cache, and how far it goes.
 
   Attributes:
     cache: see `LanguageModelDrafter`.
-    before: int32 [B], the token before the root.
+    known: int32 [B], tokens of the row that it holds.
     found: bool [B], whether the row drafts from a match.
   """
 
   cache: KVCache
-  before: jax.Array
+  known: jax.Array
   found: jax.Array
 
 
@@ -41,9 +41,9 @@ class NgramOrModelState:
 class NgramOrModelDrafter(Drafter):
   """Drafts a chain from a match, or from the model in rows without one.
 
-  A round in which all rows have a match takes one pass of the model, over the
-  emitted tokens; others take as many as its draft is long. Rows that are done
-  count.
+  A round in which all rows have a match takes no pass of the model; others take
+  as many as its draft is long, after what it has not read since the last of
+  them. Rows that are done count.
 
   Attributes:
     ngram: looks up.
@@ -52,6 +52,7 @@ class NgramOrModelDrafter(Drafter):
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
+  reads_features: ClassVar[bool] = False
 
   @property
   def tree(self) -> TokenTree:
@@ -60,6 +61,10 @@ class NgramOrModelDrafter(Drafter):
   @property
   def passes(self) -> tuple[int, ...]:
     return tuple(sorted({self.model.tree.size, self.tree.size}))
+
+  @property
+  def room(self) -> int:
+    return max(super().room, CATCH_UP)
 
   @property
   def law(self) -> Law:
@@ -79,7 +84,7 @@ class NgramOrModelDrafter(Drafter):
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     return NgramOrModelState(
       cache=self.model.init(tokens_bp, length_b, features_bpd, capacity),
-      before=jnp.zeros_like(length_b),
+      known=length_b,
       found=jnp.zeros(length_b.shape, bool),
     )
 
@@ -94,18 +99,19 @@ class NgramOrModelDrafter(Drafter):
       looked_up = looked_up.replace(q=one_hot)
 
     def ask(carry):
-      drafted, cache = self.model.propose(carry[1], *inputs)
+      behind = (length_b - 2 - state.known).max()
+      cache = self.model.catch_up(carry[1], tokens_bs, length_b, behind, None)
+      drafted, cache = self.model.propose(cache, *inputs)
       pick = lambda a, b: jnp.where(
         found_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b
       )
-      return jax.tree.map(pick, looked_up, self._as_long(drafted)), cache
+      draft = jax.tree.map(pick, looked_up, self._as_long(drafted))
+      return draft, cache, length_b
 
-    draft, cache = flow.cond_in_place(
-      ~found_b.all(), ask, (looked_up, state.cache)
+    draft, cache, known_b = flow.cond_in_place(
+      ~found_b.all(), ask, (looked_up, state.cache, state.known)
     )
-    before_b1 = jnp.maximum(length_b[:, None] - 2, 0)
-    before_b = jnp.take_along_axis(tokens_bs, before_b1, axis=1)[:, 0]
-    return draft, NgramOrModelState(cache, before_b, found_b)
+    return draft, NgramOrModelState(cache, known_b, found_b)
 
   def _as_long(self, draft: Draft) -> Draft:
     """The model's draft with nothing drafted behind it."""
@@ -121,27 +127,12 @@ class NgramOrModelDrafter(Drafter):
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
-    root_b1, before_b1 = draft.tokens[:, :1], state.before[:, None]
-    emitted_bt = emitted_tokens(draft, verdict)
-    # A row of one token has none before it, and one place less to feed.
-    text_bt = jnp.where(
-      root_b[:, None] > 0,
-      jnp.concatenate([before_b1, root_b1, emitted_bt], axis=1),
-      jnp.concatenate([root_b1, emitted_bt, emitted_bt[:, -1:]], axis=1),
-    )
-    first_b = jnp.maximum(root_b - 1, 0)
-    at_t = jnp.arange(text_bt.shape[1], dtype=jnp.int32)
+    # What was accepted of the model's draft it has read, but maybe the last.
+    read_b = root_b + verdict.num_accepted
+    return state.replace(known=jnp.where(state.found, state.known, read_b))
 
-    def read(cache):
-      return self.model.transformer.apply(
-        {'params': self.model.params},
-        text_bt,
-        first_b[:, None] + at_t[None, :],
-        cache,
-      ).cache
-
-    cache = flow.cond_in_place(state.found.any(), read, state.cache)
-    return dataclasses.replace(state, cache=cache)
+  def catch_up(self, state, tokens_bs, length_b, behind, features_bwf):
+    return state  # it knows how far the model has read
 
 
 def ngram_or_model(

@@ -13,6 +13,7 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
+from specsamp.drafting.drafter import CATCH_UP
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
 
@@ -36,8 +37,9 @@ def _drafter(pair, longer=0):
   )
 
 
-def _job(pair, prompts, drafter):
-  temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
+def _job(pair, prompts, drafter, temperature=None):
+  if temperature is None:
+    temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
   return Request.make(
     pair[0], prompts, drafter, 'token', SamplingParams(temperature),
     40, 3, [], True,
@@ -48,36 +50,62 @@ def _job(pair, prompts, drafter):
 @pytest.mark.parametrize(
   'prompts', [PROMPTS, PROMPTS[:1] * 4], ids=['some', 'all']
 )
-def test_the_models_cache_is_that_of_the_text(pair, prompts, longer):
-  """After every round: looked up, drafted, and one after the other."""
-  job = _job(pair, prompts, _drafter(pair, longer))
-  draft = pair[1]
+def test_the_model_drafts_from_the_whole_text(pair, prompts, longer):
+  behind = _behind(pair, prompts, _drafter(pair, longer))
+  assert len(behind) >= 5 and max(behind) > 2
+
+
+def test_the_model_reads_what_many_rounds_looked_up(pair):
+  """More than a pass holds, when the known text ends."""
+  (text,) = _decoded(pair, PROMPTS[2:3], None).tokens
+  drafter = ngram_or_model(
+    ngram_drafter(LENGTH, 3, 2, reference=[PROMPTS[2] + text[:24]]),
+    model_drafter(pair[1], LENGTH),
+  )
+  behind = _behind(pair, PROMPTS[2:3], drafter, temperature=0.0)
+  assert max(behind) > 2 * CATCH_UP
+
+
+def _behind(pair, prompts, drafter, temperature=None):
+  """Tokens that the model had not read whenever it was asked.
+
+  In every round it is asked in, it drafts as a model that has read the text.
+  """
+  job = _job(pair, prompts, drafter, temperature)
 
   @jax.jit
-  def expected(tokens):
-    cache = draft.transformer.init_cache(draft.params, *tokens.shape)
-    return draft.transformer.apply(
-      {'params': draft.params}, tokens, cache=cache
-    ).cache
+  def read(tokens):
+    batch, length = tokens.shape
+    cache = pair[1].transformer.init_cache(pair[1].params, batch, length + 9)
+    return (
+      pair[1]
+      .transformer.apply({'params': pair[1].params}, tokens, cache=cache)
+      .cache
+    )
 
-  state, kinds = job.prefill(), set()
-  for _ in range(10):
-    state = job.decode(state, rounds=1)
-    found = np.asarray(state.drafter.found)
-    kinds.add((bool(found.any()), bool(found.all())))
-    reference = expected(np.asarray(state.tokens))
-    for i, length in enumerate(np.asarray(state.length)):
-      # The next round feeds the root and the token before it.
-      known = max(length - 2, 0)
-      for got, wanted in zip(
-        state.drafter.cache.keys + state.drafter.cache.values,
-        reference.keys + reference.values,
-        strict=True,
-      ):
+  propose = jax.jit(lambda drafter, *args: drafter.propose(*args))
+  state, behind = job.prefill(), []
+  for _ in range(12):
+    inputs = state.tokens, state.length, job.inputs.sampling, state.keys
+    reference = read(state.tokens)
+    draft, after = propose(drafter, state.drafter, *inputs)
+    alone, _ = propose(drafter.model, reference, *inputs)
+    asked = ~np.asarray(after.found)
+    np.testing.assert_array_equal(
+      draft.tokens[asked, : LENGTH + 1], alone.tokens[asked]
+    )
+    known = state.length if asked.any() else state.drafter.known
+    np.testing.assert_array_equal(after.known, known)
+    if asked.any():
+      behind.append(int((state.length - state.drafter.known).max()))
+    caches = [cache.keys + cache.values for cache in (after.cache, reference)]
+    for got, wanted in zip(*caches, strict=True):
+      for i, end in enumerate(np.asarray(known)):
         np.testing.assert_allclose(
-          got[i, :, :known], wanted[i, :, :known], atol=1e-5
+          got[i, :, :end], wanted[i, :, :end], atol=1e-5
         )
-  assert ((True, True) if prompts != PROMPTS else (True, False)) in kinds
+    state = job.decode(state, rounds=1)
+  return behind
 
 
 @pytest.mark.parametrize('longer', [0, 2])
