@@ -4,10 +4,9 @@ read them.
 The bodies of 64 held-out functions, up to 160 tokens of them, greedy and at
 temperature 0.8, with a draft and without: how many are valid as far as they go,
 how many are whole, how many are valid and no more words about code than code,
-and in how many of these the code reads a parameter
-(`specsamp.evaluation.tasks.scorers.valid_python`; of the functions as they were
-written 0.98 do). The texts are in `metrics.jsonl`. About ten minutes on 2 CPU
-cores.
+and in how many of these the code reads a parameter of its function
+(`specsamp.evaluation.tasks.scorers.valid_python`). The texts are in
+`metrics.jsonl`. About ten minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/completions.py \
     --workdir=runs/completions

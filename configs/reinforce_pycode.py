@@ -20,8 +20,9 @@ the features of the policy before it moved. `:smoke` has two steps.
 teaches it to write valid code: the reward is whether a function of the files
 that it was trained on comes to something that Python can read and that has no
 more words about code than code, at temperature 0.8. 34 minutes, without a
-draft, which so many rollouts at once would only slow; docs/results/pair.md has
-what came of it.
+draft, which so many rollouts at once would only slow. docs/results/pair.md has
+what came of it, and how it goes on to code that uses what it is given, with the
+reward 'uses a parameter'.
 """
 
 import ml_collections
