@@ -93,7 +93,8 @@ def _code(before: str, body: str) -> float:
 def _uses_parameter(before: str, body: str) -> bool:
   """Whether a body reads a parameter of its function, if that has any.
 
-  By tokens, as one that is cut off has no tree.
+  By tokens, as one that is cut off has no tree; what an f-string reads is a
+  token from Python 3.12 on.
   """
   names, first = _parameters(before), before.count('\n') + 1
   tokens = list(_tokens(before + body))
