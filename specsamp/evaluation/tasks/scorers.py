@@ -96,32 +96,29 @@ def _uses_parameter(before: str, body: str) -> bool:
   By tokens, as one that is cut off has no tree; what an f-string reads is a
   token from Python 3.12 on.
   """
-  names, first = _parameters(before), before.count('\n') + 1
   tokens = list(_tokens(before + body))
-  return (
-    not names
-    or any(
-      token.string in names
-      and token.start[0] >= first
-      # Neither an attribute, nor what is assigned or passed by that name.
-      and last.string != '.'
-      and after.string != '='
-      for last, token, after in zip(
-        tokens, tokens[1:], tokens[2:], strict=False
-      )
-    )
+  first = before.count('\n') + 1
+  is_own = lambda token: token.start[0] >= first
+  starts = (each for each in tokens if each.type not in _NO_STATEMENT)
+  start = next(filter(is_own, starts), None)
+  if start is None:
+    return False
+  names = _parameters(before, start)
+  reads = (
+    token.string in names
+    and is_own(token)
+    # Neither an attribute, nor what is assigned or passed by that name.
+    and last.string != '.'
+    and after.string != '='
+    for last, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
   )
+  return not names or any(reads)
 
 
-def _parameters(before: str) -> set[str]:
-  """The names of a function's parameters; `before` ends where its body begins.
-
-  With a docstring that can be read as it is, and else with some body.
-  """
-  last = before.rstrip().split('\n')[-1]
-  indent = last[: len(last) - len(last.lstrip())]
-  text = next(filter(_parses, (before, f'{before}{indent} pass\n')), '')
-  for node in ast.walk(ast.parse(text)):
+def _parameters(before: str, start: tokenize.TokenInfo) -> set[str]:
+  """The names of a function's parameters; its body begins at `start`."""
+  indent = start.line[: start.start[1]]
+  for node in ast.walk(_tree(f'{before}{indent}pass\n')):
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
       nodes = ast.walk(node.args)
       return {each.arg for each in nodes if isinstance(each, ast.arg)}
@@ -134,12 +131,13 @@ def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
     yield from tokenize.generate_tokens(io.StringIO(text).readline)
 
 
-_NO_CODE = tokenize.STRING, tokenize.NEWLINE, tokenize.ENDMARKER
+_NO_CODE = tokenize.STRING, tokenize.NEWLINE
 _NO_STATEMENT = (
   tokenize.COMMENT,
   tokenize.NL,
   tokenize.INDENT,
   tokenize.DEDENT,
+  tokenize.ENDMARKER,
 )
 
 
@@ -162,18 +160,19 @@ def _bodies(head: str, answer: str) -> tuple[list[str], str]:
 
 def _parses(text: str, may_go_on: bool = False) -> bool:
   """Whether Python can read a text, or one that could follow on from it."""
-  flags = ast.PyCF_ONLY_AST
-  if may_go_on:
-    flags |= codeop.PyCF_ALLOW_INCOMPLETE_INPUT
   try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # such as of escapes
-      compile(text, '', 'exec', flags)
+    _tree(text, codeop.PyCF_ALLOW_INCOMPLETE_INPUT if may_go_on else 0)
   except SyntaxError as error:
     return may_go_on and 'incomplete input' in str(error)
   except (ValueError, RecursionError, MemoryError):
     return False
   return True
+
+
+def _tree(text: str, flags: int = 0) -> ast.AST:
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # such as of escapes
+    return compile(text, '', 'exec', flags | ast.PyCF_ONLY_AST)
 
 
 # By the names that a file of prompts has for them. It can name no function of a
