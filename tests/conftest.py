@@ -160,6 +160,6 @@ def _room_for_programs():
   """
   yield
   maps = pathlib.Path('/proc/self/maps')
-  if maps.exists() and maps.read_bytes().count(b'\n') > 25_000:
+  if maps.exists() and maps.read_bytes().count(b'\n') > 40_000:
     jax.clear_caches()
     gc.collect()

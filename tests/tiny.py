@@ -13,7 +13,7 @@ from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
 from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import make
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.training import draft_vocab
 
 
@@ -83,7 +83,7 @@ def noise(module, seed: int):
         return jnp.asarray(np.float32(0.45) * noise)
 
   # On the host: compiling the initialisation takes longer than most tests.
-  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  shapes = param_shapes(module)
   return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
@@ -96,7 +96,7 @@ def first_layer(target: LanguageModel) -> LanguageModel:
   """A draft that agrees with its target now and then: the target cut short."""
   config = dataclasses.replace(target.config, num_layers=1)
   transformer = Transformer(config)
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  shapes = param_shapes(transformer)
   params = {name: target.params[name] for name in shapes}
   return LanguageModel(transformer, params, target.tokenizer)
 

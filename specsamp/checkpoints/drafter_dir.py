@@ -7,15 +7,13 @@ import dataclasses
 import json
 from typing import Literal
 
-import jax
-
 from specsamp import files
 from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import KINDS, kind_of, make
 from specsamp.errors import UserError, check_name
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, param_shapes
 from specsamp.sharding import distributed
 
 _CONFIG = weights.CONFIG
@@ -91,6 +89,6 @@ def load(path) -> DraftModule:
     ) from None
   if read:
     return read(path)
-  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  shapes = param_shapes(module)
   params = weights.load(path, shapes, config.dtype)
   return DraftModule(module, params, target)

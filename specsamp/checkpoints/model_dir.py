@@ -5,7 +5,6 @@ import json
 import pathlib
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from specsamp import files
@@ -14,7 +13,7 @@ from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
 from specsamp.sharding import distributed
 
@@ -83,7 +82,7 @@ def load(
     or dtypes.dtype_on(f'model {path}', config.dtype, dtypes.device_of(mesh)),
   )
   tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
-  shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  shapes = param_shapes(Transformer(config))
   config, params, stored_as = dtypes.read_in_range(
     f'model {path}',
     config,

@@ -341,3 +341,16 @@ class Transformer(Layers):
   def init_params(self, key) -> Any:
     """Random parameters, a nested dict of float32 arrays."""
     return self.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+
+
+@functools.cache  # a large model's take a second to trace
+def param_shapes(module: nn.Module) -> Any:
+  """Nested dicts of the abstract arrays of `module.init_params`.
+
+  Args:
+    module: a `Transformer`, or what a trained drafter is made of.
+
+  Returns:
+    One object for all who ask for equal modules, not to be changed.
+  """
+  return jax.eval_shape(module.init_params, jax.random.key(0))

@@ -16,6 +16,7 @@ from specsamp.models import (
   TransformerConfig,
   float16,
   kv_cache,
+  param_shapes,
 )
 from specsamp.sharding import rules
 
@@ -246,14 +247,10 @@ def shapes(
   )
 
 
-@functools.cache  # a second for a large model
-def _params(config: TransformerConfig):
-  return jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
-
-
 @functools.cache
 def _unsharded(config: TransformerConfig, context: int, batch: int):
-  params, transformer = _params(config), Transformer(config)
+  transformer = Transformer(config)
+  params = param_shapes(transformer)
   return params, jax.eval_shape(
     lambda params: transformer.init_cache(params, batch, context), params
   )

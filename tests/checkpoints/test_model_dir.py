@@ -12,7 +12,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 
 _CONFIG = TransformerConfig(
   vocab_size=512,
@@ -32,7 +32,7 @@ _CONFIG = TransformerConfig(
 def model(tokenizer):
   """Columns of very different sizes, and one of zeros."""
   transformer = Transformer(_CONFIG)
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  shapes = param_shapes(transformer)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda s: (

@@ -1,5 +1,7 @@
 """The depth that pays, by what was accepted and what rounds cost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,14 +148,19 @@ def test_a_dear_draft_does_not_pay():
 def test_what_never_pays_is_tried_ever_more_seldom():
   policy, tried = Policy.of(2, 4), []
   one = np.asarray([True, False])
-  for round_ in range(700):
-    depth = DEPTHS[int(policy.choose(DEPTHS, MS, one))]
-    if depth:
-      tried.append(round_)
+  choose = jax.jit(lambda policy: policy.choose(DEPTHS, MS, one))
+
+  @functools.partial(jax.jit, static_argnums=1)
+  def seen(policy, depth):
     draft = _draft(np.ones((2, depth)))
     # A row that is done accepts whatever it likes.
-    policy = policy.seen(draft, depth, np.asarray([0, 4]), one)
-    policy = jax.tree.map(np.asarray, policy)
+    return policy.seen(draft, depth, np.asarray([0, 4]), one)
+
+  for round_ in range(700):
+    depth = DEPTHS[int(choose(policy))]
+    if depth:
+      tried.append(round_)
+    policy = seen(policy, depth)
   assert 3 < len(tried) < 15
   gaps = np.diff(tried)
   assert gaps[-1] > 200

@@ -361,8 +361,10 @@ def test_nothing_is_read_one_place_beside(kind, reads):
     ('eagle_parallel', 'tree', 'learned', 2),
     ('medusa', 'dynamic', 'rotary', 1),
     ('eagle', 'dynamic', 'rotary', 1),
-    ('medusa_parallel', 'dynamic', 'rotary', 1),
     ('eagle_parallel', 'dynamic', 'rotary', 1),
+    pytest.param(
+      'medusa_parallel', 'dynamic', 'rotary', 1, marks=pytest.mark.slow
+    ),
   ],
 )
 def test_after_a_round_the_state_is_the_texts_own(

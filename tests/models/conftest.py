@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specsamp.models import Transformer, TransformerConfig, presets
+from specsamp.models import (
+  Transformer,
+  TransformerConfig,
+  param_shapes,
+  presets,
+)
 from specsamp.models.config import RopeScaling
 
 _TINY = dict(vocab_size=29, max_length=32, dtype='float32')
@@ -69,7 +74,7 @@ FAMILIES = {
 
 def random_params(config, seed=0):
   """Parameters away from their initial zeros and ones, which hide mistakes."""
-  shapes = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  shapes = param_shapes(Transformer(config))
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):

@@ -5,12 +5,12 @@ import pytest
 from flax import traverse_util
 
 from specsamp.drafting.trained import make
-from specsamp.models import Transformer, presets
+from specsamp.models import Transformer, param_shapes, presets
 
 
 def _sizes(config):
   """Name -> number of parameters; nothing is allocated."""
-  params = jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
+  params = param_shapes(Transformer(config))
   flat = traverse_util.flatten_dict(params, sep='.')
   return {name: leaf.size for name, leaf in flat.items()}
 
@@ -54,6 +54,6 @@ def test_changes_reach_the_config():
 def test_a_parallel_drafter_is_as_large_as_the_papers(shape, millions):
   """Xiao et al. 2410.05589, 5.1, for 7B and 13B targets."""
   module = make('medusa_parallel', presets.llama(*shape), 5)
-  params = jax.eval_shape(module.init_params, jax.random.key(0))
+  params = param_shapes(module)
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   assert round(count / 1e6) == millions

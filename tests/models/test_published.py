@@ -6,7 +6,7 @@ import math
 import jax
 import pytest
 
-from specsamp.models import Transformer, pairs
+from specsamp.models import Transformer, pairs, param_shapes
 from specsamp.models.published import MODELS, NEVER_PUBLISHED
 
 _SHAPES = {
@@ -18,7 +18,7 @@ _SHAPES = {
 
 def _count(shape, num_layers):
   transformer = Transformer(dataclasses.replace(shape, num_layers=num_layers))
-  params = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  params = param_shapes(transformer)
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 

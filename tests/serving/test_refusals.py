@@ -287,7 +287,7 @@ def test_fuzz(served):
     'stream_options', 'ignore_eos', 'best_of', 'user', 'tools', 'x\ud800',
   ]  # fmt: skip
   statuses = []
-  for i in range(300):
+  for i in range(200):
     chat = rng.random() < 0.4
     body = dict(_CHAT if chat else _BODY)
     for _ in range(rng.choice([0, 1, 1, 2])):

@@ -12,7 +12,7 @@ from flax import traverse_util
 from specsamp.checkpoints import model_dir, weights
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.sharding import mesh as meshes
 
 _CONFIG = TransformerConfig(
@@ -35,7 +35,7 @@ _MESHES = [(1, 8), (2, 4), (8, 1)]
 def folder(tokenizer, tmp_path_factory):
   """The model, as float32 and as int8."""
   transformer = Transformer(_CONFIG)
-  shapes = jax.eval_shape(transformer.init_params, jax.random.key(0))
+  shapes = param_shapes(transformer)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda s: rng.standard_normal(s.shape, np.float32), shapes

@@ -14,7 +14,7 @@ from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import KINDS, make
 from specsamp.errors import UserError
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.planning import topology
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
@@ -39,7 +39,7 @@ def mesh():
 
 def _shapes(**changes):
   transformer = Transformer(dataclasses.replace(_CONFIG, **changes))
-  return jax.eval_shape(transformer.init_params, jax.random.key(0))
+  return param_shapes(transformer)
 
 
 def _specs(shapes, mesh):
@@ -98,9 +98,7 @@ def test_no_axes_for_parameters_that_there_are_not():
     PEagleLayers(layer, 5),
   )
   for made in (*trained, *published):
-    flat, _ = jax.tree_util.tree_flatten_with_path(
-      jax.eval_shape(made.init_params, jax.random.key(0))
-    )
+    flat, _ = jax.tree_util.tree_flatten_with_path(param_shapes(made))
     seen |= {path[-1].key for path, _ in flat}
     for path, leaf in flat:
       assert len(rules.PARAMS[path[-1].key]) == leaf.ndim, path

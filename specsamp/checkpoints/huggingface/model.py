@@ -5,7 +5,6 @@ import json
 import pathlib
 from typing import Any, Literal
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -18,7 +17,7 @@ from specsamp.data import tokenizer_dir, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
 from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
@@ -67,7 +66,8 @@ def load(
     else:
       config = dataclasses.replace(config, tied_embeddings=False)
   layout = family.layout(config)
-  layouts.check(f'model {path}', layout, _sizes(_shapes(config)), tensors)
+  sizes = _sizes(param_shapes(Transformer(config)))
+  layouts.check(f'model {path}', layout, sizes, tensors)
   # A vocabulary that divides into shards, whose last rows are no tokens.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards
@@ -82,7 +82,7 @@ def load(
       dtypes.device_of(mesh),
     ),
   )
-  shapes = _shapes(config)
+  shapes = param_shapes(Transformer(config))
   sizes = _sizes(shapes)
   read = lambda name, index: layouts.read(
     tensors, layout[name], sizes[name], index
@@ -193,11 +193,6 @@ def _special_tokens(model: LanguageModel) -> dict[str, Any]:
     name: ids[0] if len(ids) == 1 else ids or None
     for name, ids in named.items()
   }
-
-
-def _shapes(config: TransformerConfig) -> Any:
-  """Of the parameters, nested dicts of abstract arrays."""
-  return jax.eval_shape(Transformer(config).init_params, jax.random.key(0))
 
 
 def _sizes(params: Any) -> dict[str, tuple[int, ...]]:

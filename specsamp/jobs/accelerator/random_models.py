@@ -18,7 +18,7 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import make
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import Transformer, TransformerConfig, param_shapes
 
 
 def target(config: TransformerConfig, seed: int) -> LanguageModel:
@@ -51,7 +51,7 @@ def draft(models, tree: TokenTree, law: Law) -> Drafter:
 
 def _params(module, seed: int):
   """Parameters of a module, matrices in the type that it computes in."""
-  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  shapes = param_shapes(module)
   count = len(jax.tree.leaves(shapes))
   keys = iter(jax.random.split(jax.random.key(seed), count))
 

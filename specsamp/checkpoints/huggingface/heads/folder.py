@@ -3,7 +3,6 @@
 from typing import Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
@@ -12,7 +11,7 @@ from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, param_shapes
 
 
 def read(
@@ -27,7 +26,7 @@ def read(
   Raises:
     UserError: tensors are missing, left over or of another shape.
   """
-  shapes = jax.eval_shape(module.init_params, jax.random.key(0))
+  shapes = param_shapes(module)
   flat = weights.flat(shapes)
   sizes = sizes_of(layout, {name: a.shape for name, a in flat.items()})
   layouts.check(f'drafter {path}', layout, sizes, tensors)
