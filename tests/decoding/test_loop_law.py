@@ -211,13 +211,13 @@ def test_lookups(pair, distributions, kind, verifier, tree, batches):
 )
 def test_adaptive(pair, distributions, kind, batches, monkeypatch):
   """A round without a draft, one with, and so on: caches lag and catch up."""
-  in_turn = lambda self, *_: jnp.where(self.of_all.waited > 0, 2, 0)
+  in_turn = lambda self, *_: jnp.where(self.of_all.waited > 0, 1, 0)
   monkeypatch.setattr(Policy, 'choose', in_turn)
   target, _ = pair
   drafter = drafter_of(pair, 3)
   if kind == 'eagle':
     drafter = trained_drafter(tiny.trained(target, kind), target, 3)
-  drafter = adaptive_drafter(drafter, (0, 1, 3), (1, 1, 1), 0.3)
+  drafter = adaptive_drafter(drafter, (0, 3), (1, 1), 0.3)
   counts, (first, *_) = texts(
     pair, GROUPS, batches, drafter=drafter, verifier='block', seed=9
   )

@@ -47,9 +47,11 @@ def _drafter(kind, shape='chain'):
   return target, make_drafter(kind, shape, target)
 
 
-def _adaptive(drafter, ms=(1.0, 1.5, 2.0)):
-  depth = drafter.tree.depth
-  return adaptive.adaptive_drafter(drafter, (0, 1, depth), ms)
+def _adaptive(drafter, between=(1,)):
+  """Depths: none, those between, all. Each is a branch to be compiled."""
+  depths = (0, *between, drafter.tree.depth)
+  ms = np.linspace(1.0, 2.0, len(depths)).tolist()
+  return adaptive.adaptive_drafter(drafter, depths, ms)
 
 
 def _of(*quick):
@@ -85,8 +87,9 @@ def test_what_was_missed_is_read(kind, most, patched):
   patched.setattr(adaptive, '_MOST_BEHIND', most)
   target, drafter = _drafter(kind)
   job = Request.make(
-    target, PROMPTS, _adaptive(drafter), 'token', SamplingParams(), 26, 1, []
-  )
+    target, PROMPTS, _adaptive(drafter, ()), 'token', SamplingParams(), 26, 1,
+    [],
+  )  # fmt: skip
   capacity = max(job.prompts.limit) + job.inputs.drafter.room
   job = dataclasses.replace(job, capacity=int(capacity))
   state = job.decode(job.prefill(), rounds=25)
@@ -122,7 +125,7 @@ def test_a_row_that_comes_later_is_read_too(kind, prompt, patched):
   """Its text is shorter, or longer, than what the batch has not read."""
   patched.setattr(Policy, 'choose', lambda *_: jnp.int32(0))
   target, drafter = _drafter(kind)
-  args = (_adaptive(drafter), 'token', SamplingParams(), 30, 1, [])
+  args = (_adaptive(drafter, ()), 'token', SamplingParams(), 30, 1, [])
   job = Request.make(target, PROMPTS, *args)
   state = job.decode(job.prefill(), rounds=11)
   late = Request.make(target, [prompt], *args)
@@ -164,17 +167,17 @@ def test_rows_of_one_seed_have_random_bits_of_their_own():
 
   first, _, third = texts(drafter, 'token')
   assert first == third
-  first, _, third = texts(_adaptive(drafter), 'token')
+  first, _, third = texts(_adaptive(drafter, ()), 'token')
   assert first != third
   # Of a coupling the seed alone tells the text.
-  first, _, third = texts(_adaptive(drafter), 'gumbel')
+  first, _, third = texts(_adaptive(drafter, ()), 'gumbel')
   assert first == third
 
 
 def test_requests_of_one_seed_have_random_bits_of_their_own():
   """In two slots at once, and one after the other in one."""
   target, drafter = _drafter('model')
-  for made, count in ((drafter, 1), (_adaptive(drafter), 3)):
+  for made, count in ((drafter, 1), (_adaptive(drafter, ()), 3)):
     engine = specsamp.Engine(target, slots=2, drafter=made, max_length=32)
     for _ in range(3):
       engine.submit([3, 1, 4], max_new_tokens=20, stop_tokens=[])

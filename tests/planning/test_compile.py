@@ -51,7 +51,7 @@ class TestChinchilla:
     )
 
   @pytest.mark.parametrize(
-    'num_layers', [8, pytest.param(80, marks=pytest.mark.slow)]
+    'num_layers', [4, pytest.param(80, marks=pytest.mark.slow)]
   )
   def test_speculative_loop(self, num_layers):
     part = _part('speculative loop', num_layers=num_layers)

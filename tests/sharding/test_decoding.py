@@ -232,7 +232,7 @@ def test_chosen_depths_are_the_unsharded_ones():
   """Of three rows; the fourth of the mesh is done before it begins."""
   target = tiny.model(26, seed=0, num_heads=4, num_kv_heads=2)
   drafter = lambda _, draft: adaptive_drafter(
-    model_drafter(draft, 3), (0, 1, 3), (1.0, 1.5, 2.0), 0.1
+    model_drafter(draft, 3), (0, 3), (1.0, 1.5), 0.1
   )
   mesh = meshes.make(2, 2, jax.devices()[:4])
   _check_sampled(target, tiny.first_layer(target), mesh, drafter, 'token')
