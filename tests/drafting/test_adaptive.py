@@ -63,23 +63,24 @@ def _of(*quick):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'most'),
+  ('kind', 'most', 'rounds'),
   [
-    ('model', 64),
-    ('eagle', 64),
-    ('eagle', 4),
+    ('model', 64, 25),
+    ('model', 64, 1),
+    ('eagle', 64, 25),
+    ('eagle', 4, 25),
     *(
-      pytest.param(kind, most, marks=pytest.mark.slow)
+      pytest.param(kind, most, 25, marks=pytest.mark.slow)
       for kind in ('model', *KINDS)
       for most in (64, 4)
       if (kind, most) != ('model', 64) and kind != 'eagle'
     ),
   ],
 )
-def test_what_was_missed_is_read(kind, most, patched):
+def test_what_was_missed_is_read(kind, most, rounds, patched):
   """After rounds without a draft it drafts as if the text had been a prompt.
 
-  The round is the text's last, in caches that have no slot to spare. They are
+  After 25 it is the text's last, in caches that have no slot to spare. They are
   written as accelerators do, which shift what goes beyond.
   """
   patched.setattr(kv_cache, '_scatter', kv_cache._update_slices)
@@ -92,28 +93,28 @@ def test_what_was_missed_is_read(kind, most, patched):
   )  # fmt: skip
   capacity = max(job.prompts.limit) + job.inputs.drafter.room
   job = dataclasses.replace(job, capacity=int(capacity))
-  state = job.decode(job.prefill(), rounds=25)
+  state = job.decode(job.prefill(), rounds=rounds)
   own = state.drafter
+  patched.setattr(Policy, 'choose', lambda *_: jnp.int32(1))
 
   @jax.jit
-  def drafts(drafter, own, tokens, features_bsd):
+  def drafts(made, own, tokens, features_bsd):
     length_b = own.length + 1  # what the last round emitted
     sampling = SamplingParams().broadcast(len(length_b))
     keys_b = draw.row_keys(jnp.arange(len(length_b), dtype=jnp.int32))
-    read = drafter.catch_up(
-      own.drafter, tokens, length_b, own.behind, own.features
+    fresh = made.drafter.init(
+      tokens, length_b, features_bsd, tokens.shape[1] + 8
     )
-    fresh = drafter.init(tokens, length_b, features_bsd, tokens.shape[1] + 8)
     return [
-      drafter.propose(each, tokens, length_b, sampling, keys_b)[0]
-      for each in (read, fresh)
+      drafter.propose(state, tokens, length_b, sampling, keys_b)[0]
+      for drafter, state in ((made, own), (made.drafter, fresh))
     ]
 
-  assert own.behind == (25 if most == 64 or kind == 'model' else 1)
+  assert own.behind == (rounds if most == 64 or kind == 'model' else 1)
   at = np.arange(state.tokens.shape[1])[None]
   tokens = np.where(at < np.asarray(state.length)[:, None], state.tokens, 0)
   got, expected = drafts(
-    drafter, own, tokens, features_of(target, tokens, drafter.taps)
+    job.inputs.drafter, own, tokens, features_of(target, tokens, drafter.taps)
   )
   np.testing.assert_allclose(got.q, expected.q, atol=1e-5)
   np.testing.assert_array_equal(got.tokens, expected.tokens)
