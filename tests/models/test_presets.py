@@ -1,6 +1,9 @@
 """Published shapes have the published numbers of parameters."""
 
+import dataclasses
+
 import jax
+import numpy as np
 import pytest
 from flax import traverse_util
 
@@ -33,6 +36,16 @@ def _sizes(config):
 )  # fmt: skip
 def test_number_of_parameters(config, published, tolerance):
   assert sum(_sizes(config).values()) == pytest.approx(published, rel=tolerance)
+
+
+def test_shapes_are_float32_whoever_asks_first():
+  config = presets.gpt2(64, 2, 2, max_length=9)
+  with jax.enable_x64(True):
+    first = param_shapes(Transformer(config))
+  assert {leaf.dtype for leaf in jax.tree.leaves(first)} == {np.dtype('f4')}
+  assert param_shapes(Transformer(config)) is first
+  other = dataclasses.replace(config, max_length=8)
+  assert param_shapes(Transformer(other)) != first
 
 
 def test_relative_projections_are_the_difference_to_a_plain_70b():
