@@ -32,7 +32,7 @@ def check_shape(shape: int | TokenTree) -> TokenTree:
   return tree
 
 
-def choose(score_bt, first_bt, uniform_bc):
+def choose(score_bt, first_bt, uniform_bc2):
   """The best C of T branches that begin with different tokens.
 
   A verifier goes down the first branch that begins with the token it draws:
@@ -41,17 +41,17 @@ def choose(score_bt, first_bt, uniform_bc):
   Args:
     score_bt: int [B, T], higher is better, 0 is no branch at all.
     first_bt: int [B, T], the tokens that they begin with.
-    uniform_bc: [B, C], numbers in [0, 1), each of which picks one of those
-      that are equally good.
+    uniform_bc2: float32 [B, C, 2], numbers of `draw.uniforms`: one draw among
+      equally good branches for each candidate.
 
   Returns:
     The places of the chosen, int [B, C], and whether there was one, bool.
   """
   places, found = [], []
-  for uniform_b in uniform_bc.T:
+  for uniform_b2 in jnp.moveaxis(uniform_bc2, 1, 0):
     best_b1 = score_bt.max(axis=1, keepdims=True)
     tied_bt = (score_bt == best_b1) & (best_b1 > 0)
-    place_b = draw.inverse_cdf(uniform_b, tied_bt.astype(jnp.float32))
+    place_b = draw.inverse_cdf(uniform_b2, tied_bt.astype(jnp.float32))
     token_b1 = jnp.take_along_axis(first_bt, place_b[:, None], axis=1)
     score_bt = jnp.where(first_bt == token_b1, 0, score_bt)
     places.append(place_b)

@@ -22,7 +22,7 @@ GREEDY_TEMPERATURE = 0.2
 
 def pick(
   logits_bwv,
-  uniform_bwc,
+  uniform_bwc2,
   sampling: SamplingParams,
   law: Law,
   handicap_bv=None,
@@ -40,7 +40,7 @@ def pick(
 
   Args:
     logits_bwv: the drafter's, after each node.
-    uniform_bwc: numbers in [0, 1), one for each candidate.
+    uniform_bwc2: numbers of `draw.uniforms`, one draw for each candidate.
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: of the race of this depth, for a coupled drafter.
@@ -48,7 +48,7 @@ def pick(
       is all. Their last one is drawn with the last of its numbers.
     is_confidence: whether q tells how probable a single greedy candidate was.
   """
-  batch, _, count = uniform_bwc.shape
+  batch, _, count = uniform_bwc2.shape[:3]
   greedy_b = sampling.broadcast(batch).temperature == 0
   several = count > 1 or law == 'deterministic' or is_confidence
   if several:
@@ -56,7 +56,7 @@ def pick(
     sampling = greedy_at(temperature, sampling.broadcast(batch))
   q_bwv = transforms.probabilities(logits_bwv, sampling)
   most_probable = lambda: _most_probable(q_bwv, count, greedy_b, handicap_bv)
-  drawn = lambda: _drawn(q_bwv, uniform_bwc, law, counts_w)
+  drawn = lambda: _drawn(q_bwv, uniform_bwc2, law, counts_w)
   if law == 'deterministic':
     tokens, valid = most_probable()
   elif not several:
@@ -89,14 +89,14 @@ def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
   return tokens, best > 0
 
 
-def _drawn(q_bwv, uniform_bwc, law: Law, counts_w: Sequence[int] | None):
+def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
   """Tokens that are drawn from q by this law, and their validity."""
-  batch, width, count = uniform_bwc.shape
-  uniform_rc = uniform_bwc.reshape(-1, count)
+  batch, width, count = uniform_bwc2.shape[:3]
+  uniform_rc2 = uniform_bwc2.reshape(-1, count, 2)
   q_rv = q_bwv.reshape(-1, q_bwv.shape[-1])
   if law == 'iid' or count == 1:
     each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
-    tokens = each(uniform_rc, q_rv)
+    tokens = each(uniform_rc2, q_rv)
     valid = jnp.ones(tokens.shape, bool)
   elif law == 'top_plus_one':
     counts_bw = jnp.broadcast_to(
@@ -104,10 +104,10 @@ def _drawn(q_bwv, uniform_bwc, law: Law, counts_w: Sequence[int] | None):
       (batch, width),
     )
     tokens, valid = draw.top_plus_one(
-      uniform_rc[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
+      uniform_rc2[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
     )
   else:
-    tokens, valid = draw.without_replacement(uniform_rc, q_rv)
+    tokens, valid = draw.without_replacement(uniform_rc2, q_rv)
   shape = (batch, width, count)
   return tokens.reshape(shape), valid.reshape(shape)
 

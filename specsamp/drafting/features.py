@@ -191,7 +191,7 @@ class FeatureDrafter(Drafter):
     return self.target_head.logits(hidden_btd)
 
   def _uniforms(self, keys_b, length_b):
-    """Numbers in [0, 1) for the drafted nodes, [B, N - 1]."""
+    """Returns the numbers of a draw for each drafted node, [B, N - 1, 2]."""
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     return draw.uniforms(keys_b, self.tree.size - 1)
 

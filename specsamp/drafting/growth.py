@@ -68,7 +68,7 @@ def grow(
   law: Law,
   sampling: SamplingParams,
   root_b1,
-  uniform_bk,
+  uniform_bk2,
   logits_b1v,
   feed: Feed,
   carry: Any,
@@ -82,7 +82,7 @@ def grow(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bk: numbers in [0, 1), one for each drafted node.
+    uniform_bk2: numbers of `draw.uniforms`, one draw for each drafted node.
     logits_b1v: the drafter's, after the root.
     feed: of the nodes of a depth that have children.
     carry: what `feed` carries.
@@ -110,7 +110,7 @@ def grow(
     table_wc, kept, counts_w = _children(tree, level_w)
     token_bwc, valid_bwc, q_bwv = pick(
       logits_bwv,
-      uniform_bk[:, table_wc - 1],
+      uniform_bk2[:, table_wc - 1],
       sampling,
       law,
       None if handicap_bgv is None else handicap_bgv[:, depth],
@@ -188,7 +188,7 @@ def grow_at_once(
   law: Law,
   sampling: SamplingParams,
   root_b1,
-  uniform_bk,
+  uniform_bk2,
   logits_bgv,
   *,
   is_confidence: bool = False,
@@ -203,14 +203,14 @@ def grow_at_once(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bk: numbers in [0, 1), one for each drafted node.
+    uniform_bk2: numbers of `draw.uniforms`, one draw for each drafted node.
     logits_bgv: the drafter's, for the tokens of each depth.
     is_confidence: see `candidates.pick`.
   """
   if tree.is_chain:
     tokens, valid, q = pick(
       logits_bgv,
-      uniform_bk[:, :, None],
+      uniform_bk2[:, :, None],
       sampling,
       law,
       is_confidence=is_confidence,
@@ -219,7 +219,7 @@ def grow_at_once(
 
   feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
   return grow(
-    tree, law, sampling, root_b1, uniform_bk, logits_bgv[:, :1], feed, None
+    tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, None
   )[0]
 
 

@@ -92,7 +92,7 @@ class LanguageModelDrafter(Drafter):
     root_b = length_b - 1
     root_b1 = root_of(tokens_bs, length_b)
     round_keys_b = draw.stream_keys(keys_b, root_b, draw.Stream.DRAFT)
-    uniform_bk = draw.uniforms(round_keys_b, self.tree.size - 1)
+    uniform_bk2 = draw.uniforms(round_keys_b, self.tree.size - 1)
     handicap_bgv = None
     if self.coupled:
       at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
@@ -104,7 +104,7 @@ class LanguageModelDrafter(Drafter):
     cache, logits_b1v = self._feed_root(state, tokens_bs, length_b)
     grow = self._grow_chain if self.tree.is_chain else self._grow_tree
     return grow(
-      root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
+      root_b1, cache, logits_b1v, root_b, sampling, uniform_bk2, handicap_bgv
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
@@ -182,7 +182,14 @@ class LanguageModelDrafter(Drafter):
     )
 
   def _grow_chain(
-    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
+    self,
+    root_b1,
+    cache,
+    logits_b1v,
+    root_b,
+    sampling,
+    uniform_bk2,
+    handicap_bgv,
   ):
     def step(carry, inputs):
       if self.least_confidence is None:
@@ -196,9 +203,9 @@ class LanguageModelDrafter(Drafter):
 
     def advance(carry, inputs):
       cache, tokens_b2, position_b1, path_b, _ = carry
-      uniform_b, handicap_bv = inputs
+      uniform_b2, handicap_bv = inputs
       cache, logits_b1v = self._feed_next(cache, tokens_b2, position_b1)
-      picked = pick(logits_b1v, uniform_b, handicap_bv)
+      picked = pick(logits_b1v, uniform_b2, handicap_bv)
       tokens_b2 = jnp.concatenate([tokens_b2[:, 1:], picked[0]], axis=1)
       return cache, tokens_b2, position_b1 + 1, path_b * prob(picked), picked
 
@@ -206,10 +213,10 @@ class LanguageModelDrafter(Drafter):
       token_b1, _, q_b1v = picked
       return jnp.take_along_axis(q_b1v[:, 0], token_b1, axis=1)[:, 0]
 
-    def pick(logits_b1v, uniform_b, handicap_bv):
+    def pick(logits_b1v, uniform_b2, handicap_bv):
       token_b11, valid_b11, q_b1v = candidates.pick(
         logits_b1v,
-        uniform_b[:, None, None],
+        uniform_b2[:, None, None],
         sampling,
         self.law,
         handicap_bv,
@@ -225,7 +232,7 @@ class LanguageModelDrafter(Drafter):
       jax.tree.map(lambda array, at=at: array[at], handicap_gbv)
       for at in (0, slice(1, None))
     )
-    first = pick(logits_b1v, uniform_bk[:, 0], one)
+    first = pick(logits_b1v, uniform_bk2[:, 0], one)
     (cache, *_), others = jax.lax.scan(
       step,
       (
@@ -235,7 +242,7 @@ class LanguageModelDrafter(Drafter):
         prob(first),
         first,
       ),
-      (uniform_bk[:, 1:].T, rest),
+      (jnp.moveaxis(uniform_bk2[:, 1:], 1, 0), rest),
     )
     tokens, valid, q = (
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
@@ -246,7 +253,14 @@ class LanguageModelDrafter(Drafter):
     ), cache
 
   def _grow_tree(
-    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk, handicap_bgv
+    self,
+    root_b1,
+    cache,
+    logits_b1v,
+    root_b,
+    sampling,
+    uniform_bk2,
+    handicap_bgv,
   ):
     def feed(cache, level):
       out = self.transformer.apply(
@@ -259,7 +273,7 @@ class LanguageModelDrafter(Drafter):
 
     if not isinstance(self.tree, DynamicTree):
       return growth.grow(
-        self.tree, self.law, sampling, root_b1, uniform_bk, logits_b1v, feed,
+        self.tree, self.law, sampling, root_b1, uniform_bk2, logits_b1v, feed,
         cache, handicap_bgv,
       )  # fmt: skip
     draft, cache, number_bn = growth.grow_dynamic(

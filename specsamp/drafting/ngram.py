@@ -105,13 +105,13 @@ class NgramDrafter(Drafter):
       return draw.uniforms(own_b, self.tree.width)
 
     # Random bits would be most of what a round without a match costs.
-    uniform_bc = flow.cond_in_place(
+    uniform_bc2 = flow.cond_in_place(
       (score_bt > 0).any(),
       drawn,
-      jnp.zeros((len(length_b), self.tree.width), jnp.float32),
+      jnp.zeros((len(length_b), self.tree.width, 2), jnp.float32),
     )
     place_bc, found_bc = branches.choose(
-      score_bt, jnp.roll(tokens_bt, -1, axis=1), uniform_bc
+      score_bt, jnp.roll(tokens_bt, -1, axis=1), uniform_bc2
     )
     step_11g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
     next_bcg = place_bc[:, :, None] + 1 + step_11g

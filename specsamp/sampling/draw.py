@@ -62,35 +62,57 @@ def stream_keys(
 
 
 def uniform(keys: jax.Array) -> jax.Array:
-  """One float32 in [0, 1) for each key, [B]: all 2**24 multiples of 2**-24.
-
-  That is one bit more than `jax.random.uniform` gives: a token's chance is off
-  by up to the grid's width.
-  """
+  """Returns the uniform numbers of one draw for each key, float32 [B, 2]."""
   return uniforms(keys, 1)[:, 0]
 
 
 def uniforms(keys: jax.Array, count: int) -> jax.Array:
-  """`count` independent numbers like `uniform` for each key, [B, count]."""
-  bits = jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))(keys)
-  bits = rules.constrain(bits, 'batch', None)  # drawn in every shard, not sent
-  return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+  """Returns the uniform numbers of `count` draws for each key.
+
+  Each number has 32 random bits, rounded to float32. It is below x with
+  probability x, to within 2**-24 of x plus 2**-32. `jax.random.uniform` has 23
+  bits: an event of probability 1e-9 then has probability 1e-7 or 0.
+
+  Args:
+    keys: typed keys [B]; consumed.
+    count: number of draws per key.
+
+  Returns:
+    Independent float32 numbers in [0, 1), [B, count, 2]. See `inverse_cdf` for
+    the two numbers of a draw.
+  """
+  bits = jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))
+  # Every shard draws its own numbers; none are sent.
+  return _fractions(rules.constrain(bits(keys), 'batch', None, None))
+
+
+def _fractions(bits: jax.Array) -> jax.Array:
+  """Returns bits / 2**32 in float32, below 1."""
+  u = bits.astype(jnp.float32) * jnp.float32(2**-32)
+  return jnp.minimum(u, jnp.float32(1 - 2**-24))  # rounding may give 1
 
 
 def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
-  """The first token whose running sum of probabilities exceeds u of the total.
+  """Draws a block of tokens, then a token of this block.
 
-  Works in two levels, blocks of about sqrt(V) tokens and the tokens of one
-  block, since a running sum over the whole vocabulary is slow everywhere, and
-  so that a sharded one exchanges the blocks' sums and one block only. One
-  uniform a row replaces V Gumbel variables: on a CPU that is 2 us against 130
-  for 4096 tokens.
+  The first number picks the first block whose running sum of probabilities
+  exceeds this share of the total. The second picks a token of the block in the
+  same way. A single float32 number is too coarse for both: with 24 bits and
+  151,936 tokens the drawn distribution was off by a total variation of 1e-3,
+  and half of the tokens could never be drawn. With two numbers it is off by
+  1e-5, which is the rounding of the running sums
+  (`tests/sampling/test_draw_error.py` computes both).
 
-  Never returns a token of probability 0: where rounding leaves no token whose
-  running sum exceeds, it is the last one of positive probability.
+  Blocks have about sqrt(V) tokens. A running sum over the whole vocabulary is
+  slow on every platform. Over a sharded vocabulary only the sums of the blocks
+  and one block are exchanged. On a CPU a draw from 4,096 tokens takes 2 us;
+  Gumbel variables for all of them take 130 us.
+
+  A token of probability 0 is never returned. If rounding leaves no running sum
+  above the share, the last token of positive probability is returned.
 
   Args:
-    u: numbers in [0, 1), [B].
+    u: float32 [B, 2], numbers of `uniform`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
 
   Returns:
@@ -105,16 +127,12 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
   # Of a sharded vocabulary, the blocks' sums and one block are exchanged whole,
   # which is less than the steps of a running sum over shards.
   sums = rules.constrain(blocks.sum(-1), rules.ANY, None)
-  ends = jnp.cumsum(sums, -1)
-  goal = u.astype(probs.dtype) * ends[:, -1]
-  block = _first_above(ends, goal, sums)
+  u = u.astype(probs.dtype)
+  block = _first_above(u[:, 0], sums)
   # Picking by index reads one block; a contraction with a one-hot reads them
   # all, and measured a third slower at eight rows.
   inside = lookup.along(blocks, block[:, None, None], axis=1)[:, 0]
-  starts = jnp.pad(ends, ((0, 0), (1, 0)))
-  start = jnp.take_along_axis(starts, block[:, None], 1)[:, 0]
-  token = _first_above(jnp.cumsum(inside, -1), goal - start, inside)
-  return block * width + token
+  return block * width + _first_above(u[:, 1], inside)
 
 
 def _num_blocks(size: int) -> int:
@@ -128,12 +146,14 @@ def _num_blocks(size: int) -> int:
   return min(near, divisor) if divisor >= 16 else near
 
 
-def _first_above(running, goal, amounts):
-  """First index of positive amount with running > goal, else the last such.
+def _first_above(u, amounts):
+  """Returns the first index whose running sum exceeds u of the total, [B].
 
-  Does not take `running` to be sorted: a parallel running sum rounds each of
-  its entries in its own way.
+  Only indices of positive amount count; if none exceeds, the last one is taken.
+  The running sums may be unsorted: a parallel sum rounds each entry separately.
   """
+  running = jnp.cumsum(amounts, -1)
+  goal = u * running[:, -1]
   index = lax.broadcasted_iota(jnp.int32, amounts.shape, 1)
   size = amounts.shape[1]
   positive = amounts > 0
@@ -148,11 +168,11 @@ def without_replacement(
 ) -> tuple[jax.Array, jax.Array]:
   """Tokens drawn in turn, each from `probs` without the ones before it.
 
-  In distribution that is Gumbel top-C, from C uniforms a row instead of V
+  In distribution that is Gumbel top-C, from 2C uniforms a row instead of V
   variables.
 
   Args:
-    u: numbers in [0, 1), [B, C].
+    u: float32 [B, C, 2], numbers of `uniforms`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
 
   Returns:
@@ -162,15 +182,15 @@ def without_replacement(
   row = jnp.arange(probs.shape[0], dtype=jnp.int32)
   index = lax.broadcasted_iota(jnp.int32, probs.shape, 1)
 
-  def step(left, u_b):
-    token = inverse_cdf(u_b, left)
+  def step(left, u_b2):
+    token = inverse_cdf(u_b2, left)
     drawn = lookup.along(left, token[:, None], axis=1)[:, 0] > 0
     if rules.mesh_in_use() is None:
       return left.at[row, token].set(0), (token, drawn)
     # To write into one shard XLA would gather them all.
     return jnp.where(index == token[:, None], 0, left), (token, drawn)
 
-  _, (tokens, drawn) = lax.scan(step, probs, u.T)
+  _, (tokens, drawn) = lax.scan(step, probs, jnp.moveaxis(u, 1, 0))
   return tokens.T, drawn.T
 
 
@@ -180,7 +200,7 @@ def top_plus_one(
   """The most probable tokens, then one drawn from `probs` without them.
 
   Args:
-    u: numbers in [0, 1), [B].
+    u: float32 [B, 2], numbers of `uniform`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
     top: how many of the most probable, int32 [B].
     most: the largest of these, static.

@@ -92,7 +92,7 @@ def test_nodes_that_keep_fewer_candidates_end_with_a_draw():
   uniforms = draw.uniforms(draw.row_keys(np.arange(400, dtype=np.int32)), 9)
   args = SamplingParams().broadcast(400), 'top_plus_one', None, (1, 2, 3)
   tokens, valid, _ = map(
-    np.asarray, _pick(logits, uniforms.reshape(400, 3, 3), *args)
+    np.asarray, _pick(logits, uniforms.reshape(400, 3, 3, 2), *args)
   )
   for node, (drawn, top) in enumerate([(0, []), (1, [0]), (2, [0, 3])]):
     assert (tokens[:, node, :drawn] == np.array(top)).all()

@@ -15,18 +15,29 @@ LARGEST = np.float32(1 - 2**-24)
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 5, 64, 100, 4096, 5000])
-def test_equals_a_search_of_the_running_sum(size):
+def test_equals_two_searches_of_running_sums(size):
   # Integer masses: all sums are exact, so the borders are tested exactly too.
   rng = np.random.default_rng(size)
   masses = rng.integers(0, 4, size)
   masses[rng.integers(size)] = 4
+  count = draw._num_blocks(size)
+  blocks = np.pad(masses, (0, -size % count)).reshape(count, -1)
   total = 2 ** int(masses.sum() - 1).bit_length()
-  masses[masses.argmax()] += total - masses.sum()
-  u = np.unique(np.r_[np.arange(total)[:: max(1, total // 500)], total - 1])
-  u = np.concatenate([u, u + 0.5]).astype(np.float32) / np.float32(total)
-  expected = np.searchsorted(np.cumsum(masses), u * total, side='right')
+  blocks[blocks.sum(1).argmax(), 0] += total - masses.sum()
+  masses = blocks.reshape(-1)[:size]
+  u = np.arange(total)[:: max(1, total // 500)] + rng.choice([0, 0.5], ())
+  inside = rng.integers(0, 2**10, len(u)) / 2**10
+  u = np.stack([u / total, inside], 1).astype(np.float32)
+  search = lambda amounts, goal: np.searchsorted(
+    np.cumsum(amounts), goal * amounts.sum(), side='right'
+  )
+  expected = []
+  for first, second in u.astype(np.float64):
+    block = search(blocks.sum(1), first)
+    at = search(blocks[block], second)
+    expected.append(block * blocks.shape[1] + at)
   probs = np.broadcast_to(masses.astype(np.float32), (len(u), size))
-  for scale in (1.0, 1 / total, 3.0):  # need not be normalised
+  for scale in (1.0, 1 / total, 4.0):  # need not be normalised
     got = inverse_cdf(u, probs * np.float32(scale))
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(got, expected)
@@ -40,17 +51,27 @@ weight = st.one_of(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
   st.lists(weight, min_size=37, max_size=37).filter(lambda w: max(w) > 1e-20),
-  st.lists(st.integers(0, 2**24 - 1), min_size=6, max_size=6),
+  st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6),
 )
 def test_is_right_to_rounding_and_never_impossible(weights, grid):
   probs = np.broadcast_to(np.array(weights, np.float32), (8, 37))
-  u = np.array([0, 2**24 - 1, *grid], np.float32) * np.float32(2**-24)
+  u = np.array([0, 2**32 - 1, *grid], np.uint32)
+  u = np.asarray(draw._fractions(jnp.stack([u, u[::-1]], 1)))
   token = np.asarray(inverse_cdf(u, probs))
   assert (probs[0, token] > 0).all()
-  ends = np.cumsum(probs[0].astype(np.float64)) / probs[0].sum(dtype=np.float64)
-  starts = np.concatenate([[0], ends])[:-1]
-  assert (starts[token] - 1e-6 <= u).all()
-  assert (u <= ends[token] + 1e-6).all()
+  count = draw._num_blocks(37)
+  blocks = np.pad(probs[0].astype(np.float64), (0, -37 % count))
+  blocks = blocks.reshape(count, -1)
+  block, at = token // blocks.shape[1], token % blocks.shape[1]
+  for u_b, amounts_bk, index_b in (
+    (u[:, 0], np.broadcast_to(blocks.sum(1), (8, count)), block),
+    (u[:, 1], blocks[block], at),
+  ):
+    ends = np.cumsum(amounts_bk, 1) / amounts_bk.sum(1, keepdims=True)
+    ends = np.pad(ends, ((0, 0), (1, 0)))
+    row = np.arange(8)
+    assert (ends[row, index_b] - 1e-6 <= u_b).all()
+    assert (u_b <= ends[row, index_b + 1] + 1e-6).all()
 
 
 @pytest.mark.parametrize('u', [0.0, LARGEST])
@@ -63,7 +84,7 @@ def test_never_a_token_of_probability_0(u, size):
   probs[::3, : size // 2] = 0
   probs[1::3, size // 2 :] = 0
   probs[np.arange(300), rng.integers(0, size, 300)] = 0.3
-  token = np.asarray(inverse_cdf(np.full(300, u, np.float32), probs))
+  token = np.asarray(inverse_cdf(np.full((300, 2), u, np.float32), probs))
   assert (probs[np.arange(300), token] > 0).all()
   positive = probs > 0
   if u == 0:
@@ -73,23 +94,27 @@ def test_never_a_token_of_probability_0(u, size):
 @pytest.mark.parametrize('only', [0, 63, 64, 4094, 4095])
 def test_a_sure_token(only):
   u = np.array([0, 0.5, LARGEST], np.float32)
-  probs = np.zeros((3, 4096), np.float32)
+  u = np.stack(np.meshgrid(u, u), -1).reshape(-1, 2)
+  probs = np.zeros((9, 4096), np.float32)
   probs[:, only] = 1
-  np.testing.assert_array_equal(inverse_cdf(u, probs), [only] * 3)
+  np.testing.assert_array_equal(inverse_cdf(u, probs), [only] * 9)
 
 
-def test_running_sums_rounded_badly():
+def test_running_sums_rounded_badly(monkeypatch):
   """No token above: the last possible one. An impossible one above: none."""
   running = jnp.array([[0.5, 0.9, 0.9], [0.1, 0.2, 0.3]])
   amounts = jnp.array([[0.5, 0.4, 0.0], [0.1, 0.0, 0.2]])
-  got = draw._first_above(running, jnp.array([0.95, 0.15]), amounts)
+  monkeypatch.setattr(draw.jnp, 'cumsum', lambda *_: running)
+  got = draw._first_above(jnp.array([1.0, 0.5]), amounts)
   np.testing.assert_array_equal(got, [1, 2])
 
 
 def test_float64():
   with jax.enable_x64(True):
     probs = jnp.array([[0.2, 0.0, 0.5, 0.3]] * 3, jnp.float64)
-    got = inverse_cdf(jnp.array([0.19, 0.21, 0.71], jnp.float32), probs)
+    # Blocks of two tokens: masses 0.2 and 0.8.
+    u = jnp.array([[0.19, 0.9], [0.21, 0.62], [0.71, 0.63]], jnp.float32)
+    got = inverse_cdf(u, probs)
     assert got.dtype == jnp.int32
   np.testing.assert_array_equal(got, [0, 2, 3])
 
@@ -111,11 +136,22 @@ def test_draws_follow_the_law():
 def test_uniform():
   n = 20_000
   u = np.asarray(draw.uniform(draw.row_keys(jnp.arange(n))))
+  assert u.shape == (n, 2)
   assert u.dtype == np.float32 and u.min() >= 0 and u.max() < 1
-  seen = np.bincount((u * 16).astype(int), minlength=16)
+  # Both numbers, and their independence: all pairs of 4 bins each.
+  first, second = (u * 4).astype(int).T
+  seen = np.bincount(first * 4 + second, minlength=16)
   assert ((seen - n / 16) ** 2 / (n / 16)).sum() < 44.3  # 15 d.f., 1e-4
-  # The finest bit is used.
-  assert 0.48 < (u * 2**24 % 2).mean() < 0.52
+  # Every number has 24 bits from its highest one on, at most 32 in all.
+  some = u[(u >= 0.25) & (u < 0.5)]
+  assert 0.47 < (some * 2**25 % 2).mean() < 0.53
+  assert (u[u < 2**-8] * 2**32 % 2 == 1).any()
+
+
+def test_fractions_round_to_nearest_and_stay_below_1():
+  bits = jnp.array([0, 1, 2**24 + 1, 2**32 - 2**8, 2**32 - 1], jnp.uint32)
+  expected = [0, 2**-32, 2**-8, LARGEST, LARGEST]
+  np.testing.assert_array_equal(draw._fractions(bits), np.float32(expected))
 
 
 def test_no_two_uses_share_a_key():
@@ -136,9 +172,12 @@ def test_streams_are_uncorrelated():
   n = 10_000
   rows = draw.row_keys(jnp.arange(n))
   u = [
-    np.asarray(draw.uniform(draw.stream_keys(rows, jnp.full(n, p), s)))
+    number
     for s in Stream
     for p in (5, 6)
+    for number in np.asarray(
+      draw.uniform(draw.stream_keys(rows, jnp.full(n, p), s))
+    ).T
   ]
   correlation = np.corrcoef(u) - np.eye(len(u))
   assert np.abs(correlation).max() < 5 / np.sqrt(n)
@@ -171,10 +210,10 @@ def test_the_generator_is_ours_not_the_default():
 
 
 def test_without_replacement_has_the_law_of_drawing_in_turn():
-  """All pairs of numbers on a grid of 2**-9: exact up to the grid's borders."""
+  """Four numbers on a grid of 2**-5: exact up to the borders of the grid."""
   masses = np.array([4, 0, 2, 1, 1], np.float32)
-  grid = (np.arange(512, dtype=np.float32) + 0.5) / 512
-  u = np.stack(np.meshgrid(grid, grid, indexing='ij'), -1).reshape(-1, 2)
+  grid = (np.arange(32, dtype=np.float32) + 0.5) / 32
+  u = np.stack(np.meshgrid(*[grid] * 4, indexing='ij'), -1).reshape(-1, 2, 2)
   probs = np.broadcast_to(masses / 8, (len(u), 5))
   tokens, drawn = jax.jit(draw.without_replacement)(u, probs)
   assert tokens.dtype == jnp.int32 and np.asarray(drawn).all()
@@ -183,7 +222,7 @@ def test_without_replacement_has_the_law_of_drawing_in_turn():
   p = masses.astype(np.float64) / 8
   expected = np.outer(p, p) / (1 - p[:, None])
   np.fill_diagonal(expected, 0)
-  np.testing.assert_allclose(counts, expected, atol=1 / 512)
+  np.testing.assert_allclose(counts, expected, atol=1 / 32)
   np.testing.assert_array_equal(counts > 0, expected > 0)
 
 
@@ -195,7 +234,8 @@ def test_without_replacement_says_when_nothing_is_left(size):
   for row, count in zip(probs, support, strict=True):
     at = rng.permutation(size)[:count]
     row[at] = rng.exponential(size=count) * 10.0 ** rng.integers(-30, 1, count)
-  u = rng.integers(0, 2**24, (200, 4)).astype(np.float32) * np.float32(2**-24)
+  u = rng.integers(0, 2**24, (200, 4, 2)).astype(np.float32)
+  u *= np.float32(2**-24)
   u[::5] = 0
   u[1::5] = LARGEST
   tokens, drawn = map(np.asarray, draw.without_replacement(u, probs))
@@ -207,7 +247,7 @@ def test_without_replacement_says_when_nothing_is_left(size):
 def test_a_row_is_drawn_without_the_rows_beside_it():
   rng = np.random.default_rng(0)
   probs = rng.exponential(size=(6, 50)).astype(np.float32)
-  u = rng.random((6, 3)).astype(np.float32)
+  u = rng.random((6, 3, 2)).astype(np.float32)
   together, _ = draw.without_replacement(u, probs)
   for i in range(6):
     alone, _ = draw.without_replacement(u[i : i + 1], probs[i : i + 1])
