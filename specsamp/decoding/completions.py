@@ -7,7 +7,13 @@ import jax
 import numpy as np
 
 from specsamp.decoding.request import text_of
-from specsamp.decoding.state import DecodeState, Logprobs, Prompts, Stats
+from specsamp.decoding.state import (
+  DecodeState,
+  Logprobs,
+  Prompts,
+  Stats,
+  block_efficiency,
+)
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
@@ -55,9 +61,9 @@ class Completion:
 
   @property
   def block_efficiency(self) -> float:
-    """Tokens a round, τ, the bonus or residual token included; NaN for none."""
+    """τ, see `state.block_efficiency`."""
     rounds = int(self.stats.rounds) if self.stats else 0
-    return 1 + self.num_accepted / rounds if rounds else float('nan')
+    return block_efficiency(self.num_accepted, rounds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from specsamp.decoding.request import Request
+from specsamp.decoding.state import block_efficiency
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -60,8 +61,9 @@ class Generation:
 
   @property
   def block_efficiency(self) -> float:
-    """Tokens a round, τ, the bonus or residual token included."""
-    return float(1 + self.num_accepted_per_pos.sum() / self.rounds.sum())
+    """τ of all rows together, see `state.block_efficiency`."""
+    accepted = self.num_accepted_per_pos.sum()
+    return float(block_efficiency(accepted, self.rounds.sum()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,8 @@ class Round:
 
   Attributes:
     tokens: B lists of tokens; empty for a row that was done.
-    num_accepted: how many of them, from the front, the drafter proposed.
+    num_accepted: accepted draft tokens, those that a stop token or the budget
+      then cut included. The others are the first of `tokens`.
   """
 
   tokens: list[list[int]]
@@ -204,7 +207,4 @@ def _rounds(request: Request) -> Iterator[Round]:
     accepted = (
       seen.stats.num_accepted_per_pos - before.stats.num_accepted_per_pos
     ).sum(axis=1)
-    yield Round(
-      tokens,
-      [min(len(new), int(n)) for new, n in zip(tokens, accepted, strict=True)],
-    )
+    yield Round(tokens, accepted.tolist())

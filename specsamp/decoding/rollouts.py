@@ -13,6 +13,7 @@ import numpy as np
 
 from specsamp.decoding.completions import Completion
 from specsamp.decoding.engine import Engine
+from specsamp.decoding.state import block_efficiency
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
@@ -45,9 +46,11 @@ class SamplerOutput:
 
   @property
   def block_efficiency(self) -> float:
-    """Tokens a round, τ, over all of them."""
-    rounds = sum(int(each.stats.rounds) for each in self.completions)
-    return 1 + sum(each.num_accepted for each in self.completions) / rounds
+    """τ of all completions together, see `state.block_efficiency`."""
+    return block_efficiency(
+      sum(each.num_accepted for each in self.completions),
+      sum(int(each.stats.rounds) for each in self.completions),
+    )
 
 
 @runtime_checkable

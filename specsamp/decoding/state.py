@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from specsamp.drafting.draft import TokenTree
@@ -67,6 +68,23 @@ class Stats:
       num_tried_per_rank=zeros(tree.width),
       num_accepted_per_rank=zeros(tree.width),
     )
+
+
+def block_efficiency(num_accepted, rounds):
+  """Returns τ, the tokens that a round yields: 1 + accepted / rounds.
+
+  A round yields the draft tokens that the verifier accepts and one token of the
+  target. Tokens that a stop token or the budget then cuts count. τ is therefore
+  (emitted + cut tokens) / rounds, and does not depend on where a text ends.
+
+  Args:
+    num_accepted: accepted draft tokens, a number or an array.
+    rounds: rounds in which they were accepted, likewise.
+
+  Returns:
+    τ, or NaN if there was no round.
+  """
+  return 1 + num_accepted / rounds if np.all(rounds) else float('nan')
 
 
 @struct.dataclass

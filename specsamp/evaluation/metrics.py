@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from specsamp.decoding.state import block_efficiency
 from specsamp.evaluation.methods import Json, Label
 
 ALL = 'all tasks'
@@ -79,8 +80,7 @@ class Figures:
     seconds: of all of them.
     ms_per_token: all milliseconds over all tokens.
     tokens_per_second: its inverse.
-    block_efficiency: τ, tokens a round, the bonus or residual token included,
-      before the budget cuts the last round.
+    block_efficiency: τ, see `state.block_efficiency`.
     acceptance_rate: α, accepted over drafted tokens, where each depth of a tree
       counts as one; None if nothing was drafted.
     acceptance_by_position: share of the rounds that accepted the token drafted
@@ -234,7 +234,7 @@ def _figures(lines: Sequence[Line]) -> Figures:
     seconds=float(seconds.sum()),
     ms_per_token=float(1e3 * seconds.sum() / tokens.sum()),
     tokens_per_second=float(tokens.sum() / seconds.sum()),
-    block_efficiency=float(1 + accepted.sum() / rounds.sum()),
+    block_efficiency=float(block_efficiency(accepted.sum(), rounds.sum())),
     acceptance_rate=_ratio(accepted.sum(), drafted.sum()),
     acceptance_by_position=[
       _ratio(a, d) for a, d in zip(accepted, drafted, strict=True)
@@ -269,7 +269,7 @@ def _intervals(
   draws = rng.multinomial(len(prompts), even, size=_RESAMPLES)
   seconds, tokens, rounds, accepted, drafted = (draws @ sums(lines)).T
   values = {
-    'block_efficiency_95': 1 + accepted / rounds,
+    'block_efficiency_95': block_efficiency(accepted, rounds),
     'acceptance_rate_95': accepted / drafted if drafted.all() else None,
     'speedup_95': None,
   }

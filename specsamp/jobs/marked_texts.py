@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from specsamp import files, progress
 from specsamp.decoding.generate import Round, stream
+from specsamp.decoding.state import block_efficiency
 from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import paper_figures
@@ -44,7 +45,7 @@ class Answer(NamedTuple):
     name: of what wrote it.
     rounds: (text of accepted tokens, text of the others) of each.
     tokens: emitted.
-    accepted: of them.
+    accepted: accepted draft tokens, those cut at the end included.
   """
 
   name: str
@@ -121,10 +122,12 @@ def page_of(title: str, prompt: str, answers: Sequence[Answer]) -> str:
   parts.append(f'<pre class="prompt">{escape(prompt)}</pre><br>')
   parts.append('<div class="texts">')
   for answer in answers:
+    rounds = len(answer.rounds)
     parts.append(
       f'<figure><figcaption><b>{escape(answer.name)}</b><br>{answer.tokens} '
-      f'tokens in {len(answer.rounds)} rounds, {answer.accepted} of them '
-      'drafted</figcaption><pre>'
+      f'tokens in {rounds} rounds, '
+      f'τ {block_efficiency(answer.accepted, rounds):.2f}; '
+      f'accepted draft tokens: {answer.accepted}</figcaption><pre>'
     )
     for number, (drafted, own) in enumerate(answer.rounds, start=1):
       marked = f'<mark>{escape(drafted)}</mark>' if drafted else ''

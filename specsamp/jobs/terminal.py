@@ -8,6 +8,7 @@ from specsamp import verification
 from specsamp.data.prompts import Prompt
 from specsamp.decoding.generate import stream
 from specsamp.decoding.request import Request, compile_programs
+from specsamp.decoding.state import block_efficiency
 from specsamp.drafting import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -68,10 +69,7 @@ def show(
     output += tokens
     accepted += kept
     rounds += 1
-  print(
-    f'\n--- {len(output)} tokens in {rounds} passes of the target: '
-    f'{len(output) / max(rounds, 1):.2f} a pass, {accepted} of them drafted'
-  )
+  print(f'\n--- {_counted(output, rounds, accepted, target)}')
   return {
     'prompt': prompt.text,
     'text': target.tokenizer.decode(
@@ -80,12 +78,31 @@ def show(
     'tokens': len(output),
     'rounds': rounds,
     'accepted': accepted,
+    'block_efficiency': block_efficiency(accepted, rounds),
     'temperature': sampling.temperature,
     'verifier': verifier,
     'lossless': lossless,
     'draft_len': drafter.tree.depth,
     'seed': seed,
   }
+
+
+def _counted(
+  output: Sequence[int], rounds: int, accepted: int, target: LanguageModel
+) -> str:
+  """Returns the counts of a completion, those of hidden tokens included."""
+  notes = [
+    f'{len(output)} tokens in {rounds} passes of the target, '
+    f'τ {block_efficiency(accepted, rounds):.2f}',
+    f'accepted draft tokens: {accepted}',
+  ]
+  if output and output[-1] in target.tokenizer.stop_ids:
+    notes.append('the last token is a stop token, not shown')
+  # Every pass yields its accepted tokens and one of the target.
+  cut = rounds + accepted - len(output)
+  if cut:
+    notes.append(f'tokens cut at the end: {cut}')
+  return '; '.join(notes)
 
 
 def _without_stop(tokens: Sequence[int], target: LanguageModel):

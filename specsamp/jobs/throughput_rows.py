@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specsamp.decoding.state import block_efficiency
 from specsamp.evaluation.reporting import tables
 
 BATCHES, ENGINE = 'batches', 'engine'  # ways
@@ -35,8 +36,7 @@ class Row(NamedTuple):
     part: of the queue.
     way: as of the `Contender`.
     method: likewise.
-    block_efficiency: tokens a round of a text, τ, as of `Completion`; of all
-      turns together.
+    block_efficiency: τ of all turns together, see `state.block_efficiency`.
     drafted_per_round: tokens drafted in one, likewise.
     tokens_per_second: the median over the turns.
     over_batches: of the same method, the median of each turn's ratio; None
@@ -100,7 +100,7 @@ def summarize(
       part,
       way,
       method,
-      float(1 + accepted / rounds),
+      float(block_efficiency(accepted, rounds)),
       float(drafted / rounds),
       median(tokens[part] / seconds),
       None if in_batches is None else over(in_batches),

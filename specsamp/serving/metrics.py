@@ -7,6 +7,7 @@ from collections.abc import Callable
 import prometheus_client
 
 from specsamp.decoding.completions import Chunk
+from specsamp.decoding.state import block_efficiency
 
 _WINDOW = 60.0  # seconds that rates are of
 CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
@@ -109,4 +110,4 @@ class Metrics:
     self._forget()
     rounds = sum(rounds for *_, rounds in self._recent)
     accepted = sum(accepted for _, _, accepted, _ in self._recent)
-    return 1 + accepted / rounds if rounds else float('nan')
+    return block_efficiency(accepted, rounds)

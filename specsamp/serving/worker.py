@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from specsamp.decoding.completions import Chunk
 from specsamp.decoding.engine import Engine
+from specsamp.decoding.state import block_efficiency
 from specsamp.errors import UserError
 from specsamp.serving.asked import Asked
 from specsamp.serving.metrics import Metrics
@@ -105,7 +106,7 @@ class Ticket:
     # A flush may complete a stop string too.
     reason = 'stop' if text.is_stopped else reason
     self._ended[index] = reason is not None
-    tau = 1 + counts[1] / max(counts[0], 1)
+    tau = block_efficiency(counts[1], max(counts[0], 1))
     if piece.text or piece.logprobs or reason:
       self._parts.put_nowait(Part(index, piece, tau, reason))
     return text.is_stopped and not ended

@@ -18,7 +18,7 @@ def test_a_page():
   answer = Answer('a <b>', [('<mark>x', '&y'), ('', 'z')], 3, 1)
   page = marked_texts.page_of('<i>', 'f(a < b)', [answer])
   assert '<title>&lt;i&gt;</title>' in page and 'f(a &lt; b)' in page
-  assert '3 tokens in 2 rounds, 1 of them drafted' in page
+  assert '3 tokens in 2 rounds, τ 1.50; accepted draft tokens: 1' in page
   body = page.split('<figure>')[1]
   assert re.findall('<mark>(.*?)</mark>', body) == ['&lt;mark&gt;x']
   assert re.findall('class="own">(.*?)</span>', body) == ['&amp;y', 'z']
@@ -56,4 +56,4 @@ def test_its_texts_are_those_of_the_run(temperature, tmp_path):
   assert html.unescape(shown) == lines[1].texts[0]
   accepted = sum(lines[1].num_accepted_per_pos)
   assert f'12 tokens in {lines[1].rounds} rounds' in page
-  assert f'{accepted} of them drafted' in page
+  assert f'accepted draft tokens: {accepted}<' in page

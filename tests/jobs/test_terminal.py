@@ -1,0 +1,122 @@
+"""The counts of a streamed completion: those of every other surface."""
+
+import dataclasses
+import re
+
+import pytest
+import tiny
+
+import specsamp
+from specsamp.data.prompts import Prompt
+from specsamp.drafting import model_drafter
+from specsamp.evaluation import metrics, runner
+from specsamp.evaluation.methods import Method
+from specsamp.evaluation.tasks import Question, Task
+from specsamp.jobs import marked_texts, terminal
+from specsamp.sampling.transforms import SamplingParams
+
+_PROMPT = 'abc'
+_GREEDY = SamplingParams(temperature=0.0)
+
+
+def _drafter(target):
+  return model_drafter(tiny.first_layer(target), 3)
+
+
+def _rounds(target, budget):
+  """Returns (tokens, number of accepted draft tokens) of each round."""
+  rounds = specsamp.stream(
+    target,
+    _PROMPT,
+    drafter=_drafter(target),
+    sampling=_GREEDY,
+    max_new_tokens=budget,
+  )
+  return [(each.tokens[0], each.num_accepted[0]) for each in rounds]
+
+
+def _cut_inside_a_draft(how):
+  """Returns a target and a budget that end a text in an accepted draft."""
+  target = tiny.model(11, 28)
+  text, is_drafted = [], []
+  for tokens, accepted in _rounds(target, 40):
+    text += tokens
+    is_drafted += [i < accepted for i in range(len(tokens))]
+  if how == 'budget':
+    return target, next(
+      i for i in range(4, 40) if is_drafted[i - 1] and is_drafted[i]
+    )
+  stop = next(
+    token
+    for i, token in enumerate(text)
+    if i and is_drafted[i] and token not in text[:i]
+  )
+  tokenizer = dataclasses.replace(target.tokenizer, eos_id=stop)
+  return dataclasses.replace(target, tokenizer=tokenizer), 40
+
+
+@pytest.mark.parametrize('how', ['budget', 'stop token'])
+def test_one_text_has_one_count_everywhere(how, tmp_path, capsys):
+  """A text that ends inside an accepted draft has one τ on every surface."""
+  model, budget = _cut_inside_a_draft(how)
+  drafter = _drafter(model)
+  out = specsamp.generate(
+    model, _PROMPT, drafter=drafter, sampling=_GREEDY, max_new_tokens=budget
+  )
+  (tokens,), (rounds,) = out.tokens, out.rounds.tolist()
+  accepted = int(out.num_accepted_per_pos.sum())
+  cut = rounds + accepted - len(tokens)
+  assert cut > 0
+  tau = out.block_efficiency
+  assert tau == (len(tokens) + cut) / rounds == 1 + accepted / rounds
+
+  stream = _rounds(model, budget)
+  assert len(stream) == rounds and sum(n for _, n in stream) == accepted
+
+  engine = specsamp.Engine(model, slots=1, drafter=drafter, max_length=64)
+  (completion,) = engine.generate(
+    [_PROMPT], sampling=_GREEDY, max_new_tokens=budget
+  )
+  assert completion.block_efficiency == tau
+
+  method = Method('SpS', drafter, 'token', 0.0, 1.0)
+  settings = runner.Settings(max_prompt_tokens=8, max_new_tokens=budget, seed=0)
+  prompt = Question('a', _PROMPT)
+  lines = runner.compare(
+    model,
+    [method],
+    [Task('letters', [prompt], ends=how != 'budget')],
+    settings,
+    tmp_path / 'metrics.jsonl',
+  )
+  (row,) = metrics.summarize(lines)
+  assert row.block_efficiency == tau
+  ids = model.tokenizer.encode(_PROMPT)
+  marked_texts.write(
+    model, {row.label: method}, [row], lines, _PROMPT, ids, 'T', tmp_path
+  )
+  assert f'τ {tau:.2f};' in (tmp_path / marked_texts.PAGE).read_text()
+
+  capsys.readouterr()
+  line = terminal.show(
+    model,
+    drafter,
+    Prompt('p', _PROMPT),
+    ids,
+    verifier='token',
+    sampling=_GREEDY,
+    max_new_tokens=budget,
+    seed=0,
+  )
+  assert line['block_efficiency'] == tau and line['accepted'] == accepted
+  text, counts = capsys.readouterr().out.rsplit('\n--- ', 1)
+  assert f'{len(tokens)} tokens in {rounds} passes' in counts
+  assert f'τ {tau:.2f}' in counts
+  assert f'accepted draft tokens: {accepted}' in counts
+  assert f'cut at the end: {cut}' in counts
+  # What is counted as accepted is marked, but for what is not shown.
+  marked = sum(map(len, re.findall('«(.*?)»', text)[1:]))
+  hidden = 'stop token' in counts
+  assert hidden == (how == 'stop token')
+  kept = sum(len(tokens[:n]) for tokens, n in stream)
+  assert marked == kept - hidden
