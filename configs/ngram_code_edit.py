@@ -11,8 +11,8 @@ About two minutes on 2 CPU cores.
   python launch/decode.py --config=configs/ngram_code_edit.py
 
 `:smoke` decodes two prompts, 16 tokens each. `--config.drafter=ngram_or_draft
---config.law=iid --config.verifier=token --config.branching='()'` asks the draft
-model where there is no match. `configs/quickstart.py` lists what the keys take.
+--config.branching='()'` asks the draft model where there is no match.
+`configs/quickstart.py` lists what the keys take.
 """
 
 import ml_collections
@@ -30,16 +30,17 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
+      dtype='',  # that the target computes in; '' is what its folder has
       drafter='ngram',
       # n-grams of three tokens, else two, else one, in a row's own text alone.
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      verifier='naive',
+      verifier='',  # the one that fits the drafter: naive
       draft_len=10,  # of the streamed text, and of your own prompts
       draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),  # to compare
       branching=(2, 1) if smoke else (3, 1, 1, 1, 1, 1),  # three matches
       dynamic_tree=(),  # or one whose shape each draft chooses
       adaptive=False,  # whether each round drafts as deep as pays
-      law='deterministic',  # nothing of an n-gram's draft is drawn
+      law='',  # deterministic: nothing of an n-gram's draft is drawn
       temperatures=(0.0,),
       top_p=1.0,  # of the temperatures above 0
       prompts='code_edits',

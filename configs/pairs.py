@@ -45,18 +45,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`.
       target=f'MODELS/{target}',
       draft=f'MODELS/{draft}',
+      dtype='',  # that the target computes in; '' is what its folder has
       drafter='',  # the draft model
       # Of drafters that look up: n-grams' lengths, where to look beside a row's
       # own text, guesses a level of lookahead; of ngram_or_draft tokens of the
       # draft model, 0 for as many as of a match.
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      verifier='token',
+      verifier='',  # the one that fits the drafter
       draft_len=4,  # of the streamed text, and of your own prompts
       draft_lens=(2, 4, 6),  # to compare
       branching=(),  # a token tree as well, if not empty
       dynamic_tree=(),  # or one whose shape each draft chooses
       adaptive=False,  # whether each round drafts as deep as pays
-      law='iid',  # how candidates are chosen
+      law='',  # how candidates are chosen; '' is what the drafter needs
       # To compare; your own prompts have the first, the text shown before a
       # comparison the last.
       temperatures=(0.0, 1.0),

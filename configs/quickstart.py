@@ -26,33 +26,35 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
-      # What drafts. '' is the draft model. medusa, hydra, eagle,
-      # medusa_parallel, eagle_parallel and eagle_parallel_deep were trained on
-      # the embedded target; a folder holds one of your own. ngram, lookahead
-      # (law deterministic, verifier naive) and ngram_or_draft look up. One of
-      # your own is my.module:Name, a verifier and prompts too.
+      dtype='',  # that the target computes in; '' is what its folder has
+      # What drafts. '' is the draft model, none is plain decoding. medusa,
+      # hydra, eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep
+      # were trained on the embedded target. ngram, lookahead and ngram_or_draft
+      # look up. A folder is a trained drafter, my.module:Name a user-defined
+      # one; so it is for the verifier and the prompts.
       drafter='',
       # Lengths of the n-grams, looked for in a row's own text and in
       # `datastore`, a file or folder; guesses a level of lookahead; tokens of
       # the draft model in ngram_or_draft, 0 being as many as of a match.
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      verifier='token',  # a name of `specsamp.verification.make`
+      # A name of `specsamp.verification.make`; '' is the one that fits the
+      # drafter: token for chains, multi_candidate for trees, naive for
+      # deterministic drafts.
+      verifier='',
       draft_len=4,  # of the streamed text, and of your own prompts
       draft_lens=(2, 4) if smoke else (2, 4, 6),  # to compare
       # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
-      # (4, (2, 1)) the first has 2 and the second 1. The verifier must be one
-      # for trees, such as multi_candidate.
+      # (4, (2, 1)) the first has 2 and the second 1.
       branching=(),
       # A tree whose shape each draft chooses, of so many nodes, levels and
-      # children of a node, such as (16, 6, 4): law deterministic, verifier
-      # naive or gumbel.
+      # children of a node, such as (16, 6, 4).
       dynamic_tree=(),
       # Whether each round drafts as deep as pays: 0 or one of draft_lens, or
       # as deep as the tree.
       adaptive=False,
       # How candidates are chosen: iid, without_replacement, top_plus_one or
-      # deterministic.
-      law='iid',
+      # deterministic; '' is what the drafter and the verifier need.
+      law='',
       # To compare; your own prompts have the first, the text shown before a
       # comparison the last.
       temperatures=(0.0, 1.0),

@@ -19,6 +19,13 @@ _PROMPTS_FILE = flags.DEFINE_string(
   '--config.prompts.',
 )
 
+_SPEEDUP = flags.DEFINE_bool(
+  'speedup',
+  False,
+  'Also times plain decoding of each of your prompts, and prints the speedup. '
+  'A comparison always does.',
+)
+
 _mesh = cli.define_mesh('model')
 
 
@@ -27,7 +34,8 @@ def main():
   job = decode.prepare(
     config.to_dict(), _PROMPT.value, _PROMPTS_FILE.value, _mesh()
   )
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config, resumes=False))
+  workdir = cli.make_workdir(flags.FLAGS.workdir, config, resumes=False)
+  job.run(workdir, _SPEEDUP.value)
 
 
 if __name__ == '__main__':

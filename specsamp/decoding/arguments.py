@@ -104,7 +104,7 @@ def seeds_of(seed: int | Sequence[int], batch: int) -> np.ndarray:
 def parts(
   model: LanguageModel,
   drafter: Drafter | None,
-  verifier: str | Verifier,
+  verifier: str | Verifier | None,
   batch: int,
   tree_attention: bool = True,
 ) -> tuple[Decoder, Drafter]:
@@ -114,6 +114,8 @@ def parts(
     checks.check_parts(drafter)
   drafter.check(model, batch)
   _check_size(model, drafter)
+  if not verifier:
+    verifier = verification.default_name(drafter.law, drafter.tree)
   try:
     verifier = _checked(verifier, drafter, model.config.vocab_size)
   except ValueError as error:

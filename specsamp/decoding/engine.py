@@ -47,7 +47,7 @@ class Engine:
     *,
     slots: int = 8,
     drafter: Drafter | None = None,
-    verifier: str | Verifier = 'token',
+    verifier: str | Verifier | None = None,
     max_length: int | None = None,
     rounds: int = 16,
     logprobs: int | None = None,

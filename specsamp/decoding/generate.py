@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from specsamp.decoding.request import Request
-from specsamp.decoding.state import block_efficiency
+from specsamp.decoding.state import DecodeState, block_efficiency
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -85,7 +85,7 @@ def generate(
   prompts: str | Sequence[str] | Sequence[Sequence[int]],
   *,
   drafter: Drafter | None = None,
-  verifier: str | Verifier = 'token',
+  verifier: str | Verifier | None = None,
   sampling: SamplingParams | None = None,
   max_new_tokens: int | Sequence[int] = 128,
   seed: int | Sequence[int] = 0,
@@ -105,7 +105,8 @@ def generate(
     prompts: a text, texts, or lists of token ids.
     drafter: what drafts, such as `specsamp.drafting.model_drafter(draft, 4)`;
       None is autoregressive sampling.
-    verifier: a name of `specsamp.verification.make`, or a verifier.
+    verifier: a name of `specsamp.verification.make`, or a verifier; None is
+      `specsamp.verification.default_name` of the drafter's law and tree.
     sampling: temperature and truncation, scalars or one value per row; None is
       temperature 1.
     max_new_tokens: at most so many, of all rows or of each.
@@ -177,7 +178,7 @@ def stream(
   prompts: str | Sequence[str] | Sequence[Sequence[int]],
   *,
   drafter: Drafter | None = None,
-  verifier: str | Verifier = 'token',
+  verifier: str | Verifier | None = None,
   sampling: SamplingParams | None = None,
   max_new_tokens: int | Sequence[int] = 128,
   seed: int | Sequence[int] = 0,
@@ -189,11 +190,11 @@ def stream(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens, tree_attention,
   )  # fmt: skip
-  return _rounds(request)
+  return rounds(request, request.prefill())
 
 
-def _rounds(request: Request) -> Iterator[Round]:
-  state = request.prefill()
+def rounds(request: Request, state: DecodeState) -> Iterator[Round]:
+  """Yields the rounds of a request from a state on, which is consumed."""
   seen = request.fetch(state)
   while not seen.done.all():
     state = request.decode(state, rounds=1)

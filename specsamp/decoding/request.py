@@ -50,7 +50,7 @@ class Request:
     model: LanguageModel,
     prompts: str | Sequence[str] | Sequence[Sequence[int]],
     drafter: Drafter | None = None,
-    verifier: str | Verifier = 'token',
+    verifier: str | Verifier | None = None,
     sampling: SamplingParams | None = None,
     max_new_tokens: int | Sequence[int] = 128,
     seed: int | Sequence[int] = 0,

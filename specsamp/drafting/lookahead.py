@@ -94,7 +94,7 @@ class LookaheadDrafter(Drafter):
       jnp.where(starts_bk & is_there_bk, recent_bk, 0),
       state.pool[:, :, 1],
       # No two are equally recent.
-      jnp.zeros((len(length_b), self.tree.width), jnp.float32),
+      jnp.zeros((len(length_b), self.tree.width, 2), jnp.float32),
     )
     tokens_bcj = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
     tokens_bcg = tokens_bcj[:, :, 1:]

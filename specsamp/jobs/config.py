@@ -40,6 +40,12 @@ def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
   }
 
 
+def check_dtype(name: str) -> None:
+  """Raises `UserError` if it is neither '' nor a dtype of models."""
+  if name:
+    check_name('dtype', name, get_args(Dtype))
+
+
 class Asked(NamedTuple):
   """A prompt of a task, and its tokens: the last ones that fit."""
 
@@ -173,9 +179,11 @@ class DecodeConfig(SampledConfig):
   """What to decode and how.
 
   Attributes:
+    dtype: that the target computes in; '' is what its folder has.
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`.
+    verifier: a name of `specsamp.verification.make`; '' is the default one of
+      each drafter, see `default_name` there.
     draft_len: of the streamed texts.
     draft_lens: draft lengths to compare; what a trained drafter is not deep
       enough for is left out.
@@ -185,7 +193,8 @@ class DecodeConfig(SampledConfig):
     adaptive: whether how deep a round drafts is chosen in each, from 0 and
       `draft_lens`, or the depths of the tree: in place of `draft_len`, and one
       more draft to compare.
-    law: how candidates are chosen, see `model_drafter`.
+    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
+      and the verifier need.
     temperatures: to compare; the first serves a user's prompts, the last the
       text that is shown before a comparison.
     prompts: what to complete, see `tasks.load`.
@@ -196,6 +205,7 @@ class DecodeConfig(SampledConfig):
     repeats: how often a round and its parts are timed, for a median.
   """
 
+  dtype: str
   drafter: str
   lookup: loading.Lookup
   verifier: str
@@ -224,10 +234,16 @@ class DecodeConfig(SampledConfig):
         'dynamic_tree: got one beside branching or adaptive, which are other '
         'ways to choose what is drafted'
       )
-    try:
+    if self.drafter == loading.NO_DRAFTER and (
+      self.branching or self.dynamic_tree or self.adaptive
+    ):
+      raise UserError(
+        f'drafter {loading.NO_DRAFTER}: got branching, dynamic_tree or '
+        'adaptive, which are for drafters that draft'
+      )
+    check_dtype(self.dtype)
+    if self.verifier:
       verification.make(self.verifier)
-    except ValueError as error:
-      raise UserError(str(error)) from None
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'DecodeConfig':
@@ -290,8 +306,7 @@ class ComparisonConfig(SampledConfig):
   def __post_init__(self):
     super().__post_init__()
     check_name('plot', self.plot, plots.PLOTS)
-    if self.dtype:
-      check_name('dtype', self.dtype, get_args(Dtype))
+    check_dtype(self.dtype)
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')

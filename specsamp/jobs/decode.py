@@ -16,7 +16,14 @@ from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
 from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
 from specsamp.errors import UserError
-from specsamp.evaluation import metrics, runner, tasks, timing
+from specsamp.evaluation import (
+  break_even,
+  cpu_load,
+  metrics,
+  runner,
+  tasks,
+  timing,
+)
 from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import draft_lengths, report, tables
@@ -51,20 +58,21 @@ def prepare(
     raise UserError('standard input is not that of every process: name a file')
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
-  found = loading.load(config.target, config.draft, mesh)
+  found = loading.load(config.target, config.draft, mesh, config.dtype)
   target = found.target
   own = prompt is not None or prompts_file is not None
   if config.chat and not own:
     raise UserError('chat is for your own --prompt or --prompts_file')
   if not own:
     longest = [config.longest_prompt(target)]
-  coupled = verification.is_coupled(verification.make(config.verifier))
   make = lambda shape: found.drafter(
-    config.drafter, shape, config.law, coupled, config.lookup
+    config.drafter, shape, config.law, config.verifier, config.lookup
   )
-  most = found.deepest(config.drafter)
-  drafters = [make(n) for n in config.draft_lens if n <= most]
   drafter = make(config.draft_len)
+  drafters = []
+  if config.drafter != loading.NO_DRAFTER:
+    most = found.deepest(config.drafter)
+    drafters = [make(n) for n in config.draft_lens if n <= most]
   if config.dynamic_tree:
     drafter = make(dynamic_tree(config.dynamic_tree, target))
     drafters.append(drafter)
@@ -101,7 +109,7 @@ def prepare(
       target,
       rows,
       drafter=each,
-      verifier=config.verifier,
+      verifier=config.verifier or None,
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
     )
@@ -151,13 +159,21 @@ class Decoding(NamedTuple):
   prompts: list[Prompt]
   tasks: list[tasks.Task]
 
-  def run(self, workdir: pathlib.Path) -> None:
-    """Streams completions; writes metrics.jsonl, and for a comparison also
-    summary.json, report.md and by_draft_length.png, into `workdir`."""
+  def run(self, workdir: pathlib.Path, speedup: bool = False) -> None:
+    """Streams completions and prints their times.
+
+    Writes metrics.jsonl into `workdir`, and for a comparison also summary.json,
+    report.md and by_draft_length.png.
+
+    Args:
+      workdir: a folder.
+      speedup: also times plain decoding of each of the user's prompts; a
+        comparison always does.
+    """
     if self.config.adaptive:
-      self._priced()._run(workdir)
+      self._priced()._run(workdir, speedup)
     else:
-      self._run(workdir)
+      self._run(workdir, speedup)
 
   def _priced(self) -> 'Decoding':
     """With what a round of each depth costs on this machine."""
@@ -167,7 +183,7 @@ class Decoding(NamedTuple):
         self.target,
         [_tokens(self.target, self._first, self.config)],
         drafter,
-        self.config.verifier,
+        self._rule(drafter),
         self.config.sampling(self.config.temperatures[0]),
         self.config.max_new_tokens,
         self.config.seed,
@@ -182,28 +198,42 @@ class Decoding(NamedTuple):
     """Of what is completed."""
     return _cut(self.prompts[0], self.target, self.config)
 
-  def _run(self, workdir: pathlib.Path) -> None:
+  def _run(self, workdir: pathlib.Path, speedup: bool) -> None:
     temperatures = self.config.temperatures
     if self.tasks:
       # Greedily a small model soon repeats itself.
       self._show(self._first, 0, temperatures[-1])
       self._compare(workdir)
       return
+    meter, lines = cpu_load.Meter(), []
     with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
       for i, prompt in enumerate(self.prompts):
-        line = self._show(prompt, i, temperatures[0])
-        file.write(json.dumps(line) + '\n')
+        lines.append(self._show(prompt, i, temperatures[0], speedup))
+        file.write(json.dumps(lines[-1]) + '\n')
+    if len(lines) > 1:
+      print(f'=== {len(lines)} prompts: {terminal.total(lines)}')
+    if speedup and meter.warning():
+      print(meter.warning())
 
-  def _show(self, prompt: Prompt, i: int, temperature: float) -> dict[str, Any]:
+  def _show(
+    self, prompt: Prompt, i: int, temperature: float, speedup: bool = False
+  ) -> dict[str, Any]:
     return terminal.show(
       self.target,
       self.drafter,
       prompt,
       _tokens(self.target, prompt, self.config),
-      verifier=self.config.verifier,
+      verifier=self._rule(self.drafter),
       sampling=self.config.sampling(temperature),
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed + i,
+      speedup=speedup,
+    )
+
+  def _rule(self, drafter: Drafter) -> str:
+    """Returns the name of the verifier of a drafter's drafts."""
+    return self.config.verifier or verification.default_name(
+      drafter.law, drafter.tree
     )
 
   def _compare(self, workdir: pathlib.Path) -> None:
@@ -211,12 +241,15 @@ class Decoding(NamedTuple):
     methods = []
     for temperature in config.temperatures:
       top_p = config.top_p_at(temperature)
-      sampling = (config.verifier, temperature, top_p)
-      # A rule of a user's own need not know of an empty draft.
-      rule = 'token' if user_modules.is_name(config.verifier) else sampling[0]
+      # A user-defined rule need not know of an empty draft.
+      rule = config.verifier or 'token'
+      rule = 'token' if user_modules.is_name(rule) else rule
       methods.append(Method(BASELINE, None, rule, temperature, top_p))
       name = pathlib.Path(config.drafter).name or 'speculative'
-      methods += [Method(name, drafter, *sampling) for drafter in self.drafters]
+      methods += [
+        Method(name, drafter, self._rule(drafter), temperature, top_p)
+        for drafter in self.drafters
+      ]
     settings = Settings(
       max_prompt_tokens=config.max_prompt_tokens,
       max_new_tokens=config.max_new_tokens,
@@ -224,6 +257,7 @@ class Decoding(NamedTuple):
       sweep_prompts=config.sweep_prompts,
     )
     path = workdir / 'metrics.jsonl'
+    meter = cpu_load.Meter()
     lines = runner.compare(self.target, methods, self.tasks, settings, path)
     rows = metrics.summarize(lines)
     costs = self._costs(rows)
@@ -236,7 +270,11 @@ class Decoding(NamedTuple):
       print(f'\n{tables.in_style(section, "simple")}')
     if costs:
       print(f'\n{tables.cost_table(costs, "simple")}')
-    print(f'\n{tables.note(rows)}\n\nReport and plot: {workdir / "report.md"}')
+    print(f'\n{tables.note(rows)}')
+    for line in [*break_even.losses(rows, costs), meter.warning()]:
+      if line:
+        print(f'\n{line}')
+    print(f'\nReport and plot: {workdir / "report.md"}')
 
   def _costs(self, rows: list[Row]) -> list[RoundCost]:
     """What a round of the fastest draft length costs, for each sampling.
@@ -244,6 +282,8 @@ class Decoding(NamedTuple):
     Nothing of drafters whose rounds differ: one costs what its text makes of
     it.
     """
+    if not self.drafters:
+      return []
     best = max(
       (row for row in rows if row.tree.depth),
       key=lambda row: (row.sequences, row.speedup),
@@ -258,7 +298,7 @@ class Decoding(NamedTuple):
     return timing.measure(
       self.target,
       drafter,
-      verification.make(self.config.verifier),
+      verification.make(self._rule(drafter)),
       [self.config.sampling(t) for t in self.config.temperatures],
       _tokens(self.target, self._first, self.config),
       self.config.max_new_tokens,

@@ -5,10 +5,11 @@ import functools
 import math
 import pathlib
 from collections.abc import Callable
+from typing import get_args
 
 from jax.sharding import Mesh
 
-from specsamp import user_modules, zoo
+from specsamp import user_modules, verification, zoo
 from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
@@ -24,7 +25,8 @@ from specsamp.drafting import (
   ngram_or_model,
   trained_drafter,
 )
-from specsamp.drafting.draft import DynamicTree
+from specsamp.drafting.draft import DynamicTree, Law
+from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError, unknown
 from specsamp.jobs import trial
 from specsamp.language_model import LanguageModel
@@ -51,7 +53,27 @@ class Lookup:
   draft_length: int = 0
 
 
+NO_DRAFTER = 'none'  # plain decoding
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
+
+
+def law_for(name: str, is_dynamic: bool, verifier: str) -> Law:
+  """Returns the law of a draft for which none is given.
+
+  Args:
+    name: the drafter, see `Models.drafter`.
+    is_dynamic: True if drafts choose the shape of their tree.
+    verifier: the rule by its name; '' if none is given either.
+  """
+  if name in ('ngram', 'lookahead') or is_dynamic:
+    return 'deterministic'
+  if not verifier:
+    return 'iid'
+  rule = verification.make(verifier)
+  # A coupled rule accepts most of a draft that ran the same races.
+  if verification.is_coupled(rule) and 'deterministic' in rule.accepts:
+    return 'deterministic'
+  return next(law for law in get_args(Law) if law in rule.accepts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,39 +107,44 @@ class Models:
     self,
     name: str,
     shape: int | TokenTree,
-    law: str,
-    coupled: bool = False,
+    law: str = '',
+    verifier: str = '',
     lookup: Lookup | None = None,
   ) -> Drafter:
-    """The drafter of this name.
+    """Returns the drafter of this name.
 
     Args:
-      name: '' is the draft model; ngram, lookahead, ngram_or_draft (n-grams,
-        and the draft model where there is no match); that of an embedded
-        drafter, or the folder of a trained one; or `my.module:Name` of a
-        user's own, which is called with these models, the tree and the law.
-      shape: see `model_drafter`.
-      law: see `model_drafter`.
-      coupled: whether the verifier is: the draft model, alone or not, then
-        runs its races if its law is deterministic.
-      lookup: for those that look up.
+      name: `NO_DRAFTER`, `ngram`, `lookahead`, `ngram_or_draft`, an embedded or
+        saved drafter, or a user-defined one; '' is the draft model.
+      shape: a draft length, or a tree.
+      law: how candidates are chosen, see `model_drafter`; '' is the law that
+        this drafter and this verifier need, see `law_for`.
+      verifier: the rule that verifies, by its name. If it is coupled and the
+        law deterministic, the draft model runs the races of the rule.
+      lookup: parameters of drafters that look up.
 
     Raises:
-      UserError: no such drafter, one for another target or law, or one of a
-        user's own that is none.
+      UserError: an unknown drafter, one for another target or law, or an
+        invalid user-defined one.
     """
+    if name == NO_DRAFTER:
+      return NoDrafter()
     lookup = lookup or Lookup()
     # The nodes of a dynamic tree are the most probable ones, not winners.
     is_dynamic = isinstance(shape, DynamicTree)
+    given, law = law, law or law_for(name, is_dynamic, verifier)
+    coupled = bool(verifier) and verification.is_coupled(
+      verification.make(verifier)
+    )
     coupled = coupled and law == 'deterministic' and not is_dynamic
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
     if user_modules.is_name(name):
-      return self._own(name, shape, law)
+      return self._own(name, shape, law, is_fixed=bool(given))
     if name in ('ngram', 'lookahead') and law != 'deterministic':
       raise UserError(
-        f"drafter {name}: got law {law!r}, expected 'deterministic', which "
-        "verifier 'naive' verifies"
+        f"drafter {name}: got law {law!r}, expected 'deterministic' or '', the "
+        'default'
       )
     if name == 'lookahead':
       return lookahead_drafter(shape, lookup.window)
@@ -138,7 +165,9 @@ class Models:
 
   def deepest(self, name: str) -> float:
     """Tokens that the drafter of this name can draft in a round."""
-    if not name or name in _LOOKUPS or user_modules.is_name(name):
+    if (
+      not name or name in (NO_DRAFTER, *_LOOKUPS) or user_modules.is_name(name)
+    ):
       return math.inf
     return self._trained(name).module.ahead or math.inf
 
@@ -154,15 +183,20 @@ class Models:
       self.trained[name] = trained
       return trained
     others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'
-    names = [*_LOOKUPS, *self.trained]
+    names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(unknown('drafter', name, names, others))
 
-  def _own(self, name: str, shape: int | TokenTree, law: str) -> Drafter:
+  def _own(
+    self, name: str, shape: int | TokenTree, law: str, is_fixed: bool
+  ) -> Drafter:
+    """Returns a user-defined drafter; its law may differ unless fixed."""
     tree = candidates.check_shape(shape, law)
     drafter = user_modules.make(
       'drafter', name, models=self, tree=tree, law=law
     )
     checks.check_parts(drafter)
+    if not is_fixed:
+      law = drafter.law
     if (drafter.tree, drafter.law) != (tree, law):
       raise UserError(
         f'drafter {name}: made one of {drafter.tree.size} nodes and law '

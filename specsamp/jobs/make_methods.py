@@ -17,7 +17,6 @@ def make_method(
   Raises:
     UserError: a drafter or a verifier that there is not, or no tree.
   """
-  verifier = verification.make(method.verifier)
   if method.dynamic_tree:
     tree = dynamic_tree(method.dynamic_tree, models.target)
   else:
@@ -26,7 +25,7 @@ def make_method(
     method.drafter,
     tree,
     method.law,
-    verification.is_coupled(verifier),
+    method.verifier,
     method.lookup,
   )
   if method.depths:
@@ -39,7 +38,8 @@ def make_method(
   return Method(
     name=method.name,
     drafter=drafter,
-    verifier=method.verifier,
+    verifier=method.verifier
+    or verification.default_name(drafter.law, drafter.tree),
     temperature=method.temperature,
     top_p=config.top_p_at(method.temperature)
     if method.top_p is None

@@ -28,8 +28,10 @@ class MethodConfig:
     temperature: of target and draft.
     top_p: likewise; None is the comparison's.
     top_k: likewise; 0 keeps all tokens.
-    verifier: a name of `specsamp.verification.make`.
-    law: how candidates are chosen, see `model_drafter`.
+    verifier: a name of `specsamp.verification.make`; '' is the default one of
+      the drafter, see `default_name` there.
+    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
+      and the verifier need.
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
     tree_attention: see `specsamp.generate`.
@@ -47,8 +49,8 @@ class MethodConfig:
   least_confidence: float | None = None
   top_p: float | None = None
   top_k: int = 0
-  verifier: str = 'token'
-  law: str = 'iid'
+  verifier: str = ''
+  law: str = ''
   drafter: str = ''
   lookup: loading.Lookup = loading.Lookup()
   tree_attention: bool = True

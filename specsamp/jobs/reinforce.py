@@ -240,7 +240,7 @@ def prepare(values: dict[str, Any]) -> Reinforce:
   drafter = None
   if config.draft_len:
     drafter = models.drafter(
-      config.drafter, config.draft_len, 'deterministic', coupled=True
+      config.drafter, config.draft_len, 'deterministic', 'gumbel'
     )
   sampler = lambda drafter: EngineSampler(
     models.target,

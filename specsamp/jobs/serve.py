@@ -30,10 +30,12 @@ class ServeConfig:
     name: what requests call the model; '' is its folder's name.
     drafter: what drafts, see `loading.Models`; '' is the draft model.
     lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`.
+    verifier: a name of `specsamp.verification.make`; '' is the default one of
+      the drafter, see `default_name` there.
     draft_len: drafted tokens a round; 0 drafts none.
     branching: see `TokenTree.branching`; a tree in place of `draft_len`.
-    law: how candidates are chosen, see `model_drafter`.
+    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
+      and the verifier need.
     slots: texts that are decoded at once.
     rounds: of a burst, at most.
     queue: texts that may wait for a slot.
@@ -66,10 +68,8 @@ class ServeConfig:
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, least=0, kind=int)
     check_range(self, 'logprobs', least=-1, kind=int)
-    try:
+    if self.verifier:
       verification.make(self.verifier)
-    except ValueError as error:
-      raise UserError(str(error)) from None
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'ServeConfig':
@@ -183,7 +183,6 @@ def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
     shape = token_tree(config.branching, models.target)
   if not shape:
     return None
-  coupled = verification.is_coupled(verification.make(config.verifier))
   return models.drafter(
-    config.drafter, shape, config.law, coupled, config.lookup
+    config.drafter, shape, config.law, config.verifier, config.lookup
   )

@@ -3,7 +3,7 @@
 import functools
 
 from specsamp import user_modules
-from specsamp.drafting.draft import Verdict
+from specsamp.drafting.draft import DynamicTree, Law, TokenTree, Verdict
 from specsamp.errors import UserError, unknown
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
@@ -40,6 +40,7 @@ __all__ = [
   'check_law',
   'check_parts',
   'check_sums',
+  'default_name',
   'draw_verdict',
   'is_coupled',
   'make',
@@ -59,6 +60,20 @@ VERIFIERS = {
   'gumbel': GumbelVerifier,
   'typical_lossy': TypicalLossyVerifier,
 }
+
+
+def default_name(law: Law, tree: TokenTree) -> str:
+  """Returns the name of the rule for drafts of this law and shape.
+
+  It is the rule that a draft gets if none is given. Every law has one, and it
+  is lossless.
+  """
+  if law == 'deterministic' or isinstance(tree, DynamicTree):
+    return 'naive'
+  if law == 'top_plus_one':
+    return 'top_plus_one'
+  chain = tree.is_chain and law == 'iid'
+  return 'token' if chain else 'multi_candidate'
 
 
 def make(name: str) -> Verifier:

@@ -66,8 +66,7 @@ def test_lookahead_goes_on_from_a_users_prompt(launch, folders, tmp_path):
     '--config=configs/quickstart.py:smoke',
     '--prompt=x = x = x = x = x =',
     '--config.drafter=lookahead',
-    '--config.law=deterministic',
-    '--config.verifier=naive',
+    '--speedup',
     '--config.lookup.window=3',
     f'--config.target={folders}/target',
     f'--config.draft={folders}/draft',
@@ -77,6 +76,7 @@ def test_lookahead_goes_on_from_a_users_prompt(launch, folders, tmp_path):
   assert '--- prompt; accepted draft tokens' in ended.out
   line = json.loads((tmp_path / 'run/metrics.jsonl').read_text())
   assert line['tokens'] == 16 and line['lossless']
+  assert line['verifier'] == 'naive' and line['speedup'] > 0
 
 
 def test_a_datastore_is_a_file_or_a_folder(tmp_path):

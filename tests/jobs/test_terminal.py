@@ -9,6 +9,7 @@ import tiny
 import specsamp
 from specsamp.data.prompts import Prompt
 from specsamp.drafting import model_drafter
+from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.evaluation import metrics, runner
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.tasks import Question, Task
@@ -109,7 +110,7 @@ def test_one_text_has_one_count_everywhere(how, tmp_path, capsys):
     seed=0,
   )
   assert line['block_efficiency'] == tau and line['accepted'] == accepted
-  text, counts = capsys.readouterr().out.rsplit('\n--- ', 1)
+  text, counts, _ = capsys.readouterr().out.rsplit('\n--- ', 2)
   assert f'{len(tokens)} tokens in {rounds} passes' in counts
   assert f'τ {tau:.2f}' in counts
   assert f'accepted draft tokens: {accepted}' in counts
@@ -120,3 +121,49 @@ def test_one_text_has_one_count_everywhere(how, tmp_path, capsys):
   assert hidden == (how == 'stop token')
   kept = sum(len(tokens[:n]) for tokens, n in stream)
   assert marked == kept - hidden
+
+
+def _show(target, drafter, budget=12, **options):
+  return terminal.show(
+    target,
+    drafter,
+    Prompt('prompt', _PROMPT),
+    target.tokenizer.encode(_PROMPT),
+    verifier='token',
+    sampling=_GREEDY,
+    max_new_tokens=budget,
+    seed=0,
+    **options,
+  )
+
+
+def test_a_completion_ends_with_its_times(capsys):
+  target = tiny.model(26, seed=0)
+  line = _show(target, _drafter(target))
+  out = capsys.readouterr().out
+  assert re.search(r'[\d.]+ ms a token, [\d.]+ tokens a second', out)
+  assert line['seconds'] > 0 and line['prefill_seconds'] > 0
+  assert 'speedup' not in out
+  both = terminal.total([line, line | {'tokens': 3, 'seconds': 2.0}])
+  assert f'{line["tokens"] + 3} tokens' in both and 'speedup' not in both
+
+
+def test_speedup_of_the_users_own_prompt(capsys, monkeypatch):
+  target = tiny.model(26, seed=0)
+  for ms in ((1.0, 2.0), (2.0, 1.0)):  # of a token, with and without a draft
+    times = iter(ms * terminal._REPEATS)
+    monkeypatch.setattr(
+      terminal, '_ms', lambda _, times=times: (each := next(times), each)
+    )
+    line = _show(target, _drafter(target), speedup=True)
+    out = capsys.readouterr().out
+    assert line['speedup'] == ms[1] / ms[0]
+    assert f'speedup {line["speedup"]:.2f}x' in out
+    assert ('would be needed to gain' in out) == (line['speedup'] < 1)
+    assert f'speedup {line["speedup"]:.2f}x' in terminal.total([line, line])
+
+
+def test_plain_decoding_speaks_of_no_draft(capsys):
+  line = _show(tiny.model(26, seed=0), NoDrafter(), speedup=True)
+  out = capsys.readouterr().out
+  assert 'draft' not in out and 'speedup' not in line

@@ -4,6 +4,7 @@ import pathlib
 import tempfile
 from collections.abc import Sequence
 
+from specsamp import verification
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import runner
 from specsamp.evaluation.losslessness import permutation_tests, scores
@@ -19,7 +20,7 @@ def check(
   target: LanguageModel,
   drafter: Drafter,
   prompts: Sequence[str],
-  verifier: str | Verifier = 'token',
+  verifier: str | Verifier | None = None,
   *,
   temperatures: Sequence[float] = (0.0, 1.0),
   samples: int = 4,
@@ -43,10 +44,11 @@ def check(
   """
   texts = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
   tasks = [Task('prompts', texts, ends=False)]
+  rule = verifier or verification.default_name(drafter.law, drafter.tree)
   methods = [
     Method(*method, temperature, 1.0)
     for temperature in temperatures
-    for method in ((BASELINE, None, 'token'), ('drafter', drafter, verifier))
+    for method in ((BASELINE, None, 'token'), ('drafter', drafter, rule))
   ]
   settings = Settings(
     max_prompt_tokens=target.config.max_length - max_new_tokens,

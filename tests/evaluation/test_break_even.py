@@ -1,0 +1,75 @@
+from types import SimpleNamespace
+
+import pytest
+
+from specsamp.drafting import TokenTree
+from specsamp.evaluation import break_even, cpu_load
+
+
+def _row(name, speedup, sampling='greedy'):
+  return SimpleNamespace(
+    method=name,
+    is_baseline=name == 'plain',
+    sampling_name=sampling,
+    speedup=speedup,
+    tree=TokenTree.chain(4),
+    round_ms=10.0 if name == 'plain' else 35.0,
+    block_efficiency=1.0 if name == 'plain' else 3.2,
+  )
+
+
+def _cost(sampling='greedy'):
+  return SimpleNamespace(
+    sampling_name=sampling, tree=TokenTree.chain(4), score_ms=29.0
+  )
+
+
+def test_a_draft_that_does_not_pay_says_what_would():
+  rows = [_row('plain', 1.0), _row('draft', 0.91)]
+  (line,) = break_even.losses(rows, [_cost()])
+  assert '5 tokens costs 2.9 steps' in line
+  assert 'above 3.5' in line and '3.20 does not gain' in line
+
+
+@pytest.mark.parametrize(
+  ('rows', 'costs'),
+  [
+    ([_row('plain', 1.0), _row('draft', 1.2)], [_cost()]),
+    ([_row('plain', 1.0)], [_cost()]),
+    ([_row('plain', 1.0), _row('draft', 0.9)], []),
+    ([_row('plain', 1.0), _row('draft', 0.9)], [_cost('t=1')]),
+  ],
+)
+def test_nothing_to_say(rows, costs):
+  assert break_even.losses(rows, costs) == []
+
+
+def _stat(tmp_path, monkeypatch, own):
+  """Returns a function that sets CPU ticks (user, idle, steal) and own time."""
+  path = tmp_path / 'stat'
+  monkeypatch.setattr(cpu_load, '_STAT', path)
+  monkeypatch.setattr(cpu_load.os, 'sysconf', lambda _: 100)
+  monkeypatch.setattr(cpu_load.os, 'times', lambda: (own[0], 0, 0, 0, 0))
+  return lambda user, idle, steal: path.write_text(
+    f'cpu {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 1 1 1\n'
+  )
+
+
+def test_other_processes_are_seen(tmp_path, monkeypatch):
+  own = [1.0]
+  set_ticks = _stat(tmp_path, monkeypatch, own)
+  set_ticks(1000, 1000, 0)
+  meter = cpu_load.Meter()
+  # 10 s on all cores: 4 s idle, 1 s stolen, 5 s busy, 2 of them here.
+  set_ticks(1500, 1400, 100)
+  own[0] = 3.0
+  assert meter.share() == pytest.approx(0.4)
+  assert '40%' in meter.warning()
+  own[0] = 6.5
+  assert meter.share() == 0 or meter.warning() == ''
+
+
+def test_an_unknown_load_is_no_warning(tmp_path, monkeypatch):
+  monkeypatch.setattr(cpu_load, '_STAT', tmp_path / 'nothing')
+  meter = cpu_load.Meter()
+  assert meter.share() is None and meter.warning() == ''
