@@ -56,7 +56,10 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.dynamic_tree=(8, 3)'], 'expected (nodes, depth, children)'),
     (['--config.dynamic_tree=(99, 3, 9)', *_NAIVE], 'at most the 64 positions'),
     (['--config.dynamic_tree=(9, 2, 2)', *_NAIVE], 'there are 7'),
-    (['--config.dynamic_tree=(8, 3, 3)'], "expected 'deterministic'"),
+    (
+      ['--config.dynamic_tree=(8, 3, 3)', '--config.law=iid'],
+      "expected 'deterministic'",
+    ),
     (
       ['--config.dynamic_tree=(8, 3, 3)', '--config.adaptive=true'],
       'other ways to choose what is drafted',
@@ -67,7 +70,10 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       'a round has 201 tokens, the target 64 positions',
     ),
     ([*_NGRAM, '--config.adaptive=true'], 'chooses itself how much it drafts'),
-    (['--config.branching=(2, 2)'], 'TokenVerifier verifies chains'),
+    (
+      ['--config.branching=(2, 2)', '--config.verifier=token'],
+      'TokenVerifier verifies chains',
+    ),
     (['--config.law=deterministic', _TREES], "got law 'deterministic'"),
     (['--config.law=nope'], "law: got 'nope'"),
     (
@@ -75,10 +81,12 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       'at the hub, or your own, my.module:',
     ),
     (
-      _NGRAM[:1],
-      "got law 'iid', expected 'deterministic', which verifier 'naive'",
+      ['--config.drafter=ngram', '--config.law=iid'],
+      "got law 'iid', expected 'deterministic'",
     ),
-    (_NGRAM[:2], 'cannot correct'),
+    (['--config.drafter=ngram', '--config.verifier=token'], 'cannot correct'),
+    (['--config.drafter=none', '--config.branching=(2,)'], 'drafter none: got'),
+    (['--config.dtype=float33'], "dtype: got 'float33'"),
     ([*_NGRAM, '--config.branching=(2, 2)'], 'parts at the root only'),
     ([*_NGRAM, '--config.lookup.n_min=5'], 'got n_max 3 and n_min 5'),
     ([*_NGRAM, '--config.lookup.window=many'], 'window'),
@@ -94,7 +102,10 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
       ],
       "law must be 'iid'",
     ),
-    (['--config.drafter=lookahead'], "expected 'deterministic'"),
+    (
+      ['--config.drafter=lookahead', '--config.law=iid'],
+      "expected 'deterministic'",
+    ),
     (
       ['--config.lookup.window=0', *_NGRAM[1:], '--config.drafter=lookahead'],
       'window: got 0',
