@@ -245,7 +245,7 @@ class Throughput(NamedTuple):
       temperature, top_p=self.config.top_p_at(temperature)
     )
     return Request.make(
-      self.target, prompts, drafter, 'token', sampling,
+      self.target, prompts, drafter, None, sampling,
       self.config.max_new_tokens, self.config.seed, [], max_length=longest,
     )  # fmt: skip
 
@@ -331,7 +331,7 @@ def prepare(values: dict[str, Any]) -> Throughput | Soak:
   with reading():
     config = ThroughputConfig(**with_tuples(values))
   models = loading.load(config.target, config.draft, None)
-  chain = lambda n: models.drafter(config.drafter, n, 'iid')
+  chain = lambda n: models.drafter(config.drafter, n)
   drafters = {f'γ={n}': chain(n) for n in config.draft_lens}
   found = [
     (
