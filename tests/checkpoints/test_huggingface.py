@@ -239,25 +239,6 @@ def test_a_tied_config_with_a_head_of_its_own(tmp_path):
   assert specsamp.load(tmp_path).config.tied_embeddings
 
 
-def test_wavelengths_by_the_older_name_count(tmp_path):
-  """As transformers has it where a config has both."""
-  import transformers
-
-  foreign.save(foreign.model('llama 3'), tmp_path)
-  file = tmp_path / 'config.json'
-  changes = dict(rope_scaling=dict(type='linear', factor=4.0), rope_theta=90.0)
-  file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-  ours = specsamp.load(tmp_path)
-  assert ours.config.rope_scaling.kind == 'linear'
-  theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-  tokens = jnp.arange(40)[None]
-  np.testing.assert_allclose(
-    ours.transformer.apply({'params': ours.params}, tokens).logits,
-    foreign.logits(theirs, tokens),
-    atol=1e-4,
-  )
-
-
 def test_rows_without_a_piece_are_never_emitted(tmp_path):
   """An embedding that was padded: 53 rows, 49 pieces."""
   theirs = foreign.model('llama')

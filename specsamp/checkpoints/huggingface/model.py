@@ -23,7 +23,7 @@ from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import MODEL
 
-_CONFIG = 'config.json'
+_CONFIG, _HEAD = 'config.json', 'lm_head.weight'
 _ROWS = 4096  # of two matrices that are compared
 
 
@@ -58,16 +58,21 @@ def load(
   tensors = tensor_files.of_folder(path)
   names = family.rename(tensors)
   tensors = {name: tensors[stored] for name, stored in names.items()}
-  if config.tied_embeddings and 'lm_head.weight' in tensors:
+  if _HEAD in tensors and config.tied_embeddings:
     # Tied or not is what the weights are, as transformers has it.
     embedding = family.layout(config)['embedding'].parts[0].key
-    if _same(tensors.get(embedding), tensors['lm_head.weight']):
-      del tensors['lm_head.weight']
+    if embedding not in tensors:
+      tensors[embedding] = tensors.pop(_HEAD)
+    elif _same(tensors[embedding], tensors[_HEAD]):
+      del tensors[_HEAD]
     else:
       config = dataclasses.replace(config, tied_embeddings=False)
   layout = family.layout(config)
   sizes = _sizes(param_shapes(Transformer(config)))
-  layouts.check(f'model {path}', layout, sizes, tensors)
+  what = f'model {path}'
+  if _HEAD not in tensors and not config.tied_embeddings:
+    what += ': tie_word_embeddings is false'
+  layouts.check(what, layout, sizes, tensors)
   # A vocabulary that divides into shards, whose last rows are no tokens.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards
@@ -172,9 +177,9 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     tokenizer.save(folder)
 
 
-def _same(one: Stored | None, other: Stored) -> bool:
-  """Whether two matrices are equal, read some rows at a time."""
-  if one is None or one.shape != other.shape:
+def _same(one: Stored, other: Stored) -> bool:
+  """Returns True if two matrices are equal, read some rows at a time."""
+  if one.shape != other.shape:
     return False
   starts = range(0, one.shape[0], _ROWS)
   return all(

@@ -12,10 +12,21 @@ from specsamp.checkpoints.huggingface.families.values import (
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.models import TransformerConfig
 
+# What the class of transformers takes for an absent key.
+_DEFAULTS = dict(
+  vocab_size=50_257,
+  n_embd=768,
+  n_layer=12,
+  n_head=12,
+  n_positions=1024,
+  activation_function='gelu_new',
+  layer_norm_epsilon=1e-5,
+)
+
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """The config of a config.json."""
-  v = Values(values)
+  """Returns the config of a config.json."""
+  v = Values(values, _DEFAULTS)
   v.must('scale_attn_weights', True)
   v.must('scale_attn_by_inverse_layer_idx', False)
   v.must('add_cross_attention', False)

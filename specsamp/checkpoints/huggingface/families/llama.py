@@ -12,41 +12,78 @@ from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
+# What each class of transformers takes for an absent key.
+_SHARED = dict(
+  hidden_size=4096,
+  num_hidden_layers=32,
+  num_attention_heads=32,
+  hidden_act='silu',
+  rms_norm_eps=1e-6,
+)
+_QWEN = _SHARED | dict(
+  vocab_size=151_936,
+  num_key_value_heads=32,
+  intermediate_size=22_016,
+  max_position_embeddings=32_768,
+  sliding_window=4096,
+  max_window_layers=28,
+)
+_DEFAULTS = {
+  'llama': _SHARED
+  | dict(
+    vocab_size=32_000, intermediate_size=11_008, max_position_embeddings=2048
+  ),
+  'mistral': _SHARED
+  | dict(
+    vocab_size=32_000,
+    num_key_value_heads=8,
+    intermediate_size=14_336,
+    max_position_embeddings=131_072,
+    sliding_window=4096,
+  ),
+  'qwen2': _QWEN,
+  'qwen3': _QWEN | dict(head_dim=128),
+}
+
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """The config of a config.json.
+  """Returns the config of a config.json.
 
   Where attention is to a sliding window, texts are not to be longer than the
   window: up to there it is attention to everything.
   """
-  v, kind = Values(values), values['model_type']
+  kind = values['model_type']
+  v = Values(values, _DEFAULTS[kind])
   heads, width = v.need('num_attention_heads'), v.need('hidden_size')
-  attention, mlp = v.get('attention_bias', False), v.get('mlp_bias', False)
-  if mlp and not attention:
-    raise UserError('mlp_bias: only supported with attention_bias')
-  biases = 'all' if mlp else 'attention' if attention else 'none'
-  if kind == 'qwen2':
-    biases = 'qkv'
   return TransformerConfig(
     vocab_size=v.need('vocab_size'),
     width=width,
     num_layers=v.need('num_hidden_layers'),
     num_heads=heads,
-    num_kv_heads=v.get('num_key_value_heads', heads)
-    if kind == 'llama'
-    else v.need('num_key_value_heads'),
+    num_kv_heads=v.get('num_key_value_heads', heads),
     head_dim=v.need('head_dim')
     if kind == 'qwen3'
     else v.get('head_dim', width // heads),
     mlp_width=v.need('intermediate_size'),
     max_length=min(v.need('max_position_embeddings'), v.window(kind)),
     activation=v.activation('hidden_act'),
-    biases=biases,
+    biases=_biases(v, kind),
     qk_norm=kind == 'qwen3',
     tied_embeddings=v.get('tie_word_embeddings', False),
     norm_epsilon=v.need('rms_norm_eps'),
     **v.rope(),
   )
+
+
+def _biases(v: Values, kind: str) -> str:
+  """Returns the biases by the keys that the class of a kind reads."""
+  if kind == 'qwen2':
+    return 'qkv'
+  attention = kind != 'mistral' and v.get('attention_bias', False)
+  mlp = kind == 'llama' and v.get('mlp_bias', False)
+  if mlp and not attention:
+    raise UserError('mlp_bias: only supported with attention_bias')
+  return 'all' if mlp else 'attention' if attention else 'none'
 
 
 def layout(config: TransformerConfig) -> Layout:

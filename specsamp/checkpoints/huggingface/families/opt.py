@@ -12,10 +12,21 @@ from specsamp.checkpoints.huggingface.families.values import (
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.models import TransformerConfig
 
+# What the class of transformers takes for an absent key.
+_DEFAULTS = dict(
+  vocab_size=50_272,
+  hidden_size=768,
+  num_hidden_layers=12,
+  num_attention_heads=12,
+  ffn_dim=3072,
+  max_position_embeddings=2048,
+  activation_function='relu',
+)
+
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """The config of a config.json."""
-  v = Values(values)
+  """Returns the config of a config.json."""
+  v = Values(values, _DEFAULTS)
   v.must('do_layer_norm_before', True)
   v.must('_remove_final_layer_norm', False)
   v.must('enable_bias', True)

@@ -4,6 +4,7 @@ What a config.json asks for that would be computed otherwise here is refused by
 name.
 """
 
+import math
 from typing import Any
 
 from specsamp.errors import UserError, check_name
@@ -26,14 +27,24 @@ HF_ACTIVATIONS = {
 
 
 class Values:
-  """What a config.json holds, and what it must hold."""
+  """Values of a config.json, with its class's defaults for absent keys."""
 
-  def __init__(self, values: dict[str, Any]):
-    self._values = values
-    # Of weights that were packed when they were trained or saved.
+  def __init__(
+    self, values: dict[str, Any], defaults: dict[str, Any] | None = None
+  ):
+    """Wraps the values.
+
+    Args:
+      values: of a config.json.
+      defaults: of the class in transformers that reads it, by key.
+
+    Raises:
+      UserError: the weights were packed when they were trained or saved.
+    """
+    self._values = (defaults or {}) | values
     self.must('quantization_config', None)
 
-  def get(self, key: str, default: Any) -> Any:
+  def get(self, key: str, default: Any = None) -> Any:
     value = self._values.get(key)
     return default if value is None else value
 
@@ -54,41 +65,83 @@ class Values:
     return _ACTIVATIONS[got]
 
   def rope(self) -> dict[str, Any]:
-    """rope_theta and rope_scaling, by the keys of any version."""
-    # Where both are there transformers takes the older name's.
-    both = self.get('rope_scaling', {}) or self.get('rope_parameters', {})
-    kind = both.get('rope_type', both.get('type', 'default'))
-    theta = both.get('rope_theta', self.get('rope_theta', 10_000.0))
-    if both.get('partial_rotary_factor', 1) != 1:
-      raise UserError('partial_rotary_factor: only 1 is supported')
+    """Returns rope_theta and rope_scaling, by the keys of any version.
+
+    Raises:
+      UserError: rotary positions that are not computed here, or two keys that
+        differ.
+    """
     self.must('partial_rotary_factor', 1)
-    check_name('rope_type', kind, ('default', 'linear', 'llama3'))
-    scaling = None
-    if kind == 'linear':
-      scaling = RopeScaling('linear', float(both['factor']))
-    elif kind == 'llama3':
-      scaling = RopeScaling(
-        'llama3',
-        float(both['factor']),
-        float(both['low_freq_factor']),
-        float(both['high_freq_factor']),
-        both['original_max_position_embeddings'],
+    names = [
+      name for name in ('rope_parameters', 'rope_scaling') if self.get(name)
+    ]
+    found = [self._rope_of(name) for name in names] or [self._rope_of(None)]
+    # Programs differ in the key that they prefer.
+    if found[1:] and found[0] != found[1]:
+      raise UserError(
+        f'rope_parameters and rope_scaling differ: got {self.get(names[0])!r} '
+        f'and {self.get(names[1])!r}'
       )
-    return dict(rope_theta=float(theta), rope_scaling=scaling)
+    theta, scaling = found[0]
+    return dict(rope_theta=theta, rope_scaling=scaling)
+
+  def _rope_of(self, name: str | None) -> tuple[float, RopeScaling | None]:
+    """Returns the theta and scaling of one of the keys, or of neither."""
+    found = self.get(name, {}) if name else {}
+    kinds = [key for key, value in found.items() if type(value) is dict]
+    if kinds:
+      raise UserError(
+        f'{name}: got {", ".join(kinds)}, expected one for all layers'
+      )
+    values = Values(found)
+    values.must('partial_rotary_factor', 1)
+    kind = values.get('rope_type') or values.get('type', 'default')
+    check_name('rope_type', kind, ('default', 'linear', 'llama3'))
+    theta = float(self._agreed(values, 'rope_theta', 10_000.0))
+    if kind == 'default':
+      return theta, None
+    factor = float(values.need('factor'))
+    if kind == 'linear':
+      return theta, RopeScaling('linear', factor)
+    return theta, RopeScaling(
+      'llama3',
+      factor,
+      float(values.need('low_freq_factor')),
+      float(values.need('high_freq_factor')),
+      self._agreed(
+        values,
+        'original_max_position_embeddings',
+        self.need('max_position_embeddings'),
+      ),
+    )
+
+  def _agreed(self, nested: 'Values', key: str, default: Any) -> Any:
+    """Returns the value of a key that may be nested, at top level, or both."""
+    inside, outside = nested.get(key), self.get(key)
+    if None not in (inside, outside) and inside != outside:
+      raise UserError(f'{key}: got {inside!r} and {outside!r}, expected one')
+    return nested.get(key, self.get(key, default))
 
   def window(self, model_type: str) -> float:
-    """Positions within which attention sees everything."""
-    if model_type == 'llama':
-      return float('inf')
-    kinds = set(self.get('layer_types', [])) or {'sliding_attention'}
-    unknown = kinds - {'full_attention', 'sliding_attention'}
-    if unknown:
-      raise UserError(f'layer_types: {unknown.pop()!r} is not supported')
-    if model_type == 'mistral':
-      # Without the key transformers takes the window of the first Mistral.
-      window = self._values.get('sliding_window', 4096)
-    else:
-      window = self.get('use_sliding_window', False) and self.need(
-        'sliding_window'
+    """Returns the number of positions within which attention sees all."""
+    window = self.get('sliding_window', math.inf)
+    if model_type == 'llama':  # which has no windows, whatever the key says
+      return math.inf
+    if model_type == 'mistral':  # of which all layers slide
+      return window
+    if not self.get('use_sliding_window', False):
+      window = math.inf
+    kinds = self.get('layer_types')
+    if kinds is None:
+      slides = self.need('num_hidden_layers') > self.need('max_window_layers')
+      return window if slides else math.inf
+    for kind in kinds:
+      check_name('layer_types', kind, ('full_attention', 'sliding_attention'))
+    if 'sliding_attention' not in kinds:
+      return math.inf
+    if window == math.inf:
+      raise UserError(
+        'layer_types: got sliding_attention, expected a sliding_window and '
+        'use_sliding_window'
       )
-    return window if window and 'sliding_attention' in kinds else float('inf')
+    return window
