@@ -81,6 +81,8 @@ class Eagle3Layer(Layers):
     adds_to_normed: see `PairBlock`.
     feeds_normed: whether it goes on from its outputs as the final norm leaves
       them (EAGLE-3.1).
+    has_lm_head: True if it has an LM head; else it uses the target's, and
+      drafts all tokens of the target.
   """
 
   draft_vocab: int
@@ -90,6 +92,7 @@ class Eagle3Layer(Layers):
   tap_norm: Literal['none', 'together', 'each'] = 'none'
   adds_to_normed: bool = False
   feeds_normed: bool = False
+  has_lm_head: bool = True
   ahead: ClassVar[None] = None  # it drafts as deep as it is asked for
 
   @classmethod
@@ -158,7 +161,8 @@ class Eagle3Layer(Layers):
     if self.tap_norm != 'none':
       self.tap_scale = self.param('tap_scale', nn.initializers.ones, (width,))
     self.final_norm = Norm(c)
-    self.lm_head = features.LMHead(c, self.draft_vocab)
+    if self.has_lm_head:
+      self.lm_head = features.LMHead(c, self.draft_vocab)
     # By token: its row in the LM head, or one past the last.
     self.draft_rows = self.param(
       'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
@@ -245,11 +249,13 @@ class Eagle3Layer(Layers):
     x_btd = lookup.rows(self.embedding, tokens_bt)
     return x_btd.astype(float16.wide(self.config.dtype))
 
+  def normed(self, x_btd):
+    """Returns what the LM head reads: [B, T, D]."""
+    return x_btd if self.feeds_normed else self.final_norm(x_btd)
+
   def row_logits(self, x_btd):
     """Logits of the tokens that it can draft, by row: float32 [B, T, K]."""
-    if not self.feeds_normed:
-      x_btd = self.final_norm(x_btd)
-    return self.lm_head(x_btd)
+    return self.lm_head(self.normed(x_btd))
 
   def row_tokens(self):
     """The token of each row: int [K]."""
@@ -275,7 +281,7 @@ class Eagle3Layer(Layers):
       token = jnp.zeros((1, 1), jnp.int32)
       before = module.fused(jnp.zeros((1, 1, module.tapped_width), c.dtype))
       x, _ = module(module.text(before, before), token)
-      return module.logits(x)
+      return module.logits(x) if self.has_lm_head else module.normed(x)
 
     return nn.init(all_of_it, self)(key)['params']
 
@@ -319,6 +325,8 @@ class ReadsTaps:
     return self.target_head.embed(tokens_bt)
 
   def logits(self, hidden_btd):
+    if not self.module.has_lm_head:
+      return self.target_head.logits(self._of_layer('normed', hidden_btd))
     return self.target_head.widen(self._of_layer('logits', hidden_btd))
 
   def _of_layer(self, method: str, array):

@@ -29,7 +29,13 @@ from specsamp.training.objectives import OBJECTIVES
 from specsamp.training.objectives.batch import Batch
 
 # Of a module: with other ones the same parameters compute something else.
-_MEANINGS = ('taps', 'adds_to_normed', 'feeds_normed', 'mask_token')
+_MEANINGS = (
+  'taps',
+  'adds_to_normed',
+  'feeds_normed',
+  'has_lm_head',
+  'mask_token',
+)
 # What of a layer is added to the stream: without it a layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 _ROWS = 'draft_rows'

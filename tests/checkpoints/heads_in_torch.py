@@ -15,6 +15,7 @@ class Torch:
     self.values = values
     # What a layer of the drafter is: of Medusa there is none.
     layers = values.get('transformer_layer_config', values)
+    layers = layers.get('rope_parameters', {}) | layers
     self.layers = [
       layers.get(name)
       for name in ('num_attention_heads', 'num_key_value_heads', 'rope_theta')
@@ -148,7 +149,7 @@ class Torch:
   def tapped(self, streams):
     """What EAGLE-3 reads of the target, by the rules of its kind of config."""
     config = self.values.get('eagle_config', {})
-    if not config.get('use_aux_hidden_state', True):
+    if config.get('use_aux_hidden_state') is False:
       return streams[-1]
     key, num_layers = 'eagle_aux_hidden_state_layer_ids', len(streams) - 2
     ids = config.get(key) or self.values.get(key)
@@ -173,7 +174,7 @@ class Torch:
     w = self.own
     if not self.values.get('norm_output'):
       x = self.rms(x, w['norm.weight'])
-    logits = w['lm_head.weight'] @ x
+    logits = w.get('lm_head.weight', self.lm_head) @ x
     if 'd2t' not in w:
       return logits
     found = self.torch.full((self.config.vocab_size,), -self.torch.inf).double()

@@ -1,5 +1,7 @@
 """DFlash's folders, the authors' and those of speculators, against torch."""
 
+import jax
+import numpy as np
 import pytest
 import tiny
 from heads_on_disk import (
@@ -67,6 +69,20 @@ def test_every_token_is_torchs(target, tmp_path, name):
   check_folder(tmp_path, target, 'dflash', CONFIGS[name], tensors)
 
 
+def test_a_table_of_all_tokens_in_order(target, tmp_path):
+  """As some files have it: it is the target's own vocabulary."""
+  tables = {'d2t': np.zeros(VOCAB, np.int64), 't2d': np.ones(VOCAB, bool)}
+  tensors = random_tensors(SHAPES, seed=1)
+  plain = drafter_dir.load(write(tmp_path, CONFIGS['authors'], tensors))
+  write(tmp_path, CONFIGS['authors'], tensors | tables)
+  got = drafter_dir.load(tmp_path)
+  assert got.module == plain.module
+  jax.tree.map(np.testing.assert_array_equal, got.params, plain.params)
+  tables['d2t'] = np.arange(VOCAB)[::-1] - np.arange(VOCAB)
+  write(tmp_path, CONFIGS['authors'], tensors | tables)
+  refused('d2t: got a table of other tokens', drafter_dir.load, tmp_path)
+
+
 @pytest.mark.parametrize(
   ('name', 'taps'), [('authors', (2, 4, 6)), ('speculators', (2, 4, 7))]
 )
@@ -77,6 +93,9 @@ def test_taps(target, tmp_path, name, taps):
   few = tiny.model(VOCAB, 0, num_layers=taps[-1] - 1)
   refused('expected at least .$', trained_drafter, trained, few, 3)
   refused('at most 5 tokens deep', trained_drafter, trained, target, 6)
+  # Without the row that one of the masks is in.
+  short = tiny.model(VOCAB - 1, 0, num_layers=7)
+  refused('vocab_size 11, this one has 10', trained_drafter, trained, short, 3)
 
 
 def _inside(**changed):
@@ -86,7 +105,11 @@ def _inside(**changed):
 @pytest.mark.parametrize(
   ('name', 'damage', 'message'),
   [
-    ('authors', _inside(selector_rank=256), "got 'selector_rank', expected"),
+    (
+      'authors',
+      _inside(selector_rank=256),
+      "got 'selector_rank': 256, a",
+    ),
     ('authors', _inside(causal_head=True), 'causal_head: got True, only False'),
     ('authors', _inside(block_size=5), 'block_size: got 6 and 5, expected one'),
     ('authors', _inside(target_layer_ids=[3, 1, 5]), 'expected layers, asc'),
@@ -96,6 +119,7 @@ def _inside(**changed):
       _inside(mask_token_id=VOCAB),
       'mask_token_id: got 11, expected',
     ),
+    ('authors', keys(mask_token_id=3), 'mask_token_id: got 3 and 10, expec'),
     ('authors', keys(dflash_config=1), 'dflash_config: got 1, expected its'),
     ('authors', keys(model_type='llama'), "model_type: got 'llama', expected"),
     ('authors', keys(target_hidden_size=8), 'target_hidden_size: got 8, exp'),

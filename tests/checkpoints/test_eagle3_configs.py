@@ -1,5 +1,6 @@
 """EAGLE-3 in the kinds of config.json that there are, against torch."""
 
+import numpy as np
 import pytest
 import tiny
 from heads_on_disk import (
@@ -71,6 +72,35 @@ def _whole_vocabulary():
   return values, tensors
 
 
+def _borrowed(tables=False, embeds=False, **changed):
+  """The target's LM head: a folder with none, and null for what it lacks."""
+  shapes = eagle3_shapes()
+  del shapes['lm_head.weight']
+  if embeds:
+    shapes['embed_tokens.weight'] = VOCAB, WIDTH
+  tensors = random_tensors(shapes, seed=2)
+  if tables:
+    tensors |= {
+      'd2t': np.zeros(VOCAB, np.int32),
+      't2d': np.ones(VOCAB, bool),
+    }
+  values = AUTHORS | {
+    'draft_vocab_size': VOCAB if tables else None,
+    'rope_parameters': {'rope_theta': 100.0},
+    IDS: None,
+    'eagle_config': {IDS: None, 'use_aux_hidden_state': None},
+    'norm_before_residual': None,
+    'fc_norm': None,
+  }
+  del values['rope_theta']
+  return values | changed, tensors
+
+
+def _table_of_32_bits():
+  values, tensors = _authors()
+  return values, tensors | {'d2t': tensors['d2t'].astype(np.int32)}
+
+
 def _qwen3():
   """Two layers, with norms of queries and keys."""
   more = layer_shapes('layers.1.', WIDTH) | qwen3_shapes(2)
@@ -118,6 +148,9 @@ FOLDERS = {
     norm_output=True,
   ),
   'whole vocabulary': _whole_vocabulary,
+  "the target's LM head": _borrowed,
+  "the target's LM head, tables": lambda: _borrowed(tables=True, embeds=True),
+  'table of 32 bits': _table_of_32_bits,
   'Qwen3': _qwen3,
   'P-EAGLE': _peagle,
   "P-EAGLE, authors'": lambda: _peagle(by_authors=True),
@@ -206,6 +239,13 @@ def _layers(**changed):
     ),
     ('final state alone', shape('fc.weight', 16, 16), '1 not used: fc.weight$'),
     ('wider', without('embed_tokens.weight'), 'got no embed_tokens.weight, '),
+    ('wider', without('lm_head.weight'), '1 missing: lm_head.weight$'),
+    ('not nested', without('lm_head.weight'), '1 missing: lm_head.weight$'),
+    (
+      "the target's LM head, tables",
+      keys(tie_word_embeddings=True),
+      "the LM head may be this embedding or the target's$",
+    ),
     ('speculators', keys(speculators_model_type='dspark'), "got 'dspark', exp"),
     (
       'speculators',

@@ -140,6 +140,8 @@ def test_what_cannot_be_written(target, target_folder, tmp_path):
   refused('of PEagleLayers, speculators has', save, masked, out, target_folder)
   deep = _layer(target, taps=(2, 4, 8))
   refused(r'\(2, 4, 8\) of its target, this', save, deep, out, target_folder)
+  shared = _layer(target, **LAYERS['whole vocabulary'], has_lm_head=False)
+  refused("uses the target's LM head", save, shared, out, target_folder)
   last = _layer(target, taps=())
   refused("the target's last state alone", save, last, out, target_folder)
   wide = _layer(target, own=dict(width=20))

@@ -17,6 +17,7 @@ from specsamp.checkpoints.huggingface.heads import (
   eagle,
   eagle3,
   folder,
+  keys,
   medusa,
   speculators,
 )
@@ -38,8 +39,9 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
   vocabulary of its own; DFlash's are layers of Qwen3.
 
   Raises:
-    UserError: another architecture, more layers than one, values under which
-      something else is computed, or that may mean two things.
+    UserError: another architecture, more layers than one, keys that are not
+      understood, values under which something else is computed, or that may
+      mean two things.
     KeyError: a value is missing.
   """
   if not isinstance(values, dict) or 'drafter' in values:
@@ -47,6 +49,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
   if speculators.KEY in values:
     return speculators.reader(values)
   if 'medusa_num_heads' in values:
+    keys.check(values, medusa.KEYS)
     return functools.partial(
       medusa.read,
       folder.count(values, 'medusa_num_heads'),
@@ -66,10 +69,15 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
     )
   if name == _LLAMA and 'draft_vocab_size' not in values or name in _EAGLE[1:]:
+    # Some have a vocabulary of their own, which is the target's.
+    only = eagle.FIXED | {'draft_vocab_size': config.vocab_size}
+    keys.check_layers(values, eagle.KEYS, only)
     return functools.partial(
       eagle.read, config, folder.flag(values, 'bias', True)
     )
-  draft_vocab = folder.count(values, 'draft_vocab_size')
+  draft_vocab = config.vocab_size
+  if values.get('draft_vocab_size') is not None:
+    draft_vocab = folder.count(values, 'draft_vocab_size')
   fields = eagle3.fields_of(values)
   if is_parallel:
     fields['mask_token'] = _mask_token(values, config)
@@ -79,7 +87,11 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
 def _mask_token(values: dict[str, Any], config: TransformerConfig) -> int:
   """P-EAGLE's, by either of its names; `UserError` where they differ."""
   names = 'pard_token', 'ptd_token_id'
-  given = [folder.token(values, key, config) for key in names if key in values]
+  given = [
+    folder.token(values, key, config)
+    for key in names
+    if values.get(key) is not None
+  ]
   if len(set(given)) != 1:
     raise UserError(f'{", ".join(names)}: got {given}, expected one token')
   return given[0]

@@ -7,54 +7,76 @@ the layers whose outputs they read, those of speculators the inputs.
 import functools
 from typing import Any
 
+import numpy as np
+
 from specsamp.checkpoints.huggingface.families import llama
-from specsamp.checkpoints.huggingface.families.values import Values
-from specsamp.checkpoints.huggingface.heads import folder
+from specsamp.checkpoints.huggingface.heads import eagle3, folder, keys
 from specsamp.checkpoints.layouts import Layout
 from specsamp.drafting.dflash import DFlashLayers
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError, check_name
 
 ARCHITECTURE = 'DFlashDraftModel'
-# Keys of a dflash_config -> the only value that is computed here, if any.
-_KEYS = {
-  'target_layer_ids': None,
-  'mask_token_id': None,
-  'block_size': None,
+_KEYS = ('target_layer_ids', 'mask_token_id', 'block_size')
+# Keys of a config.json or its dflash_config -> the only value that is computed
+# here.
+_FIXED = {
   'use_aux_hidden_state': True,
   'causal': False,
+  'is_causal': False,
   'causal_head': False,
+  'sliding_window_non_causal': False,
+  'sample_from_anchor': False,
+  'shift_label': False,
+  'projector_type': 'dflash',
+  'attention_mode': 'gqa',
 }
+_SPECULATORS = (
+  'speculators_model_type',
+  'transformer_layer_config',
+  'draft_vocab_size',
+  'target_hidden_size',
+  'block_size',
+  'aux_hidden_state_layer_ids',
+  'mask_token_id',
+  'tie_word_embeddings',
+  # Of training, and of heads of another projector_type.
+  'auf',
+  'pure_draft_prefix_len',
+  'emb_dim',
+  'gru_hidden_dim',
+  'lambda_base_start',
+  'lambda_base_decay_ratio',
+)
 
 
 def reader(values: dict[str, Any]):
   """What reads the folder of this config.json of the authors.
 
   Raises:
-    UserError: values under which something else is computed, as in what came
-      after DFlash.
+    UserError: keys that are not understood, or values under which something
+      else is computed, as in what came after DFlash.
     KeyError: a value is missing.
   """
   nested = values['dflash_config']
   if not isinstance(nested, dict):
     raise UserError(f'dflash_config: got {nested!r}, expected its keys')
-  for key in nested:
-    check_name('key of dflash_config', key, _KEYS)
-  both = Values(values | nested)
-  for key, only in _KEYS.items():
-    if only is not None:
-      both.must(key, only)
-  given = [at['block_size'] for at in (values, nested) if 'block_size' in at]
-  if given != given[:1] * len(given):
-    raise UserError(f'block_size: got {given[0]} and {given[1]}, expected one')
+  keys.check(nested, _KEYS, _FIXED)
+  same = {'draft_vocab_size': values.get('vocab_size')}
+  own = (*_KEYS, 'dflash_config', 'target_hidden_size')
+  keys.check_layers(values, own, _FIXED | same)
+  for key in _KEYS:
+    given = [at[key] for at in (values, nested) if at.get(key) is not None]
+    if given != given[:1] * len(given):
+      raise UserError(f'{key}: got {given[0]} and {given[1]}, expected one')
   ids = nested['target_layer_ids']
   folder.check_layers('target_layer_ids', ids, 0)
   return _reader(values | nested, values, [each + 1 for each in ids])
 
 
 def speculators_reader(values: dict[str, Any], layers: dict[str, Any]):
-  """As `reader`, of speculators."""
-  Values(values).must('sample_from_anchor', False)
+  """Returns what reads the folder of this config.json of speculators."""
+  keys.check(values, _SPECULATORS, _FIXED)
   ids = values['aux_hidden_state_layer_ids']
   folder.check_layers('aux_hidden_state_layer_ids', ids, 2)
   vocab, draft_vocab = layers['vocab_size'], values['draft_vocab_size']
@@ -89,7 +111,13 @@ def _reader(values: dict[str, Any], layers: dict[str, Any], taps: list[int]):
 
 def _read(module: DFlashLayers, path) -> DraftModule:
   tensors = folder.tensors_of(path)
-  # Some have copies of the target's.
+  # Some have a table of all tokens, in order, or copies of the target's.
+  vocab = module.config.vocab_size
+  rows_v = eagle3.draft_rows(f'drafter {path}', tensors, module.config, vocab)
+  if not np.array_equal(rows_v, np.arange(vocab)):
+    raise UserError(
+      f'drafter {path}: d2t: got a table of other tokens, expected all in order'
+    )
   for name in ('embed_tokens.weight', 'lm_head.weight'):
     folder.drop_copy(path, tensors, name, module.config)
   return folder.read(path, module, layout(module), tensors)

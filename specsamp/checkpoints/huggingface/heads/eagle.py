@@ -9,6 +9,10 @@ from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.features import DraftModule
 from specsamp.models import TransformerConfig
 
+KEYS = ('bias',)
+# Keys of a config.json -> the only value that is computed here.
+FIXED = {'qkv_bias': False, 'parallel_drafting': False}
+
 
 def read(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
   """A layer without a norm before attention."""

@@ -10,18 +10,36 @@ from typing import Any
 import numpy as np
 
 from specsamp.checkpoints.huggingface.families import llama
-from specsamp.checkpoints.huggingface.families.values import Values
-from specsamp.checkpoints.huggingface.heads import folder
+from specsamp.checkpoints.huggingface.heads import folder, keys
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.peagle import PEagleLayers
-from specsamp.errors import UserError, check_name
+from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
 IDS = 'eagle_aux_hidden_state_layer_ids'
-# Keys of an eagle_config -> the only value that is computed here.
+# Keys that all kinds of config have.
+COMMON = (
+  'draft_vocab_size',
+  'target_hidden_size',
+  IDS,
+  'norm_before_residual',
+  'norm_before_fc',
+  'fc_norm',
+  'norm_output',
+)
+_KEYS = (
+  *COMMON,
+  'eagle_config',
+  'parallel_drafting',
+  'pard_token',
+  'ptd_token_id',
+)
+# Keys of a config.json -> the only value that is computed here.
+_FIXED = {'logit_scale': 1.0, 'qkv_bias': False}
+# The same of an eagle_config.
 _MUST = {
   'use_input_layernorm_in_first_layer': True,
   'use_last_layernorm': True,
@@ -39,20 +57,14 @@ def fields_of(values: dict[str, Any]) -> dict[str, Any]:
     Fields of an `Eagle3Layer`.
 
   Raises:
-    UserError: values under which something else is computed, or taps that may
-      be these or others.
+    UserError: keys that are not understood, values under which something else
+      is computed, or taps that may be these or others.
   """
-  Values(values).must('logit_scale', 1.0)
+  keys.check_layers(values, _KEYS, _FIXED)
   nested = values.get('eagle_config') or {}
   if not isinstance(nested, dict):
     raise UserError(f'eagle_config: got {nested!r}, expected its keys')
-  within = Values(nested)
-  for key in nested:
-    check_name(
-      'key of eagle_config', key, [IDS, 'use_aux_hidden_state', *_MUST]
-    )
-  for key, only in _MUST.items():
-    within.must(key, only)
+  keys.check(nested, (IDS, 'use_aux_hidden_state'), _MUST)
   given = [at[IDS] for at in (values, nested) if at.get(IDS)]
   if given and given != given[:1] * len(given):
     raise UserError(f'{IDS}: got {given[0]} and {given[1]}, expected one')
@@ -98,16 +110,29 @@ def _boundaries(ids) -> tuple[int, ...]:
 def read(
   config: TransformerConfig, draft_vocab: int, fields: dict[str, Any], path
 ) -> DraftModule:
-  """Layers, the first of two norms, what fuses taps, and a small vocabulary.
+  """Reads layers, the first of two norms, what fuses taps, and an LM head.
 
-  Those of P-EAGLE (2602.01469) are they whose fields have a mask's token.
+  A folder without an LM head borrows the target's, whose rows it then drafts.
+  Fields with a mask's token are those of P-EAGLE (2602.01469).
   """
   tensors = folder.tensors_of(path)
   rows_v = draft_rows(f'drafter {path}', tensors, config, draft_vocab)
+  has_embedding = 'embed_tokens.weight' in tensors
+  borrows_head = (
+    'lm_head.weight' not in tensors
+    and np.array_equal(rows_v, np.arange(config.vocab_size))
+    and not fields['target_width']
+  )
+  if borrows_head and has_embedding and config.tied_embeddings:
+    raise UserError(
+      f'drafter {path}: got tie_word_embeddings, embed_tokens.weight and no '
+      "lm_head.weight; the LM head may be this embedding or the target's"
+    )
   module = (PEagleLayers if 'mask_token' in fields else Eagle3Layer)(
     config,
     draft_vocab,
-    has_embedding='embed_tokens.weight' in tensors,
+    has_embedding,
+    has_lm_head=not borrows_head,
     **fields,
   )
   given = {'draft_rows': rows_v}
@@ -145,8 +170,9 @@ def layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:
   found = llama.layer(c, 'layers_0.', first) | {
     'layers_0.feature_norm.scale': folder.vector(f'{first}hidden_norm.weight'),
     'final_norm.scale': folder.vector('norm.weight'),
-    'lm_head.head': folder.matrix('lm_head.weight'),
   }
+  if module.has_lm_head:
+    found['lm_head.head'] = folder.matrix('lm_head.weight')
   for i in range(1, c.num_layers):
     found |= llama.layer(c, f'layers_{i}.', f'layers.{i}.')
   if module.num_taps:
@@ -177,15 +203,16 @@ def draft_rows(
   """
   vocab = config.vocab_size
   table, known = tensors.pop('d2t', None), tensors.pop('t2d', None)
-  if table is None and known is None and draft_vocab == vocab:
-    return np.arange(vocab, dtype=np.int32)
-  kind = table and (table.dtype, table.shape)
-  if kind != ('I64', (draft_vocab,)):
-    raise UserError(
-      f'{what}: d2t: got {kind}, expected {("I64", (draft_vocab,))}'
-    )
   rows_k = np.arange(draft_vocab)
-  tokens_k = rows_k + table.read()
+  if table is None and draft_vocab == vocab:
+    tokens_k = rows_k
+  elif table and (table.dtype[0], table.shape) == ('I', (draft_vocab,)):
+    tokens_k = rows_k + table.read()
+  else:
+    raise UserError(
+      f'{what}: d2t: got {table and (table.dtype, table.shape)}, expected '
+      f'{draft_vocab} integers'
+    )
   if tokens_k.min() < 0 or tokens_k.max() >= vocab:
     raise UserError(
       f'{what}: d2t: got tokens from {tokens_k.min()} to {tokens_k.max()}, '

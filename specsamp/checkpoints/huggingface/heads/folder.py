@@ -133,7 +133,7 @@ def token(values: dict[str, Any], key: str, config: TransformerConfig) -> int:
 
 def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
   """A truth value of a config.json; `UserError` where it is none."""
-  value = values.get(key, default)
+  value = default if values.get(key) is None else values[key]
   if type(value) is not bool:
     raise UserError(f'{key}: got {value!r}, expected true or false')
   return value

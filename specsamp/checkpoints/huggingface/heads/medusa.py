@@ -8,6 +8,8 @@ from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
 _FILE = 'medusa_lm_head.safetensors'
+# Of these the last two are what the tensors are.
+KEYS = ('medusa_num_heads', 'medusa_num_layers', 'hidden_size', 'vocab_size')
 
 
 def read(num_heads: int, num_blocks: int, path) -> DraftModule:

@@ -18,7 +18,12 @@ from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.checkpoints.huggingface.families import llama
-from specsamp.checkpoints.huggingface.heads import dflash, eagle3, folder
+from specsamp.checkpoints.huggingface.heads import (
+  dflash,
+  eagle3,
+  folder,
+  keys,
+)
 from specsamp.drafting.eagle3 import Eagle3Layer, default_taps
 from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError, check_name
@@ -38,8 +43,8 @@ def reader(values: dict[str, Any]) -> Callable[[pathlib.Path], DraftModule]:
   """What reads the folder of this config.json.
 
   Raises:
-    UserError: another kind of drafter, or values that are not computed here or
-      that two programs read in two ways.
+    UserError: another kind of drafter, keys that are not understood, or values
+      that are not computed here or that two programs read in two ways.
     KeyError: a value is missing.
   """
   check_name(KEY, values[KEY], _READERS)
@@ -50,14 +55,17 @@ def reader(values: dict[str, Any]) -> Callable[[pathlib.Path], DraftModule]:
     )
   # Without one it is of Qwen3 for speculators and of LLaMA for vLLM.
   check_name('model_type', layers.get('model_type'), _LAYERS)
+  keys.check_layers(layers)
   return _READERS[values[KEY]](values, layers)
 
 
 def _eagle3(values: dict[str, Any], layers: dict[str, Any]):
-  """EAGLE-3's reader, and P-EAGLE's."""
+  """Returns the reader of EAGLE-3's layers, or P-EAGLE's."""
+  own = (KEY, 'transformer_layer_config', 'mask_token_id')
+  keys.check(values, (*eagle3.COMMON, *own, 'tie_word_embeddings'))
   config = llama.read(layers)
   # Where it is left out, vLLM takes true for it and speculators false.
-  if 'norm_before_residual' not in values:
+  if values.get('norm_before_residual') is None:
     raise UserError('no norm_before_residual, expected true or false')
   fields = eagle3.common_fields(values | {'hidden_size': config.width})
   ids, taps = values.get(eagle3.IDS), None
@@ -106,6 +114,11 @@ def save(
     raise UserError(
       f'export: got a drafter of {type(module).__name__}, speculators has '
       'EAGLE-3 alone of those that are written here'
+    )
+  if not module.has_lm_head:
+    raise UserError(
+      "export: the drafter uses the target's LM head, for which speculators "
+      'has no key'
     )
   values, _, there = huggingface.read_config(folders.find('target', target))
   _check_target(module, there)
