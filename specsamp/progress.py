@@ -1,5 +1,10 @@
-"""Bars on standard error, which tell how far a run is and how long it takes."""
+"""Bars on standard error, which tell how far a run is and how long it takes.
 
+The environment variable TQDM_DISABLE=1 silences all of them. It is read when a
+bar begins, so that a script can set it in `os.environ`.
+"""
+
+import os
 import sys
 from collections.abc import Iterable
 
@@ -39,19 +44,21 @@ def bar(
     values: to go through; None for a bar that is told of each `update`.
     total: how many; of the values if left out.
     unit: what they are.
-    stays: on the terminal when all is done. One that does not is none in a log.
+    stays: on the terminal when all is done, unless another bar encloses it.
+      A bar that does not stay is not shown in a log.
     **options: more of tqdm's.
   """
   total = len(values) if total is None else total
   is_terminal = sys.stderr.isatty()
   is_shown = total > options.get('initial', 0) and (stays or is_terminal)
+  is_silenced = os.environ.get('TQDM_DISABLE', '0') not in ('', '0')
   options |= dict(
     desc=what,
     total=total,
     unit=unit,
-    leave=stays,
+    leave=None if stays else False,
     smoothing=0,
-    disable=not (is_shown and distributed.is_first()),
+    disable=is_silenced or not (is_shown and distributed.is_first()),
   )
   if is_terminal:
     return tqdm.tqdm(values, dynamic_ncols=True, **options)

@@ -1,7 +1,7 @@
 """A compiled batch with slots that prompts are put into, between rounds."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,8 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.verification.verifier import Verifier
+
+_OTHERS = 3  # programs of an engine besides `prefill`
 
 
 class Batch:
@@ -52,7 +54,6 @@ class Batch:
     self.slots = slots
     self.max_length = max_length
     capacity = arguments.capacity(max_length + drafter.room, model.mesh)
-    self._programs = engine_programs.of(decoder, slots, capacity, asked)
     idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
     self._inputs = Inputs(
       params=model.params,
@@ -60,6 +61,11 @@ class Batch:
       # On the host, where a request's values are written over those of a row.
       sampling=jax.tree.map(np.array, idle.sampling),
       stop_tokens=np.array(idle.stop_tokens),
+    )
+    read, structure = jax.tree.flatten(self._inputs.replace(params=None))
+    types = tuple(map(jax.typeof, read))
+    self._programs = engine_programs.of(
+      decoder, slots, capacity, asked, (structure, types, model.mesh)
     )
     self._state: DecodeState | None = None
     self._sets_apart = decoder.sets_apart(drafter)
@@ -96,8 +102,29 @@ class Batch:
     return Prompts(tokens, *rest)
 
   def prefill(self, prompts: Prompts) -> DecodeState:
-    """The state of one row after its prompt, for `put`."""
-    return self._run(self._programs.prefill, self._inputs, prompts)
+    """Returns the state of one row after its prompt, for `put`.
+
+    Before the first prompt of a width this compiles, and shows a progress bar.
+    """
+    with self._bar([prompts.tokens.shape[1]]) as bar:
+      return self._prefill(prompts, bar)
+
+  def _bar(self, widths: Iterable[int]):
+    """Returns a bar over the programs that prompts of these widths lack."""
+    compiled = self._programs.widths
+    total = len(set(widths) - compiled) + (0 if compiled else _OTHERS)
+    return progress.bar('compiling', total=total, unit='program')
+
+  def _prefill(self, prompts: Prompts, bar) -> DecodeState:
+    row = self._run(self._programs.prefill, self._inputs, prompts)
+    compiled, width = self._programs.widths, prompts.tokens.shape[1]
+    if width not in compiled:
+      bar.update()
+    if not compiled:
+      self._compile_others(row)
+      bar.update(_OTHERS)
+    compiled.add(width)
+    return row
 
   def put(
     self,
@@ -178,13 +205,16 @@ class Batch:
     """Compiles all that any prompt needs; what is in the slots is lost."""
     widths = {self._width(n) for n in range(1, self.max_length)}
     one = np.ones((1,), np.int32)
+    with self._bar(widths) as bar:
+      for width in sorted(widths - self._programs.widths):
+        prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
+        self._prefill(prompts, bar)
+    self.drop()
+
+  def _compile_others(self, row: DecodeState) -> None:
+    """Compiles what follows a prefill. The slots are empty, and stay so."""
     sampling = SamplingParams().broadcast(1)
     sampling = jax.tree.map(lambda x: x[0], sampling)
-    for width in progress.bar(
-      'compiling', sorted(widths), unit='program', stays=False
-    ):
-      prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
-      row = self.prefill(prompts)
     # On a mesh what comes out of one program may lie otherwise than what comes
     # out of another, which is another type to the next.
     for slot in (0, 0, self.slots - 1):

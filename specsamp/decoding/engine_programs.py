@@ -5,8 +5,9 @@ which is then written over a row of the batch. Nothing of it depends on the
 row's number or on what else is in the batch.
 """
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ from specsamp.sampling import draw
 from specsamp.sharding import rules
 
 
-class EnginePrograms(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class EnginePrograms:
   """What an engine runs.
 
   Attributes:
@@ -29,17 +31,20 @@ class EnginePrograms(NamedTuple):
     spread: of (inputs, state of one row): one of a batch that is all done.
     insert: see `insert`; consumes the batch's state.
     burst: see `burst`; consumes the state.
+    widths: prompt widths for which `prefill` is compiled; once there is one,
+      the other programs are compiled too.
   """
 
   prefill: jax.stages.Wrapped
   spread: jax.stages.Wrapped
   insert: jax.stages.Wrapped
   burst: jax.stages.Wrapped
+  widths: set[int] = dataclasses.field(default_factory=set)
 
 
 @functools.lru_cache(maxsize=8)
 def of(
-  decoder: Decoder, batch: int, capacity: int, asked: Asked
+  decoder: Decoder, batch: int, capacity: int, asked: Asked, shapes: Hashable
 ) -> EnginePrograms:
   """The programs of engines of one kind, compiled when they first run.
 
@@ -48,6 +53,7 @@ def of(
     batch: rows.
     capacity: slots of the caches.
     asked: which log-probabilities are computed.
+    shapes: equal for engines that run the same programs.
   """
   prefill = functools.partial(decoder.prefill, capacity=capacity, asked=asked)
 

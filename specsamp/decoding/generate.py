@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from specsamp.decoding.request import Request
+from specsamp.decoding.request import Request, compile_programs
 from specsamp.decoding.state import DecodeState, block_efficiency
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
@@ -31,8 +31,10 @@ class Generation:
       offer.
     num_accepted_per_rank: int [B, C], times that the one of this rank was
       accepted.
-    prefill_seconds: wall time of the prompt pass.
-    decode_seconds: wall time of all rounds.
+    prefill_seconds: wall time of the prompt pass, without compilation.
+    decode_seconds: wall time of all rounds, without compilation.
+    compile_seconds: wall time of compiling the programs; 0 if an earlier call
+      has compiled them.
   """
 
   tokens: list[list[int]]
@@ -45,6 +47,7 @@ class Generation:
   num_accepted_per_rank: np.ndarray
   prefill_seconds: float
   decode_seconds: float
+  compile_seconds: float = 0.0
 
   @property
   def acceptance_rate(self) -> float:
@@ -139,6 +142,7 @@ def complete(request: Request) -> Generation:
   Raises:
     FloatingPointError: the target's logits held a NaN.
   """
+  compile_seconds = compile_programs([request], runs=False)
   began = time.perf_counter()
   state = jax.block_until_ready(request.prefill())
   prefilled = time.perf_counter()
@@ -170,6 +174,7 @@ def complete(request: Request) -> Generation:
     num_accepted_per_rank=seen.stats.num_accepted_per_rank,
     prefill_seconds=prefilled - began,
     decode_seconds=ended - prefilled,
+    compile_seconds=compile_seconds,
   )
 
 
@@ -190,7 +195,12 @@ def stream(
     model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
     stop_tokens, tree_attention,
   )  # fmt: skip
-  return rounds(request, request.prefill())
+  return _rounds(request)
+
+
+def _rounds(request: Request) -> Iterator[Round]:
+  compile_programs([request], runs=False)
+  yield from rounds(request, request.prefill())
 
 
 def rounds(request: Request, state: DecodeState) -> Iterator[Round]:

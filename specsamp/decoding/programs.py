@@ -6,12 +6,12 @@ the compiler die of the one that is too many.
 """
 
 import collections
+import dataclasses
 import functools
 import gc
 import pathlib
 import threading
 from collections.abc import Hashable
-from typing import NamedTuple
 
 import jax
 
@@ -29,20 +29,23 @@ _lock = threading.Lock()  # of what follows
 _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
 
-class Programs(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class Programs:
   """What a batch runs.
 
   Attributes:
     prefill: `Decoder.prefill` of (inputs, prompts).
     decode: `Decoder.decode` of (inputs, state, rounds); consumes the state.
+    is_compiled: True once `Request.build` has compiled both.
   """
 
   prefill: jax.stages.Wrapped
   decode: jax.stages.Wrapped
+  is_compiled: bool = False
 
 
 def of(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
-  """The programs of batches of one kind, compiled when they first run.
+  """The programs of batches of one kind, compiled by `Request.build`.
 
   Args:
     decoder: what they are compiled for.
@@ -65,9 +68,10 @@ def _compiled(decoder: Decoder, capacity: int) -> Programs:
   return Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
 
 
-def are_kept(decoder: Decoder, capacity: int, shapes: Hashable) -> bool:
-  """Whether `of` would make none."""
-  return (decoder, capacity, shapes) in _kept
+def are_compiled(decoder: Decoder, capacity: int, shapes: Hashable) -> bool:
+  """Returns True if `of` would return programs that are compiled."""
+  kept = _kept.get((decoder, capacity, shapes))
+  return kept is not None and kept.is_compiled
 
 
 def _make_room() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Iterable, Sequence
 
 import jax
@@ -109,11 +110,30 @@ class Request:
 
   @property
   def is_compiled(self) -> bool:
-    return programs.are_kept(*self.program_key)
+    return programs.are_compiled(*self.program_key)
+
+  def build(self) -> None:
+    """Compiles the programs without running them, unless they are compiled."""
+    if self.is_compiled:
+      return
+    prefill, decode = self.programs.prefill, self.programs.decode
+    with meshes.use(self.model.mesh):
+      lowered = prefill.lower(self.inputs, self.prompts)
+      shardings = lowered.compile().output_shardings
+      state = prefill.eval_shape(self.inputs, self.prompts)
+      if self.model.mesh is not None:
+        # jax finds the program again only for a state that is sharded alike.
+        place = lambda array, sharding: array.update(sharding=sharding)
+        state = jax.tree.map(place, state, shardings)
+      decode.lower(self.inputs, state, np.int32(_ALL)).compile()
+    self.programs.is_compiled = True
 
   def compile(self) -> None:
-    """Compiles the programs, unless they are, and runs a round of each part:
-    on CPUs a part's first run takes several times as long."""
+    """Compiles the programs and runs a round of each part of the drafter.
+
+    On CPUs a part's first run takes several times as long as the next ones.
+    """
+    self.build()
     first, *others = map(self.with_drafter, self.inputs.drafter.parts())
     jax.block_until_ready(first.decode(first.prefill(), rounds=1))
     for other in others:
@@ -167,19 +187,29 @@ def text_of(
   return model.tokenizer.decode(tokens, prompt)
 
 
-def compile_programs(requests: Iterable[Request], stays: bool = True) -> None:
-  """Compiles those that are not compiled yet, and shows how far it is.
+def compile_programs(
+  requests: Iterable[Request], stays: bool = True, runs: bool = True
+) -> float:
+  """Compiles the programs that are not compiled yet, with a progress bar.
 
   Args:
-    requests: of which some may run the same programs.
+    requests: some of them may run the same programs.
     stays: see `progress.bar`.
+    runs: also runs a round, see `Request.compile`.
+
+  Returns:
+    The seconds that it took, 0 if all programs were compiled.
   """
   cold = {
     request.program_key: request
     for request in requests
     if not request.is_compiled
   }
+  if not cold:
+    return 0.0
+  began = time.perf_counter()
   for request in progress.bar(
     'compiling', cold.values(), unit='program', stays=stays
   ):
-    request.compile()
+    request.compile() if runs else request.build()
+  return time.perf_counter() - began

@@ -58,7 +58,10 @@ def _sizes():
   """How many programs of each kind there are."""
   return [
     sum(program._cache_size() for program in kind)
-    for kind in zip(*programs._kept.values(), strict=True)
+    for kind in zip(
+      *((each.prefill, each.decode) for each in programs._kept.values()),
+      strict=True,
+    )
   ]
 
 
