@@ -37,7 +37,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # `datastore`, a file or folder; guesses a level of lookahead; tokens of
       # the draft model in ngram_or_draft, 0 being as many as of a match.
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      # A name of `specsamp.verification.make`; '' is the one that fits the
+      # The rule that accepts drafted tokens; '' is the one that fits the
       # drafter: token for chains, multi_candidate for trees, naive for
       # deterministic drafts.
       verifier='',
@@ -52,9 +52,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Whether each round drafts as deep as pays: 0 or one of draft_lens, or
       # as deep as the tree.
       adaptive=False,
-      # How candidates are chosen: iid, without_replacement, top_plus_one or
-      # deterministic; '' is what the drafter and the verifier need.
-      law='',
+      law='',  # how candidates are chosen; '' fits drafter and verifier
       # To compare; your own prompts have the first, the text shown before a
       # comparison the last.
       temperatures=(0.0, 1.0),

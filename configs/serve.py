@@ -26,10 +26,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       name='',  # what requests call the model; '' is its folder's name
       drafter='',  # what drafts, as in quickstart.py; '' is the draft model
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      verifier='',  # as in quickstart.py; '' is the one that fits the drafter
+      verifier='',  # the rule that accepts drafted tokens; '' fits the drafter
       draft_len=4,  # drafted tokens a round; 0 drafts none
       branching=(),  # a token tree in its place, as in quickstart.py
-      law='',  # how candidates are chosen, as in quickstart.py
+      law='',  # how candidates are chosen; '' fits drafter and verifier
       slots=2 if smoke else 8,  # texts that are decoded at once
       # Of a burst, after which tokens are sent: 1 sends those of each round,
       # and lets the page mark accepted ones; more cost less between them.

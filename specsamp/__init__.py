@@ -18,20 +18,26 @@ The letters ::
 A digit is an axis of that size.
 """
 
-from specsamp import drafting, verification, zoo
-from specsamp.checkpoints.model_dir import load
-from specsamp.decoding import (
-  Chunk,
-  Completion,
-  Engine,
-  Generation,
-  Round,
-  generate,
-  stream,
-)
+import importlib
+from importlib import util
+from typing import TYPE_CHECKING, Any
+
 from specsamp.errors import UserError
-from specsamp.language_model import LanguageModel
-from specsamp.sampling.transforms import SamplingParams
+
+if TYPE_CHECKING:  # `__getattr__` imports these when they are first used
+  from specsamp import drafting, verification, zoo
+  from specsamp.checkpoints.model_dir import load
+  from specsamp.decoding import (
+    Chunk,
+    Completion,
+    Engine,
+    Generation,
+    Round,
+    generate,
+    stream,
+  )
+  from specsamp.language_model import LanguageModel
+  from specsamp.sampling.transforms import SamplingParams
 
 __version__ = '0.1.0'
 
@@ -51,3 +57,33 @@ __all__ = [
   'verification',
   'zoo',
 ]
+
+# The module that defines each name. Importing jax takes two seconds, which
+# `specsamp --help` does not wait for.
+_MODULES = {
+  'Chunk': 'decoding',
+  'Completion': 'decoding',
+  'Engine': 'decoding',
+  'Generation': 'decoding',
+  'LanguageModel': 'language_model',
+  'Round': 'decoding',
+  'SamplingParams': 'sampling.transforms',
+  'generate': 'decoding',
+  'load': 'checkpoints.model_dir',
+  'stream': 'decoding',
+}
+
+
+def __getattr__(name: str) -> Any:
+  """Returns a public name or a submodule, imported when it is first used."""
+  if name in _MODULES:
+    module = importlib.import_module(f'{__name__}.{_MODULES[name]}')
+    globals()[name] = getattr(module, name)
+    return globals()[name]
+  if not name.startswith('_') and util.find_spec(f'{__name__}.{name}'):
+    return importlib.import_module(f'{__name__}.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *__all__})

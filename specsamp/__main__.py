@@ -5,13 +5,13 @@ import runpy
 import sys
 from importlib import metadata
 
-from specsamp.cli import config_files
+from specsamp import home
 from specsamp.errors import unknown
 
 
 def main() -> None:
   """Runs the launcher that the first argument names, with the others."""
-  folder = config_files.home() / 'launch'
+  folder = home.folder() / 'launch'
   launchers = {path.stem: path for path in sorted(folder.glob('*.py'))}
   name, *rest = sys.argv[1:] or ['--help']
   if name == '--version':

@@ -1,7 +1,15 @@
-"""The rooms of the package, each of which builds on those before it alone."""
+"""The rooms of the package, each of which builds on those before it alone.
+
+The package's public names are imported when they are first used.
+"""
 
 import ast
 import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
 
 import specsamp
 
@@ -10,7 +18,7 @@ _ROOMS = (
   'compilation_cache', 'data', 'models', 'fingerprint', 'language_model',
   'sampling', 'drafting', 'verification', 'decoding', 'conformance',
   'checkpoints', 'zoo', 'training', 'evaluation', 'planning', 'serving', 'jobs',
-  'cli', '__main__',
+  'home', 'cli', '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 
@@ -46,3 +54,48 @@ def test_no_function_is_too_long():
       if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         length = node.end_lineno - node.lineno + 1
         assert length <= 80, f'{path}: {node.name} has {length} lines'
+
+
+_WITHOUT_JAX = """
+import sys
+import specsamp
+from specsamp.__main__ import main
+sys.argv = ['specsamp', '--help']
+main()
+assert 'jax' not in sys.modules and 'numpy' not in sys.modules
+"""
+_PUBLIC = """
+import sys
+import specsamp
+assert set(specsamp.__all__) <= set(dir(specsamp))
+assert callable(specsamp.generate) and callable(specsamp.load)
+specsamp.zoo.load, specsamp.verification.make, specsamp.data.tokenizers
+from specsamp import *
+assert (generate, Engine) == (specsamp.generate, specsamp.Engine)
+assert zoo is sys.modules['specsamp.zoo']
+"""
+
+
+@pytest.mark.parametrize('program', [_WITHOUT_JAX, _PUBLIC])
+def test_public_names_are_imported_when_first_used(program):
+  subprocess.run([sys.executable, '-c', program], check=True)
+
+
+def test_editors_see_the_public_names_that_there_are():
+  """Imports under TYPE_CHECKING and the table are two lists of the same."""
+  tree = ast.parse((_ROOT / '__init__.py').read_text())
+  (block,) = (node for node in tree.body if isinstance(node, ast.If))
+  seen = {
+    alias.name: node.module for node in block.body for alias in node.names
+  }
+  modules = [
+    name
+    for name in seen
+    if isinstance(getattr(specsamp, name), types.ModuleType)
+  ]
+  assert {*seen, 'UserError'} == set(specsamp.__all__)
+  assert {
+    name: f'specsamp.{module}' for name, module in specsamp._MODULES.items()
+  } == {name: seen[name] for name in seen if name not in modules}
+  with pytest.raises(AttributeError, match="no attribute 'generat'"):
+    specsamp.generat  # noqa: B018

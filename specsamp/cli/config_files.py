@@ -12,20 +12,8 @@ from typing import Any, NamedTuple
 import ml_collections
 from absl import flags
 
+from specsamp import home
 from specsamp.errors import UserError, unknown
-
-_PACKAGE = pathlib.Path(__file__).parents[1]
-
-
-def home() -> pathlib.Path:
-  """The folder of `launch` and `configs`: a checkout's, or the package's own
-  where it was installed from a wheel."""
-  return _PACKAGE.parent if is_checkout() else _PACKAGE
-
-
-def is_checkout() -> bool:
-  """Whether launchers lie in `launch`, as their commands are written."""
-  return not (_PACKAGE / 'launch').is_dir()
 
 
 class Given(NamedTuple):
@@ -45,7 +33,9 @@ class Given(NamedTuple):
     return cls(path, arg if colon else None)
 
   def __str__(self) -> str:
-    return self.flag().removeprefix('--config=').removeprefix(f'{home()}/')
+    return (
+      self.flag().removeprefix('--config=').removeprefix(f'{home.folder()}/')
+    )
 
   def flag(self) -> str:
     """On a command line."""
@@ -64,8 +54,8 @@ class Given(NamedTuple):
       UserError: there is none, or it is another launcher's.
     """
     path = pathlib.Path(self.path)
-    if not path.is_file() and (home() / path).is_file():
-      path = home() / path
+    if not path.is_file() and (home.folder() / path).is_file():
+      path = home.folder() / path
     if not path.is_file():
       others = ', or a file of your own'
       raise UserError(unknown('--config', self.path, of(launcher), others))
@@ -119,7 +109,7 @@ def load_paper(name: str, arg: str) -> ml_collections.ConfigDict:
 
 def of(launcher: str) -> list[str]:
   """The configs with a command in their docstring that this launcher runs."""
-  root = home()
+  root = home.folder()
   return [
     path.relative_to(root).as_posix()
     for path in sorted(root.glob('configs/**/*.py'))

@@ -5,13 +5,21 @@ import pathlib
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
 from absl import flags
 
+from specsamp import home, user_modules, verification
 from specsamp.cli import config_files
 from specsamp.cli.config_files import Given
+from specsamp.drafting.draft import Law
 from specsamp.errors import UserError
 
+# The names that a key takes, by the last part of the key.
+_NAMES = {
+  'verifier': [*verification.VERIFIERS, user_modules.FORM],
+  'law': get_args(Law),
+}
 ASKED = {'--help', '-help', '-h', '--helpfull', '--helpshort', '-?'}
 
 
@@ -24,7 +32,7 @@ def text(launcher: str, docstring: str, given: Given | None) -> str:
     given: the config on the command line.
   """
   width = shutil.get_terminal_size().columns
-  if not config_files.is_checkout():
+  if not home.is_checkout():
     own = f'launch/{launcher}.py'
     docstring = docstring.replace(own, f'-m specsamp {launcher}')
   lines = [*docstring.strip().splitlines(), '', 'Flags:']
@@ -34,7 +42,7 @@ def text(launcher: str, docstring: str, given: Given | None) -> str:
   if 'config' in flags.FLAGS and configs:
     lines += ['', 'Configs, whose keys --config=FILE --help shows:']
     for name in configs:
-      source = (config_files.home() / name).read_text(encoding='utf-8')
+      source = (home.folder() / name).read_text(encoding='utf-8')
       title = ast.get_docstring(ast.parse(source)).splitlines()[0]
       lines += _entry(name, title, width)
     lines += _of_config(given or Given(configs[0], None).found(launcher), width)
@@ -76,7 +84,9 @@ def _of_config(given: Given, width: int) -> Iterator[str]:
     if name in values:
       value = textwrap.shorten(repr(values[name]), 60, placeholder=' ..')
       begin = f'{begin}={value}'
-    yield from _entry(begin, comments.get(name, ''), width)
+    names = ', '.join(_NAMES.get(name.rpartition('.')[2], ()))
+    about = ': '.join(filter(None, (comments.get(name), names)))
+    yield from _entry(begin, about, width)
 
 
 def _in_order(values: Iterable[str], comments: Iterable[str]) -> list[str]:

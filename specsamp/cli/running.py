@@ -11,7 +11,7 @@ from typing import TextIO
 
 from absl import app, flags, logging
 
-from specsamp import compilation_cache
+from specsamp import compilation_cache, home
 from specsamp.cli import config_files, help, workdir
 from specsamp.cli import flags as own_flags
 from specsamp.errors import UserError
@@ -89,7 +89,7 @@ def command(launcher: str = '', given: Iterable[str] = ()) -> str:
   if not launcher:
     launcher, given = pathlib.Path(sys.argv[0]).stem, sys.argv[1:]
   words = ['python', '-m', 'specsamp', launcher]
-  if config_files.is_checkout():
+  if home.is_checkout():
     words[1:] = [f'launch/{launcher}.py']
   given = iter(given)
   for text in given:

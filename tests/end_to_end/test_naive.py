@@ -2,11 +2,14 @@
 
 import contextlib
 import pathlib
+from typing import get_args
 
 import pytest
 from launching import run_here
 
+from specsamp import home, verification
 from specsamp.cli import config_files
+from specsamp.drafting.draft import Law
 
 _QUICK = 'configs/quickstart.py'
 _PLAN = ('--config=configs/chinchilla.py:predict', '--topology=v4:2x2x4')
@@ -19,7 +22,7 @@ _TABLE2 = ('--config=configs/papers/mcsd/table2.py:smoke', _WORKDIR)
 _BENCH = ('--config=configs/accelerator.py:smoke', _WORKDIR)
 _METHOD = "({'name': 'x', 'branchin': (1, 1)},)"
 _LAUNCHERS = sorted(
-  path.stem for path in (config_files.home() / 'launch').glob('*.py')
+  path.stem for path in (home.folder() / 'launch').glob('*.py')
 )
 
 
@@ -160,7 +163,7 @@ def test_help_lists_flags_and_keys(name, asked):
   """Nothing need be given, and what is given need not be right."""
   ended = run_here(name, asked, '--nope')
   assert (ended.code, ended.err) == (0, '')
-  source = (config_files.home() / 'launch' / f'{name}.py').read_text()
+  source = (home.folder() / 'launch' / f'{name}.py').read_text()
   assert source.split('"""')[1].splitlines()[0] in ended.out
   if 'define_flags(' in source:
     assert '\n  --config=..' in ended.out
@@ -182,6 +185,14 @@ def test_help_of_another_config():
   assert any(line.startswith('  --config.prices.nodes=') for line in lines)
 
 
+@pytest.mark.parametrize('name', ['decode', 'serve'])
+def test_help_has_the_names_of_verifiers_and_laws(name):
+  out = ' '.join(run_here(name, '--help').out.split())
+  rules = ', '.join(verification.VERIFIERS)
+  assert f': {rules}, my.module:Name --config.' in out
+  assert f': {", ".join(get_args(Law))} ' in out
+
+
 def test_keys_of_a_preset_stand_in_a_row_and_in_order():
   ended = run_here('pretrain', '--config=configs/pretrain_pycode.py', '--help')
   lines = ended.out.splitlines()
@@ -198,10 +209,10 @@ def test_help_of_a_config_that_wants_an_argument():
 
 
 def test_comments_stand_above_and_behind():
-  source = pathlib.Path(config_files.home() / _QUICK).read_text()
+  source = pathlib.Path(home.folder() / _QUICK).read_text()
   found = config_files.comments(source)
   assert found['repeats'] == "of each timing of a round's parts"
   assert found['data'] == 'folder with the published sets of prompts'
-  assert found['law'].startswith('How candidates are chosen: iid')
+  assert found['law'] == 'how candidates are chosen'
   assert found['lookup'].startswith('Lengths of the n-grams')
   assert found['lookup.n_max'] == found['draft'] == ''
