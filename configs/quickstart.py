@@ -39,7 +39,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
       # The rule that accepts drafted tokens; '' is the one that fits the
       # drafter: token for chains, multi_candidate for trees, naive for
-      # deterministic drafts.
+      # deterministic drafts
       verifier='',
       draft_len=4,  # of the streamed text, and of your own prompts
       draft_lens=(2, 4) if smoke else (2, 4, 6),  # to compare
