@@ -1,7 +1,7 @@
-"""From probabilities to tokens, and the random numbers this takes.
+"""Draws tokens from probabilities, and the random numbers for the draws.
 
-A row's numbers depend on its own seed, the position in its text and the use
-they are put to; never on the batch that it sits in.
+The numbers of a row depend on its seed, the position in the sequence and their
+use. They never depend on the other rows of the batch.
 """
 
 import enum
@@ -14,7 +14,7 @@ from specsamp.sharding import lookup, rules
 
 
 class Stream(enum.IntEnum):
-  """What a random number decides; no two uses share bits."""
+  """Use of a random number. No two uses share bits."""
 
   DRAFT = 0
   STOP = 1
@@ -23,36 +23,37 @@ class Stream(enum.IntEnum):
 
 
 def row_keys(seeds: jax.Array) -> jax.Array:
-  """Typed keys [B] of integer seeds [B]."""
-  # The generator is named because with 'rbg' a vmapped row's numbers depend on
-  # the rows beside it.
+  """Returns typed keys [B] for integer seeds [B]."""
+  # The generator is named because with 'rbg' the numbers of a vmapped row
+  # depend on the other rows.
   make = lambda seed: jax.random.key(seed, impl='threefry2x32')
   return jax.vmap(make)(seeds)
 
 
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
-  """Keys [B] that differ for equal seeds, if their turns [B] do; 0 leaves one.
+  """Returns keys [B] that differ for equal seeds if their turns [B] differ.
 
-  Other numbers are folded in than `stream_keys` does.
+  A turn of 0 leaves a key as it is. The numbers that are folded in differ from
+  those of `stream_keys`.
   """
   data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
-  own = jax.vmap(jax.random.fold_in)(row_keys, data)
-  return jnp.where(turns == 0, row_keys, own)
+  folded = jax.vmap(jax.random.fold_in)(row_keys, data)
+  return jnp.where(turns == 0, row_keys, folded)
 
 
 def stream_keys(
   row_keys: jax.Array, positions: jax.Array, stream: Stream
 ) -> jax.Array:
-  """Keys of one use at one position of each row.
+  """Returns the keys of one use at one position of each row.
 
-  Different (position, stream) never give a row the same key: they are folded
-  in as one integer, and threefry under a fixed key is a bijection. One fold
-  costs half of two.
+  Two different pairs (position, stream) never give a row the same key. A pair
+  is folded in as one integer, and threefry under a fixed key is a bijection.
+  One fold costs half of two.
 
   Args:
     row_keys: typed keys [B].
-    positions: positions in the rows' texts [B], from 0 to below 2**28.
-    stream: what the numbers are for.
+    positions: positions in the sequences of the rows [B], 0 to 2**28 - 1.
+    stream: the use of the numbers.
 
   Returns:
     Typed keys [B].
@@ -97,11 +98,10 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   The first number picks the first block whose running sum of probabilities
   exceeds this share of the total. The second picks a token of the block in the
-  same way. A single float32 number is too coarse for both: with 24 bits and
-  151,936 tokens the drawn distribution was off by a total variation of 1e-3,
-  and half of the tokens could never be drawn. With two numbers it is off by
-  1e-5, which is the rounding of the running sums
-  (`tests/sampling/test_draw_error.py` computes both).
+  same way. One number of 24 bits is too coarse for both: over 151,936 tokens
+  the drawn distribution was off by a total variation of 1e-3, and a third of
+  the tokens could never be drawn. With two numbers the total variation is 1e-5,
+  the rounding of the running sums (`tests/sampling/test_draw_error.py`).
 
   Blocks have about sqrt(V) tokens. A running sum over the whole vocabulary is
   slow on every platform. Over a sharded vocabulary only the sums of the blocks
@@ -136,10 +136,11 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
 
 def _num_blocks(size: int) -> int:
-  """A power of two, at most near sqrt(V), that divides V.
+  """Returns a power of two, at most about sqrt(V), that divides V.
 
-  So that as many shards hold whole blocks. If only a small one divides V, it is
-  the one near sqrt(V): such a vocabulary is padded, and on a mesh moved about.
+  This many shards then hold whole blocks. If only a small power divides V, the
+  one near sqrt(V) is returned. Such a vocabulary is padded, and on a mesh it is
+  moved.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size
@@ -166,18 +167,17 @@ def _first_above(u, amounts):
 def without_replacement(
   u: jax.Array, probs: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Tokens drawn in turn, each from `probs` without the ones before it.
+  """Draws tokens one after the other, each without the earlier ones.
 
-  In distribution that is Gumbel top-C, from 2C uniforms a row instead of V
-  variables.
+  The distribution is that of Gumbel top-C, from 2C numbers a row instead of V.
 
   Args:
     u: float32 [B, C, 2], numbers of `uniforms`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
 
   Returns:
-    Tokens, int32 [B, C], and whether there was any left to draw, bool [B, C];
-    where there was none the token is noise.
+    Tokens, int32 [B, C]; and bool [B, C], False if no token was left to draw,
+    where the token is noise.
   """
   row = jnp.arange(probs.shape[0], dtype=jnp.int32)
   index = lax.broadcasted_iota(jnp.int32, probs.shape, 1)
@@ -197,17 +197,17 @@ def without_replacement(
 def top_plus_one(
   u: jax.Array, probs: jax.Array, top: jax.Array, most: int
 ) -> tuple[jax.Array, jax.Array]:
-  """The most probable tokens, then one drawn from `probs` without them.
+  """Returns the most probable tokens, then one drawn without them.
 
   Args:
     u: float32 [B, 2], numbers of `uniform`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
-    top: how many of the most probable, int32 [B].
-    most: the largest of these, static.
+    top: number of the most probable tokens, int32 [B].
+    most: upper bound on `top`, static.
 
   Returns:
-    Tokens, int32 [B, most + 1], and whether there was such a one, bool [B,
-    most + 1]; where there was none the token is noise.
+    Tokens, int32 [B, most + 1]; and bool [B, most + 1], False if there was no
+    such token, where the token is noise.
   """
   best, tokens = largest(probs, most)
   place = jnp.arange(most + 1, dtype=jnp.int32)[None]
@@ -226,17 +226,19 @@ def top_plus_one(
 
 
 def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-  """As `lax.top_k`: the largest along the last axis, and where they are.
+  """Returns the largest values along the last axis and their indices.
 
-  On a mesh they are found one by one, each by two sums' worth of numbers from
-  every shard: XLA would gather the vocabulary and the batch to sort them.
+  The result is that of `lax.top_k`. On a mesh the values are found one by one,
+  each with two numbers from every shard. XLA would gather the vocabulary and
+  the batch to sort them.
 
   Args:
-    values: [..., V], no NaN and no -inf.
-    count: how many.
+    values: [..., V], without NaN and -inf.
+    count: number of values.
 
   Returns:
-    Values and int32 indices, each [..., count], the lower index first in ties.
+    Values and int32 indices, each [..., count]; of equal values the one with
+    the lower index is first.
   """
   if rules.mesh_in_use() is None:
     return lax.top_k(values, count)
@@ -248,10 +250,10 @@ def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     first = jnp.where(left == most, index, size).min(-1, keepdims=True)
     return jnp.where(index == first, -jnp.inf, left), (most, first)
 
-  _, found = lax.scan(step, values, length=count)
-  return tuple(jnp.moveaxis(each[..., 0], 0, -1) for each in found)
+  _, stacked = lax.scan(step, values, length=count)
+  return tuple(jnp.moveaxis(array[..., 0], 0, -1) for array in stacked)
 
 
 def categorical(keys: jax.Array, probs: jax.Array) -> jax.Array:
-  """One token a row: keys [B], probs [B, V] as in `inverse_cdf`; int32 [B]."""
+  """Draws one token a row, int32 [B], with keys [B] from probs [B, V]."""
   return inverse_cdf(uniform(keys), probs)
