@@ -29,12 +29,16 @@ def losses(rows: list[Row], costs: list[RoundCost]) -> list[str]:
   """Returns a sentence for each sampling in which no draft gained.
 
   Args:
-    rows: of one task, the baselines among them.
+    rows: of `metrics.summarize`; those of the first task count.
     costs: measured rounds of the fastest draft, one for each sampling.
   """
   sentences = []
   for cost in costs:
-    group = [row for row in rows if row.sampling_name == cost.sampling_name]
+    group = [
+      row
+      for row in rows
+      if (row.task, row.sampling_name) == (rows[0].task, cost.sampling_name)
+    ]
     plain = [row for row in group if row.is_baseline]
     drafts = [row for row in group if not row.is_baseline and row.speedup]
     if not plain or not drafts or max(row.speedup for row in drafts) >= 1:

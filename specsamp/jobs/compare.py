@@ -13,7 +13,14 @@ from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
-from specsamp.evaluation import methods, metrics, runner, tasks, timing
+from specsamp.evaluation import (
+  cpu_load,
+  methods,
+  metrics,
+  runner,
+  tasks,
+  timing,
+)
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.methods import Label, Method
@@ -144,7 +151,9 @@ class Comparison(NamedTuple):
     sections += [each.section for each in found.values()]
     every = self._with_baselines(found)
     path = workdir / 'metrics.jsonl'
+    meter = cpu_load.Meter()
     lines = runner.compare(self.target, every, self.tasks, self.settings, path)
+    warning = meter.warning()
     scored = scores.score(
       self.target,
       self.tasks,
@@ -162,7 +171,7 @@ class Comparison(NamedTuple):
     told = report.caption(self.config.title, self.pair_name, command)
     lengths = draft_lengths.section(lines, workdir, told)
     against = draft_lengths.against_fixed(lines, not self.config.shuffled)
-    sections += filter(None, (lengths, against))
+    sections += filter(None, (lengths, against, warning))
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )

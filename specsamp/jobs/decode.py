@@ -259,11 +259,13 @@ class Decoding(NamedTuple):
     path = workdir / 'metrics.jsonl'
     meter = cpu_load.Meter()
     lines = runner.compare(self.target, methods, self.tasks, settings, path)
+    warning = meter.warning()
     rows = metrics.summarize(lines)
     costs = self._costs(rows)
     title = 'Speculative sampling'
     lengths = draft_lengths.section(lines, workdir, report.caption(title))
-    sections = [lengths] if lengths else []
+    told = break_even.losses(rows, costs)
+    sections = [each for each in (lengths, *told, warning) if each]
     report.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))
     for section in sections:
@@ -271,9 +273,6 @@ class Decoding(NamedTuple):
     if costs:
       print(f'\n{tables.cost_table(costs, "simple")}')
     print(f'\n{tables.note(rows)}')
-    for line in [*break_even.losses(rows, costs), meter.warning()]:
-      if line:
-        print(f'\n{line}')
     print(f'\nReport and plot: {workdir / "report.md"}')
 
   def _costs(self, rows: list[Row]) -> list[RoundCost]:

@@ -8,6 +8,7 @@ from specsamp.evaluation import break_even, cpu_load
 
 def _row(name, speedup, sampling='greedy'):
   return SimpleNamespace(
+    task='code',
     method=name,
     is_baseline=name == 'plain',
     sampling_name=sampling,
