@@ -53,7 +53,7 @@ def test_no_function_is_too_long():
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         length = node.end_lineno - node.lineno + 1
-        assert length <= 80, f'{path}: {node.name} has {length} lines'
+        assert length <= 100, f'{path}: {node.name} has {length} lines'
 
 
 _WITHOUT_JAX = """
