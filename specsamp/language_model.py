@@ -35,6 +35,19 @@ class LanguageModel:
   tokenizer: Tokenizer
   stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+  def __repr__(self) -> str:
+    """Returns one line. The parameters would fill many pages."""
+    config = self.config
+    parts = [
+      f'{self.num_params / 1e6:,.1f}M parameters',
+      f'{config.num_layers} layers of width {config.width}',
+      config.dtype,
+      f'vocabulary of {config.num_tokens}',
+    ]
+    if self.mesh is not None:
+      parts.append(f'mesh {"x".join(map(str, self.mesh.shape.values()))}')
+    return f'LanguageModel({", ".join(parts)})'
+
   @property
   def config(self):
     return self.transformer.config

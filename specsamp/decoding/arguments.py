@@ -44,7 +44,7 @@ class Rows(NamedTuple):
   def make(
     cls,
     model: LanguageModel,
-    prompts: str | Sequence[str] | Sequence[Sequence[int]],
+    prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
     sampling: SamplingParams | None = None,
     max_new_tokens: int | Sequence[int] = 128,
     seed: int | Sequence[int] = 0,
@@ -129,6 +129,9 @@ def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
     prompts = [prompts]
   if not len(prompts):
     raise UserError('prompts: got none, expected at least one')
+  first = next(iter(prompts))
+  if not isinstance(first, str) and np.ndim(first) == 0:
+    prompts = [prompts]  # A flat list is the token ids of one prompt.
   for i, prompt in enumerate(prompts):
     if isinstance(prompt, str):
       continue

@@ -54,6 +54,15 @@ class Completion:
   logprobs: Logprobs | None = None
   prompt_logprobs: Logprobs | None = None
 
+  def __repr__(self) -> str:
+    """Returns one line of counts."""
+    rounds = int(self.stats.rounds) if self.stats else 0
+    return (
+      f'Completion(id={self.id}, index={self.index}, {len(self.tokens)} tokens '
+      f'in {rounds} rounds, τ {self.block_efficiency:.2f}, '
+      f'{self.finish_reason})'
+    )
+
   @property
   def num_accepted(self) -> int:
     """Drafted tokens that were accepted, those that were then cut included."""

@@ -193,7 +193,7 @@ class Engine:
 
   def generate(
     self,
-    prompts: Sequence[str] | Sequence[Sequence[int]],
+    prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
     *,
     sampling: SamplingParams | None = None,
     max_new_tokens: int | Sequence[int] = 128,

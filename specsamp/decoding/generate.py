@@ -49,6 +49,16 @@ class Generation:
   decode_seconds: float
   compile_seconds: float = 0.0
 
+  def __repr__(self) -> str:
+    """Returns one line of counts."""
+    count = sum(map(len, self.tokens))
+    ms = 1e3 * (self.prefill_seconds + self.decode_seconds) / max(count, 1)
+    return (
+      f'Generation({len(self.tokens)} completions, {count} tokens in '
+      f'{self.rounds.sum()} rounds, τ {self.block_efficiency:.2f}, '
+      f'{ms:.2f} ms a token)'
+    )
+
   @property
   def acceptance_rate(self) -> float:
     """Accepted over drafted tokens, α; NaN if nothing was drafted.
@@ -82,10 +92,17 @@ class Round:
   tokens: list[list[int]]
   num_accepted: list[int]
 
+  def __repr__(self) -> str:
+    """Returns one line of counts."""
+    return (
+      f'Round({len(self.tokens)} rows, {sum(map(len, self.tokens))} tokens, '
+      f'{sum(self.num_accepted)} accepted draft tokens)'
+    )
+
 
 def generate(
   model: LanguageModel,
-  prompts: str | Sequence[str] | Sequence[Sequence[int]],
+  prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
   *,
   drafter: Drafter | None = None,
   verifier: str | Verifier | None = None,
@@ -105,7 +122,8 @@ def generate(
 
   Args:
     model: the target.
-    prompts: a text, texts, or lists of token ids.
+    prompts: a text, the token ids of one, or a list of texts or of lists of
+      token ids.
     drafter: what drafts, such as `specsamp.drafting.model_drafter(draft, 4)`;
       None is autoregressive sampling.
     verifier: a name of `specsamp.verification.make`, or a verifier; None is
@@ -180,7 +198,7 @@ def complete(request: Request) -> Generation:
 
 def stream(
   model: LanguageModel,
-  prompts: str | Sequence[str] | Sequence[Sequence[int]],
+  prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
   *,
   drafter: Drafter | None = None,
   verifier: str | Verifier | None = None,

@@ -49,7 +49,7 @@ class Request:
   def make(
     cls,
     model: LanguageModel,
-    prompts: str | Sequence[str] | Sequence[Sequence[int]],
+    prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
     drafter: Drafter | None = None,
     verifier: str | Verifier | None = None,
     sampling: SamplingParams | None = None,

@@ -83,6 +83,12 @@ class DraftModule:
   params: Any
   target: str
 
+  def __repr__(self) -> str:
+    """Returns one line. The parameters would fill many pages."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+    kind = type(self.module).__name__
+    return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
+
   def check(self, target: LanguageModel) -> None:
     """Raises `UserError` if it was trained for another target.
 
