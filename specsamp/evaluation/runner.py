@@ -128,10 +128,10 @@ def compare(
   todo = [item for id_, item in by_id.items() if id_ not in kept]
   answers = _Answers(target, settings)
   with distributed.first_opens(path, 'a') as file:
-    for part in _in_turn(items, todo, lines):
+    for phase, part in _in_turn(items, todo, lines):
       batches = _batches(part, settings)
       answers.compile(batches)
-      with progress.bar('decoding', total=len(part), unit='seq') as bar:
+      with progress.bar(phase, total=len(part), unit='seq') as bar:
         for batch in batches:
           made = answers.converse(batch, bar.unpause)
           for item, each in zip(batch, made, strict=True):
@@ -204,20 +204,25 @@ def _shuffled(item: _Item, seed: int) -> bytes:
 
 def _in_turn(
   items: Sequence[_Item], todo: Sequence[_Item], lines: Sequence[Line]
-) -> Iterator[list[_Item]]:
-  """What every method answers, then the rest of the fastest.
+) -> Iterator[tuple[str, list[_Item]]]:
+  """Yields what every method answers, then the rest, which the fastest answer.
 
   Args:
     items: all of them.
     todo: those that have no line yet.
     lines: grows while this is read: by the end of the first part it has all.
+
+  Yields:
+    The name of the phase, and its items.
   """
-  yield [item for item in todo if item.of_all]
   rest = [item for item in todo if not item.of_all]
+  first = [item for item in todo if item.of_all]
+  yield 'decoding, all methods' if rest else 'decoding', first
   if rest:
     asked = {item.head.id for item in items if item.of_all}
     fastest = _fastest([line for line in lines if line.id in asked])
-    yield [item for item in rest if item.method.label in fastest]
+    part = [item for item in rest if item.method.label in fastest]
+    yield 'decoding, fastest drafts', part
 
 
 def _fastest(lines: Sequence[Line]) -> set[Label]:

@@ -249,10 +249,10 @@ def in_turns(
   Each runs once before its times count, for the first time it compiles.
   """
   times = [[] for _ in steps]
-  for step in progress.bar('compiling', steps, unit='loop', stays=False):
+  for step in progress.bar('compiling loops', steps, unit='loop', stays=False):
     step()
   turns = list(itertools.product(range(repeats), range(len(steps))))
-  for _, i in progress.bar('timing', turns, unit='loop', stays=False):
+  for _, i in progress.bar('timing loops', turns, unit='loop', stays=False):
     times[i].append(steps[i]())
   return distributed.of_first(times)
 

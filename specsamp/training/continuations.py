@@ -77,7 +77,11 @@ def continuations(
     },
   )
   rows = []
-  bar = progress.bar('continuing', range(0, count, batch_size), unit='batch')
+  bar = progress.bar(
+    f'continuing {folder.name}, t={temperature:g}',
+    range(0, count, batch_size),
+    unit='batch',
+  )
   for start in bar:
     path = folder / _SHARD.format(start // batch_size)
     batch = prompts[start : start + batch_size]
@@ -155,8 +159,8 @@ def written(
 def _check(target, count, available, prompt_length, length, batch_size):
   if count < 1 or count % batch_size:
     raise UserError(
-      f'continuations: got {count}, expected a multiple of the batch size '
-      f'{batch_size}'
+      f'continuations: count: got {count}, expected a multiple of '
+      f'batch_size={batch_size}'
     )
   if not 0 < prompt_length < length <= target.config.max_length:
     raise UserError(
@@ -165,8 +169,8 @@ def _check(target, count, available, prompt_length, length, batch_size):
     )
   if count > available:
     raise UserError(
-      f'continuations: got {count}, but the text has {available} prompts of '
-      f'{prompt_length} tokens'
+      f'continuations: count: got {count}, but the text has {available} '
+      f'prompts of prompt_length={prompt_length} tokens'
     )
 
 

@@ -121,6 +121,14 @@ class DistillConfig(run_config.RunConfig):
         f'num_continuations: got {self.num_continuations}, fewer than the '
         f'{self.batch_size} of a batch'
       )
+    whole = self.continuation_batch * len(self.temperatures)
+    if self.num_continuations % whole:
+      raise UserError(
+        f'num_continuations: got {self.num_continuations}, expected a multiple '
+        f'of {whole}: whole batches of continuation_batch='
+        f'{self.continuation_batch} at each of {len(self.temperatures)} '
+        'temperatures'
+      )
     if self.num_continuations and self.prompt_length > self.length:
       raise UserError(
         f'prompt_length: got {self.prompt_length}, more than the length '
@@ -147,11 +155,6 @@ class DistillConfig(run_config.RunConfig):
       SamplingParams(temperature=temperature).check()
     if len(set(temperatures)) < len(temperatures):
       raise UserError(f'temperatures: got one twice in {temperatures}')
-    if self.num_continuations % len(temperatures):
-      raise UserError(
-        f'num_continuations: got {self.num_continuations}, expected as many '
-        f'at each of {len(temperatures)} temperatures'
-      )
 
   @property
   def weights(self) -> Weights:

@@ -140,7 +140,7 @@ class _Programs(NamedTuple):
     """What takes long, for batches such as this; shows how far it is."""
     batch = self.feed(batch)
     for program, *arguments in progress.bar(
-      'compiling',
+      'compiling training',
       [
         (self.train, state, frozen, batch),
         (self.evaluate, state.params, frozen, batch),

@@ -228,7 +228,7 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
     (['--config.target={root}/nowhere'], 'nowhere'),
     (['--config.target={root}/cut'], 'cut/model.safetensors'),
     (['--config.corpus=/no/such/folder'], '/no/such/folder'),
-    (['--config.num_continuations=33'], 'a multiple of the batch size 32'),
+    (['--config.num_continuations=33'], 'continuation_batch=32'),
     (['--config=configs/distill_pycode.py:nope'], "'nope'"),
     (['--config=configs/pretrain_pycode.py:smoke'], 'config'),
   ],

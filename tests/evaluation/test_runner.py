@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
   assert calls == at_once + sum(in_turn, [])
 
 
-def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
+def test_the_fastest_draft_goes_on(monkeypatch, tmp_path, capsys):
   """For each temperature its own, and the same when a run goes on."""
   target = tiny.model(26, 0)
   draft = tiny.first_layer(target)
@@ -159,6 +160,8 @@ def test_the_fastest_draft_goes_on(monkeypatch, tmp_path):
     path,
   )
   lines = run(2)
+  phases = re.findall('decoding(.*): 100%', capsys.readouterr().err)
+  assert len(set(phases)) == 2  # each has its name
   found = [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines]
   few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
   assert found == [

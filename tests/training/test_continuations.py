@@ -121,9 +121,9 @@ def test_a_folder_of_others_is_refused(target, written, batches, changes):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (dict(count=28), 'got 28, but the text has 25 prompts of 8 tokens'),
-    (dict(count=10), 'got 10, expected a multiple of the batch size 4'),
-    (dict(count=0), 'got 0, expected a multiple'),
+    (dict(count=28), 'count: got 28, .* has 25 prompts of prompt_length=8'),
+    (dict(count=10), 'count: got 10, expected a multiple of batch_size=4'),
+    (dict(count=0), 'count: got 0, expected a multiple'),
     (dict(prompt_length=20), 'a prompt of 20 tokens in sequences of 20'),
     (dict(prompt_length=0), 'a prompt of 0 tokens'),
     (dict(length=65), 'sequences of 65 for a target of 64 positions'),
@@ -155,7 +155,9 @@ def test_a_batch_that_is_none_is_decoded_again(
     np.testing.assert_array_equal(_continue(target, copied), rows)
     assert len(batches) == i
     assert path.read_bytes() == whole
-  assert capsys.readouterr().err.count('holds no sequences of this run') == 6
+  printed = capsys.readouterr().err
+  assert printed.count('holds no sequences of this run') == 6
+  assert 'continuing copied, t=1:' in printed  # which of several phases
   for content in (b'\xff', b'[' * 10**5, b'{}'):
     (copied / 'continuations.json').write_bytes(content)
     with pytest.raises(UserError, match='of another target'):

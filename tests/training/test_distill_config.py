@@ -54,7 +54,12 @@ _CONFIG = DistillConfig(kind='eagle_parallel', ahead=3, batch_size=8, length=16)
     (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
     (
       dict(temperatures=(0.0, 1.0), num_continuations=33),
-      'num_continuations: got 33, expected as many at each of 2 temperatures',
+      'num_continuations: got 33, expected a multiple of 64: .*'
+      'continuation_batch=32 at each of 2 temperatures',
+    ),
+    (
+      dict(num_continuations=16, batch_size=2),
+      'num_continuations: got 16, expected .* of 32: .*continuation_batch=32.*',
     ),
     (dict(loss='lk'), "loss: got 'lk', expected one of text, kl, tv, .*"),
     (dict(eta=-1), 'eta: got -1, expected at least 0'),
