@@ -240,10 +240,17 @@ def read_json(path) -> Any:
   """As `parse_json`, of a file in UTF-8.
 
   Raises:
-    OSError: it cannot be read.
+    OSError: it cannot be read, or is a pipe or a device, which may not end.
     ValueError: it is no JSON.
   """
+  check_regular(path)
   return parse_json(pathlib.Path(path).read_bytes().decode('utf-8-sig'))
+
+
+def check_regular(path) -> None:
+  """Raises OSError if a path is a folder, a pipe or a device."""
+  if os.path.exists(path) and not os.path.isfile(path):
+    raise OSError(errno.EINVAL, 'not a regular file', os.fspath(path))
 
 
 def has_shape(value: Any, shape: Any) -> bool:

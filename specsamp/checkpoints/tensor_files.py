@@ -40,7 +40,7 @@ class Stored(NamedTuple):
       return file.get_slice(self.name)[index or ...]
 
 
-def of_files(files: Iterable[pathlib.Path]) -> dict[str, Stored]:
+def of_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
   """The tensors of some files, by name; nothing but their headers is read.
 
   Raises:
@@ -48,7 +48,7 @@ def of_files(files: Iterable[pathlib.Path]) -> dict[str, Stored]:
       of them hold the same name.
   """
   found: dict[str, Stored] = {}
-  for file in files:
+  for file in paths:
     with _opened(file) as opened:
       for name in opened.keys():  # noqa: SIM118
         if name in found:
@@ -124,6 +124,7 @@ def _refuse_pickles(folder: pathlib.Path) -> None:
 
 def _opened(file: pathlib.Path):
   try:
+    files.check_regular(file)
     return safetensors.safe_open(file, framework='numpy')
   except FileNotFoundError:
     raise UserError(f'weights {file}: no such file') from None

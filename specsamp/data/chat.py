@@ -2,10 +2,15 @@
 
 import datetime
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from specsamp.errors import UserError
+
+_MOST_SECONDS = 1.0  # of the thread's CPU time, however busy the machine is
+_MOST_CHARACTERS = 2**26
+_MOST_POWER, _MOST_BITS = 64, 2**16  # of numbers, which may be of any size
 
 
 def render(
@@ -13,7 +18,9 @@ def render(
 ) -> str:
   """Renders a template as transformers does, up to the model's next turn.
 
-  Templates come with weights from anywhere, so they run in a sandbox.
+  Templates come with weights from anywhere, so they run in a sandbox. In each
+  round of a loop and at each call the time is checked, which works in any
+  thread: a template of plain text alone takes no time.
 
   Args:
     template: of Jinja; '' is none.
@@ -21,7 +28,8 @@ def render(
     named: special tokens that it may write, such as `bos_token`.
 
   Raises:
-    UserError: there is no template, it fails, or jinja2 is missing.
+    UserError: there is no template, it fails, it takes too long or writes too
+      much, or jinja2 is missing.
   """
   if not template:
     raise UserError('chat: the tokenizer has no chat template')
@@ -43,27 +51,64 @@ def render(
       body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
       return jinja2.nodes.Scope(body, lineno=line)
 
+  class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """A sandbox that checks what may take long."""
+
+    intercepted_binops = frozenset(['*', '**'])
+
+    def call(self, context, function, *args, **kwargs):
+      check_time()
+      return super().call(context, function, *args, **kwargs)
+
+    def call_binop(self, context, operator, left, right):
+      if operator == '**' and abs(right) > _MOST_POWER:
+        raise_exception(f'power: got {right:g}, expected at most {_MOST_POWER}')
+      result = super().call_binop(context, operator, left, right)
+      if isinstance(result, int) and result.bit_length() > _MOST_BITS:
+        raise_exception(f'got a number of more than {_MOST_BITS} bits')
+      return result
+
   def raise_exception(message):
     raise jinja2.TemplateError(message)
 
-  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+  def check_time():
+    if time.thread_time() > end:
+      raise_exception(f'takes longer than {_MOST_SECONDS:.0f} s')
+
+  def timed(values: Iterable):
+    for value in values:
+      check_time()
+      yield value
+
+  environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[Generation, 'jinja2.ext.loopcontrols'],
   )
   environment.filters['tojson'] = _to_json
+  environment.filters['timed'] = timed
   environment.globals['raise_exception'] = raise_exception
   environment.globals['strftime_now'] = lambda form: (
     datetime.datetime.now().strftime(form)
   )
+  end = time.thread_time() + _MOST_SECONDS
+  pieces, size = [], 0
   try:
-    return environment.from_string(template).render(
+    parsed = environment.parse(template)
+    for loop in parsed.find_all(jinja2.nodes.For):
+      loop.iter = jinja2.nodes.Filter(loop.iter, 'timed', [], [], None, None)
+    for piece in environment.from_string(parsed).generate(
       messages=messages,
       tools=None,
       documents=None,
       add_generation_prompt=True,
       **named,
-    )
+    ):
+      pieces.append(piece)
+      size += len(piece)
+      if size > _MOST_CHARACTERS:
+        raise_exception(f'writes more than {_MOST_CHARACTERS} characters')
+    return ''.join(pieces)
   except Exception as error:  # whatever a template does
     reason = ' '.join(str(error).split()) or type(error).__name__
     raise UserError(f'chat template: {reason}') from None

@@ -8,15 +8,16 @@ from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
 FILE, VOCAB, MERGES = 'tokenizer.json', 'vocab.json', 'merges.txt'
+_MOST_IDS = 2**24  # the library counts up to the largest id, and we list all
 _END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
 
 
 class HuggingFace(Tokenizer):
   """A tokenizer.json: the ids are those of transformers' AutoTokenizer.
 
-  That is for files that tell what they do. Where the name of a class makes
-  transformers put its own rule for cutting a text in place of the file's
-  (Qwen2's, with another tokenizer), the file's is kept.
+  Qwen2's class normalizes where the file does not. Where a class has its own
+  normalizer or its own rule for cutting a text in place of the file's (Qwen2's,
+  with another tokenizer), the file's is kept.
   """
 
   def __init__(self, content: str, files: Files):
@@ -60,8 +61,8 @@ class HuggingFace(Tokenizer):
     backend.add_special_tokens(
       [t for t in files.special if self._id(t) is not None]
     )
+    size = _size(backend)
     self._content = backend.to_str()
-    size = max(backend.get_vocab().values(), default=-1) + 1
     super().__init__(self._content.encode(), files, size)
 
   def save(self, folder) -> None:
@@ -90,21 +91,32 @@ def _kind(files: Files) -> str | None:
   kind = files.raw.get('tokenizer_class')
   if kind is None:
     gpt2 = 'GPT2Tokenizer'
-    classes = {'llama': 'LlamaTokenizer', 'gpt2': gpt2, 'opt': gpt2}
+    qwen = 'Qwen2Tokenizer'
+    classes = {
+      'llama': 'LlamaTokenizer',
+      'qwen2': qwen,
+      'qwen3': qwen,
+      'gpt2': gpt2,
+      'opt': gpt2,
+    }
     return classes.get(files.raw.get('model_type'))
   return str(kind).removesuffix('Fast')
 
 
 def _as_transformers(backend, files: Files) -> None:
-  """transformers gives LLaMA's tokenizers a pre-tokenizer of its own.
+  """Sets what transformers' classes have in place of the file's.
 
-  It differs from the file's in texts that begin with a space or hold special
+  Qwen2's normalizes to composed characters. LLaMA's has a pre-tokenizer that
+  differs from the file's in texts that begin with a space or hold special
   tokens.
   """
-  from tokenizers import pre_tokenizers
+  from tokenizers import normalizers, pre_tokenizers
 
+  kind = _kind(files)
+  if kind == 'Qwen2Tokenizer' and backend.normalizer is None:
+    backend.normalizer = normalizers.NFC()
   if (
-    _kind(files) != 'LlamaTokenizer'
+    kind != 'LlamaTokenizer'
     or files.raw.get('model_type') not in (None, 'llama')
     or 'ByteLevel' in f'{backend.pre_tokenizer}{backend.decoder}'  # LLaMA 3
   ):
@@ -116,6 +128,14 @@ def _as_transformers(backend, files: Files) -> None:
   backend.pre_tokenizer = pre_tokenizers.Metaspace(
     replacement='▁', prepend_scheme=scheme, split=False
   )
+
+
+def _size(backend) -> int:
+  """Returns the highest id + 1; `UserError` if no vocabulary is so large."""
+  largest = max(backend.get_vocab().values(), default=-1)
+  if largest >= _MOST_IDS:
+    raise UserError(f'got the id {largest}, expected below {_MOST_IDS}')
+  return largest + 1
 
 
 def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
@@ -148,4 +168,5 @@ def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
     backend.post_processor = processors.TemplateProcessing(
       single=f'{bos} $A', special_tokens=[(bos, i)]
     )
+  _size(backend)
   return HuggingFace(backend.to_str(), files)

@@ -1,8 +1,10 @@
 """What is wrong with another library's folder is said in one line."""
 
 import json
+import os
 import shutil
 
+import deadline
 import foreign
 import numpy as np
 import pytest
@@ -194,6 +196,30 @@ def test_files(llama, tmp_path, damage, message):
   folder = shutil.copytree(llama, tmp_path / 'model')
   damage(folder)
   _refused(folder, message)
+
+
+def _pipe(path):
+  path.unlink()
+  os.mkfifo(path)
+
+
+def _device(path):
+  path.unlink()
+  path.symlink_to('/dev/null')
+
+
+@pytest.mark.parametrize('make', [_pipe, _device])
+@pytest.mark.parametrize(
+  'name', ['config.json', _INDEX, 'model-00001-of-00002.safetensors']
+)
+def test_what_is_no_file(llama, tmp_path, make, name):
+  folder = shutil.copytree(llama, tmp_path / 'model')
+  if not (folder / name).exists():
+    name = next(folder.glob('model-00001-*')).name
+  make(folder / name)
+  with pytest.raises(UserError, match=f'{name}.*: .*not a regular file') as e:
+    deadline.call(specsamp.load, folder)
+  assert '\n' not in str(e.value)
 
 
 def test_tensors(saved, tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import sys
 
+import deadline
 import hf_folders
 import pytest
 
@@ -156,6 +157,58 @@ def test_templates_that_fail(template, message):
   with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
     chat.render(template, turns, {})
   assert '\n' not in str(error.value) and len(turns) == 1
+
+
+@pytest.mark.parametrize(
+  ('template', 'message'),
+  [
+    (
+      '{% for i in range(9999) %}{% for i in range(9999) %}{% for i in range('
+      '9999) %}{% endfor %}{% endfor %}{% endfor %}',
+      'takes longer than 1 s',
+    ),
+    (
+      '{% for i in range(99999) if range(99999) | sum < 0 %}{% endfor %}',
+      'takes longer than 1 s',
+    ),
+    (
+      '{% for i in range(9) recursive %}{% if loop.depth < 60 %}'
+      '{{ loop(range(9)) }}{% endif %}{% endfor %}',
+      'takes longer than 1 s',
+    ),
+    (
+      '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}'
+      '{% endmacro %}{{ f(60) }}',
+      'takes longer than 1 s',
+    ),
+    (
+      '{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}',
+      'writes more than .* characters',
+    ),
+    ('{{ 10 ** (10 ** 10) }}', 'power: got 1e.10, expected at most'),
+    (
+      '{% set x = namespace(y=3) %}{% for i in range(99) %}'
+      '{% set x.y = x.y * x.y %}{% endfor %}',
+      'a number of more than',
+    ),
+  ],
+)
+def test_templates_that_go_on(template, message):
+  """From a thread that is not the main one, as a server's."""
+  turns = [{'role': 'user', 'content': 'x' * 10_000}]
+  with pytest.raises(UserError, match=f'^chat template: .*{message}'):
+    deadline.call(chat.render, template, turns, {})
+
+
+def test_loops_know_their_lengths():
+  template = (
+    '{% for m in messages %}{{ loop.index }}/{{ loop.length }}'
+    '{{ ", " if not loop.last }}{% else %}none{% endfor %}'
+    '{% for m in missing %}x{% else %} and none {% endfor %}'
+    '{% for k, v in {"a": 2 ** 3}.items() %}{{ k * v }}{% endfor %}'
+  )
+  text = '1/4, 2/4, 3/4, 4/4 and none aaaaaaaa'
+  assert chat.render(template, _TURNS, {}) == text
 
 
 def test_without_jinja(monkeypatch):

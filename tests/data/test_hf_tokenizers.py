@@ -1,8 +1,10 @@
 """Tokenizers of model folders: the ids and texts that transformers has."""
 
 import json
+import os
 import time
 
+import deadline
 import hf_folders as folders
 import pytest
 import shared_data
@@ -116,6 +118,53 @@ def test_a_folder_with_tokenizer_model_alone(tmp_path, legacy):
       assert loaded.encode(text, bos=False) == ids[1:]
       said = reference.decode(ids, skip_special_tokens=True)
       assert loaded.decode(ids) == said
+
+
+_COMPOSED = ('e\u0301 \u212b', 'o\u0308o\u0308 \u1100\u1161', 'plain é')
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize(
+  ('kind', 'model_type'),
+  [
+    ('Qwen2Tokenizer', 'qwen2'),
+    ('Qwen2TokenizerFast', 'llama'),
+    (None, 'qwen3'),
+    ('PreTrainedTokenizerFast', 'qwen3'),
+    (None, 'llama'),
+  ],
+)
+def test_a_normalizer_that_the_class_adds(sources, tmp_path, kind, model_type):
+  transformers = pytest.importorskip('transformers')
+  folder = folders.qwen(tmp_path / 'model', sources.values())
+  file = folder / 'tokenizer.json'
+  file.write_text(
+    json.dumps(json.loads(file.read_text()) | {'normalizer': None})
+  )
+  folders.write(
+    folder,
+    tokenizer_config={'tokenizer_class': kind} if kind else {},
+    config={'model_type': model_type},
+  )
+  reference = transformers.AutoTokenizer.from_pretrained(folder)
+  loaded = tokenizer_dir.load(folder)
+  for text in (*_TEXTS, *_COMPOSED):
+    assert loaded.encode(text) == reference.encode(text)
+
+
+def test_ids_beyond_any_vocabulary(sources, tmp_path):
+  """To write the file anew the library would count up to the largest."""
+  folders.gpt2(tmp_path / 'json', sources.values())
+  file = tmp_path / 'json' / 'tokenizer.json'
+  values = json.loads(file.read_text())
+  values['model']['vocab']['far'] = 2**31
+  file.write_text(json.dumps(values))
+  folders.opt(tmp_path / 'merges', sources.values())
+  file = tmp_path / 'merges' / 'vocab.json'
+  file.write_text(json.dumps(json.loads(file.read_text()) | {'far': 2**31}))
+  for name in ('json', 'merges'):
+    with pytest.raises(UserError, match='got the id 2147483648, expected bel'):
+      deadline.call(tokenizer_dir.load, tmp_path / name)
 
 
 def test_eos_may_be_many(sources, tmp_path):
@@ -245,6 +294,14 @@ def test_bad_files(sources, tmp_path, name, content, message):
   with pytest.raises(UserError, match=f'^tokenizer .*{message}') as error:
     tokenizer_dir.load(folder)
   assert '\n' not in str(error.value) and 'model' in str(error.value)
+
+
+def test_a_pipe_is_no_file(sources, tmp_path):
+  folders.gpt2(tmp_path, sources.values())
+  (tmp_path / 'tokenizer_config.json').unlink()
+  os.mkfifo(tmp_path / 'tokenizer_config.json')
+  with pytest.raises(UserError, match='config.json: not a regular file$'):
+    deadline.call(tokenizer_dir.load, tmp_path)
 
 
 def test_merges_of_another_model(sources, tmp_path):
