@@ -73,7 +73,7 @@ def render(
 
   def check_time():
     if time.thread_time() > end:
-      raise_exception(f'takes longer than {_MOST_SECONDS:.0f} s')
+      raise_exception(f'takes longer than {_MOST_SECONDS:g} s')
 
   def timed(values: Iterable):
     for value in values:
