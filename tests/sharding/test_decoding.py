@@ -9,6 +9,8 @@ import pytest
 import tiny
 
 import specsamp
+from specsamp import compilation_cache
+from specsamp.decoding.request import Request
 from specsamp.decoding.state import Prompts
 from specsamp.drafting import (
   DynamicTree,
@@ -216,6 +218,27 @@ def test_a_match_that_ends_with_its_document():
     for model in (target, target.on(meshes.make(1, 2, jax.devices()[:2])))
   ]
   assert emitted[0] == emitted[1]
+
+
+def test_nothing_is_compiled_after_the_prompt_pass(monkeypatch):
+  """On a mesh too a first call compiles ahead, a program each."""
+  target = tiny.model(26, seed=0, num_heads=4, num_kv_heads=2)
+  mesh = meshes.make(2, 2, jax.devices()[:4])
+  drafter = model_drafter(tiny.first_layer(target).on(mesh), 3)
+  seen, real = [], Request.prefill
+
+  def prefill(self):
+    seen.append(len(compilations))
+    return real(self)
+
+  monkeypatch.setattr(Request, 'prefill', prefill)
+  with compilation_cache.compilations() as compilations:
+    # A size of batch that no other test has.
+    out = specsamp.generate(
+      target.on(mesh), [[3]] * 10, drafter=drafter, max_new_tokens=3
+    )
+  assert out.compile_seconds > 0
+  assert seen == [len(compilations)] and seen[0] >= 2
 
 
 @pytest.mark.extended
