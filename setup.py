@@ -11,6 +11,18 @@ _FOLDERS = {
   for path in sorted(pathlib.Path(top).rglob('*.py'))
 }
 
+# Models of the Hugging Face hub, tokenizer.json and chat templates.
+_HF = ['huggingface_hub>=0.34', 'jinja2>=3.1.6', 'tokenizers>=0.20']
+# ROUGE, a score of tasks.
+_EVAL = ['rouge-score>=0.1.2']
+# A server with OpenAI's interface; jinja2 is for chat templates.
+_SERVE = [
+  'jinja2>=3.1.6',
+  'prometheus-client>=0.20',
+  'starlette>=0.40',
+  'uvicorn>=0.30',
+]
+
 setup(
   name='specsamp',
   version='0.1.0',
@@ -42,24 +54,17 @@ setup(
     'tabulate>=0.9',
     'tqdm>=4.66',
   ],
+  # Names have neither _ nor -: pip before 23.3 does not find an extra whose
+  # name setuptools writes in another way than the user.
   extras_require={
     'tpu': ['jax[tpu]>=0.10,<0.12'],
     'gpu': ['jax[cuda12]>=0.10,<0.12'],
-    # To compile for GPUs where there is none: no library of CUDA's is needed.
-    'gpu_aot': [
-      'jax-cuda12-pjrt>=0.10,<0.12',
-      'jax-cuda12-plugin>=0.10,<0.12',
-    ],
-    # Scores of tasks: ROUGE.
-    'eval': ['rouge-score>=0.1.2'],
-    # Models of Hugging Face: names of the hub, tokenizer.json, chat templates.
-    'hf': ['huggingface_hub>=0.34', 'jinja2>=3.1.6', 'tokenizers>=0.20'],
-    # An OpenAI-compatible server.
-    'serve': [
-      'prometheus-client>=0.20',
-      'starlette>=0.40',
-      'uvicorn>=0.30',
-    ],
+    # Compiles for GPUs where there is none: the compiler of jax's version, and
+    # no CUDA library.
+    'gpuaot': ['jax[cuda12-local]>=0.10,<0.12'],
+    'eval': _EVAL,
+    'hf': _HF,
+    'serve': _SERVE,
     # To be compared with transformers.
     'parity': [
       'jinja2>=3.1.6',
@@ -67,9 +72,14 @@ setup(
       'torch==2.13.0',
       'transformers>=5.0',
     ],
-    # To build the documents: CONTRIBUTING.md has the command.
-    'docs': ['furo>=2025.12', 'myst-parser>=5.0', 'sphinx>=9.0'],
+    # Builds the documents with the command in CONTRIBUTING.md, which imports
+    # all modules.
+    'docs': [*_SERVE, 'furo>=2025.12', 'myst-parser>=5.0', 'sphinx>=9.0'],
+    # All that the README's test command needs, with nothing else installed.
     'test': [
+      *_EVAL,
+      *_HF,
+      *_SERVE,
       'httpx>=0.27',
       'hypothesis>=6.100',
       # Of version 7 a kernel and its client have waited for each other.
@@ -77,15 +87,12 @@ setup(
       'ipywidgets>=8.1',
       'nbclient>=0.10',
       'openai>=1.60',
-      'prometheus-client>=0.20',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
-      'rouge-score>=0.1.2',
+      'pyyaml>=6.0',
       'ruff>=0.12',
       'scipy>=1.13',
       'setuptools>=77',
-      'starlette>=0.40',
-      'uvicorn>=0.30',
     ],
   },
 )

@@ -4,7 +4,7 @@ python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
 python launch/plan.py --config=configs/chinchilla.py --topology=v5e-16,v6e-16
 
 Needs libtpu, pip install 'specsamp[tpu]', and no TPU; for GPUs such as h100:8
-their compiler, pip install 'specsamp[gpu_aot]'. A run that was cut off goes on
+their compiler, pip install 'specsamp[gpuaot]'. A run that was cut off goes on
 when the same command is given again with its --workdir.
 """
 

@@ -56,8 +56,12 @@ _INTEGRATION = ('end_to_end', 'notebooks', 'serving', 'sharding')
 _EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
 
 
-# What compiles for chips that are not there.
-_COMPILERS = {'tpu_aot': 'libtpu', 'gpu_aot': 'jax-cuda12-plugin'}
+# The packages without which tests with a marker are skipped.
+_PACKAGES = {
+  'tpu_aot': ['libtpu'],
+  'gpu_aot': ['jax-cuda12-plugin'],
+  'parity': ['torch', 'transformers'],
+}
 
 
 def _is_installed(package) -> bool:
@@ -81,11 +85,14 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
   for item in items:
-    for marker, package in _COMPILERS.items():
+    for marker, packages in _PACKAGES.items():
       if item.get_closest_marker(marker):
-        item.fixturenames.insert(0, 'optimized')
-        if not _is_installed(package):
-          item.add_marker(pytest.mark.skip(reason=f'needs {package}'))
+        if marker.endswith('_aot'):
+          item.fixturenames.insert(0, 'optimized')
+        missing = [name for name in packages if not _is_installed(name)]
+        if missing:
+          reason = f'needs {" and ".join(missing)}'
+          item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish():

@@ -1,12 +1,10 @@
 """Small random checkpoints that transformers itself writes."""
 
 import contextlib
-import importlib.util
 import io
 import pathlib
 
 import numpy as np
-import pytest
 
 VOCAB = 53
 _ROPE = dict(rope_theta=500.0)
@@ -63,17 +61,10 @@ FAMILIES = {
 }
 
 
-# For tests that import these themselves; `config` skips by itself.
-needs_parity = pytest.mark.skipif(
-  not all(map(importlib.util.find_spec, ('torch', 'transformers'))),
-  reason="needs '.[parity]'",
-)
-
-
 def config(name: str, **changes):
-  """A transformers config of one family; skips if it is not installed."""
-  transformers = pytest.importorskip('transformers')
-  pytest.importorskip('torch')
+  """Returns a transformers config of one family, for tests marked `parity`."""
+  import transformers
+
   kind, values = FAMILIES[name]
   values = values | changes
   if values.get('eos_token_id') is None:
@@ -119,7 +110,8 @@ def save_zeros(name: str, folder: pathlib.Path, **changes) -> None:
 
 def save_tokenizer(folder: pathlib.Path, pieces: int) -> None:
   """A tokenizer of the words w0, w1, .. with neither bos nor eos."""
-  tokenizers = pytest.importorskip('tokenizers')
+  import tokenizers
+
   words = {f'w{i}': i for i in range(pieces)}
   made = tokenizers.Tokenizer(
     tokenizers.models.WordLevel(words, unk_token='w0')

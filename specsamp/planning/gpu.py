@@ -296,7 +296,7 @@ class Nodes:
     if not any(map(_is_installed, ('12', '13'))):
       raise UserError(
         'jax_plugins.xla_cuda12: got no such package, expected the GPU '
-        "compiler: pip install 'specsamp[gpu_aot]'"
+        "compiler: pip install 'specsamp[gpuaot]'"
       )
     # Without a driver the plugin refuses to load otherwise.
     os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')

@@ -1,7 +1,6 @@
 """Published drafters as their authors compute them, by their config.json."""
 
 import numpy as np
-import pytest
 
 from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface import families
@@ -11,7 +10,9 @@ class Torch:
   """One text at a time, without a cache, in float64."""
 
   def __init__(self, target, tensors, values):
-    self.torch = pytest.importorskip('torch')
+    import torch
+
+    self.torch = torch
     self.values = values
     # What a layer of the drafter is: of Medusa there is none.
     layers = values.get('transformer_layer_config', values)

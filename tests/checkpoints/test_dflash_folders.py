@@ -59,6 +59,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('name', CONFIGS)
 def test_every_token_is_torchs(target, tmp_path, name):
   # What is a copy of the target's is noise here, and read nowhere.

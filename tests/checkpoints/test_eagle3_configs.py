@@ -157,6 +157,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('name', FOLDERS)
 def test_every_step_is_torchs(target, tmp_path, name):
   values, tensors = FOLDERS[name]()

@@ -31,6 +31,7 @@ from specsamp.jobs import loading
 kinds = pytest.mark.parametrize('kind', CONFIGS)
 
 
+@pytest.mark.parity
 @kinds
 @pytest.mark.parametrize(
   'shape',

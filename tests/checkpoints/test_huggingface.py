@@ -15,7 +15,7 @@ from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.checkpoints.huggingface import tensor_export
 from specsamp.models import kv_cache
 
-pytestmark = foreign.needs_parity
+pytestmark = pytest.mark.parity
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [7], [2, 7, 1], [8, 2, 8, 1]]
 

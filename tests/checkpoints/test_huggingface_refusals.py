@@ -14,6 +14,8 @@ import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.errors import UserError
 
+pytestmark = pytest.mark.parity
+
 
 @pytest.fixture(scope='module', params=['llama', 'opt', 'gpt2', 'qwen3'])
 def saved(request, tmp_path_factory):

@@ -60,6 +60,7 @@ def _written(folder):
   return values, safetensors.numpy.load(content)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('name', LAYERS)
 def test_torch_computes_the_same(target, target_folder, tmp_path, name):
   trained = _layer(target, **LAYERS[name])

@@ -11,9 +11,6 @@ import pytest
 from specsamp.data import chat, tokenizer_dir
 from specsamp.errors import UserError
 
-pytest.importorskip('jinja2')
-pytest.importorskip('tokenizers')
-
 _LLAMA = """\
 {% if messages[0].role == 'system' %}
   {% set system = '<<SYS>> ' + messages[0].content + ' <</SYS>> ' %}
@@ -75,11 +72,13 @@ def _with(folder, template):
   return tokenizer_dir.load(folder)
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('template', [_LLAMA, _CHATML, _CONTROLS])
 @pytest.mark.parametrize('turns', [_TURNS, _TURNS[1:2], _TURNS[1:]])
 def test_texts_and_ids_of_transformers(folder, template, turns):
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   tokenizer = _with(folder, template)
   reference = transformers.AutoTokenizer.from_pretrained(folder)
   render = lambda **options: reference.apply_chat_template(

@@ -8,12 +8,11 @@ import deadline
 import hf_folders as folders
 import pytest
 import shared_data
+import tokenizers
 
 from specsamp.data import hf_tokenizers, tokenizer_dir, tokenizer_files
 from specsamp.data.tokenizers import SentencePiece, check_agree
 from specsamp.errors import UserError
-
-tokenizers = pytest.importorskip('tokenizers')
 
 _TEXTS = [
   '',
@@ -48,10 +47,12 @@ def loaded(folder):
 
 @pytest.fixture(scope='module')
 def reference(folder):
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   return transformers.AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('text', _TEXTS)
 def test_ids_and_texts_of_transformers(loaded, reference, text):
@@ -61,6 +62,7 @@ def test_ids_and_texts_of_transformers(loaded, reference, text):
     assert loaded.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
 def test_special_tokens_of_transformers(loaded, reference):
   assert loaded.vocab_size == max(reference.get_vocab().values()) + 1
@@ -78,9 +80,11 @@ def test_saved_is_loaded(loaded, tmp_path):
     assert again.encode(text) == loaded.encode(text)
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
 def test_saved_is_loaded_by_transformers(loaded, tmp_path):
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   loaded.save(tmp_path)
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
   assert reference.eos_token_id == loaded.eos_id
@@ -88,6 +92,7 @@ def test_saved_is_loaded_by_transformers(loaded, tmp_path):
     assert reference.encode(text) == loaded.encode(text)
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('legacy', [False, True])
 def test_a_folder_with_tokenizer_model_alone(tmp_path, legacy):
@@ -95,7 +100,8 @@ def test_a_folder_with_tokenizer_model_alone(tmp_path, legacy):
 
   Of these transformers makes other ids than the model itself, which are ours.
   """
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   path = shared_data.find('tokenizers/mistral_tokenizer.model.v1')
   folder = folders.vicuna(tmp_path / 'a', path.read_bytes(), legacy)
   loaded = tokenizer_dir.load(folder)

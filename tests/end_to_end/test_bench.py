@@ -7,7 +7,6 @@ import os
 import runpy
 import types
 
-import foreign
 import jax
 import launching
 import pytest
@@ -166,7 +165,7 @@ def test_a_mistake_of_ours_is_no_failure_of_transformers(beside_theirs):
     beside_theirs(timing, ZeroDivisionError())
 
 
-@foreign.needs_parity
+@pytest.mark.parity
 def test_what_is_timed_of_transformers(monkeypatch):
   """So many of its tokens after the first few, one of which may take long."""
   untimed = static_cache.UNTIMED

@@ -13,8 +13,6 @@ from specsamp.errors import UserError
 from specsamp.jobs import decode
 from specsamp.language_model import LanguageModel
 
-pytest.importorskip('jinja2')
-
 _CONFIG = pathlib.Path(__file__).parents[2] / 'configs' / 'quickstart.py'
 _TEMPLATE = (
   '{{ bos_token }}{% for m in messages %}<{{ m.role }}> {{ m.content }}'

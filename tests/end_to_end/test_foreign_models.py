@@ -16,7 +16,7 @@ from specsamp.errors import UserError
 from specsamp.jobs import loading, transformers_baseline
 from specsamp.models import Transformer
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.parity]
 
 
 @pytest.fixture(scope='module')
@@ -147,7 +147,6 @@ def test_a_damaged_orbax_checkpoint(models, tmp_path):
     assert '\n' not in str(error.value)
 
 
-@foreign.needs_parity
 def test_compare(launch, folders, tmp_path):
   ended = launch(
     'compare',
@@ -198,7 +197,7 @@ def test_ratios():
   ('changes', 'message'),
   [
     pytest.param(
-      *(dict(draft_len=0), 'draft length'), marks=foreign.needs_parity
+      *(dict(draft_len=0), 'draft length'), marks=pytest.mark.parity
     ),
     (dict(temperatures=()), 'temperatures: got none'),
     (dict(temperatures=(-1.0,)), 'temperature: got -1.0'),
@@ -206,7 +205,7 @@ def test_ratios():
     (dict(verifier='token'), 'config: .*verifier'),
     pytest.param(
       *(dict(draft='padded'), 'draft: got 500 tokens, expected the 512'),
-      marks=foreign.needs_parity,
+      marks=pytest.mark.parity,
     ),
   ],
 )
@@ -235,7 +234,8 @@ def test_mistakes_of_comparison(folders, changes, message, tmp_path):
 
 def test_what_an_exported_pair_is(folders, tmp_path):
   """transformers reads the tokenizer that is written beside the weights."""
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   model = specsamp.load(folders / 'target')
   huggingface.save(model, tmp_path / 'out')
   theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')

@@ -149,7 +149,7 @@ def test_all_reduce_of_gpus():
 def test_no_plugin(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(
-    UserError, match=r"pip install 'specsamp\[gpu_aot\]'"
+    UserError, match=r"pip install 'specsamp\[gpuaot\]'"
   ) as error:
     parse('h100:8').devices()
   assert '\n' not in str(error.value)

@@ -14,7 +14,7 @@ import specsamp
 from specsamp.checkpoints import model_dir
 from specsamp.sharding import mesh as meshes
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.parity]
 
 # Heads and hidden units in eight shards; 53 rows of a vocabulary are not.
 _EIGHT = {
