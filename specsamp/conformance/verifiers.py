@@ -16,7 +16,7 @@ _ONE_HOT = ('one_hot_p', 'one_hot_both')
 
 # By name: a tree and the size of the vocabulary.
 _TREES = {
-  'a root alone': (TokenTree.chain(0), 3),
+  'the empty draft (a root alone)': (TokenTree.chain(0), 3),
   'a chain of 3': (TokenTree.chain(3), 3),
   'three candidates': (TokenTree.branching((3,)), 4),
   'the tree 2x1x1': (TokenTree.branching((2, 1, 1)), 3),
@@ -92,9 +92,9 @@ def _check(verifier: Verifier, found: Round, where: str) -> None:
   of_row = lambda row: (
     f'draft {tokens[row].tolist()}, drafted {valid[row].astype(int).tolist()}'
   )
-  for method, probs in (
-    ('stop_probs', found.stop[:, None]),
-    ('leave_probs', found.leave),
+  for method, axis, probs in (
+    ('stop_probs', 'nodes', found.stop[:, None]),
+    ('leave_probs', 'tokens', found.leave),
   ):
     sums = probs.sum(axis=-1)
     right = (probs >= -_TOLERANCE).all(axis=-1)
@@ -102,8 +102,9 @@ def _check(verifier: Verifier, found: Round, where: str) -> None:
     if wrong.any():
       row, node = np.argwhere(wrong)[0]
       raise UserError(
-        f'{where}: {method} is no distribution: got '
-        f'{np.round(probs[row, node], 6).tolist()}, {of_row(row)}'
+        f'{where}: {method} is not a distribution over the {axis}: got '
+        f'{np.round(probs[row, node], 6).tolist()}, expected a sum of 1 and no '
+        f'entry below 0, {of_row(row)}'
         + (f', node {node}' if method == 'leave_probs' else '')
       )
   kept = (found.stop > _TOLERANCE) & ~valid

@@ -127,7 +127,26 @@ def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
 
 
 def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
-  """The draft of a root and what was drafted after it."""
+  """Returns the draft of a root and the tokens drafted after it.
+
+  Args:
+    tree: of the draft.
+    law: how its tokens were chosen.
+    root_b1: int32 [B, 1], the last committed tokens, from `root_of`.
+    tokens_bk: int32 [B, N - 1], a token for each other node of the tree.
+    valid_bk: bool [B, N - 1], nodes that were drafted.
+    q_biv: float32 [B, I, V], q after each internal node; not read if the law is
+      deterministic.
+
+  Raises:
+    UserError: the root's shape is not [B, 1].
+  """
+  batch = tokens_bk.shape[0]
+  if root_b1.shape != (batch, 1):
+    raise UserError(
+      f'draft_of: root_b1: got shape {root_b1.shape}, expected [B, 1] = '
+      f'{(batch, 1)}, as root_of returns'
+    )
   return Draft(
     tokens=jnp.concatenate([root_b1, tokens_bk], axis=1),
     q=None if law == 'deterministic' else q_biv,

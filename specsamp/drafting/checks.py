@@ -103,7 +103,9 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
     )
     return draft
 
-  name = type(drafter).__name__
+  lengths = ' and '.join(map(str, _PROMPT_LENS))
+  trial = f', tried after prompts of {lengths} tokens'
+  name = f'{type(drafter).__name__}{trial}'
   with meshes.use(target.mesh):
     try:
       draft = first(drafter, features_bpd)
@@ -111,7 +113,7 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
       raise
     except Exception as error:
       raise UserError(
-        f'drafter {name}: its first draft failed: '
+        f'drafter {name}: the first draft failed: '
         f'{user_modules.describe(error)}'
       ) from error
   roots_b = tokens_bp[range(batch), length_b - 1]
@@ -120,11 +122,15 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
       f'drafter {name}: propose: got a {type(draft).__name__}, expected a '
       'Draft and the state'
     )
-  check_draft(drafter, meshes.fetch(draft), roots_b, config.vocab_size)
+  check_draft(drafter, meshes.fetch(draft), roots_b, config.vocab_size, trial)
 
 
 def check_draft(
-  drafter: Drafter, draft: Draft, root_b: Sequence[int], vocab_size: int
+  drafter: Drafter,
+  draft: Draft,
+  root_b: Sequence[int],
+  vocab_size: int,
+  trial: str = '',
 ) -> None:
   """Refuses what is no draft of this drafter.
 
@@ -133,13 +139,14 @@ def check_draft(
     draft: on the host.
     root_b: the last token of each row.
     vocab_size: V.
+    trial: words that name the trial behind the drafter's name.
 
   Raises:
     UserError: another tree or law than the drafter's, shapes or dtypes that do
       not fit, tokens outside of the vocabulary or of q = 0, or rows of q that
       are no distributions.
   """
-  name = f'drafter {type(drafter).__name__}'
+  name = f'drafter {type(drafter).__name__}{trial}'
   tree, law, batch = drafter.tree, drafter.law, len(root_b)
   if (draft.tree, draft.law) != (tree, law):
     raise UserError(

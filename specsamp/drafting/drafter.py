@@ -229,7 +229,14 @@ def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
 
 
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
-  """The last committed token of each row, int [B, 1]."""
+  """Returns the last committed token of each row, int [B, 1].
+
+  Its second axis is the root's node, as `candidates.draft_of` takes it.
+
+  Args:
+    tokens_bs: int [B, S], the text so far.
+    length_b: int [B], its tokens.
+  """
   return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
 
 

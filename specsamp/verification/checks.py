@@ -101,14 +101,15 @@ def check_sums(
   p_bnv = jnp.asarray(normal(softmax(p_bnv)))
   check(verifier, draft, p_bnv)
   shape = p_bnv.shape
-  stop_bn = _asked(verifier, 'stop_probs', shape[:2], draft, p_bnv)
+  stop_bn = _tried(verifier, 'stop_probs', 'nodes', shape[:2], draft, p_bnv)
   node_b = jnp.argmax(stop_bn, axis=1).astype(jnp.int32)
-  _asked(verifier, 'leave_probs', shape[::2], draft, p_bnv, node_b)
+  _tried(verifier, 'leave_probs', 'tokens', shape[::2], draft, p_bnv, node_b)
 
 
-def _asked(verifier: Verifier, method: str, shape, *given):
-  """The probabilities that it returns, checked."""
-  name = type(verifier).__name__
+def _tried(verifier: Verifier, method: str, axis: str, shape, draft, *given):
+  """Returns the probabilities that a method computes, checked."""
+  name = f'{type(verifier).__name__}, tried with {describe(draft)}'
+  given = draft, *given
   try:
     found = getattr(verifier, method)(*given)
     probs = np.asarray(found, np.float64)
@@ -125,11 +126,23 @@ def _asked(verifier: Verifier, method: str, shape, *given):
   sums = probs.sum(axis=-1)
   if not (np.all(probs >= -1e-6) and np.allclose(sums, 1, atol=1e-3)):
     raise UserError(
-      f'{name}: {method} are no distributions: got rows that sum to '
-      f'{np.round(sums, 4).tolist()}, the least entry {probs.min():.3g}, '
-      'expected none below 0 and sums of 1'
+      f'{name}: {method} are not distributions over the {axis}: got rows that '
+      f'sum to {np.round(sums, 4).tolist()}, the smallest entry '
+      f'{probs.min():.3g}, expected sums of 1 and no entry below 0'
     )
   return found
+
+
+def describe(draft: Draft) -> str:
+  """Returns the tree and the law of a draft in words."""
+  tree = draft.tree
+  if tree.size == 1:
+    shape = 'the empty draft (a root alone)'
+  elif tree.is_chain:
+    shape = f'a chain of {tree.depth} tokens'
+  else:
+    shape = f'a tree of {tree.size} nodes'
+  return f'{shape}, law {draft.law!r}'
 
 
 def _tokens_of(q_biv, tree: TokenTree, law: Law):

@@ -44,15 +44,18 @@ class Verifier(Protocol):
   reads_parents: bool = False
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """The chance [B, N] to stop at each node, given the drafted tree.
+    """Returns the probability to stop at each node of the drafted tree.
+
+    The tree may be a root alone, the empty draft: then the row is [1].
 
     Args:
       draft: the drafted tokens [B, N] and their q.
       p_bnv: float [B, N, V], the target's distribution after each node,
-      transformed.
+        transformed.
 
     Returns:
-      Float [B, N]; rows sum to 1.
+      Float [B, N]. Each row is a distribution over the nodes: entries of at
+      least 0 that sum to 1.
     """
     raise NotImplementedError
 

@@ -66,6 +66,7 @@ class Fixed(Drafter):
     batch, depth = len(length_b), self.tree.depth
     weight_v = jnp.arange(1, VOCAB + 1, dtype=jnp.float32)
     q_bgv = jnp.tile(weight_v / weight_v.sum(), (batch, depth, 1))
+    drawn_bgv = q_bgv
     round_b = length_b - 1
     if self.fault == 'the drafts of two rounds':
       round_b = jnp.zeros_like(round_b)
@@ -74,10 +75,16 @@ class Fixed(Drafter):
       keys_b = jnp.broadcast_to(keys_b[:1], keys_b.shape)
     if self.fault == 'state':  # what it draws of depends on the rounds before
       q_bgv = jnp.where(state[:, None, None] > 2, 1 / VOCAB, q_bgv)
+      drawn_bgv = q_bgv
     uniform_bg = draw.uniforms(keys_b, depth)
+    if self.fault == 'q of some texts':  # too flat in one half, too sharp
+      is_odd_b = tokens_bs[:, 0] % 2 == 1
+      drawn_bgv = jnp.where(is_odd_b[:, None, None], q_bgv**0.01, q_bgv**3)
     if self.fault == 'two tokens of a draft':
       uniform_bg = jnp.broadcast_to(uniform_bg[:, :1], uniform_bg.shape)
-    tokens_bg = jax.vmap(draw.inverse_cdf, (1, 1), 1)(uniform_bg, q_bgv)
+    tokens_bg = jax.vmap(draw.inverse_cdf, (1, 1), 1)(uniform_bg, drawn_bgv)
+    if self.fault == 'most probable':
+      tokens_bg = jnp.argmax(q_bgv, axis=-1).astype(jnp.int32)
     if self.fault == 'q':
       q_bgv = jnp.sqrt(q_bgv) / jnp.sqrt(q_bgv).sum(axis=-1, keepdims=True)
     valid_b1 = length_b[:, None] % self.every == 0
@@ -114,13 +121,18 @@ def test_too_few_to_tell(target):
     'two tokens of a draft',
     'the drafts of two rounds',
     'the drafts of two rows',
-    'q',
   ],
 )
-def test_draws_that_are_none(target, fault):
+def test_draws_that_are_not_independent(target, fault):
   line = f'Fixed: {fault} are not independent draws: p = '
-  if fault == 'q':
-    line = 'drafter Fixed: its tokens are not drawn from its q: p = '
+  with pytest.raises(UserError, match=line):
+    check_drafter(Fixed(fault), target)
+
+
+@pytest.mark.parametrize('fault', ['q', 'q of some texts', 'most probable'])
+def test_draws_from_another_q_than_the_reported_one(target, fault):
+  """A wrong q makes two rounds of a row alike, and is named all the same."""
+  line = 'Fixed: its tokens are not drawn from the q that it reports: '
   with pytest.raises(UserError, match=line):
     check_drafter(Fixed(fault), target)
 

@@ -73,13 +73,17 @@ class Wrong(TokenVerifier):
     ),
     (
       'stops too little',
-      r'a root alone, .*: stop_probs is no distribution: got \[0.9\], draft',
+      r'the empty draft \(a root alone\), .*: stop_probs is not a distribution '
+      r'over the nodes: got \[0.9\], expected a sum of 1',
     ),
     (
       'a NaN after the last token',
-      r'leave_probs is no distribution: got \[nan, nan, nan\], .*, node 0',
+      r'leave_probs is not a distribution .*: got \[nan, nan, nan\], .*node 0',
     ),
-    ('raises', r"a root alone: failed: AttributeError: .* 'gone' \(.*:\d+\)$"),
+    (
+      'raises',
+      r"a root alone\): failed: AttributeError: .* 'gone' \(.*:\d+\)$",
+    ),
     (
       'leaves out a token',
       r'\(2048, 2\), expected \(2048, 1\) and \(2048, 3\)',

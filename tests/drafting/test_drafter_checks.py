@@ -54,6 +54,8 @@ class Own(Drafter):
         tokens_bg = tokens_bg + VOCAB
       case 'root':
         root_b1 = root_b1 + 1
+      case 'flat root':
+        root_b1 = root_b1[:, 0]
       case 'wide':
         q_bgv = jnp.pad(q_bgv, ((0, 0), (0, 0), (0, 1)))
       case 'raises':
@@ -101,10 +103,15 @@ def test_what_it_lacks(drafter, line):
 @pytest.mark.parametrize(
   ('fault', 'line'),
   [
-    ('sum', r'q after node 0 is no distribution: got rows that sum to \[0.5, '),
+    (
+      'sum',
+      r'Own, tried after prompts of 3 and 1 tokens: q after node 0 is no '
+      r'distribution: got rows that sum to \[0.5, ',
+    ),
     ('zero', 'drafted a token after node 0 whose q is 0'),
     ('far', r'drafted tokens outside of the vocabulary: \[2 8 8\]'),
     ('root', 'drafted a root that is not the last token'),
+    ('flat root', r'root_b1: got shape \(2,\), expected \[B, 1\] .* root_of'),
     ('wide', r"draft.q: got \(\(2, 2, 8\), 'float32'\), expected \(2, 2, 7\)"),
     ('law', "drafted 'deterministic' on 3 nodes, expected its own 'iid' on 3"),
     ('lone', 'propose: got a .*, expected a Draft and the state'),

@@ -89,9 +89,13 @@ class Misshapen(TokenVerifier):
 @pytest.mark.parametrize(
   ('fault', 'line'),
   [
-    ('stop', r'Misshapen: stop_probs: got shape \(3, 2\), expected \(3, 3\)'),
+    (
+      'stop',
+      r"Misshapen, tried with a chain of 2 tokens, law 'iid': stop_probs: got "
+      r'shape \(3, 2\), expected \(3, 3\)',
+    ),
     ('leave', r'leave_probs: got shape \(3, 3, 8\), expected \(3, 8\)'),
-    ('', r'leave_probs are no distributions: got rows that sum to \[8.0, 8'),
+    ('', r'not distributions over the tokens: got rows that sum to \[8.0, 8'),
     (
       'raises',
       "stop_probs failed: AttributeError: .* no attribute 'gone' "
@@ -102,6 +106,19 @@ class Misshapen(TokenVerifier):
 def test_probabilities_of_another_shape(fault, line):
   with pytest.raises(UserError, match=line):
     check_sums(Misshapen(fault), 'iid', TokenTree.chain(2), 8)
+
+
+class NoEmptyDraft(TokenVerifier):
+  def stop_probs(self, draft, p_bnv):
+    stop_bn = super().stop_probs(draft, p_bnv)
+    return stop_bn if draft.tree.depth else 0 * stop_bn
+
+
+def test_the_empty_draft_is_named():
+  check_sums(NoEmptyDraft(), 'iid', TokenTree.chain(2), 8)
+  line = r'the empty draft \(a root alone\), .*stop_probs .* over the nodes'
+  with pytest.raises(UserError, match=line):
+    check_sums(NoEmptyDraft(), 'iid', TokenTree.chain(0), 8)
 
 
 class Unguarded(MultiCandidateVerifier):
