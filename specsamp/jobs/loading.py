@@ -176,10 +176,9 @@ class Models:
       return self.trained[name]
     if folders.is_path(name):
       trained = drafter_dir.load(name)
-      if not trained.target:
-        # Here and not in `trained_drafter`: once for all shapes and laws, and
-        # where there is a log for it.
-        trial.warn_if_chance(name, trained, self.target)
+      # Here and not in `trained_drafter`: once for all shapes and laws, and
+      # where there is a log for it.
+      trial.warn_if_chance(name, trained, self.target)
       self.trained[name] = trained
       return trained
     others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'

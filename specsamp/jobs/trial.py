@@ -1,8 +1,9 @@
-"""A head of somebody else, tried on a short text before it is relied on.
+"""Tries a trained drafter on short texts when its folder is loaded.
 
-Its folder does not name the weights that it was trained for, nor does any shape
-betray that it reads other layers of them than it should. Neither makes a text
-wrong: nothing would be accepted, and nobody told why it is slow.
+The folder of a published drafter names no weights that the drafter was trained
+for, and no shape betrays that it reads the wrong layers of a target. A drafter
+that was trained here may have learned too little. No text is wrong then, but
+nothing is accepted, and without a warning nobody knows why decoding is slow.
 """
 
 import collections
@@ -18,8 +19,10 @@ from specsamp.sampling.transforms import SamplingParams
 _ROWS, _DRAWN, _TOKENS = 4, 8, 32
 
 
-def warn_if_chance(name: str, trained: DraftModule, target: LanguageModel):
-  """Warns of a head that drafts for this target no better than by chance.
+def warn_if_chance(
+  name: str, trained: DraftModule, target: LanguageModel
+) -> None:
+  """Warns if a drafter drafts for this target no better than by chance.
 
   It drafts a token at a time, the most probable one, while the target goes on
   greedily with four beginnings that it has drawn itself. Of the embedded pair's
@@ -28,9 +31,12 @@ def warn_if_chance(name: str, trained: DraftModule, target: LanguageModel):
   has 0.1 to 0.2 of such a text. At temperature 1 it would be 0.11 to 0.23.
 
   Args:
-    name: the head's, for the log.
-    trained: the head.
+    name: of the drafter, for the log.
+    trained: its module and parameters.
     target: what it shall draft for.
+
+  Raises:
+    UserError: it was trained here, for another target.
   """
   length = min(_TOKENS, target.config.max_length - _DRAWN - 4)
   if length < 1:
@@ -52,13 +58,21 @@ def warn_if_chance(name: str, trained: DraftModule, target: LanguageModel):
   )
   commonest = share_of_commonest(out.tokens)
   if is_chance(out.acceptance_rate, commonest):
+    if trained.target:  # the fingerprint of these weights
+      cause = 'trained too little, or on texts unlike those of this target'
+    else:
+      cause = (
+        'trained for other weights, or reads other layers of them than it '
+        'should'
+      )
     logging.warning(
-      'drafter %s: accepts %.2f of the tokens that it drafts for this target, '
-      'and one that always drafts the same token would accept %.2f: it was '
-      'trained for other weights, or reads other layers of them than it should',
+      'drafter %s: %.2f of the tokens that it drafts for this target are '
+      'accepted, and %.2f would be if it always drafted the same token: it was '
+      '%s',
       name,
       out.acceptance_rate,
       commonest,
+      cause,
     )
 
 

@@ -1,4 +1,4 @@
-"""Heads of others are tried when they are loaded."""
+"""Trained drafters are tried when their folders are loaded."""
 
 import dataclasses
 import json
@@ -10,6 +10,7 @@ import safetensors.numpy
 import tiny
 from absl import logging
 
+from specsamp.checkpoints import drafter_dir
 from specsamp.jobs import loading, trial
 
 VOCAB, WIDTH = 11, 16
@@ -70,7 +71,17 @@ def test_a_head_that_drafts_what_is_not_said(target, tmp_path, lines):
   models.drafter(bad, 1, 'iid')
   models.deepest(bad)
   (line,) = lines  # it is tried once
-  assert line.startswith(f'drafter {bad}: accepts 0.0')
+  assert line.startswith(f'drafter {bad}: 0.0')
+  assert 'other weights' in line
+
+
+def test_a_drafter_trained_here_is_tried_too(target, tmp_path, lines):
+  """As `launch/distill.py` writes it, after no training to speak of."""
+  drafter_dir.save(tiny.trained(target, 'medusa'), tmp_path / 'drafter')
+  models = loading.Models(target, lambda: target, {})
+  models.drafter(str(tmp_path / 'drafter'), 1, 'iid')
+  (line,) = lines
+  assert line.startswith('drafter ') and 'trained too little' in line
 
 
 def test_what_chance_is():
