@@ -71,7 +71,7 @@ def test_every_token_is_torchs(target, tmp_path, name):
 
 
 def test_a_table_of_all_tokens_in_order(target, tmp_path):
-  """As some files have it: it is the target's own vocabulary."""
+  """Some files have one, of the target's own vocabulary."""
   tables = {'d2t': np.zeros(VOCAB, np.int64), 't2d': np.ones(VOCAB, bool)}
   tensors = random_tensors(SHAPES, seed=1)
   plain = drafter_dir.load(write(tmp_path, CONFIGS['authors'], tensors))
@@ -94,7 +94,7 @@ def test_taps(target, tmp_path, name, taps):
   few = tiny.model(VOCAB, 0, num_layers=taps[-1] - 1)
   refused('expected at least .$', trained_drafter, trained, few, 3)
   refused('at most 5 tokens deep', trained_drafter, trained, target, 6)
-  # Without the row that one of the masks is in.
+  # A target whose export dropped the rows of the mask.
   short = tiny.model(VOCAB - 1, 0, num_layers=7)
   refused('vocab_size 11, this one has 10', trained_drafter, trained, short, 3)
 

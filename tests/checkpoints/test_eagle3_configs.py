@@ -73,7 +73,7 @@ def _whole_vocabulary():
 
 
 def _borrowed(tables=False, embeds=False, **changed):
-  """The target's LM head: a folder with none, and null for what it lacks."""
+  """Returns a folder without an LM head, with null for what it lacks."""
   shapes = eagle3_shapes()
   del shapes['lm_head.weight']
   if embeds:

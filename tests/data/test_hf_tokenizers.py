@@ -159,7 +159,7 @@ def test_a_normalizer_that_the_class_adds(sources, tmp_path, kind, model_type):
 
 
 def test_ids_beyond_any_vocabulary(sources, tmp_path):
-  """To write the file anew the library would count up to the largest."""
+  """The library counts up to the largest id when it writes the file."""
   folders.gpt2(tmp_path / 'json', sources.values())
   file = tmp_path / 'json' / 'tokenizer.json'
   values = json.loads(file.read_text())

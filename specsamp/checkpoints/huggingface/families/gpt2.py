@@ -12,7 +12,7 @@ from specsamp.checkpoints.huggingface.families.values import (
 from specsamp.checkpoints.layouts import Layout, Part, Source
 from specsamp.models import TransformerConfig
 
-# What the class of transformers takes for an absent key.
+# Defaults of transformers' class for absent keys.
 _DEFAULTS = dict(
   vocab_size=50_257,
   n_embd=768,

@@ -12,7 +12,7 @@ from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
-# What each class of transformers takes for an absent key.
+# Defaults of transformers' classes for absent keys.
 _SHARED = dict(
   hidden_size=4096,
   num_hidden_layers=32,

@@ -125,9 +125,9 @@ class Values:
   def window(self, model_type: str) -> float:
     """Returns the number of positions within which attention sees all."""
     window = self.get('sliding_window', math.inf)
-    if model_type == 'llama':  # which has no windows, whatever the key says
+    if model_type == 'llama':  # its class ignores the key
       return math.inf
-    if model_type == 'mistral':  # of which all layers slide
+    if model_type == 'mistral':  # all its layers slide
       return window
     if not self.get('use_sliding_window', False):
       window = math.inf

@@ -69,7 +69,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
     )
   if name == _LLAMA and 'draft_vocab_size' not in values or name in _EAGLE[1:]:
-    # Some have a vocabulary of their own, which is the target's.
+    # Some files name the size of the vocabulary twice.
     only = eagle.FIXED | {'draft_vocab_size': config.vocab_size}
     keys.check_layers(values, eagle.KEYS, only)
     return functools.partial(

@@ -40,7 +40,7 @@ _SPECULATORS = (
   'aux_hidden_state_layer_ids',
   'mask_token_id',
   'tie_word_embeddings',
-  # Of training, and of heads of another projector_type.
+  # Keys of training, and of another projector_type.
   'auf',
   'pure_draft_prefix_len',
   'emb_dim',

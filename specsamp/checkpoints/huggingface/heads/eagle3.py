@@ -39,7 +39,7 @@ _KEYS = (
 )
 # Keys of a config.json -> the only value that is computed here.
 _FIXED = {'logit_scale': 1.0, 'qkv_bias': False}
-# The same of an eagle_config.
+# Keys of an eagle_config -> the only value that is computed here.
 _MUST = {
   'use_input_layernorm_in_first_layer': True,
   'use_last_layernorm': True,

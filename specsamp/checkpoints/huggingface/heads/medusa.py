@@ -8,7 +8,7 @@ from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
 _FILE = 'medusa_lm_head.safetensors'
-# Of these the last two are what the tensors are.
+# The shapes of the tensors are read for the last two.
 KEYS = ('medusa_num_heads', 'medusa_num_layers', 'hidden_size', 'vocab_size')
 
 
