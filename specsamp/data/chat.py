@@ -18,9 +18,9 @@ def render(
 ) -> str:
   """Renders a template as transformers does, up to the model's next turn.
 
-  Templates come with weights from anywhere, so they run in a sandbox. In each
-  round of a loop and at each call the time is checked, which works in any
-  thread: a template of plain text alone takes no time.
+  Templates come with weights from anywhere, so they run in a sandbox, and not
+  for long: each round of a loop and each call checks the CPU time of the
+  thread, which works in any thread.
 
   Args:
     template: of Jinja; '' is none.
@@ -34,12 +34,47 @@ def render(
   if not template:
     raise UserError('chat: the tokenizer has no chat template')
   try:
-    import jinja2.ext
-    import jinja2.sandbox
+    environment = _environment()
   except ImportError:
     raise UserError(
       "chat: templates need jinja2; pip install 'specsamp[hf]'"
     ) from None
+  pieces, size = [], 0
+  try:
+    timed = environment.from_string(_timed(environment, template))
+    for piece in timed.generate(
+      messages=messages,
+      tools=None,
+      documents=None,
+      add_generation_prompt=True,
+      **named,
+    ):
+      pieces.append(piece)
+      size += len(piece)
+      if size > _MOST_CHARACTERS:
+        raise UserError(f'writes more than {_MOST_CHARACTERS} characters')
+    return ''.join(pieces)
+  except Exception as error:  # whatever a template does
+    reason = ' '.join(str(error).split()) or type(error).__name__
+    raise UserError(f'chat template: {reason}') from None
+
+
+def _timed(environment, template: str):
+  """Returns a parsed template whose loops check the time in each round."""
+  import jinja2.nodes
+
+  parsed = environment.parse(template)
+  for loop in parsed.find_all(jinja2.nodes.For):
+    loop.iter = jinja2.nodes.Filter(loop.iter, 'timed', [], [], None, None)
+  return parsed
+
+
+def _environment():
+  """Returns a sandbox for one template, with what transformers gives it."""
+  import jinja2.ext
+  import jinja2.sandbox
+
+  end = time.thread_time() + _MOST_SECONDS
 
   class Generation(jinja2.ext.Extension):
     """Marks what a model writes, for training; here it is but a block."""
@@ -56,7 +91,7 @@ def render(
 
     intercepted_binops = frozenset(['*', '**'])
 
-    def call(self, context, function, *args, **kwargs):
+    def call(self, context, function, /, *args, **kwargs):
       check_time()
       return super().call(context, function, *args, **kwargs)
 
@@ -91,27 +126,7 @@ def render(
   environment.globals['strftime_now'] = lambda form: (
     datetime.datetime.now().strftime(form)
   )
-  end = time.thread_time() + _MOST_SECONDS
-  pieces, size = [], 0
-  try:
-    parsed = environment.parse(template)
-    for loop in parsed.find_all(jinja2.nodes.For):
-      loop.iter = jinja2.nodes.Filter(loop.iter, 'timed', [], [], None, None)
-    for piece in environment.from_string(parsed).generate(
-      messages=messages,
-      tools=None,
-      documents=None,
-      add_generation_prompt=True,
-      **named,
-    ):
-      pieces.append(piece)
-      size += len(piece)
-      if size > _MOST_CHARACTERS:
-        raise_exception(f'writes more than {_MOST_CHARACTERS} characters')
-    return ''.join(pieces)
-  except Exception as error:  # whatever a template does
-    reason = ' '.join(str(error).split()) or type(error).__name__
-    raise UserError(f'chat template: {reason}') from None
+  return environment
 
 
 def _to_json(value, ensure_ascii=False, indent=None, separators=None,

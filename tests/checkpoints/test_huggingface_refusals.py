@@ -210,9 +210,16 @@ def _device(path):
   path.symlink_to('/dev/null')
 
 
-@pytest.mark.parametrize('make', [_pipe, _device])
-@pytest.mark.parametrize('name', ['config.json', _INDEX, 'model-00001-*'])
-def test_what_is_no_file(llama, tmp_path, make, name):
+@pytest.mark.parametrize(
+  ('make', 'name'),
+  [
+    (_pipe, 'config.json'),
+    (_pipe, _INDEX),
+    (_device, 'config.json'),
+    (_device, 'model-00001-*'),
+  ],
+)
+def test_pipes_and_devices(llama, tmp_path, make, name):
   folder = shutil.copytree(llama, tmp_path / 'model')
   path = next(folder.glob(name))
   make(path)

@@ -200,14 +200,15 @@ def test_templates_that_go_on(template, message, monkeypatch):
     deadline.call(chat.render, template, turns, {})
 
 
-def test_loops_know_their_lengths():
+def test_loops_and_calls_are_those_of_jinja():
   template = (
     '{% for m in messages %}{{ loop.index }}/{{ loop.length }}'
     '{{ ", " if not loop.last }}{% else %}none{% endfor %}'
     '{% for m in missing %}x{% else %} and none {% endfor %}'
     '{% for k, v in {"a": 2 ** 3}.items() %}{{ k * v }}{% endfor %}'
+    '{{ dict(self=1, context=2, function=3).values() | sum }}'
   )
-  text = '1/4, 2/4, 3/4, 4/4 and none aaaaaaaa'
+  text = '1/4, 2/4, 3/4, 4/4 and none aaaaaaaa6'
   assert chat.render(template, _TURNS, {}) == text
 
 

@@ -115,11 +115,6 @@ def save(
       f'export: got a drafter of {type(module).__name__}, speculators has '
       'EAGLE-3 alone of those that are written here'
     )
-  if not module.has_lm_head:
-    raise UserError(
-      "export: the drafter uses the target's LM head, for which speculators "
-      'has no key'
-    )
   values, _, there = huggingface.read_config(folders.find('target', target))
   _check_target(module, there)
   rows_v = np.asarray(meshes.fetch(trained.params['draft_rows']))
@@ -173,6 +168,11 @@ def save(
 
 
 def _check_target(module: Eagle3Layer, there: TransformerConfig) -> None:
+  if not module.has_lm_head:
+    raise UserError(
+      "export: the drafter uses the target's LM head, for which speculators "
+      'has no key'
+    )
   width = module.target_width or module.config.width
   if width != there.width:
     raise UserError(
