@@ -22,6 +22,9 @@ _LONGEST_PROMPT = 6
 _LEAST_P = 1e-6  # one drafter in a million that is right is refused
 _BINS, _BINS_OF_PAIRS = 16, 4
 _REPEATS = 4  # drafts from one state, each with keys of its own
+# A table of the ranks of K repeats is a sum of permutation matrices, whose
+# cells vary by K / (K - 1) times as much as those of K independent pairs.
+_OF_RANKS = 1 - 1 / _REPEATS
 # Of two q after the same text, on average. In float32 they differ by 1e-7, and
 # where a tree's drafter has kept the wrong path, of random weights, by 0.03.
 _MOST_DISTANCE = {'float32': 0.005}
@@ -47,12 +50,13 @@ def check_drafter(
   accepts. Each draft must fit its tree, its law and the vocabulary. Tokens that
   are draws must be draws from the reported q, and independent of each other.
 
-  The test of q comes first, and holds whatever the draws of two rounds or of
-  two tokens have in common. A correct drafter is refused less than once in
-  100,000 times, and then always, because the seeds are fixed. A chain of 4
-  tokens has about 1,700 draws. A q that is off by a total variation of 0.1 is
-  found in 19 of 20 cases, by 0.08 in one of two, and if it is only too flat or
-  too sharp by 0.07 in 19 of 20. More rows and rounds find smaller errors.
+  The test of q holds whatever the draws of two tokens or of two rounds have in
+  common, and comes before the tests of these. A correct drafter is refused less
+  than once in 100,000 times, and then always, because the seeds are fixed. A
+  chain of 4 tokens has about 1,700 draws. A q that is off by a total variation
+  of 0.1 is found in 19 of 20 cases, by 0.08 in one of two, and if it is only
+  too flat or too sharp by 0.07 in 19 of 20. More rows and rounds find smaller
+  errors.
 
   Args:
     drafter: what drafts.
@@ -275,12 +279,13 @@ def _check_places(
   for node in range(nodes):
     ranks_skb = ranks_skbn[..., node]
     one, other = ranks_skb[..., :half], ranks_skb[..., half : 2 * half]
-    _check_independent(name, 'the drafts of two rows', one, other, nodes)
+    _check_independent(
+      name, 'the drafts of two rows', one, other, _OF_RANKS, nodes
+    )
   for node in range(nodes):
     _check_uniform(name, places_skbn[..., node], nodes)
-  _check_independent(
-    name, 'two tokens of a draft', ranks_skbn[..., :-1], ranks_skbn[..., 1:]
-  )
+  one, other = ranks_skbn[..., :-1], ranks_skbn[..., 1:]
+  _check_independent(name, 'two tokens of a draft', one, other, _OF_RANKS)
   _check_uniform(name, places_skbn)
   _check_means(name, places_skbn)
   _check_independent(
@@ -333,7 +338,12 @@ def _check_p_of_q(name: str, p: float, count: int) -> None:
 
 
 def _check_independent(
-  name: str, what: str, one: np.ndarray, other: np.ndarray, tests: int = 1
+  name: str,
+  what: str,
+  one: np.ndarray,
+  other: np.ndarray,
+  scale: float = 1.0,
+  tests: int = 1,
 ) -> None:
   """Raises `UserError` unless the places or ranks are independent.
 
@@ -342,9 +352,10 @@ def _check_independent(
     what: is compared.
     one: places or ranks; NaN is none.
     other: those beside them.
+    scale: of the chi-square statistic; `_OF_RANKS` for ranks.
     tests: how many are made, any one of which may fail by chance.
   """
-  p, count = _p_of_independent(one, other)
+  p, count = _p_of_independent(one, other, scale)
   if p * tests < _LEAST_P:
     raise UserError(
       f'{name}: {what} are not independent draws: p = {p:.1g} of a '
@@ -354,7 +365,7 @@ def _check_independent(
     )
 
 
-def _p_of_independent(one, other) -> tuple[float, int]:
+def _p_of_independent(one, other, scale: float) -> tuple[float, int]:
   """Of the places that both have, and how many these are."""
   both = ~(np.isnan(one) | np.isnan(other))
   size = _BINS_OF_PAIRS
@@ -362,18 +373,20 @@ def _p_of_independent(one, other) -> tuple[float, int]:
   seen = np.bincount(pairs, minlength=size**2).reshape(size, size)
   count = max(len(pairs), 1)
   expected = seen.sum(1, keepdims=True) * seen.sum(0, keepdims=True) / count
-  return _p_of(seen, expected, (size - 1) ** 2), len(pairs)
+  return _p_of(seen, expected, (size - 1) ** 2, scale), len(pairs)
 
 
 def _bins(places: np.ndarray, count: int) -> np.ndarray:
   return np.minimum(places * count, count - 1).astype(int)
 
 
-def _p_of(seen: np.ndarray, expected: np.ndarray, degrees: int) -> float:
+def _p_of(
+  seen: np.ndarray, expected: np.ndarray, degrees: int, scale: float = 1.0
+) -> float:
   """Of Pearson's chi-square; 1 where there is too little to tell."""
   if expected.min() < 5:
     return 1.0
-  statistic = ((seen - expected) ** 2 / expected).sum()
+  statistic = scale * ((seen - expected) ** 2 / expected).sum()
   return float(
     special.gammaincc(np.float32(degrees / 2), np.float32(statistic / 2))
   )

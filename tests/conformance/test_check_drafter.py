@@ -4,11 +4,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import tiny
 from flax import struct
 
-from specsamp.conformance import check_drafter
+from specsamp.conformance import check_drafter, drafters
 from specsamp.drafting import (
   Drafter,
   LanguageModelDrafter,
@@ -135,6 +136,17 @@ def test_draws_from_another_q_than_the_reported_one(target, fault):
   line = 'Fixed: its tokens are not drawn from the q that it reports: '
   with pytest.raises(UserError, match=line):
     check_drafter(Fixed(fault), target)
+
+
+def test_ranks_of_independent_draws():
+  """Of 300 tables a tenth has a p below 0.1."""
+  rng = np.random.default_rng(0)
+  ranks = lambda: rng.random((4, 100)).argsort(axis=0) / 4
+  p_of = lambda: drafters._p_of_independent(
+    ranks(), ranks(), drafters._OF_RANKS
+  )[0]
+  share = np.mean([p_of() < 0.1 for _ in range(300)])
+  assert 0.05 < share < 0.15
 
 
 @struct.dataclass
