@@ -48,6 +48,7 @@ def test_every_step_is_torchs(target, tmp_path, kind, shape):
   check_folder(tmp_path, target, kind, CONFIGS[kind], tensors, shape)
 
 
+@pytest.mark.parity
 def test_an_eagle_layer_without_bias(target, tmp_path):
   tensors = tensors_of('eagle')
   del tensors['fc.bias']
@@ -55,6 +56,7 @@ def test_an_eagle_layer_without_bias(target, tmp_path):
   check_folder(tmp_path, target, 'eagle', LLAMA, tensors)
 
 
+@pytest.mark.parity
 def test_an_embedding_of_its_own(target, tmp_path):
   """And the name that the authors' own EAGLE-3 heads have."""
   tensors = tensors_of('eagle3')

@@ -67,6 +67,7 @@ def test_null_where_the_class_has_null(name, key):
   assert _read(**(about | null)) == _read(**(whole | about))
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
   ('name', 'key', 'value'),
   [
@@ -131,6 +132,7 @@ def test_sliding_layers_without_a_window():
   )
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
   'name', ['llama, tied, biases', 'qwen2', 'opt', 'gpt2']
 )
