@@ -27,7 +27,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',
       draft='',
       dtype='',  # that the target computes in; '' is what its folder has
-      # What drafts. '' is the draft model, none is plain decoding. medusa,
+      # The drafter: '' is the draft model, none is plain decoding. medusa,
       # hydra, eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep
       # were trained on the embedded target. ngram, lookahead and ngram_or_draft
       # look up. A folder is a trained drafter, my.module:Name a user-defined

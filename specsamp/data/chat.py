@@ -9,7 +9,7 @@ from typing import Any
 from specsamp.errors import UserError
 
 _MOST_SECONDS = 1.0  # of the thread's CPU time, however busy the machine is
-_MOST_CHARACTERS = 2**26
+_MOST_CHARACTERS = 2**24  # of an answer, or entries of a list
 _MOST_POWER, _MOST_BITS = 64, 2**16  # of numbers, which may be of any size
 
 
@@ -89,7 +89,7 @@ def _environment():
   class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A sandbox that checks what may take long."""
 
-    intercepted_binops = frozenset(['*', '**'])
+    intercepted_binops = frozenset(['+', '*', '**'])
 
     def call(self, context, function, /, *args, **kwargs):
       check_time()
@@ -98,6 +98,11 @@ def _environment():
     def call_binop(self, context, operator, left, right):
       if operator == '**' and abs(right) > _MOST_POWER:
         raise_exception(f'power: got {right:g}, expected at most {_MOST_POWER}')
+      sizes = [len(x) if hasattr(x, '__len__') else x for x in (left, right)]
+      if sizes != [left, right]:  # sequences, which may get any length
+        most = sizes[0] * sizes[1] if operator == '*' else sum(sizes)
+        if most > _MOST_CHARACTERS:
+          raise_exception(f'got {most} entries, at most {_MOST_CHARACTERS}')
       result = super().call_binop(context, operator, left, right)
       if isinstance(result, int) and result.bit_length() > _MOST_BITS:
         raise_exception(f'got a number of more than {_MOST_BITS} bits')

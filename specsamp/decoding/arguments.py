@@ -114,7 +114,7 @@ def parts(
     checks.check_parts(drafter)
   drafter.check(model, batch)
   _check_size(model, drafter)
-  if not verifier:
+  if verifier is None:
     verifier = verification.default_name(drafter.law, drafter.tree)
   try:
     verifier = _checked(verifier, drafter, model.config.vocab_size)
@@ -129,13 +129,15 @@ def _tokenize(prompts, tokenizer) -> list[Sequence[int]]:
     prompts = [prompts]
   if not len(prompts):
     raise UserError('prompts: got none, expected at least one')
-  first = next(iter(prompts))
-  if not isinstance(first, str) and np.ndim(first) == 0:
+  if isinstance(next(iter(prompts)), int | np.integer):
     prompts = [prompts]  # A flat list is the token ids of one prompt.
   for i, prompt in enumerate(prompts):
     if isinstance(prompt, str):
       continue
-    ids = np.asarray(prompt)
+    try:
+      ids = np.asarray(prompt)
+    except ValueError:  # lists of several lengths
+      ids = np.asarray(None)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in 'iu'):
       raise UserError(
         f'prompt {i}: got {prompt!r}, expected a text or a list of token ids'

@@ -110,6 +110,8 @@ class Request:
 
   @property
   def is_compiled(self) -> bool:
+    if 'programs' in vars(self):  # made already, and perhaps evicted since
+      return self.programs.is_compiled
     return programs.are_compiled(*self.program_key)
 
   def build(self) -> None:

@@ -205,7 +205,6 @@ class DecodeConfig(SampledConfig):
     repeats: how often a round and its parts are timed, for a median.
   """
 
-  dtype: str
   drafter: str
   lookup: loading.Lookup
   verifier: str
@@ -220,6 +219,7 @@ class DecodeConfig(SampledConfig):
   chat: bool
   sweep_prompts: int
   repeats: int
+  dtype: str = ''
 
   def __post_init__(self):
     super().__post_init__()

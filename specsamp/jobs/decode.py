@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from specsamp import user_modules, verification
+from specsamp import verification
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import depth_costs
@@ -212,8 +212,9 @@ class Decoding(NamedTuple):
         file.write(json.dumps(lines[-1]) + '\n')
     if len(lines) > 1:
       print(f'=== {len(lines)} prompts: {terminal.total(lines)}')
-    if speedup and meter.warning():
-      print(meter.warning())
+    warning = meter.warning()
+    if warning:
+      print(warning)
 
   def _show(
     self, prompt: Prompt, i: int, temperature: float, speedup: bool = False
@@ -232,18 +233,17 @@ class Decoding(NamedTuple):
 
   def _rule(self, drafter: Drafter) -> str:
     """Returns the name of the verifier of a drafter's drafts."""
-    return self.config.verifier or verification.default_name(
-      drafter.law, drafter.tree
-    )
+    rule = self.config.verifier
+    if rule and not drafter.tree.depth:
+      return verification.name_without_draft(rule)
+    return rule or verification.default_name(drafter.law, drafter.tree)
 
   def _compare(self, workdir: pathlib.Path) -> None:
     config = self.config
     methods = []
     for temperature in config.temperatures:
       top_p = config.top_p_at(temperature)
-      # A user-defined rule need not know of an empty draft.
-      rule = config.verifier or 'token'
-      rule = 'token' if user_modules.is_name(rule) else rule
+      rule = verification.name_without_draft(config.verifier or 'token')
       methods.append(Method(BASELINE, None, rule, temperature, top_p))
       name = pathlib.Path(config.drafter).name or 'speculative'
       methods += [
@@ -264,8 +264,8 @@ class Decoding(NamedTuple):
     costs = self._costs(rows)
     title = 'Speculative sampling'
     lengths = draft_lengths.section(lines, workdir, report.caption(title))
-    told = break_even.losses(rows, costs)
-    sections = [each for each in (lengths, *told, warning) if each]
+    losses = break_even.losses(rows, costs)
+    sections = [each for each in (lengths, *losses, warning) if each]
     report.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))
     for section in sections:

@@ -169,7 +169,7 @@ def prepare(
     models.target,
     slots=config.slots,
     drafter=_drafter(config, models),
-    verifier=config.verifier,
+    verifier=config.verifier or None,
     max_length=config.max_length or None,
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,

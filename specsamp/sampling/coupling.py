@@ -17,8 +17,8 @@ from specsamp.sampling import draw
 def handicaps(row_keys: jax.Array, positions_bn: jax.Array, vocab_size: int):
   """Exponential variables of each position, float32 [B, N, V].
 
-  From 64 random bits each: with the 24 of a common uniform number, a token of
-  probability far below 2**-24 would win one race in 2**24.
+  Each has 64 random bits. With 24 bits a token of probability far below 2**-24
+  would win one race in 2**24.
 
   Args:
     row_keys: typed keys [B], of the rows' seeds.

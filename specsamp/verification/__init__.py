@@ -44,6 +44,7 @@ __all__ = [
   'draw_verdict',
   'is_coupled',
   'make',
+  'name_without_draft',
 ]
 
 
@@ -74,6 +75,18 @@ def default_name(law: Law, tree: TokenTree) -> str:
     return 'top_plus_one'
   chain = tree.is_chain and law == 'iid'
   return 'token' if chain else 'multi_candidate'
+
+
+def name_without_draft(name: str) -> str:
+  """Returns the name of the rule of plain decoding next to drafts of a rule.
+
+  It is the same rule, so that coupled rules emit the same text with and without
+  a draft. Rules that cannot verify an empty draft have `token` instead, and so
+  have user-defined ones, which may not know of an empty draft.
+  """
+  if user_modules.is_name(name) or 'iid' not in make(name).accepts:
+    return 'token'
+  return name
 
 
 def make(name: str) -> Verifier:

@@ -47,6 +47,8 @@ def check_parts(verifier: Any) -> None:
         f'verifier {name}: {attribute}: got {value!r}, expected '
         f'{"laws" if attribute == "accepts" else "True or False"}'
       )
+  if not verifier.accepts:
+    raise UserError(f'verifier {name}: accepts no law, expected at least one')
   for law in verifier.accepts:
     check_name(f'verifier {name}: law', law, get_args(Law))
   try:

@@ -36,14 +36,17 @@ def _refused(message, **values):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('name', _CLASSES)
 def test_absent_keys_are_the_classes_defaults(name):
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   whole = getattr(transformers, _CLASSES[name])().to_dict()
   about = dict(architectures=[name], model_type=whole['model_type'])
   assert _read(**about) == _read(**(whole | about))
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
   ('name', 'key'),
   [
@@ -60,7 +63,8 @@ def test_absent_keys_are_the_classes_defaults(name):
   ],
 )
 def test_null_where_the_class_has_null(name, key):
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   null = {key: None}
   whole = getattr(transformers, _CLASSES[name])(**null).to_dict()
   about = dict(architectures=[name], model_type=whole['model_type'])
@@ -92,6 +96,7 @@ def _change(folder, **changes):
   file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('model_type', ['qwen2', 'qwen3'])
 @pytest.mark.parametrize(
   'values',
@@ -107,7 +112,8 @@ def _change(folder, **changes):
 )
 def test_windows_without_layer_types(model_type, values):
   """Layers from max_window_layers on slide, as in transformers."""
-  transformers = pytest.importorskip('transformers')
+  import transformers
+
   values = values | {
     'num_hidden_layers': 2,
     'max_position_embeddings': 64,

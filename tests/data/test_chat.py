@@ -184,6 +184,12 @@ def test_templates_that_fail(template, message):
       '{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}',
       'writes more than .* characters',
     ),
+    ("{{ ('a' * 10 ** 8) | list | sort | length }}", '100000000 entries'),
+    (
+      '{% set x = namespace(y=[1]) %}{% for i in range(99) %}'
+      '{% set x.y = x.y + x.y %}{% endfor %}',
+      '[0-9]+ entries, at most',
+    ),
     ('{{ 10 ** (10 ** 10) }}', 'power: got 1e.10, expected at most'),
     (
       '{% set x = namespace(y=3) %}{% for i in range(99) %}'

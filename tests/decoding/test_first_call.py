@@ -11,6 +11,7 @@ from specsamp.decoding.engine import Engine
 from specsamp.decoding.request import Request
 from specsamp.drafting import adaptive_drafter, lookahead_drafter, model_drafter
 from specsamp.drafting.features import DraftModule
+from specsamp.errors import UserError
 
 PROMPT = [3, 1, 4]
 
@@ -97,6 +98,12 @@ def test_a_flat_list_is_one_prompt(pair, kind):
   assert sum((each.tokens[0] for each in rounds), []) == wanted[0]
   engine = Engine(pair[0], slots=1, max_length=64)
   assert [each.tokens for each in engine.generate(ids, **args)] == wanted
+
+
+@pytest.mark.parametrize('prompts', [[3, [1, 2]], [[3], 4], [[3, [4]]]])
+def test_a_mixture_of_ids_and_lists_is_refused(pair, prompts):
+  with pytest.raises(UserError, match='expected a text or a list of token ids'):
+    specsamp.generate(pair[0], prompts, max_new_tokens=2)
 
 
 def test_results_and_models_are_shown_in_one_short_line(pair, chain):

@@ -29,7 +29,14 @@ def test_a_draft_that_does_not_pay_says_what_would():
   rows = [_row('plain', 1.0), _row('draft', 0.91)]
   (line,) = break_even.losses(rows, [_cost()])
   assert '5 tokens costs 2.9 steps' in line
-  assert 'above 3.5' in line and '3.20 does not gain' in line
+  assert 'above 3.5' in line and 'it was 3.20.' in line
+
+
+def test_a_gain_of_rounds_that_is_lost_elsewhere():
+  told = break_even.sentence(5, 10.0, 12.0, 24.0, 2.6)
+  assert 'above 2.4' in told and 'cut at the end cost more' in told
+  told = break_even.sentence(5, 10.0, None, 12.0, 1.1)
+  assert told.startswith('a round costs 1.2 steps') and 'cut' not in told
 
 
 @pytest.mark.parametrize(

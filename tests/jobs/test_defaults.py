@@ -91,6 +91,14 @@ def test_generate_and_engine_choose_the_verifier(kind):
   assert same.tokens == chosen.tokens[0]
 
 
+@pytest.mark.parametrize('name', [*verification.VERIFIERS, 'own.module:Rule'])
+def test_every_rule_has_one_without_a_draft(name):
+  rule = verification.make(verification.name_without_draft(name))
+  verification.check_law(rule, 'iid', NoDrafter().tree)
+  if name == 'gumbel':  # whose text is the same with and without a draft
+    assert verification.is_coupled(rule)
+
+
 def test_no_drafter_by_name():
   target = tiny.model(26, seed=0)
   models = loading.Models(target, lambda: pytest.fail('not needed'), {})

@@ -8,7 +8,7 @@ import tiny
 
 import specsamp
 from specsamp.data.prompts import Prompt
-from specsamp.drafting import model_drafter
+from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.evaluation import metrics, runner
 from specsamp.evaluation.methods import Method
@@ -123,13 +123,13 @@ def test_one_text_has_one_count_everywhere(how, tmp_path, capsys):
   assert marked == kept - hidden
 
 
-def _show(target, drafter, budget=12, **options):
+def _show(target, drafter, budget=12, verifier='token', **options):
   return terminal.show(
     target,
     drafter,
     Prompt('prompt', _PROMPT),
     target.tokenizer.encode(_PROMPT),
-    verifier='token',
+    verifier=verifier,
     sampling=_GREEDY,
     max_new_tokens=budget,
     seed=0,
@@ -161,6 +161,15 @@ def test_speedup_of_the_users_own_prompt(capsys, monkeypatch):
     assert f'speedup {line["speedup"]:.2f}x' in out
     assert ('would be needed to gain' in out) == (line['speedup'] < 1)
     assert f'speedup {line["speedup"]:.2f}x' in terminal.total([line, line])
+
+
+def test_speedup_of_a_rule_that_verifies_no_empty_draft(capsys):
+  target = tiny.model(26, seed=0)
+  drafter = model_drafter(
+    tiny.first_layer(target), TokenTree.branching((2, 1)), 'top_plus_one'
+  )
+  line = _show(target, drafter, verifier='top_plus_one', speedup=True)
+  assert line['speedup'] > 0
 
 
 def test_plain_decoding_speaks_of_no_draft(capsys):

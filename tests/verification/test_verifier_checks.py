@@ -34,6 +34,10 @@ class NoLaws(TokenVerifier):
   accepts = None
 
 
+class AcceptsNothing(TokenVerifier):
+  accepts = frozenset()
+
+
 class UnknownLaw(TokenVerifier):
   accepts = frozenset({'idd'})
 
@@ -59,6 +63,7 @@ class HoldsAList(TokenVerifier):
     (NoLeave(), 'verifier NoLeave: has no method leave_probs'),
     (NoFunction(), 'verifier NoFunction: leave_probs is no method: got 3'),
     (NoLaws(), 'verifier NoLaws: accepts: got None, expected laws'),
+    (AcceptsNothing(), 'verifier AcceptsNothing: accepts no law'),
     (UnknownLaw(), "UnknownLaw: law: got 'idd', .*; did you mean iid?"),
     (NotSaid(), 'verifier NotSaid: lossless: got None, expected True or False'),
     (NoHash(), "verifier NoHash: unhashable type: 'NoHash'; programs are"),

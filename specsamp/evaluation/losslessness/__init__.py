@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 
 from specsamp import verification
+from specsamp.drafting import checks
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import runner
 from specsamp.evaluation.losslessness import permutation_tests, scores
@@ -44,6 +45,7 @@ def check(
   """
   texts = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
   tasks = [Task('prompts', texts, ends=False)]
+  checks.check_parts(drafter)
   rule = verifier or verification.default_name(drafter.law, drafter.tree)
   methods = [
     Method(*method, temperature, 1.0)

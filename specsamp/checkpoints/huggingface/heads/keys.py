@@ -33,11 +33,12 @@ return_dict_in_generate torchscript use_bfloat16 tf_legacy_loss
 chunk_size_feed_forward pretraining_tp attn_implementation
 _attn_implementation _attn_implementation_autoset base_model_tp_plan
 base_model_pp_plan base_model_ep_plan has_no_defaults_at_init is_decoder
-is_encoder_decoder add_cross_attention cross_attention_hidden_size
+is_encoder_decoder cross_attention_hidden_size
 tie_encoder_decoder id2label label2id num_labels problem_type
 finetuning_task task_specific_params
 
-initializer_range init_std attention_dropout hidden_dropout
+initializer_range init_std attention_dropout hidden_dropout dropout
+gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
 embed_requires_grad enable_sp_ulysses max_anchors
 """
 # Keys that `llama.read` takes, or that are checked here.
@@ -66,7 +67,7 @@ def check(
   Raises:
     UserError: names the first such key and its value.
   """
-  fixed = fixed or {}
+  fixed = {'add_cross_attention': False} | (fixed or {})
   known = {*_NEUTRAL.split(), *read}
   for key, value in values.items():
     if value in (None, '', [], {}) or key in known:
@@ -96,7 +97,9 @@ def _check_windows(values: dict[str, Any]) -> None:
   """Refuses layers that may attend to a window, by any program's reading."""
   kinds = values.get('layer_types')
   if kinds:
-    if not isinstance(kinds, list) or set(kinds) != {'full_attention'}:
+    if not isinstance(kinds, list) or any(
+      kind != 'full_attention' for kind in kinds
+    ):
       raise UserError(
         f"layer_types: got {_short(kinds)}, only 'full_attention' is supported "
         'for drafters'
