@@ -23,6 +23,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
+      dtype='',  # that the target computes in; '' is what its folder has
       name='',  # what requests call the model; '' is its folder's name
       drafter='',  # what drafts, as in quickstart.py; '' is the draft model
       lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),

@@ -152,6 +152,9 @@ def complete(
         return argv, None
       value = argv[i + 1] if apart else match[1][1:]
       given = Given.parse(value).found(launcher)
+      rest = argv[i + 1 + apart : ended]
+      if any(re.match(r'--?config(=|$)', text) for text in rest):
+        raise UserError('--config: got two of them, expected one')
       argv[i : i + 1 + apart] = [given.flag()]
       return argv, given
   if default is None:

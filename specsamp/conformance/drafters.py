@@ -18,7 +18,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 
-_LONGEST_PROMPT = 6
+_LONGEST_PROMPT = 12
 _LEAST_P = 1e-6  # one drafter in a million that is right is refused
 _BINS, _BINS_OF_PAIRS = 16, 4
 _REPEATS = 4  # drafts from one state, each with keys of its own
@@ -45,10 +45,12 @@ def check_drafter(
 ) -> None:
   """Tests that a drafter draws its tokens from the q that it reports.
 
-  It drafts for prompts of random tokens at several temperatures, several times
-  with other keys from the same states, and continues from what the target
-  accepts. Each draft must fit its tree, its law and the vocabulary. Tokens that
-  are draws must be draws from the reported q, and independent of each other.
+  It drafts for short prompts at several temperatures. Their tokens are random;
+  half of the prompts repeat two tokens. It drafts several times with other keys
+  from the same states, and continues from what the target accepts. Each draft
+  must fit its tree, its law and the vocabulary. Tokens that are draws must be
+  draws from the reported q, and independent of each other. A q that is wrong in
+  long or special texts only is not found.
 
   The test of q holds whatever the draws of two tokens or of two rounds have in
   common, and comes before the tests of these. A correct drafter is refused less
@@ -123,7 +125,13 @@ class _Trial:
     half = max(rows // 2, 1)
     rng = np.random.default_rng(0)
     prompt = lambda size: rng.integers(target.config.num_tokens, size=size)
-    self.prompts = 2 * [prompt(1 + i % _LONGEST_PROMPT) for i in range(half)]
+    # Every second prompt repeats two tokens, one of them more often: there a q
+    # that is made of the text is far from uniform.
+    uneven = lambda size: rng.choice(prompt(2), size, p=(0.75, 0.25))
+    self.prompts = 2 * [
+      (uneven if i % 2 else prompt)(1 + i % _LONGEST_PROMPT)
+      for i in range(half)
+    ]
     turns = 2 * [i % len(_TEMPERATURES) for i in range(half)]
     self._sampling = SamplingParams(
       temperature=np.asarray([*np.take(_TEMPERATURES, turns), 1.0]),

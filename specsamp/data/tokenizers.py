@@ -140,6 +140,10 @@ class Tokenizer(abc.ABC):
     Raises:
       UserError: there is no template, or it does not take these messages.
     """
+    if isinstance(messages, str):
+      raise UserError(
+        f'chat: got the text {messages!r}, expected a list of turns'
+      )
     return chat.render(self.files.chat_template, messages, self.files.named)
 
 

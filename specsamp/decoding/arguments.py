@@ -51,6 +51,11 @@ class Rows(NamedTuple):
     stop_tokens: Sequence[int] | None = None,
   ) -> 'Rows':
     """Takes these arguments of `generate`, and raises what that does."""
+    if not isinstance(model, LanguageModel):
+      raise UserError(
+        f'model: got a {type(model).__name__}, expected what specsamp.load or '
+        'specsamp.zoo.load returns'
+      )
     rows = _tokenize(prompts, model.tokenizer)
     batch = len(rows)
     length = np.asarray([len(row) for row in rows], np.int32)

@@ -208,7 +208,13 @@ class Batch:
     with self._bar(widths) as bar:
       for width in sorted(widths - self._programs.widths):
         prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
-        self._prefill(prompts, bar)
+        if self._programs.widths:  # wide prompts take long, so they don't run
+          lower = self._programs.prefill.lower
+          self._run(lower, self._inputs, prompts).compile()
+          self._programs.widths.add(width)
+          bar.update()
+        else:
+          self._prefill(prompts, bar)
     self.drop()
 
   def _compile_others(self, row: DecodeState) -> None:

@@ -52,9 +52,10 @@ class Generation:
   def __repr__(self) -> str:
     """Returns one line of counts."""
     count = sum(map(len, self.tokens))
+    noun = 'completion' if len(self.tokens) == 1 else 'completions'
     ms = 1e3 * (self.prefill_seconds + self.decode_seconds) / max(count, 1)
     return (
-      f'Generation({len(self.tokens)} completions, {count} tokens in '
+      f'Generation({len(self.tokens)} {noun}, {count} tokens in '
       f'{self.rounds.sum()} rounds, τ {self.block_efficiency:.2f}, '
       f'{ms:.2f} ms a token)'
     )

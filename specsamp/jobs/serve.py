@@ -43,6 +43,7 @@ class ServeConfig:
     max_new_tokens: of one text; 0 is what `max_length` leaves.
     logprobs: alternatives of a token; -1 is no log-probabilities.
     max_body_bytes: of a request.
+    dtype: that the target computes in; '' is what its folder has.
   """
 
   target: str
@@ -61,6 +62,7 @@ class ServeConfig:
   max_new_tokens: int
   logprobs: int
   max_body_bytes: int
+  dtype: str = ''
 
   def __post_init__(self):
     names = ('slots', 'rounds', 'max_body_bytes')
@@ -68,6 +70,7 @@ class ServeConfig:
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, least=0, kind=int)
     check_range(self, 'logprobs', least=-1, kind=int)
+    configs.check_dtype(self.dtype)
     if self.verifier:
       verification.make(self.verifier)
 
@@ -164,7 +167,7 @@ def prepare(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
   config = ServeConfig.read(values)
-  models = loading.load(config.target, config.draft, mesh)
+  models = loading.load(config.target, config.draft, mesh, config.dtype)
   engine = Engine(
     models.target,
     slots=config.slots,

@@ -100,6 +100,44 @@ class Fixed(Drafter):
     return draft, state + 1
 
 
+@struct.dataclass
+class OwnWords(Drafter):
+  """Draws from the frequencies of the tokens of the text, raised to a power."""
+
+  power: int = struct.field(pytree_node=False)
+  tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(2))
+  law = 'iid'
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    slots_s = jnp.arange(tokens_bs.shape[1], dtype=jnp.int32)
+    is_text_bs = slots_s[None, :] < length_b[:, None]
+    count = lambda tokens_s, is_text_s: (
+      jnp.zeros(VOCAB).at[tokens_s].add(is_text_s)
+    )
+    counts_bv = jax.vmap(count)(tokens_bs, is_text_bs.astype(jnp.float32))
+    reported_bv = counts_bv**self.power
+    reported_bv = reported_bv / reported_bv.sum(axis=1, keepdims=True)
+    keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
+    uniform_bg = draw.uniforms(keys_b, self.tree.depth)
+    tokens_bg = jax.vmap(draw.inverse_cdf, (1, None), 1)(uniform_bg, counts_bv)
+    draft = candidates.draft_of(
+      self.tree,
+      self.law,
+      root_of(tokens_bs, length_b),
+      tokens_bg,
+      jnp.ones(tokens_bg.shape, bool),
+      jnp.repeat(reported_bv[:, None], self.tree.depth, axis=1),
+    )
+    return draft, state
+
+
+def test_a_q_that_is_made_of_the_text(target):
+  """Over texts without repetition both powers are the same uniform q."""
+  check_drafter(OwnWords(1), target)
+  with pytest.raises(UserError, match='not drawn from the q that it reports'):
+    check_drafter(OwnWords(2), target)
+
+
 @pytest.mark.parametrize('every', [1, 2])
 def test_draws_of_ones_own(target, every):
   check_drafter(Fixed('', every), target)

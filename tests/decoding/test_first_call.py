@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specsamp
-from specsamp.decoding import programs
+from specsamp.decoding import batch, programs
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.request import Request
 from specsamp.drafting import adaptive_drafter, lookahead_drafter, model_drafter
@@ -18,7 +18,7 @@ PROMPT = [3, 1, 4]
 
 @pytest.fixture
 def cold(monkeypatch):
-  """As in a new process: no program is compiled."""
+  """Forgets all compiled programs, as a new process does."""
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
 
 
@@ -86,6 +86,25 @@ def test_an_engine_shows_what_it_compiles(pair, compilations, capsys):
   engine.generate([PROMPT * 13], **args)
   assert len(compilations) == 1
   assert 'compiling' in capsys.readouterr().err
+
+
+def test_an_engine_compiles_wide_prompts_without_running_them(
+  pair, compilations, monkeypatch
+):
+  """A run of the widest prompt may take minutes, which nothing waits for."""
+  engine = Engine(pair[0], slots=5, max_length=61)
+  seen, real = [], batch.Batch._prefill
+
+  def prefill(self, prompts, bar):
+    seen.append(prompts.tokens.shape[1])
+    return real(self, prompts, bar)
+
+  monkeypatch.setattr(batch.Batch, '_prefill', prefill)
+  engine.compile()
+  assert seen == [32]
+  compilations.clear()
+  engine.generate([PROMPT, PROMPT * 13], max_new_tokens=3, stop_tokens=[])
+  assert not compilations
 
 
 @pytest.mark.parametrize('kind', [list, tuple, np.asarray])

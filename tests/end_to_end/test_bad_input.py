@@ -22,6 +22,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
   ('flags', 'words'),
   [
     (['--config.nope=1'], 'nope'),
+    (['--config=configs/nope.py'], '--config: got two of them'),
     (['--config.num_prompts=many'], 'num_prompts'),
     (['--config.num_prompts=0'], 'num_prompts'),
     (['--config.sweep_prompts=0'], 'sweep_prompts: got 0'),

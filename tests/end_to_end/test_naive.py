@@ -213,6 +213,6 @@ def test_comments_stand_above_and_behind():
   found = config_files.comments(source)
   assert found['repeats'] == "of each timing of a round's parts"
   assert found['data'] == 'folder with the published sets of prompts'
-  assert found['law'] == 'how candidates are chosen'
+  assert found['law'].startswith('how candidates are chosen;')
   assert found['lookup'].startswith('Lengths of the n-grams')
   assert found['lookup.n_max'] == found['draft'] == ''
