@@ -236,7 +236,7 @@ def _check_repeats(
   """Raises `UserError` if other keys never change a first token that is drawn.
 
   Args:
-    name: of the drafter.
+    name: name of the drafter.
     first: drafts of one state.
     last: drafts of another one.
     is_drawn_b: bool [B], rows to look at.
@@ -266,7 +266,7 @@ def _check_places(
   the ranks of their places show what rows or tokens share without any q.
 
   Args:
-    name: of the drafter.
+    name: name of the drafter.
     places_skbn: of repeated drafts of each of S states.
     places_rbn: of drafts of successive rounds.
   """
@@ -306,7 +306,7 @@ def _check_uniform(name: str, places: np.ndarray, tests: int = 1) -> None:
   """Raises `UserError` unless the places are uniform.
 
   Args:
-    name: of the drafter.
+    name: name of the drafter.
     places: independent of each other; NaN is none.
     tests: how many are made, any one of which may fail by chance.
   """
@@ -326,7 +326,7 @@ def _check_means(name: str, places_skbn: np.ndarray) -> None:
   two rounds of a row alike.
 
   Args:
-    name: of the drafter.
+    name: name of the drafter.
     places_skbn: of repeated drafts of each of S states.
   """
   mean_sbn = places_skbn.mean(axis=1)
@@ -356,11 +356,11 @@ def _check_independent(
   """Raises `UserError` unless the places or ranks are independent.
 
   Args:
-    name: of the drafter.
+    name: name of the drafter.
     what: is compared.
     one: places or ranks; NaN is none.
-    other: those beside them.
-    scale: of the chi-square statistic; `_OF_RANKS` for ranks.
+    other: places of the tokens that are compared with them.
+    scale: factor on the chi-square statistic; `_OF_RANKS` for ranks.
     tests: how many are made, any one of which may fail by chance.
   """
   p, count = _p_of_independent(one, other, scale)

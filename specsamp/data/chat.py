@@ -8,9 +8,9 @@ from typing import Any
 
 from specsamp.errors import UserError
 
-_MOST_SECONDS = 1.0  # of the thread's CPU time, however busy the machine is
-_MOST_CHARACTERS = 2**24  # of an answer, or entries of a list
-_MOST_POWER, _MOST_BITS = 64, 2**16  # of numbers, which may be of any size
+_MAX_SECONDS = 1.0  # of the thread's CPU time, however busy the machine is
+_MAX_CHARACTERS = 2**24  # of an answer, or entries of a list
+_MAX_POWER, _MAX_BITS = 64, 2**16  # of numbers, which may be of any size
 
 
 def render(
@@ -51,8 +51,8 @@ def render(
     ):
       pieces.append(piece)
       size += len(piece)
-      if size > _MOST_CHARACTERS:
-        raise UserError(f'writes more than {_MOST_CHARACTERS} characters')
+      if size > _MAX_CHARACTERS:
+        raise UserError(f'writes more than {_MAX_CHARACTERS} characters')
     return ''.join(pieces)
   except Exception as error:  # whatever a template does
     reason = ' '.join(str(error).split()) or type(error).__name__
@@ -74,7 +74,7 @@ def _environment():
   import jinja2.ext
   import jinja2.sandbox
 
-  end = time.thread_time() + _MOST_SECONDS
+  end = time.thread_time() + _MAX_SECONDS
 
   class Generation(jinja2.ext.Extension):
     """Marks what a model writes, for training; here it is but a block."""
@@ -96,16 +96,16 @@ def _environment():
       return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context, operator, left, right):
-      if operator == '**' and abs(right) > _MOST_POWER:
-        raise_exception(f'power: got {right:g}, expected at most {_MOST_POWER}')
+      if operator == '**' and abs(right) > _MAX_POWER:
+        raise_exception(f'power: got {right:g}, expected at most {_MAX_POWER}')
       sizes = [len(x) if hasattr(x, '__len__') else x for x in (left, right)]
       if sizes != [left, right]:  # sequences, which may get any length
         most = sizes[0] * sizes[1] if operator == '*' else sum(sizes)
-        if most > _MOST_CHARACTERS:
-          raise_exception(f'got {most} entries, at most {_MOST_CHARACTERS}')
+        if most > _MAX_CHARACTERS:
+          raise_exception(f'got {most} entries, at most {_MAX_CHARACTERS}')
       result = super().call_binop(context, operator, left, right)
-      if isinstance(result, int) and result.bit_length() > _MOST_BITS:
-        raise_exception(f'got a number of more than {_MOST_BITS} bits')
+      if isinstance(result, int) and result.bit_length() > _MAX_BITS:
+        raise_exception(f'got a number of more than {_MAX_BITS} bits')
       return result
 
   def raise_exception(message):
@@ -113,7 +113,7 @@ def _environment():
 
   def check_time():
     if time.thread_time() > end:
-      raise_exception(f'takes longer than {_MOST_SECONDS:g} s')
+      raise_exception(f'takes longer than {_MAX_SECONDS:g} s')
 
   def timed(values: Iterable):
     for value in values:

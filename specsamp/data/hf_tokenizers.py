@@ -8,7 +8,7 @@ from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
 FILE, VOCAB, MERGES = 'tokenizer.json', 'vocab.json', 'merges.txt'
-_MOST_IDS = 2**24  # the library counts up to the largest id, and we list all
+_MAX_IDS = 2**24  # the library counts up to the largest id, and we list all
 _END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
 
 
@@ -133,8 +133,8 @@ def _as_transformers(backend, files: Files) -> None:
 def _size(backend) -> int:
   """Returns the highest id + 1; `UserError` if no vocabulary is so large."""
   largest = max(backend.get_vocab().values(), default=-1)
-  if largest >= _MOST_IDS:
-    raise UserError(f'got the id {largest}, expected below {_MOST_IDS}')
+  if largest >= _MAX_IDS:
+    raise UserError(f'got the id {largest}, expected below {_MAX_IDS}')
   return largest + 1
 
 

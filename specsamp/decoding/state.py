@@ -79,7 +79,7 @@ def block_efficiency(num_accepted, rounds):
 
   Args:
     num_accepted: accepted draft tokens, a number or an array.
-    rounds: rounds in which they were accepted, likewise.
+    rounds: rounds in which they were accepted, a number or an array.
 
   Returns:
     τ, or NaN if there was no round.

@@ -130,7 +130,7 @@ def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
   """Returns the draft of a root and the tokens drafted after it.
 
   Args:
-    tree: of the draft.
+    tree: tree of the draft.
     law: how its tokens were chosen.
     root_b1: int32 [B, 1], the last committed tokens, from `root_of`.
     tokens_bk: int32 [B, N - 1], a token for each other node of the tree.

@@ -31,9 +31,9 @@ def warn_if_chance(
   has 0.1 to 0.2 of such a text. At temperature 1 it would be 0.11 to 0.23.
 
   Args:
-    name: of the drafter, for the log.
+    name: name of the drafter, for the log.
     trained: its module and parameters.
-    target: what it shall draft for.
+    target: the model that it drafts for.
 
   Raises:
     UserError: it was trained here, for another target.

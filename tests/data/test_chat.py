@@ -200,7 +200,7 @@ def test_templates_that_fail(template, message):
 )
 def test_templates_that_go_on(template, message, monkeypatch):
   """They run in a thread that is not the main one, as in a server."""
-  monkeypatch.setattr(chat, '_MOST_SECONDS', 0.1)
+  monkeypatch.setattr(chat, '_MAX_SECONDS', 0.1)
   turns = [{'role': 'user', 'content': 'x' * 10_000}]
   with pytest.raises(UserError, match=f'^chat template: .*{message}'):
     deadline.call(chat.render, template, turns, {})
