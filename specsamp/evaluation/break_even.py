@@ -43,27 +43,27 @@ def losses(rows: list[Row], costs: list[RoundCost]) -> list[str]:
 
   Args:
     rows: of `metrics.summarize`; those of the first task count.
-    costs: measured rounds of the fastest draft, one for each sampling.
+    costs: measured rounds of the fastest draft, one for each sampling; none of
+      drafts whose rounds differ.
   """
+  rows = [row for row in rows if row.task == rows[0].task]
+  score_ms = {(cost.sampling_name, cost.tree): cost.score_ms for cost in costs}
   sentences = []
-  for cost in costs:
-    group = [
+  for plain in filter(lambda row: row.is_baseline, rows):
+    drafts = [
       row
       for row in rows
-      if (row.task, row.sampling_name) == (rows[0].task, cost.sampling_name)
+      if row.sampling_name == plain.sampling_name and row.tree.depth
     ]
-    plain = [row for row in group if row.is_baseline]
-    drafts = [row for row in group if not row.is_baseline and row.speedup]
-    if not plain or not drafts or max(row.speedup for row in drafts) >= 1:
+    best = max(drafts, key=lambda row: row.speedup or 0, default=None)
+    if best is None or not best.speedup or best.speedup >= 1:
       continue
-    timed = [row for row in drafts if row.tree == cost.tree]
-    best = max(timed or drafts, key=lambda row: row.speedup)
     text = sentence(
-      cost.tree.size,
-      plain[0].round_ms,
-      cost.score_ms,
+      best.tree.size,
+      plain.round_ms,
+      score_ms.get((best.sampling_name, best.tree)),
       best.round_ms,
       best.block_efficiency,
     )
-    sentences.append(f'{cost.sampling_name}: no draft gained; {text}.')
+    sentences.append(f'{plain.sampling_name}: no draft gained; {text}.')
   return sentences

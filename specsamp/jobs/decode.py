@@ -109,11 +109,20 @@ def prepare(
       target,
       rows,
       drafter=each,
-      verifier=config.verifier or None,
+      verifier=_rule(config, each),
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
     )
   return Decoding(config, target, drafter, drafters, texts, compared)
+
+
+def _rule(config: DecodeConfig, drafter: Drafter) -> str:
+  """Returns the name of the verifier of a drafter's drafts."""
+  if not config.verifier:
+    return verification.default_name(drafter.law, drafter.tree)
+  if drafter.tree.depth:
+    return config.verifier
+  return verification.name_without_draft(config.verifier)
 
 
 def _adaptive(
@@ -183,7 +192,7 @@ class Decoding(NamedTuple):
         self.target,
         [_tokens(self.target, self._first, self.config)],
         drafter,
-        self._rule(drafter),
+        _rule(self.config, drafter),
         self.config.sampling(self.config.temperatures[0]),
         self.config.max_new_tokens,
         self.config.seed,
@@ -224,19 +233,12 @@ class Decoding(NamedTuple):
       self.drafter,
       prompt,
       _tokens(self.target, prompt, self.config),
-      verifier=self._rule(self.drafter),
+      verifier=_rule(self.config, self.drafter),
       sampling=self.config.sampling(temperature),
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed + i,
       speedup=speedup,
     )
-
-  def _rule(self, drafter: Drafter) -> str:
-    """Returns the name of the verifier of a drafter's drafts."""
-    rule = self.config.verifier
-    if rule and not drafter.tree.depth:
-      return verification.name_without_draft(rule)
-    return rule or verification.default_name(drafter.law, drafter.tree)
 
   def _compare(self, workdir: pathlib.Path) -> None:
     config = self.config
@@ -247,7 +249,7 @@ class Decoding(NamedTuple):
       methods.append(Method(BASELINE, None, rule, temperature, top_p))
       name = pathlib.Path(config.drafter).name or 'speculative'
       methods += [
-        Method(name, drafter, self._rule(drafter), temperature, top_p)
+        Method(name, drafter, _rule(self.config, drafter), temperature, top_p)
         for drafter in self.drafters
       ]
     settings = Settings(
@@ -297,7 +299,7 @@ class Decoding(NamedTuple):
     return timing.measure(
       self.target,
       drafter,
-      verification.make(self._rule(drafter)),
+      verification.make(_rule(self.config, drafter)),
       [self.config.sampling(t) for t in self.config.temperatures],
       _tokens(self.target, self._first, self.config),
       self.config.max_new_tokens,

@@ -72,6 +72,24 @@ def test_comparison(pair, launch, folders, tmp_path):
     assert len(texts) == 1
 
 
+def test_plain_decoding_alone(launch, folders, tmp_path):
+  """Of a target that no draft fits, with a rule of drafted trees."""
+  workdir = tmp_path / 'run'
+  ended = launch(
+    'decode',
+    _CONFIG,
+    f'--workdir={workdir}',
+    f'--config.target={folders}/turned',
+    '--config.max_prompt_tokens=40',
+    '--config.drafter=none',
+    '--config.verifier=top_plus_one',
+  )
+  assert ended.code == 0, ended.err
+  runs = json.loads((workdir / 'summary.json').read_text())['runs']
+  assert [run['method'] for run in runs] == ['autoregressive'] * 2
+  assert 'between marks' not in ended.out
+
+
 def test_lengths_that_are_chosen(launch, folders, tmp_path):
   """Beside the fixed ones; greedy text is the target's."""
   workdir = tmp_path / 'run'
