@@ -68,7 +68,7 @@ def test_a_streamed_text(model, monkeypatch):
     )
     shown = re.sub('[«»]', '', sys.stdout.getvalue())
     monkeypatch.undo()
-    text = shown.split('\nimport', 1)[1].rsplit('\n--- ', 1)[0]
+    text = shown.split('\nimport', 1)[1].rsplit('\n--- ', 2)[0]
     assert text == line['text'].rstrip('\ufffd')
     spaces += text.startswith(' ')
   assert spaces

@@ -253,7 +253,13 @@ def test_sources_that_do_not_fit_are_refused(arguments, message):
 def test_a_verifier_of_draws_refuses_a_match():
   target = tiny.model(11, 28)
   with pytest.raises(UserError, match="got law 'deterministic'"):
-    specsamp.generate(target, [[1]], drafter=ngram_drafter(2), max_new_tokens=4)
+    specsamp.generate(
+      target,
+      [[1]],
+      drafter=ngram_drafter(2),
+      verifier='token',
+      max_new_tokens=4,
+    )
 
 
 def test_texts_of_other_lengths_are_padded_with_nothing():

@@ -85,7 +85,7 @@ def examined(tmp_path_factory):
   tasks = [Task('letters', prompts, ends=False)]
   folder = tmp_path_factory.mktemp('run')
   settings = runner.Settings(
-    max_prompt_tokens=8, max_new_tokens=40, seed=1, samples=2
+    max_prompt_tokens=8, max_new_tokens=40, seed=1, samples=6
   )
   path = folder / 'metrics.jsonl'
   lines = runner.compare(target, methods, tasks, settings, path)
@@ -133,6 +133,7 @@ def test_greedy_text_that_is_not_the_best(examined):
 def test_few_texts_tell_nothing(examined):
   lines, scored = examined
   few = [line for line in lines if line.prompt in ('p0', 'p1')]
+  few = [line for line in few if line.sample < 2]
   rows = permutation_tests.examine(few, scored, 'float32')
   assert set(_verdicts(rows).values()) == {'lossless', 'too few texts'}
   assert _verdicts(rows)['greedy'] == 'lossless'
@@ -149,7 +150,7 @@ def test_texts_that_hardly_differ_tell_nothing(examined):
   }
   kept = ('p0', 'p1')
   alike = []
-  for line in lines:
+  for line in (line for line in lines if line.sample < 2):
     if line.method == 'token' and line.prompt not in kept:
       same = base[line.prompt, line.sample]
       line = dataclasses.replace(
@@ -167,7 +168,7 @@ def test_methods_draw_their_own_bits(examined):
   seeds = [line.seed for line in lines]
   assert len(set(seeds)) == len(seeds)
   samples = [l.output_tokens for l in lines if l.method == 'token']  # noqa: E741
-  assert len({str(sample) for sample in samples}) == 32
+  assert len({str(sample) for sample in samples}) == 16 * 6
 
 
 def test_scores_of_a_task_are_compared(examined):
