@@ -150,5 +150,5 @@ def test_it_goes_on_or_says_why(
         assert whole <= set(b'\n'.join(kept).splitlines())
     shutil.rmtree(workdir)
     shutil.copytree(tmp_path / 'whole', workdir)
-  assert went_on > tries // 4
+  assert went_on >= tries // 4
   gc.collect()
