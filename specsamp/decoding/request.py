@@ -83,6 +83,9 @@ class Request:
     arguments.check_int(
       'max_length', max_length, longest, model.config.max_length
     )
+    # The bucket of the prompts may be wider than a cache of `max_length`.
+    narrow = rows.prompts._replace(tokens=rows.prompts.tokens[:, :max_length])
+    rows = rows._replace(prompts=narrow)
     # Rows that are done when they begin fill a batch.
     rows = rows.fill(arguments.num_rows(batch, model.mesh) - batch)
     return cls(

@@ -11,6 +11,7 @@ import tiny
 
 import specsamp
 from specsamp import SamplingParams
+from specsamp.decoding.generate import complete
 from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting.trained import KINDS, trained_drafter
@@ -439,3 +440,16 @@ def test_a_draft_that_cannot_emit_every_token(pair, greedy):
   got = _run(target, padded, **RAGGED)
   assert [len(text) for text in got.tokens] == BUDGETS
   assert max(map(max, got.tokens)) >= 6
+
+
+def test_a_prompt_whose_bucket_exceeds_the_cache(pair):
+  """33 tokens are padded to 64, which a cache of 37 slots does not hold."""
+  prompt = [[i % 11 for i in range(33)]]
+  args = dict(
+    drafter=model_drafter(pair[1], 2), max_new_tokens=4, stop_tokens=()
+  )
+  request = Request.make(pair[0], prompt, max_length=37, **args)
+  assert (
+    complete(request).tokens
+    == specsamp.generate(pair[0], prompt, **args).tokens
+  )
