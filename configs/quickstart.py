@@ -30,8 +30,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # The drafter: '' is the draft model, none is plain decoding. medusa,
       # hydra, eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep
       # were trained on the embedded target. ngram, lookahead and ngram_or_draft
-      # look up. A folder is a trained drafter, my.module:Name a user-defined
-      # one; so it is for the verifier and the prompts.
+      # look up. A folder names a trained drafter, my.module:Name a user-defined
+      # one. The verifier and the prompts may be user-defined too.
       drafter='',
       # Lengths of the n-grams, looked for in a row's own text and in
       # `datastore`, a file or folder; guesses a level of lookahead; tokens of

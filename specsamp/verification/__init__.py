@@ -66,8 +66,12 @@ VERIFIERS = {
 def default_name(law: Law, tree: TokenTree) -> str:
   """Returns the name of the rule for drafts of this law and shape.
 
-  It is the rule that a draft gets if none is given. Every law has one, and it
-  is lossless.
+  A draft gets this rule if none is given. Every law has one, and it is
+  lossless. `make` makes the verifier.
+
+  Args:
+    law: how the candidates were chosen, see `Law`.
+    tree: the shape of the draft, static or chosen by each draft.
   """
   if law == 'deterministic' or isinstance(tree, DynamicTree):
     return 'naive'
@@ -80,9 +84,15 @@ def default_name(law: Law, tree: TokenTree) -> str:
 def name_without_draft(name: str) -> str:
   """Returns the name of the rule of plain decoding next to drafts of a rule.
 
-  It is the same rule, so that coupled rules emit the same text with and without
-  a draft. Rules that cannot verify an empty draft have `token` instead, and so
-  have user-defined ones, which may not know of an empty draft.
+  It is the same rule if this one verifies an empty draft, so that coupled rules
+  emit the same text with and without a draft. Otherwise it is `token`, and also
+  for user-defined rules, which may not handle an empty draft.
+
+  Args:
+    name: a name that `make` takes.
+
+  Raises:
+    UserError: no verifier has that name.
   """
   if user_modules.is_name(name) or 'iid' not in make(name).accepts:
     return 'token'
