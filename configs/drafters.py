@@ -28,8 +28,7 @@ RUNS/dflash.
     --workdir=runs/layers
 
 `:speed` has what is embedded, greedy, on 30 held-out functions: the fastest of
-chains, three minutes. The target computes in bfloat16, in which a CPU scores a
-draft in less time; --config.dtype=float32 has it as elsewhere.
+chains, three minutes.
 
 `:smoke` is the smallest size, on embedded drafters.
 """
@@ -103,7 +102,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',  # a folder of a model; '' is the embedded pair's
       draft='',  # likewise
       # What the target computes in; '' is its folder's.
-      dtype='bfloat16' if arg == 'speed' else '',
+      dtype='',
       # Each a `jobs.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specsamp import file_order
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
@@ -30,16 +31,18 @@ def of(
   """
   leaves = jax.tree_util.tree_leaves_with_path(params)
   if stored is None:
-    stored = rows([leaf for _, leaf in leaves])
+    stored = rows(params)
   digest = hashlib.sha256()
   for (path, leaf), row in zip(leaves, jax.tree.leaves(stored), strict=True):
     shape, row = leaf.shape, meshes.fetch(row)
+    name = file_order.last_name(path)
     if num_tokens is not None:
-      axes = rules.PARAMS[path[-1].key]
       shape = tuple(
         num_tokens if axis == 'vocab' else size
-        for axis, size in zip(axes, shape, strict=True)
+        for axis, size in zip(rules.PARAMS[name], shape, strict=True)
       )
+    shape = tuple(shape[axis] for axis in file_order.axes(name, leaf.ndim))
+    if num_tokens is not None:
       row = row[: shape[-1]]
     digest.update(jax.tree_util.keystr(path).encode())
     digest.update(str(shape).encode())
@@ -48,12 +51,17 @@ def of(
 
 
 @jax.jit
-def rows(leaves: list[jax.Array]) -> list[jax.Array]:
-  """What of each array goes into the hash."""
-  is_weight = lambda leaf: leaf.ndim and jnp.issubdtype(leaf.dtype, jnp.inexact)
-  return [
-    leaf[(0,) * (leaf.ndim - 1)].astype(jnp.bfloat16)
-    if is_weight(leaf)
-    else leaf
-    for leaf in leaves
-  ]
+def rows(params: Any) -> Any:
+  """Returns what of each named array goes into the hash, in the same tree."""
+
+  def row(path, leaf):
+    if not leaf.ndim or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+      return leaf
+    # The first row in the order of files, by which targets are known.
+    *first, last = file_order.axes(file_order.last_name(path), leaf.ndim)
+    index = tuple(
+      slice(None) if axis == last else 0 for axis in range(leaf.ndim)
+    )
+    return leaf[index].astype(jnp.bfloat16)
+
+  return jax.tree_util.tree_map_with_path(row, params)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import LanguageModel
+from specsamp import LanguageModel, file_order
 from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
@@ -76,15 +76,17 @@ def noise(module, seed: int):
     noise = rng.standard_normal(shape.shape, np.float32)
     match path[-1].key:
       case 'embedding' | 'mask_embedding' | 'mask_feature':
-        return jnp.asarray(noise)
+        return noise
       case 'scale':
-        return jnp.asarray(1 + np.float32(0.4) * noise)
+        return 1 + np.float32(0.4) * noise
       case _:
-        return jnp.asarray(np.float32(0.45) * noise)
+        return np.float32(0.45) * noise
 
   # On the host: compiling the initialisation takes longer than most tests.
-  shapes = param_shapes(module)
-  return jax.tree_util.tree_map_with_path(leaf, shapes)
+  # Drawn in the order of files, on which seeds of many tests depend.
+  shapes = file_order.shapes(param_shapes(module))
+  params = jax.tree_util.tree_map_with_path(leaf, shapes)
+  return jax.tree.map(jnp.asarray, file_order.from_files(params))
 
 
 def draft(vocab_size: int, seed: int, max_length: int = 64) -> LanguageModel:

@@ -105,7 +105,8 @@ def _halved(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
   """
   params, rows = {}, {}
   for name, value in leaves:
-    (rows[name],) = fingerprint.rows([value])
+    last = name.rpartition('.')[2]
+    rows[name] = fingerprint.rows({last: value})[last]
     params[name] = float16.cast(name, value)
     if params[name] is not value:
       value.delete()

@@ -21,7 +21,7 @@ import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from specsamp import files
+from specsamp import file_order, files
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
@@ -95,7 +95,8 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
   check_name('storage', storage, get_args(Storage))
   if storage == 'orbax':
     with ocp.StandardCheckpointer() as checkpointer:
-      checkpointer.save(pathlib.Path(folder).absolute() / _ORBAX, params)
+      path = pathlib.Path(folder).absolute() / _ORBAX
+      checkpointer.save(path, file_order.to_files(params))
     return
   if not distributed.is_first():
     for value in flat(params).values():
@@ -110,7 +111,8 @@ def _weight_files(params, storage: str):
   """Yields (file name, tensors), a file's worth at a time on this host."""
   tensors, size, count = {}, 0, 0
   for name, value in flat(params).items():
-    value = meshes.fetch(value)
+    order = _file_axes(name, value.ndim)
+    value = np.ascontiguousarray(meshes.fetch(value).transpose(order))
     if not _is_integer(value):
       value = value.astype(np.float32)
     if storage == 'int8' and is_matrix(name, value):
@@ -170,21 +172,20 @@ def _restore(
   where = jax.tree.map(lambda _: one, shapes)
   if mesh is not None:
     where = rules.param_shardings(shapes, mesh)
+  stored = flat(file_order.shapes(jax.tree.map(_with_sharding, shapes, where)))
   try:
     with ocp.StandardCheckpointer() as checkpointer:
       found = checkpointer.metadata(path).item_metadata
       if found is None:
         raise UserError(f'weights {path}: no orbax checkpoint, or corrupt')
       found = flat(found.tree)
-      _compare(path, _sizes(flat(shapes)), _sizes(found))
+      _compare(path, _sizes(stored), _sizes(found))
       dtypes = {name: array.dtype for name, array in found.items()}
       if dtype:
         dtypes = matmul_dtypes(flat(shapes), dtype)
       wanted = (
-        (name, jax.ShapeDtypeStruct(shape.shape, dtypes[name], sharding=at))
-        for (name, shape), at in zip(
-          flat(shapes).items(), flat(where).values(), strict=True
-        )
+        (name, shape.update(dtype=dtypes[name]))
+        for name, shape in stored.items()
       )
       params = checkpointer.restore(path, tree(wanted))
   except UserError:
@@ -192,6 +193,7 @@ def _restore(
   except Exception as error:  # orbax raises what its file formats raise
     line = str(error).strip().partition('\n')[0][:200]
     raise UserError(f'weights {path}: corrupt: {line}') from None
+  params = file_order.from_files(params)
   if mesh is None:
     return params
   # Orbax knows where arrays lie, not in which order of their axes.
@@ -258,6 +260,10 @@ def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
   }
 
 
+def _with_sharding(shape, sharding) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+
 def _is_integer(array) -> bool:
   return jnp.issubdtype(array.dtype, jnp.integer)
 
@@ -274,7 +280,11 @@ def tree(leaves: Iterable[tuple[str, Any]]) -> Any:
 
 def _check(path, shapes, tensors) -> None:
   """Refuses tensors of other names, shapes or types than a model's."""
-  expected, got = _sizes(shapes), _sizes(tensors)
+  got = _sizes(tensors)
+  expected = {
+    name: tuple(shape[axis] for axis in _file_axes(name, len(shape)))
+    for name, shape in _sizes(shapes).items()
+  }
   _compare(
     path, expected, {n: s for n, s in got.items() if not n.endswith(_SCALE)}
   )
@@ -313,7 +323,18 @@ def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _read(tensors, name: str, index) -> np.ndarray:
-  """Float32 of a part of a tensor; () is all of it."""
+  """Returns a part of a parameter, in float32; () is all of it."""
+  order = _file_axes(name, len(tensors[name].shape))
+  index = tuple(index[axis] for axis in order) if index else ()
+  value = _read_as_stored(tensors, name, index)
+  return value.transpose([order.index(axis) for axis in range(value.ndim)])
+
+
+def _file_axes(name: str, ndim: int) -> tuple[int, ...]:
+  return file_order.axes(name.rpartition('.')[2], ndim)
+
+
+def _read_as_stored(tensors, name: str, index) -> np.ndarray:
   value = tensors[name].read(index)
   if name + _SCALE not in tensors:
     return value
@@ -327,7 +348,7 @@ def _read(tensors, name: str, index) -> np.ndarray:
 
 
 def _input_axes(name: str) -> tuple[int, ...]:
-  """Axes that a matmul with this weight sums over; channels are the rest."""
+  """Returns the axes that a product sums over, as stored."""
   axes = {'embedding': (1,), 'mask_embedding': (1,), 'o': (0, 1)}
   return axes.get(name.rpartition('.')[2], (0,))
 

@@ -20,7 +20,7 @@ from specsamp.drafting.drafter import root_of
 from specsamp.drafting.eagle import EagleState, features_before
 from specsamp.drafting.features import as_taps
 from specsamp.drafting.parallel import OnePassDrafter
-from specsamp.models import TransformerConfig, float16
+from specsamp.models import TransformerConfig, float16, kernels
 from specsamp.models.transformer import Layers, Norm
 
 
@@ -89,7 +89,7 @@ class DFlashLayers(Layers):
     c = self.config
     width = len(self.taps) * c.width
     self.fuse = self.param(
-      'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
+      'fuse', nn.initializers.normal(width**-0.5), (c.width, width)
     )
     self.context_norm = Norm(c)
     self.final_norm = Norm(c)
@@ -120,9 +120,7 @@ class DFlashLayers(Layers):
       tapped_bte: what the target holds at the taps, side by side.
     """
     dtype = self.config.dtype
-    return self.context_norm(
-      float16.project('bte,ed->btd', tapped_bte, self.fuse, dtype)
-    )
+    return self.context_norm(kernels.project(tapped_bte, self.fuse, dtype))
 
   def init_params(self, key):
     """Random parameters, a nested dict of float32 arrays."""

@@ -17,7 +17,13 @@ from flax import struct
 
 from specsamp.drafting import features, growth
 from specsamp.drafting.drafter import emitted_tokens, root_of
-from specsamp.models import KVCache, TransformerConfig, attention, float16
+from specsamp.models import (
+  KVCache,
+  TransformerConfig,
+  attention,
+  float16,
+  kernels,
+)
 from specsamp.models.transformer import Block, Layers
 
 
@@ -59,7 +65,7 @@ class EagleLayer(DraftLayers):
     super().setup()
     width = self.config.width
     self.fuse = self.param(
-      'fuse', nn.initializers.normal((2 * width) ** -0.5), (2 * width, width)
+      'fuse', nn.initializers.normal((2 * width) ** -0.5), (width, 2 * width)
     )
 
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
@@ -85,7 +91,7 @@ class EagleLayer(DraftLayers):
       [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)],
       axis=-1,
     )
-    return float16.project('btd,de->bte', both, self.fuse, dtype)
+    return kernels.project(both, self.fuse, dtype)
 
 
 class PublishedEagleLayer(EagleLayer):

@@ -17,7 +17,7 @@ from flax import struct
 from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
 from specsamp.errors import UserError
-from specsamp.models import TransformerConfig, attention, float16
+from specsamp.models import TransformerConfig, attention, float16, kernels
 from specsamp.models.transformer import MLP, Block, Layers, Norm
 from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
@@ -156,7 +156,7 @@ class Eagle3Layer(Layers):
     width = self.tapped_width
     if self.num_taps:
       self.fuse = self.param(
-        'fuse', nn.initializers.normal(width**-0.5), (width, c.width)
+        'fuse', nn.initializers.normal(width**-0.5), (c.width, width)
       )
     if self.tap_norm != 'none':
       self.tap_scale = self.param('tap_scale', nn.initializers.ones, (width,))
@@ -222,9 +222,7 @@ class Eagle3Layer(Layers):
       return tapped_bte.astype(float16.wide(self.config.dtype))
     if self.tap_norm != 'none':
       tapped_bte = self._normed(tapped_bte)
-    return float16.project(
-      'bte,ed->btd', tapped_bte, self.fuse, self.config.dtype
-    )
+    return kernels.project(tapped_bte, self.fuse, self.config.dtype)
 
   def _normed(self, tapped_bte):
     """What it fuses, each tap or all of it over its root mean square."""

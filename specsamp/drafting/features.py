@@ -17,7 +17,7 @@ from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, check_fits
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig, float16
+from specsamp.models import Transformer, TransformerConfig, kernels
 from specsamp.sampling import draw
 from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
@@ -135,13 +135,13 @@ class LMHead(nn.Module):
     """[.., D] -> float32 [.., rows]."""
     c = self.config
     head = self.param(
-      'head', nn.initializers.normal(c.width**-0.5), (c.width, self.rows)
+      'head', nn.initializers.normal(c.width**-0.5), (self.rows, c.width)
     )
-    return float16.logits('...d,dv->...v', hidden, head, c.dtype, is_tied=False)
+    return kernels.logits(hidden, head, c.dtype)
 
 
 # Small beside the layers of a target, and whole on every device.
-rules.declare(fuse=('parts', 'width'), fuse_bias=('width',))
+rules.declare(fuse=('width', 'parts'), fuse_bias=('width',))
 
 
 @struct.dataclass

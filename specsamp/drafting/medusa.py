@@ -6,7 +6,7 @@ from flax import struct
 
 from specsamp.drafting import features, growth
 from specsamp.drafting.drafter import root_of
-from specsamp.models import TransformerConfig, float16
+from specsamp.models import TransformerConfig, float16, kernels
 
 
 class MedusaHeads(nn.Module):
@@ -85,11 +85,11 @@ class Residual(nn.Module):
   def __call__(self, x, parts):
     c = self.config
     zeros = nn.initializers.zeros
-    fuse = self.param('fuse', zeros, (len(parts) * c.width, c.width))
+    fuse = self.param('fuse', zeros, (c.width, len(parts) * c.width))
     bias = self.param('fuse_bias', zeros, (c.width,))
     dtype = float16.wide(c.dtype)
     both = jnp.concatenate([part.astype(dtype) for part in parts], axis=-1)
-    fused = float16.project('bd,de->be', both, fuse, c.dtype)
+    fused = kernels.project(both, fuse, c.dtype)
     return x.astype(dtype) + nn.silu(fused + bias.astype(dtype)[None])
 
 

@@ -10,60 +10,85 @@ def sentence(
   score_ms: float | None,
   round_ms: float,
   tau: float,
+  gained: bool = False,
 ) -> str:
-  """Returns what a round costs in plain steps, and the τ needed to gain.
+  """Returns the cost of a round in plain steps, and the τ needed to gain.
 
   Args:
     nodes: tokens of the target's pass, the root included.
     plain_ms: milliseconds of a step of plain decoding.
-    score_ms: milliseconds of the target's pass over the nodes; None if rounds
-      differ in their nodes.
+    score_ms: milliseconds of the target's pass over the nodes; None if it was
+      not measured.
     round_ms: milliseconds of a whole round, on average.
-    tau: τ that was reached.
+    tau: measured τ.
+    gained: True if decoding became faster.
   """
   needed = round_ms / plain_ms
   text = f'a round costs {needed:.1f} steps here'
   if score_ms is not None:
+    scoring = score_ms / plain_ms
     text = (
-      f'a pass over {nodes} tokens costs {score_ms / plain_ms:.1f} steps here, '
-      f'a round with its draft {needed:.1f}'
+      f'a pass over {nodes} tokens costs {scoring:.1f} steps here, drafting '
+      f'and verifying {needed - scoring:.1f}'
     )
-  text += (
-    f'; τ above {needed:.1f} would be needed to gain, and it was {tau:.2f}'
-  )
-  if tau > needed:  # τ counts tokens that are cut, and no prompt pass
+  text += f'; τ above {needed:.1f} gains, and it was {tau:.2f}'
+  if tau > needed and not gained:  # τ counts tokens that are cut
     text += (
       '; prompt passes and tokens cut at the end cost more than that gains'
     )
   return text
 
 
-def losses(rows: list[Row], costs: list[RoundCost]) -> list[str]:
-  """Returns a sentence for each sampling in which no draft gained.
+def sentences(
+  rows: list[Row], costs: list[RoundCost], method: str
+) -> list[str]:
+  """Returns a sentence for each sampling that says why its draft gains or not.
 
   Args:
-    rows: of `metrics.summarize`; those of the first task count.
-    costs: measured rounds of the fastest draft, one for each sampling; none of
+    rows: rows of `metrics.summarize`; those of the first task count.
+    costs: measured round costs of one draft, one for each sampling; empty for
       drafts whose rounds differ.
+    method: method of that draft.
   """
   rows = [row for row in rows if row.task == rows[0].task]
-  score_ms = {(cost.sampling_name, cost.tree): cost.score_ms for cost in costs}
-  sentences = []
+  score_ms = {
+    (method, cost.sampling_name, cost.tree): cost.score_ms for cost in costs
+  }
+  found = []
   for plain in filter(lambda row: row.is_baseline, rows):
     drafts = [
       row
       for row in rows
-      if row.sampling_name == plain.sampling_name and row.tree.depth
+      if row.sampling_name == plain.sampling_name
+      and row.tree.depth
+      and row.speedup
     ]
-    best = max(drafts, key=lambda row: row.speedup or 0, default=None)
-    if best is None or not best.speedup or best.speedup >= 1:
+    if not drafts:
       continue
+    best = max(drafts, key=lambda row: row.speedup)
+    measured = [row for row in drafts if _key(row) in score_ms]
+    row = best
+    if best.speedup >= 1 and measured:  # explain what was measured
+      row = max(measured, key=lambda row: row.speedup)
     text = sentence(
-      best.tree.size,
+      row.tree.size,
       plain.round_ms,
-      score_ms.get((best.sampling_name, best.tree)),
-      best.round_ms,
-      best.block_efficiency,
+      score_ms.get(_key(row)),
+      row.round_ms,
+      row.block_efficiency,
+      gained=best.speedup >= 1,
     )
-    sentences.append(f'{plain.sampling_name}: no draft gained; {text}.')
-  return sentences
+    if best.speedup < 1:
+      found.append(f'{plain.sampling_name}: no draft gained; {text}.')
+    else:
+      name = f'{best.method} {best.draft_name}'
+      about = f'{row.method} {row.draft_name}'
+      found.append(
+        f'{plain.sampling_name}: {name} is fastest, {best.speedup:.2f} times '
+        f'as fast as plain decoding. With {about} {text}.'
+      )
+  return found
+
+
+def _key(row: Row):
+  return row.method, row.sampling_name, row.tree

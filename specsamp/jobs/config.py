@@ -197,6 +197,10 @@ class DecodeConfig(SampledConfig):
       and the verifier need.
     temperatures: to compare; the first serves a user's prompts, the last the
       text that is shown before a comparison.
+    other_drafters: (drafter, draft length) of further drafters to compare with
+      the draft model; not used with another `drafter` or a `verifier`.
+    shown: prompt, by its number, and seed of the text that is shown before a
+      comparison.
     prompts: what to complete, see `tasks.load`.
     chat: whether a user's own prompts are turns of a conversation, each put
       in the target's chat template.
@@ -220,10 +224,13 @@ class DecodeConfig(SampledConfig):
   sweep_prompts: int
   repeats: int
   dtype: str = ''
+  other_drafters: tuple[tuple[str, int], ...] = ()
+  shown: tuple[int, int] = (0, 0)
 
   def __post_init__(self):
     super().__post_init__()
-    for n in (self.draft_len, *self.draft_lens):
+    others = [n for _, n in self.other_drafters]
+    for n in (self.draft_len, *self.draft_lens, *others):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
     check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)

@@ -84,6 +84,11 @@ def prepare(
   if config.adaptive:
     drafter = _adaptive(drafters, config)
     drafters.append(drafter)
+  others = [
+    (name, found.drafter(name, n, lookup=config.lookup))
+    for name, n in config.other_drafters
+    if not (own or config.drafter or config.verifier)
+  ]
   compared = []
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
@@ -104,7 +109,8 @@ def prepare(
     ]
   # Before anything is decoded or written: what `generate` would refuse.
   rows = [_tokens(target, text, config) for text in texts] if own else longest
-  for each in (drafter, *([] if own else drafters)):
+  compared_drafters = [] if own else [*drafters, *dict(others).values()]
+  for each in (drafter, *compared_drafters):
     Request.make(
       target,
       rows,
@@ -113,7 +119,7 @@ def prepare(
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
     )
-  return Decoding(config, target, drafter, drafters, texts, compared)
+  return Decoding(config, target, drafter, drafters, others, texts, compared)
 
 
 def _rule(config: DecodeConfig, drafter: Drafter) -> str:
@@ -156,6 +162,7 @@ class Decoding(NamedTuple):
     target: the target.
     drafter: of the streamed texts.
     drafters: one for each draft length of the comparison.
+    others: names and drafters that are compared as well.
     prompts: what to complete.
     tasks: all methods are measured on them; none for a user's own prompts, each
       of which is completed.
@@ -165,6 +172,7 @@ class Decoding(NamedTuple):
   target: LanguageModel
   drafter: Drafter
   drafters: list[Drafter]
+  others: list[tuple[str, Drafter]]
   prompts: list[Prompt]
   tasks: list[tasks.Task]
 
@@ -204,14 +212,16 @@ class Decoding(NamedTuple):
 
   @property
   def _first(self) -> Prompt:
-    """Of what is completed."""
-    return _cut(self.prompts[0], self.target, self.config)
+    """Returns the prompt that is shown before a comparison, or the only one."""
+    at = self.config.shown[0] if self.tasks else 0
+    return _cut(self.prompts[at % len(self.prompts)], self.target, self.config)
 
   def _run(self, workdir: pathlib.Path, speedup: bool) -> None:
     temperatures = self.config.temperatures
     if self.tasks:
       # Greedily a small model soon repeats itself.
-      self._show(self._first, 0, temperatures[-1])
+      print('One completion, of a prompt and seed chosen to read well:')
+      self._show(self._first, self.config.shown[1], temperatures[-1])
       self._compare(workdir)
       return
     meter, lines = cpu_load.Meter(), []
@@ -247,10 +257,9 @@ class Decoding(NamedTuple):
       top_p = config.top_p_at(temperature)
       rule = verification.name_without_draft(config.verifier or 'token')
       methods.append(Method(BASELINE, None, rule, temperature, top_p))
-      name = pathlib.Path(config.drafter).name or 'speculative'
       methods += [
         Method(name, drafter, _rule(self.config, drafter), temperature, top_p)
-        for drafter in self.drafters
+        for name, drafter in self._named
       ]
     settings = Settings(
       max_prompt_tokens=config.max_prompt_tokens,
@@ -263,11 +272,11 @@ class Decoding(NamedTuple):
     lines = runner.compare(self.target, methods, self.tasks, settings, path)
     warning = meter.warning()
     rows = metrics.summarize(lines)
-    costs = self._costs(rows)
+    method, costs = self._costs(rows)
     title = 'Speculative sampling'
     lengths = draft_lengths.section(lines, workdir, report.caption(title))
-    losses = break_even.losses(rows, costs)
-    sections = [each for each in (lengths, *losses, warning) if each]
+    gains = break_even.sentences(rows, costs, method)
+    sections = [each for each in (lengths, *gains, warning) if each]
     report.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))
     for section in sections:
@@ -277,26 +286,32 @@ class Decoding(NamedTuple):
     print(f'\n{tables.note(rows)}')
     print(f'\nReport and plot: {workdir / "report.md"}')
 
-  def _costs(self, rows: list[Row]) -> list[RoundCost]:
-    """What a round of the fastest draft length costs, for each sampling.
+  @property
+  def _named(self) -> list[tuple[str, Drafter]]:
+    """Returns all compared drafters with their methods' names."""
+    name = pathlib.Path(self.config.drafter).name or 'speculative'
+    return [*((name, drafter) for drafter in self.drafters), *self.others]
 
-    Nothing of drafters whose rounds differ: one costs what its text makes of
-    it.
+  def _costs(self, rows: list[Row]) -> tuple[str, list[RoundCost]]:
+    """Returns the fastest method, and its round costs for each sampling.
+
+    Drafters whose rounds differ are left out: their costs depend on the text.
     """
-    if not self.drafters:
-      return []
+    drafters = {
+      (name, drafter.tree, depths_of(drafter)): drafter
+      for name, drafter in self._named
+      if not drafter.rounds_differ
+    }
+    key = lambda row: (row.method, row.tree, row.depths)
     best = max(
-      (row for row in rows if row.tree.depth),
+      (row for row in rows if key(row) in drafters),
       key=lambda row: (row.sequences, row.speedup),
+      default=None,
     )
-    drafter = next(
-      drafter
-      for drafter in self.drafters
-      if (drafter.tree, depths_of(drafter)) == (best.tree, best.depths)
-    )
-    if drafter.rounds_differ:
-      return []
-    return timing.measure(
+    if best is None:
+      return '', []
+    drafter = drafters[key(best)]
+    return best.method, timing.measure(
       self.target,
       drafter,
       verification.make(_rule(self.config, drafter)),

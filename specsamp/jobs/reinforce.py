@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 
 from specsamp import compilation_cache, progress
 from specsamp.checkpoints import model_dir
@@ -154,8 +153,7 @@ class Reinforce(NamedTuple):
             )
           policy = dataclasses.replace(target, params=state[0])
           model_dir.save(policy, workdir / 'policy')
-          args = ocp.args.StandardSave(state)
-          manager.save(number, args=args, force=True)
+          run.save(manager, number, state, force=True)
     write_report(workdir, metrics.steps, self.sampler.engine.is_stale)
 
   def _rollouts(self, number: int) -> tuple[Step, SamplerOutput, np.ndarray]:

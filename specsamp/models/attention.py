@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import float16, kv_cache, rotary
+from specsamp.models import float16, kernels, kv_cache, rotary
 from specsamp.models.config import TransformerConfig
 from specsamp.sharding import rules
 
@@ -123,16 +123,6 @@ def _own_relative_scores(q_bthz, table_hsz, count: int):
   )
 
 
-def _batch_dot(x, slots, contract: int):
-  """x times keys (contract=3) or values (contract=2) of each row and group."""
-  return jax.lax.dot_general(
-    x,
-    slots,
-    (((3,), (contract,)), ((0, 1), (0, 1))),
-    preferred_element_type=jnp.float32,
-  )
-
-
 class OwnEntries(NamedTuple):
   """Slots that all queries share, and beside them what each alone has.
 
@@ -181,15 +171,15 @@ def _products(of_queries, of_heads_butz):
 
 
 rules.declare(
-  q=('width', 'heads', 'head_dim'),
+  q=('heads', 'head_dim', 'width'),
   q_bias=('heads', 'head_dim'),
-  kv=('width', 'key_or_value', 'kv_heads', 'head_dim'),
+  kv=('key_or_value', 'kv_heads', 'head_dim', 'width'),
   kv_bias=('key_or_value', 'kv_heads', 'head_dim'),
-  o=('heads', 'head_dim', 'width'),
+  o=('width', 'heads', 'head_dim'),
   o_bias=('width',),
   q_norm=('head_dim',),
   k_norm=('head_dim',),
-  relative=('width', 'heads', 'head_dim'),
+  relative=('heads', 'head_dim', 'width'),
   content_bias=('heads', 'head_dim'),
   distance_bias=('heads', 'head_dim'),
 )
@@ -214,9 +204,9 @@ class Attention(nn.Module):
       (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
     )
     width = self.parts * c.width
-    self.q = self.param('q', dense, (width, c.num_heads, c.head_dim))
-    self.kv = self.param('kv', dense, (width, 2, c.num_kv_heads, c.head_dim))
-    self.o = self.param('o', out, (c.num_heads, c.head_dim, c.width))
+    self.q = self.param('q', dense, (c.num_heads, c.head_dim, width))
+    self.kv = self.param('kv', dense, (2, c.num_kv_heads, c.head_dim, width))
+    self.o = self.param('o', out, (c.width, c.num_heads, c.head_dim))
     zeros = nn.initializers.zeros
     if c.qk_norm:
       self.q_norm = self.param('q_norm', nn.initializers.ones, (c.head_dim,))
@@ -230,7 +220,7 @@ class Attention(nn.Module):
       self.o_bias = self.param('o_bias', zeros, (c.width,))
     if c.positions == 'relative':
       heads = (c.num_heads, c.head_dim)
-      self.relative = self.param('relative', dense, (c.width, *heads))
+      self.relative = self.param('relative', dense, (*heads, c.width))
       self.content_bias = self.param('content_bias', zeros, heads)
       self.distance_bias = self.param('distance_bias', zeros, heads)
 
@@ -238,7 +228,7 @@ class Attention(nn.Module):
     """Projected distances 0..length-1, [H, length, Z]."""
     dtype = self.config.dtype
     distances = sinusoids(length, self.config.width).astype(dtype)
-    table = float16.project('sd,dhz->shz', distances, self.relative, dtype)
+    table = kernels.project(distances, self.relative, dtype)
     return float16.narrow(jnp.swapaxes(table, 0, 1), dtype)
 
   def _projected(self, x_btd, positions_bt, context_bcd):
@@ -248,8 +238,8 @@ class Attention(nn.Module):
     if context_bcd is not None:
       read_btd = jnp.concatenate([context_bcd, x_btd], axis=1)
       own_bt = positions_bt[:, context_bcd.shape[1] :]
-    q = float16.project('btd,dhz->bthz', x_btd, self.q, c.dtype)
-    kv = float16.project('btd,dcuz->btcuz', read_btd, self.kv, c.dtype)
+    q = kernels.project(x_btd, self.q, c.dtype)
+    kv = kernels.project(read_btd, self.kv, c.dtype)
     if c.biases != 'none':
       q = q + self.q_bias.astype(q.dtype)[None, None]
       kv = kv + self.kv_bias.astype(kv.dtype)[None, None]
@@ -339,8 +329,8 @@ class Attention(nn.Module):
     q_grouped = jnp.moveaxis(
       q.reshape(batch, length, *groups, c.head_dim), 1, 3
     )
-    content = _batch_dot(
-      q_grouped.reshape(batch, groups[0], -1, c.head_dim), keys, contract=3
+    content = kernels.scores(
+      q_grouped.reshape(batch, groups[0], -1, c.head_dim), keys, length
     )
     # Scaled here and masked by a sum: so XLA on CPUs takes the product and all
     # up to the exponential at once; a product left alone is several times
@@ -360,16 +350,18 @@ class Attention(nn.Module):
       content = jnp.concatenate([content, own_content], axis=-1)
     weights = jax.nn.softmax(content, axis=-1).astype(c.dtype)
     to_slots = weights[..., :num_slots] if own else weights
-    mixed = _batch_dot(
-      to_slots.reshape(batch, groups[0], -1, num_slots), values, contract=2
+    mixed = jnp.einsum(
+      'buqs,busz->buqz',
+      to_slots.reshape(batch, groups[0], -1, num_slots),
+      values,
+      preferred_element_type=jnp.float32,
     ).reshape(batch, *groups, length, c.head_dim)
     if own:
       mixed = mixed + own.mixed(weights[..., num_slots:])
     mixed = float16.narrow(mixed, c.dtype)
     mixed = jnp.moveaxis(mixed, 3, 1)
     mixed = mixed.reshape(batch, length, c.num_heads, c.head_dim)
-    # Contracted in the order of the letters: any other would transpose o.
-    out = float16.project('bthz,hzd->btd', mixed, self.o, c.dtype)
+    out = kernels.project(mixed, self.o, c.dtype, num_summed=2)
     if c.biases in ('attention', 'all'):
       out = out + self.o_bias.astype(out.dtype)[None, None]
     return out

@@ -5,17 +5,14 @@ caches and what a norm returns are float16, whose largest number is 65504. What
 may be larger is float32: the residual stream, the hidden units of an MLP and
 all results of matmuls. A matmul that reads such activations reads float16 of
 them over a power of two, of each token. For other dtypes every function here
-does what one line without it would, on CPUs by products that are fast there
-(bfloat16's are here, float32's in `few_rows`).
+does what one line without it would. `kernels` has the products.
 """
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import few_rows
 from specsamp.models.config import TransformerConfig
 
 NAME = 'float16'
@@ -49,73 +46,7 @@ def narrow(x, dtype: str):
   return jnp.clip(x, -LARGEST, LARGEST).astype(dtype)
 
 
-def project(spec: str, x, weight, dtype: str):
-  """einsum of activations with a weight that is cast to dtype.
-
-  Args:
-    spec: of einsum; of x the last axis is summed over alone, unless x is
-      float16, and all before it are kept, first in the result.
-    x: [B, T, ..] or [B, D], in dtype; of float16 in float32 as well.
-    weight: any axes.
-    dtype: to compute in.
-
-  Returns:
-    In `wide(dtype)`.
-  """
-  weight = weight.astype(dtype)
-  if dtype == 'bfloat16':
-    return _of_bfloat16(spec, x, weight)
-  if dtype != NAME:
-    return few_rows.einsum(spec, x, weight)
-  power = None
-  if x.dtype != jnp.float16:
-    x, power = _scaled(x)
-  # Of weights that read the same activations, as q's and those of k and v, XLA
-  # would for such a GPU make one weight in every pass.
-  out = _einsum(spec, *jax.lax.optimization_barrier((x, weight)))
-  if power is None:
-    return out
-  return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
-
-
-def logits(spec: str, hidden, head, dtype: str, *, is_tied: bool):
-  """As `project`, always in float32.
-
-  Args:
-    spec: see `project`.
-    hidden: [.., D], see there.
-    head: [D, V], the weight.
-    dtype: to compute in.
-    is_tied: the head is a transposed embedding, which is read by rows of D: no
-      convolution is fast then (`few_rows`).
-
-  Returns:
-    float32 [.., V].
-  """
-  if dtype == NAME:
-    return project(spec, hidden, head, dtype)
-  head = head.astype(dtype)
-  if dtype == 'bfloat16':
-    return _of_bfloat16(spec, hidden, head, jnp.float32)
-  if dtype == 'float32' and not is_tied:
-    return few_rows.einsum(spec, hidden, head)
-  return jnp.einsum(spec, hidden, head, preferred_element_type=jnp.float32)
-
-
-def _of_bfloat16(spec: str, x, weight, result=jnp.bfloat16):
-  """einsum of both in bfloat16, its result in `result`.
-
-  XLA for CPUs has a fast product of bfloat16 for float32 results alone, of two
-  rows or more; any other takes ten times as long.
-  """
-  of_cpu = lambda x, weight: _einsum(spec, x, weight).astype(result)
-  plain = lambda x, weight: jnp.einsum(
-    spec, x, weight, preferred_element_type=result
-  )
-  return jax.lax.platform_dependent(x, weight, cpu=of_cpu, default=plain)
-
-
-def _scaled(x):
+def scaled(x):
   """float16 of x over a power of two, by row; the powers, without last axis."""
   largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
   _, exponent = jnp.frexp(largest)
@@ -124,26 +55,6 @@ def _scaled(x):
   one = jnp.ones_like(largest)
   x = (x * jnp.ldexp(one, -exponent)).astype(NAME)
   return x, jnp.ldexp(one, exponent)[..., 0]
-
-
-def _einsum(spec: str, x, weight):
-  """einsum of 16-bit numbers, with float32 sums and result.
-
-  Of a single row as of two. XLA for GPUs has no product of a vector with a
-  matrix from float16 to float32, and would convert the matrix to float32 in
-  every pass, three times the traffic; XLA for CPUs has none of bfloat16.
-
-  Args:
-    spec: see `project`.
-    x: [B, T, ..] or [B, D], float16 or bfloat16.
-    weight: any axes, of the same type.
-  """
-  axis = min(1, x.ndim - 2)
-  alone = math.prod(x.shape[: axis + 1]) == 1
-  if alone:
-    x = jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)])
-  out = jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32)
-  return jax.lax.slice_in_dim(out, 0, 1, axis=axis) if alone else out
 
 
 def cast(name: str, value: jax.Array) -> jax.Array:
@@ -258,9 +169,9 @@ def _attention_reaches(config, norm, attention) -> dict[str, jax.Array]:
 
 
 def _length(weight):
-  """Of the longest column of a weight [D, ..]."""
-  columns = weight.astype(jnp.float32).reshape(weight.shape[0], -1)
-  return jnp.sqrt(jnp.max(jnp.sum(jnp.square(columns), axis=0)))
+  """Returns the length of the longest vector of a weight [.., D]."""
+  squares = jnp.square(weight.astype(jnp.float32))
+  return jnp.sqrt(jnp.max(jnp.sum(squares, axis=-1)))
 
 
 def _norm_reach(config, norm):
@@ -269,12 +180,12 @@ def _norm_reach(config, norm):
 
 
 def _product_reach(config, norm, weight):
-  """Largest entry of a normed vector times a weight [D, ..]."""
+  """Returns the largest entry of a normed vector times a weight [.., D]."""
   scale = norm['scale'].astype(jnp.float32)
-  weight = weight.astype(jnp.float32).reshape(config.width, -1)
-  # Cauchy-Schwarz, by column.
-  lengths = jnp.sqrt(jnp.square(scale) @ jnp.square(weight))
+  weight = weight.astype(jnp.float32).reshape(-1, config.width)
+  # Cauchy-Schwarz, by output.
+  lengths = jnp.sqrt(jnp.square(weight) @ jnp.square(scale))
   reach = config.width**0.5 * jnp.max(lengths)
   if 'bias' in norm:
-    reach += jnp.max(jnp.abs(norm['bias'].astype(jnp.float32) @ weight))
+    reach += jnp.max(jnp.abs(weight @ norm['bias'].astype(jnp.float32)))
   return reach

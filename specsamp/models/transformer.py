@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import attention, float16, kv_cache
+from specsamp.models import attention, float16, kernels, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
 from specsamp.sharding import lookup, rules
@@ -71,22 +71,18 @@ def _gate_and_up(x_btd, up, dtype: str):
   On TPUs in two: where a shard's F is no multiple of the 128 lanes (LLaMA 7B
   in four), XLA would first copy both side by side.
   """
-  project = functools.partial(float16.project, dtype=dtype)
-  together = functools.partial(project, 'btd,dcf->btcf')
+  together = functools.partial(kernels.project, dtype=dtype)
 
   def apart(x_btd, up):
-    parts = [
-      project('btd,df->btf', x_btd, up[:, i]) for i in range(up.shape[1])
-    ]
-    return jnp.stack(parts, axis=2)
+    return jnp.stack([together(x_btd, part) for part in up], axis=2)
 
   return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
 
 
 rules.declare(
-  up=('width', 'gate_or_up', 'mlp'),
+  up=('gate_or_up', 'mlp', 'width'),
   up_bias=('gate_or_up', 'mlp'),
-  down=('mlp', 'width'),
+  down=('width', 'mlp'),
   down_bias=('width',),
 )
 
@@ -101,12 +97,12 @@ class MLP(nn.Module):
     c = self.config
     parts = 2 if c.gated else 1  # gate and up, read in one stretch
     up = self.param(
-      'up', nn.initializers.normal(c.width**-0.5), (c.width, parts, c.mlp_width)
+      'up', nn.initializers.normal(c.width**-0.5), (parts, c.mlp_width, c.width)
     )
     down = self.param(
       'down',
       nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
-      (c.mlp_width, c.width),
+      (c.width, c.mlp_width),
     )
     h = _gate_and_up(x, up.astype(c.dtype), c.dtype)
     if c.biases == 'all':
@@ -117,7 +113,7 @@ class MLP(nn.Module):
     activated = _ACTIVATIONS[c.activation](h[:, :, 0])
     if c.gated:
       activated = activated * h[:, :, 1]
-    out = float16.project('btf,fd->btd', activated, down, c.dtype)
+    out = kernels.project(activated, down, c.dtype)
     if c.biases == 'all':
       out = out + down_bias.astype(out.dtype)[None, None]
     return out
@@ -237,7 +233,7 @@ class Layers(nn.Module):
 rules.declare(
   embedding=('vocab', 'width'),
   position_embedding=('position', 'width'),
-  head=('width', 'vocab'),
+  head=('vocab', 'width'),
 )
 
 
@@ -271,7 +267,7 @@ class Transformer(Layers):
       self.head = self.param(
         'head',
         nn.initializers.normal(c.width**-0.5),
-        (c.width, c.vocab_size),
+        (c.vocab_size, c.width),
       )
 
   def __call__(
@@ -326,11 +322,8 @@ class Transformer(Layers):
 
   def logits(self, hidden):
     """The LM head: [B, T, D] -> float32 [B, T, V]."""
-    is_tied = self.config.tied_embeddings
-    head = self.embedding.T if is_tied else self.head
-    logits = float16.logits(
-      'btd,dv->btv', hidden, head, self.config.dtype, is_tied=is_tied
-    )
+    head = self.embedding if self.config.tied_embeddings else self.head
+    logits = kernels.logits(hidden, head, self.config.dtype)
     if self.config.padding:
       # Finite, for a cross-entropy sums p log q over the whole vocabulary.
       rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)

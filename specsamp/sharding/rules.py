@@ -34,15 +34,10 @@ _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 # The parameters' axes, by the last part of their names: see `declare`.
 PARAMS: dict[str, tuple[str, ...]] = {}
 
-# Axes in a TPU's memory, the slowest first, where it is not the array's own
-# order. It is the one in which a matmul of few tokens reads the weights: from
-# any other XLA makes copies of them, before the loop or in every pass.
-_TPU_ORDER = {
-  'q': (1, 0, 2),
-  'kv': (1, 2, 0, 3),
-  'up': (1, 0, 2),
-  'head': (0, 1),
-}
+# Axes in a TPU's memory, the slowest first, where they are not in the array's
+# own order. From any other order XLA makes a copy of this weight, before the
+# loop or in every pass.
+_TPU_ORDER = {'o': (1, 0, 2)}
 
 
 def declare(**axes: tuple[str, ...]) -> None:

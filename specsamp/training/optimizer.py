@@ -61,11 +61,11 @@ def _matmuls_of_layers(params):
   Keys are apart from values, and gates from what they gate.
   """
   matmuls = {
-    'q': ((0,), (1, 2)),
-    'kv': ((0,), (2, 3)),
-    'o': ((0, 1), (2,)),
-    'up': ((0,), (2,)),
-    'down': ((0,), (1,)),
+    'q': ((2,), (0, 1)),
+    'kv': ((3,), (1, 2)),
+    'o': ((1, 2), (0,)),
+    'up': ((2,), (1,)),
+    'down': ((1,), (0,)),
   }
 
   def of(path, _):

@@ -17,7 +17,7 @@ import optax.contrib
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from specsamp import files, progress
+from specsamp import file_order, files, progress
 from specsamp.errors import UserError
 from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
@@ -108,7 +108,7 @@ def fit(
       if is_due(config.eval_every):
         log.write('validation', step, validate(state))
       if saves:
-        manager.save(step, args=ocp.args.StandardSave(state), force=is_last)
+        save(manager, step, state, force=is_last)
   return state.params
 
 
@@ -265,6 +265,14 @@ def _unreadable(path, error: Exception) -> UserError:
   return UserError(f'checkpoint {path}: cannot be read: {reason}')
 
 
+def save(
+  manager: ocp.CheckpointManager, step: int, state: Any, *, force: bool
+) -> None:
+  """Writes a checkpoint if one is due, or if `force` is True."""
+  args = ocp.args.StandardSave(file_order.to_files(state))
+  manager.save(step, args=args, force=force)
+
+
 def restore(manager: ocp.CheckpointManager, wanted: Any) -> Any:
   """The last checkpoint, straight into shards, whatever they were before.
 
@@ -277,7 +285,11 @@ def restore(manager: ocp.CheckpointManager, wanted: Any) -> Any:
   """
   step = manager.latest_step()
   try:
-    return manager.restore(step, args=ocp.args.StandardRestore(wanted))
+    args = ocp.args.StandardRestore(file_order.shapes(wanted))
+    state = file_order.from_files(manager.restore(step, args=args))
+    return jax.tree.map(
+      lambda x, w: jax.device_put(x, w.sharding), state, wanted
+    )
   except Exception as error:  # orbax raises what its file formats raise
     raise _unreadable(manager.directory / str(step), error) from error
 

@@ -15,7 +15,7 @@ def params():
   sizes = np.asarray([[1e-3], [1], [1e3], [10], [0]])
   params = {
     'mask_embedding': rng.normal(size=(5, 8)) * sizes,
-    'body': {'down': rng.normal(size=(8, 6)), 'scale': np.ones(8)},
+    'body': {'down': rng.normal(size=(6, 8)), 'scale': np.ones(8)},
   }
   return jax.tree.map(lambda x: x.astype(np.float32), params)
 

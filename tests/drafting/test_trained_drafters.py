@@ -72,7 +72,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
       if kind == 'hydra':
         read += list(embedding[tokens_rs[row, root : root + depth + 1]])
       own = params[f'head_{depth + 1}']
-      fused = np.concatenate(read) @ own['fuse'] + own['fuse_bias']
+      fused = own['fuse'] @ np.concatenate(read) + own['fuse_bias']
       result.append(feature + fused / (1 + np.exp(-fused)))
     return np.stack(result)
 
@@ -155,7 +155,7 @@ def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
     MIXED.broadcast(4),
     SamplingParams().broadcast(len(where)),
   )
-  logits_rv = hidden_rd @ np.asarray(target.params['head'])
+  logits_rv = hidden_rd @ np.asarray(target.params['head']).T
   q_rv = jax.jit(transforms.probabilities)(logits_rv, sampling)
   got = np.asarray(draft.q).reshape(len(where), VOCAB)
   np.testing.assert_allclose(got, q_rv, atol=3e-5)
@@ -224,7 +224,7 @@ def _wired(kind, reads):
   params = _still(target.params) | {
     'embedding': np.eye(len(_NEXT), dtype=np.float32),
     'final_norm': {'scale': np.ones(len(_NEXT), np.float32)},
-    'head': _matrix(_NEXT),
+    'head': _matrix(_NEXT).T,
   }
   target = dataclasses.replace(target, params=params)
   trained = tiny.trained(target, kind, 3)
@@ -266,7 +266,7 @@ def _only(fuse, reads, matrix):
     slice(0, len(matrix)) if reads == 'features' else slice(-len(matrix), None)
   )
   fuse = np.zeros_like(fuse)
-  fuse[part] = matrix
+  fuse[:, part] = matrix.T
   return fuse
 
 

@@ -12,6 +12,7 @@ def _row(name, speedup, sampling='greedy'):
     method=name,
     is_baseline=name == 'plain',
     sampling_name=sampling,
+    draft_name='γ=4',
     speedup=speedup,
     tree=TokenTree.chain(0 if name == 'plain' else 4),
     round_ms=10.0 if name == 'plain' else 35.0,
@@ -27,15 +28,20 @@ def _cost(sampling='greedy'):
 
 def test_a_draft_that_does_not_pay_says_what_would():
   rows = [_row('plain', 1.0), _row('draft', 0.91)]
-  (line,) = break_even.losses(rows, [_cost()])
+  (line,) = break_even.sentences(rows, [_cost()], 'draft')
+  assert 'no draft gained' in line and 'and verifying 0.6' in line
   assert '5 tokens costs 2.9 steps' in line
   assert 'above 3.5' in line and 'it was 3.20.' in line
 
 
 def test_a_draft_whose_rounds_were_not_timed():
   rows = [_row('plain', 1.0), _row('draft', 0.9)]
-  for costs in ([], [_cost('t=1')]):
-    (line,) = break_even.losses(rows, costs)
+  for costs, method in (
+    ([], ''),
+    ([_cost('t=1')], 'draft'),
+    ([_cost()], 'another draft'),
+  ):
+    (line,) = break_even.sentences(rows, costs, method)
     assert 'a round costs 3.5 steps' in line and 'tokens costs' not in line
 
 
@@ -46,15 +52,16 @@ def test_a_gain_of_rounds_that_is_lost_elsewhere():
   assert told.startswith('a round costs 1.2 steps') and 'cut' not in told
 
 
-@pytest.mark.parametrize(
-  ('rows', 'costs'),
-  [
-    ([_row('plain', 1.0), _row('draft', 1.2)], [_cost()]),
-    ([_row('plain', 1.0)], [_cost()]),
-  ],
-)
-def test_nothing_to_say(rows, costs):
-  assert break_even.losses(rows, costs) == []
+def test_a_gain_is_explained_by_the_draft_that_was_timed():
+  rows = [_row('plain', 1.0), _row('draft', 1.2), _row('n-grams', 1.4)]
+  (line,) = break_even.sentences(rows, [_cost()], 'draft')
+  assert 'n-grams γ=4 is fastest, 1.40 times' in line
+  assert 'With draft γ=4 a pass over 5 tokens costs 2.9' in line
+  assert 'cut at the end' not in line
+
+
+def test_nothing_to_say():
+  assert break_even.sentences([_row('plain', 1.0)], [_cost()], 'draft') == []
 
 
 def _stat(tmp_path, monkeypatch, own):

@@ -41,7 +41,7 @@ def target():
   }
   params['embedding'] = jnp.eye(VOCAB, WIDTH)
   params['final_norm'] = {'scale': jnp.ones(WIDTH)}
-  params['head'] = 3 * jnp.roll(jnp.eye(WIDTH, VOCAB), 1, axis=1)
+  params['head'] = 3 * jnp.roll(jnp.eye(VOCAB, WIDTH), 1, axis=0)
   return dataclasses.replace(model, params=params)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specsamp import file_order
 from specsamp.models import (
   Transformer,
   TransformerConfig,
@@ -74,14 +75,15 @@ FAMILIES = {
 
 def random_params(config, seed=0):
   """Parameters away from their initial zeros and ones, which hide mistakes."""
-  shapes = param_shapes(Transformer(config))
+  shapes = file_order.shapes(param_shapes(Transformer(config)))
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
     is_scale = path[-1].key in ('scale', 'q_norm', 'k_norm')
-    return jnp.asarray(rng.normal(is_scale, 0.3, leaf.shape), leaf.dtype)
+    return rng.normal(is_scale, 0.3, leaf.shape).astype(leaf.dtype)
 
-  return jax.tree.map_with_path(draw, shapes)
+  params = jax.tree.map_with_path(draw, shapes)
+  return jax.tree.map(jnp.asarray, file_order.from_files(params))
 
 
 @pytest.fixture(scope='package', params=FAMILIES)

@@ -69,9 +69,9 @@ def _attention(config, params, x):
   out = np.zeros_like(x)
   for head in range(config.num_heads):
     group = head // per_group
-    q = x @ params['q'][:, head]
-    k = x @ params['kv'][:, 0, group]
-    v = x @ params['kv'][:, 1, group]
+    q = x @ params['q'][head].T
+    k = x @ params['kv'][0, group].T
+    v = x @ params['kv'][1, group].T
     if config.biases != 'none':
       q = q + params['q_bias'][head]
       k = k + params['kv_bias'][0, group]
@@ -86,7 +86,7 @@ def _attention(config, params, x):
       for s in range(t + 1):
         if config.positions == 'relative':
           # Dai et al. 1901.02860, section 3.3, terms a to d.
-          r = _sinusoid(config.width, t - s) @ params['relative'][:, head]
+          r = params['relative'][head] @ _sinusoid(config.width, t - s)
           scores[s] = (q[t] + params['content_bias'][head]) @ k[s]
           scores[s] += (q[t] + params['distance_bias'][head]) @ r
         elif config.positions == 'rotary':
@@ -96,19 +96,19 @@ def _attention(config, params, x):
       scores /= math.sqrt(config.head_dim)
       weights = np.exp(scores - scores.max())
       weights /= weights.sum()
-      out[t] += (weights @ v[: t + 1]) @ params['o'][head]
+      out[t] += params['o'][:, head] @ (weights @ v[: t + 1])
   has_bias = config.biases in ('attention', 'all')
   return out + params['o_bias'] if has_bias else out
 
 
 def _mlp(config, params, x):
-  parts = [x @ params['up'][:, i] for i in range(params['up'].shape[1])]
+  parts = [x @ part.T for part in params['up']]
   if config.biases == 'all':
     parts = [h + b for h, b in zip(parts, params['up_bias'], strict=True)]
   h = _ACTIVATIONS[config.activation](parts[0])
   if config.gated:
     h = h * parts[1]
-  out = h @ params['down']
+  out = h @ params['down'].T
   return out + params['down_bias'] if config.biases == 'all' else out
 
 
@@ -124,8 +124,8 @@ def _reference(config, params, tokens):
     x = x + _attention(config, block['attention'], normed)
     x = x + _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
   hidden = _norm(config, params['final_norm'], x)
-  head = params['embedding'].T if config.tied_embeddings else params['head']
-  logits = hidden @ head
+  head = params['embedding' if config.tied_embeddings else 'head']
+  logits = hidden @ head.T
   logits[:, config.num_tokens :] = -1e30
   return logits, hidden
 

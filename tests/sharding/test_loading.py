@@ -85,8 +85,8 @@ def test_shards_are_read_as_the_model_would_be_laid(
     part = value.sharding.shard_shape(value.shape)
     assert set(asked[name]) == {part}, name
   heads = 8 // shape[1]
-  assert set(asked['layers_0.attention.q']) == {(16, heads, 4)}
-  assert set(asked['layers_0.attention.o']) == {(heads, 4, 16)}
+  assert set(asked['layers_0.attention.q']) == {(heads, 4, 16)}
+  assert set(asked['layers_0.attention.o']) == {(16, heads, 4)}
 
 
 @pytest.mark.parametrize('storage', ['float32', 'int8'])

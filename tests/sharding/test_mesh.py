@@ -88,7 +88,7 @@ def test_a_model_on_a_mesh():
     assert isinstance(a.sharding, NamedSharding)
     np.testing.assert_array_equal(a, b)
   q = laid.params['layers_0']['attention']['q']
-  assert q.addressable_shards[0].data.shape == (16, 1, 8)  # of four heads
+  assert q.addressable_shards[0].data.shape == (1, 8, 16)  # of four heads
 
 
 def test_a_model_that_does_not_divide():

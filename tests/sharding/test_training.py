@@ -102,7 +102,7 @@ def _assert_laid(params, mesh):
     assert x.sharding.is_equivalent_to(sharding, x.ndim)
   q = params['layers_0']['attention']['q']
   shards = mesh.shape[rules.MODEL]
-  assert q.addressable_shards[0].data.shape == (16, 8 // shards, 4)
+  assert q.addressable_shards[0].data.shape == (8 // shards, 4, 16)
 
 
 def _interrupted(monkeypatch, config, workdir, mesh, step):

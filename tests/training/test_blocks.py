@@ -172,7 +172,7 @@ def test_the_loss_is_that_of_each_place():
   total, metrics = jax.jit(_loss())(trained.params)
   _, hidden = _read(target, (), _TOKENS[:, :-1])
   head = np.asarray(target.params['head'], np.float64)
-  log_p = _log_softmax(np.asarray(hidden, np.float64) @ head)
+  log_p = _log_softmax(np.asarray(hidden, np.float64) @ head.T)
   log_q = _log_softmax(np.asarray(_blocks(), np.float64))
   found = {}
   for b, m, j in np.ndindex(*_STARTS.shape, _AHEAD):

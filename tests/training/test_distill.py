@@ -14,6 +14,7 @@ import tiny
 from flax import traverse_util
 
 import specsamp
+from specsamp import file_order
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
 from specsamp.drafting.trained import kind_of, make, trained_drafter
@@ -187,12 +188,11 @@ def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
   )
   wanted = distill.module_for(job, target.config)
   shapes = param_shapes(wanted)
-  shapes = traverse_util.flatten_dict(shapes, sep='.')
   own = traverse_util.flatten_dict(trained.params, sep='.')
   saved = safetensors.numpy.load_file(workdir / 'drafter' / model_dir.WEIGHTS)
-  for found in (own, saved):
+  for found, tree in ((own, shapes), (saved, file_order.shapes(shapes))):
     assert {k: v.shape for k, v in found.items()} == {
-      k: v.shape for k, v in shapes.items()
+      k: v.shape for k, v in traverse_util.flatten_dict(tree, sep='.').items()
     }
   last_parts = {name.rpartition('.')[2] for name in saved}
   its_own = {'head'} if kind == 'eagle3' else set()

@@ -38,7 +38,7 @@ def test_a_parallel_drafter_begins_as_eagle(tmp_path):
   params = distill._init(config, deep, target)(jax.random.key(0))
   assert not np.any(params['layers_1']['attention']['o'])
   assert not np.any(params['layers_1']['mlp']['down'])
-  assert np.all(np.any(params['layers_1']['attention']['q'], axis=(1, 2)))
+  assert np.all(np.any(params['layers_1']['attention']['q'], axis=(0, 1)))
   x = np.random.default_rng(0).standard_normal((1, 4, 16), np.float32)
   positions = np.arange(4, dtype=np.int32)[None]
   found = [

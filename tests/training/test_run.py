@@ -48,7 +48,7 @@ class _Data:
 
 
 def _loss(params, frozen, batch):
-  wrong = batch['x'] @ (params['head'] - frozen['head'])
+  wrong = batch['x'] @ (params['head'] - frozen['head']).T
   loss = (batch['weight'][:, None] * wrong**2).mean()
   return loss, {'loss': loss, 'worst': jnp.abs(wrong).max()}
 
@@ -109,7 +109,7 @@ def test_the_rate_is_held_and_then_falls():
 def test_muon_turns_the_matrices_of_layers_and_nothing_else():
   """Its update has equal singular values, keys apart from values."""
   rng = np.random.default_rng(0)
-  sizes = {'kv': (8, 2, 2, 3), 'o': (2, 4, 8), 'head': (8, 5), 'scale': (8,)}
+  sizes = {'kv': (2, 2, 3, 8), 'o': (8, 2, 4), 'head': (5, 8), 'scale': (8,)}
   draw = lambda: {
     'block': {
       name: jnp.asarray(rng.standard_normal(shape, np.float32))
@@ -125,8 +125,8 @@ def test_muon_turns_the_matrices_of_layers_and_nothing_else():
     moves[name] = tx.update(grads, state, params)[0]['block']
   muon = moves['muon']
   for matrix in (
-    muon['kv'][:, 0].reshape(8, 6),
-    muon['kv'][:, 1].reshape(8, 6),
+    muon['kv'][0].reshape(6, 8),
+    muon['kv'][1].reshape(6, 8),
     muon['o'].reshape(8, 8),
   ):
     values = np.linalg.svd(matrix, compute_uv=False)

@@ -193,7 +193,8 @@ def test_the_loss_is_the_sum_over_steps():
   read = text[:, :-1]
   features, hidden = _tapped(target, trained, read)
   logits = _logits(made, features, read, np.tile(np.arange(LENGTH - 1), (4, 1)))
-  p_logits = np.asarray(hidden @ np.asarray(target.params['head']), np.float64)
+  head = np.asarray(target.params['head'])
+  p_logits = np.asarray(hidden @ head.T, np.float64)
   p = np.exp(p_logits - p_logits.max(-1, keepdims=True))
   p /= p.sum(-1, keepdims=True)
   lost = VOCAB - 2

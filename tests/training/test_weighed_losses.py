@@ -113,9 +113,9 @@ def test_head_losses(kind, weights):
     if kind == 'hydra':
       read += [shared['embedding'][_TOKENS[b, t + i]] for i in range(1, j + 1)]
     head = params[f'head_{j}']
-    fused = np.concatenate(read) @ head['fuse'] + head['fuse_bias']
-    logits = (_FEATURES[b, t] + _silu(fused)) @ shared['head']
-    wanted = _FEATURES[b, t + j] @ shared['head']
+    fused = head['fuse'] @ np.concatenate(read) + head['fuse_bias']
+    logits = (_FEATURES[b, t] + _silu(fused)) @ shared['head'].T
+    wanted = _FEATURES[b, t + j] @ shared['head'].T
     at = (b, t), j - 1
     losses[at], alphas[at] = _apart(
       weights.loss, logits, wanted, _TOKENS[b, t + 1 + j]
@@ -156,7 +156,7 @@ def _outputs(kind, features, retention):
       ).hidden
     )
   )()
-  head = _in_64_bits(target_head.params['head'])
+  head = _in_64_bits(target_head.params['head']).T
   made = module, params, target_head
   return made, _in_64_bits(hidden), head, [*_slots(_FEW, masks)]
 

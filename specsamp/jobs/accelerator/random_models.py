@@ -68,6 +68,6 @@ def _params(module, seed: int):
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _normal(key, shape, dtype):
-  """As large as leaves a sum over all axes but the last at 1."""
-  scale = math.prod(shape[:-1]) ** -0.5
+  """As large as leaves a sum over all axes but the first at 1."""
+  scale = math.prod(shape[1:]) ** -0.5
   return jax.random.normal(key, shape, dtype) * jnp.asarray(scale, dtype)

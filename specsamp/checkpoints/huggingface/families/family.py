@@ -46,7 +46,7 @@ def head(config: TransformerConfig) -> Layout:
   """The LM head's, if it is no embedding."""
   if config.tied_embeddings:
     return {}
-  return {'head': layouts.one('dv', 'lm_head.weight', 'v d')}
+  return {'head': layouts.one('vd', 'lm_head.weight', 'v d')}
 
 
 def projections(
@@ -55,9 +55,9 @@ def projections(
   """An attention's, of matrices [outputs, inputs] of their own."""
   kv = [f'{theirs}k_proj', f'{theirs}v_proj']
   layout = {
-    'q': layouts.one('dhk', f'{theirs}q_proj.weight', 'hk d'),
-    'kv': layouts.stack('dcgk', [f'{n}.weight' for n in kv], 'gk d'),
-    'o': layouts.one('hkd', f'{theirs}{out}.weight', 'd hk'),
+    'q': layouts.one('hkd', f'{theirs}q_proj.weight', 'hk d'),
+    'kv': layouts.stack('cgkd', [f'{n}.weight' for n in kv], 'gk d'),
+    'o': layouts.one('dhk', f'{theirs}{out}.weight', 'd hk'),
   }
   if config.biases != 'none':
     layout['q_bias'] = layouts.one('hk', f'{theirs}q_proj.bias', 'hk')

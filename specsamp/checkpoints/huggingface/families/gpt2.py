@@ -59,23 +59,23 @@ def layout(config: TransformerConfig) -> Layout:
     found |= layouts.norm(own + 'mlp_norm', theirs + 'ln_2')
     kv = (width, 2 * width)
     found |= {
-      own + 'attention.q': layouts.one('dhk', qkv + '.weight', 'd hk'),
+      own + 'attention.q': layouts.one('hkd', qkv + '.weight', 'd hk'),
       own + 'attention.q_bias': layouts.one('hk', qkv + '.bias', 'hk'),
       own + 'attention.kv': Source(
-        'dcgk', tuple(Part(qkv + '.weight', 'd gk', (0, at)) for at in kv)
+        'cgkd', tuple(Part(qkv + '.weight', 'd gk', (0, at)) for at in kv)
       ),
       own + 'attention.kv_bias': Source(
         'cgk', tuple(Part(qkv + '.bias', 'gk', (at,)) for at in kv)
       ),
       own + 'attention.o': layouts.one(
-        'hkd', theirs + 'attn.c_proj.weight', 'hk d'
+        'dhk', theirs + 'attn.c_proj.weight', 'hk d'
       ),
       own + 'attention.o_bias': layouts.one(
         'd', theirs + 'attn.c_proj.bias', 'd'
       ),
-      own + 'mlp.up': layouts.stack('dcf', [theirs + 'mlp.c_fc.weight'], 'd f'),
+      own + 'mlp.up': layouts.stack('cfd', [theirs + 'mlp.c_fc.weight'], 'd f'),
       own + 'mlp.up_bias': layouts.stack('cf', [theirs + 'mlp.c_fc.bias'], 'f'),
-      own + 'mlp.down': layouts.one('fd', theirs + 'mlp.c_proj.weight', 'f d'),
+      own + 'mlp.down': layouts.one('df', theirs + 'mlp.c_proj.weight', 'f d'),
       own + 'mlp.down_bias': layouts.one('d', theirs + 'mlp.c_proj.bias', 'd'),
     }
   return found | head(config)

@@ -118,9 +118,9 @@ def layer(config: TransformerConfig, own: str, theirs: str) -> Layout:
       )
   parts = ['gate_proj', 'up_proj'] if config.gated else ['up_proj']
   found['mlp.up'] = layouts.stack(
-    'dcf', [f'{mlp}{n}.weight' for n in parts], 'f d'
+    'cfd', [f'{mlp}{n}.weight' for n in parts], 'f d'
   )
-  found['mlp.down'] = layouts.one('fd', mlp + 'down_proj.weight', 'd f')
+  found['mlp.down'] = layouts.one('df', mlp + 'down_proj.weight', 'd f')
   if config.biases == 'all':
     found['mlp.up_bias'] = layouts.stack(
       'cf', [f'{mlp}{n}.bias' for n in parts], 'f'

@@ -69,9 +69,9 @@ def layout(config: TransformerConfig) -> Layout:
     )
     found |= layouts.norm(own + 'mlp_norm', theirs + 'final_layer_norm')
     found |= {
-      own + 'mlp.up': layouts.stack('dcf', [theirs + 'fc1.weight'], 'f d'),
+      own + 'mlp.up': layouts.stack('cfd', [theirs + 'fc1.weight'], 'f d'),
       own + 'mlp.up_bias': layouts.stack('cf', [theirs + 'fc1.bias'], 'f'),
-      own + 'mlp.down': layouts.one('fd', theirs + 'fc2.weight', 'd f'),
+      own + 'mlp.down': layouts.one('df', theirs + 'fc2.weight', 'd f'),
       own + 'mlp.down_bias': layouts.one('d', theirs + 'fc2.bias', 'd'),
     }
   return found | head(config)

@@ -22,7 +22,7 @@ def read(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
   # Theirs reads the embedding first, ours the feature.
   halves = ((0, config.width), (0, 0))
   layout['fuse'] = Source(
-    'pdw', tuple(Part('fc.weight', 'w d', start) for start in halves)
+    'wpd', tuple(Part('fc.weight', 'w d', start) for start in halves)
   )
   given = {}
   if has_bias:

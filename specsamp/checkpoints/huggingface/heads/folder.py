@@ -48,13 +48,15 @@ def sizes_of(
 ) -> dict[str, tuple[int, ...]]:
   """Shapes of parameters by the axes of their sources.
 
-  The first axis is cut into the parts that are stacked there.
+  An axis along which parts are stacked is cut into them.
   """
   sizes = {}
   for name, source in layout.items():
     shape, count = shapes[name], len(source.parts)
     if len(source.axes) > len(shape):
-      shape = (count, shape[0] // count, *shape[1:])
+      at = source.axes.index(source.stacked)
+      cut = (count, shape[at] // count)
+      shape = (*shape[:at], *cut, *shape[at + 1 :])
     sizes[name] = shape
   return sizes
 
@@ -140,8 +142,8 @@ def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
 
 
 def matrix(key: str) -> Source:
-  """A linear map, [outputs, inputs] there and the other way round here."""
-  return Source('dw', (Part(key, 'w d'),))
+  """Returns the source of a linear map, [outputs, inputs]."""
+  return Source('wd', (Part(key, 'w d'),))
 
 
 def vector(key: str) -> Source:

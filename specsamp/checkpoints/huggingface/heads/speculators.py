@@ -146,7 +146,7 @@ def save(
   dtype = np.dtype(dtype or module.config.dtype)
   params = weights.flat(trained.params)
   shapes = {name: params[name].shape for name in layout}
-  shapes['lm_head.head'] = (module.config.width, len(tokens_k))
+  shapes['lm_head.head'] = (len(tokens_k), module.config.width)
   if module.has_embedding:
     shapes['embedding'] = (there.vocab_size, module.config.width)
   sizes = folder.sizes_of(layout, shapes)
@@ -154,7 +154,7 @@ def save(
   def fetch(name: str) -> np.ndarray:
     value = np.asarray(meshes.fetch(params[name])).astype(dtype)
     if name == 'lm_head.head':
-      value = value[:, rows_v[tokens_k]]
+      value = value[rows_v[tokens_k]]
     if name == 'embedding':
       value = _with_rows(value, there.vocab_size)
     return value.reshape(sizes[name])

@@ -1,0 +1,86 @@
+"""Order of a weight's axes in files and fingerprints: summed axes first.
+
+Programs read weights whose summed axes are last (see `models.kernels`). Files
+keep the other order, in which specsamp has always written them.
+"""
+
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+# Number of summed axes where it is not 1. Lookups have none.
+_NUM_SUMMED = {
+  'o': 2,
+  'embedding': 0,
+  'position_embedding': 0,
+  'mask_embedding': 0,
+}
+
+
+def axes(name: str, ndim: int) -> tuple[int, ...]:
+  """Returns the axes of a parameter in the order of files.
+
+  Args:
+    name: last part of the parameter's name.
+    ndim: number of its axes.
+  """
+  summed = _NUM_SUMMED.get(name, 1)
+  if ndim < 2 or name.endswith('bias'):
+    summed = 0
+  return (*range(ndim - summed, ndim), *range(ndim - summed))
+
+
+def to_files(tree: Any) -> Any:
+  """Returns a tree of named arrays in the order of files.
+
+  Trees that hold such trees, like the state of an optimizer, work too.
+  """
+  return _transposed(tree, axes)
+
+
+def shapes(tree: Any) -> Any:
+  """Returns what `to_files` would return, as shapes.
+
+  Args:
+    tree: named arrays or shapes, with their shardings if they have any.
+  """
+
+  def one(path, leaf):
+    order = axes(last_name(path), len(leaf.shape))
+    where = leaf.sharding
+    if isinstance(where, NamedSharding):
+      spec = (*where.spec, *(None,) * (len(order) - len(where.spec)))
+      spec = PartitionSpec(*(spec[axis] for axis in order))
+      where = NamedSharding(where.mesh, spec)
+    shape = tuple(leaf.shape[axis] for axis in order)
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=where)
+
+  return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def from_files(tree: Any) -> Any:
+  """Returns a tree of named arrays in the order of programs.
+
+  Args:
+    tree: arrays in the order of files.
+  """
+
+  def inverse(name: str, ndim: int) -> tuple[int, ...]:
+    order = axes(name, ndim)
+    return tuple(order.index(axis) for axis in range(ndim))
+
+  return _transposed(tree, inverse)
+
+
+def _transposed(tree: Any, order_of) -> Any:
+  def one(path, leaf):
+    order = order_of(last_name(path), leaf.ndim)
+    return leaf if order == tuple(range(leaf.ndim)) else leaf.transpose(order)
+
+  return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def last_name(path) -> str:
+  """Returns the key of the dict that holds a leaf, '' if no dict holds it."""
+  return str(getattr(path[-1], 'key', '')) if path else ''

@@ -1,0 +1,178 @@
+"""Matrix products, each in the form that is fast on its platform.
+
+Weights have their output axes first and the axes that are summed over last, as
+PyTorch stores them. XLA on CPUs reads such weights fastest in two forms:
+
+- One token, more than 16, or a weight of at most 2 MB: activations by rows.
+- Two to 16 tokens in float32: weight times *columns*. The activations are
+  transposed and padded to the width of a vector. XLA's library copies the
+  second factor of a product into another order, which now is the small one. A
+  product with 8 tokens then costs 1.5 times as much as one with a single token,
+  and 2 times with activations by rows. Without the barriers around the
+  transposes, XLA moves them into the product, which brings the slow form back.
+
+Accelerators get one `einsum`.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from specsamp.models import float16
+from specsamp.sharding import rules
+
+# With more columns than this, the form by rows is as fast.
+_MAX_COLUMNS = 16
+# The product with a smaller weight is not shared well between cores by columns.
+_MIN_SIZE = 2**19 + 1
+
+
+def project(x, weight, dtype: str, num_summed: int = 1):
+  """Multiplies activations with a weight that is cast to `dtype`.
+
+  Args:
+    x: [B, T, K..] or [B, K..], in `dtype`, or float32 if `dtype` is float16.
+    weight: [N.., K..], of any type.
+    dtype: type to compute in.
+    num_summed: number of axes K, the last ones of both, that are summed over.
+
+  Returns:
+    [B, T, N..] or [B, N..], of type `float16.wide(dtype)`.
+  """
+  return _product(x, weight, dtype, float16.wide(dtype), num_summed)
+
+
+def logits(hidden, head, dtype: str):
+  """Multiplies hidden states with an LM head or embedding, as `project` does.
+
+  Args:
+    hidden: [.., D].
+    head: [V, D].
+    dtype: type to compute in.
+
+  Returns:
+    float32 [.., V].
+  """
+  return _product(hidden, head, dtype, 'float32', 1)
+
+
+def scores(q_buqz, keys_busz, num_tokens: int):
+  """Multiplies queries with the keys of their row and group: [B, U, Q, S].
+
+  On CPUs the scores of a single token per row are computed by slot and then
+  transposed: 20 to 40 % faster for 24 rows. With more tokens it is slower.
+
+  Args:
+    q_buqz: queries.
+    keys_busz: keys, of the same type.
+    num_tokens: number of tokens per row that Q are the queries of.
+
+  Returns:
+    float32 [B, U, Q, S].
+  """
+  einsum = functools.partial(jnp.einsum, preferred_element_type='float32')
+  plain = functools.partial(einsum, 'buqz,busz->buqs')
+  if num_tokens > 1 or rules.mesh_in_use():
+    return plain(q_buqz, keys_busz)
+
+  def by_slot(q_buqz, keys_busz):
+    # Without the barrier, XLA moves the transpose into the product.
+    scores_busq = einsum('busz,buqz->busq', keys_busz, q_buqz)
+    return jnp.swapaxes(jax.lax.optimization_barrier(scores_busq), 2, 3)
+
+  return jax.lax.platform_dependent(
+    q_buqz, keys_busz, cpu=by_slot, default=plain
+  )
+
+
+def _product(x, weight, dtype: str, result: str, num_summed: int):
+  weight = weight.astype(dtype)
+  if dtype == float16.NAME:
+    return _of_float16(x, weight, num_summed)
+  plain = functools.partial(_dot, num_summed=num_summed, result=result)
+  if dtype == 'bfloat16':
+    on_cpu = lambda x, weight: _sum_in_float32(x, weight, num_summed).astype(
+      result
+    )
+  elif (
+    dtype == 'float32'
+    and 1 < _num_tokens(x, num_summed) <= _MAX_COLUMNS
+    and weight.size >= _MIN_SIZE
+  ):
+    on_cpu = functools.partial(_by_columns, num_summed=num_summed)
+  else:
+    return plain(x, weight)
+  if rules.mesh_in_use() and dtype == 'float32':
+    return plain(x, weight)  # a flat axis of tokens would lose its sharding
+  return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=plain)
+
+
+def _dot(x, weight, num_summed: int, result: str):
+  """Sums over the last axes of both: [R.., K..], [N.., K..] -> [R.., N..]."""
+  kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
+  if rules.mesh_in_use() is None:
+    # XLA for CPUs copies a weight with more axes than two into another order.
+    size = math.prod(x.shape[-num_summed:])
+    x, weight = x.reshape(-1, size), weight.reshape(-1, size)
+    num_summed = 1
+  axes = lambda array: tuple(range(array.ndim - num_summed, array.ndim))
+  out = jax.lax.dot_general(
+    x,
+    weight,
+    ((axes(x), axes(weight)), ((), ())),
+    preferred_element_type=result,
+  )
+  return out.reshape(*kept, *outputs)
+
+
+def _num_tokens(x, num_summed: int) -> int:
+  return math.prod(x.shape[: x.ndim - num_summed])
+
+
+def _by_columns(x, weight, num_summed: int):
+  """Computes `_dot` of float32 as weight times columns."""
+  kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
+  size, count = (
+    math.prod(weight.shape[-num_summed:]),
+    _num_tokens(x, num_summed),
+  )
+  # Tokens in vectors of 4 or 8 numbers; with AVX-512, too, 16 are slower.
+  padding = -count % (4 if count <= 4 else 8)
+  columns = jnp.pad(x.reshape(count, size).T, ((0, 0), (0, padding)))
+  columns = jax.lax.optimization_barrier(columns)
+  product = jnp.dot(weight.reshape(-1, size), columns)
+  product = jax.lax.optimization_barrier(product)
+  return product[:, :count].T.reshape(*kept, *outputs)
+
+
+def _of_float16(x, weight, num_summed: int):
+  """Multiplies in float16. Wide activations are scaled by token."""
+  power = None
+  if x.dtype != jnp.float16:
+    x, power = float16.scaled(x)
+  # XLA for GPUs would otherwise join weights that read the same activations,
+  # as those of queries, keys and values, in every pass.
+  x, weight = jax.lax.optimization_barrier((x, weight))
+  out = _sum_in_float32(x, weight, num_summed)
+  if power is None:
+    return out
+  return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
+
+
+def _sum_in_float32(x, weight, num_summed: int):
+  """Computes `_dot` of 16-bit numbers, with float32 sums and result.
+
+  A single row is computed as two. XLA for GPUs has no product of a vector with
+  a matrix from float16 to float32, and would convert the matrix to float32 in
+  every pass, three times the traffic. XLA for CPUs has a fast product of
+  bfloat16 for float32 results and two rows or more; any other takes eight times
+  as long.
+  """
+  axis = min(1, x.ndim - 2)
+  alone = math.prod(x.shape[: axis + 1]) == 1
+  if alone:
+    x = jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)])
+  out = _dot(x, weight, num_summed, 'float32')
+  return jax.lax.slice_in_dim(out, 0, 1, axis=axis) if alone else out
