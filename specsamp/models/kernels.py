@@ -112,19 +112,30 @@ def _product(x, weight, dtype: str, result: str, num_summed: int):
 def _dot(x, weight, num_summed: int, result: str):
   """Sums over the last axes of both: [R.., K..], [N.., K..] -> [R.., N..]."""
   kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
+  size = math.prod(x.shape[-num_summed:])
+  # XLA for CPUs copies a second factor with more axes than two into another
+  # order. A mesh needs the axes that it splits; there the weight comes first.
   if rules.mesh_in_use() is None:
-    # XLA for CPUs copies a weight with more axes than two into another order.
-    size = math.prod(x.shape[-num_summed:])
     x, weight = x.reshape(-1, size), weight.reshape(-1, size)
-    num_summed = 1
+    return _sum_last(x, weight, 1, result).reshape(*kept, *outputs)
+
+  def on_cpu(x, weight):
+    x, weight = x.reshape(*kept, size), weight.reshape(*outputs, size)
+    if weight.ndim == 2:
+      return _sum_last(x, weight, 1, result)
+    out = _sum_last(weight, x, 1, result)
+    axes = range(out.ndim)
+    return out.transpose((*axes[len(outputs) :], *axes[: len(outputs)]))
+
+  plain = functools.partial(_sum_last, num_summed=num_summed, result=result)
+  return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=plain)
+
+
+def _sum_last(a, b, num_summed: int, result: str):
   axes = lambda array: tuple(range(array.ndim - num_summed, array.ndim))
-  out = jax.lax.dot_general(
-    x,
-    weight,
-    ((axes(x), axes(weight)), ((), ())),
-    preferred_element_type=result,
+  return jax.lax.dot_general(
+    a, b, ((axes(a), axes(b)), ((), ())), preferred_element_type=result
   )
-  return out.reshape(*kept, *outputs)
 
 
 def _num_tokens(x, num_summed: int) -> int:

@@ -187,7 +187,7 @@ def test_a_mesh_splits_products_and_no_columns(name):
     text = run.lower(x, weight).compile().as_text()
     got = run(x, weight)
   assert 'dot_general' in found
-  assert not found & {'transpose', 'optimization_barrier', 'reshape'}
+  assert 'optimization_barrier' not in found
   assert not re.search(r'all-(gather|reduce|to-all)', text)
   np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
