@@ -42,13 +42,14 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # deterministic drafts
       verifier='',
       draft_len=4,  # of the streamed text, and of your own prompts
-      # To compare. On CPUs passes over 4 and over 8 tokens are cheap for their
-      # size, so that drafts of 3 and of 7 tokens pay.
+      # To compare. On CPUs large products are padded to 4 or 8 tokens, which
+      # drafts of 3 and of 7 tokens fill.
       draft_lens=(2, 4) if smoke else (2, 3, 5, 7),
       # Further drafters to compare with the draft model, and their draft
       # lengths; not used with another drafter or a verifier.
       other_drafters=() if smoke else (('ngram_or_draft', 7),),
-      # Number and seed of the prompt that is shown before a comparison.
+      # Number and seed of the prompt that is shown before a comparison, chosen
+      # to read well.
       shown=(10, 6),
       # A token tree as well: (4, 2, 1) has 4 candidates, 2 after each, ..; in
       # (4, (2, 1)) the first has 2 and the second 1.

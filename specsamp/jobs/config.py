@@ -229,6 +229,17 @@ class DecodeConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
+    if len(self.shown) != 2 or any(
+      type(n) is not int or n < 0 for n in self.shown
+    ):
+      raise UserError(
+        f'shown: got {self.shown!r}, expected the number of a prompt and a seed'
+      )
+    for other in self.other_drafters:
+      if type(other) is not tuple or len(other) != 2:
+        raise UserError(
+          f'other_drafters: got {other!r}, expected (drafter, draft length)'
+        )
     others = [n for _, n in self.other_drafters]
     for n in (self.draft_len, *self.draft_lens, *others):
       if type(n) is not int:

@@ -109,8 +109,8 @@ def prepare(
     ]
   # Before anything is decoded or written: what `generate` would refuse.
   rows = [_tokens(target, text, config) for text in texts] if own else longest
-  compared_drafters = [] if own else [*drafters, *dict(others).values()]
-  for each in (drafter, *compared_drafters):
+  compared_drafters = [*drafters, *(other for _, other in others)]
+  for each in (drafter, *([] if own else compared_drafters)):
     Request.make(
       target,
       rows,
@@ -220,8 +220,12 @@ class Decoding(NamedTuple):
     temperatures = self.config.temperatures
     if self.tasks:
       # Greedily a small model soon repeats itself.
-      print('One completion, of a prompt and seed chosen to read well:')
-      self._show(self._first, self.config.shown[1], temperatures[-1])
+      number, seed = self.config.shown
+      print(
+        f'Prompt {number} and seed {seed} are chosen to be shown; the tables '
+        'are of all prompts.'
+      )
+      self._show(self._first, seed, temperatures[-1])
       self._compare(workdir)
       return
     meter, lines = cpu_load.Meter(), []

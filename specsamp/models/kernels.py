@@ -11,7 +11,7 @@ PyTorch stores them. XLA on CPUs reads such weights fastest in two forms:
   and 2 times with activations by rows. Without the barriers around the
   transposes, XLA moves them into the product, which brings the slow form back.
 
-Accelerators get one `einsum`.
+Accelerators get one `dot_general`.
 """
 
 import functools
@@ -100,12 +100,12 @@ def _product(x, weight, dtype: str, result: str, num_summed: int):
     dtype == 'float32'
     and 1 < _num_tokens(x, num_summed) <= _MAX_COLUMNS
     and weight.size >= _MIN_SIZE
+    # A flat axis of tokens would lose its sharding.
+    and rules.mesh_in_use() is None
   ):
     on_cpu = functools.partial(_by_columns, num_summed=num_summed)
   else:
     return plain(x, weight)
-  if rules.mesh_in_use() and dtype == 'float32':
-    return plain(x, weight)  # a flat axis of tokens would lose its sharding
   return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=plain)
 
 
@@ -145,10 +145,8 @@ def _num_tokens(x, num_summed: int) -> int:
 def _by_columns(x, weight, num_summed: int):
   """Computes `_dot` of float32 as weight times columns."""
   kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
-  size, count = (
-    math.prod(weight.shape[-num_summed:]),
-    _num_tokens(x, num_summed),
-  )
+  size = math.prod(weight.shape[-num_summed:])
+  count = _num_tokens(x, num_summed)
   # Tokens in vectors of 4 or 8 numbers; with AVX-512, too, 16 are slower.
   padding = -count % (4 if count <= 4 else 8)
   columns = jnp.pad(x.reshape(count, size).T, ((0, 0), (0, padding)))
