@@ -49,8 +49,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       # Folders of models for `specsamp.load`; '' is the embedded pair's.
       target='',
       draft='',
-      # Of the pair, each a `jobs.method_config.MethodConfig`; the baseline is
-      # added.
+      # Methods of the pair, see `experiments.method_config.MethodConfig`. The
+      # baseline is added.
       methods=_methods(smoke),
       top_p=1.0,  # of the temperatures above 0
       data='../shared/data',  # folder with the published sets of prompts

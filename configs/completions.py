@@ -35,7 +35,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target='',  # a folder of a model; '' is the embedded pair's
       draft='',  # likewise
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       tasks=('code',),  # held-out functions

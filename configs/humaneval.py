@@ -16,7 +16,7 @@ a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -30,7 +30,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(
         dict(
           name='SpS',

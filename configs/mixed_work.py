@@ -18,7 +18,7 @@ weights, of which nothing is accepted: what it costs to have one. A pair
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 _LENGTHS = (1, 2, 4, 6, 8)
 
@@ -34,7 +34,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   lengths = (1, 2) if smoke else _LENGTHS
   names = {'SpS': ''}
   if is_random:
-    names = {'random': 'specsamp.jobs.accelerator.random_models:draft'}
+    names = {'random': 'specsamp.experiments.accelerator.random_models:draft'}
   elif not size.pair:
     names['EAGLE'] = 'eagle'
   methods = [
@@ -54,7 +54,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       # Or humaneval, xsum, alpaca, wmt, all of spec_bench, a .json or .jsonl

@@ -32,7 +32,7 @@ Pairs: `llama-13b+llama-68m`, `llama-13b+vicuna-68m`, `llama-13b+llama-160m`,
 import ml_collections
 
 from specsamp.errors import unknown
-from specsamp.models import pairs
+from specsamp.evaluation import pairs
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:

@@ -30,7 +30,7 @@ import dataclasses
 import ml_collections
 
 from specsamp.errors import unknown
-from specsamp.models.pairs import PAIRS
+from specsamp.evaluation.pairs import PAIRS
 from specsamp.planning.prices import EMBEDDED_PAIR
 
 

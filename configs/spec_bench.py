@@ -16,7 +16,7 @@ if it has one; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -41,7 +41,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       # Or code (held-out functions), code_edits, humaneval, xsum, alpaca, wmt,

@@ -15,7 +15,7 @@ os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs.accelerator import job
+from specsamp.experiments.accelerator import job
 
 _GRAPHS = flags.DEFINE_bool(
   'graphs', False, 'Put loops and branches into CUDA graphs too.'

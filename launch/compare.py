@@ -8,7 +8,7 @@ Needs transformers and torch, pip install 'specsamp[parity]'.
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import transformers_baseline
+from specsamp.experiments import transformers_baseline
 
 
 def main():

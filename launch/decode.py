@@ -7,7 +7,7 @@ python launch/decode.py --config=configs/quickstart.py --prompt='def add(a, b):'
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import decode
+from specsamp.experiments import decode
 
 _PROMPT = flags.DEFINE_string(
   'prompt', None, 'Your own text to complete; - reads standard input.'

@@ -9,7 +9,7 @@ A run that was cut off goes on when the same command is given again.
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import compare
+from specsamp.experiments import compare
 
 _mesh = cli.define_mesh('model')
 _ALLOW_CODE_EXECUTION = cli.define_code_execution()

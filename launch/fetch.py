@@ -16,7 +16,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # nothing runs on a device
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import fetch
+from specsamp.experiments import fetch
 
 _TO = flags.DEFINE_string(
   'to', None, 'Folder to fetch to; if left out, where configs look.'

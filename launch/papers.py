@@ -9,7 +9,7 @@ same command is given again.
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import papers
+from specsamp.experiments import papers
 
 _mesh = cli.define_mesh('model')
 _ALLOW_CODE_EXECUTION = cli.define_code_execution()

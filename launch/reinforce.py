@@ -6,7 +6,7 @@ python launch/reinforce.py --config=configs/reinforce_pycode.py
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import reinforce
+from specsamp.experiments import reinforce
 
 
 def main():

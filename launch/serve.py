@@ -10,7 +10,7 @@ Nothing is written, and no prompt is logged.
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import serve
+from specsamp.experiments import serve
 
 _HOST = flags.DEFINE_string(
   'host', '127.0.0.1', 'Address to listen on; 0.0.0.0 is all interfaces.'

@@ -6,7 +6,7 @@ python launch/throughput.py --config=configs/throughput.py
 from absl import flags
 
 from specsamp import cli
-from specsamp.jobs import throughput
+from specsamp.experiments import throughput
 
 
 def main():

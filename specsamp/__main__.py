@@ -5,8 +5,8 @@ import runpy
 import sys
 from importlib import metadata
 
-from specsamp import home
 from specsamp.errors import unknown
+from specsamp.utils import home
 
 
 def main() -> None:

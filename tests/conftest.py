@@ -34,10 +34,10 @@ os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
 # Torch's threads wait for each other by spinning, which the workers feel.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
-import benchmarks
 import jax
 import numpy as np
 import pytest
+from testing import benchmarks
 
 from specsamp.data import tokenizers
 
@@ -142,7 +142,7 @@ def server():
   context.set_forkserver_preload(
     [
       'specsamp.cli',
-      'specsamp.jobs.compare',
+      'specsamp.experiments.compare',
       'specsamp.training.pretrain',
     ]
   )

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp import file_order, fingerprint, zoo
 from specsamp.drafting import trained

@@ -14,11 +14,10 @@ import pytest
 import specsamp
 
 _ROOMS = (
-  'errors', 'user_modules', 'flow', 'sharding', 'progress', 'files', 'locks',
-  'compilation_cache', 'data', 'models', 'file_order', 'fingerprint',
+  'errors', 'utils', 'sharding', 'data', 'models', 'file_order', 'fingerprint',
   'language_model', 'sampling', 'drafting', 'verification', 'decoding',
   'conformance', 'checkpoints', 'zoo', 'training', 'evaluation', 'planning',
-  'serving', 'jobs', 'home', 'cli', '__main__',
+  'serving', 'experiments', 'cli', '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent
 

@@ -6,12 +6,12 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
-from specsamp import files
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.checkpoints.huggingface.heads import speculators
 from specsamp.errors import UserError, check_name
 from specsamp.models.config import Dtype
+from specsamp.utils import files
 
 FORMATS = ('orbax', 'huggingface', 'speculators')
 

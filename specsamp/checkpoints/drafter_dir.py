@@ -7,14 +7,13 @@ import dataclasses
 import json
 from typing import Literal
 
-from specsamp import files
 from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import KINDS, kind_of, make
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig, param_shapes
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files
 
 _CONFIG = weights.CONFIG
 

@@ -7,7 +7,7 @@ import pathlib
 from specsamp.checkpoints.huggingface import hub
 from specsamp.errors import UserError
 from specsamp.models import published
-from specsamp.sharding import distributed
+from specsamp.utils import distributed
 
 
 def find(what: str, name) -> pathlib.Path:

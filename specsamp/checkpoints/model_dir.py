@@ -7,7 +7,6 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from specsamp import files
 from specsamp.checkpoints import dtypes, folders, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizer_dir
@@ -15,7 +14,7 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files
 
 CONFIG, WEIGHTS = weights.CONFIG, weights.FILE
 

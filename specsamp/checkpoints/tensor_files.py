@@ -8,8 +8,8 @@ import ml_dtypes  # noqa: F401, numpy learns bfloat16 from it
 import numpy as np
 import safetensors
 
-from specsamp import files
 from specsamp.errors import UserError
+from specsamp.utils import files
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt')

@@ -21,13 +21,14 @@ import safetensors.numpy
 from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from specsamp import file_order, files
+from specsamp import file_order
 from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models.float16 import is_matrix
-from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
+from specsamp.utils import distributed, files
 
 FILE = tensor_files.SINGLE
 _MANY = 'model-{}.safetensors'  # of a model that is too large for one file

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import ml_collections
 from absl import flags
 
-from specsamp import home
 from specsamp.errors import UserError, unknown
+from specsamp.utils import home
 
 
 class Given(NamedTuple):

@@ -9,11 +9,12 @@ from typing import get_args
 
 from absl import flags
 
-from specsamp import home, user_modules, verification
+from specsamp import verification
 from specsamp.cli import config_files
 from specsamp.cli.config_files import Given
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError
+from specsamp.utils import home, user_modules
 
 # The names that a key takes, by the last part of the key.
 _NAMES = {

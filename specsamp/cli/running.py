@@ -11,11 +11,10 @@ from typing import TextIO
 
 from absl import app, flags, logging
 
-from specsamp import compilation_cache, home
 from specsamp.cli import config_files, help, workdir
 from specsamp.cli import flags as own_flags
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.utils import compilation_cache, distributed, home
 
 
 def run(

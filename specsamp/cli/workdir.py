@@ -5,10 +5,9 @@ import json
 import pathlib
 import time
 
-from specsamp import files, locks
 from specsamp.data import tokenizers
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files, locks
 
 TIME = '-{time}'  # in a folder's name, until the run begins
 

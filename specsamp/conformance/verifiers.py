@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from specsamp import user_modules, verification
+from specsamp import verification
 from specsamp.conformance.enumeration import KINDS, Round, make_tables, run
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
+from specsamp.utils import user_modules
 from specsamp.verification import Verifier
 
 # An epsilon in a denominator is no loss: float32 rounds by more.

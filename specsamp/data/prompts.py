@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from specsamp import files
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
+from specsamp.utils import files
 
 
 class Prompt(NamedTuple):

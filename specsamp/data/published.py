@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
-from specsamp import files, progress
 from specsamp.errors import UserError
+from specsamp.utils import files, progress
 
 FOLDER = '../shared/data'  # the default of `--config.data`
 _GITHUB = 'https://raw.githubusercontent.com'

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from specsamp import files
 from specsamp.errors import UserError
+from specsamp.utils import files
 
 _CONFIG, _GENERATION = 'tokenizer_config.json', 'generation_config.json'
 _EOS = 'eos_token_id'

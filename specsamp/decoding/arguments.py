@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import user_modules, verification
+from specsamp import verification
 from specsamp.decoding import scoring
 from specsamp.decoding.loop import Decoder
 from specsamp.decoding.state import Prompts
@@ -19,6 +19,7 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
+from specsamp.utils import user_modules
 from specsamp.verification.verifier import Verifier
 
 # A program is compiled for every power of two of prompt or text from here on.

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import progress
 from specsamp.decoding import arguments, engine_programs
 from specsamp.decoding.arguments import Rows
 from specsamp.decoding.logprobs import Asked
@@ -20,6 +19,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
+from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
 _OTHERS = 3  # programs of an engine besides `prefill`

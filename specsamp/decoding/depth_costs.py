@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import progress
 from specsamp.decoding.request import Request
 from specsamp.drafting.adaptive import AdaptiveDrafter
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, progress
 
 _ROUNDS = 16  # that are timed together
 

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from specsamp import progress
 from specsamp.decoding import arguments
 from specsamp.decoding.arguments import Rows
 from specsamp.decoding.batch import Batch
@@ -28,6 +27,7 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
+from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
 _MOST_TOP = 64  # alternatives of a token: they are found one by one on a mesh

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp import flow
 from specsamp.decoding import logprobs, scoring
 from specsamp.decoding.logprobs import Asked
 from specsamp.decoding.scoring import Scorer
@@ -25,6 +24,7 @@ from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import rules
+from specsamp.utils import flow
 from specsamp.verification.verifier import Verifier, draw_verdict, is_coupled
 
 

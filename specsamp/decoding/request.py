@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import jax
 import numpy as np
 
-from specsamp import progress
 from specsamp.decoding import arguments, programs
 from specsamp.decoding.arguments import Rows
 from specsamp.decoding.loop import Decoder, Inputs
@@ -17,6 +16,7 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
+from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
 _ALL = 2**31 - 1  # rounds

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp import flow
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
 from specsamp.drafting.policy import Policy
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.utils import flow
 
 # Rounds in which nothing is drafted are kept for a drafter until it drafts
 # again, at most so many: then it reads them.

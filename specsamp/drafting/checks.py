@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import user_modules
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError, check_name
@@ -20,6 +19,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
+from specsamp.utils import user_modules
 
 _PROMPT_LENS = (3, 1)
 _SLOTS = 16  # of a text, beside the nodes of a draft

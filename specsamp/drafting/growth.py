@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import flow
 from specsamp.drafting.candidates import (
   GREEDY_TEMPERATURE,
   draft_of,
@@ -18,6 +17,7 @@ from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.models import attention
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.utils import flow
 
 
 class Level(NamedTuple):

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp import flow
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates, growth
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree
@@ -25,6 +24,7 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw
+from specsamp.utils import flow
 
 
 @struct.dataclass

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp import flow
 from specsamp.drafting import branches
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
+from specsamp.utils import flow
 
 # Two that are no token, nor each other: what parts documents, and what stands
 # before a row's first token.

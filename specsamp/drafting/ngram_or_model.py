@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp import flow
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import CATCH_UP, Drafter
 from specsamp.drafting.language_model import LanguageModelDrafter
@@ -20,6 +19,7 @@ from specsamp.drafting.ngram import NgramDrafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import KVCache
+from specsamp.utils import flow
 
 
 @struct.dataclass

@@ -13,12 +13,12 @@ from specsamp.conformance.recorder import Recorder, draft_of
 from specsamp.decoding.arguments import slots
 from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft
+from specsamp.evaluation import optimal_acceptance
 from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
-from specsamp.verification import bound
 
 _ROUNDS = 32  # of each prompt, at most
 
@@ -30,7 +30,7 @@ class Bound(Label):
   Attributes:
     accepted: share of the rounds that accepted a token.
     at_most: the most that any lossless rule accepts of the same candidates
-      under the same p, the mean of alpha* (see `verification.bound`).
+      under the same p, the mean of alpha* (see `optimal_acceptance`).
     rounds: how many.
   """
 
@@ -116,7 +116,9 @@ def _best(p_v: np.ndarray, draft: Draft, row: int) -> float:
   drafted = draft.tokens[row, children][draft.valid[row, children]]
   if draft.law == 'deterministic':  # of which there may be no q
     return float(p_v[np.unique(drafted)].sum())
-  return bound.best_acceptance(p_v, draft.q[row, 0], draft.law, len(drafted))
+  return optimal_acceptance.best_acceptance(
+    p_v, draft.q[row, 0], draft.law, len(drafted)
+  )
 
 
 def _after(

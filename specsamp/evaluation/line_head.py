@@ -5,11 +5,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from specsamp import user_modules, verification
+from specsamp import verification
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation.methods import Json, Method
 from specsamp.evaluation.metrics import Head
 from specsamp.evaluation.tasks import Question, Task
+from specsamp.utils import user_modules
 
 
 def of(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specsamp import files, fingerprint, progress
+from specsamp import fingerprint
 from specsamp.decoding.generate import Generation, complete
 from specsamp.decoding.request import Request, compile_programs
 from specsamp.evaluation import line_head, metrics
@@ -20,7 +20,7 @@ from specsamp.evaluation.metrics import Head, Line
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files, progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import progress
 from specsamp.decoding import scoring
 from specsamp.decoding.arguments import slots
 from specsamp.decoding.loop import Inputs
@@ -23,8 +22,8 @@ from specsamp.evaluation.metrics import Row
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
+from specsamp.utils import distributed, progress
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from specsamp import files
 from specsamp.errors import UserError, check_range, unknown
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
+from specsamp.utils import files
 
 MODELS = ('target', 'draft', 'alternative')
 

@@ -15,10 +15,10 @@ import dataclasses
 import pathlib
 import sys
 
-from specsamp import files
 from specsamp.errors import UserError
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Work
+from specsamp.utils import files
 
 MEASURED = ('draft_ms', 'score_ms', 'target_ms')
 

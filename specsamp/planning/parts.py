@@ -7,8 +7,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specsamp import files, progress
 from specsamp.planning.work import Collective, Kernels, Part
+from specsamp.utils import files, progress
 
 
 def compiled(

@@ -7,7 +7,6 @@ from typing import Any
 
 import tabulate
 
-from specsamp import files
 from specsamp.evaluation.reporting.report import versions
 from specsamp.planning import plots, prices, speculation
 from specsamp.planning.latency import Time
@@ -15,6 +14,7 @@ from specsamp.planning.prices import Price
 from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Part
+from specsamp.utils import files
 
 GIB = 2**30
 _SMALL = 1024  # bytes

@@ -11,13 +11,12 @@ import pathlib
 
 import numpy as np
 
-from specsamp import files, progress
 from specsamp.decoding.generate import generate
 from specsamp.decoding.request import Request, compile_programs
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files, progress
 
 _SHARD = 'tokens-{:05}.npy'
 _MADE_OF = 'continuations.json'

@@ -11,7 +11,7 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from specsamp import files, locks, zoo
+from specsamp import zoo
 from specsamp.checkpoints import drafter_dir, dtypes, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
@@ -27,6 +27,7 @@ from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import OBJECTIVES
 from specsamp.training.objectives.batch import Batch
+from specsamp.utils import files, locks
 
 # Of a module: with other ones the same parameters compute something else.
 _MEANINGS = (

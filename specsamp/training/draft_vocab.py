@@ -9,9 +9,8 @@ import pathlib
 
 import numpy as np
 
-from specsamp import files
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files
 
 FILE = 'draft_vocab.json'
 

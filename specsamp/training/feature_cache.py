@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import files
 from specsamp.data import packing
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, float16
+from specsamp.utils import files
 
 # Rounded to 16 bits: a thousandth of a feature, less than the noise that
 # training adds.

@@ -8,17 +8,16 @@ from typing import Any, get_args
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import files, locks
 from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
 from specsamp.errors import UserError, check_name, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
-from specsamp.sharding import distributed
 from specsamp.training import feature_cache, run, run_config
 from specsamp.training.continuations import written
 from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import language_model as losses
+from specsamp.utils import distributed, files, locks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

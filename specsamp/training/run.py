@@ -17,12 +17,13 @@ import optax.contrib
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from specsamp import file_order, files, progress
+from specsamp import file_order
 from specsamp.errors import UserError
-from specsamp.sharding import distributed, rules
 from specsamp.sharding import mesh as meshes
+from specsamp.sharding import rules
 from specsamp.training.optimizer import make_optimizer
 from specsamp.training.run_config import RunConfig
+from specsamp.utils import distributed, files, progress
 
 
 class TrainState(NamedTuple):

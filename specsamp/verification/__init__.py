@@ -2,9 +2,9 @@
 
 import functools
 
-from specsamp import user_modules
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree, Verdict
 from specsamp.errors import UserError, unknown
+from specsamp.utils import user_modules
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
 from specsamp.verification.greedy_block import GreedyBlockVerifier

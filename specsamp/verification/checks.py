@@ -10,9 +10,9 @@ from typing import Any, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp import user_modules
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.errors import UserError, check_name
+from specsamp.utils import user_modules
 from specsamp.verification.verifier import Verifier, check
 
 

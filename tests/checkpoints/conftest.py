@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tiny
 from heads_on_disk import VOCAB
+from testing import tiny
 
 
 @pytest.fixture(scope='session')

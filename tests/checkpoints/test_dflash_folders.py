@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 from heads_on_disk import (
   LLAMA,
   VOCAB,
@@ -18,6 +17,7 @@ from heads_on_disk import (
   without,
   write,
 )
+from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import trained_drafter

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.drafting.trained import KINDS

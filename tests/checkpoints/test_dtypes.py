@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-import tiny
 from absl import logging
+from testing import tiny
 
 import specsamp
 from specsamp.checkpoints import (

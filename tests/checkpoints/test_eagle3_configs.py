@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tiny
 from heads_on_disk import (
   CONFIGS,
   DRAFT_VOCAB,
@@ -21,6 +20,7 @@ from heads_on_disk import (
   without,
   write,
 )
+from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import trained_drafter

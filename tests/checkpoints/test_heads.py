@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from heads_on_disk import (
   CONFIGS,
   DRAFT_VOCAB,
@@ -23,10 +22,11 @@ from heads_on_disk import (
   without,
   write,
 )
+from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import trained_drafter
-from specsamp.jobs import loading
+from specsamp.experiments import loading
 
 kinds = pytest.mark.parametrize('kind', CONFIGS)
 

@@ -3,10 +3,9 @@
 import socket
 import sys
 
-import fake_hub
 import numpy as np
 import pytest
-import tiny
+from testing import fake_hub, tiny
 
 import specsamp
 from specsamp.checkpoints import drafter_dir, model_dir

@@ -3,12 +3,12 @@
 import functools
 import json
 
-import foreign
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from testing import foreign
 
 import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface

@@ -2,9 +2,9 @@
 
 import json
 
-import foreign
 import pytest
 import safetensors.numpy
+from testing import foreign
 
 import specsamp
 from specsamp.checkpoints.huggingface import families

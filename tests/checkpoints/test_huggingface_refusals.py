@@ -4,11 +4,10 @@ import json
 import os
 import shutil
 
-import deadline
-import foreign
 import numpy as np
 import pytest
 import safetensors.numpy
+from testing import deadline, foreign
 
 import specsamp
 from specsamp.checkpoints.huggingface import model as huggingface
@@ -257,7 +256,7 @@ def test_a_free_head_that_is_not_there(tmp_path):
 
 
 def test_what_no_architecture_computes(tmp_path):
-  import tiny
+  from testing import tiny
 
   relative = tiny.model(11, 0, positions='relative')
   with pytest.raises(UserError, match='no architecture .* relative positions'):

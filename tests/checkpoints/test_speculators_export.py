@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-import tiny
 from heads_in_torch import Torch
 from heads_on_disk import VOCAB, WIDTH, check, refused
+from testing import tiny
 
 from specsamp.checkpoints import convert, drafter_dir, tensor_files
 from specsamp.checkpoints.huggingface import families

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import struct
+from testing import tiny
 
 from specsamp.conformance import check_drafter, drafters
 from specsamp.drafting import (

@@ -4,9 +4,9 @@ import dataclasses
 import datetime
 import sys
 
-import deadline
 import hf_folders
 import pytest
+from testing import deadline
 
 from specsamp.data import chat, tokenizer_dir
 from specsamp.errors import UserError

@@ -4,11 +4,10 @@ import json
 import os
 import time
 
-import deadline
 import hf_folders as folders
 import pytest
-import shared_data
 import tokenizers
+from testing import deadline, shared_data
 
 from specsamp.data import hf_tokenizers, tokenizer_dir, tokenizer_files
 from specsamp.data.tokenizers import SentencePiece, check_agree

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import sentencepiece
-import shared_data
+from testing import shared_data
 
 from specsamp import zoo
 from specsamp.data import corpora, tokenizer_dir, tokenizer_export, tokenizers

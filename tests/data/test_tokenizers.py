@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-import shared_data
 from sentencepiece import sentencepiece_model_pb2
+from testing import shared_data
 
 from specsamp.data import tokenizer_dir, tokenizers
 from specsamp.data.tokenizers import SentencePiece

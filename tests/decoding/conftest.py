@@ -1,10 +1,10 @@
 """One pair of models for all tests here: what is compiled, they share."""
 
 import pytest
-import tiny
+from testing import tiny
 
-from specsamp import compilation_cache
 from specsamp.drafting import model_drafter
+from specsamp.utils import compilation_cache
 
 VOCAB = 11
 

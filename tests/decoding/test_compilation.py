@@ -3,11 +3,10 @@
 import collections
 import weakref
 
-import elsewhere
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import elsewhere, tiny
 
 import specsamp
 from specsamp import SamplingParams

@@ -2,13 +2,12 @@
 
 import random
 
-import elsewhere
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import queued
-import tiny
+from testing import elsewhere, tiny
 
 import specsamp
 from specsamp import Engine, SamplingParams

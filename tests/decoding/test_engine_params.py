@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import tiny
 from laws import (
   GROUPS,
   LENGTH,
@@ -14,6 +13,7 @@ from laws import (
   distributions_of,
   stack,
 )
+from testing import tiny
 
 import specsamp
 from specsamp import Engine, SamplingParams, UserError

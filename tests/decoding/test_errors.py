@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp import SamplingParams, UserError

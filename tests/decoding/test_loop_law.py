@@ -10,7 +10,6 @@ drafters are --slow; mistakes that are known to creep in must fail the same test
 
 import jax.numpy as jnp
 import pytest
-import tiny
 from laws import (
   GROUPS,
   LENGTH,
@@ -22,6 +21,7 @@ from laws import (
   sizes,
   texts,
 )
+from testing import tiny
 
 from specsamp.drafting import (
   DynamicTree,

@@ -7,7 +7,6 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
-import tiny
 from flax import struct
 from laws import (
   GROUPS,
@@ -18,6 +17,7 @@ from laws import (
   p_values_of,
   texts,
 )
+from testing import tiny
 
 from specsamp.drafting import LanguageModelDrafter, TokenTree
 from specsamp.sampling import draw

@@ -5,7 +5,6 @@ and EAGLE-3's distribution is 0 of a token that the target may well emit.
 """
 
 import pytest
-import tiny
 from laws import (
   GROUPS,
   VOCAB,
@@ -15,6 +14,7 @@ from laws import (
   sizes,
   texts,
 )
+from testing import tiny
 
 from specsamp.drafting import TokenTree
 from specsamp.drafting.trained import trained_drafter

@@ -5,7 +5,7 @@ import inspect
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp import SamplingParams, UserError

@@ -6,15 +6,15 @@ import sys
 
 import jax
 import pytest
-import tiny
 from sentencepiece import sentencepiece_model_pb2
+from testing import tiny
 
 import specsamp
 from specsamp import LanguageModel
 from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.drafting import model_drafter
-from specsamp.jobs import terminal
+from specsamp.experiments import terminal
 from specsamp.sampling.transforms import SamplingParams
 
 _PROMPTS = ['def f(x):', 'class A:\n', 'import', '']

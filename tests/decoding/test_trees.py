@@ -6,7 +6,7 @@ The loop is the same for all verifiers, which are enumerated in `exactness`.
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp import SamplingParams

@@ -7,7 +7,6 @@ pads the target's embedding never emitted.
 import dataclasses
 
 import pytest
-import tiny
 from laws import (
   GROUPS,
   VOCAB,
@@ -17,6 +16,7 @@ from laws import (
   sizes,
   texts,
 )
+from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.decoding.request import Request
 from specsamp.drafting import DynamicTree, TokenTree

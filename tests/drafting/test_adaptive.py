@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from readers import VOCAB, features_of, make_drafter
+from testing import tiny
 
 import specsamp
 from specsamp.decoding import depth_costs, engine_programs, programs

@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import struct
+from testing import tiny
 
 from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter, TokenTree, candidates, checks

@@ -10,8 +10,8 @@ import functools
 
 import numpy as np
 import pytest
-import tiny
 from readers import GREEDY, PROMPTS, SHAPES, VOCAB, check_states
+from testing import tiny
 
 import specsamp
 from specsamp.drafting.trained import trained_drafter

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError

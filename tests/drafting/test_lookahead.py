@@ -9,7 +9,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp.decoding.request import Request

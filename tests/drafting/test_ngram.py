@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing import tiny
 
 import specsamp
 from specsamp.drafting import TokenTree, ngram_drafter

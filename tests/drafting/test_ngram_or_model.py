@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp.decoding.request import Request

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from readers import (
   GREEDY,
   SHAPES,
@@ -21,6 +20,7 @@ from readers import (
   make_drafter,
   make_target,
 )
+from testing import tiny
 
 from specsamp.drafting.drafter import Scored
 from specsamp.drafting.trained import kind_of, make, trained_drafter

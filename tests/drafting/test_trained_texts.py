@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 import readers
-import tiny
 from readers import GREEDY, SHAPES, VOCAB, kinds, make_drafter, make_target
+from testing import tiny
 
 import specsamp
 from specsamp import verification

@@ -7,8 +7,8 @@ import re
 import jax
 import numpy as np
 import pytest
-import tiny
-from launching import Ended, run_here, start
+from testing import tiny
+from testing.launching import Ended, run_here, start
 
 from specsamp.checkpoints import model_dir
 from specsamp.data import tokenizers

@@ -8,17 +8,16 @@ import runpy
 import types
 
 import jax
-import launching
 import pytest
-import shallow
+from testing import launching, shallow
 
 from specsamp import zoo
 from specsamp.errors import UserError
 from specsamp.evaluation import timing
 from specsamp.evaluation.reporting.report import device
-from specsamp.jobs.accelerator import job, report, static_cache
-from specsamp.jobs.accelerator.results import Line, Program, Results
-from specsamp.jobs.transformers_baseline import OURS, THEIRS
+from specsamp.experiments.accelerator import job, report, static_cache
+from specsamp.experiments.accelerator.results import Line, Program, Results
+from specsamp.experiments.transformers_baseline import OURS, THEIRS
 from specsamp.models import presets
 from specsamp.planning import topology
 from specsamp.planning.rounds import Prediction

@@ -10,7 +10,7 @@ from specsamp.checkpoints import model_dir
 from specsamp.data.tokenizer_files import Files
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
-from specsamp.jobs import decode
+from specsamp.experiments import decode
 from specsamp.language_model import LanguageModel
 
 _CONFIG = pathlib.Path(__file__).parents[2] / 'configs' / 'quickstart.py'

@@ -9,7 +9,7 @@ import pytest
 
 from specsamp.errors import UserError
 from specsamp.evaluation import timing
-from specsamp.jobs import compare, measured_trees
+from specsamp.experiments import compare, measured_trees
 
 _PAPERS = pathlib.Path('configs/papers')
 _TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names drafters

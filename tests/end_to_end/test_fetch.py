@@ -5,11 +5,9 @@ import hashlib
 import itertools
 import re
 
-import fake_hub
 import pytest
-import shared_data
-import tiny
-from launching import run_here
+from testing import fake_hub, shared_data, tiny
+from testing.launching import run_here
 
 from specsamp.checkpoints import model_dir
 from specsamp.data import published as data

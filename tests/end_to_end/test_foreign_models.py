@@ -4,16 +4,16 @@ import dataclasses
 import json
 import re
 
-import foreign
 import jax
 import numpy as np
 import pytest
+from testing import foreign
 
 import specsamp
 from specsamp.checkpoints import convert, model_dir
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.errors import UserError
-from specsamp.jobs import loading, transformers_baseline
+from specsamp.experiments import loading, transformers_baseline
 from specsamp.models import Transformer
 
 pytestmark = [pytest.mark.extended, pytest.mark.parity]

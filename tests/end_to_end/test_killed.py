@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from launching import start
+from testing.launching import start
 
 _TIMES = ('prefill_seconds', 'decode_seconds')
 

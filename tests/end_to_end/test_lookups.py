@@ -4,10 +4,10 @@ import importlib.util
 import json
 
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.errors import UserError
-from specsamp.jobs import decode, loading
+from specsamp.experiments import decode, loading
 
 _CONFIG = 'configs/ngram_code_edit.py'
 

@@ -5,11 +5,12 @@ import pathlib
 from typing import get_args
 
 import pytest
-from launching import run_here
+from testing.launching import run_here
 
-from specsamp import home, verification
+from specsamp import verification
 from specsamp.cli import config_files
 from specsamp.drafting.draft import Law
+from specsamp.utils import home
 
 _QUICK = 'configs/quickstart.py'
 _PLAN = ('--config=configs/chinchilla.py:predict', '--topology=v4:2x2x4')

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from specsamp import user_modules
-from specsamp.jobs import compare, decode, terminal
+from specsamp.experiments import compare, decode, terminal
+from specsamp.utils import user_modules
 
 _ROOT = pathlib.Path.cwd()
 

@@ -8,12 +8,11 @@ import json
 import pathlib
 
 import pytest
-import shallow
-import shared_data
+from testing import shallow, shared_data
 
 from specsamp import zoo
 from specsamp.drafting.trained import KINDS
-from specsamp.jobs import compare
+from specsamp.experiments import compare
 
 pytestmark = pytest.mark.extended
 

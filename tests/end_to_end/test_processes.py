@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-import tiny
-from launching import start
+from testing import tiny
+from testing.launching import start
 
 from specsamp.checkpoints import model_dir
 from specsamp.language_model import LanguageModel

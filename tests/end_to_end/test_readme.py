@@ -9,9 +9,8 @@ import pathlib
 import re
 import shlex
 
-import launching
 import pytest
-import shallow
+from testing import launching, shallow
 
 from specsamp import zoo
 from specsamp.data import corpora

@@ -5,16 +5,15 @@ import sys
 import types
 
 import jax
-import launching
 import numpy as np
 import pytest
-import shallow
+from testing import launching, shallow
 
 import specsamp
 from specsamp import zoo
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks import Question, Task
-from specsamp.jobs import reinforce
+from specsamp.experiments import reinforce
 from specsamp.training import policy_gradient
 
 _CONFIG = '--config=configs/reinforce_pycode.py:smoke'

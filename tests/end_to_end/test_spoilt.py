@@ -13,7 +13,7 @@ import pytest
 
 from specsamp.errors import UserError
 from specsamp.evaluation import timing
-from specsamp.jobs import compare, measured_trees
+from specsamp.experiments import compare, measured_trees
 from specsamp.models import TransformerConfig
 from specsamp.training import distill, pretrain
 from specsamp.training.distill_config import DistillConfig

@@ -2,12 +2,12 @@
 
 import json
 
-import launching
 import pytest
-import shallow
+from testing import launching, shallow
 
-from specsamp import progress, zoo
-from specsamp.jobs import throughput, throughput_rows
+from specsamp import zoo
+from specsamp.experiments import throughput, throughput_rows
+from specsamp.utils import progress
 
 _CONFIG = '--config=configs/throughput.py:smoke'
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from launching import start
+from testing.launching import start
 
 pytestmark = pytest.mark.extended
 

@@ -3,14 +3,14 @@
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.evaluation import bounds
 from specsamp.evaluation.methods import Method
+from specsamp.evaluation.optimal_acceptance import best_acceptance
 from specsamp.sampling import transforms
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.verification.bound import best_acceptance
 
 PROMPTS = [[1, 0, 2], [3], [2, 2, 1, 0]]
 _probabilities = jax.jit(transforms.probabilities)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp import generate
 from specsamp.evaluation.losslessness import likelihood

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tiny
 from flax import struct
+from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting.language_model import LanguageModelDrafter

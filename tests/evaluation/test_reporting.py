@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.decoding import Generation
 from specsamp.drafting import (
@@ -19,7 +19,7 @@ from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import paper_figures, report, tables
 from specsamp.evaluation.tasks import Question, Task
-from specsamp.jobs import method_config
+from specsamp.experiments import method_config
 
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.decoding import Generation, programs
 from specsamp.decoding.request import Request

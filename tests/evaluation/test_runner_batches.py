@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.drafting import model_drafter
 from specsamp.evaluation import runner

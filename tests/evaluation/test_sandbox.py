@@ -14,7 +14,7 @@ import time
 
 import programs
 import pytest
-import shared_data
+from testing import shared_data
 
 from specsamp.errors import UserError
 from specsamp.evaluation import sandbox

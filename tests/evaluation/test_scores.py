@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp import LanguageModel, SamplingParams, generate
 from specsamp.evaluation import runner

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-import shared_data
+from testing import shared_data
 
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp.data import prompts

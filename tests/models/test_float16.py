@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp.drafting import trained_drafter

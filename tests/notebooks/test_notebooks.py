@@ -25,7 +25,7 @@ _SHALLOW = f"""\
 import sys
 
 sys.path.append({str(_TESTS)!r})
-import shallow
+from testing import shallow
 from specsamp import zoo
 
 zoo.load = shallow.zoo_load()

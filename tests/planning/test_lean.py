@@ -4,10 +4,8 @@ import dataclasses
 import functools
 import math
 
-import elsewhere
 import pytest
-import shallow
-import tiny
+from testing import elsewhere, shallow, tiny
 
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
@@ -17,7 +15,7 @@ from specsamp.drafting import (
   ngram_drafter,
 )
 from specsamp.drafting.trained import trained_drafter
-from specsamp.models.pairs import PAIRS
+from specsamp.evaluation.pairs import PAIRS
 from specsamp.planning import compile, kernels, topology, work
 from specsamp.planning.compile import PARTS
 from specsamp.sharding import lookup

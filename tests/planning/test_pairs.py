@@ -5,8 +5,8 @@ import runpy
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.jobs import decode
-from specsamp.models.pairs import PAIRS, folders
+from specsamp.evaluation.pairs import PAIRS, folders
+from specsamp.experiments import decode
 from specsamp.planning import compile, plan, topology
 
 pytestmark = pytest.mark.extended

@@ -8,8 +8,8 @@ import threading
 from typing import Any, NamedTuple
 
 import httpx
-import tiny
 import uvicorn
+from testing import tiny
 
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter

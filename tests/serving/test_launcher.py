@@ -10,10 +10,9 @@ import sys
 import threading
 
 import httpx
-import launching
 import pytest
 import running
-import tiny
+from testing import launching, tiny
 
 from specsamp.checkpoints import model_dir
 from specsamp.decoding.engine import Engine

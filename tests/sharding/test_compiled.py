@@ -3,15 +3,13 @@
 import collections
 import math
 
-import elsewhere
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import shallow
-import tiny
 from jax.sharding import NamedSharding, PartitionSpec
+from testing import elsewhere, shallow, tiny
 
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request

@@ -6,10 +6,9 @@ import itertools
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
-from specsamp import compilation_cache
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import Prompts
 from specsamp.drafting import (
@@ -23,6 +22,7 @@ from specsamp.drafting import (
 )
 from specsamp.drafting.trained import trained_drafter
 from specsamp.sharding import mesh as meshes
+from specsamp.utils import compilation_cache
 
 _VOCAB = 256
 _MESHES = [(1, 8), (2, 4), (8, 1)]

@@ -6,7 +6,7 @@ here it is made to pick the TPU's.
 
 import jax
 import pytest
-import tiny
+from testing import tiny
 
 import specsamp
 from specsamp.drafting import model_drafter

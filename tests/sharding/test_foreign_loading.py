@@ -4,11 +4,11 @@ import json
 import subprocess
 import sys
 
-import foreign
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from testing import foreign
 
 import specsamp
 from specsamp.checkpoints import model_dir

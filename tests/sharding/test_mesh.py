@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from testing import tiny
 
 from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes

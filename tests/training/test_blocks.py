@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-import tiny
 from flax import traverse_util
+from testing import tiny
 
 import specsamp
 from specsamp import file_order

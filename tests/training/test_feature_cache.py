@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.errors import UserError
 from specsamp.training import feature_cache

@@ -6,7 +6,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import trained_drafter

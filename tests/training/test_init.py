@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import make

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import optax
-import tiny
+from testing import tiny
 
 from specsamp.training import policy_gradient
 

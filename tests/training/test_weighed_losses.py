@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from testing import tiny
 
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import KINDS, make

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from scipy import stats
+from testing import tiny
 
 from specsamp.decoding.request import Request
 from specsamp.drafting import Draft, TokenTree, model_drafter

@@ -17,7 +17,7 @@ or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
@@ -50,7 +50,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(
         draft | dict(temperature=temperature)
         for temperature in (0.0, 1.0)

@@ -17,7 +17,7 @@ is the smallest size.
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 _PAPER = {0.0: {'xsum': '2.01'}, 1.0: {'xsum': '1.92', 'humaneval': '2.46'}}
 
@@ -33,7 +33,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(
         dict(
           name='SpS',

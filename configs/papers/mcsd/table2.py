@@ -15,7 +15,7 @@ WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 # (branching, speedup / τ) of "SD same γ", "SD best γ" and "ours".
 _PAPER = {
@@ -121,7 +121,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca', 'wmt') if size.pair else ('code',),

@@ -13,7 +13,7 @@ A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca;
 
 import ml_collections
 
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 # The best tree of the pair; speedup / τ without replacement, with it, naive,
 # and the first without tree attention.
@@ -73,7 +73,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       tasks=('alpaca',) if size.pair else ('code',),

@@ -23,7 +23,7 @@ smallest size.
 import ml_collections
 
 from specsamp.evaluation.tasks.spec_bench import CATEGORIES
-from specsamp.jobs import config
+from specsamp.experiments import config
 
 _METHODS = {
   '': 'SpS',
@@ -134,7 +134,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       target=size.target,
       draft=size.draft,
       dtype='',  # the target computes in; '' is its folder's
-      # Each a `jobs.method_config.MethodConfig`; the baseline is added.
+      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
       methods=tuple(methods),
       top_p=1.0,  # of the temperatures above 0
       tasks=('spec_bench',) if size.pair else ('code',),

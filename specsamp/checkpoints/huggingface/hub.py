@@ -15,10 +15,9 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from specsamp import locks
 from specsamp.data.published import sha256_of
 from specsamp.errors import UserError
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, locks
 
 # What a folder of a model or drafter is read from, and the terms it is under.
 _NEEDED = (

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 from jax.sharding import Mesh
 
-from specsamp import files
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface.families.family import Family
@@ -19,9 +18,9 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
-from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import MODEL
+from specsamp.utils import distributed, files
 
 _CONFIG, _HEAD = 'config.json', 'lm_head.weight'
 _ROWS = 4096  # of two matrices that are compared

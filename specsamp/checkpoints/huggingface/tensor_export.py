@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.layouts import Layout
-from specsamp.sharding import distributed
+from specsamp.utils import distributed
 
 _FILE_BYTES = 5 * 10**9  # as transformers cuts them
 

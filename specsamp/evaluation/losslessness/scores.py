@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from specsamp import files, progress, user_modules
 from specsamp.evaluation.losslessness.likelihood import (
   TextLikelihood,
   text_likelihood,
@@ -18,7 +17,7 @@ from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files, progress, user_modules
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from specsamp import files
 from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
@@ -16,7 +15,7 @@ from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import plots, rounds, tables
 from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
-from specsamp.sharding import distributed
+from specsamp.utils import distributed, files
 
 _SPREAD = (
   'Intervals: 95%, bootstrap over prompts, for others of their kind. '

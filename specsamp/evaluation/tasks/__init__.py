@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from specsamp import user_modules
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError, unknown
 from specsamp.evaluation.tasks import (
@@ -14,6 +13,7 @@ from specsamp.evaluation.tasks import (
   xsum,
 )
 from specsamp.evaluation.tasks.task import Question, Task, last, tokens_of
+from specsamp.utils import user_modules
 
 __all__ = ['NAMES', 'Question', 'Task', 'last', 'load', 'tokens_of']
 

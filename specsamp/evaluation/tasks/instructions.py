@@ -1,8 +1,8 @@
 """Alpaca's instructions and WMT's sentences, as in Yang et al. 2401.06706."""
 
-from specsamp import files
 from specsamp.errors import UserError
 from specsamp.evaluation.tasks.task import Question, Task, find, spread
+from specsamp.utils import files
 
 
 def alpaca(data: str, count: int) -> Task:

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from specsamp import files
 from specsamp.data import published
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
+from specsamp.utils import files
 
 
 class Question(NamedTuple):

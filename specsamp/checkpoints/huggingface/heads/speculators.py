@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from specsamp import files
 from specsamp.checkpoints import folders, weights
 from specsamp.checkpoints.huggingface import families, tensor_export
 from specsamp.checkpoints.huggingface import model as huggingface
@@ -29,8 +28,8 @@ from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 from specsamp.models.config import Dtype
-from specsamp.sharding import distributed
 from specsamp.sharding import mesh as meshes
+from specsamp.utils import distributed, files
 
 KEY = 'speculators_model_type'
 _LAYERS = ('llama', 'qwen3')

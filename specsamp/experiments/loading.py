@@ -1,0 +1,266 @@
+"""Models and drafters by the names that a config has for them."""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Callable
+from typing import get_args
+
+from jax.sharding import Mesh
+
+from specsamp import verification, zoo
+from specsamp.checkpoints import drafter_dir, folders, model_dir
+from specsamp.data import corpora
+from specsamp.data.tokenizers import Tokenizer
+from specsamp.drafting import (
+  Drafter,
+  DraftModule,
+  TokenTree,
+  candidates,
+  checks,
+  lookahead_drafter,
+  model_drafter,
+  ngram_drafter,
+  ngram_or_model,
+  trained_drafter,
+)
+from specsamp.drafting.draft import DynamicTree, Law
+from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.errors import UserError, unknown
+from specsamp.experiments import trial
+from specsamp.language_model import LanguageModel
+from specsamp.utils import user_modules
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+  """How the drafters without a model of their own look up.
+
+  Attributes:
+    n_max: tokens of the longest n-gram that `ngram` looks for.
+    n_min: of the shortest.
+    datastore: a text file or a folder of them to look in beside a row's own
+      text; '' is none.
+    window: guesses that ride along with `lookahead`, at each level.
+    draft_length: of `ngram_or_draft`, tokens of the draft model where there is
+      no match, no more than of a match; 0 is as many.
+  """
+
+  n_max: int = 3
+  n_min: int = 1
+  datastore: str = ''
+  window: int = 7
+  draft_length: int = 0
+
+
+NO_DRAFTER = 'none'  # plain decoding
+_LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
+
+
+def law_for(name: str, is_dynamic: bool, verifier: str) -> Law:
+  """Returns the law of a draft for which none is given.
+
+  Args:
+    name: the drafter, see `Models.drafter`.
+    is_dynamic: True if drafts choose the shape of their tree.
+    verifier: the rule by its name; '' if none is given either.
+  """
+  if name in ('ngram', 'lookahead') or is_dynamic:
+    return 'deterministic'
+  if not verifier:
+    return 'iid'
+  rule = verification.make(verifier)
+  # A coupled rule accepts most of a draft that ran the same races.
+  if verification.is_coupled(rule) and 'deterministic' in rule.accepts:
+    return 'deterministic'
+  return next(law for law in get_args(Law) if law in rule.accepts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+  """A target and what may draft for it.
+
+  Attributes:
+    target: scores.
+    load_draft: returns a smaller model with the target's vocabulary; it is
+      called where a drafter needs one, so that a target for which there is none
+      can have other drafters.
+    trained: by name, the embedded drafters of an embedded target, and those
+      of folders from when they are first asked for.
+  """
+
+  target: LanguageModel
+  load_draft: Callable[[], LanguageModel]
+  trained: dict[str, DraftModule]
+
+  @functools.cached_property
+  def draft(self) -> LanguageModel:
+    """The smaller model.
+
+    Raises:
+      UserError: none was named, and the embedded one has another tokenizer
+        than the target.
+    """
+    return self.load_draft()
+
+  def drafter(
+    self,
+    name: str,
+    shape: int | TokenTree,
+    law: str = '',
+    verifier: str = '',
+    lookup: Lookup | None = None,
+  ) -> Drafter:
+    """Returns the drafter of this name.
+
+    Args:
+      name: `NO_DRAFTER`, `ngram`, `lookahead`, `ngram_or_draft`, an embedded or
+        saved drafter, or a user-defined one; '' is the draft model.
+      shape: a draft length, or a tree.
+      law: how candidates are chosen, see `model_drafter`; '' is the law that
+        this drafter and this verifier need, see `law_for`.
+      verifier: the rule that verifies, by its name. If it is coupled and the
+        law deterministic, the draft model runs the races of the rule.
+      lookup: parameters of drafters that look up.
+
+    Raises:
+      UserError: an unknown drafter, one for another target or law, or an
+        invalid user-defined one.
+    """
+    if name == NO_DRAFTER:
+      return NoDrafter()
+    lookup = lookup or Lookup()
+    # The nodes of a dynamic tree are the most probable ones, not winners.
+    is_dynamic = isinstance(shape, DynamicTree)
+    given, law = law, law or law_for(name, is_dynamic, verifier)
+    coupled = bool(verifier) and verification.is_coupled(
+      verification.make(verifier)
+    )
+    coupled = coupled and law == 'deterministic' and not is_dynamic
+    if not name:
+      return model_drafter(self.draft, shape, law, coupled)
+    if user_modules.is_name(name):
+      return self._own(name, shape, law, is_fixed=bool(given))
+    if name in ('ngram', 'lookahead') and law != 'deterministic':
+      raise UserError(
+        f"drafter {name}: got law {law!r}, expected 'deterministic' or '', the "
+        'default'
+      )
+    if name == 'lookahead':
+      return lookahead_drafter(shape, lookup.window)
+    if name in _LOOKUPS:
+      datastore = None
+      if lookup.datastore:
+        datastore = _documents(lookup.datastore, self.target.tokenizer)
+      ngram = ngram_drafter(
+        shape, lookup.n_max, lookup.n_min, datastore=datastore
+      )
+      if name == 'ngram':
+        return ngram
+      if lookup.draft_length:
+        shape = min(lookup.draft_length, ngram.tree.depth)
+      model = model_drafter(self.draft, shape, law, coupled)
+      return ngram_or_model(ngram, model)
+    return trained_drafter(self._trained(name), self.target, shape, law)
+
+  def deepest(self, name: str) -> float:
+    """Tokens that the drafter of this name can draft in a round."""
+    if (
+      not name or name in (NO_DRAFTER, *_LOOKUPS) or user_modules.is_name(name)
+    ):
+      return math.inf
+    return self._trained(name).module.ahead or math.inf
+
+  def _trained(self, name: str) -> DraftModule:
+    if name in self.trained:
+      return self.trained[name]
+    if folders.is_path(name):
+      trained = drafter_dir.load(name)
+      # Here and not in `trained_drafter`: once for all shapes and laws, and
+      # where there is a log for it.
+      trial.warn_if_chance(name, trained, self.target)
+      self.trained[name] = trained
+      return trained
+    others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'
+    names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
+    raise UserError(unknown('drafter', name, names, others))
+
+  def _own(
+    self, name: str, shape: int | TokenTree, law: str, is_fixed: bool
+  ) -> Drafter:
+    """Returns a user-defined drafter; its law may differ unless fixed."""
+    tree = candidates.check_shape(shape, law)
+    drafter = user_modules.make(
+      'drafter', name, models=self, tree=tree, law=law
+    )
+    checks.check_parts(drafter)
+    if not is_fixed:
+      law = drafter.law
+    if (drafter.tree, drafter.law) != (tree, law):
+      raise UserError(
+        f'drafter {name}: made one of {drafter.tree.size} nodes and law '
+        f'{drafter.law!r}, expected the {tree.size} and {law!r} of the config'
+      )
+    drafter.check(self.target, 1)
+    checks.check_first_draft(drafter, self.target)
+    return drafter
+
+
+@functools.lru_cache(maxsize=1)
+def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
+  """The tokens of a text file, or of each file of a folder.
+
+  Raises:
+    UserError: there is no text there.
+  """
+  where = pathlib.Path(path)
+  try:
+    if where.is_dir():
+      texts = list(corpora.read_folder(where, '**/*').values())
+    else:
+      texts = [where.read_text(encoding='utf-8')]
+  except UserError:
+    raise UserError(f'datastore {path}: no text file in this folder') from None
+  except OSError as error:
+    raise UserError(f'datastore {path}: {error.strerror}') from None
+  except UnicodeDecodeError:
+    raise UserError(f'datastore {path}: not UTF-8 text') from None
+  if not any(text.strip() for text in texts):
+    raise UserError(f'datastore {path}: empty')
+  return [tokenizer.encode(text) for text in texts]
+
+
+def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
+  """Models of these folders, or the embedded ones where a name is empty.
+
+  Args:
+    target: folder, or name of the hub.
+    draft: likewise. The embedded one serves a target of its tokenizer alone.
+    mesh: where to place them.
+    dtype: that the target computes in; '' is what it is loaded with.
+  """
+  if target:
+    scores, trained = model_dir.load(target, mesh, dtype or None), {}
+  else:
+    pair = zoo.load('pycode', dtype)
+    scores, trained = pair.target.on(mesh), dict(pair.drafters)
+  if not draft:
+    return Models(scores, lambda: _embedded_draft(scores, mesh), trained)
+  named = model_dir.load(draft, mesh).for_target(scores)
+  return Models(scores, lambda: named, trained)
+
+
+def _embedded_draft(target: LanguageModel, mesh: Mesh | None) -> LanguageModel:
+  """For a target beside which no draft was named.
+
+  Raises:
+    UserError: their tokenizers differ.
+  """
+  try:
+    return zoo.load('pycode').draft.on(mesh).for_target(target)
+  except UserError as error:
+    raise UserError(
+      'draft: got none, expected a folder or a name of the hub, for the '
+      f'embedded one does not fit: {error}'
+    ) from None

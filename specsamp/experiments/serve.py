@@ -1,0 +1,191 @@
+"""Models behind HTTP: what a config asks for, loaded, checked and compiled."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from specsamp import verification
+from specsamp.decoding.engine import Engine
+from specsamp.drafting import Drafter
+from specsamp.errors import UserError, check_range
+from specsamp.experiments import config as configs
+from specsamp.experiments import loading
+from specsamp.experiments.method_config import Branching
+from specsamp.experiments.trees import token_tree
+from specsamp.language_model import LanguageModel
+
+_MOST_TEXTS = 128  # of one request
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+  """What is served, and how much of it at once.
+
+  Attributes:
+    target: folder of the target; '' is the embedded pair's.
+    draft: folder of the draft; '' is the embedded pair's.
+    name: what requests call the model; '' is its folder's name.
+    drafter: what drafts, see `loading.Models`; '' is the draft model.
+    lookup: of drafters without a model.
+    verifier: a name of `specsamp.verification.make`; '' is the default one of
+      the drafter, see `default_name` there.
+    draft_len: drafted tokens a round; 0 drafts none.
+    branching: see `TokenTree.branching`; a tree in place of `draft_len`.
+    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
+      and the verifier need.
+    slots: texts that are decoded at once.
+    rounds: of a burst, at most.
+    queue: texts that may wait for a slot.
+    max_length: tokens of a prompt with its text; 0 is the target's positions.
+    max_new_tokens: of one text; 0 is what `max_length` leaves.
+    logprobs: alternatives of a token; -1 is no log-probabilities.
+    max_body_bytes: of a request.
+    dtype: that the target computes in; '' is what its folder has.
+  """
+
+  target: str
+  draft: str
+  name: str
+  drafter: str
+  lookup: loading.Lookup
+  verifier: str
+  draft_len: int
+  branching: Branching
+  law: str
+  slots: int
+  rounds: int
+  queue: int
+  max_length: int
+  max_new_tokens: int
+  logprobs: int
+  max_body_bytes: int
+  dtype: str = ''
+
+  def __post_init__(self):
+    names = ('slots', 'rounds', 'max_body_bytes')
+    check_range(self, *names, least=1, kind=int)
+    names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
+    check_range(self, *names, least=0, kind=int)
+    check_range(self, 'logprobs', least=-1, kind=int)
+    configs.check_dtype(self.dtype)
+    if self.verifier:
+      verification.make(self.verifier)
+
+  @classmethod
+  def read(cls, values: dict[str, Any]) -> 'ServeConfig':
+    """The server of plain values."""
+    with configs.reading():
+      lookup = loading.Lookup(**values.get('lookup', {}))
+      branching = tuple(values.get('branching', ()))
+      return cls(**values | {'lookup': lookup, 'branching': branching})
+
+
+class Serving(NamedTuple):
+  """A checked server.
+
+  Attributes:
+    config: what was asked for.
+    target: the target.
+    engine: what decodes.
+    host: where it listens.
+    port: likewise; 0 takes any.
+    names: others by which it may be called, see `hosts.allowed`.
+  """
+
+  config: ServeConfig
+  target: LanguageModel
+  engine: Engine
+  host: str
+  port: int
+  names: tuple[str, ...]
+
+  def run(self) -> None:
+    """Compiles, prints where it listens, and serves until SIGTERM."""
+    from specsamp.serving import app, hosts, server
+    from specsamp.serving.asked import Limits
+    from specsamp.serving.metrics import Metrics
+    from specsamp.serving.texts import Vocabulary
+    from specsamp.serving.worker import Worker
+
+    config = self.config
+    listener = server.bind(self.host, self.port)  # before it compiles
+    self.engine.compile()
+    most = config.max_length or self.target.config.max_length
+    limits = Limits(
+      model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
+      tokenizer=self.target.tokenizer,
+      num_tokens=self.target.config.num_tokens,
+      max_length=most,
+      max_new_tokens=config.max_new_tokens or most,
+      most_texts=min(config.slots + config.queue, _MOST_TEXTS),
+      logprobs=None if config.logprobs < 0 else config.logprobs,
+    )
+    metrics = Metrics()
+    worker = Worker(
+      self.engine,
+      Vocabulary(self.target.tokenizer),
+      queue=config.queue,
+      slots=config.slots,
+      rounds=config.rounds,
+      metrics=metrics,
+    )
+    names = hosts.allowed(self.host, self.names)
+    served = app.make(worker, limits, metrics, config.max_body_bytes, names)
+    server.listen(listener)  # before the line that clients read
+    print(f'{limits.model} at {server.address(listener)}', flush=True)
+    server.run(served, worker, listener)
+
+
+def prepare(
+  values: dict[str, Any],
+  host: str = '127.0.0.1',
+  port: int = 8000,
+  mesh: Mesh | None = None,
+  names: Sequence[str] = (),
+) -> Serving:
+  """Loads and checks all that a server needs; writes nothing.
+
+  Args:
+    values: a `ServeConfig` as plain values.
+    host: where to listen.
+    port: likewise.
+    mesh: where to decode; None is one device.
+    names: by which the server may be called beside its own.
+
+  Raises:
+    UserError: a file or value that does not fit, or the extra is missing.
+  """
+  try:
+    import prometheus_client  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401
+  except ImportError as error:
+    raise UserError(
+      f"serving needs {error.name}; pip install 'specsamp[serve]'"
+    ) from None
+  config = ServeConfig.read(values)
+  models = loading.load(config.target, config.draft, mesh, config.dtype)
+  engine = Engine(
+    models.target,
+    slots=config.slots,
+    drafter=_drafter(config, models),
+    verifier=config.verifier or None,
+    max_length=config.max_length or None,
+    rounds=config.rounds,
+    logprobs=None if config.logprobs < 0 else config.logprobs,
+  )
+  return Serving(config, models.target, engine, host, port, tuple(names))
+
+
+def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
+  shape = config.draft_len
+  if config.branching:
+    shape = token_tree(config.branching, models.target)
+  if not shape:
+    return None
+  return models.drafter(
+    config.drafter, shape, config.law, config.verifier, config.lookup
+  )

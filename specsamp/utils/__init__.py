@@ -1,0 +1,1 @@
+"""Files, progress bars, start-up of several processes, user-defined modules."""

@@ -1,0 +1,30 @@
+"""Bars, on a terminal and in a log."""
+
+import io
+
+import pytest
+
+from specsamp.utils import progress
+
+
+class _Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.mark.parametrize('stream', [io.StringIO, _Terminal])
+def test_what_has_nothing_to_do_is_not_shown(stream, monkeypatch):
+  monkeypatch.setattr('sys.stderr', printed := stream())
+  assert list(progress.bar('compiling', [], unit='program')) == []
+  resumed = progress.bar('training', [], initial=9, total=9, unit='tok')
+  assert list(resumed) == []
+  assert printed.getvalue() == ''
+
+
+def test_a_log_has_lines(monkeypatch):
+  monkeypatch.setattr('sys.stderr', printed := io.StringIO())
+  assert list(progress.bar('decoding', 'abc', unit='seq')) == [*'abc']
+  list(progress.bar('timing', 'abc', unit='loop', stays=False))
+  first, last = printed.getvalue().splitlines()
+  assert first.startswith('decoding:   0%') and 'decoding: 100%' in last
+  assert '\r' not in printed.getvalue()
