@@ -3,66 +3,75 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jax.sharding import Mesh
 
 from specsamp import verification
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import Drafter
+from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import config as configs
 from specsamp.experiments import loading
 from specsamp.experiments.method_config import Branching
 from specsamp.experiments.trees import token_tree
 from specsamp.language_model import LanguageModel
+from specsamp.models.config import Dtype
+from specsamp.utils import schema
 
 _MOST_TEXTS = 128  # of one request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-  """What is served, and how much of it at once.
+  """Models to serve, and bounds on their requests.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
-    name: what requests call the model; '' is its folder's name.
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`; '' is the default one of
-      the drafter, see `default_name` there.
-    draft_len: drafted tokens a round; 0 drafts none.
-    branching: see `TokenTree.branching`; a tree in place of `draft_len`.
-    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
-      and the verifier need.
+    target: folder of the target, or its name at the hub; '' is the embedded
+      target.
+    draft: folder of the draft, or its name at the hub; '' is the embedded
+      draft.
+    dtype: dtype that the target computes in; '' is that of its folder.
+    name: name of the model in requests; '' is the name of its folder.
+    drafter: '' is the draft model, other drafters are as in a config of decode.
+    lookup: settings of the drafters that look up.
+    verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
+      user-defined one, my.module:Name; '' is the default of the drafter.
+    draft_len: draft tokens a round; 0 decodes without a draft.
+    branching: token tree that replaces the chain of draft_len, as in a config
+      of decode; () is no tree.
+    law: how candidates are chosen; '' fits the drafter and the verifier.
     slots: texts that are decoded at once.
-    rounds: of a burst, at most.
-    queue: texts that may wait for a slot.
-    max_length: tokens of a prompt with its text; 0 is the target's positions.
-    max_new_tokens: of one text; 0 is what `max_length` leaves.
-    logprobs: alternatives of a token; -1 is no log-probabilities.
-    max_body_bytes: of a request.
-    dtype: that the target computes in; '' is what its folder has.
+    rounds: rounds of a burst, after which tokens are sent. After 1 round the
+      page can mark accepted tokens; more rounds cost less between bursts.
+    queue: texts that may wait for a slot; further requests get status 429.
+    max_length: upper bound on the tokens of a prompt with its text, which every
+      pass reads; 0 is the positions of the target.
+    max_new_tokens: upper bound on the new tokens of a text; 0 is what
+      max_length leaves.
+    logprobs: alternatives of a token that have log-probabilities; -1 computes
+      no log-probabilities.
+    max_body_bytes: upper bound on the bytes of a request.
   """
 
-  target: str
-  draft: str
-  name: str
-  drafter: str
-  lookup: loading.Lookup
-  verifier: str
-  draft_len: int
-  branching: Branching
-  law: str
-  slots: int
-  rounds: int
-  queue: int
-  max_length: int
-  max_new_tokens: int
-  logprobs: int
-  max_body_bytes: int
-  dtype: str = ''
+  target: str = ''
+  draft: str = ''
+  dtype: Literal['', Dtype] = ''
+  name: str = ''
+  drafter: str = ''
+  lookup: loading.Lookup = loading.Lookup()
+  verifier: str = ''
+  draft_len: int = 4
+  branching: Branching = ()
+  law: Literal['', Law] = ''
+  slots: int = 8
+  rounds: int = 1
+  queue: int = 64
+  max_length: int = 0
+  max_new_tokens: int = 0
+  logprobs: int = 5
+  max_body_bytes: int = 1 << 20
 
   def __post_init__(self):
     names = ('slots', 'rounds', 'max_body_bytes')
@@ -70,17 +79,8 @@ class ServeConfig:
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, least=0, kind=int)
     check_range(self, 'logprobs', least=-1, kind=int)
-    configs.check_dtype(self.dtype)
     if self.verifier:
       verification.make(self.verifier)
-
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'ServeConfig':
-    """The server of plain values."""
-    with configs.reading():
-      lookup = loading.Lookup(**values.get('lookup', {}))
-      branching = tuple(values.get('branching', ()))
-      return cls(**values | {'lookup': lookup, 'branching': branching})
 
 
 class Serving(NamedTuple):
@@ -166,7 +166,7 @@ def prepare(
     raise UserError(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
-  config = ServeConfig.read(values)
+  config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
   engine = Engine(
     models.target,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
-from specsamp.models import TransformerConfig
 from specsamp.planning import (
   compile,
   latency,
@@ -18,11 +17,12 @@ from specsamp.planning import (
   topology,
   work,
 )
-from specsamp.planning.config import MODELS, PlanConfig
-from specsamp.planning.prices import Price, PriceConfig
+from specsamp.planning.config import PlanConfig
+from specsamp.planning.prices import Price
 from specsamp.planning.report import GIB, Plan
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective, Part
+from specsamp.utils import schema
 
 # Names of the programs by those of measured times.
 _MEASURED = dict(
@@ -41,16 +41,7 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
     UserError: a value or name that does not fit, or models that do not fit
       into the memory of the slice's chips or divide into them.
   """
-  try:
-    shapes = {
-      name: TransformerConfig.from_dict(values[name]) for name in MODELS
-    }
-    listed = PriceConfig(**values['prices'])
-    config = PlanConfig(**(values | shapes | {'prices': listed}))
-  except KeyError as error:
-    raise UserError(f'config: missing key {error}') from None
-  except (TypeError, ValueError) as error:
-    raise UserError(f'config: {error}') from None
+  config = schema.read(PlanConfig, values)
   slices = [topology.parse(name) for name in names]
   if not slices or len(set(slices)) < len(slices):
     raise UserError(f'topology: got {list(names)}, expected one or more, once')

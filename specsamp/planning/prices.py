@@ -62,25 +62,25 @@ _DEPTH = max(speculation.GAMMAS)
 
 @dataclasses.dataclass(frozen=True)
 class PriceConfig:
-  """What to put into the price list.
+  """Passes whose times a price list predicts.
 
   Attributes:
-    nodes: N, sizes of a tree, the root included; none leaves the list out.
-    batches: rows.
+    nodes: sizes of a token tree, the root included; () leaves the list out.
+    batches: numbers of rows.
     contexts: slots of the caches.
-    acceptance: by name, whether the sampling has a nucleus, and the chance
-      that the child of rank k is the accepted one:
-      ((name, has_nucleus, (chance, ..)), ..).
-    compile_nodes: sizes whose passes are compiled too, at the first and the
-      last batch and the first context, each of the best tree of its size for
-      the first acceptance; minutes for each slice.
+    acceptance: acceptance of samplings, ((name, has_nucleus, (chance, ..)),
+      ..): True if the sampling has a nucleus, and the chance that the child of
+      rank k is accepted.
+    compile_nodes: sizes whose passes are compiled as well, each for the best
+      tree of its size under the first acceptance, at the first and last batch
+      and the first context; this takes minutes for each slice.
   """
 
-  nodes: tuple[int, ...]
-  batches: tuple[int, ...]
-  contexts: tuple[int, ...]
-  acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...]
-  compile_nodes: tuple[int, ...]
+  nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
+  batches: tuple[int, ...] = (1, 8, 32)
+  contexts: tuple[int, ...] = (2048,)
+  acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...] = EMBEDDED_PAIR
+  compile_nodes: tuple[int, ...] = ()
 
   def __post_init__(self):
     _check_integers('nodes', self.nodes, _MOST)

@@ -3,50 +3,50 @@
 import dataclasses
 import functools
 import pathlib
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.training import feature_cache, run, run_config
 from specsamp.training.continuations import written
 from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import language_model as losses
-from specsamp.utils import distributed, files, locks
+from specsamp.utils import distributed, files, locks, schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(run_config.RunConfig):
-  """What fixes a run, beside the files it reads: it ends with the same weights.
+  """Settings of a model's training; they and the files fix the weights.
 
   Attributes:
-    model: shape of the model to train.
-    corpus: a folder of text, or '' for the standard library of this Python.
-    pattern: the corpus' files, a glob relative to its folder.
-    repeats: times that an epoch reads each of them.
-    extra_corpus: a folder of text that an epoch reads once beside them; '' is
-      none. Its files are of the same pattern, and none is held out: those that
-      are in good part like a held-out one of the corpus are left out.
-    tokenizer: a SentencePiece model; '' trains one of `model.vocab_size`
-      pieces on the corpus.
-    init: folder of a model of this shape to begin with; its tokenizer is used.
-      '' begins at random.
-    teacher: folder of a model to distil from; its tokenizer is used. '' trains
-      on the text alone.
+    model: shape of the model.
+    corpus: folder of text; '' is the standard library of this Python.
+    pattern: files of the corpus, a glob relative to its folder.
+    repeats: times that an epoch reads each file of the corpus.
+    extra_corpus: folder of text that an epoch reads once in addition; '' is
+      none. Its files match the same pattern. None is held out, and those that
+      largely repeat a held-out file of the corpus are left out.
+    tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
+      on the corpus.
+    init: folder of a model of this shape to start from, with its tokenizer; ''
+      starts at random.
+    teacher: folder of a model to distil from, with its tokenizer; '' trains on
+      the text alone.
     continuations: folder of the teacher's continuations that
-      `launch/distill.py` made, to train on in place of the corpus (DistillSpec,
+      `launch/distill.py` made, which replace the corpus (DistillSpec,
       2310.08461); each has `length` tokens and a label. '' is none.
-    features: folder that keeps the teacher's final hidden states of these, for
-      other runs, and for drafters that train on all sequences of the folder;
-      '' computes them in every step.
-    distillation_weight: of KL(teacher || model) in the loss; the text's
-      cross-entropy has the rest.
-    storage: of the finished model's matrices, float32 or int8.
+    features: folder that keeps the teacher's final hidden states of these
+      continuations for later runs, those of launch/distill.py too; '' computes
+      them in every step.
+    distillation_weight: weight of KL(teacher || model) in the loss; the
+      cross-entropy of the text has the rest.
+    storage: dtype of the matrices of the finished model.
   """
 
   model: TransformerConfig
@@ -64,7 +64,6 @@ class PretrainConfig(run_config.RunConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_name('storage', self.storage, get_args(run_config.Storage))
     if self.model.dtype == float16.NAME:
       raise UserError(
         f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '
@@ -89,10 +88,8 @@ class PretrainConfig(run_config.RunConfig):
 
 
 def from_dict(values: dict[str, Any]) -> PretrainConfig:
-  """The config of nested plain values; `UserError` on a bad key or value."""
-  with run_config.reading_config():
-    model = TransformerConfig.from_dict(values['model'])
-    return PretrainConfig(**(values | {'model': model}))
+  """Returns the config of plain values; `UserError` on a bad key or value."""
+  return schema.read(PretrainConfig, values)
 
 
 def make_loss(
