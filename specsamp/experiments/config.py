@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+import ml_collections
+
 from specsamp import verification
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_name, check_range, unknown
@@ -13,6 +15,7 @@ from specsamp.experiments.method_config import Branching, MethodConfig
 from specsamp.language_model import LanguageModel
 from specsamp.models.config import Dtype
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.utils import schema
 
 EMBEDDED = 'pycode'  # name of the embedded pair
 
@@ -309,27 +312,35 @@ class Size(NamedTuple):
   pair: str
   smoke: bool
 
-  def values(
-    self, num_prompts: int, max_prompt_tokens: int = 0, max_new_tokens: int = 0
-  ) -> dict[str, Any]:
-    """Returns the values of a `ComparisonConfig` that depend on the size.
+  def comparison(
+    self,
+    num_prompts: int,
+    max_prompt_tokens: int = 128,
+    max_new_tokens: int = 0,
+    **values: Any,
+  ) -> ml_collections.ConfigDict:
+    """Returns the config of a comparison of these models at this size.
 
     Args:
-      num_prompts: prompts of each task at full size.
-      max_prompt_tokens: bound for the embedded pair, 0 for 128. Published pairs
-        have 1536.
+      num_prompts: prompts of each task at full size; `smoke` has one.
+      max_prompt_tokens: bound for the embedded pair; other pairs have 1536,
+        `smoke` has 32.
       max_new_tokens: bound for all pairs; 0 is 128 for the embedded pair and
-        512 for others.
+        512 for others. `smoke` has 16.
+      **values: other values of a `ComparisonConfig`.
     """
     target, draft = pairs.folders(self.pair)
-    prompt, new = (1536, 512) if self.pair else (max_prompt_tokens or 128, 128)
-    return dict(
-      target=self.pair and f'MODELS/{target}',
-      draft=self.pair and f'MODELS/{draft}',
+    prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
+    sizes = dict(
       num_prompts=1 if self.smoke else num_prompts,
       max_prompt_tokens=32 if self.smoke else prompt,
       max_new_tokens=16 if self.smoke else max_new_tokens or new,
     )
+    models = dict(
+      target=self.pair and f'MODELS/{target}',
+      draft=self.pair and f'MODELS/{draft}',
+    )
+    return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
 
 
 def parse(arg: str | None) -> Size:

@@ -274,7 +274,10 @@ def _accepted(*chances, has_nucleus=True):
     (_accepted('y'), "acceptance: got 'y', expected a number"),
     (_accepted(-0.1), 'acceptance must be at least 0'),
     (_accepted(float('nan')), 'must be at least 0, got nan'),
-    (_accepted(0.5, has_nucleus=1), 'acceptance: got 1, expected true or false'),
+    (
+      _accepted(0.5, has_nucleus=1),
+      'acceptance: got 1, expected true or false',
+    ),
     (dict(acceptance=(('x', (0.5,)),)), "got ('x', (0.5,)), expected tuple"),
     (dict(more=1), "prices: key: got 'more'"),
   ],
