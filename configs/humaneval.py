@@ -1,7 +1,7 @@
 r"""HumanEval: pass@k of a target, and milliseconds a token.
 
 Chen et al. 2107.03374: with `--allow_code_execution` samples of each problem
-are run against its tests, confined in a subprocess. pass@k must be the same
+are run against its tests, in a subprocess. pass@k must be the same
 with a draft and without. The embedded target has 23M parameters and passes
 almost nothing. 164 problems, one sample each, eight minutes on 2 CPU cores; the
 published HumanEval.jsonl.gz must be in `--config.data`.

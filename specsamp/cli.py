@@ -206,7 +206,8 @@ def define_code_execution() -> flags.FlagHolder[bool]:
     'allow_code_execution',
     False,
     'Run the programs that models write for HumanEval, each in a subprocess '
-    'with limits on time, memory and files and without a network.',
+    'with limits on time, memory and files. They can read your files and use '
+    'the network: use a container for a model that you do not trust.',
   )
 
 

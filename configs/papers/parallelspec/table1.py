@@ -92,7 +92,7 @@ _PAPER = {
 _FIRST = 'vicuna-7b'  # whose figures the embedded pair is shown with
 # The paper has one layer. The figures of three layers have its τ and a longer
 # round. One pass is a fourth of the difference between EAGLE's round of five
-# passes and a round of one. 55 % of the weights of a pass are those of the layer
+# passes and a round of one. 55 % of the weights of a pass are the layer's
 # (202M; the fusing layer has 34M, the LM head 131M).
 _LAYER = 202 / (202 + 34 + 131) / 4
 
