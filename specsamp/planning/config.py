@@ -1,38 +1,37 @@
-"""What a plan is of: models, slices, and what others report of them."""
+"""Config of a plan: models, slices, and figures that papers report."""
 
 import dataclasses
 
-from specsamp.errors import UserError, check_range, unknown
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
-from specsamp.utils import files
 
 MODELS = ('target', 'draft', 'alternative')
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-  """What to plan.
+  """Models and slices of a plan.
 
   Attributes:
-    title: of the report.
-    target: the target's shape.
-    draft: the draft's shape.
-    alternative: another draft, on slices of its own.
-    gamma: γ, drafted tokens of the compiled programs.
-    context: slots of the caches.
-    batch: rows.
-    alphas: chances of acceptance to predict speedups at.
-    compare: slices to predict beside the compiled ones; what does not fit
-      one of them is left out, and the report notes it.
-    alternative_on: slices of the alternative; none leaves it out.
-    measured: a JSON of measured times for `latency.measured`, or ''; they
-      stand for every slice.
-    paper_ms: reported times by model and slice: ((model, slice, ms), ...).
-    paper_speedups: reported ones, ((task, speedup), ...), of γ drafted tokens
+    title: title of the report.
+    target: shape of the target.
+    draft: shape of the draft.
+    alternative: shape of another draft, which has its own slices.
+    gamma: γ, number of draft tokens of the compiled programs.
+    context: cache slots.
+    batch: number of rows.
+    alphas: acceptance rates to predict speedups at.
+    compare: slices to predict, in addition to the compiled ones. Models that
+      do not fit a slice are noted in the report.
+    alternative_on: slices of the alternative; () omits it.
+    measured: JSON file of measured times, see `latency.measured`, which replace
+      the predicted ones on every slice; '' for none.
+    paper_ms: reported times by model and slice, ((model, slice, ms), ...).
+    paper_speedups: reported speedups, ((task, speedup), ...), of γ draft tokens
       on the first slice of `paper_ms`.
-    compile: whether to compile at all, minutes for each slice.
-    prices: the price list of every slice, predicted.
+    compile: True compiles the programs, which takes minutes for each slice.
+    prices: price list of every slice.
   """
 
   title: str
@@ -53,11 +52,6 @@ class PlanConfig:
 
   def __post_init__(self):
     check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
-    _check_entries('alphas', self.alphas, float)
-    _check_entries('compare', self.compare, str)
-    _check_entries('alternative_on', self.alternative_on, str)
-    _check_entries('paper_ms', self.paper_ms, str, str, float)
-    _check_entries('paper_speedups', self.paper_speedups, str, float)
     for alpha in self.alphas:
       if not 0 <= alpha <= 1:
         raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')
@@ -71,9 +65,8 @@ class PlanConfig:
       raise UserError(
         f'gamma: got {self.gamma}, expected below the context, {self.context}'
       )
-    for model, *_ in self.paper_ms:
-      if model not in MODELS:
-        raise UserError(unknown('model of paper_ms', model, MODELS))
+    for model, _, _ in self.paper_ms:
+      check_name('model of paper_ms', model, MODELS)
     if self.paper_speedups and not self.paper_ms:
       raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:
@@ -81,16 +74,3 @@ class PlanConfig:
         f'draft and target must share a vocabulary; the draft has '
         f'{self.draft.vocab_size} tokens, the target {self.target.vocab_size}'
       )
-
-
-def _check_entries(name: str, entries, *kinds: type) -> None:
-  """Refuses what is no tuple of values of these kinds, or of tuples of them."""
-  for entry in entries if isinstance(entries, list | tuple) else (entries,):
-    fields = (entry,) if len(kinds) == 1 else entry
-    if (
-      not isinstance(fields, list | tuple)
-      or len(fields) != len(kinds)
-      or not all(map(files.has_shape, fields, kinds))
-    ):
-      wanted = ', '.join(kind.__name__ for kind in kinds)
-      raise UserError(f'{name}: got {entry!r}, expected ({wanted})')
