@@ -1,7 +1,7 @@
 r"""HumanEval: pass@k of a target, and milliseconds a token.
 
 Chen et al. 2107.03374: samples of each problem are run against its tests, with
-`--allow_code_execution` only, confined in a subprocess. pass@k must be the same
+`--allow_code_execution` only, in a subprocess. pass@k must be the same
 with a draft and without. The embedded target has 23M parameters: it passes next
 to nothing. 164 problems, one sample each, about eight minutes on 2 CPU cores;
 the published HumanEval.jsonl.gz must be in `--config.data`.

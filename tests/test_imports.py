@@ -16,7 +16,7 @@ import specsamp
 _ROOMS = (
   'errors', 'utils', 'sharding', 'data', 'models', 'file_order', 'fingerprint',
   'language_model', 'sampling', 'drafting', 'verification', 'decoding',
-  'conformance', 'checkpoints', 'zoo', 'training', 'evaluation', 'planning',
+  'conformance', 'checkpoints', 'zoo', 'evaluation', 'training', 'planning',
   'serving', 'experiments', 'cli', '__main__',
 )  # fmt: skip
 _ROOT = pathlib.Path(specsamp.__file__).parent

@@ -103,6 +103,7 @@ def define_code_execution() -> flags.FlagHolder[bool]:
   return flags.DEFINE_bool(
     'allow_code_execution',
     False,
-    'Run the programs that models write for HumanEval, confined in a '
-    'subprocess with limits on time, memory and files and without a network.',
+    'Run the programs that models write for HumanEval, each in a subprocess '
+    'with limits on time, memory and files. They can read your files and use '
+    'the network: use a container for a model that you do not trust.',
   )

@@ -26,9 +26,9 @@ from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import (
+  comparison,
   draft_lengths,
   paper_figures,
-  report,
   tables,
 )
 from specsamp.evaluation.runner import Settings
@@ -166,10 +166,10 @@ class Comparison(NamedTuple):
     of_tasks = {id_: score.scores or {} for id_, score in scored.items()}
     rows = self._rows(metrics.overall(lines, of_tasks))
     each = self._rows(metrics.summarize(lines, of_tasks))
-    sections += report.notes(
+    sections += comparison.notes(
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
-    told = report.caption(self.config.title, self.pair_name, command)
+    told = comparison.caption(self.config.title, self.pair_name, command)
     lengths = draft_lengths.section(lines, workdir, told)
     against = draft_lengths.against_fixed(lines, not self.config.shuffled)
     sections += filter(None, (lengths, against, warning))
@@ -185,7 +185,7 @@ class Comparison(NamedTuple):
     costs: list[RoundCost] = []
 
     def write():
-      report.write(
+      comparison.write(
         workdir,
         self.config.title,
         each + rows if len(self.tasks) > 1 else rows,

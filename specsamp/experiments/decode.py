@@ -26,7 +26,7 @@ from specsamp.evaluation import (
 )
 from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import draft_lengths, report, tables
+from specsamp.evaluation.reporting import comparison, draft_lengths, tables
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.experiments import loading, terminal
@@ -278,10 +278,10 @@ class Decoding(NamedTuple):
     rows = metrics.summarize(lines)
     method, costs = self._costs(rows)
     title = 'Speculative sampling'
-    lengths = draft_lengths.section(lines, workdir, report.caption(title))
+    lengths = draft_lengths.section(lines, workdir, comparison.caption(title))
     gains = break_even.sentences(rows, costs, method)
     sections = [each for each in (lengths, *gains, warning) if each]
-    report.write(workdir, title, rows, costs, 'by_draft_length', sections)
+    comparison.write(workdir, title, rows, costs, 'by_draft_length', sections)
     print(tables.table(rows, 'simple'))
     for section in sections:
       print(f'\n{tables.in_style(section, "simple")}')

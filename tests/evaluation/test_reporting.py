@@ -17,7 +17,7 @@ from specsamp.errors import UserError
 from specsamp.evaluation import methods, metrics, runner, timing
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
-from specsamp.evaluation.reporting import paper_figures, report, tables
+from specsamp.evaluation.reporting import comparison, paper_figures, tables
 from specsamp.evaluation.tasks import Question, Task
 from specsamp.experiments import method_config
 
@@ -91,7 +91,7 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
   assert [json.loads(line)['lossless'] for line in written] == expected
 
   rows = metrics.summarize(lines)
-  report.write(tmp_path, 'Title', rows, [], 'by_method')
+  comparison.write(tmp_path, 'Title', rows, [], 'by_method')
   runs = json.loads((tmp_path / 'summary.json').read_text())['runs']
   assert [run['lossless'] for run in runs] == [True, True, False]
   text = (tmp_path / 'report.md').read_text()

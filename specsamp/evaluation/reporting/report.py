@@ -1,151 +1,166 @@
-"""summary.json and report.md of a comparison."""
+"""Reports of tables, figures and notes, as Markdown and for a terminal."""
 
+import dataclasses
 import importlib.metadata
 import pathlib
 import platform
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import tabulate
 
-from specsamp.evaluation import metrics
-from specsamp.evaluation.bounds import Bound
-from specsamp.evaluation.losslessness.permutation_tests import Finding
-from specsamp.evaluation.losslessness.scores import Score
-from specsamp.evaluation.metrics import Line, Row
-from specsamp.evaluation.reporting import plots, rounds, tables
-from specsamp.evaluation.tasks import Task
-from specsamp.evaluation.timing import RoundCost
 from specsamp.utils import distributed, files
 
-_SPREAD = (
-  'Intervals: 95%, bootstrap over prompts, for others of their kind. '
-  'Percentiles are over sequences, prompt pass included.'
-)
+Cell = str | float | None
 
 
-def write(
-  folder: pathlib.Path,
-  title: str,
-  rows: Sequence[Row],
-  costs: Sequence[RoundCost],
-  plot: str,
-  sections: Sequence[tables.Section] = (),
-  lossless: Sequence[Finding] = (),
-  bounds: Sequence[Bound] = (),
-  pair: str = '',
-  command: str = '',
-) -> None:
-  """Writes summary.json, report.md and a plot into the folder.
+class Table(NamedTuple):
+  """Rows of cells by the names of their columns.
 
-  Of several processes the first one does.
-
-  Args:
-    folder: exists.
-    title: of the report.
-    rows: of `metrics.summarize`, and of `metrics.overall` behind them if there
-      are several tasks.
-    costs: of rounds.
-    plot: a name of `plots.PLOTS`, which draws the rows if they hold enough.
-    sections: more of the report.
-    lossless: what the texts of each method tell, for the summary.
-    bounds: on what is accepted, for the summary.
-    pair: what decoded, for the pictures' captions.
-    command: that makes it, for both.
+  Attributes:
+    rows: one mapping per row. A cell that is missing or None stays empty.
+    digits: decimal places of numbers.
+    column_digits: decimal places of single columns, by their names.
   """
-  if not distributed.is_first():
-    return
-  summary = {
-    'runs': [row.plain() for row in rows],
-    'parts': [cost.plain() for cost in costs],
-    'device': device(),
-    'versions': versions(),
-    'lossless': [found.plain() for found in lossless],
-    'bounds': [found.plain() for found in bounds],
-  }
-  files.replace_json(folder / 'summary.json', summary)
-  whole = [row for row in rows if row.task == metrics.ALL]
-  lines = [f'# {title}', '']
-  if whole:
-    single = [row for row in rows if row.task != metrics.ALL]
-    lines += ['Speedup / τ:', '', tables.by_task(rows), '']
-    lines += [tables.table(single), '', 'All tasks together:', '']
-  lines += [tables.table(whole or rows), '', tables.note(rows), '']
-  lines += [f'On {device()}.']
-  if command:
-    lines += ['', '```sh', command, '```']
-  for section in sections:
-    lines += ['', tables.in_style(section, 'github')]
-  lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
-  lines += [tables.spread_table(rows), '', '## Acceptance by position', '']
-  lines += [tables.position_table(rows)]
-  told = caption(title, pair, command)
-  if costs:
-    lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
-  if any(cost.row for cost in costs):
-    rounds.trace(costs, folder / rounds.IMAGE, told)
-    lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
-  image = f'{plot}.png'
-  plots.PLOTS[plot](rows, folder / image, told)
-  if (folder / image).exists():
-    lines += ['', f'![{image}]({image})']
-  files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
+
+  rows: Sequence[Mapping[str, Cell]]
+  digits: int = 2
+  column_digits: Mapping[str, int] = {}
+
+  def render(self, style: str = 'github') -> str:
+    """Returns the table as text in a style of tabulate."""
+    names = dict.fromkeys(name for row in self.rows for name in row)
+    return tabulate.tabulate(
+      self.rows,
+      headers='keys',
+      tablefmt=style,
+      floatfmt=[
+        f'.{self.column_digits.get(name, self.digits)}f' for name in names
+      ],
+    )
 
 
-def caption(*what: str) -> str:
-  """Of a picture: what it shows, such as a title and a pair, and on what."""
-  return ', '.join(filter(None, (*what, device())))
+class Figure(NamedTuple):
+  """A PNG in the folder of the report, which a terminal does not show."""
+
+  name: str
+
+
+Part = str | Table | Figure
+
+
+@dataclasses.dataclass
+class Report:
+  """A report in a folder: report.md, its figures, and summary.json.
+
+  Parts are paragraphs of Markdown (a heading begins with `## `), tables and
+  figures, in order::
+
+    report = Report('Throughput of a queue', command=command)
+    report.add(Table(rows), 'ms: milliseconds per request.')
+    figure.savefig(workdir / 'soak.png')
+    report.add('## Memory', Figure('soak.png'))
+    report.write(workdir, {'runs': rows})
+    report.show(workdir)
+
+  Attributes:
+    title: title, without `#`.
+    command: command that makes the report, if there is one.
+    device: devices of the measurement; '' for a report without measurements.
+    packages: distributions whose versions the summary names, in addition to
+      those of `versions`.
+    parts: parts of the report, in order.
+    details: further parts at the end of report.md, which a terminal does not
+      show.
+  """
+
+  title: str
+  command: str = ''
+  device: str = dataclasses.field(default_factory=lambda: device())
+  packages: Sequence[str] = ()
+  parts: list[Part] = dataclasses.field(default_factory=list)
+  details: list[Part] = dataclasses.field(default_factory=list)
+
+  def add(self, *parts: Part) -> None:
+    """Appends parts."""
+    self.parts += parts
+
+  def markdown(self) -> str:
+    """Returns report.md."""
+    blocks = [f'# {self.title}']
+    for part in [*self.parts, *self.details]:
+      if isinstance(part, Table):
+        blocks.append(part.render())
+      elif isinstance(part, Figure):
+        blocks.append(f'![{pathlib.Path(part.name).stem}]({part.name})')
+      else:
+        blocks.append(part)
+    if self.device:
+      blocks.append(f'On {self.device}.')
+    if self.command:
+      blocks.append(f'```sh\n{self.command}\n```')
+    return '\n\n'.join(blocks) + '\n'
+
+  def text(self) -> str:
+    """Returns the tables and notes as a terminal shows them."""
+    blocks = [
+      part.render('simple')
+      if isinstance(part, Table)
+      else part.removeprefix('## ')
+      for part in self.parts
+      if not isinstance(part, Figure)
+    ]
+    return '\n\n'.join(blocks)
+
+  def write(
+    self,
+    folder: pathlib.Path,
+    summary: Mapping[str, Any] | None = None,
+    name: str = 'report.md',
+  ) -> None:
+    """Writes the report, and summary.json if there is a summary.
+
+    The summary also gets `device` and `versions`. The first process of a run
+    writes.
+
+    Args:
+      folder: folder that exists.
+      summary: values of JSON.
+      name: name of the file of the report.
+
+    Raises:
+      UserError: a file cannot be written.
+    """
+
+    def write_files():
+      if summary is not None:
+        run_on = {'device': self.device} if self.device else {}
+        found = versions(*self.packages)
+        files.replace_json(
+          folder / 'summary.json', {**summary, **run_on, 'versions': found}
+        )
+      files.replace(folder / name, self.markdown())
+
+    distributed.first_does(write_files, f'{folder / name}')
+
+  def show(self, folder: pathlib.Path, name: str = 'report.md') -> None:
+    """Prints the text of the report and the path of its file."""
+    print(f'{self.text()}\n\nReport: {folder / name}')
 
 
 def device() -> str:
-  found = jax.devices()
-  name = found[0].device_kind
-  if found[0].platform == 'cpu':
-    name = f'{platform.machine()} CPU'
-  return f'{len(found)} x {name}'
+  """Returns the number and the kind of the devices, such as `8 x TPU v5e`."""
+  devices = jax.devices()
+  kind = devices[0].device_kind
+  if devices[0].platform == 'cpu':
+    kind = f'{platform.machine()} CPU'
+  return f'{len(devices)} x {kind}'
 
 
-def versions(*others: str) -> dict[str, str]:
-  """Of the packages that a result depends on, and others beside."""
-  return {
-    name: importlib.metadata.version(name)
-    for name in ('jax', 'jaxlib', 'flax', 'numpy', *others)
-  } | {'python': platform.python_version()}
-
-
-def notes(
-  tasks: Sequence[Task],
-  lines: Sequence[Line],
-  scored: Mapping[str, Score],
-  max_prompt_tokens: int,
-) -> list[str]:
-  """What is not as a task's authors have it.
-
-  Args:
-    tasks: that were answered.
-    lines: the answers.
-    scored: those of the lines, by their ids.
-    max_prompt_tokens: so many of a longer conversation were read.
-
-  Returns:
-    A sentence for each task and for each such thing.
-  """
-  found = []
-  for task in tasks:
-    own = [line for line in lines if line.task == task.name]
-    if task.score and None in [scored[line.id].scores for line in own]:
-      found.append(
-        f'{task.name}: the answers were not run, so that they have no score; '
-        '--allow_code_execution runs them, confined.'
-      )
-    turns = {
-      (line.prompt, turn): is_cut
-      for line in own
-      for turn, is_cut in enumerate(line.cut)
-    }
-    if any(turns.values()):
-      found.append(
-        f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
-        f'more than {max_prompt_tokens} tokens and see the last '
-        f'{max_prompt_tokens} of them.'
-      )
-  return found
+def versions(*packages: str) -> dict[str, str]:
+  """Returns the versions of Python and of the packages that affect results."""
+  names = ('jax', 'jaxlib', 'flax', 'numpy', *packages)
+  return {name: importlib.metadata.version(name) for name in names} | {
+    'python': platform.python_version()
+  }
