@@ -3,9 +3,8 @@
 python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
 python launch/plan.py --config=configs/chinchilla.py --topology=v5e-16,v6e-16
 
-Needs libtpu, pip install 'specsamp[tpu]', and no TPU; for GPUs such as h100:8
-their compiler, pip install 'specsamp[gpuaot]'. A run that was cut off goes on
-when the same command is given again with its --workdir.
+No TPU or GPU is needed, only their compilers: pip install 'specsamp[tpu]' for
+TPUs, and 'specsamp[gpuaot]' for GPUs such as h100:8.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Pods planned with the real TPU compiler, before there is one."""
+"""Plans for TPU pods and GPUs: memory, predicted times and best drafts."""

@@ -1,10 +1,11 @@
-"""Programs compiled for chips that are not there, and what they turn out to be.
+"""Programs compiled for chips that need not be there, and their memory.
 
-A draft step, the scoring pass and the whole speculative loop: the same code
-that decodes, lowered for the devices of a topology.
+The programs are the code that decodes, lowered for the devices of a topology: a
+draft step, the target's scoring pass, and the whole speculative loop.
 """
 
 import collections
+import dataclasses
 import functools
 import math
 import re
@@ -22,106 +23,121 @@ from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig
-from specsamp.planning import kernels, work
+from specsamp.planning import work
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective, Part
+from specsamp.planning.work import Collective
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.verification.token import TokenVerifier
 
-PARTS = ('draft step', 'scoring pass', 'speculative loop')
+DRAFT_STEP = 'draft step'
+SCORING_PASS = 'scoring pass'
+LOOP = 'speculative loop'
+TREE_PASS = 'tree pass'
+KINDS = (DRAFT_STEP, SCORING_PASS, LOOP)  # of every plan
 
-_PROMPT = 32  # tokens; only its cache is looked at
-_STOPS = 8
+_PROMPT_LENGTH = 32  # only the shape of its cache is used
+_NUM_STOP_TOKENS = 8
 
 
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A program to compile.
+
+  Attributes:
+    kind: DRAFT_STEP, one token from the draft; SCORING_PASS or TREE_PASS, the
+      target over all nodes of a tree; or LOOP, all rounds of both models.
+    tree: tree of the draft.
+    context: slots of the caches.
+    batch: rows.
+  """
+
+  kind: str
+  tree: TokenTree
+  context: int
+  batch: int = 1
+
+  @property
+  def name(self) -> str:
+    if self.kind == TREE_PASS:
+      return f'{TREE_PASS}, N={self.tree.size}, B={self.batch}'
+    return self.kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """Memory and messages of a compiled program on one chip.
+
+  Attributes:
+    topology: chips that run the program.
+    program: the program.
+    weights: bytes of the weights.
+    caches: bytes of the caches.
+    temporaries: bytes that the program needs while it runs.
+    other: bytes of its code and its other inputs and outputs.
+    collectives: all collectives, those of a loop's body once.
+    num_layers: layers of the models that it runs.
+    seconds: time of the compilation.
+  """
+
+  topology: Topology
+  program: Program
+  weights: int
+  caches: int
+  temporaries: int
+  other: int
+  collectives: tuple[Collective, ...]
+  num_layers: int
+  seconds: float
+
+  @property
+  def total(self) -> int:
+    """Bytes in all."""
+    return self.weights + self.caches + self.temporaries + self.other
+
+
+@functools.cache
 def mesh_of(topology: Topology) -> Mesh:
-  """All its chips on the model axis, to compile for."""
+  """Returns a mesh with all chips on the model axis."""
   devices = topology.devices()
   return meshes.make(1, len(devices), devices)
 
 
-def compile_part(
-  name: str,
+def compile_program(
+  program: Program,
   target: TransformerConfig,
   draft: TransformerConfig,
-  mesh: Mesh,
-  *,
-  gamma: int,
-  context: int,
-  batch: int = 1,
-) -> Part:
-  """Compiles one of `PARTS` and reads off what it takes of a chip.
+  topology: Topology,
+) -> Compiled:
+  """Compiles a program and measures its memory and messages.
 
   Args:
-    name: `draft step`, a token from the draft; `scoring pass`, the target over
-      γ + 1 tokens; or `speculative loop`, all rounds of both.
-    target: the target.
-    draft: the draft.
-    mesh: of `mesh_of`.
-    gamma: γ, drafted tokens.
-    context: slots of the caches.
-    batch: rows.
+    program: the program.
+    target: target model.
+    draft: draft model.
+    topology: chips to compile for.
 
   Raises:
-    UserError: it does not fit into a chip's memory.
+    UserError: the program does not fit into a chip's memory.
   """
-  lower, models = _LOWER[name]
-  configs = [{'target': target, 'draft': draft}[model] for model in models]
-  tree = TokenTree.chain(gamma)
-  return _part(name, lower, configs, mesh, tree, context, batch)
-
-
-def compile_tree_pass(
-  target: TransformerConfig,
-  tree: TokenTree,
-  mesh: Mesh,
-  *,
-  context: int,
-  batch: int,
-) -> Part:
-  """Compiles the target's pass over a tree; it is named by `tree_pass_name`.
-
-  Args:
-    target: the target.
-    tree: of the draft.
-    mesh: of `mesh_of`.
-    context: slots of the cache.
-    batch: rows.
-
-  Raises:
-    UserError: it does not fit into a chip's memory.
-  """
-  name = tree_pass_name(tree, batch)
-  return _part(name, _scoring_pass, [target], mesh, tree, context, batch)
-
-
-def tree_pass_name(tree: TokenTree, batch: int) -> str:
-  """Such as `tree pass, N=32, B=8`."""
-  return f'tree pass, N={tree.size}, B={batch}'
-
-
-def _part(name, lower, configs, mesh, tree, context, batch) -> Part:
-  """Lowers, compiles and measures; the configs are those that it runs."""
-  sizes = [
-    work.shapes(config, mesh.size, context, batch, mesh) for config in configs
-  ]
-  began = time.perf_counter()
+  start = time.perf_counter()
+  mesh = mesh_of(topology)
   try:
-    with jax.set_mesh(mesh):
-      lowered = lower(configs, sizes, mesh, tree, context, batch)
-      compiled, run = _compile(lowered, mesh)
+    compiled = lower(program, target, draft, mesh).compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
     line = str(error).splitlines()[0]
-    raise UserError(f'{name} does not fit: {line}') from None
+    raise UserError(f'{program.name} does not fit: {line}') from None
+  models = _models(program, target, draft)
+  shapes = [_shapes(program, model, mesh) for model in models]
+  weights = sum(work.num_bytes(params) for params, _ in shapes)
+  caches = sum(work.num_bytes(cache) for _, cache in shapes)
   memory = compiled.memory_analysis()
-  weights = sum(work.num_bytes(params) for params, _ in sizes)
-  caches = sum(work.num_bytes(cache) for _, cache in sizes)
-  return Part(
-    name=name,
+  return Compiled(
+    topology=topology,
+    program=program,
     weights=weights,
     caches=caches,
     temporaries=memory.temp_size_in_bytes,
@@ -132,99 +148,84 @@ def _part(name, lower, configs, mesh, tree, context, batch) -> Part:
     - memory.alias_size_in_bytes
     + memory.generated_code_size_in_bytes,
     collectives=collectives(compiled.as_text()),
-    kernels=run,
-    num_layers=sum(config.num_layers for config in configs),
-    seconds=time.perf_counter() - began,
+    num_layers=sum(model.num_layers for model in models),
+    seconds=time.perf_counter() - start,
   )
 
 
-def _compile(lowered, mesh: Mesh):
-  if mesh.devices.flat[0].platform == 'gpu':
-    return kernels.compile_for_gpu(lowered)
-  return lowered.compile(), work.NO_KERNELS
+def _models(program: Program, target, draft) -> list[TransformerConfig]:
+  if program.kind == LOOP:
+    return [target, draft]
+  return [draft if program.kind == DRAFT_STEP else target]
 
 
-def collectives(hlo: str) -> tuple[Collective, ...]:
-  """The collectives of a program's text, the largest first."""
-  found = collections.Counter()
-  for kind, arrays in messages(hlo):
-    bits = sum(math.prod(dims) * _bits(dtype) for dtype, dims in arrays)
-    found[kind, bits // 8] += 1
-  ordered = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
-  return tuple(Collective(kind, size, count) for (kind, size), count in ordered)
+def _shapes(program: Program, model: TransformerConfig, mesh: Mesh):
+  return work.shapes(model, mesh.size, program.context, program.batch, mesh)
 
 
-def _bits(dtype: str) -> int:
-  """32 of f32, 8 of f8e4m3fn and of pred."""
-  match = re.match(r'[a-z]+(\d+)', dtype)
-  return int(match[1]) if match else 8
+def lower(
+  program: Program,
+  target: TransformerConfig,
+  draft: TransformerConfig,
+  mesh: Mesh,
+) -> jax.stages.Lowered:
+  """Lowers a program for the devices of a mesh, see `compile_program`."""
+  lower_kind = {DRAFT_STEP: _lower_draft_step, LOOP: _lower_loop}.get(
+    program.kind, _lower_pass
+  )
+  models = _models(program, target, draft)
+  with jax.set_mesh(mesh):
+    return lower_kind(program, mesh, *models)
 
 
-def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
-  """Kind and results, (dtype, shape) each, of all collectives in a text."""
-  found = []
-  hlo = re.sub(r'/\*index=\d+\*/', '', hlo)  # in tuples of more than five
-  for result, kind, start in re.findall(_COLLECTIVE, hlo):
-    arrays = [
-      (dtype, tuple(int(dim) for dim in dims.split(',') if dim))
-      for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', result)
-    ]
-    if start and kind != 'all-reduce':
-      # What only starts lists its operands first, then its results, and some
-      # of them handles.
-      arrays = [array for array in arrays if array != ('u32', ())]
-      arrays = arrays[len(arrays) // 2 :]
-    found.append((kind, arrays))
-  return found
-
-
-_COLLECTIVE = (
-  r'= (\([^=]*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|'
-  r'collective-permute|collective-broadcast|ragged-all-to-all)(-start)?\('
-)
-
-
-def _draft_step(configs, sizes, mesh, tree, context, batch):
-  (config,), ((params, _),) = configs, sizes
-  decoder = Decoder(Transformer(config), TokenVerifier())
-  inputs, begun = _begun(decoder, params, NoDrafter(), mesh, context, batch)
+def _lower_draft_step(program: Program, mesh: Mesh, model: TransformerConfig):
+  params, _ = _shapes(program, model, mesh)
+  decoder = Decoder(Transformer(model), TokenVerifier())
+  inputs, state = _state(decoder, params, NoDrafter(), program, mesh)
   jitted = jax.jit(decoder.round, donate_argnums=1, keep_unused=True)
-  return jitted.lower(inputs, begun)
+  return jitted.lower(inputs, state)
 
 
-def _scoring_pass(configs, sizes, mesh, tree, context, batch):
-  (config,), ((params, cache),) = configs, sizes
+def _lower_pass(program: Program, mesh: Mesh, model: TransformerConfig):
+  params, cache = _shapes(program, model, mesh)
 
   def score(params, tokens_bn, root_b, cache):
     out = scoring.tree_attention(
-      Transformer(config), params, tree, tokens_bn, root_b, cache
+      Transformer(model), params, program.tree, tokens_bn, root_b, cache
     )
     return out.logits, out.cache
 
-  tokens = jax.ShapeDtypeStruct((batch, tree.size), jnp.int32)
+  batch, size = program.batch, program.tree.size
+  tokens = jax.ShapeDtypeStruct((batch, size), jnp.int32)
   root = jax.ShapeDtypeStruct((batch,), jnp.int32)
   jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
   return jitted.lower(params, tokens, root, cache)
 
 
-def _speculative_loop(configs, sizes, mesh, tree, context, batch):
-  (target, draft), ((params, _), (draft_params, _)) = configs, sizes
+def _lower_loop(
+  program: Program,
+  mesh: Mesh,
+  target: TransformerConfig,
+  draft: TransformerConfig,
+):
+  params, _ = _shapes(program, target, mesh)
+  draft_params, _ = _shapes(program, draft, mesh)
   drafter = LanguageModelDrafter(
     params=draft_params,
     transformer=Transformer(draft),
     tokenizer=None,  # nothing is decoded
-    tree=tree,
+    tree=program.tree,
   )
   decoder = Decoder(Transformer(target), TokenVerifier())
-  inputs, begun = _begun(decoder, params, drafter, mesh, context, batch)
+  inputs, state = _state(decoder, params, drafter, program, mesh)
   jitted = jax.jit(decoder.decode, donate_argnums=1, keep_unused=True)
-  return jitted.lower(inputs, begun, jax.ShapeDtypeStruct((), jnp.int32))
+  return jitted.lower(inputs, state, jax.ShapeDtypeStruct((), jnp.int32))
 
 
-def _begun(decoder: Decoder, params, drafter, mesh, context, batch):
-  """Shapes of the inputs of a round and of the state before it."""
+def _state(decoder: Decoder, params, drafter, program: Program, mesh: Mesh):
+  """Returns the shapes of a round's inputs and of the state before it."""
   rows = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
-    (batch, *shape), dtype
+    (program.batch, *shape), dtype
   )
   inputs = Inputs(
     params=params,
@@ -235,23 +236,62 @@ def _begun(decoder: Decoder, params, drafter, mesh, context, batch):
       top_p=rows(dtype=jnp.float32),
       min_p=rows(dtype=jnp.float32),
     ),
-    stop_tokens=rows(_STOPS),
+    stop_tokens=rows(_NUM_STOP_TOKENS),
   )
-  prompts = Prompts(rows(min(_PROMPT, context)), rows(), rows(), rows())
-  begun = jax.eval_shape(
-    functools.partial(decoder.prefill, capacity=context), inputs, prompts
+  prompt = rows(min(_PROMPT_LENGTH, program.context))
+  state = jax.eval_shape(
+    functools.partial(decoder.prefill, capacity=program.context),
+    inputs,
+    Prompts(prompt, rows(), rows(), rows()),
   )
-  put = rules.sharding(mesh)
+  sharding = rules.sharding(mesh)
   return inputs, with_axes(
-    begun,
+    state,
     lambda x, *axes: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=put(x, *axes)
+      x.shape, x.dtype, sharding=sharding(x, *axes)
     ),
   )
 
 
-_LOWER = {
-  'draft step': (_draft_step, ('draft',)),
-  'scoring pass': (_scoring_pass, ('target',)),
-  'speculative loop': (_speculative_loop, ('target', 'draft')),
-}
+def collectives(hlo: str) -> tuple[Collective, ...]:
+  """Returns the collectives of a program's text, largest first."""
+  counts = collections.Counter()
+  for kind, arrays in messages(hlo):
+    bits = sum(math.prod(dims) * _num_bits(dtype) for dtype, dims in arrays)
+    counts[kind, bits // 8] += 1
+  ordered = sorted(counts.items(), key=lambda item: (-item[0][1], item[0][0]))
+  return tuple(Collective(kind, size, count) for (kind, size), count in ordered)
+
+
+def _num_bits(dtype: str) -> int:
+  """Returns 32 for f32, 8 for f8e4m3fn and for pred."""
+  match = re.match(r'[a-z]+(\d+)', dtype)
+  return int(match[1]) if match else 8
+
+
+def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
+  """Returns the kind and results, (dtype, shape) each, of all collectives.
+
+  Args:
+    hlo: text of a compiled program.
+  """
+  sent = []
+  hlo = re.sub(r'/\*index=\d+\*/', '', hlo)  # in tuples of more than five
+  for result, kind, start in re.findall(_COLLECTIVE, hlo):
+    arrays = [
+      (dtype, tuple(int(dim) for dim in dims.split(',') if dim))
+      for dtype, dims in re.findall(r'(\w+)\[([\d,]*)\]', result)
+    ]
+    if start and kind != 'all-reduce':
+      # The start of an asynchronous collective lists its operands, then its
+      # results, and for some kinds handles (scalars of type u32).
+      arrays = [array for array in arrays if array != ('u32', ())]
+      arrays = arrays[len(arrays) // 2 :]
+    sent.append((kind, arrays))
+  return sent
+
+
+_COLLECTIVE = (
+  r'= (\([^=]*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|'
+  r'collective-permute|collective-broadcast|ragged-all-to-all)(-start)?\('
+)

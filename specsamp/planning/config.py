@@ -1,8 +1,8 @@
-"""Config of a plan."""
+"""Config of a plan: models, slices, and figures that papers report."""
 
 import dataclasses
 
-from specsamp.errors import UserError, check_range, unknown
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
 
@@ -11,7 +11,7 @@ MODELS = ('target', 'draft', 'alternative')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig:
-  """Models and slices to plan, and reported times to compare with.
+  """Models and slices of a plan.
 
   Attributes:
     title: title of the report.
@@ -69,9 +69,8 @@ class PlanConfig:
         f'gamma: got {self.gamma}, expected below the context, {self.context}'
       )
     models = [name for name in MODELS if getattr(self, name)]
-    for model, *_ in self.paper_ms:
-      if model not in models:
-        raise UserError(unknown('model of paper_ms', model, models))
+    for model, _, _ in self.paper_ms:
+      check_name('model of paper_ms', model, models)
     if self.alternative_on and not self.alternative:
       raise UserError(
         f'alternative: got None, expected the shape for {self.alternative_on}'

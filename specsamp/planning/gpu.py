@@ -1,4 +1,4 @@
-"""GPUs by name: what they can do, their nodes, their compiler's devices."""
+"""GPUs by name: their capabilities, hosts and devices to compile for."""
 
 import dataclasses
 import importlib.util
@@ -9,24 +9,24 @@ from typing import NamedTuple
 from specsamp.errors import UserError
 
 NOTE = (
-  'GPUs are predicted from published figures alone: the longer of reading '
-  'weights and caches and of the arithmetic; {kernel:g} µs a kernel, of which '
-  'most are in CUDA graphs; and for an all-reduce what NCCL itself reckons '
-  'with, {collective:g} µs and {nvlink:g} µs (NVLink), {pcie:g} µs (PCIe) or '
-  '{network:g} µs (another host) for each of its 2 (n - 1) messages. Branches '
-  'that the host decides are not in it.'
+  'Times of GPUs are predicted from published figures alone: the longer of '
+  'reading weights and caches and of the arithmetic, plus {kernel:g} µs per '
+  "kernel in a CUDA graph, plus NCCL's own estimate of an all-reduce: "
+  '{collective:g} µs, and for each of its 2 (n - 1) messages {nvlink:g} µs '
+  '(NVLink), {pcie:g} µs (PCIe) or {network:g} µs (another host). Branches '
+  'that the host decides are not included.'
 )
 
 
 class Constants(NamedTuple):
-  """Seconds that no data sheet tells.
+  """Times in seconds that no data sheet has.
 
   Attributes:
-    kernel: between the end of a kernel and the work of the next.
-    collective: of a collective, before its first message.
-    nvlink: of a message between GPUs that NVLink joins.
-    pcie: of one between GPUs that it does not.
-    network: of one between hosts.
+    kernel: gap between the end of a kernel and the work of the next.
+    collective: start of a collective, before its first message.
+    nvlink: message between GPUs joined by NVLink.
+    pcie: message between GPUs of one host that are not.
+    network: message between hosts.
   """
 
   kernel: float
@@ -37,23 +37,24 @@ class Constants(NamedTuple):
 
 
 # Kernels of one CUDA graph on an H100: hazyresearch.stanford.edu/blog/
-# 2025-05-27-no-bubbles. Messages: baseLatencies and
-# hwLatencies of rings under the protocol LL in NCCL 2.28's src/graph/tuning.cc.
+# 2025-05-27-no-bubbles. Messages: baseLatencies and hwLatencies of rings under
+# the protocol LL in NCCL 2.28's src/graph/tuning.cc.
 CONSTANTS = Constants(1.3e-6, 6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6)
 
-_PER_HOST = 8
+_GPUS_PER_HOST = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """What all GPUs of a compute capability share: CUDA C++ Programming Guide,
-  Compute Capabilities.
+  """Properties that all GPUs of a compute capability share.
+
+  Source: CUDA C++ Programming Guide, Compute Capabilities.
 
   Attributes:
-    capability: major and minor.
-    threads: that a multiprocessor can hold.
-    shared_memory: bytes of a multiprocessor, and of it what a block may have.
-    fp32_units: of a multiprocessor.
+    capability: major and minor version.
+    threads: maximum number of threads per multiprocessor.
+    shared_memory: bytes per multiprocessor, and the share that a block may use.
+    fp32_units: float32 units per multiprocessor.
   """
 
   capability: tuple[int, int]
@@ -72,21 +73,21 @@ BLACKWELL = Architecture((10, 0), 2048, (228 * _KIB, 227 * _KIB), 128)
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-  """What a GPU can do, as published.
+  """Published capabilities of a GPU.
 
   Attributes:
-    name: ours.
-    description: the driver's name for it.
-    architecture: its compute capability's.
-    hbm_bytes: of its memory, as its driver reports them.
-    hbm_bandwidth: bytes a second.
-    peak_flops: 16 bit operations a second of its tensor cores, dense.
-    link_bandwidth: bytes a second that it can send to the others of its host.
-    network_bandwidth: bytes a second of its share of the host's adapters.
-    has_nvlink: whether they are joined by NVLink; by PCIe if not.
-    multiprocessors: their number.
-    clock_ghz: the highest.
-    l2_bytes: of the cache.
+    name: name in this package.
+    description: name in the driver.
+    architecture: architecture of its compute capability.
+    hbm_bytes: memory size that the driver reports.
+    hbm_bandwidth: bytes per second.
+    peak_flops: dense 16-bit operations per second of the tensor cores.
+    link_bandwidth: bytes per second to the other GPUs of the host, one way.
+    network_bandwidth: bytes per second of its share of the host's adapters.
+    has_nvlink: True if NVLink joins the GPUs of a host, False for PCIe.
+    multiprocessors: number of multiprocessors.
+    clock_ghz: highest clock.
+    l2_bytes: size of the L2 cache.
   """
 
   name: str
@@ -109,17 +110,18 @@ class Gpu:
   @property
   def target_config(self) -> str:
     """XLA's `GpuTargetConfigProto` as text."""
-    own = self.architecture
-    major, minor = own.capability
+    architecture = self.architecture
+    major, minor = architecture.capability
+    shared_bytes, shared_bytes_optin = architecture.shared_memory
     fields = dict(
       threads_per_block_limit=1024,
       threads_per_warp=32,
       shared_memory_per_block=48 * _KIB,
-      shared_memory_per_core=own.shared_memory[0],
-      shared_memory_per_block_optin=own.shared_memory[1],
-      threads_per_core_limit=own.threads,
+      shared_memory_per_core=shared_bytes,
+      shared_memory_per_block_optin=shared_bytes_optin,
+      threads_per_core_limit=architecture.threads,
       core_count=self.multiprocessors,
-      fpus_per_core=own.fp32_units,
+      fpus_per_core=architecture.fp32_units,
       block_dim_limit_x=2**31 - 1,
       block_dim_limit_y=2**16 - 1,
       block_dim_limit_z=2**16 - 1,
@@ -130,30 +132,27 @@ class Gpu:
       registers_per_core_limit=65536,
       registers_per_block_limit=65536,
     )
-    lines = [f'  {name}: {value}' for name, value in fields.items()]
+    device_info = '\n'.join(f'  {key}: {val}' for key, val in fields.items())
     # CUDA graphs hold branches from driver 12.3 on.
-    versions = [f'  {name}_version: "12.8.0"' for name in ('driver', 'runtime')]
-    return '\n'.join(
-      [
-        'gpu_device_info {',
-        *lines,
-        f'  cuda_compute_capability {{ major: {major} minor: {minor} }}',
-        *versions,
-        '}',
-        'platform_name: "CUDA"',
-        'dnn_version_info { major: 9 minor: 8 }',
-        f'device_description_str: "{self.description}"',
-      ]
-    )
+    return f"""gpu_device_info {{
+{device_info}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+  driver_version: "12.8.0"
+  runtime_version: "12.8.0"
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 }}
+device_description_str: "{self.description}"
+"""
 
 
-# Data sheets of NVIDIA's: nvidia.com/en-us/data-center/{h100,h200,a100,l4,
-# tesla-t4} and the HGX B200's; where they count sparse operations, half of
-# them; of NVLink's and PCIe's bytes, which they count both ways, half. Clocks,
-# caches and memory as the driver reports it (less than is sold): XLA's own
-# target files, xla/backends/gpu/target_config/specs, and L4's and T4's from
-# their white papers and `nvidia-smi`. Network: a 400 Gb/s adapter a GPU in DGX
-# H100, H200 and B200, 200 in DGX A100; 100 for all of a cloud's L4 or T4.
+# Sources: NVIDIA's data sheets, nvidia.com/en-us/data-center/{h100,h200,a100,
+# l4,tesla-t4} and the HGX B200's. Figures for sparse operations are halved, and
+# so are bandwidths of NVLink and PCIe, which count both ways. Clocks, caches
+# and memory as the driver reports it (less than is sold): XLA's target files,
+# xla/backends/gpu/target_config/specs; for L4 and T4 their white papers and
+# `nvidia-smi`. Network: one 400 Gb/s adapter per GPU in DGX H100, H200 and
+# B200, 200 in DGX A100; 100 for all L4 or T4 of a cloud host.
 GPUS = {
   gpu.name: gpu
   for gpu in (
@@ -192,31 +191,31 @@ _BY_NAME = GPUS | {'a100': GPUS['a100-80']}
 
 
 def parse(name: str) -> 'Nodes | None':
-  """The GPUs of a name, such as h100:8 or 2x8 of two hosts; h100 is one.
+  """Returns the GPUs of a name: h100 (one), h100:8 or h100:2x8 (two hosts).
 
   Returns:
-    None for a name that is not of a GPU.
+    None if the name is not that of a GPU.
 
   Raises:
-    UserError: numbers that there are not.
+    UserError: the number of hosts or GPUs is out of range.
   """
-  generation, colon, numbers = name.partition(':')
-  gpu = _BY_NAME.get(generation)
+  model, colon, numbers = name.partition(':')
+  gpu = _BY_NAME.get(model)
   if not gpu:
     return None
   counts = re.fullmatch(
     '(?:([1-9][0-9]{0,2})x)?([1-9][0-9]?)', numbers if colon else '1'
   )
-  if not counts or int(counts[2]) > _PER_HOST:
+  if not counts or int(counts[2]) > _GPUS_PER_HOST:
     raise UserError(
-      f'topology: got {name!r}, expected 1 to {_PER_HOST} GPUs of a host, such '
-      f'as {gpu.name}:8, or of several, such as {gpu.name}:2x8'
+      f'topology: got {name!r}, expected 1 to {_GPUS_PER_HOST} GPUs of a host, '
+      f'such as {gpu.name}:8, or of several, such as {gpu.name}:2x8'
     )
   return Nodes(gpu, int(counts[1] or 1), int(counts[2]))
 
 
 def of_kind(description: str) -> 'Nodes | None':
-  """One GPU of the driver's name for it, None if it is not of this table."""
+  """Returns one GPU of the driver's name for it, None if it is not listed."""
   for gpu in GPUS.values():
     if gpu.description == description:
       return Nodes(gpu, 1, 1)
@@ -228,9 +227,9 @@ class Nodes:
   """GPUs of one or several hosts.
 
   Attributes:
-    chip: every one of them.
-    hosts: their number.
-    per_host: GPUs of each.
+    chip: GPU type.
+    hosts: number of hosts.
+    per_host: number of GPUs in each host.
   """
 
   chip: Gpu
@@ -239,7 +238,7 @@ class Nodes:
 
   @property
   def name(self) -> str:
-    """As `parse` reads it."""
+    """The name in the form that `parse` reads."""
     hosts = f'{self.hosts}x' if self.hosts > 1 else ''
     return f'{self.chip.name}:{hosts}{self.per_host}'
 
@@ -249,10 +248,10 @@ class Nodes:
 
   @property
   def link_bandwidth(self) -> float:
-    """Bytes a second that a GPU can send in an all-reduce.
+    """The bytes per second that a GPU can send in an all-reduce.
 
-    Between hosts NCCL has a ring for each adapter: all of them together carry
-    what one GPU sends to the next.
+    Between hosts NCCL runs one ring per adapter. All adapters of a host
+    together carry the bytes that one GPU sends to the next.
     """
     if self.hosts > 1:
       network = self.per_host * self.chip.network_bandwidth
@@ -260,10 +259,10 @@ class Nodes:
     return self.chip.link_bandwidth
 
   def latency(self, share: float) -> float:
-    """Seconds that the messages of a collective take, however short they are.
+    """Returns the seconds that a collective of short messages takes.
 
     Args:
-      share: of the messages of an all-reduce.
+      share: number of its messages, relative to an all-reduce.
     """
     hop = CONSTANTS.nvlink if self.chip.has_nvlink else CONSTANTS.pcie
     all_steps = 2 * (self.num_chips - 1)
@@ -276,27 +275,27 @@ class Nodes:
     return CONSTANTS
 
   def overhead(self, num_kernels: float) -> float:
-    """Seconds of a pass, whatever it computes."""
+    """Returns the seconds of a pass between its kernels."""
     return CONSTANTS.kernel * num_kernels
 
   @property
   def note(self) -> str:
-    """What its predictions are made of."""
+    """An explanation of the predicted times, for a report."""
     return NOTE.format(
       **{name: 1e6 * value for name, value in CONSTANTS._asdict().items()}
     )
 
   def devices(self) -> list:
-    """One a GPU, to compile for and not to run on.
+    """Returns one device per GPU, to compile for. No GPU is needed.
 
     Raises:
-      UserError: the plugin, which has the compiler, is not installed or was
-        not let in.
+      UserError: jax's CUDA plugin, which contains the compiler, is missing.
     """
-    if not any(map(_is_installed, ('12', '13'))):
+    plugins = ('jax_cuda12_plugin', 'jax_cuda13_plugin')
+    if not any(map(importlib.util.find_spec, plugins)):
       raise UserError(
-        'jax_plugins.xla_cuda12: got no such package, expected the GPU '
-        "compiler: pip install 'specsamp[gpuaot]'"
+        "jax's CUDA plugin is not installed, which compiles for GPUs: "
+        "pip install 'specsamp[gpuaot]'"
       )
     # Without a driver the plugin refuses to load otherwise.
     os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
@@ -310,12 +309,3 @@ class Nodes:
         topology=f'1x{self.hosts}x{self.per_host}',
       ).devices
     )
-
-
-def _is_installed(version: str) -> bool:
-  try:
-    return (
-      importlib.util.find_spec(f'jax_plugins.xla_cuda{version}') is not None
-    )
-  except ModuleNotFoundError:  # no plugin at all
-    return False

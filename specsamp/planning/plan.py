@@ -1,115 +1,85 @@
-"""A pod planned: what fits, what it costs, which draft length is best."""
+"""A plan of a model pair on pods: memory, times, and the best draft length."""
 
-import functools
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
+from specsamp.models import TransformerConfig
 from specsamp.planning import (
   compile,
   latency,
-  parts,
   prices,
   report,
   speculation,
   topology,
   work,
 )
+from specsamp.planning.compile import Compiled, Program
 from specsamp.planning.config import PlanConfig
 from specsamp.planning.prices import Price
-from specsamp.planning.report import GIB, Plan
+from specsamp.planning.report import GIB
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective, Part
-from specsamp.utils import schema
+from specsamp.planning.work import Collective
+from specsamp.utils import progress, schema
 
-# Names of the programs by those of measured times.
-_MEASURED = dict(
+# Measured times replace the predicted ones of these passes.
+_PASSES = dict(
   draft_ms='draft step', score_ms='scoring pass', target_ms='target step'
 )
+_Row = dict[str, Any]
 
 
-def prepare(values: dict[str, Any], names: Sequence[str]) -> 'Job':
-  """Checks a plan; compiles and writes nothing.
+def prepare(values: dict[str, Any], names: Sequence[str]) -> 'PlanJob':
+  """Checks a plan. Compiles and writes nothing.
 
   Args:
     values: a `PlanConfig` as plain values.
-    names: slices to compile for, as `topology.parse` reads them.
+    names: slices to compile for, in the form of `topology.parse`.
 
   Raises:
-    UserError: a value or name that does not fit, or models that do not fit
-      into the memory of the slice's chips or divide into them.
+    UserError: a value or name is invalid, or the models do not fit into the
+      memory of a slice or do not divide into its chips.
   """
   config = schema.read(PlanConfig, values)
   slices = [topology.parse(name) for name in names]
-  if not slices or len(set(slices)) < len(slices):
-    raise UserError(f'topology: got {list(names)}, expected one or more, once')
-  for each in slices:
-    _check_fit(config, each, config.context, config.batch)
-  compared, misfits = [], []
-  for each in map(topology.parse, config.compare):
-    try:
-      _check_fit(config, each, config.context, config.batch)
-    except UserError as error:
-      misfits.append(str(error))
-    else:
-      compared += [] if each in slices else [each]
-  for where in map(topology.parse, config.alternative_on):
-    _arrays(config, 'alternative', where, config.context, config.batch)
+  if len(set(slices)) < len(slices):
+    raise UserError(f'topology: got a slice twice in {list(names)}')
   measured = latency.measured(config.measured) if config.measured else {}
-  job = Job(
-    config,
-    slices,
-    compared,
-    {_MEASURED[key]: ms for key, ms in measured.items()},
-    misfits,
-  )
-  job.papers()  # that what they report can be
+  measured = {_PASSES[key]: ms for key, ms in measured.items()}
+  job = PlanJob(config, slices, [], measured, [])
+  for where in slices:
+    job.room(where)
+  for where in map(topology.parse, config.compare):
+    try:
+      job.room(where)
+    except UserError as error:
+      job.misfits.append(str(error))
+    else:
+      if where not in slices:
+        job.compared.append(where)
+  # Impossible figures of papers and models that do not divide are found here.
+  job.paper_rows()
+  job.implied_rows()
+  job.alternative_rows()
   if config.compile:
-    for each in slices:
-      each.devices()  # that there is a compiler
+    for where in slices:
+      where.devices()  # fails without the compiler
   return job
 
 
-def _model(config: PlanConfig, name: str, where: Topology):
-  """A model of the config as it is computed on a slice."""
-  return topology.as_computed(getattr(config, name), where)
-
-
-def _arrays(config: PlanConfig, model: str, where: Topology, context, batch):
-  """`work.shapes` of a model of the config on a slice."""
-  shape = _model(config, model, where)
-  try:
-    return work.shapes(shape, where.num_chips, context, batch)
-  except UserError as error:
-    raise UserError(f'{where.name}, {model}: {error}') from None
-
-
-def _check_fit(config: PlanConfig, where: Topology, context, batch) -> int:
-  """Refuses weights and caches beyond a chip; the bytes beside them."""
-  needed = sum(
-    work.num_bytes(_arrays(config, model, where, context, batch))
-    for model in ('target', 'draft')
-  )
-  if needed > where.chip.hbm_bytes:
-    raise UserError(
-      f'{where.name}: weights and caches take {needed / GIB:.2f} GiB of each '
-      f'of {where.num_chips} chips, a chip has '
-      f'{where.chip.hbm_bytes / GIB:.2f} GiB'
-    )
-  return where.chip.hbm_bytes - needed
-
-
-class Job(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class PlanJob:
   """A checked plan.
 
   Attributes:
-    config: what was asked for.
-    slices: to compile for.
-    compared: to predict beside them.
-    measured: milliseconds by name of the program.
-    misfits: why slices are not compared.
+    config: its config.
+    slices: slices to compile for.
+    compared: slices to predict only.
+    measured: measured milliseconds by name of the pass.
+    misfits: reasons why slices are not compared.
   """
 
   config: PlanConfig
@@ -119,55 +89,138 @@ class Job(NamedTuple):
   misfits: list[str]
 
   def run(self, workdir: pathlib.Path) -> None:
-    """Writes parts.jsonl as it compiles, then summary.json, report.md and
-    plots. A run that was cut off goes on where it was."""
-    config = self.config
-    found = {}
-    if config.compile:
-      found = parts.compiled(workdir / 'parts.jsonl', self._programs())
-    plans = [
-      Plan(
-        where,
-        tuple(found.get(where.name, ())),
-        self.times(where),
-        self.measured,
-        {alpha: self.curve(where, alpha) for alpha in config.alphas},
-      )
-      for where in (*self.slices, *self.compared)
-    ]
+    """Compiles, and writes report.md, summary.json and prices.png."""
+    slices = [*self.slices, *self.compared]
+    compiled = self._compile() if self.config.compile else []
     listed, unlisted = self.prices()
-    print(
-      report.write(
-        workdir,
-        config.title,
-        plans,
-        *self.papers(),
-        self._alternatives(),
-        [*self._counted(found), *self.misfits, *unlisted],
-        listed,
-        config.prices.nodes,
+    tables = {
+      'memory': [report.memory_row(each) for each in compiled],
+      'collectives': [
+        row for each in compiled for row in report.collective_rows(each)
+      ],
+      'times': [
+        report.time_row(where, name, time, self.measured.get(name))
+        for where in slices
+        for name, time in self.times(where).items()
+      ],
+      'speedups': [
+        report.speedup_row(where, alpha, self.curve(where, alpha))
+        for where in slices
+        for alpha in self.config.alphas
+      ],
+      'paper': self.paper_rows(),
+      'implied': self.implied_rows(),
+      'alternatives': self.alternative_rows(),
+      'prices': prices.price_rows(listed, self.config.prices.nodes),
+      'drafts': prices.draft_rows(listed),
+    }
+    notes = [
+      self._compare_collectives(each)
+      for each in compiled
+      if each.program.kind in (compile.SCORING_PASS, compile.TREE_PASS)
+    ]
+    notes += [*self.misfits, *unlisted]
+    report.write(workdir, self.config.title, tables, slices, listed, notes)
+
+  def model(self, name: str, where: Topology) -> TransformerConfig:
+    """Returns a model of the config in the dtype of a slice."""
+    return topology.as_computed(getattr(self.config, name), where)
+
+  def room(
+    self, where: Topology, context: int | None = None, batch: int | None = None
+  ) -> int:
+    """Returns the bytes of a chip that weights and caches leave free.
+
+    Args:
+      where: slice.
+      context: cache slots; by default the config's.
+      batch: rows; by default the config's.
+
+    Raises:
+      UserError: the models do not fit, or do not divide into the chips.
+    """
+    needed = 0
+    for name in ('target', 'draft'):
+      try:
+        shapes = work.shapes(
+          self.model(name, where),
+          where.num_chips,
+          context or self.config.context,
+          batch or self.config.batch,
+        )
+      except UserError as error:
+        raise UserError(f'{where.name}, {name}: {error}') from None
+      needed += work.num_bytes(shapes)
+    if needed > where.chip.hbm_bytes:
+      raise UserError(
+        f'{where.name}: weights and caches take {needed / GIB:.2f} GiB of each '
+        f'of {where.num_chips} chips, a chip has '
+        f'{where.chip.hbm_bytes / GIB:.2f} GiB'
       )
-    )
-    print(f'\nReport and plots: {workdir / "report.md"}')
+    return where.chip.hbm_bytes - needed
+
+  def programs(self, where: Topology) -> list[Program]:
+    """Returns the programs to compile, without trees that do not fit."""
+    config = self.config
+    chain = TokenTree.chain(config.gamma)
+    programs = [
+      Program(kind, chain, config.context, config.batch)
+      for kind in compile.KINDS
+    ]
+    for tree, context, batch in config.prices.trees():
+      try:
+        self.room(where, context, batch)
+      except UserError:
+        continue
+      programs.append(Program(compile.TREE_PASS, tree, context, batch))
+    return programs
+
+  def _compile(self) -> list[Compiled]:
+    programs = [
+      (program, self.model('target', where), self.model('draft', where), where)
+      for where in self.slices
+      for program in self.programs(where)
+    ]
+    return [
+      compile.compile_program(*arguments)
+      for arguments in progress.bar('compiling', programs, unit='program')
+    ]
+
+  def _compare_collectives(self, compiled: Compiled) -> str:
+    """Reports if a compiled pass sends what the prediction assumes."""
+    program, where = compiled.program, compiled.topology
+    predicted = work.of_pass(
+      self.model('target', where),
+      shards=where.num_chips,
+      tokens=program.tree.size,
+      context=program.context,
+      batch=program.batch,
+    ).collectives
+    line = f'{where.name}: the compiled {program.name} runs the collectives'
+    sent = _listed(compiled.collectives)
+    if compiled.collectives == predicted:
+      return f'{line} as predicted: {sent}.'
+    return f'{line} UNLIKE predicted: {sent} against {_listed(predicted)}.'
 
   def prices(self) -> tuple[list[Price], list[str]]:
-    """The price list of all slices, and why some of it is left out."""
-    config, listed, misfits = self.config, [], []
+    """Returns the price list of all slices, and reasons for missing entries."""
+    listed, misfits = [], []
     for where in (*self.slices, *self.compared):
-      for batch, context in prices.shapes(config.prices):
+      target, draft = self.model('target', where), self.model('draft', where)
+      for batch, context in self.config.prices.shapes():
         try:
-          room = _check_fit(config, where, context, batch)
+          room = self.room(where, context, batch)
         except UserError as error:
           misfits.append(f'No price of {batch} x {context} slots: {error}.')
           continue
-        models = (_model(config, name, where) for name in ('target', 'draft'))
-        listed.append(
-          prices.price(*models, where, config.prices, context, batch, room)
+        price = prices.price(
+          target, draft, where, self.config.prices, context, batch, room
         )
+        listed.append(price)
     return listed, misfits
 
   def times(self, where: Topology) -> dict[str, latency.Time]:
-    """Predicted times of the programs' passes on a slice."""
+    """Returns the predicted times of the passes on a slice."""
     return {
       'target step': self._predict('target', where),
       'scoring pass': self._predict('target', where, self.config.gamma + 1),
@@ -175,161 +228,103 @@ class Job(NamedTuple):
     }
 
   def _predict(
-    self, model: str, where: Topology, tokens: int = 1
+    self, name: str, where: Topology, tokens: int = 1
   ) -> latency.Time:
-    return latency.predict(
-      work.of_pass(
-        _model(self.config, model, where),
+    try:
+      model_pass = work.of_pass(
+        self.model(name, where),
         shards=where.num_chips,
         tokens=tokens,
         context=self.config.context,
         batch=self.config.batch,
-      ),
-      where,
-    )
+      )
+    except UserError as error:
+      raise UserError(f'{where.name}, {name}: {error}') from None
+    return latency.predict(model_pass, where)
 
-  def _milliseconds(self, where: Topology):
-    """Of a draft step, of a scoring pass given γ, of a target step."""
+  def _milliseconds(
+    self, where: Topology
+  ) -> tuple[float, Callable[[int], float], float]:
+    """Returns the arguments of `speculation.curve` behind α."""
     times = {name: time.total for name, time in self.times(where).items()}
     times |= self.measured
     base = self._predict('target', where, self.config.gamma + 1).total
 
-    def score(gamma: int) -> float:
-      # A measured pass grows with γ as the predicted one does.
+    def score_ms(gamma: int) -> float:
+      # A measured pass is taken to grow with γ like the predicted one.
       grown = self._predict('target', where, gamma + 1).total
       return times['scoring pass'] * grown / base
 
-    return times['draft step'], score, times['target step']
+    return times['draft step'], score_ms, times['target step']
 
   def curve(self, where: Topology, alpha: float) -> list[speculation.Point]:
-    """Loops of 1 to 10 drafted tokens on a slice."""
+    """Returns the predicted loops of 1 to 10 draft tokens on a slice."""
     return speculation.curve(alpha, *self._milliseconds(where))
 
-  def _ms(self, model: str, slice_name: str) -> float:
-    where = topology.parse(slice_name)
-    # That it divides.
-    _arrays(self.config, model, where, self.config.context, self.config.batch)
-    return self._predict(model, where).total
-
-  def papers(self):
-    """Reported times beside the plan's, reported speedups inverted, and loops
-    at the α that these imply; empty where nothing is reported."""
-    config = self.config
-    times = report.paper_rows(
-      [
-        (model, name, ms, self._ms(model, name))
-        for model, name, ms in config.paper_ms
-      ]
-    )
-    if not config.paper_speedups:
-      return times, [], {}
-    where = topology.parse(config.paper_ms[0][1])
-    draft_ms, score_ms, target_ms = self._milliseconds(where)
-    loop = speculation.loop_ms(draft_ms, score_ms(config.gamma), config.gamma)
-    try:
-      rows = report.implied_rows(
-        dict(config.paper_speedups), loop, target_ms, config.gamma
+  def paper_rows(self) -> list[_Row]:
+    """Returns reported milliseconds compared with the plan's."""
+    rows = []
+    for name, slice_name, paper_ms in self.config.paper_ms:
+      ms = self._predict(name, topology.parse(slice_name)).total
+      rows.append(
+        {
+          'what': name,
+          'topology': slice_name,
+          'paper ms': paper_ms,
+          'plan ms': ms,
+          'plan / paper': ms / paper_ms,
+        }
       )
-    except ValueError as error:
-      raise UserError(f'paper_speedups: {error}') from None
-    figure = {
-      f'{row["task"]}, α={row["implied α"]:.2f}': self.curve(
-        where, row['implied α']
-      )
-      for row in rows
-    }
-    return times, rows, figure
+    return rows
 
-  def _alternatives(self) -> list[dict[str, Any]]:
-    """The alternative draft on its slices, beside the draft on the first."""
-    config = self.config
-    if not config.alternative_on:
+  def implied_rows(self) -> list[_Row]:
+    """Returns the τ and α that reported speedups imply, and the best γ there.
+
+    Raises:
+      UserError: no α gives a speedup.
+    """
+    rows, gamma = [], self.config.gamma
+    for task, speedup in self.config.paper_speedups:
+      where = topology.parse(self.config.paper_ms[0][1])
+      draft_ms, score_ms, target_ms = self._milliseconds(where)
+      loop_ms = speculation.loop_ms(draft_ms, score_ms(gamma), gamma)
+      tau = speculation.implied_tau(speedup, loop_ms, target_ms)
+      try:
+        alpha = speculation.alpha_of(tau, gamma)
+      except ValueError as error:
+        raise UserError(f'paper_speedups: {error}') from None
+      rows.append(
+        {
+          'task': task,
+          'speedup': speedup,
+          'γ': gamma,
+          'loop ms': loop_ms,
+          'implied τ': tau,
+          'implied α': alpha,
+          'best γ': speculation.best(self.curve(where, alpha)).gamma,
+        }
+      )
+    return rows
+
+  def alternative_rows(self) -> list[_Row]:
+    """Returns step times of the draft and of the alternative, per slice."""
+    if not self.config.alternative_on:
       return []
-    runs = [('draft', self.slices[0].name)]
-    runs += [('alternative', name) for name in config.alternative_on]
+    runs = [('draft', self.slices[0])]
+    runs += [
+      ('alternative', topology.parse(name))
+      for name in self.config.alternative_on
+    ]
     return [
       {
-        'model': model,
-        'topology': topology.parse(name).name,
-        'layers': getattr(config, model).num_layers,
-        'width': getattr(config, model).width,
-        'step ms': self._ms(model, name),
+        'model': name,
+        'topology': where.name,
+        'layers': getattr(self.config, name).num_layers,
+        'width': getattr(self.config, name).width,
+        'step ms': self._predict(name, where).total,
       }
-      for model, name in runs
+      for name, where in runs
     ]
-
-  def _scored(self, where: Topology) -> dict[str, tuple[TokenTree, int, int]]:
-    """Passes to compile by name: the tree, the context and the batch of each.
-
-    Those over trees that do not fit the slice are left out.
-    """
-    config = self.config
-    chain = TokenTree.chain(config.gamma)
-    found = {'scoring pass': (chain, config.context, config.batch)}
-    for tree, context, batch in config.prices.trees():
-      try:
-        _check_fit(config, where, context, batch)
-      except UserError:
-        continue
-      name = compile.tree_pass_name(tree, batch)
-      found[name] = tree, context, batch
-    return found
-
-  def _programs(self) -> dict[tuple[str, str], Callable[[], Part]]:
-    """What compiles every part, by the names of its slice and its own."""
-    config, found = self.config, {}
-    for where in self.slices:
-      mesh = compile.mesh_of(where)
-      target, draft = (
-        _model(config, name, where) for name in ('target', 'draft')
-      )
-      for name in compile.PARTS:
-        found[where.name, name] = functools.partial(
-          compile.compile_part,
-          name,
-          target,
-          draft,
-          mesh,
-          gamma=config.gamma,
-          context=config.context,
-          batch=config.batch,
-        )
-      for name, (tree, context, batch) in self._scored(where).items():
-        if name not in compile.PARTS:
-          found[where.name, name] = functools.partial(
-            compile.compile_tree_pass,
-            target,
-            tree,
-            mesh,
-            context=context,
-            batch=batch,
-          )
-    return found
-
-  def _counted(self, found: dict[str, list[Part]]) -> list[str]:
-    """Whether the compiled passes send what the prediction reckons with."""
-    lines = []
-    for where in self.slices:
-      scored = self._scored(where)
-      for part in found.get(where.name, ()):
-        if part.name not in scored:
-          continue
-        tree, context, batch = scored[part.name]
-        wanted = work.of_pass(
-          _model(self.config, 'target', where),
-          shards=where.num_chips,
-          tokens=tree.size,
-          context=context,
-          batch=batch,
-        ).collectives
-        same = 'as' if wanted == part.collectives else 'UNLIKE what'
-        lines.append(
-          f'{where.name}: the compiled {part.name} runs the collectives '
-          f'{same} predicted: {_listed(part.collectives)}'
-          + ('' if same == 'as' else f' against {_listed(wanted)}')
-          + '.'
-        )
-    return lines
 
 
 def _listed(collectives: Sequence[Collective]) -> str:

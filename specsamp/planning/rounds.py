@@ -1,4 +1,4 @@
-"""How long passes and rounds take one chip, drafters of features included."""
+"""Predicted times of passes and rounds on one chip, also of EAGLE drafters."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,8 +17,8 @@ class Prediction(NamedTuple):
   """Milliseconds of one or several passes.
 
   Attributes:
-    memory: to read weights and caches, all slots of them.
-    total: with all that `latency` reckons.
+    memory: time to read weights and all slots of the caches.
+    total: time in all, see `latency.Time.total`.
   """
 
   memory: float
@@ -26,8 +26,8 @@ class Prediction(NamedTuple):
 
 
 def of_passes(passes: list[Work], topology: Topology) -> Prediction:
-  """Of passes, one after the other."""
-  times = [latency.predict(each, topology) for each in passes]
+  """Returns the time of passes that run one after the other."""
+  times = [latency.predict(work, topology) for work in passes]
   return Prediction(
     sum(time.memory for time in times), sum(time.total for time in times)
   )
@@ -39,13 +39,13 @@ def of_round(
   draft: Callable[[int], Work] | None,
   context: int,
 ) -> list[Work]:
-  """The passes of a round: the draft's, one for each depth, and the target's.
+  """Returns the passes of a round: one of the draft per depth, then the target.
 
   Args:
-    target: the target.
-    tree: of the draft; a root alone is autoregressive sampling.
-    draft: the draft's pass over so many tokens.
-    context: slots of the target's cache.
+    target: target model.
+    tree: tree of the draft. A root alone is autoregressive decoding.
+    draft: returns the draft's pass over a number of tokens.
+    context: cache slots of the target.
   """
   depths = [tree.depths[node] for node in tree.internal]
   drafted = [draft(depths.count(depth)) for depth in range(tree.depth)]
@@ -54,18 +54,18 @@ def of_round(
 
 
 def eagle_pass(target: TransformerConfig, tokens: int, context: int) -> Work:
-  """A pass of an EAGLE layer, the target's LM head and what fuses included.
+  """Returns a pass of an EAGLE layer with its fusion and the target's LM head.
 
   Args:
-    target: whose features and head it reads.
-    tokens: fed.
-    context: slots of its cache.
+    target: model whose features and head the layer reads.
+    tokens: number of tokens fed.
+    context: cache slots.
   """
   layer = dataclasses.replace(target, num_layers=1)
-  found = work.of_pass(layer, shards=1, tokens=tokens, context=context)
-  fuse = 2 * target.width**2
+  layer_pass = work.of_pass(layer, shards=1, tokens=tokens, context=context)
+  fusion = 2 * target.width**2
   return dataclasses.replace(
-    found,
-    weights=found.weights + fuse * jnp.dtype(target.dtype).itemsize,
-    flops=found.flops + 2 * fuse * tokens,
+    layer_pass,
+    weights=layer_pass.weights + fusion * jnp.dtype(target.dtype).itemsize,
+    flops=layer_pass.flops + 2 * fusion * tokens,
   )

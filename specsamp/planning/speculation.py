@@ -1,7 +1,7 @@
-"""What a loop of speculative sampling gains, from times and acceptance.
+"""Gain of a speculative loop, from times and an acceptance rate.
 
-As Chen et al. 2302.01318 and Leviathan et al. 2211.17192 reckon: every drafted
-token is accepted with the same chance α, whatever came before it.
+As in Chen et al. 2302.01318 and Leviathan et al. 2211.17192, every draft token
+is accepted with the same probability α, independently of the tokens before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ GAMMAS = range(1, 11)
 
 
 class Point(NamedTuple):
-  """A loop of one draft length.
+  """Predicted loop of one draft length.
 
   Attributes:
-    gamma: γ, drafted tokens.
-    tau: tokens a loop, the bonus or residual token included.
-    loop_ms: milliseconds of it.
+    gamma: γ, number of draft tokens.
+    tau: τ, tokens per loop, the bonus or residual token included.
+    loop_ms: milliseconds per loop.
     ms_per_token: loop_ms / tau.
-    speedup: over autoregressive sampling.
+    speedup: speedup over autoregressive decoding.
   """
 
   gamma: int
@@ -32,34 +32,34 @@ class Point(NamedTuple):
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-  """τ of a chain: (1 - α^(γ + 1)) / (1 - α), and γ + 1 for α = 1.
+  """Returns τ of a chain, (1 - α^(γ + 1)) / (1 - α), or γ + 1 for α = 1.
 
   Args:
-    alpha: chance that a drafted token is accepted.
-    gamma: drafted tokens, at least 0.
+    alpha: probability that a draft token is accepted.
+    gamma: number of draft tokens, at least 0.
 
   Raises:
-    ValueError: α that is no chance.
+    ValueError: α is not a probability.
   """
   return tree_search.expected_tokens(TokenTree.chain(gamma), (alpha,))
 
 
 def alpha_of(tau: float, gamma: int) -> float:
-  """The α of which `expected_tokens` is τ.
+  """Returns the α for which `expected_tokens` is τ.
 
   Args:
-    tau: tokens a loop.
-    gamma: drafted tokens, at least 1.
+    tau: tokens per loop, 1 to γ + 1.
+    gamma: number of draft tokens, at least 1.
 
   Raises:
-    ValueError: τ that no α gives: it is at least 1 and at most γ + 1.
+    ValueError: τ is out of range.
   """
   if not 1 <= tau <= gamma + 1:
     raise ValueError(
-      f'tau of {gamma} drafted tokens must be 1 to {gamma + 1}, got {tau:g}'
+      f'tau of {gamma} draft tokens must be 1 to {gamma + 1}, got {tau:g}'
     )
   low, high = 0.0, 1.0
-  for _ in range(50):  # halves are exact that far
+  for _ in range(50):  # halves are exact in float64 that far
     middle = (low + high) / 2
     if expected_tokens(middle, gamma) < tau:
       low = middle
@@ -69,15 +69,15 @@ def alpha_of(tau: float, gamma: int) -> float:
 
 
 def loop_ms(draft_ms: float, score_ms: float, gamma: int) -> float:
-  """Milliseconds of a loop: γ draft steps and one scoring pass."""
+  """Returns the milliseconds of a loop: γ draft steps and one scoring pass."""
   return gamma * draft_ms + score_ms
 
 
 def implied_tau(speedup: float, loop_ms: float, target_ms: float) -> float:
-  """Tokens a loop that a published speedup takes.
+  """Returns the tokens per loop that a published speedup implies.
 
   Args:
-    speedup: over autoregressive sampling.
+    speedup: speedup over autoregressive decoding.
     loop_ms: milliseconds of a loop.
     target_ms: milliseconds of an autoregressive token.
   """
@@ -90,12 +90,13 @@ def curve(
   score_ms: Callable[[int], float],
   target_ms: float,
 ) -> list[Point]:
-  """Loops of 1 to 10 drafted tokens.
+  """Returns the predicted loops of 1 to 10 draft tokens.
 
   Args:
-    alpha: chance that a drafted token is accepted.
+    alpha: probability that a draft token is accepted.
     draft_ms: milliseconds of a draft step.
-    score_ms: milliseconds of a scoring pass over γ + 1 tokens, given γ.
+    score_ms: returns the milliseconds of a scoring pass over γ + 1 tokens,
+      given γ.
     target_ms: milliseconds of an autoregressive token.
   """
   points = []
@@ -107,5 +108,5 @@ def curve(
 
 
 def best(points: Sequence[Point]) -> Point:
-  """The fastest."""
+  """Returns the fastest loop."""
   return max(points, key=lambda point: point.speedup)

@@ -1,4 +1,4 @@
-"""What a plan is for: a slice of TPUs, or GPUs of one or several hosts."""
+"""Chips to plan for: a slice of TPUs, or GPUs of one or several hosts."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ Topology = tpu.Slice | gpu.Nodes
 
 
 def parse(name: str) -> Topology:
-  """The chips of a name: `tpu.parse` and `gpu.parse` say which there are.
+  """Returns the chips of a name. See `tpu.parse` and `gpu.parse` for the forms.
 
   Raises:
-    UserError: a name, a shape or a number that there is not.
+    UserError: the name, its shape or its size is unknown.
   """
   nodes = gpu.parse(name)
   if nodes:
@@ -24,11 +24,13 @@ def parse(name: str) -> Topology:
   return tpu.parse(name)
 
 
-def as_computed(model: TransformerConfig, where: Topology) -> TransformerConfig:
-  """The model in the dtype that `specsamp.load` would give it there.
+def as_computed(
+  model: TransformerConfig, topology: Topology
+) -> TransformerConfig:
+  """Returns the model in the dtype that `specsamp.load` would choose there.
 
-  That is float16 in place of a bfloat16 that a GPU does not have.
+  A GPU without bfloat16 computes in float16 instead.
   """
-  if model.dtype == 'bfloat16' and not where.chip.has_bfloat16:
+  if model.dtype == 'bfloat16' and not topology.chip.has_bfloat16:
     return dataclasses.replace(model, dtype='float16')
   return model

@@ -1,4 +1,4 @@
-"""TPU slices by name: their chips, their shape, their compiler's devices."""
+"""TPU slices by name: their chips, shapes and devices to compile for."""
 
 import dataclasses
 import importlib.util
@@ -11,16 +11,17 @@ from specsamp.errors import UserError
 
 
 def parse(name: str) -> 'Slice':
-  """The slice of a name, of four chips or more: libtpu has no smaller host.
+  """Returns the slice of a name. It has at least the four chips of one host.
 
   Args:
-    name: a generation and a shape in chips, as libtpu writes it (v4:2x2x4,
-      v5e:4x4), or the name that Google Cloud sells it under: v4-32 and v5p-32
-      count the TensorCores of 16 chips, v5e-16 (also v5litepod-16) and v6e-16
-      count chips. These get the default shape of their size.
+    name: a generation with a shape in chips, in libtpu's form (v4:2x2x4,
+      v5e:4x4), or a product name of Google Cloud. Product names of v4 and v5p
+      count TensorCores, two per chip (v4-32); those of v5e (also v5litepod)
+      and v6e count chips (v5e-16). A product name has the default shape of its
+      size.
 
   Raises:
-    UserError: a generation, size or shape that there is not.
+    UserError: the generation, size or shape is unknown.
   """
 
   def refuse(expected):
@@ -35,8 +36,8 @@ def parse(name: str) -> 'Slice':
       str(math.prod(shape) * chip.cores): shape for shape in chip.shapes
     }
     if match[3] not in shapes:
-      what = 'TensorCores' if chip.cores > 1 else 'chips'
-      refuse(f'for {match[1]} one of {", ".join(shapes)} {what}')
+      unit = 'TensorCores' if chip.cores > 1 else 'chips'
+      refuse(f'for {match[1]} one of {", ".join(shapes)} {unit}')
     return Slice(chip, shapes[match[3]])
   largest = chip.shapes[-1]
   dims = match[3].split('x')
@@ -59,19 +60,19 @@ def parse(name: str) -> 'Slice':
 
 
 NOTE = (
-  'TPUs are predicted as the longer of reading weights and caches and of the '
-  'arithmetic, then every collective, then a constant for each step: {hop:g} '
-  'µs a hop and {step:g} ms a step, both fitted to the three times that Chen '
-  'et al. 2302.01318 report.'
+  'Times of TPUs are predicted: the longer of reading weights and caches and '
+  'of the arithmetic, plus all collectives, plus a constant per pass. '
+  '{hop:g} µs per hop of a collective and {step:g} ms per pass are fitted to '
+  'the three times that Chen et al. 2302.01318 report.'
 )
 
 
 class Constants(NamedTuple):
-  """What no data sheet tells.
+  """Times in seconds that no data sheet has.
 
   Attributes:
-    hop_seconds: from a chip to its neighbour and into the sum there.
-    step_seconds: of a pass, whatever it computes: launch, sampling, host.
+    hop_seconds: time from a chip to its neighbour and into the sum there.
+    step_seconds: fixed time of a pass: launch, sampling, host.
   """
 
   hop_seconds: float
@@ -80,27 +81,27 @@ class Constants(NamedTuple):
 
 # Fitted to the times that Chen et al. 2302.01318, section 6, report at batch
 # size 1: 14.1 ms for Chinchilla 70B and 1.8 ms for the 4B draft on 16 TPU v4,
-# 5 ms for a 7B on 4. Least squares of the logarithm of predicted over reported,
-# of `work.of_pass` with caches of 2,048 slots; they come out within 4%.
-# tests/planning/test_latency.py fits them again.
+# 5 ms for a 7B on 4. The fit is least squares on the logarithm of predicted
+# over reported time, with caches of 2,048 slots, and reproduces them within 4%.
+# tests/planning/test_latency.py repeats it.
 CONSTANTS = Constants(hop_seconds=3.9e-6, step_seconds=0.73e-3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """What a chip can do, as published.
+  """Published capabilities of a chip.
 
   Attributes:
-    name: the generation.
-    hbm_bytes: of memory that a program can have: libtpu's own limit, a little
-      less than what is published.
-    hbm_bandwidth: bytes a second.
-    peak_flops: bfloat16 operations a second.
-    link_bandwidth: bytes a second over one of its links to a neighbour, one
-      way. Google Cloud's pages give the sum over all links, two for each
-      dimension of the torus, and both ways.
-    cores: that its sold names count for each chip.
-    shapes: of the slices that are sold by size, the largest last.
+    name: generation.
+    hbm_bytes: memory available to a program. This is libtpu's limit, a little
+      less than the published size.
+    hbm_bandwidth: bytes per second.
+    peak_flops: bfloat16 operations per second.
+    link_bandwidth: bytes per second over one link to a neighbour, one way.
+      Google Cloud's pages give the sum over all links, two for each dimension
+      of the torus, and both ways.
+    cores: TensorCores per chip in product names.
+    shapes: shapes of the slices sold by size, largest last.
   """
 
   name: str
@@ -118,9 +119,9 @@ class Slice:
   """Chips in a mesh of two or three dimensions.
 
   Attributes:
-    chip: of every one.
-    shape: chips in each dimension.
-    constants: fitted ones.
+    chip: chip type.
+    shape: number of chips in each dimension.
+    constants: fitted times.
   """
 
   chip: Chip
@@ -129,7 +130,7 @@ class Slice:
 
   @property
   def name(self) -> str:
-    """As libtpu writes it, see `parse`."""
+    """The name in libtpu's form, see `parse`."""
     return f'{self.chip.name}:{"x".join(map(str, self.shape))}'
 
   @property
@@ -138,63 +139,64 @@ class Slice:
 
   @property
   def all_reduce_steps(self) -> int:
-    """Messages from neighbour to neighbour, one after the other.
+    """The number of messages of an all-reduce, one after the other.
 
-    Of an all-reduce that goes dimension by dimension: d - 1 to sum along each,
-    and d - 1 to bring the sums back. 0 for one chip.
+    It runs dimension by dimension. A dimension of d chips takes d - 1 messages
+    to sum, and d - 1 to send the sums back. One chip takes 0.
     """
     return sum(2 * (dim - 1) for dim in self.shape)
 
   @property
   def link_bandwidth(self) -> float:
-    """Bytes a second that a chip can send in an all-reduce.
+    """The bytes per second that a chip can send in an all-reduce.
 
-    One link for each dimension in which it has a neighbour: the second one
-    helps where a dimension is closed to a ring, and in small slices none is.
+    A chip sends over one link for each dimension in which it has a neighbour.
+    The second link helps where a dimension is closed to a ring, which small
+    slices are not.
     """
     return self.chip.link_bandwidth * sum(dim > 1 for dim in self.shape)
 
   def latency(self, share: float) -> float:
-    """Seconds that the messages of a collective take, however short they are.
+    """Returns the seconds that a collective of short messages takes.
 
     Args:
-      share: of the messages of an all-reduce.
+      share: number of its messages, relative to an all-reduce.
     """
     return share * self.all_reduce_steps * self.constants.hop_seconds
 
   def overhead(self, num_kernels: float) -> float:
-    """Seconds of a pass, whatever it computes; a TPU's has no kernels."""
+    """Returns the fixed seconds of a pass. A TPU runs no separate kernels."""
     return self.constants.step_seconds
 
   @property
   def note(self) -> str:
-    """What its predictions are made of."""
+    """An explanation of the predicted times, for a report."""
     return NOTE.format(
       hop=1e6 * self.constants.hop_seconds,
       step=1e3 * self.constants.step_seconds,
     )
 
   def devices(self) -> list:
-    """One a chip, to compile for and not to run on. None of it need be there.
+    """Returns one device per chip, to compile for. No TPU is needed.
 
     Raises:
-      UserError: libtpu, the compiler, is not installed.
+      UserError: the compiler, libtpu, is not installed.
     """
     if importlib.util.find_spec('libtpu') is None:
       raise UserError(
-        'libtpu: got no such package, expected the TPU compiler: '
+        'libtpu is not installed, which compiles for TPUs: '
         "pip install 'specsamp[tpu]'"
       )
-    # Without these libtpu asks a cloud machine's metadata server what it runs
-    # on, and complains at length where there is none.
+    # Otherwise libtpu asks a cloud machine's metadata server for its hardware,
+    # and writes long complaints where there is no such server.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
     os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
-    # One process at a time may have the chips; a compiler has none.
+    # The lock of one process per TPU does not matter to a compiler.
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
     from jax.experimental import topologies
 
-    # v4's two cores count as two devices otherwise; v5p's are always one.
+    # Otherwise the two cores of a v4 count as two devices; v5p's never do.
     options = {}
     if self.chip.name == 'v4':
       options['chip_config_name'] = 'megacore'
@@ -209,12 +211,12 @@ _SHAPES_3D = (
   (8, 8, 8), (8, 8, 16), (8, 16, 16), (16, 16, 16),
 )  # fmt: skip
 
-# docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}: memory, its bandwidth, peak,
-# links and shapes. Published memory is 32, 16, 95 and 32 GB; here is what the
-# compiler of libtpu 0.0.42 calls available when it refuses a larger program.
-# Links: v5e 400, v5p 1200, v6e 800 GB/s, divided by 4, 6 and 4 links and by two
-# ways. v4's page has none; glennklockwood.com/garden/processors/TPUv4 has 400
-# Gb/s. jax-ml.github.io/scaling-book/tpus reckons with a tenth less for each.
+# Source: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}. Published memory is
+# 32, 16, 95 and 32 GB; the sizes below are those that the compiler of libtpu
+# 0.0.42 reports when it refuses a larger program. Links: 400 (v5e), 1200 (v5p)
+# and 800 GB/s (v6e), divided by 4, 6 and 4 links and by two ways. v4's page has
+# no figure; glennklockwood.com/garden/processors/TPUv4 has 400 Gb/s.
+# jax-ml.github.io/scaling-book/tpus assumes a tenth less for each.
 CHIPS = {
   chip.name: chip
   for chip in (

@@ -1,4 +1,4 @@
-"""What a pass takes of one chip: bytes, arithmetic, messages."""
+"""Work of a pass on one chip: bytes read, arithmetic and messages."""
 
 import dataclasses
 import functools
@@ -20,20 +20,20 @@ from specsamp.models import (
 )
 from specsamp.sharding import rules
 
-# As counted in what XLA compiles for an H100: tests/planning/test_lean.py. The
-# others embed, and sample from the logits.
-_KERNELS_A_LAYER = 19
+# Counted in the programs that XLA compiles for an H100, see
+# tests/planning/test_lean.py. The others embed, and sample from the logits.
+_KERNELS_PER_LAYER = 19
 _OTHER_KERNELS = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """Messages of one kind and size.
+  """Collectives of one kind and size.
 
   Attributes:
-    kind: as XLA names it, such as all-reduce.
-    num_bytes: of one chip's result.
-    count: how many of them.
+    kind: XLA's name, such as all-reduce.
+    num_bytes: size of one chip's result.
+    count: number of such collectives.
   """
 
   kind: str
@@ -43,14 +43,14 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """One pass of one model, on one of its chips.
+  """Work of one chip in one pass of one model.
 
   Attributes:
-    weights: bytes of them that are read.
-    caches: bytes of them that are read.
+    weights: bytes of weights read.
+    caches: bytes of caches read.
     flops: multiplications and additions.
-    collectives: one after the other.
-    kernels: that a GPU runs, one after the other; collectives are none.
+    collectives: collectives, one after the other.
+    kernels: number of kernels of a GPU, collectives excluded.
   """
 
   weights: int
@@ -58,60 +58,6 @@ class Work:
   flops: float
   collectives: tuple[Collective, ...]
   kernels: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernels:
-  """What a GPU runs in one pass through a program, loops' bodies once.
-
-  What only some passes run, a branch, is not counted.
-
-  Attributes:
-    total: kernels and copies, collectives left out.
-    in_graphs: of them those that CUDA graphs launch.
-    graphs: their number.
-    host_branches: branches that the host decides, which waits for the GPU.
-  """
-
-  total: int
-  in_graphs: int
-  graphs: int
-  host_branches: int
-
-
-NO_KERNELS = Kernels(0, 0, 0, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """A compiled program, on one of its chips.
-
-  Attributes:
-    name: such as `draft step`.
-    weights: bytes of them.
-    caches: bytes of them.
-    temporaries: bytes of what the program needs while it runs.
-    other: bytes of its other inputs and outputs.
-    collectives: all that it runs; those of a loop's body once.
-    kernels: that it runs; none on a TPU.
-    num_layers: of the models that it runs.
-    seconds: it took to compile.
-  """
-
-  name: str
-  weights: int
-  caches: int
-  temporaries: int
-  other: int
-  collectives: tuple[Collective, ...]
-  kernels: Kernels
-  num_layers: int
-  seconds: float
-
-  @property
-  def total(self) -> int:
-    """Bytes in all."""
-    return self.weights + self.caches + self.temporaries + self.other
 
 
 def of_pass(
@@ -122,18 +68,19 @@ def of_pass(
   context: int,
   batch: int = 1,
 ) -> Work:
-  """What a pass takes when a model lies on a mesh as in `sharding.rules`.
+  """Returns the work of a pass of a model sharded by `sharding.rules`.
 
-  Matrices of which a pass reads a row or nothing are not counted: an embedding
-  that is no LM head too, and the projection of relative positions, of which the
-  cache holds a table. Nor are the messages of sampling, a few bytes each.
+  Weights of which a pass reads only some rows are not counted: an embedding
+  that is not the LM head too, and the projection of relative positions, which
+  the cache holds as a table. The few bytes that sampling sends are not counted
+  either.
 
   Args:
-    config: the model.
-    shards: of the model; chips.
-    tokens: T, in each row.
-    context: S, slots of the cache; all of them are read.
-    batch: B.
+    config: model.
+    shards: number of chips that share the model.
+    tokens: T, tokens in each row.
+    context: S, cache slots; a pass reads all of them.
+    batch: B, rows.
 
   Raises:
     UserError: heads or hidden units do not divide into the shards.
@@ -157,17 +104,17 @@ def of_pass(
     caches=num_bytes(cache),
     flops=batch * tokens * per_token,
     collectives=_all_reduces(config, shards, batch * tokens),
-    kernels=_KERNELS_A_LAYER * config.num_layers + _OTHER_KERNELS,
+    kernels=_KERNELS_PER_LAYER * config.num_layers + _OTHER_KERNELS,
   )
 
 
 def _all_reduces(
   config: TransformerConfig, shards: int, tokens: int
 ) -> tuple[Collective, ...]:
-  """Two a layer and one for the embedding, the largest first.
+  """Returns two all-reduces per layer and one for the embedding, largest first.
 
-  In float16 a layer's sums are float32, and the largest hidden unit of every
-  token is asked for.
+  In float16 the sums of a layer are float32, and each layer reduces the largest
+  hidden unit of every token too.
   """
   if shards == 1:
     return ()
@@ -175,31 +122,33 @@ def _all_reduces(
   embedding = int(config.vocab_size % shards == 0)
   layers = 2 * config.num_layers
   if config.dtype != float16.NAME:
-    found = [(num_bytes(config.dtype), layers + embedding)]
+    sizes = [(num_bytes(config.dtype), layers + embedding)]
   else:
-    found = [
+    sizes = [
       (num_bytes(float16.wide(config.dtype)), layers),
       (num_bytes(config.dtype), embedding),
       (4 * tokens, config.num_layers),
     ]
-  return tuple(Collective('all-reduce', *each) for each in found if each[1])
+  return tuple(
+    Collective('all-reduce', size, count) for size, count in sizes if count
+  )
 
 
 def logit_bytes(
   config: TransformerConfig, *, shards: int, tokens: int, batch: int = 1
 ) -> int:
-  """Bytes of float32 [B, T, V] on one chip: a pass's logits.
+  """Returns the bytes of a pass's logits on one chip, float32 [B, T, V].
 
   Args:
-    config: the model.
-    shards: of the model; chips. A vocabulary that does not divide into them
-      lies on each.
-    tokens: T, in each row.
-    batch: B.
+    config: model.
+    shards: number of chips that share the model. Each holds the whole
+      vocabulary if it does not divide into them.
+    tokens: T, tokens in each row.
+    batch: B, rows.
   """
   vocab = config.vocab_size
-  own = vocab if vocab % shards else vocab // shards
-  return 4 * batch * tokens * own
+  shard_vocab = vocab if vocab % shards else vocab // shards
+  return 4 * batch * tokens * shard_vocab
 
 
 def shapes(
@@ -209,14 +158,14 @@ def shapes(
   batch: int,
   mesh: Mesh | None = None,
 ) -> tuple[Any, KVCache]:
-  """Parameters and cache as `jax.ShapeDtypeStruct`, with their shardings.
+  """Returns parameters and cache as `jax.ShapeDtypeStruct` with shardings.
 
   Args:
-    config: the model.
-    shards: of the model.
-    context: slots of the cache.
-    batch: its rows.
-    mesh: 1 x `shards` devices; an abstract mesh if left out.
+    config: model.
+    shards: number of chips that share the model.
+    context: cache slots.
+    batch: rows.
+    mesh: 1 x `shards` devices; by default an abstract mesh.
 
   Raises:
     UserError: heads or hidden units do not divide into the shards.
@@ -224,25 +173,23 @@ def shapes(
   params, cache = _unsharded(config, context, batch)
   if mesh is None:
     mesh = AbstractMesh((1, shards), (rules.DATA, rules.MODEL))
-    formats = rules.param_shardings
+    shardings = rules.param_shardings(params, mesh)
   else:
-    formats = rules.param_formats
-  shaped = lambda x, dtype, where: jax.ShapeDtypeStruct(
-    x.shape, dtype, sharding=where
-  )
-  put = rules.sharding(mesh)
+    shardings = rules.param_formats(params, mesh)
+  sharding = rules.sharding(mesh)
+
+  def param_shape(path, x, sharding):
+    is_matrix = weights.is_matrix(path[-1].key, x)
+    dtype = config.dtype if is_matrix else x.dtype
+    return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
+
   return (
-    jax.tree_util.tree_map_with_path(
-      lambda path, x, where: shaped(
-        x,
-        config.dtype if weights.is_matrix(path[-1].key, x) else x.dtype,
-        where,
-      ),
-      params,
-      formats(params, mesh),
-    ),
+    jax.tree_util.tree_map_with_path(param_shape, params, shardings),
     kv_cache.with_axes(
-      cache, lambda x, *axes: shaped(x, x.dtype, put(x, *axes))
+      cache,
+      lambda x, *axes: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=sharding(x, *axes)
+      ),
     ),
   )
 
@@ -257,9 +204,11 @@ def _unsharded(config: TransformerConfig, context: int, batch: int):
 
 
 def num_bytes(tree: Any) -> int:
-  """Bytes on one device of arrays that have a sharding."""
+  """Returns the bytes that sharded arrays take on one device."""
   total = 0
   for leaf in jax.tree.leaves(tree):
-    where = getattr(leaf.sharding, 'sharding', leaf.sharding)  # of a Format
-    total += math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    # A `Format` has the sharding as an attribute.
+    sharding = getattr(leaf.sharding, 'sharding', leaf.sharding)
+    shape = sharding.shard_shape(leaf.shape)
+    total += math.prod(shape) * leaf.dtype.itemsize
   return total

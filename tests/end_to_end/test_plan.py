@@ -1,4 +1,4 @@
-"""Plans through the launcher: what is written, resumed and refused."""
+"""Plans through the launcher: their files, and mistakes."""
 
 import json
 
@@ -10,7 +10,7 @@ _PREDICT = '--config=configs/chinchilla.py:predict'
 _SLICE = '--topology=v4:2x2x4'
 
 
-def _figures(workdir):
+def _summary(workdir):
   return json.loads((workdir / 'summary.json').read_text())
 
 
@@ -20,37 +20,31 @@ def test_prediction(launch, tmp_path):
   assert ended.code == 0, ended
   assert ended.err == ''
   assert 'Paper and plan' in ended.out and 'Speedups' in ended.out
-  for name in ('report.md', 'speedups.png', 'figure.png', 'config.json'):
+  for name in ('report.md', 'prices.png', 'config.json'):
     assert (workdir / name).stat().st_size
-  found = _figures(workdir)
-  assert [row['what'] for row in found['paper']] == [
-    'target',
-    'draft',
-    'alternative',
-  ]
-  assert all(0.75 < row['plan / paper'] < 1.25 for row in found['paper'])
-  taus = [row['implied τ'] for row in found['implied']]
+  summary = _summary(workdir)
+  assert [row['what'] for row in summary['paper']] == [
+    'target', 'draft', 'alternative',
+  ]  # fmt: skip
+  assert all(0.75 < row['plan / paper'] < 1.25 for row in summary['paper'])
+  taus = [row['implied τ'] for row in summary['implied']]
   assert 2.5 < taus[0] < taus[1] < taus[2] < 4.2
-  curves = found['curves']['speedup at the implied α']
-  xsum = next(points for name, points in curves.items() if 'XSum, n' in name)
-  best = max(xsum, key=lambda point: point['speedup'])
-  assert 3 <= best['gamma'] <= 5
-  slices = {row['topology'] for row in found['speedups']}
+  assert 3 <= summary['implied'][0]['best γ'] <= 5
+  slices = {row['topology'] for row in summary['speedups']}
   assert slices == {'v4:2x2x4', 'v5e:4x4', 'v5p:2x2x4', 'v6e:4x4'}
-  # The draft on the target's chips beats the 7B on any.
-  draft, *others = [row['step ms'] for row in found['alternatives']]
+  # The draft on the target's chips is faster than the 7B on any slice.
+  draft, *others = [row['step ms'] for row in summary['alternatives']]
   assert len(others) == 4 and draft < min(others)
-  assert (workdir / 'prices.png').stat().st_size
-  # Three batches on four slices, but for one that does not fit.
-  assert len(found['prices']) == 11 and len(found['drafts']) == 2 * 11
+  # Three batches on four slices, except one that does not fit.
+  assert len(summary['prices']) == 11 and len(summary['drafts']) == 2 * 11
   assert 'No price of 32 x 2048 slots: v5e:4x4: weights and' in ended.out
 
 
-def test_measured_times_stand_in(launch, refused, tmp_path):
+def test_measured_times_replace_predicted_ones(launch, refused, tmp_path):
   times = tmp_path / 'times.json'
   times.write_text('{"draft_ms": 100, "target_ms": 14.1}')
   workdir = tmp_path / 'plan'
-  # Nothing of the paper's gain is left, so its speedups have no α.
+  # With a slow draft no α gives the paper's speedups.
   line = refused(
     'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
     f'--config.measured={times}',
@@ -63,49 +57,36 @@ def test_measured_times_stand_in(launch, refused, tmp_path):
   )  # fmt: skip
   assert ended.code == 0, ended
   assert 'v5e:2x2: weights and caches take 36.56 GiB of each' in ended.out
-  slices = {row['topology'] for row in _figures(workdir)['times']}
-  assert slices == {'v4:2x2x4'}
-  assert all(row['γ=1'] < 0.3 for row in _figures(workdir)['speedups'])
+  summary = _summary(workdir)
+  assert {row['topology'] for row in summary['times']} == {'v4:2x2x4'}
+  assert all(row['γ=1'] < 0.3 for row in summary['speedups'])
 
 
 @pytest.mark.tpu_aot
 @pytest.mark.slow
-def test_compiled_parts_are_kept(launch, tmp_path):
+def test_compilation(launch, tmp_path):
   workdir = tmp_path / 'plan'
-  command = (
+  ended = launch(
     'plan', '--config=configs/chinchilla.py', '--topology=v5e-4',
     '--config.target.num_layers=2', '--config.draft.num_layers=1',
     '--config.paper_ms=()', '--config.paper_speedups=()',
     '--config.compare=()', f'--workdir={workdir}',
   )  # fmt: skip
-  ended = launch(*command)
   assert ended.code == 0, ended
   assert 'as predicted: 5 all-reduce of 81920 bytes' in ended.out
-  found = _figures(workdir)
-  assert [row['part'] for row in found['memory']] == [
-    'draft step',
-    'scoring pass',
-    'speculative loop',
-  ]
-  assert all(row['fits'] for row in found['memory'])
-  assert {row['kind'] for row in found['collectives']} == {'all-reduce'}
-  # Cut off while the last line was written.
-  parts = workdir / 'parts.jsonl'
-  lines = parts.read_text().splitlines()
-  parts.write_text('\n'.join(lines[:2]) + '\n' + lines[2][:40])
-  assert launch(*command).code == 0
-  again = _figures(workdir)['memory']
-  assert again[:2] == found['memory'][:2]  # the seconds of compilation too
-  assert again[2]['total GiB'] == found['memory'][2]['total GiB']
+  summary = _summary(workdir)
+  assert [row['part'] for row in summary['memory']] == [
+    'draft step', 'scoring pass', 'speculative loop',
+  ]  # fmt: skip
+  assert all(row['fits'] == 'yes' for row in summary['memory'])
+  assert {row['kind'] for row in summary['collectives']} == {'all-reduce'}
 
 
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    (['--topology=v9-3'], ["got 'v9-3', expected one of v4, v5e, v5p, v6e"]),
-    (['--topology=v4:2x2'], ['expected 3 dimensions for v4']),
-    (['--topology=v4-30'], ['one of 8, 16, 32']),
     (['--topology='], ["got '', expected one of v4, v5e"]),
+    (['--topology=v4-32,v4:2x2x4'], ['got a slice twice']),
     ([], ['--topology']),
     (
       ['--topology=v5e-4'],
@@ -117,10 +98,6 @@ def test_compiled_parts_are_kept(launch, tmp_path):
     ),
     ([_SLICE, '--config.measured=/nowhere'], ['/nowhere: No such file']),
     ([_SLICE, '--config.alphas=(1.5,)'], ['alphas: got 1.5, expected 0 to 1']),
-    (
-      [_SLICE, '--config.prices.nodes=(0,)'],
-      ['prices.nodes: got (0,), expected whole numbers from 1 to 1024'],
-    ),
     ([_SLICE, '--config.gamma=0'], ['gamma: got 0, expected at least 1']),
     ([_SLICE, '--config.context=4096'], ['context: got 4096', '2048']),
     ([_SLICE, '--config.draft.vocab_size=7'], ['share a vocabulary', '7']),

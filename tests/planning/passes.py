@@ -1,4 +1,4 @@
-"""The passes of which Chen et al. 2302.01318, section 6, report the times."""
+"""Passes whose times Chen et al. 2302.01318, section 6, report."""
 
 import dataclasses
 
@@ -18,9 +18,9 @@ REPORTED_MS = [
 
 
 def ms(config, name, tokens=1, constants=tpu.CONSTANTS) -> float:
-  """Predicted milliseconds of a pass on the slice of that name."""
+  """Returns the predicted milliseconds of a pass on the slice of a name."""
   topology = dataclasses.replace(parse(name), constants=constants)
-  taken = work.of_pass(
+  model_pass = work.of_pass(
     config, shards=topology.num_chips, tokens=tokens, context=2048
   )
-  return predict(taken, topology).total
+  return predict(model_pass, topology).total

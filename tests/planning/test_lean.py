@@ -1,10 +1,11 @@
-"""Rounds on chips that are not there: little is sent, no cache is copied."""
+"""Rounds compiled for other chips: little is sent, and no cache is copied."""
 
 import dataclasses
 import functools
 import math
 
 import pytest
+import schedules
 from testing import elsewhere, shallow, tiny
 
 from specsamp.decoding.request import Request
@@ -16,8 +17,8 @@ from specsamp.drafting import (
 )
 from specsamp.drafting.trained import trained_drafter
 from specsamp.evaluation.pairs import PAIRS
-from specsamp.planning import compile, kernels, topology, work
-from specsamp.planning.compile import PARTS
+from specsamp.planning import compile, topology, work
+from specsamp.planning.compile import Program
 from specsamp.sharding import lookup
 
 pytestmark = pytest.mark.extended
@@ -27,7 +28,7 @@ _LAYERS = 2
 
 
 def _slices(*marks):
-  """Of GPUs and of TPUs, these with further marks."""
+  """Parametrizes by a GPU slice, and a TPU slice with further marks."""
   return pytest.mark.parametrize(
     'where',
     [
@@ -37,67 +38,77 @@ def _slices(*marks):
   )
 
 
-@functools.cache  # the loop twice
-def _part(name, where, vocab_size=_PAIR.target.vocab_size):
-  target, draft = (
+def _models(vocab_size=_PAIR.target.vocab_size):
+  return [
     dataclasses.replace(model, num_layers=_LAYERS, vocab_size=vocab_size)
     for model in (_PAIR.target, _PAIR.draft)
-  )
-  mesh = compile.mesh_of(topology.parse(where))
-  return compile.compile_part(name, target, draft, mesh, gamma=4, context=2048)
+  ]
+
+
+@functools.cache  # two tests compile the loop
+def _compiled(kind, where, vocab_size=_PAIR.target.vocab_size):
+  program = Program(kind, TokenTree.chain(4), context=2048)
+  models = _models(vocab_size)
+  return compile.compile_program(program, *models, topology.parse(where))
 
 
 @_slices()
-@pytest.mark.parametrize('name', PARTS)
-def test_llama_sends_activations_and_little_else(where, name):
-  part = _part(name, where)
-  assert part.temporaries < 64 * 2**20
-  # Of five tokens at most; and the blocks of a draw, the square root of V.
+@pytest.mark.parametrize('kind', compile.KINDS)
+def test_llama_sends_activations_and_little_else(where, kind):
+  compiled = _compiled(kind, where)
+  assert compiled.temporaries < 64 * 2**20
+  # Activations of five tokens at most, and the blocks of a draw, whose size is
+  # the square root of V.
   activations = {
     tokens * model.width * 2
     for model in (_PAIR.target, _PAIR.draft)
     for tokens in (1, 2, 5)
   }
-  for each in part.collectives:
+  for each in compiled.collectives:
     blocks = 4 * 5 * 2 * math.isqrt(_PAIR.target.vocab_size)
     assert each.num_bytes in activations or each.num_bytes <= blocks, each
-  if name == 'scoring pass':
-    target = dataclasses.replace(_PAIR.target, num_layers=_LAYERS)
+  if kind == compile.SCORING_PASS:
+    target, _ = _models()
     predicted = work.of_pass(target, shards=8, tokens=5, context=2048)
-    assert part.collectives == predicted.collectives
-  if name == 'draft step' and where == 'h100:8':
-    draft = dataclasses.replace(_PAIR.draft, num_layers=_LAYERS)
-    predicted = work.of_pass(draft, shards=8, tokens=1, context=2048)
-    assert part.kernels.total == pytest.approx(predicted.kernels, rel=0.15)
-    assert part.kernels.in_graphs > part.kernels.total / 2
+    assert compiled.collectives == predicted.collectives
+
+
+@pytest.mark.gpu_aot
+def test_kernels_are_as_many_as_predicted():
+  target, draft = _models()
+  program = Program(compile.DRAFT_STEP, TokenTree.chain(4), context=2048)
+  mesh = compile.mesh_of(topology.parse('h100:8'))
+  lowered = compile.lower(program, target, draft, mesh)
+  _, kernels, in_graphs = schedules.compile_and_count(lowered)
+  predicted = work.of_pass(draft, shards=8, tokens=1, context=2048)
+  assert kernels == pytest.approx(predicted.kernels, rel=0.15)
+  assert in_graphs > kernels / 2
 
 
 @_slices(pytest.mark.slow)
 def test_a_larger_vocabulary_sends_no_more(where):
-  """Four times as large, twice as much for a draw: its square root."""
-  sent = lambda part: sum(
+  """Four times the tokens send twice as much for a draw: the square root."""
+  sent = lambda compiled: sum(
     each.num_bytes * each.count
-    for each in part.collectives
+    for each in compiled.collectives
     if each.num_bytes not in (2 * 4096 * 2, 4096 * 2, 5 * 8192 * 2)
   )
-  name = 'speculative loop'
-  four_times = _part(name, where, 4 * _PAIR.target.vocab_size)
-  assert sent(four_times) <= 2.1 * sent(_part(name, where))
+  four_times = _compiled(compile.LOOP, where, 4 * _PAIR.target.vocab_size)
+  assert sent(four_times) <= 2.1 * sent(_compiled(compile.LOOP, where))
 
 
 @pytest.mark.gpu_aot
-def test_the_lookup_of_before_would_be_seen(monkeypatch):
-  """Of one token, or of one block of probabilities, it is a slice; gathered."""
+def test_a_gathered_lookup_would_be_seen(monkeypatch):
   monkeypatch.setattr(
     lookup, '_lookup', lambda take, array, index, *_, **__: take(array, index)
   )
-  part = _part.__wrapped__('draft step', 'h100:8')
-  assert part.collectives[0].num_bytes >= 4 * _PAIR.target.vocab_size
+  compiled = _compiled.__wrapped__(compile.DRAFT_STEP, 'h100:8')
+  assert compiled.collectives[0].num_bytes >= 4 * _PAIR.target.vocab_size
 
 
 @pytest.mark.gpu_aot
 def test_a_tree_of_one_row_gathers_no_probabilities():
-  """To write into one shard of them, as a draw without replacement does."""
+  """A draw without replacement writes into one shard of them."""
   pair = shallow.pair()
   job = Request.make(
     pair.target,
@@ -119,9 +130,9 @@ def test_a_tree_of_one_row_gathers_no_probabilities():
 
 
 def _request(kind, dtype):
-  """Its caches are far larger than all else in a round.
+  """Returns a request whose caches are far larger than the rest of a round.
 
-  A layer's keys are 8 MiB; what cuBLAS asks for to work in is 4.
+  A layer's keys are 8 MiB; cuBLAS uses 4 MiB of workspace.
   """
   shape = dict(max_length=4096, head_dim=128, num_kv_heads=2, dtype=dtype)
   target = tiny.model(11, 0, num_layers=2, **shape)
@@ -157,7 +168,7 @@ def _request(kind, dtype):
     ('eagle', 'h100:1', 'bfloat16'),
     ('ngram', 'h100:1', 'bfloat16'),
     ('lookahead', 'h100:1', 'bfloat16'),
-    # Without bfloat16 passes differ, a chain's and a tree's, not what drafts.
+    # Without bfloat16 the passes over a chain and a tree differ, drafts do not.
     ('model', 't4:1', 'float16'),
     ('eagle', 't4:1', 'float16'),  # and features
     ('ngram', 't4:1', 'float16'),
@@ -170,7 +181,7 @@ def _request(kind, dtype):
 def test_a_round_copies_no_cache(kind, where, dtype):
   mesh = compile.mesh_of(topology.parse(where))
   lowered, state = elsewhere.lower_decode(_request(kind, dtype), mesh)
-  compiled, run = kernels.compile_for_gpu(lowered)
+  compiled, kernels, in_graphs = schedules.compile_and_count(lowered)
   caches = elsewhere.caches(state)
   assert len(caches) == 2 * (2 + (kind in ('model', 'model, tree', 'eagle')))
   memory = compiled.memory_analysis()
@@ -178,4 +189,4 @@ def test_a_round_copies_no_cache(kind, where, dtype):
   assert memory.alias_size_in_bytes >= num_bytes
   assert memory.temp_size_in_bytes < num_bytes / len(caches)
   assert not elsewhere.copies(compiled.as_text(), {x.shape for x in caches})
-  assert run.in_graphs > run.total / 2
+  assert in_graphs > kernels / 2

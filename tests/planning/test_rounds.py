@@ -1,4 +1,4 @@
-"""What passes and rounds read, and which GPU a driver's name is of."""
+"""Reads of passes and rounds, and GPUs by the driver's name."""
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +23,20 @@ def test_a_pass_of_eagle_reads_its_layer_and_the_targets_head():
   matrices = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
   scales = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 1]
   head = config.width * config.vocab_size
-  found = rounds.eagle_pass(config, 3, 1024)
+  eagle = rounds.eagle_pass(config, 3, 1024)
   expected = 2 * (head + sum(leaf.size for leaf in matrices))
-  # The scale of the target's last norm is counted, and not read.
+  # The scale of the target's last norm is counted, but not read.
   expected += 4 * (sum(leaf.size for leaf in scales) + config.width)
-  assert found.weights == expected
+  assert eagle.weights == expected
   plain = rounds.eagle_pass(config, 1, 1024)
-  assert found.flops == 3 * plain.flops
+  assert eagle.flops == 3 * plain.flops
   cache = 2 * config.num_kv_heads * config.head_dim * 1024
-  assert found.caches == cache * jnp.dtype(config.dtype).itemsize
+  assert eagle.caches == cache * jnp.dtype(config.dtype).itemsize
 
 
 def test_a_round_drafts_level_by_level():
   config, draft = presets.llama31_8b(), presets.llama32_1b()
-  over = lambda of, n: work.of_pass(of, shards=1, tokens=n, context=512)
+  over = lambda model, n: work.of_pass(model, shards=1, tokens=n, context=512)
   drafts = lambda n: over(draft, n)
   tree = TokenTree.branching((4, 2, 1))
   assert rounds.of_round(config, tree, drafts, 512) == [

@@ -1,16 +1,15 @@
-"""What a T4, which has no bfloat16, would run: no pass converts a weight."""
+"""Programs for a T4, which has no bfloat16: no pass converts a weight."""
 
 import dataclasses
-import functools
 import math
 import re
 
-import jax
 import pytest
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.models import TransformerConfig
-from specsamp.planning import compile, topology, work
+from specsamp.planning import compile, topology
+from specsamp.planning.compile import Program
 
 pytestmark = [pytest.mark.extended, pytest.mark.gpu_aot]
 
@@ -26,33 +25,25 @@ _TARGET = TransformerConfig(
   dtype='float16',
 )
 _DRAFT = dataclasses.replace(_TARGET, num_layers=1)
-_SMALLEST = 1024 * 1024  # entries of a weight, and of nothing else
+_SMALLEST = 1024 * 1024  # entries; only weights have as many
 
 
-@functools.cache
-def _mesh():
-  return compile.mesh_of(topology.parse('t4:1'))
-
-
-def _compiled(part, target, draft):
-  """The program of a part, as `compile.compile_part` makes it."""
-  lower, models = compile._LOWER[part]
-  configs = [{'target': target, 'draft': draft}[model] for model in models]
-  sizes = [work.shapes(config, 1, 512, 1, _mesh()) for config in configs]
-  with jax.set_mesh(_mesh()):
-    return lower(configs, sizes, _mesh(), TokenTree.chain(4), 512, 1).compile()
+def _compiled(kind, target, draft):
+  program = Program(kind, TokenTree.chain(4), context=512)
+  mesh = compile.mesh_of(topology.parse('t4:1'))
+  return compile.lower(program, target, draft, mesh).compile()
 
 
 def _computations(hlo):
-  """Name -> lines of each computation of a program's text."""
-  found, lines = {}, []
+  """Returns the lines of each computation of a program's text by its name."""
+  computations, lines = {}, []
   for line in hlo.splitlines():
     head = re.match(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$', line)
     if head:
-      lines = found.setdefault(head[1], [])
+      lines = computations.setdefault(head[1], [])
     elif line.startswith('  '):
       lines.append(line)
-  return found
+  return computations
 
 
 def _size(shape):
@@ -60,12 +51,12 @@ def _size(shape):
 
 
 def _converts(hlo, smallest):
-  """Kernels that convert an array so large and write the result to memory."""
+  """Returns the kernels that convert a large array and write the result."""
   computations = _computations(hlo)
   fused = set(re.findall(r'fusion\(.*calls=%?([\w.-]+)', hlo))
-  found = []
+  kernels = []
   for name, lines in computations.items():
-    if name in fused:  # what is written is what the fusion returns
+    if name in fused:  # only the result of the fusion is written
       continue
     for line in lines:
       match = re.match(r'\s+(?:ROOT )?%?\S+ = (.*?) (convert|fusion)\(', line)
@@ -80,14 +71,14 @@ def _converts(hlo, smallest):
       converts = r'= \w+\[([\d,]*)\]\S* convert\('
       converted = re.findall(converts, '\n'.join(inside))
       if any(_size(shape) >= smallest for shape in converted):
-        found.append(line.strip())
-  return found
+        kernels.append(line.strip())
+  return kernels
 
 
 _BOTH = dict(norm='layer', positions='learned', gated=False, biases='all')
 
 
-@pytest.mark.parametrize('part', compile.PARTS)
+@pytest.mark.parametrize('kind', compile.KINDS)
 @pytest.mark.parametrize(
   'change',
   [
@@ -97,9 +88,9 @@ _BOTH = dict(norm='layer', positions='learned', gated=False, biases='all')
   ],
   ids=['llama', 'tied', 'opt'],
 )
-def test_no_pass_converts_a_weight(part, change):
+def test_no_pass_converts_a_weight(kind, change):
   models = [dataclasses.replace(c, **change) for c in (_TARGET, _DRAFT)]
-  compiled = _compiled(part, *models)
+  compiled = _compiled(kind, *models)
   assert _converts(compiled.as_text(), _SMALLEST) == []
   # The head alone would be 64 MiB in float32; the q, k and v of both layers,
   # each layer's in one weight, 8.
@@ -108,7 +99,7 @@ def test_no_pass_converts_a_weight(part, change):
 
 def test_bfloat16_would_convert_them_all():
   sixteen = dataclasses.replace(_TARGET, dtype='bfloat16')
-  hlo = _compiled('scoring pass', sixteen, None).as_text()
-  # Of each layer q, kv, o, up, down, of which XLA joins the first two; and of
-  # both layers' a few at once.
+  hlo = _compiled(compile.SCORING_PASS, sixteen, None).as_text()
+  # q, kv, o, up and down of each layer, of which XLA joins the first two, and
+  # some of both layers.
   assert len(_converts(hlo, _SMALLEST)) >= 8
