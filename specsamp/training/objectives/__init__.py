@@ -11,8 +11,10 @@ class Objective(NamedTuple):
   """Loss of a kind of drafters.
 
   Attributes:
-    loss: (module, params, target_head, batch, weights) -> loss, metrics; see
-      `batch.Batch` and `batch.Weights`.
+    loss: (module, params, target_head, batch, weights) -> the loss to minimize
+      and metrics, see `depths.weighted_sum`. The module is a drafter's, params
+      are its parameters, `target_head` is a `TargetHead`; see `batch.Batch` and
+      `batch.Weights`.
     drafts_from_features: True if the drafter reads the target's features.
   """
 

@@ -56,21 +56,12 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
 
 
 def dflash(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all masks.
+  """Sums the losses of all masks; see `Objective.loss`.
 
   p is the target's distribution along the text. q has read no token after the
-  root, so it averages over the tokens that may come there.
-
-  Args:
-    module: `DFlashLayers`.
-    params: of the module.
-    target_head: the target's embedding and LM head.
-    batch: with features; its noise is not read.
-    weights: mask j weighs decay^(j - 1). The authors have the loss text and a
-      decay of exp(-1 / 7) for blocks of 16, exp(-1 / 4) for blocks of 8.
-
-  Returns:
-    The total and metrics, see `depths.weighted_sum`.
+  root, so it averages over the tokens that may come there. Mask j weighs
+  decay^(j - 1). The authors have the loss text and a decay of exp(-1 / 7) for
+  blocks of 16, exp(-1 / 4) for blocks of 8.
   """
   tokens = batch.tokens
   length = tokens.shape[1] - 1

@@ -22,22 +22,12 @@ from specsamp.training.objectives.depths import Labels, take, weighted_sum
 
 
 def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all steps.
+  """Sums the losses of all steps; see `Objective.loss`.
 
   A position has a loss only if the layer can draft its label: the target's most
   probable token, or the text's token for the loss text. Other positions would
-  teach what the layer cannot express.
-
-  Args:
-    module: an `Eagle3Layer`.
-    params: of the module, `draft_rows` among them.
-    target_head: the target's embedding and LM head.
-    batch: with the features of the module's taps.
-    weights: the paper has the loss kl and a decay of 0.8 for 7 steps: step j
-      weighs 0.8^j.
-
-  Returns:
-    The total and metrics, see `depths.weighted_sum`.
+  teach what the layer cannot express. The paper has the loss kl and a decay of
+  0.8 for 7 steps: step j weighs 0.8^j.
   """
   length = batch.tokens.shape[1] - 1
   hidden_by_step = unrolled(

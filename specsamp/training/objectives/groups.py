@@ -57,7 +57,7 @@ def sizes(num_groups: int, count: int, retention: float = 1.0) -> np.ndarray:
 
 
 def outputs(
-  module, params, target_head, features_btd, tokens_bt, starts_bm, masks_m
+  module, params, target_head, features_btd, tokens_bt, starts_bm, retention=1.0
 ) -> Groups:
   """Runs one pass over all groups of a batch.
 
@@ -69,9 +69,10 @@ def outputs(
       reads no features.
     tokens_bt: int [B, T].
     starts_bm: int [B, M], positions that have masks.
-    masks_m: number of masks of each position, static, see `sizes`; 0 for EAGLE.
+    retention: see `sizes`.
   """
   batch, length = tokens_bt.shape
+  masks_m = sizes(starts_bm.shape[1], module.num_masks, retention)
   iota = lambda n: np.arange(n, dtype=np.int32)
   positions_bq = jnp.broadcast_to(iota(length), (batch, length))
   seen_bq = positions_bq  # the last token that each slot sees

@@ -7,22 +7,12 @@ from specsamp.training.objectives.depths import Labels, take, weighted_sum
 
 
 def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all heads.
+  """Sums the losses of all heads; see `Objective.loss`.
 
   Head j reads the target's feature at t; Hydra's also reads the tokens t + 1 to
   t + j. Its label is token t + 1 + j, or the target's distribution after the
-  text up to t + j. Means are over the positions that have such a token.
-
-  Args:
-    module: `MedusaHeads` or `HydraHeads`.
-    params: of the module.
-    target_head: the target's embedding and LM head.
-    batch: with features; its noise is not read.
-    weights: the papers have the loss text and a decay of 0.8: head j weighs
-      0.8^j.
-
-  Returns:
-    The total and metrics, see `depths.weighted_sum`.
+  text up to t + j. Means are over the positions that have such a token. The
+  papers have the loss text and a decay of 0.8: head j weighs 0.8^j.
   """
   tokens, starts_bm, features_btd = batch.tokens, batch.starts, batch.features
   length, width = features_btd.shape[1:]

@@ -16,22 +16,12 @@ from specsamp.training.objectives.depths import Labels, take, weighted_sum
 def medusa_parallel(
   module, params, target_head, batch: Batch, weights: Weights
 ):
-  """Sums the losses at the root and at every mask.
+  """Sums the losses at the root and at every mask; see `Objective.loss`.
 
-  The published loss is text. It needs no target, so `agreement` is with the
-  text for every loss. Other losses compare with the target's distribution after
-  the text and the tokens in between, which the drafter did not see.
-
-  Args:
-    module: a `MedusaParallelLayer`.
-    params: of the module.
-    target_head: the target's embedding and LM head.
-    batch: with `hidden` if `weights.read_p`; its noise is not read.
-    weights: the paper has the loss text and a decay of 0.8: mask j weighs
-      0.8^j.
-
-  Returns:
-    The total and metrics, see `depths.weighted_sum`.
+  The paper has the loss text and a decay of 0.8: mask j weighs 0.8^j. That loss
+  needs no target, so `agreement` is with the text for every loss. Other losses
+  compare with the target's distribution after the text and the tokens in
+  between, which the drafter did not see.
   """
   outputs = groups.outputs(
     module,
@@ -40,7 +30,7 @@ def medusa_parallel(
     None,
     batch.tokens[:, :-1],
     batch.starts,
-    groups.sizes(batch.starts.shape[1], module.num_masks, weights.retention),
+    weights.retention,
   )
   labels = Labels.make(target_head, batch)
   labels = labels._replace(best=labels.next)
@@ -55,17 +45,9 @@ def medusa_parallel(
 def eagle(module, params, target_head, batch: Batch, weights: Weights):
   """Sums SmoothL1(feature) + cross_entropy * loss(p, q) over the groups.
 
-  Args:
-    module: an `EagleLayer` or an `EagleParallelLayer`.
-    params: of the module.
-    target_head: the target's embedding and LM head.
-    batch: with features.
-    weights: EAGLE has the loss kl with a weight of 0.1; ParallelSpec a decay
-      of 1.
-
-  Returns:
-    The total and metrics: those of `depths.weighted_sum`, and of the tokens,
-    without masks, `regression` and the distribution's loss by its name.
+  See `Objective.loss`. EAGLE has the loss kl with a weight of 0.1; ParallelSpec
+  has a decay of 1. Further metrics, of the tokens without masks, are
+  `regression` and the distribution's loss by its name.
   """
   features_btd, length = batch.features, batch.features.shape[1]
   outputs = groups.outputs(
@@ -75,7 +57,7 @@ def eagle(module, params, target_head, batch: Batch, weights: Weights):
     features_btd + batch.noise,
     batch.tokens[:, :-1],
     batch.starts,
-    groups.sizes(batch.starts.shape[1], module.num_masks, weights.retention),
+    weights.retention,
   )
   label_bqd = take(features_btd, outputs.reads).astype(jnp.float32)
   error_bqd = jnp.abs(outputs.hidden.astype(jnp.float32) - label_bqd)
