@@ -4,9 +4,9 @@ python launch/fetch.py
 python launch/fetch.py humaneval spec_bench
 python launch/fetch.py llama-2-7b-chat+llama-68m --to=MODELS
 
-Without a name it lists what there is: whose it is, under which licence, and
-where. What is there already is kept, never replaced. Models need
-huggingface_hub, pip install 'specsamp[hf]'.
+Without a name it lists what can be fetched, with authors, licences and sources.
+Existing files are kept. Models need huggingface_hub, pip install
+'specsamp[hf]'.
 """
 
 import os
@@ -19,7 +19,7 @@ from specsamp import cli
 from specsamp.experiments import fetch
 
 _TO = flags.DEFINE_string(
-  'to', None, 'Folder to fetch to; if left out, where configs look.'
+  'to', None, 'Folder to fetch to. If left out, where configs look.'
 )
 
 

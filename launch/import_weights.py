@@ -6,10 +6,10 @@ python launch/import_weights.py --source=RUNS/target/model --to=OUT \
 python launch/import_weights.py --source=RUNS/eagle3/drafter --to=OUT \
   --format=speculators --target=MODELS/llama-3.1-8b
 
-specsamp.load and --config.target=DIR read all these folders as they are. An
-orbax checkpoint lies as it is computed with, in 16 bits if the weights have no
-more, and all hosts of a pod read and write it in parallel. A drafter's of
-speculators is what vLLM serves beside the target that --target names.
+specsamp.load and --config.target=DIR read all these folders without conversion.
+An orbax checkpoint has the layout of the computation, in 16 bits if the weights
+have no more, and all hosts of a pod read and write it in parallel. vLLM serves
+a drafter in the speculators format with the target that --target names.
 """
 
 from absl import flags
@@ -17,27 +17,34 @@ from absl import flags
 from specsamp import cli
 from specsamp.checkpoints import convert
 
-_SOURCE = cli.define_required(
+_SOURCE = flags.DEFINE_string(
   'source',
-  'Folder of the model or drafter to read, or its name at the hub.',
+  None,
+  'Folder of the model or drafter to read, or its name at the hub. Must be '
+  'given.',
+  required=True,
 )
-_TO = cli.define_required(
-  'to', 'Folder to write; one with a model that was written here is replaced.'
+_TO = flags.DEFINE_string(
+  'to',
+  None,
+  'Folder to write; a model that this launcher wrote there is replaced. Must '
+  'be given.',
+  required=True,
 )
 _FORMAT = flags.DEFINE_enum(
-  'format', 'orbax', convert.FORMATS, 'What to write.'
+  'format', 'orbax', convert.FORMATS, 'Format to write.'
 )
 _TARGET = flags.DEFINE_string(
   'target',
   '',
-  "With --format=speculators: the drafter's target as vLLM shall find it, a "
-  'folder of Hugging Face or a name of its hub.',
+  "With --format=speculators: the drafter's target for vLLM, a folder in the "
+  'Hugging Face format or a name of its hub.',
 )
 _DTYPE = flags.DEFINE_enum(
   'dtype',
   None,
   ('float32', 'bfloat16', 'float16'),
-  'Of matrices; as stored if left out.',
+  'Dtype of matrices. If left out, as stored.',
 )
 _mesh = cli.define_mesh('model')
 

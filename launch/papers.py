@@ -1,28 +1,29 @@
-r"""Runs all of configs/papers, each into its own folder: one summary.
+r"""Runs all of configs/papers, each in its own folder, with one summary.
 
 python launch/papers.py --workdir=runs/papers --allow_code_execution
 
-What has ended is not run again, and a run that was cut off goes on, when the
-same command is given again.
+The same command resumes an interrupted run and skips finished experiments.
 """
-
-from absl import flags
 
 from specsamp import cli
 from specsamp.experiments import papers
+from specsamp.experiments.config import ComparisonConfig
 
-_mesh = cli.define_mesh('model')
+_WORKDIR = cli.define_workdir()
 _ALLOW_CODE_EXECUTION = cli.define_code_execution()
+_mesh = cli.define_mesh('model')
 
 
-def main():
-  config = flags.FLAGS.config
-  job = papers.prepare(config.to_dict(), cli.load_paper, cli.command)
+def load_config(name):
+  return cli.load_config(name, ComparisonConfig, 'evaluate')
+
+
+def main(config):
+  job = papers.prepare(config.to_dict(), load_config, cli.command)
   mesh = _mesh()
-  workdir = cli.make_workdir(flags.FLAGS.workdir, config)
+  workdir = cli.make_workdir(_WORKDIR.value, config)
   job.run(workdir, cli.make_workdir, mesh, _ALLOW_CODE_EXECUTION.value)
 
 
 if __name__ == '__main__':
-  cli.define_flags(config='configs/papers/all.py')
-  cli.run(main)
+  cli.run(main, papers.PapersConfig, 'configs/papers/all.py')

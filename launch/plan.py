@@ -1,4 +1,4 @@
-"""Plans a pod: compiles for chips that are not there, predicts and compares.
+"""Plans a pod: compiles for chips that need not exist, predicts and compares.
 
 python launch/plan.py --config=configs/chinchilla.py --topology=v4:2x2x4
 python launch/plan.py --config=configs/chinchilla.py --topology=v5e-16,v6e-16
@@ -10,26 +10,29 @@ TPUs, and 'specsamp[gpuaot]' for GPUs such as h100:8.
 import os
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # nothing runs on a device
-# What is compiled for chips that are not there cannot be loaded again.
+# A program compiled for absent chips cannot be loaded from the cache.
 os.environ.setdefault('JAX_ENABLE_COMPILATION_CACHE', 'false')
 
 from absl import flags
 
 from specsamp import cli
 from specsamp.planning import plan
+from specsamp.planning.config import PlanConfig
 
-_TOPOLOGY = cli.define_required(
+_TOPOLOGY = flags.DEFINE_string(
   'topology',
-  'Chips to compile for, such as v4:2x2x4, v5e-16 or h100:8, with commas.',
+  None,
+  'Chips to compile for, such as v4:2x2x4, v5e-16 or h100:8, with commas. Must '
+  'be given.',
+  required=True,
 )
+_WORKDIR = cli.define_workdir('runs/plan')
 
 
-def main():
-  config = flags.FLAGS.config
+def main(config):
   job = plan.prepare(config.to_dict(), _TOPOLOGY.value.split(','))
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
+  job.run(cli.make_workdir(_WORKDIR.value, config))
 
 
 if __name__ == '__main__':
-  cli.define_flags('runs/plan')
-  cli.run(main, distributes=False)
+  cli.run(main, PlanConfig, distributes=False)

@@ -1,20 +1,23 @@
-"""Trains a policy on its own rollouts, drafted, beside those without a draft.
+"""Trains a policy on its own rollouts, drawn with and without a draft.
 
 python launch/reinforce.py --config=configs/reinforce_pycode.py
 """
 
-from absl import flags
-
 from specsamp import cli
 from specsamp.experiments import reinforce
 
+_WORKDIR = cli.define_workdir('runs/reinforce')
 
-def main():
-  config = flags.FLAGS.config
+
+def main(config):
   job = reinforce.prepare(config.to_dict())
-  job.run(cli.make_workdir(flags.FLAGS.workdir, config))
+  job.run(cli.make_workdir(_WORKDIR.value, config))
 
 
 if __name__ == '__main__':
-  cli.define_flags('runs/reinforce', 'configs/reinforce_pycode.py')
-  cli.run(main, distributes=False)
+  cli.run(
+    main,
+    reinforce.ReinforceConfig,
+    'configs/reinforce_pycode.py',
+    distributes=False,
+  )

@@ -21,17 +21,15 @@ _PORT = flags.DEFINE_integer(
 _ALLOW = flags.DEFINE_list(
   'allow_hosts',
   [],
-  'More host names that requests may use: those of a proxy before it.',
+  'Further host names in requests, such as those of a reverse proxy.',
 )
-
 _mesh = cli.define_mesh('model')
 
 
-def main():
-  config = flags.FLAGS.config.to_dict()
-  serve.prepare(config, _HOST.value, _PORT.value, _mesh(), _ALLOW.value).run()
+def main(config):
+  values = config.to_dict()
+  serve.prepare(values, _HOST.value, _PORT.value, _mesh(), _ALLOW.value).run()
 
 
 if __name__ == '__main__':
-  cli.define_config('configs/serve.py')
-  cli.run(main, distributes=False)
+  cli.run(main, serve.ServeConfig, 'configs/serve.py', distributes=False)

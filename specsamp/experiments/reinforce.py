@@ -13,10 +13,11 @@ from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
 from specsamp.errors import UserError, check_range
 from specsamp.evaluation.reporting import tables
 from specsamp.experiments import loading
-from specsamp.experiments.config import Asked, PairConfig, reading
+from specsamp.experiments.config import PairConfig, TaskPrompt
 from specsamp.training import run
 from specsamp.training.policy_gradient import advantages, make_update
 from specsamp.training.run_config import RunConfig
+from specsamp.utils import schema
 
 _CLIP = 1.0  # global norm of a gradient
 _SAVE_EVERY = 10  # steps
@@ -30,28 +31,31 @@ class ReinforceConfig(PairConfig):
   """Steps of policy gradient on the target.
 
   Attributes:
-    drafter: name of the drafter, see `loading.Models`; '' is the draft model.
+    drafter: '' is the draft model, other drafters are as in a config of decode.
     draft_len: draft tokens in a round; 0 decodes without a draft.
-    prompts: see `tasks.load`; every step uses all of them.
+    prompts: prompts of every step, as in a config of decode.
     group: rollouts of each prompt in a step, at least two to compare.
-    temperature: of the rollouts.
-    steps: of the optimizer.
-    learning_rate: of Adam.
-    compare: if True, each step draws the same rollouts without a draft too.
+    temperature: temperature of the rollouts.
+    steps: steps of the optimizer.
+    learning_rate: learning rate of Adam.
+    compare: draw the same rollouts without a draft as well.
     slots: rollouts that are decoded at once.
     rounds: upper bound on the rounds of a burst.
   """
 
-  drafter: str
-  draft_len: int
-  prompts: str
-  group: int
-  temperature: float
-  steps: int
-  learning_rate: float
-  compare: bool
-  slots: int
-  rounds: int
+  num_prompts: int = 4
+  max_prompt_tokens: int = 32
+  max_new_tokens: int = 32
+  drafter: str = ''
+  draft_len: int = 3
+  prompts: str = 'code'
+  group: int = 4
+  temperature: float = 1.0
+  steps: int = 8
+  learning_rate: float = 1e-4
+  compare: bool = True
+  slots: int = 16
+  rounds: int = 16
 
   def __post_init__(self):
     super().__post_init__()
@@ -81,7 +85,7 @@ class Reinforce:
 
   config: ReinforceConfig
   models: loading.Models
-  prompts: list[Asked]
+  prompts: list[TaskPrompt]
   sampler: EngineSampler
   plain: EngineSampler | None
 
@@ -182,8 +186,7 @@ def prepare(values: dict[str, Any]) -> Reinforce:
   Raises:
     UserError: a file or value is invalid.
   """
-  with reading():
-    config = ReinforceConfig(**values)
+  config = schema.read(ReinforceConfig, values)
   # Steps are too small for weights of 16 bits. The embedded ones have 32.
   dtype = 'float32' if config.target else ''
   models = loading.load(config.target, config.draft, None, dtype)
