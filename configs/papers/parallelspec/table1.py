@@ -22,7 +22,7 @@ smallest size.
 
 import ml_collections
 
-from specsamp.evaluation.tasks.spec_bench import CATEGORIES
+from specsamp.evaluation.tasks.published_sets import SPEC_BENCH_CATEGORIES
 from specsamp.experiments import config
 
 _METHODS = {
@@ -204,5 +204,5 @@ def _figures(target, temperature, drafter) -> dict[str, str]:
   if not line:
     return {}
   *speedups, average, tau = line.split()
-  figures = dict(zip(CATEGORIES, speedups, strict=True))
+  figures = dict(zip(SPEC_BENCH_CATEGORIES, speedups, strict=True))
   return figures | {'all tasks': f'{average} / {tau}'}
