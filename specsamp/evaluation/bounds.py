@@ -1,4 +1,4 @@
-"""How often a first token is accepted, and how often it could be at most."""
+"""Measured acceptance of first tokens, and its upper bound."""
 
 import dataclasses
 import functools
@@ -14,40 +14,36 @@ from specsamp.decoding.arguments import slots
 from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft
 from specsamp.evaluation import optimal_acceptance
-from specsamp.evaluation.methods import Json, Label, Method
+from specsamp.evaluation.methods import Label, Method
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
 
-_ROUNDS = 32  # of each prompt, at most
+_ROUNDS = 32  # upper bound on the rounds of a prompt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bound(Label):
-  """Of a method, in rounds of its own.
+  """Acceptance of the first token of a method's drafts.
 
   Attributes:
     accepted: share of the rounds that accepted a token.
-    at_most: the most that any lossless rule accepts of the same candidates
-      under the same p, the mean of alpha* (see `optimal_acceptance`).
-    rounds: how many.
+    at_most: mean of alpha*, the largest acceptance of any lossless rule for the
+      same candidates and distributions, see `optimal_acceptance`.
+    rounds: number of rounds.
   """
 
   accepted: float
   at_most: float
   rounds: int
 
-  def plain(self) -> dict[str, Json]:
-    own = ('accepted', 'at_most', 'rounds')
-    return super().plain() | {name: getattr(self, name) for name in own}
-
 
 def is_bounded(method: Method) -> bool:
-  """Whether the bound holds of it, and is more than its own figure.
+  """Returns True if the bound holds for the method and is informative.
 
-  Not of a rule that is not lossless, nor of races that the drafter knows. Of a
-  greedy text it is what is accepted.
+  It does not hold for lossy rules and for races that the drafter knows. For
+  greedy texts it equals the acceptance.
   """
   if method.drafter is None or not method.temperature:
     return False
@@ -62,14 +58,14 @@ def measure(
   max_new_tokens: int,
   seed: int,
 ) -> Bound:
-  """Decodes by a method, and bounds the first step of each of its rounds.
+  """Decodes by a method, and bounds the first step of each round.
 
   Args:
     target: the target.
-    method: one that `is_bounded`.
-    prompts: token ids of each, decoded as one batch.
-    max_new_tokens: of each text.
-    seed: of the first prompt.
+    method: a method that `is_bounded`.
+    prompts: token ids of each prompt, decoded as one batch.
+    max_new_tokens: upper bound on the tokens of each completion.
+    seed: seed of the first prompt.
   """
   sampling = method.sampling_params
   request = Request.make(
@@ -83,65 +79,66 @@ def measure(
     tree_attention=method.tree_attention,
   )
   state = request.prefill()
-  seen, drafts = request.fetch(state), []
-  while not seen.done.all() and len(drafts) < _ROUNDS:
+  fetched, drafts = request.fetch(state), []
+  while not fetched.done.all() and len(drafts) < _ROUNDS:
     state = request.decode(state, 1)
-    drafts.append((seen, draft_of(request, state)))
-    seen = request.fetch(state)
-  found = []
+    drafts.append((fetched, draft_of(request, state)))
+    fetched = request.fetch(state)
+  bounds = []
   for row in range(len(prompts)):
-    own = [(at, draft) for at, draft in drafts if not at.done[row]]
-    p_rv = _after(
+    active = [(at, draft) for at, draft in drafts if not at.done[row]]
+    p_rv = _probs_after(
       target,
-      seen.tokens[row, : seen.length[row]],
-      [at.length[row] - 1 for at, _ in own],
+      fetched.tokens[row, : fetched.length[row]],
+      [at.length[row] - 1 for at, _ in active],
       sampling,
     )
-    found += [
-      _best(p_v, draft, row) for p_v, (_, draft) in zip(p_rv, own, strict=True)
+    bounds += [
+      _best(p_v, draft, row)
+      for p_v, (_, draft) in zip(p_rv, active, strict=True)
     ]
-  rounds = int(seen.stats.rounds.sum())
-  accepted = seen.stats.num_accepted_per_pos[:, 0].sum()
+  rounds = int(fetched.stats.rounds.sum())
+  accepted = fetched.stats.num_accepted_per_pos[:, 0].sum()
   return Bound(
     **vars(method.label),
     accepted=float(accepted / rounds),
-    at_most=float(np.mean(found)),
+    at_most=float(np.mean(bounds)),
     rounds=rounds,
   )
 
 
 def _best(p_v: np.ndarray, draft: Draft, row: int) -> float:
-  """alpha* of the children of the root."""
+  """Returns alpha* of the children of the root."""
   children = list(draft.tree.children(0))
   drafted = draft.tokens[row, children][draft.valid[row, children]]
-  if draft.law == 'deterministic':  # of which there may be no q
+  if draft.law == 'deterministic':  # there may be no q
     return float(p_v[np.unique(drafted)].sum())
   return optimal_acceptance.best_acceptance(
     p_v, draft.q[row, 0], draft.law, len(drafted)
   )
 
 
-def _after(
+def _probs_after(
   target: LanguageModel,
-  text: np.ndarray,
-  places: Sequence[int],
+  tokens: np.ndarray,
+  positions: Sequence[int],
   sampling: SamplingParams,
 ) -> np.ndarray:
-  """p [R, V] after the tokens at these places of a text, in one pass."""
-  _, size = slots(target, 1, len(text))
-  at_r = np.zeros(_ROUNDS, np.int32)
-  at_r[: len(places)] = places
+  """Returns p [R, V] after these positions of a sequence, in one pass."""
+  _, size = slots(target, 1, len(tokens))
+  position_r = np.zeros(_ROUNDS, np.int32)
+  position_r[: len(positions)] = positions
   with meshes.use(target.mesh):
     p_rv = _compiled()(
       target.transformer,
       target.params,
-      np.pad(text, (0, size - len(text))).astype(np.int32),
-      at_r,
+      np.pad(tokens, (0, size - len(tokens))).astype(np.int32),
+      position_r,
       sampling.broadcast(_ROUNDS),
       # Rows fill the shards of a batch.
       target.mesh.shape[DATA] if target.mesh else 1,
     )
-  return meshes.fetch(p_rv)[: len(places)]
+  return meshes.fetch(p_rv)[: len(positions)]
 
 
 @functools.cache
@@ -149,10 +146,10 @@ def _compiled():
   return jax.jit(_probs, static_argnums=(0, 5))
 
 
-def _probs(transformer, params, tokens_t, at_r, sampling, rows):
+def _probs(transformer, params, tokens_t, position_r, sampling, rows):
   variables = {'params': params}
   fill = lambda x: jnp.broadcast_to(x, (rows, *x.shape))
   hidden_td = transformer.apply(variables, fill(tokens_t)).hidden[0]
-  hidden_rd = jnp.take(hidden_td, at_r, axis=0)
+  hidden_rd = jnp.take(hidden_td, position_r, axis=0)
   logits_brv = transformer.apply(variables, fill(hidden_rd), method='logits')
   return probabilities(logits_brv[0], sampling)

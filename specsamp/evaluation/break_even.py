@@ -1,4 +1,4 @@
-"""The τ from which a draft gains, given what passes cost on this machine."""
+"""Smallest τ at which a draft gains, given the cost of passes."""
 
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
@@ -42,10 +42,10 @@ def sentence(
 def sentences(
   rows: list[Row], costs: list[RoundCost], method: str
 ) -> list[str]:
-  """Returns a sentence for each sampling that says why its draft gains or not.
+  """Returns a sentence per sampling that explains why its draft gains or not.
 
   Args:
-    rows: rows of `metrics.summarize`; those of the first task count.
+    rows: rows of `metrics.summarize`, of which those of the first task count.
     costs: measured round costs of one draft, one for each sampling; empty for
       drafts whose rounds differ.
     method: method of that draft.
@@ -54,7 +54,7 @@ def sentences(
   score_ms = {
     (method, cost.sampling_name, cost.tree): cost.score_ms for cost in costs
   }
-  found = []
+  texts = []
   for plain in filter(lambda row: row.is_baseline, rows):
     drafts = [
       row
@@ -79,15 +79,15 @@ def sentences(
       gained=best.speedup >= 1,
     )
     if best.speedup < 1:
-      found.append(f'{plain.sampling_name}: no draft gained; {text}.')
+      texts.append(f'{plain.sampling_name}: no draft gained; {text}.')
     else:
       name = f'{best.method} {best.draft_name}'
       about = f'{row.method} {row.draft_name}'
-      found.append(
+      texts.append(
         f'{plain.sampling_name}: {name} is fastest, {best.speedup:.2f} times '
         f'as fast as plain decoding. With {about} {text}.'
       )
-  return found
+  return texts
 
 
 def _key(row: Row):

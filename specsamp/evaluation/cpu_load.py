@@ -1,22 +1,22 @@
-"""The share of the CPUs that other processes take while something is timed."""
+"""Share of the CPUs that other processes use during a measurement."""
 
 import os
 import pathlib
 
 _STAT = pathlib.Path('/proc/stat')
-# A loop on all cores loses about this share of its speed, or more where its
+# A loop on all cores loses about this share of its speed, or more if its
 # threads wait for each other.
 _MAX_SHARE = 0.15
 
 
 class Meter:
-  """CPU time of other processes since the meter was made, on Linux."""
+  """CPU time of other processes since the meter was created, on Linux."""
 
   def __init__(self):
     self._before = _read()
 
   def share(self) -> float | None:
-    """Returns the others' share of all CPU time, 0 to 1; None if unknown."""
+    """Returns the share of all CPU time, 0 to 1; None if it is unknown."""
     before, after = self._before, _read()
     if before is None or after is None:
       return None
@@ -24,13 +24,13 @@ class Meter:
     return min(max((busy - own) / total, 0.0), 1.0) if total > 0 else None
 
   def warning(self) -> str:
-    """Returns a sentence if times since then are unreliable, else ''."""
+    """Returns a sentence if the times are unreliable, else ''."""
     share = self.share()
     if share is None or share < _MAX_SHARE:
       return ''
     return (
-      f'Other processes took {share:.0%} of the CPUs meanwhile: these times '
-      'and speedups are unreliable.'
+      f'Other processes used {share:.0%} of the CPUs: these times and speedups '
+      'are unreliable.'
     )
 
 

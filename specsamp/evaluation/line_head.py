@@ -1,4 +1,4 @@
-"""What is known of a line of results before it is decoded."""
+"""Heads of result lines: the label, the seed and the id of an answer."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ from specsamp.evaluation.tasks import Question, Task
 from specsamp.utils import user_modules
 
 
-def of(
+def make(
   method: Method,
   weights: list[Json],
   task: Task,
@@ -22,33 +22,38 @@ def of(
   seed: int,
   sizes: Sequence[Json],
 ) -> Head:
-  """What is known of a line before it is decoded, and an id of all that.
+  """Returns the head of a line, whose id is a hash of all that affects it.
 
   Args:
-    method: that answers.
+    method: method that answers.
     weights: fingerprints of the target and of the drafter.
-    task: of which the prompt is.
-    prompt: to be answered.
-    sample: which of the prompt's answers, from 0.
-    seed: of all lines; a line's own is made of it, of the method's label and
-      of the names of task, prompt and sample.
-    sizes: all else that an answer depends on, such as budgets in tokens.
+    task: task of the prompt.
+    prompt: prompt to answer.
+    sample: number of the sample of this prompt, from 0.
+    seed: seed of all lines. The seed of this line also depends on the method's
+      label and on the names of task, prompt and sample.
+    sizes: all other settings that affect an answer, such as token budgets.
   """
   head = method.label.plain() | {
     'task': task.name,
     'prompt': prompt.name,
     'sample': sample,
   }
-  # Texts of two methods are compared as independent draws.
+  # Losslessness tests compare the answers of two methods as independent draws.
   named = json.dumps([seed, head]).encode()
   bits = int.from_bytes(hashlib.sha256(named).digest()[:4], 'big')
-  head['seed'] = bits >> 2  # and a turn more is below 2**31 too
-  turns = [prompt.text, *prompt.later]
-  parents = method.label.tree.parents
-  all_of_it = [head, weights, parents, turns, sizes, task.ends]
-  all_of_it.append(_drafter_settings(method.drafter))
-  all_of_it += _sources(method)
-  digest = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
+  head['seed'] = bits >> 2  # seeds of later turns stay below 2**31
+  settings = [
+    head,
+    weights,
+    method.label.tree.parents,
+    [prompt.text, *prompt.later],
+    sizes,
+    task.ends,
+    _drafter_settings(method.drafter),
+    *_source_digests(method),
+  ]
+  digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
   return Head(
     **vars(method.label),
     task=task.name,
@@ -59,26 +64,25 @@ def of(
   )
 
 
-def _sources(method: Method) -> list[str]:
-  """Of parts of a user's own, whose lines are others' when they change."""
+def _source_digests(method: Method) -> list[str]:
+  """Returns digests of user-defined parts, whose answers change with them."""
+  if method.drafter is None:
+    return []
   rule = method.verifier
-  if isinstance(rule, str):
-    rule = verification.make(rule)
-  parts = (method.drafter, rule) if method.drafter is not None else ()
-  return [
-    digest for part in parts if (digest := user_modules.source_digest(part))
-  ]
+  rule = verification.make(rule) if isinstance(rule, str) else rule
+  digests = map(user_modules.source_digest, (method.drafter, rule))
+  return list(filter(None, digests))
 
 
 def _drafter_settings(drafter: Drafter | None) -> dict[str, Json]:
-  """A drafter's settings beside its weights, its shape and its law."""
+  """Returns the settings of a drafter other than weights, tree and law."""
   if not dataclasses.is_dataclass(drafter):
     return {}
-  found = {}
+  settings = {}
   for field in dataclasses.fields(drafter):
     value = getattr(drafter, field.name)
     if isinstance(value, int | str):
-      found[field.name] = value
-    elif hasattr(value, 'tree'):  # a drafter of which it is made
-      found[field.name] = _drafter_settings(value)
-  return found
+      settings[field.name] = value
+    elif hasattr(value, 'tree'):  # a drafter that contains another one
+      settings[field.name] = _drafter_settings(value)
+  return settings

@@ -1,8 +1,7 @@
-"""Ways to decode, and what tells one from another in a report."""
+"""Methods of decoding, and the labels that distinguish them in a report."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from specsamp import verification
 from specsamp.drafting.adaptive import AdaptiveDrafter
@@ -19,19 +18,19 @@ Json = bool | int | float | str | list | dict | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-  """What tells one method from another.
+  """Fields that distinguish one method from another.
 
   Attributes:
-    method: its name; `BASELINE` is what speedups are over.
-    temperature: of target and draft.
-    top_p: of target and draft.
-    verifier: a name of `specsamp.verification.make`; '' of the baseline.
-    lossless: whether it is.
-    law: how candidates are chosen; '' of the baseline.
-    tree: of its drafts.
+    method: name of the method; speedups are relative to `BASELINE`.
+    temperature: temperature of target and draft.
+    top_p: top-p of target and draft.
+    verifier: a name of `specsamp.verification.make`; '' for the baseline.
+    lossless: True if the verifier is lossless.
+    law: how candidates are chosen, see `Draft.law`; '' for the baseline.
+    tree: tree of the drafts.
     tree_attention: see `specsamp.generate`.
-    depths: that each round's is chosen from; none of a method of one tree.
-    top_k: of target and draft; 0 keeps all tokens.
+    depths: the draft depths that an adaptive drafter chooses from, else empty.
+    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   method: str
@@ -47,7 +46,7 @@ class Label:
 
   @property
   def label(self) -> 'Label':
-    """Of a line or row, what it is about."""
+    """The label alone, without the other fields of a line or row."""
     names = Label.__dataclass_fields__
     return Label(**{name: getattr(self, name) for name in names})
 
@@ -61,7 +60,7 @@ class Label:
 
   @property
   def method_name(self) -> str:
-    """The name, marked where the method is not lossless."""
+    """The name, marked if the method is not lossless."""
     return self.method + ('' if self.lossless else ' (NOT lossless)')
 
   @property
@@ -75,8 +74,8 @@ class Label:
     return tree_name(self.tree)
 
   def plain(self) -> dict[str, Json]:
-    """Plain values of all fields, for JSON: a tree by its name and sizes."""
-    found = {
+    """Returns all fields as values of JSON: a tree as its name and sizes."""
+    values = {
       'method': self.method,
       'temperature': self.temperature,
       'top_p': self.top_p,
@@ -89,24 +88,25 @@ class Label:
       'tree_attention': self.tree_attention,
     }
     if self.depths:
-      found['depths'] = list(self.depths)
+      values['depths'] = list(self.depths)
     if self.top_k:
-      found['top_k'] = self.top_k
-    own = Label.__dataclass_fields__
-    return found | {k: v for k, v in vars(self).items() if k not in own}
+      values['top_k'] = self.top_k
+    label = Label.__dataclass_fields__
+    return values | {k: v for k, v in vars(self).items() if k not in label}
 
 
-class Method(NamedTuple):
-  """One way to decode.
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """A way to decode.
 
   Attributes:
-    name: `BASELINE` for the one without a drafter.
+    name: `BASELINE` for the method without a drafter.
     drafter: None for the baseline.
     verifier: see `specsamp.generate`.
-    temperature: of target and draft.
-    top_p: of target and draft.
+    temperature: temperature of target and draft.
+    top_p: top-p of target and draft.
     tree_attention: see `specsamp.generate`.
-    top_k: of target and draft; 0 keeps all tokens.
+    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   name: str
@@ -119,22 +119,28 @@ class Method(NamedTuple):
 
   @property
   def label(self) -> Label:
-    drafts, rule, name = self.drafter is not None, self.verifier, self.verifier
-    if isinstance(rule, str):
-      rule = verification.make(rule)
-    else:
-      name = type(rule).__name__
-    return Label(
+    drafter, rule = self.drafter, self.verifier
+    label = Label(
       method=self.name,
       temperature=self.temperature,
       top_p=self.top_p,
-      verifier=name if drafts else '',
-      lossless=not drafts or rule.lossless,
-      law=self.drafter.law if drafts else '',
-      tree=self.drafter.tree if drafts else TokenTree.chain(0),
-      tree_attention=self.tree_attention,
-      depths=depths_of(self.drafter),
       top_k=self.top_k,
+      verifier='',
+      lossless=True,
+      law='',
+      tree=TokenTree.chain(0),
+      tree_attention=self.tree_attention,
+    )
+    if drafter is None:
+      return label
+    is_name = isinstance(rule, str)
+    return dataclasses.replace(
+      label,
+      verifier=rule if is_name else type(rule).__name__,
+      lossless=(verification.make(rule) if is_name else rule).lossless,
+      law=drafter.law,
+      tree=drafter.tree,
+      depths=depths_of(drafter),
     )
 
   @property
@@ -145,25 +151,26 @@ class Method(NamedTuple):
 
 
 def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
-  """See `Label.depths`."""
+  """Returns the depths of an adaptive drafter, and () for all others."""
   return drafter.depths if isinstance(drafter, AdaptiveDrafter) else ()
 
 
 def check(methods: Sequence[Method]) -> None:
-  """Raises `UserError` where a report could not tell two methods apart."""
-  seen = []
+  """Raises `UserError` if a report could not distinguish two methods."""
+  labels = []
   for method in methods:
-    shown = method.label.plain()
-    if shown in seen:
+    label = method.label.plain()
+    if label in labels:
       raise UserError(
-        f'methods: {method.name} {method.label.draft_name} is there twice'
+        f'methods: duplicate {method.name} {method.label.draft_name}'
       )
-    seen.append(shown)
+    labels.append(label)
     if (method.name == BASELINE) != (method.drafter is None):
       raise UserError(f'methods: {BASELINE} is the name of the baseline')
 
 
 def sampling_name(temperature: float, top_p: float, top_k: int = 0) -> str:
+  """Returns a name such as `greedy` or `t=0.8, top-p 0.95`."""
   if temperature == 0:
     return 'greedy'
   name = f't={temperature:g}'
@@ -172,7 +179,7 @@ def sampling_name(temperature: float, top_p: float, top_k: int = 0) -> str:
 
 
 def tree_name(tree: TokenTree) -> str:
-  """4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
+  """Returns 4x2x1 for a branching, γ=4 for a chain, else nodes and depth."""
   if isinstance(tree, DynamicTree):
     return f'dynamic, {tree.size} nodes, depth {tree.depth}'
   if tree.is_chain:

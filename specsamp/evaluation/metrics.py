@@ -1,4 +1,4 @@
-"""From the lines of single sequences to the figures of a run."""
+"""Figures of a method, from the lines of single sequences."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ _RESAMPLES = 2_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head(Label):
-  """What is known of a line before it is decoded.
+  """Fields of a line that are known before it is decoded.
 
   Attributes:
     task: name of the task.
     prompt: name of the prompt.
-    sample: which of its samples, from 0.
-    seed: of the first turn; turn i draws from `seed + i`.
-    id: of all that the line depends on.
+    sample: number of the sample of this prompt, from 0.
+    seed: seed of the first turn; turn i draws from `seed + i`.
+    id: hash of everything that affects the line.
   """
 
   task: str
@@ -38,17 +38,17 @@ class Line(Head):
   """A prompt answered by a method: a line of metrics.jsonl.
 
   Attributes:
-    tokens: emitted, in all turns.
+    tokens: emitted tokens of all turns.
     rounds: target passes.
-    num_drafted_per_round: how deep each of them drafted.
+    num_drafted_per_round: draft depth of each round.
     num_drafted_per_pos: [γ], see `Generation`.
-    num_accepted_per_pos: [γ], likewise.
-    prefill_seconds: of the prompt passes; of texts that were decoded together
-      each has its share, as of the next.
-    decode_seconds: of the rounds.
-    output_tokens: of each turn.
-    texts: of each turn.
-    cut: of each turn, whether the beginning of its conversation was cut off.
+    num_accepted_per_pos: [γ], see `Generation`.
+    prefill_seconds: time of the prompt passes. A sequence that was decoded in a
+      batch has its share of the time of the batch.
+    decode_seconds: time of the rounds, shared in the same way.
+    output_tokens: tokens of each turn.
+    texts: text of each turn.
+    cut: for each turn, True if the beginning of its conversation was dropped.
   """
 
   tokens: int
@@ -69,25 +69,25 @@ class Line(Head):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-  """Of several lines of one method.
+  """Figures of several lines of one method.
 
-  Times include the prompt pass, but for `round_ms`. Percentiles are over
-  sequences: milliseconds a token, and seconds a sequence.
+  Times include the prompt pass, except for `round_ms`. Percentiles are over
+  sequences.
 
   Attributes:
-    sequences: how many lines.
-    tokens: of all of them.
-    seconds: of all of them.
+    sequences: number of lines.
+    tokens: emitted tokens of all lines.
+    seconds: time of all lines.
     ms_per_token: all milliseconds over all tokens.
-    tokens_per_second: its inverse.
+    tokens_per_second: all tokens over all seconds.
     block_efficiency: τ, see `state.block_efficiency`.
     acceptance_rate: α, accepted over drafted tokens, where each depth of a tree
-      counts as one; None if nothing was drafted.
+      counts as one token; None without a draft.
     acceptance_by_position: share of the rounds that accepted the token drafted
-      there.
+      at each position.
     round_ms: milliseconds of a round, or a row's share of them.
-    p50_ms, p90_ms, p99_ms: milliseconds a token.
-    p50_s, p90_s, p99_s: seconds a sequence.
+    p50_ms, p90_ms, p99_ms: milliseconds per token.
+    p50_s, p90_s, p99_s: seconds per sequence.
   """
 
   sequences: int
@@ -109,12 +109,12 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-  """What a paper reports of a method.
+  """Figures that a paper reports for a method.
 
   Attributes:
-    speedup: over autoregressive sampling.
-    tau: block efficiency; None if it has none.
-    derived: whether it only follows from what the paper reports.
+    speedup: speedup over autoregressive sampling.
+    tau: block efficiency, or None.
+    derived: True if the paper implies the figures without reporting them.
   """
 
   speedup: float
@@ -132,15 +132,15 @@ class Row(Figures, Label):
 
   Attributes:
     task: name of the task, or `ALL`.
-    speedup: the baseline's seconds a token, all its seconds over all its tokens
-      of the same prompts, over this method's; None without a baseline.
-    speedup_95: 95% of a bootstrap over prompts, as are the next two; None of a
-      single prompt.
+    speedup: seconds per token of the baseline over those of this method, each
+      the total over the same prompts; None without a baseline.
+    speedup_95: 95% interval from a bootstrap over prompts; None for a single
+      prompt.
     block_efficiency_95: see `speedup_95`.
     acceptance_rate_95: see `speedup_95`.
-    scores: means over the samples of a task, then over prompts, by name;
+    scores: mean of each score over the samples of a prompt, then over prompts;
       `pass@k` is `pass_at_k`.
-    paper: what the paper reports of it.
+    paper: figures that the paper reports.
   """
 
   task: str
@@ -156,15 +156,16 @@ class Row(Figures, Label):
     return super().plain() | {'paper': paper}
 
 
-Scores = Mapping[str, Mapping[str, float | str]]  # by a line's id, by name
+# The scores of answers: id of a line -> name -> score.
+Scores = Mapping[str, Mapping[str, float | str]]
 
 
 def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
-  """One row for each method, task and sampling, in order of appearance.
+  """Returns a row per method, task and sampling, in order of appearance.
 
   Args:
-    lines: of `runner.compare`.
-    scores: what answers are worth to their tasks.
+    lines: lines of `runner.compare`.
+    scores: scores of the answers in their tasks.
   """
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
@@ -196,12 +197,12 @@ def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
 
 
 def overall(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
-  """`summarize` of all tasks together, as one task if there are several."""
+  """Returns a row per method and sampling, with all tasks taken as one."""
   if len({line.task for line in lines}) == 1:
     return summarize(lines, scores)
-  # A prompt is another one in another task.
   return summarize(
     [
+      # Prompts of two tasks may have the same name.
       dataclasses.replace(line, task=ALL, prompt=f'{line.task} {line.prompt}')
       for line in lines
     ]
@@ -209,13 +210,13 @@ def overall(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
 
 
 def baseline_of(row: Row, rows: Sequence[Row]) -> Row:
-  """The autoregressive row of the same sampling."""
-  (found,) = (
+  """Returns the autoregressive row of the same sampling."""
+  (baseline,) = (
     other
     for other in rows
     if other.is_baseline and other.sampling == row.sampling
   )
-  return found
+  return baseline
 
 
 def _figures(lines: Sequence[Line]) -> Figures:
@@ -236,33 +237,35 @@ def _figures(lines: Sequence[Line]) -> Figures:
     tokens_per_second=float(tokens.sum() / seconds.sum()),
     block_efficiency=float(block_efficiency(accepted.sum(), rounds.sum())),
     acceptance_rate=_ratio(accepted.sum(), drafted.sum()),
-    acceptance_by_position=[
-      _ratio(a, d) for a, d in zip(accepted, drafted, strict=True)
-    ],
+    acceptance_by_position=[*map(_ratio, accepted, drafted)],
     round_ms=float(1e3 * column('decode_seconds').sum() / rounds.sum()),
     **percentiles,
   )
 
 
+def _ratio(part, whole) -> float | None:
+  return float(part / whole) if whole else None
+
+
 def _intervals(
   lines: Sequence[Line], baseline: Sequence[Line]
 ) -> dict[str, list[float] | None]:
-  """Of what depends on which prompts were drawn; None of a single one."""
+  """Returns the 95% intervals of a row, from a bootstrap over prompts."""
   names = sorted({line.prompt for line in lines})
   prompts = {name: i for i, name in enumerate(names)}
 
   def sums(lines):
     """[prompts, 5]: seconds, tokens, rounds, accepted, drafted."""
-    found = np.zeros((len(prompts), 5))
+    table = np.zeros((len(prompts), 5))
     for line in lines:
-      found[prompts[line.prompt]] += (
+      table[prompts[line.prompt]] += (
         line.seconds,
         line.tokens,
         line.rounds,
         sum(line.num_accepted_per_pos),
         sum(line.num_drafted_per_pos),
       )
-    return found
+    return table
 
   rng = np.random.default_rng(0)
   even = np.full(len(prompts), 1 / len(prompts))
@@ -285,39 +288,36 @@ def _intervals(
 
 
 def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
-  """Means over samples, then over prompts; pass@k for what was run."""
   by_prompt: dict[str, dict[str, list[float]]] = {}
   for line in lines:
     for name, value in scores.get(line.id, {}).items():
       if isinstance(value, float):
-        of_prompt = by_prompt.setdefault(name, {})
-        of_prompt.setdefault(line.prompt, []).append(value)
+        samples = by_prompt.setdefault(name, {}).setdefault(line.prompt, [])
+        samples.append(value)
   means = {}
   for name, prompts in by_prompt.items():
-    samples = list(prompts.values())
-    means[name] = float(np.mean([np.mean(values) for values in samples]))
+    means[name] = float(np.mean([np.mean(v) for v in prompts.values()]))
     if name == 'pass@1':
-      most = min(map(len, samples))
+      fewest = min(map(len, prompts.values()))
       for k in (10, 100):
-        if k <= most:
+        if k <= fewest:
           means[f'pass@{k}'] = float(
-            np.mean([pass_at_k(len(v), int(sum(v)), k) for v in samples])
+            np.mean(
+              [pass_at_k(len(v), int(sum(v)), k) for v in prompts.values()]
+            )
           )
   return means
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-  """The chance that one of k samples passes: 1 - C(n - c, k) / C(n, k).
+  """Returns the chance that one of k samples passes.
 
-  The unbiased estimate of Chen et al. 2107.03374, section 2.1.
+  It is 1 - C(n - c, k) / C(n, k), the unbiased estimate of Chen et al.
+  2107.03374, section 2.1.
 
   Args:
-    samples: n, drawn for a problem.
-    passed: c, of them.
+    samples: n, samples drawn for a problem.
+    passed: c, samples that passed.
     k: at most n.
   """
   return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
-
-
-def _ratio(part, whole) -> float | None:
-  return float(part / whole) if whole else None

@@ -1,14 +1,13 @@
-"""The most that any lossless rule can accept of the candidates of a node.
+"""Upper bound on the acceptance of a node's candidates by lossless rules.
 
-Hu et al., arXiv 2502.18779: moving p onto the candidates is optimal transport,
-whose value is a least cut, over sets H of tokens ::
+Hu et al., arXiv 2502.18779: to move p onto the candidates is optimal transport,
+whose value is a minimum cut over sets H of tokens ::
 
   alpha* = 1 + min_H [p(H) - Pr(all candidates are in H)].
 
 For draws from q, with replacement or without, the best H is a prefix of the
-tokens in ascending order of p / q. It is a bound on one step: on how often the
-first of the drafted tokens is accepted, by whatever rule. On the host, in
-float64.
+tokens in ascending order of p / q. The bound holds for one step: it limits how
+often any rule accepts the first drafted token. Computed on the host in float64.
 """
 
 from typing import get_args
@@ -18,7 +17,7 @@ import numpy as np
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_name
 
-# Of log t, see `_fewer_arrive`: the trapezoid rule is exact to 1e-9 there.
+# Grid of log t in `_not_all_inside`, where the trapezoid rule is exact to 1e-9.
 _LOG_STEP = 0.4
 _LOG_TIMES = np.arange(-12, 18, _LOG_STEP)
 
@@ -26,20 +25,21 @@ _LOG_TIMES = np.arange(-12, 18, _LOG_STEP)
 def best_acceptance(
   p_v: np.ndarray, q_v: np.ndarray, law: Law, count: int
 ) -> float:
-  """alpha*, the largest chance to accept one of `count` candidates.
+  """Returns alpha*, the largest chance to accept one of `count` candidates.
 
-  Takes O(V log V), and O(V) for each of 75 nodes of an integral for three or
-  more draws without replacement.
+  Takes O(V log V), plus O(V) for each of the 75 nodes of an integral if three
+  or more candidates are drawn without replacement.
 
   Args:
-    p_v: float [V], the target's distribution; its sum need not be 1.
-    q_v: float [V], what the candidates were drawn from, likewise.
-    law: how they were chosen; deterministic ones are the most probable of q.
-    count: of candidates, at least 0. Without replacement no more than q has
-      tokens.
+    p_v: float [V], the target's distribution, normalized here.
+    q_v: float [V], the draft's distribution, normalized here.
+    law: how the candidates are chosen; the deterministic ones are the most
+      probable tokens of q.
+    count: number of candidates, at least 0. Without replacement it is at most
+      the number of tokens of q.
 
   Raises:
-    UserError: an unknown law, or a negative count.
+    UserError: the law is unknown, or the count is negative.
   """
   check_name('law', law, get_args(Law))
   if count < 0:
@@ -60,30 +60,31 @@ def best_acceptance(
     ratio_v = np.where(p_v > 0, p_v / q_v, 0)
   order_v = np.argsort(ratio_v, kind='stable')
   p_v, q_v = p_v[order_v], q_v[order_v]
-  # Of each prefix H, the empty one among them; sums of what is outside from the
-  # other end, so that nothing cancels.
+  # For each prefix H, the empty one included. Sums of the tokens outside start
+  # from the other end, so that nothing cancels.
   outside = np.append(np.cumsum(q_v[::-1])[::-1], 0)
   inside = np.append(0, np.cumsum(q_v))
   if law == 'iid':  # 1 - q(H)^n = (1 - q(H)) (1 + q(H) + ..)
     terms = sum(inside**i for i in range(count))
   else:
-    terms = _fewer_arrive(q_v, min(count, np.count_nonzero(q_v)))
+    terms = _not_all_inside(q_v, min(count, np.count_nonzero(q_v)))
   cut = np.append(0, np.cumsum(p_v)) + outside * terms
   return float(min(cut.min(), 1))
 
 
-def _fewer_arrive(q_v: np.ndarray, count: int) -> np.ndarray:
-  """Pr(not all of `count` draws without replacement are in H) / (1 - q(H)).
+def _not_all_inside(q_v: np.ndarray, count: int) -> np.ndarray:
+  """Returns Pr(a draw without replacement is not in H) / (1 - q(H)), [V + 1].
 
-  Of every prefix H, [V + 1]. Tokens that arrive at random times of rate q
-  arrive in the order of such draws: not all are in H if fewer than n of H
-  arrive before the first one outside, whose time has rate 1 - q(H). So it is ::
+  There is a value for every prefix H. Tokens that arrive at random times of
+  rate q arrive in the order of such draws. A draw is not in H if fewer than n
+  tokens of H arrive before the first one outside, whose time has rate 1 - q(H).
+  The result is therefore ::
 
     sum_{k < n} integral exp(-t) e_k(exp(q t) - 1 of the tokens in H) dt,
 
-  e_k being elementary symmetric polynomials, which are prefix sums of prefix
-  sums. The first two integrals are 1 and sum q / (1 - q). The others are sums
-  over log t, in logarithms: the time scale of what is left can be any.
+  where e_k are elementary symmetric polynomials: prefix sums of prefix sums.
+  The first two integrals are 1 and sum q / (1 - q). The others are sums over
+  log t, in logarithms, because the remaining tokens may have any time scale.
   """
   terms = np.ones(len(q_v) + 1)
   if count < 2:
@@ -94,7 +95,7 @@ def _fewer_arrive(q_v: np.ndarray, count: int) -> np.ndarray:
   if count < 3:
     return terms
   for time in np.exp(_LOG_TIMES):
-    with np.errstate(divide='ignore'):  # of a q of 0
+    with np.errstate(divide='ignore'):  # where q is 0
       odds_v = q_v * time + np.log(-np.expm1(-q_v * time))
     log_e = np.append(-np.inf, np.logaddexp.accumulate(odds_v))
     for _ in range(2, count):

@@ -1,4 +1,4 @@
-"""Published targets and drafts that belong together, by name."""
+"""Published pairs of a target and a draft, by name."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ class Pair(NamedTuple):
   """A target and a draft with its tokenizer.
 
   Attributes:
-    target: shape.
-    draft: shape.
-    topology: the smallest TPU slice, of four chips or more, that holds both in
-      16 bits; all of its chips split every layer, so the heads of both divide
-      by their number.
+    target: shape of the target.
+    draft: shape of the draft.
+    topology: smallest TPU slice of at least four chips that holds both in 16
+      bits. All chips split every layer, so the heads of both models must be
+      divisible by their number.
   """
 
   target: TransformerConfig
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 def folders(name: str) -> tuple[str, str]:
-  """Of the target and the draft: those of 'a+b' are called a and b."""
+  """Returns the folder names of a target and a draft: a and b for 'a+b'."""
   target, _, draft = name.partition('+')
   return target, draft
 
@@ -31,7 +31,7 @@ def folders(name: str) -> tuple[str, str]:
 _LLAMA2_7B = presets.llama2(presets.llama_7b())
 _LLAMA2_13B = presets.llama2(presets.llama_13b())
 
-# Drafts of LLaMA's vocabulary: Vicuna's are LLaMA's, fine-tuned.
+# Drafts with LLaMA's vocabulary. Those of Vicuna are fine-tuned LLaMA drafts.
 _SMALL = {
   'llama-68m': presets.llama_68m(),
   'vicuna-68m': presets.llama_68m(),
@@ -43,7 +43,7 @@ _SMALL = {
 def _small(
   target: str, shape: TransformerConfig, topology: str, *drafts: str
 ) -> dict[str, Pair]:
-  """A target with these drafts, or with all of `_SMALL`."""
+  """Returns the pairs of a target with these drafts, or with all small ones."""
   return {
     f'{target}+{draft}': Pair(shape, _SMALL[draft], topology)
     for draft in drafts or _SMALL
@@ -51,7 +51,7 @@ def _small(
 
 
 PAIRS = {
-  # Seed 003, multi-candidate decoding: Yang et al. 2401.06706.
+  # Multi-candidate decoding: Yang et al. 2401.06706.
   **_small('llama-13b', presets.llama_13b(), 'v5e:2x2'),
   **_small(
     'llama-33b', presets.llama_33b(), 'v6e:2x2', 'llama-68m', 'llama-160m'
@@ -72,22 +72,22 @@ PAIRS = {
   'opt-iml-30b+opt-125m': Pair(
     presets.opt_30b(), presets.opt_125m(), 'v6e:2x2'
   ),
-  # Seed 002, ParallelSpec: Xiao et al. 2410.05589, which decodes the 13B
-  # targets of Vicuna and of Llama 2's chat too. It drafts for Llama 3 by EAGLE
-  # alone; the smallest model of its vocabulary is of Llama 3.2.
+  # ParallelSpec: Xiao et al. 2410.05589, which also decodes the 13B targets of
+  # Vicuna and Llama 2 Chat. Its only draft for Llama 3 is EAGLE; the smallest
+  # model with that vocabulary belongs to Llama 3.2.
   **_small('vicuna-7b', presets.llama_7b(), 'v5e:2x2', 'vicuna-68m'),
   **_small('llama-2-7b-chat', _LLAMA2_7B, 'v5e:2x2', 'llama-68m'),
   'llama-3-8b+llama-3.2-1b': Pair(
     presets.llama3_8b(), presets.llama32_1b(), 'v5e:2x2'
   ),
-  # Seed 004.
+  # Llama 3.1.
   'llama-3.1-70b+llama-3.1-8b': Pair(
     presets.llama31_70b(), presets.llama31_8b(), 'v5p:2x2x1'
   ),
   'llama-3.1-8b+llama-3.2-1b': Pair(
     presets.llama31_8b(), presets.llama32_1b(), 'v5e:2x2'
   ),
-  # Seed 001, Chen et al. 2302.01318; no weights of it were published.
+  # Chen et al. 2302.01318, who published no weights.
   'chinchilla-70b+chinchilla-4b': Pair(
     presets.chinchilla_70b(), presets.chinchilla_draft_4b(), 'v4:2x2x4'
   ),

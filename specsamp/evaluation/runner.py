@@ -4,10 +4,9 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import operator
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -17,29 +16,35 @@ from specsamp.decoding.request import Request, compile_programs
 from specsamp.evaluation import line_head, metrics
 from specsamp.evaluation.methods import Json, Label, Method
 from specsamp.evaluation.metrics import Head, Line
+from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.utils import distributed, files, progress
+from specsamp.utils import distributed, progress
+
+# A line of metrics.jsonl, which also has the plain values of its head.
+_Answer = TypedDict('_Answer', {'id': str, **Line.__annotations__})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-  """What holds for all methods and prompts.
+  """Settings of all methods and prompts.
 
   Attributes:
-    max_prompt_tokens: of longer conversations the last ones.
-    max_new_tokens: in every answer, at most.
-    seed: of all draws.
-    samples: of every prompt, at temperatures above 0.
-    chat: prompts are turns in the target's chat template.
-    sweep_prompts: so many of each task are answered by every method, the others
-      by the baselines and by the fastest draft of each sampling. None: all.
-    batch_size: so many prompts are answered together, each in one turn; a line
-      then has its share of their time. They begin and end together: in an
-      `Engine` prompt passes would fall between the rounds of others, and no
-      line would have a time of its own.
-    shuffled: whether these are of all tasks and temperatures, else of one.
+    max_prompt_tokens: longer conversations lose their beginning.
+    max_new_tokens: upper bound on the tokens of an answer.
+    seed: seed of all draws.
+    samples: samples of each prompt at temperatures above 0.
+    chat: True to write prompts as turns of the target's chat template.
+    sweep_prompts: number of prompts of each task that every method answers; the
+      baselines and the fastest draft of each sampling answer the others. None
+      is all prompts.
+    batch_size: prompts that are answered together, each in a single turn. A
+      line then has its share of their time. The prompts of a batch begin and
+      end together, because in an `Engine` prompt passes would fall between the
+      rounds of other rows, and no line would have a time.
+    shuffled: True to mix all tasks and temperatures in a batch; False for
+      batches of one task and temperature.
   """
 
   max_prompt_tokens: int
@@ -54,7 +59,7 @@ class Settings:
   def conversation(
     self, target: LanguageModel, prompt: Question, answers: Sequence[str]
   ) -> tuple[list[int], bool]:
-    """The tokens to answer, and whether their beginning was cut off."""
+    """Returns the tokens to answer, and True if their beginning was dropped."""
     whole = tokens_of(target.tokenizer, prompt, answers, self.chat)
     tokens = last(whole, self.max_prompt_tokens, target.tokenizer)
     return tokens, len(tokens) < len(whole)
@@ -65,11 +70,11 @@ class _Item(NamedTuple):
 
   Attributes:
     method: the method.
-    task: of which it is.
-    prompt: to answer, in all its turns.
-    new_tokens: in an answer, at most.
-    head: what is known of its line.
-    of_all: whether every method answers it.
+    task: task of the prompt.
+    prompt: prompt with all its turns.
+    new_tokens: upper bound on the tokens of an answer.
+    head: head of the line.
+    in_sweep: True if every method answers the prompt.
   """
 
   method: Method
@@ -77,7 +82,7 @@ class _Item(NamedTuple):
   prompt: Question
   new_tokens: int
   head: Head
-  of_all: bool
+  in_sweep: bool
 
 
 def compare(
@@ -89,93 +94,102 @@ def compare(
 ) -> list[Line]:
   """Answers every prompt by every method, batch by batch.
 
-  The methods take turns on each batch, so that a machine whose speed drifts
-  is as fast for one as for another. Every program has run once before its times
-  count. What one method emits does not depend on the random bits of another.
+  The methods are interleaved on each batch, so that a machine whose speed
+  drifts is equally fast for all of them. Every program runs once before its
+  times count. The methods draw from independent random bits.
 
   Args:
     target: the target.
-    methods: what to compare, no two of them equal.
-    tasks: what to answer. Those whose answers have no end are answered to the
-      same length, whatever comes.
-    settings: of all of them.
-    path: a JSON line for every prompt, method and sample goes here as soon as
-      it is done; what it holds from a run that was cut off is not decoded
-      again.
+    methods: methods to compare, all different.
+    tasks: tasks to answer. If a task's texts have no end, all its answers have
+      the same length.
+    settings: settings of all methods.
+    path: `RunLog` of the answers. An interrupted run resumes from it; of a
+      batch that is incomplete all prompts are decoded again.
 
   Returns:
-    The lines, in the order of the methods, resumed or not.
+    The lines, ordered by task, sample, prompt and method.
   """
-  items = _items(target, methods, tasks, settings)
-  by_id = {item.head.id: item for item in items}
-  num_tokens = target.config.num_tokens
-  found = files.read_lines(
+  items = {
+    item.head.id: item for item in _items(target, methods, tasks, settings)
+  }
+  log = RunLog(
     path,
-    lambda line: _is_own(line, by_id, num_tokens),
-    key=lambda line: line['id'],
+    _Answer,
+    lambda answer: answer['id'],
+    lambda answer: answer['id'] in items and _fits(answer, items[answer['id']]),
   )
-  distributed.wait('what is done is read')
-  kept = {line['id']: line for line in found.kept}
-  for batch in _batches(items, settings):
-    ids = [item.head.id for item in batch]
-    if not kept.keys() >= set(ids):  # what was decoded together is so again
-      for id_ in ids:
-        kept.pop(id_, None)
-  found.rewrite([kept[id_] for id_ in by_id if id_ in kept])
-  lines = [
-    _line(item.head, kept[id_]) for id_, item in by_id.items() if id_ in kept
+  batches = [
+    {item.head.id for item in batch}
+    for batch in _batches(list(items.values()), settings)
   ]
-  todo = [item for id_, item in by_id.items() if id_ not in kept]
-  answers = _Answers(target, settings)
-  with distributed.first_opens(path, 'a') as file:
-    for phase, part in _in_turn(items, todo, lines):
-      batches = _batches(part, settings)
-      answers.compile(batches)
-      with progress.bar(phase, total=len(part), unit='seq') as bar:
-        for batch in batches:
-          made = answers.converse(batch, bar.unpause)
-          for item, each in zip(batch, made, strict=True):
-            file.write(json.dumps(item.head.plain() | each) + '\n')
-            lines.append(_line(item.head, each))
-          file.flush()
-          bar.update(len(batch))
-  order = {id_: i for i, id_ in enumerate(by_id)}
-  return sorted(lines, key=lambda line: order[line.id])
+  log.keep(set().union(*(ids for ids in batches if ids <= log.records.keys())))
+  sweep = [item for item in items.values() if item.in_sweep]
+  rest = [item for item in items.values() if not item.in_sweep]
+  phase = 'decoding, all methods' if rest else 'decoding'
+  _decode(target, sweep, settings, log, phase)
+  if rest:
+    fastest = _fastest(_lines(sweep, log))
+    rest = [item for item in rest if item.method.label in fastest]
+    _decode(target, rest, settings, log, 'decoding, fastest drafts')
+  return _lines(items.values(), log)
 
 
 def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
   weights = [
     [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
   ]
-
-  def make(task, i, sample, method, weights) -> _Item:
-    prompt = task.prompts[i]
+  items = []
+  for task in tasks:
     new_tokens = task.new_tokens(settings.max_new_tokens)
     sizes = (settings.max_prompt_tokens, new_tokens, settings.chat)
     if settings.batch_size > 1:
       sizes += (settings.batch_size, settings.shuffled)
-    head = line_head.of(
-      method, weights, task, prompt, sample, settings.seed, sizes
-    )
-    most = settings.sweep_prompts
-    of_all = most is None or i < most
-    return _Item(method, task, prompt, new_tokens, head, of_all)
+    for sample, (i, prompt) in itertools.product(
+      range(settings.samples), enumerate(task.prompts)
+    ):
+      in_sweep = settings.sweep_prompts is None or i < settings.sweep_prompts
+      for method, weight in zip(methods, weights, strict=True):
+        if sample and not method.temperature:
+          continue  # all greedy answers are the same
+        head = line_head.make(
+          method, weight, task, prompt, sample, settings.seed, sizes
+        )
+        item = _Item(method, task, prompt, new_tokens, head, in_sweep)
+        items.append(item)
+  return items
 
+
+def _fits(answer: _Answer, item: _Item) -> bool:
+  """Returns True if the counts of an answer agree with each other."""
+  depth = item.head.tree.depth
+  return (
+    answer['tokens'] == sum(map(len, answer['output_tokens'])) > 0
+    and answer['rounds'] == len(answer['num_drafted_per_round']) > 0
+    and len(answer['texts']) == 1 + len(item.prompt.later)
+    and len(answer['num_drafted_per_pos']) == depth
+    and len(answer['num_accepted_per_pos']) == depth
+  )
+
+
+def _lines(items: Iterable[_Item], log: RunLog[_Answer]) -> list[Line]:
+  """Returns the lines of all items that have an answer."""
+  names = Line.__annotations__
   return [
-    make(task, i, sample, method, own)
-    for task in tasks
-    for sample in range(settings.samples)
-    for i in range(len(task.prompts))
-    for method, own in zip(methods, weights, strict=True)
-    if not sample or method.temperature
+    Line(
+      **vars(item.head),
+      **{name: log.records[item.head.id][name] for name in names},
+    )
+    for item in items
+    if item.head.id in log.records
   ]
 
 
 def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
-  """What is answered together, in the order in which the methods take turns."""
+  """Returns the batches, those of the methods interleaved."""
   if settings.batch_size == 1:
     return [[item] for item in items]
-  own: dict[tuple, list[_Item]] = {}
+  groups: dict[tuple, list[_Item]] = {}
   for item in items:
     label = item.method.label
     if settings.shuffled:
@@ -183,197 +197,153 @@ def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
       key = (dataclasses.replace(label, **any_sampling),)
     else:
       key = label, item.task.name
-    own.setdefault(key, []).append(item)
-  if settings.shuffled:  # the same way for every method
-    for batch in own.values():
-      batch.sort(key=lambda item: _shuffled(item, settings.seed))
+    groups.setdefault(key, []).append(item)
+  if settings.shuffled:  # in the same order for every method
+    for group in groups.values():
+      group.sort(key=lambda item: _shuffled(item.head, settings.seed))
   size = settings.batch_size
-  parts = [
-    [batch[i : i + size] for i in range(0, len(batch), size)]
-    for batch in own.values()
+  batches = [
+    [group[i : i + size] for i in range(0, len(group), size)]
+    for group in groups.values()
   ]
-  turns = itertools.zip_longest(*parts)
-  return [batch for turn in turns for batch in turn if batch]
+  interleaved = itertools.chain.from_iterable(itertools.zip_longest(*batches))
+  return list(filter(None, interleaved))
 
 
-def _shuffled(item: _Item, seed: int) -> bytes:
-  head = item.head
+def _shuffled(head: Head, seed: int) -> bytes:
   names = [seed, head.task, head.prompt, head.sample, head.temperature]
   return hashlib.sha256(json.dumps(names).encode()).digest()
 
 
-def _in_turn(
-  items: Sequence[_Item], todo: Sequence[_Item], lines: Sequence[Line]
-) -> Iterator[tuple[str, list[_Item]]]:
-  """Yields what every method answers, then the rest, which the fastest answer.
+def _fastest(lines: Sequence[Line]) -> set[Label]:
+  """Returns the baselines, and the fastest draft of each sampling."""
+  rows = metrics.overall(lines)
+  drafts: dict[tuple, metrics.Row] = {}
+  for row in rows:
+    best = drafts.get(row.sampling)
+    if row.tree.depth and (not best or row.ms_per_token < best.ms_per_token):
+      drafts[row.sampling] = row
+  baselines = (row for row in rows if not row.tree.depth)
+  return {row.label for row in (*baselines, *drafts.values())}
+
+
+def _decode(
+  target: LanguageModel,
+  items: Sequence[_Item],
+  settings: Settings,
+  log: RunLog[_Answer],
+  phase: str,
+) -> None:
+  """Answers all items that the log lacks, each in a compiled program."""
+  missing = [item for item in items if item.head.id not in log.records]
+  batches = _batches(missing, settings)
+  compile_programs(
+    _request(
+      target,
+      batch,
+      [settings.conversation(target, item.prompt, ())[0] for item in batch],
+      turn=0,
+    )
+    for batch in batches
+  )
+  with progress.bar(phase, total=len(missing), unit='seq') as bar:
+    for batch in batches:
+      answers = _converse(target, batch, settings, bar.unpause)
+      log.append(
+        *(
+          item.head.plain() | answer
+          for item, answer in zip(batch, answers, strict=True)
+        )
+      )
+      bar.update(len(batch))
+
+
+def _converse(
+  target: LanguageModel,
+  batch: Sequence[_Item],
+  settings: Settings,
+  compiled: Callable[[], None],
+) -> list[dict[str, Json]]:
+  """Answers all turns of a batch.
 
   Args:
-    items: all of them.
-    todo: those that have no line yet.
-    lines: grows while this is read: by the end of the first part it has all.
+    target: the target.
+    batch: items to answer together; several items have one turn each.
+    settings: settings of all methods.
+    compiled: called after a program was compiled, because an answer made the
+      conversation longer or the program was evicted.
 
-  Yields:
-    The name of the phase, and its items.
+  Returns:
+    The fields of each line, without those of its head.
   """
-  rest = [item for item in todo if not item.of_all]
-  first = [item for item in todo if item.of_all]
-  yield 'decoding, all methods' if rest else 'decoding', first
-  if rest:
-    asked = {item.head.id for item in items if item.of_all}
-    fastest = _fastest([line for line in lines if line.id in asked])
-    part = [item for item in rest if item.method.label in fastest]
-    yield 'decoding, fastest drafts', part
-
-
-def _fastest(lines: Sequence[Line]) -> set[Label]:
-  """The baselines, and the fastest draft of each sampling."""
-  found, drafts = set(), {}
-  for row in metrics.overall(lines):
-    if row.tree.depth:
-      best = drafts.setdefault(row.sampling, row)
-      if row.ms_per_token < best.ms_per_token:
-        drafts[row.sampling] = row
-    else:
-      found.add(row.label)
-  return found | {row.label for row in drafts.values()}
-
-
-class _Answers:
-  """Answers items, each in a program that has run before."""
-
-  def __init__(self, target: LanguageModel, settings: Settings):
-    self._target = target
-    self._settings = settings
-
-  def compile(self, batches: Sequence[Sequence[_Item]]) -> None:
-    """The programs that the first answers of these need."""
-    compile_programs(
-      self._request(batch, [self._asked(item, ())[0] for item in batch])
-      for batch in batches
-    )
-
-  def converse(
-    self, batch: Sequence[_Item], compiled: Callable[[], None]
-  ) -> list[dict[str, Json]]:
-    """Answers all turns; what each line has beside its head.
-
-    Args:
-      batch: to answer together; of several none has a later turn.
-      compiled: called when a program was compiled first, because an answer made
-        the conversation longer or the program had been let go.
-    """
-    answers: list[Generation] = []
-    cuts = []
-    for turn in range(1 + len(batch[0].prompt.later)):
-      answered = [answer.texts[0] for answer in answers]
-      asked = [self._asked(item, answered) for item in batch]
-      cuts.append([is_cut for _, is_cut in asked])
-      request = self._request(batch, [tokens for tokens, _ in asked], turn)
-      if not request.is_compiled:
-        request.compile()
-        compiled()
-      answers.append(complete(request))
-    return [
-      _totals(answers, row, len(batch)) | {'cut': list(cut)}
-      for row, cut in enumerate(zip(*cuts, strict=True))
+  answers: list[Generation] = []
+  cuts = []
+  for turn in range(1 + len(batch[0].prompt.later)):
+    texts = [answer.texts[0] for answer in answers]
+    conversations = [
+      settings.conversation(target, item.prompt, texts) for item in batch
     ]
+    rows, is_cut = zip(*conversations, strict=True)
+    cuts.append(is_cut)
+    request = _request(target, batch, list(rows), turn)
+    if not request.is_compiled:
+      request.compile()
+      compiled()
+    answers.append(complete(request))
+  return [
+    _totals(answers, row, len(batch)) | {'cut': list(cut)}
+    for row, cut in enumerate(zip(*cuts, strict=True))
+  ]
 
-  def _asked(
-    self, item: _Item, answered: Sequence[str]
-  ) -> tuple[list[int], bool]:
-    return self._settings.conversation(self._target, item.prompt, answered)
 
-  def _request(
-    self, batch: Sequence[_Item], rows: list[list[int]], turn: int = 0
-  ) -> Request:
-    method = batch[0].method
-    sampling = method.sampling_params
-    if len(batch) > 1:
-      each = [item.method.sampling_params for item in batch]
-      sampling = SamplingParams(
-        temperature=np.asarray([own.temperature for own in each], np.float32),
-        top_p=np.asarray([own.top_p for own in each], np.float32),
-        top_k=np.asarray([own.top_k for own in each], np.int32),
-      )
-    return Request.make(
-      self._target,
-      rows,
-      drafter=method.drafter,
-      verifier=method.verifier,
-      sampling=sampling,
-      max_new_tokens=[item.new_tokens for item in batch],
-      seed=[item.head.seed + turn for item in batch],
-      # Where some texts have no end of their own none ends early.
-      stop_tokens=None if all(item.task.ends for item in batch) else (),
-      tree_attention=method.tree_attention,
+def _request(
+  target: LanguageModel,
+  batch: Sequence[_Item],
+  rows: list[list[int]],
+  turn: int,
+) -> Request:
+  method = batch[0].method
+  sampling = method.sampling_params
+  if len(batch) > 1:
+    params = [item.method.sampling_params for item in batch]
+    sampling = SamplingParams(
+      temperature=np.asarray([p.temperature for p in params], np.float32),
+      top_p=np.asarray([p.top_p for p in params], np.float32),
+      top_k=np.asarray([p.top_k for p in params], np.int32),
     )
-
-
-# What a line holds beside its head: sums over the turns, then each turn's.
-_LINE = {
-  'id': str,
-  'tokens': int,
-  'rounds': int,
-  'num_drafted_per_round': [int],
-  'num_drafted_per_pos': [int],
-  'num_accepted_per_pos': [int],
-  'prefill_seconds': float,
-  'decode_seconds': float,
-  'output_tokens': [[int]],
-  'texts': [str],
-  'cut': [bool],
-}
-
-
-def _line(head: Head, made: dict[str, Json]) -> Line:
-  return Line(
-    **vars(head), **{name: made[name] for name in _LINE if name != 'id'}
-  )
-
-
-def _is_own(line: Any, by_id: dict[str, _Item], num_tokens: int) -> bool:
-  """Whether a line is what `compare` would write of one of these items."""
-  if not files.has_shape(line, _LINE) or line['id'] not in by_id:
-    return False
-  item = by_id[line['id']]
-  turns = 1 + len(item.prompt.later)
-  is_head = item.head.plain().items() <= line.items()
-  depth = item.head.tree.depth if is_head else -1
-  outputs = line['output_tokens']
-  drafted, accepted = line['num_drafted_per_pos'], line['num_accepted_per_pos']
-  return (
-    [len(line[name]) for name in ('output_tokens', 'texts', 'cut')]
-    == [turns] * 3
-    and [len(drafted), len(accepted)] == [depth] * 2
-    and all(0 < len(output) <= item.new_tokens for output in outputs)
-    and all(0 <= token < num_tokens for output in outputs for token in output)
-    and line['tokens'] == sum(map(len, outputs))
-    and line['rounds'] == len(line['num_drafted_per_round']) > 0
-    and min(line['prefill_seconds'], line['decode_seconds']) >= 0
-    and all(map(operator.le, accepted, drafted))
-    and min([0, *accepted]) == 0
+  return Request.make(
+    target,
+    rows,
+    drafter=method.drafter,
+    verifier=method.verifier,
+    sampling=sampling,
+    max_new_tokens=[item.new_tokens for item in batch],
+    seed=[item.head.seed + turn for item in batch],
+    # One text without an end keeps all texts of the batch from ending early.
+    stop_tokens=None if all(item.task.ends for item in batch) else (),
+    tree_attention=method.tree_attention,
   )
 
 
 def _totals(
-  found: Sequence[Generation], row: int, batch_size: int
+  turns: Sequence[Generation], row: int, batch_size: int
 ) -> dict[str, Json]:
-  """What the turns of a conversation came to, one row of each."""
-  total = lambda name: sum(getattr(turn, name)[row] for turn in found)
-  # What is fastest is decided by one clock.
+  """Returns the sums over the turns of one row, and each turn's output."""
+  total = lambda name: sum(getattr(turn, name)[row] for turn in turns)
+  # All processes choose the fastest draft by the clock of the first one.
   seconds = lambda name: distributed.of_first(
-    float(sum(getattr(turn, name) for turn in found)) / batch_size
+    float(sum(getattr(turn, name) for turn in turns)) / batch_size
   )
   return {
-    'tokens': sum(len(turn.tokens[row]) for turn in found),
+    'tokens': sum(len(turn.tokens[row]) for turn in turns),
     'rounds': int(total('rounds')),
     'num_drafted_per_round': [
-      depth for turn in found for depth in turn.num_drafted_per_round[row]
+      depth for turn in turns for depth in turn.num_drafted_per_round[row]
     ],
     'num_drafted_per_pos': total('num_drafted_per_pos').tolist(),
     'num_accepted_per_pos': total('num_accepted_per_pos').tolist(),
     'prefill_seconds': seconds('prefill_seconds'),
     'decode_seconds': seconds('decode_seconds'),
-    'output_tokens': [turn.tokens[row] for turn in found],
-    'texts': [turn.texts[row] for turn in found],
+    'output_tokens': [turn.tokens[row] for turn in turns],
+    'texts': [turn.texts[row] for turn in turns],
   }

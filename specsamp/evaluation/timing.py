@@ -1,4 +1,4 @@
-"""What a round costs, and what its parts cost by themselves."""
+"""Times of a round and of its parts."""
 
 import dataclasses
 import itertools
@@ -27,26 +27,29 @@ from specsamp.utils import distributed, progress
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.verifier import Verifier
 
-ROUNDS = 20  # in one compiled loop
+ROUNDS = 20  # rounds of one compiled loop
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Times:
-  """Medians over turns, and of the ratios of each turn.
-
-  A machine that changes its speed between turns moves each median of times on
-  its own, so that their ratio need not be one that any turn has seen.
+class RoundCost:
+  """Cost of a round of a draft, and of its parts.
 
   Attributes:
     round_ms: milliseconds of a round.
-    draft_ms: of all levels of the draft, and of what the drafter makes of the
-      verdict.
-    score_ms: of the target's pass over all nodes.
-    both_ms: of one after the other, in one loop.
-    overhead: the round over draft_ms + score_ms.
-    verification: the round over both_ms. Where a processor's cache holds one
-      model but not two, the parts are faster alone, which is no cost of
-      verifying.
+    draft_ms: milliseconds of all levels of the draft, and of the drafter's
+      update after the verdict.
+    score_ms: milliseconds of the target's pass over all nodes.
+    both_ms: milliseconds of both, one after the other in one loop.
+    overhead: `round_ms` over `draft_ms + score_ms`.
+    verification: `round_ms` over `both_ms`. If a processor's cache holds one
+      model but not two, the parts are faster alone; verification does not cause
+      that cost.
+    temperature: temperature of target and draft.
+    top_p: top-p of target and draft.
+    tree: tree of the draft.
+    top_k: top-k of target and draft.
+    row: figures of the method while decoding, or None.
+    ideal_speedup: speedup if a round cost only its parts, or None.
   """
 
   round_ms: float
@@ -55,37 +58,6 @@ class Times:
   both_ms: float
   overhead: float
   verification: float
-
-  @classmethod
-  def of(cls, round_ms, draft_ms, score_ms, both_ms) -> 'Times':
-    """Of the milliseconds of every turn, a list each."""
-    round_ms, draft_ms, score_ms, both_ms = (
-      np.asarray(x) for x in (round_ms, draft_ms, score_ms, both_ms)
-    )
-    median = lambda values: float(np.median(values))
-    return cls(
-      round_ms=median(round_ms),
-      draft_ms=median(draft_ms),
-      score_ms=median(score_ms),
-      both_ms=median(both_ms),
-      overhead=median(round_ms / (draft_ms + score_ms)),
-      verification=median(round_ms / both_ms),
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RoundCost(Times):
-  """What a round of a draft costs, and of its parts.
-
-  Attributes:
-    temperature: of target and draft.
-    top_p: of target and draft.
-    top_k: likewise.
-    tree: of the draft.
-    row: what was measured of the method while decoding.
-    ideal_speedup: if a round cost no more than its parts.
-  """
-
   temperature: float
   top_p: float
   tree: TokenTree
@@ -102,13 +74,13 @@ class RoundCost(Times):
     return tree_name(self.tree)
 
   def plain(self) -> dict[str, Json]:
-    """Plain values, for JSON: the row's, then what was timed."""
-    found = self.row.plain() if self.row else {}
+    """Returns values of JSON: those of the row, then the times."""
+    values = self.row.plain() if self.row else {}
     if self.row:
-      found['decode_round_ms'] = self.row.round_ms
-    own = {k: v for k, v in vars(self).items() if k not in ('tree', 'row')}
+      values['decode_round_ms'] = self.row.round_ms
+    times = {k: v for k, v in vars(self).items() if k not in ('tree', 'row')}
     shape = {'draft_len': self.tree.depth, 'branching': self.draft_name}
-    return found | own | shape
+    return values | times | shape
 
 
 def measure(
@@ -122,19 +94,19 @@ def measure(
 ) -> list[RoundCost]:
   """Times a round, its draft and its target pass, for each sampling.
 
-  Each is timed in a compiled loop of its own, the loops taking turns. All start
-  at the end of the same prompt, batch size 1; the rounds are those of
-  `generate`, in its own program.
+  Each is timed in a compiled loop, and the loops are interleaved. All start at
+  the end of the same prompt with batch size 1. The rounds run in the program of
+  `generate`.
 
   Args:
     target: the target.
-    drafter: what drafts, in every round and nothing beside; what a round of
-      another costs depends on its text.
-    verifier: the rule of the round.
-    samplings: of target and draft, scalars.
+    drafter: a drafter whose rounds all cost the same. Other drafters have
+      rounds whose cost depends on the text.
+    verifier: verifier of the round.
+    samplings: sampling of target and draft, scalars.
     prompt: token ids.
-    max_new_tokens: sizes the caches as `generate` would.
-    repeats: how often each loop is timed.
+    max_new_tokens: sizes the caches, as in `generate`.
+    repeats: number of times that each loop is timed.
   """
   # Room for the rounds, in the program of a budget of `max_new_tokens`.
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
@@ -163,7 +135,7 @@ def measure(
   )
   return [
     RoundCost(
-      **vars(Times.of(*times[i * len(loops) : (i + 1) * len(loops)])),
+      **medians(*times[i * len(loops) : (i + 1) * len(loops)]),
       temperature=float(sampling.temperature),
       top_p=float(sampling.top_p),
       top_k=int(sampling.top_k),
@@ -173,6 +145,51 @@ def measure(
   ]
 
 
+def medians(
+  round_ms: Sequence[float],
+  draft_ms: Sequence[float],
+  score_ms: Sequence[float],
+  both_ms: Sequence[float],
+) -> dict[str, float]:
+  """Returns the medians of times, and those of the ratios of each turn.
+
+  A machine that changes its speed between turns shifts the medians of times
+  independently, so that their ratio may be one that no turn has had.
+
+  Args:
+    round_ms: times of a round, one per turn.
+    draft_ms: times of a draft, one per turn.
+    score_ms: times of a target pass, one per turn.
+    both_ms: times of both in one loop, one per turn.
+
+  Returns:
+    The first six fields of `RoundCost`.
+  """
+  times = dict(
+    round_ms=round_ms, draft_ms=draft_ms, score_ms=score_ms, both_ms=both_ms
+  )
+  times = {name: np.asarray(ms) for name, ms in times.items()}
+  times['overhead'] = times['round_ms'] / (
+    times['draft_ms'] + times['score_ms']
+  )
+  times['verification'] = times['round_ms'] / times['both_ms']
+  return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def level_time(
+  target: LanguageModel,
+  drafter: Drafter,
+  sampling: SamplingParams,
+  prompt: list[int],
+  max_new_tokens: int,
+) -> float:
+  """Returns the milliseconds of one level of a chain's draft; see `measure`."""
+  (cost,) = measure(
+    target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
+  )
+  return cost.draft_ms / drafter.tree.depth
+
+
 def pass_times(
   target: LanguageModel,
   sizes: Sequence[int],
@@ -180,55 +197,51 @@ def pass_times(
   max_new_tokens: int,
   repeats: int = 9,
 ) -> dict[int, float]:
-  """Milliseconds of a pass of the target over trees of these sizes; medians.
+  """Returns the median milliseconds of target passes, by their sizes.
 
   Args:
     target: the target.
-    sizes: nodes, the root included.
+    sizes: numbers of nodes, the root included.
     prompt: token ids.
-    max_new_tokens: sizes the cache as `generate` would.
-    repeats: how often each loop is timed, the loops taking turns.
+    max_new_tokens: sizes the cache, as in `generate`.
+    repeats: number of times that each loop is timed; the loops are interleaved.
   """
-  # A root and its children: any tree of this size costs the same.
-  trees = [TokenTree((-1, *[0] * (size - 1))) for size in sizes]
   score = _repeat(
     lambda inputs, state: _score(target.transformer, inputs, state)
   )
-  runs = [
-    (
-      Request.make(
-        target,
-        [prompt],
-        NoDrafter(tree),
-        'multi_candidate',
-        max_new_tokens=max_new_tokens,
-        stop_tokens=(),
-      ),
-      score,
+  requests = [
+    Request.make(
+      target,
+      [prompt],
+      # A root and its children: all trees of a size cost the same.
+      NoDrafter(TokenTree((-1, *[0] * (size - 1)))),
+      'multi_candidate',
+      max_new_tokens=max_new_tokens,
+      stop_tokens=(),
     )
-    for tree in trees
+    for size in sizes
   ]
-  # The caches of all are as large: a size's cost is that of its nodes.
-  most = max(request.capacity for request, _ in runs)
-  runs = [
-    (dataclasses.replace(request, capacity=most), run) for request, run in runs
+  # The caches are equally large, so that only the nodes differ in cost.
+  capacity = max(request.capacity for request in requests)
+  steps = [
+    _timed(dataclasses.replace(request, capacity=capacity), score)
+    for request in requests
   ]
-  times = in_turns([_timed(request, run) for request, run in runs], repeats)
+  times = in_turns(steps, repeats)
   return {
-    size: float(np.median(each))
-    for size, each in zip(sizes, times, strict=True)
+    size: float(np.median(ms)) for size, ms in zip(sizes, times, strict=True)
   }
 
 
 def decoding(
   target: LanguageModel, prompt: list[int], max_new_tokens: int
 ) -> Callable[[], float]:
-  """For `in_turns`: milliseconds a token of plain greedy decoding.
+  """Returns a step for `in_turns`: milliseconds per token of greedy decoding.
 
   Args:
-    target: the target.
+    target: the target, which decodes without a draft.
     prompt: token ids.
-    max_new_tokens: sizes the cache as `generate` would.
+    max_new_tokens: sizes the cache, as in `generate`.
   """
   request = Request.make(
     target,
@@ -243,9 +256,13 @@ def decoding(
 def in_turns(
   steps: Sequence[Callable[[], float]], repeats: int
 ) -> list[list[float]]:
-  """The milliseconds that each step returns, once every turn.
+  """Runs the steps in turn, and returns the milliseconds of each.
 
-  Each runs once before its times count, for the first time it compiles.
+  Each step runs once before its times count, because the first run compiles.
+
+  Args:
+    steps: functions that return the milliseconds they have measured.
+    repeats: number of turns.
   """
   times = [[] for _ in steps]
   for step in progress.bar('compiling loops', steps, unit='loop', stays=False):
@@ -257,7 +274,7 @@ def in_turns(
 
 
 def _timed(request: Request, run) -> Callable[[], float]:
-  """Milliseconds a round of `run(request, state)`."""
+  """Returns a step that times a round of `run(request, state)`."""
 
   def step() -> float:
     state = jax.block_until_ready(request.prefill())
@@ -265,7 +282,7 @@ def _timed(request: Request, run) -> Callable[[], float]:
       began = time.perf_counter()
       state = jax.block_until_ready(run(request, state))
       taken = time.perf_counter() - began
-    # A text that comes to its end takes fewer rounds than were asked for.
+    # A text that reaches its end takes fewer rounds than requested.
     rounds = int(meshes.fetch(state.stats.rounds)[0])
     return 1e3 * taken / (rounds or ROUNDS)
 
@@ -273,7 +290,7 @@ def _timed(request: Request, run) -> Callable[[], float]:
 
 
 def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):
-  """(request, state) -> state after a loop of steps, which consumes it."""
+  """Returns (request, state) -> state after a loop of steps; donates state."""
   loop = jax.jit(
     lambda inputs, state: jax.lax.fori_loop(
       0, ROUNDS, lambda _, state: step(inputs, state), state
@@ -284,17 +301,17 @@ def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):
 
 
 def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
-  """A draft, and what the drafter makes of a verdict."""
+  """Drafts, and updates the drafter with a verdict."""
   drafter = inputs.drafter
   draft, drafter_state = drafter.propose(
     state.drafter,
     state.tokens,
     state.length,
     inputs.sampling,
-    # Other bits every time, as in a text that grows.
+    # New random bits each time, as in a text that grows.
     jax.vmap(jax.random.fold_in)(state.keys, state.stats.rounds),
   )
-  # Any verdict will do that is not known to the compiler.
+  # Any verdict that the compiler does not know will do.
   node_b = draft.tokens[:, -1] % draft.tree.size
   verdict = Verdict(
     node=node_b,
@@ -315,8 +332,8 @@ def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
     Scored(features_bnd, extra_logits=None, active=~state.done),
   )
   return state.replace(
-    # The next draft depends on this one's last token, so that none is skipped;
-    # the compiler does not know that none is below 0.
+    # The next draft depends on the last token of this one, so that the compiler
+    # skips no draft; it does not know that tokens are never negative.
     tokens=state.tokens + jnp.minimum(draft.tokens[:, -1:], 0),
     drafter=drafter_state,
     stats=state.stats.replace(rounds=state.stats.rounds + 1),
@@ -324,7 +341,7 @@ def _draft(transformer: Transformer, inputs: Inputs, state: DecodeState):
 
 
 def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
-  """The target's pass over as many nodes as a draft has."""
+  """Runs the target's pass over the nodes of a draft."""
   tree = inputs.drafter.tree
   root_b = state.length - 1
   end = state.tokens.shape[1] - 1
@@ -334,22 +351,8 @@ def _score(transformer: Transformer, inputs: Inputs, state: DecodeState):
   out = scoring.tree_attention(
     transformer, inputs.params, tree, tokens, root_b, state.cache
   )
-  # The next pass depends on this one's last logits.
+  # The next pass depends on the last logits of this one.
   last = (out.logits[:, -1, :1] > 0).astype(jnp.int32)
   return state.replace(
     tokens=jnp.maximum(state.tokens - last, 0), cache=out.cache
   )
-
-
-def level_time(
-  target: LanguageModel,
-  drafter: Drafter,
-  sampling: SamplingParams,
-  prompt: list[int],
-  max_new_tokens: int,
-) -> float:
-  """Milliseconds of a level of a chain's draft."""
-  (cost,) = measure(
-    target, drafter, TokenVerifier(), [sampling], prompt, max_new_tokens
-  )
-  return cost.draft_ms / drafter.tree.depth

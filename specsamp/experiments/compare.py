@@ -31,6 +31,7 @@ from specsamp.evaluation.reporting import (
   paper_figures,
   tables,
 )
+from specsamp.evaluation.reporting.report import Part, Report
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.experiments import loading, marked_texts, measured_trees
@@ -147,9 +148,9 @@ class Comparison(NamedTuple):
     scores.warn_of_unscored(self.tasks, allow_code_execution)
     self = self._replace(methods=self._priced())
     found = self._search(workdir)
-    sections: list[tables.Section] = []
-    sections += [self.config.note] if self.config.note else []
-    sections += [each.section for each in found.values()]
+    sections: list[Part] = [self.config.note] if self.config.note else []
+    for each in found.values():
+      sections += each.section()
     every = self._with_baselines(found)
     path = workdir / 'metrics.jsonl'
     meter = cpu_load.Meter()
@@ -170,22 +171,22 @@ class Comparison(NamedTuple):
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
     told = comparison.caption(self.config.title, self.pair_name, command)
-    lengths = draft_lengths.section(lines, workdir, told)
-    against = draft_lengths.against_fixed(lines, not self.config.shuffled)
-    sections += filter(None, (lengths, against, warning))
+    sections += draft_lengths.section(lines, workdir, told)
+    sections += draft_lengths.against_fixed(lines, not self.config.shuffled)
+    sections += [warning] if warning else []
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
     if any(len(group) > 1 for group in paper_figures.alternatives(rows)):
-      sections.append(functools.partial(paper_figures.best, rows))
-    sections.append(functools.partial(permutation_tests.section, findings))
+      sections += paper_figures.best(rows)
+    sections += permutation_tests.section(findings)
     bounds = self._bounds(every)
     if bounds:
-      sections.append(functools.partial(tables.bound_table, bounds))
+      sections += tables.bound_section(bounds)
     costs: list[RoundCost] = []
 
-    def write():
-      comparison.write(
+    def write() -> Report:
+      return comparison.write(
         workdir,
         self.config.title,
         each + rows if len(self.tasks) > 1 else rows,
@@ -198,7 +199,8 @@ class Comparison(NamedTuple):
         command,
       )
 
-    write()  # timing takes minutes, in which what was decoded can be read
+    # Timing takes minutes, in which the first report can be read.
+    report = write()
     by_label = {method.label: method for method in every}
     self._write_texts(by_label, rows, lines, workdir)
     sections.append(f'[Texts side by side]({marked_texts.PAGE}) of a prompt.')
@@ -206,10 +208,9 @@ class Comparison(NamedTuple):
       more, section = measure(rows, by_label)
       if section:
         costs += more
-        sections.append(section)
-        write()
-    self._print(each, rows, sections)
-    print(f'\nReport and plot: {workdir / "report.md"}')
+        sections += section
+        report = write()
+    report.show(workdir)
 
   def _with_baselines(self, found: Mapping[float, Found]) -> list[Method]:
     """All methods: also the target alone, and trees that were found."""
@@ -255,7 +256,7 @@ class Comparison(NamedTuple):
           self.config.seed,
         ),
       )
-      priced[i] = method._replace(drafter=drafter)
+      priced[i] = dataclasses.replace(method, drafter=drafter)
     return priced
 
   def widest_trees(self) -> list[Method]:
@@ -329,19 +330,19 @@ class Comparison(NamedTuple):
 
   def _parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
-  ) -> tuple[list[RoundCost], tables.Section]:
+  ) -> tuple[list[RoundCost], list[Part]]:
     """What rounds cost of which the paper has figures; a section of it."""
     chosen = [row for row in rows if row.paper] if self.config.parts else []
     found = [
       (row, self._cost(row, methods[row.label], rows))
       for row in progress.bar('timing rounds', chosen, unit='method')
     ]
-    section = functools.partial(paper_figures.at_paper_cost, rows, found)
-    return [cost for _, cost in found if cost], section if found else ''
+    section = paper_figures.at_paper_cost(rows, found) if found else []
+    return [cost for _, cost in found if cost], section
 
   def _passes(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
-  ) -> tuple[list[RoundCost], tables.Section]:
+  ) -> tuple[list[RoundCost], list[Part]]:
     """Costs of the fastest chain, and of the fastest tree and that of the
     highest τ, at each temperature; a section of it."""
     drafted = [
@@ -367,7 +368,7 @@ class Comparison(NamedTuple):
         text = paper_figures.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
     head = '## What a larger pass costs'
-    return costs, '\n'.join([head, *texts]) if texts else ''
+    return costs, [head, '\n'.join(texts)] if texts else []
 
   def _cost(
     self, row: Row, method: Method, rows: Sequence[Row]
@@ -390,17 +391,6 @@ class Comparison(NamedTuple):
   def _tokens(self, prompt: tasks.Question) -> list[int]:
     """The tokens that a prompt's first answer follows."""
     return self.settings.conversation(self.target, prompt, ())[0]
-
-  def _print(self, each, rows, sections) -> None:
-    if len(self.tasks) > 1:
-      print(f'Speedup / τ:\n\n{tables.by_task(each + rows, "simple")}\n')
-      if any(row.scores for row in each):
-        print(f'{tables.table(each, "simple")}\n')
-      print('All tasks together:\n')
-    print(tables.table(rows, 'simple'))
-    print()
-    print('\n\n'.join(tables.in_style(each, 'simple') for each in sections))
-    print(f'\n{tables.note(rows)}')
 
 
 def _has_parts(method: Method) -> bool:

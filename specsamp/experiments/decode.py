@@ -1,9 +1,9 @@
-"""The main job: decode with and without a draft, and show what it gains."""
+"""Decodes with and without a draft, and shows the speedup."""
 
-import json
+import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -26,14 +26,15 @@ from specsamp.evaluation import (
 )
 from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import comparison, draft_lengths, tables
+from specsamp.evaluation.reporting import comparison, draft_lengths
+from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.experiments import loading, terminal
 from specsamp.experiments.config import DecodeConfig
 from specsamp.experiments.trees import dynamic_tree, token_tree
 from specsamp.language_model import LanguageModel
-from specsamp.utils import distributed, schema
+from specsamp.utils import schema
 
 
 def prepare(
@@ -42,54 +43,35 @@ def prepare(
   prompts_file: str | None = None,
   mesh: Mesh | None = None,
 ) -> 'Decoding':
-  """Loads and checks all that a run needs; writes nothing.
+  """Loads and checks everything that a run needs; writes nothing.
 
   Args:
     values: a `DecodeConfig` as plain values.
-    prompt: the user's own text; '-' reads it from standard input.
-    prompts_file: a file of texts, one a line.
-    mesh: where to decode; None is one device.
+    prompt: a prompt to complete; '-' reads it from standard input.
+    prompts_file: a file of prompts, one per line.
+    mesh: mesh to decode on; None is one device.
 
   Raises:
-    UserError: a file or value that does not fit.
+    UserError: a file or value is invalid.
   """
   config = schema.read(DecodeConfig, values)
   if '-' in (prompt, prompts_file) and jax.process_count() > 1:
-    raise UserError('standard input is not that of every process: name a file')
+    raise UserError('standard input reaches one process only: name a file')
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
-  found = loading.load(config.target, config.draft, mesh, config.dtype)
-  target = found.target
-  own = prompt is not None or prompts_file is not None
-  if config.chat and not own:
+  is_custom = prompt is not None or prompts_file is not None
+  models = loading.load(config.target, config.draft, mesh, config.dtype)
+  target = models.target
+  if config.chat and not is_custom:
     raise UserError('chat is for your own --prompt or --prompts_file')
-  if not own:
-    longest = [config.longest_prompt(target)]
-  make = lambda shape: found.drafter(
-    config.drafter, shape, config.law, config.verifier, config.lookup
-  )
-  drafter = make(config.draft_len)
-  drafters = []
-  if config.drafter != loading.NO_DRAFTER:
-    most = found.deepest(config.drafter)
-    drafters = [make(n) for n in config.draft_lens if n <= most]
-  if config.dynamic_tree:
-    drafter = make(dynamic_tree(config.dynamic_tree, target))
-    drafters.append(drafter)
-  if config.branching:
-    drafter = make(token_tree(config.branching, target))
-    if drafter.tree in [chain.tree for chain in drafters]:
-      raise UserError(f'branching {config.branching} is one of draft_lens')
-    drafters.append(drafter)
-  if config.adaptive:
-    drafter = _adaptive(drafters, config)
-    drafters.append(drafter)
+  longest = [] if is_custom else [config.longest_prompt(target)]
+  drafter, drafters = _drafters(config, models)
   others = [
-    (name, found.drafter(name, n, lookup=config.lookup))
-    for name, n in config.other_drafters
-    if not (own or config.drafter or config.verifier)
+    (name, models.drafter(name, length, lookup=config.lookup))
+    for name, length in config.other_drafters
+    if not (is_custom or config.drafter or config.verifier)
   ]
-  compared = []
+  compared_tasks = []
   if prompts_file is not None or prompt == '-':
     texts = prompts.read('-' if prompts_file is None else prompts_file)
   elif prompt is not None:
@@ -97,47 +79,64 @@ def prepare(
       raise UserError(f'--prompt: got {prompt!r}, expected a text')
     texts = [Prompt('prompt', prompt)]
   else:
-    compared = config.load_tasks(config.prompts, target)
-    texts = compared[0].prompts
+    compared_tasks = config.load_tasks(config.prompts, target)
+    texts = compared_tasks[0].prompts
   if config.chat:
+    turn = lambda text: [{'role': 'user', 'content': text}]
     texts = [
-      Prompt(
-        each.name,
-        target.tokenizer.chat([{'role': 'user', 'content': each.text}]),
-      )
-      for each in texts
+      Prompt(text.name, target.tokenizer.chat(turn(text.text)))
+      for text in texts
     ]
-  # Before anything is decoded or written: what `generate` would refuse.
-  rows = [_tokens(target, text, config) for text in texts] if own else longest
-  compared_drafters = [*drafters, *(other for _, other in others)]
-  for each in (drafter, *([] if own else compared_drafters)):
+  # Raises what `generate` would, before anything is decoded or written.
+  rows = longest or [_tokens(target, text, config) for text in texts]
+  compared = [] if is_custom else [*drafters, *(other for _, other in others)]
+  for checked in (drafter, *compared):
     Request.make(
       target,
       rows,
-      drafter=each,
-      verifier=_rule(config, each),
+      drafter=checked,
+      verifier=_rule(config, checked),
       max_new_tokens=config.max_new_tokens,
       seed=config.seed,
     )
-  return Decoding(config, target, drafter, drafters, others, texts, compared)
+  return Decoding(
+    config, target, drafter, drafters, others, texts, compared_tasks
+  )
 
 
-def _rule(config: DecodeConfig, drafter: Drafter) -> str:
-  """Returns the name of the verifier of a drafter's drafts."""
-  if not config.verifier:
-    return verification.default_name(drafter.law, drafter.tree)
-  if drafter.tree.depth:
-    return config.verifier
-  return verification.name_without_draft(config.verifier)
+def _drafters(
+  config: DecodeConfig, models: loading.Models
+) -> tuple[Drafter, list[Drafter]]:
+  """Returns the drafter of streamed texts, and the drafters to compare."""
+  make = lambda shape: models.drafter(
+    config.drafter, shape, config.law, config.verifier, config.lookup
+  )
+  drafter = make(config.draft_len)
+  drafters = []
+  if config.drafter != loading.NO_DRAFTER:
+    deepest = models.deepest(config.drafter)
+    drafters = [make(n) for n in config.draft_lens if n <= deepest]
+  if config.dynamic_tree:
+    drafter = make(dynamic_tree(config.dynamic_tree, models.target))
+    drafters.append(drafter)
+  if config.branching:
+    drafter = make(token_tree(config.branching, models.target))
+    if drafter.tree in [chain.tree for chain in drafters]:
+      raise UserError(f'branching {config.branching} is one of draft_lens')
+    drafters.append(drafter)
+  if config.adaptive:
+    drafter = _adaptive(drafters, config)
+    drafters.append(drafter)
+  return drafter, drafters
 
 
 def _adaptive(
   drafters: Sequence[Drafter], config: DecodeConfig
 ) -> AdaptiveDrafter:
-  """The tree or the longest chain, as deep as pays.
+  """Returns an adaptive drafter of the tree, or of the longest chain.
 
   Raises:
-    UserError: what drafts is not deep enough for any length, or see
+    UserError: the drafter is not deep enough for any length, or see
       `adaptive_drafter`.
   """
   if not drafters:
@@ -154,18 +153,28 @@ def _adaptive(
   return adaptive_drafter(drafter, depths, [1.0] * len(depths))
 
 
-class Decoding(NamedTuple):
+def _rule(config: DecodeConfig, drafter: Drafter) -> str:
+  """Returns the name of the verifier for a drafter's drafts."""
+  if not config.verifier:
+    return verification.default_name(drafter.law, drafter.tree)
+  if drafter.tree.depth:
+    return config.verifier
+  return verification.name_without_draft(config.verifier)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
   """A checked run.
 
   Attributes:
-    config: what was asked for.
+    config: the config.
     target: the target.
-    drafter: of the streamed texts.
-    drafters: one for each draft length of the comparison.
-    others: names and drafters that are compared as well.
-    prompts: what to complete.
-    tasks: all methods are measured on them; none for a user's own prompts, each
-      of which is completed.
+    drafter: drafter of the streamed texts.
+    drafters: drafters to compare, one for each draft length.
+    others: names and drafters that are compared too.
+    prompts: prompts to complete.
+    tasks: tasks on which all methods are measured. Empty for user-defined
+      prompts, which are only completed.
   """
 
   config: DecodeConfig
@@ -183,17 +192,37 @@ class Decoding(NamedTuple):
     report.md and by_draft_length.png.
 
     Args:
-      workdir: a folder.
-      speedup: also times plain decoding of each of the user's prompts; a
+      workdir: folder that exists.
+      speedup: also times plain decoding of each user-defined prompt; a
         comparison always does.
     """
-    if self.config.adaptive:
-      self._priced()._run(workdir, speedup)
+    run = self._with_depth_costs() if self.config.adaptive else self
+    if self.tasks:
+      # Greedily a small model soon repeats itself.
+      number, seed = self.config.shown
+      print(
+        f'Prompt {number} and seed {seed} are chosen to be shown; the tables '
+        'are of all prompts.'
+      )
+      run._show(run._first, seed, self.config.temperatures[-1])
+      run._compare(workdir)
     else:
-      self._run(workdir, speedup)
+      run._complete(workdir, speedup)
 
-  def _priced(self) -> 'Decoding':
-    """With what a round of each depth costs on this machine."""
+  def _complete(self, workdir: pathlib.Path, speedup: bool) -> None:
+    temperature = self.config.temperatures[0]
+    meter, log = cpu_load.Meter(), RunLog(workdir / 'metrics.jsonl')
+    for i, prompt in enumerate(self.prompts):
+      log.append(self._show(prompt, i, temperature, speedup))
+    if len(self.prompts) > 1:
+      total = terminal.total(list(log.records.values()))
+      print(f'=== {len(self.prompts)} prompts: {total}')
+    warning = meter.warning()
+    if warning:
+      print(warning)
+
+  def _with_depth_costs(self) -> 'Decoding':
+    """Measures a round of each depth, for the adaptive drafter."""
     adaptive = depth_costs.measured(
       self.drafter,
       lambda drafter: Request.make(
@@ -206,38 +235,20 @@ class Decoding(NamedTuple):
         self.config.seed,
       ),
     )
-    return self._replace(
-      drafter=adaptive, drafters=[*self.drafters[:-1], adaptive]
-    )
+    drafters = [*self.drafters[:-1], adaptive]
+    return dataclasses.replace(self, drafter=adaptive, drafters=drafters)
 
   @property
   def _first(self) -> Prompt:
-    """Returns the prompt that is shown before a comparison, or the only one."""
-    at = self.config.shown[0] if self.tasks else 0
-    return _cut(self.prompts[at % len(self.prompts)], self.target, self.config)
-
-  def _run(self, workdir: pathlib.Path, speedup: bool) -> None:
-    temperatures = self.config.temperatures
-    if self.tasks:
-      # Greedily a small model soon repeats itself.
-      number, seed = self.config.shown
-      print(
-        f'Prompt {number} and seed {seed} are chosen to be shown; the tables '
-        'are of all prompts.'
-      )
-      self._show(self._first, seed, temperatures[-1])
-      self._compare(workdir)
-      return
-    meter, lines = cpu_load.Meter(), []
-    with distributed.first_opens(workdir / 'metrics.jsonl', 'w') as file:
-      for i, prompt in enumerate(self.prompts):
-        lines.append(self._show(prompt, i, temperatures[0], speedup))
-        file.write(json.dumps(lines[-1]) + '\n')
-    if len(lines) > 1:
-      print(f'=== {len(lines)} prompts: {terminal.total(lines)}')
-    warning = meter.warning()
-    if warning:
-      print(warning)
+    """The prompt that is shown before a comparison, or the only one."""
+    number = self.config.shown[0] if self.tasks else 0
+    prompt = self.prompts[number % len(self.prompts)]
+    tokens = _tokens(self.target, prompt, self.config)
+    if len(tokens) <= self.config.max_prompt_tokens:
+      return prompt
+    # Text that is encoded again may have some more tokens.
+    kept = tokens[-max(self.config.max_prompt_tokens - 8, 1) :]
+    return Prompt(prompt.name, self.target.tokenizer.decode(kept))
 
   def _show(
     self, prompt: Prompt, i: int, temperature: float, speedup: bool = False
@@ -256,13 +267,13 @@ class Decoding(NamedTuple):
 
   def _compare(self, workdir: pathlib.Path) -> None:
     config = self.config
+    baseline = verification.name_without_draft(config.verifier or 'token')
     methods = []
     for temperature in config.temperatures:
       top_p = config.top_p_at(temperature)
-      rule = verification.name_without_draft(config.verifier or 'token')
-      methods.append(Method(BASELINE, None, rule, temperature, top_p))
+      methods.append(Method(BASELINE, None, baseline, temperature, top_p))
       methods += [
-        Method(name, drafter, _rule(self.config, drafter), temperature, top_p)
+        Method(name, drafter, _rule(config, drafter), temperature, top_p)
         for name, drafter in self._named
       ]
     settings = Settings(
@@ -278,28 +289,27 @@ class Decoding(NamedTuple):
     rows = metrics.summarize(lines)
     method, costs = self._costs(rows)
     title = 'Speculative sampling'
-    lengths = draft_lengths.section(lines, workdir, comparison.caption(title))
-    gains = break_even.sentences(rows, costs, method)
-    sections = [each for each in (lengths, *gains, warning) if each]
-    comparison.write(workdir, title, rows, costs, 'by_draft_length', sections)
-    print(tables.table(rows, 'simple'))
-    for section in sections:
-      print(f'\n{tables.in_style(section, "simple")}')
-    if costs:
-      print(f'\n{tables.cost_table(costs, "simple")}')
-    print(f'\n{tables.note(rows)}')
-    print(f'\nReport and plot: {workdir / "report.md"}')
+    caption = comparison.caption(title)
+    sections = [
+      *draft_lengths.section(lines, workdir, caption),
+      *break_even.sentences(rows, costs, method),
+      *([warning] if warning else []),
+    ]
+    report = comparison.write(
+      workdir, title, rows, costs, 'by_draft_length', sections
+    )
+    report.show(workdir)
 
   @property
   def _named(self) -> list[tuple[str, Drafter]]:
-    """Returns all compared drafters with their methods' names."""
+    """All compared drafters with the names of their methods."""
     name = pathlib.Path(self.config.drafter).name or 'speculative'
     return [*((name, drafter) for drafter in self.drafters), *self.others]
 
   def _costs(self, rows: list[Row]) -> tuple[str, list[RoundCost]]:
     """Returns the fastest method, and its round costs for each sampling.
 
-    Drafters whose rounds differ are left out: their costs depend on the text.
+    Drafters whose rounds differ are excluded: their costs depend on the text.
     """
     drafters = {
       (name, drafter.tree, depths_of(drafter)): drafter
@@ -329,15 +339,5 @@ class Decoding(NamedTuple):
 def _tokens(
   target: LanguageModel, prompt: Prompt, config: DecodeConfig
 ) -> list[int]:
-  """A chat template has written bos itself, if it wants one."""
+  """Encodes a prompt; a chat template writes bos itself, if it needs one."""
   return target.tokenizer.encode(prompt.text, bos=not config.chat)
-
-
-def _cut(prompt: Prompt, target: LanguageModel, config: DecodeConfig) -> Prompt:
-  """The end of a published prompt that is too long."""
-  tokens = _tokens(target, prompt, config)
-  if len(tokens) <= config.max_prompt_tokens:
-    return prompt
-  # Text that is encoded anew may take a token more.
-  kept = tokens[-max(config.max_prompt_tokens - 8, 1) :]
-  return Prompt(prompt.name, target.tokenizer.decode(kept))

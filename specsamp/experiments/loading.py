@@ -1,4 +1,4 @@
-"""Models and drafters by the names that a config has for them."""
+"""Loads models and drafters by their names in a config."""
 
 import dataclasses
 import functools
@@ -35,16 +35,16 @@ from specsamp.utils import user_modules
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-  """How the drafters without a model of their own look up.
+  """Parameters of drafters that look up tokens.
 
   Attributes:
-    n_max: tokens of the longest n-gram that `ngram` looks for.
-    n_min: of the shortest.
-    datastore: a text file or a folder of them to look in beside a row's own
-      text; '' is none.
-    window: guesses that ride along with `lookahead`, at each level.
-    draft_length: of `ngram_or_draft`, tokens of the draft model where there is
-      no match, no more than of a match; 0 is as many.
+    n_max: tokens of the longest n-gram that `ngram` looks up.
+    n_min: tokens of the shortest n-gram.
+    datastore: a text file or a folder of text files to search in addition to a
+      row's text; '' for none.
+    window: guesses of `lookahead` at each level.
+    draft_length: for `ngram_or_draft`, tokens of the draft model if there is no
+      match, at most those of a match; 0 is as many as those of a match.
   """
 
   n_max: int = 3
@@ -79,15 +79,15 @@ def law_for(name: str, is_dynamic: bool, verifier: str) -> Law:
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-  """A target and what may draft for it.
+  """A target and the models that may draft for it.
 
   Attributes:
-    target: scores.
-    load_draft: returns a smaller model with the target's vocabulary; it is
-      called where a drafter needs one, so that a target for which there is none
-      can have other drafters.
-    trained: by name, the embedded drafters of an embedded target, and those
-      of folders from when they are first asked for.
+    target: the target.
+    load_draft: returns a smaller model with the target's vocabulary. It is
+      called when a drafter needs the model, so that a target without one can
+      have other drafters.
+    trained: trained drafters by their names: the embedded ones of the embedded
+      target, and those of folders after they have been loaded.
   """
 
   target: LanguageModel
@@ -99,8 +99,8 @@ class Models:
     """The smaller model.
 
     Raises:
-      UserError: none was named, and the embedded one has another tokenizer
-        than the target.
+      UserError: the config names none, and the embedded draft has another
+        tokenizer than the target.
     """
     return self.load_draft()
 
@@ -120,9 +120,9 @@ class Models:
       shape: a draft length, or a tree.
       law: how candidates are chosen, see `model_drafter`; '' is the law that
         this drafter and this verifier need, see `law_for`.
-      verifier: the rule that verifies, by its name. If it is coupled and the
-        law deterministic, the draft model runs the races of the rule.
-      lookup: parameters of drafters that look up.
+      verifier: name of the verifier. If the verifier is coupled and the law
+        deterministic, the draft model runs the races of the verifier.
+      lookup: parameters of drafters that look up tokens.
 
     Raises:
       UserError: an unknown drafter, one for another target or law, or an
@@ -131,17 +131,19 @@ class Models:
     if name == NO_DRAFTER:
       return NoDrafter()
     lookup = lookup or Lookup()
-    # The nodes of a dynamic tree are the most probable ones, not winners.
     is_dynamic = isinstance(shape, DynamicTree)
-    given, law = law, law or law_for(name, is_dynamic, verifier)
-    coupled = bool(verifier) and verification.is_coupled(
-      verification.make(verifier)
+    config_law, law = law, law or law_for(name, is_dynamic, verifier)
+    coupled = (
+      law == 'deterministic'
+      # The nodes of a dynamic tree are the most probable ones, not winners.
+      and not is_dynamic
+      and bool(verifier)
+      and verification.is_coupled(verification.make(verifier))
     )
-    coupled = coupled and law == 'deterministic' and not is_dynamic
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
     if user_modules.is_name(name):
-      return self._own(name, shape, law, is_fixed=bool(given))
+      return self._user_defined(name, shape, law, is_fixed=bool(config_law))
     if name in ('ngram', 'lookahead') and law != 'deterministic':
       raise UserError(
         f"drafter {name}: got law {law!r}, expected 'deterministic' or '', the "
@@ -165,7 +167,7 @@ class Models:
     return trained_drafter(self._trained(name), self.target, shape, law)
 
   def deepest(self, name: str) -> float:
-    """Tokens that the drafter of this name can draft in a round."""
+    """Returns the largest draft length of the drafter of this name."""
     if (
       not name or name in (NO_DRAFTER, *_LOOKUPS) or user_modules.is_name(name)
     ):
@@ -177,19 +179,20 @@ class Models:
       return self.trained[name]
     if folders.is_path(name):
       trained = drafter_dir.load(name)
-      # Here and not in `trained_drafter`: once for all shapes and laws, and
-      # where there is a log for it.
+      # Once for all shapes and laws, unlike in `trained_drafter`.
       trial.warn_if_chance(name, trained, self.target)
       self.trained[name] = trained
       return trained
-    others = f', a folder, here or at the hub, or your own, {user_modules.FORM}'
+    others = (
+      f', a folder, here or on the hub, or a user-defined {user_modules.FORM}'
+    )
     names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(unknown('drafter', name, names, others))
 
-  def _own(
+  def _user_defined(
     self, name: str, shape: int | TokenTree, law: str, is_fixed: bool
   ) -> Drafter:
-    """Returns a user-defined drafter; its law may differ unless fixed."""
+    """Returns a user-defined drafter; its law may differ unless it is fixed."""
     tree = candidates.check_shape(shape, law)
     drafter = user_modules.make(
       'drafter', name, models=self, tree=tree, law=law
@@ -199,8 +202,8 @@ class Models:
       law = drafter.law
     if (drafter.tree, drafter.law) != (tree, law):
       raise UserError(
-        f'drafter {name}: made one of {drafter.tree.size} nodes and law '
-        f'{drafter.law!r}, expected the {tree.size} and {law!r} of the config'
+        f'drafter {name}: made a drafter of {drafter.tree.size} nodes and law '
+        f'{drafter.law!r}, expected {tree.size} and {law!r} as in the config'
       )
     drafter.check(self.target, 1)
     checks.check_first_draft(drafter, self.target)
@@ -209,10 +212,10 @@ class Models:
 
 @functools.lru_cache(maxsize=1)
 def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
-  """The tokens of a text file, or of each file of a folder.
+  """Returns the tokens of a text file, or of each file in a folder.
 
   Raises:
-    UserError: there is no text there.
+    UserError: there is no text.
   """
   where = pathlib.Path(path)
   try:
@@ -232,35 +235,31 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
-  """Models of these folders, or the embedded ones where a name is empty.
+  """Loads the models of a config.
 
   Args:
-    target: folder, or name of the hub.
-    draft: likewise. The embedded one serves a target of its tokenizer alone.
-    mesh: where to place them.
-    dtype: that the target computes in; '' is what it is loaded with.
+    target: a folder or a name on the hub; '' is the embedded target.
+    draft: a folder or a name on the hub; '' is the embedded draft, which needs
+      a target with its tokenizer.
+    mesh: mesh to place the models on.
+    dtype: compute dtype of the target; '' is that of its folder.
   """
   if target:
-    scores, trained = model_dir.load(target, mesh, dtype or None), {}
+    loaded, trained = model_dir.load(target, mesh, dtype or None), {}
   else:
     pair = zoo.load('pycode', dtype)
-    scores, trained = pair.target.on(mesh), dict(pair.drafters)
+    loaded, trained = pair.target.on(mesh), dict(pair.drafters)
   if not draft:
-    return Models(scores, lambda: _embedded_draft(scores, mesh), trained)
-  named = model_dir.load(draft, mesh).for_target(scores)
-  return Models(scores, lambda: named, trained)
+    return Models(loaded, lambda: _embedded_draft(loaded, mesh), trained)
+  named = model_dir.load(draft, mesh).for_target(loaded)
+  return Models(loaded, lambda: named, trained)
 
 
 def _embedded_draft(target: LanguageModel, mesh: Mesh | None) -> LanguageModel:
-  """For a target beside which no draft was named.
-
-  Raises:
-    UserError: their tokenizers differ.
-  """
   try:
     return zoo.load('pycode').draft.on(mesh).for_target(target)
   except UserError as error:
     raise UserError(
-      'draft: got none, expected a folder or a name of the hub, for the '
-      f'embedded one does not fit: {error}'
+      'draft: got none, expected a folder or a name on the hub, because the '
+      f'embedded draft does not fit: {error}'
     ) from None

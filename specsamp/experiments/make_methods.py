@@ -1,4 +1,4 @@
-"""From the values of a config to ways to decode."""
+"""Methods of decoding from the values of a config."""
 
 from specsamp import verification
 from specsamp.drafting.adaptive import adaptive_drafter
@@ -12,44 +12,37 @@ from specsamp.experiments.trees import dynamic_tree, token_tree
 def make_method(
   config: SampledConfig, method: MethodConfig, models: loading.Models
 ) -> Method:
-  """The method of its config.
+  """Returns the method of a config.
 
   Raises:
-    UserError: a drafter or a verifier that there is not, or no tree.
+    UserError: the drafter, the verifier or the tree is invalid.
   """
   if method.dynamic_tree:
     tree = dynamic_tree(method.dynamic_tree, models.target)
   else:
     tree = token_tree(method.branching, models.target)
   drafter = models.drafter(
-    method.drafter,
-    tree,
-    method.law,
-    method.verifier,
-    method.lookup,
+    method.drafter, tree, method.law, method.verifier, method.lookup
   )
   if method.depths:
+    costs = [1.0] * len(method.depths)  # until they are measured
     drafter = adaptive_drafter(
-      drafter,
-      method.depths,
-      [1.0] * len(method.depths),  # until they are measured
-      method.least_confidence,
+      drafter, method.depths, costs, method.least_confidence
     )
+  default_rule = verification.default_name(drafter.law, drafter.tree)
+  default_top_p = config.top_p_at(method.temperature)
   return Method(
     name=method.name,
     drafter=drafter,
-    verifier=method.verifier
-    or verification.default_name(drafter.law, drafter.tree),
+    verifier=method.verifier or default_rule,
     temperature=method.temperature,
-    top_p=config.top_p_at(method.temperature)
-    if method.top_p is None
-    else method.top_p,
+    top_p=default_top_p if method.top_p is None else method.top_p,
     tree_attention=method.tree_attention,
     top_k=method.top_k,
   )
 
 
 def baseline(sampling: tuple[float, float, int]) -> Method:
-  """Autoregressive sampling with this temperature, top-p and top-k."""
+  """Returns autoregressive sampling with this temperature, top-p and top-k."""
   temperature, top_p, top_k = sampling
   return Method(BASELINE, None, 'token', temperature, top_p, top_k=top_k)

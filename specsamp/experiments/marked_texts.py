@@ -1,4 +1,4 @@
-"""One prompt's answers side by side as a page, accepted tokens marked."""
+"""A page of one prompt's completions by several methods, side by side."""
 
 import html
 import pathlib
@@ -15,7 +15,7 @@ from specsamp.language_model import LanguageModel
 from specsamp.utils import distributed, files, progress
 
 PAGE = 'texts.html'
-_MOST = 12  # texts on the page
+_MAX_TEXTS = 12
 
 _HEAD = """\
 <!doctype html>
@@ -31,20 +31,19 @@ pre {{ margin: 0; padding: .7em; white-space: pre-wrap; font-size: 12px;
 mark {{ background: #bfe8c4; color: inherit }}
 .own {{ border-right: 2px solid #d9a24a }}
 </style></head><body><h1>{title}</h1>
-<p>Drafted tokens that were accepted are <mark>marked</mark>; the token that
-ends a round, the target's own, <span class="own">has a bar behind it</span>.
-</p>
+<p>Accepted draft tokens are <mark>marked</mark>; the target's token, which ends
+a round, <span class="own">has a bar behind it</span>.</p>
 """
 
 
 class Answer(NamedTuple):
-  """A text, a round at a time.
+  """A completion, in rounds.
 
   Attributes:
-    name: of what wrote it.
-    rounds: (text of accepted tokens, text of the others) of each.
-    tokens: emitted.
-    accepted: accepted draft tokens, those cut at the end included.
+    name: name of the method.
+    rounds: (text of accepted tokens, text of the others) of each round.
+    tokens: emitted tokens.
+    accepted: accepted draft tokens, with those cut at the end.
   """
 
   name: str
@@ -63,24 +62,24 @@ def write(
   title: str,
   folder: pathlib.Path,
 ) -> None:
-  """Decodes one prompt once more by the fastest draft of each name.
+  """Decodes one prompt again by the fastest draft of each name.
 
-  The texts are those of the first prompt's lines, whose seeds they have.
+  The completions have the seeds of the first prompt's lines, and equal them.
 
   Args:
     target: the target.
-    methods: by what tells them apart.
-    rows: of all tasks together, to find the fastest.
-    lines: of `runner.compare`, one answer to a line at a time.
-    prompt: the first one, as text.
-    tokens: which it is.
-    title: of the page.
-    folder: `PAGE` goes there.
+    methods: methods by their labels.
+    rows: rows of all tasks together, which determine the fastest drafts.
+    lines: lines of `runner.compare` without batches.
+    prompt: the first prompt, as text.
+    tokens: its token ids.
+    title: title of the page.
+    folder: folder of `PAGE`.
   """
   fastest = [
     max(group, key=lambda row: row.speedup or 0)
     for group in paper_figures.alternatives(rows)
-  ][:_MOST]
+  ][:_MAX_TEXTS]
   answers = []
   for row in progress.bar('texts', fastest, unit='method', stays=False):
     line = next(line for line in lines if line.label == row.label)
@@ -106,8 +105,8 @@ def write(
 
 def _answer(name: str, rounds: Sequence[Round], decode: Incremental) -> Answer:
   texts, tokens, accepted = [], 0, 0
-  for each in rounds:
-    new, kept = each.tokens[0], each.num_accepted[0]
+  for step in rounds:
+    new, kept = step.tokens[0], step.num_accepted[0]
     texts.append((decode(new[:kept]), decode(new[kept:])))
     tokens += len(new)
     accepted += kept
@@ -115,7 +114,7 @@ def _answer(name: str, rounds: Sequence[Round], decode: Incremental) -> Answer:
 
 
 def page_of(title: str, prompt: str, answers: Sequence[Answer]) -> str:
-  """The whole page; nothing of a text is read as markup."""
+  """Returns the page as HTML, with all texts escaped."""
   escape = html.escape
   parts = [_HEAD.format(title=escape(title))]
   parts.append(f'<pre class="prompt">{escape(prompt)}</pre><br>')

@@ -1,16 +1,13 @@
 """The best static trees of a pair on this machine: measured, then searched.
 
 Sequoia (Chen et al. 2402.12374) for the multi-candidate rule without
-replacement: acceptance by candidate rank, the time of a pass by its size.
+replacement: acceptance by candidate rank, and the time of a pass by its size.
 """
 
-import functools
-import json
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
-import tabulate
+from typing import Any, TypedDict
 
 from specsamp.decoding.generate import generate
 from specsamp.drafting import TokenTree
@@ -18,26 +15,42 @@ from specsamp.drafting.draft import Law
 from specsamp.drafting.drafter import Drafter
 from specsamp.evaluation import timing
 from specsamp.evaluation.methods import tree_name
+from specsamp.evaluation.reporting.report import Part, Table
+from specsamp.evaluation.reporting.run_log import from_plain
 from specsamp.language_model import LanguageModel
 from specsamp.planning import tree_search
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import distributed, files
 
-CANDIDATES = 12  # beyond, they are hardly ever accepted
+CANDIDATES = 12  # later candidates are hardly ever accepted
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Found(NamedTuple):
-  """What was measured, and the trees.
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+  """Measurements of a drafter: a JSON file.
 
   Attributes:
-    trees: the one of the most tokens a millisecond, if it drafts at all, then
-      those of the four largest `SIZES` of the most tokens a round.
-    temperature: at which acceptance was measured.
-    acceptance: by the rank of a candidate.
-    pass_ms: of the target over so many nodes.
-    draft_ms: of a level of a chain.
-    rate: tokens a millisecond that are expected of the fastest tree.
+    acceptance: acceptance by the rank of a candidate.
+    draft_ms: milliseconds of one level of a chain.
+  """
+
+  acceptance: list[float]
+  draft_ms: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """The best trees, and the measurements.
+
+  Attributes:
+    trees: the tree of the most tokens per millisecond, if it drafts at all,
+      then those of the four largest `SIZES` with the most tokens per round.
+    temperature: temperature at which acceptance was measured.
+    acceptance: acceptance by the rank of a candidate.
+    pass_ms: milliseconds of the target's pass by the number of nodes.
+    draft_ms: milliseconds of one level of a chain.
+    rate: expected tokens per millisecond of the fastest tree.
   """
 
   trees: list[TokenTree]
@@ -47,36 +60,29 @@ class Found(NamedTuple):
   draft_ms: float
   rate: float
 
-  def section(self, style: str) -> str:
-    """The same for people, tables in a style of tabulate's."""
-    table = functools.partial(tabulate.tabulate, tablefmt=style)
-    ranks = ['rank', *range(1, len(self.acceptance) + 1)]
-    rank = table([['acceptance', *self.acceptance]], ranks, floatfmt='.3f')
-    size = table(
-      [['pass ms', *self.pass_ms.values()]],
-      ['nodes', *self.pass_ms],
-      floatfmt='.2f',
-    )
-    shapes = table(
-      [
-        [
-          tree_name(tree),
-          tree.size,
-          tree_search.expected_tokens(tree, self.acceptance),
-          ' '.join(map(str, tree.parents)) if not tree.is_chain else '',
-        ]
-        for tree in self.trees
-      ],
-      ['tree', 'nodes', 'expected τ', 'parents'],
-      floatfmt='.2f',
-    )
-    return (
-      f'## Best static trees at t={self.temperature:g}\n\n{rank}\n\n{size}'
-      f'\n\nA level of the draft takes {self.draft_ms:.2f} ms on a chain. '
-      f'The fastest tree is expected to emit {self.rate:.3f} tokens a ms at '
-      'most: what wider levels and verification cost is not counted.'
-      f'\n\n{shapes}\n\n{_best_branchings(self.acceptance)}'
-    )
+  def section(self) -> list[Part]:
+    """Returns a section of a report."""
+    acceptance = {str(i): p for i, p in enumerate(self.acceptance, start=1)}
+    times = {str(size): ms for size, ms in self.pass_ms.items()}
+    trees = [
+      {
+        'tree': tree_name(tree),
+        'nodes': tree.size,
+        'expected τ': tree_search.expected_tokens(tree, self.acceptance),
+        'parents': '' if tree.is_chain else ' '.join(map(str, tree.parents)),
+      }
+      for tree in self.trees
+    ]
+    return [
+      f'## Best static trees at t={self.temperature:g}',
+      Table([{'rank': 'acceptance', **acceptance}], digits=3),
+      Table([{'nodes': 'pass ms', **times}]),
+      f'A level of the draft takes {self.draft_ms:.2f} ms on a chain. The '
+      f'fastest tree is expected to emit at most {self.rate:.3f} tokens per '
+      'ms, without the costs of wider levels and of verification.',
+      Table(trees),
+      _best_branchings(self.acceptance),
+    ]
 
 
 def search(
@@ -95,76 +101,72 @@ def search(
   Args:
     target: the target.
     drafter_of: (tree, law) -> the drafter of this tree.
-    prompts: token ids of each, decoded as one batch.
-    sampling: of target and draft, scalars.
-    max_depth: of a tree.
-    max_new_tokens: of each text.
-    seed: of the first prompt.
-    folder: what was measured is kept here and not measured again.
+    prompts: token ids of each prompt, decoded as one batch.
+    sampling: sampling of target and draft, scalars.
+    max_depth: upper bound on the depth of a tree.
+    max_new_tokens: upper bound on the tokens of each completion.
+    seed: seed of the first prompt.
+    folder: folder of the measurements, which a resumed run reads.
   """
-  pass_ms = _kept(
+  pass_ms = _measured_once(
     folder / 'passes.json',
-    {str(size): float for size in SIZES},
+    TypedDict('_Passes', dict.fromkeys(map(str, SIZES), float)),
     lambda: timing.pass_times(target, SIZES, prompts[0], max_new_tokens),
   )
-  measured = _kept(
-    folder / f'acceptance-{sampling.temperature:g}.json',
-    {'acceptance': [float], 'draft_ms': float},
-    lambda: _measure(
-      target,
-      drafter_of,
-      prompts,
-      sampling,
-      min(4, max_depth),
-      max_new_tokens,
-      seed,
-    ),
-  )
-  acceptance = measured['acceptance']
   pass_ms = {int(size): ms for size, ms in pass_ms.items()}
+  chain = TokenTree.chain(min(4, max_depth))
+  measured = _measured_once(
+    folder / f'acceptance-{sampling.temperature:g}.json',
+    _Measured,
+    lambda: {
+      'acceptance': _acceptance(
+        target, drafter_of, prompts, sampling, max_new_tokens, seed
+      ),
+      'draft_ms': timing.level_time(
+        target, drafter_of(chain, 'iid'), sampling, prompts[0], max_new_tokens
+      ),
+    },
+  )
   fastest, rate = tree_search.fastest_tree(
-    acceptance, pass_ms, measured['draft_ms'], max_depth
+    measured.acceptance, pass_ms, measured.draft_ms, max_depth
   )
   largest = [
-    tree_search.best_tree(acceptance, n, max_depth) for n in SIZES[-4:]
+    tree_search.best_tree(measured.acceptance, n, max_depth) for n in SIZES[-4:]
   ]
-  found = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
   return Found(
-    found,
+    [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth],
     sampling.temperature,
-    acceptance,
+    measured.acceptance,
     pass_ms,
-    measured['draft_ms'],
+    measured.draft_ms,
     rate,
   )
 
 
-def _kept(path: pathlib.Path, shape, measure: Callable[[], Any]) -> Any:
-  """The content of a JSON file, measured and written if it is not there."""
+def _measured_once(path: pathlib.Path, kind: Any, measure: Callable) -> Any:
+  """Reads measurements of a type, or measures and writes them."""
   try:
-    found = files.read_json(path)
-  except FileNotFoundError:
-    is_there = False
-  except ValueError:
-    is_there, found = True, None
-  else:
-    is_there = True
-  distributed.wait(f'{path.name} looked for')
-  if is_there and files.has_shape(found, shape):
-    return found
-  made = measure()  # by all processes together
-  if distributed.is_first():
-    if is_there:
-      files.set_aside(path, 'holds something else than was measured')
-    files.replace_json(path, made)
-  return json.loads(json.dumps(made))  # as it will be read: keys are strings
+    found = from_plain(kind, files.read_json(path))
+  except (FileNotFoundError, ValueError):
+    found = None
+  distributed.wait(f'{path.name} is read')
+  if found is None:
+    measured = measure()  # by all processes together
+    distributed.first_does(
+      lambda: files.replace_json(path, measured), f'{path}'
+    )
+    found = from_plain(
+      kind, {str(name): value for name, value in measured.items()}
+    )
+  return found
 
 
-def _measure(
-  target, drafter_of, prompts, sampling, length, max_new_tokens, seed
-):
+def _acceptance(
+  target, drafter_of, prompts, sampling, max_new_tokens, seed
+) -> list[float]:
+  """Returns the acceptance of candidates of the root, by rank."""
   star = TokenTree.branching((CANDIDATES,))
-  found = generate(
+  out = generate(
     target,
     prompts,
     drafter=drafter_of(star, 'without_replacement'),
@@ -174,27 +176,16 @@ def _measure(
     seed=seed,
     stop_tokens=(),
   )
-  taken, tried = (
-    found.num_accepted_per_rank.sum(axis=0),
-    found.num_tried_per_rank.sum(axis=0),
-  )
-  return {
-    'acceptance': (taken / tried).tolist(),
-    'draft_ms': timing.level_time(
-      target,
-      drafter_of(TokenTree.chain(length), 'iid'),
-      sampling,
-      prompts[0],
-      max_new_tokens,
-    ),
-  }
+  accepted = out.num_accepted_per_rank.sum(axis=0)
+  return (accepted / out.num_tried_per_rank.sum(axis=0)).tolist()
 
 
-def _best_branchings(acceptance) -> str:
-  """The branching of the most tokens for each number of paths.
+def _best_branchings(acceptance: Sequence[float]) -> str:
+  """Returns the branching of the most tokens for each number of paths.
 
-  It never increases: where acceptance depends on the rank alone, an order that
-  does can't be better (the monotonic rule of Yang et al. 2401.06706, 4.4).
+  The branching never increases: if acceptance depends on the rank alone, an
+  increasing order cannot be better (the monotonic rule of Yang et al.
+  2401.06706, 4.4).
   """
   lines = []
   for budget in (8, 16, 32):

@@ -1,4 +1,4 @@
-"""All comparisons of the papers, one after another: one summary."""
+"""Runs the comparisons of all papers, and writes one summary."""
 
 import dataclasses
 import hashlib
@@ -6,20 +6,26 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 
 from specsamp.errors import UserError
 from specsamp.evaluation.metrics import ALL
-from specsamp.evaluation.reporting import tables
+from specsamp.evaluation.reporting.report import Report, Table
+from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.experiments import compare
 from specsamp.experiments.config import ComparisonConfig
-from specsamp.utils import distributed, files, progress, schema
+from specsamp.utils import files, progress, schema
 
 DONE = 'done.jsonl'
 SUMMARY = 'papers.md'
-_LINE = {'name': str, 'config': str, 'seconds': float}
+_NOTE = (
+  'Minutes: of the call that finished the experiment. Fastest: over '
+  'autoregressive sampling of the same target, among lossless methods. '
+  'Flagged: methods whose texts differ from those of the target alone, which '
+  'occurs in one of 100 reports of lossless methods.'
+)
 _BAR = '{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}{postfix}]'
 
 LoadConfig = Callable[[str], Any]
@@ -62,14 +68,24 @@ class PapersConfig:
   experiments: tuple[ExperimentConfig, ...] = ()
 
 
-class Experiment(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Done:
+  """A finished experiment: a line of done.jsonl."""
+
+  name: str
+  config: str
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
   """A config of the papers.
 
   Attributes:
-    name: of its file below `configs/papers`, and of its folder.
-    minutes: that it should take, to tell the time left.
+    name: name of its file below `configs/papers`, and of its folder.
+    minutes: expected duration, for the progress bar.
     config: its values, a ConfigDict.
-    command: that runs it alone.
+    command: command that runs it alone.
   """
 
   name: str
@@ -79,18 +95,20 @@ class Experiment(NamedTuple):
 
   @property
   def digest(self) -> str:
-    """Of all its values."""
+    """Hash of all values of the config."""
     text = json.dumps(self.config.to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Papers(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Papers:
   """Checked experiments.
 
   Attributes:
-    title: of the summary.
-    experiments: in their order.
-    left_out: names of those that lack an argument, with what it is.
+    title: title of the summary.
+    experiments: experiments in order.
+    left_out: names of the experiments that lack an argument, with a description
+      of the argument.
   """
 
   title: str
@@ -104,41 +122,37 @@ class Papers(NamedTuple):
     mesh: Mesh | None = None,
     allow_code_execution: bool = False,
   ) -> None:
-    """Runs each in a folder of its own, and writes a summary of all.
+    """Runs each experiment in a separate folder, and writes the summary.
 
-    One that has ended is not run again; one that was cut off goes on.
+    Finished experiments are skipped, and an interrupted one resumes.
 
     Args:
-      folder: of all of them.
+      folder: folder of all experiments.
       make_workdir: (path, config) -> the folder of a run that writes there.
-      mesh: where to decode; None is one device.
+      mesh: mesh to decode on; None is one device.
       allow_code_execution: see `compare.Comparison.run`.
     """
-    path = folder / DONE
     digests = {each.name: each.digest for each in self.experiments}
-    found = files.read_lines(
-      path,
-      lambda line: (
-        files.has_shape(line, _LINE)
-        and digests.get(line['name']) == line['config']
-        and (folder / line['name'] / 'report.md').exists()
+    log = RunLog(
+      folder / DONE,
+      _Done,
+      lambda done: done.name,
+      lambda done: (
+        digests.get(done.name) == done.config
+        and (folder / done.name / 'report.md').exists()
       ),
-      key=lambda line: line['name'],
     )
-    seconds = {line['name']: line['seconds'] for line in found.kept}
-    todo = [each for each in self.experiments if each.name not in seconds]
-    # A mistake in the first, such as data that are not there, leaves nothing.
+    todo = [each for each in self.experiments if each.name not in log.records]
+    # A mistake in the first config is found before anything is written.
     prepared = [compare.prepare(e.config.to_dict(), mesh) for e in todo[:1]]
-    found.rewrite(found.kept)
-    bar = progress.bar(
+    with progress.bar(
       'papers',
       total=sum(each.minutes for each in self.experiments),
-      initial=sum(e.minutes for e in self.experiments if e.name in seconds),
+      initial=sum(e.minutes for e in self.experiments if e not in todo),
       unit='min',
       bar_format=_BAR,
-    )
-    with distributed.first_opens(path, 'a') as file, bar:
-      for number, each in enumerate(todo, start=len(seconds) + 1):
+    ) as bar:
+      for number, each in enumerate(todo, start=len(log.records) + 1):
         print(f'\n# {number} of {len(self.experiments)}: {each.name}\n')
         bar.set_postfix_str(each.name)
         began = time.monotonic()
@@ -146,39 +160,22 @@ class Papers(NamedTuple):
         job = prepared.pop() if prepared else compare.prepare(values, mesh)
         workdir = make_workdir(str(folder / each.name), each.config)
         job.run(workdir, allow_code_execution, each.command)
-        seconds[each.name] = time.monotonic() - began
-        line = (each.name, each.digest, seconds[each.name])
-        file.write(json.dumps(dict(zip(_LINE, line, strict=True))) + '\n')
-        file.flush()
+        seconds = time.monotonic() - began
+        log.append(_Done(each.name, each.digest, seconds))
         bar.update(each.minutes)
-    self._summarize(folder, seconds)
-
-  def _summarize(
-    self, folder: pathlib.Path, seconds: Mapping[str, float]
-  ) -> None:
-    cells = []
-    for each in self.experiments:
-      summary = files.read_json(folder / each.name / 'summary.json')
-      cells.append(
-        {'experiment': f'[{each.name}]({each.name}/report.md)'}
-        | _figures(summary)
-        | {'minutes': seconds[each.name] / 60}
-      )
-    lines = [f'# {self.title}', '', tables.render(cells), '']
-    lines += [
-      'Minutes: of the call that ended it. Fastest: over autoregressive '
-      'sampling of the same target, of the methods that are lossless. '
-      'Flagged: texts that could be told from those of the target alone, which '
-      'happens to one report in 100 of a method that is lossless.'
+    report = Report(self.title, device='')
+    rows = [
+      {'experiment': f'[{each.name}]({each.name}/report.md)'}
+      | _figures(files.read_json(folder / each.name / 'summary.json'))
+      | {'minutes': log.records[each.name].seconds / 60}
+      for each in self.experiments
     ]
-    lines += [
-      f'\n{name}: left out, {why}' for name, why in self.left_out.items()
-    ]
-    text = '\n'.join(lines) + '\n'
-    distributed.first_does(
-      lambda: files.replace(folder / SUMMARY, text), f'{folder / SUMMARY}'
+    report.add(Table(rows), _NOTE)
+    report.add(
+      *(f'{name}: left out, {why}' for name, why in self.left_out.items())
     )
-    print(f'\n{text}\nSummary: {folder / SUMMARY}')
+    report.write(folder, name=SUMMARY)
+    report.show(folder, SUMMARY)
 
 
 def prepare(
@@ -187,51 +184,51 @@ def prepare(
   """Reads all configs; writes nothing.
 
   Args:
-    values: of a config such as `configs/papers/all.py`.
+    values: values of a config such as `configs/papers/all.py`.
     load_config: (FILE or FILE:ARGUMENT) -> its config.
-    command: (launcher, arguments) -> that calls it.
+    command: (launcher, arguments) -> command that calls the launcher.
 
   Raises:
-    UserError: a config that there is not, or that does not fit.
+    UserError: a config does not exist or is invalid.
   """
   papers = schema.read(PapersConfig, values)
   experiments, left_out = [], {}
-  for one in papers.experiments:
-    if one.needs and not one.arg:
-      left_out[one.name] = one.needs
+  for entry in papers.experiments:
+    if entry.needs and not entry.arg:
+      left_out[entry.name] = entry.needs
       continue
-    name = f'configs/papers/{one.name}.py' + (one.arg and f':{one.arg}')
-    words = [f'--config={name}']
-    config = load_config(name)
+    path = f'configs/papers/{entry.name}.py' + (entry.arg and f':{entry.arg}')
+    words = [f'--config={path}']
+    config = load_config(path)
     if config.data != papers.data:
       config.data = papers.data
       words.append(f'--config.data={config.data}')
     schema.read(ComparisonConfig, config.to_dict())
     alone = command('evaluate', words)
-    experiments.append(Experiment(one.name, one.minutes, config, alone))
-  names = [each.name for each in experiments]
-  if len(set(names)) < len(names):
-    raise UserError(f'experiments: got {names}, expected none twice')
-  if not names:
-    raise UserError('experiments: got none, expected at least one')
+    experiments.append(Experiment(entry.name, entry.minutes, config, alone))
+  names = [experiment.name for experiment in experiments]
+  if not names or len(set(names)) < len(names):
+    raise UserError(
+      f'experiments: got {names}, expected at least one, without duplicates'
+    )
   return Papers(papers.title, experiments, left_out)
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """What an experiment came to, of its summary.json."""
+  """Returns the main figures of an experiment's summary.json."""
   runs = summary['runs']
-  whole: Sequence = [run for run in runs if run['task'] == ALL] or runs
-  drafts = [run for run in whole if run['draft_len'] and run['lossless']]
+  overall: Sequence = [run for run in runs if run['task'] == ALL] or runs
+  drafts = [run for run in overall if run['draft_len'] and run['lossless']]
   fastest = max(drafts, key=lambda run: run['speedup'])
   sampling = f't={fastest["temperature"]:g}'
   return {
-    'methods': len([run for run in whole if run['draft_len']]),
-    'texts': sum(run['sequences'] for run in whole),
+    'methods': len([run for run in overall if run['draft_len']]),
+    'texts': sum(run['sequences'] for run in overall),
     'speedup': fastest['speedup'],
     'τ': fastest['block_efficiency'],
     'fastest': f'{fastest["method"]} {fastest["branching"]}, {sampling}',
     'flagged': sum(
-      one['verdict'] not in ('lossless', 'too few texts')
-      for one in summary['lossless']
+      finding['verdict'] not in ('lossless', 'too few texts')
+      for finding in summary['lossless']
     ),
   }

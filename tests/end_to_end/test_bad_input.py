@@ -82,7 +82,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.law=nope'], "law: got 'nope'"),
     (
       ['--config.drafter=ngrm'],
-      'at the hub, or your own, my.module:',
+      'on the hub, or a user-defined my.module:',
     ),
     (
       ['--config.drafter=ngram', '--config.law=iid'],

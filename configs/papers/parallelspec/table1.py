@@ -18,7 +18,7 @@ EAGLE's ParallelSpec. `--config.chat=true` uses the target's chat template.
 `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
-from specsamp.evaluation.tasks.spec_bench import CATEGORIES
+from specsamp.evaluation.tasks.published_sets import SPEC_BENCH_CATEGORIES
 from specsamp.experiments import config
 
 LAUNCHER = 'evaluate'
@@ -187,5 +187,5 @@ def _figures(target, temperature, drafter) -> dict[str, str]:
   if not line:
     return {}
   *speedups, average, tau = line.split()
-  figures = dict(zip(CATEGORIES, speedups, strict=True))
+  figures = dict(zip(SPEC_BENCH_CATEGORIES, speedups, strict=True))
   return figures | {'all tasks': f'{average} / {tau}'}

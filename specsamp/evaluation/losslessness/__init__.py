@@ -1,4 +1,4 @@
-"""Whether texts follow the target's distribution."""
+"""Tests of whether texts follow the target's distribution."""
 
 import pathlib
 import tempfile
@@ -28,23 +28,23 @@ def check(
   max_new_tokens: int = 32,
   seed: int = 0,
 ) -> list[Finding]:
-  """Tests the texts of a drafter and a verifier against the target's own.
+  """Tests the texts of a drafter and a verifier against the target's texts.
 
-  A finding's `verdict` is LOSSY with a chance of 1% for a lossless method; its
-  other fields tell why.
+  A finding's `verdict` is LOSSY with a chance of 1% if the method is lossless.
 
   Args:
     target: the target.
-    drafter: what drafts.
-    prompts: texts; 500 tokens of output in all are the fewest that tell much.
+    drafter: the drafter.
+    prompts: texts. The test needs at least 500 tokens of output in all to be
+      sensitive.
     verifier: see `specsamp.generate`.
-    temperatures: a finding for each.
-    samples: of each prompt, at temperatures above 0.
-    max_new_tokens: in each text.
-    seed: of all draws.
+    temperatures: temperatures, with a finding for each.
+    samples: samples of each prompt at temperatures above 0.
+    max_new_tokens: upper bound on the tokens of each text.
+    seed: seed of all draws.
   """
-  texts = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
-  tasks = [Task('prompts', texts, ends=False)]
+  questions = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
+  tasks = [Task('prompts', questions, ends=False)]
   checks.check_parts(drafter)
   rule = verifier or verification.default_name(drafter.law, drafter.tree)
   methods = [

@@ -1,4 +1,4 @@
-"""How a text looks to the target's own distribution."""
+"""Likelihood of a text under the target's distribution."""
 
 import functools
 from collections.abc import Sequence
@@ -14,20 +14,24 @@ from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding.rules import DATA
 
-_CHUNK = 32  # positions whose distributions are computed at once
+_CHUNK = 32  # positions whose distributions are in memory at once
 
 
 class TextLikelihood(NamedTuple):
-  """Of the output tokens of a prompt.
+  """Likelihood of the output tokens of a prompt.
+
+  The distribution p is the target's after temperature and truncation.
 
   Attributes:
-    excess_nll: Σ -log p(x) - H, nats, p the distribution after temperature and
-      cuts and H its entropy, over the tokens that p has; draws from p have 0 on
-      average, whatever the text.
-    variance: Σ of that of -log p under p, nats squared: what draws from p have
-      of their excess NLL.
-    outside: tokens of probability 0; when greedy, all but the best.
-    gap: the most by which the logit of one of them is below the largest.
+    excess_nll: Σ -log p(x) - H over the tokens x of nonzero probability, in
+      nats, where H is the entropy of p. Draws from p have a mean of 0, whatever
+      the text.
+    variance: Σ of the variance of -log p under p, in squared nats: the variance
+      of `excess_nll` for draws from p.
+    outside: number of tokens of probability 0; for greedy sampling all tokens
+      except the best.
+    gap: largest difference between the largest logit and that of a token of
+      probability 0.
   """
 
   excess_nll: float
@@ -42,20 +46,20 @@ def text_likelihood(
   output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores an output in one pass; compiled for powers of two of length.
+  """Scores an output in one pass, compiled for each power of two of length.
 
   Args:
     target: the model.
-    prompt: token ids before it, at least one.
-    output: token ids.
-    sampling: of the distribution, scalars.
+    prompt: token ids before the output, at least one.
+    output: token ids to score.
+    sampling: sampling that defines the distribution, scalars.
   """
   length = len(prompt) + len(output)
   _, size = slots(target, 1, length)
   tokens = np.zeros(size, np.int32)
   tokens[:length] = [*prompt, *output]
   with meshes.use(target.mesh):
-    found = _compiled()(
+    sums = _compiled()(
       target.transformer,
       target.params,
       tokens,
@@ -65,7 +69,7 @@ def text_likelihood(
       # Rows fill the shards of a batch.
       target.mesh.shape[DATA] if target.mesh else 1,
     )
-  excess, variance, outside, gap = (float(x) for x in meshes.fetch(found))
+  excess, variance, outside, gap = (float(x) for x in meshes.fetch(sums))
   return TextLikelihood(excess, variance, int(outside), gap)
 
 

@@ -1,13 +1,13 @@
-"""Whether a method emits what the target alone would: tests of its texts.
+"""Tests of whether a method emits what the target alone would.
 
 A method and the baseline answer the same prompts with independent random bits.
 If both draw from the target's distribution, the two answers to a prompt may be
-exchanged: all signs of their differences are as likely, which gives an exact
-test of any statistic, whatever the texts. Two are tested: the excess NLL (a
-rule that prefers likely tokens emits too few unlikely ones), and how often each
-token is emitted. The excess NLL is also held against the target's distribution,
-of which its mean and variance are known; that test sees the most. Greedy texts
-must be the same but for near ties.
+exchanged: all signs of their differences are equally likely. This gives an
+exact test of any statistic for any text. Two statistics are tested: the excess
+NLL (a rule that prefers likely tokens emits too few unlikely ones), and the
+number of times that each token is emitted. The most sensitive test compares the
+excess NLL with the target's distribution, under which its mean and variance are
+known. Greedy texts must be the same except for near ties.
 """
 
 import dataclasses
@@ -21,70 +21,73 @@ from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import Label
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting import tables
+from specsamp.evaluation.reporting.report import Part, Table
 from specsamp.evaluation.tasks.task import spread
 
-ALPHA = 0.01  # the chance that a report flags any lossless method
-_FLIPS = 20_000  # at least
-_CHUNK = 1_000  # flips at once
+ALPHA = 0.01  # chance that a report flags any lossless method
+_FLIPS = 20_000  # lower bound on the number of sign flips
+_CHUNK = 1_000  # flips that are tried at once
+_EXACT = 14  # pairs up to which all flips are tried
 _OUTSIDE = 20.0  # nats that a token of probability 0 counts
-_NORMAL = 500  # tokens from which on a sum of them is as good as normal
-_MOST_PAIRS = 1_000  # whose tokens are counted
-# Logits of two passes over the same text differ by so much.
+_NORMAL = 500  # tokens from which their sum is normal enough
+_MAX_PAIRS = 1_000  # pairs whose tokens are counted
+# Difference between the logits of two passes over the same text.
 _NEAR_TIE = {'float32': 1e-3, 'bfloat16': 0.25}
 
 
 class Test(NamedTuple):
-  """A sign-flip permutation test.
+  """Result of a sign-flip permutation test.
 
   Attributes:
-    p: the share of sign flips with a sum at least as long as what was seen.
-    least: the smallest p that so many pairs can have.
+    p: share of sign flips whose sum is at least as long as the observed one.
+    smallest: smallest p that this number of pairs can have.
   """
 
   p: float
-  least: float
+  smallest: float
 
 
 def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
-  """Tests paired differences, whose signs are chance if both draw alike.
+  """Tests paired differences, whose signs are random if both draw alike.
 
   The statistic is the length of their sum. All signs of up to 14 pairs are
-  tried, random ones beyond that. Pairs without a difference tell nothing.
+  tried, and random signs of more pairs. Pairs without a difference do not
+  count.
 
   Args:
     differences: [pairs, figures].
-    flips: how many are tried, of more than 14 pairs.
+    flips: number of flips that are tried for more than 14 pairs.
   """
   differences = differences[differences.any(axis=1)]
   pairs, figures = differences.shape
   if not pairs:
     return Test(1.0, 1.0)
-  if figures > pairs:  # the same lengths with fewer figures
+  if figures > pairs:  # fewer figures with the same lengths
     differences = np.linalg.qr(differences.T, mode='r').T
-  seen = np.square(differences.sum(axis=0)).sum()
+  observed = np.square(differences.sum(axis=0)).sum()
   rng = np.random.default_rng(0)
-  total = 2**pairs if pairs <= 14 else flips
+  total = 2**pairs if pairs <= _EXACT else flips
   longer = 0
   for start in range(0, total, _CHUNK):
-    at = np.arange(start, min(start + _CHUNK, total))
-    if pairs <= 14:
-      bits = (at[:, None] >> np.arange(pairs)) & 1
+    number = np.arange(start, min(start + _CHUNK, total))
+    if pairs <= _EXACT:
+      bits = (number[:, None] >> np.arange(pairs)) & 1
     else:
-      bits = rng.integers(0, 2, (len(at), pairs), np.int8)
-      bits[at == 0] = 0  # what was seen is one of the flips
+      bits = rng.integers(0, 2, (len(number), pairs), np.int8)
+      bits[number == 0] = 0  # the observed signs are one of the flips
     lengths = np.square((1.0 - 2 * bits) @ differences).sum(axis=1)
-    longer += np.sum(lengths >= seen * (1 - 1e-9))
-  # What was seen, and its mirror image.
+    longer += np.sum(lengths >= observed * (1 - 1e-9))
+  # The observed signs and their mirror image are always at least as long.
   return Test(float(longer / total), max(2 * 0.5**pairs, 1 / total))
 
 
 class Parity(NamedTuple):
-  """A figure of a task, of the baseline and of a method.
+  """A score of a task, for the baseline and for a method.
 
   Attributes:
-    baseline: the baseline's mean.
-    method: the method's.
-    p: of the difference.
+    baseline: mean of the baseline.
+    method: mean of the method.
+    p: p-value of the difference.
   """
 
   baseline: float
@@ -94,23 +97,24 @@ class Parity(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding(Label):
-  """What the texts of a method tell about it.
+  """Result of the tests of a method's texts.
 
-  Excess NLL is in nats a token beyond the entropy of the target's distribution;
-  0 on average for draws from it.
+  Excess NLL is in nats per token beyond the entropy of the target's
+  distribution. Draws from it have a mean of 0.
 
   Attributes:
-    texts: how many.
-    same: of them, those that are equal to the baseline's.
-    baseline_excess_nll: of the baseline's texts.
-    excess_nll: of the method's texts.
-    p_target: of the excess NLL under the target's distribution; None of few
-      tokens, and of greedy ones, as are the next two of these.
-    p_nll: beside the baseline's, of sign flips.
-    p_tokens: of the counts of tokens, likewise.
-    gap: greedy: how far below the best logit a token was.
-    near_tie: how far it may be.
-    scores: figures of the tasks.
+    texts: number of texts.
+    same: number of texts that are equal to the baseline's.
+    baseline_excess_nll: excess NLL of the baseline's texts.
+    excess_nll: excess NLL of the method's texts.
+    p_target: p-value of the excess NLL under the target's distribution; None
+      for few tokens and for greedy texts.
+    p_nll: p-value of the excess NLL against the baseline's, by sign flips; None
+      for greedy texts.
+    p_tokens: p-value of the token counts, by sign flips; None for greedy texts.
+    gap: for greedy texts, largest distance of a token's logit from the best.
+    near_tie: largest gap that is allowed.
+    scores: scores of the tasks.
     verdict: lossless, LOSSY, or too few texts.
   """
 
@@ -127,18 +131,18 @@ class Finding(Label):
   p_tokens: float | None = None
 
 
-_Pair = tuple[Line, Line]  # the baseline's answer to a prompt, and a method's
+_Pair = tuple[Line, Line]  # the answers of the baseline and of a method
 
 
 def examine(
   lines: Sequence[Line], scores: Mapping[str, Score], dtype: str
 ) -> list[Finding]:
-  """What its texts tell of each method and sampling.
+  """Tests the texts of each method and sampling.
 
   Args:
-    lines: of `runner.compare`, the baselines' among them.
-    scores: of `scores.score`.
-    dtype: of the target, which tells how near a tie is.
+    lines: lines of `runner.compare`, including the baselines.
+    scores: scores of `scores.score`.
+    dtype: dtype of the target, which determines the size of a near tie.
   """
   groups: dict[Label, dict[tuple, Line]] = {}
   for line in lines:
@@ -150,11 +154,11 @@ def examine(
     if label.is_baseline
   }
   methods = [label for label in groups if not label.is_baseline]
-  # Three tests a sampled method, and none may fail by chance.
+  # There are three tests per sampled method, and none may fail by chance.
   sampled = sum(label.temperature > 0 for label in methods)
   level = ALPHA / max(3 * sampled, 1)
   return [
-    _find(
+    _examine(
       label,
       [
         (baselines[label.sampling][answer], line)
@@ -168,7 +172,7 @@ def examine(
   ]
 
 
-def _find(
+def _examine(
   label: Label, pairs: Sequence[_Pair], scores, dtype: str, level: float
 ) -> Finding:
   tokens = [
@@ -178,14 +182,14 @@ def _find(
     [[getattr(scores[x.id].likelihood, name) for x in pair] for pair in pairs]
   )
   excess, gaps = of_pairs('excess_nll'), of_pairs('gap')
-  found = Finding(
+  finding = Finding(
     **vars(label),
     texts=len(pairs),
     same=sum(a.output_tokens == b.output_tokens for a, b in pairs),
     baseline_excess_nll=float(excess[:, 0].sum() / tokens[0]),
     excess_nll=float(excess[:, 1].sum() / tokens[1]),
     gap=float(gaps[:, 1].max()),
-    # The target alone is not nearer to itself on some devices.
+    # On some devices two passes of the target differ by more.
     near_tie=max(
       _NEAR_TIE.get(dtype, _NEAR_TIE['bfloat16']), 2 * float(gaps[:, 0].max())
     ),
@@ -193,8 +197,10 @@ def _find(
     verdict='lossless',
   )
   if not label.temperature:
-    is_greedy = found.gap <= found.near_tie
-    return found if is_greedy else dataclasses.replace(found, verdict='LOSSY')
+    is_greedy = finding.gap <= finding.near_tie
+    return (
+      finding if is_greedy else dataclasses.replace(finding, verdict='LOSSY')
+    )
   p_target = None
   variance = of_pairs('variance')[:, 1].sum()
   if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
@@ -203,96 +209,93 @@ def _find(
   flips = max(_FLIPS, math.ceil(4 / level))
   excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
-  counts = sign_flip_test(_histograms(pairs), flips)
+  counts = sign_flip_test(_count_differences(pairs), flips)
   verdict = 'too few texts'
   if min(p for p in (p_target, nll.p, counts.p) if p is not None) < level:
     verdict = 'LOSSY'
-  elif max(nll.least, counts.least) < level or found.same == found.texts:
+  elif (
+    max(nll.smallest, counts.smallest) < level or finding.same == finding.texts
+  ):
     verdict = 'lossless'
   return dataclasses.replace(
-    found, verdict=verdict, p_target=p_target, p_nll=nll.p, p_tokens=counts.p
+    finding, verdict=verdict, p_target=p_target, p_nll=nll.p, p_tokens=counts.p
   )
 
 
-def _histograms(pairs: Sequence[_Pair]) -> np.ndarray:
-  """How much more often the second of each pair emits each token; roots of
-  counts, so that what is emitted all the time does not hide the rest."""
+def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
+  """Returns the differences of token counts, [pairs, tokens].
+
+  The counts are square roots, so that very frequent tokens do not hide others.
+  """
   outputs = [
     [np.concatenate([*line.output_tokens, []]).astype(int) for line in pair]
-    for pair in spread(pairs, _MOST_PAIRS)
+    for pair in spread(pairs, _MAX_PAIRS)
   ]
   tokens = np.unique(
     np.concatenate([side for pair in outputs for side in pair])
   )
   differences = np.zeros((len(outputs), len(tokens)))
-  for into, pair in zip(differences, outputs, strict=True):
+  for row, pair in zip(differences, outputs, strict=True):
     for sign, side in zip((-1, 1), pair, strict=True):
-      found, counts = np.unique(side, return_counts=True)
-      into[np.searchsorted(tokens, found)] += sign * np.sqrt(counts)
+      emitted, counts = np.unique(side, return_counts=True)
+      row[np.searchsorted(tokens, emitted)] += sign * np.sqrt(counts)
   return differences
 
 
 def _parity(pairs: Sequence[_Pair], scores) -> dict[str, Parity]:
   values: dict[str, list[tuple[float, float]]] = {}
   for pair in pairs:
-    both = [scores[line.id].scores for line in pair]
-    if all(both):
-      for name, value in both[0].items():
+    baseline, method = (scores[line.id].scores for line in pair)
+    if baseline and method:
+      for name, value in baseline.items():
         if isinstance(value, float):
-          task = f'{name}, {pair[0].task}'
-          values.setdefault(task, []).append((value, both[1][name]))
-  return {
-    name: Parity(
-      float(found[:, 0].mean()),
-      float(found[:, 1].mean()),
-      sign_flip_test(found[:, 1:] - found[:, :1]).p,
-    )
-    for name, found in ((name, np.asarray(f)) for name, f in values.items())
-  }
+          both = values.setdefault(f'{name}, {pair[0].task}', [])
+          both.append((value, method[name]))
+  parities = {}
+  for name, both in values.items():
+    array = np.asarray(both)
+    test = sign_flip_test(array[:, 1:] - array[:, :1])
+    parities[name] = Parity(*array.mean(axis=0).tolist(), test.p)
+  return parities
 
 
-def section(findings: Sequence[Finding], style: str = 'github') -> str:
-  """The findings as a section of a report, tables in a style of tabulate's."""
+def section(findings: Sequence[Finding]) -> list[Part]:
+  """Returns the findings as a section of a report."""
   table = [
-    tables.heads(found)
+    tables.heads(finding)
     | {
-      'texts': found.texts,
-      'as the baseline': found.same,
-      'excess NLL of baseline': found.baseline_excess_nll,
-      'of method': found.excess_nll,
-      'p (target)': found.p_target,
-      'p (NLL)': found.p_nll,
-      'p (tokens)': found.p_tokens,
-      'verdict': found.verdict,
+      'texts': finding.texts,
+      'as the baseline': finding.same,
+      'excess NLL of baseline': finding.baseline_excess_nll,
+      'of method': finding.excess_nll,
+      'p (target)': finding.p_target,
+      'p (NLL)': finding.p_nll,
+      'p (tokens)': finding.p_tokens,
+      'verdict': finding.verdict,
     }
-    for found in findings
+    for finding in findings
   ]
   parity = [
-    tables.heads(found)
+    tables.heads(finding)
     | {
       'score': name,
-      'baseline': each.baseline,
-      'of method': each.method,
-      'p of the difference': each.p,
+      'baseline': score.baseline,
+      'of method': score.method,
+      'p of the difference': score.p,
     }
-    for found in findings
-    for name, each in found.scores.items()
+    for finding in findings
+    for name, score in finding.scores.items()
   ]
-  lines = [
+  parts = [
     '## Losslessness',
-    '',
     'Texts of each method against those of the target alone, after the same '
-    'prompts, from independent random bits. Excess NLL: nats a token beyond '
-    "the entropy of the target's distribution, 0 on average for draws from "
-    'it. p (target): how often such draws have as much. p (NLL), p (tokens): '
-    'of sign-flip permutation tests, how often the two texts of each prompt, '
-    'exchanged at random, differ as much, in NLL and in the count of each '
-    f'token. LOSSY where so small a p comes once in {1 / ALPHA:.0f} reports of '
-    'lossless methods. Greedy texts may differ where the two best logits are '
-    'nearly equal.',
-    '',
-    tables.render(table, style, digits=3),
+    'prompts, from independent random bits. Excess NLL: nats per token beyond '
+    "the entropy of the target's distribution, with a mean of 0 for draws from "
+    'it. p (target): chance that such draws have at least this much. p (NLL), '
+    'p (tokens): chance that the two texts of each prompt, exchanged at '
+    'random, differ at least this much in NLL and in the count of each token. '
+    f'LOSSY: so small a p occurs in one of {1 / ALPHA:.0f} reports of lossless '
+    'methods. Greedy texts may differ if the two best logits are nearly equal.',
+    Table(table, digits=3),
   ]
-  if parity:
-    lines += ['', tables.render(parity, style, digits=3)]
-  return '\n'.join(lines)
+  return parts + ([Table(parity, digits=3)] if parity else [])

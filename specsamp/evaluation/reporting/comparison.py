@@ -1,4 +1,4 @@
-"""summary.json and report.md of a comparison."""
+"""The report of a comparison: report.md, summary.json and plots."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.metrics import Line, Row
-from specsamp.evaluation.reporting import plots, rounds, tables
-from specsamp.evaluation.reporting.report import device, versions
+from specsamp.evaluation.reporting import plots, tables
+from specsamp.evaluation.reporting.report import Figure, Part, Report, device
 from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
-from specsamp.utils import distributed, files
 
 _SPREAD = (
-  'Intervals: 95%, bootstrap over prompts, for others of their kind. '
-  'Percentiles are over sequences, prompt pass included.'
+  'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
+  'sequences, prompt pass included.'
 )
+_ROUNDS = 'rounds.png'
 
 
 def write(
@@ -26,107 +26,99 @@ def write(
   rows: Sequence[Row],
   costs: Sequence[RoundCost],
   plot: str,
-  sections: Sequence[tables.Section] = (),
+  sections: Sequence[Part] = (),
   lossless: Sequence[Finding] = (),
   bounds: Sequence[Bound] = (),
   pair: str = '',
   command: str = '',
-) -> None:
-  """Writes summary.json, report.md and a plot into the folder.
-
-  Of several processes the first one does.
+) -> Report:
+  """Writes summary.json, report.md and plots into the folder.
 
   Args:
-    folder: exists.
-    title: of the report.
-    rows: of `metrics.summarize`, and of `metrics.overall` behind them if there
-      are several tasks.
-    costs: of rounds.
-    plot: a name of `plots.PLOTS`, which draws the rows if they hold enough.
-    sections: more of the report.
-    lossless: what the texts of each method tell, for the summary.
-    bounds: on what is accepted, for the summary.
-    pair: what decoded, for the pictures' captions.
-    command: that makes it, for both.
+    folder: folder that exists.
+    title: title of the report.
+    rows: rows of `metrics.summarize`, followed by those of `metrics.overall` if
+      there are several tasks.
+    costs: costs of rounds.
+    plot: a name of `plots.PLOTS`.
+    sections: further parts of the report.
+    lossless: findings on losslessness, for the summary.
+    bounds: bounds on the acceptance, for the summary.
+    pair: name of the models, for captions.
+    command: command that makes the report.
+
+  Returns:
+    The report.
   """
-  if not distributed.is_first():
-    return
+  report = Report(title, command)
+  overall = [row for row in rows if row.task == metrics.ALL]
+  if overall:
+    single = [row for row in rows if row.task != metrics.ALL]
+    report.add('Speedup / τ:', tables.by_task(rows), tables.table(single))
+    report.add('All tasks together:')
+  report.add(tables.table(overall or rows), tables.note(rows), *sections)
+  if costs:
+    report.add('## A round and its parts', tables.cost_table(costs))
+  report.details += [
+    '## Confidence intervals and latencies',
+    _SPREAD,
+    tables.spread_table(rows),
+    '## Acceptance by position',
+    tables.position_table(rows),
+  ]
+  drawn = {f'{plot}.png': plots.PLOTS[plot](rows)}
+  if any(cost.row for cost in costs):
+    drawn[_ROUNDS] = plots.trace(costs)
+  for name, figure in drawn.items():
+    if figure is not None:
+      plots.save(figure, folder / name, caption(title, pair, command))
+      report.details.append(Figure(name))
   summary = {
     'runs': [row.plain() for row in rows],
     'parts': [cost.plain() for cost in costs],
-    'device': device(),
-    'versions': versions(),
-    'lossless': [found.plain() for found in lossless],
-    'bounds': [found.plain() for found in bounds],
+    'lossless': [finding.plain() for finding in lossless],
+    'bounds': [bound.plain() for bound in bounds],
   }
-  files.replace_json(folder / 'summary.json', summary)
-  whole = [row for row in rows if row.task == metrics.ALL]
-  lines = [f'# {title}', '']
-  if whole:
-    single = [row for row in rows if row.task != metrics.ALL]
-    lines += ['Speedup / τ:', '', tables.by_task(rows), '']
-    lines += [tables.table(single), '', 'All tasks together:', '']
-  lines += [tables.table(whole or rows), '', tables.note(rows), '']
-  lines += [f'On {device()}.']
-  if command:
-    lines += ['', '```sh', command, '```']
-  for section in sections:
-    lines += ['', tables.in_style(section, 'github')]
-  lines += ['', '## Confidence intervals and latencies', '', _SPREAD, '']
-  lines += [tables.spread_table(rows), '', '## Acceptance by position', '']
-  lines += [tables.position_table(rows)]
-  told = caption(title, pair, command)
-  if costs:
-    lines += ['', '## A round and its parts', '', tables.cost_table(costs)]
-  if any(cost.row for cost in costs):
-    rounds.trace(costs, folder / rounds.IMAGE, told)
-    lines += ['', f'![{rounds.IMAGE}]({rounds.IMAGE})']
-  image = f'{plot}.png'
-  plots.PLOTS[plot](rows, folder / image, told)
-  if (folder / image).exists():
-    lines += ['', f'![{image}]({image})']
-  files.replace(folder / 'report.md', '\n'.join(lines) + '\n')
+  report.write(folder, summary)
+  return report
 
 
-def caption(*what: str) -> str:
-  """Of a picture: what it shows, such as a title and a pair, and on what."""
-  return ', '.join(filter(None, (*what, device())))
+def caption(*parts: str) -> str:
+  """Returns the caption of a figure: its parts and the device."""
+  return ', '.join(filter(None, (*parts, device())))
 
 
 def notes(
   tasks: Sequence[Task],
   lines: Sequence[Line],
-  scored: Mapping[str, Score],
+  scores: Mapping[str, Score],
   max_prompt_tokens: int,
 ) -> list[str]:
-  """What is not as a task's authors have it.
+  """Returns a sentence for each difference from a task as its authors have it.
 
   Args:
-    tasks: that were answered.
+    tasks: tasks that were answered.
     lines: the answers.
-    scored: those of the lines, by their ids.
-    max_prompt_tokens: so many of a longer conversation were read.
-
-  Returns:
-    A sentence for each task and for each such thing.
+    scores: scores of the lines, by their ids.
+    max_prompt_tokens: tokens of a longer conversation that were read.
   """
-  found = []
+  sentences = []
   for task in tasks:
-    own = [line for line in lines if line.task == task.name]
-    if task.score and None in [scored[line.id].scores for line in own]:
-      found.append(
-        f'{task.name}: the answers were not run, so that they have no score; '
-        '--allow_code_execution runs them, confined.'
+    answers = [line for line in lines if line.task == task.name]
+    if task.score and None in [scores[line.id].scores for line in answers]:
+      sentences.append(
+        f'{task.name}: the answers were not run and have no score; '
+        '--allow_code_execution runs them in a subprocess.'
       )
     turns = {
       (line.prompt, turn): is_cut
-      for line in own
+      for line in answers
       for turn, is_cut in enumerate(line.cut)
     }
     if any(turns.values()):
-      found.append(
+      sentences.append(
         f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
         f'more than {max_prompt_tokens} tokens and see the last '
         f'{max_prompt_tokens} of them.'
       )
-  return found
+  return sentences

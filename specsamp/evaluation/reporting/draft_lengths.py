@@ -1,8 +1,7 @@
-"""How deep a method drafted that chooses anew in every round."""
+"""Sections on adaptive draft lengths: their shares, and their speed."""
 
-import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.figure
 import numpy as np
@@ -10,59 +9,67 @@ import numpy as np
 from specsamp.evaluation import methods, metrics
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting import plots, tables
+from specsamp.evaluation.reporting.report import Cell, Figure, Part, Table
 
 IMAGE = 'draft_lengths.png'
-_HEAD = (
-  '## Draft lengths\n\nThe share of the rounds that drafted so many tokens, '
-  'chosen anew in each round.'
-)
 _AGAINST = (
-  '## Chosen and fixed lengths\n\nTokens a second, prompt passes included: '
-  'without a draft, with fixed draft lengths, and with those chosen in each '
-  'round. Best of each part: if each part were told its best fixed length.'
+  'Tokens per second, prompt passes included: without a draft, with fixed '
+  'draft lengths, and with adaptive ones. Best of each part: each part with '
+  'its best fixed length.'
 )
+
+_Groups = Mapping[tuple[str, ...], Sequence[Line]]
 
 
 def section(
   lines: Sequence[Line], folder: pathlib.Path, caption: str
-) -> tables.Section:
-  """The shares of all lengths by task, and a plot; '' if no line is left.
+) -> list[Part]:
+  """Returns the share of rounds by draft length, and draws a plot.
 
   Args:
-    lines: of `runner.compare`; those of a fixed length are left out.
-    folder: the plot goes here.
-    caption: of the plot.
-  """
-  groups = _groups(lines)
-  if not groups:
-    return ''
-  _plot(groups, folder / IMAGE, caption)
-  cells = []
-  for (task, *names), group in groups.items():
-    found = np.asarray(
-      [n for line in group for n in line.num_drafted_per_round]
-    )
-    shares = {str(n): float((found == n).mean()) for n in _lengths(groups)}
-    head = dict(zip(('sampling', 'method', 'draft'), names, strict=True))
-    cells.append({'task': task} | head | shares | {'mean': float(found.mean())})
-  return lambda style: (
-    f'{_HEAD}\n\n{tables.render(cells, style)}\n\n![{IMAGE}]({IMAGE})'
-  )
-
-
-def against_fixed(
-  lines: Sequence[Line], by_task: bool = True
-) -> tables.Section:
-  """Tokens a second of every length, and of the one chosen in each round.
-
-  The last rows are of all that was decoded, whatever the temperature.
-
-  Args:
-    lines: of `runner.compare`; a method's fixed lengths have its name.
-    by_task: whether tasks and temperatures have rows of their own.
+    lines: lines of `runner.compare`, of which those with a fixed length are
+      ignored.
+    folder: folder of the plot.
+    caption: caption of the plot.
 
   Returns:
-    '' where no length was chosen.
+    A section, or nothing without adaptive draft lengths.
+  """
+  groups: dict[tuple[str, ...], list[Line]] = {}
+  for line in lines:
+    if line.depths:
+      key = (line.task, *tables.heads(line).values())
+      groups.setdefault(key, []).append(line)
+  if not groups:
+    return []
+  plots.save(_plot(groups), folder / IMAGE, caption)
+  cells = []
+  for (task, *names), group in groups.items():
+    drafted = _drafted(group)
+    shares = {str(n): float((drafted == n).mean()) for n in _lengths(groups)}
+    heads = dict(zip(('sampling', 'method', 'draft'), names, strict=True))
+    mean = {'mean': float(drafted.mean())}
+    cells.append({'task': task} | heads | shares | mean)
+  return [
+    '## Draft lengths',
+    'The share of the rounds by the number of drafted tokens.',
+    Table(cells),
+    Figure(IMAGE),
+  ]
+
+
+def against_fixed(lines: Sequence[Line], by_task: bool = True) -> list[Part]:
+  """Returns tokens per second of fixed and of adaptive draft lengths.
+
+  The last rows are of everything that was decoded, at all temperatures.
+
+  Args:
+    lines: lines of `runner.compare`, where a method's fixed lengths have its
+      name.
+    by_task: True to add rows for each task and temperature.
+
+  Returns:
+    A section, or nothing without adaptive draft lengths.
   """
   parts: dict[tuple[str, str], list[Line]] = {}
   for line in lines if by_task else ():
@@ -72,35 +79,30 @@ def against_fixed(
     parts[metrics.ALL, 'all'] = list(lines)
   cells = [
     {'task': task, 'sampling': sampling} | cell
-    for (task, sampling), own in parts.items()
-    for cell in _rates(own)
+    for (task, sampling), part in parts.items()
+    for cell in _rates(part)
   ]
   for cell in cells:
     if cell['task'] == metrics.ALL and single:
       cell['best of each part'] = _best_of_each(single, cell['method'])
-  if not cells:
-    return ''
-  # Columns in one order, whichever row has them first.
-  names = list(dict.fromkeys(name for cell in cells for name in cell))
-  cells = [{name: cell.get(name) for name in names} for cell in cells]
-  return lambda style: f'{_AGAINST}\n\n{tables.render(cells, style)}'
+  return ['## Chosen and fixed lengths', _AGAINST, Table(cells)] * bool(cells)
 
 
-def _rates(lines: Sequence[Line]) -> list[dict[str, tables.Cell]]:
-  """A row for each method that chooses, beside its fixed lengths."""
+def _rates(lines: Sequence[Line]) -> list[dict[str, Cell]]:
+  """Returns a row per adaptive method, with its fixed lengths."""
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
     groups.setdefault((line.method, line.draft_name), []).append(line)
-  rates = {key: _rate(own) for key, own in groups.items()}
+  rates = {key: _rate(group) for key, group in groups.items()}
   plain = rates.get((methods.BASELINE, ''))
   cells = []
-  for (method, draft), own in groups.items():
-    if not own[0].depths:
+  for (method, draft), group in groups.items():
+    if not group[0].depths:
       continue
     fixed = {
       name: rates[method, name]
-      for (other, name), each in groups.items()
-      if other == method and not each[0].depths
+      for (other, name), others in groups.items()
+      if other == method and not others[0].depths
     }
     rate, best = rates[method, draft], max(fixed.values(), default=None)
     cells.append(
@@ -113,7 +115,7 @@ def _rates(lines: Sequence[Line]) -> list[dict[str, tables.Cell]]:
 
 
 def _best_of_each(parts: Sequence[Sequence[Line]], method: str) -> float | None:
-  """Tokens a second of a method with the best fixed length of each part."""
+  """Returns a method's rate with the best fixed length of each part."""
   best = []
   for lines in parts:
     fixed: dict[str, list[Line]] = {}
@@ -125,61 +127,39 @@ def _best_of_each(parts: Sequence[Sequence[Line]], method: str) -> float | None:
 
 
 def _rate(lines: Sequence[Line]) -> float:
-  """Tokens a second."""
+  """Returns tokens per second."""
   return sum(line.tokens for line in lines) / sum(
     line.seconds for line in lines
   )
 
 
-def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], list[Line]]:
-  """By task and the columns that name a method."""
-  groups: dict[tuple[str, ...], list[Line]] = {}
-  for line in lines:
-    if line.depths:
-      key = (line.task, *tables.heads(line).values())
-      groups.setdefault(key, []).append(line)
-  return groups
+def _drafted(lines: Sequence[Line]) -> np.ndarray:
+  return np.concatenate([line.num_drafted_per_round for line in lines])
 
 
-def _lengths(groups) -> list[int]:
-  """All that there were."""
-  every = [line.num_drafted_per_round for g in groups.values() for line in g]
-  return sorted(set(itertools.chain.from_iterable(every)))
+def _lengths(groups: _Groups) -> list[int]:
+  return np.unique(np.concatenate([*map(_drafted, groups.values())])).tolist()
 
 
-def _plot(groups, path: pathlib.Path, caption: str) -> None:
-  """Shares as bars, and the mean length over the rounds of a text."""
-  figure = matplotlib.figure.Figure(figsize=(11, 3.6), layout='constrained')
-  bars, times = figure.subplots(1, 2)
-  names = [', '.join(dict.fromkeys(key[:2])) for key in groups]
-  methods = {key[2:] for key in groups}
-  if len(methods) > 1:
-    names = [', '.join((*key[:2], *key[2:])) for key in groups]
+def _plot(groups: _Groups) -> matplotlib.figure.Figure:
+  figure = matplotlib.figure.Figure(figsize=(7, 3.6), layout='constrained')
+  panel = figure.subplots()
+  several = len({key[2:] for key in groups}) > 1
+  names = [
+    ', '.join((*key[:2], *key[2:]) if several else dict.fromkeys(key[:2]))
+    for key in groups
+  ]
   left = np.zeros(len(names))
   lengths = _lengths(groups)
   shades = matplotlib.colormaps['viridis'](np.linspace(0.9, 0.1, len(lengths)))
   for length, shade in zip(lengths, shades, strict=True):
-    share = np.asarray([
-      np.mean([n == length for line in g for n in line.num_drafted_per_round])
-      for g in groups.values()
-    ])  # fmt: skip
-    bars.barh(names, share, left=left, color=shade, label=str(length))
+    share = np.asarray(
+      [np.mean(_drafted(group) == length) for group in groups.values()]
+    )
+    panel.barh(names, share, left=left, color=shade, label=str(length))
     left += share
-  bars.invert_yaxis()
-  bars.set_xlim(0, 1)
-  bars.set_title('share of the rounds, by tokens drafted')
-  bars.legend(fontsize=8, ncols=len(lengths), loc='lower right')
-  for name, group in zip(names, groups.values(), strict=True):
-    longest = max(line.rounds for line in group)
-    padded = np.full((len(group), longest), np.nan)
-    for row, line in zip(padded, group, strict=True):
-      row[: line.rounds] = line.num_drafted_per_round
-    # Where half of the texts still go on.
-    enough = np.isfinite(padded).sum(axis=0) * 2 >= len(group)
-    times.plot(np.nanmean(padded[:, enough], axis=0), label=name)
-  times.set_title('mean tokens drafted')
-  times.set_xlabel('round of a text')
-  times.set_ylim(bottom=0)
-  times.grid(alpha=0.3)
-  times.legend(fontsize=8)
-  plots.save(figure, path, caption)
+  panel.invert_yaxis()
+  panel.set_xlim(0, 1)
+  panel.set_title('share of the rounds, by tokens drafted')
+  panel.legend(fontsize=8, ncols=len(lengths), loc='lower right')
+  return figure

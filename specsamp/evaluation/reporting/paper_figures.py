@@ -1,23 +1,22 @@
-"""What a comparison found, as papers report it: tables and sentences."""
+"""Sections of a comparison that papers have too."""
 
 from collections.abc import Sequence
 
 from specsamp.evaluation.metrics import Row, baseline_of
 from specsamp.evaluation.reporting import tables
+from specsamp.evaluation.reporting.report import Part, Table
 from specsamp.evaluation.timing import RoundCost
 
 
-def best(rows: Sequence[Row], style: str = 'github') -> str:
-  """The best of each name and sampling, a tree beside chains of its length.
+def best(rows: Sequence[Row]) -> list[Part]:
+  """Returns the best rows of each name and sampling, each row once.
 
-  As table 2 of Yang et al. 2401.06706 has "SD (same γ)" and "SD (best γ)". No
-  row stands there twice.
+  Chains as long as the fastest tree follow it, like "SD (same γ)" and "SD (best
+  γ)" in table 2 of Yang et al. 2401.06706.
 
   Args:
-    rows: of all methods.
-    style: of tabulate.
+    rows: rows of all methods.
   """
-  cells, added = [], set()
   groups = [
     (
       max(group, key=lambda row: row.speedup),
@@ -26,38 +25,36 @@ def best(rows: Sequence[Row], style: str = 'github') -> str:
     for group in alternatives(rows)
   ]
   best_labels = {row.label for pair in groups for row in pair}
-
-  def add(row, which):
-    added.add(row.label)
-    cells.append(
-      {
-        'sampling': row.sampling_name,
-        'method': row.method_name,
-        'which': which,
-        'draft': row.draft_name,
-        'speedup': row.speedup,
-        'τ': row.block_efficiency,
-      }
-    )
-
+  chosen: dict = {}
   for fastest, longest in groups:
-    add(fastest, 'fastest')
+    chosen[fastest.label] = fastest, 'fastest'
     if longest is not fastest:
-      add(longest, 'highest τ')
+      chosen[longest.label] = longest, 'highest τ'
     for row in rows if not fastest.tree.is_chain else ():
       if (
-        row.label not in best_labels | added
+        row.label not in best_labels | chosen.keys()
         and row.method != fastest.method
         and row.tree.is_chain
         and row.tree.depth == fastest.tree.depth
         and row.sampling == fastest.sampling
       ):
-        add(row, 'as long as the fastest above')
-  return f'## Best of each\n\n{tables.render(cells, style)}'
+        chosen[row.label] = row, 'as long as the fastest above'
+  cells = [
+    {
+      'sampling': row.sampling_name,
+      'method': row.method_name,
+      'which': which,
+      'draft': row.draft_name,
+      'speedup': row.speedup,
+      'τ': row.block_efficiency,
+    }
+    for row, which in chosen.values()
+  ]
+  return ['## Best of each', Table(cells)]
 
 
 def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
-  """Drafting rows of one sampling and name."""
+  """Groups the drafting rows by sampling and name."""
   groups: dict[tuple, list[Row]] = {}
   for row in rows:
     if row.tree.depth:
@@ -68,17 +65,17 @@ def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
 def break_even(
   chain: Row, tree: Row, chain_cost: RoundCost, tree_cost: RoundCost
 ) -> str:
-  """At which cost of its pass the tree would be as fast as the chain."""
+  """Returns the cost of a tree's pass at which it is as fast as a chain."""
   gain = tree.block_efficiency / chain.block_efficiency
   rest = tree_cost.round_ms - tree_cost.score_ms
   allowed = gain * chain_cost.round_ms - rest
   size = tree_cost.score_ms / chain_cost.score_ms
   text = (
     f'{tree.sampling_name}: {tree.draft_name} ({tree.method_name}) emits '
-    f'{gain:.2f} times the tokens of {chain.draft_name} a round. Its pass over '
-    f'{tree.tree.size} nodes takes {tree_cost.score_ms:.2f} ms, {size:.2f} '
-    f'times the {chain_cost.score_ms:.2f} ms over {chain.tree.size}, and the '
-    f'rest of its round {rest:.2f} ms. '
+    f'{gain:.2f} times the tokens of {chain.draft_name} per round. Its pass '
+    f'over {tree.tree.size} nodes takes {tree_cost.score_ms:.2f} ms, '
+    f'{size:.2f} times the {chain_cost.score_ms:.2f} ms over '
+    f'{chain.tree.size}, and the rest of its round {rest:.2f} ms. '
   )
   if allowed <= 0:
     return text + (
@@ -86,45 +83,44 @@ def break_even(
       'the pass took.'
     )
   return text + (
-    'It is the faster one where its pass takes less than '
+    'It is faster if its pass takes less than '
     f"{allowed:.2f} ms, {allowed / chain_cost.score_ms:.2f} times the chain's."
   )
 
 
 def at_paper_cost(
-  rows: Sequence[Row],
-  costs: Sequence[tuple[Row, RoundCost | None]],
-  style: str = 'github',
-) -> str:
-  """Parts of rounds, and the speedup if a round cost what the paper's does.
+  rows: Sequence[Row], costs: Sequence[tuple[Row, RoundCost | None]]
+) -> list[Part]:
+  """Returns the parts of rounds, and the speedup at the paper's round cost.
 
-  What a round costs in steps of the target alone is τ over speedup in a paper;
-  another machine has other costs, and the same τ.
+  A round of a paper costs τ over speedup, in steps of the target alone. Another
+  machine has other costs and the same τ.
 
   Args:
-    rows: the baselines among them.
-    costs: methods with what their rounds cost; None where there are no parts
-      to tell.
-    style: of tabulate.
+    rows: rows that include the baselines.
+    costs: methods with the costs of their rounds; None if the rounds differ.
   """
   cells = []
   for row, cost in costs:
-    cell = tables.heads(row) | {
-      'draft ms': cost and cost.draft_ms,
-      'score ms': cost and cost.score_ms,
-      'τ': row.block_efficiency,
-      'speedup': row.speedup,
-      'round in steps': row.round_ms / baseline_of(row, rows).round_ms,
-      "paper's round": None,
-      "speedup at the paper's": None,
-    }
+    round_in_steps = None
     if row.paper and row.paper.tau:
       round_in_steps = row.paper.tau / row.paper.speedup
-      cell["paper's round"] = round_in_steps
-      cell["speedup at the paper's"] = row.block_efficiency / round_in_steps
-    cells.append(cell)
-  return (
-    "## What rounds cost\n\nIn steps of the target alone. The paper's rounds, "
-    'τ over speedup of its own figures, are over its token trees.\n\n'
-    + tables.render(cells, style)
-  )
+    cells.append(
+      tables.heads(row)
+      | {
+        'draft ms': cost and cost.draft_ms,
+        'score ms': cost and cost.score_ms,
+        'τ': row.block_efficiency,
+        'speedup': row.speedup,
+        'round in steps': row.round_ms / baseline_of(row, rows).round_ms,
+        "paper's round": round_in_steps,
+        "speedup at the paper's": round_in_steps
+        and row.block_efficiency / round_in_steps,
+      }
+    )
+  return [
+    '## What rounds cost',
+    "In steps of the target alone. The paper's rounds, τ over speedup of its "
+    'figures, are over its token trees.',
+    Table(cells),
+  ]

@@ -1,65 +1,56 @@
-"""Figures, drawn without a display.
+"""Figures of a comparison, drawn without a display.
 
-Bars at the markers are the report's intervals, 95 % of a bootstrap over
-prompts; black diamonds are what the paper reports.
+Error bars are the 95% intervals of the report, from a bootstrap over prompts.
+Black diamonds are figures that a paper reports.
 """
 
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import matplotlib.figure
 
 from specsamp.evaluation import metrics
 from specsamp.evaluation.metrics import Row
+from specsamp.evaluation.timing import RoundCost
+from specsamp.utils import distributed
 
 _SHIFT = 0.07
-_LETTERS = 17  # of a caption, in an inch
+_LETTERS = 17  # letters of a caption per inch
 _PAPER = dict(marker='D', color='black', linestyle='', markersize=4, zorder=3)
+_TRACED_ROUNDS = 2
+_PARTS = {'draft': 'tab:orange', 'score': 'tab:blue', 'verify': 'tab:green'}
 
 
-def by_draft_length(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Round time, speedup and accepted share against the draft length.
+def by_draft_length(rows: Sequence[Row]) -> matplotlib.figure.Figure | None:
+  """Draws round time, speedup and acceptance against the draft length.
 
-  Figure 1 of Chen et al. 2302.01318, a line for each task and sampling.
-
-  Draws nothing of fewer than two draft lengths.
+  Figure 1 of Chen et al. 2302.01318, with a line per task and sampling. Returns
+  None for fewer than two draft lengths.
   """
-  lines: dict[tuple, list] = {}
-  for row in _single(rows):
-    if row.tree.is_chain and row.tree.depth and not row.depths:
-      key = (row.task, row.sampling_name, row.method, row.verifier)
-      lines.setdefault(key, []).append(row)
+  is_chain = lambda row: row.tree.is_chain and row.tree.depth and not row.depths
+  lines = _lines(
+    filter(is_chain, _single(rows)),
+    lambda row: (row.task, row.sampling_name, row.method, row.verifier),
+  )
   if max(map(len, lines.values()), default=0) < 2:
-    return
-  figure, panels = _panels((11, 3.6), 3)
+    return None
   titles = {
     'round_ms': 'time of a round (ms)',
     'speedup': 'speedup',
     'acceptance_rate': 'accepted share of the draft',
   }
-  for i, (names, group) in enumerate(_labelled(lines)):
-    # Beside each other, so that intervals can be told apart.
-    shift = _SHIFT * (i - (len(lines) - 1) / 2)
-    place = lambda row, shift=shift: row.tree.depth + shift
-    for panel, key in zip(panels, titles, strict=True):
-      _line(panel, group, place, key, names)
-  for panel, title in zip(panels, titles.values(), strict=True):
-    panel.set_title(title)
-    panel.set_xlabel('draft length γ')
+  # The lines are shifted, so that their intervals do not overlap.
+  depth = lambda row: row.tree.depth
+  figure = _against(lines, depth, 'draft length γ', titles, (11, 3.6), _SHIFT)
+  for panel in figure.axes:
     panel.set_ylim(bottom=0)
-  panels[0].legend(fontsize=8)
-  save(figure, path, caption)
+  return figure
 
 
-def by_method(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Speedup and block efficiency: a row for each draft, two panels for each
-  sampling."""
+def by_method(rows: Sequence[Row]) -> matplotlib.figure.Figure:
+  """Draws speedup and block efficiency of each draft, for each sampling."""
   rows = [row for row in _whole(rows) if row.tree.depth]
   names = list(dict.fromkeys(map(_draft_name, rows)))
   samplings = list(dict.fromkeys(row.sampling_name for row in rows))
@@ -70,50 +61,46 @@ def by_method(
   panels = figure.subplots(1, 2 * len(samplings), sharey=True, squeeze=False)[0]
   titles = {'speedup': 'speedup', 'block_efficiency': 'block efficiency τ'}
   for i, sampling in enumerate(samplings):
-    own = [row for row in rows if row.sampling_name == sampling]
+    group = [row for row in rows if row.sampling_name == sampling]
     for j, (key, title) in enumerate(titles.items()):
       panel = panels[2 * i + j]
-      _bars(panel, own, names, key)
+      _bars(panel, group, names, key)
       panel.set_title(f'{sampling}: {title}', fontsize=9)
   panels[0].set_yticks(range(len(names)), names, fontsize=8)
   panels[0].set_ylim(len(names) - 0.4, -0.6)
-  save(figure, path, caption)
+  return figure
 
 
-def by_candidates(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Acceptance of one token against the candidates that are drafted for it.
+def by_candidates(rows: Sequence[Row]) -> matplotlib.figure.Figure:
+  """Draws the acceptance of one token against its number of candidates.
 
-  Figure 3 of Yang et al. 2401.06706, a line for each task, rule and
+  Figure 3 of Yang et al. 2401.06706, with a line per task, rule and
   temperature.
   """
-  lines: dict[tuple, list] = {}
-  for row in _single(rows):
-    if row.tree.depth == 1:
-      law = row.law.replace('_', ' ')
-      key = (row.task, f't={row.temperature:g}', row.verifier, law)
-      lines.setdefault(key, []).append(row)
-  figure, (panel,) = _panels((6.5, 4.4), 1)
-  for names, group in _labelled(lines):
-    # The share of the first token is that of all, where one is drafted.
-    _line(panel, group, lambda row: row.tree.size - 1, 'acceptance_rate', names)
+  lines = _lines(
+    (row for row in _single(rows) if row.tree.depth == 1),
+    lambda row: (
+      row.task,
+      f't={row.temperature:g}',
+      row.verifier,
+      row.law.replace('_', ' '),
+    ),
+  )
+  titles = {'acceptance_rate': 'acceptance rate of the first token'}
+  count = lambda row: row.tree.size - 1
+  figure = _against(lines, count, 'candidates', titles, (6.5, 4.4))
+  (panel,) = figure.axes
   panel.set_xscale('log', base=2)
   panel.xaxis.set_major_formatter('{x:g}')
-  panel.set_xlabel('candidates')
-  panel.set_ylabel('acceptance rate of the first token')
-  panel.legend(fontsize=8)
-  save(figure, path, caption)
+  return figure
 
 
-def by_budget(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Speedup against block efficiency of branchings, by number of paths.
+def by_budget(rows: Sequence[Row]) -> matplotlib.figure.Figure:
+  """Draws speedup against block efficiency of branchings, by number of paths.
 
   Figure 4 of Yang et al. 2401.06706.
   """
-  figure, (panel,) = _panels((8, 5.4), 1)
+  figure, (panel,) = _panels((8, 5.4), [''])
   colors = {}
   for row in _whole(rows):
     factors = list(row.tree.factors or ())
@@ -121,13 +108,11 @@ def by_budget(
       continue
     budget = math.prod(factors)
     color = colors.setdefault(budget, f'C{len(colors)}')
-    marker = 'v' if factors == sorted(factors, reverse=True) else (
-      '^' if factors == sorted(factors) else 'o'
-    )  # fmt: skip
+    rises, falls = factors == sorted(factors), factors == sorted(factors)[::-1]
     point = (row.block_efficiency, row.speedup)
     panel.errorbar(
-      *point, _reach(row.speedup, row.speedup_95), fmt=marker, color=color,
-      elinewidth=0.6, alpha=0.9,
+      *point, _reaches([row], 'speedup'), color=color, elinewidth=0.6,
+      fmt='v' if falls else '^' if rises else 'o', alpha=0.9,
     )  # fmt: skip
     panel.annotate(
       row.draft_name, point, fontsize=8, xytext=(5, 4),
@@ -138,138 +123,232 @@ def by_budget(
   for marker, name in (('v', 'not increasing'), ('^', 'not decreasing')):
     panel.plot([], [], marker, color='gray', label=name)
   panel.margins(0.1)
-  panel.set_xlabel('block efficiency τ (tokens a round, bonus included)')
+  panel.set_xlabel('block efficiency τ (tokens per round, bonus included)')
   panel.set_ylabel('speedup')
   panel.legend(fontsize=8)
-  save(figure, path, caption)
+  return figure
 
 
-def by_masks(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Speedup and block efficiency against the masks k of a parallel drafter.
+def by_masks(rows: Sequence[Row]) -> matplotlib.figure.Figure:
+  """Draws speedup and block efficiency against a parallel drafter's masks k.
 
-  Figure 4 of Xiao et al. 2410.05589, a line for each task and sampling.
+  Figure 4 of Xiao et al. 2410.05589, with a line per task and sampling.
   """
-  lines: dict[tuple, list] = {}
-  for row in _single(rows):
-    if row.tree.depth:
-      lines.setdefault((row.task, row.sampling_name), []).append(row)
-  figure, panels = _panels((9, 3.8), 2)
+  lines = _lines(
+    (row for row in _single(rows) if row.tree.depth),
+    lambda row: (row.task, row.sampling_name),
+  )
   titles = {
     'speedup': 'speedup',
-    'block_efficiency': 'block efficiency τ (tokens a round)',
+    'block_efficiency': 'block efficiency τ (tokens per round)',
   }
-  for panel, (key, title) in zip(panels, titles.items(), strict=True):
-    for names, group in _labelled(lines):
-      _line(panel, group, lambda row: row.tree.depth - 1, key, names)
-    panel.set_title(title)
-    panel.set_xlabel('masks k')
-  panels[0].legend(fontsize=8)
-  save(figure, path, caption)
+  masks = lambda row: row.tree.depth - 1
+  return _against(lines, masks, 'masks k', titles, (9, 3.8))
 
 
-def by_sampling(
-  rows: Sequence[Row], path: pathlib.Path, caption: str = ''
-) -> None:
-  """Accepted share against temperature, top-p and top-k, each alone.
+def by_sampling(rows: Sequence[Row]) -> matplotlib.figure.Figure:
+  """Draws acceptance against temperature, top-p and top-k, each alone.
 
-  A line for each task; what is not on the axis is off (temperature 1, top-p 1,
-  no top-k), which is the right end of the last two.
+  There is a line per task. Settings that are not on the axis are neutral
+  (temperature 1, top-p 1, no top-k), as at the right end of the last two axes.
   """
   drafts = [row for row in _single(rows) if row.tree.depth]
-  is_off = dict(
+  is_neutral = dict(
     temperature=lambda row: row.temperature == 1,
     top_p=lambda row: row.top_p == 1,
     top_k=lambda row: not row.top_k,
   )
-  figure, panels = _panels((11, 3.6), 3, sharey=True)
-  for panel, axis in zip(panels, is_off, strict=True):
-    others = [off for name, off in is_off.items() if name != axis]
-    lines: dict[tuple, list] = {}
-    for row in drafts:
-      # Greedy decoding keeps one token, whatever else is asked for.
-      shown = axis == 'temperature' or row.temperature > 0
-      if shown and all(off(row) for off in others):
-        key = (row.task, row.method, row.draft_name)
-        lines.setdefault(key, []).append(row)
-    most = 4 * max([row.top_k for row in drafts] or [1])  # where all are kept
-    value = lambda row, axis=axis, most=most: (
-      getattr(row, axis) or (most if axis == 'top_k' else 0)
+  all_tokens = 4 * max([row.top_k for row in drafts] or [1])
+  figure, panels = _panels((11, 3.6), [''] * 3, sharey=True)
+  for panel, axis in zip(panels, is_neutral, strict=True):
+    others = [neutral for name, neutral in is_neutral.items() if name != axis]
+    lines = _lines(
+      (
+        row
+        for row in drafts
+        # Greedy decoding keeps one token, whatever the other settings.
+        if (axis == 'temperature' or row.temperature > 0)
+        and all(neutral(row) for neutral in others)
+      ),
+      lambda row: (row.task, row.method, row.draft_name),
     )
-    for names, group in _labelled(lines):
-      _line(panel, group, value, 'acceptance_rate', names)
+    value = lambda row, axis=axis: (
+      getattr(row, axis) or (all_tokens if axis == 'top_k' else 0)
+    )
+    for name, group in lines.items():
+      _line(panel, group, value, 'acceptance_rate', name)
     panel.set_xlabel(axis.replace('_', '-'))
   panels[2].set_xscale('log')
   panels[2].set_xlabel('top-k (right end: all tokens)')
   panels[0].set_ylabel('accepted share of the draft')
   panels[0].set_ylim(0, 1)
   panels[0].legend(fontsize=8)
-  save(figure, path, caption)
+  return figure
 
 
-def _panels(size: tuple[float, float], count: int, **options):
+def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
+  """Draws two rounds of each method: draft, score, and the rest as verify.
+
+  The right half of figure 1 of Xiao et al. 2410.05589. The parts are medians,
+  each timed in a separate loop.
+  """
+  costs = [cost for cost in costs if cost.row]
+  figure = matplotlib.figure.Figure(
+    figsize=(10, 1.3 + 0.3 * len(costs)), layout='constrained'
+  )
+  panel = figure.subplots()
+  for place, cost in enumerate(costs):
+    start = 0.0
+    rest = max(cost.round_ms - cost.draft_ms - cost.score_ms, 0)
+    lengths = (cost.draft_ms, cost.score_ms, rest)
+    for i in range(_TRACED_ROUNDS):
+      for (name, color), length in zip(_PARTS.items(), lengths, strict=True):
+        panel.barh(
+          place, length, left=start, height=0.6, color=color,
+          label=name if place == i == 0 else None,
+        )  # fmt: skip
+        start += length
+      panel.plot([start] * 2, [place - 0.42, place + 0.42], color='black')
+    tokens = _TRACED_ROUNDS * cost.row.block_efficiency
+    panel.annotate(
+      f'{tokens:.1f} tokens', (start, place), fontsize=8, xytext=(4, 0),
+      va='center', textcoords='offset points',
+    )  # fmt: skip
+  names = [
+    f'{c.row.method_name}, {c.draft_name}, {c.sampling_name}' for c in costs
+  ]
+  panel.set_yticks(range(len(costs)), names, fontsize=8)
+  panel.set_ylim(len(costs) - 0.4, -0.6)
+  panel.margins(x=0.12)
+  panel.set_xlabel(f'ms, {_TRACED_ROUNDS} rounds')
+  # Outside of the panel: a long round reaches all of its corners.
+  figure.legend(fontsize=8, loc='outside upper right', ncols=len(_PARTS))
+  return figure
+
+
+def curves(
+  panels: Mapping[str, Mapping[str, Sequence[float]]],
+  along: str,
+  path: pathlib.Path,
+) -> None:
+  """Draws values over the steps of a run, in panels side by side.
+
+  Args:
+    panels: title -> label -> a value per step, counted from 1.
+    along: name of a step.
+    path: path of the PNG.
+  """
+  figure, axes = _panels((3.7 * len(panels), 3.4), list(panels))
+  for panel, lines in zip(axes, panels.values(), strict=True):
+    for label, values in lines.items():
+      marker = 'o' if len(values) < 50 else None
+      steps = range(1, len(values) + 1)
+      panel.plot(steps, values, marker=marker, label=label)
+    panel.set_xlabel(along)
+    panel.set_ylim(0, 1.1 * max(map(max, lines.values())) or 1)
+    if len(lines) > 1:
+      panel.legend(fontsize=8)
+  figure.savefig(path, dpi=120)
+
+
+def save(
+  figure: matplotlib.figure.Figure, path: pathlib.Path, caption: str
+) -> None:
+  """Writes a PNG and an SVG, with a caption; the first process writes."""
+  if not distributed.is_first():
+    return
+  if caption:
+    width = int(_LETTERS * figure.get_figwidth())
+    caption = textwrap.fill(caption, width, break_on_hyphens=False)
+    figure.supxlabel(caption, fontsize=7, color='0.35')
+  figure.savefig(path, dpi=120)
+  figure.savefig(path.with_suffix('.svg'))
+
+
+def _against(
+  lines: Mapping[str, Sequence[Row]],
+  x: Callable[[Row], float],
+  xlabel: str,
+  titles: Mapping[str, str],
+  size: tuple[float, float],
+  shift: float = 0.0,
+) -> matplotlib.figure.Figure:
+  """Draws lines in a panel for each field in `titles`, with a small shift."""
+  figure, panels = _panels(size, list(titles.values()))
+  for panel, key in zip(panels, titles, strict=True):
+    for i, (name, rows) in enumerate(lines.items()):
+      offset = shift * (i - (len(lines) - 1) / 2)
+      _line(panel, rows, lambda row, by=offset: x(row) + by, key, name)
+    panel.set_xlabel(xlabel)
+  panels[0].legend(fontsize=8)
+  return figure
+
+
+def _panels(size: tuple[float, float], titles: Sequence[str], **options):
   figure = matplotlib.figure.Figure(figsize=size, layout='constrained')
-  panels = figure.subplots(1, count, squeeze=False, **options)[0]
-  for panel in panels:
+  panels = figure.subplots(1, len(titles), squeeze=False, **options)[0]
+  for panel, title in zip(panels, titles, strict=True):
+    panel.set_title(title)
     panel.grid(alpha=0.3)
   return figure, panels
 
 
-def _labelled(
-  lines: dict[tuple[str, ...], list[Row]],
-) -> Iterable[tuple[str, list[Row]]]:
-  """Each line with what tells it from the others, and always its second
-  name."""
-  parts = [len(set(names)) > 1 for names in zip(*lines, strict=True)]
-  for names, group in lines.items():
-    own = [name for i, name in enumerate(names) if parts[i] or i == 1]
-    yield ', '.join(own), group
+def _lines(
+  rows: Iterable[Row], names: Callable[[Row], tuple[str, ...]]
+) -> dict[str, list[Row]]:
+  """Groups rows by their names.
+
+  The key of a group is the names that differ between groups, and the second
+  name.
+  """
+  groups: dict[tuple[str, ...], list[Row]] = {}
+  for row in rows:
+    groups.setdefault(names(row), []).append(row)
+  differs = [len(set(column)) > 1 for column in zip(*groups, strict=True)]
+  return {
+    ', '.join(n for i, n in enumerate(key) if differs[i] or i == 1): group
+    for key, group in groups.items()
+  }
 
 
-def _line(panel, rows: Sequence[Row], x, key: str, label: str) -> None:
-  """A line with its intervals, and the paper's points."""
+def _line(
+  panel, rows: Sequence[Row], x: Callable[[Row], float], key: str, label: str
+) -> None:
+  """Draws a line with its intervals, and the paper's points."""
   rows = sorted((r for r in rows if getattr(r, key) is not None), key=x)
   if not rows:
     return
-  values = [getattr(row, key) for row in rows]
-  reaches = [
-    _reach(v, getattr(row, f'{key}_95', None))
-    for v, row in zip(values, rows, strict=True)
-  ]
   panel.errorbar(
-    [x(row) for row in rows], values,
-    [[low[0] for low, _ in reaches], [high[0] for _, high in reaches]],
-    marker='o', markersize=4, elinewidth=0.8, capsize=2, label=label,
+    [x(row) for row in rows], [getattr(row, key) for row in rows],
+    _reaches(rows, key), marker='o', markersize=4, elinewidth=0.8, capsize=2,
+    label=label,
   )  # fmt: skip
-  papers = [(x(row), of) for row in rows if (of := _of_paper(row, key))]
-  if papers:
-    panel.plot(*zip(*papers, strict=True), **_PAPER)
+  points = [
+    (x(row), paper)
+    for row in rows
+    if (paper := _paper_value(row, key)) is not None
+  ]
+  if points:
+    panel.plot(*zip(*points, strict=True), **_PAPER)
 
 
 def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
-  """A bar for each row at its name's place."""
+  """Draws a bar for each row at the place of its name."""
   places = [names.index(_draft_name(row)) for row in rows]
   values = [getattr(row, key) for row in rows]
-  reaches = [
-    _reach(v, getattr(row, f'{key}_95'))
-    for v, row in zip(values, rows, strict=True)
-  ]
-  ends = [
-    value + high[0] for value, (_, high) in zip(values, reaches, strict=True)
-  ]
+  reaches = _reaches(rows, key)
   panel.barh(
-    places, values, color='tab:blue', alpha=0.8, ecolor='0.35',
-    xerr=[[low[0] for low, _ in reaches], [high[0] for _, high in reaches]],
+    places, values, color='tab:blue', alpha=0.8, ecolor='0.35', xerr=reaches,
     error_kw=dict(elinewidth=0.8),
   )  # fmt: skip
-  papers = [_of_paper(row, key) for row in rows]
+  ends = [value + high for value, high in zip(values, reaches[1], strict=True)]
+  papers = [_paper_value(row, key) for row in rows]
   width = 1.22 * max([*ends, *filter(None, papers)])
   for place, value, end, paper in zip(
     places, values, ends, papers, strict=True
   ):
     if paper and end - 0.03 * width < paper < end + 0.2 * width:
-      end = paper + 0.02 * width  # the marker would lie on the number
+      end = paper + 0.02 * width  # so that the marker does not hide the number
     panel.annotate(
       f'{value:.2f}', (end, place), fontsize=8, xytext=(4, 0), va='center',
       textcoords='offset points',
@@ -287,74 +366,34 @@ def _draft_name(row: Row) -> str:
   return f'{row.method_name}, {row.draft_name}{rows}'
 
 
-def _of_paper(row: Row, key: str) -> float | None:
-  if row.paper is None:
-    return None
-  return {'speedup': row.paper.speedup, 'block_efficiency': row.paper.tau}.get(
-    key
-  )
+def _paper_value(row: Row, key: str) -> float | None:
+  names = {'speedup': 'speedup', 'block_efficiency': 'tau'}
+  return getattr(row.paper, names[key], None) if key in names else None
 
 
-def _reach(
-  value: float, interval: Sequence[float] | None
-) -> tuple[list[float], list[float]]:
-  """How far an interval reaches below and above, as matplotlib takes it."""
-  low, high = interval or (value, value)
-  return [max(value - low, 0)], [max(high - value, 0)]
+def _reaches(rows: Sequence[Row], key: str) -> list[list[float]]:
+  """Returns how far the intervals reach below and above, as matplotlib does."""
+  reaches = [[], []]
+  for row in rows:
+    value = getattr(row, key)
+    low, high = getattr(row, f'{key}_95', None) or (value, value)
+    reaches[0].append(max(value - low, 0))
+    reaches[1].append(max(high - value, 0))
+  return reaches
 
 
-def save(
-  figure: matplotlib.figure.Figure, path: pathlib.Path, caption: str
-) -> None:
-  """As PNG, and beside it as SVG, for a paper; the caption in lines."""
-  if caption:
-    width = int(_LETTERS * figure.get_figwidth())
-    caption = textwrap.fill(caption, width, break_on_hyphens=False)
-    figure.supxlabel(caption, fontsize=7, color='0.35')
-  figure.savefig(path, dpi=120)
-  figure.savefig(path.with_suffix('.svg'))
-
-
-def curves(
-  panels: Mapping[str, Mapping[str, Sequence[float]]],
-  along: str,
-  path: pathlib.Path,
-) -> None:
-  """What changes while a run goes on, panels side by side.
-
-  Args:
-    panels: title -> label -> a value for each step, counted from 1.
-    along: what a step is.
-    path: of the picture.
-  """
-  figure = matplotlib.figure.Figure(
-    figsize=(3.7 * len(panels), 3.4), layout='constrained'
-  )
-  row = figure.subplots(1, len(panels), squeeze=False)[0]
-  for panel, (title, lines) in zip(row, panels.items(), strict=True):
-    for label, values in lines.items():
-      at = range(1, len(values) + 1)
-      marker = 'o' if len(values) < 50 else None
-      panel.plot(at, values, marker=marker, label=label)
-    panel.set_title(title)
-    panel.set_xlabel(along)
-    panel.grid(alpha=0.3)
-    panel.set_ylim(0, 1.1 * max(map(max, lines.values())) or 1)
-    if len(lines) > 1:
-      panel.legend(fontsize=8)
-  figure.savefig(path, dpi=120)
-
-
-def _whole(rows):
-  """Rows of all tasks together, or of the only one."""
+def _whole(rows: Sequence[Row]) -> Sequence[Row]:
+  """Returns the rows of all tasks together, or of the only task."""
   return [row for row in rows if row.task == metrics.ALL] or rows
 
 
-def _single(rows):
-  """Rows of single tasks."""
+def _single(rows: Sequence[Row]) -> list[Row]:
+  """Returns the rows of single tasks."""
   return [row for row in rows if row.task != metrics.ALL]
 
 
+#: Plots of a comparison by their names. They return None if there is nothing to
+#: draw.
 PLOTS = {
   'by_method': by_method,
   'by_draft_length': by_draft_length,

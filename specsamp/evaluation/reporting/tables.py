@@ -1,34 +1,30 @@
-"""The rows of a comparison as tables."""
+"""Tables of a comparison."""
 
-from collections.abc import Callable, Mapping, Sequence
-
-import tabulate
+from collections.abc import Mapping, Sequence
 
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.methods import Label
 from specsamp.evaluation.metrics import Row
+from specsamp.evaluation.reporting.report import Cell, Part, Table
 from specsamp.evaluation.timing import RoundCost
 
-Cell = str | float | None
-# Of a report: a text, or (style) -> text where there are tables in it.
-Section = str | Callable[[str], str]
-
 _NOTE = (
-  'τ: block efficiency, tokens a round, the bonus token included, before the '
+  'τ: block efficiency, tokens per round with the bonus token, before the '
   'budget cuts the last round. α: accepted over drafted tokens, where each '
   'depth of a tree counts as one. Speedup: over autoregressive sampling of the '
-  'same target and prompts, runs taking turns, prompt pass included, compile '
-  'time left out.'
+  'same target and prompts, runs interleaved, prompt pass included, compile '
+  'time excluded.'
 )
 _LOSSY = (
   'A method that is NOT lossless emits other texts than the target would, '
-  'so its figures are no speedup of the same sampling.'
+  'so its figures are not a speedup of the same sampling.'
 )
 _BOUND = (
-  '## The first token of a draft\n\nThe share of rounds that accept it, and '
-  'the most that any lossless rule accepts of the same candidates under the '
-  'same distributions, α* (2502.18779), in rounds of their own.'
+  'The share of rounds that accept the first drafted token, and α*, the '
+  'largest share that any lossless rule accepts of the same candidates under '
+  'the same distributions (2502.18779), in separate rounds.'
 )
+# Columns that are left out if all drafts have the same value.
 _OPTIONAL = (
   'task', 'nodes', 'verifier', 'law', 'paths in rows', 'paper',
 )  # fmt: skip
@@ -37,30 +33,17 @@ _OPTIONAL = (
 def render(
   cells: Sequence[Mapping[str, Cell]], style: str = 'github', digits: int = 2
 ) -> str:
-  """A table of cells by the names of their columns.
-
-  Args:
-    cells: a dict a row.
-    style: of tabulate.
-    digits: behind the point.
-  """
-  return tabulate.tabulate(
-    cells, headers='keys', tablefmt=style, floatfmt=f'.{digits}f'
-  )
-
-
-def in_style(section: Section, style: str) -> str:
-  """The section's text, its tables in a style of tabulate's."""
-  return section if isinstance(section, str) else section(style)
+  """Returns a table as text; see `Table`."""
+  return Table(cells, digits).render(style)
 
 
 def count(number: int, what: str) -> str:
-  """Such as '1 prompt' and '2 prompts'."""
+  """Returns a count such as '1 prompt' or '2 prompts'."""
   return f'{number} {what}' + ('' if number == 1 else 's')
 
 
 def heads(label: Label) -> dict[str, str]:
-  """The columns that nearly every table begins with."""
+  """Returns the first columns of most tables."""
   return {
     'sampling': label.sampling_name,
     'method': label.method_name,
@@ -68,135 +51,119 @@ def heads(label: Label) -> dict[str, str]:
   }
 
 
-def _columns(row: Row) -> dict[str, Cell]:
-  return {
-    'task': row.task,
-    **heads(row),
-    'nodes': row.tree.size if row.tree.depth else None,
-    'verifier': row.verifier,
-    'law': row.law.replace('_', ' '),
-    'paths in rows': '' if row.tree_attention else 'yes',
-    'ms/token': row.ms_per_token,
-    'speedup': row.speedup,
-    'τ': row.block_efficiency,
-    'α': row.acceptance_rate,
-    'round ms': row.round_ms,
-    'tokens': row.tokens,
-    **row.scores,
-    'paper': str(row.paper or ''),
-  }
+def table(rows: Sequence[Row]) -> Table:
+  """Returns the main table.
 
-
-def table(rows: Sequence[Row], style: str = 'github') -> str:
-  """The rows as text.
-
-  A column of what all drafts have in common is left out, and so are the nodes
-  of chains. What the paper reports is its speedup, or speedup / τ.
+  Columns with the same value for all drafts are left out, and so are the nodes
+  of chains. The paper's column has its speedup, or its speedup / τ.
   """
-  cells = [_columns(row) for row in rows]
-  if all(row.tree.is_chain for row in rows):
-    for cell in cells:
-      cell['nodes'] = None
-  drafts = [c for c, row in zip(cells, rows, strict=True) if row.tree.depth]
-  for name in _OPTIONAL:
-    found = {cell[name] for cell in drafts}
-    if len(found) < 2 and (name != 'paper' or not any(found)):
-      for cell in cells:
-        del cell[name]
-  scores = {name for row in rows for name in row.scores}
-  names = dict.fromkeys(name for cell in cells for name in cell)
-  return tabulate.tabulate(
-    cells,
-    headers='keys',
-    tablefmt=style,
-    floatfmt=['.3f' if name in scores else '.2f' for name in names],
-  )
-
-
-def by_task(rows: Sequence[Row], style: str = 'github') -> str:
-  """Speedup / τ of every method, a column for each task, as papers have it.
-
-  Args:
-    rows: of several tasks, and of all of them; what the paper reports follows
-      in brackets.
-    style: of tabulate.
-  """
-  cells: dict[Label, dict[str, str]] = {}
-  for row in rows:
-    if not row.tree.depth:
-      continue
-    line = cells.setdefault(row.label, heads(row))
-    text = f'{row.speedup:.2f} / {row.block_efficiency:.2f}'
-    line[row.task] = text + (f' ({row.paper})' if row.paper else '')
-  return render(list(cells.values()), style)
-
-
-def spread_table(rows: Sequence[Row]) -> str:
-  """How sure the figures are, and how even the latencies."""
-
-  def between(values):
-    return '–'.join(f'{v:.2f}' for v in values) if values else ''
-
+  has_trees = not all(row.tree.is_chain for row in rows)
   cells = [
     {
+      'task': row.task,
       **heads(row),
-      'speedup, 95%': between(row.speedup_95),
-      'τ, 95%': between(row.block_efficiency_95),
-      'α, 95%': between(row.acceptance_rate_95),
-      **{
-        f'P{percent} {unit}': getattr(row, f'p{percent}_{name}')
-        for unit, name in (('ms/token', 'ms'), ('s/sequence', 's'))
-        for percent in (50, 90, 99)
-      },
+      'nodes': row.tree.size if row.tree.depth and has_trees else None,
+      'verifier': row.verifier,
+      'law': row.law.replace('_', ' '),
+      'paths in rows': '' if row.tree_attention else 'yes',
+      'ms/token': row.ms_per_token,
+      'speedup': row.speedup,
+      'τ': row.block_efficiency,
+      'α': row.acceptance_rate,
+      'round ms': row.round_ms,
+      'tokens': row.tokens,
+      **row.scores,
+      'paper': str(row.paper or ''),
     }
     for row in rows
   ]
-  return render(_with_tasks(rows, cells))
+  drafts = [c for c, row in zip(cells, rows, strict=True) if row.tree.depth]
+  for name in _OPTIONAL:
+    values = {cell[name] for cell in drafts}
+    if len(values) < 2 and (name != 'paper' or not any(values)):
+      for cell in cells:
+        del cell[name]
+  scores = {name for row in rows for name in row.scores}
+  return Table(cells, column_digits=dict.fromkeys(scores, 3))
 
 
-def position_table(rows: Sequence[Row]) -> str:
-  """The share of rounds that accepted the token drafted at each position."""
-  drafted = sorted(
-    (row for row in rows if row.tree.depth), key=lambda row: -row.tree.depth
+def by_task(rows: Sequence[Row]) -> Table:
+  """Returns speedup / τ of every method, with a column per task.
+
+  Args:
+    rows: rows of several tasks, and of all of them. The paper's figures follow
+      in brackets.
+  """
+  cells: dict[Label, dict[str, str]] = {}
+  for row in rows:
+    if row.tree.depth:
+      text = f'{row.speedup:.2f} / {row.block_efficiency:.2f}'
+      text += f' ({row.paper})' if row.paper else ''
+      cells.setdefault(row.label, heads(row))[row.task] = text
+  return Table(list(cells.values()))
+
+
+def spread_table(rows: Sequence[Row]) -> Table:
+  """Returns confidence intervals and percentiles of latencies."""
+
+  def between(interval):
+    return '–'.join(f'{v:.2f}' for v in interval) if interval else ''
+
+  return Table(
+    [
+      _task(row, rows)
+      | heads(row)
+      | {
+        'speedup, 95%': between(row.speedup_95),
+        'τ, 95%': between(row.block_efficiency_95),
+        'α, 95%': between(row.acceptance_rate_95),
+      }
+      | {
+        f'P{percent} {unit}': getattr(row, f'p{percent}_{name}')
+        for unit, name in (('ms/token', 'ms'), ('s/sequence', 's'))
+        for percent in (50, 90, 99)
+      }
+      for row in rows
+    ]
   )
+
+
+def position_table(rows: Sequence[Row]) -> Table:
+  """Returns the share of rounds that accepted the token at each position."""
+  drafted = [row for row in rows if row.tree.depth]
+  return Table(
+    [
+      _task(row, drafted)
+      | heads(row)
+      | {str(i): p for i, p in enumerate(row.acceptance_by_position, start=1)}
+      for row in sorted(drafted, key=lambda row: -row.tree.depth)
+    ]
+  )
+
+
+def _task(row: Row, rows: Sequence[Row]) -> dict[str, str]:
+  """Returns the column of tasks, if there are several."""
+  return {'task': row.task} if len({row.task for row in rows}) > 1 else {}
+
+
+def bound_section(bounds: Sequence[Bound]) -> list[Part]:
+  """Returns a section on the acceptance of first tokens and its bound."""
   cells = [
-    heads(row)
+    heads(bound)
     | {
-      f'{i}': share
-      for i, share in enumerate(row.acceptance_by_position, start=1)
+      'verifier': bound.verifier,
+      'law': bound.law.replace('_', ' '),
+      'accepted': bound.accepted,
+      'at most': bound.at_most,
+      'rounds': bound.rounds,
     }
-    for row in drafted
+    for bound in bounds
   ]
-  return render(_with_tasks(drafted, cells))
+  return ['## The first token of a draft', _BOUND, Table(cells, digits=3)]
 
 
-def _with_tasks(rows, cells):
-  """With a first column of tasks if there are several."""
-  if len({row.task for row in rows}) < 2:
-    return cells
-  return [
-    {'task': row.task} | cell for row, cell in zip(rows, cells, strict=True)
-  ]
-
-
-def bound_table(bounds: Sequence[Bound], style: str = 'github') -> str:
-  """What is accepted of the first tokens, beside what could be."""
-  cells = [
-    heads(found)
-    | {
-      'verifier': found.verifier,
-      'law': found.law.replace('_', ' '),
-      'accepted': found.accepted,
-      'at most': found.at_most,
-      'rounds': found.rounds,
-    }
-    for found in bounds
-  ]
-  return f'{_BOUND}\n\n{render(cells, style, digits=3)}'
-
-
-def cost_table(costs: Sequence[RoundCost], style: str = 'github') -> str:
-  """What rounds cost, beside what their parts cost."""
+def cost_table(costs: Sequence[RoundCost]) -> Table:
+  """Returns the costs of rounds and of their parts."""
   cells = [
     {
       'sampling': cost.sampling_name,
@@ -217,9 +184,9 @@ def cost_table(costs: Sequence[RoundCost], style: str = 'github') -> str:
     if not any(cell[name] for cell in cells):
       for cell in cells:
         del cell[name]
-  return render(cells, style)
+  return Table(cells)
 
 
 def note(rows: Sequence[Row]) -> str:
-  """What the columns of `table` mean, and what a lossy row is."""
+  """Returns an explanation of the columns, and of lossy rows if any."""
   return _NOTE if all(row.lossless for row in rows) else f'{_NOTE} {_LOSSY}'

@@ -1,4 +1,4 @@
-"""What a task is: prompts, when an answer ends, and how it is scored."""
+"""Tasks: prompts, the end of an answer, and its score."""
 
 import dataclasses
 import gzip
@@ -16,13 +16,13 @@ from specsamp.utils import files
 
 
 class Question(NamedTuple):
-  """A prompt, and what goes with it.
+  """A prompt and its reference.
 
   Attributes:
-    name: in files of results.
-    text: of the prompt.
-    later: what is asked after the answer, and after the answer to that.
-    reference: what a score compares the answer with.
+    name: name in result files.
+    text: text of the prompt.
+    later: questions that follow, each after the answer to the previous one.
+    reference: text that a score compares the answer with.
   """
 
   name: str
@@ -36,14 +36,15 @@ class Task:
   """A set of prompts.
 
   Attributes:
-    name: in reports.
-    prompts: what to answer.
-    ends: whether a stop token ends an answer; texts without an end of their own
-      all get the same length.
-    most_new_tokens: of an answer; None leaves it to the config.
-    score: (prompt, answer) -> numbers in [0, 1] by name, and a word on them as
-      text; None where there is nothing to score.
-    runs_answers: whether the score runs the answer as a program.
+    name: name in reports.
+    prompts: prompts to answer.
+    ends: True if a stop token ends an answer. False if answers have no natural
+      end; then all of them have the same length.
+    most_new_tokens: upper bound on the tokens of an answer, below that of the
+      config; None for no further bound.
+    score: (prompt, answer) -> numbers in [0, 1] by name, and optional texts
+      about them; None if answers have no score.
+    runs_answers: True if the score runs the answer as a program.
   """
 
   name: str
@@ -53,47 +54,47 @@ class Task:
   score: Callable[[Question, str], Mapping[str, float | str]] | None = None
   runs_answers: bool = False
 
-  def new_tokens(self, asked: int) -> int:
-    return min(asked, self.most_new_tokens or asked)
+  def new_tokens(self, requested: int) -> int:
+    return min(requested, self.most_new_tokens or requested)
 
   def scored(self, prompt: Question, answer: str) -> dict[str, float | str]:
-    """What the score returns, its numbers as floats.
+    """Returns the score of an answer, with all numbers as floats.
 
     Raises:
-      UserError: something else than numbers in [0, 1] and texts by name.
+      UserError: the score function returned an invalid score.
     """
-    found = self.score(prompt, answer)
-    is_score = lambda value: (
+    score = self.score(prompt, answer)
+    is_valid = lambda value: (
       isinstance(value, str)
       or (isinstance(value, numbers.Real) and 0 <= value <= 1)
     )
-    if not isinstance(found, Mapping) or not all(
-      isinstance(name, str) and is_score(value) for name, value in found.items()
+    if not isinstance(score, Mapping) or not all(
+      isinstance(name, str) and is_valid(value) for name, value in score.items()
     ):
       raise UserError(
-        f'task {self.name}: score: got {found!r}, expected numbers in [0, 1] '
-        'by name, and maybe texts'
+        f'task {self.name}: score: got {score!r}, expected numbers in [0, 1] '
+        'by name, and optional texts'
       )
     return {
       name: value if isinstance(value, str) else float(value)
-      for name, value in found.items()
+      for name, value in score.items()
     }
 
 
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """The tokens that the next answer follows.
+  """Returns the tokens before the next answer.
 
   Args:
-    tokenizer: the target's.
-    prompt: of one or several turns.
-    answers: to its first turns.
-    chat: whether to write the turns in the tokenizer's chat template. Without,
-      they stand one after another, blank lines between them.
+    tokenizer: tokenizer of the target.
+    prompt: prompt of one or several turns.
+    answers: answers to its first turns.
+    chat: True to write the turns in the tokenizer's chat template; False to
+      separate them with blank lines.
 
   Raises:
-    UserError: chat is asked of a tokenizer without a template.
+    UserError: the tokenizer has no chat template.
   """
   turns = (prompt.text, *prompt.later)
   if chat:
@@ -109,55 +110,51 @@ def tokens_of(
   return tokenizer.encode(text)
 
 
-def last(tokens: list[int], most: int, tokenizer: Tokenizer) -> list[int]:
-  """The last tokens of a conversation that is longer than `most` of them.
-
-  What marks a beginning stays at the beginning.
-  """
-  if len(tokens) <= most:
+def last(tokens: list[int], count: int, tokenizer: Tokenizer) -> list[int]:
+  """Returns the last `count` tokens, with the bos token kept in front."""
+  if len(tokens) <= count:
     return tokens
   start = tokens[:1] if tokens[0] == tokenizer.bos_id else []
-  return start + tokens[len(tokens) - most + len(start) :]
+  return start + tokens[len(tokens) - count + len(start) :]
 
 
-def spread(found: Sequence[Any], count: int) -> list[Any]:
-  """At most so many, evenly from the whole."""
-  count = min(count, len(found))
-  return [found[len(found) * i // count] for i in range(count)]
+def spread(values: Sequence[Any], count: int) -> list[Any]:
+  """Returns at most `count` evenly spaced values."""
+  count = min(count, len(values))
+  return [values[len(values) * i // count] for i in range(count)]
 
 
 def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
-  """The file of a published set, somewhere in the folder of data.
+  """Finds the file of a published set in the data folder.
 
   Args:
-    data: folder.
-    name: of the set, a key of `published.SETS`.
-    pattern: of the file's name, if it may have others than its authors gave it.
+    data: folder, searched recursively.
+    name: name of the set, a key of `published.SETS`.
+    pattern: pattern of the file name, if it may differ from the published one.
 
   Raises:
-    UserError: it is not there, and what fetches it.
+    UserError: there is no such file.
   """
   pattern = pattern or published.SETS[name].name
-  found = sorted(pathlib.Path(data).rglob(pattern)) if data else []
-  if not found:
-    whole = pathlib.Path(data).resolve()
+  paths = sorted(pathlib.Path(data).rglob(pattern)) if data else []
+  if not paths:
     raise UserError(
-      f'data {data} ({whole}): no {pattern} in it; '
-      f'{published.command(name, data)} '
-      'fetches it, and --config.data=FOLDER names where it is'
+      f'data {data} ({pathlib.Path(data).resolve()}): no {pattern} in it; '
+      f'{published.command(name, data)} fetches it, and --config.data=FOLDER '
+      'names the folder that has it'
     )
-  return found[0]
+  return paths[0]
 
 
 def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
-  """The objects of a file of JSON lines, compressed or not.
+  """Reads a file of JSON lines, which may be compressed.
 
   Args:
-    path: of the file.
-    *keys: of texts that every object must have.
+    path: path of the file.
+    *keys: names of texts that every line must have.
 
   Raises:
-    UserError: the file can't be read, or a line is no such object.
+    UserError: the file cannot be read, or a line is invalid.
   """
   lines, number = [], 0
   try:
@@ -167,9 +164,10 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
         number += 1
         if line.strip():
           lines.append(files.parse_json(line))
-  except json.JSONDecodeError as error:  # counts lines from the one it is given
+  except json.JSONDecodeError as error:
     raise UserError(
-      f'{path}: line {number} is no JSON: {error.msg} at character {error.pos}'
+      f'{path}: line {number}: not valid JSON: {error.msg} at character '
+      f'{error.pos}'
     ) from None
   except OSError as error:
     raise UserError(f'{path}: {error.strerror or error}') from None
@@ -185,14 +183,16 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
 
 
 def turns_of(line: Any, where: str) -> tuple[str, ...]:
-  """The `turns` of a line, a list of texts.
+  """Returns the `turns` of a line, a list of texts.
 
   Raises:
-    UserError: it has none.
+    UserError: the line has no turns.
   """
   turns = line.get('turns') if isinstance(line, dict) else None
-  if not isinstance(turns, list) or not turns:
-    turns = [None]
-  if not all(isinstance(turn, str) and turn for turn in turns):
+  if (
+    not isinstance(turns, list)
+    or not turns
+    or not all(isinstance(turn, str) and turn for turn in turns)
+  ):
     raise UserError(f"{where} has no 'turns', a list of texts")
   return tuple(turns)

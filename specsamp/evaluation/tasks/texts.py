@@ -1,4 +1,4 @@
-"""Texts to go on with: held-out code, code edits, a user's own prompts."""
+"""Tasks of texts to continue: held-out code, code edits, files of prompts."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,35 +18,31 @@ from specsamp.evaluation.tasks.scorers import (
 )
 from specsamp.evaluation.tasks.task import Question, Task, read_lines, turns_of
 
-_MOST_ANSWER = 32  # tokens: the rest of a line, with some to spare
+_MAX_ANSWER = 32  # tokens: the rest of a line, with some to spare
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
-  """Functions of the library's files that the embedded pair has not seen.
+  """Returns library functions that the embedded pair was not trained on.
 
-  An answer is worth something if it makes of its function valid Python.
+  The score is whether an answer completes its function to valid Python.
   """
-  found = prompts.held_out(tokenizer, count, max_tokens)
-  return _functions('held-out Python functions', found)
+  functions = prompts.held_out(tokenizer, count, max_tokens)
+  return _functions('held-out Python functions', functions)
 
 
 def training_code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
-  """As `code`, of files that it was trained on: to go on training with."""
-  found = prompts.training(tokenizer, count, max_tokens)
-  return _functions('Python functions of training files', found)
+  """Returns library functions that the embedded pair was trained on."""
+  functions = prompts.training(tokenizer, count, max_tokens)
+  return _functions('Python functions of training files', functions)
 
 
-def _functions(name: str, found: Sequence[prompts.Prompt]) -> Task:
-  return Task(
-    name,
-    [Question(each.name, each.text, reference=each.head) for each in found],
-    ends=False,
-    score=valid_python,
-  )
+def _functions(name: str, functions: Sequence[prompts.Prompt]) -> Task:
+  questions = [Question(f.name, f.text, reference=f.head) for f in functions]
+  return Task(name, questions, ends=False, score=valid_python)
 
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
-  """Functions to be written once more, changed."""
+  """Returns functions to repeat with a change."""
   found = edits.code_edits(tokenizer, count, max_tokens)
   return Task('code edits', _questions(found), ends=False)
 
@@ -54,103 +50,105 @@ def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
 def code_answers(
   tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Task]:
-  """Lines to end, of three kinds: what a small model gets right now and then.
+  """Returns lines to complete, of three kinds that suit a small model.
 
-  A prompt stops within a line, or before one that stands in it; the answer is
-  right if it goes on as the file does to the end of that line.
+  A prompt stops within a line, or before a line that it contains. The answer is
+  right if it equals the rest of that line in the file.
   """
   return [
     Task(
       name,
       [
-        Question(each.name, each.text, reference=each.rest)
-        for each in find(tokenizer, count, max_tokens)
+        Question(prompt.name, prompt.text, reference=prompt.rest)
+        for prompt in find(tokenizer, count, max_tokens)
       ],
       ends=False,
-      most_new_tokens=_MOST_ANSWER,
+      most_new_tokens=_MAX_ANSWER,
       score=exact_match,
     )
     for name, find in answers.KINDS.items()
   ]
 
 
-def of_file(
+def from_file(
   path: str, tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> Task:
-  """A JSON list of texts, or JSON lines with a `prompt`, or with `turns`.
+  """Reads a JSON list of texts, or JSON lines with a `prompt` or `turns`.
 
-  A line may have an `id`, and a `reference`, which its first answer is scored
-  against by the file's `scorer`: exact_match if no line names another.
+  A line may have an `id`, and a `reference` for the score of its first answer
+  by the file's `scorer`, which is exact_match by default.
 
   Returns:
-    The first `count` prompts of at most `max_tokens` tokens, or all of them.
+    The first `count` prompts of at most `max_tokens` tokens.
 
   Raises:
-    UserError: the file can't be read, is none of these, holds no prompt that
-      fits, or has references or scorers that do not go together.
+    UserError: the file cannot be read, a line is invalid, no prompt fits, or
+      references and scorers are inconsistent.
   """
   name = pathlib.Path(path).stem
   if path.endswith('.json'):
     texts = prompts.read_json(path, tokenizer, count, max_tokens)
     return Task(name, _questions(texts))
-  found, lines = [], []
-  for number, line in enumerate(read_lines(pathlib.Path(path)), start=1):
-    if isinstance(line, str):
-      line = {'prompt': line}
-    where = f'{path}: line {number}'
-    question = _question(name, number, line, where)
-    lines.append(line)
-    if len(tokenizer.encode(question.text)) <= max_tokens:
-      found.append(question)
+  lines = [
+    {'prompt': line} if isinstance(line, str) else line
+    for line in read_lines(pathlib.Path(path))
+  ]
+  questions = [
+    _question(name, number, line, f'{path}: line {number}')
+    for number, line in enumerate(lines, start=1)
+  ]
   score = _scorer(path, lines)
-  if not found:
+  fitting = [
+    question
+    for question in questions
+    if len(tokenizer.encode(question.text)) <= max_tokens
+  ]
+  if not fitting:
     raise UserError(
       f'prompts {path}: none of its {len(lines)} prompts has at most '
       f'{max_tokens} tokens'
     )
-  return Task(name, found[:count], score=score)
+  return Task(name, fitting[:count], score=score)
 
 
 def _question(name: str, number: int, line: Any, where: str) -> Question:
-  turned = line
   if isinstance(line, dict) and 'prompt' in line:
     prompt = line['prompt']
     if not isinstance(prompt, str) or not prompt:
       raise UserError(f'{where}: prompt: got {prompt!r}, expected a text')
-    turned = {'turns': [prompt]}
-  first, *later = turns_of(turned, f"{where} has no 'prompt' and")
+    turns = (prompt,)
+  else:
+    turns = turns_of(line, f"{where} has no 'prompt' and")
   id_, reference = line.get('id', number), line.get('reference', '')
   if type(id_) not in (int, str):
     raise UserError(f'{where}: id: got {id_!r}, expected a text or an integer')
-  if not isinstance(reference, str) or not (
-    reference.strip() or 'reference' not in line
-  ):
+  is_blank = not isinstance(reference, str) or not reference.strip()
+  if is_blank and 'reference' in line:
     raise UserError(f'{where}: reference: got {reference!r}, expected a text')
-  return Question(f'{name}:{id_}', first, tuple(later), reference)
+  return Question(f'{name}:{id_}', turns[0], turns[1:], reference)
 
 
 def _scorer(path: str, lines: Sequence[dict[str, Any]]) -> Callable | None:
-  """What scores a file's answers; None of one without references."""
-  with_one = [i for i, line in enumerate(lines, 1) if 'reference' in line]
-  without = sorted({*range(1, len(lines) + 1)} - {*with_one})
-  named = list(dict.fromkeys(line.get('scorer') for line in lines))
-  if len(named) > 1:
-    raise UserError(f'{path}: scorer: got {named}, expected one of all lines')
-  (scorer,) = named
-  if without and (with_one or scorer is not None):
+  """Returns the scorer of a file; None for a file without references."""
+  names = list(dict.fromkeys(line.get('scorer') for line in lines))
+  if len(names) > 1:
     raise UserError(
-      f'{path}: line {without[0]} has no reference, expected one in every line '
+      f'{path}: scorer: got {names}, expected the same one in all lines'
+    )
+  missing = [i for i, line in enumerate(lines, 1) if 'reference' not in line]
+  if len(missing) == len(lines) and names == [None]:
+    return None
+  if missing:
+    raise UserError(
+      f'{path}: line {missing[0]} has no reference, expected one in every line '
       'of a file that is scored'
     )
-  if without:
-    return None
-  if scorer is None:
-    scorer = 'exact_match'
-  check_name(f'{path}: scorer', scorer, SCORERS)
-  if SCORERS[scorer] is rouge:
-    rouge_scorer()  # that it is installed
-  return SCORERS[scorer]
+  name = 'exact_match' if names == [None] else names[0]
+  check_name(f'{path}: scorer', name, SCORERS)
+  if SCORERS[name] is rouge:
+    rouge_scorer()  # raises if the package is missing
+  return SCORERS[name]
 
 
 def _questions(found: Sequence[prompts.Prompt]) -> list[Question]:
-  return [Question(each.name, each.text) for each in found]
+  return [Question(prompt.name, prompt.text) for prompt in found]
