@@ -1,10 +1,10 @@
-"""Many ways to draft and verify, on the same prompts: one report."""
+"""Comparisons of methods on the same prompts, with one report."""
 
 import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -41,61 +41,60 @@ from specsamp.experiments.measured_trees import Found
 from specsamp.experiments.trees import token_tree
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
-from specsamp.utils import progress
+from specsamp.utils import progress, schema
 
 
 def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
-  """Loads and checks all that a comparison needs; writes nothing.
+  """Loads and checks everything that a comparison needs; writes nothing.
 
   Args:
     values: a `ComparisonConfig` as plain values.
-    mesh: where to decode; None is one device.
+    mesh: mesh to decode on; None is one device.
 
   Raises:
-    UserError: a file or value that does not fit.
+    UserError: a file or value is invalid.
   """
-  config = ComparisonConfig.read(values)
+  config = schema.read(ComparisonConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
   target = models.target
-  longest = [config.longest_prompt(target)]
-  found = [
+  loaded = [
     task for name in config.tasks for task in config.load_tasks(name, target)
   ]
-  names = [task.name for task in found]
+  names = [task.name for task in loaded]
   if len(set(names)) < len(names):
     raise UserError(f'tasks: got {names}, expected no task twice')
-  for task in found:  # that there is a chat template, if one is asked for
+  for task in loaded:
+    # Raises if a chat template is requested and there is none.
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
-  if config.batch_size > 1:
-    for task in found:
-      if any(prompt.later for prompt in task.prompts):
-        raise UserError(
-          f'batch_size: got {config.batch_size}, expected 1 for {task.name}, '
-          'whose prompts have second turns'
-        )
-  made = [make_method(config, method, models) for method in config.methods]
-  methods.check(made)
-  job = Comparison(config, models, made, found)
-  for method in [*made, *job.widest_trees()]:
+    if config.batch_size > 1 and any(prompt.later for prompt in task.prompts):
+      raise UserError(
+        f'batch_size: got {config.batch_size}, expected 1 for {task.name}, '
+        'whose prompts have second turns'
+      )
+  compared = [make_method(config, method, models) for method in config.methods]
+  methods.check(compared)
+  job = Comparison(config, models, compared, loaded)
+  for method in [*compared, *job.widest_trees()]:
     Request.make(
       target,
-      longest * config.batch_size,
+      [config.longest_prompt(target)] * config.batch_size,
       method.drafter,
       method.verifier,
       method.sampling_params,
-      max(task.new_tokens(config.max_new_tokens) for task in found),
+      max(task.new_tokens(config.max_new_tokens) for task in loaded),
     )
   return job
 
 
-class Comparison(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Comparison:
   """A checked comparison.
 
   Attributes:
-    config: what was asked for.
+    config: config of the comparison.
     models: target and drafts.
-    methods: in the order of the config's.
-    tasks: what to decode.
+    methods: methods in the order of the config.
+    tasks: tasks to decode.
   """
 
   config: ComparisonConfig
@@ -109,7 +108,7 @@ class Comparison(NamedTuple):
 
   @property
   def pair_name(self) -> str:
-    """The folders' names, for a caption."""
+    """Returns the names of the models' folders, for a caption."""
     folders = (self.config.target, self.config.draft)
     names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
     return '+'.join(dict.fromkeys(names))
@@ -118,7 +117,7 @@ class Comparison(NamedTuple):
   def temperatures(self) -> list[float]:
     return sorted({method.temperature for method in self.methods})
 
-  @property
+  @functools.cached_property
   def settings(self) -> Settings:
     return Settings(
       max_prompt_tokens=self.config.max_prompt_tokens,
@@ -138,23 +137,25 @@ class Comparison(NamedTuple):
   ) -> None:
     """Writes metrics.jsonl, scores.jsonl, summary.json, report.md and a plot.
 
-    A run that was cut off goes on where it was.
+    An interrupted run resumes.
 
     Args:
-      workdir: a folder.
-      allow_code_execution: whether tasks may run the answers as programs.
-      command: that runs this, for the report.
+      workdir: folder that exists.
+      allow_code_execution: True if tasks may run the answers as programs.
+      command: command of this run, for the report.
     """
     scores.warn_of_unscored(self.tasks, allow_code_execution)
-    self = self._replace(methods=self._priced())
-    found = self._search(workdir)
+    self = dataclasses.replace(self, methods=self._with_depth_costs())
+    searches = self._search(workdir)
     sections: list[Part] = [self.config.note] if self.config.note else []
-    for each in found.values():
-      sections += each.section()
-    every = self._with_baselines(found)
+    for search in searches.values():
+      sections += search.section()
+    compared = self._with_baselines(searches)
     path = workdir / 'metrics.jsonl'
     meter = cpu_load.Meter()
-    lines = runner.compare(self.target, every, self.tasks, self.settings, path)
+    lines = runner.compare(
+      self.target, compared, self.tasks, self.settings, path
+    )
     warning = meter.warning()
     scored = scores.score(
       self.target,
@@ -164,23 +165,23 @@ class Comparison(NamedTuple):
       workdir / 'scores.jsonl',
       allow_code_execution,
     )
-    of_tasks = {id_: score.scores or {} for id_, score in scored.items()}
-    rows = self._rows(metrics.overall(lines, of_tasks))
-    each = self._rows(metrics.summarize(lines, of_tasks))
+    scores_by_id = {id_: score.scores or {} for id_, score in scored.items()}
+    overall = self._rows(metrics.overall(lines, scores_by_id))
+    by_task = self._rows(metrics.summarize(lines, scores_by_id))
     sections += comparison.notes(
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
-    told = comparison.caption(self.config.title, self.pair_name, command)
-    sections += draft_lengths.section(lines, workdir, told)
+    caption = comparison.caption(self.config.title, self.pair_name, command)
+    sections += draft_lengths.section(lines, workdir, caption)
     sections += draft_lengths.against_fixed(lines, not self.config.shuffled)
     sections += [warning] if warning else []
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )
-    if any(len(group) > 1 for group in paper_figures.alternatives(rows)):
-      sections += paper_figures.best(rows)
+    if any(len(group) > 1 for group in paper_figures.alternatives(overall)):
+      sections += paper_figures.best(overall)
     sections += permutation_tests.section(findings)
-    bounds = self._bounds(every)
+    bounds = self._bounds(compared)
     if bounds:
       sections += tables.bound_section(bounds)
     costs: list[RoundCost] = []
@@ -189,7 +190,7 @@ class Comparison(NamedTuple):
       return comparison.write(
         workdir,
         self.config.title,
-        each + rows if len(self.tasks) > 1 else rows,
+        by_task + overall if len(self.tasks) > 1 else overall,
         costs,
         self.config.plot,
         sections,
@@ -201,49 +202,48 @@ class Comparison(NamedTuple):
 
     # Timing takes minutes, in which the first report can be read.
     report = write()
-    by_label = {method.label: method for method in every}
-    self._write_texts(by_label, rows, lines, workdir)
+    by_label = {method.label: method for method in compared}
+    self._write_texts(by_label, overall, lines, workdir)
     sections.append(f'[Texts side by side]({marked_texts.PAGE}) of a prompt.')
-    for measure in (self._parts, self._passes):
-      more, section = measure(rows, by_label)
+    for measure in (self._time_parts, self._time_passes):
+      measured, section = measure(overall, by_label)
       if section:
-        costs += more
+        costs += measured
         sections += section
         report = write()
     report.show(workdir)
 
-  def _with_baselines(self, found: Mapping[float, Found]) -> list[Method]:
-    """All methods: also the target alone, and trees that were found."""
+  def _with_baselines(self, searches: Mapping[float, Found]) -> list[Method]:
+    """Returns the baselines, the methods and the searched trees."""
     samplings = {method.label.sampling for method in self.methods}
     trees = [
       self._searched(tree, temperature)
-      for temperature, each in found.items()
-      for tree in each.trees
+      for temperature, search in searches.items()
+      for tree in search.trees
     ]
     return [*map(baseline, sorted(samplings)), *self.methods, *trees]
 
   def _write_texts(self, methods, rows, lines, workdir) -> None:
-    """The page of the first prompt's answers."""
-    first = self.tasks[0].prompts[0]
-    tokens = self._tokens(first)
-    own = [
+    """Writes the page of the answers to the first prompt."""
+    task, prompt = self.tasks[0], self.tasks[0].prompts[0]
+    lines = [
       line
       for line in lines
-      if (line.task, line.prompt) == (self.tasks[0].name, first.name)
+      if (line.task, line.prompt) == (task.name, prompt.name)
     ]
-    title = f'{self.config.title}: {first.name}'
+    title = f'{self.config.title}: {prompt.name}'
+    tokens = self._tokens(prompt)
     text = self.target.tokenizer.decode(tokens)
     marked_texts.write(
-      self.target, methods, rows, own, text, tokens, title, workdir
+      self.target, methods, rows, lines, text, tokens, title, workdir
     )
 
-  def _priced(self) -> list[Method]:
-    """With what a round of each depth costs here, where it is chosen."""
-    priced = list(self.methods)
-    chosen = [i for i, method in enumerate(priced) if method.label.depths]
+  def _with_depth_costs(self) -> list[Method]:
+    """Returns the methods; adaptive ones have the measured costs of depths."""
+    adaptive = [method for method in self.methods if method.label.depths]
+    measured = {}
     # Each compiles a program of all its depths first.
-    for i in progress.bar('timing draft lengths', chosen, unit='method'):
-      method = priced[i]
+    for method in progress.bar('timing draft lengths', adaptive, unit='method'):
       drafter = depth_costs.measured(
         method.drafter,
         lambda drafter, method=method: Request.make(
@@ -256,11 +256,11 @@ class Comparison(NamedTuple):
           self.config.seed,
         ),
       )
-      priced[i] = dataclasses.replace(method, drafter=drafter)
-    return priced
+      measured[method.label] = dataclasses.replace(method, drafter=drafter)
+    return [measured.get(method.label, method) for method in self.methods]
 
   def widest_trees(self) -> list[Method]:
-    """Of a search, its widest, its largest and its deepest tree."""
+    """Returns the widest, the largest and the deepest tree of a search."""
     if not self.config.search:
       return []
     stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
@@ -269,7 +269,7 @@ class Comparison(NamedTuple):
     return [self._searched(tree, 1.0) for tree in trees]
 
   def _search(self, workdir: pathlib.Path) -> dict[float, Found]:
-    """The best static trees at each temperature, if they are asked for."""
+    """Searches for the best static trees at each temperature."""
     temperatures = self.temperatures if self.config.search else ()
     return {
       temperature: measured_trees.search(
@@ -295,10 +295,10 @@ class Comparison(NamedTuple):
     )
 
   def _rows(self, rows: Sequence[Row]) -> list[Row]:
-    """In order of temperature, with what the paper reports."""
+    """Returns the rows by temperature, with the figures of the paper."""
     papers = {
-      run.label: method
-      for method, run in zip(self.config.methods, self.methods, strict=True)
+      method.label: config
+      for config, method in zip(self.config.methods, self.methods, strict=True)
     }
     alone = len(self.tasks) == 1
     rows = [
@@ -311,9 +311,9 @@ class Comparison(NamedTuple):
     ]
     return sorted(rows, key=lambda row: row.sampling)
 
-  def _bounds(self, every: Sequence[Method]) -> list[Bound]:
-    """What is accepted of first tokens and could be, on the first task."""
-    chosen = filter(measured_bounds.is_bounded, every)
+  def _bounds(self, compared: Sequence[Method]) -> list[Bound]:
+    """Bounds the acceptance of first draft tokens, on the first task."""
+    bounded = filter(measured_bounds.is_bounded, compared)
     prompts = [self._tokens(prompt) for prompt in self.tasks[0].prompts]
     return [
       measured_bounds.measure(
@@ -324,27 +324,30 @@ class Comparison(NamedTuple):
         self.config.seed,
       )
       for method in progress.bar(
-        'bounds', list(chosen) if self.config.bounds else [], unit='method'
+        'bounds', list(bounded) if self.config.bounds else [], unit='method'
       )
     ]
 
-  def _parts(
+  def _time_parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
   ) -> tuple[list[RoundCost], list[Part]]:
-    """What rounds cost of which the paper has figures; a section of it."""
-    chosen = [row for row in rows if row.paper] if self.config.parts else []
-    found = [
+    """Times the rounds for which the paper has figures; also its section."""
+    rows_timed = [row for row in rows if row.paper and self.config.parts]
+    costs = [
       (row, self._cost(row, methods[row.label], rows))
-      for row in progress.bar('timing rounds', chosen, unit='method')
+      for row in progress.bar('timing rounds', rows_timed, unit='method')
     ]
-    section = paper_figures.at_paper_cost(rows, found) if found else []
-    return [cost for _, cost in found if cost], section
+    section = paper_figures.at_paper_cost(rows, costs) if costs else []
+    return [cost for _, cost in costs if cost], section
 
-  def _passes(
+  def _time_passes(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
   ) -> tuple[list[RoundCost], list[Part]]:
-    """Costs of the fastest chain, and of the fastest tree and that of the
-    highest τ, at each temperature; a section of it."""
+    """Times the passes of chains and trees at each temperature.
+
+    They are those of the fastest chain, the fastest tree, and the tree with the
+    highest τ. Also returns the section of the report.
+    """
     drafted = [
       row for row in rows if row.tree.depth and _has_parts(methods[row.label])
     ]
@@ -353,9 +356,9 @@ class Comparison(NamedTuple):
     for temperature in progress.bar(
       'timing passes', temperatures, unit='temperature'
     ):
-      own = [row for row in drafted if row.temperature == temperature]
-      chains = [row for row in own if row.tree.is_chain]
-      trees = [r for r in own if not r.tree.is_chain and r.tree_attention]
+      at = [row for row in drafted if row.temperature == temperature]
+      chains = [row for row in at if row.tree.is_chain]
+      trees = [r for r in at if not r.tree.is_chain and r.tree_attention]
       if not chains or not trees:
         continue
       chain = max(chains, key=lambda row: row.speedup)
@@ -367,13 +370,13 @@ class Comparison(NamedTuple):
         costs.append(self._cost(tree, methods[tree.label], rows))
         text = paper_figures.break_even(chain, tree, chain_cost, costs[-1])
         texts.append(f'- {text}')
-    head = '## What a larger pass costs'
+    head = '## The cost of a larger pass'
     return costs, [head, '\n'.join(texts)] if texts else []
 
   def _cost(
     self, row: Row, method: Method, rows: Sequence[Row]
   ) -> RoundCost | None:
-    """What a row's round costs; None where its text decides that."""
+    """Times a row's round; None if its cost depends on the text."""
     if not _has_parts(method):
       return None
     (cost,) = timing.measure(
@@ -389,10 +392,10 @@ class Comparison(NamedTuple):
     return dataclasses.replace(cost, row=row, ideal_speedup=ideal)
 
   def _tokens(self, prompt: tasks.Question) -> list[int]:
-    """The tokens that a prompt's first answer follows."""
+    """Returns the tokens of a prompt, which its first answer follows."""
     return self.settings.conversation(self.target, prompt, ())[0]
 
 
 def _has_parts(method: Method) -> bool:
-  """Whether all its rounds have the same parts."""
+  """Returns True if all rounds of a method have the same parts."""
   return not method.drafter.rounds_differ

@@ -1,7 +1,7 @@
-"""Models of published shapes with random weights, made where they compute.
+"""Models with random weights, made on the device that computes.
 
-Their times are those of trained ones; what they emit, and what they accept of
-a draft, is noise.
+They are as fast as trained models of their shape. Their text, and how much of a
+draft they accept, is noise.
 """
 
 import dataclasses
@@ -12,45 +12,50 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.checkpoints import weights
-from specsamp.drafting import model_drafter, trained_drafter
-from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.features import DraftModule
+from specsamp.drafting import (
+  Drafter,
+  DraftModule,
+  Law,
+  TokenTree,
+  model_drafter,
+  trained_drafter,
+)
 from specsamp.drafting.trained import make
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 
 
 def target(config: TransformerConfig, seed: int) -> LanguageModel:
-  """A model of this shape; it has no tokenizer."""
+  """Returns a model of this shape, without a tokenizer."""
   transformer = Transformer(config)
   return LanguageModel(transformer, _params(transformer, seed), tokenizer=None)
 
 
 def eagle(model: LanguageModel, gamma: int, seed: int) -> Drafter:
-  """An EAGLE drafter for a model of this module."""
+  """Returns an EAGLE drafter for a target."""
   module = make('eagle', model.config, gamma)
   trained = DraftModule(module, _params(module, seed), target='')
   return trained_drafter(trained, model, gamma)
 
 
 def draft(models, tree: TokenTree, law: Law) -> Drafter:
-  """A model of the draft's shape, of which next to nothing is accepted.
+  """Returns a drafter of the draft's shape, whose tokens are rarely accepted.
 
-  What a config has as its drafter: `..random_models:draft`.
+  Configs name it `specsamp.experiments.random_models:draft`.
 
   Args:
     models: a `loading.Models`.
-    tree: of its drafts.
+    tree: tree of the drafts.
     law: how candidates are chosen, see `model_drafter`.
   """
   model = models.draft
-  made = dataclasses.replace(model, params=_params(model.transformer, 0))
-  return model_drafter(made.on(model.mesh), tree, law)
+  params = _params(model.transformer, 0)
+  model = dataclasses.replace(model, params=params).on(model.mesh)
+  return model_drafter(model, tree, law)
 
 
 def _params(module, seed: int):
-  """Parameters of a module, matrices in the type that it computes in."""
+  """Returns parameters, with matrices in the dtype of the computation."""
   shapes = param_shapes(module)
   count = len(jax.tree.leaves(shapes))
   keys = iter(jax.random.split(jax.random.key(seed), count))
@@ -62,12 +67,12 @@ def _params(module, seed: int):
     fill = jnp.ones if name.endswith('scale') else jnp.zeros
     return fill(shape.shape, shape.dtype)
 
-  # One by one: all at once an initialisation holds 32 bits of many of them.
+  # One at a time: an initialization of all holds many of them in 32 bits.
   return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _normal(key, shape, dtype):
-  """As large as leaves a sum over all axes but the first at 1."""
+  """Draws values whose sums over all axes but the first have variance 1."""
   scale = math.prod(shape[1:]) ** -0.5
   return jax.random.normal(key, shape, dtype) * jnp.asarray(scale, dtype)

@@ -1,4 +1,4 @@
-"""A completion as it comes, to a terminal, accepted draft tokens marked."""
+"""Streams completions to a terminal, with accepted draft tokens marked."""
 
 import sys
 import time
@@ -40,13 +40,13 @@ def show(
   Args:
     target: the target.
     drafter: what drafts.
-    prompt: its name and text, which are printed.
-    prompt_tokens: its token ids.
+    prompt: name and text of the prompt, which are printed.
+    prompt_tokens: token ids of the prompt.
     verifier: a name of `specsamp.verification.make`.
-    sampling: of target and draft, scalars.
-    max_new_tokens: in the completion.
-    seed: of all draws.
-    speedup: also times decoding in one compiled loop, with the draft and
+    sampling: sampling of target and draft, scalars.
+    max_new_tokens: upper bound on the new tokens.
+    seed: seed of all draws.
+    speedup: True also times decoding in one compiled loop, with the draft and
       without, and prints the ratio.
 
   Returns:
@@ -138,10 +138,10 @@ def _against_plain(
   )
   compile_programs([plain], stays=False)
   times = []
-  for _ in range(_REPEATS):  # interleaved: machines change their speed
+  for _ in range(_REPEATS):  # interleaved, because machines change their speed
     times.append([_ms(request), _ms(plain)])
-  # Other work only slows a loop: the fastest counts. All processes must agree,
-  # because what follows is computed by all of them together.
+  # Other work only slows a loop, so that the fastest counts. All processes must
+  # agree, because they compute the following together.
   fastest = np.min(distributed.of_first(times), axis=0).tolist()
   (ms, round_ms), (plain_ms, step_ms) = fastest
   print(
@@ -176,10 +176,10 @@ def _ms(request: Request) -> tuple[float, float]:
 def _print_rounds(
   request: Request, decode: 'Incremental', before: str, after: str
 ) -> tuple[list[int], dict[str, Any]]:
-  """Decodes a request and prints its text, accepted tokens between marks.
+  """Decodes a request and prints its text, with accepted tokens marked.
 
   Returns:
-    The output tokens; and counts and seconds for a line of metrics.jsonl.
+    The output tokens, and the counts and seconds for a line of metrics.jsonl.
   """
   output, accepted, num_rounds = [], 0, 0
   began = time.perf_counter()
@@ -226,7 +226,7 @@ def _counted(
     notes.append(f'accepted draft tokens: {accepted}')
   if output and output[-1] in target.tokenizer.stop_ids:
     notes.append('the last token is a stop token, not shown')
-  # Every pass yields its accepted tokens and one of the target.
+  # Every pass emits its accepted tokens and one token of the target.
   cut = counts['rounds'] + accepted - len(output)
   if cut:
     notes.append(f'tokens cut at the end: {cut}')
@@ -238,7 +238,7 @@ def _without_stop(tokens: Sequence[int], target: LanguageModel):
 
 
 class Incremental:
-  """Text of tokens that come bit by bit; half a character waits."""
+  """Text of tokens that arrive in pieces; incomplete characters wait."""
 
   def __init__(self, model: LanguageModel, prompt: Sequence[int]):
     self._model = model

@@ -145,5 +145,5 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
   measured = json.loads((tmp_path / 'acceptance-1.json').read_text())
   assert 0 < sum(measured['acceptance']) <= 1
   text = (tmp_path / 'report.md').read_text()
-  for words in ('Best static trees at t=1', 'What a larger pass costs'):
+  for words in ('Best static trees at t=1', 'The cost of a larger pass'):
     assert words in text

@@ -1,1 +1,0 @@
-"""A trained pair and larger shapes, timed on one device."""
