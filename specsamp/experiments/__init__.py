@@ -1,1 +1,1 @@
-"""What a launcher runs, and what its config holds."""
+"""Jobs of the launchers, and their configs."""
