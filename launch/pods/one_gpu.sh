@@ -105,8 +105,8 @@ step() {
 }
 
 bench() {
-  "$python" launch/bench.py --config=configs/accelerator.py$size \
-    --workdir="$out/bench" "$@"
+  "$python" launch/benchmarks/bench.py \
+    --config=configs/accelerator.py$size --workdir="$out/bench" "$@"
 }
 
 # Programs as users run them, and no warning of a new driver's fails a test.

@@ -1,12 +1,14 @@
-"""Launchers as processes; a module of its own, so that they can be pickled."""
+"""Launchers as processes and as functions; a module that can be pickled."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
 import pathlib
 import runpy
 import sys
+import types
 import warnings
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
@@ -17,30 +19,57 @@ from absl import app, flags
 
 from specsamp.errors import UserError
 from specsamp.experiments import fetch
-from specsamp.utils import distributed
+from specsamp.utils import distributed, home
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Ended(NamedTuple):
-  """How a launcher ended."""
+  """The exit code and the output of a launcher."""
 
   code: int
   out: str
   err: str
 
 
+def path(name: str) -> str:
+  """Returns the path of a launcher in the checkout."""
+  return str(home.launchers()[name].relative_to(_ROOT))
+
+
+@contextlib.contextmanager
+def _flags_restored():
+  """Deletes the flags that launchers define in this block."""
+  app.define_help_flags()
+  before = set(flags.FLAGS)
+  try:
+    yield
+  finally:
+    for flag in set(flags.FLAGS) - before:
+      delattr(flags.FLAGS, flag)
+    flags.FLAGS.unparse_flags()
+
+
+def load(name: str) -> types.ModuleType:
+  """Returns the module of a launcher, which does not run."""
+  spec = importlib.util.spec_from_file_location(name, home.launchers()[name])
+  module = importlib.util.module_from_spec(spec)
+  with _flags_restored():
+    spec.loader.exec_module(module)
+  return module
+
+
 def run(argv, out, err, variables):
-  """Becomes the launcher.
+  """Replaces this process by a launcher.
 
   Args:
-    argv: its command line.
+    argv: command line.
     out: path of its standard output.
     err: path of its standard error.
-    variables: of the environment.
+    variables: variables of the environment.
   """
-  for descriptor, path in ((1, out), (2, err)):
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+  for descriptor, file in ((1, out), (2, err)):
+    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(opened, descriptor)
   os.chdir(_ROOT)
   os.environ.update(variables)
@@ -52,18 +81,17 @@ def run(argv, out, err, variables):
   runpy.run_path(argv[0], run_name='__main__')
 
 
-def run_here(name, *given) -> Ended:
-  """Runs launch/`name`.py in this process: what only looks at its input.
+def run_here(name, *arguments) -> Ended:
+  """Runs a launcher in this process.
 
   Args:
-    name: of the launcher.
-    *given: its flags.
+    name: name of the launcher.
+    *arguments: its flags.
   """
-  argv = [f'launch/{name}.py', *map(str, given)]
+  argv = [path(name), *map(str, arguments)]
   out, err = io.StringIO(), io.StringIO()
-  app.define_help_flags()
-  defined = set(flags.FLAGS)
   with (
+    _flags_restored(),
     mock.patch.object(sys, 'argv', argv),
     # This process has computed before: it can join no others.
     mock.patch.object(distributed, 'initialize'),
@@ -79,10 +107,6 @@ def run_here(name, *given) -> Ended:
       runpy.run_path(argv[0], run_name='__main__')
     except SystemExit as end:
       return Ended(end.code or 0, out.getvalue(), err.getvalue())
-    finally:
-      for flag in set(flags.FLAGS) - defined:
-        delattr(flags.FLAGS, flag)
-      flags.FLAGS.unparse_flags()
   raise AssertionError(f'{argv} did not end as launchers do')
 
 
@@ -90,8 +114,8 @@ class Started(NamedTuple):
   """A launcher that runs.
 
   Attributes:
-    argv: its command line.
-    process: itself.
+    argv: command line.
+    process: the process.
     out: path of its standard output.
     err: path of its standard error.
   """
@@ -102,7 +126,7 @@ class Started(NamedTuple):
   err: pathlib.Path
 
   def join(self, timeout: float) -> Ended:
-    """Waits for its end; kills it when the time is over."""
+    """Waits for the end; kills the launcher after the timeout, in seconds."""
     self.process.join(timeout)
     if self.process.is_alive():
       self.process.kill()
@@ -112,29 +136,29 @@ class Started(NamedTuple):
     )
 
 
-def start(server, folder, name, *flags, variables=None) -> Started:
-  """Starts launch/`name`.py.
+def start(server, folder, name, *arguments, variables=None) -> Started:
+  """Starts a launcher.
 
   Args:
-    server: the context that forks it off.
-    folder: where its output goes.
-    name: of the launcher.
-    *flags: its flags.
-    variables: of the environment, a dict.
+    server: context that forks it off.
+    folder: folder of its output.
+    name: name of the launcher.
+    *arguments: its flags.
+    variables: variables of the environment, a dict.
   """
   out, err = folder / 'stdout', folder / 'stderr'
-  argv = [f'launch/{name}.py', *map(str, flags)]
+  argv = [path(name), *map(str, arguments)]
   process = server.Process(target=run, args=(argv, out, err, variables or {}))
   process.start()
   return Started(argv, process, out, err)
 
 
 def read_flags(commands, path):
-  """Has launchers read their flags and configs, and run nothing.
+  """Lets launchers read their flags and configs, without running.
 
   Args:
-    commands: name -> command line, its launcher first.
-    path: a file for what is refused, name -> what the launcher printed.
+    commands: name -> command line, whose first word is the launcher's path.
+    path: file for the output of refused commands, by name.
   """
   os.chdir(_ROOT)
 
@@ -149,13 +173,13 @@ def read_flags(commands, path):
       raise SystemExit(str(error)) from None
 
   app.run = read
-  refused, at_first = {}, set(flags.FLAGS)
+  refused = {}
   for name, argv in commands.items():
-    for flag in set(flags.FLAGS) - at_first:  # of the launcher before
-      delattr(flags.FLAGS, flag)
-    flags.FLAGS.unparse_flags()
     sys.argv = argv
-    with contextlib.redirect_stderr(io.StringIO()) as printed:
+    with (
+      _flags_restored(),
+      contextlib.redirect_stderr(io.StringIO()) as printed,
+    ):
       try:
         runpy.run_path(argv[0], run_name='__main__')
       except SystemExit as end:
