@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Everything that wants one GPU, by one command, in about 25 minutes.
+# Runs everything that needs one GPU, in about 25 minutes.
 #
 #   launch/pods/one_gpu.sh [OUT]
 #
-# Tests on the GPU, the quickstart, then rounds and passes beside the plan's
-# predictions and transformers, without and with loops in CUDA graphs. It wants
-# jax with its CUDA plugin, and the packages of setup.py; those that are missing
-# it tries to install, without what they need in turn, and nothing else: jax,
-# torch and CUDA stay as they are. TRANSFORMERS=False goes on without
-# transformers, however the run began.
+# It runs the tests on the GPU, the quickstart, and the benchmark of rounds and
+# passes, next to the plan's predictions and transformers, without and with loops
+# in CUDA graphs. It needs jax with its CUDA plugin and the packages of setup.py.
+# It tries to install missing packages, without their own requirements: jax,
+# torch and CUDA stay as they are. TRANSFORMERS=False continues without
+# transformers.
 #
-# All is written into OUT (runs/one_gpu) as it comes. A run that was cut off, or
-# of which a part failed, goes on when the same command is given again. SMOKE=1
-# tries it all with tiny shapes on a CPU. PYTHON names another python3.
+# Everything is written into OUT (runs/one_gpu) as it comes. The same command
+# resumes an interrupted run, and repeats parts that failed. SMOKE=1 runs tiny
+# shapes on a CPU. PYTHON names another python3.
 set -euo pipefail
 
 if (($# > 1)); then
@@ -36,22 +36,9 @@ refuse() {
   exit 2
 }
 
-# ask ARGUMENTS..: what Python prints; if it fails, the last line of why.
-ask() {
-  JAX_TRACEBACK_FILTERING=off "$python" "$@" 2>"$out/ask.log" && return
-  tail -n 1 "$out/ask.log"
-  return 1
-}
-
-# lacking: what setup.py requires and is not installed, or not in such a
-# version.
-look_for_packages() {
-  local found
-  found=$(missing) || refuse "packages: got $found, expected all of setup.py"
-  read -ra lacking <<<"$found"
-}
+# Prints the requirements of setup.py that are not installed in this version.
 missing() {
-  ask - <<'END'
+  "$python" - <<'END'
 import ast
 import importlib.metadata
 
@@ -61,33 +48,31 @@ needed = ['pytest']
 for node in ast.walk(ast.parse(open('setup.py').read())):
   if isinstance(node, ast.keyword) and node.arg == 'install_requires':
     needed += ast.literal_eval(node.value)
-for each in map(Requirement, needed):
+for requirement in map(Requirement, needed):
   try:
-    version = importlib.metadata.version(each.name)
+    version = importlib.metadata.version(requirement.name)
   except importlib.metadata.PackageNotFoundError:
     version = '0'
-  if not each.specifier.contains(version, prereleases=True) or version == '0':
-    print(each, end=' ')
+  if version == '0' or not requirement.specifier.contains(version, True):
+    print(requirement, end=' ')
 END
 }
 
-look_for_packages
+read -ra lacking <<<"$(missing)"
 if ((${#lacking[@]})) && [[ " ${lacking[*]}" != *' jax'* ]]; then
   echo "one_gpu.sh: missing ${lacking[*]}; trying to install"
   "$python" -m pip install --quiet --no-deps "${lacking[@]}" || true
-  look_for_packages
+  read -ra lacking <<<"$(missing)"
 fi
 if ((${#lacking[@]})); then
   refuse "packages: missing ${lacking[*]}, expected all of setup.py"
 fi
-backend='import jax; print(jax.default_backend())'
-found=$(ask -c "$backend") || true
-if [[ $found != "$platform" ]]; then
-  refuse "device: got ${found:-none}, expected a $platform"
-fi
+backend=$("$python" -c 'import jax; print(jax.default_backend())') || true
+[[ $backend == "$platform" ]] ||
+  refuse "device: got ${backend:-an error}, expected a $platform"
 
 failed=()
-# step NAME COMMAND..: runs what has not been done, and goes on if it fails.
+# step NAME COMMAND..: runs a command that has not succeeded yet.
 step() {
   local name=$1 done=$out/$1${size/:/-}.done began=$SECONDS
   shift
@@ -109,15 +94,15 @@ bench() {
     --config=configs/accelerator.py$size --workdir="$out/bench" "$@"
 }
 
-# Programs as users run them, and no warning of a new driver's fails a test.
+# Programs are compiled as for users, and a warning of a new driver is no error.
 step tests env JAX_DISABLE_MOST_OPTIMIZATIONS=0 \
   "$python" -m pytest -m gpu -rs -W default tests/gpu
-# A new folder each time: it begins anew where it was cut off.
+# It does not resume, and gets a new folder each time.
 step quickstart "$python" launch/decode.py \
   --config=configs/quickstart.py$size \
   --workdir="$out/quickstart-$(date +%Y%m%d-%H%M%S)"
-# A step of its own without transformers: what has its time keeps it, and the
-# other step still has transformers to time.
+# Without transformers it is another step, so that a later run with transformers
+# still times them. Times that exist are kept.
 step "bench$alone" bench --transformers="$TRANSFORMERS"
 step bench_graphs bench --graphs
 

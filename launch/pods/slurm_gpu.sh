@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs a launcher on the GPUs of a Slurm job, a process for each GPU.
+# Runs a launcher on the GPUs of a Slurm job, with one process for each GPU.
 #
 #   sbatch --nodes=2 launch/pods/slurm_gpu.sh launch/pretrain.py \
 #     --config=configs/pretrain_pycode.py --workdir=/shared/runs/target \
 #     --mesh=4x4 --config.batch_size=16
 #
-# Submitted from the repository's root. Beforehand, once: a virtual environment
-# with `pip install -e '.[gpu]'`. Repository, environment and --workdir must be on
-# a file system that all nodes mount: processes write their parts of a
-# checkpoint there. jax finds by itself which task is which process; so within
-# a job start launchers by srun only, or they wait for tasks that never come.
+# Submit it from the root of the repository. Create a virtual environment with
+# `pip install -e '.[gpu]'` once before. Repository, environment and --workdir
+# must be on a file system that all nodes mount, because processes write their
+# parts of a checkpoint there. jax takes the numbers of the processes from Slurm:
+# within a job start launchers by srun only, or they wait for missing tasks.
 #
-# Edit: GPUs of a node, twice the same number; partition and account as your
-# cluster wants them. Not --gpus-per-task: jax picks each task's GPU out of all
-# those of its node, and must see them.
+# Edit the GPUs of a node (twice the same number), and the partition and account
+# of your cluster. Do not use --gpus-per-task: jax selects the GPU of each task
+# among all those of its node, and must see them.
 #SBATCH --job-name=specsamp
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -30,8 +30,8 @@ if (($# < 1)); then
   exit 2
 fi
 
-# The variables are those of the task, not of this script.
+# The variables belong to the task, not to this script.
 # shellcheck disable=SC2016
 task='echo "process $SLURM_PROCID of $SLURM_NTASKS"; exec "$@"'
-# If one process dies the others could only wait for it.
+# If one process dies, the others would wait for it.
 exec srun --kill-on-bad-exit=1 bash -c "$task" task "$python" "$@"

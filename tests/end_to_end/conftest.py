@@ -82,4 +82,8 @@ def folders(tmp_path_factory, sources, tokenizer):
   (root / 'blank').write_text('\n')
   (root / 'raises.py').write_text("raise RuntimeError('of two\\nlines')")
   (root / 'dict.py').write_text('def get_config():\n  return {}\n')
+  (root / 'key.py').write_text(
+    'import ml_collections\n'
+    'get_config = lambda: ml_collections.ConfigDict(dict(nope=1))\n'
+  )
   return root

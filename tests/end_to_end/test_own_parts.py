@@ -1,4 +1,4 @@
-"""The parts that docs/extending.md writes, by the names that configs have."""
+"""User-defined parts of docs/extending.md, by their names in configs."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ def _values(path, folders, **values):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-  """The current folder, with the document's parts.py and a file of prompts."""
+  """Returns the current folder, with parts.py of the document and prompts."""
   text = (_ROOT / 'docs/extending.md').read_text(encoding='utf-8')
   blocks = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
   kept = [b for b in blocks if re.search('^(class|def) ', b, re.MULTILINE)]
@@ -61,7 +61,7 @@ def test_decode(folders, here, capsys):
     ('autoregressive', '', 0),
     ('parts:own_words', 'parts:FirstToken', 2),
   ]
-  # The rule keeps the first token alone, now and then.
+  # The rule accepts the first token at most.
   assert runs[1]['task'] == 'sums' and runs[1]['tokens'] == 2 * 8
   assert runs[1]['acceptance_by_position'][1] == 0
 
@@ -84,7 +84,7 @@ def test_evaluate(folders, here, capsys, monkeypatch):
   )
   job = compare.prepare(values)
   assert capsys.readouterr().out == (
-    'own: 1 of the 2 prompts that were asked for, all that fit\n'
+    'own: 1 of the 2 requested prompts, all that fit\n'
   )
   job.run(here)
   scores = {
@@ -94,7 +94,7 @@ def test_evaluate(folders, here, capsys, monkeypatch):
   }
   assert scores == {'right', 'exact match'}
 
-  # A part that has changed: its lines are decoded anew, the others are kept.
+  # If a part has changed, only its lines are decoded again.
   of_lines = lambda: {
     (line['method'], line['prompt']): (line['id'], line['decode_seconds'])
     for line in map(

@@ -21,7 +21,10 @@ _STEPS = 60  # enough of them after it to be killed in
 
 @pytest.fixture(scope='module')
 def begin(server, tmp_path_factory):
-  """begin('decode', '--flag=...', count=2) -> processes of 8 devices in all."""
+  """Returns begin(name, *flags, count=2), which starts processes.
+
+  They have 8 devices together.
+  """
   running = []
 
   def begin(name, *flags, count):
@@ -93,8 +96,7 @@ def test_decoding_is_that_of_one_process(begin, models, tmp_path):
       'config.json',
       'metrics.jsonl',
     ]
-    # The collectives' library writes to everyone's output; the text is there
-    # once.
+    # The library of the collectives writes to every output, the text is in one.
     assert first.out.count(' tokens in ') == 2
     for other in others:
       assert ' tokens in ' not in other.out
@@ -102,7 +104,7 @@ def test_decoding_is_that_of_one_process(begin, models, tmp_path):
     if others:
       for i, each in enumerate([first, *others]):
         assert f'process {i} of 2: 4 of 8 devices\n' in each.err
-    else:  # a lone process is no distributed run
+    else:  # one process is not a distributed run
       assert 'process 0 of' not in first.err
   assert lines[0] == lines[1]
   assert len(lines[0]) == 2
@@ -146,7 +148,7 @@ def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
 
 @pytest.fixture(scope='module')
 def train(begin, tmp_path_factory, sources):
-  """train(workdir, count=2) -> processes that train."""
+  """Returns train(workdir, count=2), which starts processes that train."""
   corpus = tmp_path_factory.mktemp('corpus')
   text = ''.join(sources.values()).splitlines(keepends=True)
   for i in range(20):
@@ -166,7 +168,7 @@ def train(begin, tmp_path_factory, sources):
 
 @pytest.fixture(scope='module')
 def undisturbed(train, tmp_path_factory):
-  """The losses of a run of one process."""
+  """Returns the losses of a run of one process."""
   workdir = tmp_path_factory.mktemp('undisturbed') / 'run'
   _end(train(workdir, count=1))
   return _losses(workdir)
@@ -192,12 +194,12 @@ def _assert_same_losses(workdir, undisturbed):
 
 @pytest.mark.parametrize(
   'victim',
-  # Process 0 holds the connections, whose end is seen at once; that of
-  # another one only in its silence.
+  # Process 0 holds the connections, so that its end is seen at once. The end of
+  # another one is only seen in its silence.
   [0, pytest.param(1, marks=pytest.mark.slow)],
 )
 def test_training_is_that_of_one_process(train, undisturbed, tmp_path, victim):
-  """Though one of the two is killed; the other ends, and all are begun anew."""
+  """One of the two is killed, the other ends, and both are started again."""
   workdir = tmp_path / 'run'
   processes = train(workdir, count=2)
   deadline = time.monotonic() + 120
@@ -217,7 +219,7 @@ def test_training_is_that_of_one_process(train, undisturbed, tmp_path, victim):
   assert 'tok/s' in first.err
   assert 'tok/s' not in second.err  # one bar
   assert model_dir.load(workdir / 'model').num_params > 10_000
-  # Its times too: they were not written anew.
+  # The lines of the first run were kept, with their times.
   assert _lines(workdir)[: len(begun)] == begun
 
 

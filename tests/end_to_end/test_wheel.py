@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-  """installed('decode', ..) runs `python -m specsamp` in an empty folder."""
+  """Returns installed(*args), which runs the wheel in an empty folder."""
   folder = tmp_path_factory.mktemp('wheel')
-  # Not in the checkout itself, which would keep a folder `build` of it.
+  # In the checkout itself it would leave a folder `build`.
   shutil.copytree(
     _ROOT,
     folder / 'source',
@@ -48,7 +48,7 @@ def installed(tmp_path_factory):
 
 
 def _others() -> list[str]:
-  """What the tests' own path has beside a checkout."""
+  """Returns the entries of the tests' path other than the checkout."""
   path = os.environ.get('PYTHONPATH', '').split(os.pathsep)
   return [entry for entry in path if entry and pathlib.Path(entry) != _ROOT]
 
@@ -59,23 +59,14 @@ def test_the_embedded_pair_decodes(installed):
   assert '8 tokens in ' in ended.stdout
 
 
-@pytest.mark.slow  # it has no files of its own
-def test_a_plan_predicts(installed):
-  ended = installed(
-    'plan', '--config=configs/chinchilla.py:predict', '--topology=v4:2x2x4'
-  )
-  assert ended.returncode == 0, ended.stderr
-  assert 'report.md' in ended.stdout
-
-
 def test_version(installed):
   assert installed('--version').stdout.startswith('specsamp 0.')
 
 
 def test_help_names_commands_that_are_there(installed):
-  ended = installed('evaluate', '--help')
+  ended = installed('throughput', '--help')  # in a subfolder of a checkout
   assert ended.returncode == 0, ended.stderr
-  assert 'python -m specsamp evaluate --config=configs/papers' in ended.stdout
+  assert 'python -m specsamp throughput\n' in ended.stdout
   assert 'launch/' not in ended.stdout.split('Flags:')[0]
 
 
