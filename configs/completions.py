@@ -1,11 +1,10 @@
 r"""Functions that the embedded pair completes, and the share of valid Python.
 
 The bodies of 64 held-out functions, up to 160 tokens of each, greedy and at
-temperature 0.8, with a draft and without. The scores are the shares of
-completions that are valid so far, that are whole, that are valid and have no
-more words about code than code, and of these the share that reads a parameter
-of its function (`specsamp.evaluation.tasks.scorers.valid_python`).
-`metrics.jsonl` has the completions. Ten minutes on 2 CPU cores.
+temperature 0.8, with a draft and without. The scores are the shares that are
+valid so far and that are whole
+(`specsamp.evaluation.tasks.scorers.valid_python`). `metrics.jsonl` has the
+completions. Ten minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/completions.py \
     --workdir=runs/completions

@@ -28,15 +28,14 @@ from `eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter
 takes twice as long as one of eight sequences.
 
 `:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
-and 5. It drafts 7 tokens from every position that the target wrote, a further
-token from 0.7 of the positions before, and can draft 2,048 of the 4,096 tokens.
-A step takes twice as long as EAGLE's; its features take another 4.3 GB.
+and 5, and drafts 2,048 of the 4,096 tokens. It learns 7 steps from every
+position that the target wrote, each step at 0.7 of the positions before. A step
+takes twice as long as EAGLE's; its features take another 4.3 GB.
 
-`:dflash` (2602.06036) has three layers, like `eagle_parallel_deep`, and the
-same number of parameters within 4 %, but starts at random. Its blocks are of
-ten tokens, for trees nine deep; the authors' decay is 0.78 for blocks of 8 and
-0.87 for 16. It reads the target before its layers 2, 4 and 6: another 4.3 GB of
-features.
+`:dflash` (2602.06036) has three layers and about as many parameters as
+`eagle_parallel_deep`, but starts at random. Its blocks are of ten tokens, for
+trees nine deep; the authors' decay is 0.78 for blocks of 8 and 0.87 for 16. It
+reads the target before its layers 2, 4 and 6: another 4.3 GB of features.
 
 --config.num_continuations=0 trains on the library's own text, for the
 self-distillation row of the paper's table 2. `:smoke` is a few steps on the
@@ -60,13 +59,8 @@ _VALUES = {
   # masks after it.
   'eagle_parallel': dict(ahead=9, steps=1200),
   'eagle_parallel_deep': dict(
-    kind='eagle_parallel',
-    ahead=9,
-    num_layers=3,
-    groups=96,
-    retention=0.8,
-    steps=1250,
-    learning_rate=6e-4,
+    kind='eagle_parallel', ahead=9, num_layers=3, groups=96, retention=0.8,
+    steps=1250, learning_rate=6e-4,
   ),
   # It reads no feature but the target's first one, so that no noise has to
   # imitate the drafter's own mistakes.
@@ -74,27 +68,14 @@ _VALUES = {
     ahead=7, draft_vocab=2048, groups=128, retention=0.7, noise=0.0
   ),
   'dflash': dict(
-    ahead=9,
-    num_layers=3,
-    groups=64,
-    noise=0.0,
-    steps=2000,
-    learning_rate=1e-3,
+    ahead=9, num_layers=3, groups=64, noise=0.0, steps=2000, learning_rate=1e-3
   ),
   'smoke': dict(
-    kind='eagle',
-    num_continuations=0,
-    length=32,
-    batch_size=2,
-    groups=4,
-    steps=4,
-    warmup_steps=1,
-    log_every=1,
-    eval_every=2,
-    eval_batches=1,
+    kind='eagle', num_continuations=0, length=32, batch_size=2, groups=4,
+    steps=4, warmup_steps=1, log_every=1, eval_every=2, eval_batches=1,
     checkpoint_every=2,
   ),
-}
+}  # fmt: skip
 
 
 def get_config(arg: str | None = None):

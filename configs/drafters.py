@@ -2,8 +2,7 @@ r"""Drafters of `configs/distill_pycode.py`, compared after their training.
 
 Without an argument: four drafters that continue from the embedded ones, each
 with its published loss and with losses on acceptance itself (LK losses,
-2602.23881), the same number of steps each and from three seeds. Run for every
-drafter, loss and seed below
+2602.23881), from three seeds. Run for every drafter, loss and seed below
 
   python launch/distill.py --config=configs/distill_pycode.py:medusa \
     --workdir=RUNS/medusa_kl_s0 --config.loss=kl --config.seed=10 \
@@ -12,24 +11,22 @@ drafter, loss and seed below
     --config.num_continuations=2048 --config.temperatures='(0.0, 1.0)' \
     --config.continuations=RUNS/continuations --config.features=RUNS/features
 
-(and --config.groups=24 for eagle_parallel), one to five minutes of one core
-each, then, for eight minutes of both cores,
+(and --config.groups=24 for eagle_parallel), one to five minutes of a core each,
+then, for eight minutes of both cores,
 
   python launch/evaluate.py --config=configs/drafters.py --workdir=runs/losses
 
 `:layers` compares EAGLE with one layer (2.9M parameters) and two (5.3M),
 EAGLE-3 (4.8M), and EAGLE's ParallelSpec and DFlash with three layers (7.7M),
-all from random weights and on the same tokens: 250 steps as above, without
-init, with 40 warm-up steps, at a learning rate of 2e-3 (three layers: 1e-3),
-with 32 groups (EAGLE-3: 48), in RUNS/eagle, RUNS/eagle_two_layers, RUNS/eagle3,
-RUNS/eagle_parallel_deep and RUNS/dflash.
+trained on the same tokens: 250 steps as above from random weights, with 40
+warm-up steps, at 2e-3 (three layers: 1e-3), with 32 groups (EAGLE-3: 48), in
+RUNS/eagle, eagle_two_layers, eagle3, eagle_parallel_deep and dflash.
 
   python launch/evaluate.py --config=configs/drafters.py:layers \
     --workdir=runs/layers
 
-`:speed` compares the embedded drafters, greedy, on 30 held-out functions, to
-find the fastest chain, three minutes. `:smoke` is the smallest size, on
-embedded drafters.
+`:speed` compares the embedded drafters, greedy, on 30 held-out functions, three
+minutes. `:smoke` is the smallest size, on embedded drafters.
 """
 
 from specsamp.errors import check_name
@@ -45,18 +42,18 @@ _LOSSES = {
   'eagle': (('kl', 'lk_lambda'), 5),
   'eagle_parallel': (('kl', 'lk_lambda'), 5),
 }
-# Drafters, '' is the draft model, with a draft length, or lengths to choose
-# from in each round.
+# Drafters, '' is the draft model, with the draft length, or the lengths to
+# choose from in each round.
 _SPEED = (
-  ('', 4),
-  ('', 6),
+  ('', (4,)),
+  ('', (6,)),
   ('', (0, 2, 4, 6, 8)),
-  ('hydra', 4),
-  ('hydra', 6),
-  ('eagle', 4),
+  ('hydra', (4,)),
+  ('hydra', (6,)),
+  ('eagle', (4,)),
   ('eagle', (0, 2, 4, 6)),
-  ('eagle_parallel', 4),
-  ('ngram_or_draft', 8),
+  ('eagle_parallel', (4,)),
+  ('ngram_or_draft', (8,)),
 )
 # n-grams of two to five tokens are followed for eight more; where there is no
 # match the draft model drafts four.
@@ -65,9 +62,8 @@ _NGRAM_OR_DRAFT = dict(
   law='deterministic',
   verifier='naive',
 )
-# Speedup and τ in ParallelSpec's table 1, Vicuna-7B, at temperatures 0 and 1,
-# from which the report takes the cost of a round. That of three layers is
-# derived in papers/parallelspec/table1.py.
+# Speedup and τ in ParallelSpec's table 1, Vicuna-7B, at temperatures 0 and 1;
+# papers/parallelspec/table1.py derives those of three layers.
 _EAGLE = '2.18 / 3.58', '1.84 / 3.18'
 _DEEP = '~2.42 / 3.52', '~1.95 / 3.09'
 _TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
@@ -110,20 +106,17 @@ def _smoke() -> list[dict]:
 
 
 def _speed() -> list[dict]:
-  methods = []
-  for kind, length in _SPEED:
-    depths = length if isinstance(length, tuple) else ()
-    method = dict(
+  return [
+    dict(
       name=kind or 'draft model',
       drafter=kind,
-      branching=(1,) * max(depths or (length,)),
-      depths=depths,
+      branching=(1,) * max(lengths),
+      depths=lengths if len(lengths) > 1 else (),
       temperature=0.0,
+      **(_NGRAM_OR_DRAFT if kind == 'ngram_or_draft' else {}),
     )
-    if kind == 'ngram_or_draft':
-      method |= _NGRAM_OR_DRAFT
-    methods.append(method)
-  return methods
+    for kind, lengths in _SPEED
+  ]
 
 
 def _losses() -> list[dict]:

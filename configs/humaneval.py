@@ -20,7 +20,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   chain = (1,) * (2 if size.smoke else 4)
   return size.comparison(

@@ -2,9 +2,9 @@ r"""The embedded pair: a deep target and a shallow draft for Python code.
 
 Chen et al. (2302.01318), section 6, in small: the draft has two layers, the
 target eight. They are trained on the standard library of the running Python,
-every tenth file held out, and on a folder of more code. For the embedded pair
-that was the source code of some 150 packages that pip had installed, 8.3
-million tokens, next to three times the library's 2.8 million.
+every tenth file held out, and on a folder of more code: for the embedded pair
+some 150 packages that pip had installed, 8.3 million tokens, next to three
+times the library's 2.8 million.
 
   python launch/pretrain.py --config=configs/pretrain_pycode.py:target \
     --config.extra_corpus=FOLDER --workdir=RUNS/target
@@ -14,10 +14,9 @@ million tokens, next to three times the library's 2.8 million.
 
 Without a folder they are trained on the library alone. The target reads 13.5
 million tokens, two to three hours on 2 CPU cores; the draft, distilled from it,
-5.7 million. A draft can also learn from the target's own continuations
-(DistillSpec, 2310.08461), which launch/distill.py has made for drafters.
-`--config.features` reads the target's features from the cache of distillation,
-so that not every step runs the target:
+5.7 million. A draft can also learn from the target's continuations that
+launch/distill.py wrote (DistillSpec, 2310.08461), with the target's features
+from its cache:
 
   python launch/pretrain.py --config=configs/pretrain_pycode.py:draft \
     --workdir=RUNS/draft --config.teacher=RUNS/target/model \
@@ -44,78 +43,41 @@ from specsamp.utils.schema import config_dict
 
 LAUNCHER = 'pretrain'
 
+_TARGET = dict(
+  vocab_size=4096, width=512, num_layers=8, num_heads=8, num_kv_heads=4,
+  head_dim=64, mlp_width=1024, max_length=512,
+)  # fmt: skip
+_TINY = dict(
+  vocab_size=512, width=32, num_layers=2, num_heads=2, num_kv_heads=1,
+  head_dim=16, mlp_width=64, max_length=64,
+)  # fmt: skip
 _MODELS = {
-  'target': dict(
-    vocab_size=4096,
-    width=512,
-    num_layers=8,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=64,
-    mlp_width=1024,
-    max_length=512,
-  ),
-  'draft': dict(
-    vocab_size=4096,
-    width=256,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=64,
-    mlp_width=1024,
-    max_length=512,
-  ),
-  'smoke': dict(
-    vocab_size=512,
-    width=32,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    mlp_width=64,
-    max_length=64,
-  ),
+  'target': _TARGET,
+  'draft': _TARGET | dict(width=256, num_layers=2, num_heads=4),
+  'smoke': _TINY,
 }
 # Values of each argument that differ from those below.
 _VALUES = {
   'target': {},
   'draft': dict(
-    distillation_weight=1.0,
-    steps=700,
-    learning_rate=4e-3,
-    decay_share=0.0,
+    distillation_weight=1.0, steps=700, learning_rate=4e-3, decay_share=0.0,
     seed=1,
   ),
   'smoke': dict(
-    batch_size=4,
-    length=32,
-    steps=20,
-    warmup_steps=4,
-    log_every=2,
-    eval_every=10,
-    eval_batches=2,
-    checkpoint_every=5,
+    batch_size=4, length=32, steps=20, warmup_steps=4, log_every=2,
+    eval_every=10, eval_batches=2, checkpoint_every=5,
   ),
-}
+}  # fmt: skip
 
 
 def get_config(arg: str = 'target'):
   """Returns the config of target, draft or smoke."""
   check_name('argument', arg, _MODELS)
   values = dict(
-    repeats=3,
-    distillation_weight=0.0,
-    length=512,
-    steps=1650,
-    learning_rate=2e-3,
-    warmup_steps=60,
-    decay_share=0.35,
-    optimizer='muon',
-    eval_every=100,
-    eval_batches=4,
-    checkpoint_every=50,
-    storage='int8',
-  )
+    repeats=3, distillation_weight=0.0, length=512, steps=1650,
+    learning_rate=2e-3, warmup_steps=60, decay_share=0.35, optimizer='muon',
+    eval_every=100, eval_batches=4, checkpoint_every=50, storage='int8',
+  )  # fmt: skip
   return config_dict(
     PretrainConfig, model=_MODELS[arg], **values | _VALUES[arg]
   )

@@ -1,11 +1,10 @@
 r"""Steps of policy gradient on the embedded target, with drafted rollouts.
 
-The reward of a rollout is the share of its characters that are letters. Of four
-rollouts of a prompt those above the mean become more probable (GRPO, Shao et
-al. 2402.03300, with one step on each batch). The draft does not change while
-the policy moves, so that τ may fall over the steps. Each step also draws the
-rollouts without a draft: under Gumbel coupling they are the same. A minute on 2
-CPU cores.
+The reward is the share of letters in a rollout. Of four rollouts of a prompt
+those above the mean become more probable (GRPO, Shao et al. 2402.03300, with
+one step on each batch). The draft does not follow the policy, so that τ may
+fall. Each step also draws the rollouts without a draft: under Gumbel coupling
+they are the same. A minute on 2 CPU cores.
 
   python launch/reinforce.py --config=configs/reinforce_pycode.py
 
@@ -25,12 +24,6 @@ def get_config(arg: str = 'full'):
   check_name('argument', arg, ('full', 'smoke'))
   if arg == 'full':
     return config_dict(ReinforceConfig)
-  return config_dict(
-    ReinforceConfig,
-    num_prompts=2,
-    max_prompt_tokens=8,
-    max_new_tokens=8,
-    group=2,
-    steps=2,
-    slots=4,
-  )
+  lengths = dict(max_prompt_tokens=8, max_new_tokens=8)
+  sizes = dict(num_prompts=2, group=2, steps=2, slots=4)
+  return config_dict(ReinforceConfig, **lengths, **sizes)

@@ -21,20 +21,12 @@ LAUNCHER = 'throughput'
 
 _VALUES = {
   'mixed': dict(
-    num_prompts=4,
-    max_prompt_tokens=192,
-    top_p=1.0,
-    draft_lens=(1, 2, 4, 6, 8),
-    adaptive=True,
-    temperatures=(0.0, 1.0),
-    prompts=('code', 'code_edits', 'spec_bench/summarization'),
-    spread=1.0,
-    slots=1,
-    batches=False,
-    repeats=3,
+    num_prompts=4, max_prompt_tokens=192, top_p=1.0, draft_lens=(1, 2, 4, 6, 8),
+    adaptive=True, temperatures=(0.0, 1.0), prompts=('code', 'code_edits',
+    'spec_bench/summarization'), spread=1.0, slots=1, batches=False, repeats=3,
   ),
   'smoke': dict(num_prompts=4, max_new_tokens=8, slots=2, repeats=1),
-}
+}  # fmt: skip
 
 
 def get_config(arg: str = 'mixed'):

@@ -1,16 +1,16 @@
-"""All experiments in one run: what has ended is not run again."""
+"""All experiments in one run; finished ones do not run again."""
 
 import json
 import pathlib
 import types
 
 import pytest
-from ml_collections import ConfigDict
 
 from specsamp import cli
-from specsamp.cli import config_files
 from specsamp.errors import UserError
 from specsamp.experiments import compare, papers
+from specsamp.experiments.config import ComparisonConfig
+from specsamp.utils.schema import config_dict
 
 _RUN = dict(
   task='t', temperature=1.0, draft_len=2, lossless=True, speedup=1.5,
@@ -18,25 +18,19 @@ _RUN = dict(
 )  # fmt: skip
 
 
-def _load(name, arg):
-  return ConfigDict(
-    dict(
-      title=name, target='', draft='', tasks=('code',), data='', chat=False,
-      methods=(dict(name='SpS', branching=(1,), temperature=1.0),), top_p=1.0,
-      num_prompts=1, samples=1, max_prompt_tokens=8, max_new_tokens=8, seed=0,
-      plot='by_method', passes=False, parts=False, bounds=False, search=False,
-      note=arg,
-    )
-  )  # fmt: skip
+def _load(path, note=''):
+  name = path.removeprefix('configs/papers/').removesuffix('.py')
+  method = dict(name='SpS', branching=(1,), temperature=1.0)
+  return config_dict(ComparisonConfig, title=name, methods=(method,), note=note)
 
 
-def _command(launcher, given):
-  return ' '.join([launcher, *given])
+def _command(launcher, arguments):
+  return ' '.join([launcher, *arguments])
 
 
 def _values(*experiments):
-  found = [dict(name=name, minutes=1) | more for name, more in experiments]
-  return dict(title='All', data='DATA', experiments=found)
+  entries = [dict(name=name, minutes=1) | more for name, more in experiments]
+  return dict(title='All', data='DATA', experiments=entries)
 
 
 _TWO = _values(('a/one', {}), ('a/two', {}), ('b/none', dict(needs='a folder')))
@@ -44,7 +38,7 @@ _TWO = _values(('a/one', {}), ('a/two', {}), ('b/none', dict(needs='a folder')))
 
 @pytest.fixture
 def ran(monkeypatch):
-  """Names of what ran, in order; what is in `fails` is cut off."""
+  """Returns the names of what ran; names in `fails` are interrupted."""
   names, fails, wrong = [], set(), set()
 
   def prepare(values, mesh):
@@ -74,7 +68,7 @@ def _make_workdir(path, config):
   return folder
 
 
-def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
+def test_it_resumes(ran, tmp_path, capsys):
   ran.fails.add('a/two')
   job = papers.prepare(_TWO, _load, _command)
   with pytest.raises(KeyboardInterrupt):
@@ -92,9 +86,9 @@ def test_it_goes_on_where_it_was(ran, tmp_path, capsys):
   ):  # fmt: skip
     assert words in text
   assert 'SpS γ=2, t=1' in capsys.readouterr().out
-  # Another config of a name, and a report that is gone, are run.
+  # Another config of the name, and a lost report, are run.
   other = papers.prepare(
-    _TWO, lambda name, _: _load(name, 'another note'), _command
+    _TWO, lambda path: _load(path, 'another note'), _command
   )
   (tmp_path / 'a/one/report.md').unlink()
   job.run(tmp_path, _make_workdir)
@@ -112,15 +106,20 @@ def test_a_mistake_in_the_first_leaves_nothing(ran, tmp_path):
 @pytest.mark.parametrize('arg', [None, 'smoke', 'RUNS'])
 def test_the_config_names_them_all(arg):
   folder = pathlib.Path('configs/papers')
-  values = config_files.Given(f'{folder}/all.py', arg).load().to_dict()
-  job = papers.prepare(values, config_files.load_paper, cli.command)
+  name = f'{folder}/all.py' + (f':{arg}' if arg else '')
+  config = cli.load_config(name, papers.PapersConfig, 'papers')
+  job = papers.prepare(
+    config.to_dict(),
+    lambda path: cli.load_config(path, ComparisonConfig, 'evaluate'),
+    cli.command,
+  )
   assert all('data' not in each.command for each in job.experiments)
   names = [each.name for each in job.experiments]
-  found = [
+  files = [
     path.relative_to(folder).with_suffix('').as_posix()
     for path in folder.glob('*/*.py')
   ]
-  assert sorted([*names, *job.left_out]) == sorted(found)
+  assert sorted([*names, *job.left_out]) == sorted(files)
   assert [*job.left_out] == ([] if arg else ['parallelspec/table2'])
   assert sum(each.minutes for each in job.experiments) < 180
 
@@ -130,8 +129,8 @@ def test_the_config_names_them_all(arg):
   [
     (_values(), 'experiments: got []'),
     (_values(('a', {}), ('a', {})), "experiments: got ['a', 'a']"),
-    (_values(('a', dict(minute=3))), 'key of a experiment: got'),
-    (_values(('a', dict(minutes='long'))), 'a: minutes: got'),
+    (_values(('a', dict(minute=3))), "experiments: key: got 'minute'"),
+    (_values(('a', dict(minutes='long'))), "minutes: got 'long'"),
   ],
 )
 def test_bad_input(values, words):

@@ -8,8 +8,7 @@ HumanEval must be in `--config.data`.
   python launch/evaluate.py --config=configs/papers/chinchilla/figure1.py \
     --workdir=runs/chinchilla_figure1
 
-A pair such as `:llama-3.1-70b+llama-3.1-8b` is read from MODELS/..; `:smoke` or
-`:PAIR,smoke` is the smallest size.
+`:PAIR` is read from MODELS/..; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -18,7 +17,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   return size.comparison(
     num_prompts=16,

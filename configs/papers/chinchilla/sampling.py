@@ -10,8 +10,7 @@ HumanEval must be in `--config.data`.
   python launch/evaluate.py --config=configs/papers/chinchilla/sampling.py \
     --workdir=runs/chinchilla_sampling
 
-A pair such as `:llama-3.1-70b+llama-3.1-8b` is read from MODELS/..; `:smoke` or
-`:PAIR,smoke` is the smallest size.
+`:PAIR` is read from MODELS/..; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -20,7 +19,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   smoke = size.smoke
   temperatures = (0.5, 1.0) if smoke else (0.0, 0.25, 0.5, 0.8, 1.0, 1.25)

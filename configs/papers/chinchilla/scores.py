@@ -10,8 +10,7 @@ cores.
   python launch/evaluate.py --config=configs/papers/chinchilla/scores.py \
     --workdir=runs/chinchilla_scores
 
-A pair such as `:llama-3.1-70b+llama-3.1-8b` is read from MODELS/..; `:smoke` or
-`:PAIR,smoke` is the smallest size.
+`:PAIR` is read from MODELS/..; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -20,7 +19,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   smoke = size.smoke
   chain = (1,) * (2 if smoke else 4)

@@ -24,7 +24,6 @@ _PAPER = {0.0: {'xsum': '2.01'}, 1.0: {'xsum': '1.92', 'humaneval': '2.46'}}
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   return size.comparison(
     num_prompts=40,

@@ -17,7 +17,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   lengths = (2,) if size.smoke else (2, 4, 8)
   branchings = [(2, 1)] if size.smoke else [(8, 2, 1, 1), (4, 2, 2, 1, 1)]

@@ -22,7 +22,6 @@ _RULES = (  # name, verifier, law
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   return size.comparison(
     num_prompts=8,

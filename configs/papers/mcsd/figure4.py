@@ -6,8 +6,8 @@ temperature 1, decreasing and increasing ones. Three minutes on 2 CPU cores.
   python launch/evaluate.py --config=configs/papers/mcsd/figure4.py \
     --workdir=runs/mcsd_figure4
 
-A pair of the paper (`:llama-33b+llama-68m`, in MODELS/..) decodes Alpaca;
-`:smoke` or `:PAIR,smoke` is the smallest size.
+`:PAIR` in MODELS/.., such as `:llama-33b+llama-68m`, decodes Alpaca; `:smoke`
+or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -22,7 +22,6 @@ _BRANCHINGS = (
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   return size.comparison(
     num_prompts=12,

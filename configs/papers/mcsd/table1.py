@@ -46,7 +46,6 @@ _FIRST = 'llama-13b+llama-68m'  # whose figures the embedded pair is shown with
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   pair = size.pair or _FIRST
   rates = _PAPER.get(pair, '').split()

@@ -6,8 +6,8 @@ and the first rule again without tree attention. Three minutes on 2 CPU cores.
   python launch/evaluate.py --config=configs/papers/mcsd/table4.py \
     --workdir=runs/mcsd_table4
 
-A pair of the paper (`:llama-33b+llama-68m`, in MODELS/..) decodes Alpaca;
-`:smoke` or `:PAIR,smoke` is the smallest size.
+`:PAIR` in MODELS/.., such as `:llama-33b+llama-68m`, decodes Alpaca; `:smoke`
+or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -30,7 +30,6 @@ _FIRST = 'llama-33b+llama-68m'  # whose figures the embedded pair is shown with
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   pair = size.pair or _FIRST
   branching, *paper = _PAPER.get(pair, ((8, 2, 1, 1), '', '', '', ''))

@@ -18,7 +18,6 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   target = size.pair.partition('+')[0]
   drafter = f'MODELS/{target}-eagle_parallel' if target else 'eagle_parallel'

@@ -1,20 +1,19 @@
 r"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
 
 Xiao et al. 2410.05589: a small model (SpS), prompt lookup (PLD), Lookahead,
-Medusa, Hydra and EAGLE against ParallelSpec's one-pass drafters for Medusa and
-EAGLE, at temperatures 0 and 1, each as chains of several lengths, and trained
-ones also as a tree of 25 tokens. The report names the fastest of each, and the
-speedup of the last of each if rounds cost the same as in the paper. It also has
-prompt lookup with the small model where there is no match, and Medusa's typical
-acceptance, which is not lossless. On held-out code half an hour on 2 CPU cores.
+Medusa, Hydra and EAGLE against ParallelSpec's one-pass drafters, at
+temperatures 0 and 1, each as chains of several lengths, and trained ones also
+as a tree of 25 tokens. The report names the fastest of each, and the speedup of
+the last of each if rounds cost the same as in the paper. It adds prompt lookup
+with the small model where there is no match, and Medusa's typical acceptance,
+which is not lossless. On held-out code half an hour on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1
 
-`--config.tasks="('spec_bench',)"` decodes the six categories of Spec-Bench, and
-so does a pair of the paper: `:vicuna-7b+vicuna-68m`, in MODELS/.., with trained
-drafters in folders such as MODELS/vicuna-7b-eagle; `launch/distill.py` trains
-EAGLE's ParallelSpec. `--config.chat=true` uses the target's chat template.
+`--config.tasks="('spec_bench',)"` decodes Spec-Bench, and so does a pair of the
+paper: `:vicuna-7b+vicuna-68m`, in MODELS/.., with trained drafters in folders
+such as MODELS/vicuna-7b-eagle; `launch/distill.py` trains EAGLE's ParallelSpec.
 `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
@@ -98,7 +97,6 @@ _LAYER = 202 / (202 + 34 + 131) / 4
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   smoke = size.smoke
   target = size.pair.partition('+')[0]
