@@ -63,14 +63,8 @@ def check_sums(
 ) -> None:
   """Checks that a verifier returns distributions for a few random drafts.
 
-  Args:
-    verifier: the rule.
-    law: law of the drafts.
-    tree: tree of the drafts.
-    vocab_size: V.
-
   Raises:
-    ValueError: the rule does not accept the draft.
+    ValueError: the rule does not accept the drafts.
     UserError: it raises an exception, or its stop or leave probabilities have a
       wrong shape or are not distributions.
   """
@@ -146,8 +140,8 @@ def _trial_draft(
 ) -> tuple[Draft, jax.Array]:
   """Returns a draft of the most probable tokens of a random q, and p.
 
-  They have three rows: p is flat, peaked and greedy. In the greedy row q is p.
-  Drafts of law `iid` have twins, siblings with the same token.
+  The three rows have a flat, a peaked and a greedy p. In the greedy row q is p.
+  Drafts of law `iid` have siblings with the same token.
   """
   rng = np.random.default_rng(0)
   random = lambda nodes: rng.standard_normal((3, nodes, vocab_size), np.float32)

@@ -134,15 +134,8 @@ def _keep_first(left_bk: jax.Array, count: int) -> jax.Array:
 def _choose_count(classes: Classes, goal_bv, q_bv, left_bk):
   """Chooses the number of paths that accepts the next token most often.
 
-  Args:
-    classes: classes of the tokens.
-    goal_bv: r p.
-    q_bv: q of the next token of each path.
-    left_bk: w_1 .. w_K of all paths left.
-
-  Returns:
-    The number k, int32 [B]; w_1 .. w_K of the first k paths; and the mass
-    sum((r p - q^G)+), [B].
+  `goal_bv` is r p. Returns the number k, int32 [B], w_1 .. w_K of the first k
+  paths, and sum((r p - q^G)+), [B].
   """
   max_count = left_bk.shape[1]
   shrink = 1 - _ROUNDINGS * jnp.finfo(q_bv.dtype).eps
@@ -161,13 +154,10 @@ def _choose_count(classes: Classes, goal_bv, q_bv, left_bk):
 
 
 def _left_after(left_bk: jax.Array, below_b, token_b, others_b) -> jax.Array:
-  """Returns w'_1 .. w'_K of a kept token.
+  """Returns w'_1 .. w'_K after a kept token.
 
-  Args:
-    left_bk: w_1 .. w_K.
-    below_b: F of the token's class.
-    token_b: q of the token.
-    others_b: q of the other tokens of its class.
+  `below_b` is F, `token_b` the token's q and `others_b` that of the others in
+  its class.
   """
   max_count = left_bk.shape[1]
   powers = lambda x_b: [x_b**i for i in range(max_count)]
@@ -250,18 +240,14 @@ def _walk(draft: Draft, p_bnv: jax.Array, path_kt: np.ndarray) -> list[Step]:
 
 
 def _paths(tree: TokenTree) -> np.ndarray:
-  """Returns the nodes of each path, the root first, int32 [K, γ + 1].
-
-  Raises:
-    UserError: the tree is not paths of one length, disjoint below the root.
-  """
+  """Returns the nodes of each path, the root first, int32 [K, γ + 1]."""
   leaves = sorted(set(range(tree.size)) - set(tree.internal))
   path_kt = tree.paths[leaves]
   if 1 + path_kt[:, 1:].size != tree.size or (path_kt < 0).any():
     raise UserError(
       'GreedyBlockVerifier verifies paths of one length that part at the root, '
-      'such as branching (3, 1, 1): got a tree of '
-      f'{tree.size} nodes, {len(leaves)} leaves and depth {tree.depth}'
+      f'such as branching (3, 1, 1): got a tree of {tree.size} nodes, '
+      f'{len(leaves)} leaves and depth {tree.depth}'
     )
   return path_kt
 

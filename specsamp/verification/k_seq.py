@@ -38,11 +38,7 @@ def _tries(overlap: jax.Array, count: jax.Array, max_count: int) -> jax.Array:
   """Returns (1 - (1 - β)^C) / β, the expected number of tried candidates.
 
   It is computed as sum((1 - β)^k for k < C), which is exact near β = 0 too.
-
-  Args:
-    overlap: β.
-    count: C, int32 of the same shape.
-    max_count: upper bound on C, static.
+  `overlap` is β and `count` is C.
   """
   tries = jnp.zeros_like(overlap)
   for k in range(max_count):
@@ -64,7 +60,7 @@ def solve(
   Args:
     overlap: the function rho -> β(rho), both of the shape of `count`.
     count: C, int32; 0 counts as 1.
-    max_count: upper bound on C, static.
+    max_count: upper bound on C.
     dtype: dtype of rho and β.
   """
 

@@ -60,14 +60,10 @@ def _replace(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
 
 
 def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
-  """Returns R, the q that its elder siblings leave each node, [B, N].
+  """Returns R, the q that its valid elder siblings leave each node, [B, N].
 
-  It is a sum of what is left, not 1 - sum(q(x)): if the elders hold nearly all
-  of q, the difference is rounding noise.
-
-  Args:
-    draft: the draft; an invalid node takes nothing.
-    q_bn: float [B, N], the q of each node's token.
+  It is not computed as 1 - sum(q(x)), which is rounding noise if the elders
+  hold nearly all of q. `q_bn` is the q of each node's token.
   """
   tree = draft.tree
   crowded = tree_ops.crowded(tree)
@@ -89,11 +85,8 @@ def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
 def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
   """Runs the recursion over all nodes of a tree.
 
-  Args:
-    draft: the drafted tokens [B, N] and their q [B, I, V].
-    p_bnv: float [B, N, V], the target's distribution after each node.
-    joint: True if a node inherits its parent's weight and a rejection changes
-      that weight (traversal); False if all weights are 1.
+  If `joint`, a node inherits its parent's weight and a rejection changes the
+  weight (traversal); otherwise all weights are 1.
   """
   tree = draft.tree
   p_bn, q_bn = probs.token_probs(draft, p_bnv)
@@ -149,10 +142,9 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
 
 
 def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
-  """Yields a rank and the nodes whose child of this rank is tried together.
+  """Yields the nodes whose child of some rank is tried together, and the rank.
 
-  Joint weights come from the parents, so the nodes are those of one level;
-  otherwise they are of all levels.
+  Joint weights come from the parents, so these nodes are of one level.
   """
   levels = [list(tree.internal)]
   if joint:
@@ -178,8 +170,8 @@ def leave_probs(
 
   It is p if nothing was drafted after the node or no probability is left.
   """
-  # `draw_verdict` compiles this together with `stop_probs`, so that XLA runs
-  # the recursion once.
+  # XLA merges this with the recursion of `stop_probs`, which `draw_verdict`
+  # compiles together.
   removed_bn = judge(draft, p_bnv, joint).removed_bn
   removed_b1 = jnp.take_along_axis(removed_bn, node_b[:, None], axis=1)
   p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)

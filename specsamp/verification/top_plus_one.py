@@ -31,11 +31,8 @@ from specsamp.verification.verifier import Verifier
 def _excess(p: jax.Array, q: jax.Array, tops: jax.Array, drawn: jax.Array):
   """Returns (p - q')+ outside T, [.., V], and the mass of q there, [..].
 
-  Args:
-    p: [.., V].
-    q: [.., V].
-    tops: T, int32 [.., C]; -1 for a missing token.
-    drawn: bool [..], True if a token was drawn from q'; q' is 0 otherwise.
+  `tops` is T, int32 [.., C], with -1 for a missing token. q' is 0 unless a
+  token was `drawn` from it, bool [..].
   """
   among = probs.is_among(tops, p.shape[-1])
   outside = jnp.where(among | ~drawn[..., None], 0, q)

@@ -60,10 +60,7 @@ def steps(tree: TokenTree) -> np.ndarray:
 
 
 def q_rows(tree: TokenTree) -> np.ndarray:
-  """Returns the row of each node in a draft's q [B, I, V], int32 [N].
-
-  It is I for leaves, which have none.
-  """
+  """Returns each node's row in a draft's q, int32 [N]; I for leaves."""
   row_n = np.full(tree.size, len(tree.internal), np.int32)
   row_n[list(tree.internal)] = np.arange(len(tree.internal))
   return row_n
@@ -85,11 +82,8 @@ def of_parent(
 ) -> jax.Array:
   """Returns the value of each node's parent, [B, N].
 
-  Args:
-    tree: the tree.
-    values_bk: [B, K], the values of `parents`.
-    parents: K nodes.
-    fill: the value where the parent is not one of these.
+  `values_bk` are the values of K parents; a node with another parent, or
+  without one, gets `fill`.
   """
   place = {node: k for k, node in enumerate(parents)}
   place_n = [place.get(parent, len(parents)) for parent in tree.parents]
@@ -97,12 +91,9 @@ def of_parent(
 
 
 def reach(tree: TokenTree, descend_bn: jax.Array) -> jax.Array:
-  """Returns the probability to reach each node, [B, N].
+  """Returns the probability to reach each node from the root, [B, N].
 
-  Args:
-    tree: the tree.
-    descend_bn: float [B, N], the probability to descend from a node's parent to
-      the node; not read at the root.
+  `descend_bn` is the probability to descend to a node from its parent.
   """
   return at(descend_bn, steps(tree), 1).prod(axis=-1)
 
@@ -111,12 +102,7 @@ def stop_in_turn(tree: TokenTree, accept_bn: jax.Array) -> jax.Array:
   """Returns the probability to stop at each node, [B, N].
 
   A row descends to the first accepted child of a node, and stops at a node
-  without an accepted child.
-
-  Args:
-    tree: the tree.
-    accept_bn: float [B, N], the probability to accept a node that is tried; not
-      read at the root.
+  without one. `accept_bn` is the probability to accept a node that is tried.
   """
   reject_bn = 1 - accept_bn
   descend_bn = accept_bn * at(reject_bn, elders(tree), 1).prod(axis=-1)

@@ -54,15 +54,10 @@ class Verifier(Protocol):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """Returns the distribution of the token emitted after the last node.
+    """Returns the distribution of the token emitted at `node_b`, int32 [B].
 
     It is the residual distribution after a rejection, and p after a fully
     accepted path.
-
-    Args:
-      draft: the drafted tokens [B, N] and their q.
-      p_bnv: float [B, N, V], as in `stop_probs`.
-      node_b: int32 [B], the node at which each row stops.
 
     Returns:
       Float [B, V]. Each row is a distribution over the vocabulary.
@@ -184,7 +179,7 @@ def draw_verdict(
   check_inputs(verifier, draft, p_bnv)
   stop_bn = verifier.stop_probs(draft, p_bnv)
   # A draw never returns an index of probability 0: u < a is strict.
-  node_b = draw.inverse_cdf(draw.uniform(stop_keys), stop_bn)
+  node_b = draw.categorical(stop_keys, stop_bn)
   leave_bv = verifier.leave_probs(draft, p_bnv, node_b)
   path_bt = draft.path_to(node_b)
   return Verdict(
