@@ -82,22 +82,14 @@ def _stop_probs_dynamic(draft: Draft, p_bnv: jax.Array) -> jax.Array:
   Relatives are found by comparing the parents of all N x N pairs of nodes. That
   is cheap next to a pass over N tokens.
   """
-  parents_bn, tokens_bn = draft.parents, draft.tokens
-  at_parent = lambda p_nv, parent_n, token_n: p_nv.at[parent_n, token_n].get(
-    mode='promise_in_bounds'
-  )
-  is_inside_bn = (tokens_bn >= 0) & (tokens_bn < p_bnv.shape[-1])
-  p_bn = jax.vmap(at_parent)(
-    p_bnv, jnp.maximum(parents_bn, 0), jnp.where(is_inside_bn, tokens_bn, 0)
-  )
-
+  parents_bn = draft.parents
   node_n = jnp.arange(draft.tree.size, dtype=jnp.int32)
   same = lambda array_bn: array_bn[:, :, None] == array_bn[:, None, :]
   is_elder_nn = node_n[None, :] < node_n[:, None]
-  is_twin_bnn = same(parents_bn) & same(tokens_bn) & is_elder_nn[None]
+  is_twin_bnn = same(parents_bn) & same(draft.tokens) & is_elder_nn[None]
   is_twin_bn = (is_twin_bnn & draft.valid[:, None, :]).any(axis=-1)
-  is_first_bn = draft.valid & ~is_twin_bn & is_inside_bn & (parents_bn >= 0)
-  descend_bn = jnp.where(is_first_bn, p_bn, 0)
+  p_bn = probs.at_tokens(p_bnv, jnp.maximum(parents_bn[:, 1:], 0), draft)
+  descend_bn = jnp.where(draft.valid & ~is_twin_bn, p_bn, 0)
 
   is_child_bnn = parents_bn[:, None, :] == node_n[None, :, None]
   drafted_bn = jnp.where(is_child_bnn, descend_bn[:, None], 0).sum(axis=-1)

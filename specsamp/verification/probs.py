@@ -14,7 +14,7 @@ from specsamp.verification import tree_ops
 
 
 def at_tokens(
-  probs_bkv: jax.Array, rows: Sequence[int], draft: Draft
+  probs_bkv: jax.Array, rows: Sequence[int] | jax.Array, draft: Draft
 ) -> jax.Array:
   """Returns the probability of each node's token, [B, N]; 0 at the root.
 
@@ -22,17 +22,21 @@ def at_tokens(
 
   Args:
     probs_bkv: float [B, K, V].
-    rows: row of `probs_bkv` for each of the N - 1 drafted nodes.
+    rows: row of `probs_bkv` for each of the N - 1 drafted nodes, static; or
+      int32 [B, N - 1], for each row of the batch.
     draft: the drafted tokens.
   """
   tokens_bg = draft.tokens[:, 1:]
   size = jnp.int32(probs_bkv.shape[-1])
   inside_bg = (tokens_bg >= 0) & (tokens_bg < size)
-  rows_g = np.asarray(rows, np.int32)
-  gather = lambda probs_kv, index_g: probs_kv.at[rows_g, index_g].get(
+  is_static = not isinstance(rows, jax.Array)
+  rows = np.asarray(rows, np.int32) if is_static else rows
+  gather = lambda probs_kv, rows_g, index_g: probs_kv.at[rows_g, index_g].get(
     mode='promise_in_bounds'
   )
-  probs_bg = jax.vmap(gather)(probs_bkv, jnp.where(inside_bg, tokens_bg, 0))
+  probs_bg = jax.vmap(gather, in_axes=(0, None if is_static else 0, 0))(
+    probs_bkv, rows, jnp.where(inside_bg, tokens_bg, 0)
+  )
   probs_bg = jnp.where(inside_bg, probs_bg, 0)
   return jnp.pad(probs_bg, ((0, 0), (1, 0)))
 
