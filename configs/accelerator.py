@@ -18,7 +18,7 @@ import dataclasses
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 from specsamp.models import presets
 
 _TINY = dict(
@@ -30,7 +30,7 @@ _TINY = dict(
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest run; left out, the full one."""
   if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
+    raise ValueError(describe_unknown('argument', arg, ['smoke'], ', or none'))
   smoke = arg == 'smoke'
 
   def shape(name, config, gamma):

@@ -18,7 +18,7 @@ import dataclasses
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 from specsamp.models import presets
 from specsamp.planning.prices import EMBEDDED_PAIR
 
@@ -26,7 +26,9 @@ from specsamp.planning.prices import EMBEDDED_PAIR
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: predict to compile nothing."""
   if arg not in (None, 'predict'):
-    raise ValueError(unknown('argument', arg, ['predict'], ', or none'))
+    raise ValueError(
+      describe_unknown('argument', arg, ['predict'], ', or none')
+    )
   model = lambda preset: ml_collections.ConfigDict(dataclasses.asdict(preset))
   return ml_collections.ConfigDict(
     dict(

@@ -17,13 +17,13 @@ tokenizer. `:smoke` is the smallest size.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: `smoke`, or nothing."""
   if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ('smoke',)))
+    raise ValueError(describe_unknown('argument', arg, ('smoke',)))
   smoke = arg == 'smoke'
   methods = [
     dict(name='SpS', branching=(1,) * 4, temperature=temperature)

@@ -52,7 +52,7 @@ import math
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 _CONVERSATIONS = 68_000
 
@@ -68,7 +68,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     'dflash': (6e-4, 0.95, 0),
   }
   if kind not in table:
-    raise ValueError(unknown('argument', kind, table))
+    raise ValueError(describe_unknown('argument', kind, table))
   learning_rate, beta2, epochs = table[kind]
   batch_size = 32
   config = ml_collections.ConfigDict(

@@ -44,7 +44,7 @@ text, for trying the machinery.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 _ARGS = (
   *('medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel'),
@@ -58,7 +58,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: one of `_ARGS`; eagle if left out."""
   arg = arg or 'eagle'
   if arg not in _ARGS:
-    raise ValueError(unknown('argument', arg, _ARGS))
+    raise ValueError(describe_unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   kind = 'eagle' if smoke else arg.removesuffix('_deep')
   config = ml_collections.ConfigDict(

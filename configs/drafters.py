@@ -35,7 +35,7 @@ chains, three minutes.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 _ARGS = 'losses', 'layers', 'speed', 'smoke'
 _SEEDS = 0, 1, 2
@@ -86,7 +86,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: one of `_ARGS`; losses if left out."""
   arg = arg or 'losses'
   if arg not in _ARGS:
-    raise ValueError(unknown('argument', arg, _ARGS))
+    raise ValueError(describe_unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   if smoke:
     methods = [

@@ -19,7 +19,7 @@ with depth, which a search by rank alone does not know:
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 _ARGS = 'eagle', 'eagle_parallel_deep', 'smoke'
 
@@ -28,7 +28,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: one of `_ARGS`; eagle if left out."""
   arg = arg or 'eagle'
   if arg not in _ARGS:
-    raise ValueError(unknown('argument', arg, _ARGS))
+    raise ValueError(describe_unknown('argument', arg, _ARGS))
   smoke = arg == 'smoke'
   drafter = 'eagle' if smoke else arg
   # EAGLE-2's: ten of a level are read. A pass of masks knows all levels.

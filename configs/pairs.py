@@ -31,14 +31,14 @@ Pairs: `llama-13b+llama-68m`, `llama-13b+vicuna-68m`, `llama-13b+llama-160m`,
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 from specsamp.evaluation import pairs
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: a pair."""
   if arg not in pairs.PAIRS:
-    raise ValueError(unknown('argument', arg, pairs.PAIRS))
+    raise ValueError(describe_unknown('argument', arg, pairs.PAIRS))
   target, draft = pairs.folders(arg)
   return ml_collections.ConfigDict(
     dict(

@@ -29,7 +29,7 @@ import dataclasses
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 from specsamp.evaluation.pairs import PAIRS
 from specsamp.planning.prices import EMBEDDED_PAIR
 
@@ -38,7 +38,9 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: a pair; `PAIR,trees` to compile passes over trees too."""
   name, _, more = (arg or '').partition(',')
   if name not in PAIRS or more not in ('', 'trees'):
-    raise ValueError(unknown('argument', arg, PAIRS, ', maybe with ,trees'))
+    raise ValueError(
+      describe_unknown('argument', arg, PAIRS, ', maybe with ,trees')
+    )
   pair = PAIRS[name]
   model = lambda config: ml_collections.ConfigDict(dataclasses.asdict(config))
   return ml_collections.ConfigDict(

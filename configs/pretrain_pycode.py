@@ -40,14 +40,16 @@ sequences were written for launch/distill.py with --config.corpus=FOLDER
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: target, draft or smoke; target if left out."""
   arg = arg or 'target'
   if arg not in ('target', 'draft', 'smoke'):
-    raise ValueError(unknown('argument', arg, ('target', 'draft', 'smoke')))
+    raise ValueError(
+      describe_unknown('argument', arg, ('target', 'draft', 'smoke'))
+    )
   model = ml_collections.ConfigDict(
     dict(
       vocab_size=4096,

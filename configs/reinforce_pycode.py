@@ -27,14 +27,14 @@ reward 'uses a parameter'.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: valid, smoke for the smallest run; left out, the few steps."""
   if arg not in (None, 'valid', 'smoke'):
     names = ['valid', 'smoke']
-    raise ValueError(unknown('argument', arg, names, ', or none'))
+    raise ValueError(describe_unknown('argument', arg, names, ', or none'))
   smoke, valid = arg == 'smoke', arg == 'valid'
   return ml_collections.ConfigDict(
     dict(

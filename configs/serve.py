@@ -10,13 +10,13 @@ when the texts that were begun are complete.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: smoke for the smallest server; left out, the full one."""
   if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
+    raise ValueError(describe_unknown('argument', arg, ['smoke'], ', or none'))
   smoke = arg == 'smoke'
   return ml_collections.ConfigDict(
     dict(

@@ -28,7 +28,7 @@ compiled and how much memory the process has meanwhile, in two minutes.
 
 import ml_collections
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 
 _ARGS = 'mixed', 'soak', 'smoke'
 
@@ -36,7 +36,7 @@ _ARGS = 'mixed', 'soak', 'smoke'
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """arg: one of `_ARGS`; left out, the full queue."""
   if arg not in (None, *_ARGS):
-    raise ValueError(unknown('argument', arg, _ARGS, ', or none'))
+    raise ValueError(describe_unknown('argument', arg, _ARGS, ', or none'))
   smoke, mixed = arg == 'smoke', arg == 'mixed'
   return ml_collections.ConfigDict(
     dict(

@@ -5,7 +5,7 @@ import runpy
 import sys
 from importlib import metadata
 
-from specsamp.errors import unknown
+from specsamp.errors import describe_unknown
 from specsamp.utils import home
 
 
@@ -27,7 +27,10 @@ def main() -> None:
     sys.argv = [name, *rest]  # run_path replaces the first by the path
     runpy.run_path(str(launchers[name]), run_name='__main__')
   else:
-    print(f'specsamp: {unknown("launcher", name, launchers)}', file=sys.stderr)
+    print(
+      f'specsamp: {describe_unknown("launcher", name, launchers)}',
+      file=sys.stderr,
+    )
     raise SystemExit(2)
 
 

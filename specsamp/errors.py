@@ -14,7 +14,9 @@ class UserError(ValueError):
   """
 
 
-def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
+def describe_unknown(
+  what: str, got: Any, names: Iterable[str], others: str = ''
+) -> str:
   """Returns the message for an unknown name, with the closest known name.
 
   Args:
@@ -38,14 +40,14 @@ def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
 def check_name(
   what: str, got: Any, names: Iterable[str], others: str = ''
 ) -> None:
-  """Checks that a name is known, with the arguments of `unknown`.
+  """Checks that a name is known, with the arguments of `describe_unknown`.
 
   Raises:
     UserError: the name is unknown.
   """
   names = list(names)
   if got not in names:
-    raise UserError(unknown(what, got, names, others))
+    raise UserError(describe_unknown(what, got, names, others))
 
 
 def check_fields(what: str, values: Any, kind: type) -> None:
@@ -88,10 +90,10 @@ def check_scalars(name: str, values: Iterable[Any]) -> None:
 def check_range(
   config: Any,
   *names: str,
-  least: float,
-  most: float = 2**31 - 1,
-  open_least: bool = False,
-  open_most: bool = False,
+  min: float,
+  max: float = 2**31 - 1,
+  open_min: bool = False,
+  open_max: bool = False,
   kind: type[int] | type[float] = float,
 ) -> None:
   """Checks that attributes of a config are numbers in a range.
@@ -99,10 +101,10 @@ def check_range(
   Args:
     config: an object with these attributes.
     *names: names of the attributes.
-    least: lower bound.
-    most: upper bound; by default the largest 32-bit integer.
-    open_least: True if the lower bound itself is not allowed.
-    open_most: True if the upper bound itself is not allowed.
+    min: lower bound.
+    max: upper bound; by default the largest 32-bit integer.
+    open_min: True if the lower bound itself is not allowed.
+    open_max: True if the upper bound itself is not allowed.
     kind: int to allow only integers.
 
   Raises:
@@ -113,9 +115,9 @@ def check_range(
     if type(value) not in (int, kind):
       expected = 'an integer' if kind is int else 'a number'
       raise UserError(f'{name}: got {value!r}, expected {expected}')
-    if not (value > least if open_least else value >= least):
-      bound = 'above' if open_least else 'at least'
-      raise UserError(f'{name}: got {value!r}, expected {bound} {least}')
-    if not (value < most if open_most else value <= most):
-      bound = 'below' if open_most else 'at most'
-      raise UserError(f'{name}: got {value!r}, expected {bound} {most}')
+    if not (value > min if open_min else value >= min):
+      bound = 'above' if open_min else 'at least'
+      raise UserError(f'{name}: got {value!r}, expected {bound} {min}')
+    if not (value < max if open_max else value <= max):
+      bound = 'below' if open_max else 'at most'
+      raise UserError(f'{name}: got {value!r}, expected {bound} {max}')

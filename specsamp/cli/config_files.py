@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import ml_collections
 from absl import flags
 
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.utils import home
 
 
@@ -58,7 +58,9 @@ class Given(NamedTuple):
       path = home.folder() / path
     if not path.is_file():
       others = ', or a file of your own'
-      raise UserError(unknown('--config', self.path, of(launcher), others))
+      raise UserError(
+        describe_unknown('--config', self.path, of(launcher), others)
+      )
     found = self._replace(path=str(path))
     runs = _launchers(path)
     if runs and launcher not in runs:
@@ -175,7 +177,7 @@ def check_keys(config: ml_collections.ConfigDict, argv: Sequence[str]) -> None:
         if not isinstance(values, ml_collections.ConfigDict):
           raise UserError(f'{where}: has no keys, got {text}')
         if name not in values:
-          raise UserError(unknown(f'key of {where}', name, values))
+          raise UserError(describe_unknown(f'key of {where}', name, values))
         values = values[name]
       _check_value(text, values)
 

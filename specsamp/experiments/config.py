@@ -11,7 +11,7 @@ from specsamp.errors import (
   check_name,
   check_range,
   check_scalars,
-  unknown,
+  describe_unknown,
 )
 from specsamp.evaluation import pairs, tasks
 from specsamp.evaluation.reporting import plots
@@ -77,10 +77,10 @@ class PairConfig:
 
   def __post_init__(self):
     sizes = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
-    check_range(self, *sizes, least=1, kind=int)
+    check_range(self, *sizes, min=1, kind=int)
     # A prompt draws from the seed and its number.
     most = 2**31 - 1 - self.num_prompts
-    check_range(self, 'seed', least=0, most=most, kind=int)
+    check_range(self, 'seed', min=0, max=most, kind=int)
 
   def longest_prompt(self, target: LanguageModel) -> list[int]:
     """As many tokens as prompts may have, to check the config with.
@@ -243,7 +243,7 @@ class DecodeConfig(SampledConfig):
     for n in (self.draft_len, *self.draft_lens, *others):
       if type(n) is not int:
         raise UserError(f'draft length: got {n!r}, expected an integer')
-    check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
+    check_range(self, 'sweep_prompts', 'repeats', min=1, kind=int)
     self.check_compared('draft_lens', 'temperatures')
     self.check_temperatures(self.temperatures)
     if self.dynamic_tree and (self.branching or self.adaptive):
@@ -328,7 +328,7 @@ class ComparisonConfig(SampledConfig):
       if not getattr(self, name):
         raise UserError(f'{name}: got none, expected at least one')
     for name in ('samples', 'batch_size', 'search_depth'):
-      check_range(self, name, least=1, most=10_000, kind=int)
+      check_range(self, name, min=1, max=10_000, kind=int)
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'ComparisonConfig':
@@ -377,5 +377,5 @@ def parse(arg: str | None) -> Size:
   names = (EMBEDDED, *pairs.PAIRS)
   if name not in names or rest not in ([], ['smoke']):
     others = ', with ,smoke behind it for the smallest size, or smoke alone'
-    raise UserError(unknown('argument', arg, names, others))
+    raise UserError(describe_unknown('argument', arg, names, others))
   return Size('' if name == EMBEDDED else name, bool(rest))

@@ -60,7 +60,7 @@ class MethodConfig:
     check_scalars('temperature', (self.temperature,))
     if self.top_p is not None:
       check_scalars('top_p', (self.top_p,))
-    check_range(self, 'top_k', least=0, kind=int)
+    check_range(self, 'top_k', min=0, kind=int)
     if not self.temperature and (self.top_k or self.top_p is not None):
       raise UserError(
         f'method {self.name}: got top_p or top_k at temperature 0, expected '

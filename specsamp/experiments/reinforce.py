@@ -63,21 +63,21 @@ class ReinforceConfig(PairConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'steps', 'slots', 'rounds', least=1, kind=int)
-    check_range(self, 'draft_len', least=0, kind=int)
+    check_range(self, 'steps', 'slots', 'rounds', min=1, kind=int)
+    check_range(self, 'draft_len', min=0, kind=int)
     if self.compare and not self.draft_len:
       raise UserError(
         'compare: got True with draft_len=0, expected False: there is no draft '
         'to compare with'
       )
-    check_range(self, 'group', least=2, kind=int)
-    check_range(self, 'learning_rate', 'kl', least=0)
-    check_range(self, 'temperature', least=1e-6, most=1e6)
-    check_range(self, 'step_prompts', least=1, most=self.num_prompts, kind=int)
+    check_range(self, 'group', min=2, kind=int)
+    check_range(self, 'learning_rate', 'kl', min=0)
+    check_range(self, 'temperature', min=1e-6, max=1e6)
+    check_range(self, 'step_prompts', min=1, max=self.num_prompts, kind=int)
     of_step = self.step_prompts * self.group
-    check_range(self, 'steps', least=1, most=(2**31 - 1) // of_step, kind=int)
+    check_range(self, 'steps', min=1, max=(2**31 - 1) // of_step, kind=int)
     rollouts = self.steps * of_step
-    check_range(self, 'seed', least=0, most=2**31 - 1 - rollouts, kind=int)
+    check_range(self, 'seed', min=0, max=2**31 - 1 - rollouts, kind=int)
 
 
 class Reinforce(NamedTuple):

@@ -367,7 +367,7 @@ def _parts(
     order = np.random.default_rng(config.seed).permutation(len(asked))
     asked = [('all', *asked[i][1:]) for i in order]
   # A request draws from the seed and its number.
-  check_range(config, 'seed', least=0, most=2**31 - len(asked), kind=int)
+  check_range(config, 'seed', min=0, max=2**31 - len(asked), kind=int)
   budgets = config.budgets(len(asked))
   parts = []
   for name, group in itertools.groupby(

@@ -45,9 +45,9 @@ class ThroughputConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'slots', 'rounds', 'repeats', least=1, kind=int)
-    check_range(self, 'soak', least=0, kind=int)
-    check_range(self, 'spread', least=1, most=self.max_new_tokens)
+    check_range(self, 'slots', 'rounds', 'repeats', min=1, kind=int)
+    check_range(self, 'soak', min=0, kind=int)
+    check_range(self, 'spread', min=1, max=self.max_new_tokens)
     self.check_compared('draft_lens', 'temperatures', 'prompts')
     self.check_temperatures(self.temperatures)
     for length in self.draft_lens:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from specsamp.errors import UserError, check_range, unknown
+from specsamp.errors import UserError, check_range, describe_unknown
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
 from specsamp.utils import files
@@ -52,7 +52,7 @@ class PlanConfig:
   prices: PriceConfig
 
   def __post_init__(self):
-    check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
+    check_range(self, 'gamma', 'context', 'batch', min=1, kind=int)
     _check_entries('alphas', self.alphas, float)
     _check_entries('compare', self.compare, str)
     _check_entries('alternative_on', self.alternative_on, str)
@@ -73,7 +73,7 @@ class PlanConfig:
       )
     for model, *_ in self.paper_ms:
       if model not in MODELS:
-        raise UserError(unknown('model of paper_ms', model, MODELS))
+        raise UserError(describe_unknown('model of paper_ms', model, MODELS))
     if self.paper_speedups and not self.paper_ms:
       raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:

@@ -20,7 +20,7 @@ A draft's law states how its candidates were chosen. See `Law`.
 import functools
 
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree, Verdict
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.utils import user_modules
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
@@ -129,7 +129,7 @@ def make(name: str) -> Verifier:
   if user_modules.is_name(name):
     return _make_user_defined(name)
   others = f', or a rule of yours, {user_modules.FORM}'
-  raise UserError(unknown('verifier', name, VERIFIERS, others))
+  raise UserError(describe_unknown('verifier', name, VERIFIERS, others))
 
 
 @functools.cache  # compiled programs are looked up by the verifier

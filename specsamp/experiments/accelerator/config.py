@@ -28,7 +28,7 @@ class ShapeConfig:
   gamma: int
 
   def __post_init__(self):
-    check_range(self, 'gamma', least=0, most=64, kind=int)
+    check_range(self, 'gamma', min=0, max=64, kind=int)
     for size in self.sizes:
       if type(size) is not int or not 1 <= size <= self.shape.max_length:
         raise UserError(
@@ -68,11 +68,11 @@ class AcceleratorConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'prompt_tokens', 'repeats', least=1, kind=int)
+    check_range(self, 'prompt_tokens', 'repeats', min=1, kind=int)
     # A token a round at least, and those before the first that is timed.
     untimed = 1 + static_cache.UNTIMED
     least = self.prompt_tokens + untimed + timing.ROUNDS
-    check_range(self, 'context', least=least, kind=int)
+    check_range(self, 'context', min=least, kind=int)
     names = [each.name for each in self.shapes]
     if len(set(names)) < len(names):
       raise UserError(f'shapes: got {names}, expected no name twice')
