@@ -16,7 +16,7 @@ slice of four chips or more that holds each. `configs/chinchilla.py` compares
 
 import dataclasses
 
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.evaluation.pairs import PAIRS
 from specsamp.planning.config import PlanConfig
 from specsamp.utils.schema import config_dict
@@ -28,7 +28,9 @@ def get_config(arg: str = ''):
   """Returns the config of a pair, or of `PAIR,trees`."""
   name, _, trees = arg.partition(',')
   if name not in PAIRS or trees not in ('', 'trees'):
-    raise UserError(unknown('argument', arg, PAIRS, ', maybe with ,trees'))
+    raise UserError(
+      describe_unknown('argument', arg, PAIRS, ', maybe with ,trees')
+    )
   return config_dict(
     PlanConfig,
     title=name,

@@ -1,12 +1,12 @@
 """Lossless speculative decoding of large transformers in JAX.
 
-The end of an array's name gives its axes, a letter each: `tokens_bn` is [B, N].
-The letters ::
+The suffix of an array's name gives its axes, one letter each: `tokens_bn` is
+[B, N]. A digit is an axis of that size. The letters are ::
 
   B  rows of a batch                    N  nodes of a draft, its root included
   C  candidates: children of a node     P  tokens of a prompt
   D  width of the residual stream       Q  queries of a training pass
-  E  features side by side              R  rows of several axes, flattened
+  E  concatenated features              R  rows of several axes, flattened
   F  hidden units of an MLP             S  slots of a cache
   G  drafted tokens of a chain (γ)      T  tokens of a pass
   H  query heads                        U  key and value heads
@@ -14,8 +14,6 @@ The letters ::
   J  places in an n-gram or on a path   W  nodes of a level
   K  entries of a list                  Z  dimensions of a head
   M  positions that are trained
-
-A digit is an axis of that size.
 """
 
 import importlib
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from specsamp.errors import UserError
 
-if TYPE_CHECKING:  # `__getattr__` imports these when they are first used
+if TYPE_CHECKING:  # `__getattr__` imports these names when first used
   from specsamp import drafting, verification, zoo
   from specsamp.checkpoints.model_dir import load
   from specsamp.decoding import (
@@ -58,8 +56,8 @@ __all__ = [
   'zoo',
 ]
 
-# The module that defines each name. Importing jax takes two seconds, which
-# `specsamp --help` does not wait for.
+# The module that defines each name. It is imported when first used, because
+# importing jax would delay `specsamp --help` by two seconds.
 _MODULES = {
   'Chunk': 'decoding',
   'Completion': 'decoding',

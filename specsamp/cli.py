@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from ml_collections import config_flags
 
 from specsamp.data import tokenizers
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import (
   compilation_cache,
@@ -263,7 +263,9 @@ def load_config(
     file = home.folder() / path
   if not path or not file.is_file():
     others = ', or your own file'
-    raise UserError(unknown('--config', path, _configs(launcher), others))
+    raise UserError(
+      describe_unknown('--config', path, _configs(launcher), others)
+    )
   try:
     module = runpy.run_path(str(file))
     owner = module.get('LAUNCHER', launcher)
@@ -319,7 +321,7 @@ def _check_keys(config: ml_collections.ConfigDict, argv: list[str]) -> None:
       if not isinstance(values, ml_collections.ConfigDict):
         raise UserError(f'{prefix}: has no keys, got {word}')
       if key not in values:
-        raise UserError(unknown(f'key of {prefix}', key, values))
+        raise UserError(describe_unknown(f'key of {prefix}', key, values))
       values, prefix = values[key], f'{prefix}.{key}'
 
 

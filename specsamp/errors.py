@@ -1,30 +1,28 @@
-"""What a user did wrong, as opposed to what this code does wrong."""
+"""`UserError`, and the checks that raise it for wrong input."""
 
-import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 
 class UserError(ValueError):
-  """A mistake in the input: one line that names what, got and expected.
+  """A mistake in the input. The message is one line: what, got and expected.
 
-  Launchers print the line and exit with code 2; every other exception is a
-  bug and keeps its traceback.
+  Launchers print the line and exit with code 2. Any other exception is a bug
+  and keeps its traceback.
   """
 
 
-def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
-  """The message of a name that there is not, with the one that was meant.
+def describe_unknown(
+  what: str, got: Any, names: Iterable[str], others: str = ''
+) -> str:
+  """Returns the message for an unknown name, with the closest known name.
 
   Args:
-    what: it is the name of, such as 'verifier'.
-    got: the name.
-    names: those that there are.
-    others: what else may be given, behind the names.
-
-  Returns:
-    One line: what, got, expected, and the closest name if one is close.
+    what: a noun for the name, such as 'verifier'.
+    got: the unknown name.
+    names: the known names.
+    others: other values that are allowed, in words that follow the names.
   """
   names = list(names)
   folded = {name.casefold(): name for name in names}
@@ -32,85 +30,70 @@ def unknown(what: str, got: Any, names: Iterable[str], others: str = '') -> str:
   close = difflib.get_close_matches(wanted, folded, 1)
   if len(wanted) > 2:
     close += [name for name in folded if name.startswith(wanted)]
-  meant = f'; did you mean {folded[close[0]]}?' if close else ''
+  hint = f'; did you mean {folded[close[0]]}?' if close else ''
   return (
-    f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{meant}'
+    f'{what}: got {got!r}, expected one of {", ".join(names)}{others}{hint}'
   )
 
 
 def check_name(
   what: str, got: Any, names: Iterable[str], others: str = ''
 ) -> None:
-  """Raises the `UserError` of `unknown` where `got` is none of the names."""
-  names = list(names)
-  if got not in names:
-    raise UserError(unknown(what, got, names, others))
-
-
-def check_fields(what: str, values: Any, kind: type) -> None:
-  """Refuses plain values that name other fields than a dataclass has.
-
-  Args:
-    what: they are, such as 'method'.
-    values: by the fields' names.
-    kind: the dataclass.
+  """Checks that a name is known, with the arguments of `describe_unknown`.
 
   Raises:
-    UserError: they are no dict, name what is no field, or lack one without a
-      default.
+    UserError: the name is unknown.
   """
-  if not isinstance(values, Mapping):
-    raise UserError(f'{what}: got {values!r}, expected a dict of its keys')
-  fields = dataclasses.fields(kind)
-  for name in values:
-    check_name(f'key of a {what}', name, (field.name for field in fields))
-  for field in fields:
-    defaults = {field.default, field.default_factory}
-    if defaults == {dataclasses.MISSING} and field.name not in values:
-      raise UserError(f'{what}: got {dict(values)}, which has no {field.name}')
+  names = list(names)
+  if got not in names:
+    raise UserError(describe_unknown(what, got, names, others))
 
 
 def check_scalars(name: str, values: Iterable[Any]) -> None:
-  """Raises `UserError` where there is none, or one of them is no number."""
+  """Checks that values are numbers, and that there is at least one.
+
+  Raises:
+    UserError: there is no value, or a value is not a number.
+  """
   values = list(values)
   if not values:
-    raise UserError(f'{name}: got none, expected at least one')
+    raise UserError(f'{name}: got an empty list, expected at least one number')
   for value in values:
     if type(value) not in (int, float):
       raise UserError(f'{name}: got {value!r}, expected numbers')
 
 
 def check_range(
-  config,
+  config: Any,
   *names: str,
-  least: float,
-  most: float = 2**31 - 1,
-  open_least: bool = False,
-  open_most: bool = False,
+  min: float,
+  max: float = 2**31 - 1,
+  open_min: bool = False,
+  open_max: bool = False,
   kind: type[int] | type[float] = float,
 ) -> None:
-  """Refuses numbers of a config that lie out of a range, NaN among them.
+  """Checks that attributes of a config are numbers in a range.
 
   Args:
-    config: has an attribute of each name.
-    *names: of numbers.
-    least: the smallest one.
-    most: the largest one; by default what 32 bits hold.
-    open_least: the smallest one itself is out of the range.
-    open_most: the largest one itself is.
-    kind: int for whole numbers only.
+    config: an object with these attributes.
+    *names: names of the attributes.
+    min: lower bound.
+    max: upper bound; by default the largest 32-bit integer.
+    open_min: True if the lower bound itself is not allowed.
+    open_max: True if the upper bound itself is not allowed.
+    kind: int to allow only integers.
 
   Raises:
-    UserError: the first number that is, and what was expected.
+    UserError: a value is not a number, or not in the range; NaN never is.
   """
   for name in names:
     value = getattr(config, name)
     if type(value) not in (int, kind):
-      what = 'an integer' if kind is int else 'a number'
-      raise UserError(f'{name}: got {value!r}, expected {what}')
-    if not (value > least if open_least else value >= least):
-      low = 'above' if open_least else 'at least'
-      raise UserError(f'{name}: got {value!r}, expected {low} {least}')
-    if not (value < most if open_most else value <= most):
-      high = 'below' if open_most else 'at most'
-      raise UserError(f'{name}: got {value!r}, expected {high} {most}')
+      expected = 'an integer' if kind is int else 'a number'
+      raise UserError(f'{name}: got {value!r}, expected {expected}')
+    if not (value > min if open_min else value >= min):
+      bound = 'above' if open_min else 'at least'
+      raise UserError(f'{name}: got {value!r}, expected {bound} {min}')
+    if not (value < max if open_max else value <= max):
+      bound = 'below' if open_max else 'at most'
+      raise UserError(f'{name}: got {value!r}, expected {bound} {max}')

@@ -82,7 +82,7 @@ class ShapeConfig:
   gamma: int
 
   def __post_init__(self):
-    check_range(self, 'gamma', least=0, most=64, kind=int)
+    check_range(self, 'gamma', min=0, max=64, kind=int)
     longest = self.shape.max_length
     if not all(1 <= size <= longest for size in self.sizes):
       raise UserError(f'sizes: got {self.sizes}, expected 1 to {longest}')
@@ -114,10 +114,10 @@ class BenchConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'prompt_tokens', 'repeats', least=1, kind=int)
+    check_range(self, 'prompt_tokens', 'repeats', min=1, kind=int)
     # A token per round, after the first untimed ones.
     smallest = self.prompt_tokens + 1 + _UNTIMED + timing.ROUNDS
-    check_range(self, 'context', least=smallest, kind=int)
+    check_range(self, 'context', min=smallest, kind=int)
     for each in self.shapes:
       if self.context > each.shape.max_length:
         raise UserError(

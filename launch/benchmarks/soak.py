@@ -58,9 +58,9 @@ class SoakConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'draft_len', 'slots', 'rounds', least=1, kind=int)
-    check_range(self, 'requests', least=1, kind=int)
-    check_range(self, 'spread', least=1, most=self.max_new_tokens)
+    check_range(self, 'draft_len', 'slots', 'rounds', min=1, kind=int)
+    check_range(self, 'requests', min=1, kind=int)
+    check_range(self, 'spread', min=1, max=self.max_new_tokens)
 
 
 def make_requests(config: SoakConfig, prompts: list[list[int]]) -> list[dict]:

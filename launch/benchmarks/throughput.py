@@ -76,8 +76,8 @@ class ThroughputConfig(SampledConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'slots', 'rounds', 'repeats', least=1, kind=int)
-    check_range(self, 'spread', least=1, most=self.max_new_tokens)
+    check_range(self, 'slots', 'rounds', 'repeats', min=1, kind=int)
+    check_range(self, 'spread', min=1, max=self.max_new_tokens)
     self.check_compared('draft_lens', 'temperatures', 'prompts')
     self.check_temperatures(self.temperatures)
     shortest = min(self.draft_lens)
@@ -366,7 +366,7 @@ def make_parts(
       prompts += [(name, prompt.tokens, temperature) for prompt in loaded]
   count = len(prompts)
   # A request draws from the seed and its number.
-  check_range(config, 'seed', least=0, most=2**31 - count, kind=int)
+  check_range(config, 'seed', min=0, max=2**31 - count, kind=int)
   order = np.random.default_rng(config.seed).permutation(count)
   if config.shuffled:
     prompts = [('all', *prompts[i][1:]) for i in order]

@@ -1,7 +1,8 @@
-"""Whether parts of a user's own do what decoding relies on.
+"""Conformance tests of user-defined drafters and verifiers.
 
-`check_verifier` computes it and `check_drafter` tests it; each is a test of its
-own, made to be called by those of whoever writes such a part.
+`check_verifier` computes that a verifier is lossless. `check_drafter` tests
+that a drafter draws its tokens from the q that it reports. Call them in your
+tests.
 """
 
 from specsamp.conformance.drafters import check_drafter

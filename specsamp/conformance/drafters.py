@@ -1,4 +1,9 @@
-"""A drafter's tokens are draws from the q that it reports, round by round."""
+"""Tests that a drafter draws its tokens from the q that it reports.
+
+The tests look at quantiles. A token's quantile is the q of all more probable
+tokens plus a random part of its q. It is uniform in [0, 1) if the token is a
+draw from q, and NaN here if the token is not a draw.
+"""
 
 import math
 
@@ -18,19 +23,19 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 
-_LONGEST_PROMPT = 12
-_LEAST_P = 1e-6  # one drafter in a million that is right is refused
-_BINS, _BINS_OF_PAIRS = 16, 4
-_REPEATS = 4  # drafts from one state, each with keys of its own
+_MAX_PROMPT_LEN = 12
+_MIN_P = 1e-6  # a test refuses one correct drafter in a million
+_BINS, _PAIR_BINS = 16, 4
+_REPEATS = 4  # drafts from one state, with different keys
 # A table of the ranks of K repeats is a sum of permutation matrices, whose
 # cells vary by K / (K - 1) times as much as those of K independent pairs.
-_OF_RANKS = 1 - 1 / _REPEATS
-# Of two q after the same text, on average. In float32 they differ by 1e-7, and
-# where a tree's drafter has kept the wrong path, of random weights, by 0.03.
-_MOST_DISTANCE = {'float32': 0.005}
-_MOST_OF_OTHERS = 0.05
-# One row in eight is greedy. Its q is of another temperature, because its text
-# is the best one, so its tokens are no draws.
+_RANK_SCALE = 1 - 1 / _REPEATS
+# Allowed mean distance of two q after the same tokens, by the target's dtype.
+# In float32 they differ by 1e-7, and by 0.03 if a drafter of random weights has
+# kept the wrong path of a tree.
+_MAX_DISTANCE = {'float32': 0.005}
+_MAX_DISTANCE_OF_OTHERS = 0.05
+# One row in eight is greedy. It drafts the most probable tokens, no draws.
 _TEMPERATURES = (1.0, 0.6, 1.0, 1.0, 0.6, 1.0, 1.0, 0.0)
 _TOP_P = (1.0, 1.0, 0.9, 1.0, 1.0, 0.9, 1.0, 1.0)
 
@@ -45,43 +50,44 @@ def check_drafter(
 ) -> None:
   """Tests that a drafter draws its tokens from the q that it reports.
 
-  It drafts for short prompts at several temperatures. Their tokens are random;
-  half of the prompts repeat two tokens. It drafts several times with other keys
-  from the same states, and continues from what the target accepts. Each draft
-  must fit its tree, its law and the vocabulary. Tokens that are draws must be
-  draws from the reported q, and independent of each other. A q that is wrong in
-  long or special texts only is not found.
+  The drafter drafts after short prompts of random tokens at several
+  temperatures; half of the prompts repeat two tokens. It drafts several times
+  from the same states with other keys, and continues with the tokens that the
+  target accepts. Each draft must fit its tree, its law and the vocabulary.
+  Drawn tokens must be draws from the reported q, and independent of each other.
+  An error of q in long or special texts only is not found.
 
-  The test of q holds whatever the draws of two tokens or of two rounds have in
-  common, and comes before the tests of these. A correct drafter is refused less
+  The test of q is valid even if draws of two tokens or rounds depend on each
+  other, so it runs before the tests of these. A correct drafter is refused less
   than once in 100,000 times, and then always, because the seeds are fixed. A
-  chain of 4 tokens has about 1,700 draws. A q that is off by a total variation
-  of 0.1 is found in 19 of 20 cases, by 0.08 in one of two, and if it is only
-  too flat or too sharp by 0.07 in 19 of 20. More rows and rounds find smaller
-  errors.
+  chain of 4 tokens has about 1,700 draws. They reveal a q that is off by a
+  total variation of 0.1 in 19 of 20 cases, and by 0.08 in one of two. If q is
+  only too flat or too sharp, 0.07 is enough in 19 of 20. More rows and rounds
+  reveal smaller errors.
 
   Args:
-    drafter: what drafts.
-    target: a target that it drafts for; a small one is as good.
-    reads_text_alone: whether its drafts depend on the text alone, so that they
-      are the same after rounds and after the same text as a prompt. Those of
-      lookahead do not. Where they do and differ, `commit` has lost something,
-      which costs speed and no losslessness.
-    rows: texts at once, two of each prompt.
-    rounds: of each text.
+    drafter: the drafter.
+    target: a target for it; a small one is as good.
+    reads_text_alone: True if drafts depend only on the tokens so far, so that
+      they are the same after a prompt as after steps that gave the same tokens.
+      Those of lookahead are not. If they differ, `commit` has lost something,
+      which costs speed but not losslessness.
+    rows: batch size, two rows per prompt.
+    rounds: number of steps.
 
   Raises:
-    UserError: what is wrong.
+    UserError: a test fails.
   """
   checks.check_parts(drafter)
   name = f'drafter {type(drafter).__name__}'
   step = drafter.tree.depth + 1
   # One round from the first state, `rounds`, and one from the last state.
-  rounds = min(rounds, (target.config.max_length - _LONGEST_PROMPT) // step - 2)
+  rounds = min(rounds, (target.config.max_length - _MAX_PROMPT_LEN) // step - 2)
   if rounds < 2:
     raise UserError(
       f'{name}: the target has {target.config.max_length} positions, expected '
-      f'room for a prompt of {_LONGEST_PROMPT} and four rounds of {step} tokens'
+      f'at least {_MAX_PROMPT_LEN + 4 * step}, for a prompt and four rounds of '
+      f'{step} tokens'
     )
   trial = _Trial(drafter, target, rows, rounds)
   request, state = trial.start(trial.prompts)
@@ -94,26 +100,20 @@ def check_drafter(
     between.append(draft)
   texts = trial.texts(request, state)
   last, _ = trial.repeat(request, state, repeats)
-  if is_drawn:
-    rng = np.random.default_rng(0)
-    places = lambda drafts: np.stack(
-      [trial.drawn(_places(draft, rng)) for draft in drafts]
-    )
-    first_kbn, last_kbn = places(first), places(last)
-    _check_repeats(name, first, last, trial.is_drawn_b)
-    _check_places(
-      name,
-      np.stack([first_kbn, last_kbn]),
-      np.concatenate([first_kbn[-1:], places(between), last_kbn[:1]]),
-    )
-  if reads_text_alone:
-    fresh, _ = trial.round(*trial.start(texts))
-    most = _MOST_DISTANCE.get(target.config.dtype, _MOST_OF_OTHERS)
-    _check_same(name, most, last[0], fresh)
+  fresh = trial.round(*trial.start(texts))[0] if reads_text_alone else None
+  try:
+    if is_drawn:
+      _check_repeats(first, last, trial.is_drawn_b)
+      _check_quantiles(*trial.quantiles(first, between, last))
+    if fresh is not None:
+      bound = _MAX_DISTANCE.get(target.config.dtype, _MAX_DISTANCE_OF_OTHERS)
+      _check_same(bound, last[0], fresh)
+  except UserError as error:
+    raise UserError(f'{name}: {error}') from None
 
 
 class _Trial:
-  """Requests of a drafter, all of which run the same two programs.
+  """Requests with a drafter, all of which run the same two programs.
 
   Attributes:
     prompts: random tokens; the second half repeats the first.
@@ -125,39 +125,38 @@ class _Trial:
     half = max(rows // 2, 1)
     rng = np.random.default_rng(0)
     prompt = lambda size: rng.integers(target.config.num_tokens, size=size)
-    # Every second prompt repeats two tokens, one of them more often: there a q
-    # that is made of the text is far from uniform.
+    # Every second prompt repeats two tokens, one of them more often, so that a
+    # q computed from the text is far from uniform.
     uneven = lambda size: rng.choice(prompt(2), size, p=(0.75, 0.25))
     self.prompts = 2 * [
-      (uneven if i % 2 else prompt)(1 + i % _LONGEST_PROMPT)
+      (uneven if i % 2 else prompt)(1 + i % _MAX_PROMPT_LEN)
       for i in range(half)
     ]
-    turns = 2 * [i % len(_TEMPERATURES) for i in range(half)]
+    kinds = 2 * [i % len(_TEMPERATURES) for i in range(half)]
     self._sampling = SamplingParams(
-      temperature=np.asarray([*np.take(_TEMPERATURES, turns), 1.0]),
-      top_p=np.asarray([*np.take(_TOP_P, turns), 1.0]),
+      temperature=np.asarray([*np.take(_TEMPERATURES, kinds), 1.0]),
+      top_p=np.asarray([*np.take(_TOP_P, kinds), 1.0]),
     )
-    self.is_drawn_b = np.take(_TEMPERATURES, turns) > 0
+    self.is_drawn_b = np.take(_TEMPERATURES, kinds) > 0
     self._step = drafter.tree.depth + 1
-    # Programs are compiled for the longest prompt: a row that is not looked at
-    # has one as long as the longest text of all rounds.
-    self._longest = prompt(_LONGEST_PROMPT + (rounds + 1) * self._step)
-    self._keys = 0
+    # Programs are compiled for the longest prompt. So an extra row, which no
+    # test reads, has a prompt as long as the longest text of all rounds.
+    self._longest = prompt(_MAX_PROMPT_LEN + (rounds + 1) * self._step)
+    self._num_keys = 0
 
   def start(self, texts) -> tuple[Request, DecodeState]:
     """Returns a request and its state before the first round."""
-    whole = len(self._longest) + self._step
+    max_length = len(self._longest) + self._step
     texts = [*texts, self._longest]
-    # The naive rule keeps drafts of any law.
     request = Request.make(
       self._target,
       texts,
       Recorder.of(self._drafter),
-      'naive',
+      'naive',  # accepts any law
       self._sampling,
-      [whole - len(text) for text in texts],
+      [max_length - len(text) for text in texts],
       stop_tokens=(),
-      max_length=whole,
+      max_length=max_length,
     )
     return request, request.prefill()
 
@@ -177,11 +176,11 @@ class _Trial:
   def repeat(
     self, request: Request, state: DecodeState, count: int
   ) -> tuple[list[Draft], DecodeState]:
-    """Returns drafts of one state, each with other keys, and the last state."""
+    """Returns drafts from one state, with different keys, and a next state."""
     drafts = []
     for _ in range(count):
-      self._keys += len(state.length)
-      seeds_b = jnp.arange(len(state.length), dtype=jnp.int32) + self._keys
+      self._num_keys += len(state.length)
+      seeds_b = jnp.arange(len(state.length), dtype=jnp.int32) + self._num_keys
       copy = jax.tree.map(jnp.copy, state)
       draft, after = self.round(
         request, copy.replace(keys=draw.row_keys(seeds_b))
@@ -191,25 +190,36 @@ class _Trial:
 
   def texts(self, request: Request, state: DecodeState) -> list[np.ndarray]:
     """Returns the committed tokens of each row."""
-    seen = request.fetch(state)
+    host = request.fetch(state)
     return [
-      row[:length] for row, length in zip(seen.tokens, seen.length, strict=True)
+      row[:length] for row, length in zip(host.tokens, host.length, strict=True)
     ][: len(self.prompts)]
 
-  def drawn(self, places_bn: np.ndarray) -> np.ndarray:
-    """Returns the places with NaN in greedy rows."""
-    return np.where(self.is_drawn_b[:, None], places_bn, np.nan)
+  def quantiles(
+    self, first: list[Draft], between: list[Draft], last: list[Draft]
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns quantiles, NaN in greedy rows.
+
+    They are [2, K, B, N] of the repeats from two states, and [R, B, N] of
+    successive rounds.
+    """
+    rng = np.random.default_rng(0)
+    is_drawn_b1 = self.is_drawn_b[:, None]
+    first_kbn, last_kbn, between_rbn = (
+      np.stack(
+        [np.where(is_drawn_b1, _quantiles(d, rng), np.nan) for d in drafts]
+      )
+      for drafts in (first, last, between)
+    )
+    rounds_rbn = np.concatenate([first_kbn[-1:], between_rbn, last_kbn[:1]])
+    return np.stack([first_kbn, last_kbn]), rounds_rbn
 
 
-def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:
-  """Where in its q each token lies, [B, N]: uniform in [0, 1) for a draw.
-
-  The mass of the tokens that are more probable, and a random part of its own.
-  NaN where nothing was drafted, or not by a draw.
-  """
+def _quantiles(draft: Draft, rng: np.random.Generator) -> np.ndarray:
+  """Returns the quantile of each token in its q, [B, N]."""
   tree, (batch, size) = draft.tree, draft.tokens.shape
   valid = checks.reached(draft)
-  places = np.full((batch, size), np.nan)
+  quantiles = np.full((batch, size), np.nan)
   rows = np.arange(batch)
   for i, node in enumerate(tree.internal):
     left = draft.q[:, i].astype(np.float64)
@@ -217,29 +227,26 @@ def _places(draft: Draft, rng: np.random.Generator) -> np.ndarray:
     for child in tree.children(node):
       drafted = valid[:, child]
       x = np.where(drafted, draft.tokens[:, child], 0)
-      own = left[rows, x]
-      before = left > own[:, None]
-      before |= (left == own[:, None]) & (np.arange(left.shape[1]) < x[:, None])
-      place = (left * before).sum(axis=1) + rng.random(batch) * own
-      with np.errstate(invalid='ignore'):  # of q where nothing was drafted
-        place /= left.sum(axis=1)
+      q_of_x = left[rows, x]
+      before = left > q_of_x[:, None]
+      is_lower = np.arange(left.shape[1]) < x[:, None]
+      before |= (left == q_of_x[:, None]) & is_lower
+      quantile = (left * before).sum(axis=1) + rng.random(batch) * q_of_x
+      with np.errstate(invalid='ignore'):  # q may be NaN at undrafted nodes
+        quantile /= left.sum(axis=1)
       if draft.law != 'top_plus_one' or child == last:
-        places[drafted, child] = place[drafted]
+        quantiles[drafted, child] = quantile[drafted]
       if draft.law != 'iid':
         left[rows[drafted], x[drafted]] = 0
-  return places
+  return quantiles
 
 
 def _check_repeats(
-  name: str, first: list[Draft], last: list[Draft], is_drawn_b: np.ndarray
+  first: list[Draft], last: list[Draft], is_drawn_b: np.ndarray
 ) -> None:
-  """Raises `UserError` if other keys never change a first token that is drawn.
+  """Refuses drafts whose first tokens are the same with all keys.
 
-  Args:
-    name: name of the drafter.
-    first: drafts of one state.
-    last: drafts of another one.
-    is_drawn_b: bool [B], rows to look at.
+  `first` and `last` are drafts from one state each.
   """
   log_p = 0.0
   for drafts in (first, last):
@@ -249,170 +256,138 @@ def _check_repeats(
       return
     q_bv = drafts[0].q[drafted_b, 0].astype(np.float64)
     log_p += np.log((q_bv ** len(drafts)).sum(axis=-1)).sum()
-  if drafts[0].law != 'top_plus_one' and log_p < np.log(_LEAST_P):
+  if drafts[0].law != 'top_plus_one' and log_p < np.log(_MIN_P):
     raise UserError(
-      f'{name}: its tokens are not drawn from the q that it reports: with '
-      'other keys it drafts the same tokens, which has p = '
-      f'{np.exp(log_p):.1g} under that q'
+      'its tokens are not drawn from the q that it reports: with other keys it '
+      f'drafts the same tokens, which has p = {np.exp(log_p):.1g} under that q'
     )
 
 
-def _check_places(
-  name: str, places_skbn: np.ndarray, places_rbn: np.ndarray
-) -> None:
-  """Raises `UserError` where places are not uniform, or not independent.
+def _check_quantiles(states_skbn: np.ndarray, rounds_rbn: np.ndarray) -> None:
+  """Refuses quantiles that are not uniform or not independent.
 
-  Repeated drafts of a state have one distribution each, right or wrong, so that
-  the ranks of their places show what rows or tokens share without any q.
+  Repeated drafts from a state have one distribution, right or wrong. So the
+  ranks of their quantiles show a dependence of rows or tokens whatever q is.
 
   Args:
-    name: name of the drafter.
-    places_skbn: of repeated drafts of each of S states.
-    places_rbn: of drafts of successive rounds.
+    states_skbn: quantiles of K repeated drafts from each of S states.
+    rounds_rbn: quantiles of drafts of successive rounds.
   """
-  places_skbn, places_rbn = places_skbn[..., 1:], places_rbn[..., 1:]
-  places = np.concatenate([places_skbn.ravel(), places_rbn[1:-1].ravel()])
-  count = np.isfinite(places).sum()
+  states_skbn, rounds_rbn = states_skbn[..., 1:], rounds_rbn[..., 1:]
+  quantiles = np.concatenate([states_skbn.ravel(), rounds_rbn[1:-1].ravel()])
+  count = np.isfinite(quantiles).sum()
   if count < 5 * _BINS:
     raise UserError(
-      f'{name}: drafted {count} tokens, too few to tell what they are draws '
-      f'of; expected at least {5 * _BINS}: give more rows or rounds'
+      f'drafted {count} tokens, too few to test, expected at least '
+      f'{5 * _BINS}: use more rows or rounds'
     )
-  ranks_skbn = places_skbn.argsort(axis=1).argsort(axis=1) / _REPEATS
-  is_missing = np.isnan(places_skbn).any(axis=1, keepdims=True)
+  ranks_skbn = states_skbn.argsort(axis=1).argsort(axis=1) / _REPEATS
+  is_missing = np.isnan(states_skbn).any(axis=1, keepdims=True)
   ranks_skbn = np.where(is_missing, np.nan, ranks_skbn)
-  half = places_skbn.shape[2] // 2
+  half, nodes = states_skbn.shape[2] // 2, states_skbn.shape[-1]
   # Node by node, because two tokens of a draft may share random bits.
-  nodes = places_skbn.shape[-1]
   for node in range(nodes):
     ranks_skb = ranks_skbn[..., node]
     one, other = ranks_skb[..., :half], ranks_skb[..., half : 2 * half]
-    _check_independent(
-      name, 'the drafts of two rows', one, other, _OF_RANKS, nodes
-    )
+    _check_independent('the drafts of two rows', one, other, _RANK_SCALE, nodes)
   for node in range(nodes):
-    _check_uniform(name, places_skbn[..., node], nodes)
+    _check_uniform(states_skbn[..., node], nodes)
   one, other = ranks_skbn[..., :-1], ranks_skbn[..., 1:]
-  _check_independent(name, 'two tokens of a draft', one, other, _OF_RANKS)
-  _check_uniform(name, places_skbn)
-  _check_means(name, places_skbn)
-  _check_independent(
-    name, 'the drafts of two rounds', places_rbn[:-1], places_rbn[1:]
-  )
-  _check_uniform(name, places)
-
-
-def _check_uniform(name: str, places: np.ndarray, tests: int = 1) -> None:
-  """Raises `UserError` unless the places are uniform.
-
-  Args:
-    name: name of the drafter.
-    places: independent of each other; NaN is none.
-    tests: how many are made, any one of which may fail by chance.
-  """
-  found = places[~np.isnan(places)]
-  seen = np.bincount(_bins(found, _BINS), minlength=_BINS)
-  p = _p_of(seen, np.full(_BINS, len(found) / _BINS), _BINS - 1)
-  # The mean tells where q is too flat or too sharp, with more power.
-  z = (found.mean() - 0.5) * math.sqrt(12 * len(found)) if len(found) else 0
-  p = 2 * min(p, math.erfc(abs(z) / math.sqrt(2)))
-  _check_p_of_q(name, p * tests, len(found))
-
-
-def _check_means(name: str, places_skbn: np.ndarray) -> None:
-  """Raises `UserError` if some texts have too low places and others too high.
-
-  Their places may be uniform taken together. A q that is wrong so would make
-  two rounds of a row alike.
-
-  Args:
-    name: name of the drafter.
-    places_skbn: of repeated drafts of each of S states.
-  """
-  mean_sbn = places_skbn.mean(axis=1)
-  mean = mean_sbn[~np.isnan(mean_sbn)]
+  _check_independent('two tokens of a draft', one, other, _RANK_SCALE)
+  _check_uniform(states_skbn)
+  # If q is wrong, some texts may have too low quantiles and others too high
+  # ones. They may be uniform together, but two rounds of a row are then alike.
+  mean = states_skbn.mean(axis=1)
+  mean = mean[~np.isnan(mean)]
   statistic = 12 * _REPEATS * ((mean - 0.5) ** 2).sum()
   p = special.gammaincc(len(mean) / 2, statistic / 2) if len(mean) else 1.0
-  _check_p_of_q(name, float(p), len(mean) * _REPEATS)
+  _check_p_of_q(float(p), len(mean) * _REPEATS)
+  _check_independent(
+    'the drafts of two rounds', rounds_rbn[:-1], rounds_rbn[1:]
+  )
+  _check_uniform(quantiles)
 
 
-def _check_p_of_q(name: str, p: float, count: int) -> None:
-  """Raises `UserError` if the reported q makes these draws too improbable."""
-  if p < _LEAST_P:
+def _check_uniform(quantiles: np.ndarray, num_tests: int = 1) -> None:
+  """Refuses quantiles that are not uniform; `num_tests` may fail by chance."""
+  quantiles = quantiles[~np.isnan(quantiles)]
+  count = len(quantiles)
+  counts = np.bincount(_bins(quantiles, _BINS), minlength=_BINS)
+  p = _chi_square_p(counts, np.full(_BINS, count / _BINS), _BINS - 1)
+  # The mean reveals a q that is too flat or too sharp, with more power.
+  z = (quantiles.mean() - 0.5) * math.sqrt(12 * count) if count else 0
+  p = 2 * min(p, math.erfc(abs(z) / math.sqrt(2)))
+  _check_p_of_q(p * num_tests, count)
+
+
+def _check_p_of_q(p: float, count: int) -> None:
+  if p < _MIN_P:
     raise UserError(
-      f'{name}: its tokens are not drawn from the q that it reports: p = '
+      'its tokens are not drawn from the q that it reports: p = '
       f'{p:.1g} in a test of {count} of them'
     )
 
 
 def _check_independent(
-  name: str,
   what: str,
   one: np.ndarray,
   other: np.ndarray,
   scale: float = 1.0,
-  tests: int = 1,
+  num_tests: int = 1,
 ) -> None:
-  """Raises `UserError` unless the places or ranks are independent.
+  """Refuses quantiles or ranks that depend on those of other tokens.
 
-  Args:
-    name: name of the drafter.
-    what: is compared.
-    one: places or ranks; NaN is none.
-    other: places of the tokens that are compared with them.
-    scale: factor on the chi-square statistic; `_OF_RANKS` for ranks.
-    tests: how many are made, any one of which may fail by chance.
+  `num_tests` may fail by chance. `scale` is `_RANK_SCALE` for ranks.
   """
   p, count = _p_of_independent(one, other, scale)
-  if p * tests < _LEAST_P:
+  if p * num_tests < _MIN_P:
     raise UserError(
-      f'{name}: {what} are not independent draws: p = {p:.1g} of a '
-      f'chi-square test over {count} pairs; what is drawn in a round '
-      'takes draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT), and '
-      'a number of its own for every token'
+      f'{what} are not independent draws: p = {p:.1g} of a chi-square test of '
+      f'{count} pairs; use the keys draw.stream_keys(keys_b, length_b - 1, '
+      'draw.Stream.DRAFT) and a different random number for every token'
     )
 
 
 def _p_of_independent(one, other, scale: float) -> tuple[float, int]:
-  """Of the places that both have, and how many these are."""
+  """Returns the p-value, and the number of pairs without NaN."""
   both = ~(np.isnan(one) | np.isnan(other))
-  size = _BINS_OF_PAIRS
+  size = _PAIR_BINS
   pairs = _bins(one[both], size) * size + _bins(other[both], size)
-  seen = np.bincount(pairs, minlength=size**2).reshape(size, size)
-  count = max(len(pairs), 1)
-  expected = seen.sum(1, keepdims=True) * seen.sum(0, keepdims=True) / count
-  return _p_of(seen, expected, (size - 1) ** 2, scale), len(pairs)
+  counts = np.bincount(pairs, minlength=size**2).reshape(size, size)
+  total = max(len(pairs), 1)
+  expected = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / total
+  return _chi_square_p(counts, expected, (size - 1) ** 2, scale), len(pairs)
 
 
-def _bins(places: np.ndarray, count: int) -> np.ndarray:
-  return np.minimum(places * count, count - 1).astype(int)
+def _bins(quantiles: np.ndarray, count: int) -> np.ndarray:
+  return np.minimum(quantiles * count, count - 1).astype(int)
 
 
-def _p_of(
-  seen: np.ndarray, expected: np.ndarray, degrees: int, scale: float = 1.0
+def _chi_square_p(
+  counts: np.ndarray, expected: np.ndarray, degrees: int, scale: float = 1.0
 ) -> float:
-  """Of Pearson's chi-square; 1 where there is too little to tell."""
+  """Returns the p-value of Pearson's chi-square; 1 for too few counts."""
   if expected.min() < 5:
     return 1.0
-  statistic = scale * ((seen - expected) ** 2 / expected).sum()
+  statistic = scale * ((counts - expected) ** 2 / expected).sum()
   return float(
     special.gammaincc(np.float32(degrees / 2), np.float32(statistic / 2))
   )
 
 
-def _check_same(name: str, most: float, after: Draft, fresh: Draft) -> None:
-  """Raises `UserError` where two drafts after the same text differ much."""
+def _check_same(bound: float, after: Draft, fresh: Draft) -> None:
+  """Refuses drafts after rounds and after a prompt that differ on average."""
   if after.q is None:
     distance_b = after.tokens[:, 1] != fresh.tokens[:, 1]
   else:
     distance_b = np.abs(after.q[:, 0] - fresh.q[:, 0]).sum(axis=1) / 2
-  # Where nothing was drafted, no token and no q was.
-  drafted_b, other_b = after.valid[:, 1], fresh.valid[:, 1]
-  distance_b = np.where(drafted_b & other_b, distance_b, drafted_b != other_b)
+  # Tokens and q of an invalid node are noise.
+  after_b, fresh_b = after.valid[:, 1], fresh.valid[:, 1]
+  distance_b = np.where(after_b & fresh_b, distance_b, after_b != fresh_b)
   distance = distance_b.mean()
-  if distance > most:
+  if distance > bound:
     raise UserError(
-      f'{name}: drafts after rounds differ from those after the same text as '
-      f'a prompt, by {distance:.2g} of 1: commit leaves a state of another '
-      'text; if its drafts are to depend on more, reads_text_alone=False'
+      'drafts after rounds differ from those after the same text as a prompt, '
+      f'by {distance:.2g} of 1: commit leaves a state of another text; use '
+      'reads_text_alone=False if drafts depend on more than the text'
     )

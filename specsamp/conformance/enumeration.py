@@ -1,9 +1,9 @@
-"""What a round emits, by enumeration: every drafted tree is a row of a batch.
+"""The exact distribution of the tokens that a verifier emits, by enumeration.
 
-The sum over the drafts of P(draft) * stop * leave is the exact distribution of
-what a round emits; extended by the target's own it must be the target's joint
-distribution of depth + 1 tokens. The code is the code of production; only the
-dtype differs.
+Every possible draft is a row of a batch. P(draft) * stop * leave, summed over
+the drafts, is the exact distribution of the tokens of one step. Continued by
+the target it must be the target's joint distribution of depth + 1 tokens. The
+verifier's code is the production code, in float64.
 """
 
 import dataclasses
@@ -20,10 +20,6 @@ from specsamp.errors import UserError
 from specsamp.verification.verifier import Verifier
 
 TOLERANCE = 1e-12
-
-
-# Distributions p and q of one position, float64 [V] * i + [V]: in each context
-# of i tokens.
 
 
 def normalize(weights: np.ndarray) -> np.ndarray:
@@ -48,61 +44,50 @@ def _one_hot(rng, shape):
   return np.eye(shape[-1])[rng.integers(shape[-1], size=shape[:-1])]
 
 
-def _pair(kind, rng, shape):
-  """The distributions p and q of one position, in each context."""
-  p, q = _dense(rng, shape), _dense(rng, shape)
-  match kind:
-    case 'dense' | 'dense_2':
-      return p, q
-    case 'mild' | 'mild_2':
-      return _mild(rng, shape), _mild(rng, shape)
-    case 'zeros':
-      return _with_zeros(rng, shape), _with_zeros(rng, shape)
-    case 'equal':
-      return p, p.copy()
-    case 'disjoint':
-      split = np.arange(shape[-1]) < shape[-1] // 2
-      return normalize(p * split), normalize(q * ~split)
-    case 'one_hot_p':
-      return _one_hot(rng, shape), q
-    case 'one_hot_q':
-      return p, _one_hot(rng, shape)
-    case 'one_hot_both':
-      return _one_hot(rng, shape), _one_hot(rng, shape)
-    case 'near_equal':
-      return p, normalize(p * (1 + 1e-9 * rng.standard_normal(shape)))
-    case 'close':
-      return p, normalize(p + 0.2 * q)
+def _disjoint(p, q, rng):
+  split = np.arange(p.shape[-1]) < p.shape[-1] // 2
+  return normalize(p * split), normalize(q * ~split)
 
 
-KINDS = (
-  'dense',
-  'zeros',
-  'equal',
-  'disjoint',
-  'one_hot_p',
-  'one_hot_q',
-  'one_hot_both',
-  'near_equal',
-  'close',
-  'dense_2',
-  'mild',
-  'mild_2',
-)
+# The p and q of one position in each context, from dense ones.
+_PAIRS = {
+  'dense': lambda p, q, rng: (p, q),
+  'zeros': lambda p, q, rng: (
+    _with_zeros(rng, p.shape),
+    _with_zeros(rng, p.shape),
+  ),
+  'equal': lambda p, q, rng: (p, p.copy()),
+  'disjoint': _disjoint,
+  'one_hot_p': lambda p, q, rng: (_one_hot(rng, p.shape), q),
+  'one_hot_q': lambda p, q, rng: (p, _one_hot(rng, p.shape)),
+  'one_hot_both': lambda p, q, rng: (
+    _one_hot(rng, p.shape),
+    _one_hot(rng, p.shape),
+  ),
+  'near_equal': lambda p, q, rng: (
+    p,
+    normalize(p * (1 + 1e-9 * rng.standard_normal(p.shape))),
+  ),
+  'close': lambda p, q, rng: (p, normalize(p + 0.2 * q)),
+  'dense_2': lambda p, q, rng: (p, q),
+  'mild': lambda p, q, rng: (_mild(rng, p.shape), _mild(rng, p.shape)),
+  'mild_2': lambda p, q, rng: (_mild(rng, p.shape), _mild(rng, p.shape)),
+}
+KINDS = tuple(_PAIRS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """One target, one draft, and which candidates are drafted.
+  """Distributions of one target and one drafter, and the drafted candidates.
 
-  Distributions depend on the whole context: two nodes share one iff their paths
-  spell the same tokens.
+  All depend on the whole context, the tokens on the path. So two nodes have the
+  same distributions iff their paths have the same tokens.
 
   Attributes:
-    name: of the kind of p and q, and of what is drafted.
+    name: kind of p and q, and name of the drafted candidates.
     p: depth + 1 arrays; p[i] has shape [V] * (i + 1).
-    q: depth arrays.
-    valid: depth bool arrays [V] * i + [C]: of the children after each context.
+    q: depth arrays of the same shapes.
+    valid: depth bool arrays [V] * i + [C], for the children after each context.
   """
 
   name: str
@@ -118,37 +103,40 @@ def make_tables(
   seed: int,
   kinds: Sequence[str] = KINDS,
 ) -> list[Table]:
-  """A table for each kind of p and q and each (name, valid) of `cuts`.
+  """Returns a table for each kind of p and q and each (name, valid) of `cuts`.
 
-  The tables of one kind share their p and q, whatever is drafted.
+  The tables of one kind have the same p and q.
 
   Args:
     vocab: V.
-    depth: of the trees that they are for.
-    cuts: of a generator the (name, `Table.valid`) of each.
-    seed: of the generator.
-    kinds: of p and q.
+    depth: depth of the trees.
+    cuts: yields names and values of `Table.valid`, from a generator.
+    seed: seed of the generator.
+    kinds: kinds of p and q, from `KINDS`.
   """
   rng = np.random.default_rng(seed)
   tables = []
   for kind in kinds:
-    pairs = [_pair(kind, rng, (vocab,) * (i + 1)) for i in range(depth + 1)]
-    p, q = [pair[0] for pair in pairs], [pair[1] for pair in pairs[:-1]]
+    pairs = []
+    for i in range(depth + 1):
+      dense = [_dense(rng, (vocab,) * (i + 1)) for _ in range(2)]
+      pairs.append(_PAIRS[kind](*dense, rng))
+    p, q = zip(*pairs, strict=True)
     for name, valid in cuts(rng):
-      tables.append(Table(f'{kind}-{name}', p, q, valid))
+      tables.append(Table(f'{kind}-{name}', [*p], [*q[:-1]], valid))
   return tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Drafts:
-  """All drafted trees of a table of positive chance, a row each.
+  """All drafts of a table that have a positive probability, one per row.
 
   Attributes:
     tokens: int32 [B, N].
     p: float64 [B, N, V].
     q: float64 [B, I, V].
     valid: bool [B, N].
-    weight: float64 [B], the chance of each; they sum to 1.
+    weight: float64 [B], the probability of each draft; the sum is 1.
   """
 
   tokens: np.ndarray
@@ -159,8 +147,8 @@ class Drafts:
 
 
 @functools.cache
-def _all_tokens(vocab, size):
-  """int32 [V^(N - 1), N]: every way to fill a tree; the root is token 0."""
+def _all_tokens(vocab: int, size: int) -> np.ndarray:
+  """Returns all tokens of a tree with root 0, int32 [V^(N - 1), N]."""
   tokens = np.indices((1,) + (vocab,) * (size - 1), np.int32)
   tokens = tokens.reshape(size, -1).T
   tokens.flags.writeable = False
@@ -168,21 +156,23 @@ def _all_tokens(vocab, size):
 
 
 def context(tree: TokenTree, node: int) -> list[int]:
-  """The drafted nodes on the path to a node, and it."""
+  """Returns the path to a node without the root."""
   return [n for n in tree.paths[node] if n > 0]
 
 
 def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
-  """Every draft of a table, and its chance under the law that it states.
+  """Returns every draft of a table with its probability under the law.
 
-  A node that is not drafted holds token 0, whatever its siblings hold.
+  An invalid node has token 0, whatever its siblings have.
   """
   vocab = table.p[0].shape[-1]
   tokens = _all_tokens(vocab, tree.size)
-  at = lambda laws, node: np.broadcast_to(
-    laws[tree.depths[node]][tuple(tokens[:, context(tree, node)].T)],
-    (len(tokens), laws[tree.depths[node]].shape[-1]),
-  )
+
+  def at(arrays, node):
+    values = arrays[tree.depths[node]]
+    values = values[tuple(tokens[:, context(tree, node)].T)]
+    return np.broadcast_to(values, (len(tokens), values.shape[-1]))
+
   p = np.stack([at(table.p, node) for node in range(tree.size)], axis=1)
   q = np.zeros((len(tokens), len(tree.internal), vocab))
   valid = np.ones(tokens.shape, bool)
@@ -195,30 +185,29 @@ def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
       x = tokens[:, child]
       total = left.sum(-1)
       valid[:, child] = valid[:, node] & drafted[:, rank] & (total > 0)
-      is_best = law == 'top_plus_one' and child != tree.children(node)[-1]
-      if law == 'deterministic' or is_best:  # the best left
+      is_top = law == 'top_plus_one' and child != tree.children(node)[-1]
+      if law == 'deterministic' or is_top:  # the most probable one left
         chance = x == left.argmax(-1)
       else:
         chance = left[rows, x] / np.where(total > 0, total, 1)
       weight = weight * np.where(valid[:, child], chance, x == 0)
       if law != 'iid':
-        left = np.where(
-          valid[:, child, None] & (x[:, None] == np.arange(vocab)), 0, left
-        )
+        is_x = x[:, None] == np.arange(vocab)
+        left = np.where(valid[:, child, None] & is_x, 0, left)
   keep = weight > 0
   return Drafts(tokens[keep], p[keep], q[keep], valid[keep], weight[keep])
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
-  """What a verifier does with each draft of a table.
+class Outcome:
+  """Stop and leave probabilities of a verifier for each draft of a table.
 
   Attributes:
     table: the table.
-    tree: the shape of its drafts.
+    tree: the tree of its drafts.
     drafts: its drafts.
-    stop: [B, N], the chance to stop at each node.
-    leave: [B, N, V], the distribution of what is emitted there.
+    stop: float [B, N], the probability to stop at each node.
+    leave: float [B, N, V], the distribution of the token emitted there.
   """
 
   table: Table
@@ -229,38 +218,38 @@ class Round:
 
   @property
   def joint(self) -> tuple[np.ndarray, np.ndarray]:
-    """Of depth + 1 tokens, [V] * (depth + 1): as emitted, as the target's."""
-    of_target = self.table.p
-    vocab = of_target[0].shape[-1]
-    ended = [np.zeros((vocab**i, vocab)) for i in range(len(of_target))]
+    """Joint distributions of depth + 1 tokens: emitted, and the target's."""
+    p_of_depth = self.table.p
+    vocab = p_of_depth[0].shape[-1]
+    ended = [np.zeros((vocab**i, vocab)) for i in range(len(p_of_depth))]
     mass = (self.drafts.weight[:, None] * self.stop)[..., None] * self.leave
     for node, depth in enumerate(self.tree.depths):
       accepted = self.drafts.tokens[:, context(self.tree, node)]
       place = accepted @ vocab ** np.arange(depth)[::-1]
       np.add.at(ended[depth], place, mass[:, node])
     emitted, target = np.zeros(()), np.ones(())
-    for i, p in enumerate(of_target):
-      # What ends with token i + 1, next to what ended before, extended.
+    for i, p in enumerate(p_of_depth):
+      # Steps that end with token i + 1, and earlier ends continued by p.
       emitted = emitted[..., None] * p + ended[i].reshape((vocab,) * (i + 1))
       target = target[..., None] * p
     return emitted, target
 
   @property
   def error(self) -> float:
-    """The largest error of the joint distribution of depth + 1 tokens."""
+    """Largest error of the joint distribution of depth + 1 tokens."""
     emitted, target = self.joint
     return np.abs(emitted - target).max()
 
 
-# What takes long is compiling, which a lower level of machine code optimization
-# halves; the program is the same.
+# Compilation takes most of the time, and half as long at a lower optimization
+# level of the machine code. The program is the same.
 @functools.partial(
   jax.jit,
   static_argnums=0,
   compiler_options={'xla_backend_optimization_level': 0},
 )
 def _stop_and_leave(verifier, draft, p_bnv):
-  """stop [B, N] and leave [B, N, V], the latter node by node."""
+  """Returns stop [B, N], and leave [B, N, V] at every node."""
   batch, size, _ = p_bnv.shape
   leave = lambda node: verifier.leave_probs(
     draft, p_bnv, jnp.broadcast_to(node, (batch,))
@@ -269,37 +258,38 @@ def _stop_and_leave(verifier, draft, p_bnv):
   return verifier.stop_probs(draft, p_bnv), leave_bnv
 
 
-def run(
+def run_tables(
   verifier: Verifier,
   tables: Sequence[Table],
   tree: TokenTree,
   law: Law,
   drafts: Sequence[Drafts] | None = None,
   dtype: Any = np.float64,
-) -> list[Round]:
-  """The rounds of all tables of one tree, in one call on the host.
+) -> list[Outcome]:
+  """Returns the outcomes of all tables of one tree, from one call on the host.
 
   Args:
     verifier: the rule.
     tables: the tables, of one vocabulary.
-    tree: the shape of the drafts.
-    law: the law that the drafts state.
-    drafts: of each table; None for those drawn by the law that is stated.
-    dtype: what the verifier computes in.
+    tree: tree of the drafts.
+    law: law that the drafts state.
+    drafts: drafts of each table; by default those of `enumerate_drafts`.
+    dtype: dtype of p and q, in which the verifier computes.
 
   Raises:
-    UserError: it computes in another dtype, or probabilities of other shapes.
+    UserError: the verifier returns another dtype or a wrong shape.
   """
   drafts = drafts or [enumerate_drafts(table, tree, law) for table in tables]
   ends = np.cumsum([len(part.weight) for part in drafts])
-  # Filled up with copies of the first row, so that runs share a compilation.
-  most = len(tables) * len(_all_tokens(drafts[0].p.shape[-1], tree.size))
-  size = max(2048, 1 << (most - 1).bit_length())
+  # Padded with copies of the first row, so that runs share a compilation.
+  vocab = drafts[0].p.shape[-1]
+  num_rows = len(tables) * len(_all_tokens(vocab, tree.size))
+  size = max(2048, 1 << (num_rows - 1).bit_length())
 
   def join(name):
     rows = np.concatenate([getattr(part, name) for part in drafts])
-    fill = np.repeat(rows[:1], size - len(rows), axis=0)
-    return jnp.asarray(np.concatenate([rows, fill]))
+    padding = np.repeat(rows[:1], size - len(rows), axis=0)
+    return jnp.asarray(np.concatenate([rows, padding]))
 
   on_host = jax.default_device(jax.local_devices(backend='cpu')[0])
   with jax.enable_x64(True), on_host:
@@ -312,22 +302,16 @@ def run(
       valid=join('valid'),
     )
     outputs = _stop_and_leave(verifier, draft, join('p').astype(dtype))
-  for name, output in zip(('stop_probs', 'leave_probs'), outputs, strict=True):
-    if output.dtype != dtype:
+  shapes = (size, tree.size), (size, tree.size, vocab)
+  methods = 'stop_probs', 'leave_probs'
+  for method, output, shape in zip(methods, outputs, shapes, strict=True):
+    if (output.shape, output.dtype) != (shape, dtype):
       raise UserError(
-        f'{type(verifier).__name__}: {name}: got {output.dtype}, expected '
-        f'{np.dtype(dtype)}, the dtype of p'
+        f'{type(verifier).__name__}: {method} at all nodes: got {output.dtype} '
+        f'{output.shape}, expected {np.dtype(dtype)} {shape}'
       )
-  stop, leave = outputs
-  shape = (size, tree.size, drafts[0].p.shape[-1])
-  if (stop.shape, leave.shape) != (shape[:2], shape):
-    raise UserError(
-      f'{type(verifier).__name__}: got stop_probs of shape {stop.shape} and '
-      f'leave_probs of shape {leave.shape[::2]}, expected {shape[:2]} and '
-      f'{shape[::2]}'
-    )
-  outputs = [np.split(np.asarray(output), ends)[:-1] for output in outputs]
+  stop, leave = (np.split(np.asarray(output), ends)[:-1] for output in outputs)
   return [
-    Round(table, tree, part, stop, leave)
-    for table, part, stop, leave in zip(tables, drafts, *outputs, strict=True)
+    Outcome(table, tree, *arrays)
+    for table, *arrays in zip(tables, drafts, stop, leave, strict=True)
   ]

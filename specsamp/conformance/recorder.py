@@ -1,4 +1,4 @@
-"""A drafter that shows what it drafted, round by round."""
+"""A drafter that records its drafts."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from specsamp.sharding import mesh as meshes
 
 @struct.dataclass
 class Recorder(Drafter):
-  """Drafts as another one does, and keeps its last draft in its state."""
+  """Wrapper of a drafter that keeps the last draft in its state."""
 
   drafter: Drafter
   tree: TokenTree = struct.field(pytree_node=False)
@@ -46,17 +46,17 @@ class Recorder(Drafter):
     return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draft)
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    draft, own = self.drafter.propose(
+    draft, new_state = self.drafter.propose(
       state[0], tokens_bs, length_b, sampling, keys_b
     )
-    return draft, (own, draft)
+    return draft, (new_state, draft)
 
   def commit(self, state, draft, verdict, root_b, scored):
-    own = self.drafter.commit(state[0], draft, verdict, root_b, scored)
-    return own, state[1]
+    new_state = self.drafter.commit(state[0], draft, verdict, root_b, scored)
+    return new_state, state[1]
 
 
 def draft_of(request: Request, state: DecodeState) -> Draft:
-  """The draft of the last round, on the host, of a request of a `Recorder`."""
+  """Returns the last draft of a request with a `Recorder`, on the host."""
   draft = meshes.fetch(state.drafter[1])
   return jax.tree.map(lambda rows: rows[: request.batch], draft)

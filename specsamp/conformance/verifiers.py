@@ -1,80 +1,82 @@
-"""A rule is lossless: what it emits is computed, over every draft there is."""
+"""Computes that a verifier is lossless, over every draft of small trees."""
 
 import numpy as np
 
 from specsamp import verification
-from specsamp.conformance.enumeration import KINDS, Round, make_tables, run
+from specsamp.conformance.enumeration import (
+  KINDS,
+  Outcome,
+  Table,
+  make_tables,
+  run_tables,
+)
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
 from specsamp.utils import user_modules
-from specsamp.verification import Verifier
+from specsamp.verification import Verifier, checks
 
-# An epsilon in a denominator is no loss: float32 rounds by more.
+# A small epsilon in a denominator is allowed: float32 rounds by more.
 _TOLERANCE = 1e-9
-# What p is where a rule is told the winners of races.
+# Kinds of p for coupled rules, which get the one-hot winners of races.
 _ONE_HOT = ('one_hot_p', 'one_hot_both')
-
-
-# By name: a tree and the size of the vocabulary.
-_TREES = {
-  'the empty draft (a root alone)': (TokenTree.chain(0), 3),
-  'a chain of 3': (TokenTree.chain(3), 3),
-  'three candidates': (TokenTree.branching((3,)), 4),
-  'the tree 2x1x1': (TokenTree.branching((2, 1, 1)), 3),
-  # Whose leaves are of two depths.
-  'an uneven tree': (TokenTree((-1, 0, 0, 1, 1)), 3),
-}
+# Trees and the sizes of their vocabularies. The last tree is uneven.
+_TREES = (
+  (TokenTree.chain(0), 3),
+  (TokenTree.chain(3), 3),
+  (TokenTree.branching((3,)), 4),
+  (TokenTree.branching((2, 1, 1)), 3),
+  (TokenTree((-1, 0, 0, 1, 1)), 3),
+)
 
 
 def check_verifier(verifier: Verifier) -> None:
-  """Computes that a rule is lossless, in float64.
+  """Computes in float64 that a rule is lossless.
 
-  Every draft of small trees and vocabularies, whole or with candidates missing,
-  under p and q of all sorts, is a row: summed over them, P(draft) * stop *
-  leave must be the target's distribution. So it is for each law that the rule
-  accepts, on the trees that it takes; on those on which it raises something it
-  is not asked, as it is not by `specsamp.generate`. A rule of
-  `lossless = False` is held to what all are: probabilities that sum to 1, and
-  no token accepted that was not drafted.
+  It sums P(draft) * stop * leave over every draft of small trees and
+  vocabularies, with all or some of the candidates drafted and with p and q of
+  many kinds. The sum must be the target's distribution, for each law that the
+  rule accepts. A tree for which the rule raises an exception is skipped, as
+  `specsamp.generate` refuses it. For a rule with `lossless = False` it checks
+  only that probabilities sum to 1 and that no undrafted token is accepted.
 
   Args:
     verifier: the rule.
 
   Raises:
-    UserError: what fails, on which draft or text; or it is no verifier, or
-      takes none of the trees under one of its laws.
+    UserError: a check fails, the object is not a verifier, or it takes none of
+      the trees under one of its laws.
   """
   verification.check_parts(verifier)
   name = type(verifier).__name__
   for law in sorted(verifier.accepts):
-    taken, refusal = False, None
-    for where, (tree, vocab) in _TREES.items():
+    is_taken, refusal = False, None
+    for tree, vocab in _TREES:
       try:
         verification.check_law(verifier, law, tree)
       except Exception as error:
         refusal = refusal or error
         continue
-      taken = taken or bool(tree.depth)
+      is_taken = is_taken or tree.depth > 0
       tables = _tables(tree, vocab, verification.is_coupled(verifier))
-      where = f'{name}, law {law!r}, {where}'
+      where = f'{name}, law {law!r}, {checks.describe(tree)}'
       try:
-        rounds = run(verifier, tables, tree, law)
+        outcomes = run_tables(verifier, tables, tree, law)
       except UserError:
         raise
       except Exception as error:
         raise UserError(
           f'{where}: failed: {user_modules.describe(error)}'
         ) from error
-      for found in rounds:
-        _check(verifier, found, where)
-    if not taken:
+      for outcome in outcomes:
+        _check_outcome(verifier, outcome, where)
+    if not is_taken:
       raise UserError(
         f'{name}: takes no draft of law {law!r}: '
         f'{user_modules.describe(refusal)}'
       ) from refusal
 
 
-def _tables(tree: TokenTree, vocab: int, coupled: bool):
+def _tables(tree: TokenTree, vocab: int, is_coupled: bool) -> list[Table]:
   shapes = [(vocab,) * i + (tree.width,) for i in range(tree.depth)]
 
   def cuts(rng):
@@ -82,43 +84,43 @@ def _tables(tree: TokenTree, vocab: int, coupled: bool):
     if shapes:
       yield 'some drafted', [rng.random(shape) < 0.7 for shape in shapes]
 
-  kinds = _ONE_HOT if coupled else KINDS
+  kinds = _ONE_HOT if is_coupled else KINDS
   return make_tables(vocab, tree.depth, cuts, seed=1, kinds=kinds)
 
 
-def _check(verifier: Verifier, found: Round, where: str) -> None:
-  """Raises `UserError` for a round of one table that is not right."""
-  where = f'{where}, p and q {found.table.name}'
-  tokens, valid = found.drafts.tokens, found.drafts.valid
-  of_row = lambda row: (
-    f'draft {tokens[row].tolist()}, drafted {valid[row].astype(int).tolist()}'
-  )
-  for method, axis, probs in (
-    ('stop_probs', 'nodes', found.stop[:, None]),
-    ('leave_probs', 'tokens', found.leave),
-  ):
-    sums = probs.sum(axis=-1)
-    right = (probs >= -_TOLERANCE).all(axis=-1)
-    wrong = ~(right & (np.abs(sums - 1) <= _TOLERANCE))
-    if wrong.any():
-      row, node = np.argwhere(wrong)[0]
-      raise UserError(
-        f'{where}: {method} is not a distribution over the {axis}: got '
-        f'{np.round(probs[row, node], 6).tolist()}, expected a sum of 1 and no '
-        f'entry below 0, {of_row(row)}'
-        + (f', node {node}' if method == 'leave_probs' else '')
-      )
-  kept = (found.stop > _TOLERANCE) & ~valid
-  if kept.any():
-    row, node = np.argwhere(kept)[0]
-    raise UserError(
-      f'{where}: accepts node {node}, which was not drafted, with '
-      f'{found.stop[row, node]:.6g}, {of_row(row)}'
+def _check_outcome(verifier: Verifier, outcome: Outcome, where: str) -> None:
+  """Checks the stop and leave probabilities for the drafts of one table.
+
+  Raises:
+    UserError: they are not distributions, accept an undrafted node, or make a
+      lossless rule emit another distribution than the target's.
+  """
+  where = f'{where}, p and q {outcome.table.name}'
+  drafts = outcome.drafts
+
+  def describe_draft(row, node=None):
+    return (
+      f', draft {drafts.tokens[row].tolist()}, drafted '
+      f'{drafts.valid[row].astype(int).tolist()}'
+      + (f', node {node}' if node is not None else '')
     )
-  emitted, target = found.joint
-  if verifier.lossless and found.error > _TOLERANCE:
-    text = np.unravel_index(np.abs(emitted - target).argmax(), emitted.shape)
+
+  for method, probs in (
+    ('stop_probs', outcome.stop),
+    ('leave_probs', outcome.leave),
+  ):
+    checks.check_distributions(where, method, probs, _TOLERANCE, describe_draft)
+  is_wrong = (outcome.stop > _TOLERANCE) & ~drafts.valid
+  if is_wrong.any():
+    row, node = np.argwhere(is_wrong)[0]
     raise UserError(
-      f'{where}: not lossless: emits the tokens {[int(t) for t in text]} with '
-      f'{emitted[text]:.6g}, expected {target[text]:.6g}'
+      f'{where}: accepts an undrafted node with probability '
+      f'{outcome.stop[row, node]:.6g}{describe_draft(row, node)}'
+    )
+  emitted, target = outcome.joint
+  if verifier.lossless and outcome.error > _TOLERANCE:
+    tokens = np.unravel_index(np.abs(emitted - target).argmax(), emitted.shape)
+    raise UserError(
+      f'{where}: not lossless: emits the tokens {[int(t) for t in tokens]} '
+      f'with {emitted[tokens]:.6g}, expected {target[tokens]:.6g}'
     )

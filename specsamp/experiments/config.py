@@ -7,7 +7,7 @@ import ml_collections
 
 from specsamp import verification
 from specsamp.drafting.draft import Law
-from specsamp.errors import UserError, check_name, check_range, unknown
+from specsamp.errors import UserError, check_name, check_range, describe_unknown
 from specsamp.evaluation import pairs, tasks
 from specsamp.evaluation.reporting import plots
 from specsamp.experiments import loading
@@ -61,9 +61,9 @@ class PairConfig:
 
   def __post_init__(self):
     sizes = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
-    check_range(self, *sizes, least=1, kind=int)
+    check_range(self, *sizes, min=1, kind=int)
     largest = 2**31 - 1 - self.num_prompts
-    check_range(self, 'seed', least=0, most=largest, kind=int)
+    check_range(self, 'seed', min=0, max=largest, kind=int)
 
   def longest_prompt(self, target: LanguageModel) -> list[int]:
     """Returns a prompt of `max_prompt_tokens` tokens, to check a config with.
@@ -223,7 +223,7 @@ class DecodeConfig(SampledConfig):
     super().__post_init__()
     if min(self.shown) < 0:
       raise UserError(f'shown: got {self.shown}, expected at least 0')
-    check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
+    check_range(self, 'sweep_prompts', 'repeats', min=1, kind=int)
     self.check_compared('draft_lens', 'temperatures')
     self.check_temperatures(self.temperatures)
     if self.dynamic_tree and (self.branching or self.adaptive):
@@ -297,7 +297,7 @@ class ComparisonConfig(SampledConfig):
       if not getattr(self, name):
         raise UserError(f'{name}: got (), expected at least one')
     for name in ('samples', 'batch_size', 'search_depth'):
-      check_range(self, name, least=1, most=10_000, kind=int)
+      check_range(self, name, min=1, max=10_000, kind=int)
 
 
 class Size(NamedTuple):
@@ -359,5 +359,5 @@ def parse(arg: str | None) -> Size:
   names = (EMBEDDED, *pairs.PAIRS)
   if name not in names or rest not in ([], ['smoke']):
     others = '; with ,smoke for the smallest size, or smoke alone'
-    raise UserError(unknown('argument', arg, names, others))
+    raise UserError(describe_unknown('argument', arg, names, others))
   return Size('' if name == EMBEDDED else name, bool(rest))

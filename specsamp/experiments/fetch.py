@@ -8,7 +8,7 @@ import tabulate
 
 from specsamp.checkpoints.huggingface import hub
 from specsamp.data import published as data
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.models import published as models
 
 _NOTE = f"""\
@@ -105,7 +105,9 @@ def parse(name: str) -> list[Wanted]:
       raise UserError(f'{model}: its weights were never published')
     if model not in models.MODELS:
       names = [*data.SETS, *models.MODELS]
-      raise UserError(unknown('fetch', part, names, ', or a pair such as a+b'))
+      raise UserError(
+        describe_unknown('fetch', part, names, ', or a pair such as a+b')
+      )
     found.append(Wanted(model, revision or None))
   return found
 

@@ -27,7 +27,7 @@ from specsamp.drafting import (
 )
 from specsamp.drafting.draft import DynamicTree, Law
 from specsamp.drafting.no_drafter import NoDrafter
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.experiments import trial
 from specsamp.language_model import LanguageModel
 from specsamp.utils import user_modules
@@ -187,7 +187,7 @@ class Models:
       f', a folder, here or on the hub, or a user-defined {user_modules.FORM}'
     )
     names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
-    raise UserError(unknown('drafter', name, names, others))
+    raise UserError(describe_unknown('drafter', name, names, others))
 
   def _user_defined(
     self, name: str, shape: int | TokenTree, law: str, is_fixed: bool

@@ -55,7 +55,7 @@ class MethodConfig:
   paper: str | dict[str, str] = ''
 
   def __post_init__(self):
-    check_range(self, 'top_k', least=0, kind=int)
+    check_range(self, 'top_k', min=0, kind=int)
     if not self.temperature and (self.top_k or self.top_p is not None):
       raise UserError(
         f'method {self.name}: got top_p or top_k at temperature 0, expected '

@@ -59,11 +59,11 @@ class ReinforceConfig(PairConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'steps', 'slots', 'rounds', least=1, kind=int)
-    check_range(self, 'draft_len', least=0, kind=int)
-    check_range(self, 'group', least=2, kind=int)
-    check_range(self, 'learning_rate', least=0)
-    check_range(self, 'temperature', least=1e-6, most=1e6)
+    check_range(self, 'steps', 'slots', 'rounds', min=1, kind=int)
+    check_range(self, 'draft_len', min=0, kind=int)
+    check_range(self, 'group', min=2, kind=int)
+    check_range(self, 'learning_rate', min=0)
+    check_range(self, 'temperature', min=1e-6, max=1e6)
     if self.compare and not self.draft_len:
       raise UserError(
         'compare: got True with draft_len=0, expected False, because there is '

@@ -75,10 +75,10 @@ class ServeConfig:
 
   def __post_init__(self):
     names = ('slots', 'rounds', 'max_body_bytes')
-    check_range(self, *names, least=1, kind=int)
+    check_range(self, *names, min=1, kind=int)
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
-    check_range(self, *names, least=0, kind=int)
-    check_range(self, 'logprobs', least=-1, kind=int)
+    check_range(self, *names, min=0, kind=int)
+    check_range(self, 'logprobs', min=-1, kind=int)
     if self.verifier:
       verification.make(self.verifier)
 

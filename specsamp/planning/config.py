@@ -54,7 +54,7 @@ class PlanConfig:
   prices: PriceConfig = PriceConfig()
 
   def __post_init__(self):
-    check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
+    check_range(self, 'gamma', 'context', 'batch', min=1, kind=int)
     for alpha in self.alphas:
       if not 0 <= alpha <= 1:
         raise UserError(f'alphas: got {alpha!r}, expected 0 to 1')

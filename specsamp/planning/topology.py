@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.models import TransformerConfig
 from specsamp.planning import gpu, tpu
 
@@ -20,7 +20,9 @@ def parse(name: str) -> Topology:
     return nodes
   if name.split(':')[0].split('-')[0] not in tpu.GENERATIONS:
     others = ' with a shape or size, such as v4:2x2x4, v5e-16 or h100:8'
-    raise UserError(unknown('topology', name, [*tpu.CHIPS, *gpu.GPUS], others))
+    raise UserError(
+      describe_unknown('topology', name, [*tpu.CHIPS, *gpu.GPUS], others)
+    )
   return tpu.parse(name)
 
 

@@ -1,1 +1,1 @@
-"""Logits to probabilities (`transforms`), probabilities to tokens (`draw`)."""
+"""Sampling: logits to probabilities (`transforms`) and to tokens (`draw`)."""

@@ -1,7 +1,7 @@
-"""Draws tokens from probabilities, and the random numbers for the draws.
+"""Draws of tokens from probabilities, and the random numbers for them.
 
-The numbers of a row depend on its seed, the position in the sequence and their
-use. They never depend on the other rows of the batch.
+A row's random numbers depend on its seed, the position in its sequence and
+their use. They never depend on the other rows of the batch.
 """
 
 import enum
@@ -24,17 +24,16 @@ class Stream(enum.IntEnum):
 
 def row_keys(seeds: jax.Array) -> jax.Array:
   """Returns typed keys [B] for integer seeds [B]."""
-  # The generator is named because with 'rbg' the numbers of a vmapped row
-  # depend on the other rows.
-  make = lambda seed: jax.random.key(seed, impl='threefry2x32')
-  return jax.vmap(make)(seeds)
+  # With the generator 'rbg', a vmapped row's numbers depend on the other rows.
+  key_from = lambda seed: jax.random.key(seed, impl='threefry2x32')
+  return jax.vmap(key_from)(seeds)
 
 
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
   """Returns keys [B] that differ for equal seeds if their turns [B] differ.
 
-  A turn of 0 leaves a key as it is. The numbers that are folded in differ from
-  those of `stream_keys`.
+  A turn of 0 returns the key unchanged. `stream_keys` never folds in the same
+  integers.
   """
   data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
   folded = jax.vmap(jax.random.fold_in)(row_keys, data)
@@ -46,13 +45,13 @@ def stream_keys(
 ) -> jax.Array:
   """Returns the keys of one use at one position of each row.
 
-  Two different pairs (position, stream) never give a row the same key. A pair
-  is folded in as one integer, and threefry under a fixed key is a bijection.
-  One fold costs half of two.
+  Different pairs (position, stream) never give a row the same key: a pair is
+  folded in as one integer, and threefry under a fixed key is a bijection. One
+  fold costs half as much as two.
 
   Args:
     row_keys: typed keys [B].
-    positions: positions in the sequences of the rows [B], 0 to 2**28 - 1.
+    positions: positions in the rows' sequences [B], 0 to 2**28 - 1.
     stream: the use of the numbers.
 
   Returns:
@@ -62,17 +61,12 @@ def stream_keys(
   return jax.vmap(jax.random.fold_in)(row_keys, data)
 
 
-def uniform(keys: jax.Array) -> jax.Array:
-  """Returns the uniform numbers of one draw for each key, float32 [B, 2]."""
-  return uniforms(keys, 1)[:, 0]
-
-
 def uniforms(keys: jax.Array, count: int) -> jax.Array:
   """Returns the uniform numbers of `count` draws for each key.
 
   Each number has 32 random bits, rounded to float32. It is below x with
   probability x, to within 2**-24 of x plus 2**-32. `jax.random.uniform` has 23
-  bits: an event of probability 1e-9 then has probability 1e-7 or 0.
+  bits, which turn a probability of 1e-9 into 1e-7 or 0.
 
   Args:
     keys: typed keys [B]; consumed.
@@ -83,7 +77,7 @@ def uniforms(keys: jax.Array, count: int) -> jax.Array:
     the two numbers of a draw.
   """
   bits = jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))
-  # Every shard draws its own numbers; none are sent.
+  # Every shard draws the numbers of its rows; none are sent.
   return _fractions(rules.constrain(bits(keys), 'batch', None, None))
 
 
@@ -98,7 +92,7 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   The first number picks the first block whose running sum of probabilities
   exceeds this share of the total. The second picks a token of the block in the
-  same way. One number of 24 bits is too coarse for both: over 151,936 tokens
+  same way. One number of 24 bits is too coarse for both. Over 151,936 tokens
   the drawn distribution was off by a total variation of 1e-3, and a third of
   the tokens could never be drawn. With two numbers the total variation is 1e-5,
   the rounding of the running sums (`tests/sampling/test_draw_error.py`).
@@ -112,7 +106,7 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
   above the share, the last token of positive probability is returned.
 
   Args:
-    u: float32 [B, 2], numbers of `uniform`.
+    u: float32 [B, 2], numbers of one draw from `uniforms`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
 
   Returns:
@@ -124,13 +118,13 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
   blocks = jnp.pad(probs, ((0, 0), (0, count * width - size)))
   blocks = blocks.reshape(batch, count, width)
 
-  # Of a sharded vocabulary, the blocks' sums and one block are exchanged whole,
-  # which is less than the steps of a running sum over shards.
+  # Shards of a vocabulary exchange the blocks' sums and one block, which is
+  # less than the steps of a running sum over shards.
   sums = rules.constrain(blocks.sum(-1), rules.ANY, None)
   u = u.astype(probs.dtype)
   block = _first_above(u[:, 0], sums)
-  # Picking by index reads one block; a contraction with a one-hot reads them
-  # all, and measured a third slower at eight rows.
+  # An index reads one block. A contraction with a one-hot reads all blocks and
+  # was a third slower with eight rows.
   inside = lookup.along(blocks, block[:, None, None], axis=1)[:, 0]
   return block * width + _first_above(u[:, 1], inside)
 
@@ -138,9 +132,9 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 def _num_blocks(size: int) -> int:
   """Returns a power of two, at most about sqrt(V), that divides V.
 
-  This many shards then hold whole blocks. If only a small power divides V, the
-  one near sqrt(V) is returned. Such a vocabulary is padded, and on a mesh it is
-  moved.
+  Up to this number of shards hold whole blocks. If only a small power divides
+  V, it is the power near sqrt(V); the vocabulary is then padded, which moves it
+  between the devices of a mesh.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size
@@ -150,8 +144,9 @@ def _num_blocks(size: int) -> int:
 def _first_above(u, amounts):
   """Returns the first index whose running sum exceeds u of the total, [B].
 
-  Only indices of positive amount count; if none exceeds, the last one is taken.
-  The running sums may be unsorted: a parallel sum rounds each entry separately.
+  Only indices of positive amounts count. If no sum exceeds it, the result is
+  the last of them. The running sums may be unsorted, because a parallel sum
+  rounds each entry separately.
   """
   running = jnp.cumsum(amounts, -1)
   goal = u * running[:, -1]
@@ -169,7 +164,7 @@ def without_replacement(
 ) -> tuple[jax.Array, jax.Array]:
   """Draws tokens one after the other, each without the earlier ones.
 
-  The distribution is that of Gumbel top-C, from 2C numbers a row instead of V.
+  The distribution is that of Gumbel top-C, with 2C numbers per row, not V.
 
   Args:
     u: float32 [B, C, 2], numbers of `uniforms`.
@@ -187,7 +182,7 @@ def without_replacement(
     drawn = lookup.along(left, token[:, None], axis=1)[:, 0] > 0
     if rules.mesh_in_use() is None:
       return left.at[row, token].set(0), (token, drawn)
-    # To write into one shard XLA would gather them all.
+    # To write into one shard, XLA would gather all shards.
     return jnp.where(index == token[:, None], 0, left), (token, drawn)
 
   _, (tokens, drawn) = lax.scan(step, probs, jnp.moveaxis(u, 1, 0))
@@ -195,26 +190,26 @@ def without_replacement(
 
 
 def top_plus_one(
-  u: jax.Array, probs: jax.Array, top: jax.Array, most: int
+  u: jax.Array, probs: jax.Array, top: jax.Array, max_top: int
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the most probable tokens, then one drawn without them.
 
   Args:
-    u: float32 [B, 2], numbers of `uniform`.
+    u: float32 [B, 2], numbers of one draw from `uniforms`.
     probs: at least 0, [B, V]; each row's sum is positive but need not be 1.
     top: number of the most probable tokens, int32 [B].
-    most: upper bound on `top`, static.
+    max_top: upper bound on `top`, static.
 
   Returns:
-    Tokens, int32 [B, most + 1]; and bool [B, most + 1], False if there was no
-    such token, where the token is noise.
+    Tokens, int32 [B, max_top + 1]; and bool [B, max_top + 1], False if there
+    was no such token, where the token is noise.
   """
-  best, tokens = largest(probs, most)
-  place = jnp.arange(most + 1, dtype=jnp.int32)[None]
+  best, tokens = largest(probs, max_top)
+  place = jnp.arange(max_top + 1, dtype=jnp.int32)[None]
   top = top[:, None]
   index = lax.broadcasted_iota(jnp.int32, probs.shape, 1)
   left = probs
-  for i in range(most):
+  for i in range(max_top):
     left = jnp.where((index == tokens[:, i, None]) & (i < top), 0, left)
   token = inverse_cdf(u, left)[:, None]
   drawn = lookup.along(left, token, axis=1) > 0
@@ -228,9 +223,9 @@ def top_plus_one(
 def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
   """Returns the largest values along the last axis and their indices.
 
-  The result is that of `lax.top_k`. On a mesh the values are found one by one,
-  each with two numbers from every shard. XLA would gather the vocabulary and
-  the batch to sort them.
+  The result is that of `lax.top_k`. On a mesh, XLA would gather the vocabulary
+  and the batch to sort them. So the values are found one by one there, each
+  with two numbers from every shard.
 
   Args:
     values: [..., V], without NaN and -inf.
@@ -246,9 +241,9 @@ def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
   index = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
 
   def step(left, _):
-    most = left.max(-1, keepdims=True)
-    first = jnp.where(left == most, index, size).min(-1, keepdims=True)
-    return jnp.where(index == first, -jnp.inf, left), (most, first)
+    best = left.max(-1, keepdims=True)
+    first = jnp.where(left == best, index, size).min(-1, keepdims=True)
+    return jnp.where(index == first, -jnp.inf, left), (best, first)
 
   _, stacked = lax.scan(step, values, length=count)
   return tuple(jnp.moveaxis(array[..., 0], 0, -1) for array in stacked)
@@ -256,4 +251,4 @@ def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 
 def categorical(keys: jax.Array, probs: jax.Array) -> jax.Array:
   """Draws one token a row, int32 [B], with keys [B] from probs [B, V]."""
-  return inverse_cdf(uniform(keys), probs)
+  return inverse_cdf(uniforms(keys, 1)[:, 0], probs)

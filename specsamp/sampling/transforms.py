@@ -1,11 +1,11 @@
 """From logits to the probabilities that tokens are drawn from.
 
-One function serves the drafter and the target alike, so that what a verifier
-calls q and p is exactly what was sampled from. No step sorts the vocabulary:
-the thresholds of top-k and top-p are found by bisection on the bit patterns of
-floats, which for non-negative numbers are ordered as the numbers are. That is
-exact, needs only sums over the vocabulary (so a sharded one is never gathered),
-and on a CPU takes a thirtieth of the time of a sort.
+The drafter and the target use the same function, so the q and p of a verifier
+are exactly the distributions that were sampled. No step sorts the vocabulary:
+bisection on the bit patterns of floats finds the thresholds of top-k and top-p.
+Non-negative floats are ordered as their patterns are, so that is exact. It
+needs only sums over the vocabulary, so a sharded one is never gathered, and on
+a CPU it takes a thirtieth of the time of a sort.
 """
 
 import functools
@@ -19,24 +19,38 @@ from jax import lax
 
 from specsamp.sharding import rules
 
-# Rows that pad a vocabulary have logits of -1e30, and stay without probability.
-_HOTTEST = 1e6
+# The logits of vocabulary padding, -1e30, have probability 0 up to here.
+_MAX_TEMPERATURE = 1e6
+
+# A test of one value of each field, and what it accepts in words.
+_FIELD_RANGES = {
+  'temperature': (
+    lambda t: 0 <= t <= _MAX_TEMPERATURE,
+    f'a number from 0 to {_MAX_TEMPERATURE:g}',
+  ),
+  'top_k': (
+    lambda k: isinstance(k, numbers.Integral) and 0 <= k < 2**31,
+    'an integer of at least 0 (0: off)',
+  ),
+  'top_p': (lambda p: 0 < p <= 1, 'a number in (0, 1]'),
+  'min_p': (lambda p: 0 <= p < 1, 'a number in [0, 1)'),
+}
 
 
 @flax.struct.dataclass
 class SamplingParams:
-  """How logits become probabilities; each value a scalar or one per row [B].
+  """Transformation of logits to probabilities; scalars, or one value per row.
 
-  A pytree of traced values: another temperature compiles nothing.
+  It is a pytree of traced values, so other values do not recompile.
 
   Attributes:
-    temperature: divides the logits; 0 is greedy, a one-hot of the argmax.
-    top_k: keeps a token iff fewer than `top_k` are strictly more probable; 0
-      keeps all. Ties at the border are all kept.
-    top_p: keeps a token iff the mass strictly more probable than it is below
-      `top_p`: the smallest set that reaches the mass, ties at the border all
-      kept (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751). 1 keeps
-      all, those that rounding would lose too.
+    temperature: divisor of the logits; 0 is greedy, a one-hot of the argmax.
+    top_k: keeps a token iff fewer than `top_k` tokens are strictly more
+      probable; 0 keeps all. Ties at the border are all kept.
+    top_p: keeps a token iff the mass of strictly more probable tokens is below
+      `top_p` (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751). That is
+      the smallest set that reaches the mass, with all ties at the border. 1
+      keeps all tokens, even those that rounding would drop.
     min_p: keeps a token iff its probability is at least `min_p` times the
       largest (Nguyen et al. 2024, https://arxiv.org/abs/2407.01082).
   """
@@ -47,15 +61,15 @@ class SamplingParams:
   min_p: float | jax.Array = 0.0
 
   def broadcast(self, batch: int) -> 'SamplingParams':
-    """One value per row: float32 (top_k int32) arrays [batch].
+    """Returns one value per row: float32 (top_k int32) arrays [batch].
 
     Raises:
       ValueError: a value is neither a scalar nor of shape [batch].
     """
 
-    def rows(name, dtype):
+    def per_row(name, dtype):
       value = getattr(self, name)
-      # On the host if it can be: small eager operations compile too.
+      # On the host if possible: small eager operations compile too.
       xp = jnp if isinstance(value, jax.core.Tracer) else np
       value = xp.asarray(value, dtype)
       if value.shape not in ((), (batch,)):
@@ -66,58 +80,42 @@ class SamplingParams:
       return xp.broadcast_to(value, (batch,))
 
     return SamplingParams(
-      temperature=rows('temperature', jnp.float32),
-      top_k=rows('top_k', jnp.int32),
-      top_p=rows('top_p', jnp.float32),
-      min_p=rows('min_p', jnp.float32),
+      temperature=per_row('temperature', jnp.float32),
+      top_k=per_row('top_k', jnp.int32),
+      top_p=per_row('top_p', jnp.float32),
+      min_p=per_row('min_p', jnp.float32),
     )
 
   def check(self) -> None:
-    """Checks concrete values, on the host; traced ones cannot be checked.
+    """Checks concrete values on the host. Traced values cannot be checked.
 
     Raises:
-      ValueError: temperature negative, NaN or beyond 1e6; top_k negative or not
-        an integer; top_p outside (0, 1]; min_p outside [0, 1).
+      ValueError: temperature is negative, NaN or above 1e6; top_k is negative
+        or not an integer; top_p is outside (0, 1]; min_p is outside [0, 1).
     """
-    _check(
-      'temperature',
-      self.temperature,
-      lambda t: 0 <= t <= _HOTTEST,
-      f'a number from 0 to {_HOTTEST:g}',
-    )
-    _check(
-      'top_k',
-      self.top_k,
-      lambda k: isinstance(k, numbers.Integral) and 0 <= k < 2**31,
-      'an integer of at least 0 (0: off)',
-    )
-    _check('top_p', self.top_p, lambda p: 0 < p <= 1, 'a number in (0, 1]')
-    _check('min_p', self.min_p, lambda p: 0 <= p < 1, 'a number in [0, 1)')
-
-
-def _check(name, values, good, expected):
-  for value in np.asarray(values).reshape(-1).tolist():
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (is_number and good(value)):
-      raise ValueError(f'{name}: got {value!r}, expected {expected}')
+    for name, (is_valid, expected) in _FIELD_RANGES.items():
+      for value in np.asarray(getattr(self, name)).reshape(-1).tolist():
+        is_number = isinstance(value, numbers.Real)
+        if not is_number or isinstance(value, bool) or not is_valid(value):
+          raise ValueError(f'{name}: got {value!r}, expected {expected}')
 
 
 def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
-  """Next-token distribution: temperature, top-k, top-p, min-p, in this order.
+  """Returns the next-token distribution of logits.
 
-  Each step works on the renormalised result of the one before; the definitions
-  stand with `SamplingParams`. A row of temperature 0 is the one-hot of its
-  largest logit, the lowest index in a tie, whatever its other values. Ties are
-  those of the computed numbers: logits so near that their float32 weights are
-  equal count as equal, but in the argmax.
+  It applies temperature, top-k, top-p and min-p in this order, each to the
+  renormalised result of the one before. See `SamplingParams` for definitions. A
+  row of temperature 0 is the one-hot of its largest logit, the lowest index in
+  a tie, whatever its other values. Apart from that argmax, logits are tied if
+  their float32 weights are equal.
 
-  A logit of -inf (padded vocabulary) or NaN has probability exactly 0, +inf
-  counts as the largest finite number, and a row with no finite logit counts as
-  all equal, so that no NaN comes out of here. Who must know that the model
-  broke down looks at the logits.
+  No result is NaN. A logit of -inf (padded vocabulary) or NaN has probability
+  exactly 0, +inf counts as the largest finite number, and the logits of a row
+  without a finite one count as equal. To notice that a model broke down, look
+  at its logits.
 
   Args:
-    logits: [B, ..., V]; float64 is computed as such, all else in float32.
+    logits: [B, ..., V]; float64 is computed in float64, all else in float32.
     sampling: values per row, [B] (a scalar is broadcast).
 
   Returns:
@@ -142,17 +140,17 @@ def _probabilities(logits, sampling):
       sampling.min_p.astype(dtype),
     )
   )
-  # A denormal temperature may read as 0 on one side of a comparison only.
+  # A denormal temperature may be 0 on one side of a comparison only.
   greedy = temperature < jnp.finfo(dtype).tiny
 
-  # Relative to the largest before dividing: no temperature overflows, and the
-  # most probable token weighs exactly 1 from here on. All steps work on these
-  # weights; renormalising them is left to the end, where it costs one division.
+  # Logits relative to the largest cannot overflow when divided, and the most
+  # probable token weighs exactly 1 from here on. All steps use these weights;
+  # one division at the end normalises them.
   logits = _relative(logits.astype(dtype))
   weights = jnp.exp(logits / jnp.where(greedy, 1.0, temperature))
   weights = _where_any(greedy, _one_hot, weights, logits)
-  # Rows that don't use a step pass it unchanged; a batch in which none does
-  # skips the search.
+  # A step does not change rows that do not use it. It is skipped if no row of
+  # the batch uses it.
   use_k = (top_k > 0) & (top_k < logits.shape[-1]) & ~greedy
   use_p = (top_p < 1) & ~greedy
   weights = _where_any(use_k, _top_k, weights, top_k)
@@ -162,15 +160,15 @@ def _probabilities(logits, sampling):
 
 
 def _where_any(use, step, weights, value):
-  """step(weights, value, use), left out where no row uses it."""
+  """Returns step(weights, value, use), or the weights if no row uses it."""
   stepped = lax.cond(jnp.any(use), step, lambda w, *_: w, weights, value, use)
-  # XLA would gather what a branch returns.
+  # Without a constraint XLA gathers the result of a branch.
   axes = ('batch', *(None,) * (weights.ndim - 2), 'vocab')
   return rules.constrain(stepped, *axes)
 
 
 def _relative(logits):
-  """Logits less the largest of their row: at most 0, -inf allowed, no NaN."""
+  """Returns logits minus the largest of their row: at most 0, never NaN."""
   logits = jnp.where(
     jnp.isnan(logits),
     -jnp.inf,
@@ -196,19 +194,20 @@ def _top_k(weights, top_k, use):
 
 
 def _top_p(weights, top_p, use):
-  # Never 0: a set without tokens would reach that.
+  # Above 0, which a set without tokens would reach.
   tiny = jnp.finfo(weights.dtype).tiny
   need = jnp.maximum(top_p * weights.sum(-1, keepdims=True), tiny)
   return _keep_until(weights, weights, need, use)
 
 
 def _keep_until(weights, amounts, need, use):
-  """Keeps the largest weights until their amounts reach the need, ties too."""
-  bits = lax.bitcast_convert_type(weights, _unsigned(weights.dtype))
+  """Keeps the largest weights until their amounts reach the need, and ties."""
+  kind = jnp.uint64 if weights.dtype == jnp.float64 else jnp.uint32
+  bits = lax.bitcast_convert_type(weights, kind)
   need = jnp.broadcast_to(need, (*weights.shape[:-1], 1))
-  # One bit a step does the least work, which is what counts on a CPU (18 us a
-  # row of 4096; two bits at once 25, four 36). Elsewhere the number of steps
-  # counts, each a kernel or, where the vocabulary is sharded, an all-reduce.
+  # One bit per step is the least work, which matters on a CPU (18 us for a row
+  # of 4096; 25 with two bits, 36 with four). Elsewhere the number of steps
+  # matters: each is a kernel or, with a sharded vocabulary, an all-reduce.
   threshold = lax.platform_dependent(
     bits,
     amounts,
@@ -220,41 +219,37 @@ def _keep_until(weights, amounts, need, use):
 
 
 def _threshold(bits, amounts, need, *, digit):
-  """The largest pattern such that the tokens at or above it reach the need.
+  """Returns the largest pattern whose tokens at or above it reach the need.
 
-  The sum over {bits >= x} falls as x grows (rounding keeps the order of sums
-  that are taken in the same order), so the pattern is found from its highest
-  digit down. 0, which keeps everything, where the whole row does not reach the
-  need.
+  The sum of the amounts over {bits >= x} falls as x grows, so the search sets
+  the pattern from its highest digit down. Rounding keeps the order of sums that
+  are added in the same order. The pattern is 0, which keeps all tokens, if the
+  whole row does not reach the need.
 
   Args:
     bits: patterns of weights in [0, 1], [..., V], uint32 or uint64.
-    amounts: what each token contributes, at least 0: [..., V], or [..., 1]
-      where all contribute the same.
-    need: what is to be reached, [..., 1], above 0.
-    digit: bits decided in a step, by 2**digit - 1 sums at once.
+    amounts: contribution of each token, at least 0: [..., V], or [..., 1] if
+      all contribute the same.
+    need: required sum, [..., 1], above 0.
+    digit: bits decided per step, with 2**digit - 1 sums.
 
   Returns:
-    Patterns [..., 1] of the type of `bits`.
+    Patterns [..., 1] of the dtype of `bits`.
   """
   kind = bits.dtype
-  # The highest two bits of a float in [0, 1] are 0: the sign, and the first of
-  # the exponent, which is set from 2 on.
+  # A float in [0, 1] has 0 in its highest two bits, the sign and the first bit
+  # of the exponent.
   steps = -(-(jnp.iinfo(kind).bits - 2) // digit)
   digits = jnp.arange(1, 2**digit, dtype=kind)
   digits = digits.reshape((1,) * (bits.ndim - 1) + (-1, 1))
   zero = jnp.zeros((), amounts.dtype)
 
-  def step(i, found):
+  def step(i, pattern):
     shift = ((steps - 1 - i) * digit).astype(kind)
-    tries = found[..., None] + (digits << shift)  # [..., 2**digit - 1, 1]
+    tries = pattern[..., None] + (digits << shift)  # [..., 2**digit - 1, 1]
     above = bits[..., None, :] >= tries
     sums = jnp.where(above, amounts[..., None, :], zero).sum(-1)
     reached = (sums >= need).sum(-1, keepdims=True, dtype=kind)
-    return found + (reached << shift)
+    return pattern + (reached << shift)
 
   return lax.fori_loop(0, steps, step, jnp.zeros(need.shape, kind))
-
-
-def _unsigned(dtype):
-  return jnp.uint64 if dtype == jnp.float64 else jnp.uint32

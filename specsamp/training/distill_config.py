@@ -99,9 +99,9 @@ class DistillConfig(run_config.RunConfig):
     super().__post_init__()
     check_name('kind', self.kind, kinds.KINDS)
     check_range(
-      self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
+      self, 'ahead', 'prompt_length', 'continuation_batch', min=1, kind=int
     )
-    check_range(self, 'num_layers', least=1, most=64, kind=int)
+    check_range(self, 'num_layers', min=1, max=64, kind=int)
     if self.num_layers > 1 and not kinds.KINDS[self.kind].has_layers:
       raise UserError(
         f'num_layers: {self.kind} has none, got {self.num_layers}'
@@ -111,11 +111,11 @@ class DistillConfig(run_config.RunConfig):
         f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
       )
     check_range(
-      self, 'num_continuations', 'groups', 'draft_vocab', least=0, kind=int
+      self, 'num_continuations', 'groups', 'draft_vocab', min=0, kind=int
     )
     self._check_temperatures()
-    check_range(self, 'decay', 'noise', 'eta', 'cross_entropy_weight', least=0)
-    check_range(self, 'retention', least=0, most=1)
+    check_range(self, 'decay', 'noise', 'eta', 'cross_entropy_weight', min=0)
+    check_range(self, 'retention', min=0, max=1)
     if 0 < self.num_continuations < self.batch_size:
       raise UserError(
         f'num_continuations: got {self.num_continuations}, fewer than the '

@@ -68,8 +68,8 @@ class PretrainConfig(run_config.RunConfig):
         f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '
         'gradients vanish in it'
       )
-    check_range(self, 'distillation_weight', least=0, most=1)
-    check_range(self, 'repeats', least=1, kind=int)
+    check_range(self, 'distillation_weight', min=0, max=1)
+    check_range(self, 'repeats', min=1, kind=int)
     if self.continuations and not self.teacher:
       raise UserError(
         f'continuations: got {self.continuations} and no teacher, expected the '

@@ -55,10 +55,10 @@ class RunConfig:
   def __post_init__(self):
     check_range(
       self, 'batch_size', 'length', 'steps', 'log_every', 'eval_every',
-      'eval_batches', 'checkpoint_every', least=1, kind=int,
+      'eval_batches', 'checkpoint_every', min=1, kind=int,
     )  # fmt: skip
-    check_range(self, 'seed', 'warmup_steps', least=0, kind=int)
-    check_range(self, 'decay_share', least=0, most=1)
-    check_range(self, 'learning_rate', 'weight_decay', least=0)
-    check_range(self, 'clip_norm', least=0, open_least=True)
-    check_range(self, 'beta2', least=0, most=1, open_most=True)
+    check_range(self, 'seed', 'warmup_steps', min=0, kind=int)
+    check_range(self, 'decay_share', min=0, max=1)
+    check_range(self, 'learning_rate', 'weight_decay', min=0)
+    check_range(self, 'clip_norm', min=0, open_min=True)
+    check_range(self, 'beta2', min=0, max=1, open_max=True)

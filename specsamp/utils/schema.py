@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import ml_collections
 
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 
 _EXPECTED = {
   bool: 'true or false',
@@ -123,7 +123,7 @@ def _check_keys(what: str, schema: type, values: Any) -> None:
   fields = {field.name: field for field in dataclasses.fields(schema)}
   for name in values:
     if name not in fields:
-      raise UserError(unknown(f'{what}: key', name, fields))
+      raise UserError(describe_unknown(f'{what}: key', name, fields))
   for name, field in fields.items():
     defaults = {field.default, field.default_factory}
     if defaults == {dataclasses.MISSING} and name not in values:
@@ -137,7 +137,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
     return value if isinstance(value, hint) else read(hint, value, name)
   if get_origin(hint) is Literal:
     if value not in kinds:
-      raise UserError(unknown(name, value, filter(None, kinds)))
+      raise UserError(describe_unknown(name, value, filter(None, kinds)))
     return value
   if get_origin(hint) in (Union, types.UnionType):
     if value is None and type(None) in kinds:

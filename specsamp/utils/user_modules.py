@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 
 FORM = 'my.module:Name'
 _IS_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*')
@@ -96,7 +96,9 @@ def _find(what: str, name: str) -> Any:
     if getattr(value, '__module__', None) == path and not key.startswith('_')
   ]
   nothing = '' if own else 'what it defines, and it defines nothing'
-  raise UserError(unknown(f'{what}: name in {path}', attribute, own, nothing))
+  raise UserError(
+    describe_unknown(f'{what}: name in {path}', attribute, own, nothing)
+  )
 
 
 def is_own(part: Any) -> bool:

@@ -1,9 +1,26 @@
-"""Verification rules: which drafted tokens to keep, and what to emit next."""
+"""Verification rules: which drafted tokens to accept, and what to emit next.
+
+A verifier accepts a path of drafted tokens and then emits one more token. All
+rules here except `typical_lossy` are lossless: the output follows the target's
+distribution whatever the draft is.
+
+Notation of this package, at one node of a draft:
+
+* x is a token. p(x) and q(x) are its probabilities after the node, under the
+  target and under the drafter, both after temperature, top-k and so on.
+* (f)+ = max(f, 0) and norm(f) = f / sum(f), over the vocabulary.
+* norm((p - q)+) is the residual distribution. A bonus token is a draw from p
+  after a fully accepted path.
+* γ is the length of a chain and C the number of a node's children. The other
+  letters are in the docstring of `specsamp`.
+
+A draft's law states how its candidates were chosen. See `Law`.
+"""
 
 import functools
 
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree, Verdict
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.utils import user_modules
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
@@ -48,7 +65,7 @@ __all__ = [
 ]
 
 
-#: By the names that `make` knows.
+#: Verifier classes by the name that `make` takes.
 VERIFIERS = {
   'token': TokenVerifier,
   'block': BlockVerifier,
@@ -64,35 +81,33 @@ VERIFIERS = {
 
 
 def default_name(law: Law, tree: TokenTree) -> str:
-  """Returns the name of the rule for drafts of this law and shape.
+  """Returns the name of the rule that verifies these drafts by default.
 
-  A draft gets this rule if none is given. Every law has one, and it is
-  lossless. `make` makes the verifier.
+  The rule is lossless, and every law has one.
 
   Args:
-    law: how the candidates were chosen, see `Law`.
-    tree: the shape of the draft, static or chosen by each draft.
+    law: law of the drafts.
+    tree: tree of the drafts.
   """
   if law == 'deterministic' or isinstance(tree, DynamicTree):
     return 'naive'
   if law == 'top_plus_one':
     return 'top_plus_one'
-  chain = tree.is_chain and law == 'iid'
-  return 'token' if chain else 'multi_candidate'
+  return 'token' if tree.is_chain and law == 'iid' else 'multi_candidate'
 
 
 def name_without_draft(name: str) -> str:
-  """Returns the name of the rule of plain decoding next to drafts of a rule.
+  """Returns the name of the rule for plain decoding to compare a rule with.
 
-  It is the same rule if this one verifies an empty draft, so that coupled rules
-  emit the same text with and without a draft. Otherwise it is `token`, and also
-  for user-defined rules, which may not handle an empty draft.
+  It is the same rule if that rule verifies an empty draft, so that coupled
+  rules emit the same completions with and without a draft. It is `token`
+  otherwise, and for user-defined rules, which may not handle an empty draft.
 
   Args:
     name: a name that `make` takes.
 
   Raises:
-    UserError: no verifier has that name.
+    UserError: the name is unknown.
   """
   if user_modules.is_name(name) or 'iid' not in make(name).accepts:
     return 'token'
@@ -100,29 +115,25 @@ def name_without_draft(name: str) -> str:
 
 
 def make(name: str) -> Verifier:
-  """The verifier called `name`.
+  """Returns the verifier called `name`.
 
-  For chains `token` and `block`, for several from one root `greedy_block`; for
-  trees, chains among them, `multi_candidate`, `naive`, `k_seq`, `traversal`,
-  `top_plus_one` and `gumbel`. All of them are lossless; `typical_lossy`, for
-  trees too, is not. `my.module:Rule` is what a
-  class or a function of a user's own makes, called without arguments.
+  Args:
+    name: a key of `VERIFIERS`; or `my.module:Rule`, a user-defined class or
+      function that is called without arguments.
 
   Raises:
-    UserError: no verifier has that name, or it is of a user's own and makes
-      none.
+    UserError: the name is unknown, or the user-defined rule is not a verifier.
   """
   if name in VERIFIERS:
     return VERIFIERS[name]()
   if user_modules.is_name(name):
-    return _own(name)
-  other = f', or your own, {user_modules.FORM}'
-  raise UserError(unknown('verifier', name, VERIFIERS, other))
+    return _make_user_defined(name)
+  others = f', or a rule of yours, {user_modules.FORM}'
+  raise UserError(describe_unknown('verifier', name, VERIFIERS, others))
 
 
-@functools.cache
-def _own(name: str) -> Verifier:
-  """Made once: programs are compiled for it, and found again by it."""
+@functools.cache  # compiled programs are looked up by the verifier
+def _make_user_defined(name: str) -> Verifier:
   verifier = user_modules.make('verifier', name)
   check_parts(verifier)
   return verifier

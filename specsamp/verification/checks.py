@@ -1,62 +1,59 @@
-"""What a verifier of a user's own is asked before anything is compiled with it.
+"""Checks of user-defined verifiers before any program is compiled with them.
 
-Whether it has what a verifier has, and whether a few drafts get distributions
-of it. That they are the right ones is what `specsamp.conformance` computes.
+They check the interface, and that a few trial drafts get distributions.
+`specsamp.conformance` computes whether these are the right distributions.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.errors import UserError, check_name
 from specsamp.utils import user_modules
-from specsamp.verification.verifier import Verifier, check
+from specsamp.verification.verifier import Verifier, check_inputs
+
+_TRIAL_TOLERANCE = 1e-3  # of float32 sums over a large vocabulary
 
 
 def check_parts(verifier: Any) -> None:
-  """Refuses what is no verifier, and names what it lacks.
+  """Checks that an object has the methods and attributes of a verifier.
 
   Raises:
-    UserError: a class, an object without a verifier's methods or attributes,
-      a law that there is not, or what has no hash.
+    UserError: it is a class, lacks a method or an attribute, names an unknown
+      law, or is not hashable.
   """
-  name = type(verifier).__name__
   if isinstance(verifier, type):
     raise UserError(
       f'verifier: got the class {verifier.__name__}, expected an object of it, '
       f'{verifier.__name__}()'
     )
+  name = f'verifier {type(verifier).__name__}'
   for method in ('stop_probs', 'leave_probs'):
-    own = getattr(verifier, method, None)
-    if own is None or getattr(own, '__func__', None) is getattr(
-      Verifier, method
+    function = getattr(verifier, method, None)
+    inherited = getattr(Verifier, method)
+    if (
+      not callable(function) or getattr(function, '__func__', None) is inherited
     ):
-      raise UserError(f'verifier {name}: has no method {method}')
-    if not callable(own):
-      raise UserError(f'verifier {name}: {method} is no method: got {own!r}')
-  for attribute, kinds in (
-    ('accepts', (frozenset, set, tuple, list)),
-    ('lossless', bool),
-  ):
-    value = getattr(verifier, attribute, None)
-    if not isinstance(value, kinds):
-      raise UserError(
-        f'verifier {name}: {attribute}: got {value!r}, expected '
-        f'{"laws" if attribute == "accepts" else "True or False"}'
-      )
-  if not verifier.accepts:
-    raise UserError(f'verifier {name}: accepts no law, expected at least one')
-  for law in verifier.accepts:
-    check_name(f'verifier {name}: law', law, get_args(Law))
+      raise UserError(f'{name}: has no method {method}')
+  laws = getattr(verifier, 'accepts', None)
+  if not isinstance(laws, frozenset | set | tuple | list) or not laws:
+    raise UserError(f'{name}: accepts: got {laws!r}, expected a set of laws')
+  for law in laws:
+    check_name(f'{name}: law', law, get_args(Law))
+  lossless = getattr(verifier, 'lossless', None)
+  if not isinstance(lossless, bool):
+    raise UserError(f'{name}: lossless: got {lossless!r}, expected a bool')
   try:
     hash(verifier)
   except TypeError as error:
     raise UserError(
-      f'verifier {name}: {error}; programs are compiled for it, so it must be '
-      'hashable, such as a frozen dataclass of numbers and texts'
+      f'{name}: {error}; programs are compiled for it, so it must be hashable, '
+      'such as a frozen dataclass of numbers and strings'
     ) from None
 
 
@@ -64,114 +61,109 @@ def check_parts(verifier: Any) -> None:
 def check_sums(
   verifier: Verifier, law: Law, tree: TokenTree, vocab_size: int
 ) -> None:
-  """Refuses a verifier whose probabilities are none, ahead of any draft.
-
-  It is asked about a few drafts of random tokens, before a program is compiled
-  with it: rounds cost what they cost without.
-
-  Args:
-    verifier: the rule.
-    law: of the drafts.
-    tree: of the drafts.
-    vocab_size: V.
+  """Checks that a verifier returns distributions for a few random drafts.
 
   Raises:
-    ValueError: a `Draft.law` that it cannot correct, stop or leave
-      probabilities of another shape, that are negative or no number, or do not
-      sum to 1, or what it raised.
+    ValueError: the rule does not accept the drafts.
+    UserError: it raises an exception, or its stop or leave probabilities have a
+      wrong shape or are not distributions.
+  """
+  draft, p_bnv = _trial_draft(law, tree, vocab_size)
+  check_inputs(verifier, draft, p_bnv)
+  where = f'{type(verifier).__name__}, tried with {describe(tree)}, law {law!r}'
+
+  def probs_of(method: str, shape: tuple[int, ...], *args) -> np.ndarray:
+    try:
+      probs = np.asarray(getattr(verifier, method)(draft, p_bnv, *args))
+    except UserError:
+      raise
+    except Exception as error:
+      raise UserError(
+        f'{where}: {method} failed: {user_modules.describe(error)}'
+      ) from error
+    if probs.shape != shape:
+      raise UserError(
+        f'{where}: {method}: got shape {probs.shape}, expected {shape}'
+      )
+    check_distributions(where, method, probs, _TRIAL_TOLERANCE)
+    return probs
+
+  stop_bn = probs_of('stop_probs', p_bnv.shape[:2])
+  node_b = jnp.asarray(stop_bn.argmax(axis=1), jnp.int32)
+  probs_of('leave_probs', p_bnv.shape[::2], node_b)
+
+
+def check_distributions(
+  where: str,
+  method: str,
+  probs: np.ndarray,
+  tolerance: float,
+  describe_row: Callable[..., str] = lambda *index: '',
+) -> None:
+  """Checks that each row of probabilities is a distribution.
+
+  Args:
+    where: prefix of the message, such as the verifier's name.
+    method: 'stop_probs' or 'leave_probs', which returned them.
+    probs: [.., N] or [.., V].
+    tolerance: largest error of a sum; a thousandth of it for negative entries.
+    describe_row: suffix of the message, from the index of a row.
+
+  Raises:
+    UserError: the sum of a row is not 1, or an entry is negative or NaN.
+  """
+  probs = probs.astype(np.float64)
+  sums = probs.sum(axis=-1)
+  is_positive = (probs >= -tolerance / 1000).all(axis=-1)
+  is_wrong = ~(is_positive & (np.abs(sums - 1) <= tolerance))
+  if is_wrong.any():
+    row = tuple(np.argwhere(is_wrong)[0])
+    axis = 'nodes' if method == 'stop_probs' else 'tokens'
+    raise UserError(
+      f'{where}: {method} is not a distribution over the {axis}: got a sum of '
+      f'{sums[row]:.6g} and a minimum of {probs[row].min():.3g}, expected a '
+      f'sum of 1 and no negative entry{describe_row(*row)}'
+    )
+
+
+def describe(tree: TokenTree) -> str:
+  """Returns the shape of a draft in words."""
+  if tree.size == 1:
+    return 'the empty draft (a root alone)'
+  if tree.is_chain:
+    return f'a chain of {tree.depth} tokens'
+  return f'a tree of {tree.size} nodes'
+
+
+def _trial_draft(
+  law: Law, tree: TokenTree, vocab_size: int
+) -> tuple[Draft, jax.Array]:
+  """Returns a draft of the most probable tokens of a random q, and p.
+
+  The three rows have a flat, a peaked and a greedy p. In the greedy row q is p.
+  Drafts of law `iid` have siblings with the same token.
   """
   rng = np.random.default_rng(0)
-  # A flat, a peaked and a greedy target, the last one the draft's own.
-  peaks_b11 = np.asarray([1, 8, 1e3], np.float32)[:, None, None]
-  random = lambda *shape: rng.standard_normal(
-    (len(peaks_b11), *shape, vocab_size), np.float32
-  )
-  softmax = lambda x: np.exp(x - x.max(axis=-1, keepdims=True))
-  normal = lambda x: x / x.sum(axis=-1, keepdims=True)
-  p_bnv, q_biv = peaks_b11 * random(tree.size), random(len(tree.internal))
+  random = lambda nodes: rng.standard_normal((3, nodes, vocab_size), np.float32)
+  p_bnv = np.asarray([1, 8, 1e3], np.float32)[:, None, None] * random(tree.size)
+  q_biv = random(len(tree.internal))
   q_biv[-1] = p_bnv[-1, list(tree.internal)]
-  drawn = law != 'deterministic' and tree.internal
-  tokens_bn = _tokens_of(q_biv, tree, law)
-  q_biv = normal(softmax(q_biv))
+  p_bnv, q_biv = jax.nn.softmax(p_bnv), np.asarray(jax.nn.softmax(q_biv))
+  tokens_bn = np.zeros(p_bnv.shape[:2], np.int32)
+  valid_bn = np.ones(tokens_bn.shape, bool)
+  for i, node in enumerate(tree.internal):
+    children = list(tree.children(node))
+    rank_c = np.arange(len(children)) // (2 if law == 'iid' else 1)
+    best_bv = np.argsort(-q_biv[:, i], axis=1)
+    tokens_bn[:, children] = tokens_bc = best_bv[:, rank_c % vocab_size]
+    # A drafter never draws a token of q = 0.
+    q_bc = np.take_along_axis(q_biv[:, i], tokens_bc, axis=1)
+    valid_bn[:, children] = valid_bn[:, [node]] & (q_bc > 0)
   draft = Draft(
-    tokens=jnp.asarray(tokens_bn, jnp.int32),
-    q=jnp.asarray(q_biv) if drawn else None,
+    tokens=jnp.asarray(tokens_bn),
+    q=None if law == 'deterministic' or tree.size == 1 else jnp.asarray(q_biv),
     tree=tree,
     law=law,
-    valid=jnp.asarray(_valid(tokens_bn, q_biv, tree, law)),
+    valid=jnp.asarray(valid_bn),
   )
-  p_bnv = jnp.asarray(normal(softmax(p_bnv)))
-  check(verifier, draft, p_bnv)
-  shape = p_bnv.shape
-  stop_bn = _tried(verifier, 'stop_probs', 'nodes', shape[:2], draft, p_bnv)
-  node_b = jnp.argmax(stop_bn, axis=1).astype(jnp.int32)
-  _tried(verifier, 'leave_probs', 'tokens', shape[::2], draft, p_bnv, node_b)
-
-
-def _tried(verifier: Verifier, method: str, axis: str, shape, draft, *given):
-  """Returns the probabilities that a method computes, checked."""
-  name = f'{type(verifier).__name__}, tried with {describe(draft)}'
-  given = draft, *given
-  try:
-    found = getattr(verifier, method)(*given)
-    probs = np.asarray(found, np.float64)
-  except UserError:
-    raise
-  except Exception as error:
-    raise UserError(
-      f'{name}: {method} failed: {user_modules.describe(error)}'
-    ) from error
-  if probs.shape != shape:
-    raise UserError(
-      f'{name}: {method}: got shape {probs.shape}, expected {shape}'
-    )
-  sums = probs.sum(axis=-1)
-  if not (np.all(probs >= -1e-6) and np.allclose(sums, 1, atol=1e-3)):
-    raise UserError(
-      f'{name}: {method} are not distributions over the {axis}: got rows that '
-      f'sum to {np.round(sums, 4).tolist()}, the smallest entry '
-      f'{probs.min():.3g}, expected sums of 1 and no entry below 0'
-    )
-  return found
-
-
-def describe(draft: Draft) -> str:
-  """Returns the tree and the law of a draft in words."""
-  tree = draft.tree
-  if tree.size == 1:
-    shape = 'the empty draft (a root alone)'
-  elif tree.is_chain:
-    shape = f'a chain of {tree.depth} tokens'
-  else:
-    shape = f'a tree of {tree.size} nodes'
-  return f'{shape}, law {draft.law!r}'
-
-
-def _tokens_of(q_biv, tree: TokenTree, law: Law):
-  """Tokens [B, N] drawn from logits q; the root's is 0."""
-  rng = np.random.default_rng(1)
-  tokens_bn = np.zeros((len(q_biv), tree.size), np.int64)
-  for i, node in enumerate(tree.internal):
-    scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
-    for child in tree.children(node):
-      if law == 'top_plus_one' and child != tree.children(node)[-1]:
-        best_bv = np.where(scores_bv > -np.inf, q_biv[:, i], -np.inf)
-        tokens_bn[:, child] = best_bv.argmax(axis=1)
-      else:
-        tokens_bn[:, child] = scores_bv.argmax(axis=1)
-      if law == 'iid':
-        scores_bv = q_biv[:, i] + rng.gumbel(size=q_biv[:, i].shape)
-      else:  # the largest with noise are drawn without replacement
-        np.put_along_axis(scores_bv, tokens_bn[:, [child]], -np.inf, axis=1)
-  return tokens_bn
-
-
-def _valid(tokens_bn, q_biv, tree: TokenTree, law: Law):
-  """bool [B, N]: what a draft may hold, no token of a q of 0 nor below one."""
-  valid_bn = np.ones(tokens_bn.shape, bool)
-  rows = np.arange(len(tokens_bn))
-  for i, node in enumerate(tree.internal if law != 'deterministic' else ()):
-    for child in tree.children(node):
-      drawable = q_biv[rows, i, tokens_bn[:, child]] > 0
-      valid_bn[:, child] = valid_bn[:, node] & drawable
-  return valid_bn
+  return draft, p_bnv

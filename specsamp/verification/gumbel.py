@@ -1,9 +1,14 @@
-"""Gumbel coupling: the text depends on the seed and the target alone.
+"""Gumbel coupling: a completion depends on its seed and the target alone.
 
-Daliri, Musco and Suresh, arXiv 2408.07978: target and drafter emit the winner
-of the same race at every position (`sampling.coupling`), and a draft is kept
-while the two agree. No q is needed, and whatever was drafted, by whatever
-drafter, the text is the same.
+Source: Daliri, Musco and Suresh, arXiv 2408.07978.
+
+Drafts: any static or dynamic tree, of any law.
+
+At every position the target emits the winner of a random race (see
+`sampling.coupling`), and the rule accepts a draft while it has the winners. A
+drafter that runs its q in the same race often proposes the winner. It is exact
+over random seeds, because each winner is a draw from p. With a given seed
+nothing is left to draw, so every draft leads to the same completion.
 """
 
 import dataclasses
@@ -14,11 +19,10 @@ from specsamp.verification.naive import NaiveVerifier
 
 @dataclasses.dataclass(frozen=True)
 class GumbelVerifier(NaiveVerifier):
-  """The naive rule on the winner of each race, a one-hot distribution.
+  """The naive rule with the one-hot of each race's winner for p.
 
-  It takes p as `sampling.coupling.winner_one_hot` makes it; the decoding loop
-  runs the races. Lossless over seeds: with one seed given, nothing is left to
-  draw. Right for any `Draft.law`, for of a one-hot every rule emits the same.
+  The decoding loop runs the races and passes p as
+  `sampling.coupling.winner_one_hot` returns it.
   """
 
   coupled: ClassVar[bool] = True

@@ -1,7 +1,19 @@
-"""K-SEQ: candidates in turn, each against the same p / rho.
+"""K-SEQ: tries siblings one after the other, each against the same p / rho.
 
-K-sequential selection of SpecTr, Sun et al., arXiv 2310.15141. At one node it
-accepts at least 1 - 1/e times as often as any lossless rule can.
+Source: K-sequential selection of SpecTr, Sun et al., arXiv 2310.15141. At one
+node it accepts at least 1 - 1/e times as often as the best lossless rule.
+
+Drafts: static trees of law `iid`. On a chain it is the token rule.
+
+A child x is accepted with min(1, p(x) / (rho q(x))), whatever its rank. With C
+valid children and β = sum(min(q, p / rho)), a child is accepted with β, so that
+one of them is with 1 - (1 - β)^C. They emit min(q, p / rho) (1 - (1 - β)^C) / β
+in all. The rule is exact if that is nowhere above p, because the residual
+distribution then supplies the rest. This holds for any rho in [1, C] with ::
+
+  1 - (1 - β)^C <= rho β,
+
+and the root of the equation accepts the most.
 """
 
 import dataclasses
@@ -16,24 +28,20 @@ from specsamp.drafting.draft import Draft, Law
 from specsamp.verification import probs, tree_ops
 from specsamp.verification.verifier import Verifier
 
-# The rule is exact whatever their number if `stop_probs` and `leave_probs`
-# agree on rho. They sum in different orders, so a test near the root may fall
-# either way: rho is then off by C / 2**24, as much as float32 rounding.
+# The rule is exact after any number of halvings if `stop_probs` and
+# `leave_probs` agree on rho. They sum in different orders, so a test near the
+# root may differ: rho is then off by C / 2**24, as much as float32 rounding.
 BISECTIONS = 24
 
 
-def _tries(overlap: jax.Array, count: jax.Array, most: int) -> jax.Array:
-  """(1 - (1 - β)^C) / β: how many candidates are tried, in expectation.
+def _tries(overlap: jax.Array, count: jax.Array, max_count: int) -> jax.Array:
+  """Returns (1 - (1 - β)^C) / β, the expected number of tried candidates.
 
-  As the sum of (1 - β)^k for k < C, which is exact near β = 0 too.
-
-  Args:
-    overlap: β, the chance that one candidate is accepted.
-    count: C, int32 of the same shape.
-    most: the largest C, static.
+  It is computed as sum((1 - β)^k for k < C), which is exact near β = 0 too.
+  `overlap` is β and `count` is C.
   """
   tries = jnp.zeros_like(overlap)
-  for k in range(most):
+  for k in range(max_count):
     tries = jnp.where(k < count, 1 + (1 - overlap) * tries, tries)
   return tries
 
@@ -41,27 +49,26 @@ def _tries(overlap: jax.Array, count: jax.Array, most: int) -> jax.Array:
 def solve(
   overlap: Callable[[jax.Array], jax.Array],
   count: jax.Array,
-  most: int,
+  max_count: int,
   dtype: jnp.dtype,
 ) -> jax.Array:
-  """rho, an upper bound of the root of 1 - (1 - β(rho))^C = rho β(rho).
+  """Returns rho, by bisection of 1 - (1 - β(rho))^C = rho β(rho).
 
-  The rule is lossless for every rho in [1, C] at which the left side is not
-  the larger one, and that is so from the root to C. So the upper end of the
-  bracket is right even where the bisection has not converged.
+  It is the upper end of the last bracket, where the rule is exact even if the
+  bisection has not converged.
 
   Args:
-    overlap: rho -> β(rho), from the shape of `count` to the same.
+    overlap: the function rho -> β(rho), both of the shape of `count`.
     count: C, int32; 0 counts as 1.
-    most: the largest C, static.
-    dtype: of rho and β.
+    max_count: upper bound on C.
+    dtype: dtype of rho and β.
   """
 
   def halve(_, ends):
     low, high = ends
     middle = (low + high) / 2
-    right = _tries(overlap(middle), count, most) <= middle
-    return jnp.where(right, low, middle), jnp.where(right, middle, high)
+    is_exact = _tries(overlap(middle), count, max_count) <= middle
+    return jnp.where(is_exact, low, middle), jnp.where(is_exact, middle, high)
 
   high = jnp.maximum(count, 1).astype(dtype)
   ends = jnp.ones_like(high), high
@@ -69,33 +76,30 @@ def solve(
 
 
 def _overlap(p: jax.Array, q: jax.Array, rho: jax.Array) -> jax.Array:
-  """β = sum(min(rho q, p)) / rho over the vocabulary, the last axis."""
+  """Returns β = sum(min(rho q, p)) / rho, summed over the last axis."""
   return jnp.minimum(rho[..., None] * q, p).sum(axis=-1) / rho
 
 
 @dataclasses.dataclass(frozen=True)
 class KSeqVerifier(Verifier):
-  """Accepts a child x with min(1, p(x) / (rho q(x))), whatever its rank.
+  """The rule that accepts a child x with min(1, p(x) / (rho q(x))).
 
-  With β = sum(min(q, p / rho)) and C valid children, rho in [1, C] solves
-  1 - (1 - β)^C = rho β. With one child it is the token rule. A token of
-  p(x) = 0 or q(x) = 0 is never accepted.
+  It never accepts a token with p(x) = 0 or q(x) = 0.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: the chance to reach each node and accept none of its children."""
-    tree = draft.tree
+    """Returns P(reach a node and reject all its children), [B, N]."""
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
     bound_bn = self._rho(draft, p_bnv) * q_bn
     accept_bn = probs.ratio(jnp.minimum(p_bn, bound_bn), bound_bn, 0)
     accept_bn = jnp.where(draft.valid, accept_bn, 0)
-    return tree_ops.stop_in_turn(tree, accept_bn)
+    return tree_ops.stop_in_turn(draft.tree, accept_bn)
 
   def _rho(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: rho of each node's parent; 1 where that has one child."""
+    """Returns rho of each node's parent, [B, N]; 1 for an only child."""
     tree = draft.tree
     crowded = tree_ops.crowded(tree)
     if not crowded:
@@ -104,9 +108,8 @@ class KSeqVerifier(Verifier):
     count_bk = tree_ops.at(draft.valid, table, False).sum(
       axis=-1, dtype=jnp.int32
     )
-
     p_bkv = probs.rows(p_bnv, crowded)
-    q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, crowded))
+    q_bkv = probs.rows(draft.q, tree_ops.q_rows(tree)[crowded])
     q_bkv = q_bkv.astype(p_bkv.dtype)
     overlap = lambda rho_bk: _overlap(p_bkv, q_bkv, rho_bk)
     rho_bk = solve(overlap, count_bk, table.shape[1], p_bnv.dtype)
@@ -115,19 +118,18 @@ class KSeqVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: norm(p - min(q, p / rho) (1 - (1 - β)^C) / β) after `node_b`.
+    """Returns norm(p - min(q, p / rho) (1 - (1 - β)^C) / β), [B, V].
 
-    It is p where nothing was drafted after the node, or where rounding lets a
-    row stop at which nothing is left.
+    It is p if nothing was drafted after the node or no probability is left.
     """
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     _, valid_bc = probs.children_at(draft, node_b)
-    count_b, most = valid_bc.sum(axis=1, dtype=jnp.int32), valid_bc.shape[1]
+    count_b, width = valid_bc.sum(axis=1, dtype=jnp.int32), valid_bc.shape[1]
     overlap = lambda rho_b: _overlap(p_bv, q_bv, rho_b)
     rho_b = jnp.ones_like(p_bv[:, 0])
-    if most > 1:
-      rho_b = solve(overlap, count_b, most, p_bv.dtype)
-    # At most 1, so that no more is emitted than p.
-    share_b1 = (_tries(overlap(rho_b), count_b, most) / rho_b)[:, None]
+    if width > 1:
+      rho_b = solve(overlap, count_b, width, p_bv.dtype)
+    # At most 1, so that no token is emitted with more than p.
+    share_b1 = (_tries(overlap(rho_b), count_b, width) / rho_b)[:, None]
     kept_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
     return probs.residual(p_bv, kept_bv, p_bv)

@@ -1,7 +1,15 @@
-"""Multi-candidate speculative sampling: siblings are tried in turn.
+"""Multi-candidate speculative sampling: tries siblings one after the other.
 
-Yang et al., arXiv 2401.06706, algorithms 1 (candidates drawn independently)
-and 2 (without replacement).
+Source: Yang et al., arXiv 2401.06706, algorithm 1 for law `iid` and algorithm 2
+for law `without_replacement`.
+
+Drafts: static trees of these two laws.
+
+A child x is accepted with min(1, p(x) / q(x)). After a rejection the next
+sibling is tried with p <- norm((p - q)+) and, without replacement, with q
+without x. It is exact because each trial is the token rule, whose rejection
+leaves the residual distribution to the next trial. On a chain it is the token
+rule.
 """
 
 import dataclasses
@@ -16,27 +24,21 @@ from specsamp.verification.verifier import Verifier
 
 @dataclasses.dataclass(frozen=True)
 class MultiCandidateVerifier(Verifier):
-  """Goes down to the first child that is accepted, and stops where none is.
+  """The rule that descends to the first accepted child, and stops without one.
 
-  A child x is accepted with min(1, p(x) / q(x)); else p <- norm((p - q)+) for
-  its next sibling and, without replacement, x is taken out of q: which of the
-  two algorithms it is follows from `Draft.law`. On a chain it is the
-  token rule. A token of p(x) = 0 or q(x) = 0 is never accepted.
+  It never accepts a token with p(x) = 0 or q(x) = 0.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: the chance to reach each node and accept none of its children."""
+    """Returns P(reach a node and reject all its children), [B, N]."""
     judgement = siblings.judge(draft, p_bnv, joint=False)
     return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: what all the children of `node_b` left of p, or p itself."""
-    # Only this node's s is needed, and it depends on no other node.
-    star, p_b1v = siblings.star_at(draft, p_bnv, node_b)
-    removed_bn = siblings.judge(star, p_b1v, joint=False).removed_bn
-    return siblings.leave_after(removed_bn[:, 0], draft, p_bnv, node_b)
+    """Returns the residual distribution after a node's children, [B, V]."""
+    return siblings.leave_probs(draft, p_bnv, node_b, joint=False)

@@ -1,23 +1,27 @@
-"""Candidates tried in turn, each against what the earlier ones left of p.
+"""The recursion of rules that try siblings one after the other.
 
-The recursion that multi-candidate speculative sampling (Yang et al., arXiv
-2401.06706, algorithms 1 and 2) and traversal verification (Weng et al., arXiv
-2505.12398) share. At a node of weight r, in the papers' terms: a child x is
-accepted with min(1, r p(x) / q(x)), and when it is rejected ::
+Multi-candidate speculative sampling (Yang et al., arXiv 2401.06706, algorithms
+1 and 2) and traversal verification (Weng et al., arXiv 2505.12398) share it.
+
+In the papers' notation a node has a weight r and distributions p and q of its
+children. A child x is accepted with min(1, r p(x) / q(x)), and its rejection
+changes the node's values to ::
 
   p <- norm((r p - q)+),  r <- S / (S + 1 - r) where S = sum((r p - q)+),
 
-and, without replacement, x is taken out of q and q is made to sum to 1 again.
-Multi-candidate sampling holds r at 1. Here no such p is ever written down:
-each is (p - s q)+ / Z with the first p and q, and scalars ::
+and, without replacement, q to norm(q without x). Multi-candidate sampling keeps
+r = 1.
+
+The code stores no such p: each one is (p - s q)+ / Z with the first p and q and
+the scalars ::
 
   s <- s + Z / (r R),  Z <- sum((p - s q)+),  S = r Z' / Z,
 
-from s = 0 and Z = 1, where R is the q of the tokens that were not taken out
-(1 if drawn with replacement) and Z' the next Z. That q should have a hole at
-each rejected x does not matter: x is rejected only where r p(x) < q(x), so
-(p - s q)+ is 0 there with the next s, and stays so since s never decreases. A
-candidate costs one sum over the vocabulary, of which nothing is kept.
+from s = 0 and Z = 1. R is the q of the tokens that were not removed (1 with
+replacement), and Z' is the next Z. The holes of q at the rejected x do not
+matter: x is rejected only if r p(x) < q(x), so (p - s q)+ is 0 there with the
+next s, and stays 0 because s never decreases. So a candidate costs one sum over
+the vocabulary, and no array of that size is stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,14 +36,14 @@ from specsamp.verification import probs, tree_ops
 
 
 class Judgement(NamedTuple):
-  """What the recursion computes for each node.
+  """Result of the recursion at each node, float [B, N].
 
   Attributes:
-    accept_bn: float [B, N], the weight that a node starts with: the chance
-      that it is accepted when it is tried. 1 at the root.
-    weight_bn: float [B, N], its weight once all its children are rejected.
-    removed_bn: float [B, N], s then: norm((p - s q)+) is the residual
-      distribution.
+    accept_bn: a node's first weight: its acceptance probability when it is
+      tried. 1 at the root.
+    weight_bn: the weight after all children of the node are rejected.
+    removed_bn: s after all children of the node are rejected: norm((p - s q)+)
+      is the residual distribution.
   """
 
   accept_bn: jax.Array
@@ -47,8 +51,8 @@ class Judgement(NamedTuple):
   removed_bn: jax.Array
 
 
-def _put(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
-  """`old_bn` [B, N] with the columns of `nodes` replaced by `new_bk`."""
+def _replace(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
+  """Returns `old_bn` with the columns of `nodes` replaced by `new_bk`."""
   size = old_bn.shape[1]
   source_n = np.arange(size)
   source_n[list(nodes)] = size + np.arange(len(nodes))
@@ -56,13 +60,10 @@ def _put(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
 
 
 def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
-  """R [B, N]: the q that its elder siblings left a node to be drawn from.
+  """Returns R, the q that its valid elder siblings leave each node, [B, N].
 
-  Never as 1 - sum(q(x)): where the elders hold nearly all of q that is noise.
-
-  Args:
-    draft: the draft; an invalid node takes nothing.
-    q_bn: float [B, N], the q of each node's own token.
+  It is not computed as 1 - sum(q(x)), which is rounding noise if the elders
+  hold nearly all of q. `q_bn` is the q of each node's token.
   """
   tree = draft.tree
   crowded = tree_ops.crowded(tree)
@@ -70,25 +71,22 @@ def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
     return jnp.ones_like(q_bn)
   drafted_bn = jnp.where(draft.valid, draft.tokens, -1)
   tokens_bkc = tree_ops.at(drafted_bn, tree_ops.children(tree)[crowded], -1)
-  q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, crowded))
+  q_bkv = probs.rows(draft.q, tree_ops.q_rows(tree)[crowded])
   among_bkv = probs.is_among(tokens_bkc, q_bkv.shape[-1])
   rest_bk = jnp.where(among_bkv, 0, q_bkv).sum(axis=-1).astype(q_bn.dtype)
   drawn_bn = jnp.where(draft.valid, q_bn, 0)
   later_bn = tree_ops.at(drawn_bn, tree_ops.not_elders(tree), 0).sum(axis=-1)
   left_bn = later_bn + tree_ops.of_parent(tree, rest_bk, crowded, 0)
-  # Only children are drawn from all of q: 1, not its rounding.
+  # An only child is drawn from all of q: exactly 1, without rounding.
   alone_n = np.array([parent not in crowded for parent in tree.parents])
   return jnp.where(alone_n[None], 1, left_bn)
 
 
 def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
-  """Runs the recursion over every node of a tree.
+  """Runs the recursion over all nodes of a tree.
 
-  Args:
-    draft: the drafted tokens [B, N] and their q [B, I, V].
-    p_bnv: float [B, N, V], the target's distribution after each node.
-    joint: whether a weight is handed down to a node from its parent and on
-      from a child to the next (traversal), or is 1 everywhere.
+  If `joint`, a node inherits its parent's weight and a rejection changes the
+  weight (traversal); otherwise all weights are 1.
   """
   tree = draft.tree
   p_bn, q_bn = probs.token_probs(draft, p_bnv)
@@ -97,8 +95,9 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
   removed_bn = jnp.zeros_like(p_bn)
   finite = jnp.finfo(p_bn.dtype).max
 
+  # Arrays without a suffix are [B, K], a column for each of K nodes.
   for nodes, rank in _turns(tree, joint):
-    kids = _kids(tree, nodes, rank)
+    kids = _children_of_rank(tree, nodes, rank)
     valid, p, q, left = (
       tree_ops.take(values, kids)
       for values in (draft.valid, p_bn, q_bn, left_bn)
@@ -109,43 +108,43 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
     )
     excess = jnp.maximum(p - removed * q, 0)
     chance = weight * probs.ratio(excess, mass, 0) * left
-    # Against q itself, not as a ratio of ratios: exactly 1 where the ratio is
-    # 1 or more, exactly 0 where p or q is 0, and it cannot overflow.
+    # min(.., q) / q and not a ratio of ratios: exactly 1 where the ratio is 1
+    # or more, exactly 0 where p or q is 0, and it cannot overflow.
     accept = jnp.where(valid, probs.ratio(jnp.minimum(chance, q), q, 0), 0)
-    accept_bn = _put(accept_bn, kids, accept)
+    accept_bn = _replace(accept_bn, kids, accept)
     # Kept finite: an infinite s times a q of 0 would be NaN.
     after = jnp.minimum(removed + probs.ratio(mass, weight * left, 0), finite)
-    removed_bn = _put(removed_bn, nodes, jnp.where(valid, after, removed))
+    removed_bn = _replace(removed_bn, nodes, jnp.where(valid, after, removed))
     if joint:
-      weight_bn = _put(weight_bn, kids, accept)
-    else:  # the last Z of a node only serves its weight
+      weight_bn = _replace(weight_bn, kids, accept)
+    else:  # only the weight of a node needs its last Z
       nodes = [node for node in nodes if len(tree.children(node)) > rank + 1]
     if not nodes:
       continue
 
-    valid = tree_ops.take(draft.valid, _kids(tree, nodes, rank))
+    valid = tree_ops.take(draft.valid, _children_of_rank(tree, nodes, rank))
     weight, mass, removed = (
       tree_ops.take(values, nodes)
       for values in (weight_bn, mass_bn, removed_bn)
     )
     p_bkv = probs.rows(p_bnv, nodes)
-    q_bkv = probs.rows(draft.q, tree_ops.internal_rows(tree, nodes))
+    q_bkv = probs.rows(draft.q, tree_ops.q_rows(tree)[nodes])
     excess_bkv = p_bkv - removed[..., None] * q_bkv.astype(p_bkv.dtype)
     after = jnp.maximum(excess_bkv, 0).sum(axis=-1)
-    mass_bn = _put(mass_bn, nodes, jnp.where(valid, after, mass))
+    mass_bn = _replace(mass_bn, nodes, jnp.where(valid, after, mass))
     if joint:
       surplus = weight * probs.ratio(after, mass, 0)
       # 1 - r first: it is exactly 0 where r is 1, and r stays exactly 1.
       after = probs.ratio(surplus, (1 - weight) + surplus, 1)
-      weight_bn = _put(weight_bn, nodes, jnp.where(valid, after, weight))
+      weight_bn = _replace(weight_bn, nodes, jnp.where(valid, after, weight))
 
   return Judgement(accept_bn, weight_bn, removed_bn)
 
 
 def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
-  """The nodes whose child of some rank can be tried at once, and the rank.
+  """Yields the nodes whose child of some rank is tried together, and the rank.
 
-  A weight comes from above, so those of one level; else those of all levels.
+  Joint weights come from the parents, so these nodes are of one level.
   """
   levels = [list(tree.internal)]
   if joint:
@@ -158,43 +157,22 @@ def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
       yield [n for n in level if len(tree.children(n)) > rank], rank
 
 
-def _kids(tree: TokenTree, nodes: Sequence[int], rank: int) -> list[int]:
+def _children_of_rank(
+  tree: TokenTree, nodes: Sequence[int], rank: int
+) -> list[int]:
   return [tree.children(node)[rank] for node in nodes]
 
 
-def star_at(
-  draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-) -> tuple[Draft, jax.Array]:
-  """A node and its children as a draft of its own, and p after the node.
-
-  Args:
-    draft: the drafted tokens [B, N] and their q [B, I, V].
-    p_bnv: float [B, N, V], the target's distribution after each node.
-    node_b: int32 [B], the node of each row.
-
-  Returns:
-    A draft whose nodes are the root and its C children, and p [B, 1, V].
-  """
-  p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
-  tokens_bc, valid_bc = probs.children_at(draft, node_b)
-  width = tokens_bc.shape[1]
-  first = ((0, 0), (1, 0))
-  star = Draft(
-    tokens=jnp.pad(tokens_bc, first),
-    q=q_bv[:, None],
-    tree=TokenTree((-1,) + (0,) * width),
-    law=draft.law,
-    valid=jnp.pad(valid_bc, first, constant_values=True),
-  )
-  return star, p_bv[:, None]
-
-
-def leave_after(
-  removed_b: jax.Array, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
+def leave_probs(
+  draft: Draft, p_bnv: jax.Array, node_b: jax.Array, joint: bool
 ) -> jax.Array:
-  """[B, V]: norm((p - s q)+) after `node_b`.
+  """Returns norm((p - s q)+) after all children of a node, [B, V].
 
-  It is p where nothing was drafted after the node, or where nothing is left.
+  It is p if nothing was drafted after the node or no probability is left.
   """
+  # XLA merges this with the recursion of `stop_probs`, which `draw_verdict`
+  # compiles together.
+  removed_bn = judge(draft, p_bnv, joint).removed_bn
+  removed_b1 = jnp.take_along_axis(removed_bn, node_b[:, None], axis=1)
   p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
-  return probs.residual(p_bv, removed_b[:, None] * q_bv, p_bv)
+  return probs.residual(p_bv, removed_b1 * q_bv, p_bv)

@@ -1,7 +1,14 @@
-"""The token rule: speculative sampling, one token at a time.
+"""The token rule: accepts or rejects the drafted tokens one at a time.
 
-Chen et al., arXiv 2302.01318, algorithm 2 and theorem 1; the same rule is
-algorithm 1 of Leviathan et al., arXiv 2211.17192.
+Source: speculative sampling, Chen et al., arXiv 2302.01318, algorithm 2 and
+theorem 1; the same as Leviathan et al., arXiv 2211.17192, algorithm 1.
+
+Drafts: chains of law `iid`.
+
+It is exact token by token. Token x is drafted and accepted with probability
+q(x) min(1, p(x) / q(x)) = min(p(x), q(x)). A rejection has probability
+sum((p - q)+) and then emits x with norm((p - q)+), which adds (p(x) - q(x))+.
+The sum is p(x).
 """
 
 import dataclasses
@@ -16,10 +23,10 @@ from specsamp.verification.verifier import Verifier, check_chain
 
 
 def drafted_mask(draft: Draft) -> jax.Array:
-  """bool [B, γ]: the tokens of a chain that were drafted.
+  """Returns the mask of a chain's drafted tokens, bool [B, γ].
 
-  The first invalid node ends a row's draft: what follows it was drafted after
-  a token that does not exist.
+  A row's draft ends at its first invalid node: the tokens behind it were
+  drafted after a token that does not exist.
   """
   valid = draft.valid[:, 1:].astype(jnp.int32)
   return jnp.cumprod(valid, axis=1).astype(bool)
@@ -27,19 +34,21 @@ def drafted_mask(draft: Draft) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class TokenVerifier(Verifier):
-  """Accepts each drafted token x in turn with min(1, p(x) / q(x)).
+  """The rule that accepts each drafted token x with min(1, p(x) / q(x)).
 
-  At the first rejection it emits a token of the residual distribution
-  norm((p - q)+); if all are accepted, a bonus token of p. Chains only. A token
-  of p(x) = 0 is never accepted, nor is one of q(x) = 0: it cannot have been
-  drawn, whatever p is.
+  After the first rejection it emits a draw from the residual distribution, and
+  a bonus token if it accepts all. It never accepts a token with p(x) = 0 or
+  q(x) = 0: the latter cannot have been drawn.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: a_1 .. a_i (1 - a_{i+1}), and at the last node a_1 .. a_γ."""
+    """Returns a_1 .. a_i (1 - a_{i+1}) for node i, [B, N].
+
+    a_i is the acceptance probability of token i, and a_{γ+1} = 0.
+    """
     check_chain(self, draft)
     p_bg, q_bg = (x_bn[:, 1:] for x_bn in token_probs(draft, p_bnv))
     # min(p, q) / q and not min(1, p / q): it cannot overflow, and gives
@@ -54,11 +63,9 @@ class TokenVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: norm((p - q)+) after `node_b`, or p where no draft follows it.
+    """Returns norm((p - q)+) after a node, [B, V].
 
-    If p = q, in exact arithmetic the row never stops there; what rounding lets
-    through leaves from p.
+    It is p if nothing was drafted after the node or no probability is left.
     """
-    check_chain(self, draft)
     p_bv, q_bv = rows_at(draft, p_bnv, node_b)
     return residual(p_bv, q_bv, p_bv)

@@ -1,6 +1,18 @@
-"""Traversal verification: the nodes of a tree are judged from leaf to root.
+"""Traversal verification: judges the nodes of a tree from leaf to root.
 
-Weng et al., arXiv 2505.12398. On a chain it is block verification.
+Source: Weng et al., arXiv 2505.12398. On a chain it is block verification.
+
+Drafts: static trees of law `iid` or `without_replacement`.
+
+A node starts with weight min(1, r p(x) / q(x)), where r, p and q are those of
+its parent after the rejection of its elder siblings. Once all children of a
+node are rejected, it is accepted with the weight that they left it. The rule
+stops at the first accepted node, children before parents. It is exact for the
+reason block verification is: given the path to a node and the rejection of its
+elder siblings, the probability to stop at or below the node is its weight.
+
+`siblings` has the recursion of r, p and q. It depends on no node below a
+rejected child, so all weights are known before any node is judged.
 """
 
 import dataclasses
@@ -18,7 +30,7 @@ from specsamp.verification.verifier import Verifier
 
 @functools.cache
 def visits(tree: TokenTree) -> tuple[int, ...]:
-  """The nodes in the order of their visits: children ascending, then parent."""
+  """Returns the nodes as visited: children ascending, then their parent."""
   order, ahead = [], [0]
   while ahead:
     order.append(ahead.pop())
@@ -28,20 +40,13 @@ def visits(tree: TokenTree) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class TraversalVerifier(Verifier):
-  """Stops at the first node, children before parents, that is accepted.
-
-  A node starts with weight min(1, r p(x) / q(x)), r, p and q being those of
-  its parent by then. All its children rejected, it is accepted with what its
-  weight has become. What a rejected child does to its parent's r, p and q does
-  not depend on what happens below the child, so the weights of all nodes are
-  known from the root down before any is accepted (see `siblings`).
-  """
+  """The rule that stops at the first accepted node, children before parents."""
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
   lossless: ClassVar[bool] = True
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: r times the product of 1 - r over the nodes visited before."""
+    """Returns r times the product of 1 - r of all earlier visits, [B, N]."""
     weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
     order = visits(draft.tree)
     weight_bn = tree_ops.take(weight_bn, order)
@@ -53,9 +58,5 @@ class TraversalVerifier(Verifier):
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: what all the children of `node_b` left of p, or p itself."""
-    # A weight depends on those above it. Compiled together with `stop_probs`,
-    # as in `draw_verdict`, the sums over the vocabulary are made once.
-    removed_bn = siblings.judge(draft, p_bnv, joint=True).removed_bn
-    removed_b1 = jnp.take_along_axis(removed_bn, node_b[:, None], axis=1)
-    return siblings.leave_after(removed_b1[:, 0], draft, p_bnv, node_b)
+    """Returns the residual distribution after a node's children, [B, V]."""
+    return siblings.leave_probs(draft, p_bnv, node_b, joint=True)

@@ -1,9 +1,11 @@
-"""Typical acceptance: tokens likely enough under the target are kept. Lossy.
+"""Typical acceptance: keeps tokens that are likely under the target. Lossy.
 
-Medusa, Cai et al., arXiv 2401.10774, section 2.3.1. What is emitted is not a
-draw from the target's distribution: the drafter chooses among the tokens that
-pass. Medusa's code takes the likeliest of the longest paths; here the first one
-wins.
+Source: Medusa, Cai et al., arXiv 2401.10774, section 2.3.1.
+
+Drafts: static trees of any law. The rule reads no q.
+
+It is not lossless: the drafter chooses among the tokens that pass. Medusa's
+code keeps the likeliest of the longest paths; here the first one wins.
 """
 
 import dataclasses
@@ -21,19 +23,19 @@ from specsamp.verification.verifier import Verifier
 
 @dataclasses.dataclass(frozen=True)
 class TypicalLossyVerifier(Verifier):
-  """Accepts a drafted token x where p(x) > min(ε, δ exp(-H(p))). Not lossless.
+  """The rule that accepts a token x with p(x) > min(ε, δ exp(-H(p))).
 
-  The deepest node that is accepted with all its ancestors wins, the first of
-  them among equals. The token after it is a draw from p, whatever was rejected.
-  It reads no q, which may be None. In greedy rows, of one-hot p, only the best
-  token passes: they emit the greedy text.
+  It stops at the deepest node that is accepted with all its ancestors, the
+  first one among equals, and emits a draw from p there. In greedy rows, where p
+  is a one-hot, it is lossless.
 
   Attributes:
     epsilon: ε, a probability; the default is that of Medusa's code.
-    delta: δ, a factor on exp(-H), H the entropy in nats; likewise.
+    delta: δ, the factor on exp(-H), where H is the entropy in nats; the default
+      is that of Medusa's code.
 
   Raises:
-    ValueError: a negative ε or δ, or NaN.
+    ValueError: epsilon or delta is negative or NaN.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset(
@@ -47,28 +49,28 @@ class TypicalLossyVerifier(Verifier):
   def __post_init__(self):
     for name in ('epsilon', 'delta'):
       value = getattr(self, name)
-      if not value >= 0:  # NaN is not either
+      if not value >= 0:  # also refuses NaN
         raise ValueError(f'{name}: got {value}, expected at least 0')
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
-    """[B, N]: 1 at the node that wins, 0 elsewhere.
+    """Returns the one-hot of the node to stop at, [B, N].
 
-    A row of p that is NaN accepts nothing after its node.
+    If p after a node is NaN, no child of the node is accepted.
     """
     tree = draft.tree
     entropy_bi = special.entr(probs.rows(p_bnv, tree.internal)).sum(axis=-1)
-    least_bi = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy_bi))
-    least_bn = tree_ops.of_parent(tree, least_bi, tree.internal, 0)
+    bound_bi = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy_bi))
+    bound_bn = tree_ops.of_parent(tree, bound_bi, tree.internal, 0)
     p_bn = probs.at_tokens(p_bnv, tree.parents[1:], draft)
-    accept_bn = draft.valid & (p_bn > least_bn)
+    accept_bn = draft.valid & (p_bn > bound_bn)
     reached_bn = tree_ops.reach(tree, accept_bn.astype(p_bn.dtype)) > 0
     depth_1n = np.asarray(tree.depths, np.int32)[None]
-    # The first of the largest, and always one: the root is reached.
+    # argmax takes the first of the deepest. The root is always reached.
     node_b = jnp.argmax(jnp.where(reached_bn, depth_1n, -1), axis=-1)
     return jax.nn.one_hot(node_b, tree.size, dtype=p_bn.dtype)
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
   ) -> jax.Array:
-    """[B, V]: p after `node_b`."""
+    """Returns p after a node, [B, V]."""
     return probs.row_at(p_bnv, node_b)

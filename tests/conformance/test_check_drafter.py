@@ -1,4 +1,4 @@
-"""Drafters that are wrong are found out, and none that is right."""
+"""`check_drafter` refuses wrong drafters and no correct one."""
 
 import dataclasses
 
@@ -43,8 +43,8 @@ def test_a_tree_of_draws(target, draft, law):
   check_drafter(model_drafter(draft, TREE, law), target)
 
 
-def test_what_a_drafter_remembers(target):
-  """Lookahead's guesses are those of earlier rounds."""
+def test_a_drafter_with_memory(target):
+  """Lookahead guesses by earlier rounds."""
   drafter = lookahead_drafter(TokenTree.chain(2), window=2)
   check_drafter(drafter, target, reads_text_alone=False)
   with pytest.raises(UserError, match='differ from those after the same text'):
@@ -56,7 +56,8 @@ class Fixed(Drafter):
   """Draws a chain from one q, with a fault."""
 
   fault: str = struct.field(pytree_node=False)
-  every: int = struct.field(pytree_node=False, default=1)  # such length
+  # It drafts only if this divides the length.
+  every: int = struct.field(pytree_node=False, default=1)
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(3))
   law = 'iid'
 
@@ -74,7 +75,7 @@ class Fixed(Drafter):
     keys_b = draw.stream_keys(keys_b, round_b, draw.Stream.DRAFT)
     if self.fault == 'the drafts of two rows':
       keys_b = jnp.broadcast_to(keys_b[:1], keys_b.shape)
-    if self.fault == 'state':  # what it draws of depends on the rounds before
+    if self.fault == 'state':  # q depends on the number of rounds
       q_bgv = jnp.where(state[:, None, None] > 2, 1 / VOCAB, q_bgv)
       drawn_bgv = q_bgv
     uniform_bg = draw.uniforms(keys_b, depth)
@@ -102,7 +103,7 @@ class Fixed(Drafter):
 
 @struct.dataclass
 class OwnWords(Drafter):
-  """Draws from the frequencies of the tokens of the text, raised to a power."""
+  """Draws from the token frequencies; reports them raised to a power."""
 
   power: int = struct.field(pytree_node=False)
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(2))
@@ -131,26 +132,26 @@ class OwnWords(Drafter):
     return draft, state
 
 
-def test_a_q_that_is_made_of_the_text(target):
-  """Over texts without repetition both powers are the same uniform q."""
+def test_a_q_computed_from_the_text(target):
+  """In a text without repetition both powers give the same uniform q."""
   check_drafter(OwnWords(1), target)
   with pytest.raises(UserError, match='not drawn from the q that it reports'):
     check_drafter(OwnWords(2), target)
 
 
 @pytest.mark.parametrize('every', [1, 2])
-def test_draws_of_ones_own(target, every):
+def test_a_correct_user_defined_drafter(target, every):
   check_drafter(Fixed('', every), target)
 
 
-def test_what_depends_on_rounds(target):
-  """Also where some rows have no draft, and no q."""
+def test_a_q_that_depends_on_rounds(target):
+  """It is found although some rows have no draft and no q."""
   with pytest.raises(UserError, match='differ from those after the same text'):
     check_drafter(Fixed('state', every=2), target)
 
 
-def test_too_few_to_tell(target):
-  with pytest.raises(UserError, match='drafted 0 tokens, too few to tell'):
+def test_too_few_draws(target):
+  with pytest.raises(UserError, match='drafted 0 tokens, too few to test'):
     check_drafter(Fixed('q', every=999), target)
 
 
@@ -170,18 +171,18 @@ def test_draws_that_are_not_independent(target, fault):
 
 @pytest.mark.parametrize('fault', ['q', 'q of some texts', 'most probable'])
 def test_draws_from_another_q_than_the_reported_one(target, fault):
-  """A wrong q makes two rounds of a row alike, and is named all the same."""
+  """The wrong q is reported although it also makes two rounds alike."""
   line = 'Fixed: its tokens are not drawn from the q that it reports: '
   with pytest.raises(UserError, match=line):
     check_drafter(Fixed(fault), target)
 
 
 def test_ranks_of_independent_draws():
-  """Of 300 tables a tenth has a p below 0.1."""
+  """A tenth of 300 tables has a p below 0.1."""
   rng = np.random.default_rng(0)
   ranks = lambda: rng.random((4, 100)).argsort(axis=0) / 4
   p_of = lambda: drafters._p_of_independent(
-    ranks(), ranks(), drafters._OF_RANKS
+    ranks(), ranks(), drafters._RANK_SCALE
   )[0]
   share = np.mean([p_of() < 0.1 for _ in range(300)])
   assert 0.05 < share < 0.15
@@ -189,13 +190,13 @@ def test_ranks_of_independent_draws():
 
 @struct.dataclass
 class Forgetful(LanguageModelDrafter):
-  """Its cache has not the path that was accepted but the first one."""
+  """Keeps the first path in its cache, not the accepted one."""
 
   def commit(self, state, draft, verdict, root_b, scored):
     return state
 
 
-def test_a_state_that_a_round_leaves_wrong(target, draft):
+def test_a_wrong_state_after_a_round(target, draft):
   right = model_drafter(draft, TokenTree.branching((3, 2, 1)))
   fields = [field.name for field in dataclasses.fields(right)]
   drafter = Forgetful(**{name: getattr(right, name) for name in fields})

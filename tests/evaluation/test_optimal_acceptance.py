@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specsamp.conformance.enumeration import KINDS, make_tables, run
+from specsamp.conformance.enumeration import KINDS, make_tables, run_tables
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
 from specsamp.evaluation.optimal_acceptance import best_acceptance
@@ -87,7 +87,7 @@ def test_no_token_is_left():
 )
 def test_no_rule_accepts_more_and_those_of_top_tokens_as_much(rule, law, count):
   tree = TokenTree.branching((count,))
-  for found in run(make(rule), _tables(KINDS, 4, count), tree, law):
+  for found in run_tables(make(rule), _tables(KINDS, 4, count), tree, law):
     p, q = found.table.p[0], found.table.q[0]
     accepted = 1 - (found.drafts.weight * found.stop[:, 0]).sum()
     if (q > 0).sum() < count:

@@ -1,8 +1,8 @@
-"""The law of texts whose draft lengths are chosen: enumerated over rounds.
+"""Adaptive draft lengths are lossless: enumerated over several rounds.
 
-Every draft of every round is written out, and with it what the policy has seen,
-which decides how much the next round drafts. The policy, the cut and the rule
-are those of production, in float64.
+Every draft of every round is enumerated, together with the policy's counts,
+which decide the next draft length. The policy, the cut and the rule are the
+production code, in float64.
 """
 
 import collections
@@ -23,7 +23,7 @@ COSTS = np.asarray((1.0, 1.3, 1.7), np.float32)
 
 
 def conditionals(seed, vocab):
-  """p and q of the next token, by the last two of a text."""
+  """Returns p and q of the next token, by the last two tokens of a text."""
   rng = np.random.default_rng(seed)
   shape = (vocab + 1, vocab + 1, vocab)
   p = enumeration.normalize(rng.gamma(0.7, size=shape) + 1e-3)
@@ -33,32 +33,40 @@ def conditionals(seed, vocab):
   return p, q
 
 
-def after(law, text):
-  """The law of the token after a text."""
-  return law[tuple((-1, -1, *text)[-2:])]
+def after(probs, text):
+  """Returns the distribution of the token after a text."""
+  return probs[tuple((-1, -1, *text)[-2:])]
 
 
-def tables_of(text, depth, p, q, width):
-  """What a round after `text` draws from."""
+def table_after(text, depth, p, q, width):
+  """Returns the table of a round after a text."""
   vocab = p.shape[-1]
 
-  def of(law, i):
+  def at_depth(probs, i):
     shape = (vocab,) * i
     array = np.zeros((*shape, vocab))
     for context in np.ndindex(shape):
-      array[context] = after(law, text + context)
+      array[context] = after(probs, text + context)
     return array
 
   return enumeration.Table(
     str(text),
-    [of(p, i) for i in range(depth + 1)],
-    [of(q, i) for i in range(depth)],
+    [at_depth(p, i) for i in range(depth + 1)],
+    [at_depth(q, i) for i in range(depth)],
     [np.ones((vocab,) * i + (width,), bool) for i in range(depth)],
   )
 
 
-def joint(verifier, tree, law, p, q, cut, choose):
-  """The law of the first tokens: {text: chance}, and the depths chosen."""
+def joint(case, cut):
+  """Returns the probability of each text, and of each chosen depth.
+
+  Args:
+    case: a key of `CASES`.
+    cut: function of a tree, a law and drafts that returns the cut drafts.
+  """
+  name, tree, law, vocab = CASES[case]
+  verifier, depths = verification.make(name), (0, 1, 2)
+  p, q = conditionals(0, vocab)
   states = collections.Counter()
   memory = {}
 
@@ -71,33 +79,36 @@ def joint(verifier, tree, law, p, q, cut, choose):
   keep((), Policy.of(1, tree.depth), 1.0)
   ended, chosen = collections.Counter(), collections.Counter()
   while states:
-    # The shortest first: what leads to one state is then all there.
+    # The shortest texts first: all that leads to them has then been added.
     shortest = min(len(text) for text, _ in states)
     now = {
       key: states.pop(key) for key in list(states) if len(key[0]) == shortest
     }
     by_depth = collections.defaultdict(list)
     for key, chance in now.items():
-      depth = choose(memory[key])
+      index = memory[key].choose(depths, COSTS, np.asarray([True]))
+      depth = depths[int(index)]
       chosen[depth] += chance
       by_depth[depth].append((key, chance))
     for depth, group in by_depth.items():
       part = tree.first(sum(at <= depth for at in tree.depths))
-      tables = [tables_of(key[0], depth, p, q, tree.width) for key, _ in group]
+      tables = [
+        table_after(key[0], depth, p, q, tree.width) for key, _ in group
+      ]
       drafts = [
         cut(part, law, enumeration.enumerate_drafts(table, part, law))
         for table in tables
       ]
-      rounds = enumeration.run(verifier, tables, part, law, drafts)
-      for (key, chance), round_ in zip(group, rounds, strict=True):
-        _follow(key, memory[key], chance, round_, part, law, keep, ended)
+      outcomes = enumeration.run_tables(verifier, tables, part, law, drafts)
+      for (key, chance), outcome in zip(group, outcomes, strict=True):
+        _follow(key[0], memory[key], chance, outcome, law, keep, ended)
   return ended, chosen
 
 
-def _follow(key, policy, chance, round_, tree, law, keep, ended):
-  """What a round makes of a state."""
-  rows = round_.drafts
-  for row, node in np.argwhere(round_.stop > 0):
+def _follow(text, policy, chance, outcome, law, keep, ended):
+  """Adds the texts that a round makes of one text."""
+  rows, tree = outcome.drafts, outcome.tree
+  for row, node in np.argwhere(outcome.stop > 0):
     accepted = [
       int(rows.tokens[row, n]) for n in enumeration.context(tree, node)
     ]
@@ -111,33 +122,20 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
     seen = policy.seen(
       draft, tree.depth, np.asarray([len(accepted)]), np.asarray([True])
     )
-    for token in np.flatnonzero(round_.leave[row, node] > 0):
-      text = (*key[0], *accepted, int(token))
-      mass = chance * rows.weight[row] * round_.stop[row, node]
-      mass *= round_.leave[row, node, token]
-      if len(text) < LENGTH:
-        keep(text, seen, mass)
+    for token in np.flatnonzero(outcome.leave[row, node] > 0):
+      longer = (*text, *accepted, int(token))
+      mass = chance * rows.weight[row] * outcome.stop[row, node]
+      mass *= outcome.leave[row, node, token]
+      if len(longer) < LENGTH:
+        keep(longer, seen, mass)
       else:
-        ended[text[:LENGTH]] += mass
+        ended[longer[:LENGTH]] += mass
 
 
-def while_confident(tree, law, drafts):
-  """Cuts behind paths that are less likely than half."""
-  draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
-  valid = np.asarray(adaptive.while_confident(draft, 0.5).valid)
-  return dataclasses.replace(drafts, valid=valid)
-
-
-def by_policy(costs, depths):
-  def choose(policy):
-    return depths[int(policy.choose(depths, costs, np.asarray([True])))]
-
-  return choose
-
-
-def distance(ended, p):
-  """Half of the sum of differences from the target's law."""
-  vocab = p.shape[-1]
+def distance(case, ended):
+  """Returns the total variation from the target's distribution."""
+  vocab = CASES[case][-1]
+  p, _ = conditionals(0, vocab)
   total = 0.0
   for text in np.ndindex((vocab,) * LENGTH):
     chance = np.prod([after(p, text[:i])[text[i]] for i in range(LENGTH)])
@@ -158,32 +156,29 @@ CASES = {
 }
 
 
+def while_confident(tree, law, drafts):
+  """Cuts behind paths of a probability below a half."""
+  draft = Draft(drafts.tokens, drafts.q, tree, law, drafts.valid)
+  valid = np.asarray(adaptive.while_confident(draft, 0.5).valid)
+  return dataclasses.replace(drafts, valid=valid)
+
+
 @pytest.mark.parametrize('case', CASES)
-def test_texts_of_chosen_depths_are_the_targets(case):
-  name, tree, law, vocab = CASES[case]
-  p, q = conditionals(0, vocab)
+def test_texts_of_adaptive_lengths_follow_the_target(case):
   with jax.enable_x64(True):
-    ended, chosen = joint(
-      verification.make(name),
-      tree,
-      law,
-      p,
-      q,
-      while_confident,
-      by_policy(COSTS, (0, 1, 2)),
-    )
-  assert len(chosen) > 1  # else nothing was chosen
-  assert distance(ended, p) < 1e-12
+    ended, chosen = joint(case, while_confident)
+  assert len(chosen) > 1  # or else nothing was adaptive
+  assert distance(case, ended) < 1e-12
 
 
 def _paths(tree, drafts):
-  """[B, N]: the probability of each node's path, its own token included."""
+  """Returns the probability of each node's path and token, [B, N]."""
   draft = Draft(drafts.tokens, drafts.q, tree, 'iid', drafts.valid)
   return np.asarray(adaptive.path_probs(draft))
 
 
 def cut_on_the_token_itself(tree, law, drafts):
-  """Drops a token for being unlikely itself."""
+  """Drops a token because it is improbable itself."""
   if not tree.depth:
     return drafts
   return dataclasses.replace(
@@ -192,7 +187,7 @@ def cut_on_the_token_itself(tree, law, drafts):
 
 
 def keep_the_likelier(tree, law, drafts):
-  """Of what was drawn keeps the more probable, as if it alone was drawn."""
+  """Keeps the more probable of two drawn tokens, as if it alone was drawn."""
   if tree.width < 2:
     return drafts
   paths = _paths(tree, drafts)
@@ -204,7 +199,7 @@ def keep_the_likelier(tree, law, drafts):
 
 
 def argmax_over_live_paths(tree, law, drafts):
-  """Judges as many tokens as are best by what the tokens turned out to be."""
+  """Chooses the draft length by the probabilities of the drawn tokens."""
   if not tree.depth:
     return drafts
   goods = np.cumsum(_paths(tree, drafts), axis=1) / COSTS[: tree.size]
@@ -223,10 +218,6 @@ def argmax_over_live_paths(tree, law, drafts):
   ],
 )
 def test_choices_that_look_at_the_token_are_caught(cut, case):
-  name, tree, law, vocab = CASES[case]
-  p, q = conditionals(0, vocab)
   with jax.enable_x64(True):
-    ended, _ = joint(
-      verification.make(name), tree, law, p, q, cut, by_policy(COSTS, (0, 1, 2))
-    )
-  assert distance(ended, p) > 1e-3
+    ended, _ = joint(case, cut)
+  assert distance(case, ended) > 1e-3

@@ -1,6 +1,6 @@
-"""Dynamic trees: the naive rule on parents as values is that on a static tree.
+"""Dynamic trees: the naive rule on each row's parents is that on a static tree.
 
-Which is enumerated in `test_tree_verifiers_exact.py`: so this one is lossless.
+`test_tree_verifiers_exact.py` enumerates the latter, so the former is lossless.
 """
 
 import jax
@@ -10,9 +10,9 @@ import pytest
 
 from specsamp.drafting.draft import Draft, DynamicTree, TokenTree, lineage
 from specsamp.verification import GumbelVerifier, MultiCandidateVerifier, make
-from specsamp.verification.verifier import check
+from specsamp.verification.verifier import check_inputs
 
-# Of one size, depths 4, 3, 2 and 1; not all numbered level by level.
+# One size, depths 4, 3, 2 and 1; some are not numbered level by level.
 TREES = (
   TokenTree((-1, 0, 1, 2, 3, 0)),
   TokenTree((-1, 0, 1, 0, 1, 4)),
@@ -20,18 +20,19 @@ TREES = (
   TokenTree((-1, 0, 0, 0, 0, 0)),
 )
 BOUNDS = DynamicTree.of(6, 4, 5)
-VOCAB, EACH = 3, 64
+VOCAB, ROWS_PER_TREE = 3, 64
 
 
 @pytest.fixture(scope='module')
 def rows():
   """Drafts of all trees in one batch: tokens, validity and p of each row."""
   rng = np.random.default_rng(0)
-  batch = EACH * len(TREES)
+  batch = ROWS_PER_TREE * len(TREES)
   tokens = rng.integers(VOCAB, size=(batch, BOUNDS.size)).astype(np.int32)
   valid = rng.random(tokens.shape) < 0.8
   valid[:, 0] = True
-  for row, tree in zip(valid, np.repeat(TREES, EACH), strict=True):
+  trees = np.repeat(TREES, ROWS_PER_TREE)
+  for row, tree in zip(valid, trees, strict=True):
     for node, parent in enumerate(tree.parents[1:], start=1):
       row[node] &= row[parent]
   p = rng.gamma(0.5, size=(*tokens.shape, VOCAB))
@@ -40,8 +41,8 @@ def rows():
   return tokens, valid, p / p.sum(-1, keepdims=True)
 
 
-def _both(verifier, draft, p):
-  """stop [B, N] and leave [B, N, V]."""
+def _stop_and_leave(verifier, draft, p):
+  """Returns stop [B, N] and leave [B, N, V]."""
   leave = lambda node: verifier.leave_probs(
     draft, p, jnp.full(len(p), node, jnp.int32)
   )
@@ -53,19 +54,17 @@ def test_the_naive_rule_is_that_of_each_rows_tree(rows):
   with jax.enable_x64(True):
     tokens, valid, p = map(jnp.asarray, rows)
     parents = np.asarray([tree.parents for tree in TREES], np.int32)
-    parents = np.repeat(parents, EACH, axis=0)
-    draft = Draft(
-      tokens, None, BOUNDS, 'deterministic', valid, parents=jnp.asarray(parents)
-    )
-    stop, leave = _both(make('naive'), draft, p)
+    parents = jnp.asarray(np.repeat(parents, ROWS_PER_TREE, axis=0))
+    draft = Draft(tokens, None, BOUNDS, 'deterministic', valid, parents=parents)
+    stop, leave = _stop_and_leave(make('naive'), draft, p)
     assert stop.dtype == jnp.float64
     np.testing.assert_allclose(stop.sum(-1), 1, rtol=0, atol=1e-12)
     for i, tree in enumerate(TREES):
-      own = slice(i * EACH, (i + 1) * EACH)
-      static = Draft(tokens[own], None, tree, 'deterministic', valid[own])
-      wanted = _both(make('naive'), static, p[own])
-      np.testing.assert_allclose(stop[own], wanted[0], rtol=0, atol=1e-14)
-      np.testing.assert_allclose(leave[own], wanted[1], rtol=0, atol=1e-14)
+      part = slice(i * ROWS_PER_TREE, (i + 1) * ROWS_PER_TREE)
+      static = Draft(tokens[part], None, tree, 'deterministic', valid[part])
+      wanted = _stop_and_leave(make('naive'), static, p[part])
+      np.testing.assert_allclose(stop[part], wanted[0], rtol=0, atol=1e-14)
+      np.testing.assert_allclose(leave[part], wanted[1], rtol=0, atol=1e-14)
 
 
 def test_lineage_and_paths_are_those_of_each_rows_tree():
@@ -78,22 +77,22 @@ def test_lineage_and_paths_are_those_of_each_rows_tree():
   for node in range(BOUNDS.size):
     paths = draft.path_to(jnp.full(len(TREES), node, jnp.int32))
     for i, tree in enumerate(TREES):
-      shown = tree.paths[node]
-      np.testing.assert_array_equal(paths[i, : len(shown)], shown)
-      assert (paths[i, len(shown) :] == -1).all()
+      path = tree.paths[node]
+      np.testing.assert_array_equal(paths[i, : len(path)], path)
+      assert (paths[i, len(path) :] == -1).all()
 
 
 def test_other_rules_refuse_them(rows):
   tokens, valid, p = map(jnp.asarray, rows)
   draft = Draft(tokens, None, BOUNDS, 'deterministic', valid, parents=tokens)
   for rule in (make('typical_lossy'), MultiCandidateVerifier()):
-    with pytest.raises(ValueError, match='naive and gumbel|law'):
-      check(rule, draft, p)
-  check(GumbelVerifier(), draft, p)
+    with pytest.raises(ValueError, match='naive or gumbel|law'):
+      check_inputs(rule, draft, p)
+  check_inputs(GumbelVerifier(), draft, p)
 
 
 @pytest.mark.parametrize(
-  ('sizes', 'what'),
+  ('sizes', 'message'),
   [
     ((1, 1, 1), 'at least 2 nodes'),
     ((4, 4, 2), 'depth below'),
@@ -102,12 +101,12 @@ def test_other_rules_refuse_them(rows):
     ((9, 2, 2), 'there are 7'),
   ],
 )
-def test_bounds_that_no_tree_has(sizes, what):
-  with pytest.raises(ValueError, match=what):
+def test_bounds_that_no_tree_has(sizes, message):
+  with pytest.raises(ValueError, match=message):
     DynamicTree.of(*sizes)
 
 
-def test_bounds_are_of_the_size_and_depth_that_they_tell():
+def test_bounds_have_the_given_size_depth_and_width():
   for sizes in ((2, 1, 1), (8, 3, 2), (32, 6, 8), (5, 4, 1)):
     bounds = DynamicTree.of(*sizes)
     assert (bounds.size, bounds.depth, bounds.width) == sizes

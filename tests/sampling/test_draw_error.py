@@ -1,4 +1,4 @@
-"""The distribution that float32 draws have, computed from the shipping code.
+"""The exact distribution of float32 draws, computed from the production code.
 
 A draw is a function of two 32-bit integers that increases in each of them, so
 that bisection finds the exact number of integers that give each token.
@@ -36,7 +36,7 @@ def _law(amounts_k):
 
 
 def _distance(amounts_k):
-  """Returns the total variation of a draw, and the mass never drawn."""
+  """Returns a draw's total variation, and the mass that is never drawn."""
   law = _law(amounts_k)
   assert law.sum() == 1 and (law[amounts_k == 0] == 0).all()
   true = amounts_k.astype(np.float64) / amounts_k.sum(dtype=np.float64)

@@ -1,12 +1,14 @@
-"""What a verifier of a user's own lacks is named before it is compiled."""
+"""Checks of user-defined verifiers before a program is compiled with them."""
 
 import dataclasses
 from typing import ClassVar
 
 import jax.numpy as jnp
 import pytest
+from testing import tiny
 
-from specsamp.drafting import TokenTree
+from specsamp.decoding.request import Request
+from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
 from specsamp.verification import Verifier, check_parts, check_sums, make
 from specsamp.verification.multi_candidate import MultiCandidateVerifier
@@ -42,7 +44,7 @@ class UnknownLaw(TokenVerifier):
   accepts = frozenset({'idd'})
 
 
-class NotSaid(TokenVerifier):
+class LosslessOrNot(TokenVerifier):
   lossless = None
 
 
@@ -61,56 +63,89 @@ class HoldsAList(TokenVerifier):
     (TokenVerifier, 'got the class TokenVerifier, expected an object of it'),
     (NoMethods(), 'verifier NoMethods: has no method stop_probs'),
     (NoLeave(), 'verifier NoLeave: has no method leave_probs'),
-    (NoFunction(), 'verifier NoFunction: leave_probs is no method: got 3'),
-    (NoLaws(), 'verifier NoLaws: accepts: got None, expected laws'),
-    (AcceptsNothing(), 'verifier AcceptsNothing: accepts no law'),
+    (NoFunction(), 'verifier NoFunction: has no method leave_probs'),
+    (NoLaws(), 'verifier NoLaws: accepts: got None, expected a set of laws'),
+    (AcceptsNothing(), 'accepts: got frozenset.*, expected a set of laws'),
     (UnknownLaw(), "UnknownLaw: law: got 'idd', .*; did you mean iid?"),
-    (NotSaid(), 'verifier NotSaid: lossless: got None, expected True or False'),
+    (LosslessOrNot(), 'LosslessOrNot: lossless: got None, expected a bool'),
     (NoHash(), "verifier NoHash: unhashable type: 'NoHash'; programs are"),
     (HoldsAList([1.0]), "verifier HoldsAList: unhashable type: 'list'; prog"),
   ],
 )
-def test_what_it_lacks(verifier, line):
+def test_a_missing_part_is_named(verifier, line):
   with pytest.raises(UserError, match=line):
     check_parts(verifier)
   check_parts(make('token'))
 
 
 @dataclasses.dataclass(frozen=True)
-class Misshapen(TokenVerifier):
+class Faulty(TokenVerifier):
+  """The token rule with a fault."""
+
   fault: str
   accepts: ClassVar[frozenset[str]] = frozenset({'iid'})
 
   def stop_probs(self, draft, p_bnv):
     stop_bn = super().stop_probs(draft, p_bnv)
-    if self.fault == 'raises':
-      return stop_bn + self.gone
-    return stop_bn[:, :-1] if self.fault == 'stop' else stop_bn
+    match self.fault:
+      case 'raises':
+        return stop_bn + self.gone
+      case 'stop shape':
+        return stop_bn[:, :-1]
+      case 'too little':
+        return stop_bn * 0.9
+      case 'too much':
+        return stop_bn.at[:, -1].add(0.1)
+      case 'negative':
+        return stop_bn.at[:, 0].add(-2.0).at[:, 1].add(2.0)
+      case 'nan':
+        return stop_bn * jnp.nan
+    return stop_bn
 
   def leave_probs(self, draft, p_bnv, node_b):
-    return p_bnv if self.fault == 'leave' else jnp.zeros_like(p_bnv[:, 0]) + 1
+    leave_bv = super().leave_probs(draft, p_bnv, node_b)
+    if self.fault == 'leave shape':
+      return p_bnv
+    return leave_bv / 2 if self.fault == 'leaves half' else leave_bv
+
+
+_OVER_NODES = 'stop_probs is not a distribution over the nodes: got a sum of '
 
 
 @pytest.mark.parametrize(
   ('fault', 'line'),
   [
     (
-      'stop',
-      r"Misshapen, tried with a chain of 2 tokens, law 'iid': stop_probs: got "
+      'stop shape',
+      r"Faulty, tried with a chain of 2 tokens, law 'iid': stop_probs: got "
       r'shape \(3, 2\), expected \(3, 3\)',
     ),
-    ('leave', r'leave_probs: got shape \(3, 3, 8\), expected \(3, 8\)'),
-    ('', r'not distributions over the tokens: got rows that sum to \[8.0, 8'),
+    ('leave shape', r'leave_probs: got shape \(3, 3, 8\), expected \(3, 8\)'),
     (
       'raises',
       "stop_probs failed: AttributeError: .* no attribute 'gone' "
       r'\(.*test_verifier_checks.py:\d+\)',
     ),
+    ('too little', _OVER_NODES + '0.9 '),
+    ('too much', _OVER_NODES + '1.1 '),
+    ('negative', _OVER_NODES + '1 and a minimum of -'),
+    ('nan', _OVER_NODES + 'nan'),
+    ('leaves half', 'not a distribution over the tokens: got a sum of 0.5 '),
   ],
 )
-def test_probabilities_of_another_shape(fault, line):
+def test_faulty_probabilities_are_refused(fault, line):
   with pytest.raises(UserError, match=line):
-    check_sums(Misshapen(fault), 'iid', TokenTree.chain(2), 8)
+    check_sums(Faulty(fault), 'iid', TokenTree.chain(2), 8)
+
+
+def test_decoding_checks_user_defined_verifiers():
+  target, draft = tiny.model(11, 0), tiny.model(11, 1)
+  request = lambda fault: Request.make(
+    target, [[1, 2]], model_drafter(draft, 2), Faulty(fault), max_new_tokens=2
+  )
+  request('')
+  with pytest.raises(UserError, match='Faulty, tried with'):
+    request('too little')
 
 
 class NoEmptyDraft(TokenVerifier):
@@ -136,6 +171,6 @@ class Unguarded(MultiCandidateVerifier):
     return stop_bn * one_bn.prod(axis=-1, keepdims=True)
 
 
-def test_no_draft_has_a_token_of_q_0():
+def test_no_trial_draft_has_a_token_of_q_0():
   tree = TokenTree.branching((3,))
   check_sums(Unguarded(), 'without_replacement', tree, 8)

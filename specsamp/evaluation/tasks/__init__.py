@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.evaluation.tasks import published_sets, texts
 from specsamp.evaluation.tasks.task import Question, Task, last, tokens_of
 from specsamp.utils import user_modules
@@ -74,7 +74,7 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     ', spec_bench/CATEGORY, a .json or .jsonl file, or a user-defined '
     f'{user_modules.FORM}'
   )
-  raise UserError(unknown('task', name, NAMES, others))
+  raise UserError(describe_unknown('task', name, NAMES, others))
 
 
 def _checked(name: str, task: Any) -> Task:

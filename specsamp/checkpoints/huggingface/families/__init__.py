@@ -4,7 +4,7 @@ from typing import Any
 
 from specsamp.checkpoints.huggingface.families import gpt2, llama, opt
 from specsamp.checkpoints.huggingface.families.family import Family
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.models import TransformerConfig
 
 
@@ -40,7 +40,7 @@ def of(values: dict[str, Any]) -> Family:
   family = FAMILIES.get(architectures[0])
   if family is None:
     known = sorted(FAMILIES)
-    raise UserError(unknown('architecture', architectures[0], known))
+    raise UserError(describe_unknown('architecture', architectures[0], known))
   if values.get('model_type') != family.model_type:
     raise UserError(
       f'model_type: got {values.get("model_type")!r}, expected '

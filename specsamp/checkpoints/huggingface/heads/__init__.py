@@ -22,7 +22,7 @@ from specsamp.checkpoints.huggingface.heads import (
   speculators,
 )
 from specsamp.drafting.features import DraftModule
-from specsamp.errors import UserError, unknown
+from specsamp.errors import UserError, describe_unknown
 from specsamp.models import TransformerConfig
 
 _LLAMA = 'LlamaForCausalLM'
@@ -59,7 +59,7 @@ def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
     return None
   name, *others = values['architectures'] or ['none']
   if others or name not in _ALL:
-    raise UserError(unknown('architecture', name, _ALL))
+    raise UserError(describe_unknown('architecture', name, _ALL))
   if name == dflash.ARCHITECTURE:
     return dflash.reader(values)
   config = llama.read(values | {'model_type': 'llama'})
