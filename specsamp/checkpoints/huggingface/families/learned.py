@@ -1,11 +1,13 @@
-"""What OPT and GPT-2 have in common: learned positions, layer norms, biases."""
+"""Configs of OPT and GPT-2: learned positions, layer norms, biases."""
 
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
+_FIXED = dict(norm='layer', positions='learned', gated=False, biases='all')
+
 
 def config_of(width: int, num_heads: int, **values) -> TransformerConfig:
-  """A config of this shape and other values."""
+  """Returns a config with the fields that both families share."""
   if width % num_heads:
     raise UserError(f'{num_heads} heads do not divide a width of {width}')
   return TransformerConfig(
@@ -13,21 +15,15 @@ def config_of(width: int, num_heads: int, **values) -> TransformerConfig:
     num_heads=num_heads,
     num_kv_heads=num_heads,
     head_dim=width // num_heads,
-    norm='layer',
-    positions='learned',
-    gated=False,
-    biases='all',
+    **_FIXED,
     **values,
   )
 
 
-def has_its_shape(config: TransformerConfig) -> bool:
-  """Whether a config is one that `config_of` makes."""
+def fits(config: TransformerConfig) -> bool:
+  """Returns True if `config_of` can return this config."""
   return (
-    config.norm == 'layer'
-    and config.positions == 'learned'
-    and not config.gated
-    and config.biases == 'all'
+    all(getattr(config, name) == value for name, value in _FIXED.items())
     and not config.qk_norm
     and config.num_kv_heads == config.num_heads
     and config.head_dim * config.num_heads == config.width
