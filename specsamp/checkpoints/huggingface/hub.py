@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub, used in its cache or fetched to a folder.
+"""Repositories of the Hugging Face hub, in its cache or fetched to a folder.
 
 The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
 are those of huggingface_hub.
@@ -179,9 +179,7 @@ def _hub(intro: str, repository: Repository) -> Iterator[Any]:
   try:
     yield huggingface_hub.HfApi(endpoint=endpoint)
   except tuple(advice) as error:
-    reason = next(
-      text for kind, text in advice.items() if isinstance(error, kind)
-    )
+    reason = next(advice[kind] for kind in advice if isinstance(error, kind))
     raise UserError(f'{page} {reason}') from None
   # HTTPError is raised by the HTTP library that huggingface_hub uses.
   except (errors.HfHubHTTPError, OSError, errors.HTTPError) as error:
