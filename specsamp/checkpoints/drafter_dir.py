@@ -60,7 +60,7 @@ def load(path) -> DraftModule:
   """
   path = folders.find('drafter', path)
   values = folders.read_config('drafter', path)
-  with files.reading('drafter', path / folders.CONFIG):
+  with files.reading(f'drafter {path / folders.CONFIG}'):
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])

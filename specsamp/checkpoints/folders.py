@@ -52,7 +52,7 @@ def read_config(what: str, folder: pathlib.Path) -> dict[str, Any]:
     UserError: the file is missing or not a JSON object.
   """
   file = folder / CONFIG
-  with files.reading(what, file):
+  with files.reading(f'{what} {file}'):
     values = files.read_json(file)
     if not isinstance(values, dict):
       raise ValueError('expected a JSON object')

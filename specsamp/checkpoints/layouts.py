@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
-from specsamp.errors import UserError
-
-_MAX_NAMES = 5  # tensors of each kind that an error lists
 
 
 class TensorSlice(NamedTuple):
@@ -95,31 +93,15 @@ def check(
       message lists them.
   """
   expected = tensor_shapes(layout, shapes)
-  common = sorted(expected.keys() & tensors.keys())
-  faults = {
-    'missing': sorted(expected.keys() - tensors.keys()),
-    'not used': sorted(tensors.keys() - expected.keys()),
-    'of another shape': [
-      f'{name} {list(tensors[name].shape)} instead of {list(expected[name])}'
-      for name in common
-      if tensors[name].shape != expected[name]
-    ],
-    'not floats of 16 or 32 bits': [
-      f'{name} {tensors[name].dtype}'
-      for name in common
-      if tensors[name].dtype not in ('F32', 'F16', 'BF16')
-    ],
-  }
-  lists = [
-    f'{len(names)} {fault}: {", ".join(names[:_MAX_NAMES])}'
-    + (', ..' if len(names) > _MAX_NAMES else '')
-    for fault, names in faults.items()
-    if names
+  got = {name: stored.shape for name, stored in tensors.items()}
+  wrong_dtypes = [
+    f'{name} {stored.dtype}'
+    for name, stored in sorted(tensors.items())
+    if name in expected and stored.dtype not in ('F32', 'F16', 'BF16')
   ]
-  if lists:
-    raise UserError(
-      f'{what}: tensors do not fit the config; {"; ".join(lists)}'
-    )
+  tensor_files.check_shapes(
+    what, expected, got, {'not floats of 16 or 32 bits': wrong_dtypes}
+  )
 
 
 def read(

@@ -103,5 +103,5 @@ def stored_dtype(path) -> str:
 
 
 def _config_of(path: pathlib.Path, values: dict[str, Any]) -> TransformerConfig:
-  with files.reading('model', path / CONFIG):
+  with files.reading(f'model {path / CONFIG}'):
     return TransformerConfig.from_dict(values['model'])

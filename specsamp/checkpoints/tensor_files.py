@@ -12,6 +12,7 @@ from specsamp.errors import UserError
 from specsamp.utils import files
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_MAX_NAMES = 5  # tensors of each kind that an error lists
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt')
 
 
@@ -95,9 +96,47 @@ def in_folder(folder) -> dict[str, Stored]:
   return tensors
 
 
+def check_shapes(
+  what: str,
+  expected: dict[str, tuple[int, ...]],
+  got: dict[str, tuple[int, ...]],
+  faults: dict[str, list[str]] | None = None,
+) -> None:
+  """Checks that tensors have the expected names and shapes.
+
+  Args:
+    what: name of the folder in errors.
+    expected: name -> shape.
+    got: name -> shape.
+    faults: descriptions of other wrong tensors, by the kind of fault.
+
+  Raises:
+    UserError: lists the first tensors of each kind of fault.
+  """
+  faults = {
+    'missing': sorted(expected.keys() - got.keys()),
+    'not used': sorted(got.keys() - expected.keys()),
+    'of another shape': [
+      f'{name} {list(got[name])} instead of {list(shape)}'
+      for name, shape in sorted(expected.items())
+      if got.get(name, shape) != shape
+    ],
+  } | (faults or {})
+  lists = [
+    f'{len(names)} {fault}: {", ".join(names[:_MAX_NAMES])}'
+    + (', ..' if len(names) > _MAX_NAMES else '')
+    for fault, names in faults.items()
+    if names
+  ]
+  if lists:
+    raise UserError(
+      f'{what}: tensors do not fit the config; {"; ".join(lists)}'
+    )
+
+
 def _read_index(path: pathlib.Path) -> dict[str, str]:
   """Returns the file name of each tensor in an index."""
-  with files.reading('weights', path):
+  with files.reading(f'weights {path}'):
     names = files.read_json(path)['weight_map']
     # A file in another folder is not part of the model.
     if not names or any(
@@ -118,7 +157,7 @@ def _refuse_pickles(folder: pathlib.Path) -> None:
 
 
 def _opened(file: pathlib.Path):
-  with files.reading('weights', file):
+  with files.reading(f'weights {file}'):
     try:
       return safetensors.safe_open(file, framework='numpy')
     except safetensors.SafetensorError as error:

@@ -196,7 +196,9 @@ def _restore(
       if stored is None:
         raise UserError(f'weights {path}: not an orbax checkpoint, or corrupt')
       stored = flat(stored.tree)
-      _compare(path, _sizes(expected), _sizes(stored))
+      tensor_files.check_shapes(
+        f'weights {path}', _sizes(expected), _sizes(stored)
+      )
       dtypes = {name: array.dtype for name, array in stored.items()}
       if dtype:
         dtypes = matmul_dtypes(flat(shapes), dtype)
@@ -296,43 +298,21 @@ def tree(leaves: Iterable[tuple[str, Any]]) -> Any:
 
 def _check(path, shapes, tensors) -> None:
   """Checks names, shapes and dtypes of stored tensors and their scales."""
-  got = _sizes(tensors)
-  expected = {
-    name: tuple(shape[axis] for axis in _file_axes(name, len(shape)))
-    for name, shape in _sizes(shapes).items()
-  }
-  _compare(
-    path, expected, {n: s for n, s in got.items() if not n.endswith(_SCALE)}
-  )
-  for name, full in expected.items():
-    dtype, scale = tensors[name].dtype, got.get(name + _SCALE)
+  expected, wrong_dtypes = {}, []
+  for name, shape in _sizes(shapes).items():
+    order = _file_axes(name, len(shape))
+    expected[name] = tuple(shape[axis] for axis in order)
     wanted = 'I32' if _is_integer(shapes[name]) else 'F32'
-    if scale is None and dtype != wanted:
-      raise UserError(
-        f'weights {path}: {name}: got {dtype} without a scale, expected '
-        f'{wanted}'
-      )
-    axes = _input_axes(name)
-    shape = tuple(1 if i in axes else n for i, n in enumerate(full))
-    if scale is not None and scale != shape:
-      raise UserError(
-        f'weights {path}: {name}{_SCALE}: got {scale}, expected {shape}'
-      )
-
-
-def _compare(path, expected, got) -> None:
-  """Checks names and shapes."""
-  wrong = sorted(
-    name
-    for name in expected.keys() | got.keys()
-    if expected.get(name) != got.get(name)
+    if name + _SCALE in tensors:
+      axes = _input_axes(name)
+      scale = [1 if i in axes else n for i, n in enumerate(expected[name])]
+      expected[name + _SCALE] = tuple(scale)
+    elif name in tensors and tensors[name].dtype != wanted:
+      wrong_dtypes.append(f'{name} {tensors[name].dtype} instead of {wanted}')
+  faults = {'of another dtype without a scale': wrong_dtypes}
+  tensor_files.check_shapes(
+    f'weights {path}', expected, _sizes(tensors), faults
   )
-  if wrong:
-    name = wrong[0]
-    raise UserError(
-      f'weights {path}: {len(wrong)} tensors do not fit the config, first '
-      f'{name}: got {got.get(name)}, expected {expected.get(name)}'
-    )
 
 
 def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -161,12 +161,11 @@ def is_left_over(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def reading(what: str, path) -> Iterator[None]:
-  """Raises errors in the block as a `UserError` that names a file.
+def reading(what: str) -> Iterator[None]:
+  """Raises errors of reading a file as a `UserError` of one line.
 
   Args:
-    what: kind of file, such as 'model'.
-    path: of the file.
+    what: beginning of the line, such as the file's name.
   """
   try:
     yield
@@ -180,7 +179,7 @@ def reading(what: str, path) -> Iterator[None]:
     reason = error
   else:
     return
-  raise UserError(f'{what} {path}: {reason}')
+  raise UserError(f'{what}: {reason}')
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -154,7 +154,7 @@ def read_config(
       supported.
   """
   values = folders.read_config('model', path)
-  with files.reading('model', path / folders.CONFIG):
+  with files.reading(f'model {path / folders.CONFIG}'):
     family = families.of(values)
     return values, family, family.read(values)
 

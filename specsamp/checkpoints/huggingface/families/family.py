@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.layouts import Layout
+from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
 # Buffers that older versions of transformers saved with the weights.
 BUFFERS = re.compile(r'(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$')
+# Fields of OPT and GPT-2.
+_LEARNED = dict(norm='layer', positions='learned', gated=False, biases='all')
 
 
 class Family(NamedTuple):
@@ -97,3 +100,27 @@ def mlp(
     )
     layout[f'{name}down_bias'] = layouts.vector(f'{down}.bias')
   return layout
+
+
+def learned_config(width: int, num_heads: int, **values) -> TransformerConfig:
+  """Returns a config of OPT or GPT-2."""
+  if width % num_heads:
+    raise UserError(f'{num_heads} heads do not divide a width of {width}')
+  return TransformerConfig(
+    width=width,
+    num_heads=num_heads,
+    num_kv_heads=num_heads,
+    head_dim=width // num_heads,
+    **_LEARNED,
+    **values,
+  )
+
+
+def is_learned(config: TransformerConfig) -> bool:
+  """Returns True if `learned_config` can return this config."""
+  return (
+    all(getattr(config, name) == value for name, value in _LEARNED.items())
+    and not config.qk_norm
+    and config.num_kv_heads == config.num_heads
+    and config.head_dim * config.num_heads == config.width
+  )

@@ -3,8 +3,12 @@
 from typing import Any
 
 from specsamp.checkpoints import layouts
-from specsamp.checkpoints.huggingface.families import learned
-from specsamp.checkpoints.huggingface.families.family import head, mlp
+from specsamp.checkpoints.huggingface.families.family import (
+  head,
+  is_learned,
+  learned_config,
+  mlp,
+)
 from specsamp.checkpoints.huggingface.families.values import (
   HF_ACTIVATIONS,
   Values,
@@ -31,7 +35,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v.must('scale_attn_by_inverse_layer_idx', False)
   v.must('add_cross_attention', False)
   width = v.need('n_embd')
-  return learned.config_of(
+  return learned_config(
     vocab_size=v.need('vocab_size'),
     width=width,
     num_layers=v.need('n_layer'),
@@ -77,7 +81,7 @@ def layout(config: TransformerConfig) -> Layout:
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
   """Returns the config.json that computes a config, or None."""
-  if not learned.fits(config):
+  if not is_learned(config):
     return None
   return dict(
     architectures=['GPT2LMHeadModel'],

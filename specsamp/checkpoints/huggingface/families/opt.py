@@ -3,10 +3,11 @@
 from typing import Any
 
 from specsamp.checkpoints import layouts
-from specsamp.checkpoints.huggingface.families import learned
 from specsamp.checkpoints.huggingface.families.family import (
   attention,
   head,
+  is_learned,
+  learned_config,
   mlp,
 )
 from specsamp.checkpoints.huggingface.families.values import (
@@ -36,7 +37,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v.must('enable_bias', True)
   v.must('layer_norm_elementwise_affine', True)
   v.must('word_embed_proj_dim', v.need('hidden_size'))
-  return learned.config_of(
+  return learned_config(
     vocab_size=v.need('vocab_size'),
     width=v.need('hidden_size'),
     num_layers=v.need('num_hidden_layers'),
@@ -76,7 +77,7 @@ def layout(config: TransformerConfig) -> Layout:
 def write(config: TransformerConfig) -> dict[str, Any] | None:
   """Returns the config.json that computes a config, or None."""
   is_opt = config.activation == 'relu' and config.norm_epsilon == 1e-5
-  if not is_opt or not learned.fits(config):
+  if not is_opt or not is_learned(config):
     return None
   return dict(
     architectures=['OPTForCausalLM'],
