@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -98,21 +98,16 @@ def load(
   return LanguageModel(Transformer(config), params, tokenizer, stored_as)
 
 
-def save(
-  model: LanguageModel,
-  path,
-  dtype: Literal['float32', 'bfloat16'] | None = None,
-) -> None:
+def save(model: LanguageModel, path) -> None:
   """Writes a folder that transformers and vLLM load.
 
   A folder that holds only a model of specsamp is replaced by a rename. All
-  processes of a run must call this, and the first one writes. Rows of the
-  vocabulary that are padding are left out.
+  processes of a run must call this, and the first one writes. Tensors have the
+  dtype that the model computes in; padded rows of the vocabulary are left out.
 
   Args:
     model: the model.
     path: folder.
-    dtype: of the tensors; by default the dtype that the model computes in.
 
   Raises:
     UserError: no architecture of transformers computes the same function, or
@@ -121,7 +116,7 @@ def save(
   config = model.config
   values = families.write(config)
   layout = families.of(values).layout(config)
-  dtype = np.dtype(dtype or config.dtype)
+  dtype = np.dtype(config.dtype)
   params = weights.flat(model.params)
   sizes = _sizes(model.params)
   for name, source in layout.items():
