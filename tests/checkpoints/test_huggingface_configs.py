@@ -1,4 +1,4 @@
-"""Values of config.json: those of transformers' classes, by any spelling."""
+"""Values of config.json, with the defaults and spellings of transformers."""
 
 import json
 
@@ -15,7 +15,7 @@ _LLAMA3 = dict(
   rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0
 )
 _BASE = dict(architectures=['LlamaForCausalLM'], model_type='llama')
-# Architecture -> its class of config in transformers.
+# Architecture -> config class in transformers.
 _CLASSES = {
   'LlamaForCausalLM': 'LlamaConfig',
   'MistralForCausalLM': 'MistralConfig',
@@ -62,7 +62,7 @@ def test_absent_keys_are_the_classes_defaults(name):
     ('GPT2LMHeadModel', 'n_inner'),
   ],
 )
-def test_null_where_the_class_has_null(name, key):
+def test_null_is_the_classes_default(name, key):
   import transformers
 
   null = {key: None}
@@ -111,7 +111,7 @@ def _change(folder, **changes):
   ],
 )
 def test_windows_without_layer_types(model_type, values):
-  """Layers from max_window_layers on slide, as in transformers."""
+  """Layers from max_window_layers on slide."""
   import transformers
 
   values = values | {
@@ -128,7 +128,7 @@ def test_windows_without_layer_types(model_type, values):
 
 
 def test_sliding_layers_without_a_window():
-  """In transformers, too, nothing computes them."""
+  """transformers cannot compute them either."""
   _refused(
     'layer_types: got sliding_attention, expected a sliding_window',
     architectures=['Qwen2ForCausalLM'],
@@ -223,5 +223,5 @@ def test_the_original_length(values, length):
     ),
   ],
 )
-def test_two_sources_that_differ(values, message):
+def test_contradictions(values, message):
   _refused(message, **values)
