@@ -1,7 +1,7 @@
 """The dtype that a loaded model computes in if the user does not choose one.
 
 Weights of 16 bits compute in bfloat16, but in float32 on CPUs. GPUs without
-bfloat16 compute in float16, or in float32 if the model's values exceed float16.
+bfloat16 compute in float16, or in float32 if the weights exceed float16.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def read_in_range(
   is_requested: bool,
   read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
 ) -> tuple[TransformerConfig, Any, dict[str, str]]:
-  """Reads parameters, in float32 if their values exceed the config's float16.
+  """Reads parameters, in float32 if they exceed the config's float16.
 
   Args:
     what: name of the model in the log and in errors.
@@ -80,25 +80,20 @@ def read_in_range(
     `LanguageModel.stored_as`.
 
   Raises:
-    UserError: the user chose float16, and the model's values exceed it.
+    UserError: the user chose float16, and a weight exceeds it.
   """
   if config.dtype != float16.NAME:
     return config, weights.tree(read(config.dtype)), {}
-  params = None
   try:
     params, stored_as = _read_float16(read(None), config.num_tokens)
-    fault = float16.beyond_reach(config, params)
-  except float16.OutOfRange as error:
-    fault = str(error)
-  if not fault:
     return config, params, stored_as
-  fault = f'{fault}, beyond the {float16.LARGEST:.0f} of float16'
+  except float16.OutOfRange as error:
+    fault = f'{error}, beyond the {float16.LARGEST:.0f} of float16'
   if is_requested:
     raise UserError(
       f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
     )
   logging.warning('%s: computes in float32: %s', what, fault)
-  del params  # so that the model is in memory once
   config = dataclasses.replace(config, dtype='float32')
   return config, weights.tree(read(config.dtype)), {}
 

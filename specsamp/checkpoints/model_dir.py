@@ -56,13 +56,13 @@ def load(
       None is one device.
     dtype: to compute in. None is the folder's, and for folders of Hugging Face
       the default of `checkpoints.huggingface.model.load`. On a GPU without
-      bfloat16 the default is float16 in its place, or float32 for a model whose
-      values exceed float16; the log has which.
+      bfloat16 the default is float16 in its place, or float32 if a weight exceeds
+      float16; the log has which.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors do not fit
       the config, the model does not divide into the mesh's shards, or dtype is
-      float16 and the model's values exceed it; see `huggingface.model.load` for
+      float16 and a weight exceeds it; see `huggingface.model.load` for
       other libraries' folders.
   """
   path = folders.find('model', path)

@@ -33,20 +33,11 @@ def _device(capability, platform='gpu'):
   return types.SimpleNamespace(platform=platform, device_kind='GPU', **kinds)
 
 
-@pytest.mark.parametrize(
-  ('capability', 'has'),
-  [
-    ('7.5', False),
-    ('7.0', False),
-    ('8.0', True),
-    ('8.9', True),
-    ('10.0', True),
-    ('gfx90a', True),
-    (None, True),  # TPUs and CPUs
-  ],
-)
-def test_who_has_bfloat16(capability, has):
-  assert devices.has_bfloat16(_device(capability)) == has
+def test_devices_with_bfloat16():
+  for capability in ('8.0', '8.9', '10.0', 'gfx90a', None):  # None: TPUs, CPUs
+    assert devices.has_bfloat16(_device(capability))
+  for capability in ('7.0', '7.5'):
+    assert not devices.has_bfloat16(_device(capability))
 
 
 @pytest.fixture
@@ -87,11 +78,6 @@ def _too_large(params):
   layer['down'] = layer['down'].at[2, 3].set(-70000.0)
 
 
-def _too_far(params):
-  norm = params['layers_0']['attention_norm']
-  norm['scale'] = norm['scale'] * 1e5
-
-
 def _too_small(params):
   """Makes weights so small that float16 keeps few of their bits."""
   layer = params['layers_1']['mlp']
@@ -124,28 +110,18 @@ def test_float16_where_there_is_no_bfloat16(save, turing):
 def test_a_requested_dtype_stays(save, turing, dtype):
   model = specsamp.load(save(), dtype=dtype)
   assert model.config.dtype == dtype and _matrices(model) == {dtype}
-  assert not turing
-
-
-def test_float32_stays_and_nothing_is_logged(save, turing):
   assert specsamp.load(save(dtype='float32')).config.dtype == 'float32'
   assert not turing
 
 
-@pytest.mark.parametrize(
-  ('change', 'fault'),
-  [
-    (_too_large, 'layers_1.mlp.down has a value of 7e+04'),
-    (_too_far, 'what layers_0.attention'),
-  ],
-)
-def test_values_beyond_float16_are_in_float32(save, turing, change, fault):
-  folder = save(change)
+def test_values_beyond_float16_are_in_float32(save, turing):
+  folder = save(_too_large)
   model = specsamp.load(folder)
   assert model.config.dtype == 'float32' and _matrices(model) == {'float32'}
   first, second = turing
   assert 'computes in float16' in first
-  assert 'computes in float32' in second and fault in second
+  assert 'computes in float32' in second
+  assert 'layers_1.mlp.down has a value of 7e+04' in second
   assert 'beyond the 65504' in second
   with pytest.raises(UserError, match='expected float32 or bfloat16: .*65504'):
     specsamp.load(folder, dtype='float16')

@@ -47,14 +47,14 @@ def load(
     path: folder.
     mesh: devices to place the model on; None is one device.
     dtype: to compute in. None is float32 on CPUs and for 32-bit weights, else
-      bfloat16. On GPUs without bfloat16 it is float16, or float32 for a model
-      whose values exceed float16; the log has which.
+      bfloat16. On GPUs without bfloat16 it is float16, or float32 if a weight
+      exceeds float16; the log has which.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, or a pickle; the
       architecture or a value of the config is not supported; tensors are
       missing, unused or of other shapes; the model does not divide into the
-      mesh's shards; dtype is float16 and the model's values exceed it.
+      mesh's shards; dtype is float16 and a weight exceeds it.
   """
   path = pathlib.Path(path)
   what = f'model {path}'
