@@ -56,8 +56,8 @@ def load(
       None is one device.
     dtype: to compute in. None is the folder's, and for folders of Hugging Face
       the default of `checkpoints.huggingface.model.load`. On a GPU without
-      bfloat16 the default is float16 in its place, or float32 if a weight exceeds
-      float16; the log has which.
+      bfloat16 it becomes float16, or float32 if a weight exceeds float16; the
+      log has which.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors do not fit
