@@ -1,4 +1,4 @@
-"""Models that come with the package, so that everything can be tried at once."""
+"""Models that come with the package, to try everything at once."""
 
 import functools
 import pathlib

@@ -104,7 +104,7 @@ def fetch(what: str, repository: Repository, folder) -> None:
   """
   folder = pathlib.Path(folder)
   with _hub(f'{what}:', repository) as api:
-    if folder.exists():
+    if folder.is_dir():
       if names := _damaged(api, repository, folder):
         raise UserError(
           f'{what}: {folder / names[0]} differs from the file of {repository} '
