@@ -122,28 +122,24 @@ def _same(a, b):
     np.testing.assert_array_equal(x, y)
 
 
-def test_one_file_or_several(llama, tmp_path):
-  theirs, folder = llama
-  foreign.save(theirs, tmp_path)
-  assert (tmp_path / 'model.safetensors').exists()
-  _same(specsamp.load(tmp_path).params, specsamp.load(folder).params)
-
-
-def test_several_files_are_written_too(llama, tmp_path, monkeypatch):
+def test_one_file_or_several(llama, tmp_path, monkeypatch):
+  """Both libraries read and write both."""
   import transformers
 
   theirs, folder = llama
   ours = specsamp.load(folder)
+  foreign.save(theirs, tmp_path / 'one')
+  assert (tmp_path / 'one' / 'model.safetensors').exists()
+  _same(specsamp.load(tmp_path / 'one').params, ours.params)
   monkeypatch.setattr(tensor_export, '_FILE_BYTES', 20_000)
-  huggingface.save(ours, tmp_path / 'out')
-  index = json.loads(
-    (tmp_path / 'out/model.safetensors.index.json').read_text()
-  )
-  sizes = [p.stat().st_size for p in (tmp_path / 'out').glob('*.safetensors')]
+  out = tmp_path / 'out'
+  huggingface.save(ours, out)
+  index = json.loads((out / 'model.safetensors.index.json').read_text())
+  sizes = [path.stat().st_size for path in out.glob('*.safetensors')]
   assert len(sizes) > 2 and max(sizes) < 25_000
   assert index['metadata']['total_size'] == 4 * theirs.num_parameters()
-  again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
-  _same(specsamp.load(tmp_path / 'out').params, ours.params)
+  again = transformers.AutoModelForCausalLM.from_pretrained(out)
+  _same(specsamp.load(out).params, ours.params)
   np.testing.assert_array_equal(
     foreign.logits(again, [[1, 2, 3]]), foreign.logits(theirs, [[1, 2, 3]])
   )
