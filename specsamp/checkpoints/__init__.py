@@ -1,1 +1,1 @@
-"""Models and drafters as folders: ours, and those of Hugging Face."""
+"""Folders of models and drafters: specsamp's and those of Hugging Face."""

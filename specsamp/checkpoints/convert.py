@@ -1,4 +1,4 @@
-"""Models and drafters from one kind of folder to another."""
+"""Conversion of models and drafters to another kind of folder."""
 
 import time
 from typing import Literal
@@ -24,54 +24,52 @@ def convert(
   dtype: Dtype | None = None,
   target: str = '',
 ) -> None:
-  """Reads a model of any kind and writes it anew, and prints what it did.
+  """Reads a model or drafter, writes it in a format and prints a summary.
 
   Args:
-    source: a folder, or a name of the hub, that `specsamp.load` reads; of a
-      drafter for speculators.
-    destination: folder; one that holds a model that was written here, and
-      nothing else, is replaced.
-    form: orbax is for `specsamp.load`, read in parallel and as it lies;
-      huggingface is for transformers, vLLM and `specsamp.load`; speculators,
-      a drafter's, is for vLLM and `drafter_dir.load`.
-    mesh: where the model lies meanwhile; None is one device.
-    dtype: of matrices; None is the one they are stored in, of float16
-      bfloat16.
-    target: of a drafter, where vLLM is to find it: a folder of Hugging Face's
+    source: a folder, or a name of the hub, that `specsamp.load` reads; for
+      speculators one that `drafter_dir.load` reads.
+    destination: folder; one that holds only a model of specsamp is replaced.
+    form: orbax is for `specsamp.load`, read in parallel; huggingface is for
+      transformers, vLLM and `specsamp.load`; speculators is a drafter's, for
+      vLLM and `drafter_dir.load`.
+    mesh: devices that hold the model meanwhile; None is one device.
+    dtype: of matrices; None is the stored one, with bfloat16 for float16.
+    target: of a drafter, where vLLM finds it: a folder of Hugging Face's
       libraries or a name of the hub.
 
   Raises:
-    UserError: as `specsamp.load`; no architecture of transformers computes
-      what the model does; or the destination must not be replaced.
+    UserError: see `specsamp.load`; or no architecture of transformers computes
+      the same function, or the destination must not be replaced.
   """
   check_name('form', form, FORMATS)
   if bool(target) != (form == 'speculators'):
     raise UserError(
-      f'target: got {target!r} with the format {form}, expected one with '
-      'speculators, and none with others'
+      f'target: got {target!r} with the format {form}, expected a target with '
+      'speculators only'
     )
   files.check_replaceable(destination, weights.is_ours, source)
-  began = time.perf_counter()
+  started = time.perf_counter()
   if form == 'speculators':
     model = drafter_dir.load(source)
     dtype = dtype or model.module.config.dtype
   else:
     dtype = dtype or model_dir.stored_dtype(source)
     model = model_dir.load(source, mesh, dtype)
-  read = time.perf_counter()
+  loaded = time.perf_counter()
   match form:
     case 'orbax':
-      model_dir.save(model, destination, 'orbax', source)
+      model_dir.save(model, destination, 'orbax')
     case 'huggingface':
-      huggingface.save(model, destination, keep=source)
+      huggingface.save(model, destination)
     case 'speculators':
-      speculators.save(model, destination, target, dtype, keep=source)
-  wrote = time.perf_counter()
+      speculators.save(model, destination, target, dtype)
+  saved = time.perf_counter()
   leaves = jax.tree.leaves(model.params)
   count = sum(leaf.size for leaf in leaves)
   num_bytes = sum(leaf.nbytes for leaf in leaves)
   print(
     f'{count / 1e6:,.1f}M parameters, {num_bytes / 2**30:.2f} GiB '
-    f'in {dtype}: read in {read - began:.1f} s, written to '
-    f'{destination} in {wrote - read:.1f} s'
+    f'in {dtype}: read in {loaded - started:.1f} s, written to '
+    f'{destination} in {saved - loaded:.1f} s'
   )

@@ -1,10 +1,9 @@
-"""A trained drafter as a folder: config.json, model.safetensors.
+"""A trained drafter as a folder: config.json and model.safetensors.
 
-Those of others, Medusa's, EAGLE's, DFlash's and speculators', are read as well.
+Published formats are read too: Medusa, EAGLE, DFlash and speculators.
 """
 
 import dataclasses
-import json
 from typing import Literal
 
 from specsamp.checkpoints import folders, weights
@@ -13,24 +12,22 @@ from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import KINDS, kind_of, make
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig, param_shapes
-from specsamp.utils import distributed, files
-
-_CONFIG = weights.CONFIG
+from specsamp.utils import files
 
 
 def save(
   trained: DraftModule, path, storage: Literal['float32', 'int8'] = 'float32'
 ) -> None:
-  """Writes the folder; see `model_dir.save`.
+  """Writes a drafter to a folder; see `model_dir.save`.
 
   Raises:
-    UserError: it does not tell which target it is for, as heads that were read
-      in another format.
+    UserError: the drafter was read in a published format, which does not name
+      its target.
   """
   if not trained.target:
     raise UserError(
-      'drafter: heads in the format of others do not tell what they were '
-      'trained for and cannot be saved; keep the folder they are in'
+      'drafter: a drafter in a published format does not name its target and '
+      'cannot be saved; keep its folder'
     )
   kind = kind_of(trained.module)
   fields = {name: getattr(trained.module, name) for name in kind.fields}
@@ -43,30 +40,27 @@ def save(
     },
     'model': dataclasses.asdict(trained.module.config),
   }
-  with files.replace_folder(path, weights.is_ours) as folder:
-    if distributed.is_first():
-      (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n')
+  with weights.new_folder(path, config) as folder:
     weights.save(trained.params, folder, storage)
 
 
 def load(path) -> DraftModule:
-  """Reads what `save` wrote; `trained_drafter` shards it over a mesh.
+  """Reads a drafter, which `trained_drafter` shards over a mesh.
 
-  A folder of others as `huggingface.heads` describes them is read too. It does
-  not tell for which weights they were trained: `target` is '', and any target
-  of their width and vocabulary will be taken for theirs. Its text stays what it
-  is without them; if it is the wrong one, little of what they draft is
-  accepted, of which launchers warn.
+  Folders in published formats do not name the weights of their target: `target`
+  is '', and any target of their width and vocabulary is accepted. Completions
+  stay correct with a wrong one, but few draft tokens are accepted, of which
+  launchers warn.
 
   Args:
-    path: folder, or a name of the Hugging Face hub as `folders.find` has it.
+    path: folder, or a name of the Hugging Face hub; see `folders.find`.
 
   Raises:
     UserError: a file is missing or corrupt, or not a drafter's.
   """
   path = folders.find('drafter', path)
-  try:
-    values = files.read_json(path / _CONFIG)
+  values = folders.read_config('drafter', path)
+  with files.reading(f'drafter {path / folders.CONFIG}'):
     read = heads.reader(values)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
@@ -80,14 +74,7 @@ def load(path) -> DraftModule:
         **{name: about[name] for name in KINDS[about['kind']].fields},
       )
       target = about['target']
-  except OSError as error:
-    raise UserError(f'drafter {path / _CONFIG}: {error.strerror}') from None
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise UserError(
-      f'drafter {path / _CONFIG}: not a drafter config: {error}'
-    ) from None
   if read:
     return read(path)
-  shapes = param_shapes(module)
-  params = weights.load(path, shapes, config.dtype)
+  params = weights.load(path, param_shapes(module), config.dtype)
   return DraftModule(module, params, target)

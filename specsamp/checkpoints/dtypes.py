@@ -1,7 +1,7 @@
-"""What a model that was read computes in, where a config or a user is silent.
+"""The dtype that a loaded model computes in if the user does not choose one.
 
-bfloat16 for weights of 16 bits, but float32 on CPUs; float16 on GPUs without
-bfloat16, and float32 there for a model that float16 does not hold.
+Weights of 16 bits compute in bfloat16, but in float32 on CPUs. GPUs without
+bfloat16 compute in float16, or in float32 if the weights exceed float16.
 """
 
 import dataclasses
@@ -22,26 +22,31 @@ from specsamp.sharding import devices
 
 
 def stored_dtype(tensors: Iterable[Stored]) -> str:
-  """The type of the largest of them; bfloat16 for float16 too."""
+  """Returns the dtype of the largest tensor, or bfloat16 if it is float16."""
   largest = max(tensors, key=lambda tensor: math.prod(tensor.shape))
   return 'float32' if largest.dtype == 'F32' else 'bfloat16'
 
 
 def default_dtype(tensors: Iterable[Stored]) -> str:
-  """What to compute in with such weights, unless told."""
+  """Returns the default dtype to compute in for weights in other formats."""
   return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
 
 
-def dtype_on(what: str, dtype: str, device: jax.Device) -> str:
-  """This dtype, or float16 for the bfloat16 that a device does not have.
+def choose(
+  what: str, requested: str | None, default: str, mesh: Mesh | None
+) -> str:
+  """Returns the requested dtype, or the default that the device supports.
 
   Args:
-    what: computes in it, for the log.
-    dtype: that nobody asked for.
-    device: of those that compute.
+    what: name of the model in the log.
+    requested: dtype that the user chose, or None.
+    default: otherwise; becomes float16 if it is bfloat16 and the device has
+      none.
+    mesh: devices that compute; None is one device.
   """
-  if dtype != 'bfloat16' or devices.has_bfloat16(device):
-    return dtype
+  device = device_of(mesh)
+  if requested or default != 'bfloat16' or devices.has_bfloat16(device):
+    return requested or default
   logging.warning(
     '%s: computes in float16, for %s has no bfloat16 (compute capability %s)',
     what,
@@ -52,56 +57,51 @@ def dtype_on(what: str, dtype: str, device: jax.Device) -> str:
 
 
 def device_of(mesh: Mesh | None) -> jax.Device:
-  """One of those that a model on this mesh computes on."""
+  """Returns one of the devices that a model on this mesh computes on."""
   return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
 def read_in_range(
   what: str,
   config: TransformerConfig,
-  is_told: bool,
+  is_requested: bool,
   read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
 ) -> tuple[TransformerConfig, Any, dict[str, str]]:
-  """Parameters, in float32 where the config's float16 does not hold a model.
+  """Reads parameters, in float32 if they exceed the config's float16.
 
   Args:
-    what: the model, for the log and errors.
+    what: name of the model in the log and in errors.
     config: of the model.
-    is_told: whether the user asked for the dtype.
-    read: dtype -> parameters, as `weights.place` yields them.
+    is_requested: True if the user chose the dtype.
+    read: maps a dtype to parameters as `weights.place` yields them.
 
   Returns:
-    The config with the dtype to compute in, the parameters, and
-    `LanguageModel.stored_as` of them.
+    The config with the dtype to compute in, the parameters, and their
+    `LanguageModel.stored_as`.
 
   Raises:
-    UserError: the user asked for float16, and it does not hold the model.
+    UserError: the user chose float16, and a weight exceeds it.
   """
   if config.dtype != float16.NAME:
     return config, weights.tree(read(config.dtype)), {}
-  params = None
   try:
-    params, stored_as = _halved(read(None), config.num_tokens)
-    fault = float16.beyond_reach(config, params)
-  except float16.OutOfRange as error:
-    fault = str(error)
-  if not fault:
+    params, stored_as = _read_float16(read(None), config.num_tokens)
     return config, params, stored_as
-  fault = f'{fault}, beyond the {float16.LARGEST:.0f} of float16'
-  if is_told:
+  except float16.OutOfRange as error:
+    fault = f'{error}, beyond the {float16.LARGEST:.0f} of float16'
+  if is_requested:
     raise UserError(
       f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
     )
   logging.warning('%s: computes in float32: %s', what, fault)
-  del params  # before it is there once more
   config = dataclasses.replace(config, dtype='float32')
   return config, weights.tree(read(config.dtype)), {}
 
 
-def _halved(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
-  """Parameters in float16, and their fingerprint before the cast.
+def _read_float16(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
+  """Casts parameters to float16; maps their fingerprint to the one before.
 
-  At most one of them is there twice.
+  At most one parameter is in memory twice.
   """
   params, rows = {}, {}
   for name, value in leaves:

@@ -1,8 +1,8 @@
-"""How parameters lie in tensors that others have written.
+"""Maps parameters to tensors in the formats of other libraries.
 
-A layout names, for every parameter, the tensors that it is made of and the
-order of their axes, so that any part of a parameter can be read from just those
-parts of the tensors, and the tensors be written from the parameters.
+A layout names the tensors that a parameter consists of and the order of their
+axes. With it any slice of a parameter is read from only the needed slices of
+tensors, and tensors are built from parameters.
 """
 
 import math
@@ -11,20 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specsamp.checkpoints import tensor_files
 from specsamp.checkpoints.tensor_files import Stored
-from specsamp.errors import UserError
-
-_NAMED = 5  # tensors of each kind that an error lists
 
 
-class Part(NamedTuple):
-  """Where a parameter, or one of several that are stacked, lies in a tensor.
+class TensorSlice(NamedTuple):
+  """The place of a parameter, or of one entry of a stacked axis, in a tensor.
 
   Attributes:
     key: the tensor's name.
-    axes: a word for each axis of the tensor, of the letters of the parameter's
-      axes; those of one word lie in one axis, as in 'hk d'.
-    start: where it begins in each axis of the tensor; () is at 0.
+    axes: a word for each axis of the tensor, made of the letters of the
+      parameter's axes; 'hk d' merges two axes into one.
+    start: first index in each axis of the tensor; () is 0 in all.
   """
 
   key: str
@@ -33,171 +31,162 @@ class Part(NamedTuple):
 
 
 class Source(NamedTuple):
-  """What a parameter is made of.
+  """The tensors that make up a parameter.
 
   Attributes:
-    axes: a letter for each axis of the parameter, of the layout's own.
-    parts: one, or one for each entry of the axis whose letter they lack.
+    axes: a letter for each axis of the parameter.
+    slices: one, or one for each entry of the axis whose letter they lack.
   """
 
   axes: str
-  parts: tuple[Part, ...]
+  slices: tuple[TensorSlice, ...]
 
   @property
   def stacked(self) -> str:
-    """The letter of the axis that the parts are stacked along, '' if none."""
-    return ''.join(set(self.axes) - set(self.parts[0].axes))
+    """The letter of the axis along which slices are stacked, or ''."""
+    return ''.join(set(self.axes) - set(self.slices[0].axes))
 
 
 Layout = dict[str, Source]
 
 
-def one(axes: str, key: str, there: str) -> Source:
-  """A parameter that is a tensor."""
-  return Source(axes, (Part(key, there),))
+def single(axes: str, key: str, tensor_axes: str) -> Source:
+  """Returns the source of a parameter that is one tensor."""
+  return Source(axes, (TensorSlice(key, tensor_axes),))
 
 
-def stack(axes: str, keys: list[str], there: str) -> Source:
-  """A parameter of which each tensor is a part."""
-  return Source(axes, tuple(Part(key, there) for key in keys))
+def stack(axes: str, keys: list[str], tensor_axes: str) -> Source:
+  """Returns the source of a parameter that stacks several tensors."""
+  return Source(axes, tuple(TensorSlice(key, tensor_axes) for key in keys))
 
 
-def norm(own: str, theirs: str) -> Layout:
-  """Scale and bias of a layer norm."""
+def matrix(key: str) -> Source:
+  """Returns the source of a linear map, stored as [outputs, inputs]."""
+  return single('wd', key, 'w d')
+
+
+def vector(key: str) -> Source:
+  return single('d', key, 'd')
+
+
+def layer_norm(name: str, key: str) -> Layout:
+  """Returns the layout of a norm's scale and bias."""
   return {
-    f'{own}.scale': one('d', f'{theirs}.weight', 'd'),
-    f'{own}.bias': one('d', f'{theirs}.bias', 'd'),
+    f'{name}.scale': vector(f'{key}.weight'),
+    f'{name}.bias': vector(f'{key}.bias'),
   }
 
 
 def check(
   what: str, layout: Layout, shapes, tensors: dict[str, Stored]
 ) -> None:
-  """Refuses tensors that are not those of a layout, no more and no fewer.
+  """Checks that the tensors are exactly those of a layout.
 
   Args:
-    what: they are, for the error.
+    what: name of the folder in errors.
     layout: of the parameters.
     shapes: parameter -> shape.
-    tensors: what there is.
+    tensors: the stored tensors.
 
   Raises:
-    UserError: lists what is missing, what is left over and what has another
-      shape or no numbers.
+    UserError: tensors are missing, unused, of another shape or not floats; the
+      message lists them.
   """
   expected = tensor_shapes(layout, shapes)
-  missing = sorted(expected.keys() - tensors.keys())
-  unused = sorted(tensors.keys() - expected.keys())
-  wrong = [
-    f'{name} {list(tensors[name].shape)} instead of {list(shape)}'
-    for name, shape in sorted(expected.items())
-    if name in tensors and tensors[name].shape != shape
+  got = {name: stored.shape for name, stored in tensors.items()}
+  wrong_dtypes = [
+    f'{name} {stored.dtype}'
+    for name, stored in sorted(tensors.items())
+    if name in expected and stored.dtype not in ('F32', 'F16', 'BF16')
   ]
-  kinds = [
-    f'{name} {tensors[name].dtype}'
-    for name in sorted(expected.keys() & tensors.keys())
-    if tensors[name].dtype not in ('F32', 'F16', 'BF16')
-  ]
-  faults = [
-    f'{len(names)} {kind}: {", ".join(names[:_NAMED])}'
-    + (', ..' if len(names) > _NAMED else '')
-    for kind, names in (
-      ('missing', missing),
-      ('not used', unused),
-      ('of another shape', wrong),
-      ('that are no floats of 16 or 32 bits', kinds),
-    )
-    if names
-  ]
-  if faults:
-    raise UserError(
-      f'{what}: tensors do not fit the config; {"; ".join(faults)}'
-    )
+  tensor_files.check_shapes(
+    what, expected, got, {'not floats of 16 or 32 bits': wrong_dtypes}
+  )
 
 
 def read(
   tensors: dict[str, Stored], source: Source, shape: tuple[int, ...], index=()
 ) -> np.ndarray:
-  """A part of a parameter.
+  """Reads a slice of a parameter.
 
   Args:
-    tensors: checked against the layout.
+    tensors: the stored tensors, checked against the layout.
     source: of the parameter.
-    shape: of the whole parameter; along an axis where it is longer than the
-      tensor, the rest is 0.
-    index: slices of step 1, one for each axis; () is all of it.
+    shape: of the whole parameter; entries past the end of a tensor are 0.
+    index: slices of step 1, one for each axis; () reads all of it.
   """
   index = index or (slice(None),) * len(shape)
   bounds = {
-    letter: part.indices(size)[:2]
-    for letter, part, size in zip(source.axes, index, shape, strict=True)
+    letter: axis.indices(size)[:2]
+    for letter, axis, size in zip(source.axes, index, shape, strict=True)
   }
   sizes = dict(zip(source.axes, shape, strict=True))
-  stacked, parts = source.stacked, source.parts
+  stacked, slices = source.stacked, source.slices
   if stacked:
-    parts = parts[slice(*bounds.pop(stacked))]
-  own = source.axes.replace(stacked, '')
+    slices = slices[slice(*bounds.pop(stacked))]
+  axes = source.axes.replace(stacked, '')
   pieces = []
-  for part in parts:
+  for part in slices:
     letters = part.axes.replace(' ', '')
-    piece = _read_slices(tensors[part.key], _slices(part, bounds, sizes))
+    piece = _read_padded(tensors[part.key], _tensor_index(part, bounds, sizes))
     piece = piece.reshape([bounds[x][1] - bounds[x][0] for x in letters])
-    pieces.append(piece.transpose([letters.index(x) for x in own]))
+    pieces.append(piece.transpose([letters.index(x) for x in axes]))
   if not stacked:
     return pieces[0]
   return np.stack(pieces, axis=source.axes.index(stacked))
 
 
-def make(
+def build_tensor(
   layout: Layout,
   key: str,
   shape: tuple[int, ...],
   fetch: Callable[[str], np.ndarray],
 ) -> np.ndarray:
-  """A tensor of a layout, made of the parameters that lie in it.
+  """Builds a tensor of a layout from the parameters that it contains.
 
   Args:
     layout: of the parameters.
     key: the tensor's name.
-    shape: of the tensor; what no parameter fills is 0.
-    fetch: parameter -> its values, on this host.
+    shape: of the tensor; entries without a parameter are 0.
+    fetch: maps a parameter's name to its values on this host.
   """
   tensor = None
   for name, source in layout.items():
-    for i, part in enumerate(source.parts):
+    for i, part in enumerate(source.slices):
       if part.key != key:
         continue
-      value, own = fetch(name), source.axes
+      value, axes = fetch(name), source.axes
       if tensor is None:
         tensor = np.zeros(shape, value.dtype)
-      sizes = dict(zip(own, value.shape, strict=True))
+      sizes = dict(zip(axes, value.shape, strict=True))
       if source.stacked:
-        value = value.take(i, axis=own.index(source.stacked))
-        own = own.replace(source.stacked, '')
-      value = value.transpose([own.index(x) for x in part.axes if x != ' '])
-      at = _slices(part, _whole(sizes), sizes)
-      tensor[at] = value.reshape([s.stop - s.start for s in at])
+        value = value.take(i, axis=axes.index(source.stacked))
+        axes = axes.replace(source.stacked, '')
+      value = value.transpose([axes.index(x) for x in part.axes if x != ' '])
+      index = _tensor_index(part, _whole(sizes), sizes)
+      tensor[index] = value.reshape([s.stop - s.start for s in index])
   return tensor
 
 
 def tensor_shapes(layout: Layout, shapes) -> dict[str, tuple[int, ...]]:
-  """Tensor -> its shape, of the last entries that any part takes."""
-  found: dict[str, tuple[int, ...]] = {}
+  """Returns the smallest shape of each tensor that contains all its slices."""
+  result: dict[str, tuple[int, ...]] = {}
   for name, source in layout.items():
     sizes = dict(zip(source.axes, shapes[name], strict=True))
-    for part in source.parts:
-      ends = tuple(s.stop for s in _slices(part, _whole(sizes), sizes))
-      found[part.key] = tuple(map(max, ends, found.get(part.key, ends)))
-  return found
+    for part in source.slices:
+      index = _tensor_index(part, _whole(sizes), sizes)
+      ends = tuple(axis.stop for axis in index)
+      result[part.key] = tuple(map(max, ends, result.get(part.key, ends)))
+  return result
 
 
-def _slices(part: Part, bounds, sizes) -> tuple[slice, ...]:
-  """What to take of each axis of a part's tensor."""
+def _tensor_index(part: TensorSlice, bounds, sizes) -> tuple[slice, ...]:
+  """Returns the index into a tensor for bounds of the parameter's axes."""
   words = part.axes.split()
   starts = part.start or (0,) * len(words)
   slices = []
   for start, (first, *rest) in zip(starts, words, strict=True):
-    # Of axes that lie in one, only the slowest can be cut without gaps.
+    # Only the slowest of several merged axes can be cut without gaps.
     assert all(bounds[letter] == (0, sizes[letter]) for letter in rest)
     step = math.prod(sizes[letter] for letter in rest)
     low, high = bounds[first]
@@ -205,23 +194,22 @@ def _slices(part: Part, bounds, sizes) -> tuple[slice, ...]:
   return tuple(slices)
 
 
-def _read_slices(tensor: Stored, at: tuple[slice, ...]) -> np.ndarray:
-  """As `tensor.read`, with zeros past the tensor's end."""
-  there = tuple(
-    slice(min(s.start, size), min(s.stop, size))
-    for s, size in zip(at, tensor.shape, strict=True)
+def _read_padded(tensor: Stored, index: tuple[slice, ...]) -> np.ndarray:
+  """Reads a part of a tensor, with zeros past the tensor's end."""
+  inside = tuple(
+    slice(min(axis.start, size), min(axis.stop, size))
+    for axis, size in zip(index, tensor.shape, strict=True)
   )
-  short = [
-    s.stop - s.start - (t.stop - t.start)
-    for s, t in zip(at, there, strict=True)
+  if inside == index:
+    return tensor.read(index)
+  if any(axis.start == axis.stop for axis in inside):
+    # safetensors reads an empty slice only at the beginning of a tensor.
+    inside = (slice(0, 0),) * len(index)
+  missing = [
+    axis.stop - axis.start - (part.stop - part.start)
+    for axis, part in zip(index, inside, strict=True)
   ]
-  if not any(short):
-    return tensor.read(at)
-  if any(t.start == t.stop for t in there):
-    # An empty part is only read of a tensor's begin.
-    there = (slice(0, 0),) * len(at)
-    short = [s.stop - s.start for s in at]
-  return np.pad(tensor.read(there), [(0, n) for n in short])
+  return np.pad(tensor.read(inside), [(0, count) for count in missing])
 
 
 def _whole(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:

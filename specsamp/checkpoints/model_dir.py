@@ -1,7 +1,6 @@
 """A model as a folder: config.json, model.safetensors and a tokenizer."""
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -16,32 +15,28 @@ from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
 from specsamp.utils import distributed, files
 
-CONFIG, WEIGHTS = weights.CONFIG, weights.FILE
+CONFIG, WEIGHTS = folders.CONFIG, weights.FILE
 
 
 def save(
-  model: LanguageModel,
-  path,
-  storage: weights.Storage = 'float32',
-  keep=None,
+  model: LanguageModel, path, storage: weights.Storage = 'float32'
 ) -> None:
-  """Writes the folder; a model of ours that is there is replaced by a rename.
+  """Writes a model to a folder.
 
-  Of several processes all must call this, and the first one writes.
+  A folder that holds only such a model is replaced by a rename. All processes
+  of a run must call this, and the first one writes.
 
   Args:
-    model: what to write.
-    path: folder.
+    model: the model.
+    path: the folder.
     storage: see `weights.save`.
-    keep: a folder that may not be replaced; None is none.
 
   Raises:
-    UserError: the folder cannot be written, or holds something else.
+    UserError: the folder cannot be written, or holds other files.
   """
-  with files.replace_folder(path, weights.is_ours, keep) as folder:
+  config = {'model': dataclasses.asdict(model.config)}
+  with weights.new_folder(path, config) as folder:
     if distributed.is_first():
-      config = {'model': dataclasses.asdict(model.config)}
-      (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
       model.tokenizer.save(folder)
     weights.save(model.params, folder, storage)
 
@@ -51,36 +46,34 @@ def load(
   mesh: Mesh | None = None,
   dtype: Dtype | None = None,
 ) -> LanguageModel:
-  """Reads what `save` wrote, or a folder of Hugging Face's libraries.
+  """Reads a folder that `save` wrote, or one of Hugging Face's libraries.
 
-  Matrices get the dtype that the model computes in, all else is float32.
+  Matrices get the dtype that the model computes in, other parameters float32.
 
   Args:
-    path: folder, or a name of the Hugging Face hub as `folders.find` has it.
-    mesh: where to place the model; each process then reads its own shards and
-      no more. None is one device.
-    dtype: what to compute in; None is what the folder has, and for those of
-      Hugging Face as `checkpoints.huggingface.model.load` has it. Where that is
-      bfloat16 and the GPU has none it is float16, or float32 of a model that
-      float16 does not hold; the log has which.
+    path: folder, or a name of the Hugging Face hub; see `folders.find`.
+    mesh: devices to place the model on; each process reads only its own shards.
+      None is one device.
+    dtype: to compute in. None is the folder's, and for folders of Hugging Face
+      the default of `checkpoints.huggingface.model.load`. On a GPU without
+      bfloat16 it becomes float16, or float32 if a weight exceeds float16; the
+      log has which.
 
   Raises:
-    UserError: a file is missing, truncated or corrupt, the tensors are not
-      the ones that the config calls for, or the model does not divide into the
-      mesh's shards; float16 was asked for and does not hold the model; for
-      other people's folders also as `huggingface.model`.
+    UserError: a file is missing, truncated or corrupt, the tensors do not fit
+      the config, the model does not divide into the mesh's shards, or dtype is
+      float16 and a weight exceeds it; see `huggingface.model.load` for
+      other libraries' folders.
   """
   path = folders.find('model', path)
-  values = _read_config(path)
+  values = folders.read_config('model', path)
   if 'model' not in values:
     return huggingface.load(path, mesh, dtype)
-  config = _own_config(path, values)
+  config = _config_of(path, values)
   config = dataclasses.replace(
-    config,
-    dtype=dtype
-    or dtypes.dtype_on(f'model {path}', config.dtype, dtypes.device_of(mesh)),
+    config, dtype=dtypes.choose(f'model {path}', dtype, config.dtype, mesh)
   )
-  tokenizer = tokenizer_dir.load(path)  # soon read, unlike weights
+  tokenizer = tokenizer_dir.load(path)  # before the weights, which take longer
   shapes = param_shapes(Transformer(config))
   config, params, stored_as = dtypes.read_in_range(
     f'model {path}',
@@ -97,36 +90,18 @@ def load(
 
 
 def stored_dtype(path) -> str:
-  """That of a folder's model, as `save` wrote it, or of its largest tensor.
+  """Returns the dtype in a folder's config, or that of its largest tensor.
 
   Raises:
-    UserError: there is no config.json, or no model's; or no weights.
+    UserError: the folder has no model's config.json, or no weights.
   """
   path = folders.find('model', path)
-  values = _read_config(path)
+  values = folders.read_config('model', path)
   if 'model' in values:
-    return _own_config(path, values).dtype
-  return dtypes.stored_dtype(tensor_files.of_folder(path).values())
+    return _config_of(path, values).dtype
+  return dtypes.stored_dtype(tensor_files.in_folder(path).values())
 
 
-def _own_config(path: pathlib.Path, values) -> TransformerConfig:
-  try:
+def _config_of(path: pathlib.Path, values: dict[str, Any]) -> TransformerConfig:
+  with files.reading(f'model {path / CONFIG}'):
     return TransformerConfig.from_dict(values['model'])
-  except (ValueError, TypeError) as error:
-    raise UserError(
-      f'model {path / CONFIG}: not a model config: {error}'
-    ) from None
-
-
-def _read_config(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    values = files.read_json(path / CONFIG)
-    if not isinstance(values, dict):
-      raise ValueError('expected a JSON object')
-  except OSError as error:
-    raise UserError(f'model {path / CONFIG}: {error.strerror}') from None
-  except ValueError as error:
-    raise UserError(
-      f'model {path / CONFIG}: not a model config: {error}'
-    ) from None
-  return values

@@ -1,10 +1,10 @@
-"""Tensors in safetensors files, read by parts where they are taken."""
+"""Tensors in safetensors files, of which any slice can be read."""
 
 import pathlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import ml_dtypes  # noqa: F401, numpy learns bfloat16 from it
+import ml_dtypes  # noqa: F401, registers bfloat16 with numpy
 import numpy as np
 import safetensors
 
@@ -12,17 +12,18 @@ from specsamp.errors import UserError
 from specsamp.utils import files
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_MAX_NAMES = 5  # tensors of each kind that an error lists
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt')
 
 
 class Stored(NamedTuple):
-  """A tensor that lies in a file.
+  """A tensor in a file.
 
   Attributes:
-    file: which.
+    file: path of the file.
     name: of the tensor.
     shape: of the tensor.
-    dtype: as safetensors calls it: F32, BF16, I8, ..
+    dtype: in the notation of safetensors: F32, BF16, I8, ..
   """
 
   file: pathlib.Path
@@ -31,104 +32,133 @@ class Stored(NamedTuple):
   dtype: str
 
   def read(self, index=()) -> np.ndarray:
-    """A part of the tensor, or all of it; slices of step 1 alone.
+    """Reads the tensor, or the part at an index of slices of step 1.
 
-    The file is opened anew each time: what has been read of one that stays
-    open counts as this process's memory.
+    Opens the file each time: pages of a file that stays open count as this
+    process's memory.
     """
     with _opened(self.file) as file:
       return file.get_slice(self.name)[index or ...]
 
 
-def of_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
-  """The tensors of some files, by name; nothing but their headers is read.
+def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
+  """Returns the tensors of some files by name, reading only their headers.
 
   Raises:
-    UserError: a file is missing or no safetensors file, or truncated; or two
-      of them hold the same name.
+    UserError: a file is missing, truncated or not a safetensors file, or two
+      files hold the same name.
   """
-  found: dict[str, Stored] = {}
+  tensors: dict[str, Stored] = {}
   for file in paths:
     with _opened(file) as opened:
       for name in opened.keys():  # noqa: SIM118
-        if name in found:
+        if name in tensors:
           raise UserError(
-            f'weights {file}: holds {name}, as {found[name].file.name} does'
+            f'weights {file}: holds {name}, as {tensors[name].file.name} does'
           )
         part = opened.get_slice(name)
         shape = tuple(part.get_shape())
-        found[name] = Stored(file, name, shape, part.get_dtype())
-  return found
+        tensors[name] = Stored(file, name, shape, part.get_dtype())
+  return tensors
 
 
-def of_folder(folder) -> dict[str, Stored]:
-  """The tensors of a folder as Hugging Face's libraries write them.
+def in_folder(folder) -> dict[str, Stored]:
+  """Returns the tensors of a folder in the format of Hugging Face's libraries.
 
-  They are in model.safetensors, or in the files that an index names.
+  They are in model.safetensors, or in the files that an index lists.
 
   Raises:
-    UserError: as `of_files`; there are only pickled weights; or the index
-      does not fit the files.
+    UserError: see `in_files`; or there are no weights or only pickles, or the
+      index does not fit the files.
   """
   folder = pathlib.Path(folder)
   if (folder / SINGLE).exists():
-    return of_files([folder / SINGLE])
+    return in_files([folder / SINGLE])
   if not (folder / INDEX).exists():
     _refuse_pickles(folder)
     raise UserError(
-      f'weights {folder}: found none, expected {SINGLE} or {INDEX}'
+      f'weights {folder}: found no weights, expected {SINGLE} or {INDEX}'
     )
-  placed = _read_index(folder / INDEX)
-  tensors = of_files(folder / name for name in sorted(set(placed.values())))
+  expected = _read_index(folder / INDEX)
+  tensors = in_files(folder / name for name in sorted(set(expected.values())))
   got = {name: stored.file.name for name, stored in tensors.items()}
   wrong = sorted(
-    name for name in placed.keys() | got if placed.get(name) != got.get(name)
+    name
+    for name in expected.keys() | got
+    if expected.get(name) != got.get(name)
   )
   if wrong:
     name = wrong[0]
     raise UserError(
-      f'weights {folder / INDEX}: {len(wrong)} tensors are elsewhere, first '
-      f'{name}: got {got.get(name)}, the index has {placed.get(name)}'
+      f'weights {folder / INDEX}: {len(wrong)} tensors are in other files, '
+      f'first {name}: got {got.get(name)}, the index has {expected.get(name)}'
     )
   return tensors
 
 
-def _read_index(path: pathlib.Path) -> dict[str, str]:
-  """Tensor -> file name of an index."""
-  try:
-    placed = files.read_json(path)['weight_map']
-    # A name of another folder's file would read what it should not.
-    if not placed or any(
-      pathlib.PurePath(name).name != name for name in placed.values()
-    ):
-      raise ValueError
-  except OSError as error:
-    raise UserError(f'weights {path}: {error.strerror}') from None
-  except (ValueError, KeyError, TypeError, AttributeError):
+def check_shapes(
+  what: str,
+  expected: dict[str, tuple[int, ...]],
+  got: dict[str, tuple[int, ...]],
+  faults: dict[str, list[str]] | None = None,
+) -> None:
+  """Checks that tensors have the expected names and shapes.
+
+  Args:
+    what: name of the folder in errors.
+    expected: name -> shape.
+    got: name -> shape.
+    faults: descriptions of other wrong tensors, by the kind of fault.
+
+  Raises:
+    UserError: lists the first tensors of each kind of fault.
+  """
+  faults = {
+    'missing': sorted(expected.keys() - got.keys()),
+    'not used': sorted(got.keys() - expected.keys()),
+    'of another shape': [
+      f'{name} {list(got[name])} instead of {list(shape)}'
+      for name, shape in sorted(expected.items())
+      if got.get(name, shape) != shape
+    ],
+  } | (faults or {})
+  lists = [
+    f'{len(names)} {fault}: {", ".join(names[:_MAX_NAMES])}'
+    + (', ..' if len(names) > _MAX_NAMES else '')
+    for fault, names in faults.items()
+    if names
+  ]
+  if lists:
     raise UserError(
-      f"weights {path}: not an index, expected a 'weight_map' of tensors to "
-      'files'
-    ) from None
-  return placed
+      f'{what}: tensors do not fit the config; {"; ".join(lists)}'
+    )
+
+
+def _read_index(path: pathlib.Path) -> dict[str, str]:
+  """Returns the file name of each tensor in an index."""
+  with files.reading(f'weights {path}'):
+    names = files.read_json(path)['weight_map']
+    # A file in another folder is not part of the model.
+    if not names or any(
+      pathlib.PurePath(name).name != name for name in names.values()
+    ):
+      raise ValueError("not an index with a 'weight_map' of tensors to files")
+  return names
 
 
 def _refuse_pickles(folder: pathlib.Path) -> None:
-  found = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
-  if found:
+  names = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
+  if names:
     raise UserError(
-      f'weights {folder / found[0]}: pickles run code when they are read; '
-      'expected safetensors, which safetensors.torch.save_file makes of what '
+      f'weights {folder / names[0]}: reading a pickle may run code, expected '
+      'safetensors; safetensors.torch.save_file writes the tensors that '
       'torch.load(.., weights_only=True) reads'
     )
 
 
 def _opened(file: pathlib.Path):
-  try:
-    files.check_regular(file)
-    return safetensors.safe_open(file, framework='numpy')
-  except FileNotFoundError:
-    raise UserError(f'weights {file}: no such file') from None
-  except (OSError, ValueError) as error:  # ValueError: no name of a file
-    raise UserError(f'weights {str(file)!a}: {error}') from None
-  except safetensors.SafetensorError as error:
-    raise UserError(f'weights {file}: truncated or corrupt: {error}') from None
+  with files.reading(f'weights {file}'):
+    try:
+      return safetensors.safe_open(file, framework='numpy')
+    except safetensors.SafetensorError as error:
+      raise ValueError(f'truncated or corrupt: {error}') from None

@@ -1,12 +1,14 @@
-"""Parameters as safetensors files in a folder.
+"""Parameters as safetensors files, or as an orbax checkpoint, in a folder.
 
-Weights are stored in float32, or matrices in 8 bits with a float32 scale for
-every output channel, many of them in several files; or as an orbax checkpoint,
-which is read and written in parallel and keeps 16 bits. On a mesh a process
-reads the parts that it holds.
+safetensors hold float32, or matrices in 8 bits with a float32 scale for every
+output channel; large models take several files. An orbax checkpoint keeps 16
+bits and is read and written in parallel. On a mesh a process reads only the
+shards that it holds.
 """
 
+import contextlib
 import functools
+import json
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -22,7 +24,7 @@ from flax import traverse_util
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from specsamp import file_order
-from specsamp.checkpoints import tensor_files
+from specsamp.checkpoints import folders, tensor_files
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models.float16 import is_matrix
@@ -31,18 +33,16 @@ from specsamp.sharding import rules
 from specsamp.utils import distributed, files
 
 FILE = tensor_files.SINGLE
-_MANY = 'model-{}.safetensors'  # of a model that is too large for one file
+_MANY = 'model-{}.safetensors'  # names of several files
 _SCALE = ':scale'
-_ORBAX = 'orbax'  # the folder of that format
+_ORBAX = 'orbax'  # the folder of an orbax checkpoint
 
 Storage = Literal['float32', 'int8', 'orbax']
-# A file is closed at the first tensor past this size, and another begun.
+# A file ends with the tensor that exceeds this size.
 _FILE_BYTES = 2**32
 
-
-CONFIG = 'config.json'
-# What `model_dir`, `drafter_dir` and `huggingface.model` write into a folder,
-# and orbax into that of its checkpoint.
+# All files that `model_dir`, `drafter_dir` and `huggingface` write, and those
+# that orbax writes into its folder.
 _NAMES = re.compile(
   r'(generation_)?config\.json|tokenizer(_config)?\.json|tokenizer\.model|'
   r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json'
@@ -51,28 +51,26 @@ _ORBAX_NAMES = re.compile(
   r'_CHECKPOINT_METADATA|_METADATA|_sharding|array_metadatas|d|'
   r'commit_success\.txt|manifest\.ocdbt|ocdbt\.process_\d+'
 )
-# In the files of weights for other libraries, which don't copy it.
+# Metadata of files for other libraries, which do not copy it to their files.
 EXPORTED = {'format': 'pt', 'written_by': 'specsamp'}
 
 
 def is_ours(folder: pathlib.Path) -> bool:
-  """Whether it holds a model or a drafter that was written here, and no more.
+  """Returns True if a folder holds only a model or drafter of specsamp.
 
-  Such a folder may be replaced by another.
+  Such a folder may be replaced by another one.
   """
-  others = {path.name for path in folder.iterdir()}
+  names = {path.name for path in folder.iterdir()}
   orbax = folder / _ORBAX
   if orbax.is_dir():
-    others.discard(_ORBAX)
-    inside = {path.name for path in orbax.iterdir()}
-    if '_METADATA' not in inside or not all(
-      map(_ORBAX_NAMES.fullmatch, inside)
-    ):
+    names.discard(_ORBAX)
+    parts = {path.name for path in orbax.iterdir()}
+    if '_METADATA' not in parts or not all(map(_ORBAX_NAMES.fullmatch, parts)):
       return False
-  if not all(map(_NAMES.fullmatch, others)):
+  if not all(map(_NAMES.fullmatch, names)):
     return False
   try:
-    values = files.read_json(folder / CONFIG)
+    values = files.read_json(folder / folders.CONFIG)
     if files.has_shape(values, {'model': {'vocab_size': int, 'width': int}}):
       return True
     stored = min(folder.glob('model*.safetensors'))
@@ -82,16 +80,29 @@ def is_ours(folder: pathlib.Path) -> bool:
     return False
 
 
-def save(params: Any, folder, storage: Storage = 'float32') -> None:
-  """Writes the files into a folder that is there and holds no others.
+@contextlib.contextmanager
+def new_folder(path, config: dict[str, Any]) -> Iterator[pathlib.Path]:
+  """Yields a folder with a config.json that takes the place of `path`.
 
-  Of several processes all must call this, and the first one writes; of an orbax
-  checkpoint each writes its shards.
+  See `files.replace_folder`; a folder that is not `is_ours` is not replaced.
+  """
+  with files.replace_folder(path, is_ours) as folder:
+    if distributed.is_first():
+      text = json.dumps(config, indent=2) + '\n'
+      (folder / folders.CONFIG).write_text(text)
+    yield folder
+
+
+def save(params: Any, folder, storage: Storage = 'float32') -> None:
+  """Writes parameters into an existing folder without other weights.
+
+  All processes of a run must call this. The first one writes safetensors; each
+  one writes its shards of an orbax checkpoint.
 
   Args:
     params: nested dicts of arrays.
-    folder: where to.
-    storage: of matrices, all else is float32; orbax keeps types as they are.
+    folder: the destination.
+    storage: format of matrices, others being float32; orbax keeps all dtypes.
   """
   check_name('storage', storage, get_args(Storage))
   if storage == 'orbax':
@@ -104,12 +115,12 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
       meshes.fetch(value)  # hands over its shards, one after the other
     return
   for name, tensors in _weight_files(params, storage):
-    # `save_file` would leave a file that only its owner can read.
+    # Files of `save_file` would be readable for their owner only.
     (pathlib.Path(folder) / name).write_bytes(safetensors.numpy.save(tensors))
 
 
 def _weight_files(params, storage: str):
-  """Yields (file name, tensors), a file's worth at a time on this host."""
+  """Yields (file name, tensors), with one file's tensors on this host."""
   tensors, size, count = {}, 0, 0
   for name, value in flat(params).items():
     order = _file_axes(name, value.ndim)
@@ -129,34 +140,34 @@ def _weight_files(params, storage: str):
 
 
 def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
-  """What `stream` yields, in a tree as `shapes`."""
+  """Reads a tree of parameters; see `stream`."""
   return tree(stream(folder, shapes, dtype, mesh))
 
 
 def stream(
   folder, shapes: Any, dtype: str | None, mesh: Mesh | None = None
 ) -> Iterator[tuple[str, jax.Array]]:
-  """Reads what `save` wrote.
+  """Reads the parameters that `save` wrote.
 
   Args:
-    folder: where from.
-    shapes: of the parameters, nested dicts as `jax.eval_shape` gives them.
-    dtype: what matrices get, all else is float32; None leaves them as they are
-      stored.
-    mesh: where to place the parameters; each process then reads its own shards
-      and no more. None is one device.
+    folder: of the files.
+    shapes: of the parameters, nested dicts as `jax.eval_shape` returns them.
+    dtype: of matrices, other parameters being float32; None keeps the stored
+      dtypes.
+    mesh: devices to place the parameters on; each process then reads only its
+      own shards. None is one device.
 
   Yields:
-    Each parameter with its name, read when it is asked for, but those of an
-    orbax checkpoint at once.
+    (name, parameter), read one after the other, but all at once from an orbax
+    checkpoint.
 
   Raises:
-    UserError: a file is missing, truncated or corrupt, the tensors are not
-      of these names and shapes, or do not divide into the mesh's shards.
+    UserError: a file is missing, truncated or corrupt, the tensors have other
+      names or shapes, or do not divide into the mesh's shards.
   """
   folder = pathlib.Path(folder)
   if (folder / _ORBAX).is_dir():
-    # Orbax finds nothing by a relative path.
+    # Orbax needs an absolute path.
     path = (folder / _ORBAX).absolute()
     yield from flat(_restore(path, shapes, dtype, mesh)).items()
     return
@@ -168,88 +179,98 @@ def stream(
 def _restore(
   path: pathlib.Path, shapes: Any, dtype: str | None, mesh: Mesh | None
 ) -> Any:
-  """The tree of an orbax checkpoint; see `stream`."""
+  """Returns the tree of an orbax checkpoint; see `stream`."""
   one = SingleDeviceSharding(jax.devices()[0])
-  where = jax.tree.map(lambda _: one, shapes)
+  shardings = jax.tree.map(lambda _: one, shapes)
   if mesh is not None:
-    where = rules.param_shardings(shapes, mesh)
-  stored = flat(file_order.shapes(jax.tree.map(_with_sharding, shapes, where)))
+    shardings = rules.param_shardings(shapes, mesh)
+  with_sharding = lambda shape, sharding: jax.ShapeDtypeStruct(
+    shape.shape, shape.dtype, sharding=sharding
+  )
+  expected = flat(
+    file_order.shapes(jax.tree.map(with_sharding, shapes, shardings))
+  )
   try:
     with ocp.StandardCheckpointer() as checkpointer:
-      found = checkpointer.metadata(path).item_metadata
-      if found is None:
-        raise UserError(f'weights {path}: no orbax checkpoint, or corrupt')
-      found = flat(found.tree)
-      _compare(path, _sizes(stored), _sizes(found))
-      dtypes = {name: array.dtype for name, array in found.items()}
+      stored = checkpointer.metadata(path).item_metadata
+      if stored is None:
+        raise UserError(f'weights {path}: not an orbax checkpoint, or corrupt')
+      stored = flat(stored.tree)
+      tensor_files.check_shapes(
+        f'weights {path}', _sizes(expected), _sizes(stored)
+      )
+      dtypes = {name: array.dtype for name, array in stored.items()}
       if dtype:
         dtypes = matmul_dtypes(flat(shapes), dtype)
-      wanted = (
+      targets = (
         (name, shape.update(dtype=dtypes[name]))
-        for name, shape in stored.items()
+        for name, shape in expected.items()
       )
-      params = checkpointer.restore(path, tree(wanted))
+      params = checkpointer.restore(path, tree(targets))
   except UserError:
     raise
-  except Exception as error:  # orbax raises what its file formats raise
+  except Exception as error:  # orbax raises the errors of its file formats
     line = str(error).strip().partition('\n')[0][:200]
     raise UserError(f'weights {path}: corrupt: {line}') from None
   params = file_order.from_files(params)
   if mesh is None:
     return params
-  # Orbax knows where arrays lie, not in which order of their axes.
+  # Orbax restores shardings, but not the order of axes in memory.
   return jax.device_put(params, rules.param_formats(shapes, mesh))
 
 
 def place(
   shapes: Any, dtype: str | None, mesh: Mesh | None, read
 ) -> Iterator[tuple[str, jax.Array]]:
-  """Yields parameters of these shapes, each read where it is to lie.
+  """Reads each shard of each parameter straight to its device.
 
   Args:
-    shapes: nested dicts as `jax.eval_shape` gives them.
-    dtype: what matrices get, all else is float32; None leaves them as they are
-      read.
-    mesh: where to place them; each process then reads its own shards and no
-      more. None is one device.
-    read: (name with dots, index) -> array, index being a tuple of slices, or
-      () for all of it.
+    shapes: nested dicts as `jax.eval_shape` returns them.
+    dtype: of matrices, other parameters being float32; None keeps the dtypes
+      that are read.
+    mesh: devices to place the parameters on; each process then reads only its
+      own shards. None is one device.
+    read: (name with dots, index) -> array, index being a tuple of slices, or ()
+      for the whole parameter.
+
+  Yields:
+    (name, parameter).
 
   Raises:
     UserError: the parameters do not divide into the mesh's shards.
   """
-  wanted = flat(shapes)
-  dtypes = matmul_dtypes(wanted, dtype) if dtype else {}
+  flat_shapes = flat(shapes)
+  dtypes = matmul_dtypes(flat_shapes, dtype) if dtype else {}
   formats = flat(rules.param_formats(shapes, mesh)) if mesh else {}
 
-  def part(name: str, index) -> np.ndarray:
+  def read_cast(name: str, index) -> np.ndarray:
     value = read(name, index)
     return value.astype(dtypes[name]) if dtype else value
 
-  for name, shape in wanted.items():
+  for name, shape in flat_shapes.items():
     if mesh is None:
-      yield name, jnp.asarray(part(name, ()))
+      yield name, jnp.asarray(read_cast(name, ()))
     else:
       yield (
         name,
         jax.make_array_from_callback(
-          shape.shape, formats[name], functools.partial(part, name)
+          shape.shape, formats[name], functools.partial(read_cast, name)
         ),
       )
 
 
 def _open(path: pathlib.Path) -> dict[str, Stored]:
-  """Every tensor of a folder that `save` wrote."""
-  found = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
-  if found != [path / FILE] and (path / FILE).exists():
-    raise UserError(f'weights {path}: got both {FILE} and {found[0].name}')
-  return tensor_files.of_files(found)
+  """Returns the tensors of a folder that `save` wrote."""
+  paths = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
+  if paths != [path / FILE] and (path / FILE).exists():
+    raise UserError(f'weights {path}: got both {FILE} and {paths[0].name}')
+  return tensor_files.in_files(paths)
 
 
 def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
-  """By name: this dtype for the weights of matmuls, float32 for all else.
+  """Returns dtypes by name: `dtype` for matmul weights, float32 for others.
 
-  Integers are no weights and stay what they are.
+  Integers keep their dtype.
   """
   return {
     name: str(shape.dtype)
@@ -261,62 +282,37 @@ def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
   }
 
 
-def _with_sharding(shape, sharding) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
-
-
 def _is_integer(array) -> bool:
   return jnp.issubdtype(array.dtype, jnp.integer)
 
 
 def flat(params: Any) -> dict[str, Any]:
-  """Parameter -> array of nested dicts, the names joined with dots."""
+  """Returns the arrays of nested dicts by their names, joined with dots."""
   return traverse_util.flatten_dict(params, sep='.')
 
 
 def tree(leaves: Iterable[tuple[str, Any]]) -> Any:
-  """The nested dicts of what `flat` has."""
+  """Returns nested dicts of (name with dots, array) pairs."""
   return traverse_util.unflatten_dict(dict(leaves), sep='.')
 
 
 def _check(path, shapes, tensors) -> None:
-  """Refuses tensors of other names, shapes or types than a model's."""
-  got = _sizes(tensors)
-  expected = {
-    name: tuple(shape[axis] for axis in _file_axes(name, len(shape)))
-    for name, shape in _sizes(shapes).items()
-  }
-  _compare(
-    path, expected, {n: s for n, s in got.items() if not n.endswith(_SCALE)}
-  )
-  for name, full in expected.items():
-    kind, scale = tensors[name].dtype, got.get(name + _SCALE)
+  """Checks names, shapes and dtypes of stored tensors and their scales."""
+  expected, wrong_dtypes = {}, []
+  for name, shape in _sizes(shapes).items():
+    order = _file_axes(name, len(shape))
+    expected[name] = tuple(shape[axis] for axis in order)
     wanted = 'I32' if _is_integer(shapes[name]) else 'F32'
-    if scale is None and kind != wanted:
-      raise UserError(
-        f'weights {path}: {name}: got {kind} without a scale, expected {wanted}'
-      )
-    axes = _input_axes(name)
-    shape = tuple(1 if i in axes else n for i, n in enumerate(full))
-    if scale is not None and scale != shape:
-      raise UserError(
-        f'weights {path}: {name}{_SCALE}: got {scale}, expected {shape}'
-      )
-
-
-def _compare(path, expected, got) -> None:
-  """Refuses names and shapes that are not those of a model."""
-  wrong = sorted(
-    name
-    for name in expected.keys() | got.keys()
-    if expected.get(name) != got.get(name)
+    if name + _SCALE in tensors:
+      axes = _input_axes(name)
+      scale = [1 if i in axes else n for i, n in enumerate(expected[name])]
+      expected[name + _SCALE] = tuple(scale)
+    elif name in tensors and tensors[name].dtype != wanted:
+      wrong_dtypes.append(f'{name} {tensors[name].dtype} instead of {wanted}')
+  faults = {'of another dtype without a scale': wrong_dtypes}
+  tensor_files.check_shapes(
+    f'weights {path}', expected, _sizes(tensors), faults
   )
-  if wrong:
-    name = wrong[0]
-    raise UserError(
-      f'weights {path}: {len(wrong)} tensors do not fit the config, first '
-      f'{name}: got {got.get(name)}, expected {expected.get(name)}'
-    )
 
 
 def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -324,7 +320,7 @@ def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _read(tensors, name: str, index) -> np.ndarray:
-  """Returns a part of a parameter, in float32; () is all of it."""
+  """Reads a slice of a parameter; () is all of it."""
   order = _file_axes(name, len(tensors[name].shape))
   index = tuple(index[axis] for axis in order) if index else ()
   value = _read_as_stored(tensors, name, index)
@@ -340,16 +336,16 @@ def _read_as_stored(tensors, name: str, index) -> np.ndarray:
   if name + _SCALE not in tensors:
     return value
   scale = tensors[name + _SCALE].read()
-  # Along an axis that the scales share, they have one entry.
-  at = tuple(
-    part if size > 1 else slice(None)
-    for part, size in zip(index, scale.shape, strict=False)
+  # Scales have one entry along the axes that share them.
+  part = tuple(
+    axis if size > 1 else slice(None)
+    for axis, size in zip(index, scale.shape, strict=False)
   )
-  return value.astype(np.float32) * scale[at]
+  return value.astype(np.float32) * scale[part]
 
 
 def _input_axes(name: str) -> tuple[int, ...]:
-  """Returns the axes that a product sums over, as stored."""
+  """Returns the axes that a product sums over, in the order of files."""
   axes = {'embedding': (1,), 'mask_embedding': (1,), 'o': (0, 1)}
   return axes.get(name.rpartition('.')[2], (0,))
 

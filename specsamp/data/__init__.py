@@ -1,1 +1,1 @@
-"""Tokenizers, corpora with their held-out parts, packed batches, prompts."""
+"""Tokenizers, corpora with held-out parts, packed batches, and prompts."""

@@ -1,4 +1,4 @@
-"""Chat templates: a conversation as the text that a model was trained on."""
+"""Chat templates: render a conversation as the text a model was trained on."""
 
 import datetime
 import json
@@ -8,9 +8,9 @@ from typing import Any
 
 from specsamp.errors import UserError
 
-_MAX_SECONDS = 1.0  # of the thread's CPU time, however busy the machine is
-_MAX_CHARACTERS = 2**24  # of an answer, or entries of a list
-_MAX_POWER, _MAX_BITS = 64, 2**16  # of numbers, which may be of any size
+_MAX_SECONDS = 1.0  # of the thread's CPU time, whatever else the machine does
+_MAX_CHARACTERS = 2**24  # of the result, or entries of a list
+_MAX_POWER, _MAX_BITS = 64, 2**16  # of exponents and of integers
 
 
 def render(
@@ -18,18 +18,18 @@ def render(
 ) -> str:
   """Renders a template as transformers does, up to the model's next turn.
 
-  Templates come with weights from anywhere, so they run in a sandbox, and not
-  for long: each round of a loop and each call checks the CPU time of the
-  thread, which works in any thread.
+  Templates come with weights from anywhere, so they run in a sandbox with time
+  and size limits. Every loop iteration and every call checks the thread's CPU
+  time, which works in any thread.
 
   Args:
-    template: of Jinja; '' is none.
+    template: Jinja source, or ''.
     messages: turns, each with a role and its content.
-    named: special tokens that it may write, such as `bos_token`.
+    named: special tokens that the template may write, such as `bos_token`.
 
   Raises:
-    UserError: there is no template, it fails, it takes too long or writes too
-      much, or jinja2 is missing.
+    UserError: the template is empty, fails, or exceeds a limit; or jinja2 is
+      not installed.
   """
   if not template:
     raise UserError('chat: the tokenizer has no chat template')
@@ -41,7 +41,7 @@ def render(
     ) from None
   pieces, size = [], 0
   try:
-    timed = environment.from_string(_timed(environment, template))
+    timed = environment.from_string(_with_timed_loops(environment, template))
     for piece in timed.generate(
       messages=messages,
       tools=None,
@@ -54,13 +54,13 @@ def render(
       if size > _MAX_CHARACTERS:
         raise UserError(f'writes more than {_MAX_CHARACTERS} characters')
     return ''.join(pieces)
-  except Exception as error:  # whatever a template does
+  except Exception as error:  # a template can raise anything
     reason = ' '.join(str(error).split()) or type(error).__name__
     raise UserError(f'chat template: {reason}') from None
 
 
-def _timed(environment, template: str):
-  """Returns a parsed template whose loops check the time in each round."""
+def _with_timed_loops(environment, template: str):
+  """Parses a template and adds a check of the time to each loop iteration."""
   import jinja2.nodes
 
   parsed = environment.parse(template)
@@ -70,14 +70,14 @@ def _timed(environment, template: str):
 
 
 def _environment():
-  """Returns a sandbox for one template, with what transformers gives it."""
+  """Returns a sandbox for one rendering, with the globals of transformers."""
   import jinja2.ext
   import jinja2.sandbox
 
   end = time.thread_time() + _MAX_SECONDS
 
   class Generation(jinja2.ext.Extension):
-    """Marks what a model writes, for training; here it is but a block."""
+    """Block that marks text of the model, which matters for training only."""
 
     tags = {'generation'}
 
@@ -87,7 +87,7 @@ def _environment():
       return jinja2.nodes.Scope(body, lineno=line)
 
   class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """A sandbox that checks what may take long."""
+    """Sandbox that limits the time of calls and the size of results."""
 
     intercepted_binops = frozenset(['+', '*', '**'])
 
@@ -99,10 +99,10 @@ def _environment():
       if operator == '**' and abs(right) > _MAX_POWER:
         raise_exception(f'power: got {right:g}, expected at most {_MAX_POWER}')
       sizes = [len(x) if hasattr(x, '__len__') else x for x in (left, right)]
-      if sizes != [left, right]:  # sequences, which may get any length
-        most = sizes[0] * sizes[1] if operator == '*' else sum(sizes)
-        if most > _MAX_CHARACTERS:
-          raise_exception(f'got {most} entries, at most {_MAX_CHARACTERS}')
+      if sizes != [left, right]:  # a sequence
+        size = sizes[0] * sizes[1] if operator == '*' else sum(sizes)
+        if size > _MAX_CHARACTERS:
+          raise_exception(f'got {size} entries, at most {_MAX_CHARACTERS}')
       result = super().call_binop(context, operator, left, right)
       if isinstance(result, int) and result.bit_length() > _MAX_BITS:
         raise_exception(f'got a number of more than {_MAX_BITS} bits')
@@ -120,27 +120,18 @@ def _environment():
       check_time()
       yield value
 
+  def to_json(value, ensure_ascii=False, **options):
+    # Jinja's filter escapes characters for HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
   environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[Generation, 'jinja2.ext.loopcontrols'],
   )
-  environment.filters['tojson'] = _to_json
-  environment.filters['timed'] = timed
-  environment.globals['raise_exception'] = raise_exception
-  environment.globals['strftime_now'] = lambda form: (
-    datetime.datetime.now().strftime(form)
-  )
+  environment.filters |= {'tojson': to_json, 'timed': timed}
+  environment.globals |= {
+    'raise_exception': raise_exception,
+    'strftime_now': lambda form: datetime.datetime.now().strftime(form),
+  }
   return environment
-
-
-def _to_json(value, ensure_ascii=False, indent=None, separators=None,
-             sort_keys=False):  # fmt: skip
-  """Jinja's own escapes what a browser would misread."""
-  return json.dumps(
-    value,
-    ensure_ascii=ensure_ascii,
-    indent=indent,
-    separators=separators,
-    sort_keys=sort_keys,
-  )

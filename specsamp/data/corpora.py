@@ -1,4 +1,4 @@
-"""Where text comes from, and which part of it no model may train on."""
+"""Sources of text, and their held-out part that no model may train on."""
 
 import hashlib
 import os
@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 from specsamp.errors import UserError
 
-# Of the standard library: tests, bundled third parties, tables of data.
-_LEFT_OUT = (
+# Folders of the standard library that are skipped: tests, other people's code
+# and tables of data.
+_SKIPPED = (
   'site-packages',
   'test',
   'tests',
@@ -18,26 +19,29 @@ _LEFT_OUT = (
   'pydoc_data',
   '__pycache__',
 )
+_PASSAGE = 4  # lines
+_MAX_COPIED = 0.1  # of a text's passages
 
 
 def is_held_out(name: str) -> bool:
-  """One file in ten, by a hash of its relative path.
+  """Returns True for one file in ten, by a hash of its relative path.
 
-  A file keeps its side whatever else is in the folder, on every machine and in
-  every version of the library.
+  The result depends on nothing else: not on the other files, the machine or the
+  version of the library.
   """
   return hashlib.sha256(name.encode()).digest()[0] * 10 < 256
 
 
 def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
-  """Relative path -> text of the readable UTF-8 files, sorted by path.
+  """Returns the texts of UTF-8 files by relative path, sorted by path.
 
   Args:
     root: folder.
     pattern: glob, relative to the folder.
 
   Raises:
-    UserError: no such folder, a bad pattern, or no file that matches.
+    UserError: the folder does not exist, the pattern is invalid, or no file
+      matches.
   """
   root = pathlib.Path(root)
   if not root.is_dir():
@@ -52,12 +56,12 @@ def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
 
 
 def python_library() -> dict[str, str]:
-  """The standard library of the running Python, as `read_folder`."""
+  """Returns the running Python's standard library; see `read_folder`."""
   return _texts(*_library())
 
 
 def held_out_library() -> dict[str, str]:
-  """Those files of `python_library` that no model may train on."""
+  """Returns the held-out files of `python_library`."""
   root, paths = _library()
   is_kept = lambda path: is_held_out(path.relative_to(root).as_posix())
   return _texts(root, filter(is_kept, paths))
@@ -67,8 +71,8 @@ def _library() -> tuple[pathlib.Path, list[pathlib.Path]]:
   root = pathlib.Path(sysconfig.get_paths()['stdlib'])
   paths = []
   for folder, subfolders, names in os.walk(root):
-    # Not entered, where there may be more files than everywhere else.
-    subfolders[:] = [name for name in subfolders if name not in _LEFT_OUT]
+    # Not entered: they may hold more files than all others.
+    subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
     paths += [pathlib.Path(folder, n) for n in names if n.endswith('.py')]
   return root, paths
 
@@ -86,12 +90,16 @@ def _texts(root: pathlib.Path, paths: Iterable[pathlib.Path]) -> dict[str, str]:
 
 
 def read(corpus: str, pattern: str) -> dict[str, str]:
-  """The corpus of a config, as `read_folder`; '' is `python_library`."""
+  """Returns `read_folder` of a config's corpus, or `python_library` for ''."""
   return read_folder(corpus, pattern) if corpus else python_library()
 
 
 def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-  """(training, held out); raises `UserError` if either has no file."""
+  """Returns the training files and the held-out files.
+
+  Raises:
+    UserError: one of them has no file.
+  """
   train = {k: v for k, v in files.items() if not is_held_out(k)}
   held_out = {k: v for k, v in files.items() if is_held_out(k)}
   if not train or not held_out:
@@ -102,21 +110,17 @@ def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
   return train, held_out
 
 
-_IN_A_ROW = 4  # lines
-_TOO_LIKE = 0.1
-
-
 def unlike(texts: Iterable[str], held_out: Iterable[str]) -> list[str]:
-  """Those texts that are no copies of what is held out, nor mostly so.
+  """Returns the texts that do not copy held-out texts.
 
-  A copy has more than a tenth of its passages from held-out texts: four lines
-  in a row, indentation and lines of a few letters aside.
+  A copy shares more than a tenth of its passages with held-out texts. A passage
+  is four consecutive lines, without indentation and lines of a few letters.
   """
-  kept_back = set().union(*map(_passages, held_out))
+  held_out_passages = set().union(*map(_passages, held_out))
 
   def is_unlike(text):
     passages = _passages(text)
-    return len(passages & kept_back) <= _TOO_LIKE * len(passages)
+    return len(passages & held_out_passages) <= _MAX_COPIED * len(passages)
 
   return [text for text in texts if is_unlike(text)]
 
@@ -124,4 +128,4 @@ def unlike(texts: Iterable[str], held_out: Iterable[str]) -> list[str]:
 def _passages(text: str) -> set[tuple[str, ...]]:
   lines = [line.strip() for line in text.splitlines()]
   lines = [line for line in lines if len(line) > 20]
-  return set(zip(*(lines[i:] for i in range(_IN_A_ROW)), strict=False))
+  return set(zip(*(lines[i:] for i in range(_PASSAGE)), strict=False))

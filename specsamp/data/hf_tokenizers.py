@@ -8,16 +8,25 @@ from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
 FILE, VOCAB, MERGES = 'tokenizer.json', 'vocab.json', 'merges.txt'
-_MAX_IDS = 2**24  # the library counts up to the largest id, and we list all
-_END = '<|endoftext|>'  # begins and ends texts of GPT-2, by default
+_MAX_IDS = 2**24  # the library, and `pieces`, take memory for all ids
+_END = '<|endoftext|>'  # GPT-2's default token that begins and ends texts
+
+# Class of transformers that reads a folder which names no class.
+_KINDS = {
+  'llama': 'LlamaTokenizer',
+  'qwen2': 'Qwen2Tokenizer',
+  'qwen3': 'Qwen2Tokenizer',
+  'gpt2': 'GPT2Tokenizer',
+  'opt': 'GPT2Tokenizer',
+}
 
 
 class HuggingFace(Tokenizer):
-  """A tokenizer.json: the ids are those of transformers' AutoTokenizer.
+  """A tokenizer.json with the ids of transformers' AutoTokenizer.
 
-  Qwen2's class normalizes where the file does not. Where a class has its own
-  normalizer or its own rule for cutting a text in place of the file's (Qwen2's,
-  with another tokenizer), the file's is kept.
+  Qwen2's class adds a normalizer to a file without one. If a class replaces the
+  file's normalizer or its pre-tokenizer, as Qwen2's does for other tokenizers,
+  the file's one is kept.
   """
 
   def __init__(self, content: str, files: Files):
@@ -25,21 +34,21 @@ class HuggingFace(Tokenizer):
 
     Args:
       content: of a tokenizer.json.
-      files: what stands beside it.
+      files: special tokens and the chat template.
 
     Raises:
-      UserError: no tokenizer.json, or the files don't fit it.
+      UserError: the content is invalid, or the files do not fit it.
     """
     import tokenizers
 
     try:
       backend = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower class
       reason = ' '.join(str(error).split())
       raise UserError(f'not a tokenizer.json: {reason}') from None
     backend.no_truncation()
     backend.no_padding()
-    _as_transformers(backend, files)
+    _apply_class(backend, files)
     try:
       backend.add_tokens(
         [tokenizers.AddedToken(**token) for token in files.added.values()]
@@ -71,10 +80,10 @@ class HuggingFace(Tokenizer):
     self.files.write(folder, 'PreTrainedTokenizerFast')
 
   def pieces(self) -> list[str | None]:
-    found = [None] * self.vocab_size
+    pieces = [None] * self.vocab_size
     for piece, i in self._backend.get_vocab().items():
-      found[i] = piece
-    return found
+      pieces[i] = piece
+    return pieces
 
   def _id(self, piece: str) -> int | None:
     return self._backend.token_to_id(piece)
@@ -87,28 +96,18 @@ class HuggingFace(Tokenizer):
 
 
 def _kind(files: Files) -> str | None:
-  """The class of transformers that reads such a folder, if it is named."""
+  """Returns the class of transformers that reads such a folder, if known."""
   kind = files.raw.get('tokenizer_class')
   if kind is None:
-    gpt2 = 'GPT2Tokenizer'
-    qwen = 'Qwen2Tokenizer'
-    classes = {
-      'llama': 'LlamaTokenizer',
-      'qwen2': qwen,
-      'qwen3': qwen,
-      'gpt2': gpt2,
-      'opt': gpt2,
-    }
-    return classes.get(files.raw.get('model_type'))
+    return _KINDS.get(files.raw.get('model_type'))
   return str(kind).removesuffix('Fast')
 
 
-def _as_transformers(backend, files: Files) -> None:
-  """Sets what transformers' classes have in place of the file's.
+def _apply_class(backend, files: Files) -> None:
+  """Sets the parts that transformers' class has in place of the file's.
 
-  Qwen2's normalizes to composed characters. LLaMA's has a pre-tokenizer that
-  differs from the file's in texts that begin with a space or hold special
-  tokens.
+  Qwen2's class composes characters. LLaMA's pre-tokenizer differs from the
+  file's for texts that begin with a space or contain special tokens.
   """
   from tokenizers import normalizers, pre_tokenizers
 
@@ -131,7 +130,7 @@ def _as_transformers(backend, files: Files) -> None:
 
 
 def _size(backend) -> int:
-  """Returns the highest id + 1; `UserError` if no vocabulary is so large."""
+  """Returns the largest id + 1; raises `UserError` if it is implausible."""
   largest = max(backend.get_vocab().values(), default=-1)
   if largest >= _MAX_IDS:
     raise UserError(f'got the id {largest}, expected below {_MAX_IDS}')
@@ -139,10 +138,10 @@ def _size(backend) -> int:
 
 
 def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
-  """Reads vocab.json and merges.txt, which GPT-2 and OPT have.
+  """Reads vocab.json and merges.txt of GPT-2 and OPT.
 
   Raises:
-    UserError: another model's files, or they are not what they should be.
+    UserError: the files are invalid, or those of another model.
   """
   import tokenizers
   from tokenizers import decoders, models, pre_tokenizers, processors
@@ -154,12 +153,12 @@ def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
     )
   try:
     model = models.BPE.from_file(str(folder / VOCAB), str(folder / MERGES))
-  except Exception as error:  # the library raises nothing narrower
+  except Exception as error:  # the library raises no narrower class
     reason = ' '.join(str(error).split())
     raise UserError(f'{VOCAB} and {MERGES}: {reason}') from None
   backend = tokenizers.Tokenizer(model)
-  space = bool(files.raw.get('add_prefix_space'))
-  backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+  prefix = bool(files.raw.get('add_prefix_space'))
+  backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
   backend.decoder = decoders.ByteLevel()
   if files.raw.get('add_bos_token'):
     bos = files.named.get('bos_token', _END)

@@ -1,4 +1,4 @@
-"""Token streams cut into batches, each a pure function of (seed, step)."""
+"""Training batches cut from token streams, as pure functions of the step."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from specsamp.errors import UserError
 
 
 def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
-  """All documents in a row, each between its bos and eos; int32 [tokens]."""
+  """Returns all documents in a row, each with bos and eos: int32 [tokens]."""
   ids = [tokenizer.encode(text, eos=True) for text in texts]
   return np.concatenate([np.asarray(i, np.int32) for i in ids])
 
@@ -19,14 +19,14 @@ def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
 class Packed:
   """Packed training sequences.
 
-  Every epoch cuts the stream at another phase into windows and shuffles them;
-  `batch(step)` depends on nothing but the fields and the step, so a resumed
-  run sees what it would have seen.
+  Every epoch cuts the stream into windows at another phase and shuffles them.
+  `batch(step)` depends only on the fields and the step, so a resumed run sees
+  the same batches.
 
   Attributes:
     tokens: int32 [tokens].
     batch_size: B.
-    length: T, inputs in a sequence.
+    length: T, inputs of a sequence.
     seed: of the phases and the shuffles.
   """
 
@@ -43,46 +43,52 @@ class Packed:
       )
 
   @property
+  def _num_windows(self) -> int:
+    # The phase takes one window, the last label one token.
+    return (len(self.tokens) - 1) // self.length - 1
+
+  @property
   def batches_per_epoch(self) -> int:
-    # One window is given up to the phase, one token to the last label.
-    return ((len(self.tokens) - 1) // self.length - 1) // self.batch_size
+    return self._num_windows // self.batch_size
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    """`tokens`, int32 [B, T + 1]: inputs are [:, :-1], labels [:, 1:]."""
+    """Returns `tokens`, int32 [B, T + 1]: inputs [:, :-1], labels [:, 1:]."""
     epoch, index = divmod(step, self.batches_per_epoch)
     rng = np.random.default_rng((self.seed, epoch))
     phase = rng.integers(self.length)
-    windows = rng.permutation((len(self.tokens) - 1) // self.length - 1)
+    windows = rng.permutation(self._num_windows)
     chosen = windows[index * self.batch_size :][: self.batch_size]
     return self._cut(phase + chosen * self.length)
 
   def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
-    """The first batches unshuffled, for validation."""
+    """Yields the first batches without a shuffle, for validation."""
     for index in range(min(num_batches, self.batches_per_epoch)):
       starts = np.arange(self.batch_size) + index * self.batch_size
       yield self._cut(starts * self.length)
 
   def _cut(self, starts_b: np.ndarray) -> dict[str, np.ndarray]:
-    places_bt = starts_b[:, None] + np.arange(self.length + 1)[None, :]
-    return {'tokens': self.tokens[places_bt]}
+    return {'tokens': _rows(self.tokens, starts_b, self.length)}
 
 
 def windows(tokens: np.ndarray, length: int) -> np.ndarray:
-  """The stream cut into rows of T + 1: int32 [N, T + 1], the rest left out.
+  """Cuts a stream into rows, int32 [N, T + 1], without the rest.
 
-  Each row begins with the last token of the one before, its label there.
+  The last token of a row is the first one of the next.
   """
   count = (len(tokens) - 1) // length
-  starts = np.arange(count) * length
-  return tokens[starts[:, None] + np.arange(length + 1)[None, :]]
+  return _rows(tokens, np.arange(count) * length, length)
+
+
+def _rows(tokens: np.ndarray, starts_n: np.ndarray, length: int) -> np.ndarray:
+  return tokens[starts_n[:, None] + np.arange(length + 1)[None, :]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Sequences that stay as they are, shuffled anew in each epoch.
+  """Sequences of fixed borders, shuffled again in each epoch.
 
-  What `batch` and `in_order` return are the rows' numbers, int [B], for
-  whatever belongs to a row; they depend on the fields and the step alone.
+  `batch` and `in_order` return row numbers, int [B], which index whatever
+  belongs to a row. They depend only on the fields and the step.
 
   Attributes:
     tokens: int32 [N, T + 1].
@@ -106,13 +112,13 @@ class Rows:
     return len(self.tokens) // self.batch_size
 
   def batch(self, step: int) -> np.ndarray:
-    """Numbers of the rows of a step of training."""
+    """Returns the row numbers of a training step."""
     epoch, index = divmod(step, self.batches_per_epoch)
     rng = np.random.default_rng((self.seed, epoch))
     chosen = rng.permutation(len(self.tokens))
     return chosen[index * self.batch_size :][: self.batch_size]
 
   def in_order(self, num_batches: int) -> Iterable[np.ndarray]:
-    """The first batches unshuffled, for validation."""
+    """Yields the first batches without a shuffle, for validation."""
     for index in range(min(num_batches, self.batches_per_epoch)):
       yield np.arange(self.batch_size) + index * self.batch_size

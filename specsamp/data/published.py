@@ -1,8 +1,7 @@
-"""Sets of prompts that others published: where they are, and fetching them."""
+"""Published sets of prompts: addresses, licences and checked downloads."""
 
 import hashlib
 import http.client
-import os
 import pathlib
 import shlex
 import urllib.error
@@ -10,12 +9,11 @@ import urllib.request
 from typing import NamedTuple
 
 from specsamp.errors import UserError
-from specsamp.utils import files, progress
+from specsamp.utils import files
 
 FOLDER = '../shared/data'  # the default of `--config.data`
 _GITHUB = 'https://raw.githubusercontent.com'
 _TIMEOUT_SECONDS = 30
-_CHUNK_BYTES = 1 << 16
 
 
 class PublishedSet(NamedTuple):
@@ -25,11 +23,11 @@ class PublishedSet(NamedTuple):
     path: of the file, in a folder of data.
     repository: on GitHub, `owner/name`.
     commit: of the repository.
-    source: path of the file in it.
-    licence: of the set; text that it quotes has owners of its own.
+    source: path of the file in the repository.
+    licence: of the set; quoted texts belong to others.
     sha256: of the file.
     num_bytes: of the file.
-    task: what decodes it, `--config.tasks`.
+    task: name in `--config.tasks` and contents.
   """
 
   path: str
@@ -43,7 +41,7 @@ class PublishedSet(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Of the file."""
+    """Name of the file."""
     return pathlib.PurePath(self.path).name
 
   @property
@@ -106,24 +104,21 @@ SETS = {
 
 
 def command(name: str, data: str) -> str:
-  """What fetches a set into a folder of data."""
-  where = '' if data in ('', FOLDER) else f' --to={shlex.quote(data)}'
-  return f'specsamp fetch {name}{where}'
+  """Returns the command that fetches a set into a folder of data."""
+  option = '' if data in ('', FOLDER) else f' --to={shlex.quote(data)}'
+  return f'specsamp fetch {name}{option}'
 
 
 def fetch(name: str, folder) -> pathlib.Path:
-  """Downloads a set, unless it is there; a bar shows how far it is.
+  """Downloads a set if it is missing, and returns the path of its file.
 
   Args:
     name: a key of `SETS`.
     folder: of data.
 
-  Returns:
-    The file.
-
   Raises:
-    UserError: its place holds something else; it cannot be reached, and where
-      it is; or what came is not what was published.
+    UserError: another file has its path, the address cannot be reached, or the
+      download is not the published file.
   """
   wanted = SETS[name]
   path = pathlib.Path(folder) / wanted.path
@@ -134,12 +129,21 @@ def fetch(name: str, folder) -> pathlib.Path:
       f'{name}: {path} holds something else than {wanted.url} and is not '
       'replaced; name another folder with --to'
     )
-  content = _download(name, wanted, path)
-  got = hashlib.sha256(content).hexdigest()
-  if got != wanted.sha256:
+  try:
+    with urllib.request.urlopen(wanted.url, timeout=_TIMEOUT_SECONDS) as reply:
+      content = reply.read()
+  except (OSError, http.client.HTTPException) as error:
+    if isinstance(error, urllib.error.HTTPError):
+      error.close()
     raise UserError(
-      f'{name}: got {len(content)} bytes of SHA-256 {got} from {wanted.url}, '
-      f'expected {wanted.num_bytes} of {wanted.sha256}; nothing was written'
+      f'{name}: {wanted.url}: {error}; fetch it by hand and keep it as {path}'
+    ) from None
+  digest = hashlib.sha256(content).hexdigest()
+  if digest != wanted.sha256:
+    raise UserError(
+      f'{name}: got {len(content)} bytes of SHA-256 {digest} from '
+      f'{wanted.url}, expected {wanted.num_bytes} of {wanted.sha256}; nothing '
+      'was written'
     )
   path.parent.mkdir(parents=True, exist_ok=True)
   files.replace(path, content)
@@ -149,29 +153,3 @@ def fetch(name: str, folder) -> pathlib.Path:
 def sha256_of(path: pathlib.Path) -> str:
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _download(name: str, wanted: PublishedSet, path: pathlib.Path) -> bytes:
-  chunks = []
-  try:
-    with (
-      urllib.request.urlopen(wanted.url, timeout=_TIMEOUT_SECONDS) as response,
-      progress.bar(
-        name, total=wanted.num_bytes, unit='B', unit_scale=True
-      ) as bar,
-    ):
-      while chunk := response.read(_CHUNK_BYTES):
-        chunks.append(chunk)
-        bar.update(len(chunk))
-  except (OSError, http.client.HTTPException) as error:
-    if isinstance(error, urllib.error.HTTPError):
-      error.close()
-      why = f'answers {error.code} {error.reason}'
-    else:
-      reason = getattr(error, 'reason', error)
-      why = f'cannot be reached ({getattr(reason, "strerror", "") or reason})'
-    raise UserError(
-      f'{name}: {wanted.url} {why}; fetch it by hand and keep it as '
-      f'{os.fspath(path)}'
-    ) from None
-  return b''.join(chunks)

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder, of whichever kind it is."""
+"""Loads the tokenizer of a model's folder, of any kind."""
 
 import importlib.util
 import pathlib
@@ -6,45 +6,38 @@ import pathlib
 from specsamp.data import hf_tokenizers, tokenizer_files, tokenizers
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
+from specsamp.utils import files
 
 
 def load(folder) -> Tokenizer:
-  """Reads tokenizer.json, tokenizer.model or vocab.json with merges.txt.
+  """Reads tokenizer.json, tokenizer.model, or vocab.json with merges.txt.
 
   Args:
-    folder: of a model; the first of these that is there and can be read.
+    folder: of a model; the first of these that exists and can be read counts.
 
   Raises:
-    UserError: there is none, it needs a library that is not installed, or a
-      file is not what it should be.
+    UserError: there is no such file, it is invalid, or it needs a library that
+      is not installed.
   """
   folder = pathlib.Path(folder)
-  try:
+  with files.reading(f'tokenizer {folder}'):
     return _load(folder)
-  except OSError as error:
-    raise UserError(f'tokenizer {error.filename}: {error.strerror}') from None
-  except UnicodeDecodeError:
-    raise UserError(
-      f'tokenizer {folder / hf_tokenizers.FILE}: not UTF-8 text'
-    ) from None
-  except UserError as error:
-    raise UserError(f'tokenizer {folder}: {error}') from None
 
 
 def _load(folder: pathlib.Path) -> Tokenizer:
   has = lambda name: (folder / name).is_file()
-  files = tokenizer_files.read(folder)
-  merges = has(hf_tokenizers.VOCAB) and has(hf_tokenizers.MERGES)
-  library = importlib.util.find_spec('tokenizers') is not None
-  if has(hf_tokenizers.FILE) and library:
-    path = folder / hf_tokenizers.FILE
-    return hf_tokenizers.HuggingFace(path.read_text(encoding='utf-8'), files)
+  special = tokenizer_files.read(folder)
+  has_merges = has(hf_tokenizers.VOCAB) and has(hf_tokenizers.MERGES)
+  has_library = importlib.util.find_spec('tokenizers') is not None
+  if has(hf_tokenizers.FILE) and has_library:
+    content = tokenizer_files.read_text(folder / hf_tokenizers.FILE)
+    return hf_tokenizers.HuggingFace(content, special)
   if has(tokenizers.FILE):
-    path = folder / tokenizers.FILE
-    return tokenizers.SentencePiece(path.read_bytes(), files)
-  if merges and library:
-    return hf_tokenizers.from_merges(folder, files)
-  if has(hf_tokenizers.FILE) or merges:
+    proto = (folder / tokenizers.FILE).read_bytes()
+    return tokenizers.SentencePiece(proto, special)
+  if has_merges and has_library:
+    return hf_tokenizers.from_merges(folder, special)
+  if has(hf_tokenizers.FILE) or has_merges:
     raise UserError("needs the tokenizers library; pip install 'specsamp[hf]'")
   raise UserError(
     f'no {hf_tokenizers.FILE} and no {tokenizers.FILE} in this folder'

@@ -1,9 +1,8 @@
-"""The files beside a tokenizer's pieces, as model folders have them."""
+"""Special tokens and a chat template, in files next to a tokenizer's pieces."""
 
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 from specsamp.errors import UserError
@@ -15,20 +14,21 @@ _EOS = 'eos_token_id'
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """What they hold.
+  """Contents of the files.
 
   Attributes:
-    named: texts of special tokens by what they are for, such as eos_token.
+    named: special tokens by role, such as eos_token.
     extra: further special tokens.
-    added: id -> a token that may not be among the pieces: its `content`,
-      whether it is `special`, and how it is found in a text.
-    stop_ids: all that the model ends a text with.
-    chat_template: '' is none.
-    adds_bos: whether a text gets bos, where the pieces' file doesn't tell.
-    legacy: whether a dummy space follows a special token in a text.
-    parses: whether a text may hold special tokens: there are such files.
-    raw: tokenizer_config.json and the `model_type`, for what concerns one
-      kind of tokenizer; not saved.
+    added: id -> a token that may not be among the pieces: `content`, `special`,
+      and flags of how it is found in a text.
+    stop_ids: ids that end a completion.
+    chat_template: Jinja source, or ''.
+    adds_bos: True if a text gets bos where the pieces' file does not decide.
+    legacy: True if a dummy space follows a special token in a text.
+    parses: True if special tokens in a text are parsed, as there are such
+      files.
+    raw: tokenizer_config.json and `model_type`, for options of one kind of
+      tokenizer; is not saved.
   """
 
   named: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -43,12 +43,12 @@ class Files:
 
   @property
   def special(self) -> list[str]:
-    """Every special token once; some may not be pieces."""
+    """All special tokens without duplicates; some may not be pieces."""
     added = [t['content'] for t in self.added.values() if t.get('special')]
     return list(dict.fromkeys([*self.named.values(), *self.extra, *added]))
 
   def naming(self, **tokens: str | None) -> 'Files':
-    """With names for tokens that have none yet; None names nothing."""
+    """Returns a copy with tokens for roles that have none; None is skipped."""
     tokens = {name: t for name, t in tokens.items() if t is not None}
     return dataclasses.replace(self, named=tokens | self.named)
 
@@ -57,11 +57,11 @@ class Files:
     return json.dumps(values, sort_keys=True).encode()
 
   def write(self, folder, tokenizer_class: str) -> None:
-    """Writes what `read` reads back, but for `raw`.
+    """Writes the files that `read` reads, without `raw`.
 
     Args:
-      folder: where.
-      tokenizer_class: the class of transformers that is to read it.
+      folder: the destination.
+      tokenizer_class: the class of transformers that will read them.
     """
     config = {
       'tokenizer_class': tokenizer_class,
@@ -82,27 +82,26 @@ class Files:
 
 
 def read(folder) -> Files:
-  """Reads what a folder has of them.
+  """Reads the files of a folder, of which any may be missing.
 
   Raises:
-    UserError: a file that is there is not what it should be.
+    UserError: a file is invalid; the message begins with its name.
   """
   folder = pathlib.Path(folder)
-  raw = _object(folder / _CONFIG)
+  raw = _read_object(folder / _CONFIG)
   values = dict(raw)
   added = raw.get('added_tokens_decoder')
-  if added is None:  # files of before there was such a key
-    values |= _object(folder / 'special_tokens_map.json')
-    added = _legacy_added(_object(folder / 'added_tokens.json'), values)
-  where = folder / _CONFIG
-  generation = _object(folder / _GENERATION)
-  model = _object(folder / 'config.json')
+  if added is None:  # files older than this key
+    values |= _read_object(folder / 'special_tokens_map.json')
+    added = _legacy_added(_read_object(folder / 'added_tokens.json'), values)
+  generation = _read_object(folder / _GENERATION)
+  model = _read_object(folder / 'config.json')
   template = _template(folder, raw.get('chat_template'))
   return Files(
-    named=_named(where, values),
-    extra=_extra(where, values),
-    added=_added(where, added),
-    stop_ids=_ids(folder, generation.get(_EOS, model.get(_EOS))),
+    named=_named(values),
+    extra=_extra(values),
+    added=_added(added),
+    stop_ids=_ids(generation.get(_EOS, model.get(_EOS))),
     chat_template=template,
     adds_bos=bool(raw.get('add_bos_token', True)),
     legacy=bool(raw.get('legacy')),
@@ -111,76 +110,75 @@ def read(folder) -> Files:
   )
 
 
+def read_text(path: pathlib.Path) -> str:
+  with files.reading(path.name):
+    return path.read_text(encoding='utf-8')
+
+
 def _write(path: pathlib.Path, values: dict[str, Any]) -> None:
   text = json.dumps(values, indent=2, ensure_ascii=False)
   path.write_text(text + '\n', encoding='utf-8')
 
 
-def _object(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON object; an empty one if there is no such file."""
-  try:
-    found = files.read_json(path)
-  except FileNotFoundError:
+def _read_object(path: pathlib.Path) -> dict[str, Any]:
+  """Returns a JSON object, which is empty if the file does not exist."""
+  if not path.exists():
     return {}
-  except OSError as error:
-    raise UserError(f'{path}: {error.strerror}') from None
-  except ValueError as error:  # no JSON or no UTF-8
-    raise UserError(f'{path}: not JSON: {error}') from None
-  if not isinstance(found, dict):
-    raise UserError(
-      f'{path}: got a {type(found).__name__}, expected a JSON object'
-    )
-  return found
+  with files.reading(path.name):
+    values = files.read_json(path)
+    if not isinstance(values, dict):
+      raise ValueError(f'got a {type(values).__name__}, expected a JSON object')
+  return values
 
 
-def _content(where: pathlib.Path, name: str, token) -> str:
-  """The text of a token, which may stand with its flags or without."""
+def _content(name: str, token) -> str:
+  """Returns the text of a token, which may be an object with flags."""
   text = token.get('content') if isinstance(token, dict) else token
   if not isinstance(text, str):
-    raise UserError(f'{where}: {name}: got {token!r}, expected a token')
+    raise UserError(f'{_CONFIG}: {name}: got {token!r}, expected a token')
   return text
 
 
-def _named(where: pathlib.Path, values: dict[str, Any]) -> dict[str, str]:
-  found = {
-    name: _content(where, name, token)
+def _named(values: dict[str, Any]) -> dict[str, str]:
+  named = {
+    name: _content(name, token)
     for name, token in values.items()
-    # `add_bos_token` is no token, and null or '' names none.
+    # `add_bos_token` is a flag; null and '' name no token.
     if name.endswith('_token') and not isinstance(token, bool) and token
   }
-  return {name: token for name, token in found.items() if token}
+  return {name: token for name, token in named.items() if token}
 
 
-def _extra(where: pathlib.Path, values: dict[str, Any]) -> tuple[str, ...]:
-  found = []
+def _extra(values: dict[str, Any]) -> tuple[str, ...]:
+  extra = []
   for name in ('additional_special_tokens', 'extra_special_tokens'):
     tokens = values.get(name) or []
     if isinstance(tokens, dict):
       tokens = list(tokens.values())
     if not isinstance(tokens, list):
-      raise UserError(f'{where}: {name}: got {tokens!r}, expected a list')
-    found += [_content(where, name, token) for token in tokens]
-  return tuple(dict.fromkeys(found))
+      raise UserError(f'{_CONFIG}: {name}: got {tokens!r}, expected a list')
+    extra += [_content(name, token) for token in tokens]
+  return tuple(dict.fromkeys(extra))
 
 
-def _added(where: pathlib.Path, added) -> dict[int, dict[str, Any]]:
+def _added(added) -> dict[int, dict[str, Any]]:
   try:
-    found = {int(i): dict(token) for i, token in added.items()}
+    tokens = {int(i): dict(token) for i, token in added.items()}
   except (AttributeError, TypeError, ValueError):
     raise UserError(
-      f'{where}: added_tokens_decoder: expected tokens by id'
+      f'{_CONFIG}: added_tokens_decoder: expected tokens by id'
     ) from None
-  for token in found.values():
-    _content(where, 'added_tokens_decoder', token)
-  return dict(sorted(found.items()))
+  for token in tokens.values():
+    _content('added_tokens_decoder', token)
+  return dict(sorted(tokens.items()))
 
 
 def _legacy_added(ids: dict[str, Any], values: dict[str, Any]):
-  """added_tokens.json, id by token, as an added_tokens_decoder."""
-  special = [
-    token.get('content') if isinstance(token, dict) else token
-    for token in _flat(values.values())
-  ]
+  """Converts added_tokens.json, id by token, to an added_tokens_decoder."""
+  special = []
+  for value in values.values():
+    for token in value if isinstance(value, list) else [value]:
+      special.append(token.get('content') if isinstance(token, dict) else token)
   return {
     i: {
       'content': token,
@@ -191,39 +189,29 @@ def _legacy_added(ids: dict[str, Any], values: dict[str, Any]):
   }
 
 
-def _flat(values: Iterable) -> list:
-  return [
-    token
-    for value in values
-    for token in (value if isinstance(value, list) else [value])
-  ]
-
-
-def _ids(folder: pathlib.Path, value) -> tuple[int, ...]:
+def _ids(value) -> tuple[int, ...]:
   ids = value if isinstance(value, list) else [value]
   if ids == [None]:
     return ()
   if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
-    raise UserError(f'{_EOS}: got {value!r}, expected an id or a list of them')
+    raise UserError(f'{_EOS}: got {value!r}, expected an id or a list of ids')
   return tuple(ids)
 
 
 def _template(folder: pathlib.Path, value) -> str:
-  """The template: that of its own file, or one by the name of `default`."""
+  """Returns the template: its own file, or the one named `default`."""
   path = folder / 'chat_template.jinja'
   if path.is_file():
-    try:
-      return path.read_text(encoding='utf-8')
-    except (OSError, UnicodeDecodeError) as error:
-      raise UserError(f'{path}: {error}') from None
+    return read_text(path)
   if isinstance(value, list):
     try:
-      value = {each['name']: each['template'] for each in value}.get('default')
+      named = {entry['name']: entry['template'] for entry in value}
+      value = named.get('default')
     except (TypeError, KeyError):
       value = value[0]
   if not isinstance(value, str | None):
     raise UserError(
-      f'{folder / _CONFIG}: chat_template: got a {type(value).__name__}, '
-      'expected a text or a list of named ones'
+      f'{_CONFIG}: chat_template: got a {type(value).__name__}, expected a '
+      'text or a list of named ones'
     )
   return value or ''

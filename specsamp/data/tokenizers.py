@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back, of SentencePiece or any kind."""
+"""Tokenizers: the interface, and the kind of SentencePiece."""
 
 import abc
 import hashlib
@@ -16,34 +16,35 @@ from sentencepiece import sentencepiece_model_pb2
 from specsamp.data import chat
 from specsamp.data.tokenizer_files import Files
 from specsamp.errors import UserError
+from specsamp.utils import files as file_utils
 
 FILE = 'tokenizer.model'
 
 
 class Tokenizer(abc.ABC):
-  """What every kind of tokenizer does; a kind is what maps text to ids.
+  """Maps text to token ids and back; a subclass implements a kind of model.
 
   Two tokenizers are equal if they were read from equal files.
 
   Attributes:
-    files: what stands beside the pieces: names of special tokens, a template.
-    vocab_size: the highest id + 1.
-    bos_id: starts a document; -1 if there is none.
-    eos_id: ends a document; -1 if there is none.
-    stop_ids: what ends a completion, `eos_id` first.
-    digest: of all the above and the pieces.
+    files: special tokens and the chat template.
+    vocab_size: largest id + 1.
+    bos_id: token that begins a document, or -1.
+    eos_id: token that ends a document, or -1.
+    stop_ids: tokens that end a completion, `eos_id` first.
+    digest: hash of the pieces and all of the above.
   """
 
   def __init__(self, content: bytes, files: Files, vocab_size: int):
-    """Called by a kind once it can tell the ids of pieces.
+    """Sets the attributes; `_id` must already work.
 
     Args:
-      content: the file that has the pieces.
-      files: what stands beside them.
-      vocab_size: the highest id + 1.
+      content: the file of the pieces.
+      files: special tokens and the chat template.
+      vocab_size: largest id + 1.
 
     Raises:
-      UserError: a token that starts or ends texts is none of the pieces.
+      UserError: a token that begins or ends texts is not a piece.
     """
     self.files = files
     self.vocab_size = vocab_size
@@ -70,19 +71,19 @@ class Tokenizer(abc.ABC):
 
   @abc.abstractmethod
   def _id(self, piece: str) -> int | None:
-    """The id of a piece, None if there is none."""
+    """Returns the id of a piece, or None."""
 
   @abc.abstractmethod
   def _ids(self, text: str, bos: bool) -> list[int]:
-    """`encode` of text that has UTF-8, without an end."""
+    """Returns the ids of valid text, without eos; see `encode`."""
 
   @abc.abstractmethod
   def _text(self, ids: list[int]) -> str:
-    """The text of these ids, special tokens left out."""
+    """Returns the text of ids, without special tokens."""
 
   @abc.abstractmethod
   def pieces(self) -> list[str | None]:
-    """The pieces by id, [vocab_size]; None where an id has none."""
+    """Returns the pieces by id, [vocab_size]; None for unused ids."""
 
   @abc.abstractmethod
   def save(self, folder) -> None:
@@ -95,15 +96,15 @@ class Tokenizer(abc.ABC):
     return hash(self.digest)
 
   def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
-    """Ids of a text.
+    """Returns the ids of a text.
 
     Args:
-      text: special tokens in it are parsed where the files name them.
-      bos: whether to start a document, as this tokenizer does; some add none.
-      eos: whether to end one.
+      text: special tokens in it are parsed if the files name them.
+      bos: begins a document; some tokenizers have no such token.
+      eos: ends a document.
 
     Raises:
-      UserError: the text has no UTF-8.
+      UserError: the text cannot be encoded as UTF-8.
     """
     try:
       text.encode()
@@ -115,10 +116,10 @@ class Tokenizer(abc.ABC):
     return ids
 
   def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
-    """The text that tokens add to what stands before them.
+    """Returns the text that tokens add to the text before them.
 
-    A first token may lose its space, and the bytes of a character may be cut
-    in two: so a completion must be told its prompt.
+    A completion must be decoded after its prompt: a first token may lose its
+    space, and the bytes of a character may belong to two tokens.
 
     Args:
       ids: tokens; special ones have no text.
@@ -126,19 +127,19 @@ class Tokenizer(abc.ABC):
     """
     after = [int(i) for i in after]
     text = self._text(after + [int(i) for i in ids])
-    # Not the length of the first text, which may end in half a character.
+    # The text before may end in half a character, so its length is no measure.
     return text[len(os.path.commonprefix([self._text(after), text])) :]
 
   def chat(self, messages: Sequence[dict[str, Any]]) -> str:
-    """A conversation as the text that asks the model for its next turn.
+    """Returns a conversation as the text before the model's next turn.
 
-    The template has written bos where it wants one: `encode` with bos=False.
+    The template writes bos if the model needs it: encode with bos=False.
 
     Args:
       messages: turns, each with a role and its content.
 
     Raises:
-      UserError: there is no template, or it does not take these messages.
+      UserError: there is no template, or it refuses these messages.
     """
     if isinstance(messages, str):
       raise UserError(
@@ -158,14 +159,14 @@ class SentencePiece(Tokenizer):
     """Wraps a model.
 
     Args:
-      proto: the model.
-      files: what else a folder holds; without it, no text looks like a special
-        token.
+      proto: the serialized model.
+      files: special tokens and the chat template; without them no text is
+        parsed as a special token.
 
     Raises:
-      UserError: no SentencePiece model, or the files don't fit it.
+      UserError: the model is invalid, or the files do not fit it.
     """
-    if not proto:  # which SentencePiece takes for no model at all
+    if not proto:  # SentencePiece would take it for an argument left out
       raise UserError('not a SentencePiece model: empty')
     try:
       self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
@@ -209,13 +210,9 @@ class SentencePiece(Tokenizer):
 
   @classmethod
   def load(cls, path) -> 'SentencePiece':
-    """Reads a `*.model` file, and nothing beside it."""
-    try:
+    """Reads a `*.model` file without the files next to it."""
+    with file_utils.reading(f'tokenizer {path}'):
       return cls(pathlib.Path(path).read_bytes())
-    except OSError as error:
-      raise UserError(f'tokenizer {path}: {error.strerror}') from None
-    except UserError as error:
-      raise UserError(f'tokenizer {path}: {error}') from None
 
   def save(self, folder) -> None:
     (pathlib.Path(folder) / FILE).write_bytes(self.proto)
@@ -232,7 +229,7 @@ class SentencePiece(Tokenizer):
   def _id(self, piece: str) -> int | None:
     if piece in self._added_ids:
       return self._added_ids[piece]
-    i = self._processor.piece_to_id(piece)  # of the unknown piece if none
+    i = self._processor.piece_to_id(piece)  # the unknown piece's if missing
     return i if self._processor.id_to_piece(i) == piece else None
 
   def _ids(self, text: str, bos: bool) -> list[int]:
@@ -240,8 +237,8 @@ class SentencePiece(Tokenizer):
     ids = [self.bos_id] if bos else []
     if not self._parsed:
       return ids + self._processor.encode(text)
-    # The space that a model puts before a text stands before no later part of
-    # it, but in files of the old kind.
+    # Only the first part of a text gets the model's dummy space, except in
+    # legacy files.
     processor = self._processor
     for i, part in enumerate(self._pattern.split(text)):
       if i % 2:
@@ -255,8 +252,8 @@ class SentencePiece(Tokenizer):
   def _text(self, ids: list[int]) -> str:
     text = ''
     visible = [i for i in ids if i not in self._silent]
-    for added, run in itertools.groupby(visible, lambda i: i in self._added):
-      if added:
+    for is_added, run in itertools.groupby(visible, lambda i: i in self._added):
+      if is_added:
         text += ''.join(self._added[i] for i in run)
       else:
         processor = self._later if text else self._processor
@@ -265,14 +262,14 @@ class SentencePiece(Tokenizer):
 
 
 def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
-  """Trains a BPE model that keeps every character, white space included.
+  """Trains a BPE model that keeps every character, including white space.
 
   Runs of spaces may become one piece and a line break is one, so that source
-  code stays short; bytes stand in for characters not seen in training. The one
-  exception is U+2581, SentencePiece's own sign for a space: it becomes one.
+  code takes few tokens. Bytes replace characters that are not in the texts. The
+  only exception is U+2581, SentencePiece's sign for a space: it becomes one.
 
   Raises:
-    UserError: the texts hold too little, or too much, for the vocabulary.
+    UserError: the texts are too small or too large for the vocabulary.
   """
   model = io.BytesIO()
   try:
@@ -302,25 +299,27 @@ def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
 
 
 def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
-  """Checks that a draft's tokens are what its target reads.
+  """Checks that a draft's token ids mean the same pieces as its target's.
 
   Args:
-    target: the target's.
-    draft: the draft's; either may have ids that the other has not.
+    target: the target's tokenizer.
+    draft: the draft's; either may have ids that the other lacks.
 
   Raises:
-    UserError: an id stands for different pieces.
+    UserError: an id has different pieces.
   """
   if target == draft:
     return
-  differ = [
+  pairs = zip(target.pieces(), draft.pieces(), strict=False)
+  different = [
     (i, *pair)
-    for i, pair in enumerate(zip(target.pieces(), draft.pieces(), strict=False))
+    for i, pair in enumerate(pairs)
     if pair[0] != pair[1] and None not in pair
   ]
-  if differ:
-    i, wanted, got = differ[0]
+  if different:
+    i, wanted, got = different[0]
     raise UserError(
-      f'draft and target must share a tokenizer; {len(differ)} tokens differ, '
-      f"the first is {i}: {got!r} of the draft, {wanted!r} of the target's"
+      f'draft and target must share a tokenizer; {len(different)} tokens '
+      f'differ, the first is {i}: {got!r} of the draft, {wanted!r} of the '
+      'target'
     )

@@ -1,4 +1,4 @@
-"""Published sets of prompts and models: what there is, and fetching them."""
+"""Downloads published prompts and models by name, and lists their names."""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,18 +12,17 @@ from specsamp.errors import UserError, describe_unknown
 from specsamp.models import published as models
 
 _NOTE = f"""\
-Each is fetched, and checked, by its name; several names, pairs too, by one
-command:
+A command fetches and verifies these names, several at once and pairs too:
   specsamp fetch humaneval llama-2-7b-chat+llama-68m --to=DIR
 Without --to prompts go to {data.FOLDER} and a model to {models.FOLDER}/NAME,
-where configs look. Models take huggingface_hub, pip install 'specsamp[hf]';
+where configs look. Models need huggingface_hub, pip install 'specsamp[hf]';
 NAME@REVISION is another revision than the newest. (1) is gated: accept its
 terms on its page, then set HF_TOKEN or run `hf auth login`.
 """
 
 
 class Wanted(NamedTuple):
-  """A name that was asked for.
+  """A name on the command line.
 
   Attributes:
     name: a key of `data.SETS` or `models.MODELS`.
@@ -35,27 +34,27 @@ class Wanted(NamedTuple):
 
 
 def listing() -> str:
-  """Tables of all that can be fetched, and how it is; needs no network."""
+  """Returns tables of all names and how to fetch them, without a network."""
   sets = [
     (
       name,
-      each.task,
-      _size(each.num_bytes),
-      each.licence,
-      f'github.com/{each.repository}',
+      published.task,
+      _size(published.num_bytes),
+      published.licence,
+      f'github.com/{published.repository}',
     )
-    for name, each in data.SETS.items()
+    for name, published in data.SETS.items()
   ]
   rows = [
     (
       name,
-      each.use,
-      f'{each.billions:g}B',
-      _size(2e9 * each.billions),
-      each.licence + ' (1)' * each.is_gated,
-      f'huggingface.co/{each.repository}',
+      published.use,
+      f'{published.billions:g}B',
+      _size(2e9 * published.billions),
+      published.licence + ' (1)' * published.is_gated,
+      f'huggingface.co/{published.repository}',
     )
-    for name, each in models.MODELS.items()
+    for name, published in models.MODELS.items()
   ]
   prompts = tabulate.tabulate(
     sets, ('prompts', '--config.tasks', 'size', 'licence', 'from')
@@ -67,38 +66,42 @@ def listing() -> str:
 
 
 def run(names: Sequence[str], to: str | None = None) -> None:
-  """Fetches what is named, or prints all names.
+  """Fetches the named prompts and models; without a name, prints all names.
 
   Args:
-    names: of sets, models, or pairs of models `a+b`; none prints `listing`.
+    names: of sets, models, or pairs of models `a+b`.
     to: folder for all of them; None is where configs look.
 
   Raises:
-    UserError: no such name, or weights that were never published: then nothing
-      is fetched. Or one could not be fetched: those before it are there.
+    UserError: a name is unknown or its weights were never published, and
+      nothing is fetched; or a download failed, and those before it are kept.
   """
   if not names:
     print(listing(), end='')
-  # What is asked for twice is fetched once.
-  for wanted in dict.fromkeys(each for name in names for each in parse(name)):
+  # Duplicates are fetched once.
+  for wanted in dict.fromkeys(item for name in names for item in parse(name)):
     if wanted.name in data.SETS:
       published = data.SETS[wanted.name]
-      where = pathlib.Path(to or data.FOLDER)
       _announce(wanted.name, published.url, published.licence)
-      print(f'{wanted.name}: {data.fetch(wanted.name, where)} is there')
+      path = data.fetch(wanted.name, pathlib.Path(to or data.FOLDER))
     else:
-      _fetch_model(wanted, pathlib.Path(to or models.FOLDER))
+      published = models.MODELS[wanted.name]
+      repository = hub.Repository(published.repository, wanted.revision)
+      _announce(wanted.name, repository, published.licence)
+      path = pathlib.Path(to or models.FOLDER) / wanted.name
+      hub.fetch(wanted.name, repository, path)
+    print(f'{wanted.name}: {path} is there')
 
 
 def parse(name: str) -> list[Wanted]:
-  """What a name on the command line stands for: a set, a model, or several.
+  """Parses a name on the command line: a set, a model, or a pair of models.
 
   Raises:
-    UserError: nothing that there is.
+    UserError: the name is unknown, or its weights were never published.
   """
   if name in data.SETS:
     return [Wanted(name, None)]
-  found = []
+  wanted = []
   for part in name.split('+'):
     model, _, revision = part.partition('@')
     if model in models.NEVER_PUBLISHED:
@@ -108,17 +111,8 @@ def parse(name: str) -> list[Wanted]:
       raise UserError(
         describe_unknown('fetch', part, names, ', or a pair such as a+b')
       )
-    found.append(Wanted(model, revision or None))
-  return found
-
-
-def _fetch_model(wanted: Wanted, to: pathlib.Path) -> None:
-  published = models.MODELS[wanted.name]
-  folder = to / wanted.name
-  repository = hub.Repository(published.repository, wanted.revision)
-  _announce(wanted.name, repository, published.licence)
-  hub.fetch(wanted.name, repository, folder)
-  print(f'{wanted.name}: {folder} is there')
+    wanted.append(Wanted(model, revision or None))
+  return wanted
 
 
 def _announce(name: str, source, licence: str) -> None:
@@ -127,5 +121,5 @@ def _announce(name: str, source, licence: str) -> None:
 
 def _size(num_bytes: float) -> str:
   units = ((1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB'))
-  unit, name = next(each for each in units if num_bytes >= each[0])
+  unit, name = next(unit for unit in units if num_bytes >= unit[0])
   return f'{num_bytes / unit:.3g} {name}'

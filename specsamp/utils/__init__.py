@@ -1,1 +1,1 @@
-"""Files, progress bars, start-up of several processes, user-defined modules."""
+"""Files, locks, progress bars, start-up of processes, user-defined modules."""

@@ -1,4 +1,4 @@
-"""Runs of several processes: who there is, who writes, what all agree on."""
+"""Runs of several processes: start-up, who writes files, shared values."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 
 from specsamp.errors import UserError
 
-# Of silence, after which a process counts as dead and the others end.
+# A process that is silent for longer counts as dead, and the others end.
 _TIMEOUT_SECONDS = 30
 
 _ADDRESS, _COUNT, _INDEX = (
@@ -23,47 +23,48 @@ _ADDRESS, _COUNT, _INDEX = (
 
 
 def initialize() -> None:
-  """Joins the other processes of this run; alone if there are none.
+  """Joins the other processes of this run, if there are any.
 
-  On Cloud TPU and under Slurm jax finds out by itself who they are. Elsewhere
-  the variables JAX_COORDINATOR_ADDRESS (host:port of process 0),
-  JAX_NUM_PROCESSES and JAX_PROCESS_ID tell, as `launch/pods/jobset.yaml`
-  sets them on Kubernetes. To be called before anything touches a device.
+  On Cloud TPU and under Slurm jax finds them itself. Elsewhere the variables
+  JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and
+  JAX_PROCESS_ID name them; `launch/pods/jobset.yaml` sets these on Kubernetes.
+  Must be called before anything touches a device.
 
   Raises:
-    UserError: only some of the variables are set, or not to numbers.
+    UserError: only some of the variables are set, or their values are invalid.
   """
   timeouts = dict(
     heartbeat_timeout_seconds=_TIMEOUT_SECONDS,
     shutdown_timeout_seconds=_TIMEOUT_SECONDS,
   )
-  given = [name for name in (_ADDRESS, _COUNT, _INDEX) if os.environ.get(name)]
-  arguments = _from_environment(given) if given else {}
-  # It would keep SIGTERM from ending a run, and checkpoint at any step.
+  names = [name for name in (_ADDRESS, _COUNT, _INDEX) if os.environ.get(name)]
+  arguments = _from_environment(names) if names else {}
+  # The service would keep SIGTERM from ending a run, which may end at any step.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     with warnings.catch_warnings():
-      # In a container jax asks for a package that finds its siblings.
+      # In a container jax recommends a package that finds sibling containers.
       warnings.filterwarnings('ignore', message='(?s).*ubernetes')
       jax.distributed.initialize(**arguments, **timeouts)
   except ValueError as error:
-    if given or 'coordinator_address' not in str(error):
+    if names or 'coordinator_address' not in str(error):
       raise
-    return  # no cluster that jax knows: a lone machine
+    return  # no cluster that jax knows: a single machine
   print(
     f'process {jax.process_index()} of {jax.process_count()}: '
     f'{jax.local_device_count()} of {jax.device_count()} devices',
     file=sys.stderr,
     flush=True,
   )
-  # Connects them now: who comes to it half a minute late is taken for dead.
+  # Connects the processes now: one that connects half a minute after the others
+  # would count as dead.
   wait('begun')
 
 
-def _from_environment(given) -> dict[str, Any]:
-  if len(given) < 3:
+def _from_environment(names: list[str]) -> dict[str, Any]:
+  if len(names) < 3:
     raise UserError(
-      f'{_ADDRESS}, {_COUNT} and {_INDEX} go together, got only {given}'
+      f'{_ADDRESS}, {_COUNT} and {_INDEX} go together, got only {names}'
     )
   address = os.environ[_ADDRESS]
   if not address.rpartition(':')[2].isdecimal():
@@ -78,57 +79,57 @@ def _from_environment(given) -> dict[str, Any]:
   if index >= count:
     raise UserError(f'{_INDEX} is {index}, expected below {_COUNT} {count}')
   return dict(
-    coordinator_address=address,
-    num_processes=count,
-    process_id=index,
+    coordinator_address=address, num_processes=count, process_id=index
   )
 
 
 def is_first() -> bool:
-  """Whether this is the process that writes reports and shows progress."""
+  """Returns True in the process that writes reports and shows progress."""
   return jax.process_index() == 0
 
 
 def first_opens(path: pathlib.Path, mode: str) -> TextIO:
-  """The file, opened by the first process; the others write into nothing."""
+  """Opens the file in the first process, and the null device in the others."""
   return open(path if is_first() else os.devnull, mode)
 
 
 def first_does(action: Callable[[], None], what: str) -> None:
-  """Has the first process do something, such as write what all will read.
+  """Runs an action in the first process, such as writing a shared file.
 
   Args:
-    action: what to do.
-    what: names it in errors.
+    action: the function to run.
+    what: its name in errors.
 
   Raises:
-    UserError: it could not; in every process, so that none is left waiting.
+    UserError: the action failed; raised in every process, so that none waits
+      for the others.
   """
-  failed = None
+  failure = None
   if is_first():
     try:
       action()
     except OSError as error:
-      failed = UserError(f'{what}: {error.strerror}')
+      failure = UserError(f'{what}: {error.strerror}')
     except UserError as error:
-      failed = error
-  if of_first(int(failed is not None)):
-    raise failed or UserError(f'{what}: process 0 failed and tells why')
+      failure = error
+  if of_first(int(failure is not None)):
+    raise failure or UserError(f'{what}: failed; process 0 reports the reason')
 
 
 def of_first(value: Any) -> Any:
-  """The numbers of process 0 in all processes, such as times it measured.
+  """Returns the value of process 0 in all processes, such as measured times.
 
   Args:
-    value: a number, or arrays and numbers in a tree, of one shape everywhere.
+    value: a number, or a pytree of arrays and numbers whose shapes are equal in
+      all processes.
   """
   if jax.process_count() == 1:
     return value
   shared = multihost_utils.broadcast_one_to_all(value)
-  return jax.tree.map(lambda was, now: type(was)(now), value, shared)
+  return jax.tree.map(lambda old, new: type(old)(new), value, shared)
 
 
 def wait(name: str) -> None:
-  """Returns once every process is here."""
+  """Returns once every process has called it with this name."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)

@@ -1,4 +1,4 @@
-"""Control flow that leaves caches where they are."""
+"""Control flow that does not copy caches."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,14 +11,14 @@ Carry = TypeVar('Carry')
 def cond_in_place(
   predicate, step: Callable[[Carry], Carry], carry: Carry
 ) -> Carry:
-  """`step(carry)` if true, else `carry`, computed in place.
+  """Returns `step(carry)` if the predicate is true, else `carry`.
 
-  A loop of one turn or none: XLA copies what goes through a conditional, the
-  whole of a cache, but not what a loop carries.
+  It is a loop of at most one iteration: XLA copies the operands of a
+  conditional, such as a whole cache, but not the carry of a loop.
 
   Args:
     predicate: bool [].
-    step: its result has the shapes and types of what it is given.
+    step: returns a carry of the same shapes and dtypes.
     carry: a pytree of arrays.
   """
   return jax.lax.while_loop(

@@ -19,29 +19,28 @@ LOCK = '.lock'  # in every folder that a run writes in
 
 @contextlib.contextmanager
 def lock(folder) -> Iterator[None]:
-  """Keeps every other run out of a folder; the end of the process does, too.
+  """Keeps other runs out of a folder until the block or the process ends.
 
-  The first process holds it for all of a run. What killed runs left of files
-  that they were about to replace is removed; so is at the end a folder that was
-  made for this and is empty.
+  The first process holds the lock for all processes of a run. Hidden files of
+  killed runs are removed; so is the folder in the end, if it is new and empty.
 
   Args:
-    folder: made if it is not there.
+    folder: is created if missing.
 
   Raises:
-    UserError: another run holds it, and who; or it cannot be written.
+    UserError: another run holds the folder; or it cannot be written.
   """
   folder = pathlib.Path(folder)
   path = folder / LOCK
-  held = filelock.FileLock(
+  file_lock = filelock.FileLock(
     path, blocking=False, thread_local=False, fallback_to_soft=False
   )
-  made = [each for each in (folder, *folder.parents) if not each.exists()]
+  missing = [path for path in (folder, *folder.parents) if not path.exists()]
 
-  def take():
+  def acquire():
     folder.mkdir(parents=True, exist_ok=True)
     try:
-      held.acquire()
+      file_lock.acquire()
     except filelock.Timeout:
       raise UserError(
         f'folder {folder}: {_holder(path)} is writing in it; wait for its end '
@@ -51,8 +50,7 @@ def lock(folder) -> Iterator[None]:
       if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
         raise
       print(
-        f'{folder}: its file system has no locks; nothing keeps another run '
-        'out of it',
+        f'{folder}: its file system has no locks; other runs are not kept out',
         file=sys.stderr,
       )
       return
@@ -60,46 +58,43 @@ def lock(folder) -> Iterator[None]:
       f'{pathlib.Path(sys.argv[0]).name} (process {os.getpid()} on '
       f'{socket.gethostname()}, since {time.strftime("%Y-%m-%d %H:%M:%S")})\n'
     )
-    files.remove_left_overs(folder)
+    files.clean_up(folder)
 
-  distributed.first_does(take, f'folder {folder}')
+  distributed.first_does(acquire, f'folder {folder}')
   try:
     yield
   finally:
-    if held.is_locked:
+    if file_lock.is_locked:
       with contextlib.suppress(OSError):
-        path.unlink()  # who has opened it sees that it is gone
-      held.release()
-      for each in made:
-        with contextlib.suppress(OSError):  # something is in it
-          each.rmdir()
+        path.unlink()  # a waiting process then creates a new file
+      file_lock.release()
+      for parent in missing:
+        with contextlib.suppress(OSError):  # it is not empty
+          parent.rmdir()
 
 
 @contextlib.contextmanager
 def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
-  """Locks what a run writes in beside its workdir, which is locked already.
+  """Locks the folders that a run writes in besides its workdir.
 
   Args:
-    folders: that other runs write in too; any may be the workdir, or '' for
-      none.
-    workdir: a folder.
+    folders: written by other runs too; '' is skipped, and so is the workdir.
+    workdir: a folder that is already locked.
 
   Raises:
     UserError: see `lock`.
   """
-  # In one order, so that no two runs hold what the other waits for.
-  real = set(map(os.path.realpath, filter(None, folders)))
-  with contextlib.ExitStack() as held:
-    for folder in sorted(real - {os.path.realpath(workdir)}):
-      held.enter_context(lock(folder))
+  # Sorted, so that no two runs wait for each other.
+  paths = set(map(os.path.realpath, filter(None, folders)))
+  with contextlib.ExitStack() as stack:
+    for folder in sorted(paths - {os.path.realpath(workdir)}):
+      stack.enter_context(lock(folder))
     yield
 
 
 def _holder(path: pathlib.Path) -> str:
-  """Who holds a lock, which may take a moment to write it, or end."""
-  for _ in range(20):
-    with contextlib.suppress(OSError):
-      if name := path.read_text(errors='replace').strip():
-        return name
-    time.sleep(0.05)
+  """Returns the text that the holder of a lock has written into the file."""
+  with contextlib.suppress(OSError):
+    if text := path.read_text(errors='replace').strip():
+      return text
   return 'another run'

@@ -1,4 +1,4 @@
-"""Bars on standard error, which tell how far a run is and how long it takes.
+"""Progress bars on standard error, with the time left.
 
 The environment variable TQDM_DISABLE=1 silences all of them. It is read when a
 bar begins, so that a script can set it in `os.environ`.
@@ -12,14 +12,14 @@ import tqdm
 
 from specsamp.utils import distributed
 
-_LOG_SECONDS = 30  # between lines, where standard error is no terminal
+_LOG_SECONDS = 30  # between lines, where standard error is not a terminal
 
 
 class _Lines(tqdm.tqdm):
-  """A line now and then, for a file in which nothing is written over."""
+  """A bar that prints a line now and then, for a log file."""
 
   def display(self, msg=None, pos=None):
-    # At its end, which alone gives a position, tqdm ends the line.
+    # tqdm passes a position only at the end, where it ends the line itself.
     end = '\n' if pos is None else ''
     self.fp.write(f'{msg or self}{end}')
     self.fp.flush()
@@ -34,19 +34,20 @@ def bar(
   stays: bool = True,
   **options,
 ) -> tqdm.tqdm:
-  """A bar for what has something to do, shown by the first process.
+  """Returns a bar over the values, which the first process shows.
 
-  The time left is of the average pace, for what is done in turns is not of one
-  length; where something else took time, `unpause` takes it out.
+  The time left follows from the average pace since the start, because steps
+  differ in length. `unpause` excludes time that was spent on something else.
 
   Args:
-    what: is done, in a word or two.
-    values: to go through; None for a bar that is told of each `update`.
-    total: how many; of the values if left out.
-    unit: what they are.
-    stays: on the terminal when all is done, unless another bar encloses it.
-      A bar that does not stay is not shown in a log.
-    **options: more of tqdm's.
+    what: the activity, in a word or two.
+    values: the iterable that the bar wraps; None for a bar that is moved with
+      `update`.
+    total: number of steps; the number of values by default.
+    unit: name of one step.
+    stays: False for a bar inside of another bar. Such a bar disappears from a
+      terminal when it is done, and is not shown in a log.
+    **options: further options of tqdm.
   """
   total = len(values) if total is None else total
   is_terminal = sys.stderr.isatty()

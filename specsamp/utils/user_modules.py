@@ -1,7 +1,4 @@
-"""Parts of a user's own by name: `my.module:Name`, on the command line too.
-
-A name is of what makes the part: a class, or a function.
-"""
+"""User-defined classes and functions by name: `my.module:Name`."""
 
 import functools
 import hashlib
@@ -20,33 +17,32 @@ _IS_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*')
 
 
 def is_name(text: str) -> bool:
-  """Whether a text has the form `my.module:Name`."""
+  """Returns True for a text of the form `my.module:Name`."""
   return isinstance(text, str) and _IS_NAME.fullmatch(text) is not None
 
 
-def make(what: str, name: str, **given: Any) -> Any:
-  """What a user's own class or function of this name returns.
+def make(what: str, name: str, **arguments: Any) -> Any:
+  """Calls a user-defined class or function and returns its result.
 
   Args:
-    what: it makes, such as 'verifier', for messages.
-    name: of the form `my.module:Name`; the current folder is importable, as
+    what: kind of the result for messages, such as 'verifier'.
+    name: `my.module:Name`; modules in the current folder can be imported, as
       with `python -m`.
-    **given: what it is called with, in this order; their names are for
-      messages.
+    **arguments: positional arguments in this order; messages use their names.
 
   Raises:
-    UserError: there is no such module or no such name in it, it is nothing to
-      call, or it raised something, which is the error's cause.
+    UserError: the module or the name does not exist, it is not callable, or the
+      call raised an exception, which is the error's cause.
   """
-  part = _find(what, name)
-  call = f'{name}({", ".join(given)})'
-  if not callable(part):
+  factory = _import(what, name)
+  call = f'{name}({", ".join(arguments)})'
+  if not callable(factory):
     raise UserError(
-      f'{what}: {name} is a {type(part).__name__}, expected a class or a '
-      f'function: {call} is to make the {what}'
+      f'{what}: {name} is a {type(factory).__name__}, expected a class or a '
+      f'function, so that {call} returns the {what}'
     )
   try:
-    return part(*given.values())
+    return factory(*arguments.values())
   except UserError:
     raise
   except Exception as error:
@@ -54,7 +50,7 @@ def make(what: str, name: str, **given: Any) -> Any:
 
 
 def describe(error: BaseException) -> str:
-  """An exception of a user's code in one line: type, message and place."""
+  """Describes an exception of user code in one line: type, message, place."""
   text = ' '.join(f'{type(error).__name__}: {error}'.split())
   if isinstance(error, SyntaxError):  # its message has the place
     return text
@@ -68,12 +64,12 @@ def describe(error: BaseException) -> str:
   return f'{text} ({places[-1]})' if places else text
 
 
-def _find(what: str, name: str) -> Any:
+def _import(what: str, name: str) -> Any:
   path, _, attribute = name.partition(':')
-  here = os.getcwd()
-  # Before the folder of the launcher, whose files have names as users' do.
-  if sys.path[:1] not in ([''], [here]):
-    sys.path.insert(0, here)
+  folder = os.getcwd()
+  # Before the launcher's folder, which may hold files of the same names.
+  if sys.path[:1] not in ([''], [folder]):
+    sys.path.insert(0, folder)
   try:
     module = importlib.import_module(path)
   except (Exception, SystemExit) as error:
@@ -82,40 +78,40 @@ def _find(what: str, name: str) -> Any:
       f'{missing}.'
     ):
       raise UserError(
-        f'{what}: no module {missing!r} for {name}, in {here} or where Python '
-        'looks for others'
+        f'{what}: no module {missing!r} for {name} in {folder} or on the '
+        'Python path'
       ) from None
     raise UserError(
       f'{what}: importing {path} failed: {describe(error)}'
     ) from error
   if hasattr(module, attribute):
     return getattr(module, attribute)
-  own = [
+  names = [
     key
     for key, value in vars(module).items()
     if getattr(value, '__module__', None) == path and not key.startswith('_')
   ]
-  nothing = '' if own else 'what it defines, and it defines nothing'
+  nothing = '' if names else 'its definitions, but it has none'
   raise UserError(
-    describe_unknown(f'{what}: name in {path}', attribute, own, nothing)
+    describe_unknown(f'{what}: name in {path}', attribute, names, nothing)
   )
 
 
 def is_own(part: Any) -> bool:
-  """Whether an object, a class or a function is none of this package's."""
+  """Returns True if an object, class or function is user-defined."""
   return _module_of(part).partition('.')[0] != __name__.partition('.')[0]
 
 
 def source_digest(part: Any) -> str:
-  """A few hex digits of the file in which a user has written a part.
+  """Returns hex digits that identify the file which defines a user's part.
 
-  What was computed with it is another's when the file has changed.
+  Results that were computed with the part are invalid once the file changes.
 
   Args:
-    part: an object, a class or a function.
+    part: an object, class or function.
 
   Returns:
-    '' of parts of this package, and of those that are in no file.
+    16 digits; '' for parts of this package and for parts without a file.
   """
   return _digest_of(_module_of(part)) if is_own(part) else ''
 

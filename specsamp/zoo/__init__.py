@@ -1,4 +1,4 @@
-"""Models that come with the package, for trying everything at once."""
+"""Models that come with the package, to try everything at once."""
 
 import functools
 import pathlib
@@ -13,12 +13,12 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class Pair(NamedTuple):
-  """A target and what drafts for it.
+  """A target with its draft model and its trained drafters.
 
   Attributes:
-    target: deep.
-    draft: shallower and narrower, with the target's tokenizer.
-    drafters: by name, those trained on the target's features, for
+    target: the larger model.
+    draft: a shallower and narrower model with the target's tokenizer.
+    drafters: name -> drafter trained on the target's features, for
       `specsamp.drafting.trained_drafter`.
   """
 
@@ -32,14 +32,14 @@ def names() -> list[str]:
 
 
 def load(name: str, dtype: str = '') -> Pair:
-  """The embedded pair of this name: `pycode` completes Python code.
+  """Loads an embedded pair: `pycode` completes Python code.
 
   Args:
-    name: of `names()`.
-    dtype: that the target computes in; '' is what it was trained in.
+    name: one of `names()`.
+    dtype: that the target computes in; '' is the dtype of its training.
 
   Raises:
-    UserError: there is none, or no such dtype.
+    UserError: the name or the dtype is unknown.
   """
   check_name('zoo', name, names())
   return _load(name, dtype)
@@ -47,12 +47,12 @@ def load(name: str, dtype: str = '') -> Pair:
 
 @functools.cache
 def _load(name: str, dtype: str) -> Pair:
-  here = _HERE / name
+  folder = _HERE / name
   return Pair(
-    model_dir.load(here / 'target', dtype=dtype or None),
-    model_dir.load(here / 'draft'),
+    model_dir.load(folder / 'target', dtype=dtype or None),
+    model_dir.load(folder / 'draft'),
     {
       path.name: drafter_dir.load(path)
-      for path in sorted((here / 'drafters').glob('*'))
+      for path in sorted((folder / 'drafters').glob('*'))
     },
   )

@@ -1,4 +1,4 @@
-"""What the tests of this folder have in common."""
+"""Fixtures that the tests of this folder share."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from testing import tiny
 
 @pytest.fixture(scope='session')
 def target():
-  """Seven layers, so that EAGLE-3 reads three of them; logits near 0."""
+  """Seven layers, enough for EAGLE-3's taps; logits near 0."""
   model = tiny.model(VOCAB, 3, num_layers=7)
   head = np.float32(0.25) * model.params['head']
   return dataclasses.replace(model, params=model.params | {'head': head})

@@ -1,4 +1,4 @@
-"""Published drafters as their authors compute them, by their config.json."""
+"""Published drafters computed in torch, by their config.json and tensors."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from specsamp.checkpoints.huggingface import families
 
 
 class Torch:
-  """One text at a time, without a cache, in float64."""
+  """Drafters of one sequence at a time, in float64 and without a cache."""
 
   def __init__(self, target, tensors, values):
     import torch
 
     self.torch = torch
     self.values = values
-    # What a layer of the drafter is: of Medusa there is none.
+    # Fields of a layer, which Medusa lacks.
     layers = values.get('transformer_layer_config', values)
     layers = layers.get('rope_parameters', {}) | layers
     self.layers = [
@@ -32,7 +32,9 @@ class Torch:
     layout = family.layout(target.config)
     self.target = {
       key: array(
-        layouts.make(layout, key, shape, lambda name: np.asarray(flat[name]))
+        layouts.build_tensor(
+          layout, key, shape, lambda name: np.asarray(flat[name])
+        )
       )
       for key, shape in layouts.tensor_shapes(layout, sizes).items()
     }
@@ -54,7 +56,7 @@ class Torch:
     return self.torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
   def attention(self, weights, name, x, heads, kv_heads, theta, context=None):
-    """Causal; or of a block behind a context that it sees, with itself."""
+    """Causal attention, or that of a block to a context and itself."""
     reads = x if context is None else self.torch.cat([context, x])
     length, before = len(x), len(reads) - len(x)
     project = lambda which, x, n: (
@@ -62,7 +64,7 @@ class Torch:
     ).reshape(len(x), n, -1)
     q, k = project('q', x, heads), project('k', reads, kv_heads)
     v = project('v', reads, kv_heads)
-    if f'{name}q_norm.weight' in weights:  # Qwen3's
+    if f'{name}q_norm.weight' in weights:  # Qwen3
       q = self.rms(q, weights[f'{name}q_norm.weight'])
       k = self.rms(k, weights[f'{name}k_norm.weight'])
     q, k = self.rotate(q, theta, before), self.rotate(k, theta)
@@ -85,10 +87,10 @@ class Torch:
     return x * x.sigmoid()
 
   def streams(self, tokens):
-    """The target's: before each layer, after the last, after the norm."""
+    """Returns the target's stream before each layer, after all, and normed."""
     c, w = self.config, self.target
     x = self.embedding[tokens]
-    found = [x]
+    streams = [x]
     for i in range(c.num_layers):
       name, e = f'model.layers.{i}.', c.norm_epsilon
       normed = self.rms(x, w[f'{name}input_layernorm.weight'], e)
@@ -102,11 +104,11 @@ class Torch:
       )
       normed = self.rms(x, w[f'{name}post_attention_layernorm.weight'], e)
       x = x + self.mlp(w, f'{name}mlp.', normed)
-      found.append(x)
-    return [*found, self.rms(x, w['model.norm.weight'], c.norm_epsilon)]
+      streams.append(x)
+    return [*streams, self.rms(x, w['model.norm.weight'], c.norm_epsilon)]
 
   def medusa(self, text, path):
-    """Logits of head i at the token before the last, i tokens into a path."""
+    """Returns logits of head i = len(path) at the token before the last."""
     i, w = len(path), self.own
     x = self.streams(text[:-1])[-1][-1]
     for block in range(2):
@@ -115,7 +117,7 @@ class Torch:
     return w[f'{i}.2.weight'] @ x
 
   def eagle(self, text, path):
-    """Pairs of a token and the feature before it; then its own features."""
+    """Returns logits after pairs of a token and the feature before it."""
     return self.steps(
       text,
       path,
@@ -136,7 +138,7 @@ class Torch:
     )
 
   def peagle(self, text, path):
-    """Masks behind the text, which see none of the path."""
+    """Returns logits at masks after the text, which do not see the path."""
     w, values = self.own, self.values
     key = 'mask_token_id' if 'mask_token_id' in values else 'ptd_token_id'
     embedding = w.get('embed_tokens.weight', self.embedding)
@@ -148,7 +150,7 @@ class Torch:
     return self.eagle3_logits(out[-1])
 
   def tapped(self, streams):
-    """What EAGLE-3 reads of the target, by the rules of its kind of config."""
+    """Returns EAGLE-3's features, by the rules of its kind of config."""
     config = self.values.get('eagle_config', {})
     if config.get('use_aux_hidden_state') is False:
       return streams[-1]
@@ -178,13 +180,14 @@ class Torch:
     logits = w.get('lm_head.weight', self.lm_head) @ x
     if 'd2t' not in w:
       return logits
-    found = self.torch.full((self.config.vocab_size,), -self.torch.inf).double()
+    shape = (self.config.vocab_size,)
+    all_logits = self.torch.full(shape, -self.torch.inf).double()
     rows = self.torch.arange(len(w['d2t']))
-    found[rows + w['d2t'].long()] = logits
-    return found
+    all_logits[rows + w['d2t'].long()] = logits
+    return all_logits
 
   def dflash(self, text, path):
-    """Logits at a mask of a block, which sees none of the path."""
+    """Returns logits at a mask of a block, which does not see the path."""
     w, values = self.own, self.values
     config = values | values.get('dflash_config', {})
     if 'target_layer_ids' in config:
@@ -203,7 +206,7 @@ class Torch:
     return self.lm_head @ self.rms(x[len(path) + 1], w['norm.weight'])
 
   def steps(self, text, path, embedding, features, layer, logits):
-    """Reads the text, then the path beside outputs of its own."""
+    """Returns logits after the text, then the path with fed-back outputs."""
     tokens, path = list(text[1:]), list(path)
     while True:
       out = layer(embedding[tokens], features)[-1]

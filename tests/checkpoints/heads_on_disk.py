@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from heads_in_torch import Torch
 
-from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree
 from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
@@ -34,27 +32,31 @@ LLAMA = dict(
   rms_norm_eps=1e-5,
   rope_theta=100.0,
 )
-CONFIGS = {
-  'medusa': dict(medusa_num_heads=4, medusa_num_layers=2),
-  'eagle': LLAMA,
-  'eagle3': LLAMA
-  | dict(
-    architectures=['LlamaForCausalLMEagle3'], draft_vocab_size=DRAFT_VOCAB
-  ),
-}
+_QWEN3 = LLAMA | dict(model_type='qwen3', num_hidden_layers=2)
+_EAGLE3 = LLAMA | dict(
+  architectures=['LlamaForCausalLMEagle3'], draft_vocab_size=DRAFT_VOCAB
+)
+_SPECULATORS = dict(
+  speculators_model_type='eagle3',
+  architectures=['Eagle3Speculator'],
+  transformer_layer_config=LLAMA | dict(model_type='llama'),
+  draft_vocab_size=DRAFT_VOCAB,
+  norm_before_residual=False,
+)
+IDS = 'eagle_aux_hidden_state_layer_ids'
 # The tokens that EAGLE-3 can draft.
-SAID = np.array([0, 2, 3, 5, 6, 9, 10])
+_DRAFTED = np.array([0, 2, 3, 5, 6, 9, 10])
 
-# Two nodes of a level with children, which do not stand side by side.
+# Two nodes of one level have children, and are not neighbours.
 SHAPES = {
   'chain': (TokenTree.chain(4), 'iid'),
   'tree': (TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 6)), 'without_replacement'),
 }
-LENGTHS = np.array([3, 6, 2, 9], np.int32)
+_LENGTHS = np.array([3, 6, 2, 9], np.int32)
 
 
-def layer_shapes(name, reads, d=WIDTH):
-  """Tensor -> its shape, of a layer whose attention reads a width."""
+def _layer(name, reads=WIDTH, d=WIDTH, norms=()):
+  """Returns tensor -> shape of a layer whose attention reads a width."""
   attention, mlp = name + 'self_attn.', name + 'mlp.'
   return {
     f'{attention}q_proj.weight': (HEADS * HEAD_DIM, reads),
@@ -65,52 +67,219 @@ def layer_shapes(name, reads, d=WIDTH):
     f'{mlp}up_proj.weight': (MLP, d),
     f'{mlp}down_proj.weight': (d, MLP),
     f'{name}post_attention_layernorm.weight': (d,),
+    **{
+      f'{name}{norm}.weight': (HEAD_DIM if 'self_attn' in norm else d,)
+      for norm in norms
+    },
   }
 
 
-def eagle3_shapes(first='midlayer.', d=WIDTH, fused=3 * WIDTH):
-  """Tensor -> its shape, of EAGLE-3's; how its names begin, its widths."""
-  return layer_shapes(first, 2 * d, d) | {
-    f'{first}hidden_norm.weight': (d,),
-    f'{first}input_layernorm.weight': (d,),
+_QWEN3_NORMS = ('input_layernorm', 'self_attn.q_norm', 'self_attn.k_norm')
+
+
+def _eagle3(first='midlayer.', d=WIDTH, without=(), norms=(), more=None):
+  """Returns random tensors of EAGLE-3's.
+
+  Args:
+    first: prefix of the first layer's tensors.
+    d: width of the drafter.
+    without: tensors that are left out.
+    norms: further norms of the first layer.
+    more: tensor -> shape of further tensors.
+  """
+  norms = ('hidden_norm', 'input_layernorm', *norms)
+  shapes = _layer(first, 2 * d, d, norms) | {
     'norm.weight': (d,),
-    'fc.weight': (d, fused),
+    'fc.weight': (d, 3 * WIDTH),
     'lm_head.weight': (DRAFT_VOCAB, d),
   }
+  shapes |= more or {}
+  tables = {
+    'd2t': _DRAFTED - np.arange(DRAFT_VOCAB),
+    't2d': np.isin(np.arange(VOCAB), _DRAFTED),
+  }
+  tensors = random_tensors(shapes) | tables
+  return {name: x for name, x in tensors.items() if name not in without}
 
 
-def qwen3_shapes(num_layers, d=WIDTH):
-  """Of what these layers have beside those of LLaMA's attention and MLP."""
-  shapes = {}
-  for i in range(num_layers):
-    for name in ('q_norm', 'k_norm'):
-      shapes[f'layers.{i}.self_attn.{name}.weight'] = (HEAD_DIM,)
-    shapes[f'layers.{i}.input_layernorm.weight'] = (d,)
-  return shapes
-
-
-def shapes_of(kind):
-  """Tensor -> its shape, of each of the authors' formats."""
-  d = WIDTH
-  if kind == 'eagle3':
-    return eagle3_shapes()
-  if kind == 'eagle':
-    return layer_shapes('layers.0.', d) | {
-      'embed_tokens.weight': (VOCAB, d),  # noise: the target's is read
-      'fc.weight': (d, 2 * d),
-      'fc.bias': (d,),
-    }
+def _medusa():
   shapes = {}
   for i in range(4):
     for block in range(2):
-      shapes[f'{i}.{block}.linear.weight'] = d, d
-      shapes[f'{i}.{block}.linear.bias'] = (d,)
-    shapes[f'{i}.2.weight'] = VOCAB, d
-  return shapes
+      shapes[f'medusa_head.{i}.{block}.linear.weight'] = WIDTH, WIDTH
+      shapes[f'medusa_head.{i}.{block}.linear.bias'] = (WIDTH,)
+    shapes[f'medusa_head.{i}.2.weight'] = VOCAB, WIDTH
+  return dict(medusa_num_heads=4, medusa_num_layers=2), random_tensors(shapes)
 
 
-def random_tensors(shapes, seed=0):
-  rng = np.random.default_rng(seed)
+def _eagle(has_bias=True, **changed):
+  shapes = _layer('layers.0.') | {
+    'embed_tokens.weight': (VOCAB, WIDTH),  # noise: the target's is used
+    'fc.weight': (WIDTH, 2 * WIDTH),
+  }
+  if has_bias:
+    shapes['fc.bias'] = (WIDTH,)
+  return LLAMA | changed, random_tensors(shapes)
+
+
+def _authors(tensors=None, **changed):
+  return _EAGLE3 | changed, tensors or _eagle3()
+
+
+def _nested(tensors=None, **nested):
+  return _authors(tensors, eagle_config=nested)
+
+
+def _speculators(tensors=None, **changed):
+  return _SPECULATORS | changed, tensors or _eagle3('layers.0.')
+
+
+def _with_embedding():
+  """The architecture's name in the authors' folders, and an embedding."""
+  more = {'embed_tokens.weight': (VOCAB, WIDTH)}
+  return LLAMA | dict(draft_vocab_size=DRAFT_VOCAB), _eagle3(more=more)
+
+
+def _wider():
+  """Wider than the target, so it has an embedding."""
+  tensors = _eagle3(d=20, more={'embed_tokens.weight': (VOCAB, 20)})
+  return _authors(tensors, hidden_size=20, target_hidden_size=WIDTH)
+
+
+def _whole_vocabulary():
+  more = {'lm_head.weight': (VOCAB, WIDTH)}
+  tensors = _eagle3('layers.0.', without=('d2t', 't2d'), more=more)
+  return _speculators(tensors, draft_vocab_size=VOCAB)
+
+
+def _borrowed(tables=False):
+  """Without an LM head, with null for absent values."""
+  more = {'embed_tokens.weight': (VOCAB, WIDTH)} if tables else {}
+  tensors = _eagle3(without=('lm_head.weight', 'd2t', 't2d'), more=more)
+  if tables:
+    tensors['d2t'] = np.zeros(VOCAB, np.int32)
+    tensors['t2d'] = np.ones(VOCAB, bool)
+  values, _ = _authors(
+    draft_vocab_size=VOCAB if tables else None,
+    rope_parameters={'rope_theta': 100.0},
+    eagle_config={IDS: None, 'use_aux_hidden_state': None},
+    norm_before_residual=None,
+    fc_norm=None,
+    **{IDS: None},
+  )
+  del values['rope_theta']
+  return values, tensors
+
+
+def _two_layers_of_qwen3():
+  more = _layer('layers.1.', norms=_QWEN3_NORMS)
+  tensors = _eagle3('layers.0.', norms=_QWEN3_NORMS[1:], more=more)
+  return _speculators(tensors, transformer_layer_config=_QWEN3)
+
+
+def _peagle(by_authors=False):
+  """Three layers of LLaMA; all but the first have width D."""
+  fused = (1, 3 * WIDTH) if by_authors else (1, 1, 3 * WIDTH)
+  more = {'mask_hidden': fused}
+  for i in (1, 2):
+    more |= _layer(f'layers.{i}.', norms=('input_layernorm',))
+  if by_authors:
+    return _authors(
+      _eagle3(more=more),
+      parallel_drafting=True,
+      ptd_token_id=8,
+      num_hidden_layers=3,
+    )
+  return _speculators(
+    _eagle3('layers.0.', more=more),
+    speculators_model_type='peagle',
+    transformer_layer_config=LLAMA
+    | dict(model_type='llama', num_hidden_layers=3),
+    mask_token_id=4,
+    norm_before_residual=True,
+  )
+
+
+INSIDE = dict(target_layer_ids=[1, 3, 5], mask_token_id=10)
+
+
+def _dflash(copies=False):
+  shapes = {
+    **_layer('layers.0.', norms=_QWEN3_NORMS),
+    **_layer('layers.1.', norms=_QWEN3_NORMS),
+    'fc.weight': (WIDTH, 3 * WIDTH),
+    'hidden_norm.weight': (WIDTH,),
+    'norm.weight': (WIDTH,),
+  }
+  if copies:  # noise: the target's matrices are used
+    for name in ('embed_tokens.weight', 'lm_head.weight'):
+      shapes[name] = (VOCAB, WIDTH)
+  return random_tensors(shapes)
+
+
+def _dflash_of_authors(inside, **changed):
+  about = dict(architectures=['DFlashDraftModel'], dflash_config=inside)
+  return _QWEN3 | about | changed, _dflash()
+
+
+def _dflash_of_speculators():
+  return dict(
+    speculators_model_type='dflash',
+    transformer_layer_config=_QWEN3,
+    draft_vocab_size=VOCAB,
+    block_size=6,
+    mask_token_id=0,
+    aux_hidden_state_layer_ids=[2, 4, 7],
+  ), _dflash(copies=True)
+
+
+# Kind of folder -> function that returns its config.json and its tensors.
+FOLDERS = {
+  'medusa': _medusa,
+  'eagle': _eagle,
+  'eagle, no bias': lambda: _eagle(has_bias=False, bias=False),
+  'eagle, named': lambda: _eagle(architectures=['LlamaForCausalLMEagle']),
+  'eagle3': _authors,
+  'eagle3, embedding': _with_embedding,
+  'eagle3, outputs': lambda: _nested(**{IDS: [1, 4, 6]}),
+  'eagle3, inputs': lambda: _nested(
+    **{IDS: [2, 4, 6], 'next_layer_regular': True}
+  ),
+  'eagle3, not nested': lambda: _authors(**{IDS: [2, 3, 7]}),
+  'eagle3, last state': lambda: _nested(
+    _eagle3(without=('fc.weight',)),
+    **{IDS: [], 'use_aux_hidden_state': False},
+  ),
+  'eagle3, wider': _wider,
+  "eagle3, target's head": _borrowed,
+  "eagle3, target's head, tables": lambda: _borrowed(tables=True),
+  'P-EAGLE': lambda: _peagle(by_authors=True),
+  'speculators': lambda: _speculators(norm_before_residual=True),
+  'speculators, taps': lambda: _speculators(
+    _eagle3('layers.0.', more={'input_norm.weight': (3 * WIDTH,)}),
+    norm_before_fc=True,
+    **{IDS: [3, 5, 7]},
+  ),
+  'speculators, EAGLE-3.1': lambda: _speculators(
+    _eagle3(
+      'layers.0.', more={f'fc_norm.{i}.weight': (WIDTH,) for i in range(3)}
+    ),
+    fc_norm=True,
+    norm_output=True,
+  ),
+  'speculators, all tokens': _whole_vocabulary,
+  'speculators, Qwen3': _two_layers_of_qwen3,
+  'speculators, P-EAGLE': _peagle,
+  'dflash': lambda: _dflash_of_authors(INSIDE, block_size=6),
+  'dflash, nested': lambda: _dflash_of_authors(
+    INSIDE | dict(block_size=5, causal=False)
+  ),
+  'speculators, dflash': _dflash_of_speculators,
+}
+
+
+def random_tensors(shapes):
+  rng = np.random.default_rng(0)
   tensors = {
     name: (0.25 * rng.normal(size=shape)).astype(np.float32)
     for name, shape in shapes.items()
@@ -123,19 +292,6 @@ def random_tensors(shapes, seed=0):
   return tensors
 
 
-def with_tables(tensors):
-  """And those of the tokens that it can draft."""
-  return tensors | {
-    'd2t': SAID - np.arange(DRAFT_VOCAB),
-    't2d': np.isin(np.arange(VOCAB), SAID),
-  }
-
-
-def tensors_of(kind):
-  tensors = random_tensors(shapes_of(kind))
-  return with_tables(tensors) if kind == 'eagle3' else tensors
-
-
 def write(folder, values, tensors, name='model.safetensors'):
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(values))
@@ -144,76 +300,55 @@ def write(folder, values, tensors, name='model.safetensors'):
 
 
 @jax.jit
-def first_draft(drafter, tokens_bs, features_bsd, seeds_b):
+def _first_draft(drafter, tokens_bs, features_bsd, seeds_b):
   state = drafter.init(
-    tokens_bs, LENGTHS, features_bsd, tokens_bs.shape[1] + 16
+    tokens_bs, _LENGTHS, features_bsd, tokens_bs.shape[1] + 16
   )
   sampling = SamplingParams().broadcast(4)
   keys = draw.row_keys(seeds_b)
-  return drafter.propose(state, tokens_bs, LENGTHS, sampling, keys)[0]
+  return drafter.propose(state, tokens_bs, _LENGTHS, sampling, keys)[0]
 
 
-def check(trained, target, in_torch, shape='chain'):
-  """Every q of a draft is torch's, of ragged rows.
-
-  Args:
-    trained: what was read.
-    target: seven layers.
-    in_torch: (text, path) -> logits.
-    shape: one of `SHAPES`.
-  """
+def draft_after(trained, target, shape='chain'):
+  """Returns tokens [B, S], the tree, and the draft after prompts of them."""
   tree, law = SHAPES[shape]
   drafter = trained_drafter(trained, target, tree, law)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 12), np.int32)
   tapped = target.transformer.clone(taps=drafter.taps)
   features = jax.jit(tapped.apply)({'params': target.params}, tokens).features
-  draft = first_draft(drafter, tokens, features, jnp.arange(4))
+  draft = _first_draft(drafter, tokens, features, jnp.arange(4))
+  return tokens, tree, draft
+
+
+def check(trained, target, in_torch, shape='chain'):
+  """Checks every q of a draft against torch, for prompts of four lengths.
+
+  Args:
+    trained: the drafter.
+    target: its target.
+    in_torch: (prompt, path) -> logits.
+    shape: a key of `SHAPES`.
+  """
+  tokens, tree, draft = draft_after(trained, target, shape)
   seen = set()
-  for row, length in enumerate(LENGTHS):
+  for row, length in enumerate(_LENGTHS):
     for at, node in enumerate(tree.internal):
       nodes = tree.paths[node][1 : tree.depths[node] + 1]
       path = np.asarray(draft.tokens)[row, nodes].tolist()
       logits = in_torch(tokens[row, :length].tolist(), path)
       expected = logits.log_softmax(-1).numpy()
       got = np.asarray(draft.q, np.float64)[row, at]
-      can_say = np.isfinite(expected)
-      assert (got[~can_say] == 0).all()
+      can_draft = np.isfinite(expected)
+      assert (got[~can_draft] == 0).all()
       np.testing.assert_allclose(
-        np.log(got[can_say]), expected[can_say], atol=1e-4
+        np.log(got[can_draft]), expected[can_draft], atol=1e-4
       )
       seen.add(int(got.argmax()))
   assert len(seen) > 2
 
 
-def check_folder(folder, target, method, values, tensors, shape='chain'):
-  """What is read of a folder is what torch computes of its tensors."""
-  in_torch = getattr(Torch(target, tensors, values), method)
-  check(drafter_dir.load(folder), target, in_torch, shape)
-
-
-# What is done to a folder before it is refused.
-
-
-def without(name):
-  return lambda tensors, values: tensors.pop(name)
-
-
-def keys(**changed):
-  return lambda tensors, values: values.update(changed)
-
-
-def shape(name, *shape):
-  return lambda tensors, values: tensors.update(
-    {name: np.zeros(shape, np.float32)}
-  )
-
-
-def table(name, change):
-  return lambda tensors, values: tensors.update({name: change(tensors[name])})
-
-
 def refused(message, call, *args):
-  """In one line."""
+  """Checks for an error of one line."""
   with pytest.raises(UserError, match=message) as error:
     call(*args)
   assert '\n' not in str(error.value)

@@ -25,11 +25,11 @@ def model(tokenizer):
 
 @pytest.fixture
 def hub(model, tmp_path, monkeypatch):
-  """It holds the model, and what nobody needs; an empty cache."""
+  """A hub with the model and other files; the local cache is empty."""
   constants = pytest.importorskip('huggingface_hub.constants')
   model_dir.save(model, tmp_path / 'saved')
   files = {
-    each.name: each.read_bytes() for each in (tmp_path / 'saved').iterdir()
+    path.name: path.read_bytes() for path in (tmp_path / 'saved').iterdir()
   }
   assert sorted(files) == _NEEDED
   files |= dict.fromkeys(('pytorch_model.bin', 'x/model.safetensors'), b'x')
@@ -44,7 +44,7 @@ def hub(model, tmp_path, monkeypatch):
 
 @pytest.fixture
 def nowhere(monkeypatch):
-  """A hub that cannot be reached."""
+  """Returns a function that makes the hub unreachable."""
   with socket.socket() as bound:
     bound.bind(('127.0.0.1', 0))  # and does not listen
     url = f'http://127.0.0.1:{bound.getsockname()[1]}'
@@ -65,15 +65,15 @@ def test_a_name_is_loaded_and_kept_for_when_there_is_no_network(
   loaded = specsamp.load(fake_hub.NAME)
   assert hub.downloads() == _NEEDED
   nowhere()
-  for found in (loaded, specsamp.load(f'{fake_hub.NAME}@main')):
-    np.testing.assert_array_equal(found.params['head'], model.params['head'])
+  for again in (loaded, specsamp.load(f'{fake_hub.NAME}@main')):
+    np.testing.assert_array_equal(again.params['head'], model.params['head'])
   _refused('org/other', 'model org/other: no such folder', 'cannot be reached')
 
 
 def test_a_drafter_has_a_name_too(hub, model, tmp_path):
   drafter_dir.save(tiny.trained(model, 'medusa'), tmp_path / 'drafter')
   hub.files |= {
-    each.name: each.read_bytes() for each in (tmp_path / 'drafter').iterdir()
+    path.name: path.read_bytes() for path in (tmp_path / 'drafter').iterdir()
   }
   assert drafter_dir.load(fake_hub.NAME).target == model.fingerprint
   _refused('org/other', 'drafter org/other: no', load=drafter_dir.load)
@@ -86,7 +86,7 @@ def test_a_folder_goes_before_the_hub(hub, tmp_path):
   (tmp_path / 'tiny').rename(tmp_path / 'org/tiny')
   specsamp.load(fake_hub.NAME)
   _refused('org/tony', 'no such folder; did you mean org/tiny?')
-  # Where configs keep models: there or not, these are no names of the hub.
+  # Names in the folder where configs keep models are paths, existing or not.
   _refused('MODELS/tiny', 'model MODELS/tiny: no such folder')
   command = 'specsamp fetch llama-68m'
   _refused('MODELS/llama-68m', f'no such folder; {command} fetches it')
@@ -94,7 +94,7 @@ def test_a_folder_goes_before_the_hub(hub, tmp_path):
   assert not hub.asked
 
 
-def test_what_the_hub_does_not_give(hub):
+def test_refusals_of_the_hub(hub):
   hub.is_gated = True
   _refused(fake_hub.NAME, 'is gated; accept its terms', 'HF_TOKEN')
   hub.is_gated = False
@@ -102,8 +102,8 @@ def test_what_the_hub_does_not_give(hub):
   hub.commit = 'b' * 40
   _refused(fake_hub.NAME, 'has no model.safetensors', '@refs/pr/NUMBER')
   _refused(f'{fake_hub.NAME}@gone', 'has no revision gone')
-  _refused('org/none', 'org/none is not there, or private')
-  _refused('org/a--b', 'is no name of a repository')
+  _refused('org/none', 'org/none does not exist, or is private')
+  _refused('org/a--b', 'is not a name of a repository')
   hub.is_down = True
   _refused('org/none', 'org/none answers 503')
 
@@ -113,51 +113,37 @@ def test_without_the_library(monkeypatch):
   _refused('org/name', 'org/name: no such folder', "'specsamp[hf]'")
 
 
-def test_a_model_is_fetched_once(hub, tmp_path):
-  to = tmp_path / 'new' / 'tiny'
-  hubs.fetch('tiny', _REPOSITORY, to)
-  assert hub.downloads() == _NEEDED == sorted(p.name for p in to.iterdir())
-  assert [each.name for each in to.parent.iterdir()] == ['tiny']
-  specsamp.load(to)
-  (to / 'tokenizer.model').unlink()
-  hubs.fetch('tiny', _REPOSITORY, to)
-  assert hub.downloads() == ['tokenizer.model']
+def test_a_model_is_fetched_once_and_never_replaced(hub, nowhere, tmp_path):
+  hub.files['LICENSES/MIT.txt'] = b'terms'
+  folder = tmp_path / 'new' / 'tiny'
+  hubs.fetch('tiny', _REPOSITORY, folder)
+  assert hub.downloads() == ['LICENSES/MIT.txt', *_NEEDED]
+  assert (folder / 'LICENSES/MIT.txt').read_bytes() == b'terms'
+  assert [path.name for path in folder.parent.iterdir()] == ['tiny']
+  specsamp.load(folder)
+  hubs.fetch('tiny', _REPOSITORY, folder)
+  assert not hub.downloads()
   for name in ('config.json', 'model.safetensors'):
-    content = (to / name).read_bytes()
-    (to / name).write_bytes(content[::-1])
-    with pytest.raises(UserError, match=f'{name} is not the one of .* hash'):
-      hubs.fetch('tiny', _REPOSITORY, to)
-    assert (to / name).read_bytes() == content[::-1]
-    (to / name).write_bytes(content)
-
-
-def test_what_came_otherwise_is_fetched_anew(hub, nowhere, tmp_path):
-  hub.spoilt.add('model.safetensors')
-  to = tmp_path / 'tiny'
-  with pytest.raises(
-    UserError, match='model.safetensors came otherwise .* hash'
-  ):
-    hubs.fetch('tiny', _REPOSITORY, to)
-  assert hub.downloads() == _NEEDED
-  assert not to.exists()
-  hub.spoilt.clear()
-  hubs.fetch('tiny', _REPOSITORY, to)
-  assert hub.downloads() == ['model.safetensors']  # what came right was kept
-  specsamp.load(to)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[::-1])
+    with pytest.raises(UserError, match=f'{name} differs from .* not replaced'):
+      hubs.fetch('tiny', _REPOSITORY, folder)
+    assert (folder / name).read_bytes() == content[::-1]
+    (folder / name).write_bytes(content)
   nowhere()
   with pytest.raises(UserError, match='^tiny: .* cannot be reached'):
-    hubs.fetch('tiny', _REPOSITORY, to)
+    hubs.fetch('tiny', _REPOSITORY, folder)
 
 
-def test_licences_in_a_folder_are_fetched_too(hub, tmp_path):
-  hub.files['LICENSES/MIT.txt'] = b'terms'
-  hubs.fetch('tiny', _REPOSITORY, tmp_path / 'tiny')
-  assert (tmp_path / 'tiny/LICENSES/MIT.txt').read_bytes() == b'terms'
-
-
-def test_a_gated_model_leaves_nothing(hub, tmp_path):
-  hub.is_gated = True
-  before = set(tmp_path.iterdir())
-  with pytest.raises(UserError, match='^tiny: .* is gated; accept its terms'):
-    hubs.fetch('tiny', _REPOSITORY, tmp_path / 'tiny')
-  assert set(tmp_path.iterdir()) - before <= {tmp_path / 'cache'}
+def test_a_damaged_download_is_repeated(hub, tmp_path):
+  hub.spoilt.add('model.safetensors')
+  folder = tmp_path / 'tiny'
+  message = 'the downloaded model.safetensors differs from'
+  with pytest.raises(UserError, match=message):
+    hubs.fetch('tiny', _REPOSITORY, folder)
+  assert hub.downloads() == _NEEDED
+  assert not folder.exists()
+  hub.spoilt.clear()
+  hubs.fetch('tiny', _REPOSITORY, folder)
+  assert hub.downloads() == ['model.safetensors']
+  specsamp.load(folder)

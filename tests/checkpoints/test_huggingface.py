@@ -1,4 +1,4 @@
-"""Checkpoints of transformers: the same logits and texts, there and back."""
+"""Checkpoints of transformers: equal logits and completions, both ways."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [7], [2, 7, 1], [8, 2, 8, 1]]
 
 @pytest.fixture(scope='module', params=foreign.FAMILIES)
 def both(request, tmp_path_factory):
-  """(theirs, ours, folder) of one family."""
+  """(transformers' model, specsamp's, folder) of a family."""
   theirs = foreign.model(request.param)
   folder = tmp_path_factory.mktemp('family')
   foreign.save(theirs, folder)
@@ -30,7 +30,6 @@ def both(request, tmp_path_factory):
 
 
 def test_logits_of_ragged_prompts_and_cached_decoding(both):
-  """Prompts of many lengths in one batch, then tokens after their ends."""
   theirs, ours, _ = both
   rng = np.random.default_rng(0)
   lengths = np.array([12, 5, 1, 9], np.int32)
@@ -60,7 +59,7 @@ def test_logits_of_ragged_prompts_and_cached_decoding(both):
 @pytest.mark.parametrize(
   'both',
   [
-    # Of every family all logits are held to theirs above, the cached too.
+    # The test above compares all logits of every family.
     pytest.param(
       name, marks=() if name in ('llama', 'gpt2') else pytest.mark.slow
     )
@@ -82,7 +81,7 @@ def test_greedy_texts(both):
 
 
 def test_there_and_back(both, tmp_path):
-  """Every tensor is the same, bit for bit, in transformers and here again."""
+  """Every tensor is equal, bit for bit, in transformers and read again."""
   import torch
   import transformers
 
@@ -96,7 +95,7 @@ def test_there_and_back(both, tmp_path):
   assert expected.keys() == got.keys()
   for name, value in expected.items():
     if name.endswith('embed_positions.weight'):
-      value, got[name] = value[2:], got[name][2:]  # what stands for padding
+      value, got[name] = value[2:], got[name][2:]  # without padding
     assert torch.equal(value, got[name]), name
   back = specsamp.load(tmp_path / 'out')
   assert back.config == ours.config
@@ -109,7 +108,7 @@ def test_there_and_back(both, tmp_path):
 
 @pytest.fixture(scope='module')
 def llama(tmp_path_factory):
-  """(theirs, folder) of a model in several files, with an index."""
+  """(transformers' model, folder) in several files with an index."""
   theirs = foreign.model('llama')
   folder = tmp_path_factory.mktemp('llama')
   foreign.save(theirs, folder, max_shard_size='20KB')
@@ -123,28 +122,24 @@ def _same(a, b):
     np.testing.assert_array_equal(x, y)
 
 
-def test_one_file_or_several(llama, tmp_path):
-  theirs, folder = llama
-  foreign.save(theirs, tmp_path)
-  assert (tmp_path / 'model.safetensors').exists()
-  _same(specsamp.load(tmp_path).params, specsamp.load(folder).params)
-
-
-def test_several_files_are_written_too(llama, tmp_path, monkeypatch):
+def test_one_file_or_several(llama, tmp_path, monkeypatch):
+  """Both libraries read and write both."""
   import transformers
 
   theirs, folder = llama
   ours = specsamp.load(folder)
+  foreign.save(theirs, tmp_path / 'one')
+  assert (tmp_path / 'one' / 'model.safetensors').exists()
+  _same(specsamp.load(tmp_path / 'one').params, ours.params)
   monkeypatch.setattr(tensor_export, '_FILE_BYTES', 20_000)
-  huggingface.save(ours, tmp_path / 'out')
-  index = json.loads(
-    (tmp_path / 'out/model.safetensors.index.json').read_text()
-  )
-  sizes = [p.stat().st_size for p in (tmp_path / 'out').glob('*.safetensors')]
+  out = tmp_path / 'out'
+  huggingface.save(ours, out)
+  index = json.loads((out / 'model.safetensors.index.json').read_text())
+  sizes = [path.stat().st_size for path in out.glob('*.safetensors')]
   assert len(sizes) > 2 and max(sizes) < 25_000
   assert index['metadata']['total_size'] == 4 * theirs.num_parameters()
-  again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
-  _same(specsamp.load(tmp_path / 'out').params, ours.params)
+  again = transformers.AutoModelForCausalLM.from_pretrained(out)
+  _same(specsamp.load(out).params, ours.params)
   np.testing.assert_array_equal(
     foreign.logits(again, [[1, 2, 3]]), foreign.logits(theirs, [[1, 2, 3]])
   )
@@ -152,7 +147,7 @@ def test_several_files_are_written_too(llama, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_weights_of_16_bits(dtype, tmp_path):
-  """On a CPU they are computed in float32; asked for, in bfloat16."""
+  """The default on a CPU is float32."""
   import torch
   import transformers
 
@@ -173,7 +168,7 @@ def test_weights_of_16_bits(dtype, tmp_path):
 
 @pytest.mark.parametrize('name', ['opt', 'gpt2', 'llama'])
 def test_files_of_the_bare_model(name, tmp_path):
-  """As older versions saved them: no prefix, buffers beside the weights."""
+  """Older versions saved no prefix, and buffers with the weights."""
   import safetensors.torch
   import torch
 
@@ -194,28 +189,21 @@ def test_files_of_the_bare_model(name, tmp_path):
   _same(specsamp.load(tmp_path).params, whole.params)
 
 
-def test_a_window_is_as_long_as_a_text_may_be(tmp_path):
-  foreign.save(foreign.model('mistral', sliding_window=12), tmp_path)
-  assert specsamp.load(tmp_path).config.max_length == 12
-  foreign.save(foreign.model('mistral', sliding_window=None), tmp_path)
-  assert specsamp.load(tmp_path).config.max_length == 64
-
-
 @pytest.mark.parametrize(
-  ('changes', 'length'),
+  ('family', 'changes', 'length'),
   [
-    (dict(use_sliding_window=True, sliding_window=10, max_window_layers=1), 10),
-    (dict(use_sliding_window=True, sliding_window=10, max_window_layers=9), 64),
-    (dict(use_sliding_window=False, sliding_window=10), 64),
+    ('mistral', dict(sliding_window=12), 12),
+    ('mistral', dict(sliding_window=None), 64),
+    ('qwen2', dict(use_sliding_window=False, sliding_window=10), 64),
   ],
 )
-def test_windows_of_some_layers(changes, length, tmp_path):
-  foreign.save(foreign.model('qwen2', **changes), tmp_path)
+def test_a_window_bounds_the_length(family, changes, length, tmp_path):
+  foreign.save(foreign.model(family, **changes), tmp_path)
   assert specsamp.load(tmp_path).config.max_length == length
 
 
-def test_a_tied_config_with_a_head_of_its_own(tmp_path):
-  """As fine-tuning may leave it: the head counts if it is another matrix."""
+def test_a_tied_config_with_an_lm_head(tmp_path):
+  """Fine-tuning may leave one: it counts if it differs from the embedding."""
   import transformers
 
   foreign.save(foreign.model('llama'), tmp_path)

@@ -1,4 +1,4 @@
-"""EAGLE-3's layers as folders of speculators, read by torch and by us."""
+"""EAGLE-3's layers exported for speculators, read by torch and specsamp."""
 
 import dataclasses
 import json
@@ -18,8 +18,7 @@ from specsamp.checkpoints.huggingface.heads import speculators
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 
-# Rows of the LM head are in no order here, and in that of tokens there; 7 is
-# none.
+# Rows of the LM head, which the export sorts by token; 7 is no row.
 ROWS = (3, 7, 0, 6, 7, 1, 5, 7, 7, 2, 4)
 LAYERS = {
   'plain': {},
@@ -37,7 +36,7 @@ LAYERS = {
 
 @pytest.fixture(scope='module')
 def target_folder(target, tmp_path_factory):
-  """Of which the config alone is read."""
+  """A folder of which only the config is read."""
   folder = tmp_path_factory.mktemp('target')
   values = families.write(target.config)
   (folder / 'config.json').write_text(json.dumps(values))
@@ -45,7 +44,7 @@ def target_folder(target, tmp_path_factory):
 
 
 def _layer(target, rows=ROWS, draft_vocab=7, own=None, **fields):
-  """Random EAGLE-3, as if it had been trained here."""
+  """Returns random EAGLE-3 layers with the target's fingerprint."""
   own = dict(num_layers=1) | (own or {})
   config = dataclasses.replace(target.config, **own)
   module = Eagle3Layer(config, draft_vocab, **fields)
@@ -72,7 +71,7 @@ def test_torch_computes_the_same(target, target_folder, tmp_path, name):
     assert tokens.tolist() == np.flatnonzero(tensors['t2d']).tolist()
   check(trained, target, Torch(target, tensors, values).eagle3)
   again = drafter_dir.load(tmp_path)
-  # Taps are told, whatever they were.
+  # The config names taps, also the default ones.
   taps = trained.module.taps or (2, 3, 4)
   assert again.module == trained.module.clone(taps=taps)
 
@@ -112,13 +111,12 @@ def test_the_config(target, target_folder, tmp_path):
   }
   assert layers['model_type'] == 'llama'
   assert (layers['vocab_size'], layers['hidden_size']) == (VOCAB, WIDTH)
-  tensors = tensor_files.of_folder(tmp_path)
+  tensors = tensor_files.in_folder(tmp_path)
   types = [tensors[name].dtype for name in ('fc.weight', 'd2t', 't2d')]
   assert types == ['BF16', 'I64', 'BOOL']
 
 
-def test_on_the_way_through_convert(target, target_folder, tmp_path, capsys):
-  """Of our own folder, and again over what is there."""
+def test_convert_writes_it_again(target, target_folder, tmp_path, capsys):
   trained = _layer(target)
   source, out = tmp_path / 'source', tmp_path / 'out'
   speculators.save(trained, source, target_folder)
@@ -136,9 +134,9 @@ def test_what_cannot_be_written(target, target_folder, tmp_path):
   save = speculators.save
   out = tmp_path / 'out'
   heads = tiny.trained(target, 'medusa')
-  refused('of MedusaHeads, speculators has', save, heads, out, target_folder)
+  refused('of MedusaHeads, speculators is', save, heads, out, target_folder)
   masked = tiny.published(target, 'peagle')
-  refused('of PEagleLayers, speculators has', save, masked, out, target_folder)
+  refused('of PEagleLayers, speculators is', save, masked, out, target_folder)
   deep = _layer(target, taps=(2, 4, 8))
   refused(r'\(2, 4, 8\) of its target, this', save, deep, out, target_folder)
   shared = _layer(target, **LAYERS['whole vocabulary'], has_lm_head=False)
@@ -151,7 +149,7 @@ def test_what_cannot_be_written(target, target_folder, tmp_path):
   refused("model_type: got 'qwen2'", save, biased, out, target_folder)
   plain = _layer(target)
   refused('no such folder', save, plain, out, tmp_path / 'nowhere')
-  refused('no .*config.json|config.json', save, plain, out, tmp_path)
+  refused('config.json: No such file', save, plain, out, tmp_path)
   for form, to in (('speculators', ''), ('orbax', 'x')):
     args = target_folder, out, form, None, None, to
     refused(f'^target: got {to!r} with the format', convert.convert, *args)

@@ -1,4 +1,4 @@
-"""Model folders such as Hugging Face has them, with tokenizers made here."""
+"""Folders in the format of Hugging Face, with tokenizers trained here."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 from specsamp.data.tokenizer_export import export
 
 END, TURN = '<|endoftext|>', '<|turn|>'
-# As Qwen 2 splits a text before it looks for pieces.
+# Qwen 2 splits a text by this pattern before it looks for pieces.
 _WORDS = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
   r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -22,12 +22,12 @@ def write(folder: pathlib.Path, **files) -> pathlib.Path:
 
 
 def byte_level(texts, form: str = 'gpt2'):
-  """A byte-level BPE of the `tokenizers` library.
+  """Returns a byte-level BPE of the `tokenizers` library.
 
   Args:
     texts: to train it on.
-    form: gpt2 has no bos, llama3 one in its post-processor; qwen normalizes,
-      and knows a token that is added but not special.
+    form: gpt2 has no bos, llama3 one in its post-processor; qwen normalizes
+      and has an added token that is not special.
   """
   import tokenizers
   from tokenizers import (
@@ -110,7 +110,7 @@ def qwen(folder: pathlib.Path, texts) -> pathlib.Path:
     },
     config={
       'model_type': 'qwen2',
-      'bos_token_id': made.token_to_id(END),  # which no text begins with
+      'bos_token_id': made.token_to_id(END),  # begins no text
       'eos_token_id': made.token_to_id(TURN),
     },
   )
@@ -119,7 +119,7 @@ def qwen(folder: pathlib.Path, texts) -> pathlib.Path:
 
 
 def opt(folder: pathlib.Path, texts) -> pathlib.Path:
-  """vocab.json and merges.txt; one token, </s>, begins and ends a text."""
+  """Writes vocab.json and merges.txt; </s> begins and ends a text."""
   model = json.loads(byte_level(texts).to_str())['model']
   vocab = model['vocab']
   vocab |= {'</s>': len(vocab), '<pad>': len(vocab) + 1}
@@ -142,7 +142,7 @@ def opt(folder: pathlib.Path, texts) -> pathlib.Path:
 
 
 def vicuna(folder: pathlib.Path, proto: bytes, legacy: bool) -> pathlib.Path:
-  """tokenizer.model alone, and two tokens that it has not."""
+  """Writes tokenizer.model without a tokenizer.json, and two added tokens."""
   write(
     folder,
     tokenizer_config={
@@ -164,7 +164,7 @@ def vicuna(folder: pathlib.Path, proto: bytes, legacy: bool) -> pathlib.Path:
 
 
 def llama(folder: pathlib.Path, tokenizer, **config) -> pathlib.Path:
-  """A tokenizer.json twin of a SentencePiece model, as of LLaMA 2's kind."""
+  """Exports a SentencePiece model as a tokenizer.json of LLaMA 2's kind."""
   folder.mkdir()
   export(tokenizer, folder)
   config = {'model_type': 'llama', **config}

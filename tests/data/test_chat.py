@@ -1,4 +1,4 @@
-"""Chat templates: the text that transformers renders, and its ids."""
+"""Chat templates: the text of transformers, and limits of the sandbox."""
 
 import dataclasses
 import datetime
@@ -30,14 +30,6 @@ _LLAMA = """\
   {%- endif %}
 {% endfor %}
 """
-_CHATML = """\
-{%- for message in messages -%}
-{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}
-{{- '<|im_end|>\\n' }}
-{%- endfor -%}
-{%- if tools is not none %}{{ 'tools' }}{% endif -%}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}
-"""
 _CONTROLS = """\
 {%- set seen = namespace(users=0, last='') -%}
 {%- for message in messages %}
@@ -51,6 +43,8 @@ _CONTROLS = """\
 {% endfor %}
 {{ seen.users }} {{ seen.last }} {{ strftime_now('%Y') }} {{ pad_token }}
 {{ {'b': '<é>', 'a': [1]} | tojson(indent=2, sort_keys=True) }}
+{%- if tools is not none %}{{ 'tools' }}{% endif -%}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}
 """
 _TURNS = [
   {'role': 'system', 'content': 'Be <brief> & "kind".'},
@@ -74,8 +68,8 @@ def _with(folder, template):
 
 @pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('template', [_LLAMA, _CHATML, _CONTROLS])
-@pytest.mark.parametrize('turns', [_TURNS, _TURNS[1:2], _TURNS[1:]])
+@pytest.mark.parametrize('template', [_LLAMA, _CONTROLS])
+@pytest.mark.parametrize('turns', [_TURNS, _TURNS[1:]])
 def test_texts_and_ids_of_transformers(folder, template, turns):
   import transformers
 
@@ -91,53 +85,51 @@ def test_texts_and_ids_of_transformers(folder, template, turns):
   assert tokenizer.encode(text, bos=False) == ids
 
 
-def test_llama_text(folder):
-  """By hand, for where there is no transformers."""
+def test_texts(folder):
+  """Without transformers to compare with."""
   tokenizer = _with(folder, _LLAMA)
-  bos = eos = hf_folders.TURN
+  turn = hf_folders.TURN
   assert tokenizer.chat(_TURNS[1:3]) == (
-    f"{bos}[INST] Grüße, what is 2 < 3? 🎉 [/INST] It's true. {eos}"
+    f"{turn}[INST] Grüße, what is 2 < 3? 🎉 [/INST] It's true. {turn}"
   )
   ids = tokenizer.encode(tokenizer.chat(_TURNS[1:2]), bos=False)
   assert ids.count(tokenizer.bos_id) == 1 == ids.index(ids[0]) + 1
-
-
-def test_controls(folder):
   lines = _with(folder, _CONTROLS).chat(_TURNS).splitlines()
   assert lines[0].startswith(
     '{"role": "user", "content": "  Grüße, what is 2 <'
   )
   year = datetime.datetime.now().year
   assert lines[0].endswith(f'true."}}1 It\'s true. {year} ')
-  assert lines[1:] == ['{', '  "a": [', '    1', '  ],', '  "b": "<é>"', '}']
+  assert lines[1:6] == ['{', '  "a": [', '    1', '  ],', '  "b": "<é>"']
 
 
-def test_where_a_template_stands(folder):
+def test_places_of_a_template(folder):
   text = lambda: tokenizer_dir.load(folder).chat(_TURNS)
   with pytest.raises(UserError, match='^chat: the tokenizer has no chat templ'):
     text()
-  put = lambda value: hf_folders.write(
-    folder, tokenizer_config={'chat_template': value}
-  )
-  put('one')
-  assert text() == 'one'
   named = {'name': 'default', 'template': 'two'}
-  put([{'name': 'tools', 'template': 'no'}, named])
-  assert text() == 'two'
-  put([{'name': 'tools', 'template': 'no'}])
-  with pytest.raises(UserError, match='no chat template'):
-    text()
+  for value, expected in (
+    ('one', 'one'),
+    ([{'name': 'tools', 'template': 'no'}, named], 'two'),
+    ([{'name': 'tools', 'template': 'no'}], None),
+  ):
+    hf_folders.write(folder, tokenizer_config={'chat_template': value})
+    if expected:
+      assert text() == expected
+    else:
+      with pytest.raises(UserError, match='no chat template'):
+        text()
   (folder / 'chat_template.jinja').write_text('three')
   assert text() == 'three'
 
 
-def test_it_is_saved(folder, tokenizer, tmp_path_factory):
+def test_it_is_saved(folder, tmp_path_factory):
   loaded = _with(folder, _LLAMA)
   again = tmp_path_factory.mktemp('again')
   loaded.save(again)
   assert tokenizer_dir.load(again) == loaded
   assert tokenizer_dir.load(again).chat(_TURNS) == loaded.chat(_TURNS)
-  assert _with(folder, _CHATML) != loaded
+  assert _with(folder, _CONTROLS) != loaded
 
 
 @pytest.mark.parametrize(
@@ -149,18 +141,6 @@ def test_it_is_saved(folder, tokenizer, tmp_path_factory):
     ('{{ 1 // 0 }}', 'division'),
     ("{{ ''.__class__.__mro__ }}", 'unsafe'),
     ('{% set _ = messages.append(1) %}', 'unsafe|not safely'),
-  ],
-)
-def test_templates_that_fail(template, message):
-  turns = [{'role': 'user', 'content': 'x'}]
-  with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
-    chat.render(template, turns, {})
-  assert '\n' not in str(error.value) and len(turns) == 1
-
-
-@pytest.mark.parametrize(
-  ('template', 'message'),
-  [
     (
       '{% for i in range(9999) %}{% for i in range(9999) %}{% for i in range('
       '9999) %}{% endfor %}{% endfor %}{% endfor %}',
@@ -168,11 +148,6 @@ def test_templates_that_fail(template, message):
     ),
     (
       '{% for i in range(99999) if range(99999) | sum < 0 %}{% endfor %}',
-      'takes longer than 0.1 s',
-    ),
-    (
-      '{% for i in range(9) recursive %}{% if loop.depth < 60 %}'
-      '{{ loop(range(9)) }}{% endif %}{% endfor %}',
       'takes longer than 0.1 s',
     ),
     (
@@ -198,12 +173,13 @@ def test_templates_that_fail(template, message):
     ),
   ],
 )
-def test_templates_that_go_on(template, message, monkeypatch):
+def test_templates_that_fail_or_never_end(template, message, monkeypatch):
   """They run in a thread that is not the main one, as in a server."""
   monkeypatch.setattr(chat, '_MAX_SECONDS', 0.1)
   turns = [{'role': 'user', 'content': 'x' * 10_000}]
-  with pytest.raises(UserError, match=f'^chat template: .*{message}'):
+  with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
     deadline.call(chat.render, template, turns, {})
+  assert '\n' not in str(error.value) and len(turns) == 1
 
 
 def test_loops_and_calls_are_those_of_jinja():
@@ -224,8 +200,8 @@ def test_without_jinja(monkeypatch):
     chat.render('x', [], {})
 
 
-def test_of_a_sentencepiece_model(tokenizer, tmp_path):
-  """The template's bos is one token, for all that the model knows no text."""
+def test_a_template_of_a_sentencepiece_model(tokenizer, tmp_path):
+  """The template's bos is one token, although no text has it otherwise."""
   tokenizer.save(tmp_path)
   hf_folders.write(tmp_path, tokenizer_config={'chat_template': _LLAMA})
   loaded = tokenizer_dir.load(tmp_path)
@@ -234,7 +210,5 @@ def test_of_a_sentencepiece_model(tokenizer, tmp_path):
   assert ids.count(loaded.bos_id) == 2 and ids.count(loaded.eos_id) == 1
   assert ids[0] == loaded.bos_id != ids[1]
   assert loaded.decode(ids).startswith('[INST] Grüße')
-  loaded.save(tmp_path)
-  assert tokenizer_dir.load(tmp_path) == loaded
   bare = dataclasses.replace(loaded.files, parses=False)
   assert loaded.bos_id not in type(loaded)(loaded.proto, bare).encode('<s>')[1:]

@@ -1,4 +1,4 @@
-"""Prompts with an answer: the file goes on with it to the end of a line."""
+"""Prompts whose answer is the rest of a line in their file."""
 
 import itertools
 
@@ -9,40 +9,39 @@ from specsamp.errors import UserError
 
 
 @pytest.fixture(scope='module')
-def found(tokenizer):
+def questions(tokenizer):
   return {
     kind: find(tokenizer, 6, 160) for kind, find in code_answers.KINDS.items()
   }
 
 
-def test_the_answer_ends_a_line_of_the_file(found):
+def test_the_answer_ends_a_line_of_the_file(questions):
   files = corpora.held_out_library()
-  for each in itertools.chain(*found.values()):
-    path, number = each.name.rsplit(':', 1)
+  for question in itertools.chain(*questions.values()):
+    path, number = question.name.rsplit(':', 1)
     lines = files[path].split('\n')
     *before, line = lines[: int(number)]
-    shown = each.text.split('\n')[-1]
-    assert each.rest and line == shown + each.rest or line.strip() == each.rest
-    above = each.text.removesuffix(shown)
+    shown, rest = question.text.split('\n')[-1], question.rest
+    assert rest and line == shown + rest or line.strip() == rest
+    above = question.text.removesuffix(shown)
     assert above and '\n'.join([*before, '']).endswith(above)
 
 
-def test_what_is_asked(found, tokenizer):
-  for prompts in found.values():
-    assert len({each.name for each in prompts}) == 6
-    for each in prompts:
-      assert 80 <= len(tokenizer.encode(each.text)) <= 160
-  for each in found['ends of calls']:
-    assert each.rest == ')' and '(' in each.text.split('\n')[-1]
-  for each in found['heads of blocks']:
-    assert each.rest in (':', '):')
-  for each in found['copied lines']:
-    *before, shown = [line.strip() for line in each.text.split('\n')]
-    assert not shown and each.rest in before
+def test_kinds(questions, tokenizer):
+  for answered in questions.values():
+    assert len({question.name for question in answered}) == 6
+    for question in answered:
+      assert 80 <= len(tokenizer.encode(question.text)) <= 160
+  for question in questions['ends of calls']:
+    assert question.rest == ')' and '(' in question.text.split('\n')[-1]
+  for question in questions['heads of blocks']:
+    assert question.rest in (':', '):')
+  for question in questions['copied lines']:
+    *before, shown = [line.strip() for line in question.text.split('\n')]
+    assert not shown and question.rest in before
 
 
 def test_too_short(tokenizer):
-  with pytest.raises(
-    UserError, match='no such line, the prompt within 1 token'
-  ):
-    code_answers.ends_of_calls(tokenizer, 2, 1)
+  message = 'no such line with a prompt of at most 1 tokens'
+  with pytest.raises(UserError, match=message):
+    code_answers.KINDS['ends of calls'](tokenizer, 2, 1)

@@ -23,10 +23,11 @@ def area(w, height=1):
   return scale(width_mm, w=lambda w: w + 1).w * height
 '''
 _AREA = 'm.py: rename width of area'
+_LINE = 'table.append((0, 1, 2))\n'
 
 
-def test_names_are_renamed_and_nothing_else():
-  """Every name that is the old one: of keywords and of attributes, too."""
+def test_only_names_are_renamed():
+  """Names of keywords and attributes count too."""
   assert code_edits._renamed(_SOURCE, 'width', 'w') == _RENAMED
   tree = ast.parse(_SOURCE)
   for node in ast.walk(tree):
@@ -38,11 +39,9 @@ def test_names_are_renamed_and_nothing_else():
 
 
 def test_a_function_and_the_beginning_of_its_edit(tokenizer):
-  begun = '''\
-def area(new_width, height=1):
-  """The width, in metres."""
-'''
-  text = f'{_SOURCE}\n\n# The same, width renamed to new_width.\n{begun}'
+  begin = ''.join(_RENAMED.splitlines(keepends=True)[:2])
+  begin = begin.replace('(w,', '(new_width,')
+  text = f'{_SOURCE}\n\n# The same, width renamed to new_width.\n{begin}'
   size = len(tokenizer.encode(text))
   renames = lambda source, most: code_edits.renames(
     {'m.py': source}, tokenizer, most
@@ -54,7 +53,7 @@ def area(new_width, height=1):
 
 
 def test_one_function_of_a_file(tokenizer):
-  """The first one of a module that uses an argument more than once."""
+  """The first function of a module that uses an argument more than once."""
   inner = ''.join(f'  {line}\n' for line in _SOURCE.splitlines())
   files = {
     'z.py': _SOURCE,
@@ -63,11 +62,8 @@ def test_one_function_of_a_file(tokenizer):
     'python2.py': f'{_SOURCE}\nprint "2"\n',
     'null.py': f'{_SOURCE}\nx = "\0"\n',
   }
-  found = code_edits.renames(files, tokenizer, 300)
-  assert [name for name, *_ in found] == [_AREA, _AREA.replace('m.py', 'z.py')]
-
-
-_LINE = 'table.append((0, 1, 2))\n'
+  edits = code_edits.renames(files, tokenizer, 300)
+  assert [name for name, *_ in edits] == [_AREA, _AREA.replace('m.py', 'z.py')]
 
 
 def _random(seed: int, lines: int = 40) -> str:
@@ -75,52 +71,41 @@ def _random(seed: int, lines: int = 40) -> str:
   return ''.join(f'v{a} = {b}\n' for a, b in words)
 
 
-def test_the_stretch_that_repeats_itself_the_most(tokenizer):
+def test_the_most_repetitive_window(tokenizer):
   files = {
     'random.py': _random(0),
     'half.py': _random(1) + 20 * _LINE + _random(2),
     'all.py': 80 * _LINE,
     'short.py': _LINE,
   }
-  found = code_edits.repetitive(files, tokenizer, 100)
-  assert [name.partition(':')[0] for name, *_ in found] == [
-    'all.py',
-    'half.py',
-    'random.py',
-  ]
-  for name, text, _ in found:
+  windows = code_edits.repetitive(files, tokenizer, 100)
+  names = [name.partition(':')[0] for name, *_ in windows]
+  assert names == ['all.py', 'half.py', 'random.py']
+  for name, (_, text, _) in zip(names, windows, strict=True):
     assert 50 < len(tokenizer.encode(text)) <= 100
-    assert text in files[name.partition(':')[0]]
-    if 'random' not in name:
+    assert text in files[name]
+    if name != 'random.py':
       assert set(text.splitlines(keepends=True)) == {_LINE}
 
 
-@pytest.fixture
-def library(monkeypatch):
-  """6 files."""
+def test_both_kinds_are_interleaved(tokenizer, monkeypatch):
+  """From six held-out files; the order does not depend on theirs."""
   files = {
     f'lib/m{i}.py': f'N = {i}\n\n{_SOURCE}\n{i * _LINE}{_random(i)}'
     for i in range(60)
     if corpora.is_held_out(f'lib/m{i}.py')
   }
   monkeypatch.setattr(corpora, 'held_out_library', lambda: files)
-  return files
-
-
-def test_both_kinds_take_turns(library, tokenizer, monkeypatch):
-  found = code_edits.code_edits(tokenizer, 12, 300)
-  assert len(set(found)) == 12
-  for i, (name, text, _) in enumerate(found):
+  edits = code_edits.code_edits(tokenizer, 12, 300)
+  assert len(set(edits)) == 12
+  for i, (name, text, _) in enumerate(edits):
     path, _, kind = name.partition(': ')
     assert kind == ('rename width of area' if i % 2 else 'go on')
-    assert i % 2 or text in library[path]
-  # The order is fixed, whatever the number or the order of the files.
-  assert code_edits.code_edits(tokenizer, 3, 300) == found[:3]
-  backwards = dict(reversed(library.items()))
+    assert i % 2 or text in files[path]
+  assert code_edits.code_edits(tokenizer, 3, 300) == edits[:3]
+  backwards = dict(reversed(files.items()))
   monkeypatch.setattr(corpora, 'held_out_library', lambda: backwards)
-  assert code_edits.code_edits(tokenizer, 12, 300) == found
-  with pytest.raises(
-    UserError,
-    match='^prompts: 13 code edits asked for, .* 6 and 6 within 300 tokens$',
-  ):
+  assert code_edits.code_edits(tokenizer, 12, 300) == edits
+  message = '^prompts: 13 code edits requested, .* 6 and 6 within 300 tokens$'
+  with pytest.raises(UserError, match=message):
     code_edits.code_edits(tokenizer, 13, 300)

@@ -7,18 +7,18 @@ from specsamp.data import packing
 from specsamp.data.packing import Packed, Rows
 from specsamp.errors import UserError
 
-# Tokens that are their own places: a batch shows where it was cut.
+# Tokens that are their own positions: a batch shows where it was cut.
 _STREAM = np.arange(1003, dtype=np.int32)
 
 
-def test_documents_stand_between_their_ends(tokenizer):
+def test_documents_have_bos_and_eos(tokenizer):
   got = packing.tokenize(['x = 1', '', 'y'], tokenizer)
   assert got.dtype == np.int32
-  wanted = []
+  expected = []
   for text in ('x = 1', '', 'y'):
     ids = tokenizer.encode(text, bos=False)
-    wanted += [tokenizer.bos_id, *ids, tokenizer.eos_id]
-  assert got.tolist() == wanted
+    expected += [tokenizer.bos_id, *ids, tokenizer.eos_id]
+  assert got.tolist() == expected
 
 
 def test_labels_are_the_inputs_moved_by_one():
@@ -29,61 +29,46 @@ def test_labels_are_the_inputs_moved_by_one():
 
 def test_a_batch_depends_on_the_step_alone():
   data, again = Packed(_STREAM, 4, 10, seed=3), Packed(_STREAM, 4, 10, seed=3)
-  steps = [70, 3, 24, 0, 3]
-  expected = {step: data.batch(step) for step in sorted(set(steps))}
-  for step in steps:
-    np.testing.assert_array_equal(
-      again.batch(step)['tokens'], expected[step]['tokens']
-    )
+  expected = {step: data.batch(step)['tokens'] for step in (0, 3, 24, 70)}
+  for step in (70, 3, 24, 0, 3):
+    tokens = again.batch(step)['tokens']
+    np.testing.assert_array_equal(tokens, expected[step])
 
 
 @pytest.mark.parametrize('size', [1003, 1000, 1001, 1009, 101])
 def test_an_epoch_covers_every_window_once(size):
-  data = Packed(_STREAM[:size], 4, 10)
-  per_epoch = data.batches_per_epoch
-  phases = set()
-  for epoch in range(30):
-    starts = np.concatenate(
-      [
-        data.batch(epoch * per_epoch + i)['tokens'][:, 0]
-        for i in range(per_epoch)
-      ]
-    )
-    assert len(starts) == 4 * per_epoch
-    phases.add(int(starts[0] % 10))
-    assert set(starts % 10) == {starts[0] % 10}  # windows never overlap
-    assert len(set(starts)) == len(starts)
-    assert starts.max() + 10 < size
-    # All windows but those that fill no batch.
-    assert len(starts) > (size - 1) // 10 - 1 - 4
-  assert len(phases) > 5  # cut elsewhere each time: no fixed borders
-
-
-def test_epochs_and_seeds_differ():
-  def epoch(seed, number):
-    data = Packed(_STREAM, 4, 10, seed)
-    first = number * data.batches_per_epoch
-    return [
-      data.batch(first + i)['tokens'][:, 0].tolist()
-      for i in range(data.batches_per_epoch)
-    ]
-
-  seen = [epoch(seed, number) for seed in (0, 1, 2) for number in (0, 1)]
-  assert all(a != b for i, a in enumerate(seen) for b in seen[:i])
+  seen, phases = [], set()
+  for seed in (0, 1):
+    data = Packed(_STREAM[:size], 4, 10, seed)
+    per_epoch = data.batches_per_epoch
+    for epoch in range(30):
+      steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
+      starts = np.stack([data.batch(i)['tokens'][:, 0] for i in steps]).ravel()
+      phases.add(int(starts[0] % 10))
+      assert set(starts % 10) == {starts[0] % 10}  # windows do not overlap
+      assert len(set(starts)) == len(starts)
+      assert starts.max() + 10 < size
+      # All windows but those that do not fill a batch.
+      assert len(starts) > (size - 1) // 10 - 1 - 4
+      seen.append(tuple(starts))
+  assert len(set(seen)) == len(seen)  # epochs and seeds differ
+  assert len(phases) > 5  # no fixed borders
 
 
 def test_validation_is_in_order():
-  batches = list(Packed(_STREAM, 4, 10, seed=5).in_order(2))
+  data = Packed(_STREAM, 4, 10, seed=5)
+  batches = list(data.in_order(2))
   starts = np.concatenate([batch['tokens'] for batch in batches])[:, 0]
   np.testing.assert_array_equal(starts, np.arange(8) * 10)
-  data = Packed(_STREAM, 4, 10)
   assert len(list(data.in_order(10**6))) == data.batches_per_epoch
 
 
-def test_a_corpus_too_small_for_a_batch():
+def test_corpora_too_small_for_a_batch():
   assert Packed(_STREAM[:51], 4, 10).batch(7)['tokens'].shape == (4, 11)
   with pytest.raises(UserError, match='50 tokens, but a batch takes 4 x 10'):
     Packed(_STREAM[:50], 4, 10)
+  with pytest.raises(UserError, match='2 sequences, but a batch takes 3'):
+    Rows(np.zeros((2, 5), np.int32), 3)
 
 
 @pytest.mark.parametrize(('size', 'count'), [(101, 10), (100, 9), (110, 10)])
@@ -104,16 +89,9 @@ def test_an_epoch_covers_every_row_once():
   ]
   for epoch in epochs:
     assert len(set(epoch)) == 9 and set(epoch) <= set(range(11))
-  assert set().union(*epochs) == set(range(11))  # others are left out
+  assert set().union(*epochs) == set(range(11))  # the left-out rows differ
   assert len(set(map(tuple, epochs))) == 8
-  again = Rows(np.zeros((11, 5), np.int32), 3)
-  assert again.batch(7).tolist() == rows.batch(7).tolist()
   other = Rows(np.zeros((11, 5), np.int32), 3, seed=1)
   assert other.batch(0).tolist() != rows.batch(0).tolist()
   in_order = np.concatenate(list(rows.in_order(100)))
   assert in_order.tolist() == list(range(9))
-
-
-def test_too_few_rows_for_a_batch():
-  with pytest.raises(UserError, match='2 sequences, but a batch takes 3'):
-    Rows(np.zeros((2, 5), np.int32), 3)

@@ -52,7 +52,9 @@ class A:
 
 
 def test_each_prompt_ends_right_before_a_body(tokenizer):
-  found = prompts.functions({'m.py': _SOURCE}, tokenizer, 4, 1000)
+  # Files that cannot be parsed are skipped.
+  files = {'a.py': 'print "2"', 'b.py': 'x = "\0"', 'm.py': _SOURCE}
+  found = prompts.functions(files, tokenizer, 4, 1000)
   ends = {p.name: p.text.splitlines()[-1] for p in found}
   assert ends == {
     'm.py:documented': '  # A comment.',
@@ -62,48 +64,40 @@ def test_each_prompt_ends_right_before_a_body(tokenizer):
   }
   for prompt in found:
     assert _SOURCE.startswith(prompt.text)  # all fits: from the beginning
-    assert prompt.text.endswith('\n')
+    assert prompt.text.endswith('\n') and prompt.text.endswith(prompt.head)
   heads = {p.name: p.head for p in found}
   assert heads['m.py:inner'] == '  def inner():\n'
   assert heads['m.py:documented'].startswith('def documented(x):\n')
-  assert all(p.text.endswith(p.head) for p in found)
 
 
 @pytest.mark.parametrize('budget', [30, 60])
-def test_as_much_as_the_budget_holds(tokenizer, sources, budget):
+def test_prompts_are_as_long_as_the_budget_allows(tokenizer, sources, budget):
   found = prompts.functions(sources, tokenizer, 40, budget)
   assert len(found) == 40
   for name, text, _ in found:
     assert len(tokenizer.encode(text)) <= budget
-    source = sources[name.partition(':')[0]]
-    # The text may stand in its file twice: somewhere it begins a line, and
-    # one line more would not have fitted.
-    found_at = [m.start() for m in re.finditer(re.escape(text), source)]
-    starts = [i for i in found_at if i == 0 or source[i - 1] == '\n']
+    path, function = name.split(':')
+    source = sources[path]
+    # The text may occur twice in its file. At one place it begins a line, and
+    # one line more would not fit.
+    places = [m.start() for m in re.finditer(re.escape(text), source)]
+    starts = [i for i in places if i == 0 or source[i - 1] == '\n']
     longer = [
       source[source.rfind('\n', 0, max(i - 1, 0)) + 1 : i] + text
       for i in starts
     ]
     assert max(len(tokenizer.encode(text)) for text in longer) > budget
-
-
-def test_bodies_follow(tokenizer, sources):
-  """By the syntax tree: some function's first statement is what comes next."""
-  found = prompts.functions(sources, tokenizer, 40, 60)
-  checked = 0
-  for name, text, _ in found:
-    path, function = name.split(':')
-    lines = io.StringIO(sources[path]).readlines()
-    checked += any(
+    # The next statement is the first of a function's body.
+    lines = io.StringIO(source).readlines()
+    assert any(
       ''.join(lines[: statement.lineno - 1]).endswith(text)
-      for node in ast.walk(ast.parse(sources[path]))
+      for node in ast.walk(ast.parse(source))
       if getattr(node, 'name', None) == function
       for statement in node.body[:2]
     )
-  assert checked == 40
 
 
-def test_files_take_turns_and_the_order_is_fixed(tokenizer):
+def test_files_are_interleaved_in_a_fixed_order(tokenizer, monkeypatch):
   files = {f'{n}.py': _SOURCE for n in 'abcdef'}
   found = prompts.functions(files, tokenizer, 12, 1000)
   first, second = (
@@ -113,30 +107,19 @@ def test_files_take_turns_and_the_order_is_fixed(tokenizer):
   assert first != sorted(files)  # not the alphabet's first alone
   backwards = dict(reversed(files.items()))
   assert prompts.functions(backwards, tokenizer, 12, 1000) == found
-  assert prompts.functions(files, tokenizer, 3, 1000) == found[:3]
-
-
-def test_only_as_many_files_are_parsed_as_are_needed(tokenizer, monkeypatch):
+  # Only the needed files are parsed.
   parsed, heads = [], prompts._heads
   monkeypatch.setattr(
     prompts, '_heads', lambda source: parsed.append(source) or heads(source)
   )
-  files = {f'{n}.py': _SOURCE for n in 'abcdef'}
-  assert len(prompts.functions(files, tokenizer, 2, 1000)) == 2
+  assert prompts.functions(files, tokenizer, 2, 1000) == found[:2]
   assert len(parsed) == 2
-
-
-def test_files_that_are_no_python_are_passed_over(tokenizer):
-  files = {'a.py': 'print "2"', 'b.py': 'x = "\0"', 'm.py': _SOURCE}
-  assert len(prompts.functions(files, tokenizer, 4, 1000)) == 4
 
 
 @pytest.mark.parametrize('budget', [1000, 4])
 def test_too_few(tokenizer, budget):
-  with pytest.raises(
-    UserError,
-    match=f'prompts: 5 asked for, .* functions that begin within {budget} tok',
-  ):
+  message = f'prompts: 5 requested, .* functions that begin within {budget} tok'
+  with pytest.raises(UserError, match=message):
     prompts.functions({'m.py': _SOURCE}, tokenizer, 5, budget)
 
 
@@ -164,8 +147,3 @@ def test_read_errors(tmp_path, content, message):
     path.write_bytes(content)
   with pytest.raises(UserError, match=f'^prompts .*p.txt: {message}$'):
     prompts.read(str(path))
-
-
-def test_reading_a_folder(tmp_path):
-  with pytest.raises(UserError, match='Is a directory$'):
-    prompts.read(str(tmp_path))

@@ -1,4 +1,4 @@
-"""SentencePiece models as a tokenizer.json: the same ids, the same texts."""
+"""SentencePiece models exported as a tokenizer.json: equal ids and texts."""
 
 import io
 import random
@@ -34,15 +34,15 @@ def original(request):
 
 @pytest.fixture(scope='module')
 def texts(original):
-  """Odd ones, held-out files, and runs that have many ways to be merged."""
+  """Unusual texts, held-out files, and runs with many possible merges."""
   files = corpora.held_out_library()
-  control = ('<s>', '</s>', '<unk>')  # the one thing that is read otherwise
-  found = [t for t in files.values() if not any(c in t for c in control)]
+  control = ('<s>', '</s>', '<unk>')  # parsed after the export
+  plain = [t for t in files.values() if not any(c in t for c in control)]
   rng = random.Random(0)
   parts = ['a', ' ', '   ', '\n', '=', '--', '.', '_', '0', 'é', '🎉', '日']
   parts += rng.sample([p for p in original.pieces() if '<' not in p], 50)
   mixed = [''.join(rng.choices(parts, k=30)) for _ in range(1000)]
-  return _TEXTS + found[:20] + mixed
+  return _TEXTS + plain[:20] + mixed
 
 
 @pytest.fixture(scope='module')
@@ -64,7 +64,7 @@ def test_ids_and_texts(original, folder, texts):
       ids = original.encode(text, bos=bos)
       assert exported.encode(text, bos=bos) == ids
     assert exported.decode(ids) == original.decode(ids)
-  # Spaces, control pieces and half characters anywhere, as a model may say.
+  # A model may emit spaces, control pieces and half characters anywhere.
   rng, pieces = random.Random(1), original.pieces()
   for _ in range(200):
     ids = rng.choices(range(original.vocab_size), k=8)
@@ -86,8 +86,8 @@ def test_transformers(original, folder, texts):
   for text in texts:
     ids = original.encode(text)
     assert reference.encode(text) == ids
-    said = reference.decode(ids, skip_special_tokens=True)
-    assert said == original.decode(ids)
+    decoded = reference.decode(ids, skip_special_tokens=True)
+    assert decoded == original.decode(ids)
 
 
 def test_other_models_are_refused(tmp_path):
@@ -98,8 +98,8 @@ def test_other_models_are_refused(tmp_path):
   assert '\n' not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_characters_that_are_no_pieces(sources, tmp_path):
-  """A model without bytes has one unknown piece for a run of them."""
+def test_unknown_characters(sources, tmp_path):
+  """A model without bytes maps a run of them to one unknown piece."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(sources['textwrap.py'].splitlines()),

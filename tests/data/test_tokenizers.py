@@ -1,4 +1,4 @@
-"""Tokenizers keep every character, and say what is wrong with a file."""
+"""SentencePiece tokenizers keep every character; bad files are refused."""
 
 import json
 import re
@@ -34,13 +34,10 @@ def test_every_character_survives(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text, **options)) == text
 
 
-def test_sources_survive(tokenizer, sources):
+def test_texts_survive(tokenizer, sources):
   for text in sources.values():
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_a_text_continues_where_another_ends(tokenizer):
-  """A prompt and its completion are tokenized apart and joined."""
+  # A prompt and its completion are tokenized apart and joined.
   parts = ['def f(', 'x):\n', '    return', ' x', '\n']
   ids = [i for part in parts for i in tokenizer.encode(part, bos=False)]
   assert tokenizer.decode(ids) == ''.join(parts)
@@ -55,7 +52,6 @@ def test_ends_of_documents(tokenizer):
 
 
 def test_indentation_is_short(tokenizer):
-  """Runs of spaces are pieces: else code is mostly white space."""
   assert len(tokenizer.encode('        ', bos=False)) <= 2
   assert len(tokenizer.encode('\n\n', bos=False)) == 2
 
@@ -64,13 +60,10 @@ def test_equal_by_content(tokenizer, sources, tmp_path):
   tokenizer.save(tmp_path)
   same = SentencePiece.load(tmp_path / 'tokenizer.model')
   assert same == tokenizer and hash(same) == hash(tokenizer)
-  other = tokenizers.train(sources.values(), tokenizer.vocab_size - 1)
-  assert other != tokenizer and tokenizer != tokenizer.proto
-
-
-def test_training_is_repeatable(tokenizer, sources):
   again = tokenizers.train(sources.values(), tokenizer.vocab_size)
   assert again == tokenizer
+  other = tokenizers.train(sources.values(), tokenizer.vocab_size - 1)
+  assert other != tokenizer and tokenizer != tokenizer.proto
 
 
 @pytest.mark.parametrize('content', [None, b'', b'no model', 'cut'])
@@ -102,14 +95,14 @@ def test_a_vocabulary_that_does_not_fit_the_texts(texts, size, message):
 
 @pytest.fixture(scope='module')
 def prefixed(tokenizer):
-  """As LLaMA's: it puts a space before a text, and takes one from it."""
+  """A model that adds a space before a text and removes it, as LLaMA's."""
   model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
   model.normalizer_spec.add_dummy_prefix = True
   return SentencePiece(model.SerializeToString())
 
 
 @pytest.mark.parametrize('kind', ['tokenizer', 'prefixed', 'mistral'])
-def test_what_a_completion_adds(kind, request):
+def test_the_text_that_a_completion_adds(kind, request):
   if kind == 'mistral':
     path = shared_data.find('tokenizers/mistral_tokenizer.model.v1')
     made = SentencePiece.load(path)
@@ -118,7 +111,7 @@ def test_what_a_completion_adds(kind, request):
   text = 'def  f(x): return  x is not 日本 🎉  \n'
   ids = made.encode(text)
   for cut in range(len(ids) + 1):
-    head = made.decode(ids[:cut]).rstrip('\ufffd')  # half a character waits
+    head = made.decode(ids[:cut]).rstrip('\ufffd')  # half a character
     assert head + made.decode(ids[cut:], after=ids[:cut]) == text
   assert made.decode(np.asarray(ids)) == text
   space = made.pieces().index('▁')
@@ -128,7 +121,7 @@ def test_what_a_completion_adds(kind, request):
   assert made.decode([space], after=ids) == ' '
 
 
-def test_special_tokens_say_nothing(tokenizer):
+def test_special_tokens_have_no_text(tokenizer):
   bos, eos, a = tokenizer.bos_id, tokenizer.eos_id, tokenizer.encode('a')[-1]
   unknown = tokenizer.pieces().index('<unk>')
   assert tokenizer.decode([bos, a, unknown, eos, a, eos]) == 'aa'
@@ -156,7 +149,7 @@ def test_tokenizers_that_disagree(tokenizer, sources):
 
 
 def test_a_folder_names_special_tokens(prefixed, tmp_path):
-  """Then they are parsed, and a text has one dummy space: at its beginning."""
+  """They are parsed then; a text has a dummy space only at its beginning."""
   size = prefixed.vocab_size
   added = {str(size): {'content': '<b>'}, '2': {'content': '</s>'}}
   added[str(size + 1)] = {'content': '<b>c', 'special': True}

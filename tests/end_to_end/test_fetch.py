@@ -1,4 +1,4 @@
-"""Published prompts and models by their names, from a server of our own."""
+"""Published prompts and models by name, from a server on this machine."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ _SENTENCES = b'["Good day", "Good night"]'
 
 
 class _Raw:
-  """Answers with one file, wherever it is asked for."""
+  """Server that answers every request with one file."""
 
   def __init__(self, status, body):
     self.asked, self.reply = [], (status, {}, body)
@@ -30,7 +30,7 @@ class _Raw:
 
 @pytest.fixture
 def wmt(monkeypatch):
-  """A server for the sentences; wmt(status, body) -> what it was asked."""
+  """Returns a function that starts a server: (status, body) -> requests."""
   with contextlib.ExitStack() as servers:
 
     def wmt(status=200, body=_SENTENCES):
@@ -39,18 +39,17 @@ def wmt(monkeypatch):
       return raw.asked
 
     digest = hashlib.sha256(_SENTENCES).hexdigest()
-    found = data.SETS['wmt']._replace(sha256=digest)
-    monkeypatch.setitem(data.SETS, 'wmt', found)
+    published = data.SETS['wmt']._replace(sha256=digest)
+    monkeypatch.setitem(data.SETS, 'wmt', published)
     yield wmt
 
 
 def test_without_a_name_all_are_listed():
   listed = run_here('fetch')
   assert listed.code == 0
-  for name, each in itertools.chain(data.SETS.items(), models.MODELS.items()):
+  for name, item in itertools.chain(data.SETS.items(), models.MODELS.items()):
     line = next(x for x in listed.out.splitlines() if x.startswith(f'{name} '))
-    assert each.licence in line
-    assert each.repository in line
+    assert item.licence in line and item.repository in line
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_without_a_name_all_are_listed():
     ('chinchilla-70b+llama-68m', 'its weights were never published'),
   ],
 )
-def test_names_that_there_are_not(refused, name, message):
+def test_unknown_names(refused, name, message):
   assert re.search(message, refused('fetch', 'humaneval', name))
 
 
@@ -89,11 +88,11 @@ def test_prompts_are_fetched_once_and_never_replaced(wmt, tmp_path):
   ('reply', 'message'),
   [
     ((200, _SENTENCES + b' '), 'wmt: got 27 bytes of SHA-256 .*, expected'),
-    ((404, b''), 'answers 404 Not Found; fetch it by hand and keep it as'),
-    (None, 'cannot be reached .*; fetch it by hand and keep it as'),
+    ((404, b''), 'HTTP Error 404: Not Found; fetch it by hand and keep it as'),
+    (None, 'Connection refused.*; fetch it by hand and keep it as'),
   ],
 )
-def test_prompts_that_do_not_come(wmt, tmp_path, monkeypatch, reply, message):
+def test_failed_downloads(wmt, tmp_path, monkeypatch, reply, message):
   if reply:
     wmt(*reply)
   else:

@@ -102,7 +102,7 @@ def test_several_files(folder, tmp_path, monkeypatch, storage):
   _assert_same(model_dir.load(tmp_path / 'm', mesh), whole.on(mesh))
   # One of them lost is said.
   (tmp_path / 'm' / names[1]).unlink()
-  with pytest.raises(UserError, match=r'\d+ tensors do not fit .* got None'):
+  with pytest.raises(UserError, match=r'do not fit the config; \d+ missing'):
     model_dir.load(tmp_path / 'm', mesh)
 
 
@@ -116,7 +116,7 @@ def test_files_that_are_no_part_of_it(folder, tmp_path, monkeypatch):
   many = tmp_path / 'many'
   model_dir.save(model, many)
   (many / 'model-00001.safetensors').unlink()
-  with pytest.raises(UserError, match=r'many: \d+ tensors do not fit'):
+  with pytest.raises(UserError, match=r'many: tensors do not fit'):
     model_dir.load(many)
   (one / 'model-00000.safetensors').write_text('')
   (one / 'model-00001.safetensors').write_text('')

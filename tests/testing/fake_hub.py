@@ -1,4 +1,4 @@
-"""A hub with one repository, on this machine: what huggingface_hub asks for."""
+"""A hub with one repository on this machine, for huggingface_hub's requests."""
 
 import contextlib
 import hashlib
@@ -11,14 +11,14 @@ NAME = 'org/tiny'
 
 
 class Hub:
-  """What the repository holds, and how it answers.
+  """The repository and its answers.
 
   Attributes:
-    files: name -> content; what ends in .safetensors is kept as LFS has it.
-    spoilt: names whose content comes with its bytes turned round.
-    is_gated: files are given to nobody.
-    is_down: nothing is.
-    commit: of the repository; the library keeps what it lists.
+    files: name -> content; names that end in .safetensors are LFS files.
+    spoilt: names whose content is sent with its bytes reversed.
+    is_gated: True if nobody may download files.
+    is_down: True if every request fails.
+    commit: of the repository; huggingface_hub caches the list of its files.
     asked: paths of the requests so far, of HEAD and GET.
     url: of the server.
   """
@@ -32,25 +32,25 @@ class Hub:
     self.url = ''
 
   def downloads(self):
-    """Names of the files whose content was asked for since the last call."""
-    found = [re.search(r'/resolve/[^/]+/(.*)', each) for each in self.asked]
+    """Returns the names of files requested since the last call."""
+    matches = [re.search(r'/resolve/[^/]+/(.*)', path) for path in self.asked]
     self.asked.clear()
-    return sorted({each[1] for each in found if each})
+    return sorted({match[1] for match in matches if match})
 
   def answer(self, path):
-    """(status, headers, body)."""
+    """Returns (status, headers, body)."""
     path = path.partition('?')[0]
     api = f'/api/models/{NAME}'
     if self.is_down:
       return 503, {}, b''
     if path.startswith(f'{api}/tree/'):
-      return _json([_tree(*each) for each in self.files.items()])
+      return _json([_entry(*item) for item in self.files.items()])
     if path in (api, f'{api}/revision/main', f'{api}/revision/{self.commit}'):
-      siblings = [_sibling(*each) for each in self.files.items()]
+      siblings = [{'rfilename': name} for name in self.files]
       return _json(dict(id=NAME, sha=self.commit, siblings=siblings))
     if not path.startswith(f'/{NAME}/'):
-      known = path.startswith(api)
-      missing = 'RevisionNotFound' if known else 'RepoNotFound'
+      is_known = path.startswith(api)
+      missing = 'RevisionNotFound' if is_known else 'RepoNotFound'
       return 404, {'X-Error-Code': missing}, b''
     if self.is_gated:
       return 403, {'X-Error-Code': 'GatedRepo'}, b''
@@ -65,7 +65,7 @@ class Hub:
 
 @contextlib.contextmanager
 def serving(hub):
-  """Serves a hub, or whatever answers, until the block ends."""
+  """Serves a hub, or another object with `answer`, until the block ends."""
 
   class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -109,18 +109,10 @@ def _hash(name, content):
   return hashlib.sha1(b'blob %d\0' % len(content) + content).hexdigest()
 
 
-def _sibling(name, content):
-  found = dict(rfilename=name, size=len(content), blobId=_hash(name, content))
-  if _is_large(name):
-    lfs = dict(size=len(content), sha256=_hash(name, content), pointerSize=134)
-    found |= dict(blobId=40 * '0', lfs=lfs)
-  return found
-
-
-def _tree(name, content):
-  found = dict(type='file', path=name, size=len(content))
-  found['oid'] = _hash(name, content)
+def _entry(name, content):
+  entry = dict(type='file', path=name, size=len(content))
+  entry['oid'] = _hash(name, content)
   if _is_large(name):
     lfs = dict(size=len(content), oid=_hash(name, content), pointerSize=134)
-    found |= dict(oid=40 * '0', lfs=lfs)
-  return found
+    entry |= dict(oid=40 * '0', lfs=lfs)
+  return entry

@@ -1,4 +1,4 @@
-"""A folder has one writer, whoever is killed."""
+"""A folder has one writer, whichever process is killed."""
 
 import os
 import time
@@ -6,22 +6,11 @@ import time
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.utils import files, locks
+from specsamp.utils import locks
 
 
-def test_leaves_alone_what_is_being_written(tmp_path):
-  with files.replace_folder(tmp_path / 'a', lambda _: True) as folder:
-    with locks.lock(tmp_path):
-      assert folder.exists()
-    (folder / 'b').write_text('x')
-  assert (tmp_path / 'a' / 'b').read_text() == 'x'
-  with locks.lock(tmp_path / 'b' / 'c'):
-    pass
-  assert not (tmp_path / 'b').exists()  # made for nothing
-
-
-def test_shared_folders_but_for_the_workdir(tmp_path):
-  """Which is locked already, by whatever name."""
+def test_shared_folders_except_the_workdir(tmp_path):
+  """The workdir is locked already, by whatever name."""
   run, other = tmp_path / 'run', tmp_path / 'other'
   again = tmp_path / 'again'
   with locks.lock(run):
@@ -31,6 +20,7 @@ def test_shared_folders_but_for_the_workdir(tmp_path):
       pytest.raises(UserError, match='is writing in it'),
     ):
       locks.lock(other).__enter__()
+  assert not other.exists()  # it was new and is empty
   with locks.lock(other):
     pass
 
@@ -41,22 +31,23 @@ def _hold(folder):
     time.sleep(60)
 
 
-def test_is_held_by_one_and_released_by_death(server, tmp_path):
-  (tmp_path / 'run').mkdir()
-  with locks.lock(tmp_path / 'run'):
+def test_one_holder_until_its_death(server, tmp_path):
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  with locks.lock(folder):
     with pytest.raises(UserError, match=f'process {os.getpid()} on .* writing'):
-      locks.lock(tmp_path / 'run').__enter__()
-    assert [p.name for p in (tmp_path / 'run').iterdir()] == [locks.LOCK]
-  assert not list((tmp_path / 'run').iterdir())
-  holder = server.Process(target=_hold, args=(tmp_path / 'run',))
+      locks.lock(folder).__enter__()
+    assert [path.name for path in folder.iterdir()] == [locks.LOCK]
+  assert not list(folder.iterdir())
+  holder = server.Process(target=_hold, args=(folder,))
   holder.start()
-  while not (tmp_path / 'run' / 'held').exists():
+  while not (folder / 'held').exists():
     time.sleep(0.001)
   with pytest.raises(UserError, match=f'process {holder.pid} on'):
-    locks.lock(tmp_path / 'run').__enter__()
-  left = tmp_path / 'run' / '.a.0123456789abcdef.partial'
-  (left / 'b').mkdir(parents=True)
+    locks.lock(folder).__enter__()
+  partial = folder / '.a.0123456789abcdef.partial'
+  (partial / 'b').mkdir(parents=True)
   holder.kill()
   holder.join()
-  with locks.lock(tmp_path / 'run'):
-    assert not left.exists()
+  with locks.lock(folder):
+    assert not partial.exists()

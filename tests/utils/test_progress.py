@@ -1,4 +1,4 @@
-"""Bars, on a terminal and in a log."""
+"""Progress bars, on a terminal and in a log."""
 
 import io
 
@@ -13,7 +13,7 @@ class _Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize('stream', [io.StringIO, _Terminal])
-def test_what_has_nothing_to_do_is_not_shown(stream, monkeypatch):
+def test_a_bar_without_steps_is_not_shown(stream, monkeypatch):
   monkeypatch.setattr('sys.stderr', printed := stream())
   assert list(progress.bar('compiling', [], unit='program')) == []
   resumed = progress.bar('training', [], initial=9, total=9, unit='tok')

@@ -1,1 +1,1 @@
-"""Model folders of Hugging Face's libraries, read and written."""
+"""Folders in the formats of Hugging Face's libraries, read and written."""

@@ -1,13 +1,10 @@
-"""Repositories of the Hugging Face hub: as folders, or fetched into one.
+"""Repositories of the Hugging Face hub, in its cache or fetched to a folder.
 
-The hub is that of `HF_ENDPOINT`, or huggingface.co; the cache, the token and
-`HF_HUB_OFFLINE` are those of huggingface_hub.
+The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
+are those of huggingface_hub.
 """
 
 import contextlib
-import fnmatch
-import hashlib
-import itertools
 import os
 import pathlib
 import re
@@ -15,11 +12,10 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from specsamp.data.published import sha256_of
 from specsamp.errors import UserError
-from specsamp.utils import distributed, locks
+from specsamp.utils import distributed
 
-# What a folder of a model or drafter is read from, and the terms it is under.
+# The files that a model or drafter is read from, and their licences.
 _NEEDED = (
   'config.json',
   'generation_config.json',
@@ -37,7 +33,6 @@ _NEEDED = (
   'medusa_lm_head.safetensors',
   'LICENSE*',
 )
-_WEIGHTS = '*.safetensors'
 _NAME = re.compile(
   r'(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]*\w)(@(?P<revision>.+))?'
 )
@@ -59,201 +54,140 @@ class Repository(NamedTuple):
 
 
 def parse(name) -> Repository | None:
-  """Reads `org/name` or `org/name@revision`; None for what is neither."""
-  found = _NAME.fullmatch(os.fspath(name))
-  return Repository(**found.groupdict()) if found else None
+  """Parses `org/name` or `org/name@revision`; returns None for other names."""
+  match = _NAME.fullmatch(os.fspath(name))
+  return Repository(**match.groupdict()) if match else None
 
 
 def snapshot(what: str, repository: Repository) -> pathlib.Path:
-  """The folder of the hub's cache that holds a repository.
+  """Returns the folder of the hub's cache that holds a repository.
 
-  What is not in it is downloaded; without a network what is in it serves. Of
-  several processes all must call this, and the first one downloads before the
-  others look.
+  Missing files are downloaded; without a network the cached ones are used. All
+  processes of a run must call this: the first one downloads before the others
+  look.
 
   Args:
-    what: the repository is to hold, for errors.
-    repository: which.
+    what: kind of the repository in errors, such as 'model'.
+    repository: name and revision.
 
   Raises:
-    UserError: the hub does not give it, or it holds no safetensors; or
-      huggingface_hub is not installed.
+    UserError: the hub refuses the repository or cannot be reached, the
+      repository has no safetensors, or huggingface_hub is not installed.
   """
-  found = []
+  folders = []
 
   def download() -> None:
-    with _asking(
-      f'{what} {repository}: no such folder, and', repository
-    ) as hub:
-      folder = pathlib.Path(
-        hub.snapshot_download(
-          repository.name,
-          revision=repository.revision,
-          allow_patterns=_NEEDED,
-          endpoint=_endpoint(),
-        )
-      )
-      if not any(folder.glob(_WEIGHTS)):
-        raise _NoWeights
-    found.append(folder)
+    intro = f'{what} {repository}: no such folder, and'
+    with _hub(intro, repository) as api:
+      folders.append(_download(api, repository))
 
   distributed.first_does(download, f'{what} {repository}')
-  if not found:
+  if not folders:
     download()
-  return found[0]
+  return folders[0]
 
 
 def fetch(what: str, repository: Repository, folder) -> None:
-  """Downloads a model into a folder, and checks what came.
+  """Downloads a model to a folder and verifies its files.
 
-  Files that are there already and are the hub's are kept. The others are
-  gathered in a hidden folder beside it, and moved when all of them have the
-  sizes and hashes that the hub tells: what was cut off goes on when this is
-  called again, and a folder that is there is whole.
+  An existing folder is verified and kept. A new one appears when all files have
+  the hashes that the hub lists; until then they are in the hidden sibling
+  `.NAME.fetching`, where the next call resumes an interrupted download.
 
   Args:
-    what: the folder is, for errors.
-    repository: which.
-    folder: to write to.
+    what: name of the model in errors.
+    repository: name and revision.
+    folder: the destination.
 
   Raises:
-    UserError: as `snapshot`; a file that is there is another than the hub's; or
-      what came is not what the hub tells.
+    UserError: see `snapshot`; or files differ from those of the hub.
   """
   folder = pathlib.Path(folder)
-  with _asking(f'{what}:', repository) as hub:
-    info = hub.HfApi(endpoint=_endpoint()).model_info(
-      repository.name, revision=repository.revision, files_metadata=True
-    )
-    wanted = {
-      file.rfilename: file
-      for file in info.siblings
-      if any(fnmatch.fnmatch(file.rfilename, each) for each in _NEEDED)
-    }
-    if not fnmatch.filter(wanted, _WEIGHTS):
-      raise _NoWeights
-  for name in [name for name in wanted if (folder / name).exists()]:
-    if wrong := _difference(folder / name, wanted.pop(name)):
-      raise UserError(
-        f'{what}: {folder / name} is not the one of {repository} ({wrong}) and '
-        'is not replaced; name another folder with --to'
-      )
-  if wanted:
-    _gather(what, repository._replace(revision=info.sha), wanted, folder)
-
-
-def _gather(
-  what: str,
-  repository: Repository,
-  wanted: dict[str, Any],
-  folder: pathlib.Path,
-) -> None:
-  """Downloads files beside a folder, and moves them there when all are right.
-
-  Args:
-    what: as of `fetch`.
-    repository: at one commit.
-    wanted: name -> what the hub tells of it.
-    folder: as of `fetch`.
-  """
-  partial = folder.with_name(f'.{folder.name}.fetching')
-  with locks.lock(partial):
-    try:
-      with _asking(f'{what}:', repository) as hub:
-        hub.snapshot_download(
-          repository.name,
-          revision=repository.revision,
-          allow_patterns=list(wanted),
-          endpoint=_endpoint(),
-          local_dir=partial,
+  with _hub(f'{what}:', repository) as api:
+    if folder.is_dir():
+      if names := _damaged(api, repository, folder):
+        raise UserError(
+          f'{what}: {folder / names[0]} differs from the file of {repository} '
+          'and is not replaced; name another folder with --to'
         )
-      for name, file in wanted.items():
-        if wrong := _difference(partial / name, file):
-          (partial / name).unlink(missing_ok=True)
-          raise UserError(
-            f'{what}: {name} came otherwise than {repository.name} has it: '
-            f'{wrong}; the same command fetches it anew'
-          )
-      # Last what makes it a model's folder.
-      for name in sorted(wanted, key=lambda name: name == 'config.json'):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (partial / name).rename(folder / name)
-    finally:
-      begun = itertools.chain(
-        (partial / name for name in wanted), partial.rglob('*.incomplete')
-      )
-      if not any(each.exists() for each in begun):
-        shutil.rmtree(partial)
+      return
+    partial = folder.with_name(f'.{folder.name}.fetching')
+    _download(api, repository, local_dir=partial)
+    names = _damaged(api, repository, partial)
+  if names:
+    for name in names:
+      (partial / name).unlink()
+    raise UserError(
+      f'{what}: the downloaded {names[0]} differs from the file of '
+      f'{repository}; the same command downloads it again'
+    )
+  shutil.rmtree(partial / '.cache')  # the downloads' state
+  partial.rename(folder)
 
 
-def _difference(path: pathlib.Path, file: Any) -> str:
-  """How a file differs from what the hub tells of it; '' if it does not."""
-  if not path.is_file():
-    return 'it is no file'
-  size = path.stat().st_size
-  if size != file.size:
-    return f'got {size} bytes, expected {file.size}'
-  if file.lfs:
-    got, expected = sha256_of(path), file.lfs.sha256
-  else:  # as git names what it holds
-    content = path.read_bytes()
-    got = hashlib.sha1(b'blob %d\0' % len(content) + content).hexdigest()
-    expected = file.blob_id
-  return '' if got == expected else f'got hash {got}, expected {expected}'
+def _download(api, repository: Repository, **options) -> pathlib.Path:
+  """Downloads the needed files and returns their folder."""
+  name, revision = repository
+  folder = api.snapshot_download(
+    name, revision=revision, allow_patterns=list(_NEEDED), **options
+  )
+  if not any(pathlib.Path(folder).glob('*.safetensors')):
+    raise _NoWeights
+  return pathlib.Path(folder)
 
 
-def _endpoint() -> str:
-  """The library reads the variable when it is imported, and not again."""
-  return os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'
+def _damaged(api, repository: Repository, folder: pathlib.Path) -> list[str]:
+  """Returns the names of files in the folder whose hashes are not the hub's."""
+  name, revision = repository
+  report = api.verify_repo_checksums(name, revision=revision, local_dir=folder)
+  return [mismatch['path'] for mismatch in report.mismatches]
 
 
 class _NoWeights(Exception):
-  """A repository that holds no safetensors."""
+  """A repository has no safetensors."""
 
 
 @contextlib.contextmanager
-def _asking(intro: str, repository: Repository) -> Iterator[Any]:
-  """The library, whose errors become a line that tells what to do.
+def _hub(intro: str, repository: Repository) -> Iterator[Any]:
+  """Yields huggingface_hub's API, whose errors become one line with advice.
 
   Args:
-    intro: the line's beginning; the repository's page is what follows.
-    repository: which is asked for.
+    intro: beginning of the line; the repository's page follows.
+    repository: name and revision.
   """
-  tell = lambda rest: UserError(
-    f'{intro} {_endpoint()}/{repository.name} {rest}'
-  )
+  # The library itself reads the variable only when it is imported.
+  endpoint = os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'
+  page = f'{intro} {endpoint}/{repository.name}'
   try:
     import huggingface_hub.errors
   except ImportError:
-    raise tell(
-      "is reached with huggingface_hub: pip install 'specsamp[hf]'"
+    raise UserError(
+      f"{page} needs huggingface_hub: pip install 'specsamp[hf]'"
     ) from None
   errors = huggingface_hub.errors
+  # A gated repository counts as one that is not found, so it goes first.
+  advice = {
+    _NoWeights: 'has no model.safetensors, and pickles are not read; a pull '
+    f'request of it may have one: {repository.name}@refs/pr/NUMBER',
+    errors.HFValidationError: 'is not a name of a repository',
+    errors.GatedRepoError: 'is gated; accept its terms there, then set '
+    'HF_TOKEN or run `hf auth login`',
+    errors.RepositoryNotFoundError: 'does not exist, or is private: set '
+    'HF_TOKEN or run `hf auth login`',
+    errors.RevisionNotFoundError: f'has no revision {repository.revision}',
+  }
   try:
-    yield huggingface_hub
-  except _NoWeights:
-    raise tell(
-      'has no model.safetensors, and pickles are not read; a pull request of '
-      f'it may have one: {repository.name}@refs/pr/NUMBER'
-    ) from None
-  except errors.HFValidationError:
-    raise tell('is no name of a repository') from None
-  except errors.GatedRepoError:
-    raise tell(
-      'is gated; accept its terms there, then set HF_TOKEN or run `hf auth '
-      'login`'
-    ) from None
-  except errors.RepositoryNotFoundError:
-    raise tell(
-      'is not there, or private, for which set HF_TOKEN or run `hf auth login`'
-    ) from None
-  except errors.RevisionNotFoundError:
-    raise tell(f'has no revision {repository.revision}') from None
-  # The last is of whichever library it speaks HTTP with.
+    yield huggingface_hub.HfApi(endpoint=endpoint)
+  except tuple(advice) as error:
+    reason = next(advice[kind] for kind in advice if isinstance(error, kind))
+    raise UserError(f'{page} {reason}') from None
+  # HTTPError is raised by the HTTP library that huggingface_hub uses.
   except (errors.HfHubHTTPError, OSError, errors.HTTPError) as error:
     if getattr(error, 'errno', None):  # a full disk, a folder in the way
       raise
-    for each in (error, error.__cause__):
-      if (response := getattr(each, 'response', None)) is not None:
-        raise tell(f'answers {response.status_code}') from None
-    raise tell('cannot be reached; where it can, fetch it by hand') from None
+    for cause in (error, error.__cause__):
+      if (response := getattr(cause, 'response', None)) is not None:
+        raise UserError(f'{page} answers {response.status_code}') from None
+    raise UserError(
+      f'{page} cannot be reached; fetch it by hand where it can'
+    ) from None

@@ -1,4 +1,4 @@
-"""Parameters as safetensors files that other libraries read."""
+"""Writes parameters as safetensors files that other libraries read."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from specsamp.checkpoints import layouts, tensor_files, weights
 from specsamp.checkpoints.layouts import Layout
 from specsamp.utils import distributed
 
-_FILE_BYTES = 5 * 10**9  # as transformers cuts them
+_FILE_BYTES = 5 * 10**9  # as in transformers
 
 
 def write(
@@ -21,46 +21,47 @@ def write(
   sizes,
   dtype: np.dtype,
   fetch: Callable[[str], np.ndarray],
-  others: dict[str, np.ndarray] | None = None,
+  extra: dict[str, np.ndarray] | None = None,
 ) -> None:
-  """Tensors in as many files as they need, with an index of several.
+  """Writes the tensors of a layout, with an index if they need several files.
 
-  Of several processes all must call this, and the first one writes.
+  All processes of a run must call this, and the first one writes.
 
   Args:
-    folder: where to.
+    folder: the destination.
     layout: of the parameters.
-    sizes: parameter -> its shape, by the axes of its source.
+    sizes: parameter -> shape, by the axes of its source.
     dtype: of the tensors.
-    fetch: parameter -> its values, on this host, of this size and dtype.
-    others: tensors that are no parameters, for the first file.
+    fetch: maps a parameter's name to its values on this host, of this shape and
+      dtype.
+    extra: tensors of the first file that are not parameters.
   """
   shapes = layouts.tensor_shapes(layout, sizes)
-  parts, room = [[]], _FILE_BYTES
-  for key, shape in shapes.items():
-    size = math.prod(shape) * dtype.itemsize
-    if parts[-1] and size > room:
-      parts.append([])
-      room = _FILE_BYTES
-    parts[-1].append(key)
-    room -= size
-  placed = {}
-  for i, keys in enumerate(parts, start=1):
+  num_bytes = {
+    key: math.prod(shape) * dtype.itemsize for key, shape in shapes.items()
+  }
+  shards: list[list[str]] = [[]]
+  for key, size in num_bytes.items():
+    room = _FILE_BYTES - sum(num_bytes[other] for other in shards[-1])
+    if shards[-1] and size > room:
+      shards.append([])
+    shards[-1].append(key)
+  extra = extra or {}
+  weight_map = {}
+  for i, keys in enumerate(shards, start=1):
     name = tensor_files.SINGLE
-    if len(parts) > 1:
-      name = f'model-{i:05}-of-{len(parts):05}.safetensors'
-    tensors = {}
-    if others and i == 1 and distributed.is_first():
-      tensors |= others
-      placed |= dict.fromkeys(others, name)
+    if len(shards) > 1:
+      name = f'model-{i:05}-of-{len(shards):05}.safetensors'
+    tensors = dict(extra) if i == 1 else {}
     for key in keys:
-      tensor = layouts.make(layout, key, shapes[key], fetch)
+      tensor = layouts.build_tensor(layout, key, shapes[key], fetch)
       if distributed.is_first():  # the others only hand over their shards
-        tensors[key], placed[key] = tensor, name
-    if tensors:
+        tensors[key] = tensor
+    weight_map |= dict.fromkeys(tensors, name)
+    if distributed.is_first():
       content = safetensors.numpy.save(tensors, weights.EXPORTED)
       (folder / name).write_bytes(content)
-  if distributed.is_first() and len(parts) > 1:
-    total = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    index = {'metadata': {'total_size': total}, 'weight_map': placed}
+  if distributed.is_first() and len(shards) > 1:
+    metadata = {'total_size': sum(num_bytes.values())}
+    index = {'metadata': metadata, 'weight_map': weight_map}
     (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))

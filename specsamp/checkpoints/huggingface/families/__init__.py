@@ -1,4 +1,4 @@
-"""The architectures of transformers that are read and written, a file each."""
+"""Architectures of transformers that are read and written, one per file."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _llama(model_type: str) -> Family:
 _OPT = Family('opt', 'model.', opt.read, opt.layout, opt.write)
 _GPT2 = Family('gpt2', 'transformer.', gpt2.read, gpt2.layout, gpt2.write)
 
-# By the names of architectures in config.json.
+# By the architecture's name in config.json.
 FAMILIES = {
   'LlamaForCausalLM': _llama('llama'),
   'LLaMAForCausalLM': _llama('llama'),
@@ -29,18 +29,18 @@ FAMILIES = {
 
 
 def of(values: dict[str, Any]) -> Family:
-  """The family of a config.json.
+  """Returns the family of a config.json.
 
   Raises:
-    UserError: it names no architecture, or one that there is not here.
+    UserError: the config names no architecture, or an unsupported one.
   """
   architectures = values.get('architectures')
   if not isinstance(architectures, list) or not architectures:
     raise UserError('names no architecture')
   family = FAMILIES.get(architectures[0])
   if family is None:
-    known = sorted(FAMILIES)
-    raise UserError(describe_unknown('architecture', architectures[0], known))
+    names = sorted(FAMILIES)
+    raise UserError(describe_unknown('architecture', architectures[0], names))
   if values.get('model_type') != family.model_type:
     raise UserError(
       f'model_type: got {values.get("model_type")!r}, expected '
@@ -50,10 +50,10 @@ def of(values: dict[str, Any]) -> Family:
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:
-  """The config.json of the architecture that computes a config.
+  """Returns the config.json of the architecture that computes a config.
 
   Raises:
-    UserError: there is none.
+    UserError: no architecture does.
   """
   for family in FAMILIES.values():
     values = family.write(config)

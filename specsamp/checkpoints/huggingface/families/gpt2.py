@@ -3,16 +3,20 @@
 from typing import Any
 
 from specsamp.checkpoints import layouts
-from specsamp.checkpoints.huggingface.families import learned
-from specsamp.checkpoints.huggingface.families.family import head
+from specsamp.checkpoints.huggingface.families.family import (
+  head,
+  is_learned,
+  learned_config,
+  mlp,
+)
 from specsamp.checkpoints.huggingface.families.values import (
   HF_ACTIVATIONS,
   Values,
 )
-from specsamp.checkpoints.layouts import Layout, Part, Source
+from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.models import TransformerConfig
 
-# Defaults of transformers' class for absent keys.
+# The class's defaults in transformers for absent keys.
 _DEFAULTS = dict(
   vocab_size=50_257,
   n_embd=768,
@@ -31,7 +35,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v.must('scale_attn_by_inverse_layer_idx', False)
   v.must('add_cross_attention', False)
   width = v.need('n_embd')
-  return learned.config_of(
+  return learned_config(
     vocab_size=v.need('vocab_size'),
     width=width,
     num_layers=v.need('n_layer'),
@@ -45,45 +49,39 @@ def read(values: dict[str, Any]) -> TransformerConfig:
 
 
 def layout(config: TransformerConfig) -> Layout:
-  """Of the whole model."""
+  """Returns the layout of the whole model."""
   base, width = 'transformer.', config.width
-  found = {
-    'embedding': layouts.one('vd', base + 'wte.weight', 'v d'),
-    'position_embedding': layouts.one('sd', base + 'wpe.weight', 's d'),
-    **layouts.norm('final_norm', base + 'ln_f'),
+  result = {
+    'embedding': layouts.single('vd', base + 'wte.weight', 'v d'),
+    'position_embedding': layouts.single('sd', base + 'wpe.weight', 's d'),
+    **layouts.layer_norm('final_norm', base + 'ln_f'),
   }
   for i in range(config.num_layers):
-    own, theirs = f'layers_{i}.', f'{base}h.{i}.'
-    qkv = theirs + 'attn.c_attn'  # side by side, inputs first
-    found |= layouts.norm(own + 'attention_norm', theirs + 'ln_1')
-    found |= layouts.norm(own + 'mlp_norm', theirs + 'ln_2')
+    name, key = f'layers_{i}.', f'{base}h.{i}.'
+    # Queries, keys and values are columns of one tensor [inputs, outputs].
+    qkv, out = key + 'attn.c_attn', key + 'attn.c_proj'
     kv = (width, 2 * width)
-    found |= {
-      own + 'attention.q': layouts.one('hkd', qkv + '.weight', 'd hk'),
-      own + 'attention.q_bias': layouts.one('hk', qkv + '.bias', 'hk'),
-      own + 'attention.kv': Source(
-        'cgkd', tuple(Part(qkv + '.weight', 'd gk', (0, at)) for at in kv)
+    result |= {
+      **layouts.layer_norm(name + 'attention_norm', key + 'ln_1'),
+      **layouts.layer_norm(name + 'mlp_norm', key + 'ln_2'),
+      name + 'attention.q': layouts.single('hkd', qkv + '.weight', 'd hk'),
+      name + 'attention.q_bias': layouts.single('hk', qkv + '.bias', 'hk'),
+      name + 'attention.kv': Source(
+        'cgkd', tuple(TensorSlice(qkv + '.weight', 'd gk', (0, n)) for n in kv)
       ),
-      own + 'attention.kv_bias': Source(
-        'cgk', tuple(Part(qkv + '.bias', 'gk', (at,)) for at in kv)
+      name + 'attention.kv_bias': Source(
+        'cgk', tuple(TensorSlice(qkv + '.bias', 'gk', (n,)) for n in kv)
       ),
-      own + 'attention.o': layouts.one(
-        'dhk', theirs + 'attn.c_proj.weight', 'hk d'
-      ),
-      own + 'attention.o_bias': layouts.one(
-        'd', theirs + 'attn.c_proj.bias', 'd'
-      ),
-      own + 'mlp.up': layouts.stack('cfd', [theirs + 'mlp.c_fc.weight'], 'd f'),
-      own + 'mlp.up_bias': layouts.stack('cf', [theirs + 'mlp.c_fc.bias'], 'f'),
-      own + 'mlp.down': layouts.one('df', theirs + 'mlp.c_proj.weight', 'f d'),
-      own + 'mlp.down_bias': layouts.one('d', theirs + 'mlp.c_proj.bias', 'd'),
+      name + 'attention.o': layouts.single('dhk', out + '.weight', 'hk d'),
+      name + 'attention.o_bias': layouts.vector(out + '.bias'),
+      **mlp(name + 'mlp.', [key + 'mlp.c_fc'], key + 'mlp.c_proj', 'do', True),
     }
-  return found | head(config)
+  return result | head(config)
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """The config.json that computes a config."""
-  if not learned.has_its_shape(config):
+  """Returns the config.json that computes a config, or None."""
+  if not is_learned(config):
     return None
   return dict(
     architectures=['GPT2LMHeadModel'],

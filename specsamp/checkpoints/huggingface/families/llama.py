@@ -3,7 +3,11 @@
 from typing import Any
 
 from specsamp.checkpoints import layouts
-from specsamp.checkpoints.huggingface.families.family import head, projections
+from specsamp.checkpoints.huggingface.families.family import (
+  attention,
+  head,
+  mlp,
+)
 from specsamp.checkpoints.huggingface.families.values import (
   HF_ACTIVATIONS,
   Values,
@@ -12,7 +16,7 @@ from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
-# Defaults of transformers' classes for absent keys.
+# The classes' defaults in transformers for absent keys.
 _SHARED = dict(
   hidden_size=4096,
   num_hidden_layers=32,
@@ -49,8 +53,8 @@ _DEFAULTS = {
 def read(values: dict[str, Any]) -> TransformerConfig:
   """Returns the config of a config.json.
 
-  Where attention is to a sliding window, texts are not to be longer than the
-  window: up to there it is attention to everything.
+  A sliding window bounds the length of sequences: within the window sliding
+  attention is full attention.
   """
   kind = values['model_type']
   v = Values(values, _DEFAULTS[kind])
@@ -79,58 +83,58 @@ def _biases(v: Values, kind: str) -> str:
   """Returns the biases by the keys that the class of a kind reads."""
   if kind == 'qwen2':
     return 'qkv'
-  attention = kind != 'mistral' and v.get('attention_bias', False)
-  mlp = kind == 'llama' and v.get('mlp_bias', False)
-  if mlp and not attention:
+  in_attention = kind != 'mistral' and v.get('attention_bias', False)
+  in_mlp = kind == 'llama' and v.get('mlp_bias', False)
+  if in_mlp and not in_attention:
     raise UserError('mlp_bias: only supported with attention_bias')
-  return 'all' if mlp else 'attention' if attention else 'none'
+  return 'all' if in_mlp else 'attention' if in_attention else 'none'
 
 
 def layout(config: TransformerConfig) -> Layout:
-  """Of the whole model."""
-  found = {
-    'embedding': layouts.one('vd', 'model.embed_tokens.weight', 'v d'),
-    'final_norm.scale': layouts.one('d', 'model.norm.weight', 'd'),
+  """Returns the layout of the whole model."""
+  result = {
+    'embedding': layouts.single('vd', 'model.embed_tokens.weight', 'v d'),
+    'final_norm.scale': layouts.vector('model.norm.weight'),
   }
   for i in range(config.num_layers):
-    found |= layer(config, f'layers_{i}.', f'model.layers.{i}.')
-  return found | head(config)
+    result |= layer(config, f'layers_{i}.', f'model.layers.{i}.')
+  return result | head(config)
 
 
-def layer(config: TransformerConfig, own: str, theirs: str) -> Layout:
-  """A layer's, of names that begin with `own` here and `theirs` there."""
-  attention, mlp = theirs + 'self_attn.', theirs + 'mlp.'
-  found = {
-    'attention_norm.scale': layouts.one(
-      'd', theirs + 'input_layernorm.weight', 'd'
+def layer(config: TransformerConfig, name: str, key: str) -> Layout:
+  """Returns the layout of a layer.
+
+  Args:
+    config: of the model.
+    name: prefix of the parameters.
+    key: prefix of the tensors.
+  """
+  result = {
+    f'{name}attention_norm.scale': layouts.vector(
+      f'{key}input_layernorm.weight'
     ),
-    'mlp_norm.scale': layouts.one(
-      'd', theirs + 'post_attention_layernorm.weight', 'd'
+    f'{name}mlp_norm.scale': layouts.vector(
+      f'{key}post_attention_layernorm.weight'
     ),
-  } | {
-    f'attention.{name}': source
-    for name, source in projections(config, attention).items()
+    **attention(config, f'{name}attention.', f'{key}self_attn.'),
+    **mlp(
+      f'{name}mlp.',
+      [f'{key}mlp.gate_proj'] * config.gated + [f'{key}mlp.up_proj'],
+      f'{key}mlp.down_proj',
+      'od',
+      config.biases == 'all',
+    ),
   }
   if config.qk_norm:
-    for name in ('q_norm', 'k_norm'):
-      found[f'attention.{name}'] = layouts.one(
-        'k', f'{attention}{name}.weight', 'k'
+    for norm in ('q_norm', 'k_norm'):
+      result[f'{name}attention.{norm}'] = layouts.single(
+        'k', f'{key}self_attn.{norm}.weight', 'k'
       )
-  parts = ['gate_proj', 'up_proj'] if config.gated else ['up_proj']
-  found['mlp.up'] = layouts.stack(
-    'cfd', [f'{mlp}{n}.weight' for n in parts], 'f d'
-  )
-  found['mlp.down'] = layouts.one('df', mlp + 'down_proj.weight', 'd f')
-  if config.biases == 'all':
-    found['mlp.up_bias'] = layouts.stack(
-      'cf', [f'{mlp}{n}.bias' for n in parts], 'f'
-    )
-    found['mlp.down_bias'] = layouts.one('d', mlp + 'down_proj.bias', 'd')
-  return {own + name: source for name, source in found.items()}
+  return result
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """The config.json that computes a config."""
+  """Returns the config.json that computes a config, or None."""
   if (config.norm, config.positions, config.gated) != ('rms', 'rotary', True):
     return None
   if config.qk_norm:
@@ -168,7 +172,7 @@ def write(config: TransformerConfig) -> dict[str, Any] | None:
     rms_norm_eps=config.norm_epsilon,
     attention_bias=config.biases in ('attention', 'all'),
     mlp_bias=config.biases == 'all',
-    # By the keys of today, and by those that other programs still read.
+    # The keys of today, and those that other programs still read.
     rope_parameters=rope | dict(rope_theta=config.rope_theta),
     rope_theta=config.rope_theta,
     rope_scaling=rope if scaling else None,

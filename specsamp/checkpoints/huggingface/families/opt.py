@@ -1,18 +1,23 @@
-"""OPT, the sizes with norms before blocks."""
+"""OPT in the sizes with norms before blocks."""
 
 from typing import Any
 
 from specsamp.checkpoints import layouts
-from specsamp.checkpoints.huggingface.families import learned
-from specsamp.checkpoints.huggingface.families.family import head, projections
+from specsamp.checkpoints.huggingface.families.family import (
+  attention,
+  head,
+  is_learned,
+  learned_config,
+  mlp,
+)
 from specsamp.checkpoints.huggingface.families.values import (
   HF_ACTIVATIONS,
   Values,
 )
-from specsamp.checkpoints.layouts import Layout, Part, Source
+from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.models import TransformerConfig
 
-# Defaults of transformers' class for absent keys.
+# The class's defaults in transformers for absent keys.
 _DEFAULTS = dict(
   vocab_size=50_272,
   hidden_size=768,
@@ -32,7 +37,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v.must('enable_bias', True)
   v.must('layer_norm_elementwise_affine', True)
   v.must('word_embed_proj_dim', v.need('hidden_size'))
-  return learned.config_of(
+  return learned_config(
     vocab_size=v.need('vocab_size'),
     width=v.need('hidden_size'),
     num_layers=v.need('num_hidden_layers'),
@@ -46,41 +51,33 @@ def read(values: dict[str, Any]) -> TransformerConfig:
 
 
 def layout(config: TransformerConfig) -> Layout:
-  """Of the whole model."""
+  """Returns the layout of the whole model."""
   base = 'model.decoder.'
-  found = {
-    'embedding': layouts.one('vd', base + 'embed_tokens.weight', 'v d'),
-    # Two rows are for padding, which this library has no positions for.
+  result = {
+    'embedding': layouts.single('vd', base + 'embed_tokens.weight', 'v d'),
+    # The first two rows are for padding, which has no positions here.
     'position_embedding': Source(
-      'sd', (Part(base + 'embed_positions.weight', 's d', (2, 0)),)
+      'sd', (TensorSlice(base + 'embed_positions.weight', 's d', (2, 0)),)
     ),
-    **layouts.norm('final_norm', base + 'final_layer_norm'),
+    **layouts.layer_norm('final_norm', base + 'final_layer_norm'),
   }
   for i in range(config.num_layers):
-    own, theirs = f'layers_{i}.', f'{base}layers.{i}.'
-    found |= {
-      own + 'attention.' + name: source
-      for name, source in projections(
-        config, theirs + 'self_attn.', 'out_proj'
-      ).items()
+    name, key = f'layers_{i}.', f'{base}layers.{i}.'
+    result |= {
+      **attention(config, name + 'attention.', key + 'self_attn.', 'out_proj'),
+      **layouts.layer_norm(
+        name + 'attention_norm', key + 'self_attn_layer_norm'
+      ),
+      **layouts.layer_norm(name + 'mlp_norm', key + 'final_layer_norm'),
+      **mlp(name + 'mlp.', [key + 'fc1'], key + 'fc2', 'od', True),
     }
-    found |= layouts.norm(
-      own + 'attention_norm', theirs + 'self_attn_layer_norm'
-    )
-    found |= layouts.norm(own + 'mlp_norm', theirs + 'final_layer_norm')
-    found |= {
-      own + 'mlp.up': layouts.stack('cfd', [theirs + 'fc1.weight'], 'f d'),
-      own + 'mlp.up_bias': layouts.stack('cf', [theirs + 'fc1.bias'], 'f'),
-      own + 'mlp.down': layouts.one('df', theirs + 'fc2.weight', 'd f'),
-      own + 'mlp.down_bias': layouts.one('d', theirs + 'fc2.bias', 'd'),
-    }
-  return found | head(config)
+  return result | head(config)
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """The config.json that computes a config."""
+  """Returns the config.json that computes a config, or None."""
   is_opt = config.activation == 'relu' and config.norm_epsilon == 1e-5
-  if not is_opt or not learned.has_its_shape(config):
+  if not is_opt or not is_learned(config):
     return None
   return dict(
     architectures=['OPTForCausalLM'],

@@ -1,7 +1,6 @@
-"""The values of a config.json of Hugging Face's transformers.
+"""Values of a config.json of Hugging Face's transformers.
 
-What a config.json asks for that would be computed otherwise here is refused by
-name.
+Values under which another function is computed are refused by name.
 """
 
 import math
@@ -26,6 +25,21 @@ HF_ACTIVATIONS = {
 }
 
 
+def agreed(key: str, *configs: dict[str, Any]) -> Any:
+  """Returns the value of a key that several parts of a config may have.
+
+  Absent keys and null do not count; None if all are absent.
+
+  Raises:
+    UserError: the parts have different values.
+  """
+  values = [part[key] for part in configs if part.get(key) is not None]
+  for value in values[1:]:
+    if value != values[0]:
+      raise UserError(f'{key}: got {values[0]!r} and {value!r}, expected one')
+  return values[0] if values else None
+
+
 class Values:
   """Values of a config.json, with its class's defaults for absent keys."""
 
@@ -39,7 +53,7 @@ class Values:
       defaults: of the class in transformers that reads it, by key.
 
     Raises:
-      UserError: the weights were packed when they were trained or saved.
+      UserError: the weights are quantized.
     """
     self._values = (defaults or {}) | values
     self.must('quantization_config', None)
@@ -54,7 +68,7 @@ class Values:
     return self._values[key]
 
   def must(self, key: str, expected: Any) -> None:
-    """Refuses a value under which something else is computed."""
+    """Refuses a value under which another function is computed."""
     got = self.get(key, expected)
     if got != expected:
       raise UserError(f'{key}: got {got!r}, only {expected!r} is supported')
@@ -68,62 +82,56 @@ class Values:
     """Returns rope_theta and rope_scaling, by the keys of any version.
 
     Raises:
-      UserError: rotary positions that are not computed here, or two keys that
-        differ.
+      UserError: the kind of rotary positions is not supported, or two keys have
+        different values.
     """
     self.must('partial_rotary_factor', 1)
     names = [
       name for name in ('rope_parameters', 'rope_scaling') if self.get(name)
     ]
-    found = [self._rope_of(name) for name in names] or [self._rope_of(None)]
+    results = [self._rope_of(self.get(name), name) for name in names]
     # Programs differ in the key that they prefer.
-    if found[1:] and found[0] != found[1]:
+    if results[1:] and results[0] != results[1]:
       raise UserError(
         f'rope_parameters and rope_scaling differ: got {self.get(names[0])!r} '
         f'and {self.get(names[1])!r}'
       )
-    theta, scaling = found[0]
+    theta, scaling = results[0] if results else self._rope_of({}, '')
     return dict(rope_theta=theta, rope_scaling=scaling)
 
-  def _rope_of(self, name: str | None) -> tuple[float, RopeScaling | None]:
-    """Returns the theta and scaling of one of the keys, or of neither."""
-    found = self.get(name, {}) if name else {}
-    kinds = [key for key, value in found.items() if type(value) is dict]
+  def _rope_of(
+    self, nested: dict[str, Any], name: str
+  ) -> tuple[float, RopeScaling | None]:
+    """Returns the theta and scaling by the keys of a nested config."""
+    kinds = [key for key, value in nested.items() if type(value) is dict]
     if kinds:
       raise UserError(
         f'{name}: got {", ".join(kinds)}, expected one for all layers'
       )
-    values = Values(found)
+    values = Values(nested)
     values.must('partial_rotary_factor', 1)
     kind = values.get('rope_type') or values.get('type', 'default')
     check_name('rope_type', kind, ('default', 'linear', 'llama3'))
-    theta = float(self._agreed(values, 'rope_theta', 10_000.0))
+    theta = agreed('rope_theta', nested, self._values)
+    theta = 10_000.0 if theta is None else float(theta)
     if kind == 'default':
       return theta, None
     factor = float(values.need('factor'))
     if kind == 'linear':
       return theta, RopeScaling('linear', factor)
+    length = agreed('original_max_position_embeddings', nested, self._values)
+    if length is None:
+      length = self.need('max_position_embeddings')
     return theta, RopeScaling(
       'llama3',
       factor,
       float(values.need('low_freq_factor')),
       float(values.need('high_freq_factor')),
-      self._agreed(
-        values,
-        'original_max_position_embeddings',
-        self.need('max_position_embeddings'),
-      ),
+      length,
     )
 
-  def _agreed(self, nested: 'Values', key: str, default: Any) -> Any:
-    """Returns the value of a key that may be nested, at top level, or both."""
-    inside, outside = nested.get(key), self.get(key)
-    if None not in (inside, outside) and inside != outside:
-      raise UserError(f'{key}: got {inside!r} and {outside!r}, expected one')
-    return nested.get(key, self.get(key, default))
-
   def window(self, model_type: str) -> float:
-    """Returns the number of positions within which attention sees all."""
+    """Returns the number of positions within which attention is full."""
     window = self.get('sliding_window', math.inf)
     if model_type == 'llama':  # its class ignores the key
       return math.inf

@@ -1,9 +1,8 @@
-"""Drafters in the formats of those who published them.
+"""Drafters in published formats.
 
-Medusa's, EAGLE's, EAGLE-3's, P-EAGLE's and DFlash's, each a folder with a
-config.json and safetensors, and those of the speculators library. None tells
-which weights of the target it was trained for; the names of the tensors are the
-authors'.
+Medusa, EAGLE, EAGLE-3, P-EAGLE, DFlash and the speculators library: a folder
+with a config.json and safetensors. No format names the weights of the target
+that the drafter was trained for.
 """
 
 import functools
@@ -16,13 +15,12 @@ from specsamp.checkpoints.huggingface.heads import (
   dflash,
   eagle,
   eagle3,
-  folder,
   keys,
   medusa,
   speculators,
 )
 from specsamp.drafting.features import DraftModule
-from specsamp.errors import UserError, describe_unknown
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 
 _LLAMA = 'LlamaForCausalLM'
@@ -31,67 +29,58 @@ _EAGLE3 = ('LlamaForCausalLMEagle3', 'Eagle3LlamaForCausalLM')
 _ALL = (*_EAGLE, *_EAGLE3, dflash.ARCHITECTURE)
 
 
-def reader(values: Any) -> Callable[[pathlib.Path], DraftModule] | None:
-  """What reads the folder of this config.json; None if it is no such folder.
+def reader(
+  values: dict[str, Any],
+) -> Callable[[pathlib.Path], DraftModule] | None:
+  """Returns the reader of a folder with this config.json, or None.
 
-  Medusa's (Cai et al. 2401.10774) counts heads, EAGLE's (Li et al. 2401.15077)
-  and EAGLE-3's (2503.01840) are those of a LLaMA of one layer; EAGLE-3's has a
-  vocabulary of its own; DFlash's are layers of Qwen3.
+  Medusa's config (Cai et al. 2401.10774) has a number of heads. EAGLE's (Li et
+  al. 2401.15077) and EAGLE-3's (2503.01840) describe a LLaMA of one layer, the
+  latter with a draft vocabulary. DFlash's describes layers of Qwen3.
 
   Raises:
-    UserError: another architecture, more layers than one, keys that are not
-      understood, values under which something else is computed, or that may
-      mean two things.
+    UserError: the architecture, the number of layers, a key or a value is not
+      supported, or a value is ambiguous.
     KeyError: a value is missing.
   """
-  if not isinstance(values, dict) or 'drafter' in values:
+  if 'drafter' in values:
     return None
   if speculators.KEY in values:
     return speculators.reader(values)
   if 'medusa_num_heads' in values:
-    keys.check(values, medusa.KEYS)
-    return functools.partial(
-      medusa.read,
-      folder.count(values, 'medusa_num_heads'),
-      folder.count(values, 'medusa_num_layers'),
-    )
+    return medusa.reader(values)
   if 'architectures' not in values:
     return None
-  name, *others = values['architectures'] or ['none']
-  if others or name not in _ALL:
-    raise UserError(describe_unknown('architecture', name, _ALL))
+  names = values['architectures']
+  name = names[0] if len(names) == 1 else names
+  check_name('architecture', name, _ALL)
   if name == dflash.ARCHITECTURE:
     return dflash.reader(values)
   config = llama.read(values | {'model_type': 'llama'})
-  is_parallel = folder.flag(values, 'parallel_drafting')
+  is_parallel = keys.flag(values, 'parallel_drafting')
   if config.num_layers != 1 and not is_parallel:
     raise UserError(
       f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
     )
   if name == _LLAMA and 'draft_vocab_size' not in values or name in _EAGLE[1:]:
-    # Some files name the size of the vocabulary twice.
-    only = eagle.FIXED | {'draft_vocab_size': config.vocab_size}
-    keys.check_layers(values, eagle.KEYS, only)
-    return functools.partial(
-      eagle.read, config, folder.flag(values, 'bias', True)
-    )
-  draft_vocab = config.vocab_size
-  if values.get('draft_vocab_size') is not None:
-    draft_vocab = folder.count(values, 'draft_vocab_size')
+    return eagle.reader(values, config)
   fields = eagle3.fields_of(values)
   if is_parallel:
     fields['mask_token'] = _mask_token(values, config)
+  draft_vocab = config.vocab_size
+  if values.get('draft_vocab_size') is not None:
+    draft_vocab = keys.count(values, 'draft_vocab_size')
   return functools.partial(eagle3.read, config, draft_vocab, fields)
 
 
 def _mask_token(values: dict[str, Any], config: TransformerConfig) -> int:
-  """P-EAGLE's, by either of its names; `UserError` where they differ."""
-  names = 'pard_token', 'ptd_token_id'
-  given = [
-    folder.token(values, key, config)
-    for key in names
-    if values.get(key) is not None
+  """Returns P-EAGLE's mask token, which has two names in config.json."""
+  names = ('pard_token', 'ptd_token_id')
+  tokens = [
+    keys.token(values, name, config.vocab_size)
+    for name in names
+    if values.get(name) is not None
   ]
-  if len(set(given)) != 1:
-    raise UserError(f'{", ".join(names)}: got {given}, expected one token')
-  return given[0]
+  if len(set(tokens)) != 1:
+    raise UserError(f'{", ".join(names)}: got {tokens}, expected one token')
+  return tokens[0]

@@ -1,7 +1,8 @@
-"""DFlash's layers (2602.06036) as their authors and speculators write them.
+"""DFlash's layers (2602.06036) in the formats of their authors and speculators.
 
-Layers of Qwen3 that share the target's embedding and LM head. The authors' name
-the layers whose outputs they read, those of speculators the inputs.
+Layers of Qwen3 that share the target's embedding and LM head. They read the
+residual stream of the target at taps: the authors' config names the layers
+whose outputs these are, the config of speculators the inputs.
 """
 
 import functools
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families import llama
+from specsamp.checkpoints.huggingface.families.values import agreed
 from specsamp.checkpoints.huggingface.heads import eagle3, folder, keys
 from specsamp.checkpoints.layouts import Layout
 from specsamp.drafting.dflash import DFlashLayers
@@ -18,8 +21,7 @@ from specsamp.errors import UserError, check_name
 
 ARCHITECTURE = 'DFlashDraftModel'
 _KEYS = ('target_layer_ids', 'mask_token_id', 'block_size')
-# Keys of a config.json or its dflash_config -> the only value that is computed
-# here.
+# Keys of a config.json or its dflash_config -> their only supported value.
 _FIXED = {
   'use_aux_hidden_state': True,
   'causal': False,
@@ -51,34 +53,28 @@ _SPECULATORS = (
 
 
 def reader(values: dict[str, Any]):
-  """What reads the folder of this config.json of the authors.
+  """Returns the reader of a folder with this config.json of the authors.
 
   Raises:
-    UserError: keys that are not understood, or values under which something
-      else is computed, as in what came after DFlash.
+    UserError: a key or a value is not supported, as in DFlash's successors.
     KeyError: a value is missing.
   """
-  nested = values['dflash_config']
-  if not isinstance(nested, dict):
-    raise UserError(f'dflash_config: got {nested!r}, expected its keys')
+  nested = keys.nested(values, 'dflash_config')
   keys.check(nested, _KEYS, _FIXED)
-  same = {'draft_vocab_size': values.get('vocab_size')}
-  own = (*_KEYS, 'dflash_config', 'target_hidden_size')
-  keys.check_layers(values, own, _FIXED | same)
-  for key in _KEYS:
-    given = [at[key] for at in (values, nested) if at.get(key) is not None]
-    if given != given[:1] * len(given):
-      raise UserError(f'{key}: got {given[0]} and {given[1]}, expected one')
-  ids = nested['target_layer_ids']
-  folder.check_layers('target_layer_ids', ids, 0)
-  return _reader(values | nested, values, [each + 1 for each in ids])
+  vocab = {'draft_vocab_size': values.get('vocab_size')}
+  known = (*_KEYS, 'dflash_config', 'target_hidden_size')
+  keys.check_layers(values, known, _FIXED | vocab)
+  values = values | {key: agreed(key, values, nested) for key in _KEYS}
+  key = 'target_layer_ids'
+  ids = keys.layer_ids(key, values[key], 0)
+  return _reader(values, values, [i + 1 for i in ids])
 
 
 def speculators_reader(values: dict[str, Any], layers: dict[str, Any]):
-  """Returns what reads the folder of this config.json of speculators."""
+  """Returns the reader of a folder with this config.json of speculators."""
   keys.check(values, _SPECULATORS, _FIXED)
-  ids = values['aux_hidden_state_layer_ids']
-  folder.check_layers('aux_hidden_state_layer_ids', ids, 2)
+  key = 'aux_hidden_state_layer_ids'
+  ids = keys.layer_ids(key, values[key], 2)
   vocab, draft_vocab = layers['vocab_size'], values['draft_vocab_size']
   if vocab != draft_vocab:
     raise UserError(
@@ -89,12 +85,12 @@ def speculators_reader(values: dict[str, Any], layers: dict[str, Any]):
 
 
 def _reader(values: dict[str, Any], layers: dict[str, Any], taps: list[int]):
-  """The reader of layers with these taps.
+  """Returns the reader of layers with these taps.
 
   Args:
-    values: have the size of a block, and its mask.
-    layers: those of Qwen3.
-    taps: of the target.
+    values: have the block's size and the mask token.
+    layers: describe layers of Qwen3.
+    taps: layers of the target whose inputs are read.
   """
   check_name('model_type', layers.get('model_type'), ('qwen3',))
   config = llama.read(layers)
@@ -102,16 +98,17 @@ def _reader(values: dict[str, Any], layers: dict[str, Any], taps: list[int]):
   if width != config.width:
     raise UserError(
       f'target_hidden_size: got {width}, expected the hidden_size '
-      f'{config.width} of what shares its embedding'
+      f'{config.width} of layers that share its embedding'
     )
-  size = folder.count(values, 'block_size', 2)
-  mask = folder.token(values, 'mask_token_id', config)
+  size = keys.count(values, 'block_size', 2)
+  mask = keys.token(values, 'mask_token_id', config.vocab_size)
   return functools.partial(_read, DFlashLayers(config, size, tuple(taps), mask))
 
 
 def _read(module: DFlashLayers, path) -> DraftModule:
   tensors = folder.tensors_of(path)
-  # Some have a table of all tokens, in order, or copies of the target's.
+  # Some folders have a table of all tokens, in order, or copies of the target's
+  # matrices.
   vocab = module.config.vocab_size
   rows_v = eagle3.draft_rows(f'drafter {path}', tensors, module.config, vocab)
   if not np.array_equal(rows_v, np.arange(vocab)):
@@ -120,16 +117,15 @@ def _read(module: DFlashLayers, path) -> DraftModule:
     )
   for name in ('embed_tokens.weight', 'lm_head.weight'):
     folder.drop_copy(path, tensors, name, module.config)
-  return folder.read(path, module, layout(module), tensors)
+  return folder.read(path, module, _layout(module), tensors)
 
 
-def layout(module: DFlashLayers) -> Layout:
-  """Of all parameters of one whose mask is a token of the target."""
-  found = {
-    'fuse': folder.matrix('fc.weight'),
-    'context_norm.scale': folder.vector('hidden_norm.weight'),
-    'final_norm.scale': folder.vector('norm.weight'),
+def _layout(module: DFlashLayers) -> Layout:
+  layout = {
+    'fuse': layouts.matrix('fc.weight'),
+    'context_norm.scale': layouts.vector('hidden_norm.weight'),
+    'final_norm.scale': layouts.vector('norm.weight'),
   }
   for i in range(module.config.num_layers):
-    found |= llama.layer(module.config, f'layers_{i}.', f'layers.{i}.')
-  return found
+    layout |= llama.layer(module.config, f'layers_{i}.', f'layers.{i}.')
+  return layout

@@ -1,34 +1,46 @@
-"""EAGLE's layer (Li et al. 2401.15077) as its authors write it; EAGLE-2's."""
+"""EAGLE's layer (Li et al. 2401.15077) and EAGLE-2's in the authors' format."""
+
+import functools
+from typing import Any
 
 import numpy as np
 
+from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families import llama
-from specsamp.checkpoints.huggingface.heads import folder
-from specsamp.checkpoints.layouts import Part, Source
+from specsamp.checkpoints.huggingface.heads import folder, keys
+from specsamp.checkpoints.layouts import Source, TensorSlice
 from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.features import DraftModule
 from specsamp.models import TransformerConfig
 
-KEYS = ('bias',)
-# Keys of a config.json -> the only value that is computed here.
-FIXED = {'qkv_bias': False, 'parallel_drafting': False}
+
+def reader(values: dict[str, Any], config: TransformerConfig):
+  """Returns the reader of a folder with this config.json."""
+  fixed = {
+    'qkv_bias': False,
+    'parallel_drafting': False,
+    # Some files have the size of the vocabulary twice.
+    'draft_vocab_size': config.vocab_size,
+  }
+  keys.check_layers(values, ('bias',), fixed)
+  return functools.partial(_read, config, keys.flag(values, 'bias', True))
 
 
-def read(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
-  """A layer without a norm before attention."""
+def _read(config: TransformerConfig, has_bias: bool, path) -> DraftModule:
+  """Reads a layer that has no norm before attention."""
   tensors = folder.tensors_of(path)
   layout = llama.layer(config, 'layers_0.', 'layers.0.')
   del layout['layers_0.attention_norm.scale']
-  # Theirs reads the embedding first, ours the feature.
-  halves = ((0, config.width), (0, 0))
+  # The tensor has the embedding's columns first, the parameter the feature's.
+  starts = ((0, config.width), (0, 0))
   layout['fuse'] = Source(
-    'wpd', tuple(Part('fc.weight', 'w d', start) for start in halves)
+    'wpd', tuple(TensorSlice('fc.weight', 'w d', start) for start in starts)
   )
-  given = {}
+  computed = {}
   if has_bias:
-    layout['fuse_bias'] = folder.vector('fc.bias')
+    layout['fuse_bias'] = layouts.vector('fc.bias')
   else:
-    given['fuse_bias'] = np.zeros(config.width, np.float32)
+    computed['fuse_bias'] = np.zeros(config.width, np.float32)
   folder.drop_copy(path, tensors, 'embed_tokens.weight', config)
   module = PublishedEagleLayer(config)
-  return folder.read(path, module, layout, tensors, given)
+  return folder.read(path, module, layout, tensors, computed)

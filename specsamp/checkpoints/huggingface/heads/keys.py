@@ -1,7 +1,8 @@
-"""Checks that all keys of a drafter's config.json are understood.
+"""Checks of the keys and values of a drafter's config.json.
 
-A key that is dropped may change what a drafter computes. Nothing shows the
-change but the drafts: fewer are accepted, and the completions stay right.
+A key that is ignored may change what a drafter computes. Only the drafts would
+show it: fewer are accepted, and completions stay correct. So every key must be
+known.
 """
 
 from collections.abc import Iterable
@@ -9,11 +10,11 @@ from typing import Any
 
 from specsamp.errors import UserError
 
-_LONGEST = 60  # characters of a value in a message
+_MAX_CHARACTERS = 60  # of a value in a message
 
-# Keys that do not change what a drafter computes: names, versions and dtypes;
-# tokens, and how texts are generated; how transformers' classes run, and their
-# labels; training.
+# Keys that do not change the computation: names, versions and dtypes; tokens,
+# and options of generation; options of transformers' classes, and labels;
+# training.
 _NEUTRAL = """
 _name_or_path name_or_path base_model_name_or_path architectures auto_map
 model_type target_model_type tokenizer_class _commit_hash torch_dtype dtype
@@ -41,7 +42,7 @@ initializer_range init_std attention_dropout hidden_dropout dropout
 gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
 embed_requires_grad enable_sp_ulysses max_anchors
 """
-# Keys that `llama.read` takes, or that are checked here.
+# Keys that `llama.read` reads, or that are checked here.
 _LAYERS = """
 vocab_size hidden_size num_hidden_layers num_attention_heads
 num_key_value_heads head_dim intermediate_size hidden_act rms_norm_eps
@@ -54,28 +55,28 @@ layer_types use_sliding_window sliding_window max_window_layers
 
 def check(
   values: dict[str, Any],
-  read: Iterable[str] = (),
+  known: Iterable[str] = (),
   fixed: dict[str, Any] | None = None,
 ) -> None:
-  """Refuses keys that are not understood; null and empty values are absent.
+  """Checks that all keys are known; null and empty values count as absent.
 
   Args:
-    values: of a config.json, or of a part of it.
-    read: keys that the caller reads.
-    fixed: key -> the only value of it that is computed here.
+    values: of a config.json or a part of it.
+    known: keys that the caller reads.
+    fixed: key -> its only supported value.
 
   Raises:
-    UserError: names the first such key and its value.
+    UserError: a key is unknown, or its value is not supported.
   """
   fixed = {'add_cross_attention': False} | (fixed or {})
-  known = {*_NEUTRAL.split(), *read}
+  names = {*_NEUTRAL.split(), *known}
   for key, value in values.items():
-    if value in (None, '', [], {}) or key in known:
+    if value in (None, '', [], {}) or key in names:
       continue
     if key not in fixed:
       raise UserError(
-        f'got {key!r}: {_short(value)}, a key that is not understood and that '
-        'may change what the drafter computes'
+        f'got {key!r}: {_short(value)}, an unknown key, which may change what '
+        'the drafter computes'
       )
     if value != fixed[key]:
       raise UserError(
@@ -85,37 +86,101 @@ def check(
 
 def check_layers(
   values: dict[str, Any],
-  read: Iterable[str] = (),
+  known: Iterable[str] = (),
   fixed: dict[str, Any] | None = None,
 ) -> None:
-  """Refuses what `check` does, and sliding windows; `values` have layers."""
-  _check_windows(values)
-  check(values, (*_LAYERS.split(), *read), fixed)
+  """Checks the keys of a config with layers, and refuses sliding windows.
 
-
-def _check_windows(values: dict[str, Any]) -> None:
-  """Refuses layers that may attend to a window, by any program's reading."""
+  See `check`. Programs differ in the keys of a window that they obey.
+  """
+  check(values, (*_LAYERS.split(), *known), fixed)
   kinds = values.get('layer_types')
   if kinds:
-    if not isinstance(kinds, list) or any(
-      kind != 'full_attention' for kind in kinds
-    ):
+    if any(kind != 'full_attention' for kind in kinds):
       raise UserError(
         f"layer_types: got {_short(kinds)}, only 'full_attention' is supported "
         'for drafters'
       )
-    return  # without a layer that slides the other keys say nothing
-  if values.get('use_sliding_window') is False:
-    return
-  for key in ('use_sliding_window', 'sliding_window'):
-    if values.get(key) is not None:
-      raise UserError(
-        f'{key}: got {_short(values[key])}, expected a drafter without sliding '
-        "windows: layer_types that are all 'full_attention', or none of these "
-        'keys'
-      )
+  elif values.get('use_sliding_window') is not False:
+    for key in ('use_sliding_window', 'sliding_window'):
+      if values.get(key) is not None:
+        raise UserError(
+          f'{key}: got {_short(values[key])}, expected a drafter without '
+          "sliding windows: null, or layer_types that are all 'full_attention'"
+        )
+
+
+def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
+  """Returns the nested config of a key.
+
+  Raises:
+    UserError: the value is not an object.
+    KeyError: the key is absent.
+  """
+  if not isinstance(values[key], dict):
+    raise UserError(f'{key}: got {values[key]!r}, expected an object')
+  return values[key]
+
+
+def count(values: dict[str, Any], key: str, minimum: int = 1) -> int:
+  """Returns the integer of a key.
+
+  Raises:
+    UserError: the value is not an integer, or too small.
+    KeyError: the key is absent.
+  """
+  if type(values[key]) is not int or values[key] < minimum:
+    raise UserError(f'{key}: got {values[key]!r}, expected at least {minimum}')
+  return values[key]
+
+
+def token(values: dict[str, Any], key: str, vocab_size: int) -> int:
+  """Returns the token id of a key; see `count`."""
+  value = count(values, key, 0)
+  if value >= vocab_size:
+    raise UserError(
+      f'{key}: got {value}, expected below the vocab_size {vocab_size}'
+    )
+  return value
+
+
+def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
+  """Returns the truth value of a key, or the default if absent or null."""
+  value = default if values.get(key) is None else values[key]
+  if type(value) is not bool:
+    raise UserError(f'{key}: got {value!r}, expected true or false')
+  return value
+
+
+def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
+  """Returns ids of the target's layers.
+
+  Args:
+    key: of the config.
+    ids: its value.
+    minimum: smallest first id that has only one meaning.
+
+  Raises:
+    UserError: the ids are not ascending integers, or the first one is too
+      small.
+  """
+  if (
+    not isinstance(ids, list)
+    or any(type(i) is not int for i in ids)
+    or sorted(set(ids)) != ids
+    or not ids
+  ):
+    raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
+  if ids[0] < minimum:
+    raise UserError(
+      f'{key}: got {ids}, which may mean inputs or outputs of these layers; '
+      f'expected a first one of at least {minimum}'
+    )
+  return ids
 
 
 def _short(value: Any) -> str:
   text = repr(value)
-  return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}..'
+  if len(text) <= _MAX_CHARACTERS:
+    return text
+  return f'{text[:_MAX_CHARACTERS]}..'
