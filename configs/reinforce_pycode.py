@@ -18,11 +18,9 @@ the features of the policy before it moved. `:smoke` has two steps.
     --config.target=runs/valid/policy --workdir=runs/valid_completions
 
 teaches it to write valid code: the reward is whether a function of the files
-that it was trained on comes to something that Python can read and that has no
-more words about code than code, at temperature 0.8. 34 minutes, without a
-draft, which so many rollouts at once would only slow. docs/results/pair.md has
-what came of it, and how it goes on to code that uses what it is given, with the
-reward 'uses a parameter'.
+that it was trained on comes to something that Python can read, at temperature
+0.8. 34 minutes, without a draft, which so many rollouts at once would only
+slow.
 """
 
 import ml_collections
@@ -45,7 +43,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       draft_len=0 if valid else 3,  # drafted tokens a round; 0 is no draft
       # What to complete, as in quickstart.py.
       prompts='training_code' if valid else 'code',
-      reward='valid code' if valid else '',  # a score of these; '' is letters
+      reward='valid Python' if valid else '',  # a score of these; '' is letters
       data='../shared/data',  # folder with the published sets of prompts
       num_prompts=1600 if valid else 2 if smoke else 4,
       step_prompts=16 if valid else 2 if smoke else 4,  # they take turns

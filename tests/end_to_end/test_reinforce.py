@@ -66,7 +66,7 @@ def test_steps_have_the_rollouts_of_no_draft(pair, tmp_path, drafter):
     ('drafter=medusas', ['medusas']),
     ('step_prompts=3', ['step_prompts', '3', 'at most 2']),
     ('temperature=0.0', ['temperature', '0.0', 'at least 1e-06']),
-    ('reward=valid', ["'valid'", 'did you mean valid code?']),
+    ('reward=valid', ["'valid'", 'did you mean valid Python?']),
     (
       'prompts=code_edits max_prompt_tokens=160 reward=valid',
       ['code edits: it has no score'],
