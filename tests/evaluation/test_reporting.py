@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 from testing import tiny
@@ -9,9 +10,11 @@ from testing import tiny
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import methods, metrics, timing
+from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables
+from specsamp.evaluation.tasks import Task
 from specsamp.experiments import method_config
 
 
@@ -167,6 +170,19 @@ def test_each_row_is_once_among_the_best():
     ('a', above, 'γ=1'),
     ('c', 'fastest', '2'),
   ]
+
+
+def test_notes_on_deviations_from_a_task():
+  lines = [
+    types.SimpleNamespace(id=i, task='t', prompt=str(i), cut=[False, i > 0])
+    for i in range(3)
+  ]
+  task = Task('t', [], score=len, runs_answers=True)
+  scores = {i: Score(None, None) for i in range(3)}
+  unscored, cut = comparison.notes([task], lines, scores, 40)
+  assert unscored.startswith('t: the answers were not run')
+  assert cut.startswith('t: 2 of 6 turns follow more than 40 tokens')
+  assert comparison.notes([Task('t', [])], lines[:1], scores, 40) == []
 
 
 def test_counts():
