@@ -98,24 +98,6 @@ def test_no_rule_accepts_more_than_the_bound(rule, law, count):
       assert abs(accepted - bound) < 1e-12, found.table.name
 
 
-def test_more_candidates_are_never_worse():
-  for table in _tables(KINDS):
-    p, q = table.p[0], table.q[0]
-    for law in LAWS:
-      bounds = [best_acceptance(p, q, law, n) for n in range(1, 5)]
-      assert (np.diff(bounds) >= -1e-12).all(), (table.name, law)
-
-
-def test_top_plus_one_may_be_better_or_worse_than_draws():
-  """It is worse if q is flat: then the most probable tokens are arbitrary."""
-  q = np.array([0.4, 0.2, 0.2, 0.2])
-  bound = lambda q, law: best_acceptance(p, q, law, 2)
-  p = np.array([0.8, 0.1, 0.1, 0.0])
-  assert bound(q, 'top_plus_one') > bound(q, 'without_replacement') + 0.01
-  p, flat = np.eye(6)[5], np.full(6, 1 / 6)
-  assert bound(flat, 'top_plus_one') < bound(flat, 'iid') - 0.1
-
-
 def test_refusals():
   even = np.full(2, 0.5)
   with pytest.raises(UserError, match="law: got 'iiid'"):
