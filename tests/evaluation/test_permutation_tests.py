@@ -11,7 +11,6 @@ from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.evaluation import losslessness, metrics, runner
 from specsamp.evaluation.losslessness import permutation_tests, scores
-from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.tasks import Question, Task
@@ -113,8 +112,8 @@ def test_a_greedy_token_that_is_not_the_best(examined):
   lines, scored = examined
   ids = {l.id for l in lines if l.method == 'greedy'}  # noqa: E741
   worse = {
-    i: Score(found.likelihood._replace(gap=0.5), None) if i in ids else found
-    for i, found in scored.items()
+    i: dataclasses.replace(score, gap=0.5) if i in ids else score
+    for i, score in scored.items()
   }
   rows = permutation_tests.examine(lines, worse, 'float32')
   assert _verdicts(rows)['greedy'] == 'LOSSY'
@@ -163,9 +162,9 @@ def test_methods_draw_independent_bits(examined):
 def test_scores_of_a_task_are_compared(examined):
   lines, scored = examined
   better = {
-    line.id: Score(
-      scored[line.id].likelihood,
-      {'ROUGE-2': 0.5 * (line.method == 'tree'), 'why': ''},
+    line.id: dataclasses.replace(
+      scored[line.id],
+      scores={'ROUGE-2': 0.5 * (line.method == 'tree'), 'why': ''},
     )
     for line in lines
   }

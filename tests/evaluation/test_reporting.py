@@ -178,7 +178,7 @@ def test_notes_on_deviations_from_a_task():
     for i in range(3)
   ]
   task = Task('t', [], score=len, runs_answers=True)
-  scores = {i: Score(None, None) for i in range(3)}
+  scores = {i: Score('', 0.0, 0.0, 0, 0.0, None) for i in range(3)}
   unscored, cut = comparison.notes([task], lines, scores, 40)
   assert unscored.startswith('t: the answers were not run')
   assert cut.startswith('t: 2 of 6 turns follow more than 40 tokens')

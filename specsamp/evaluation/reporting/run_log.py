@@ -60,8 +60,8 @@ class RunLog(Generic[Record]):
 
     Args:
       path: path of the file; its folder exists.
-      kind: type of a record. Undeclared fields of a dataclass are dropped, those
-        of a TypedDict are kept.
+      kind: type of a record. A dataclass drops fields that it does not declare,
+        a TypedDict keeps them.
       key: returns what identifies a record; None starts an empty file.
       accepts: returns True if a record belongs to this run.
 
