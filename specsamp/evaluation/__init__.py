@@ -1,1 +1,1 @@
-"""Methods side by side: measured, counted, reported, drawn."""
+"""Tasks, methods side by side, losslessness of texts, and reports."""

@@ -1,4 +1,4 @@
-"""A user's prompts as turns of a conversation."""
+"""User-defined prompts as turns of a conversation."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ _TEMPLATE = (
 
 @pytest.fixture
 def values(folders, tokenizer, tmp_path):
-  """Of a config whose target has a template."""
+  """Values of a config whose target has a template."""
   target = model_dir.load(folders / 'target')
   files = Files(chat_template=_TEMPLATE, parses=True)
   tokens = SentencePiece(tokenizer.proto, files)
@@ -40,7 +40,7 @@ def test_a_prompt_is_a_turn(values, tmp_path):
   job = decode.prepare(values, prompt='x = 1')
   assert job.prompts[0].text == '<s><user> x = 1 <assistant>'
   tokens = decode._tokens(job.target, job.prompts[0], job.config)
-  assert tokens.count(job.target.tokenizer.bos_id) == 1  # not one of ours too
+  assert tokens.count(job.target.tokenizer.bos_id) == 1  # none is added
   assert tokens[0] == job.target.tokenizer.bos_id
   job.run(tmp_path)
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
@@ -49,7 +49,7 @@ def test_a_prompt_is_a_turn(values, tmp_path):
   assert plain.prompts[0].text == 'x = 1'
 
 
-def test_what_chat_is_not_for(values, folders):
+def test_chat_needs_prompts_and_a_template(values, folders):
   with pytest.raises(UserError, match='^chat is for your own --prompt'):
     decode.prepare(values)
   without = values | dict(target=str(folders / 'target'), draft='')

@@ -1,4 +1,4 @@
-"""Comparisons: what they write, and that they go on where they were."""
+"""Comparisons: the files that they write, and that they resume."""
 
 import importlib.util
 import json
@@ -34,7 +34,7 @@ def _get_config(path, arg):
 @_each
 @pytest.mark.parametrize('arg', [None, 'smoke'])
 def test_every_config_can_run(path, arg, data):
-  """Everything is checked but the decoding itself."""
+  """Checks everything except the decoding."""
   if path == _TABLE2 and not arg:
     with pytest.raises(ValueError, match='drafter'):
       _get_config(path, arg)
@@ -48,7 +48,7 @@ def test_every_config_can_run(path, arg, data):
 
 @_each
 def test_every_config_knows_the_papers_pairs(path, data):
-  """Whose weights are not here: their folders are asked for."""
+  """Their weights are not here: an error names their folders."""
   if path == _TABLE2:
     pytest.skip('it compares drafters of the embedded target')
   for pair in ('vicuna-7b+vicuna-68m', 'llama-33b+llama-68m,smoke'):
@@ -100,19 +100,19 @@ def test_a_comparison(launch, folders, tmp_path):
   assert [found['branching'] for found in summary['bounds']] == ['2x2', '1x4']
   assert all(0 < found['at_most'] <= 1 for found in summary['bounds'])
 
-  # Nothing left to do.
+  # Nothing is left to decode.
   path = workdir / 'metrics.jsonl'
   again = path.read_text().splitlines()
   assert len(again) == 9
   assert launch('evaluate', *flags).code == 0
   assert path.read_text().splitlines() == again
-  # Another comparison does not go on in this folder.
+  # Another comparison does not resume in this folder.
   ended = launch('evaluate', *flags, '--config.seed=1')
   assert ended.code == 2 and 'another config (another seed)' in ended.err
 
 
 def test_search_and_passes(monkeypatch, folders, tmp_path):
-  # Its time is compilation: few sizes, and one tree's parts for all.
+  # Compilation dominates: few sizes, and the times of one tree for all.
   monkeypatch.setattr(measured_trees, 'CANDIDATES', 2)
   monkeypatch.setattr(measured_trees, 'SIZES', (1, 3))
   measure, timed = timing.measure, []
@@ -126,19 +126,19 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     target=f'{folders}/target',
     draft=f'{folders}/draft',
     max_prompt_tokens=40,
-    plot='by_budget',  # which leaves out what is no branching
+    plot='by_budget',  # which has branchings only
     passes=True,
   )
   config = _get_config(_PAPERS / 'mcsd/best_tree.py', 'smoke')
   values |= config.to_dict() | values
-  # The other temperature is other values of the same programs.
+  # The other temperature has the same programs.
   values['methods'] = [m for m in values['methods'] if m['temperature']]
   compare.prepare(values).run(tmp_path)
   summary = json.loads((tmp_path / 'summary.json').read_text())
   methods = [run['method'] for run in summary['runs']]
   assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
   assert set(methods[3:]) == {'best static tree'}
-  # The chain, the fastest tree, that of highest τ.
+  # The chain, the fastest tree, and the tree of the highest τ.
   costs = summary['parts']
   assert len(costs) in (2, 3) and costs[0]['branching'][0] == 'γ'
   assert all(cost['ideal_speedup'] > 0 for cost in costs)

@@ -1,4 +1,4 @@
-"""Launchers on other people's models: decoded, converted, compared."""
+"""Launchers on Hugging Face models: decoded, converted, compared."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ def test_decode_with_two_folders(launch, models, tmp_path):
   assert line['tokens'] == 20
 
 
-def test_a_draft_that_lacks_tokens_drafts_none_of_them(models):
+def test_a_draft_never_drafts_tokens_it_lacks(models):
   found = loading.load(f'{models}/target', f'{models}/draft', None)
   draft = found.draft
   assert (draft.config.vocab_size, draft.config.num_tokens) == (53, 50)
@@ -63,8 +63,8 @@ def test_a_draft_that_lacks_tokens_drafts_none_of_them(models):
   assert (np.asarray(out.logits)[..., :50] > -1e3).all()
 
 
-def test_a_target_needs_no_draft_where_none_drafts(models):
-  """The embedded one has another tokenizer."""
+def test_drafters_without_a_model_need_no_draft(models):
+  """The embedded draft has another tokenizer."""
   found = loading.load(f'{models}/target', '', None)
   assert found.drafter('ngram', 2, 'deterministic').tree.depth == 2
   for name in ('', 'ngram_or_draft'):
@@ -83,8 +83,8 @@ def test_a_draft_of_another_tokenizer_is_refused(models, refused, tmp_path):
   assert re.search('must share a tokenizer; .* tokens differ, the first', line)
 
 
-def test_there_is_a_way_around_a_folder(launch, models, tmp_path):
-  """To orbax, and from there to transformers again."""
+def test_conversion_there_and_back(launch, models, tmp_path):
+  """From transformers to orbax and back."""
   ended = launch(
     'import_weights', f'--source={models}/target', f'--to={tmp_path}/orbax'
   )
@@ -232,8 +232,8 @@ def test_mistakes_of_comparison(folders, changes, message, tmp_path):
     launching.load('compare').prepare(values | changes)
 
 
-def test_what_an_exported_pair_is(folders, tmp_path):
-  """transformers reads the tokenizer that is written beside the weights."""
+def test_an_exported_tokenizer(folders, tmp_path):
+  """transformers reads the tokenizer that is written with the weights."""
   import transformers
 
   model = specsamp.load(folders / 'target')

@@ -1,4 +1,4 @@
-"""Launchers whose drafter looks up what it proposes, or guesses it."""
+"""Launchers with drafters that look up or guess tokens."""
 
 import importlib.util
 import json
@@ -44,7 +44,7 @@ def test_code_edits(launch, folders, tmp_path):
 
 
 def test_the_full_config_finds_its_prompts():
-  """Held-out files of this Python hold as many edits as it asks for."""
+  """Held-out files of this Python have enough edits."""
   spec = importlib.util.spec_from_file_location('config', _CONFIG)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -60,7 +60,7 @@ def test_the_full_config_finds_its_prompts():
 
 
 @pytest.mark.extended
-def test_lookahead_goes_on_from_a_users_prompt(launch, folders, tmp_path):
+def test_lookahead_completes_a_prompt(launch, folders, tmp_path):
   ended = launch(
     'decode',
     '--config=configs/quickstart.py:smoke',
@@ -94,7 +94,7 @@ def test_a_datastore_is_a_file_or_a_folder(tmp_path):
     documents(tmp_path / 'nowhere')
 
 
-def test_what_is_looked_up_in(tmp_path):
+def test_parameters_of_lookups(tmp_path):
   path = tmp_path / 'a.txt'
   path.write_text('abc')
   target = tiny.model(26, seed=0)

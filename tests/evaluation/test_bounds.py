@@ -1,4 +1,4 @@
-"""The measured bound is that of the distributions of each round."""
+"""The measured bound equals that of each round's distributions."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def _method(pair, verifier, law, temperature=0.8, coupled=False):
 
 
 def _after(model, text):
-  """p after a text, in a pass of its own."""
+  """Returns p after a text, from a separate pass."""
   variables = {'params': model.params}
   logits = model.transformer.apply(variables, np.asarray([text])).logits
   sampling = SamplingParams(0.8, top_p=0.9).broadcast(1)
@@ -36,8 +36,7 @@ def _after(model, text):
 
 
 @pytest.mark.parametrize('law', ['iid', 'without_replacement', 'top_plus_one'])
-def test_it_is_that_of_p_and_q_after_the_text(pair, law):
-  """Of the round after each prompt, and of those after what it emitted."""
+def test_bound_of_p_and_q_after_each_prompt(pair, law):
   verifier = 'top_plus_one' if law == 'top_plus_one' else 'multi_candidate'
   method = _method(pair, verifier, law)
   expected = [
@@ -50,8 +49,8 @@ def test_it_is_that_of_p_and_q_after_the_text(pair, law):
   np.testing.assert_allclose(found.at_most, np.mean(expected), atol=1e-5)
 
 
-def test_it_is_what_the_best_rule_accepts(pair):
-  """But for chance: 4 standard deviations of so many rounds."""
+def test_optimal_rules_reach_the_bound(pair):
+  """Within 4 standard deviations of the number of rounds."""
   prompts = [*PROMPTS, *PROMPTS] * 4
   method = _method(pair, 'top_plus_one', 'top_plus_one')
   found = bounds.measure(pair[0], method, prompts, 40, seed=0)
@@ -62,7 +61,7 @@ def test_it_is_what_the_best_rule_accepts(pair):
   assert abs(found.accepted - found.at_most) < 2 / np.sqrt(found.rounds)
 
 
-def test_of_what_it_is_no_bound(pair):
+def test_methods_without_a_bound(pair):
   assert bounds.is_bounded(_method(pair, 'traversal', 'iid'))
   for method in (
     _method(pair, 'naive', 'iid', temperature=0.0),

@@ -1,9 +1,10 @@
-"""What reports have of draft lengths that are chosen in each round."""
+"""Reports of adaptive draft lengths."""
 
 import types
 
 from specsamp.evaluation import methods
 from specsamp.evaluation.reporting import draft_lengths
+from specsamp.evaluation.reporting.report import Table
 
 
 def _line(method, draft_name, tokens, seconds, *, task='code', depths=()):
@@ -19,7 +20,7 @@ def _line(method, draft_name, tokens, seconds, *, task='code', depths=()):
 
 
 def _lines():
-  """Of the first task 4 is the best fixed length, of the other and of all 2."""
+  """The best fixed length is 4 for the first task, 2 for the other and both."""
   return [
     _line(methods.BASELINE, '', 100, 10.0),
     _line('m', 'γ=2', 100, 5.0),
@@ -34,26 +35,22 @@ def _lines():
 
 
 def _rows(section):
-  table = [
-    line for line in section('github').splitlines() if line.startswith('|')
-  ]
-  rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in table]
-  return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+  (table,) = (part for part in section if isinstance(part, Table))
+  return table.rows
 
 
-def test_chosen_lengths_stand_against_the_best_fixed_one_of_their_method():
+def test_adaptive_lengths_against_the_best_fixed_one():
   code, prose, every = _rows(draft_lengths.against_fixed(_lines()))
   assert (code['task'], prose['task'], every['task']) == (
     'code', 'prose', 'all tasks',
   )  # fmt: skip
-  assert float(code['γ=4']) == 25 and float(code['none']) == 10
-  assert float(code['over best fixed']) == 1
-  assert float(prose['over best fixed']) == 1
-  # 200 tokens in 10 seconds, and in 11 where two tokens are drafted always.
-  assert float(every['over best fixed']) == 1.1
-  assert float(every['over none']) == 2
-  # Four tokens in the one part, two in the other.
-  assert float(every['best of each part']) == 20
+  assert code['γ=4'] == 25 and code['none'] == 10
+  assert code['over best fixed'] == prose['over best fixed'] == 1
+  # 200 tokens in 10 seconds, and in 11 seconds with always two draft tokens.
+  assert every['over best fixed'] == 1.1
+  assert every['over none'] == 2
+  # Four draft tokens in one part, two in the other.
+  assert every['best of each part'] == 20
 
 
 def test_a_shuffled_run_has_one_row():
@@ -61,6 +58,6 @@ def test_a_shuffled_run_has_one_row():
   assert [row['task'] for row in rows] == ['all tasks']
 
 
-def test_nothing_is_chosen():
+def test_no_adaptive_length():
   lines = [line for line in _lines() if not line.depths]
-  assert draft_lengths.against_fixed(lines) == ''
+  assert draft_lengths.against_fixed(lines) == []

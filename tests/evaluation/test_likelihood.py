@@ -1,4 +1,4 @@
-"""What a text is worth to the target's law."""
+"""Likelihood of a text under the target's distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from specsamp.sharding import mesh as meshes
 
 
 def _laws(model, tokens, sampling):
-  """The law after each token, one pass over all of them."""
+  """Returns the distribution after each token, and the logits."""
   out = model.transformer.apply(
     {'params': model.params}, jnp.asarray([tokens], jnp.int32)
   )
@@ -25,13 +25,13 @@ def _laws(model, tokens, sampling):
   'sampling',
   [SamplingParams(1.0), SamplingParams(0.6), SamplingParams(1.0, top_p=0.7)],
 )
-def test_it_is_that_of_the_law(sampling):
+def test_likelihood_of_random_text(sampling):
   model = tiny.model(12, seed=3)
   rng = np.random.default_rng(0)
   tokens = rng.integers(12, size=41).tolist()
   p, logits = _laws(model, tokens, sampling)
   expected, variance, outside, gap = 0.0, 0.0, 0, 0.0
-  for t in range(4, 40):  # 5 tokens of a prompt, 36 said after it
+  for t in range(4, 40):  # a prompt of 5 tokens, an output of 36
     x = tokens[t + 1]
     entropy = -sum(q * np.log(q) for q in p[t] if q)
     if p[t, x]:
@@ -51,8 +51,8 @@ def test_it_is_that_of_the_law(sampling):
 def test_greedy_text_is_certain():
   model = tiny.model(12, seed=3)
   greedy = SamplingParams(0.0)
-  said = generate(model, [[1, 2]], sampling=greedy, max_new_tokens=6)
-  tokens = [1, 2, *said.tokens[0]]
+  out = generate(model, [[1, 2]], sampling=greedy, max_new_tokens=6)
+  tokens = [1, 2, *out.tokens[0]]
   found = likelihood.text_likelihood(model, tokens[:2], tokens[2:], greedy)
   assert found == (0.0, 0.0, 0, 0.0)
   other = [*tokens[:-1], (tokens[-1] + 1) % 12]

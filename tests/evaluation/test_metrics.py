@@ -1,4 +1,4 @@
-"""Figures of runs, from lines that are written here."""
+"""Figures of methods, from constructed lines."""
 
 import itertools
 
@@ -39,12 +39,12 @@ def test_figures():
   assert fast.p90_ms == pytest.approx(1e3 * fast.p90_s / 10)
   low, high = fast.speedup_95
   assert 4 / 3.2 <= low < 2 < high <= 4 / 0.8
-  # What no prompt changes has no spread.
+  # All prompts have the same τ.
   assert fast.block_efficiency_95 == [2, 2]
   assert base.acceptance_rate_95 is None
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
+def test_intervals_contain_the_truth_at_95_percent():
   rng = np.random.default_rng(0)
   hits = 0
   for _ in range(200):
@@ -62,7 +62,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 
 def test_speedup_is_of_totals():
-  """Not a mean of ratios: a short text does not count as a long one."""
+  """It is not a mean of ratios: long texts count more than short ones."""
   lines = [
     _line('autoregressive', 'a', 1.0, 10),
     _line('autoregressive', 'b', 9.0, 90),
@@ -73,7 +73,7 @@ def test_speedup_is_of_totals():
 
 
 def test_a_baseline_has_the_whole_sampling():
-  """Top-p and top-k too: each has a baseline of its own."""
+  """Each top-p and top-k has a separate baseline."""
   lines = [
     _line(method, 'a', seconds, **sampling)
     for sampling, base in (
@@ -113,11 +113,11 @@ def test_all_tasks_together():
   rows = metrics.overall(lines)
   assert [row.task for row in rows] == [metrics.ALL] * 2
   assert rows[1].sequences == 2 and rows[1].seconds == 4
-  # One task needs no other name.
+  # A single task keeps its name.
   assert metrics.overall(lines[:2])[0].task == 'x'
 
 
-def test_pass_at_k_is_the_share_of_choices():
+def test_pass_at_k_is_the_share_of_subsets():
   for n, c, k in itertools.product(range(1, 6), range(6), range(1, 6)):
     if c <= n and k <= n:
       passed = [True] * c + [False] * (n - c)

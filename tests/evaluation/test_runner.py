@@ -1,4 +1,4 @@
-"""Methods side by side: warmed, in turns, and gone on with."""
+"""Methods side by side: compiled first, interleaved, resumed."""
 
 import collections
 import dataclasses
@@ -23,204 +23,156 @@ from specsamp.evaluation.tasks import Question, Task
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 
 
+@pytest.fixture
+def target():
+  return tiny.model(26, 0)
+
+
 @pytest.fixture(autouse=True)
-def kept(monkeypatch):
-  """Programs as in a new process; none is really compiled."""
-  kept = collections.OrderedDict()
-  monkeypatch.setattr(programs, '_kept', kept)
+def calls(monkeypatch):
+  """Records what is compiled and answered; nothing is computed.
 
-  def compile(self):
-    self.programs.is_compiled = True
-
-  monkeypatch.setattr(Request, 'compile', compile)
-  return kept
-
-
-def _record(monkeypatch, target) -> list[tuple]:
-  """What is compiled, (draft length,), and what is answered, in order.
-
-  An answer is (first letter of the prompt, draft length, temperature).
+  A program is (draft length,), an answer is that of `_answer`. `seconds` of the
+  list maps an answer to its time.
   """
-  calls = []
+  calls = _Calls()
+  monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
 
-  def compile(self):
-    self.programs.is_compiled = True
-    calls.append((self.inputs.drafter.tree.depth,))
+  def compile(request):
+    request.programs.is_compiled = True
+    calls.append((request.inputs.drafter.tree.depth,))
 
   def complete(request):
     assert request.is_compiled
-    calls.append(_asked(request))
-    one = np.ones((1, calls[-1][1]), np.int32)
-    drafted = [[0]]
+    calls.append(_answer(request))
+    one = np.ones((1, request.inputs.drafter.tree.depth), np.int32)
     return Generation(
-      [[1]], ['x'], np.ones(1, int), drafted, one, one, one, one, 0.0, 1.0
-    )
+      [[1]], ['x'], np.ones(1, int), [[0]], one, one, one, one, 0.0,
+      calls.seconds(calls[-1]),
+    )  # fmt: skip
 
   monkeypatch.setattr(Request, 'compile', compile)
   monkeypatch.setattr(runner, 'complete', complete)
   return calls
 
 
-def _asked(request) -> tuple[str, int, float]:
-  """First letter of the prompt, draft length, temperature."""
+class _Calls(list):
+  seconds = staticmethod(lambda answer: 1.0)
+
+
+def _answer(request) -> tuple[str, int, float]:
+  """Returns first letter of the prompt, draft length and temperature."""
   letter = request.model.tokenizer.decode(request.prompts.tokens[0, :1])
   temperature = request.inputs.sampling.temperature.flat[0]
   return letter, request.inputs.drafter.tree.depth, float(temperature)
 
 
-def _methods(target) -> list[Method]:
-  draft = model_drafter(tiny.first_layer(target), 2)
+def _methods(target, lengths=(2,)) -> list[Method]:
+  drafters = [model_drafter(tiny.first_layer(target), n) for n in lengths]
   return [
-    Method(name, drafter, 'token', t, 1.0)
+    Method('draft' if drafter else 'autoregressive', drafter, 'token', t, 1.0)
     for t in (0.0, 1.0)
-    for name, drafter in (('autoregressive', None), ('draft', draft))
+    for drafter in (None, *drafters)
   ]
 
 
-def test_every_program_is_compiled_before_one_is_timed(
-  monkeypatch, kept, tmp_path
-):
-  """When a run that was cut off goes on, too; temperatures share programs."""
-  prompts = [Question(name, name * 10) for name in 'abc']
-  target = tiny.model(26, 0)
-  calls = _record(monkeypatch, target)
+def _task(letters):
+  return Task('letters', [Question(name, name * 10) for name in letters])
+
+
+def test_programs_are_compiled_before_one_is_timed(target, calls, tmp_path):
+  """Also when a run resumes. Temperatures share programs."""
+  path, task = tmp_path / 'metrics.jsonl', _task('abc')
   run = lambda: runner.compare(
-    target,
-    _methods(target),
-    [Task('letters', prompts)],
-    _SETTINGS,
-    tmp_path / 'metrics.jsonl',
+    target, _methods(target), [task], _SETTINGS, path
   )
   lines = run()
-  every = [(name, n, t) for name in 'abc' for t in (0.0, 1.0) for n in (0, 2)]
-  assert calls == [(0,), (2,), *every]
-  path = tmp_path / 'metrics.jsonl'
+  answers = [(name, n, t) for name in 'abc' for t in (0.0, 1.0) for n in (0, 2)]
+  assert calls == [(0,), (2,), *answers]
   path.write_text(''.join(path.read_text().splitlines(True)[:3]))
-  kept.clear()
+  programs._kept.clear()
   calls.clear()
   assert run() == lines
-  assert sorted(calls[:2]) == [(0,), (2,)] and calls[2:] == every[3:]
-  # Another text by the same name is another line.
-  prompts[0] = Question('a', 'z' * 10)
+  assert sorted(calls[:2]) == [(0,), (2,)] and calls[2:] == answers[3:]
+  # Another text with the same name is another line.
+  task.prompts[0] = Question('a', 'z' * 10)
   calls.clear()
   run()
   assert calls == [('z', n, t) for t in (0.0, 1.0) for n in (0, 2)]
 
 
-def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
-  """Methods take turns: with one program too few each compiles every time."""
-  target = tiny.model(26, 0)
-  calls = _record(monkeypatch, target)
-  monkeypatch.setattr(programs, '_MOST', 1)
-  runner.compare(
-    target,
-    _methods(target)[:2],
-    [Task('letters', [Question(name, name * 10) for name in 'ab'])],
-    _SETTINGS,
-    tmp_path / 'metrics.jsonl',
-  )
-  at_once = [(0,), (2,)]
-  in_turn = [[(n,), (name, n, 0.0)] for name in 'ab' for n in (0, 2)]
-  assert calls == at_once + sum(in_turn, [])
-
-
-def test_the_fastest_draft_goes_on(monkeypatch, tmp_path, capsys):
-  """For each temperature its own, and the same when a run goes on."""
-  target = tiny.model(26, 0)
-  draft = tiny.first_layer(target)
-  methods = [
-    Method(name, drafter, 'token', temperature, 1.0)
-    for temperature in (0.0, 1.0)
-    for name, drafter in (
-      ('autoregressive', None),
-      *(('speculative', model_drafter(draft, n)) for n in (1, 2, 3)),
-    )
-  ]
-  seconds = {(0.0, 2): 1.0, (1.0, 3): 1.0}  # others are slower
-  calls = []
-
-  def complete(request):
-    name, depth, temperature = _asked(request)
-    calls.append(name)
-    one = np.ones((1, depth), np.int32)
-    # Behind the sweep all change places, which changes no choice.
-    took = seconds.get((temperature, depth), 2.0) if name in 'ab' else 9.0
-    drafted = [[0]]
-    return Generation(
-      [[1]], ['x'], np.ones(1, int), drafted, one, one, one, one, 0.0, took
-    )
-
-  monkeypatch.setattr(runner, 'complete', complete)
+def test_an_evicted_program_is_not_timed(target, calls, tmp_path):
+  calls.seconds = lambda answer: programs._kept.clear() or 1.0
   path = tmp_path / 'metrics.jsonl'
+  methods = _methods(target)[:2]
+  runner.compare(target, methods, [_task('ab')], _SETTINGS, path)
+  first, *others = [(name, n, 0.0) for name in 'ab' for n in (0, 2)]
+  compiled = [[(answer[1],), answer] for answer in others]
+  assert calls == [(0,), (2,), first] + sum(compiled, [])
+
+
+def test_the_fastest_draft_answers_the_rest(target, calls, tmp_path, capsys):
+  """Each temperature has its fastest draft, also when a run resumes."""
+  fastest = {2: 0.0, 3: 1.0}
+  calls.seconds = lambda answer: (
+    # After the sweep other drafts are faster, which changes no choice.
+    9.0 if answer[0] in 'cd' else 1.0 + (fastest.get(answer[1]) != answer[2])
+  )
+  path = tmp_path / 'metrics.jsonl'
+  methods = _methods(target, (1, 2, 3))
   run = lambda sweep: runner.compare(
     target,
     methods,
-    [Task('letters', [Question(name, name * 10) for name in 'abcd'])],
+    [_task('abcd')],
     dataclasses.replace(_SETTINGS, sweep_prompts=sweep),
     path,
   )
   lines = run(2)
   phases = re.findall('decoding(.*): 100%', capsys.readouterr().err)
-  assert len(set(phases)) == 2  # each has its name
-  found = [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines]
+  assert len(set(phases)) == 2  # each has a name
   few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
-  assert found == [
+  assert [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines] == [
     *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
-    *((name, *each) for name in 'cd' for each in few),
+    *((name, *rest) for name in 'cd' for rest in few),
   ]
-  assert len(calls) == len(lines)
   written = path.read_text().splitlines(True)
   for kept in (3, 18, 23):
     path.write_text(''.join(written[:kept]))
     calls.clear()
     assert run(2) == lines
-    assert {name for name in calls if name in 'ab'} <= set('ab'[kept // 8 :])
+    answered = {call[0] for call in calls if len(call) == 3}
+    assert answered & set('ab') <= set('ab'[kept // 8 :])
   path.unlink()
   assert len(run(None)) == len(run(9)) == 4 * len(methods)
 
 
-def test_another_drafter_is_decoded_anew(monkeypatch, tmp_path):
-  """Of the same name and shape, in a folder that was trained again."""
-  one = np.ones((1, 2), np.int32)
-  answer = Generation(
-    [[1]], ['x'], np.ones(1, int), [[0]], one, one, one, one, 0.0, 1.0
-  )
-  calls = []
-  monkeypatch.setattr(
-    runner, 'complete', lambda request: calls.append(request) or answer
-  )
-  target = tiny.model(26, 0)
-
-  def compare(drafter):
-    calls.clear()
-    runner.compare(
-      target,
-      [Method('chain', drafter, 'token', 1.0, 1.0)],
-      [Task('letters', [Question('a', 'abc')])],
-      _SETTINGS,
-      tmp_path / 'metrics.jsonl',
-    )
-    return len(calls)
-
+def test_another_drafter_is_decoded_again(target, calls, tmp_path):
+  """It has the same name and shape and other weights."""
   first, other = (
     trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
     for seed in (1, 2)
   )
-  assert [compare(d) for d in (first, first, other)] == [1, 0, 1]
+  counts = []
+  for drafter in (first, first, other):
+    calls.clear()
+    method = Method('chain', drafter, 'token', 1.0, 1.0)
+    path = tmp_path / 'metrics.jsonl'
+    runner.compare(target, [method], [_task('a')], _SETTINGS, path)
+    counts.append(sum(len(call) == 3 for call in calls))
+  assert counts == [1, 0, 1]
 
 
-def test_another_setting_is_decoded_anew():
-  """Of drafters of the same name, shape and weights."""
-  target = tiny.model(26, 0)
+def test_another_setting_is_another_line(target):
+  """The drafters have the same name, shape and weights."""
   model = model_drafter(tiny.first_layer(target), 2)
   settings = ((3, 1), (4, 1), (3, 2))
   alone = [ngram_drafter(2, *n) for n in settings]
   either = [ngram_or_model(ngram, model) for ngram in alone]
+  task = _task('a')
 
   def identify(drafter):
     method = Method('lookup', drafter, 'naive', 1.0, 1.0)
-    task = Task('letters', [Question('a', 'abc')])
-    return line_head.of(method, [], task, task.prompts[0], 0, 0, []).id
+    return line_head.make(method, [], task, task.prompts[0], 0, 0, []).id
 
   for drafters in (alone, either):
     assert len({identify(drafter) for drafter in drafters}) == len(settings)

@@ -1,8 +1,7 @@
-"""Prompts that are answered together: which, in what order, what it took."""
+"""Prompts that are answered together: which, in what order, in what time."""
 
 import collections
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def methods(target):
 
 
 def _tasks() -> list[Task]:
-  """Of six and of five prompts."""
+  """Returns tasks of six and of five prompts."""
   return [
     Task(name, [Question(f'{name}{i}', letter * (1 + i)) for i in range(count)])
     for name, letter, count in (('first', 'a', 6), ('second', 'm', 5))
@@ -44,7 +43,7 @@ def _tasks() -> list[Task]:
 
 
 class _Call(collections.namedtuple('_Call', 'depth temperatures prompts')):
-  """A batch that was decoded: draft length, and of each row what it was."""
+  """A batch that was decoded: draft length, and fields of its rows."""
 
   @property
   def letters(self) -> set[str]:
@@ -53,25 +52,20 @@ class _Call(collections.namedtuple('_Call', 'depth temperatures prompts')):
 
 @pytest.fixture
 def calls(monkeypatch):
-  """A list of what is decoded, in order; each batch takes 8 + 4 seconds."""
-  found, real = [], runner.complete
+  """Records the batches in order; each takes 4 + 8 seconds."""
+  calls, real = [], runner.complete
 
   def complete(request):
-    made = real(request)
-    count = request.batch
+    out, count = real(request), request.batch
     rows = zip(request.prompts.tokens, request.prompts.length, strict=True)
     texts = [request.model.tokenizer.decode(row[:n]) for row, n in rows]
-    found.append(
-      _Call(
-        request.inputs.drafter.tree.depth,
-        request.inputs.sampling.temperature[:count].tolist(),
-        texts[:count],
-      )
-    )
-    return dataclasses.replace(made, prefill_seconds=4.0, decode_seconds=8.0)
+    depth = request.inputs.drafter.tree.depth
+    temperatures = request.inputs.sampling.temperature[:count].tolist()
+    calls.append(_Call(depth, temperatures, texts[:count]))
+    return dataclasses.replace(out, prefill_seconds=4.0, decode_seconds=8.0)
 
   monkeypatch.setattr(runner, 'complete', complete)
-  return found
+  return calls
 
 
 def _compare(target, methods, settings, path):
@@ -81,18 +75,17 @@ def _compare(target, methods, settings, path):
 def test_a_batch_is_of_one_task_and_method(target, methods, calls, tmp_path):
   lines = _compare(target, methods, _SETTINGS, tmp_path / 'lines.jsonl')
   assert len(lines) == 11 * 4
-  # The methods take turns: all have answered a batch before one has two.
+  # The methods are interleaved: all answer a batch before one has two.
   order = [(call.letters, len(call.prompts)) for call in calls]
   assert order == [
-    *[({'a'}, 4), ({'a'}, 4), ({'a'}, 4), ({'a'}, 4)],
-    *[({'m'}, 4), ({'m'}, 4), ({'m'}, 4), ({'m'}, 4)],
-    *[({'a'}, 2), ({'a'}, 2), ({'a'}, 2), ({'a'}, 2)],
-    *[({'m'}, 1), ({'m'}, 1), ({'m'}, 1), ({'m'}, 1)],
+    batch
+    for batch in (({'a'}, 4), ({'m'}, 4), ({'a'}, 2), ({'m'}, 1))
+    for _ in methods
   ]
-  whole = [(call.depth, call.temperatures[0]) for call in calls[:4]]
-  assert whole == [(0, 0.0), (2, 0.0), (0, 1.0), (2, 1.0)]
+  first = [(call.depth, call.temperatures[0]) for call in calls[:4]]
+  assert first == [(0, 0.0), (2, 0.0), (0, 1.0), (2, 1.0)]
   assert all(len(set(call.temperatures)) == 1 for call in calls)
-  # A line has its share of what its batch took.
+  # A line has its share of the time of its batch.
   seconds = [
     (line.prefill_seconds, line.decode_seconds)
     for line in lines
@@ -101,55 +94,49 @@ def test_a_batch_is_of_one_task_and_method(target, methods, calls, tmp_path):
   assert seconds == [(1, 2)] * 4 + [(2, 4)] * 2 + [(1, 2)] * 4 + [(4, 8)]
 
 
-def test_texts_and_counts_are_those_of_each_alone(target, methods, tmp_path):
+def test_texts_and_counts_do_not_depend_on_batches(target, methods, tmp_path):
   alone = dataclasses.replace(_SETTINGS, batch_size=1)
-  names = (
-    'task', 'prompt', 'temperature', 'method', 'seed', 'output_tokens', 'texts',
-    'tokens', 'rounds', 'num_drafted_per_round', 'num_drafted_per_pos',
-    'num_accepted_per_pos',
-  )  # fmt: skip
-  each, batched, shuffled = (
+  same, batched, shuffled = (
     [
-      {name: getattr(line, name) for name in names}
+      dataclasses.replace(line, id='', prefill_seconds=0.0, decode_seconds=0.0)
       for line in _compare(target, methods, settings, tmp_path / str(i))
     ]
     for i, settings in enumerate((alone, _SETTINGS, _SHUFFLED))
   )
-  assert each == batched == shuffled
-  assert any(sum(line['num_accepted_per_pos']) for line in each)
+  assert same == batched == shuffled
+  assert any(sum(line.num_accepted_per_pos) for line in same)
 
 
 def test_a_shuffled_batch_is_of_all_kinds(target, methods, calls, tmp_path):
   path = tmp_path / 'lines.jsonl'
   _compare(target, methods, _SHUFFLED, path)
-  own = {
-    depth: [call for call in calls if call.depth == depth] for depth in (0, 2)
-  }
-  for batches in own.values():
-    assert [len(call.prompts) for call in batches] == [4] * 5 + [2]
-    assert sum(len(call.letters) == 2 for call in batches) >= 3
-    assert sum(len(set(call.temperatures)) == 2 for call in batches) >= 3
-  # The same ones, for every method, which take turns.
-  assert [call[1:] for call in own[0]] == [call[1:] for call in own[2]]
+  plain, drafted = (
+    [call for call in calls if call.depth == depth] for depth in (0, 2)
+  )
+  assert [len(call.prompts) for call in plain] == [4] * 5 + [2]
+  assert sum(len(call.letters) == 2 for call in plain) >= 3
+  assert sum(len(set(call.temperatures)) == 2 for call in plain) >= 3
+  # The same batches for every method, interleaved.
+  assert [call[1:] for call in plain] == [call[1:] for call in drafted]
   assert [call.depth for call in calls] == [0, 2] * 6
   rows = [
     row
-    for call in own[0]
+    for call in plain
     for row in zip(call.temperatures, call.prompts, strict=True)
   ]
   assert len(set(rows)) == 22  # each once
-  # Another seed, another order; the same seed, the same.
+  # The order depends on the seed.
   before = list(calls)
-  for seed, same in ((0, True), (1, False)):
+  for seed, is_same in ((0, True), (1, False)):
     path.unlink()
     calls.clear()
     settings = dataclasses.replace(_SHUFFLED, seed=seed)
     _compare(target, methods, settings, path)
-    assert (calls == before) == same
+    assert (calls == before) == is_same
 
 
 @pytest.mark.parametrize('settings', [_SETTINGS, _SHUFFLED])
-def test_a_batch_that_was_cut_off_is_decoded_whole(
+def test_an_incomplete_batch_is_decoded_again(
   target, methods, calls, tmp_path, settings
 ):
   path = tmp_path / 'lines.jsonl'
@@ -161,47 +148,41 @@ def test_a_batch_that_was_cut_off_is_decoded_whole(
     path.write_text(''.join(written[:kept]))
     calls.clear()
     assert _compare(target, methods, settings, path) == lines
-    # Those batches of which a line was missing, and no other.
     missing = before[np.searchsorted(sizes, kept, side='right') :]
     assert sorted(calls) == sorted(missing)
-  ids = [json.loads(line)['id'] for line in path.read_text().splitlines()]
-  assert len(ids) == len(set(ids)) == len(lines)
+  assert sorted(path.read_text().splitlines(True)) == sorted(written)
 
 
-def test_lines_of_other_batches_are_decoded_anew(
+def test_lines_of_other_batches_are_decoded_again(
   target, methods, calls, tmp_path
 ):
-  """Their times are no share of these."""
+  """Their times are shares of other batches."""
   path = tmp_path / 'lines.jsonl'
-  count = lambda settings: (
-    _compare(target, methods, settings, path) and len(calls)
-  )
-  assert count(_SETTINGS) == 16
-  assert count(_SETTINGS) == 16
-  assert count(_SHUFFLED) == 16 + 12
-  other = dataclasses.replace(_SETTINGS, batch_size=5)
-  assert count(other) == 28 + 4 * 3
+  larger = dataclasses.replace(_SETTINGS, batch_size=5)
+  counts = []
+  for settings in (_SETTINGS, _SETTINGS, _SHUFFLED, larger):
+    _compare(target, methods, settings, path)
+    counts.append(len(calls))
+  assert counts == [16, 16, 16 + 12, 16 + 12 + 4 * 3]
 
 
-def test_where_one_text_has_no_end_none_ends_early(
+def test_a_text_without_an_end_keeps_its_batch_from_ending(
   monkeypatch, target, methods, tmp_path
 ):
-  """Of a batch; one of a single task ends as its task says."""
-  asked = []
-  real = runner.Request.make
+  stops, real = set(), runner.Request.make
 
   def make(target, rows, *, stop_tokens, **rest):
     letters = ''.join(sorted({chr(97 + row[0]) for row in rows}))
-    asked.append((letters, stop_tokens))
+    stops.add((letters, stop_tokens))
     return real(target, rows, stop_tokens=stop_tokens, **rest)
 
   monkeypatch.setattr(runner.Request, 'make', make)
   first, second = _tasks()
   tasks = [first, dataclasses.replace(second, ends=False)]
-  for settings, wanted in (
+  for settings, expected in (
     (_SETTINGS, {('a', None), ('m', ())}),
     (_SHUFFLED, {('am', ()), ('a', None), ('m', ())}),
   ):
-    asked.clear()
-    runner.compare(target, methods, tasks, settings, tmp_path / str(wanted))
-    assert set(asked) == wanted
+    stops.clear()
+    runner.compare(target, methods, tasks, settings, tmp_path / str(expected))
+    assert stops == expected

@@ -1,4 +1,4 @@
-"""Scores are kept as they are found, and programs run only if they may."""
+"""Scores resume, and programs run only if they are allowed to."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def _lines(target, tasks, path):
   return runner.compare(target, methods, tasks, _SETTINGS, path)
 
 
-def test_what_may_not_run_has_no_score(target, tmp_path, caplog):
+def test_answers_that_may_not_run_have_no_score(target, tmp_path, caplog):
   calls = []
 
   def score(prompt, answer):
@@ -56,17 +56,17 @@ def test_what_may_not_run_has_no_score(target, tmp_path, caplog):
   assert [record.args for record in caplog.records] == [('programs',)]
   found = run(False)
   assert not calls and {f.scores for f in found.values()} == {None}
-  found = run(True)  # with leave, what has no score gets one
+  found = run(True)  # answers without a score get one
   assert len(calls) == 6
   assert all(f.scores['pass@1'] == 1 for f in found.values())
   run(True)
-  run(False)  # what is known stays
+  run(False)  # known scores stay
   assert not calls
-  # Cut off in a line: that one is scored again.
+  # The last line was interrupted: its answer is scored again.
   whole = path.read_text()
   path.write_text(whole[: len(whole) - 30])
   assert run(True) == found and len(calls) == 1
-  # Another text, or another reference, is scored anew.
+  # Another text or another reference is scored again.
   lines[0] = dataclasses.replace(lines[0], output_tokens=[[1, 2]])
   run(True)
   assert len(calls) == 1
@@ -76,7 +76,7 @@ def test_what_may_not_run_has_no_score(target, tmp_path, caplog):
 
 
 class _Talker(tiny.Letters):
-  """Letters, and blank lines that are no tokens."""
+  """Letters; blank lines have no tokens."""
 
   def encode(self, text, bos=True):
     return super().encode(text.replace('\n', ''))
@@ -91,7 +91,7 @@ def test_a_conversation_is_one_line(target, tmp_path):
     assert [len(turn) for turn in line.output_tokens] == [4, 4, 4]
     assert line.tokens == 12 and len(line.texts) == 3
   greedy = lines[0]
-  # The second answer follows the first one.
+  # The second question follows the first answer.
   encode = talker.tokenizer.encode
   asked = [*encode('abc'), *greedy.output_tokens[0], *encode('def')]
   again = generate(

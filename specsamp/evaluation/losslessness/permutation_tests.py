@@ -179,7 +179,7 @@ def _examine(
     sum(line.tokens for line in side) for side in zip(*pairs, strict=True)
   ]
   of_pairs = lambda name: np.asarray(
-    [[getattr(scores[x.id].likelihood, name) for x in pair] for pair in pairs]
+    [[getattr(scores[x.id], name) for x in pair] for pair in pairs]
   )
   excess, gaps = of_pairs('excess_nll'), of_pairs('gap')
   finding = Finding(

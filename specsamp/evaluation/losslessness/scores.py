@@ -5,14 +5,10 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TypedDict
 
 from absl import logging
 
-from specsamp.evaluation.losslessness.likelihood import (
-  TextLikelihood,
-  text_likelihood,
-)
+from specsamp.evaluation.losslessness.likelihood import text_likelihood
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings
@@ -24,26 +20,23 @@ from specsamp.utils import distributed, progress, user_modules
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """Score of a line's answers.
+  """Score of a line's answers, and their likelihood: a line of scores.jsonl.
 
   Attributes:
-    likelihood: likelihood of all turns.
+    id: hash of the text, its reference and its scorer.
+    excess_nll: see `TextLikelihood`; sum over the turns, like the next two.
+    variance: see `TextLikelihood`.
+    outside: see `TextLikelihood`.
+    gap: see `TextLikelihood`; maximum over the turns.
     scores: scores of the task by their names; None if it has none.
   """
 
-  likelihood: TextLikelihood
+  id: str
+  excess_nll: float
+  variance: float
+  outside: int
+  gap: float
   scores: dict[str, float | str] | None
-
-
-# A line of scores.jsonl.
-_ScoreLine = TypedDict(
-  '_ScoreLine',
-  {
-    'id': str,
-    **TextLikelihood.__annotations__,
-    'scores': dict[str, float | str] | None,
-  },
-)
 
 
 def warn_of_unscored(tasks: Sequence[Task], allow_code_execution: bool) -> None:
@@ -92,30 +85,31 @@ def score(
     return bool(task.score and (allow_code_execution or not task.runs_answers))
 
   wanted = set(ids.values())
-  key_of = lambda line: line['id']
-  log = RunLog(path, _ScoreLine, key_of, lambda line: key_of(line) in wanted)
+  is_wanted = lambda score: score.id in wanted
+  log = RunLog(path, Score, lambda score: score.id, is_wanted)
   log.keep(
     ids[line.id]
     for line in lines
     if ids[line.id] in log.records
     and (
-      log.records[ids[line.id]]['scores'] is not None
+      log.records[ids[line.id]].scores is not None
       or not has_score(by_name[line.task])
     )
   )
   missing = [line for line in lines if ids[line.id] not in log.records]
-  known: dict[tuple, _ScoreLine] = {}  # many greedy texts are equal
+  known: dict[tuple, Score] = {}  # many greedy texts are equal
   for line in progress.bar('scoring', missing, unit='seq'):
     task, prompt = by_name[line.task], prompt_of(line)
     key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
     if key not in known:
-      likelihood = _likelihood(target, prompt, line, settings)
-      known[key] = {**likelihood._asdict(), 'scores': None}
+      scores = None
       # The first process of a run executes programs.
       if has_score(task) and distributed.is_first():
-        known[key]['scores'] = task.scored(prompt, line.texts[0])
-    log.append({'id': ids[line.id], **known[key]})
-  return {id_: _score(log.records[key]) for id_, key in ids.items()}
+        scores = task.scored(prompt, line.texts[0])
+      likelihood = _likelihood(target, prompt, line, settings)
+      known[key] = Score('', **likelihood, scores=scores)
+    log.append(dataclasses.replace(known[key], id=ids[line.id]))
+  return {id_: log.records[key] for id_, key in ids.items()}
 
 
 def _id(line: Line, prompt: Question, score: Callable | None) -> str:
@@ -129,14 +123,9 @@ def _id(line: Line, prompt: Question, score: Callable | None) -> str:
   return hashlib.sha256(scored.encode()).hexdigest()[:16]
 
 
-def _score(line: _ScoreLine) -> Score:
-  fields = {name: line[name] for name in TextLikelihood._fields}
-  return Score(TextLikelihood(**fields), line['scores'])
-
-
 def _likelihood(
   target: LanguageModel, prompt: Question, line: Line, settings: Settings
-) -> TextLikelihood:
+) -> dict[str, float]:
   """Returns the likelihood of all turns of a line."""
   sampling = SamplingParams(
     line.temperature, top_p=line.top_p, top_k=line.top_k
@@ -145,7 +134,7 @@ def _likelihood(
   for turn, output in enumerate(line.output_tokens):
     tokens, _ = settings.conversation(target, prompt, line.texts[:turn])
     turns.append(text_likelihood(target, tokens, output, sampling))
-  return TextLikelihood(
+  return dict(
     excess_nll=sum(turn.excess_nll for turn in turns),
     variance=sum(turn.variance for turn in turns),
     outside=sum(turn.outside for turn in turns),

@@ -1,1 +1,1 @@
-"""Tables and plots of what was measured, as text, CSV and pictures."""
+"""Run logs, reports, tables and plots."""

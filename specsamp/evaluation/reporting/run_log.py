@@ -33,7 +33,7 @@ class RunLog(Generic[Record]):
         log.append(Time(name, measure()))
     rows = log.records.values()
 
-  Without a key the file is started anew, and a record may be any dict::
+  Without a key the log starts an empty file, and a record may be any dict::
 
     log = RunLog(workdir / 'metrics.jsonl')
     log.append({'step': 1, 'loss': 2.5})
@@ -60,7 +60,8 @@ class RunLog(Generic[Record]):
 
     Args:
       path: path of the file; its folder exists.
-      kind: type of a record. A TypedDict keeps the fields that it lacks.
+      kind: type of a record. A dataclass drops fields that it does not declare,
+        a TypedDict keeps them.
       key: returns what identifies a record; None starts an empty file.
       accepts: returns True if a record belongs to this run.
 
