@@ -226,7 +226,7 @@ def test_pretrain_refuses(refused, folders, tmp_path, flags, words):
     (['--config.cross_entropy_weight=-1.0'], 'cross_entropy_weight: got -1.0'),
     (['--config.num_layers=1000000000'], 'num_layers'),
     (['--config.features={root}/blank'], 'blank: File exists'),
-    (['--config.length=65'], 'length 65 exceeds the 64 positions'),
+    (['--config.length=65'], 'length: got 65, expected at most'),
     (['--config.continuation_batch=0'], 'continuation_batch'),
     (['--config.temperatures=(0, -1.0)'], 'temperature: got -1.0'),
     (['--config.target={root}/nowhere'], 'nowhere'),
