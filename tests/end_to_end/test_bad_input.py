@@ -112,7 +112,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('max_length', 'pretrain', ['--config.length=65']),
     ('noise: got nan', 'distill', ['--config.noise=nan']),
     ('groups: got 33', 'distill', ['--config.groups=33']),
-    ('more than 64', 'distill', ['--config.length=65']),
+    ('length: got 65', 'distill', ['--config.length=65']),
     ('alphas: got', 'plan', ["--config.alphas=('a',)"]),
     ('paper_ms: got (', 'plan', ["--config.paper_ms=(('target', 'v4'),)"]),
     # Names that do not exist.
