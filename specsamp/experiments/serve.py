@@ -1,15 +1,14 @@
-"""Models behind HTTP: what a config asks for, loaded, checked and compiled."""
+"""An OpenAI-compatible server of a config's models."""
 
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 
 from specsamp import verification
 from specsamp.decoding.engine import Engine
-from specsamp.drafting import Drafter
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import config as configs
 from specsamp.experiments import loading
@@ -17,33 +16,34 @@ from specsamp.experiments.method_config import Branching
 from specsamp.experiments.trees import token_tree
 from specsamp.language_model import LanguageModel
 
-_MOST_TEXTS = 128  # of one request
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-  """What is served, and how much of it at once.
+  """Models to serve, and limits of requests.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
-    name: what requests call the model; '' is its folder's name.
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`; '' is the default one of
-      the drafter, see `default_name` there.
-    draft_len: drafted tokens a round; 0 drafts none.
-    branching: see `TokenTree.branching`; a tree in place of `draft_len`.
-    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
-      and the verifier need.
-    slots: texts that are decoded at once.
-    rounds: of a burst, at most.
-    queue: texts that may wait for a slot.
-    max_length: tokens of a prompt with its text; 0 is the target's positions.
-    max_new_tokens: of one text; 0 is what `max_length` leaves.
-    logprobs: alternatives of a token; -1 is no log-probabilities.
-    max_body_bytes: of a request.
-    dtype: that the target computes in; '' is what its folder has.
+    target: folder of the target; '' for the embedded pair's.
+    draft: folder of the draft; '' for the embedded pair's.
+    name: model name in requests; '' for the name of its folder.
+    drafter: kind of drafter, see `loading.Models`; '' for the draft model.
+    lookup: options of drafters without a model.
+    verifier: name of `specsamp.verification.make`; '' for the drafter's
+      default.
+    draft_len: draft tokens per round; 0 disables drafting.
+    branching: a token tree instead of `draft_len`, see `TokenTree.branching`.
+    law: how candidates are chosen, see `model_drafter`; '' for the law that the
+      drafter and the verifier need.
+    slots: number of completions that are decoded at once.
+    rounds: upper bound on the rounds of a burst, after which tokens are sent.
+      1 lets the page mark accepted tokens; more cost less in between.
+    queue: number of completions that may wait for a slot.
+    max_length: upper bound on the tokens of a prompt with its completion, which
+      every pass reads; 0 for the target's positions.
+    max_new_tokens: upper bound on the tokens of a completion; 0 for the rest of
+      `max_length`.
+    logprobs: alternatives of a token; -1 disables log-probabilities.
+    max_body_bytes: upper bound on the body of a request.
+    dtype: dtype that the target computes in; '' for its folder's.
   """
 
   target: str
@@ -76,23 +76,24 @@ class ServeConfig:
 
   @classmethod
   def read(cls, values: dict[str, Any]) -> 'ServeConfig':
-    """The server of plain values."""
+    """Returns the config of plain values."""
     with configs.reading():
       lookup = loading.Lookup(**values.get('lookup', {}))
       branching = tuple(values.get('branching', ()))
       return cls(**values | {'lookup': lookup, 'branching': branching})
 
 
-class Serving(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Serving:
   """A checked server.
 
   Attributes:
-    config: what was asked for.
-    target: the target.
-    engine: what decodes.
-    host: where it listens.
-    port: likewise; 0 takes any.
-    names: others by which it may be called, see `hosts.allowed`.
+    config: its config.
+    target: target model.
+    engine: engine that decodes.
+    host: address to listen on.
+    port: port to listen on, 0 for any free one.
+    names: further names of the server, see `hosts.allowed`.
   """
 
   config: ServeConfig
@@ -100,27 +101,27 @@ class Serving(NamedTuple):
   engine: Engine
   host: str
   port: int
-  names: tuple[str, ...]
+  names: Sequence[str]
 
   def run(self) -> None:
-    """Compiles, prints where it listens, and serves until SIGTERM."""
+    """Compiles, prints the address, and serves until SIGTERM."""
     from specsamp.serving import app, hosts, server
-    from specsamp.serving.asked import Limits
+    from specsamp.serving.detokenize import Vocabulary
     from specsamp.serving.metrics import Metrics
-    from specsamp.serving.texts import Vocabulary
+    from specsamp.serving.requests import MAX_CHOICES, Limits
     from specsamp.serving.worker import Worker
 
     config = self.config
-    listener = server.bind(self.host, self.port)  # before it compiles
+    listener = server.listen(self.host, self.port)  # before it compiles
     self.engine.compile()
-    most = config.max_length or self.target.config.max_length
+    max_length = config.max_length or self.target.config.max_length
     limits = Limits(
       model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
       tokenizer=self.target.tokenizer,
       num_tokens=self.target.config.num_tokens,
-      max_length=most,
-      max_new_tokens=config.max_new_tokens or most,
-      most_texts=min(config.slots + config.queue, _MOST_TEXTS),
+      max_length=max_length,
+      max_new_tokens=config.max_new_tokens or max_length,
+      max_choices=min(config.slots + config.queue, MAX_CHOICES),
       logprobs=None if config.logprobs < 0 else config.logprobs,
     )
     metrics = Metrics()
@@ -134,7 +135,6 @@ class Serving(NamedTuple):
     )
     names = hosts.allowed(self.host, self.names)
     served = app.make(worker, limits, metrics, config.max_body_bytes, names)
-    server.listen(listener)  # before the line that clients read
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 
@@ -146,20 +146,21 @@ def prepare(
   mesh: Mesh | None = None,
   names: Sequence[str] = (),
 ) -> Serving:
-  """Loads and checks all that a server needs; writes nothing.
+  """Loads and checks the models. Writes nothing.
 
   Args:
     values: a `ServeConfig` as plain values.
-    host: where to listen.
-    port: likewise.
-    mesh: where to decode; None is one device.
-    names: by which the server may be called beside its own.
+    host: address to listen on.
+    port: port to listen on, 0 for any free one.
+    mesh: mesh to decode on, None for one device.
+    names: further names of the server.
 
   Raises:
-    UserError: a file or value that does not fit, or the extra is missing.
+    UserError: a file or value is invalid, or the extra is not installed.
   """
   try:
     import prometheus_client  # noqa: F401
+    import pydantic  # noqa: F401
     import starlette  # noqa: F401
     import uvicorn  # noqa: F401
   except ImportError as error:
@@ -168,24 +169,21 @@ def prepare(
     ) from None
   config = ServeConfig.read(values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
+  shape = config.draft_len
+  if config.branching:
+    shape = token_tree(config.branching, models.target)
+  drafter = None
+  if shape:
+    drafter = models.drafter(
+      config.drafter, shape, config.law, config.verifier, config.lookup
+    )
   engine = Engine(
     models.target,
     slots=config.slots,
-    drafter=_drafter(config, models),
+    drafter=drafter,
     verifier=config.verifier or None,
     max_length=config.max_length or None,
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,
   )
-  return Serving(config, models.target, engine, host, port, tuple(names))
-
-
-def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
-  shape = config.draft_len
-  if config.branching:
-    shape = token_tree(config.branching, models.target)
-  if not shape:
-    return None
-  return models.drafter(
-    config.drafter, shape, config.law, config.verifier, config.lookup
-  )
+  return Serving(config, models.target, engine, host, port, names)
