@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import pathlib
 import time
 from collections.abc import Awaitable, Callable
@@ -101,22 +102,15 @@ def make(
   )
 
 
+@dataclasses.dataclass
 class _Completions:
   """ASGI application of the completions' routes, see `make`."""
 
-  def __init__(
-    self,
-    is_chat: bool,
-    worker: Worker,
-    limits: Limits,
-    metrics: Metrics,
-    max_body_bytes: int,
-  ):
-    self._is_chat = is_chat
-    self._worker = worker
-    self._limits = limits
-    self._metrics = metrics
-    self._max_body_bytes = max_body_bytes
+  is_chat: bool
+  worker: Worker
+  limits: Limits
+  metrics: Metrics
+  max_body_bytes: int
 
   async def __call__(self, scope, receive, send) -> None:
     start, outcome = time.monotonic(), 'failed'
@@ -133,19 +127,19 @@ class _Completions:
       await _error(error)(scope, receive, send)
     finally:
       seconds = time.monotonic() - start
-      self._metrics.add_request(scope['path'], outcome, seconds)
+      self.metrics.add_request(scope['path'], outcome, seconds)
 
   async def _answer(self, http_request: Request, send) -> None:
-    self._worker.check_open()  # before a body is read
-    content = await _body(http_request, self._max_body_bytes)
+    self.worker.check_open()  # before a body is read
+    content = await _body(http_request, self.max_body_bytes)
     # In a thread, because a long prompt takes its time.
     request = await asyncio.to_thread(
-      requests.parse, content, self._is_chat, self._limits
+      requests.parse, content, self.is_chat, self.limits
     )
-    active = self._worker.submit(request)
-    self._metrics.add_prompt(request.num_prompt_tokens)
+    active = self.worker.submit(request)
+    self.metrics.add_prompt(request.num_prompt_tokens)
     builder = responses.Builder(
-      self._limits.model, active, has_marks=self._worker.rounds == 1
+      self.limits.model, active, has_marks=self.worker.rounds == 1
     )
     if request.stream:
       work = _stream(active, builder, send)
@@ -154,7 +148,7 @@ class _Completions:
     try:
       response = await _unless_disconnected(http_request.receive, work)
     finally:
-      self._worker.cancel(active)
+      self.worker.cancel(active)
     if response is not None:
       await response(http_request.scope, http_request.receive, send)
 

@@ -10,12 +10,9 @@ import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specsamp.serving.errors import ApiError
-
-_LOCAL = ('localhost', '127.0.0.1', '[::1]')
 
 
 def allowed(host: str, names: Iterable[str] = ()) -> frozenset[str] | None:
@@ -27,28 +24,22 @@ def allowed(host: str, names: Iterable[str] = ()) -> frozenset[str] | None:
     names: further names.
   """
   names = set(names)
-  if _is_loopback(host):
-    names.update(_LOCAL)
+  try:
+    is_loopback = ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    is_loopback = host.lower() == 'localhost'
+  if is_loopback:
+    names |= {'localhost', '127.0.0.1', '::1'}
   elif not names:
     return None
-  names = {name.lower() for name in {*names, host} - {''}}
-  return frozenset(
-    f'[{name}]' if ':' in name and not name.startswith('[') else name
-    for name in names
-  )
-
-
-def _is_loopback(host: str) -> bool:
-  try:
-    return ipaddress.ip_address(host.strip('[]')).is_loopback
-  except ValueError:
-    return host.lower() == 'localhost'
+  names = {name.lower().strip('[]') for name in {*names, host}}
+  return frozenset(f'[{name}]' if ':' in name else name for name in names)
 
 
 class HostCheck:
   """ASGI middleware that answers 421 to requests by another name.
 
-  Starlette's `TrustedHostMiddleware` answers 400 in plain text.
+  Starlette's `TrustedHostMiddleware` answers 400 in plain text instead.
   """
 
   def __init__(self, app: ASGIApp, names: frozenset[str], to_response):
@@ -68,19 +59,10 @@ class HostCheck:
     if scope['type'] == 'http':
       hosts = Headers(scope=scope).getlist('host')
       # With two headers it is unclear which one a proxy has checked.
-      if len(hosts) != 1 or _name(hosts[0]) not in self._names:
-        app: Response = self._to_response(
-          ApiError(
-            f'Host: got {", ".join(hosts)!r}, expected a name of this server; '
-            '--allow_hosts adds names',
-            status=421,
-            code='unknown_host',
-          )
-        )
+      host = hosts[0] if len(hosts) == 1 else ''
+      match = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d+)?', host)
+      if not match or match[1].lower() not in self._names:
+        message = f'Host: got {host!r}; --allow_hosts adds names of this server'
+        error = ApiError(message, status=421, code='unknown_host')
+        app = self._to_response(error)
     await app(scope, receive, send)
-
-
-def _name(header: str) -> str | None:
-  """Returns the name in a Host header, without its port."""
-  match = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d+)?', header)
-  return match and match[1].lower()
