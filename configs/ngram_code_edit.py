@@ -1,56 +1,42 @@
 """n-gram decoding of code edits, on any machine.
 
-The demonstration of the post on speculative decoding for Llama 3.1, "n-gram on
-a code edit", 2x with an 8B model: where the output repeats the input, what
-stands there already is the draft. Of held-out files of the standard library,
-half of the prompts are a function followed by the beginning of itself with an
-argument renamed, half a repetitive stretch of a module; greedy, with and
-without n-grams, over a sweep of draft lengths and for three matches at once.
-About two minutes on 2 CPU cores.
+The post on speculative decoding for Llama 3.1 shows "n-gram on a code edit", 2x
+with an 8B model: where the output repeats the input, the input is the draft.
+The prompts are from held-out files of the standard library. Half of them are a
+function followed by its beginning with an argument renamed, half are repetitive
+parts of a module. They are decoded greedily, with and without n-grams, for
+several draft lengths and for three matches at once. Two minutes on 2 CPU cores.
 
   python launch/decode.py --config=configs/ngram_code_edit.py
 
-`:smoke` decodes two prompts, 16 tokens each. `--config.drafter=ngram_or_draft
---config.branching='()'` asks the draft model where there is no match.
-`configs/quickstart.py` lists what the keys take.
+`:smoke` decodes two prompts, 16 tokens each. With
+`--config.drafter=ngram_or_draft --config.branching='()'` the draft model drafts
+where there is no match.
 """
 
-import ml_collections
+from specsamp.errors import check_name
+from specsamp.experiments.config import DecodeConfig
+from specsamp.utils.schema import config_dict
 
-from specsamp.errors import unknown
+LAUNCHER = 'decode'
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: smoke for the smallest run; left out, the full one."""
-  if arg not in (None, 'smoke'):
-    raise ValueError(unknown('argument', arg, ['smoke'], ', or none'))
+def get_config(arg: str = 'full'):
+  """Returns the full config, or the smallest one for `smoke`."""
+  check_name('argument', arg, ('full', 'smoke'))
   smoke = arg == 'smoke'
-  return ml_collections.ConfigDict(
-    dict(
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target='',
-      draft='',
-      dtype='',  # that the target computes in; '' is what its folder has
-      drafter='ngram',
-      # n-grams of three tokens, else two, else one, in a row's own text alone.
-      lookup=dict(n_max=3, n_min=1, datastore='', window=7, draft_length=0),
-      verifier='',  # the one that fits the drafter: naive
-      draft_len=10,  # of the streamed text, and of your own prompts
-      draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),  # to compare
-      branching=(2, 1) if smoke else (3, 1, 1, 1, 1, 1),  # three matches
-      dynamic_tree=(),  # or one whose shape each draft chooses
-      adaptive=False,  # whether each round drafts as deep as pays
-      law='',  # deterministic: nothing of an n-gram's draft is drawn
-      temperatures=(0.0,),
-      top_p=1.0,  # of the temperatures above 0
-      prompts='code_edits',
-      data='../shared/data',  # folder with the published sets of prompts
-      chat=False,  # your own prompts as turns in the target's chat template
-      num_prompts=2 if smoke else 16,
-      sweep_prompts=2 if smoke else 16,  # all of them with every draft length
-      max_prompt_tokens=192,
-      max_new_tokens=16 if smoke else 192,
-      seed=0,
-      repeats=1 if smoke else 11,  # of each timing of a round's parts
-    )
-  ).lock()
+  return config_dict(
+    DecodeConfig,
+    drafter='ngram',
+    draft_len=10,
+    draft_lens=(4,) if smoke else (4, 6, 8, 10, 14),
+    branching=(2, 1) if smoke else (3, 1, 1, 1, 1, 1),
+    temperatures=(0.0,),
+    top_p=1.0,
+    prompts='code_edits',
+    num_prompts=2 if smoke else 16,
+    sweep_prompts=2 if smoke else 16,
+    max_prompt_tokens=192,
+    max_new_tokens=16 if smoke else 192,
+    repeats=1 if smoke else 11,
+  )

@@ -1,65 +1,42 @@
-r"""Spec-Bench's six categories, any pair, the drafters that come with it.
+r"""Spec-Bench's six categories, for any pair and the embedded drafters.
 
-Xia et al. 2401.07851: speedup and τ by category, the second turns of MT-bench
-asked after the first answers. The embedded pair answers every question in
-Python: speed and acceptance are real, answers are not. 8 prompts of
-each category, about four minutes on 2 CPU cores; the published question.jsonl
-must be in `--config.data`.
+Xia et al. 2401.07851: speedup and τ by category. The second turns of MT-bench
+follow the answers to the first. The embedded pair answers every question in
+Python: speed and acceptance are real, the answers are not. 8 prompts of each
+category, four minutes on 2 CPU cores; the published question.jsonl must be in
+`--config.data`.
 
   python launch/evaluate.py --config=configs/spec_bench.py \
     --workdir=runs/spec_bench
 
-`--config.num_prompts=80` is the whole of it, a pair (`:vicuna-7b+vicuna-68m`)
-is read from MODELS/.. and asked in its chat template with `--config.chat=true`,
-if it has one; `:smoke`, or `,smoke` behind a pair, is the smallest size.
+`--config.num_prompts=80` takes all prompts. A pair (`:vicuna-7b+vicuna-68m`) is
+read from MODELS/.., `--config.chat=true` uses its chat template; `:smoke` or
+`:PAIR,smoke` is the smallest size.
 """
-
-import ml_collections
 
 from specsamp.experiments import config
 
+LAUNCHER = 'evaluate'
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
+
+def get_config(arg: str | None = None):
+  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
-  smoke = size.smoke
-  chain = (1,) * (2 if smoke else 4)
   methods = [
-    method | dict(branching=chain, temperature=temperature)
-    for temperature in (0.0, 1.0)
-    for method in (
-      dict(name='SpS'),
-      dict(name='EAGLE', drafter='eagle'),
-      dict(name='PLD', drafter='ngram', law='deterministic', verifier='naive'),
-    )
-    if not (size.pair and method.get('drafter') == 'eagle')
+    dict(name='SpS'),
+    dict(name='EAGLE', drafter='eagle'),
+    dict(name='PLD', drafter='ngram', law='deterministic', verifier='naive'),
   ]
-  return ml_collections.ConfigDict(
-    dict(
-      title='Spec-Bench',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target=size.target,
-      draft=size.draft,
-      dtype='',  # the target computes in; '' is its folder's
-      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
-      methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      # Or code (held-out functions), code_edits, humaneval, xsum, alpaca, wmt,
-      # spec_bench/CATEGORY, a .json or .jsonl file of prompts.
-      tasks=('spec_bench',),
-      data='../shared/data',  # folder with the published sets of prompts
-      chat=False,  # prompts as turns in the target's chat template
-      num_prompts=1 if smoke else 8,  # of each task
-      samples=1,  # of each prompt, at temperatures above 0
-      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
-      max_new_tokens=16 if smoke else 512 if size.pair else 128,
-      seed=0,
-      # Or by_draft_length, by_candidates, by_budget, by_masks.
-      plot='by_method',
-      passes=False,  # time what a pass over the best trees costs
-      parts=False,  # time rounds of which the paper has figures
-      bounds=False,  # find the most that any rule could accept
-      search=False,  # search the best static trees, and try them
-      note='',
-    )
-  ).lock()
+  if size.pair:
+    del methods[1]  # it is trained on the embedded target
+  common = dict(branching=(1,) * (2 if size.smoke else 4))
+  return size.comparison(
+    num_prompts=8,
+    title='Spec-Bench',
+    methods=tuple(
+      method | common | dict(temperature=temperature)
+      for temperature in (0.0, 1.0)
+      for method in methods
+    ),
+    tasks=('spec_bench',),
+  )

@@ -18,7 +18,7 @@ def main():
   mesh = _mesh()
   workdir = cli.make_workdir(flags.FLAGS.workdir, config)
   distill.distill(job, workdir, mesh)
-  print(run.told(workdir, workdir / 'drafter'))
+  print(run.summary(workdir, workdir / 'drafter'))
 
 
 if __name__ == '__main__':

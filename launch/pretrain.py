@@ -18,7 +18,7 @@ def main():
   mesh = _mesh()
   workdir = cli.make_workdir(flags.FLAGS.workdir, config)
   pretrain.pretrain(job, workdir, mesh)
-  print(run.told(workdir, workdir / 'model'))
+  print(run.summary(workdir, workdir / 'model'))
 
 
 if __name__ == '__main__':

@@ -11,8 +11,7 @@ from specsamp.utils import home
 
 def main() -> None:
   """Runs the launcher that the first argument names, with the others."""
-  folder = home.folder() / 'launch'
-  launchers = {path.stem: path for path in sorted(folder.glob('*.py'))}
+  launchers = home.launchers()
   name, *rest = sys.argv[1:] or ['--help']
   if name == '--version':
     print(f'specsamp {metadata.version("specsamp")}')

@@ -1,13 +1,12 @@
-"""Rollouts for a trainer: an engine in the shape of tunix's sampler.
+"""Rollouts for a trainer: an engine with the interface of tunix's sampler.
 
-`Sampler` writes down what a trainer calls: the names and arguments of
-`tunix.generate`, of which nothing is imported. `EngineSampler` has it, with a
-draft, and with weights that swap without compiling.
+`EngineSampler` has the names and arguments of `tunix.generate`, without a
+dependency on tunix. It can draft, and takes new weights without compiling.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +21,18 @@ from specsamp.sampling.transforms import SamplingParams
 
 @dataclasses.dataclass(frozen=True)
 class SamplerOutput:
-  """Rollouts, those of one prompt in a row.
+  """Rollouts, those of a prompt next to each other.
 
   Attributes:
-    text: of each.
-    tokens: int32, its tokens, a stop token included, for it was drawn; an array
-      [B, ..] with `pad_output`, filled on the right.
-    padded_prompt_tokens: int32 [B, P], filled on the left.
+    text: text of each rollout.
+    tokens: int32 tokens of each rollout, with the stop token that ended it; one
+      array [B, ..], padded on the right, with `pad_output`.
+    padded_prompt_tokens: int32 [B, P], padded on the left.
     prompt_lengths: int32 [B], tokens of the prompts.
-    logprobs: float32, of the new tokens under what they were drawn from, after
-      temperature and cuts; None if they were not asked for.
-    logits: none, ever; there for those who read the field.
-    completions: all else that there is, `logprobs.raw` and counts of it.
+    logprobs: float32 log-probabilities of the new tokens after temperature and
+      truncation; None if they were not requested.
+    logits: always empty; the field exists for callers that read it.
+    completions: all else, such as `logprobs.raw` and counts.
   """
 
   text: list[str]
@@ -46,48 +45,18 @@ class SamplerOutput:
 
   @property
   def block_efficiency(self) -> float:
-    """τ of all completions together, see `state.block_efficiency`."""
+    """τ of all completions, see `state.block_efficiency`."""
     return block_efficiency(
-      sum(each.num_accepted for each in self.completions),
-      sum(int(each.stats.rounds) for each in self.completions),
+      sum(completion.num_accepted for completion in self.completions),
+      sum(int(completion.stats.rounds) for completion in self.completions),
     )
 
 
-@runtime_checkable
-class Sampler(Protocol):
-  """What a trainer calls, see `EngineSampler`."""
-
-  @property
-  def transformer(self) -> Any: ...
-
-  @property
-  def transformer_state(self) -> Any: ...
-
-  @transformer_state.setter
-  def transformer_state(self, state: Any) -> None: ...
-
-  def tokenize(self, input_string: str) -> Sequence[int]: ...
-
-  def update_params(
-    self, updated_weights: Any, filter_types: tuple[Any, ...] | None = None
-  ) -> None: ...
-
-  def __call__(
-    self, input_strings: str | Sequence[str], max_generation_steps: int,
-    max_prompt_length: int | None = None, echo: bool = False,
-    return_logits: bool = False, return_logprobs: bool = False,
-    eos_tokens: Sequence[int] | None = None, temperature: float = 0.0,
-    top_p: float | None = None, top_k: int | None = None,
-    beam_size: int | None = None, seed: int | None = None,
-    multi_sampling: int = 1, pad_output: bool = False,
-  ) -> SamplerOutput: ...  # fmt: skip
-
-
 class EngineSampler:
-  """A `Sampler` that drafts.
+  """A sampler that draws rollouts with an engine, drafted or not.
 
   Attributes:
-    engine: what decodes.
+    engine: the engine.
   """
 
   def __init__(
@@ -99,19 +68,20 @@ class EngineSampler:
     stale: bool = False,
     **options,
   ):
-    """Compiles nothing yet.
+    """Makes the engine; compiles nothing yet.
 
     Args:
       model: the policy.
-      cache_size: tokens of a prompt with its new ones, `Engine.max_length`.
-      pad_id: what fills tokens.
-      stale: a drafter that was trained for other weights goes on when the
-        policy moves: texts stay the policy's, fewer drafted tokens are
-        accepted. Without it such an update is refused.
-      **options: others of `Engine`: slots, drafter, verifier, rounds.
+      cache_size: upper bound on the tokens of a prompt and its rollout,
+        `Engine.max_length`.
+      pad_id: token for padding.
+      stale: if True, a drafter that was trained for other weights stays in use
+        after an update: fewer draft tokens are accepted. If False, such an
+        update is an error.
+      **options: other options of `Engine`: slots, drafter, verifier, rounds.
 
     Raises:
-      UserError: what `Engine` raises.
+      UserError: see `Engine`.
     """
     self.engine = Engine(model, max_length=cache_size, logprobs=0, **options)
     self._pad_id = pad_id
@@ -139,17 +109,18 @@ class EngineSampler:
     filter_types: tuple[Any, ...] | None = None,
     drafter: Any = None,
   ) -> None:
-    """Goes on with other weights of the policy; compiles nothing.
+    """Replaces the policy's weights; compiles nothing.
 
     Args:
-      updated_weights: all of them, in the tree of `transformer_state`.
-      filter_types: None: there are no parts to choose from.
-      drafter: the drafter's own, made for them; None leaves those it has.
+      updated_weights: a tree like `transformer_state`.
+      filter_types: must be None; filters are not supported.
+      drafter: parameters of the drafter for these weights; None keeps those it
+        has.
 
     Raises:
-      UserError: what `Engine.update_params` raises, or a filter.
+      UserError: see `Engine.update_params`, or a filter was given.
     """
-    _refuse(filter_types=filter_types)
+    _check_none(filter_types=filter_types)
     self.engine.update_params(updated_weights, drafter, stale=self._stale)
 
   def __call__(
@@ -158,34 +129,35 @@ class EngineSampler:
     temperature=0.0, top_p=None, top_k=None, beam_size=None, seed=None,
     multi_sampling=1, pad_output=False,
   ) -> SamplerOutput:  # fmt: skip
-    """Samples continuations.
+    """Draws rollouts.
 
     Args:
-      input_strings: prompts, or token ids of each.
-      max_generation_steps: new tokens of each, at most.
-      max_prompt_length: what prompts are filled to, and the next power of two
-        where one has more; none is cut off.
-      echo: whether texts and tokens begin with the prompt.
-      return_logits: False, for there are none; `return_logprobs` has its own.
-      return_logprobs: whether to return them.
-      eos_tokens: stop tokens; the tokenizer's if left out.
+      input_strings: a prompt, or a list of texts or of token ids.
+      max_generation_steps: upper bound on the new tokens of a rollout.
+      max_prompt_length: width to which prompts are padded; the next power of
+        two if a prompt is longer, or for None. Prompts are never truncated.
+      echo: if True, text and tokens start with the prompt.
+      return_logits: must be False; logits are not supported.
+      return_logprobs: if True, log-probabilities are returned.
+      eos_tokens: stop tokens; None for the tokenizer's.
       temperature: 0 is greedy.
-      top_p: nucleus; None is all, at whatever temperature.
-      top_k: the most probable; None or -1 is all.
-      beam_size: None: this samples.
+      top_p: nucleus; None for the whole vocabulary.
+      top_k: number of most probable tokens; None or -1 for all.
+      beam_size: must be None; beams are not supported.
       seed: rollout j of prompt i draws from `seed + multi_sampling * i + j`;
         None is 0.
-      multi_sampling: rollouts of each prompt, on one prefill.
-      pad_output: whether tokens are one array, filled to the most there can be.
+      multi_sampling: rollouts of each prompt, which share a prefill.
+      pad_output: if True, tokens are one array, padded to the longest possible
+        rollout.
 
     Raises:
-      UserError: what `Engine.generate` raises, or something that is not here.
-      FloatingPointError: the policy's logits held a NaN.
+      UserError: see `Engine.generate`, or an argument is not supported.
+      FloatingPointError: the policy's logits contained a NaN.
     """
-    _refuse(return_logits=return_logits or None, beam_size=beam_size)
+    _check_none(return_logits=return_logits or None, beam_size=beam_size)
     if isinstance(input_strings, str):
       input_strings = [input_strings]
-    found = self.engine.generate(
+    completions = self.engine.generate(
       input_strings,
       sampling=SamplingParams(
         temperature,
@@ -197,36 +169,34 @@ class EngineSampler:
       stop_tokens=eos_tokens,
       n=multi_sampling,
     )
-    lengths = [len(each.prompt) for each in found]
+    prompts = [np.asarray(c.prompt, np.int32) for c in completions]
+    lengths = np.asarray(list(map(len, prompts)), np.int32)
     width = max_prompt_length or 0
-    if width < max(lengths):
-      width = 1 << (max(lengths) - 1).bit_length()
+    if width < lengths.max():
+      width = 1 << (int(lengths.max()) - 1).bit_length()
+    pad = lambda row, *sides: np.pad(row, sides, constant_values=self._pad_id)
     tokens = [
-      np.asarray(each.prompt * echo + each.tokens, np.int32) for each in found
+      np.asarray(c.prompt * echo + c.tokens, np.int32) for c in completions
     ]
-    fill = lambda row, *sides: np.pad(row, sides, constant_values=self._pad_id)
     if pad_output:
-      most = max_generation_steps + width * echo
-      tokens = np.stack([fill(row, 0, most - len(row)) for row in tokens])
+      longest = max_generation_steps + width * echo
+      tokens = np.stack([pad(row, 0, longest - len(row)) for row in tokens])
     decode = self.engine.model.tokenizer.decode
-    logprobs = [each.logprobs.processed for each in found]
+    logprobs = [c.logprobs.processed for c in completions]
     return SamplerOutput(
-      text=[decode(each.prompt) * echo + each.text for each in found],
+      text=[decode(c.prompt) * echo + c.text for c in completions],
       tokens=tokens,
       padded_prompt_tokens=np.stack(
-        [
-          fill(np.asarray(each.prompt, np.int32), width - length, 0)
-          for each, length in zip(found, lengths, strict=True)
-        ]
+        [pad(prompt, width - len(prompt), 0) for prompt in prompts]
       ),
-      prompt_lengths=np.asarray(lengths, np.int32),
+      prompt_lengths=lengths,
       logprobs=logprobs if return_logprobs else None,
       logits=(),
-      completions=found,
+      completions=completions,
     )
 
 
-def _refuse(**values: Any) -> None:
+def _check_none(**values: Any) -> None:
   for name, value in values.items():
     if value is not None:
-      raise UserError(f'{name}: got {value!r}, expected none: it is not here')
+      raise UserError(f'{name}: got {value!r}, which is not supported')

@@ -1,18 +1,13 @@
-"""What a job's config holds, how it is read, and what its argument means."""
+"""Configs of the experiments: their keys, and the argument of a config file."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
+
+import ml_collections
 
 from specsamp import verification
-from specsamp.errors import (
-  UserError,
-  check_name,
-  check_range,
-  check_scalars,
-  unknown,
-)
+from specsamp.drafting.draft import Law
+from specsamp.errors import UserError, check_name, check_range, unknown
 from specsamp.evaluation import pairs, tasks
 from specsamp.evaluation.reporting import plots
 from specsamp.experiments import loading
@@ -20,33 +15,19 @@ from specsamp.experiments.method_config import Branching, MethodConfig
 from specsamp.language_model import LanguageModel
 from specsamp.models.config import Dtype
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.utils import schema
+
+EMBEDDED = 'pycode'  # name of the embedded pair
 
 
-@contextlib.contextmanager
-def reading() -> Iterator[None]:
-  """Has a mistake in plain values end as a `UserError`."""
-  try:
-    yield
-  except (TypeError, KeyError) as error:  # keys of some other kind of config
-    raise UserError(f'config: {error}') from None
+class TaskPrompt(NamedTuple):
+  """A prompt of a task.
 
-
-def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-  """Plain values with tuples in place of lists."""
-  return {
-    name: tuple(value) if isinstance(value, list | tuple) else value
-    for name, value in values.items()
-  }
-
-
-def check_dtype(name: str) -> None:
-  """Raises `UserError` if it is neither '' nor a dtype of models."""
-  if name:
-    check_name('dtype', name, get_args(Dtype))
-
-
-class Asked(NamedTuple):
-  """A prompt of a task, and its tokens: the last ones that fit."""
+  Attributes:
+    task: the task.
+    prompt: the prompt.
+    tokens: its last tokens, as many as fit.
+  """
 
   task: tasks.Task
   prompt: tasks.Question
@@ -55,63 +36,70 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairConfig:
-  """A target, a draft, and how much of what they decode.
+  """A target and a draft, and the number and lengths of their texts.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    draft: folder of the draft; '' is the embedded pair's.
+    target: folder of the target, or its name at the hub; '' is the embedded
+      target.
+    draft: folder of the draft, or its name at the hub; '' is the embedded
+      draft.
     data: folder with the published sets of prompts.
-    num_prompts: of each task.
-    max_prompt_tokens: in each of them.
-    max_new_tokens: in each answer, if its task has no bound below it.
-    seed: of all draws; prompt i of a user's own draws from `seed + i`.
+    num_prompts: prompts of each task.
+    max_prompt_tokens: upper bound on the tokens of a prompt.
+    max_new_tokens: upper bound on the new tokens of a text; a task may have a
+      lower one.
+    seed: seed of all draws; prompt or request i may draw from seed + i.
   """
 
-  target: str
-  draft: str
-  data: str
-  num_prompts: int
-  max_prompt_tokens: int
-  max_new_tokens: int
-  seed: int
+  target: str = ''
+  draft: str = ''
+  data: str = '../shared/data'
+  num_prompts: int = 16
+  max_prompt_tokens: int = 128
+  max_new_tokens: int = 128
+  seed: int = 0
 
   def __post_init__(self):
     sizes = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
     check_range(self, *sizes, least=1, kind=int)
-    # A prompt draws from the seed and its number.
-    most = 2**31 - 1 - self.num_prompts
-    check_range(self, 'seed', least=0, most=most, kind=int)
+    largest = 2**31 - 1 - self.num_prompts
+    check_range(self, 'seed', least=0, most=largest, kind=int)
 
   def longest_prompt(self, target: LanguageModel) -> list[int]:
-    """As many tokens as prompts may have, to check the config with.
+    """Returns a prompt of `max_prompt_tokens` tokens, to check a config with.
 
     Raises:
-      UserError: more than the target has positions.
+      UserError: the target has fewer positions.
     """
-    most = target.config.max_length
-    if self.max_prompt_tokens > most:
+    positions = target.config.max_length
+    if self.max_prompt_tokens > positions:
       raise UserError(
         f'max_prompt_tokens: got {self.max_prompt_tokens}, expected at most '
-        f'the {most} positions of the target'
+        f'the {positions} positions of the target'
       )
     return [0] * self.max_prompt_tokens
 
-  def load_prompts(self, name: str, target: LanguageModel) -> list[Asked]:
-    """The first turns of these tasks, the last tokens of each that fit.
+  def load_prompts(self, name: str, target: LanguageModel) -> list[TaskPrompt]:
+    """Returns the first turns of the tasks of a name.
+
+    Args:
+      name: see `tasks.load`.
+      target: tokenizes them.
 
     Raises:
-      UserError: see `tasks.load`, or no room for them with their answers.
+      UserError: see `tasks.load`; or a prompt and its text do not fit the
+        target's positions.
     """
-    most = target.config.max_length
-    if self.max_prompt_tokens + self.max_new_tokens > most:
+    positions = target.config.max_length
+    if self.max_prompt_tokens + self.max_new_tokens > positions:
       raise UserError(
         f'max_prompt_tokens: got {self.max_prompt_tokens}, with '
-        f'{self.max_new_tokens} new ones more than the {most} positions of the '
-        'target'
+        f'{self.max_new_tokens} new tokens more than the {positions} positions '
+        'of the target'
       )
     tokenizer = target.tokenizer
     return [
-      Asked(
+      TaskPrompt(
         task,
         prompt,
         tasks.last(
@@ -125,34 +113,34 @@ class PairConfig:
     ]
 
   def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
-    """The tasks of a name; prints where one has fewer prompts than asked.
+    """Returns the tasks of a name; prints which have too few prompts.
 
     Raises:
       UserError: see `tasks.load`.
     """
     sizes = (self.num_prompts, self.max_prompt_tokens)
-    found = tasks.load(name, target.tokenizer, *sizes, self.data)
-    for task in found:
+    loaded = tasks.load(name, target.tokenizer, *sizes, self.data)
+    for task in loaded:
       if len(task.prompts) < self.num_prompts:
         print(
-          f'{task.name}: {len(task.prompts)} of the {self.num_prompts} prompts '
-          'that were asked for, all that fit'
+          f'{task.name}: {len(task.prompts)} of the {self.num_prompts} '
+          'requested prompts, all that fit'
         )
-    return found
+    return loaded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampledConfig(PairConfig):
-  """And how it is sampled.
+  """A pair and the sampling of its texts.
 
   Attributes:
-    top_p: nucleus of the temperatures above 0.
+    top_p: nucleus at temperatures above 0.
   """
 
-  top_p: float
+  top_p: float = 1.0
 
   def check_compared(self, *names: str) -> None:
-    """Raises `UserError` where one of these names none, or a value twice."""
+    """Raises `UserError` for values to compare that are empty or repeated."""
     for name in names:
       values = getattr(self, name)
       if not values or len(set(values)) < len(values):
@@ -161,13 +149,9 @@ class SampledConfig(PairConfig):
         )
 
   def check_temperatures(self, temperatures: tuple[float, ...]) -> None:
-    """Raises `UserError` where one of them, or the nucleus, is none."""
-    check_scalars('temperatures', temperatures)
-    try:
-      for temperature in temperatures:
-        SamplingParams(temperature, top_p=self.top_p).check()
-    except ValueError as error:
-      raise UserError(str(error)) from None
+    """Raises ValueError for a temperature or nucleus out of its range."""
+    for temperature in temperatures:
+      SamplingParams(temperature, top_p=self.top_p).check()
 
   def top_p_at(self, temperature: float) -> float:
     return self.top_p if temperature else 1.0
@@ -175,100 +159,86 @@ class SampledConfig(PairConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig(SampledConfig):
-  """What to decode and how.
+  """Texts to decode, and the drafts to compare.
 
   Attributes:
-    dtype: that the target computes in; '' is what its folder has.
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
-    verifier: a name of `specsamp.verification.make`; '' is the default one of
-      each drafter, see `default_name` there.
-    draft_len: of the streamed texts.
-    draft_lens: draft lengths to compare; what a trained drafter is not deep
-      enough for is left out.
-    branching: see `TokenTree.branching`; a tree in place of `draft_len`, and
-      one more draft to compare. Empty is none.
-    dynamic_tree: (nodes, depth, children), see `DynamicTree.of`; likewise.
-    adaptive: whether how deep a round drafts is chosen in each, from 0 and
-      `draft_lens`, or the depths of the tree: in place of `draft_len`, and one
-      more draft to compare.
-    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
-      and the verifier need.
-    temperatures: to compare; the first serves a user's prompts, the last the
-      text that is shown before a comparison.
-    other_drafters: (drafter, draft length) of further drafters to compare with
-      the draft model; not used with another `drafter` or a `verifier`.
-    shown: prompt, by its number, and seed of the text that is shown before a
+    dtype: dtype that the target computes in; '' is that of its folder.
+    drafter: '' is the draft model, none is plain decoding. medusa, hydra,
+      eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep are trained
+      on the embedded target. ngram, lookahead and ngram_or_draft look up.
+      Others are the folder of a trained drafter, and a user-defined one,
+      my.module:Name.
+    lookup: settings of the drafters that look up.
+    verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
+      user-defined one, my.module:Name; '' is the default of the drafter.
+    draft_len: draft tokens a round, of a streamed text and your own prompts.
+    draft_lens: draft lengths to compare. A trained drafter skips those that it
+      cannot draft. On CPUs the target pads large products to 4 or 8 tokens,
+      which drafts of 3 and 7 tokens fill.
+    branching: token tree to compare as well, and for your own prompts: (4, 2,
+      1) has 4 candidates, 2 after each of them, and so on; in (4, (2, 1)) the
+      first one has 2 and the second 1. () is no tree.
+    dynamic_tree: token tree whose shape each draft chooses, to compare as well,
+      and for your own prompts: (nodes, depth, children of a node), such as (16,
+      6, 4). () is no such tree.
+    adaptive: choose in each round how deep to draft, 0 or one of draft_lens, or
+      a depth of the tree.
+    law: how candidates are chosen; '' fits the drafter and the verifier.
+    temperatures: temperatures to compare. Your own prompts use the first, the
+      text that is shown before a comparison the last.
+    other_drafters: (drafter, draft length) of drafters to compare with the
+      draft model; unused with another drafter or a verifier.
+    shown: number and seed of the prompt whose text is shown before a
       comparison.
-    prompts: what to complete, see `tasks.load`.
-    chat: whether a user's own prompts are turns of a conversation, each put
-      in the target's chat template.
-    sweep_prompts: so many prompts are completed with every draft length, the
-      others with the fastest one of each temperature.
-    repeats: how often a round and its parts are timed, for a median.
+    prompts: code (held-out functions), code_edits, humaneval, xsum, alpaca,
+      wmt, spec_bench, spec_bench/CATEGORY, a .json or .jsonl file of prompts,
+      or a user-defined task, my.module:Name.
+    chat: put your own prompts as turns in the target's chat template.
+    sweep_prompts: prompts that are completed with every draft length; the
+      others are completed with the fastest one of each temperature.
+    repeats: timings of a round and its parts, for a median.
   """
 
-  drafter: str
-  lookup: loading.Lookup
-  verifier: str
-  draft_len: int
-  draft_lens: tuple[int, ...]
-  branching: Branching
-  dynamic_tree: tuple[int, ...]
-  adaptive: bool
-  law: str
-  temperatures: tuple[float, ...]
-  prompts: str
-  chat: bool
-  sweep_prompts: int
-  repeats: int
-  dtype: str = ''
+  num_prompts: int = 20
+  top_p: float = 0.95
+  dtype: Literal['', Dtype] = ''
+  drafter: str = ''
+  lookup: loading.Lookup = loading.Lookup()
+  verifier: str = ''
+  draft_len: int = 4
+  draft_lens: tuple[int, ...] = (2, 3, 5, 7)
+  branching: Branching = ()
+  dynamic_tree: tuple[int, ...] = ()
+  adaptive: bool = False
+  law: Literal['', Law] = ''
+  temperatures: tuple[float, ...] = (0.0, 1.0)
   other_drafters: tuple[tuple[str, int], ...] = ()
   shown: tuple[int, int] = (0, 0)
+  prompts: str = 'code'
+  chat: bool = False
+  sweep_prompts: int = 8
+  repeats: int = 11
 
   def __post_init__(self):
     super().__post_init__()
-    if len(self.shown) != 2 or any(
-      type(n) is not int or n < 0 for n in self.shown
-    ):
-      raise UserError(
-        f'shown: got {self.shown!r}, expected the number of a prompt and a seed'
-      )
-    for other in self.other_drafters:
-      if type(other) is not tuple or len(other) != 2:
-        raise UserError(
-          f'other_drafters: got {other!r}, expected (drafter, draft length)'
-        )
-    others = [n for _, n in self.other_drafters]
-    for n in (self.draft_len, *self.draft_lens, *others):
-      if type(n) is not int:
-        raise UserError(f'draft length: got {n!r}, expected an integer')
+    if min(self.shown) < 0:
+      raise UserError(f'shown: got {self.shown}, expected at least 0')
     check_range(self, 'sweep_prompts', 'repeats', least=1, kind=int)
     self.check_compared('draft_lens', 'temperatures')
     self.check_temperatures(self.temperatures)
     if self.dynamic_tree and (self.branching or self.adaptive):
       raise UserError(
-        'dynamic_tree: got one beside branching or adaptive, which are other '
-        'ways to choose what is drafted'
+        'dynamic_tree: cannot be combined with branching or adaptive'
       )
     if self.drafter == loading.NO_DRAFTER and (
       self.branching or self.dynamic_tree or self.adaptive
     ):
       raise UserError(
-        f'drafter {loading.NO_DRAFTER}: got branching, dynamic_tree or '
-        'adaptive, which are for drafters that draft'
+        f'drafter {loading.NO_DRAFTER}: cannot be combined with branching, '
+        'dynamic_tree or adaptive'
       )
-    check_dtype(self.dtype)
     if self.verifier:
       verification.make(self.verifier)
-
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'DecodeConfig':
-    """The run of plain values."""
-    plain = with_tuples(values)
-    with reading():
-      lookup = loading.Lookup(**plain.get('lookup', {}))
-      return cls(**plain | {'lookup': lookup})
 
   def sampling(self, temperature: float) -> SamplingParams:
     return SamplingParams(temperature, top_p=self.top_p_at(temperature))
@@ -276,106 +246,118 @@ class DecodeConfig(SampledConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonConfig(SampledConfig):
-  """What to compare, and on what.
+  """Methods to compare, and the tasks to compare them on.
 
   Attributes:
-    title: of the report.
-    methods: what to compare. The autoregressive baseline of each temperature
-      is added.
-    tasks: what to decode, names of `tasks.load`.
-    chat: whether prompts are turns in the target's chat template.
-    samples: of each prompt, at temperatures above 0.
-    dtype: that the target computes in; '' is what its folder has. The draft
-      computes in its own.
-    batch_size: so many prompts are answered together.
-    shuffled: whether these are of all tasks and temperatures, else of one.
+    title: title of the report.
+    methods: methods to compare, each a dict of the keys of
+      `experiments.method_config.MethodConfig`. The autoregressive baseline of
+      each temperature is added.
+    tasks: code (held-out functions), code_edits, code_answers, humaneval, xsum,
+      alpaca, wmt, spec_bench, spec_bench/CATEGORY, files of prompts (.json,
+      .jsonl), or user-defined tasks, my.module:Name.
+    chat: put prompts as turns in the target's chat template.
+    samples: samples of each prompt at temperatures above 0.
+    dtype: dtype that the target computes in; '' is that of its folder.
+    batch_size: prompts that are answered together.
+    shuffled: these prompts are of all tasks and temperatures, else of one.
     plot: by_method, by_draft_length, by_candidates, by_budget, by_masks or
       by_sampling.
-    passes: whether to measure what the best trees' passes cost beside that of
-      the fastest chain.
-    parts: whether to measure what rounds cost of which the paper has figures.
-    bounds: whether to measure, beside how often sampled methods accept a first
-      token, the most that any lossless rule could.
-    search: whether to search the best static trees first; see
-      `experiments.measured_trees`.
-    searched: the drafter whose trees these are; '' is the draft model.
-    search_depth: of these trees, at most.
-    note: for the report, such as what the paper reports.
+    passes: time the passes of the best trees and of the fastest chain.
+    parts: time the rounds of the methods for which the paper has figures.
+    bounds: measure how often any lossless verifier could accept the first draft
+      token, for sampled methods.
+    search: search for the best static trees first, and compare them as well.
+    searched: drafter of these trees; '' is the draft model.
+    search_depth: upper bound on the depth of these trees.
+    note: text for the report, such as the figures of the paper.
   """
 
   title: str
   methods: tuple[MethodConfig, ...]
-  tasks: tuple[str, ...]
-  chat: bool
-  samples: int
-  plot: str
-  passes: bool
-  parts: bool
-  bounds: bool
-  search: bool
-  note: str
-  dtype: str = ''
+  tasks: tuple[str, ...] = ('code',)
+  chat: bool = False
+  samples: int = 1
+  dtype: Literal['', Dtype] = ''
   batch_size: int = 1
   shuffled: bool = False
+  plot: str = 'by_method'
+  passes: bool = False
+  parts: bool = False
+  bounds: bool = False
+  search: bool = False
   searched: str = ''
   search_depth: int = 8
+  note: str = ''
 
   def __post_init__(self):
     super().__post_init__()
     check_name('plot', self.plot, plots.PLOTS)
-    check_dtype(self.dtype)
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
-        raise UserError(f'{name}: got none, expected at least one')
+        raise UserError(f'{name}: got (), expected at least one')
     for name in ('samples', 'batch_size', 'search_depth'):
       check_range(self, name, least=1, most=10_000, kind=int)
 
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'ComparisonConfig':
-    """The comparison of plain values."""
-    with reading():
-      methods = tuple(map(MethodConfig.read, values.get('methods', ())))
-      names = tuple(values.get('tasks', ()))
-      return cls(**values | {'methods': methods, 'tasks': names})
-
 
 class Size(NamedTuple):
-  """What a config's argument means.
+  """The models and the size of an experiment, from the argument of its config.
 
   Attributes:
-    pair: names of published models, a key of `pairs.PAIRS`; '' is the embedded
+    pair: name of published models, a key of `pairs.PAIRS`; '' is the embedded
       pair.
-    smoke: the smallest size.
+    smoke: True for the smallest size.
   """
 
   pair: str
   smoke: bool
 
-  @property
-  def target(self) -> str:
-    """The folder of the pair's target; '' is the embedded one."""
-    return self.pair and f'MODELS/{pairs.folders(self.pair)[0]}'
+  def comparison(
+    self,
+    num_prompts: int,
+    max_prompt_tokens: int = 128,
+    max_new_tokens: int = 0,
+    **values: Any,
+  ) -> ml_collections.ConfigDict:
+    """Returns the config of a comparison of these models at this size.
 
-  @property
-  def draft(self) -> str:
-    """The folder of the pair's draft; '' is the embedded one."""
-    return self.pair and f'MODELS/{pairs.folders(self.pair)[1]}'
-
-
-EMBEDDED = 'pycode'
+    Args:
+      num_prompts: prompts of each task at full size; `smoke` has one.
+      max_prompt_tokens: bound for the embedded pair; other pairs have 1536,
+        `smoke` has 32.
+      max_new_tokens: bound for all pairs; 0 is 128 for the embedded pair and
+        512 for others. `smoke` has 16.
+      **values: other values of a `ComparisonConfig`.
+    """
+    target, draft = pairs.folders(self.pair)
+    prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
+    sizes = dict(
+      num_prompts=1 if self.smoke else num_prompts,
+      max_prompt_tokens=32 if self.smoke else prompt,
+      max_new_tokens=16 if self.smoke else max_new_tokens or new,
+    )
+    models = dict(
+      target=self.pair and f'MODELS/{target}',
+      draft=self.pair and f'MODELS/{draft}',
+    )
+    return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
 
 
 def parse(arg: str | None) -> Size:
-  """Reads `pycode`, the name of a pair, `smoke`, or one and smoke.
+  """Returns the size of an argument: a pair, `smoke`, or `PAIR,smoke`.
+
+  Args:
+    arg: the pair is the embedded one, `pycode`, or a key of `pairs.PAIRS`;
+      None is the embedded pair at full size.
 
   Raises:
-    UserError: anything else.
+    UserError: an unknown argument.
   """
   name, *rest = (arg or EMBEDDED).split(',')
   if name == 'smoke':
     name, rest = EMBEDDED, ['smoke', *rest]
   names = (EMBEDDED, *pairs.PAIRS)
   if name not in names or rest not in ([], ['smoke']):
-    others = ', with ,smoke behind it for the smallest size, or smoke alone'
+    others = '; with ,smoke for the smallest size, or smoke alone'
     raise UserError(unknown('argument', arg, names, others))
   return Size('' if name == EMBEDDED else name, bool(rest))

@@ -33,7 +33,7 @@ from specsamp.experiments import loading, terminal
 from specsamp.experiments.config import DecodeConfig
 from specsamp.experiments.trees import dynamic_tree, token_tree
 from specsamp.language_model import LanguageModel
-from specsamp.utils import distributed
+from specsamp.utils import distributed, schema
 
 
 def prepare(
@@ -53,7 +53,7 @@ def prepare(
   Raises:
     UserError: a file or value that does not fit.
   """
-  config = DecodeConfig.read(values)
+  config = schema.read(DecodeConfig, values)
   if '-' in (prompt, prompts_file) and jax.process_count() > 1:
     raise UserError('standard input is not that of every process: name a file')
   if prompt is not None and prompts_file is not None:

@@ -1,10 +1,9 @@
-"""What a config holds of a method: how to draft, and how to verify."""
+"""Config of a method: a way to draft and to verify."""
 
 import dataclasses
 import re
-from typing import Any
 
-from specsamp.errors import UserError, check_fields, check_range, check_scalars
+from specsamp.errors import UserError, check_range
 from specsamp.evaluation import metrics
 from specsamp.evaluation.metrics import PaperFigure
 from specsamp.experiments import loading
@@ -17,28 +16,27 @@ class MethodConfig:
   """One way to draft and to verify.
 
   Attributes:
-    name: rows of one name and temperature are alternatives; the best of them
-      are named in the report. Not `autoregressive`, the baseline's.
+    name: name in the report, which names the best of all methods of one name
+      and temperature. Not `autoregressive`, the name of the baseline.
+    temperature: temperature of target and draft.
     branching: see `TokenTree.branching`; all 1 is a chain.
-    dynamic_tree: (nodes, depth, children), see `DynamicTree.of`, in place of
-      a branching.
-    depths: that each round's is chosen from, the last that of the branching;
-      see `adaptive_drafter`. Empty drafts all of it.
+    dynamic_tree: (nodes, depth, children), see `DynamicTree.of`; replaces
+      `branching`.
+    depths: depths to choose from in each round, the last one being that of
+      `branching`; see `adaptive_drafter`. Empty always drafts the whole tree.
     least_confidence: see `adaptive_drafter`.
-    temperature: of target and draft.
-    top_p: likewise; None is the comparison's.
-    top_k: likewise; 0 keeps all tokens.
-    verifier: a name of `specsamp.verification.make`; '' is the default one of
-      the drafter, see `default_name` there.
-    law: how candidates are chosen, see `model_drafter`; '' is what the drafter
-      and the verifier need.
-    drafter: what drafts, see `loading.Models`; '' is the draft model.
-    lookup: of drafters without a model.
+    top_p: nucleus of target and draft; None is that of the comparison.
+    top_k: number of tokens to sample from; 0 is all.
+    verifier: a name of `specsamp.verification.make`; '' is the default of the
+      drafter.
+    law: how candidates are chosen, see `model_drafter`; '' fits the drafter and
+      the verifier.
+    drafter: name of the drafter, see `loading.Models`; '' is the draft model.
+    lookup: settings of the drafters that look up.
     tree_attention: see `specsamp.generate`.
-    paper: what the paper reports by task, and of `all tasks`. A config has
-      texts: speedup / block efficiency, or the speedup alone; ~ before it marks
-      what only follows from what the paper reports. A single one is of all
-      tasks.
+    paper: figures of the paper: speedup / block efficiency, or the speedup
+      alone; ~ before it marks a figure derived from the paper's. A dict has one
+      for each task, and for `all tasks`; a single text is for all tasks.
   """
 
   name: str
@@ -54,12 +52,9 @@ class MethodConfig:
   drafter: str = ''
   lookup: loading.Lookup = loading.Lookup()
   tree_attention: bool = True
-  paper: dict[str, PaperFigure | None] = dataclasses.field(default_factory=dict)
+  paper: str | dict[str, str] = ''
 
   def __post_init__(self):
-    check_scalars('temperature', (self.temperature,))
-    if self.top_p is not None:
-      check_scalars('top_p', (self.top_p,))
     check_range(self, 'top_k', least=0, kind=int)
     if not self.temperature and (self.top_k or self.top_p is not None):
       raise UserError(
@@ -70,27 +65,22 @@ class MethodConfig:
       raise UserError(
         f'method {self.name}: expected a branching or a dynamic_tree'
       )
+    self._figures()  # raises for an invalid one
 
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'MethodConfig':
-    """The method of plain values."""
-    check_fields('method', values, cls)
-    paper = values.get('paper', '')
-    papers = paper if isinstance(paper, dict) else {metrics.ALL: paper}
-    return cls(
-      **values
-      | {
-        'branching': tuple(values.get('branching', ())),
-        'dynamic_tree': tuple(values.get('dynamic_tree', ())),
-        'depths': tuple(values.get('depths', ())),
-        'lookup': loading.Lookup(**values.get('lookup', {})),
-        'paper': {task: _figure(text) for task, text in papers.items()},
-      }
-    )
+  def _figures(self) -> dict[str, PaperFigure | None]:
+    is_dict = isinstance(self.paper, dict)
+    texts = self.paper if is_dict else {metrics.ALL: self.paper}
+    return {task: _figure(text) for task, text in texts.items()}
 
   def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
-    """What the paper reports of a task, or of the only one."""
-    return self.paper.get(task, self.paper.get(metrics.ALL) if alone else None)
+    """Returns the paper's figure of a task, None if it has none.
+
+    Args:
+      task: name of the task, or `metrics.ALL`.
+      alone: True if the comparison has no other task.
+    """
+    figures = self._figures()
+    return figures.get(task, figures.get(metrics.ALL) if alone else None)
 
 
 def _figure(text: str) -> PaperFigure | None:

@@ -10,38 +10,56 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from specsamp.errors import UserError, check_fields, check_scalars
+from specsamp.errors import UserError
 from specsamp.evaluation.metrics import ALL
 from specsamp.evaluation.reporting import tables
 from specsamp.experiments import compare
-from specsamp.experiments.config import ComparisonConfig, reading
-from specsamp.utils import distributed, files, progress
+from specsamp.experiments.config import ComparisonConfig
+from specsamp.utils import distributed, files, progress, schema
 
 DONE = 'done.jsonl'
 SUMMARY = 'papers.md'
 _LINE = {'name': str, 'config': str, 'seconds': float}
 _BAR = '{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}{postfix}]'
 
-LoadConfig = Callable[[str, str], Any]
+LoadConfig = Callable[[str], Any]
 Command = Callable[[str, Sequence[str]], str]
 MakeWorkdir = Callable[[str, Any], pathlib.Path]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Given:
-  """An experiment as a config has it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+  """An experiment of the papers.
 
   Attributes:
-    name: see `Experiment`.
-    minutes: likewise.
-    arg: of the config.
-    needs: what the argument is, where there is none without it.
+    name: name of its config below `configs/papers`, and of its folder.
+    minutes: minutes that it should take, to estimate the remaining time.
+    arg: argument of the config.
+    needs: what the argument must be; the experiment is skipped without it.
   """
 
   name: str
   minutes: float
   arg: str = ''
   needs: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PapersConfig:
+  """Experiments of the papers, to run one after another.
+
+  Attributes:
+    title: title of the summary.
+    data: folder with the published sets of prompts.
+    experiments: experiments, each a dict with `name`, `minutes` and maybe `arg`
+      and `needs`: a config below configs/papers, the minutes that it should
+      take, its argument, and what the argument must be. An experiment that
+      needs an argument is skipped without it.
+  """
+
+  title: str
+  data: str = '../shared/data'
+  experiments: tuple[ExperimentConfig, ...] = ()
 
 
 class Experiment(NamedTuple):
@@ -170,36 +188,33 @@ def prepare(
 
   Args:
     values: of a config such as `configs/papers/all.py`.
-    load_config: (name below configs/papers, argument) -> its config.
+    load_config: (FILE or FILE:ARGUMENT) -> its config.
     command: (launcher, arguments) -> that calls it.
 
   Raises:
     UserError: a config that there is not, or that does not fit.
   """
+  papers = schema.read(PapersConfig, values)
   experiments, left_out = [], {}
-  with reading():
-    for one in values['experiments']:
-      check_fields('experiment', one, _Given)
-      given = _Given(**one)
-      check_scalars(f'{given.name}: minutes', (given.minutes,))
-      if given.needs and not given.arg:
-        left_out[given.name] = given.needs
-        continue
-      config = load_config(given.name, given.arg)
-      arg = given.arg and f':{given.arg}'
-      words = [f'--config=configs/papers/{given.name}.py{arg}']
-      if config.data != values['data']:
-        config.data = values['data']
-        words.append(f'--config.data={config.data}')
-      ComparisonConfig.read(config.to_dict())
-      alone = command('evaluate', words)
-      experiments.append(Experiment(given.name, given.minutes, config, alone))
-    names = [each.name for each in experiments]
-    if len(set(names)) < len(names):
-      raise UserError(f'experiments: got {names}, expected none twice')
-    if not names:
-      raise UserError('experiments: got none, expected at least one')
-    return Papers(values['title'], experiments, left_out)
+  for one in papers.experiments:
+    if one.needs and not one.arg:
+      left_out[one.name] = one.needs
+      continue
+    name = f'configs/papers/{one.name}.py' + (one.arg and f':{one.arg}')
+    words = [f'--config={name}']
+    config = load_config(name)
+    if config.data != papers.data:
+      config.data = papers.data
+      words.append(f'--config.data={config.data}')
+    schema.read(ComparisonConfig, config.to_dict())
+    alone = command('evaluate', words)
+    experiments.append(Experiment(one.name, one.minutes, config, alone))
+  names = [each.name for each in experiments]
+  if len(set(names)) < len(names):
+    raise UserError(f'experiments: got {names}, expected none twice')
+  if not names:
+    raise UserError('experiments: got none, expected at least one')
+  return Papers(papers.title, experiments, left_out)
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,66 +3,72 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
 from specsamp import verification
 from specsamp.decoding.engine import Engine
+from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import config as configs
 from specsamp.experiments import loading
 from specsamp.experiments.method_config import Branching
 from specsamp.experiments.trees import token_tree
 from specsamp.language_model import LanguageModel
+from specsamp.models.config import Dtype
+from specsamp.utils import schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-  """Models to serve, and limits of requests.
+  """Models to serve, and bounds on their requests.
 
   Attributes:
-    target: folder of the target; '' for the embedded pair's.
-    draft: folder of the draft; '' for the embedded pair's.
-    name: model name in requests; '' for the name of its folder.
-    drafter: kind of drafter, see `loading.Models`; '' for the draft model.
-    lookup: options of drafters without a model.
-    verifier: name of `specsamp.verification.make`; '' for the drafter's
-      default.
-    draft_len: draft tokens per round; 0 disables drafting.
-    branching: a token tree instead of `draft_len`, see `TokenTree.branching`.
-    law: how candidates are chosen, see `model_drafter`; '' for the law that the
-      drafter and the verifier need.
-    slots: number of completions that are decoded at once.
-    rounds: upper bound on the rounds of a burst, after which tokens are sent.
-      1 lets the page mark accepted tokens; more cost less in between.
-    queue: number of completions that may wait for a slot.
-    max_length: upper bound on the tokens of a prompt with its completion, which
-      every pass reads; 0 for the target's positions.
-    max_new_tokens: upper bound on the tokens of a completion; 0 for the rest of
-      `max_length`.
-    logprobs: alternatives of a token; -1 disables log-probabilities.
-    max_body_bytes: upper bound on the body of a request.
-    dtype: dtype that the target computes in; '' for its folder's.
+    target: folder of the target, or its name at the hub; '' is the embedded
+      target.
+    draft: folder of the draft, or its name at the hub; '' is the embedded
+      draft.
+    dtype: dtype that the target computes in; '' is that of its folder.
+    name: name of the model in requests; '' is the name of its folder.
+    drafter: '' is the draft model, other drafters are as in a config of decode.
+    lookup: settings of the drafters that look up.
+    verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
+      user-defined one, my.module:Name; '' is the default of the drafter.
+    draft_len: draft tokens a round; 0 decodes without a draft.
+    branching: token tree that replaces the chain of draft_len, as in a config
+      of decode; () is no tree.
+    law: how candidates are chosen; '' fits the drafter and the verifier.
+    slots: texts that are decoded at once.
+    rounds: rounds of a burst, after which tokens are sent. After 1 round the
+      page can mark accepted tokens; more rounds cost less between bursts.
+    queue: texts that may wait for a slot; further requests get status 429.
+    max_length: upper bound on the tokens of a prompt with its text, which every
+      pass reads; 0 is the positions of the target.
+    max_new_tokens: upper bound on the new tokens of a text; 0 is what
+      max_length leaves.
+    logprobs: alternatives of a token that have log-probabilities; -1 computes
+      no log-probabilities.
+    max_body_bytes: upper bound on the bytes of a request.
   """
 
-  target: str
-  draft: str
-  name: str
-  drafter: str
-  lookup: loading.Lookup
-  verifier: str
-  draft_len: int
-  branching: Branching
-  law: str
-  slots: int
-  rounds: int
-  queue: int
-  max_length: int
-  max_new_tokens: int
-  logprobs: int
-  max_body_bytes: int
-  dtype: str = ''
+  target: str = ''
+  draft: str = ''
+  dtype: Literal['', Dtype] = ''
+  name: str = ''
+  drafter: str = ''
+  lookup: loading.Lookup = loading.Lookup()
+  verifier: str = ''
+  draft_len: int = 4
+  branching: Branching = ()
+  law: Literal['', Law] = ''
+  slots: int = 8
+  rounds: int = 1
+  queue: int = 64
+  max_length: int = 0
+  max_new_tokens: int = 0
+  logprobs: int = 5
+  max_body_bytes: int = 1 << 20
 
   def __post_init__(self):
     names = ('slots', 'rounds', 'max_body_bytes')
@@ -70,17 +76,8 @@ class ServeConfig:
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, least=0, kind=int)
     check_range(self, 'logprobs', least=-1, kind=int)
-    configs.check_dtype(self.dtype)
     if self.verifier:
       verification.make(self.verifier)
-
-  @classmethod
-  def read(cls, values: dict[str, Any]) -> 'ServeConfig':
-    """Returns the config of plain values."""
-    with configs.reading():
-      lookup = loading.Lookup(**values.get('lookup', {}))
-      branching = tuple(values.get('branching', ()))
-      return cls(**values | {'lookup': lookup, 'branching': branching})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +164,7 @@ def prepare(
     raise UserError(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
-  config = ServeConfig.read(values)
+  config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
   shape = config.draft_len
   if config.branching:

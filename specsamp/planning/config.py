@@ -9,7 +9,7 @@ from specsamp.planning.prices import PriceConfig
 MODELS = ('target', 'draft', 'alternative')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig:
   """Models and slices of a plan.
 
@@ -17,38 +17,41 @@ class PlanConfig:
     title: title of the report.
     target: shape of the target.
     draft: shape of the draft.
-    alternative: shape of another draft, which has its own slices.
-    gamma: γ, number of draft tokens of the compiled programs.
-    context: cache slots.
-    batch: number of rows.
+    alternative: shape of another draft, on its own slices; None is no such
+      draft.
+    gamma: draft tokens of the compiled programs.
+    context: slots of the caches.
+    batch: rows.
     alphas: acceptance rates to predict speedups at.
-    compare: slices to predict, in addition to the compiled ones. Models that
-      do not fit a slice are noted in the report.
-    alternative_on: slices of the alternative; () omits it.
-    measured: JSON file of measured times, see `latency.measured`, which replace
-      the predicted ones on every slice; '' for none.
-    paper_ms: reported times by model and slice, ((model, slice, ms), ...).
-    paper_speedups: reported speedups, ((task, speedup), ...), of γ draft tokens
-      on the first slice of `paper_ms`.
-    compile: True compiles the programs, which takes minutes for each slice.
-    prices: price list of every slice.
+    compare: slices to predict in addition to the compiled ones. The report
+      names those that are too small.
+    alternative_on: slices of the alternative draft.
+    measured: a JSON file of measured times, which replace predicted ones on
+      every slice: an object with any of draft_ms (a draft step), score_ms (a
+      scoring pass over gamma + 1 tokens) and target_ms (a step of the target).
+      '' is none.
+    paper_ms: reported times, ((model, slice, milliseconds a token), ..).
+    paper_speedups: reported speedups with gamma draft tokens on the first slice
+      of `paper_ms`, ((task, speedup), ..).
+    compile: compile the programs, which takes minutes for each slice.
+    prices: price list of every slice, predicted.
   """
 
   title: str
   target: TransformerConfig
   draft: TransformerConfig
-  alternative: TransformerConfig
-  gamma: int
-  context: int
-  batch: int
-  alphas: tuple[float, ...]
-  compare: tuple[str, ...]
-  alternative_on: tuple[str, ...]
-  measured: str
-  paper_ms: tuple[tuple[str, str, float], ...]
-  paper_speedups: tuple[tuple[str, float], ...]
-  compile: bool
-  prices: PriceConfig
+  alternative: TransformerConfig | None = None
+  gamma: int = 4
+  context: int = 2048
+  batch: int = 1
+  alphas: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)
+  compare: tuple[str, ...] = ()
+  alternative_on: tuple[str, ...] = ()
+  measured: str = ''
+  paper_ms: tuple[tuple[str, str, float], ...] = ()
+  paper_speedups: tuple[tuple[str, float], ...] = ()
+  compile: bool = True
+  prices: PriceConfig = PriceConfig()
 
   def __post_init__(self):
     check_range(self, 'gamma', 'context', 'batch', least=1, kind=int)
@@ -65,8 +68,13 @@ class PlanConfig:
       raise UserError(
         f'gamma: got {self.gamma}, expected below the context, {self.context}'
       )
+    models = [name for name in MODELS if getattr(self, name)]
     for model, _, _ in self.paper_ms:
-      check_name('model of paper_ms', model, MODELS)
+      check_name('model of paper_ms', model, models)
+    if self.alternative_on and not self.alternative:
+      raise UserError(
+        f'alternative: got None, expected the shape for {self.alternative_on}'
+      )
     if self.paper_speedups and not self.paper_ms:
       raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:

@@ -18,12 +18,12 @@ from specsamp.planning import (
   work,
 )
 from specsamp.planning.compile import Compiled, Program
-from specsamp.planning.config import MODELS, PlanConfig
-from specsamp.planning.prices import Price, PriceConfig
+from specsamp.planning.config import PlanConfig
+from specsamp.planning.prices import Price
 from specsamp.planning.report import GIB
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective
-from specsamp.utils import progress
+from specsamp.utils import progress, schema
 
 # Measured times replace the predicted ones of these passes.
 _PASSES = dict(
@@ -43,16 +43,7 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'PlanJob':
     UserError: a value or name is invalid, or the models do not fit into the
       memory of a slice or do not divide into its chips.
   """
-  try:
-    models = {
-      name: TransformerConfig.from_dict(values[name]) for name in MODELS
-    }
-    price_config = PriceConfig(**values['prices'])
-    config = PlanConfig(**(values | models | {'prices': price_config}))
-  except KeyError as error:
-    raise UserError(f'config: missing key {error}') from None
-  except (TypeError, ValueError) as error:
-    raise UserError(f'config: {error}') from None
+  config = schema.read(PlanConfig, values)
   slices = [topology.parse(name) for name in names]
   if len(set(slices)) < len(slices):
     raise UserError(f'topology: got a slice twice in {list(names)}')

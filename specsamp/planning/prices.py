@@ -64,22 +64,22 @@ class PriceConfig:
   """Entries of the price list.
 
   Attributes:
-    nodes: N, sizes of a tree, the root included. () omits the list.
+    nodes: sizes of a token tree, the root included; () leaves the list out.
     batches: numbers of rows.
     contexts: cache slots.
-    acceptance: name, whether the sampling has a nucleus, and the probability
-      that the child of rank k is the accepted one:
-      ((name, has_nucleus, (probability, ..)), ..).
-    compile_nodes: sizes whose passes are compiled too, minutes for each slice:
-      the best tree of the size for the first acceptance, at the first and the
-      last batch and the first context.
+    acceptance: acceptance of samplings, ((name, has_nucleus, (probability,
+      ..)), ..): True if the sampling has a nucleus, and the probability that
+      the child of rank k is accepted.
+    compile_nodes: sizes whose passes are compiled as well, each for the best
+      tree of its size under the first acceptance, at the first and last batch
+      and the first context; this takes minutes for each slice.
   """
 
-  nodes: tuple[int, ...]
-  batches: tuple[int, ...]
-  contexts: tuple[int, ...]
-  acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...]
-  compile_nodes: tuple[int, ...]
+  nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
+  batches: tuple[int, ...] = (1, 8, 32)
+  contexts: tuple[int, ...] = (2048,)
+  acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...] = EMBEDDED_PAIR
+  compile_nodes: tuple[int, ...] = ()
 
   def __post_init__(self):
     for name, maximum in (
@@ -89,7 +89,7 @@ class PriceConfig:
       ('compile_nodes', _MAX_NODES),
     ):
       values = getattr(self, name)
-      if not all(type(n) is int and 1 <= n <= maximum for n in values):
+      if not all(1 <= n <= maximum for n in values):
         raise UserError(
           f'prices.{name}: got {values!r}, expected integers from 1 to '
           f'{maximum}'

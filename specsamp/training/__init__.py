@@ -1,1 +1,1 @@
-"""Pretraining, and drafters trained on a target's features; both resume."""
+"""Training of language models and of drafters; runs resume when killed."""

@@ -1,4 +1,4 @@
-"""Training a drafter on the features of a target that stays as it is."""
+"""Training of a drafter on the features of a target, which stays fixed."""
 
 import dataclasses
 import pathlib
@@ -29,7 +29,7 @@ from specsamp.training.objectives import OBJECTIVES
 from specsamp.training.objectives.batch import Batch
 from specsamp.utils import files, locks
 
-# Of a module: with other ones the same parameters compute something else.
+# Fields of a module that change the meaning of its parameters.
 _MEANINGS = (
   'taps',
   'adds_to_normed',
@@ -37,17 +37,18 @@ _MEANINGS = (
   'has_lm_head',
   'mask_token',
 )
-# What of a layer is added to the stream: without it a layer is the identity.
+# Parameters of a layer that write to the residual stream. If they are 0 the
+# layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 _ROWS = 'draft_rows'
 
 
 class Frozen(NamedTuple):
-  """What is no more trained in a run.
+  """Arrays of a run without gradient.
 
   Attributes:
-    target: its parameters.
-    chosen: parameters of the drafter, those that no gradient has.
+    target: parameters of the target.
+    chosen: parameters of the drafter that are chosen and not trained.
   """
 
   target: Any
@@ -55,11 +56,11 @@ class Frozen(NamedTuple):
 
 
 def make_loss(config: DistillConfig, module, target: LanguageModel):
-  """(params, `Frozen`, batch) -> loss, metrics.
+  """Returns the loss of a run: (params, `Frozen`, batch) -> loss, metrics.
 
-  A batch has tokens [B, T + 1], a seed [B], the noise [B] on the features, and
-  may have what `feature_cache.read` makes of the tokens. Nothing of the target
-  is differentiated.
+  A batch has `tokens` [B, T + 1], `seed` [B] and `noise` [B], the largest noise
+  on features. It may have `features`, the result of `feature_cache.compute`.
+  The target has no gradient.
   """
   transformer = target.transformer.clone(taps=kinds.taps(module))
   objective = OBJECTIVES[config.kind]
@@ -72,63 +73,64 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
     starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
       keys_b
     )
-    given = Batch(tokens, starts_bm)
+    sequences = Batch(tokens, starts_bm)
     if objective.reads_features(config.weights):
       if 'features' in batch:
         read = batch['features'].astype(transformer.config.dtype)
       else:
-        read = feature_cache.read(transformer, target_params, inputs)
-      features, hidden = feature_cache.apart(read, transformer.config.width)
+        read = feature_cache.compute(transformer, target_params, inputs)
+      features, hidden = feature_cache.split(read, transformer.config.width)
       noise = _noise(keys_b, batch['noise'], features)
-      given = given._replace(features=features, noise=noise, hidden=hidden)
+      sequences = Batch(tokens, starts_bm, features, noise, hidden)
     return objective.loss(
       module,
       params | frozen.chosen,
       TargetHead.of(transformer, target_params),
-      given,
+      sequences,
       config.weights,
     )
 
   return loss
 
 
-def _noise(keys_b, most_b, features_btd):
-  """Uniform noise of at most `most`, of the features' shape and type."""
-  shape = features_btd.shape[1:]
-  uniform = lambda key: jax.random.uniform(
-    jax.random.fold_in(key, 1), shape, minval=-1
-  )
-  noise = jax.vmap(lambda key, most: uniform(key) * most)(keys_b, most_b)
-  return noise.astype(features_btd.dtype)
+def _noise(keys_b, max_b, features_btd):
+  """Returns uniform noise in [-max, max] of the features' shape and dtype."""
+
+  def draw(key, max_noise):
+    key = jax.random.fold_in(key, 1)
+    shape = features_btd.shape[1:]
+    return jax.random.uniform(key, shape, minval=-1) * max_noise
+
+  return jax.vmap(draw)(keys_b, max_b).astype(features_btd.dtype)
 
 
 def _starts(key, config: DistillConfig, length: int):
-  """Positions whose heads or masks are trained: int [M], drawn unless all."""
+  """Returns the positions whose heads, masks or steps are trained: int [M]."""
   starts_t = jnp.arange(config.first_group, length, dtype=jnp.int32)
   if not config.groups and config.retention == 1:
     return starts_t
-  # The first of them have the farthest masks and steps.
+  # Shuffled, because the first of them have the most masks and steps.
   return jax.random.permutation(key, starts_t)[: config.groups or None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches(Sequences):
-  """With all else that a step of training reads: `seed` and `noise`, [B].
+  """Sequences with the seed and the noise of a training step.
 
   Attributes:
-    noise: on the features of training batches.
+    noise: largest noise on the features of training batches.
   """
 
   noise: float
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    return self._drawn(super().batch(step), step, self.noise)
+    return self._with_seeds(super().batch(step), step, self.noise)
 
   def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
     for i, batch in enumerate(super().in_order(num_batches)):
-      yield self._drawn(batch, i, 0.0)
+      yield self._with_seeds(batch, i, 0.0)
 
-  def _drawn(self, batch, step: int, noise: float) -> dict[str, np.ndarray]:
+  def _with_seeds(self, batch, step: int, noise: float):
     size = len(batch['tokens'])
     return batch | {
       'seed': np.arange(step * size, (step + 1) * size, dtype=np.uint32),
@@ -139,47 +141,50 @@ class Batches(Sequences):
 def distill(
   config: DistillConfig, workdir, mesh: Mesh | None = None
 ) -> DraftModule:
-  """Trains a drafter, or goes on where a run in this workdir was cut off.
+  """Trains a drafter, resuming a run of the workdir.
 
-  Adds to what `run.fit` writes into the workdir: what the target wrote, unless
-  the config names another folder; which tokens are drafted, where that is
-  chosen (`draft_vocab.FILE`); and when done drafter/ (a folder for
-  `drafter_dir.load`). Returns the drafter in float32.
+  Adds to the files of `run.fit`: the target's continuations, unless the config
+  names another folder for them; `draft_vocab.FILE`, if the kind drafts a part
+  of the tokens; and at the end drafter/, a folder for `drafter_dir.load`.
 
   Args:
-    config: what fixes the run.
+    config: of the run, which it determines.
     workdir: a folder that all processes see.
     mesh: where to train; None is one device.
 
+  Returns:
+    The drafter in float32.
+
   Raises:
-    UserError: the target or corpus does not fit the config, the config not
-      the mesh, or the last checkpoint cannot be read.
-    FloatingPointError: loss or gradient is no longer finite.
+    UserError: the target or the corpus does not fit the config, or the config
+      does not fit the mesh, or the last checkpoint cannot be read.
+    FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()
   files.check_replaceable(workdir / 'drafter', weights.is_ours)
   target = _target(config, mesh)
-  if config.length > target.config.max_length:
+  # The last token of a continuation needs a position: its label.
+  max_length = target.config.max_length - bool(config.num_continuations)
+  if config.length > max_length:
     raise UserError(
-      f'length {config.length} exceeds the {target.config.max_length} '
-      'positions of the target'
+      f'length: got {config.length}, expected at most {max_length}: the target '
+      f'has {target.config.max_length} positions'
     )
-  if config.num_continuations and config.length == target.config.max_length:
-    raise UserError(
-      f'length {config.length}: the target has no position for the label of '
-      'the last token that it would write; expected a shorter one'
-    )
-  feature_cache.check(config.features)
+  feature_cache.check_processes(config.features)
   module = module_for(config, target.config)
+  folder = pathlib.Path(config.continuations or workdir / 'continuations')
+  shared = [config.features]
+  if config.num_continuations:
+    shared.append(folder)
   chosen = {}
 
   def data():
-    nonlocal chosen  # of the text
-    train, held_out = _data(config, module, target, workdir)
+    nonlocal chosen  # depends on the text
+    train, held_out = _data(config, module, target, folder)
     chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
     return train, held_out, Frozen(target.params, chosen)
 
-  with locks.lock_shared(_shared_folders(config, workdir), workdir):
+  with locks.lock_shared(shared, workdir):
     params = run.fit(
       config,
       workdir,
@@ -194,7 +199,7 @@ def distill(
 
 
 def module_for(config: DistillConfig, target: TransformerConfig):
-  """The module that a run trains for a target of this shape.
+  """Returns the module that a run trains for a target of this shape.
 
   Raises:
     UserError: the target does not fit the config.
@@ -208,90 +213,80 @@ def module_for(config: DistillConfig, target: TransformerConfig):
 def _target(config, mesh: Mesh | None) -> LanguageModel:
   if not config.target:
     return zoo.load('pycode').target.on(mesh)
-  # Gradients vanish in float16, which `load` takes where there is no bfloat16.
-  trains = devices.has_bfloat16(dtypes.device_of(mesh))
-  target = model_dir.load(config.target, mesh, None if trains else 'float32')
+  # Without bfloat16 `load` would choose float16, in which gradients vanish.
+  has_bfloat16 = devices.has_bfloat16(dtypes.device_of(mesh))
+  dtype = None if has_bfloat16 else 'float32'
+  target = model_dir.load(config.target, mesh, dtype)
   if target.config.dtype == float16.NAME:
     raise UserError(
-      f'target {config.target}: got float16, expected float32 or bfloat16: '
-      'gradients vanish in it'
+      f'target {config.target}: got float16, expected float32 or bfloat16, '
+      'because gradients vanish in float16'
     )
   return target
 
 
-def _continuations_folder(config, workdir: pathlib.Path) -> pathlib.Path:
-  return pathlib.Path(config.continuations or workdir / 'continuations')
-
-
-def _shared_folders(config, workdir: pathlib.Path) -> list:
-  """What the run writes in and others may too, beside its workdir."""
-  if not config.num_continuations:
-    return [config.features]
-  return [config.features, _continuations_folder(config, workdir)]
-
-
 def _init(config: DistillConfig, module, target: LanguageModel):
-  """(key) -> parameters to begin with.
+  """Returns (key) -> initial parameters.
 
   Raises:
-    UserError: the drafter to begin with is another target's, of another shape,
-      or reads something else.
+    UserError: the drafter of `config.init` has another target, another shape or
+      another meaning.
   """
   if not config.init:
     return lambda key: _trainable(module.init_params(key))
-  given = drafter_dir.load(config.init)
-  given.check(target)
+  start = drafter_dir.load(config.init)
+  start.check(target)
   for name in _MEANINGS:
-    own, got = (getattr(each, name, ()) for each in (module, given.module))
-    if got not in (own, None):  # of taps None are those that ours have
-      raise UserError(f'init {config.init}: {name}: got {got}, expected {own}')
-  given = {
-    # Loaded in the target's precision, trained in 32 bits.
+    got = getattr(start.module, name, ())
+    expected = getattr(module, name, ())
+    if got not in (expected, None):  # None: taps of the kind's default
+      raise UserError(
+        f'init {config.init}: {name}: got {got}, expected {expected}'
+      )
+  # It was loaded in the target's dtype, and is trained in 32 bits.
+  start_params = {
     name: value.astype(jnp.float32)
     for name, value in traverse_util.flatten_dict(
-      _trainable(given.params)
+      _trainable(start.params)
     ).items()
   }
+  start_modules = {name[0] for name in start_params}
 
   def init(key):
     params = traverse_util.flatten_dict(_trainable(module.init_params(key)))
-    begun = {name[0] for name in given}
-    params = {
-      name: jnp.zeros_like(value)
-      if name[0].startswith('layers_')
-      and name[0] not in begun
-      and name[-1] in _WRITES
-      else value
-      for name, value in params.items()
-    }
-    for name, value in given.items():
+    for name, value in params.items():
+      is_new_layer = (
+        name[0].startswith('layers_') and name[0] not in start_modules
+      )
+      if is_new_layer and name[-1] in _WRITES:
+        params[name] = jnp.zeros_like(value)
+    for name, value in start_params.items():
       if name not in params or params[name].shape != value.shape:
         raise UserError(
-          f'init {config.init}: {".".join(name)} is no parameter of '
-          f'{config.kind} of this shape'
+          f'init {config.init}: {config.kind} has no parameter '
+          f'{".".join(name)} of shape {value.shape}'
         )
-    return traverse_util.unflatten_dict(params | given)
+    return traverse_util.unflatten_dict(params | start_params)
 
   return init
 
 
 def _trainable(params):
-  """A drafter's parameters without those that are chosen."""
   return {name: params[name] for name in params if name != _ROWS}
 
 
 def _chosen(
   config: DistillConfig, module, rows: np.ndarray, workdir, mesh: Mesh | None
 ) -> dict[str, jax.Array]:
-  """The parameters that are chosen and not trained, laid where others lie."""
+  """Returns the parameters that are chosen and not trained, on the devices."""
   if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
     return {}
   if config.init:
     draft_rows = drafter_dir.load(config.init).params[_ROWS]
   else:
-    draft_rows = draft_vocab.chosen(
+    draft_rows = draft_vocab.choose_rows(
       workdir,
-      rows[:, config.first_group + 1 :],  # of what the target wrote
+      rows[:, config.first_group + 1 :],  # what the target wrote
       module.config.vocab_size,
       module.draft_vocab,
     )
@@ -302,31 +297,31 @@ def _chosen(
 
 
 def _data(
-  config: DistillConfig, module, target: LanguageModel, workdir: pathlib.Path
+  config: DistillConfig, module, target: LanguageModel, folder: pathlib.Path
 ) -> tuple[Batches, Batches]:
-  files = corpora.split(corpora.read(config.corpus, config.pattern))
-  made = []
+  """Returns training and held-out data; `folder` has the continuations."""
+  parts = corpora.split(corpora.read(config.corpus, config.pattern))
+  reads_features = OBJECTIVES[config.kind].reads_features(config.weights)
+  taps = kinds.taps(module)
+  data = []
   for seed, name in enumerate(('train', 'held_out')):
-    tokens = packing.tokenize(files[seed].values(), target.tokenizer)
+    tokens = packing.tokenize(parts[seed].values(), target.tokenizer)
     if config.num_continuations:
-      folder = _continuations_folder(config, workdir)
-      tokens = _written(config, target, tokens, folder, seed, name)
+      tokens = _continuations(config, target, tokens, folder, seed, name)
     else:
       tokens = packing.windows(tokens, config.length)
-    rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
-    reads = OBJECTIVES[config.kind].reads_features(config.weights)
-    if config.features and reads:
-      taps = kinds.taps(module)
-      where = '_'.join([name, *map(str, taps)])
+    if config.features and reads_features:
+      part = '_'.join([name, *map(str, taps)])
       features = FeatureCache(
-        pathlib.Path(config.features) / where, target, tokens, taps
+        pathlib.Path(config.features) / part, target, tokens, taps
       )
-    made.append(Batches(rows, features, config.noise))
-  return tuple(made)
+    rows = packing.Rows(tokens, config.batch_size, config.seed)
+    data.append(Batches(rows, features, config.noise))
+  return tuple(data)
 
 
-def _written(
+def _continuations(
   config: DistillConfig,
   target: LanguageModel,
   tokens: np.ndarray,
@@ -334,12 +329,12 @@ def _written(
   seed: int,
   name: str,
 ) -> np.ndarray:
-  """What the target makes of a text, the temperatures by turns: [N, T + 1]."""
+  """Returns continuations of a text, temperatures interleaved: [N, T + 1]."""
+  batch_size = config.continuation_batch
   count = config.num_continuations // len(config.temperatures)
-  if name == 'held_out':  # a validation needs few, but a batch
-    few = max(count // 64, config.batch_size)
-    least = config.continuation_batch
-    count = -(-few // least) * least
+  if name == 'held_out':  # a validation needs few, but at least a batch
+    count = max(count // 64, config.batch_size)
+    count = -(-count // batch_size) * batch_size
   rows = [
     continuations(
       target,
@@ -349,7 +344,7 @@ def _written(
       prompt_length=config.prompt_length,
       length=config.length + 1,
       temperature=temperature,
-      batch_size=config.continuation_batch,
+      batch_size=batch_size,
       seed=seed,
     )
     for temperature in config.temperatures

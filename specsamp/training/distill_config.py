@@ -1,7 +1,7 @@
-"""What a drafter is trained with."""
+"""Config of a drafter's training."""
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any
 
 from specsamp.drafting import trained as kinds
 from specsamp.errors import UserError, check_name, check_range, check_scalars
@@ -9,63 +9,66 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import run_config
 from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Positions, Weights
+from specsamp.utils import schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillConfig(run_config.RunConfig):
-  """What fixes a run: it ends with the same weights.
+  """Settings of a drafter's training; they and the files fix the weights.
 
   Attributes:
-    target: folder of the target; '' is the embedded pair's.
-    kind: of the drafter, one of `drafting.trained.KINDS`.
-    ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
-      drafts as many as it is asked for, and so does EAGLE-3, which is trained
-      to draft so many.
-    draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of what
-      it is trained on; 0 is all.
-    num_layers: of EAGLE, EAGLE-3, DFlash or a parallel drafter. Most papers
-      have one; more pay where a round is one pass and not a pass a token, and
-      where masks see what those before them made of the layer below.
-    init: folder of a drafter to begin with, EAGLE's layer for a parallel one;
-      layers that it lacks begin as the identity, and what else it lacks at
-      random. '' begins at random.
-    corpus: a folder of text, or '' for the standard library of this Python.
-    pattern: the corpus' files, a glob relative to its folder.
-    num_continuations: how many sequences to train on that the target wrote
+    kind: kind of the drafter, one of `drafting.trained.KINDS`: medusa, hydra,
+      eagle, eagle3, medusa_parallel, eagle_parallel or dflash.
+    target: folder of the target, or its name at the hub; '' is the embedded
+      target.
+    ahead: tokens that the drafter drafts in a round: heads, or masks plus one.
+      EAGLE can draft any number, and so can EAGLE-3, which learns to draft this
+      number.
+    draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of the
+      training text; 0 is all.
+    num_layers: layers of EAGLE, EAGLE-3, DFlash or a parallel drafter. Most
+      papers have one. More layers pay where a round is one pass and not a pass
+      a token, because masks see what the masks before them computed in the
+      layer below.
+    init: folder of a drafter to start from, for a parallel drafter also one of
+      EAGLE. Layers that it lacks start as the identity, other parameters at
+      random. '' starts at random.
+    corpus: folder of text; '' is the standard library of this Python.
+    pattern: files of the corpus, a glob relative to its folder.
+    num_continuations: sequences to train on that the target writes
       (self-distillation); 0 trains on the text.
-    prompt_length: tokens of text that each of them begins with.
-    temperatures: at which the target writes, as many sequences at each; 0 is
-      greedy. What a drafter has never seen it drafts badly: a text at
-      temperature 1 is none that the target writes greedily.
-    continuation_batch: sequences that it writes at once.
-    continuations: folder for what it writes, for several runs to share, one
+    prompt_length: tokens of text that each of these sequences begins with.
+    temperatures: temperatures at which the target writes, the same number of
+      sequences at each; 0 is greedy. A drafter drafts well only at temperatures
+      that it was trained on.
+    continuation_batch: sequences that the target writes at once.
+    continuations: folder for these sequences, which several runs can share, one
       after the other: t0/train, t0/held_out, t1/train, .. for temperatures 0
       and 1. '' is in the workdir.
-    features: folder for the target's features, for several runs to share, one
-      after the other; '' computes them in every step. Of a drafter that reads
-      several layers they lie beside those of the others, and are as many times
-      as large.
+    features: folder for the target's features, which several runs can share,
+      one after the other. '' computes them in every step. Features of several
+      layers have their own files there, and take as many times the space.
     groups: positions of a sequence whose heads, masks, blocks or steps are
-      trained in a step, drawn anew each time; 0 is all of them. Of a sequence
-      that the target wrote none in its prompt: the text behind those is not the
-      target's.
-    retention: how many of the positions that have mask or step j in a step
-      have the next one too.
-    loss: of the draft's distribution, see `acceptance.per_position`. As
-      published text for Medusa, Hydra and Medusa's ParallelSpec, and kl for
-      EAGLE and its ParallelSpec.
-    eta: of lk_lambda: how soon it goes over from KL to TV as a position gets
-      better; 3 is the usual one.
-    position_weights: how the tokens of a draft weigh: by `decay`, or each as
-      much as the expected length of a draft depends on it (expected_length).
-      For EAGLE, which learns a token ahead, that is its acceptance alone.
-    decay: of a head's, mask's or step's weight with its distance; Medusa's, its
-      ParallelSpec's and EAGLE-3's is 0.8, EAGLE's ParallelSpec has 1, DFlash
-      exp(-1 / 4) for blocks of 8 and exp(-1 / 7) for blocks of 16.
-    noise: largest of the uniform noise on features that a drafter reads
-      (EAGLE's).
-    cross_entropy_weight: of `loss` beside the regression (EAGLE's).
-    storage: of the finished drafter's matrices, float32 or int8.
+      trained in a step, drawn at random; 0 is all. Positions of a prompt are
+      left out, because the text after them is not the target's.
+    retention: share of the positions with mask or step j that have the next one
+      too.
+    loss: loss of the draft's distribution, see `acceptance.per_position`. The
+      published one is text for Medusa, Hydra and Medusa's ParallelSpec, and kl
+      for EAGLE and its ParallelSpec; tv, lk_alpha and lk_lambda train the
+      acceptance itself.
+    eta: speed at which lk_lambda changes from kl to tv as a position improves;
+      3 is common.
+    position_weights: weights of the tokens of a draft: by `decay`, or by how
+      much the expected length of a draft depends on each (expected_length).
+      EAGLE learns one token ahead, so that its weight is its acceptance.
+    decay: factor of a weight per head, mask or step. Medusa, its ParallelSpec
+      and EAGLE-3 have 0.8, EAGLE's ParallelSpec has 1, DFlash exp(-1 / 4) for
+      blocks of 8 and exp(-1 / 7) for blocks of 16.
+    noise: bound of the uniform noise on the features that a drafter reads
+      (EAGLE).
+    cross_entropy_weight: weight of `loss` next to the regression (EAGLE).
+    storage: dtype of the matrices of the finished drafter.
   """
 
   kind: str
@@ -95,7 +98,6 @@ class DistillConfig(run_config.RunConfig):
   def __post_init__(self):
     super().__post_init__()
     check_name('kind', self.kind, kinds.KINDS)
-    check_name('storage', self.storage, get_args(run_config.Storage))
     check_range(
       self, 'ahead', 'prompt_length', 'continuation_batch', least=1, kind=int
     )
@@ -108,8 +110,6 @@ class DistillConfig(run_config.RunConfig):
       raise UserError(
         f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
       )
-    check_name('loss', self.loss, get_args(acceptance.Loss))
-    check_name('position_weights', self.position_weights, get_args(Positions))
     check_range(
       self, 'num_continuations', 'groups', 'draft_vocab', least=0, kind=int
     )
@@ -148,17 +148,17 @@ class DistillConfig(run_config.RunConfig):
 
   def _check_temperatures(self) -> None:
     check_scalars('temperatures', self.temperatures)
-    # Plain values have lists for tuples, and whole numbers.
+    # A whole number is a float in the names of folders.
     temperatures = tuple(map(float, self.temperatures))
     object.__setattr__(self, 'temperatures', temperatures)
     for temperature in temperatures:
       SamplingParams(temperature=temperature).check()
     if len(set(temperatures)) < len(temperatures):
-      raise UserError(f'temperatures: got one twice in {temperatures}')
+      raise UserError(f'temperatures: duplicate value in {temperatures}')
 
   @property
   def weights(self) -> Weights:
-    """What is lessened."""
+    """Returns the weights of the loss."""
     return Weights(
       decay=self.decay,
       retention=self.retention,
@@ -171,14 +171,13 @@ class DistillConfig(run_config.RunConfig):
 
   @property
   def first_group(self) -> int:
-    """The first position whose heads or masks are trained.
+    """Returns the first position whose heads or masks are trained.
 
-    Of what the target wrote that is the prompt's last token.
+    In a sequence that the target wrote it is the last token of the prompt.
     """
     return self.prompt_length - 1 if self.num_continuations else 0
 
 
 def from_dict(values: dict[str, Any]) -> DistillConfig:
-  """The config of plain values; `UserError` on a bad key or value."""
-  with run_config.reading_config():
-    return DistillConfig(**values)
+  """Returns the config of plain values; `UserError` on a bad key or value."""
+  return schema.read(DistillConfig, values)

@@ -1,7 +1,7 @@
-"""Which tokens a drafter can draft that has fewer than its target.
+"""Choice of the tokens that a drafter with a small vocabulary can draft.
 
-They are chosen once, of the text that it is trained on, and kept beside the
-run: rows of an LM head mean nothing without them.
+They are chosen once from the training text and kept in the workdir, because
+rows of an LM head mean nothing without them.
 """
 
 import json
@@ -16,41 +16,41 @@ FILE = 'draft_vocab.json'
 
 
 def most_frequent(tokens: np.ndarray, vocab_size: int, count: int):
-  """The most frequent tokens of a text, in order: int [count].
+  """Returns the most frequent tokens of a text in rising order: int [count].
 
-  Of equally frequent ones, and of those that it has not, the first.
+  Ties go to the smaller token.
 
   Args:
     tokens: int, any shape.
-    vocab_size: V; tokens from 0 to below it are counted.
-    count: how many are wanted.
+    vocab_size: V; only tokens from 0 to below it are counted.
+    count: number of tokens to return.
   """
   counts_v = np.bincount(tokens.ravel(), minlength=vocab_size)[:vocab_size]
   return np.sort(np.argsort(-counts_v, kind='stable')[:count])
 
 
 def rows_of(tokens_k, vocab_size: int) -> np.ndarray:
-  """Each token's row, or one past the last: int32 [V]."""
+  """Returns the row of each token, or K for other tokens: int32 [V]."""
   rows_v = np.full(vocab_size, len(tokens_k), np.int32)
   rows_v[tokens_k] = np.arange(len(tokens_k), dtype=np.int32)
   return rows_v
 
 
-def chosen(
+def choose_rows(
   folder: pathlib.Path, text: np.ndarray, vocab_size: int, count: int
 ) -> np.ndarray:
-  """The `rows_of` a run: those in its folder, or it is given some.
+  """Returns the `rows_of` a run: from the file in its folder, or chosen now.
 
-  Of several processes all must call this.
+  All processes must call this.
 
   Args:
     folder: of the run.
-    text: int, what it is trained on.
+    text: int, the training text.
     vocab_size: V.
-    count: tokens that are to be drafted.
+    count: K, number of tokens to draft.
 
   Raises:
-    UserError: the folder has others, or no tokens in that file.
+    UserError: the file cannot be read or has other tokens.
   """
   path = folder / FILE
 
@@ -63,10 +63,8 @@ def chosen(
   distributed.first_does(choose, f'draft vocabulary {path}')
   try:
     tokens = np.asarray(files.read_json(path))
-  except OSError as error:
-    raise UserError(f'draft vocabulary {path}: {error.strerror}') from None
-  except ValueError as error:
-    raise UserError(f'draft vocabulary {path}: corrupt: {error}') from None
+  except (OSError, ValueError) as error:
+    raise UserError(f'draft vocabulary {path}: {error}') from None
   if (
     tokens.shape != (count,)
     or tokens.dtype != np.int64

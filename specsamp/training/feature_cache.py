@@ -1,15 +1,14 @@
-"""The target's features of a text, computed once and kept by one process.
+"""The target's features of a text, computed once and kept in files.
 
-Several drafters of one target, a draft model among them, and every epoch of
-each, then cost what the drafter costs.
+Several drafters of a target, a draft model among them, read the same features
+in every epoch, and then cost no passes of the target.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +20,13 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, float16
 from specsamp.utils import files
 
-# Rounded to 16 bits: a thousandth of a feature, less than the noise that
-# training adds.
+# Rounding to 16 bits changes a feature by a thousandth, less than the noise
+# that training adds.
 _DTYPE = np.float16
 
 
-def check(folder: str) -> None:
-  """Raises `UserError` if several processes would keep features in a folder."""
+def check_processes(folder: str) -> None:
+  """Raises `UserError` if several processes would write a folder's features."""
   count = jax.process_count()
   if folder and count > 1:
     raise UserError(
@@ -36,17 +35,17 @@ def check(folder: str) -> None:
     )
 
 
-def read(transformer: Transformer, params, tokens_bt):
-  """What a drafter is trained on of a target, side by side: [B, T, E].
+def compute(transformer: Transformer, params, tokens_bt):
+  """Computes what a drafter reads of a target: [B, T, E].
 
   Args:
     transformer: the target, with the taps of the drafter.
-    params: its parameters.
+    params: of the target.
     tokens_bt: int [B, T].
 
   Returns:
-    The features, and where these are those of taps the LM head's input behind
-    them, of which the target's distribution is made.
+    The input of the LM head, of which the target's distribution is made. If the
+    drafter has taps, their features come before it.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:
@@ -54,8 +53,8 @@ def read(transformer: Transformer, params, tokens_bt):
   return jnp.concatenate([out.features, out.hidden], axis=-1)
 
 
-def apart(read_bte, width: int):
-  """Of what `read` returns: the features, and the LM head's input."""
+def split(read_bte, width: int):
+  """Splits the result of `compute` into features and the LM head's input."""
   hidden_btd = read_bte[..., -width:]
   if read_bte.shape[-1] == width:
     return hidden_btd, hidden_btd
@@ -63,7 +62,10 @@ def apart(read_bte, width: int):
 
 
 class FeatureCache:
-  """What `read` makes of rows of tokens, filled as they are asked for."""
+  """Results of `compute` for rows of tokens, filled as they are requested.
+
+  Two files keep them: features.npy and done.npy, the rows that are computed.
+  """
 
   def __init__(
     self,
@@ -72,64 +74,64 @@ class FeatureCache:
     rows: np.ndarray,
     taps: tuple[int, ...] = (),
   ):
-    """Opens or begins a cache.
+    """Opens or makes a cache.
 
     Args:
-      folder: for the arrays, N x T x D x 2 bytes of them, with taps as often
-        again as there are taps.
-      target: whose features they are.
+      folder: for the arrays, N x T x E x 2 bytes.
+      target: the model whose features they are.
       rows: int [N, T + 1]; the last token of each has no feature.
       taps: see `Transformer`.
 
     Raises:
-      UserError: the folder holds another target's or another text's features.
+      UserError: the folder has another target's or another text's features, or
+        cannot be written.
     """
     self._rows = rows
     self._params = target.params
     width = target.config.width * (1 + len(taps))
     shape = (len(rows), rows.shape[1] - 1, width)
-    self._folder = pathlib.Path(folder)
-    made_of = {
+    settings = {
       'target': target.fingerprint,
       'text': hashlib.sha256(rows.tobytes()).hexdigest()[:16],
       'shape': shape,
     }
     if taps:
-      made_of['taps'] = taps
-    made_of = json.dumps(made_of)
-    self._folder.mkdir(parents=True, exist_ok=True)
-    path = self._folder / 'features.json'
-    if path.exists() and path.read_bytes() != made_of.encode():
+      settings['taps'] = taps
+    settings = json.dumps(settings)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / 'features.json'
+    if path.exists() and path.read_bytes() != settings.encode():
       raise UserError(
-        f'features {folder}: of another target or text, or of other layers; '
-        'name another folder'
+        f'features {folder}: has those of another target or text, or of other '
+        'layers; name another folder'
       )
-    files.replace(path, made_of)  # before what it describes
-    self._features, self._done = _open(self._folder, shape)
+    files.replace(path, settings)  # before the files that it describes
+    self._features, self._done = _open(folder, shape)
     transformer = target.transformer.clone(taps=taps)
-    # What is beyond 16 bits, in a residual stream, is their largest number.
-    self._compute: Callable = jax.jit(
+    # Features beyond the range of 16 bits become its largest number.
+    self._compute = jax.jit(
       lambda params, tokens: float16.narrow(
-        read(transformer, params, tokens), float16.NAME
+        compute(transformer, params, tokens), float16.NAME
       )
     )
 
   def __call__(self, index_b) -> np.ndarray:
-    """What `read` makes of these rows, [B, T, E]."""
+    """Returns the features of these rows, [B, T, E]."""
     if not self._done[index_b].all():
-      found = self._compute(self._params, self._rows[index_b, :-1])
-      self._features[index_b] = np.asarray(found)
-      self._done[index_b] = True  # after what it vouches for
+      features = self._compute(self._params, self._rows[index_b, :-1])
+      self._features[index_b] = np.asarray(features)
+      self._done[index_b] = True  # after the features
     return self._features[index_b]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-  """Rows in batches: `tokens`, int32 [B, T + 1], and what is kept of them.
+  """Batches of rows: `tokens`, int32 [B, T + 1], and their `features`.
 
   Attributes:
-    rows: shuffled anew in each epoch.
-    features: of the rows, [B, T, E] beside the tokens; None is none.
+    rows: the sequences, shuffled again in each epoch.
+    features: of the rows, [B, T, E]; None for batches without features.
   """
 
   rows: packing.Rows
@@ -148,37 +150,27 @@ class Sequences:
     return batch
 
 
-def _open(folder: pathlib.Path, shape) -> tuple[np.memmap, np.memmap]:
-  """The features, and of which rows they are computed.
-
-  Both begin anew where one of them is not whole.
-  """
-  paths = folder / 'features.npy', folder / 'done.npy'
-  if all(path.exists() for path in paths):
-    features, done = (_read(path) for path in paths)
-    if (
-      features is not None
-      and done is not None
-      and (features.dtype, features.shape) == (_DTYPE, shape)
-      and (done.dtype, done.shape) == (bool, shape[:1])
-      and done.view(np.uint8).max() <= 1
-    ):
-      return features, done
-    for path in paths:
-      files.set_aside(path, 'is corrupt, or what belongs to it')
-  open_new = functools.partial(np.lib.format.open_memmap, mode='w+')
-  return (
-    open_new(paths[0], dtype=_DTYPE, shape=shape),
-    open_new(paths[1], dtype=bool, shape=shape[:1]),
-  )
+def _open(folder: pathlib.Path, shape) -> list[np.memmap]:
+  """Opens features.npy and done.npy; makes both again if one is damaged."""
+  wanted = {'features.npy': (_DTYPE, shape), 'done.npy': (bool, shape[:1])}
+  arrays = [_read(folder / name, *layout) for name, layout in wanted.items()]
+  if all(array is not None for array in arrays):
+    return arrays
+  return [
+    np.lib.format.open_memmap(folder / name, 'w+', dtype, size)
+    for name, (dtype, size) in wanted.items()
+  ]
 
 
-def _read(path: pathlib.Path) -> np.memmap | None:
-  """An array of a file that is written to; None if it holds none."""
+def _read(path: pathlib.Path, dtype, shape) -> np.memmap | None:
+  """Returns a writable array of a file; None if it has no such array."""
+  if not path.exists():
+    return None
   try:
-    np.lib.format.open_memmap(path, 'r')  # r+ would fill up a short file
-    return np.lib.format.open_memmap(path, 'r+')
+    np.lib.format.open_memmap(path, 'r')  # r+ would extend a short file
+    array = np.lib.format.open_memmap(path, 'r+')
   except OSError as error:
     raise UserError(f'features {path}: {error.strerror}') from None
-  except Exception:  # numpy raises what its format's parsers raise
+  except Exception:  # numpy raises the errors of several parsers
     return None
+  return array if (array.dtype, array.shape) == (dtype, shape) else None

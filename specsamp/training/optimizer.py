@@ -1,52 +1,51 @@
-"""AdamW or Muon, under a warm-up and a decay of the learning rate."""
+"""AdamW or Muon with a warm-up and a decay of the learning rate."""
 
 import jax
-import optax
 import optax.contrib
 
 from specsamp.checkpoints import weights
 from specsamp.training.run_config import RunConfig
 
 
-def _rates(config: RunConfig) -> optax.Schedule:
-  """(step) -> learning rate."""
-  peak = config.learning_rate
-  if not config.decay_share:
-    return optax.warmup_cosine_decay_schedule(
-      init_value=0.0,
-      peak_value=peak,
-      warmup_steps=config.warmup_steps,
-      decay_steps=max(config.steps, config.warmup_steps + 1),
-    )
-  behind = max(config.steps - config.warmup_steps, 1)
-  fall = min(round(config.decay_share * config.steps), behind)
-  return optax.join_schedules(
-    [
-      optax.linear_schedule(0.0, peak, config.warmup_steps),
-      optax.constant_schedule(peak),
-      optax.linear_schedule(peak, 0.0, fall),
-    ],
-    [config.warmup_steps, config.warmup_steps + behind - fall],
-  )
-
-
 def make_optimizer(config: RunConfig) -> optax.GradientTransformation:
-  """Under a warm-up and a decay, gradients clipped by global norm."""
-  schedule = _rates(config)
+  """Returns the optimizer of a config; it clips gradients by global norm."""
+  schedule = _schedule(config)
   common = dict(weight_decay=config.weight_decay)
   if config.optimizer == 'muon':
-    steps = optax.contrib.muon(
+    optimizer = optax.contrib.muon(
       schedule,
       adam_b2=config.beta2,
       adam_weight_decay=config.weight_decay,
-      consistent_rms=0.2,  # an update's root mean square, as AdamW's
+      consistent_rms=0.2,  # an update's root mean square, like AdamW's
       muon_weight_dimension_numbers=_matmuls_of_layers,
       weight_decay_mask=_is_matrix,
       **common,
     )
   else:
-    steps = optax.adamw(schedule, b2=config.beta2, mask=_is_matrix, **common)
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), steps)
+    optimizer = optax.adamw(
+      schedule, b2=config.beta2, mask=_is_matrix, **common
+    )
+  return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+
+
+def _schedule(config: RunConfig) -> optax.Schedule:
+  """Returns (step) -> learning rate."""
+  peak, warmup_steps = config.learning_rate, config.warmup_steps
+  if not config.decay_share:
+    decay_steps = max(config.steps, warmup_steps + 1)
+    return optax.warmup_cosine_decay_schedule(
+      0.0, peak, warmup_steps, decay_steps
+    )
+  left = max(config.steps - warmup_steps, 1)
+  decay_steps = min(round(config.decay_share * config.steps), left)
+  return optax.join_schedules(
+    [
+      optax.linear_schedule(0.0, peak, warmup_steps),
+      optax.constant_schedule(peak),
+      optax.linear_schedule(peak, 0.0, decay_steps),
+    ],
+    [warmup_steps, warmup_steps + left - decay_steps],
+  )
 
 
 def _is_matrix(params):
@@ -56,9 +55,9 @@ def _is_matrix(params):
 
 
 def _matmuls_of_layers(params):
-  """Which axes of a layer's matrices a matmul sums over; None for all else.
+  """Returns the axes that the matrices of layers sum over; None for others.
 
-  Keys are apart from values, and gates from what they gate.
+  Muon then treats keys apart from values, and gates apart from what they gate.
   """
   matmuls = {
     'q': ((2,), (0, 1)),
@@ -68,8 +67,8 @@ def _matmuls_of_layers(params):
     'down': ((1,), (0,)),
   }
 
-  def of(path, _):
+  def numbers(path, _):
     axes = matmuls.get(path[-1].key)
     return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
-  return jax.tree_util.tree_map_with_path(of, params)
+  return jax.tree_util.tree_map_with_path(numbers, params)

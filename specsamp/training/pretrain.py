@@ -1,52 +1,51 @@
-"""Training a language model on text, alone or with a teacher."""
+"""Training of a language model on text, with or without a teacher."""
 
 import dataclasses
 import functools
 import pathlib
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import model_dir, weights
 from specsamp.data import corpora, packing, tokenizers
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import UserError, check_range
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
-from specsamp.training import feature_cache, run, run_config
-from specsamp.training.continuations import written
+from specsamp.training import continuations, feature_cache, run, run_config
 from specsamp.training.feature_cache import FeatureCache, Sequences
 from specsamp.training.objectives import language_model as losses
-from specsamp.utils import distributed, files, locks
+from specsamp.utils import distributed, files, locks, schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(run_config.RunConfig):
-  """What fixes a run, beside the files it reads: it ends with the same weights.
+  """Settings of a model's training; they and the files fix the weights.
 
   Attributes:
-    model: shape of the model to train.
-    corpus: a folder of text, or '' for the standard library of this Python.
-    pattern: the corpus' files, a glob relative to its folder.
-    repeats: times that an epoch reads each of them.
-    extra_corpus: a folder of text that an epoch reads once beside them; '' is
-      none. Its files are of the same pattern, and none is held out: those that
-      are in good part like a held-out one of the corpus are left out.
-    tokenizer: a SentencePiece model; '' trains one of `model.vocab_size`
-      pieces on the corpus.
-    init: folder of a model of this shape to begin with; its tokenizer is used.
-      '' begins at random.
-    teacher: folder of a model to distil from; its tokenizer is used. '' trains
-      on the text alone.
+    model: shape of the model.
+    corpus: folder of text; '' is the standard library of this Python.
+    pattern: files of the corpus, a glob relative to its folder.
+    repeats: times that an epoch reads each file of the corpus.
+    extra_corpus: folder of text that an epoch reads once in addition; '' is
+      none. Its files match the same pattern. None is held out, and those that
+      largely repeat a held-out file of the corpus are left out.
+    tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
+      on the corpus.
+    init: folder of a model of this shape to start from, with its tokenizer; ''
+      starts at random.
+    teacher: folder of a model to distil from, with its tokenizer; '' trains on
+      the text alone.
     continuations: folder of the teacher's continuations that
-      `launch/distill.py` made, to train on in place of the corpus (DistillSpec,
+      `launch/distill.py` made, which replace the corpus (DistillSpec,
       2310.08461); each has `length` tokens and a label. '' is none.
-    features: folder that keeps the teacher's final hidden states of these, for
-      other runs, and for drafters that train on all sequences of the folder;
-      '' computes them in every step.
-    distillation_weight: of KL(teacher || model) in the loss; the text's
-      cross-entropy has the rest.
-    storage: of the finished model's matrices, float32 or int8.
+    features: folder that keeps the teacher's final hidden states of these
+      continuations for later runs, those of launch/distill.py too; '' computes
+      them in every step.
+    distillation_weight: weight of KL(teacher || model) in the loss; the
+      cross-entropy of the text has the rest.
+    storage: dtype of the matrices of the finished model.
   """
 
   model: TransformerConfig
@@ -64,7 +63,6 @@ class PretrainConfig(run_config.RunConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    check_name('storage', self.storage, get_args(run_config.Storage))
     if self.model.dtype == float16.NAME:
       raise UserError(
         f'model.dtype: got {self.model.dtype!r}, expected float32 or bfloat16: '
@@ -89,10 +87,12 @@ class PretrainConfig(run_config.RunConfig):
 
 
 def from_dict(values: dict[str, Any]) -> PretrainConfig:
-  """The config of nested plain values; `UserError` on a bad key or value."""
-  with run_config.reading_config():
-    model = TransformerConfig.from_dict(values['model'])
-    return PretrainConfig(**(values | {'model': model}))
+  """Returns the config of nested plain values.
+
+  Raises:
+    UserError: a key or a value is invalid.
+  """
+  return schema.read(PretrainConfig, values)
 
 
 def make_loss(
@@ -100,34 +100,31 @@ def make_loss(
   teacher: LanguageModel | None,
   distillation_weight: float,
 ):
-  """(params, teacher's params, batch) -> loss, metrics.
+  """Returns the loss: (params, teacher's params, batch) -> loss, metrics.
 
-  A batch has `tokens` [B, T + 1], and may have the teacher's final hidden
-  states as `features` [B, T, D], of which its logits are made then.
+  A batch has `tokens` [B, T + 1]. It may have the teacher's final hidden states
+  as `features` [B, T, D], which replace the teacher's pass.
   """
 
   def loss(params, teacher_params, batch):
     tokens = batch['tokens']
     inputs, labels = tokens[:, :-1], tokens[:, 1:]
     logits = transformer.apply({'params': params}, inputs).logits
-    text = losses.next_token(logits, labels)
+    text_loss = losses.next_token(logits, labels)
     if teacher is None:
-      return text, {'loss': text}
+      return text_loss, {'loss': text_loss}
     apply = functools.partial(
       teacher.transformer.apply, {'params': teacher_params}
     )
     if 'features' in batch:
       features = batch['features'].astype(teacher.config.dtype)
-      wanted = apply(features, method='logits')
+      teacher_logits = apply(features, method='logits')
     else:
-      wanted = apply(inputs).logits
-    kl = losses.distillation(logits, wanted)
-    total = (1 - distillation_weight) * text + distillation_weight * kl
-    return total, {
-      'loss': text,
-      'kl': kl,
-      'agreement': losses.agreement(logits, wanted),
-    }
+      teacher_logits = apply(inputs).logits
+    kl = losses.distillation(logits, teacher_logits)
+    total = (1 - distillation_weight) * text_loss + distillation_weight * kl
+    agreement = losses.agreement(logits, teacher_logits)
+    return total, {'loss': text_loss, 'kl': kl, 'agreement': agreement}
 
   return loss
 
@@ -135,49 +132,55 @@ def make_loss(
 def pretrain(
   config: PretrainConfig, workdir, mesh: Mesh | None = None
 ) -> LanguageModel:
-  """Trains, or goes on where a run in this workdir was cut off.
+  """Trains a model, resuming a run of the workdir.
 
-  Adds to what `run.fit` writes into the workdir: tokenizer.model if it trains
-  one, and when done model/ (a folder for `specsamp.load`, of `config.storage`).
-  Returns the model as it was trained, in float32.
+  Adds to the files of `run.fit`: tokenizer.model, if it trains one; and at the
+  end model/, a folder for `specsamp.load` with `config.storage`.
 
   Args:
-    config: what fixes the run.
+    config: of the run, which it determines together with the files it names.
     workdir: a folder that all processes see.
     mesh: where to train; None is one device.
 
+  Returns:
+    The model in float32.
+
   Raises:
-    UserError: the corpus, tokenizer, teacher, or what is kept of it does not
-      fit the config, the config not the mesh, another run holds a folder, or
-      the last checkpoint cannot be read.
-    FloatingPointError: loss or gradient is no longer finite.
+    UserError: the corpus, the tokenizer, the teacher or its files do not fit
+      the config, the config does not fit the mesh, another run holds a folder,
+      or the last checkpoint cannot be read.
+    FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()
   files.check_replaceable(workdir / 'model', weights.is_ours)
-  feature_cache.check(config.features)
+  feature_cache.check_processes(config.features)
   teacher = model_dir.load(config.teacher, mesh) if config.teacher else None
   transformer = Transformer(config.model)
-  begun = _begun(config, teacher)
+  start = _start(config, teacher)
   tokenizer = None
 
   def data():
     nonlocal tokenizer  # may be trained on the text
     if config.continuations:
       tokenizer = _tokenizer(config, teacher, [], workdir)
-      packed = _sequences(config, teacher)
+      sequences = _sequences(config, teacher)
     else:
-      train, extra, held_out = _texts(config)
-      given = teacher or begun
-      tokenizer = _tokenizer(config, given, train + extra, workdir)
-      packed = _packed(config, tokenizer, train, extra, held_out)
-    return *packed, teacher.params if teacher else None
+      parts = corpora.split(corpora.read(config.corpus, config.pattern))
+      train, held_out = (list(part.values()) for part in parts)
+      extra = []
+      if config.extra_corpus:
+        more = corpora.read_folder(config.extra_corpus, config.pattern)
+        extra = corpora.unlike(more.values(), held_out)
+      tokenizer = _tokenizer(config, teacher or start, train + extra, workdir)
+      sequences = _packed(config, tokenizer, train, extra, held_out)
+    return *sequences, teacher.params if teacher else None
 
   with locks.lock_shared([config.features], workdir):
     params = run.fit(
       config,
       workdir,
       mesh,
-      init=(lambda key: begun.params) if begun else transformer.init_params,
+      init=(lambda _: start.params) if start else transformer.init_params,
       loss=make_loss(transformer, teacher, config.distillation_weight),
       data=data,
     )
@@ -186,84 +189,80 @@ def pretrain(
   return model
 
 
-def _texts(config: PretrainConfig) -> tuple[list[str], list[str], list[str]]:
-  """(to train on, to train on beside it, held out)."""
-  train, held_out = corpora.split(corpora.read(config.corpus, config.pattern))
-  extra = []
-  if config.extra_corpus:
-    more = corpora.read_folder(config.extra_corpus, config.pattern)
-    extra = corpora.unlike(more.values(), held_out.values())
-  return list(train.values()), extra, list(held_out.values())
-
-
 def _packed(config: PretrainConfig, tokenizer, train, extra, held_out):
-  """Text to train on and to validate on."""
+  """Returns the data of texts: to train on and to validate on."""
   tokens = [packing.tokenize(train, tokenizer)] * config.repeats
   if extra:
     tokens.append(packing.tokenize(extra, tokenizer))
   return tuple(
-    packing.Packed(each, config.batch_size, config.length, config.seed)
-    for each in (np.concatenate(tokens), packing.tokenize(held_out, tokenizer))
+    packing.Packed(part, config.batch_size, config.length, config.seed)
+    for part in (np.concatenate(tokens), packing.tokenize(held_out, tokenizer))
   )
 
 
 def _sequences(config: PretrainConfig, teacher: LanguageModel):
-  """As `_packed`, of what the teacher wrote."""
-  made = []
+  """Returns the data of the teacher's continuations, see `_packed`."""
+  data = []
   for name in ('train', 'held_out'):
-    tokens = written(config.continuations, name, teacher, config.length + 1)
+    tokens = continuations.read(
+      config.continuations, name, teacher, config.length + 1
+    )
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
     if config.features:
       folder = pathlib.Path(config.features) / name
       features = FeatureCache(folder, teacher, tokens)
-    made.append(Sequences(rows, features))
-  return tuple(made)
+    data.append(Sequences(rows, features))
+  return tuple(data)
 
 
-def _begun(
+def _start(
   config: PretrainConfig, teacher: LanguageModel | None
 ) -> LanguageModel | None:
-  """The model to begin with, in float32; None is none.
+  """Returns the model of `config.init` in float32, or None.
 
   Raises:
-    UserError: it is of another shape, or of another tokenizer than the teacher.
+    UserError: its shape is not the config's, or its tokenizer not the
+      teacher's.
   """
   if not config.init:
     return None
-  begun = model_dir.load(config.init, dtype='float32')
+  start = model_dir.load(config.init, dtype='float32')
   for field in dataclasses.fields(TransformerConfig):
-    got, expected = (
-      getattr(each, field.name) for each in (begun.config, config.model)
-    )
+    got = getattr(start.config, field.name)
+    expected = getattr(config.model, field.name)
     if got != expected and field.name != 'dtype':
       raise UserError(
         f'init {config.init}: {field.name}: got {got}, expected {expected}'
       )
-  if teacher and teacher.tokenizer != begun.tokenizer:
+  if teacher and teacher.tokenizer != start.tokenizer:
     raise UserError(
-      f'init {config.init}: got another tokenizer than that of the teacher '
-      f'{config.teacher}, expected the same'
+      f'init {config.init}: its tokenizer is not that of the teacher '
+      f'{config.teacher}'
     )
-  return begun
+  return start
 
 
-def _tokenizer(config: PretrainConfig, given, texts, workdir: pathlib.Path):
-  """That of a model that is given, or of the config, or trained on texts."""
+def _tokenizer(
+  config: PretrainConfig,
+  model: LanguageModel | None,
+  texts: list[str],
+  workdir: pathlib.Path,
+):
+  """Returns a model's tokenizer, the config's, or one trained on the texts."""
   path = workdir / tokenizers.FILE
-  if given is not None:
-    tokenizer = given.tokenizer
-  elif config.tokenizer:
-    tokenizer = tokenizers.SentencePiece.load(config.tokenizer)
-  else:
 
-    def train():
-      if path.exists():
-        return
+  def train():
+    if not path.exists():
       tokenizer = tokenizers.train(texts, config.model.vocab_size)
       workdir.mkdir(parents=True, exist_ok=True)
       files.replace(path, tokenizer.proto)
 
+  if model is not None:
+    tokenizer = model.tokenizer
+  elif config.tokenizer:
+    tokenizer = tokenizers.SentencePiece.load(config.tokenizer)
+  else:
     distributed.first_does(train, f'tokenizer {path}')
     tokenizer = tokenizers.SentencePiece.load(path)
   if tokenizer.vocab_size != config.model.vocab_size:

@@ -1,19 +1,19 @@
-"""A training run: its steps, metrics and checkpoints, whatever it trains.
+"""Training runs that resume: steps, metrics and checkpoints.
 
-It goes on where it was cut off, and ends with the weights it would have had.
+A run that was killed continues from its last checkpoint. It ends with the
+weights that it would have had without the interruption.
 """
 
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optax.contrib
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -41,198 +41,199 @@ def fit(
   loss: Callable[[Any, Any, Any], tuple[jax.Array, dict[str, jax.Array]]],
   data: Callable[[], tuple[Any, Any, Any]],
 ) -> Any:
-  """Trains, or goes on where a run in this workdir was cut off.
+  """Minimizes a loss over batches, resuming a run of the workdir.
 
-  Writes `workdir`/metrics.jsonl (a line a log or validation) and checkpoints/
-  (optimizer and weights). On a mesh batches are split over 'data', weights and
-  the optimizer's state over 'model'; every process reads the data and feeds its
-  own shards. A run may go on on another mesh than the one it was cut off on.
+  On a mesh batches are split over 'data', weights and the optimizer's state
+  over 'model'. Every process reads the data and feeds its shards. A run may
+  resume on another mesh.
 
   Args:
     config: of the run.
-    workdir: an absolute path that all processes see.
+    workdir: see `resume`.
     mesh: where to train; None is one device.
     init: (key) -> parameters, nested dicts of arrays.
-    loss: (parameters, frozen, batch) -> what to lessen and metrics, scalars
-      with a 'loss' among them.
-    data: () -> training and validation, each with the methods of
-      `packing.Packed`; batches are trees of arrays, rows on the first axis. And
-      what is frozen: a tree of arrays, such as a teacher's parameters, or None;
-      no gradient is taken to it. Called once the parameters are known to fit
-      the mesh.
+    loss: (parameters, frozen, batch) -> the loss to minimize and metrics,
+      scalars by name with 'loss' among them.
+    data: () -> training data, validation data, frozen. Both data have the
+      methods of `packing.Packed`; a batch is a tree of arrays, rows on the
+      first axis. `frozen` is a tree of arrays without gradient, such as a
+      teacher's parameters, or None. `data` is called after the parameters are
+      known to fit the mesh, because reading may take long.
 
   Returns:
     The trained parameters, in float32.
 
   Raises:
-    UserError: the config does not fit the mesh, or the last checkpoint cannot
-      be read.
-    FloatingPointError: loss, gradient or parameters are no longer finite.
+    UserError: the config does not fit the mesh, or see `resume`.
+    FloatingPointError: see `resume`.
   """
-  programs = _programs(config, mesh, init, loss)
-  # What does not fit the mesh is known by now; reading takes a while.
-  train, validation, frozen = data()
-
-  def validate(state):
-    found = [
-      programs.evaluate(state.params, frozen, programs.feed(batch))
-      for batch in validation.in_order(config.eval_batches)
-    ]
-    return {k: float(np.mean([float(f[k]) for f in found])) for k in found[0]}
-
-  with (
-    meshes.use(mesh),
-    checkpoints(workdir / 'checkpoints', config.checkpoint_every) as manager,
-  ):
-    state = _begin(programs, manager)
-    start = int(state.step)
-    batch_tokens = config.batch_size * config.length
-    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
-    if start < config.steps:
-      programs.compile(state, frozen, next(iter(validation.in_order(1))))
-    for step in _bar(start, config.steps, batch_tokens):
-      batch = programs.feed(train.batch(step - 1))
-      state, metrics = programs.train(state, frozen, batch)
-      is_last = step == config.steps
-      is_due = lambda every, step=step: step == config.steps or not step % every
-      saves = is_last or manager.should_save(step)
-      if is_due(config.log_every) or is_due(config.checkpoint_every):
-        _check_finite(step, metrics)
-      # Loss and gradient are of the state before the step; this one must not
-      # become a checkpoint, nor the model, if it is no longer finite.
-      if saves and not is_finite(state):
-        raise FloatingPointError(
-          f'step {step}: the update left a state that is not finite'
-        )
-      if is_due(config.log_every):
-        log.write('train', step, {k: float(v) for k, v in metrics.items()})
-      if is_due(config.eval_every):
-        log.write('validation', step, validate(state))
-      if saves:
-        save(manager, step, state, force=is_last)
-  return state.params
-
-
-@jax.jit
-def is_finite(state) -> jax.Array:
-  """Whether all numbers of a tree of arrays are: bool, a scalar."""
-  leaves = jax.tree.leaves(state)
-  return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
-
-
-class _Programs(NamedTuple):
-  """What a run computes.
-
-  Attributes:
-    begin: () -> the state before the first step.
-    shapes: of the state, with the shardings that it has throughout.
-    train: (state, frozen, batch) -> state, metrics; consumes the state.
-    evaluate: (params, frozen, batch) -> metrics.
-    feed: lays a batch of the host on the devices.
-  """
-
-  begin: Callable[[], TrainState]
-  shapes: TrainState
-  train: Callable
-  evaluate: Callable
-  feed: Callable[[Any], Any]
-
-  def compile(self, state: TrainState, frozen, batch) -> None:
-    """What takes long, for batches such as this; shows how far it is."""
-    batch = self.feed(batch)
-    for program, *arguments in progress.bar(
-      'compiling training',
-      [
-        (self.train, state, frozen, batch),
-        (self.evaluate, state.params, frozen, batch),
-      ],
-      unit='program',
-    ):
-      program.lower(*arguments).compile()
-
-
-def told(workdir: pathlib.Path, goal: pathlib.Path) -> str:
-  """Where what was trained lies, and its loss on the held-out files; a line."""
-  path = workdir / 'metrics.jsonl'
-  texts = path.read_text().splitlines() if path.exists() else []
-  lines = [json.loads(text) for text in texts]
-  for line in reversed(lines):
-    if line['kind'] == 'validation':
-      return f'{goal}: {line["step"]} steps, held-out loss {line["loss"]:.3f}'
-  return f'{goal}: trained'
-
-
-def _programs(config: RunConfig, mesh: Mesh | None, init, loss) -> _Programs:
-  """`UserError`: the config does not fit the mesh."""
   if mesh and config.batch_size % mesh.shape[rules.DATA]:
     raise UserError(
       f'batch_size {config.batch_size} does not divide into '
       f"{mesh.shape[rules.DATA]} shards, the size of the mesh axis 'data'"
     )
-  tx = make_optimizer(config)
+  optimizer = make_optimizer(config)
+  key = jax.random.key(config.seed)
 
   def init_state(key):
     params = init(key)
-    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
   def train_step(state, frozen, batch):
     grads, metrics = jax.grad(loss, has_aux=True)(state.params, frozen, batch)
     metrics['grad_norm'] = optax.tree.norm(grads)
-    updates, opt_state = tx.update(grads, state.optimizer, state.params)
+    updates, moments = optimizer.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    return TrainState(state.step + 1, params, opt_state), metrics
+    return TrainState(state.step + 1, params, moments), metrics
 
-  key = jax.random.key(config.seed)
   shapes = _shapes(init_state, key, mesh)
   shardings = jax.tree.map(lambda x: x.sharding, shapes)
-  put = jnp.asarray
-  if mesh:
+  train = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+  evaluate = jax.jit(lambda *args: loss(*args)[1])
+  train_data, validation_data, frozen = data()
+
+  def feed(batch):
+    if mesh is None:
+      return jax.tree.map(jnp.asarray, batch)
     rows = NamedSharding(mesh, PartitionSpec(rules.DATA))
-    put = lambda array: meshes.put(array, rows)
-  return _Programs(
-    begin=lambda: jax.jit(init_state, out_shardings=shardings)(key),
-    shapes=shapes,
-    train=jax.jit(
-      train_step, donate_argnums=0, out_shardings=(shardings, None)
-    ),
-    evaluate=jax.jit(lambda *args: loss(*args)[1]),
-    feed=lambda batch: jax.tree.map(put, batch),
-  )
+    return jax.tree.map(lambda array: meshes.put(array, rows), batch)
 
+  def prepare(state):
+    batch = feed(next(iter(validation_data.in_order(1))))
+    programs = [
+      (train, state, frozen, batch),
+      (evaluate, state.params, frozen, batch),
+    ]
+    for program, *arguments in progress.bar(
+      'compiling training', programs, unit='program'
+    ):
+      program.lower(*arguments).compile()
 
-def _begin(programs: _Programs, manager: ocp.CheckpointManager) -> TrainState:
-  """The state before the first step, or that of the last checkpoint."""
-  if manager.latest_step() is None:
-    return programs.begin()
-  state = restore(manager, programs.shapes)
-  if not is_finite(state):
-    raise UserError(
-      f'checkpoint {manager.directory}/{manager.latest_step()}: holds '
-      'numbers that are not finite'
+  def validate(state):
+    metrics = [
+      evaluate(state.params, frozen, feed(batch))
+      for batch in validation_data.in_order(config.eval_batches)
+    ]
+    return {
+      name: np.mean([float(row[name]) for row in metrics])
+      for name in metrics[0]
+    }
+
+  with meshes.use(mesh):
+    state = resume(
+      config,
+      workdir,
+      begin=lambda: jax.jit(init_state, out_shardings=shardings)(key),
+      shapes=shapes,
+      prepare=prepare,
+      advance=lambda step, state: train(
+        state, frozen, feed(train_data.batch(step - 1))
+      ),
+      validate=validate,
     )
+  return state.params
+
+
+def resume(
+  config: RunConfig,
+  workdir: pathlib.Path,
+  *,
+  begin: Callable[[], Any],
+  shapes: Any,
+  prepare: Callable[[Any], None],
+  advance: Callable[[int, Any], tuple[Any, dict[str, Any]]],
+  validate: Callable[[Any], dict[str, float]] | None = None,
+) -> Any:
+  """Takes the steps of a run that its last checkpoint does not have.
+
+  Writes `workdir`/metrics.jsonl, a line for each log or validation, and
+  `workdir`/checkpoints.
+
+  Args:
+    config: of the run.
+    workdir: an absolute path that all processes see.
+    begin: () -> the state before the first step, a tree of arrays.
+    shapes: arrays or shapes of the state, with shardings.
+    prepare: (state) -> None, called before the first step that is left.
+    advance: (number of the step, from 1; state) -> state, metrics. The metrics
+      are scalars with 'loss' and 'grad_norm' among them.
+    validate: (state) -> metrics; None for a run without validation.
+
+  Returns:
+    The state after the last step.
+
+  Raises:
+    UserError: the last checkpoint cannot be read or is not finite.
+    FloatingPointError: a loss, a gradient or the state is not finite.
+  """
+  folder = workdir / 'checkpoints'
+  with checkpoints(folder, config.checkpoint_every) as manager:
+    start = manager.latest_step() or 0
+    state = restore(manager, shapes) if start else begin()
+    if start and not is_finite(state):
+      raise UserError(
+        f'checkpoint {folder}/{start}: contains numbers that are not finite'
+      )
+    batch_tokens = config.batch_size * config.length
+    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    if start < config.steps:
+      prepare(state)
+    for step in progress.bar(
+      'training',
+      range(start + 1, config.steps + 1),
+      initial=start,
+      total=config.steps,
+      unit='tok',
+      unit_scale=batch_tokens,
+    ):
+      state, metrics = advance(step, state)
+      is_last = step == config.steps
+      saves = is_last or manager.should_save(step)
+      logs = is_last or step % config.log_every == 0
+      if saves or logs:
+        for name in ('loss', 'grad_norm'):
+          if not np.isfinite(metrics[name]):
+            raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
+      # Loss and gradient are those before the step. The state after it must not
+      # become a checkpoint or the result if it is not finite.
+      if saves and not is_finite(state):
+        raise FloatingPointError(
+          f'step {step}: the update left a state that is not finite'
+        )
+      if logs:
+        log.write('train', step, {k: float(v) for k, v in metrics.items()})
+      if validate and (is_last or step % config.eval_every == 0):
+        log.write('validation', step, validate(state))
+      if saves:
+        save(manager, step, state, force=is_last)
   return state
 
 
-def _bar(start: int, steps: int, batch_tokens: int) -> Iterable[int]:
-  """The steps after `start`, and how many tokens a second they take."""
-  return progress.bar(
-    'training',
-    range(start + 1, steps + 1),
-    initial=start,
-    total=steps,
-    unit='tok',
-    unit_scale=batch_tokens,
-  )
+@jax.jit
+def is_finite(state) -> jax.Array:
+  """Returns True if all numbers of a tree of arrays are finite."""
+  leaves = jax.tree.leaves(state)
+  return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
-def _check_finite(step: int, metrics) -> None:
-  for name in ('loss', 'grad_norm'):
-    if not np.isfinite(metrics[name]):
-      raise FloatingPointError(f'step {step}: {name} {metrics[name]}')
+def read_metrics(workdir: pathlib.Path, kind: str) -> list[dict[str, Any]]:
+  """Returns the lines of metrics.jsonl of a kind: 'train' or 'validation'."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  lines = map(json.loads, text.splitlines())
+  return [line for line in lines if line['kind'] == kind]
+
+
+def summary(workdir: pathlib.Path, result: pathlib.Path) -> str:
+  """Returns a line with the folder of the result and the held-out loss."""
+  lines = read_metrics(workdir, 'validation')
+  if not lines:
+    return f'{result}: trained'
+  step, loss = lines[-1]['step'], lines[-1]['loss']
+  return f'{result}: {step} steps, held-out loss {loss:.3f}'
 
 
 def _shapes(init, key, mesh: Mesh | None) -> TrainState:
-  """The state's shapes, with the shardings that it has throughout."""
+  """Returns the shapes of the state, with the shardings of a whole run."""
   shapes = jax.eval_shape(init, key)
   if mesh is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -247,17 +248,17 @@ def _shapes(init, key, mesh: Mesh | None) -> TrainState:
 
 
 def checkpoints(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
-  """Those of a folder: the last two that `save` made at every so many steps.
+  """Opens a folder of checkpoints: the last two of every `every` steps.
 
   Raises:
-    UserError: they cannot be read.
+    UserError: the folder cannot be read.
   """
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=every, max_to_keep=2
   )
   try:
     return ocp.CheckpointManager(folder, options=options)
-  except Exception as error:  # orbax raises what its file formats raise
+  except Exception as error:  # orbax raises the errors of its file formats
     raise _unreadable(folder, error) from error
 
 
@@ -269,43 +270,43 @@ def _unreadable(path, error: Exception) -> UserError:
 def save(
   manager: ocp.CheckpointManager, step: int, state: Any, *, force: bool
 ) -> None:
-  """Writes a checkpoint if one is due, or if `force` is True."""
+  """Writes a checkpoint if one is due or `force` is True."""
   args = ocp.args.StandardSave(file_order.to_files(state))
   manager.save(step, args=args, force=force)
 
 
-def restore(manager: ocp.CheckpointManager, wanted: Any) -> Any:
-  """The last checkpoint, straight into shards, whatever they were before.
+def restore(manager: ocp.CheckpointManager, shapes: Any) -> Any:
+  """Reads the last checkpoint into shards, whatever its shards were.
 
   Args:
-    manager: it has one.
-    wanted: a tree of arrays, or of their shapes with shardings.
+    manager: of a folder with a checkpoint.
+    shapes: a tree of arrays, or of shapes with shardings.
 
   Raises:
-    UserError: it cannot be read.
+    UserError: the checkpoint cannot be read.
   """
   step = manager.latest_step()
   try:
-    args = ocp.args.StandardRestore(file_order.shapes(wanted))
+    args = ocp.args.StandardRestore(file_order.shapes(shapes))
     state = file_order.from_files(manager.restore(step, args=args))
     return jax.tree.map(
-      lambda x, w: jax.device_put(x, w.sharding), state, wanted
+      lambda x, s: jax.device_put(x, s.sharding), state, shapes
     )
-  except Exception as error:  # orbax raises what its file formats raise
+  except Exception as error:  # orbax raises the errors of its file formats
     raise _unreadable(manager.directory / str(step), error) from error
 
 
 class _Log:
-  """metrics.jsonl; lines past the checkpoint of a resumed run are dropped.
+  """The file metrics.jsonl, which the first process writes.
 
-  Of several processes the first one writes it.
+  Lines after the checkpoint of a resumed run are dropped.
   """
 
   def __init__(self, path: pathlib.Path, step: int, batch_tokens: int):
     self._path = path
     self._first = step
     self._batch_tokens = batch_tokens
-    self._began = time.monotonic()
+    self._start_time = time.monotonic()
     if not distributed.is_first():
       return
     lines = files.read_lines(
@@ -316,10 +317,10 @@ class _Log:
     lines.rewrite([line for line in lines.kept if line['step'] <= step])
 
   def write(self, kind: str, step: int, metrics) -> None:
-    """Adds a line; its seconds and tokens a second are this process's."""
+    """Adds a line with the time and the tokens a second of this process."""
     if not distributed.is_first():
       return
-    seconds = time.monotonic() - self._began
+    seconds = time.monotonic() - self._start_time
     tokens = (step - self._first) * self._batch_tokens
     line = {'kind': kind, 'step': step, **metrics}
     line['seconds'] = round(seconds, 3)

@@ -1,11 +1,9 @@
-"""What every run of training is given, and how it is read."""
+"""Config of every training run."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
-from specsamp.errors import UserError, check_name, check_range
+from specsamp.errors import check_range
 
 Optimizer = Literal['adamw', 'muon']
 Storage = Literal['float32', 'int8']
@@ -13,24 +11,25 @@ Storage = Literal['float32', 'int8']
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-  """What every run is given.
+  """Settings of every training run.
 
   Attributes:
     batch_size: sequences in a step.
     length: tokens in a sequence.
-    steps: of the optimizer.
-    learning_rate: at its peak, after `warmup_steps`; then a cosine to zero.
-    warmup_steps: of linear warm-up.
-    decay_share: of the steps, the last ones, in which the rate falls linearly
-      to zero after it was held at its peak; 1 is all behind the warm-up, and 0
-      the cosine.
+    steps: steps of the optimizer.
+    learning_rate: peak learning rate, after the warm-up; a cosine to zero
+      follows.
+    warmup_steps: steps of linear warm-up.
+    decay_share: share of the steps, at the end, in which the learning rate
+      falls linearly to zero after it was held at its peak. 1 is all steps after
+      the warm-up, 0 is the cosine.
     optimizer: adamw, or muon for the matrices of the layers (Jordan et al.
-      2024), its updates scaled to the size of AdamW's (2502.16982), and NAdamW
-      for all else.
-    weight_decay: on matrices only.
-    beta2: of AdamW; beta1 is 0.9.
+      2024), with updates scaled to the size of AdamW's (2502.16982), and NAdamW
+      for other parameters.
+    weight_decay: weight decay of matrices.
+    beta2: beta2 of AdamW; beta1 is 0.9.
     clip_norm: largest global norm of a gradient.
-    seed: of the weights and the order of the data.
+    seed: seed of the weights and of the order of the data.
     log_every: steps between lines of metrics.
     eval_every: steps between validations on the held-out files.
     eval_batches: batches in a validation.
@@ -63,15 +62,3 @@ class RunConfig:
     check_range(self, 'learning_rate', 'weight_decay', least=0)
     check_range(self, 'clip_norm', least=0, open_least=True)
     check_range(self, 'beta2', least=0, most=1, open_most=True)
-    check_name('optimizer', self.optimizer, get_args(Optimizer))
-
-
-@contextlib.contextmanager
-def reading_config() -> Iterator[None]:
-  """What bad keys and values raise in this block is a `UserError`, one line."""
-  try:
-    yield
-  except KeyError as error:
-    raise UserError(f'config: missing key {error}') from None
-  except (TypeError, ValueError) as error:
-    raise UserError(f'config: {error}') from None

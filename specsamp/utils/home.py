@@ -13,3 +13,9 @@ def folder() -> pathlib.Path:
 def is_checkout() -> bool:
   """Returns True if launchers run as `python launch/NAME.py`."""
   return not (_PACKAGE / 'launch').is_dir()
+
+
+def launchers() -> dict[str, pathlib.Path]:
+  """Returns name -> path of every launcher."""
+  paths = (folder() / 'launch').rglob('*.py')
+  return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}

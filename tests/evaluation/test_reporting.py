@@ -19,7 +19,8 @@ from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables
 from specsamp.evaluation.tasks import Question, Task
-from specsamp.experiments import method_config
+from specsamp.experiments.method_config import MethodConfig
+from specsamp.utils import schema
 
 _SETTINGS = runner.Settings(max_prompt_tokens=8, max_new_tokens=1, seed=0)
 
@@ -119,12 +120,12 @@ def test_a_report_says_what_is_not_lossless(monkeypatch, tmp_path):
 )
 def test_a_sampling_that_there_is_not(values, words):
   with pytest.raises(UserError, match=words):
-    method_config.MethodConfig.read(dict(name='m', branching=(1,)) | values)
+    schema.read(MethodConfig, dict(name='m', branching=(1,)) | values)
 
 
 def test_the_papers_figures_stand_beside_ours():
-  read = lambda paper: method_config.MethodConfig.read(
-    dict(name='m', branching=(1,), temperature=0.0, paper=paper)
+  read = lambda paper: schema.read(
+    MethodConfig, dict(name='m', branching=(1,), temperature=0.0, paper=paper)
   )
   one = read('2.61')
   assert one.paper_on('code', alone=True) == PaperFigure(speedup=2.61)
@@ -181,8 +182,9 @@ def test_what_rounds_cost():
   assert cells[2][-3:] == cells[0][-3:]
   for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j):
     with pytest.raises(UserError, match='paper: got'):
-      method_config.MethodConfig.read(
-        dict(name='EAGLE', branching=(1,), temperature=0.0, paper=paper)
+      schema.read(
+        MethodConfig,
+        dict(name='EAGLE', branching=(1,), temperature=0.0, paper=paper),
       )
 
 

@@ -240,7 +240,7 @@ def test_trees_of_some_sizes_are_compiled():
     (dict(batches=()), 'expected batches, contexts and acceptance'),
     (dict(contexts=(64,)), 'prices.nodes: got 128, expected at most the short'),
     (dict(contexts=(4096,)), 'context: got 4096, but the models have 2048'),
-    (dict(acceptance=(0.5,)), 'prices.acceptance: got 0.5, expected (name, ha'),
+    (dict(acceptance=(0.5,)), 'acceptance: got 0.5, expected tuple'),
     (
       dict(acceptance=(('x', True, ()),)),
       "got ('x', True, ()), expected",

@@ -1,6 +1,8 @@
-"""A model of a few thousand parameters, and a run that trains it in seconds."""
+"""A small model, a run that trains it in seconds, and its metrics."""
 
 import json
+
+import numpy as np
 
 from specsamp.models import TransformerConfig
 from specsamp.training.pretrain import PretrainConfig
@@ -18,7 +20,7 @@ MODEL = TransformerConfig(
 
 
 def config(corpus) -> PretrainConfig:
-  """Of a folder of text."""
+  """Returns the config of a run on a folder of text."""
   return PretrainConfig(
     model=MODEL,
     corpus=str(corpus),
@@ -36,10 +38,16 @@ def config(corpus) -> PretrainConfig:
 
 
 def metrics(workdir):
-  """The lines of a run, without how long it took."""
+  """Returns the lines of metrics.jsonl without the times."""
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   lines = [json.loads(line) for line in lines]
   for line in lines:
     assert line.pop('seconds') >= 0
     assert line.pop('tokens_per_second') >= 0
   return lines
+
+
+def log_softmax(logits):
+  logits = np.asarray(logits, np.float64)
+  logits = logits - logits.max(-1, keepdims=True)
+  return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

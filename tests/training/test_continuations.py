@@ -1,4 +1,4 @@
-"""A target's own text, written once."""
+"""A target's continuations of a text, written once."""
 
 import dataclasses
 import shutil
@@ -34,35 +34,35 @@ def _continue(target, folder, tokens=_TEXT, **changes):
 
 @pytest.fixture(scope='module')
 def written(target, tmp_path_factory):
-  """A folder, and the rows in it."""
+  """Returns a folder and its rows."""
   folder = tmp_path_factory.mktemp('written') / 'continuations'
   return folder, _continue(target, folder)
 
 
 @pytest.fixture
 def batches(monkeypatch):
-  """How many batches were decoded."""
-  made = []
+  """Returns a list with an entry for every batch that is decoded."""
+  decoded = []
   real = continuations.generate
 
   def generate(*args, **kwargs):
-    made.append(1)
+    decoded.append(1)
     return real(*args, **kwargs)
 
   monkeypatch.setattr(continuations, 'generate', generate)
-  return made
+  return decoded
 
 
-def test_each_begins_with_another_piece_of_the_text(written):
+def test_each_prompt_is_another_piece_of_the_text(written):
   rows = written[1]
   assert rows.shape == (12, 20) and rows.dtype == np.int32
   pieces = _TEXT[:200].reshape(25, 8).tolist()
-  places = [pieces.index(row) for row in rows[:, :8].tolist()]
-  assert len(set(places)) == 12
-  assert places != sorted(places)
+  positions = [pieces.index(row) for row in rows[:, :8].tolist()]
+  assert len(set(positions)) == 12
+  assert positions != sorted(positions)
 
 
-def test_greedy_ones_are_what_the_target_finds_most_probable(target, tmp_path):
+def test_greedy_continuations_are_the_most_probable_tokens(target, tmp_path):
   rows = _continue(target, tmp_path / 'new', temperature=0.0)
 
   @jax.jit
@@ -79,19 +79,31 @@ def test_greedy_ones_are_what_the_target_finds_most_probable(target, tmp_path):
   np.testing.assert_array_equal(rows, greedy(prompts))
 
 
-def test_what_is_missing_is_written_anew(target, written, batches):
+def test_only_missing_batches_are_decoded(target, written, batches):
   folder, rows = written
   again = lambda **changes: _continue(target, folder, **changes)
   np.testing.assert_array_equal(again(), rows)
   assert not batches
   (folder / 'tokens-00001.npy').unlink()
-  (folder / 'tokens-00001.partial').write_bytes(b'half')
   np.testing.assert_array_equal(again(), rows)
   assert len(batches) == 1
-  # More of them later are the same ones and some more.
+  # A larger count adds rows to the same ones.
   more = again(count=16)
   assert len(more) == 16 and len(batches) == 2
   np.testing.assert_array_equal(more[:12], rows)
+
+
+def test_damaged_batches_are_decoded_again(target, written, batches, tmp_path):
+  folder, rows = written
+  folder = shutil.copytree(folder, tmp_path / 'copied')
+  path = folder / 'tokens-00001.npy'
+  whole = path.read_bytes()
+  other_prompts = (folder / 'tokens-00000.npy').read_bytes()
+  for content in (b'', b'PK' + bytes(50), whole[:-7], other_prompts):
+    path.write_bytes(content)
+    np.testing.assert_array_equal(_continue(target, folder), rows)
+    assert path.read_bytes() == whole
+  assert len(batches) == 4
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,7 @@ def test_what_is_missing_is_written_anew(target, written, batches):
   ids=lambda changes: next(iter(changes)),
 )
 def test_a_folder_of_others_is_refused(target, written, batches, changes):
-  folder, rows = written
+  folder, _ = written
   if 'target' in changes:
     double = jax.tree.map(lambda leaf: leaf * 2, target.params)
     changes = {'target': dataclasses.replace(target, params=double)}
@@ -118,47 +130,7 @@ def test_a_folder_of_others_is_refused(target, written, batches, changes):
   assert not batches
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    (dict(count=28), 'count: got 28, .* has 25 prompts of prompt_length=8'),
-    (dict(count=10), 'count: got 10, expected a multiple of batch_size=4'),
-    (dict(count=0), 'count: got 0, expected a multiple'),
-    (dict(prompt_length=20), 'a prompt of 20 tokens in sequences of 20'),
-    (dict(prompt_length=0), 'a prompt of 0 tokens'),
-    (dict(length=65), 'sequences of 65 for a target of 64 positions'),
-  ],
-)
-def test_sizes_that_do_not_fit(target, tmp_path, changes, message):
-  folder = tmp_path / 'new'
-  with pytest.raises(UserError, match=message) as error:
-    _continue(target, folder, **changes)
-  assert '\n' not in str(error.value)
-  assert not folder.exists()
-
-
-def test_a_batch_that_is_none_is_decoded_again(
-  target, written, batches, tmp_path, capsys
-):
-  rng = np.random.default_rng(0)
-  folder, rows = written
-  copied = tmp_path / 'copied'
-  shutil.copytree(folder, copied)
-  path = copied / 'tokens-00001.npy'
-  whole = path.read_bytes()
-  for i, content in enumerate(
-    [b'', rng.bytes(300), b'PK' + rng.bytes(50), whole[:-7], whole[:40],
-     whole[:-4] + b'\xff\xff\xff\x7f'],
-    start=1,
-  ):  # fmt: skip
-    path.write_bytes(content)
-    np.testing.assert_array_equal(_continue(target, copied), rows)
-    assert len(batches) == i
-    assert path.read_bytes() == whole
-  printed = capsys.readouterr().err
-  assert printed.count('holds no sequences of this run') == 6
-  assert 'continuing copied, t=1:' in printed  # which of several phases
-  for content in (b'\xff', b'[' * 10**5, b'{}'):
-    (copied / 'continuations.json').write_bytes(content)
-    with pytest.raises(UserError, match='of another target'):
-      _continue(target, copied)
+def test_a_text_with_too_few_prompts(target, tmp_path):
+  message = 'count: got 28, .* has 25 prompts of prompt_length=8'
+  with pytest.raises(UserError, match=message):
+    _continue(target, tmp_path / 'new', count=28)

@@ -1,8 +1,7 @@
-"""Drafters learn from a target that stays as it is, and go on where cut off."""
+"""Drafters learn from a fixed target, and their runs resume."""
 
 import dataclasses
 import functools
-import json
 import pathlib
 import shutil
 
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import small
 from flax import traverse_util
 from testing import tiny
 
@@ -36,17 +36,16 @@ def _promotion():
 
 
 def _save_target(folder, tokenizer, num_layers):
-  """With heads for four shards."""
-  made = tiny.model(512, 0, num_layers=num_layers, num_heads=4, num_kv_heads=2)
-  model_dir.save(
-    LanguageModel(made.transformer, made.params, tokenizer), folder
-  )
+  """Saves a target with heads for four shards."""
+  model = tiny.model(512, 0, num_layers=num_layers, num_heads=4, num_kv_heads=2)
+  model = LanguageModel(model.transformer, model.params, tokenizer)
+  model_dir.save(model, folder)
   return folder
 
 
 @pytest.fixture(scope='module')
 def target(tmp_path_factory, tokenizer):
-  """The folder of a target."""
+  """Returns the folder of a target."""
   return _save_target(tmp_path_factory.mktemp('target'), tokenizer, 1)
 
 
@@ -76,8 +75,8 @@ def config(corpus, target):
 
 
 @pytest.fixture(scope='module')
-def on_its_own_text(config, tmp_path_factory):
-  """The config of training on what the target wrote, its features kept."""
+def on_continuations(config, tmp_path_factory):
+  """Returns the config of training on continuations with kept features."""
   folder = tmp_path_factory.mktemp('shared')
   return dataclasses.replace(
     config,
@@ -90,11 +89,11 @@ def on_its_own_text(config, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def for_eagle3(on_its_own_text, tmp_path_factory, tokenizer):
-  """The config of a target whose layers it can tap, with few of its tokens."""
+def for_eagle3(on_continuations, tmp_path_factory, tokenizer):
+  """Returns a config with a deeper target, to tap, and a small vocabulary."""
   folder = tmp_path_factory.mktemp('deep')
   return dataclasses.replace(
-    on_its_own_text,
+    on_continuations,
     kind='eagle3',
     target=str(_save_target(folder / 'target', tokenizer, 6)),
     draft_vocab=300,
@@ -106,17 +105,17 @@ def for_eagle3(on_its_own_text, tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(scope='module')
-def undisturbed(config, on_its_own_text, for_eagle3, tmp_path_factory):
-  """(kind) -> config, workdir, what was trained, the target it was trained on.
+def undisturbed(config, on_continuations, for_eagle3, tmp_path_factory):
+  """Returns (kind) -> config, workdir, drafter, target; on one device.
 
-  On one device. The hardest kind to repeat computes features in every step;
-  the others share what the target wrote.
+  eagle_parallel computes features in every step; the others share the target's
+  continuations and features.
   """
 
   @functools.cache
   def run(kind):
     bases = {'eagle_parallel': config, 'eagle3': for_eagle3}
-    base = bases.get(kind, on_its_own_text)
+    base = bases.get(kind, on_continuations)
     job = dataclasses.replace(base, kind=kind)
     workdir = tmp_path_factory.mktemp(kind)
     loaded = []
@@ -130,34 +129,23 @@ def undisturbed(config, on_its_own_text, for_eagle3, tmp_path_factory):
   return run
 
 
-def _metrics(workdir):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  lines = [json.loads(line) for line in lines]
-  for line in lines:
-    del line['seconds'], line['tokens_per_second']
-  return lines
-
-
-_trained = pytest.mark.parametrize(
+@pytest.mark.integration
+@pytest.mark.parametrize(
   'kind',
   [
     'hydra',
     'eagle_parallel',
     'eagle3',
-    # The same code as one of those above.
+    # They run the code of the kinds above.
     pytest.param('eagle', marks=pytest.mark.slow),
     pytest.param('medusa', marks=pytest.mark.slow),
     pytest.param('medusa_parallel', marks=pytest.mark.slow),
     pytest.param('dflash', marks=pytest.mark.slow),
   ],
 )
-
-
-@pytest.mark.integration
-@_trained
-def test_losses_fall(undisturbed, kind):
-  job, workdir, trained, _ = undisturbed(kind)
-  lines = _metrics(workdir)
+def test_only_the_drafter_is_trained_and_saved(undisturbed, kind):
+  job, workdir, trained, target = undisturbed(kind)
+  lines = small.metrics(workdir)
   steps = {
     name: [line['step'] for line in lines if line['kind'] == name]
     for name in ('train', 'validation')
@@ -170,38 +158,25 @@ def test_losses_fall(undisturbed, kind):
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
   read = drafter_dir.load(workdir / 'drafter')
   assert kind_of(read.module).name == kind
-  goes_on = kind in ('eagle', 'eagle3')  # from what it drafted
-  assert read.module.ahead == (None if goes_on else depths)
+  is_recurrent = kind in ('eagle', 'eagle3')  # drafts to any depth
+  assert read.module.ahead == (None if is_recurrent else depths)
   assert (read.module, read.target) == (trained.module, trained.target)
   jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
-
-
-@pytest.mark.integration
-@_trained
-def test_nothing_of_the_target_is_trained_or_saved(undisturbed, kind):
-  job, workdir, trained, target = undisturbed(kind)
-  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(target.params))
   jax.tree.map(
     np.testing.assert_array_equal,
     target.params,
     model_dir.load(job.target).params,
   )
-  wanted = distill.module_for(job, target.config)
-  shapes = param_shapes(wanted)
-  own = traverse_util.flatten_dict(trained.params, sep='.')
   saved = safetensors.numpy.load_file(workdir / 'drafter' / model_dir.WEIGHTS)
-  for found, tree in ((own, shapes), (saved, file_order.shapes(shapes))):
-    assert {k: v.shape for k, v in found.items()} == {
-      k: v.shape for k, v in traverse_util.flatten_dict(tree, sep='.').items()
-    }
-  last_parts = {name.rpartition('.')[2] for name in saved}
-  its_own = {'head'} if kind == 'eagle3' else set()
-  assert last_parts & {'embedding', 'position_embedding', 'head'} == its_own
+  shapes = file_order.shapes(param_shapes(read.module))
+  assert {name: array.shape for name, array in saved.items()} == {
+    name: array.shape
+    for name, array in traverse_util.flatten_dict(shapes, sep='.').items()
+  }
 
 
 @pytest.mark.integration
-def test_eagle3_drafts_what_the_target_wrote(undisturbed):
-  """The tokens that are its own are kept from its first step on."""
+def test_eagle3_drafts_the_tokens_of_the_continuations(undisturbed):
   job, workdir, trained, target = undisturbed('eagle3')
   rows = np.asarray(trained.params['draft_rows'])
   shards = pathlib.Path(job.continuations).glob('t0/train/*.npy')
@@ -210,9 +185,9 @@ def test_eagle3_drafts_what_the_target_wrote(undisturbed):
   counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
   assert counts[rows < 300].min() >= counts[rows == 300].max()
   config = dataclasses.replace(job, init=str(workdir / 'drafter'))
-  begun = distill._init(config, trained.module, target)(jax.random.key(0))
-  begun |= distill._chosen(config, trained.module, None, None, None)
-  jax.tree.map(np.testing.assert_array_equal, begun, trained.params)
+  params = distill._init(config, trained.module, target)(jax.random.key(0))
+  params |= distill._chosen(config, trained.module, None, None, None)
+  jax.tree.map(np.testing.assert_array_equal, params, trained.params)
   drafter = trained_drafter(trained, target, 3)
   out = specsamp.generate(target, [[3, 1]], drafter=drafter, max_new_tokens=8)
   assert len(out.tokens[0]) == 8
@@ -220,20 +195,20 @@ def test_eagle3_drafts_what_the_target_wrote(undisturbed):
 
 @pytest.mark.integration
 @pytest.mark.parametrize('kind', ['eagle_parallel', 'eagle3'])
-def test_cut_off_and_resumed(undisturbed, tmp_path, monkeypatch, kind):
-  """With noise and groups drawn anew in every step."""
+def test_an_interrupted_run_resumes(undisturbed, tmp_path, monkeypatch, kind):
+  """Noise and groups of every step are drawn from its number."""
   job, workdir, _, _ = undisturbed(kind)
   resumed = tmp_path / 'run'
   shutil.copytree(workdir, resumed)
   shutil.rmtree(resumed / 'drafter')
   shutil.rmtree(resumed / 'checkpoints' / '30')  # leaves that of step 24
-  real, asked = Rows.batch, []
+  real, steps = Rows.batch, []
   monkeypatch.setattr(
-    Rows, 'batch', lambda self, step: asked.append(step) or real(self, step)
+    Rows, 'batch', lambda self, step: steps.append(step) or real(self, step)
   )
   distill.distill(job, resumed)
-  assert asked == list(range(24, 30))
-  assert _metrics(resumed) == _metrics(workdir)
+  assert steps == list(range(24, 30))
+  assert small.metrics(resumed) == small.metrics(workdir)
   files = [w / 'drafter' / model_dir.WEIGHTS for w in (resumed, workdir)]
   assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -263,108 +238,87 @@ def test_losses_on_a_mesh_are_those_of_one_device(
   monkeypatch.setattr(Rows, 'batch', batch)
   with pytest.raises(KeyboardInterrupt):
     distill.distill(job, tmp_path, meshes.make(2, 4))
-  lines = _metrics(tmp_path)
+  lines = small.metrics(tmp_path)
   assert len(lines) == 8
-  for got, wanted in zip(lines, _metrics(workdir)[:8], strict=True):
-    wanted = {k: v for k, v in wanted.items() if k.startswith(('loss', 'step'))}
-    assert {k: got[k] for k in wanted} == pytest.approx(wanted, abs=1e-4)
+  for got, line in zip(lines, small.metrics(workdir)[:8], strict=True):
+    expected = {k: v for k, v in line.items() if k.startswith(('loss', 'step'))}
+    assert {k: got[k] for k in expected} == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_trained_of_a_sequence(config):
-  """All of a text, and of what the target wrote no place in its prompt."""
-  starts = lambda config: distill._starts(jax.random.key(0), config, 16)
-  few = starts(config)
-  assert len(few) == len(set(few.tolist())) == 4
-  config = dataclasses.replace(config, groups=0)
-  assert starts(config).tolist() == list(range(16))
-  config = dataclasses.replace(config, num_continuations=64, prompt_length=11)
-  assert starts(config).tolist() == list(range(10, 16))
-  some = starts(dataclasses.replace(config, groups=5)).tolist()
-  assert len(some) == 5
-  assert set(some) < set(range(10, 16))
-
-
-# The target's features, kept.
+def test_positions_that_are_trained(config):
+  """All of a text; of a continuation none in its prompt."""
+  starts = lambda **changes: distill._starts(
+    jax.random.key(0), dataclasses.replace(config, **changes), 16
+  ).tolist()
+  assert len(set(starts())) == 4
+  assert starts(groups=0) == list(range(16))
+  continued = dict(num_continuations=64, prompt_length=11)
+  assert starts(groups=0, **continued) == list(range(10, 16))
+  few = starts(groups=5, **continued)
+  assert len(few) == 5 and set(few) < set(range(10, 16))
+  # Shuffled, so that the last masks are not those of the text's beginning.
+  shuffled = starts(groups=0, retention=0.5)
+  assert sorted(shuffled) == list(range(16)) != shuffled
 
 
 def test_kept_features_give_the_same_losses(config, tmp_path):
   target = model_dir.load(config.target)
   rows = np.random.default_rng(0).integers(512, size=(12, 17), dtype=np.int32)
-  kept = FeatureCache(tmp_path, target, rows)
+  cache = FeatureCache(tmp_path, target, rows)
   config = dataclasses.replace(config, kind='hydra')
   module = make('hydra', target.config, config.ahead)
   params = tiny.trained(target, 'hydra', config.ahead).params
   loss = jax.jit(distill.make_loss(config, module, target))
   losses = []
-  for features in (kept, None):
+  for features in (cache, None):
     batch = distill.Batches(Rows(rows, 4), features, config.noise).batch(5)
     assert ('features' in batch) == (features is not None)
-    found = loss(params, distill.Frozen(target.params, {}), batch)[1]
-    losses.append({name: float(value) for name, value in found.items()})
-  # 10 bits of a feature.
+    metrics = loss(params, distill.Frozen(target.params, {}), batch)[1]
+    losses.append({name: float(value) for name, value in metrics.items()})
+  # A feature has 10 bits.
   assert losses[0] == pytest.approx(losses[1], rel=2.0**-9)
-  # Another step: other noise, other groups.
-  again = distill.Batches(Rows(rows, 12), None, config.noise)
-  assert again.batch(0)['seed'].tolist() == list(range(12))
-  assert again.batch(3)['seed'].tolist() == list(range(36, 48))
-  (in_order,) = again.in_order(5)
-  assert not in_order['noise'].any() and again.batch(0)['noise'].all()
+  # Another step has other noise and other groups.
+  batches = distill.Batches(Rows(rows, 12), None, config.noise)
+  assert batches.batch(0)['seed'].tolist() == list(range(12))
+  assert batches.batch(3)['seed'].tolist() == list(range(36, 48))
+  (in_order,) = batches.in_order(5)
+  assert not in_order['noise'].any() and batches.batch(0)['noise'].all()
 
 
-def test_features_are_of_one_process(config, tmp_path, monkeypatch):
+def test_features_need_one_process(config, tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   config = dataclasses.replace(config, features=str(tmp_path / 'features'))
   with pytest.raises(UserError, match='2 processes, expected one'):
     distill.distill(config, tmp_path)
 
 
-def test_fewer_places_are_drawn_of_all():
-  """Else the farthest masks were those of the text's beginning."""
-  config = DistillConfig(kind='eagle_parallel', length=16, retention=0.5)
-  starts = distill._starts(jax.random.key(0), config, 16)
-  assert sorted(starts.tolist()) == list(range(16)) != starts.tolist()
-
-
-def test_targets_write_at_several_temperatures(config, tmp_path):
-  """By turns, in folders of their own, which fewer sequences later share."""
+def test_continuations_at_several_temperatures(config, tmp_path):
+  """They are interleaved, and a later run with fewer reads the same files."""
   config = dataclasses.replace(
     config,
     num_continuations=32,
     prompt_length=8,
     continuation_batch=8,
-    continuations=str(tmp_path),
     temperatures=(0, 1),
   )
   target = model_dir.load(config.target)
   module = distill.module_for(config, target.config)
-  rows = {
-    name: batches.rows.tokens
-    for name, batches in zip(
-      ('train', 'held_out'),
-      distill._data(config, module, target, None),
-      strict=True,
-    )
-  }
-  assert {name: len(found) for name, found in rows.items()} == {
-    'train': 32,
-    'held_out': 16,
-  }
-  for name, found in rows.items():
+  data = distill._data(config, module, target, tmp_path)
+  train, held_out = (batches.rows.tokens for batches in data)
+  assert (len(train), len(held_out)) == (32, 16)
+  for name, rows in (('train', train), ('held_out', held_out)):
     for i in range(2):
       path = tmp_path / f't{i}' / name / 'tokens-00000.npy'
-      np.testing.assert_array_equal(found[i:16:2], np.load(path))
-    greedy, drawn = found[::2], found[1::2]
+      np.testing.assert_array_equal(rows[i:16:2], np.load(path))
+    greedy, drawn = rows[::2], rows[1::2]
     np.testing.assert_array_equal(greedy[:, :8], drawn[:, :8])
     assert (greedy != drawn).any(axis=1).all()
+  times = lambda: {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*.npy')}
+  before = times()
   config = dataclasses.replace(config, num_continuations=8, temperatures=(1.0,))
-  written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
-  train, _ = distill._data(config, module, target, None)
-  np.testing.assert_array_equal(train.rows.tokens, rows['train'][1:16:2])
-  again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*.npy')}
-  assert again == written
-
-
-# What a run refuses.
+  few, _ = distill._data(config, module, target, tmp_path)
+  np.testing.assert_array_equal(few.rows.tokens, train[1:16:2])
+  assert times() == before
 
 
 @pytest.mark.parametrize(
@@ -372,7 +326,11 @@ def test_targets_write_at_several_temperatures(config, tmp_path):
   [
     (dict(corpus='/nowhere'), 'corpus: /nowhere is not a folder'),
     (dict(target='/nowhere'), 'model /nowhere: no such folder'),
-    (dict(length=65), 'length 65 exceeds the 64 positions of the target'),
+    (dict(length=65), 'length: got 65, expected at most 64'),
+    (
+      dict(length=64, prompt_length=8, num_continuations=32),
+      'length: got 64, expected at most 63',
+    ),
     (
       dict(kind='medusa_parallel', ahead=1),
       'ahead: got 1, expected at least 2',
@@ -390,7 +348,7 @@ def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
   ('stored', 'got'), [('bfloat16', 'float32'), ('float16', None)]
 )
 def test_targets_are_not_in_float16(config, tmp_path, monkeypatch, stored, got):
-  """Not where there is no bfloat16, and not where a folder has it so."""
+  """Neither on devices without bfloat16, nor from a folder in float16."""
   target = model_dir.load(config.target)
   transformer = Transformer(dataclasses.replace(target.config, dtype=stored))
   target = dataclasses.replace(target, transformer=transformer)

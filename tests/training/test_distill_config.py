@@ -51,7 +51,7 @@ _CONFIG = DistillConfig(kind='eagle_parallel', ahead=3, batch_size=8, length=16)
     ),
     (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
     (dict(temperatures=()), 'temperatures: got none, expected at least one'),
-    (dict(temperatures=(0, 0.0)), 'temperatures: got one twice .*'),
+    (dict(temperatures=(0, 0.0)), 'temperatures: duplicate value .*'),
     (
       dict(temperatures=(0.0, 1.0), num_continuations=33),
       'num_continuations: got 33, expected a multiple of 64: .*'

@@ -1,4 +1,4 @@
-"""What a run of distillation begins with: a drafter that is there."""
+"""Initial parameters of a run of distillation, from another drafter."""
 
 import dataclasses
 
@@ -16,24 +16,24 @@ from specsamp.training.distill_config import DistillConfig
 
 
 @pytest.mark.integration
-def test_a_parallel_drafter_begins_as_eagle(tmp_path):
-  """In 32 bits, whatever the target computes in; a medusa does not."""
+def test_a_parallel_drafter_starts_from_eagle(tmp_path):
+  """In 32 bits, whatever the target computes in."""
   target = tiny.model(11, 0)
   sixteen = Transformer(dataclasses.replace(target.config, dtype='bfloat16'))
   target = dataclasses.replace(target, transformer=sixteen)
-  given = tiny.trained(target, 'eagle')
-  drafter_dir.save(given, tmp_path / 'eagle')
+  start = tiny.trained(target, 'eagle')
+  drafter_dir.save(start, tmp_path / 'eagle')
   config = DistillConfig(kind='eagle_parallel', init=str(tmp_path / 'eagle'))
   module = make('eagle_parallel', target.config, 3)
   params = distill._init(config, module, target)(jax.random.key(0))
-  assert params.keys() - given.params.keys() == {
+  assert params.keys() - start.params.keys() == {
     'mask_embedding',
     'mask_feature',
   }
   assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
     np.dtype('float32')
   }
-  np.testing.assert_allclose(params['fuse'], given.params['fuse'], rtol=2.0**-8)
+  np.testing.assert_allclose(params['fuse'], start.params['fuse'], rtol=2.0**-8)
   deep = make('eagle_parallel', target.config, 3, num_layers=2)
   params = distill._init(config, deep, target)(jax.random.key(0))
   assert not np.any(params['layers_1']['attention']['o'])
@@ -41,24 +41,24 @@ def test_a_parallel_drafter_begins_as_eagle(tmp_path):
   assert np.all(np.any(params['layers_1']['attention']['q'], axis=(0, 1)))
   x = np.random.default_rng(0).standard_normal((1, 4, 16), np.float32)
   positions = np.arange(4, dtype=np.int32)[None]
-  found = [
+  outputs = [
     made.clone(config=dataclasses.replace(made.config, dtype='float32')).apply(
       {'params': params}, x, positions
     )[0]
     for made in (module, deep)
   ]
-  np.testing.assert_array_equal(*found)
+  np.testing.assert_array_equal(*outputs)
   heads = make('medusa', target.config, 3)
-  with pytest.raises(UserError, match='no parameter of'):
+  with pytest.raises(UserError, match='has no parameter'):
     distill._init(config, heads, target)(jax.random.key(0))
   with pytest.raises(UserError, match='trained for the target'):
     distill._init(config, module, _other(target))
 
 
 @pytest.mark.parametrize(
-  ('kind', 'given', 'message'),
+  ('kind', 'start', 'message'),
   [
-    # All of its parameters are there, of the same shapes.
+    # The parameters have the same names and shapes.
     ('dflash', lambda t: tiny.trained(t, 'eagle'), r'taps: got \(\), exp'),
     (
       'eagle3',
@@ -72,11 +72,11 @@ def test_a_parallel_drafter_begins_as_eagle(tmp_path):
     ),
   ],
 )
-def test_none_begins_as_what_reads_something_else(
-  kind, given, message, monkeypatch
+def test_drafters_that_read_other_features_are_refused(
+  kind, start, message, monkeypatch
 ):
   target = tiny.model(11, 0, num_layers=6)
-  monkeypatch.setattr(drafter_dir, 'load', lambda _: given(target))
+  monkeypatch.setattr(drafter_dir, 'load', lambda _: start(target))
   config = DistillConfig(kind=kind, init='IT')
   module = make(kind, target.config, 3, num_layers=2 - (kind == 'eagle3'))
   with pytest.raises(UserError, match=f'^init IT: {message}'):
@@ -89,6 +89,6 @@ def _feeding_normed(trained):
 
 
 def _other(target):
-  """A target of the same shape."""
+  """Returns another target of the same shape."""
   params = jax.tree.map(lambda leaf: leaf * 2, target.params)
   return dataclasses.replace(target, params=params)

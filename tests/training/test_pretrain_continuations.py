@@ -1,8 +1,7 @@
-"""A draft model learns from what its target writes."""
+"""A draft model learns from the continuations of its target."""
 
 import dataclasses
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -14,6 +13,8 @@ from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
 from specsamp.training import continuations, pretrain
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope='module', autouse=True)
 def _promotion():
@@ -24,11 +25,11 @@ def _promotion():
 
 @pytest.fixture(scope='module')
 def config(corpus, tmp_path_factory):
-  """Of a draft model whose teacher has been trained a little."""
-  own = small.config(corpus)
+  """Returns the config of a draft model whose teacher was trained a little."""
+  config = small.config(corpus)
   workdir = tmp_path_factory.mktemp('teacher')
-  pretrain.pretrain(own, workdir)
-  return dataclasses.replace(own, teacher=str(workdir / 'model'), length=15)
+  pretrain.pretrain(config, workdir)
+  return dataclasses.replace(config, teacher=str(workdir / 'model'), length=15)
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +39,7 @@ def teacher(config):
 
 @pytest.fixture(scope='module')
 def folder(teacher, tmp_path_factory):
-  """Sequences of 16 tokens that the teacher wrote, as distillation has it."""
+  """Returns a folder with 16-token continuations, laid out by distillation."""
   folder = tmp_path_factory.mktemp('written')
   tokens = np.arange(400, dtype=np.int32) % 300
   for temperature in (0.0, 1.0):
@@ -57,9 +58,8 @@ def folder(teacher, tmp_path_factory):
   return folder
 
 
-@pytest.mark.integration
-def test_on_what_the_teacher_wrote(config, teacher, folder, tmp_path):
-  """Sequences of both temperatures, as they are; the corpus is not read."""
+def test_training_on_continuations(config, teacher, folder, tmp_path):
+  """Both temperatures are used, and the corpus is not read."""
   changed = dataclasses.replace(
     config,
     corpus='/nowhere',
@@ -69,29 +69,21 @@ def test_on_what_the_teacher_wrote(config, teacher, folder, tmp_path):
     eval_every=8,
   )
   pretrain.pretrain(changed, tmp_path)
-  kl = [line['kl'] for line in small.metrics(tmp_path) if 'kl' in line]
+  kl = [line['kl'] for line in small.metrics(tmp_path)]
   assert kl[-1] < kl[0]
   train, held_out = pretrain._sequences(changed, teacher)
   epoch = np.concatenate([train.batch(step)['tokens'] for step in range(8)])
-  wrote = [
-    np.load(path)
-    for each in ('t0', 't1')
-    for path in sorted((folder / each / 'train').glob('*.npy'))
-  ]
   as_set = lambda rows: sorted(map(tuple, rows.tolist()))
-  assert as_set(epoch) == as_set(np.concatenate(wrote))
+  assert as_set(epoch) == as_set(train.rows.tokens)
   assert not np.array_equal(epoch, train.rows.tokens)  # shuffled
-  greedy, drawn = np.concatenate(wrote).reshape(2, -1, 16)
-  np.testing.assert_array_equal(train.rows.tokens[::2], greedy)
-  np.testing.assert_array_equal(train.rows.tokens[1::2], drawn)
+  for i in range(2):
+    paths = sorted((folder / f't{i}' / 'train').glob('*.npy'))
+    written = np.concatenate([np.load(path) for path in paths])
+    np.testing.assert_array_equal(train.rows.tokens[i::2], written)
   assert len([*held_out.in_order(9)]) == 4  # of 4 rows each
 
 
-@pytest.mark.integration
-def test_features_stand_for_the_teachers_pass(
-  config, teacher, folder, tmp_path
-):
-  """And are those that its drafters learn from."""
+def test_features_replace_the_teachers_pass(config, teacher, folder, tmp_path):
   changed = dataclasses.replace(
     config,
     continuations=str(folder),
@@ -103,16 +95,13 @@ def test_features_stand_for_the_teachers_pass(
   assert train.features._done.sum() == 3 * config.batch_size
   loss = pretrain.make_loss(teacher.transformer, teacher, 1.0)
   batch = train.batch(0)
-  for weights in (
-    teacher.params,
-    jax.tree.map(lambda x: x * 0.5, teacher.params),
-  ):
-    read, passed = (
-      loss(weights, teacher.params, given)[1]['kl']
-      for given in (batch, {'tokens': batch['tokens']})
-    )
-    np.testing.assert_allclose(read, passed, rtol=1e-2, atol=1e-4)
-  assert passed > 0.01
+  params = jax.tree.map(lambda x: x * 0.5, teacher.params)
+  cached, computed = (
+    loss(params, teacher.params, inputs)[1]['kl']
+    for inputs in (batch, {'tokens': batch['tokens']})
+  )
+  np.testing.assert_allclose(cached, computed, rtol=1e-2, atol=1e-4)
+  assert computed > 0.01
 
 
 @pytest.mark.parametrize(
@@ -129,30 +118,13 @@ def test_features_stand_for_the_teachers_pass(
     ),
   ],
 )
-@pytest.mark.integration
-def test_what_was_written_for_another(folder, change, message):
+def test_continuations_of_something_else(folder, change, message):
+  settings = folder / 't0' / 'train' / 'continuations.json'
+  written_by = json.loads(settings.read_text())['target']
+
   class Target:
-    fingerprint = change.get('fingerprint', _written_for(folder))
+    fingerprint = change.get('fingerprint', written_by)
 
   where, length = change.get('folder', folder), change.get('length', 16)
   with pytest.raises(UserError, match=f'^continuations {message}$'):
-    continuations.written(where, 'train', Target, length)
-
-
-@pytest.mark.parametrize('name', ['continuations.json', 'tokens-00001.npy'])
-@pytest.mark.integration
-def test_what_was_written_is_broken(folder, tmp_path, name):
-  broken = shutil.copytree(folder, tmp_path / 'broken')
-  (broken / 't1' / 'train' / name).write_bytes(b'{')
-
-  class Target:
-    fingerprint = _written_for(folder)
-
-  with pytest.raises(UserError, match=r'^continuations .*broken: .+') as error:
-    continuations.written(broken, 'train', Target, 16)
-  assert '\n' not in str(error.value)
-
-
-def _written_for(folder):
-  path = folder / 't0' / 'train' / 'continuations.json'
-  return json.loads(path.read_text())['target']
+    continuations.read(where, 'train', Target, length)

@@ -2,20 +2,20 @@ r"""Tables 2, 3, 6 and 7 of multi-candidate speculative decoding.
 
 Yang et al. 2401.06706: chains of several lengths ("SD same γ", "SD best γ")
 against trees of several candidates, without replacement, at temperatures 0 and
-1. The report names the best of each, the chain as long as the best tree, and at
-which cost of a pass a tree would win where it does not. On held-out code about
-eight minutes on 2 CPU cores.
+1. The report names the best of each and the chain of the best tree's depth. If
+the tree loses, it names the cost of a pass at which the tree would win. On
+held-out code eight minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
     --workdir=runs/mcsd_table2
 
-A pair of the paper (`:llama-33b+llama-68m`, on MODELS/..) decodes Alpaca and
-WMT; `:smoke`, or `,smoke` behind a pair, is the smallest size.
+A pair of the paper (`:llama-33b+llama-68m`, in MODELS/..) decodes Alpaca and
+WMT; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
-import ml_collections
-
 from specsamp.experiments import config
+
+LAUNCHER = 'evaluate'
 
 # (branching, speedup / τ) of "SD same γ", "SD best γ" and "ours".
 _PAPER = {
@@ -86,23 +86,32 @@ _PAPER = {
     ('wmt', 1.0): [((1,), '0.99 / 1.29'), ((32,), '1.20 / 1.68')],
   },
 }  # fmt: skip
-_FIRST = 'llama-33b+llama-68m'  # stands beside the embedded pair
+_FIRST = 'llama-33b+llama-68m'  # whose figures the embedded pair is shown with
+_BRANCHINGS = (
+  *((1,) * length for length in (2, 3, 4, 5, 6, 8)),
+  (2, 1, 1, 1),
+  (2, 2, 1, 1, 1, 1),
+  (8, 2, 1, 1),
+  (4, 2, 2, 1, 1),
+  (4, 2, 2, 1, 1, 1),
+  (3, 2, 2, 1, 1, 1, 1, 1),
+)
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
+def get_config(arg: str | None = None):
+  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
-  smoke = size.smoke
-  paper = _PAPER.get(size.pair or _FIRST, {})
+  pair = size.pair or _FIRST
   methods = []
   for temperature in (0.0, 1.0):
-    figures: dict[tuple, dict[str, str]] = {}
-    for (task, at), rows in paper.items():
+    figures: dict[tuple, dict[str, str]] = {}  # of each branching, by task
+    for (task, at), rows in _PAPER.get(pair, {}).items():
       for branching, figure in rows:
-        if at == temperature and not smoke:
+        if at == temperature and not size.smoke:
           figures.setdefault(branching, {})[task] = figure
-    for branching in sorted({*_branchings(smoke), *figures}):
-      found = figures.get(branching, {})
+    branchings = ((1, 1), (2, 2)) if size.smoke else _BRANCHINGS
+    for branching in sorted({*branchings, *figures}):
+      paper = figures.get(branching, {})
       is_chain = max(branching) == 1
       methods.append(
         dict(
@@ -111,55 +120,20 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
           temperature=temperature,
           verifier='token' if is_chain else 'multi_candidate',
           law='iid' if is_chain else 'without_replacement',
-          paper=found if size.pair else found.get('alpaca', ''),
+          paper=paper if size.pair else paper.get('alpaca', ''),
         )
       )
-  return ml_collections.ConfigDict(
-    dict(
-      title='Multi-candidate speculative decoding: table 2',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target=size.target,
-      draft=size.draft,
-      dtype='',  # the target computes in; '' is its folder's
-      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
-      methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      tasks=('alpaca', 'wmt') if size.pair else ('code',),
-      data='../shared/data',  # folder with the published sets of prompts
-      chat=False,  # prompts as turns in the target's chat template
-      num_prompts=1 if smoke else 16,  # of each task
-      samples=1,  # of each prompt, at temperatures above 0
-      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
-      max_new_tokens=16 if smoke else 512 if size.pair else 128,
-      seed=0,
-      plot='by_method',
-      passes=not smoke,  # time what a pass over the best trees costs
-      parts=False,  # time rounds of which the paper has figures
-      bounds=False,  # find the most that any rule could accept
-      search=False,  # search the best static trees, and try them
-      note=_note(size.pair),
-    )
-  ).lock()
-
-
-def _note(pair: str) -> str:
-  if not pair:
-    return f'The paper: {_FIRST}, Alpaca, speedup / τ.'
-  if pair not in _PAPER:
-    return f'The paper has no figures of {pair}.'
-  return f'The paper: {pair}, on A6000s.'
-
-
-def _branchings(smoke: bool) -> list[tuple[int, ...]]:
-  if smoke:
-    return [(1, 1), (2, 2)]
-  chains = [(1,) * n for n in (2, 3, 4, 5, 6, 8)]
-  return [
-    *chains,
-    (2, 1, 1, 1),
-    (2, 2, 1, 1, 1, 1),
-    (8, 2, 1, 1),
-    (4, 2, 2, 1, 1),
-    (4, 2, 2, 1, 1, 1),
-    (3, 2, 2, 1, 1, 1, 1, 1),
-  ]
+  if not size.pair:
+    note = f'The paper: {pair}, Alpaca, speedup / τ.'
+  elif pair in _PAPER:
+    note = f'The paper: {pair}, on A6000s.'
+  else:
+    note = f'The paper has no figures of {pair}.'
+  return size.comparison(
+    num_prompts=16,
+    title='Multi-candidate speculative decoding: table 2',
+    methods=tuple(methods),
+    tasks=('alpaca', 'wmt') if size.pair else ('code',),
+    passes=not size.smoke,
+    note=note,
+  )

@@ -2,28 +2,26 @@ r"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
 
 Xiao et al. 2410.05589: a small model (SpS), prompt lookup (PLD), Lookahead,
 Medusa, Hydra and EAGLE against ParallelSpec's one-pass drafters for Medusa and
-EAGLE, at temperatures 0 and 1, each as chains of several lengths, and those
-that are trained as a tree of 25 tokens too. The report names the fastest of
-each, and what the last of each would gain if rounds cost what the paper's do.
-Beside them stand prompt lookup with the small model where there is no match,
-and Medusa's typical acceptance, which is not lossless. On held-out code half an
-hour on 2 CPU cores.
+EAGLE, at temperatures 0 and 1, each as chains of several lengths, and trained
+ones also as a tree of 25 tokens. The report names the fastest of each, and the
+speedup of the last of each if rounds cost the same as in the paper. It also has
+prompt lookup with the small model where there is no match, and Medusa's typical
+acceptance, which is not lossless. On held-out code half an hour on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1
 
 `--config.tasks="('spec_bench',)"` decodes the six categories of Spec-Bench, and
-so does a pair of the paper (`:vicuna-7b+vicuna-68m`, on MODELS/.., the trained
-drafters in folders such as MODELS/vicuna-7b-eagle; EAGLE's ParallelSpec is one
-that `launch/distill.py` trained); `--config.chat=true` asks in the target's
-chat template, if it has one. `:smoke`, or `,smoke` behind a pair, is the
-smallest size.
+so does a pair of the paper: `:vicuna-7b+vicuna-68m`, in MODELS/.., with trained
+drafters in folders such as MODELS/vicuna-7b-eagle; `launch/distill.py` trains
+EAGLE's ParallelSpec. `--config.chat=true` uses the target's chat template.
+`:smoke` or `:PAIR,smoke` is the smallest size.
 """
-
-import ml_collections
 
 from specsamp.evaluation.tasks.spec_bench import CATEGORIES
 from specsamp.experiments import config
+
+LAUNCHER = 'evaluate'
 
 _METHODS = {
   '': 'SpS',
@@ -37,13 +35,14 @@ _METHODS = {
   'eagle_parallel': 'EAGLE + ParallelSpec',
   'eagle_parallel_deep': 'EAGLE + ParallelSpec, 3 layers',
 }
-# EAGLE's, chosen by hand; and as many tokens, as deep as one pass drafts.
+# EAGLE's tree, chosen by hand; and a tree of the same size, as deep as one pass
+# drafts.
 _TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
 _DEEP_TREE = (
   4, (2, 1, 1), (2, 1, 1), (2, 1, 1), (2, 1), (2, 1), (1,), (1,), (1,),
 )  # fmt: skip
 _UNTRAINED = ('', 'ngram', 'lookahead', 'ngram_or_draft')
-# Speedups of the six categories, their average, τ.
+# Speedups in the six categories, their average, τ.
 _PAPER = {
   ('vicuna-7b', 0.0): {
     '': '1.67 1.13 1.71 1.49 1.50 1.67 1.53 2.27',
@@ -74,7 +73,7 @@ _PAPER = {
     'eagle': '2.80 2.60 2.53 2.42 2.85 2.39 2.60 3.66',
     'eagle_parallel': '3.02 2.81 2.77 2.68 3.00 2.74 2.84 3.60',
   },
-  # Of its table 2.
+  # From its table 2.
   ('llama-3-8b', 0.0): {
     'eagle': '2.66 2.42 2.33 2.32 2.75 2.32 2.47 3.42',
     'eagle_parallel': '3.03 2.63 2.61 2.83 2.92 2.45 2.75 3.36',
@@ -90,23 +89,23 @@ _PAPER = {
     'eagle_parallel': '2.47 2.15 2.08 2.11 2.42 2.06 2.22 3.25',
   },
 }
-_FIRST = 'vicuna-7b'  # stands beside the embedded pair
-# The paper has one layer. Its τ, in a round that is longer by two: a pass of
-# EAGLE's costs a fourth of what its round of five costs more than one of one
-# pass, and 55 % of the weights that such a pass reads are the layer's (202M,
-# beside 34M that fuse and the LM head's 131M).
+_FIRST = 'vicuna-7b'  # whose figures the embedded pair is shown with
+# The paper has one layer. The figures of three layers have its τ and a longer
+# round. One pass is a fourth of the difference between EAGLE's round of five
+# passes and a round of one. 55 % of the weights of a pass are the layer's
+# (202M; the fusing layer has 34M, the LM head 131M).
 _LAYER = 202 / (202 + 34 + 131) / 4
 
 
-def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """arg: `smoke`, a pair of published models, or both: `PAIR,smoke`."""
+def get_config(arg: str | None = None):
+  """Returns the config of a size, see `config.parse`."""
   size = config.parse(arg)
   smoke = size.smoke
   target = size.pair.partition('+')[0]
   drafters = [
     drafter
     for drafter in _METHODS
-    # For published targets the trained ones that the paper has.
+    # For published targets the trained drafters of the paper.
     if not target
     or drafter in _UNTRAINED
     or drafter in _PAPER.get((target, 0.0), ())
@@ -114,57 +113,42 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   methods = []
   for temperature in (0.0, 1.0):
     for drafter in drafters:
-      shapes = _shapes(drafter, target, smoke)
       methods += [
-        _method(drafter, temperature, shape, target) for shape in shapes
+        _method(drafter, temperature, shape, target)
+        for shape in _shapes(drafter, target, smoke)
       ]
       if not smoke:
         figures = _figures(target or _FIRST, temperature, drafter)
-        methods[-1] |= dict(paper=figures)
+        methods[-1]['paper'] = figures
   if 'medusa' in drafters:
     chain = (1,) * (2 if smoke else 5)
     methods.append(
       _method('medusa', 1.0, chain, target)
       | dict(name='Medusa, typical acceptance', verifier='typical_lossy')
     )
-  return ml_collections.ConfigDict(
-    dict(
-      title='ParallelSpec: table 1',
-      # Folders of models for `specsamp.load`; '' is the embedded pair's.
-      target=size.target,
-      draft=size.draft,
-      dtype='',  # the target computes in; '' is its folder's
-      # Each a `experiments.method_config.MethodConfig`; the baseline is added.
-      methods=tuple(methods),
-      top_p=1.0,  # of the temperatures above 0
-      tasks=('spec_bench',) if size.pair else ('code',),
-      data='../shared/data',  # folder with the published sets of prompts
-      chat=False,  # prompts as turns in the target's chat template
-      num_prompts=1 if smoke else 8,  # of each task
-      samples=1,  # of each prompt, at temperatures above 0
-      max_prompt_tokens=32 if smoke else 1536 if size.pair else 128,
-      max_new_tokens=16 if smoke else 512 if size.pair else 128,
-      seed=0,
-      plot='by_method',
-      passes=False,  # time what a pass over the best trees costs
-      parts=not smoke,  # time rounds of which the paper has figures
-      bounds=False,  # find the most that any rule could accept
-      search=False,  # search the best static trees, and try them
-      note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',
-    )
-  ).lock()
+  return size.comparison(
+    num_prompts=8,
+    title='ParallelSpec: table 1',
+    methods=tuple(methods),
+    tasks=('spec_bench',) if size.pair else ('code',),
+    parts=not smoke,
+    note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',
+  )
 
 
 def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
-  """Branchings; what the paper reports stands beside the last.
+  """Returns branchings; the report has the paper's figures at the last one.
 
-  It drafts five deep, the trained ones trees. Hydra has four heads, the
-  embedded one six; prompt lookup copies ten tokens, Lookahead has n-grams of
-  five. One pass over three layers drafts nine deep as fast as five.
+  The paper drafts five deep, with trees for trained drafters. Hydra has four
+  heads, the embedded Hydra six; prompt lookup copies ten tokens, Lookahead has
+  n-grams of five. One pass over three layers drafts nine deep as fast as five.
   """
-  most = {'ngram': 10, 'lookahead': 4, 'eagle_parallel_deep': 9}
-  most['hydra'] = 4 if target else 6
-  longest = most.get(drafter, 5)
+  longest = {
+    'ngram': 10,
+    'lookahead': 4,
+    'eagle_parallel_deep': 9,
+    'hydra': 4 if target else 6,
+  }.get(drafter, 5)
   lengths = (2,) if smoke else sorted({3, 4, longest})
   if drafter == 'lookahead':
     return [(7, *(1,) * (length - 1)) for length in lengths]
@@ -175,21 +159,19 @@ def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
 
 
 def _method(drafter, temperature, shape, target) -> dict:
-  one = dict(
+  is_tree = shape[0] > 1
+  is_trained = drafter not in _UNTRAINED
+  method = dict(
     name=_METHODS[drafter],
-    drafter=drafter,
+    drafter=f'MODELS/{target}-{drafter}' if target and is_trained else drafter,
     branching=shape,
     temperature=temperature,
   )
-  if drafter in ('ngram', 'lookahead'):
-    one |= dict(law='deterministic', verifier='naive')
-  elif shape[0] > 1 and temperature:
-    one |= dict(law='without_replacement', verifier='multi_candidate')
-  elif shape[0] > 1:
-    one |= dict(law='deterministic', verifier='naive')
-  if target and drafter not in _UNTRAINED:
-    one |= dict(drafter=f'MODELS/{target}-{drafter}')
-  return one
+  if is_tree and temperature and drafter != 'lookahead':
+    method |= dict(law='without_replacement', verifier='multi_candidate')
+  elif is_tree or drafter in ('ngram', 'lookahead'):
+    method |= dict(law='deterministic', verifier='naive')
+  return method
 
 
 def _figures(target, temperature, drafter) -> dict[str, str]:
@@ -197,6 +179,7 @@ def _figures(target, temperature, drafter) -> dict[str, str]:
   if drafter == 'eagle_parallel_deep':
     *_, speedup, tau = map(float, lines['eagle_parallel'].split())
     *_, eagle_speedup, eagle_tau = map(float, lines['eagle'].split())
+    # Lengths of rounds, of one pass and of EAGLE.
     one, many = tau / speedup, eagle_tau / eagle_speedup
     deep = one + 2 * (many - one) * _LAYER
     return {'all tasks': f'~{tau / deep:.2f} / {tau}'}

@@ -1,4 +1,4 @@
-"""What the kinds of `drafting.trained` learn: one objective each."""
+"""Losses of the drafters that `drafting.trained` names: one for each kind."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,19 +8,21 @@ from specsamp.training.objectives.batch import Weights
 
 
 class Objective(NamedTuple):
-  """A loss.
+  """Loss of a kind of drafters.
 
   Attributes:
-    loss: (module, params, target_head, batch, weights) -> loss, metrics; see
-      `batch.Batch` and `batch.Weights`.
-    drafts_from_features: whether its drafter reads the target's features.
+    loss: (module, params, target_head, batch, weights) -> the loss to minimize
+      and metrics, see `depths.weighted_sum`. The module is a drafter's, params
+      are its parameters, `target_head` is a `TargetHead`; see `batch.Batch` and
+      `batch.Weights`.
+    drafts_from_features: True if the drafter reads the target's features.
   """
 
   loss: Callable
   drafts_from_features: bool = True
 
   def reads_features(self, weights: Weights) -> bool:
-    """Whether a batch must have them, for the drafter or for the loss."""
+    """Returns True if the drafter or the loss needs the target's features."""
     return self.drafts_from_features or weights.read_p
 
 

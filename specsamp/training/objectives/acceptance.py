@@ -1,13 +1,13 @@
-"""Losses of a draft's distribution, and of what verification accepts of it.
+"""Losses between the draft's distribution q and the target's distribution p.
 
-With the target's p and the draft's q of a token, speculative sampling accepts
-with chance alpha = sum_v min(p, q) = 1 - TV(p, q). Training for likelihood
-lessens KL(p || q), which bounds TV and is not it; a small drafter, which cannot
-have both, does better to be trained for alpha itself (LK losses, 2602.23881).
+Speculative sampling accepts a draft token with probability
+alpha = sum_v min(p, q) = 1 - TV(p, q). Maximum likelihood training minimizes
+KL(p || q), which bounds TV. A small drafter cannot minimize both, and does
+better if it is trained for alpha (LK losses, 2602.23881).
 
-All is in log space, from two log-softmaxes: no ratio, and no floor under alpha,
-which would take the gradient away where it is needed most. p and q are those of
-temperature 1.
+Everything is computed in log space from two log-softmaxes, without ratios and
+without a lower bound on alpha, which would remove the gradient where it matters
+most. p and q are the distributions at temperature 1.
 """
 
 from typing import Literal
@@ -19,8 +19,7 @@ from specsamp.training.objectives import language_model
 
 Loss = Literal['text', 'kl', 'tv', 'lk_alpha', 'lk_lambda']
 
-# The logit of a token that cannot be drafted. Infinity is avoided: it makes
-# NaN of gradients.
+# The logit of a token that cannot be drafted. With infinity gradients are NaN.
 NEVER = -1e30
 
 
@@ -33,38 +32,38 @@ def per_position(
   eta: float = 3.0,
   p_normalizer=None,
 ):
-  """A loss of every position, and log alpha there.
+  """Computes a loss and log alpha at every position.
 
-  text is -log q(label), of gradient q - 1[label] in the draft's logits; kl is
-  KL(p, q), of gradient q - p, which is that of cross-entropy with p. tv is
-  1 - alpha, of gradient -q (1[q < p] - S), S the sum of q where q < p; lk_alpha
-  is -log alpha, of that gradient divided by alpha; and lk_lambda is
-  l KL + (1 - l) TV with l = exp(-eta alpha) held fixed.
+  text      -log q(label). Its gradient in the draft's logits is q - 1[label].
+  kl        KL(p || q). Gradient: q - p, the same as of cross-entropy with p.
+  tv        1 - alpha. Gradient: -q (1[q < p] - S), where S is the sum of q over
+            tokens with q < p.
+  lk_alpha  -log alpha. Gradient: that of tv divided by alpha.
+  lk_lambda l KL + (1 - l) TV, where l = exp(-eta alpha) is held fixed.
 
-  TV and -log alpha have little or no gradient where p and q hardly overlap:
-  begin with a trained drafter, or with lk_lambda, which is nearly KL there.
+  TV and -log alpha have little or no gradient where p and q hardly overlap.
+  Start with a trained drafter, or with lk_lambda, which is nearly KL there.
 
-  A draft of fewer tokens than the target's has its logits over its own tokens,
-  and is given p's logits at these with `p_normalizer`; or its logits are
-  `NEVER` elsewhere. Either way alpha is with p as it is, at most the mass
-  that the draft can reach, and KL with p renormalised on that (no other is
-  finite).
+  A draft may have fewer tokens than the target. Then its logits are over its
+  tokens, p's logits are taken at these and `p_normalizer` is given; or its
+  logits are `NEVER` elsewhere. Both ways alpha uses p unchanged, so that it is
+  at most the mass of the draft's tokens, and KL uses p renormalized on these
+  tokens, because KL with p unchanged is infinite.
 
   Args:
     name: of the loss.
     q_logits: float [.., V].
-    p_logits: float [.., V] of the same tokens; no gradient is taken to them.
-      None where they are not known, which is enough for text alone.
-    labels: int [..], the text's tokens, as columns of V; text's alone, None
-      for the others.
-    eta: of lk_lambda: how soon it goes over from KL to TV. 3 is the usual one;
-      the paper's for Medusa is 10.
-    p_normalizer: float [..], logsumexp of p's logits over all of the target's
-      tokens; None if those are the V.
+    p_logits: float [.., V] of the same tokens, without gradient. None if they
+      are unknown, which only the loss text allows.
+    labels: int [..], the text's tokens as columns of V; only text reads them.
+    eta: of lk_lambda: how fast KL gives way to TV as alpha grows. The paper has
+      3, and 10 for Medusa.
+    p_normalizer: float [..], logsumexp of p's logits over all tokens of the
+      target; None if V has all of them.
 
   Returns:
-    The loss and log alpha, both [..]. No gradient is taken through the latter;
-    it is None if `p_logits` is.
+    The loss and log alpha, both [..]. log alpha has no gradient; it is None if
+    `p_logits` is None.
   """
   log_alpha = None
   if p_logits is not None:
@@ -84,33 +83,32 @@ def per_position(
     case 'lk_alpha':
       loss = -log_alpha
     case 'lk_lambda':
-      of_kl = jnp.exp(-eta * jnp.exp(jax.lax.stop_gradient(log_alpha)))
-      loss = of_kl * _divergence(p_logits, log_q)
-      loss -= (1 - of_kl) * jnp.expm1(log_alpha)
+      kl_share = jnp.exp(-eta * jnp.exp(jax.lax.stop_gradient(log_alpha)))
+      loss = kl_share * _divergence(p_logits, log_q)
+      loss -= (1 - kl_share) * jnp.expm1(log_alpha)
   if log_alpha is not None:
     log_alpha = jax.lax.stop_gradient(log_alpha)
   return loss, log_alpha
 
 
 def log_acceptance(log_p, log_q):
-  """log sum_v min(p, q): [..] of log-probabilities [.., V]."""
+  """Returns log sum_v min(p, q), [..], of log-probabilities [.., V]."""
   return jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
 
 
 def expected_length_weights(log_alpha, known=True):
-  """W_j = sum over m >= j of prod over i <= m of alpha_i, held fixed.
+  """Returns W_j = sum_{m >= j} prod_{i <= m} alpha_i, without gradient.
 
-  Along one text sum over m of prod over i <= m of alpha_i is how many tokens
-  of a draft are accepted, and its gradient is that of sum_j W_j log alpha_j:
-  with these weights on lk_alpha's losses, training is for the length itself. A
-  position that is seldom reached, and one behind which little is accepted,
-  weigh little.
+  The expected number of accepted tokens along a text is
+  sum_m prod_{i <= m} alpha_i. Its gradient is that of sum_j W_j log alpha_j, so
+  these weights on the loss lk_alpha train for the accepted length. A position
+  weighs little if it is seldom reached or if little is accepted after it.
 
   Args:
     log_alpha: float [.., J], of a draft's positions in order.
-    known: bool [.., J], whether the draft has that position (it may end
-      sooner, or reach beyond the text). Where it has not, the mean of those
-      that have stands for it.
+    known: bool [.., J], True if the draft has that position; it may be shorter
+      or reach beyond the text. A missing alpha is replaced by the mean of the
+      known ones at that position.
 
   Returns:
     float [.., J], of all positions, known or not.
@@ -125,7 +123,7 @@ def expected_length_weights(log_alpha, known=True):
 
 
 def _divergence(p_logits, log_q):
-  """KL(p || q), with p on the tokens that q may draft."""
+  """Returns KL(p || q) with p renormalized on the tokens that q can draft."""
   p_logits = jnp.where(log_q > NEVER / 2, p_logits, NEVER)
   log_p = jax.nn.log_softmax(p_logits, axis=-1)
   p = jax.nn.softmax(p_logits, axis=-1)

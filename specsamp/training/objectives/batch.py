@@ -1,4 +1,4 @@
-"""What objectives are given."""
+"""Inputs of the objectives."""
 
 from typing import Literal, NamedTuple
 
@@ -14,12 +14,14 @@ class Batch(NamedTuple):
 
   Attributes:
     tokens: int [B, T + 1].
-    starts: int [B, M], positions whose heads or masks are trained.
-    features: the target's [B, T, taps * D] at the first T tokens; None for
-      objectives that read none.
-    noise: what is added to the features that the drafter reads; likewise.
-    hidden: [B, T, D] there, what the target's LM head reads: the features
-      themselves of a drafter that taps no layer.
+    starts: int [B, M], positions whose heads, masks, blocks or steps are
+      trained.
+    features: [B, T, E], the target's at the first T tokens: `hidden`, or the
+      inputs of the layers that the drafter taps. None for objectives that read
+      no features.
+    noise: [B, T, E], added to the features that the drafter reads; None with
+      `features`.
+    hidden: [B, T, D], input of the target's LM head; None with `features`.
   """
 
   tokens: jax.Array
@@ -30,18 +32,19 @@ class Batch(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """What is lessened, and how its parts weigh.
+  """The loss to minimize, and the weights of its parts.
 
   Attributes:
-    decay: of a head's or mask's weight with its distance.
+    decay: factor on the weight of a head, mask or step for each token between
+      it and the root.
     retention: see `groups.sizes`.
-    cross_entropy: of the distribution's loss, beside the regression of
-      features.
+    cross_entropy: weight of the distribution's loss relative to the regression
+      of features (EAGLE's).
     loss: of the distribution, see `acceptance.per_position`.
-    eta: of lk_lambda, likewise.
-    positions: a draft's weigh by `decay`, or as
-      `acceptance.expected_length_weights` has it.
-    unroll: steps that a drafter goes on for from a place (EAGLE-3's).
+    eta: of the loss lk_lambda, see `acceptance.per_position`.
+    positions: weights of the tokens of a draft: by `decay`, or by
+      `acceptance.expected_length_weights`.
+    unroll: number of steps that EAGLE-3 drafts from each start.
   """
 
   decay: float = 1.0
@@ -54,5 +57,5 @@ class Weights(NamedTuple):
 
   @property
   def read_p(self) -> bool:
-    """Whether the target's distribution is needed, and not its text alone."""
+    """True if the loss needs the target's distribution."""
     return self.loss != 'text' or self.positions == 'expected_length'

@@ -1,9 +1,9 @@
-"""DFlash's objective: blocks behind anchors of a text (2602.06036).
+"""Loss of DFlash: blocks after anchors of a text (2602.06036).
 
-Every anchor is the root of a block, which sees the text before it and nothing
-else, as in drafting: all blocks of a text are trained side by side, as rows
-that share their context. Where they are many it is done in parts, so that no
-layer holds the scores of all.
+Every anchor is the root of a block, which sees itself and the text before the
+anchor, as in drafting. All blocks of a text are rows of one pass and share
+their context. Many blocks are trained in parts, so that no layer holds the
+attention scores of all blocks at once.
 """
 
 import jax
@@ -11,27 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.dflash import embedded_blocks
-from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.depths import Depth, summed
-from specsamp.training.objectives.groups import take
+from specsamp.training.objectives.depths import Labels, take, weighted_sum
 
-# Tokens of blocks in a part: behind a text of as many they have 1 GB of scores
-# in a layer of 32 heads, where 512 blocks of 16 at once have 11 GB.
+# Tokens of blocks in a part: after a text of as many tokens they have 1 GB of
+# scores in a layer of 32 heads, where 512 blocks of 16 at once have 11 GB.
 _PART = 2048
 
 
 def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
-  """What comes out at the masks of blocks: [B, M, K - 1, D].
+  """Returns the outputs at the masks of blocks: [B, M, K - 1, D].
 
   Args:
     module: `DFlashLayers`, of K tokens a block.
-    params: its own.
+    params: of the module.
     target_head: the target's embedding.
-    context_btd: what the module's `context` makes of the text.
+    context_btd: result of the module's `context` for the text.
     tokens_bt: int [B, T].
-    starts_bm: int [B, M], the anchors. One beyond the text has a block too, of
-      no meaning.
+    starts_bm: int [B, M], the anchors. The block of an anchor beyond the text
+      has no meaning.
   """
   (batch, length), count = tokens_bt.shape, starts_bm.shape[1]
   x_bqd, block_bq = embedded_blocks(
@@ -40,17 +38,17 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
   text_t = np.arange(length, dtype=np.int32)
   text_bt = jnp.broadcast_to(text_t, tokens_bt.shape)
   positions_bs = jnp.concatenate([text_bt, block_bq], axis=1)
-  of_q = np.repeat(np.arange(count, dtype=np.int32), module.block_size)
-  to_text_bqt = text_t[None, None] < starts_bm[:, of_q, None]
-  own_bqq = jnp.broadcast_to(
-    of_q[:, None] == of_q[None], (batch, len(of_q), len(of_q))
+  block_q = np.repeat(np.arange(count, dtype=np.int32), module.block_size)
+  to_text_bqt = text_t[None, None] < starts_bm[:, block_q, None]
+  same_block_bqq = jnp.broadcast_to(
+    block_q[:, None] == block_q[None], (batch, len(block_q), len(block_q))
   )
   out_bqd, _ = module.apply(
     {'params': params},
     x_bqd,
     context_btd,
     positions_bs,
-    mask=jnp.concatenate([to_text_bqt, own_bqq], axis=-1),
+    mask=jnp.concatenate([to_text_bqt, same_block_bqq], axis=-1),
     slot_positions=positions_bs,
   )
   shape = (batch, count, module.block_size, out_bqd.shape[-1])
@@ -58,91 +56,63 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
 
 
 def dflash(module, params, target_head, batch: Batch, weights: Weights):
-  """Sum over masks of their losses as they weigh, and metrics.
+  """Sums the losses of all masks; see `Objective.loss`.
 
-  p is the target's along the text. q knows no token after the root: it is a
-  mean over what may stand there.
-
-  Args:
-    module: `DFlashLayers`.
-    params: its own.
-    target_head: the target's embedding and LM head.
-    batch: with features and what the LM head reads; the noise is not added.
-    weights: the authors' loss is text, their decay exp(-1 / 7) for blocks of
-      16 and exp(-1 / 4) for those of 8: mask j weighs decay^(j - 1).
+  p is the target's distribution along the text. q has read no token after the
+  root, so it averages over the tokens that may come there. Mask j weighs
+  decay^(j - 1). The authors have the loss text and a decay of exp(-1 / 7) for
+  blocks of 16, exp(-1 / 4) for blocks of 8.
   """
-  tokens, starts_bm = batch.tokens, batch.starts
+  tokens = batch.tokens
   length = tokens.shape[1] - 1
-  variables = {'params': params}
-  context_btd = module.apply(variables, batch.features, method='context')
-  p_logits_btv = target_head.logits(batch.hidden)
-  p_normalizer_bt = jax.nn.logsumexp(p_logits_btv, axis=-1)
+  context_btd = module.apply(
+    {'params': params}, batch.features, method='context'
+  )
+  labels = Labels.make(target_head, batch)
 
-  def of_part(starts_bm):
-    """Losses, log alpha and hits of blocks: each [B, m, K - 1]."""
+  def compare(starts_bm):
+    """Returns a `Depth` of arrays [B, m, K - 1]."""
     hidden_bmjd = outputs(
       module, params, target_head, context_btd, tokens[:, :-1], starts_bm
     )
-    shape, width = hidden_bmjd.shape[:3], hidden_bmjd.shape[3]
-    place_br = _places(module, starts_bm).reshape(shape[0], -1)
-    q_logits_brv = target_head.logits(
-      hidden_bmjd.reshape(*place_br.shape, width)
-    )
-    p_logits_brv = take(p_logits_btv, place_br)
-    loss_br, log_alpha_br = acceptance.per_position(
-      weights.loss,
-      q_logits_brv,
-      p_logits_brv,
-      take(tokens[:, 1:], place_br),
-      eta=weights.eta,
-      p_normalizer=take(p_normalizer_bt, place_br),
-    )
-    hit_br = jnp.argmax(q_logits_brv, -1) == jnp.argmax(p_logits_brv, -1)
-    found = loss_br, log_alpha_br, hit_br
-    return tuple(values.reshape(shape) for values in found)
+    rows, count, ahead, width = hidden_bmjd.shape
+    distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
+    places_br = jnp.repeat(starts_bm, ahead, axis=1) + distance_r[None]
+    logits_brv = target_head.logits(hidden_bmjd.reshape(rows, -1, width))
+    depth = labels.compare(weights, logits_brv, places_br, distance_r[None])
+    return jax.tree.map(lambda x: x.reshape(rows, count, ahead), depth)
 
-  most = max(_PART // module.block_size, 1)
-  found = (
-    *_in_parts(of_part, starts_bm, most, length),
-    _places(module, starts_bm) < length,
-  )
-  return summed(
-    weights,
-    [Depth(*(x[:, :, j] for x in found)) for j in range(module.ahead)],
-  )
+  max_starts = max(_PART // module.block_size, 1)
+  whole = _in_parts(compare, batch.starts, max_starts, padding=length)
+  depths = [
+    jax.tree.map(lambda x, j=j: x[:, :, j], whole) for j in range(module.ahead)
+  ]
+  return weighted_sum(weights, depths, length)
 
 
-def _places(module, starts_bm):
-  """Where the token before each proposed one stands: int [B, M, K - 1]."""
-  at_j = np.arange(module.ahead, dtype=np.int32)
-  return starts_bm[:, :, None] + at_j[None, None]
-
-
-def _in_parts(of_part, starts_bm, most: int, beyond: int):
-  """What `of_part` makes of the starts, of no more than `most` at once.
+def _in_parts(compute, starts_bm, max_starts: int, padding: int):
+  """Computes a function of the starts for at most `max_starts` at once.
 
   Args:
-    of_part: int [B, m] -> a tuple of arrays [B, m, ..]. In the backward pass it
-      is computed anew.
+    compute: int [B, m] -> a tree of arrays [B, m, ..]. The backward pass
+      recomputes it.
     starts_bm: int [B, M].
-    most: starts at once.
-    beyond: stands for a start where parts of a size have one too many.
+    max_starts: upper bound on m.
+    padding: the start that fills up the last part.
   """
   batch, count = starts_bm.shape
-  parts = -(-count // most)
+  parts = -(-count // max_starts)
   if parts == 1:
-    return of_part(starts_bm)
+    return compute(starts_bm)
   size = -(-count // parts)
   starts_bm = jnp.pad(
-    starts_bm, ((0, 0), (0, parts * size - count)), constant_values=beyond
+    starts_bm, ((0, 0), (0, parts * size - count)), constant_values=padding
   )
   starts_pbm = jnp.moveaxis(starts_bm.reshape(batch, parts, size), 1, 0)
-  found = jax.lax.map(jax.checkpoint(of_part), starts_pbm)
 
-  def together(array_pbm):
+  def join(array_pbm):
     array_bpm = jnp.moveaxis(array_pbm, 0, 1)
-    return array_bpm.reshape(batch, parts * size, *array_pbm.shape[3:])[
-      :, :count
-    ]
+    shape = (batch, parts * size, *array_pbm.shape[3:])
+    return array_bpm.reshape(shape)[:, :count]
 
-  return tuple(map(together, found))
+  return jax.tree.map(join, jax.lax.map(jax.checkpoint(compute), starts_pbm))

@@ -1,12 +1,10 @@
-"""EAGLE-3's loss: the layer drafts in training as it does at inference.
+"""Loss of EAGLE-3: in training the layer drafts as it does at inference.
 
-From every place of a text it goes on for a few tokens (Li et al. 2503.01840,
-3.2): step 0 reads the target's features, each later one the layer's own output
-of the step before, at the same place, beside the text's token. Each is asked
-for the target's distribution there; nothing is asked of the features.
+From every start in a text the layer drafts a few steps (Li et al. 2503.01840,
+3.2). Step 0 reads the target's features. Each later step reads the layer's
+output of the step before, at the same position, next to the text's token. The
+label of each step is the target's distribution; the features have no loss.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,45 +17,20 @@ from specsamp.drafting.eagle3 import Eagle3Drafter
 from specsamp.models import attention
 from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
-from specsamp.training.objectives import acceptance
 from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.depths import Depth, summed
-from specsamp.training.objectives.groups import take
-
-
-class Wanted(NamedTuple):
-  """What is asked after each token of a text.
-
-  Attributes:
-    logits: float32 [B, T, K], the target's of the tokens that can be drafted.
-    normalizer: [B, T], logsumexp of its logits of all tokens.
-    best_row: int [B, T], row of its most probable token; K if that has none.
-    next_row: likewise of the text's next token.
-  """
-
-  logits: jax.Array
-  normalizer: jax.Array
-  best_row: jax.Array
-  next_row: jax.Array
+from specsamp.training.objectives.depths import Labels, take, weighted_sum
 
 
 def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sum over steps of their losses as they weigh, and metrics.
+  """Sums the losses of all steps; see `Objective.loss`.
 
-  Only places teach where the target's most probable token, or the text's for a
-  loss of the text, is one that can be drafted: others would teach what the
-  layer cannot say.
-
-  Args:
-    module: an `Eagle3Layer`.
-    params: its own, `draft_rows` among them.
-    target_head: the target's embedding and LM head.
-    batch: the features are those of the module's taps.
-    weights: the paper's loss is kl, its decay 0.8 for 7 steps: step j weighs
-      0.8^j.
+  A position has a loss only if the layer can draft its label: the target's most
+  probable token, or the text's token for the loss text. Other positions would
+  teach what the layer cannot express. The paper has the loss kl and a decay of
+  0.8 for 7 steps: step j weighs 0.8^j.
   """
   length = batch.tokens.shape[1] - 1
-  outputs = unrolled(
+  hidden_by_step = unrolled(
     module,
     params,
     target_head,
@@ -66,58 +39,46 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     batch.starts,
     steps(batch.starts.shape[1], weights.unroll, weights.retention),
   )
-  wanted = _wanted(module, params, target_head, batch)
+  labels = _drafted_labels(module, params, Labels.make(target_head, batch))
+  label_bt = labels.next if weights.loss == 'text' else labels.best
+  teaches_bt = label_bt < module.draft_vocab
+  labels = labels._replace(
+    next=jnp.minimum(labels.next, module.draft_vocab - 1)
+  )
   depths = []
-  for j, hidden_bmd in enumerate(outputs):
-    reads_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
+  for j, hidden_bmd in enumerate(hidden_by_step):
+    places_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
-    there = Wanted(*(take(array, reads_bm) for array in wanted))
-    loss_bm, log_alpha_bm = acceptance.per_position(
-      weights.loss,
-      logits_bmk,
-      there.logits,
-      jnp.minimum(there.next_row, module.draft_vocab - 1),
-      eta=weights.eta,
-      p_normalizer=there.normalizer,
-    )
-    asked_bm = there.next_row if weights.loss == 'text' else there.best_row
-    inside_bm = reads_bm < length
-    depths.append(
-      Depth(
-        loss=loss_bm,
-        log_alpha=log_alpha_bm,
-        hit=jnp.argmax(logits_bmk, axis=-1) == there.best_row,
-        inside=inside_bm,
-        teaches=inside_bm & (asked_bm < module.draft_vocab),
-      )
-    )
-  return summed(weights, depths)
+    depth = labels.compare(weights, logits_bmk, places_bm, j)
+    teaches_bm = depth.inside & take(teaches_bt, places_bm)
+    depths.append(depth._replace(teaches=teaches_bm))
+  return weighted_sum(weights, depths, length)
 
 
 def steps(num_starts: int, count: int, retention: float) -> list[int]:
-  """Places that have step 0, 1, ..; see `groups.sizes`."""
+  """Returns the number of starts of step 0, 1, ..; see `groups.sizes`."""
   return [int(np.ceil(num_starts * retention**j)) for j in range(count)]
 
 
 def unrolled(
   module, params, target_head, features_bte, tokens_bt, starts_bm, counts
 ) -> list[jax.Array]:
-  """The layer's outputs of step 0, 1, ..: [B, M_j, D] each.
+  """Returns the layer's outputs of step 0, 1, ..: [B, M_j, D] each.
 
-  Output j of place t predicts the token after t + j, whose token it has read.
+  Output j of start t predicts the token after t + j, and has read token t + j.
   It sees the text's pairs up to t and those that it drafted from t: T + j
-  scores. What it would read beyond the text is the last token again.
+  scores. Beyond the text it reads the last token again.
 
   Args:
     module: an `Eagle3Layer`.
-    params: its own.
+    params: of the module.
     target_head: the target's embedding and LM head.
     features_bte: the target's at the tokens.
     tokens_bt: int [B, T].
-    starts_bm: int [B, M], the places.
-    counts: M_j of each step, static; the first M_j places have it.
+    starts_bm: int [B, M].
+    counts: M_j of each step, static; the first M_j starts have it.
   """
   drafter = Eagle3Drafter(
     params=params,
@@ -131,7 +92,7 @@ def unrolled(
     {'params': params}, *args, **kwargs
   )
   batch, length = tokens_bt.shape
-  # As a prompt is read.
+  # Step 0 is the pass that reads a prompt.
   hidden_btd, cache = feed_text(
     drafter,
     module.init_cache(params, batch, length),
@@ -163,16 +124,19 @@ def unrolled(
   return outputs
 
 
-def _wanted(module, params, target_head, batch: Batch) -> Wanted:
-  logits_btv = target_head.logits(batch.hidden)
+def _drafted_labels(module, params, labels: Labels) -> Labels:
+  """Returns labels whose columns are the K tokens that the layer can draft.
+
+  `best` and `next` are K for tokens that it cannot draft.
+  """
   tokens_k = module.apply({'params': params}, method='row_tokens')
-  logits_btk = lookup.along(logits_btv, tokens_k[None, None], axis=2)
+  logits_btk = lookup.along(labels.logits, tokens_k[None, None], axis=2)
   row_of = lambda tokens_bt: jnp.take(
     params['draft_rows'], tokens_bt, mode='clip'
   )
-  return Wanted(
+  return Labels(
     logits=constrain(logits_btk, 'batch', None, 'vocab'),
-    normalizer=jax.nn.logsumexp(logits_btv, axis=-1),
-    best_row=row_of(jnp.argmax(logits_btv, axis=-1)),
-    next_row=row_of(batch.tokens[:, 1:]),
+    normalizer=labels.normalizer,
+    best=row_of(labels.best),
+    next=row_of(labels.next),
   )

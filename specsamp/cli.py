@@ -1,0 +1,496 @@
+"""Command lines of the launchers: flags, configs, help, workdirs and errors.
+
+A launcher defines its flags and passes its `main` to `run`.
+"""
+
+import ast
+import contextlib
+import json
+import logging as stdlib_logging
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
+
+import ml_collections
+from absl import app, flags, logging
+from jax.sharding import Mesh
+from ml_collections import config_flags
+
+from specsamp.data import tokenizers
+from specsamp.errors import UserError, unknown
+from specsamp.sharding import mesh as meshes
+from specsamp.utils import (
+  compilation_cache,
+  distributed,
+  files,
+  home,
+  locks,
+  schema,
+)
+
+_HELP = {'--help', '-help', '-h', '--helpfull', '--helpshort', '-?'}
+_TIME = '-{time}'  # replaced by the time when the folder is made
+_CONFIG_FLAG = 'config'
+
+# Locks that this process holds until it ends.
+_locks = contextlib.ExitStack()
+# Removes what this process wrote, in case its run does not begin.
+_undo = contextlib.ExitStack()
+
+
+def run(
+  main: Callable[..., None],
+  config_schema: type | None = None,
+  default_config: str | None = None,
+  distributes: bool = True,
+  takes_names: bool = False,
+) -> None:
+  """Parses the command line and calls `main`; never returns.
+
+  A `UserError` ends the process with one line on standard error and exit
+  code 2.
+
+  Args:
+    main: main(config) if there is a schema, else main(*names).
+    config_schema: a dataclass whose fields are the keys of the launcher's
+      configs; None for a launcher without a config.
+    default_config: config of a command line without --config; None if it must
+      be given, '' for the defaults of the schema.
+    distributes: True if the launcher may be one of several processes. Only the
+      first of them prints to standard output.
+    takes_names: True if the command line may have words that are not flags.
+  """
+  cache = flags.DEFINE_string(
+    'compilation_cache',
+    None,
+    'Folder that keeps compiled programs for later runs, at most 1 GiB; empty '
+    f'keeps none. If left out, {compilation_cache.default_folder()}.',
+  )
+
+  def parse(argv):
+    return _parse(argv, config_schema, default_config)
+
+  def guarded(argv):
+    names = argv[1:]
+    if names and not takes_names:
+      _fail(f'unexpected arguments {names}')
+    # Progress bars and reports are for the user, the log of libraries is not.
+    logging.set_verbosity(logging.WARNING)
+    logging.get_absl_logger().addFilter(_is_ours_or_error)
+    compilation_cache.enable(cache.value)
+    try:
+      if distributes:
+        distributed.initialize()
+        if not distributed.is_first():
+          sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
+      main(*([flags.FLAGS[_CONFIG_FLAG].value] if config_schema else names))
+      sys.stdout.flush()  # an error of this flush is reported, too
+    except UserError as error:
+      _undo.close()  # while the lock on the folder is held
+      _fail(str(error))
+    except FloatingPointError as error:  # weights or updates are not finite
+      _fail(str(error))
+    except OSError as error:
+      if not error.errno:
+        raise
+      # For example a full disk, or a pipe that its reader closed.
+      _fail(f'{error.filename or "output"}: {os.strerror(error.errno)}')
+    except KeyboardInterrupt:
+      _fail('interrupted', code=130)
+    finally:
+      _locks.close()
+
+  for stream in (sys.stdout, sys.stderr):
+    if hasattr(stream, 'reconfigure'):  # a terminal may only know ASCII
+      stream.reconfigure(errors='backslashreplace')
+  app.run(guarded, flags_parser=parse)
+
+
+def command(launcher: str = '', arguments: Iterable[str] = ()) -> str:
+  """Returns a command for a report, without the folders of the caller.
+
+  Args:
+    launcher: name of the launcher; '' for the running one, with its arguments.
+    arguments: its arguments.
+  """
+  if not launcher:
+    launcher, arguments = pathlib.Path(sys.argv[0]).stem, sys.argv[1:]
+  words = ['python', '-m', 'specsamp', launcher]
+  if home.is_checkout():
+    words[1:] = [_path(launcher)]
+  arguments = iter(arguments)
+  for word in arguments:
+    name, equals, _ = word.partition('=')
+    if name.lstrip('-') in ('workdir', 'compilation_cache'):
+      if not equals:
+        next(arguments, None)
+    else:
+      words.append(word.replace(f'{home.folder()}/', ''))
+  return shlex.join(words)
+
+
+def _path(launcher: str) -> str:
+  return home.launchers()[launcher].relative_to(home.folder()).as_posix()
+
+
+def _is_ours_or_error(record: stdlib_logging.LogRecord) -> bool:
+  package = f'{pathlib.Path(__file__).parent}{os.sep}'
+  is_error = record.levelno >= stdlib_logging.ERROR
+  return is_error or record.pathname.startswith(package)
+
+
+def _fail(message: str, code: int = 2) -> None:
+  line = ' '.join(message.split())
+  _print(f'{pathlib.Path(sys.argv[0]).name}: {line}', sys.stderr)
+  raise SystemExit(code)
+
+
+def _print(text: str, file: TextIO | None = None) -> None:
+  try:
+    print(text, file=file)
+    sys.stderr.flush()
+    sys.stdout.flush()
+  except OSError:  # nobody reads the stream; Python must not flush it again
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+      os.dup2(null, stream.fileno())
+
+
+# Flags.
+
+
+def define_workdir(prefix: str | None = None) -> flags.FlagHolder[str]:
+  """Defines the flag --workdir, the folder that a run writes into.
+
+  Args:
+    prefix: begins the name of a new folder, which is the default; None if the
+      folder must be given.
+  """
+  help = 'Folder for everything that is written.'
+  if prefix is None:
+    help += ' An interrupted run resumes. Must be given.'
+    return flags.DEFINE_string('workdir', None, help, required=True)
+  help += f' If left out, {prefix}-TIME.'
+  return flags.DEFINE_string('workdir', prefix + _TIME, help)
+
+
+def define_mesh(axis: str) -> Callable[[], Mesh | None]:
+  """Defines the flag --mesh.
+
+  Args:
+    axis: axis of all devices if the flag is left out, see `mesh.parse`.
+
+  Returns:
+    A function that returns the mesh, None on a single device.
+  """
+  flag = flags.DEFINE_string(
+    'mesh',
+    '',
+    'Shards of the batch x shards of the models, such as 2x4. If left out, one '
+    f'device, or with several processes all devices on the {axis} axis.',
+  )
+  return lambda: meshes.parse(flag.value, axis)
+
+
+def define_code_execution() -> flags.FlagHolder[bool]:
+  """Defines the flag --allow_code_execution."""
+  return flags.DEFINE_bool(
+    'allow_code_execution',
+    False,
+    'Run the programs that models write for HumanEval, each in a subprocess '
+    'with limits on time, memory and files. They can read your files and use '
+    'the network: use a container for a model that you do not trust.',
+  )
+
+
+def _parse(
+  argv: list[str], config_schema: type | None, default_config: str | None
+) -> list[str]:
+  """Parses all flags; returns the words that are not flags."""
+  main = sys.modules['__main__']
+  launcher = pathlib.Path(getattr(main, '__file__', argv[0])).stem
+  try:
+    name = default_config
+    if config_schema:
+      given, argv = _take_config(argv)
+      name = default_config if given is None else given
+    if _HELP & set(argv):
+      _print(_help(launcher, main.__doc__, config_schema, name))
+      raise SystemExit
+    if config_schema:
+      if name is None:
+        names = ', '.join(_configs(launcher))
+        raise UserError(f'--config: must be given, expected one of {names}')
+      config = load_config(name, config_schema, launcher)
+      _check_keys(config, argv)
+      config_flags.DEFINE_config_dict(_CONFIG_FLAG, config, sys_argv=argv)
+    return flags.FLAGS(argv)
+  except (flags.Error, ValueError, TypeError) as error:
+    _fail(str(error))
+
+
+# Configs.
+
+
+def load_config(
+  name: str, config_schema: type, launcher: str
+) -> ml_collections.ConfigDict:
+  """Returns the config of a file, with the schema's defaults filled in.
+
+  Args:
+    name: FILE or FILE:ARGUMENT. A file that does not exist in the working
+      directory is taken from the checkout or the installed package. '' is the
+      config of the defaults.
+    config_schema: a dataclass whose fields are the keys.
+    launcher: name of the launcher that the config is for.
+
+  Raises:
+    UserError: the file is missing, fails, or is for another launcher.
+  """
+  if not name:
+    return schema.config_dict(config_schema)
+  path, colon, argument = name.partition(':')
+  file = pathlib.Path(path)
+  if not file.is_file():
+    file = home.folder() / path
+  if not path or not file.is_file():
+    others = ', or your own file'
+    raise UserError(unknown('--config', path, _configs(launcher), others))
+  try:
+    module = runpy.run_path(str(file))
+    owner = module.get('LAUNCHER', launcher)
+    if owner != launcher:
+      raise UserError(
+        f'is a config of {owner}, expected one of {launcher}: '
+        f'{", ".join(_configs(launcher))}'
+      )
+    if 'get_config' not in module:
+      raise UserError('has no get_config')
+    config = module['get_config'](*([argument] if colon else []))
+    return schema.config_dict(config_schema, **config.to_dict())
+  except UserError as error:
+    raise UserError(f'--config={name}: {error}') from None
+  except Exception as error:  # a mistake in the user's own file
+    kind = type(error).__name__
+    raise UserError(f'--config={name}: {kind}: {error}') from None
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+  """Returns the value of --config, None if left out, and the other words."""
+  names, others, words = [], [], iter(argv)
+  for word in words:
+    flag, equals, value = word.partition('=')
+    if flag in ('--config', '-config'):
+      names.append(value if equals else next(words, ''))
+    else:
+      others.append(word)
+  if len(names) > 1:
+    raise UserError('--config: got two of them, expected one')
+  return (names[0] if names else None), others
+
+
+def _configs(launcher: str) -> dict[str, str]:
+  """Returns path -> first line of the docstring, of a launcher's configs."""
+  titles = {}
+  for path in sorted(home.folder().glob('configs/**/*.py')):
+    source = path.read_text(encoding='utf-8')
+    if f"\nLAUNCHER = '{launcher}'\n" in source:
+      docstring = ast.get_docstring(ast.parse(source))
+      name = path.relative_to(home.folder()).as_posix()
+      titles[name] = docstring.splitlines()[0]
+  return titles
+
+
+def _check_keys(config: ml_collections.ConfigDict, argv: list[str]) -> None:
+  """Raises `UserError` for the first --config.KEY that the config lacks."""
+  for word in argv:
+    match = re.match(r'--?(?:no)?config\.([^=\s]*)', word)
+    values, prefix = config, '--config'
+    for key in match[1].split('.') if match else ():
+      key = key.partition('[')[0]
+      if not isinstance(values, ml_collections.ConfigDict):
+        raise UserError(f'{prefix}: has no keys, got {word}')
+      if key not in values:
+        raise UserError(unknown(f'key of {prefix}', key, values))
+      values, prefix = values[key], f'{prefix}.{key}'
+
+
+# Help.
+
+
+def _help(
+  launcher: str,
+  docstring: str,
+  config_schema: type | None,
+  config_name: str | None,
+) -> str:
+  """Returns the text of --help: docstring, flags, configs and config keys."""
+  if not home.is_checkout():
+    docstring = docstring.replace(_path(launcher), f'-m specsamp {launcher}')
+  lines = [*docstring.strip().splitlines(), '', 'Flags:']
+  if config_schema:
+    default = f'If left out, {config_name}.' if config_name else ''
+    lines += _entry(
+      '--config=..',
+      'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '
+      + default,
+    )
+  for flag in _launcher_flags():
+    lines += _entry(f'--{flag.name}{_default(flag)}', flag.help)
+  if config_schema:
+    lines += _help_configs(launcher, config_schema, config_name)
+  return '\n'.join(lines)
+
+
+def _launcher_flags() -> Iterator[flags.Flag]:
+  """Yields the flags of this module and of the launcher."""
+  libraries = ('absl.', 'jax', 'orbax')
+  for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
+    if not module.startswith(libraries):
+      yield from module_flags
+
+
+def _default(flag: flags.Flag) -> str:
+  if flag.boolean:
+    return f', --no{flag.name}' if flag.default else ''
+  if flag.default in (None, '') or flag.name == 'workdir':
+    return '=..'
+  return f'={flag.default}'
+
+
+def _help_configs(
+  launcher: str, config_schema: type, name: str | None
+) -> Iterator[str]:
+  """Yields the launcher's configs, and the keys of the config of this name."""
+  titles = _configs(launcher)
+  if titles:
+    yield from ['', 'Configs, whose keys --config=FILE --help prints:']
+    for path, title in titles.items():
+      yield from _entry(path, title)
+  name = next(iter(titles)) if name is None else name
+  try:
+    config = load_config(name, config_schema, launcher)
+  except UserError as error:
+    yield from ['', str(error)]
+    return
+  yield from ['', f'Keys and values of {name}:' if name else 'Keys:']
+  keys = schema.describe(config_schema, config.to_dict())
+  for key, value, text in keys:
+    start = f'--config.{key}'
+    if not isinstance(value, dict):
+      value = textwrap.shorten(repr(value), 60, placeholder=' ..')
+      start = f'{start}={value}'
+    yield from _entry(start, text)
+
+
+def _entry(name: str, text: str) -> list[str]:
+  """Returns the lines of a name and its text, to the right of it or below."""
+  column = 30
+  width = max(shutil.get_terminal_size().columns - 1, column + 30)
+  first = f'  {name}'.ljust(column - 1) + ' '
+  indent = ' ' * column
+  lines = textwrap.wrap(
+    text,
+    width,
+    initial_indent=first if len(first) == column else indent,
+    subsequent_indent=indent,
+  )
+  return lines if len(first) == column and lines else [first.rstrip(), *lines]
+
+
+# Workdirs.
+
+
+def make_workdir(
+  path: str, config: ml_collections.ConfigDict, resumes: bool = True
+) -> pathlib.Path:
+  """Creates a run's folder and writes the config into it as config.json.
+
+  The folder belongs to this run until the process ends: other runs are
+  refused. All processes of a run must see the folder, the first one makes it.
+  If the run raises a `UserError` before it writes anything else, nothing
+  remains of the folder.
+
+  Args:
+    path: folder.
+    config: config of the run.
+    resumes: True if a run of the same config continues in its folder.
+
+  Raises:
+    UserError: the folder cannot be written, is in use, or holds files that must
+      not be overwritten.
+  """
+  if not path.strip():
+    raise UserError(f'workdir: got {path!r}, expected a folder')
+  folder = pathlib.Path(path)
+  if path.endswith(_TIME):
+    now = time.localtime(distributed.of_first(int(time.time())))
+    suffix = time.strftime('-%Y%m%d-%H%M%S', now)
+    folder = pathlib.Path(path.removesuffix(_TIME) + suffix)
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
+  try:
+    _is_new(folder, text, resumes)  # before anything, even a lock, is written
+    _locks.enter_context(locks.lock(folder))
+    is_new = _is_new(folder, text, resumes)
+    distributed.wait('workdir checked')
+  except OSError as error:
+    raise UserError(f'workdir {folder}: {error.strerror}') from None
+  if is_new:
+    _undo.callback(_remove_own, folder)
+  file = folder / 'config.json'
+  distributed.first_does(lambda: files.replace(file, text), f'workdir {folder}')
+  return folder
+
+
+def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
+  """Returns True if no run has begun in the folder, False to resume one.
+
+  Raises:
+    UserError: the folder holds files that must not be overwritten.
+    OSError: it cannot be read.
+  """
+  file = folder / 'config.json'
+  if file.is_dir():
+    raise UserError(f'workdir {folder}: config.json is a folder')
+  # Hidden files are locks and parts of files. A config without other files is
+  # of a run that never began.
+  if not folder.exists() or not any(
+    other.name != file.name and not other.name.startswith('.')
+    for other in folder.iterdir()
+  ):
+    return True
+  is_same = file.exists() and file.read_bytes() == text.encode()
+  if is_same and resumes:
+    return False
+  content = 'this run' if is_same else _other_run(file, text)
+  raise UserError(
+    f'workdir {folder} holds {content} already; name another folder'
+  )
+
+
+def _other_run(file: pathlib.Path, text: str) -> str:
+  """Names the first keys in which the config of a folder differs."""
+  try:
+    old, new = json.loads(file.read_bytes()), json.loads(text)
+    names = [name for name in new if old.get(name) != new[name]]
+  except (OSError, ValueError, AttributeError):
+    return 'something else'
+  return f'the run of another config (another {", ".join(names[:3])})'
+
+
+def _remove_own(folder: pathlib.Path) -> None:
+  """Removes the files of a run that has not begun."""
+  if not distributed.is_first():
+    return
+  own = {'config.json', tokenizers.FILE}
+  if {path.name for path in folder.iterdir()} <= own | {locks.LOCK}:
+    for name in own:
+      (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""Losses of all kinds against NumPy in float64, token by token."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import log_softmax
+from testing import tiny
+
+from specsamp.drafting.features import TargetHead
+from specsamp.drafting.trained import KINDS, make, taps
+from specsamp.models import Transformer
+from specsamp.training import distill
+from specsamp.training.distill_config import DistillConfig
+from specsamp.training.objectives import OBJECTIVES, blocks, groups
+from specsamp.training.objectives.batch import Batch, Weights
+
+_VOCAB, _BATCH, _LENGTH, _AHEAD = 29, 2, 10, 4
+_STARTS = np.array([[7, 2, 9, 0], [1, 8, 4, 5]], np.int32)
+_TOKENS = np.random.default_rng(0).integers(
+  _VOCAB, size=(_BATCH, _LENGTH + 1), dtype=np.int32
+)
+
+
+@functools.cache
+def _made(kind):
+  target = tiny.model(_VOCAB, 0, num_layers=max(2, tiny.layers(kind)))
+  return target, tiny.trained(target, kind, _AHEAD)
+
+
+def _batch(module):
+  rng = np.random.default_rng(1)
+  draw = lambda width: rng.standard_normal((_BATCH, _LENGTH, width), np.float32)
+  hidden, noise = draw(16), np.float32(0.3) * draw(16)
+  features = draw(16 * len(taps(module))) if taps(module) else hidden
+  return Batch(_TOKENS, _STARTS, features, noise, hidden)
+
+
+def _in_64_bits(tree):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+def _outputs(kind, made, batch, retention):
+  """Yields (row, start, depth, position that is read, output of width D)."""
+  module, params, target_head = made
+  inputs = _TOKENS[:, :-1]
+  if kind in ('medusa', 'hydra'):
+    params, shared = _in_64_bits((params, target_head.params))
+    starts = [(b, t) for b in range(_BATCH) for t in _STARTS[b]]
+    for (b, t), j in itertools.product(starts, range(1, _AHEAD + 1)):
+      if t + j >= _LENGTH:
+        continue
+      read = [batch.features[b, t]]
+      if kind == 'hydra':
+        read += [
+          shared['embedding'][_TOKENS[b, t + i]] for i in range(1, j + 1)
+        ]
+      head = params[f'head_{j}']
+      fused = head['fuse'] @ np.concatenate(read) + head['fuse_bias']
+      silu = fused / (1 + np.exp(-fused))
+      yield b, t, j - 1, t + j, batch.features[b, t] + silu
+  elif kind == 'dflash':
+    context = module.apply({'params': params}, batch.features, method='context')
+    hidden = jax.jit(
+      lambda: blocks.outputs(
+        module, params, target_head, context, inputs, _STARTS
+      )
+    )()
+    for b, m, j in np.ndindex(*hidden.shape[:3]):
+      if _STARTS[b, m] + j < _LENGTH:
+        yield b, _STARTS[b, m], j, _STARTS[b, m] + j, hidden[b, m, j]
+  else:
+    features = None
+    if kind != 'medusa_parallel':
+      features = batch.features + batch.noise
+    hidden = jax.jit(
+      lambda: (
+        groups.outputs(
+          module, params, target_head, features, inputs, _STARTS, retention
+        ).hidden
+      )
+    )()
+    masks = groups.sizes(_STARTS.shape[1], module.num_masks, retention)
+    for b in range(_BATCH):
+      slots = [(t, 0) for t in range(_LENGTH)]
+      for start, count in zip(_STARTS[b], masks, strict=True):
+        slots += [(start, j) for j in range(1, count + 1)]
+      for slot, (start, j) in enumerate(slots):
+        if start + j < _LENGTH:
+          yield b, start, j, start + j, hidden[b, slot]
+
+
+def _loss_and_alpha(name, q_logits, p_logits, label):
+  log_q, log_p = log_softmax(q_logits), log_softmax(p_logits)
+  alpha = np.minimum(np.exp(log_q), np.exp(log_p)).sum()
+  losses = {
+    'text': -log_q[label],
+    'kl': np.sum(np.exp(log_p) * (log_p - log_q)),
+    'lk_alpha': -np.log(alpha),
+  }
+  return losses[name], alpha
+
+
+def _total(weights, losses, alphas, first):
+  """Returns the total of {(draft, depth): loss}: weighted means of depths."""
+  depths = sorted({depth for _, depth in losses})
+  at = lambda values, depth: {
+    d: v for (d, j), v in values.items() if j == depth
+  }
+  total = 0
+  for j in depths:
+    for draft, loss in at(losses, j).items():
+      weight = weights.decay ** (first + j)
+      if weights.positions == 'expected_length':
+        weight, reached = 0, 1
+        for m in depths:
+          others = at(alphas, m)
+          reached *= others.get(draft, np.mean([*others.values()]))
+          weight += reached * (m >= j)
+      total += weight * loss / len(at(losses, j))
+  return total
+
+
+@pytest.mark.parametrize(
+  'weights',
+  [
+    Weights(0.7, cross_entropy=0.3, loss='text'),
+    Weights(0.7, cross_entropy=0.3),
+    Weights(cross_entropy=0.3, loss='lk_alpha', positions='expected_length'),
+  ],
+  ids=lambda weights: weights.loss,
+)
+@pytest.mark.parametrize('kind', [k for k in KINDS if k != 'eagle3'])
+def test_losses_and_metrics(kind, weights):
+  """EAGLE-3, with fewer tokens than the target, is in test_unrolled.py."""
+  target, trained = _made(kind)
+  target_head = TargetHead.of(target.transformer, target.params)
+  made = trained.module, trained.params, target_head
+  batch = _batch(trained.module)
+  if kind == 'eagle_parallel':
+    weights = weights._replace(retention=0.6)
+  reads = OBJECTIVES[kind].reads_features(weights)
+  total, metrics = jax.jit(
+    lambda: OBJECTIVES[kind].loss(
+      *made, batch if reads else Batch(_TOKENS, _STARTS), weights
+    )
+  )()
+  head = np.asarray(target_head.params['head'], np.float64).T
+  values, losses, alphas = {}, {}, {}
+  for b, start, depth, place, output in _outputs(
+    kind, made, batch, weights.retention
+  ):
+    output = np.asarray(output, np.float64)
+    q_logits, p_logits = output @ head, batch.hidden[b, place] @ head
+    label, at = _TOKENS[b, place + 1], ((b, start), depth)
+    losses[at], alphas[at] = _loss_and_alpha(
+      weights.loss, q_logits, p_logits, label
+    )
+    best = label if kind == 'medusa_parallel' else p_logits.argmax()
+    row = {f'agreement_{depth + 1}': q_logits.argmax() == best}
+    if reads:
+      row[f'alpha_{depth + 1}'] = alphas[at]
+    if kind in ('eagle', 'eagle_parallel'):
+      error = np.abs(output - batch.features[b, place])
+      smooth = np.where(error < 1, error**2 / 2, error - 0.5).mean()
+      if not depth:
+        row |= {'regression': smooth, weights.loss: losses[at]}
+      losses[at] = smooth + 0.3 * losses[at]
+    row[f'loss_{depth + 1}'] = losses[at]
+    for name, value in row.items():
+      values.setdefault(name, []).append(value)
+  expected = {name: np.mean(rows) for name, rows in values.items()}
+  first = 1 if kind in ('medusa', 'hydra') else 0
+  expected['loss'] = _total(weights, losses, alphas, first)
+  assert metrics == pytest.approx(expected, rel=1e-4)
+  assert total == metrics['loss']
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_activations_of_a_16_bit_target_stay_in_16_bits(kind):
+  """Dtype promotion is strict in tests, so that 32 bits would raise."""
+  target, trained = _made(kind)
+  config = dataclasses.replace(target.config, dtype='bfloat16')
+  target = dataclasses.replace(target, transformer=Transformer(config))
+  module = make(kind, config, _AHEAD)
+  config = DistillConfig(kind=kind, ahead=_AHEAD, length=_LENGTH, groups=4)
+  batch = {
+    'tokens': _TOKENS,
+    'seed': np.arange(_BATCH, dtype=np.uint32),
+    'noise': np.zeros(_BATCH, np.float32),
+  }
+  loss = distill.make_loss(config, module, target)
+  frozen = distill.Frozen(target.params, {})
+  total, _ = jax.eval_shape(loss, trained.params, frozen, batch)
+  assert total.dtype == jnp.float32

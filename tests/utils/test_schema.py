@@ -1,0 +1,140 @@
+"""Keys of configs: their defaults, documentation and values."""
+
+import dataclasses
+from typing import Literal
+
+import pytest
+
+from specsamp.errors import UserError
+from specsamp.utils import schema
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inner:
+  """A nested config.
+
+  Attributes:
+    size: number of things.
+  """
+
+  size: int = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Base:
+  """A config.
+
+  Attributes:
+    seed: seed of all draws, which
+      may be long: two lines.
+    rates: rates to compare.
+  """
+
+  seed: int = 0
+  rates: tuple[float, ...] = (0.5,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Config(_Base):
+  """A larger config.
+
+  Attributes:
+    kind: the kind.
+    inner: nested values.
+    rates: rates, documented again.
+    items: nested values, in a tuple.
+
+  Not an attribute:
+    other: text.
+  """
+
+  kind: Literal['', 'one', 'two']
+  inner: _Inner = _Inner()
+  items: tuple[_Inner, ...] = ()
+  shape: tuple[int | tuple[int, ...], ...] = ()
+  pair: tuple[str, int] = ('a', 1)
+  flag: bool = False
+  top_p: float | None = None
+
+  def __post_init__(self):
+    if self.seed < 0:
+      raise ValueError('negative seed')
+
+
+def test_documentation():
+  assert schema.documentation(_Config) == {
+    'seed': 'seed of all draws, which may be long: two lines.',
+    'rates': 'rates, documented again.',
+    'kind': 'the kind.',
+    'inner': 'nested values.',
+    'items': 'nested values, in a tuple.',
+  }
+
+
+def test_config_dict():
+  config = schema.config_dict(_Config, kind='one', seed=7)
+  assert config.is_locked
+  assert config.seed == 7 and config.rates == (0.5,)
+  assert config.inner.to_dict() == {'size': 3}
+  config = schema.config_dict(_Config, kind='', inner={})
+  assert config.inner.to_dict() == {'size': 3}
+  assert schema.read(_Config, config.to_dict()) == _Config(kind='')
+
+
+def test_describe():
+  config = schema.config_dict(_Config, kind='one')
+  keys = list(schema.describe(_Config, config.to_dict()))
+  assert keys[:5] == [
+    ('seed', 0, 'seed of all draws, which may be long: two lines.'),
+    ('rates', (0.5,), 'rates, documented again.'),
+    ('kind', 'one', 'the kind. One of one, two.'),
+    ('inner', {'size': 3}, 'nested values.'),
+    ('inner.size', 3, 'number of things.'),
+  ]
+
+
+def test_read():
+  config = schema.read(
+    _Config,
+    dict(
+      kind='two', inner={'size': 4}, items=[{}, {'size': 5}], rates=[1, 0.5],
+      shape=[2, [1, 1]], top_p=1,
+    ),
+  )  # fmt: skip
+  assert config == _Config(
+    kind='two', inner=_Inner(4), items=(_Inner(), _Inner(5)), rates=(1, 0.5),
+    shape=(2, (1, 1)), top_p=1,
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'sed': 1}, "config: key: got 'sed', .*did you mean seed"),
+    ({'kind': 'three'}, "kind: got 'three', expected one of one, two"),
+    ({'seed': 1.0}, 'seed: got 1.0, expected an integer'),
+    ({'seed': True}, 'seed: got True, expected an integer'),
+    ({'seed': -1}, 'config: negative seed'),
+    ({'rates': 0.5}, 'rates: got 0.5, expected tuple'),
+    ({'rates': ('a',)}, "rates: got 'a', expected a number"),
+    ({'inner': 3}, 'inner: got 3, expected a dict'),
+    ({'inner': {'siz': 3}}, "config: inner: key: got 'siz'"),
+    ({'items': ('a',)}, "items: got 'a', expected a dict"),
+    ({'shape': (2, (1, 'a'))}, "shape: got 'a', expected an integer"),
+    ({'pair': ('a',)}, r"pair: got \('a',\), expected tuple\[str, int\]"),
+    ({'flag': 1}, 'flag: got 1, expected true or false'),
+    ({'top_p': 'a'}, "top_p: got 'a', expected a number"),
+  ],
+)
+def test_invalid_values(changes, message):
+  with pytest.raises(UserError, match=message):
+    schema.read(_Config, {'kind': 'one'} | changes)
+
+
+def test_missing_and_unknown_keys():
+  with pytest.raises(UserError, match="config: missing key 'kind'"):
+    schema.read(_Config, {})
+  with pytest.raises(UserError, match="config: missing key 'kind'"):
+    schema.config_dict(_Config)
+  with pytest.raises(UserError, match="config: inner: key: got 'siz'"):
+    schema.config_dict(_Config, kind='', inner={'siz': 1})
