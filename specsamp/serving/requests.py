@@ -1,9 +1,10 @@
 """Bodies of requests. Every field is granted, or refused by its name."""
 
+import dataclasses
 import itertools
 import json
 import secrets
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import pydantic_core
@@ -44,7 +45,8 @@ NEUTRAL = {
 }
 
 
-class Limits(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Limits:
   """Limits of a request.
 
   Attributes:
@@ -99,12 +101,12 @@ class _StreamOptions(_Strict):
 class Request(_Strict):
   """Fields that completions and chat completions share.
 
-  `parse` fills in `seed`, `max_tokens` and the attributes below.
+  `parse` fills in `seed`, `max_tokens` and `prompts`.
 
   Attributes:
     is_chat: True if the response has messages, False for texts.
-    prompts: token ids of each prompt.
     num_alternatives: alternatives of each token; None for no log-probabilities.
+    prompts: token ids of each prompt.
   """
 
   is_chat: ClassVar[bool]
@@ -126,7 +128,6 @@ class Request(_Strict):
   stream_options: _StreamOptions = _StreamOptions()
 
   _prompts: list[list[int]]
-  _num_alternatives: int | None
 
   @pydantic.model_validator(mode='before')
   @classmethod
@@ -149,10 +150,6 @@ class Request(_Strict):
   @property
   def prompts(self) -> list[list[int]]:
     return self._prompts
-
-  @property
-  def num_alternatives(self) -> int | None:
-    return self._num_alternatives
 
   @property
   def num_choices(self) -> int:
@@ -193,6 +190,17 @@ class Completion(Request):
       raise ValueError('expected a string, token ids, or a list of these')
     return prompts
 
+  @property
+  def num_alternatives(self) -> int | None:
+    return self.logprobs
+
+  def encode(self, tokenizer: Any) -> list[list[int]]:
+    """Returns the token ids of each prompt."""
+    return [
+      tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+      for prompt in self.prompt
+    ]
+
 
 class _TextPart(pydantic.BaseModel):
   model_config = pydantic.ConfigDict(strict=True)
@@ -229,6 +237,15 @@ class Chat(Request):
   logprobs: bool = False
   top_logprobs: int | None = Field(None, ge=0)
 
+  @property
+  def num_alternatives(self) -> int | None:
+    return (self.top_logprobs or 0) if self.logprobs else None
+
+  def encode(self, tokenizer: Any) -> list[list[int]]:
+    """Returns the token ids of the conversation."""
+    text = tokenizer.chat([message.turn() for message in self.messages])
+    return [tokenizer.encode(text, bos=False)]  # the template writes it
+
 
 def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
   """Parses and checks the body of a request.
@@ -253,7 +270,7 @@ def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
     limits.check_model(request.model)
   if request.best_of not in (None, request.n):
     raise ApiError('best_of: only the value of n is supported', param='best_of')
-  request._num_alternatives = _num_alternatives(request, limits)
+  _check_logprobs(request, limits)
   try:
     request._prompts = _prompts(request, limits)
   except UserError as error:  # of the tokenizer or its chat template
@@ -277,42 +294,32 @@ def _api_error(error: pydantic.ValidationError) -> ApiError:
   return ApiError(f'{place}: {message}', param='.'.join(names) or None)
 
 
-def _num_alternatives(request: Request, limits: Limits) -> int | None:
-  param, count = 'logprobs', request.logprobs
+def _check_logprobs(request: Request, limits: Limits) -> None:
+  param, count = 'logprobs', request.num_alternatives
   if request.is_chat:
-    param, count = 'top_logprobs', request.top_logprobs
-    if count is not None and not request.logprobs:
+    param = 'top_logprobs'
+    if request.top_logprobs is not None and count is None:
       raise ApiError('top_logprobs: expected logprobs: true', param=param)
-    count = (count or 0) if request.logprobs else None
   if count is None:
-    return None
+    return
   if limits.logprobs is None:
     raise ApiError('logprobs: this server has none', param='logprobs')
   if count > limits.logprobs:
     raise ApiError(
       f'{param}: got {count}, expected at most {limits.logprobs}', param=param
     )
-  return count
 
 
 def _prompts(request: Request, limits: Limits) -> list[list[int]]:
+  param = 'messages' if request.is_chat else 'prompt'
   num_prompts = 1 if request.is_chat else len(request.prompt)
   if request.n * num_prompts > limits.max_choices:
     raise ApiError(
       f'got {num_prompts} prompts of {request.n} samples, expected at most '
       f'{limits.max_choices} choices',
-      param='n' if request.n > limits.max_choices else 'prompt',
+      param='n' if request.n > limits.max_choices else param,
     )
-  encode = limits.tokenizer.encode
-  if request.is_chat:
-    param = 'messages'
-    text = limits.tokenizer.chat([each.turn() for each in request.messages])
-    prompts = [encode(text, bos=False)]  # the template writes the first token
-  else:
-    param = 'prompt'
-    prompts = [
-      encode(each) if isinstance(each, str) else each for each in request.prompt
-    ]
+  prompts = request.encode(limits.tokenizer)
   for ids in prompts:
     if not 1 <= len(ids) < limits.max_length:
       raise ApiError(
