@@ -19,6 +19,7 @@ _EVAL = ['rouge-score>=0.1.2']
 _SERVE = [
   'jinja2>=3.1.6',
   'prometheus-client>=0.20',
+  'pydantic>=2.7',
   'starlette>=0.40',
   'uvicorn>=0.30',
 ]

@@ -3,8 +3,8 @@
 python launch/serve.py --config=configs/serve.py
 python launch/serve.py --config=configs/serve.py --host=0.0.0.0 --port=80
 
-Needs starlette, uvicorn and prometheus_client, pip install 'specsamp[serve]'.
-Nothing is written, and no prompt is logged.
+Needs the extra, pip install 'specsamp[serve]'. Writes no files, and logs no
+prompts.
 """
 
 from absl import flags

@@ -1,15 +1,14 @@
-"""Models behind HTTP: what a config asks for, loaded, checked and compiled."""
+"""An OpenAI-compatible server of a config's models."""
 
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
 from specsamp import verification
 from specsamp.decoding.engine import Engine
-from specsamp.drafting import Drafter
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import config as configs
@@ -19,8 +18,6 @@ from specsamp.experiments.trees import token_tree
 from specsamp.language_model import LanguageModel
 from specsamp.models.config import Dtype
 from specsamp.utils import schema
-
-_MOST_TEXTS = 128  # of one request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,16 +80,17 @@ class ServeConfig:
       verification.make(self.verifier)
 
 
-class Serving(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Serving:
   """A checked server.
 
   Attributes:
-    config: what was asked for.
-    target: the target.
-    engine: what decodes.
-    host: where it listens.
-    port: likewise; 0 takes any.
-    names: others by which it may be called, see `hosts.allowed`.
+    config: its config.
+    target: target model.
+    engine: engine that decodes.
+    host: address to listen on.
+    port: port to listen on, 0 for any free one.
+    names: further names of the server, see `hosts.allowed`.
   """
 
   config: ServeConfig
@@ -100,27 +98,27 @@ class Serving(NamedTuple):
   engine: Engine
   host: str
   port: int
-  names: tuple[str, ...]
+  names: Sequence[str]
 
   def run(self) -> None:
-    """Compiles, prints where it listens, and serves until SIGTERM."""
+    """Compiles, prints the address, and serves until SIGTERM."""
     from specsamp.serving import app, hosts, server
-    from specsamp.serving.asked import Limits
+    from specsamp.serving.detokenize import Vocabulary
     from specsamp.serving.metrics import Metrics
-    from specsamp.serving.texts import Vocabulary
+    from specsamp.serving.requests import MAX_CHOICES, Limits
     from specsamp.serving.worker import Worker
 
     config = self.config
-    listener = server.bind(self.host, self.port)  # before it compiles
+    listener = server.listen(self.host, self.port)  # before it compiles
     self.engine.compile()
-    most = config.max_length or self.target.config.max_length
+    max_length = config.max_length or self.target.config.max_length
     limits = Limits(
       model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
       tokenizer=self.target.tokenizer,
       num_tokens=self.target.config.num_tokens,
-      max_length=most,
-      max_new_tokens=config.max_new_tokens or most,
-      most_texts=min(config.slots + config.queue, _MOST_TEXTS),
+      max_length=max_length,
+      max_new_tokens=config.max_new_tokens or max_length,
+      max_choices=min(config.slots + config.queue, MAX_CHOICES),
       logprobs=None if config.logprobs < 0 else config.logprobs,
     )
     metrics = Metrics()
@@ -134,7 +132,6 @@ class Serving(NamedTuple):
     )
     names = hosts.allowed(self.host, self.names)
     served = app.make(worker, limits, metrics, config.max_body_bytes, names)
-    server.listen(listener)  # before the line that clients read
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 
@@ -146,20 +143,21 @@ def prepare(
   mesh: Mesh | None = None,
   names: Sequence[str] = (),
 ) -> Serving:
-  """Loads and checks all that a server needs; writes nothing.
+  """Loads and checks the models. Writes nothing.
 
   Args:
     values: a `ServeConfig` as plain values.
-    host: where to listen.
-    port: likewise.
-    mesh: where to decode; None is one device.
-    names: by which the server may be called beside its own.
+    host: address to listen on.
+    port: port to listen on, 0 for any free one.
+    mesh: mesh to decode on, None for one device.
+    names: further names of the server.
 
   Raises:
-    UserError: a file or value that does not fit, or the extra is missing.
+    UserError: a file or value is invalid, or the extra is not installed.
   """
   try:
     import prometheus_client  # noqa: F401
+    import pydantic  # noqa: F401
     import starlette  # noqa: F401
     import uvicorn  # noqa: F401
   except ImportError as error:
@@ -168,24 +166,21 @@ def prepare(
     ) from None
   config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
+  shape = config.draft_len
+  if config.branching:
+    shape = token_tree(config.branching, models.target)
+  drafter = None
+  if shape:
+    drafter = models.drafter(
+      config.drafter, shape, config.law, config.verifier, config.lookup
+    )
   engine = Engine(
     models.target,
     slots=config.slots,
-    drafter=_drafter(config, models),
+    drafter=drafter,
     verifier=config.verifier or None,
     max_length=config.max_length or None,
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,
   )
-  return Serving(config, models.target, engine, host, port, tuple(names))
-
-
-def _drafter(config: ServeConfig, models: loading.Models) -> Drafter | None:
-  shape = config.draft_len
-  if config.branching:
-    shape = token_tree(config.branching, models.target)
-  if not shape:
-    return None
-  return models.drafter(
-    config.drafter, shape, config.law, config.verifier, config.lookup
-  )
+  return Serving(config, models.target, engine, host, port, names)

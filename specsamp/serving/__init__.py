@@ -1,1 +1,1 @@
-"""An engine behind HTTP, in the words of OpenAI's interface."""
+"""Server with OpenAI's interface, installed by the extra `[serve]`."""

@@ -1,11 +1,12 @@
-"""Routes: from a request's bytes to a text, and what may go wrong between."""
+"""Routes of the server: from the bytes of a request to its response."""
 
 import asyncio
 import contextlib
+import dataclasses
 import pathlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,30 +15,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specsamp.serving import answers, asked
-from specsamp.serving import metrics as counts
-from specsamp.serving.answers import Answer
-from specsamp.serving.asked import Asked, Limits
+from specsamp.serving import metrics as metrics_lib
+from specsamp.serving import requests, responses
+from specsamp.serving.errors import ApiError
 from specsamp.serving.hosts import HostCheck
 from specsamp.serving.metrics import Metrics
-from specsamp.serving.refusals import Refusal
-from specsamp.serving.worker import Ticket, Worker
+from specsamp.serving.requests import Limits
+from specsamp.serving.worker import ActiveRequest, Worker
 
 _PAGE = pathlib.Path(__file__).with_name('page.html')
-_BODY_SECONDS = 30  # until a body must have come
-_SEND_SECONDS = 60  # that a client may take to read what was sent
+_BODY_SECONDS = 30  # for a client to send a body
+_SEND_SECONDS = 60  # for a client to read an event
 _HEADERS = {'cache-control': 'no-store', 'x-content-type-options': 'nosniff'}
-# The page's own script and style, and this server; nothing from elsewhere.
+# The page has its own script and style, and connects to this server only.
 _POLICY = (
   "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
   "connect-src 'self'; base-uri 'none'; form-action 'none'; "
   "frame-ancestors 'none'"
 )
-_Result = TypeVar('_Result')
-
-
-class _Gone(Exception):
-  """The client has hung up."""
+_OUTCOMES = {429: 'full', 500: 'failed', 503: 'draining'}
 
 
 def make(
@@ -47,249 +43,214 @@ def make(
   max_body_bytes: int,
   names: frozenset[str] | None,
 ) -> Starlette:
-  """The application, whose lifespan is that of the engine's thread.
+  """Returns the application. Its lifespan is that of the engine's thread.
 
   Args:
-    worker: makes the engine's turns.
-    limits: of a request.
-    metrics: what is told of requests.
-    max_body_bytes: of a request.
-    names: by which it may be called, see `hosts.allowed`; None is any.
+    worker: runs the engine.
+    limits: limits of a request.
+    metrics: metrics of the server.
+    max_body_bytes: upper bound on the body of a request.
+    names: names of the server, see `hosts.allowed`; None for any.
   """
-  server = _Server(worker, limits, metrics, max_body_bytes)
+  models = responses.models(limits.model, int(time.time()))
+
+  async def page(_) -> Response:
+    headers = _HEADERS | {'content-security-policy': _POLICY}
+    return Response(_PAGE.read_bytes(), media_type='text/html', headers=headers)
+
+  async def health(_) -> Response:
+    worker.check_open()
+    return _json({'status': 'ok'})
+
+  async def render_metrics(_) -> Response:
+    headers = {'content-type': metrics_lib.CONTENT_TYPE}
+    return Response(metrics.render(), headers=headers)
+
+  async def list_models(_) -> Response:
+    return _json(models)
+
+  async def model(request: Request) -> Response:
+    limits.check_model(request.path_params['name'])
+    return _json(models['data'][0])
 
   @contextlib.asynccontextmanager
   async def lifespan(_):
     async with worker.running():
       yield
 
+  complete = lambda is_chat: _Completions(
+    is_chat, worker, limits, metrics, max_body_bytes
+  )
+  middleware = [Middleware(HostCheck, names=names, to_response=_error)]
   return Starlette(
     routes=[
-      Route('/', server.page),
-      Route('/health', server.health),
-      Route('/metrics', server.metrics),
-      Route('/v1/models', server.models),
-      Route('/v1/models/{name:path}', server.model),
-      Route('/v1/completions', _Text(server, False), methods=['POST']),
-      Route('/v1/chat/completions', _Text(server, True), methods=['POST']),
+      Route('/', page),
+      Route('/health', health),
+      Route('/metrics', render_metrics),
+      Route('/v1/models', list_models),
+      Route('/v1/models/{name:path}', model),
+      Route('/v1/completions', complete(False), methods=['POST']),
+      Route('/v1/chat/completions', complete(True), methods=['POST']),
     ],
     exception_handlers={
-      HTTPException: _not_found,
-      Refusal: lambda _, refusal: _refused(refusal),
-      Exception: lambda *_: _refused(Refusal('internal error', status=500)),
+      HTTPException: _http_error,
+      ApiError: lambda _, error: _error(error),
+      Exception: lambda *_: _error(ApiError('internal error', status=500)),
     },
-    middleware=[
-      Middleware(HostCheck, names=known, refuse=_refused)
-      for known in (names,)
-      if known is not None
-    ],
+    middleware=[] if names is None else middleware,
     lifespan=lifespan,
   )
 
 
-class _Server:
-  """What answers without a token.
+@dataclasses.dataclass
+class _Completions:
+  """ASGI application of the completions' routes, see `make`."""
 
-  Attributes: see `make`.
-  """
-
-  def __init__(self, worker, limits, metrics, max_body_bytes):
-    self.worker: Worker = worker
-    self.limits: Limits = limits
-    self.counts: Metrics = metrics
-    self.max_body_bytes: int = max_body_bytes
-    self._created = int(time.time())
-
-  async def page(self, _) -> Response:
-    headers = _HEADERS | {'content-security-policy': _POLICY}
-    return Response(_PAGE.read_bytes(), media_type='text/html', headers=headers)
-
-  async def health(self, _) -> Response:
-    self.worker.check_open()
-    return _json({'status': 'ok'})
-
-  async def metrics(self, _) -> Response:
-    return Response(
-      self.counts.render(), headers={'content-type': counts.CONTENT_TYPE}
-    )
-
-  async def models(self, _) -> Response:
-    return _json(answers.models(self.limits.model, self._created))
-
-  async def model(self, request: Request) -> Response:
-    name = request.path_params['name']
-    if name != self.limits.model:
-      raise Refusal(
-        f'model: got {name!r}, expected {self.limits.model!r}',
-        status=404,
-        param='model',
-        code='model_not_found',
-      )
-    return _json(answers.models(name, self._created)['data'][0])
-
-
-class _Text:
-  """The route of completions, or of a chat's; an ASGI application."""
-
-  def __init__(self, server: _Server, is_chat: bool):
-    self._server = server
-    self._is_chat = is_chat
+  is_chat: bool
+  worker: Worker
+  limits: Limits
+  metrics: Metrics
+  max_body_bytes: int
 
   async def __call__(self, scope, receive, send) -> None:
-    began, outcome = time.monotonic(), 'failed'
+    start, outcome = time.monotonic(), 'failed'
     try:
       await self._answer(Request(scope, receive), send)
       outcome = 'completed'
-    except (_Gone, ClientDisconnect, OSError, asyncio.CancelledError) as error:
+    except (ClientDisconnect, OSError):
       outcome = 'cancelled'
-      if isinstance(error, asyncio.CancelledError):
-        raise
-    except Refusal as refusal:
-      named = {429: 'full', 503: 'draining'}
-      outcome = named.get(refusal.status, 'refused')
-      if refusal.status == 500:
-        outcome = 'failed'
-      await _refused(refusal)(scope, receive, send)
+    except asyncio.CancelledError:
+      outcome = 'cancelled'
+      raise
+    except ApiError as error:
+      outcome = _OUTCOMES.get(error.status, 'refused')
+      await _error(error)(scope, receive, send)
     finally:
-      seconds = time.monotonic() - began
-      self._server.counts.add_request(scope['path'], outcome, seconds)
+      seconds = time.monotonic() - start
+      self.metrics.add_request(scope['path'], outcome, seconds)
 
-  async def _answer(self, request: Request, send) -> None:
-    worker = self._server.worker
-    worker.check_open()  # before a body is read
-    content = await _body(request, self._server.max_body_bytes)
-    # Not in the event loop: a long prompt takes its time.
-    wanted: Asked = await asyncio.to_thread(
-      asked.read, content, self._is_chat, self._server.limits
+  async def _answer(self, http_request: Request, send) -> None:
+    self.worker.check_open()  # before a body is read
+    content = await _body(http_request, self.max_body_bytes)
+    # In a thread, because a long prompt takes its time.
+    request = await asyncio.to_thread(
+      requests.parse, content, self.is_chat, self.limits
     )
-    ticket = worker.submit(wanted)
-    self._server.counts.add_prompt(wanted.num_prompt_tokens)
-    name = self._server.limits.model
-    answer = Answer(name, ticket, worker.rounds == 1)
-    if wanted.streams:
-      work = _stream(ticket, answer, send)
+    active = self.worker.submit(request)
+    self.metrics.add_prompt(request.num_prompt_tokens)
+    builder = responses.Builder(
+      self.limits.model, active, has_marks=self.worker.rounds == 1
+    )
+    if request.stream:
+      work = _stream(active, builder, send)
     else:
-      work = _whole(ticket, answer)
+      work = _whole(active, builder)
     try:
-      found = await _until_gone(request.receive, work)
+      response = await _unless_disconnected(http_request.receive, work)
     finally:
-      worker.cancel(ticket)
-    if found is not None:
-      await found(request.scope, request.receive, send)
+      self.worker.cancel(active)
+    if response is not None:
+      await response(http_request.scope, http_request.receive, send)
 
 
-async def _whole(ticket: Ticket, answer: Answer) -> Response:
-  parts = [part async for part in ticket.parts()]
-  return _json(answer.whole(parts))
+async def _whole(active: ActiveRequest, builder: responses.Builder) -> Response:
+  deltas = [delta async for delta in active.deltas()]
+  return _json(builder.whole(deltas))
 
 
-async def _stream(ticket: Ticket, answer: Answer, send) -> None:
+async def _stream(
+  active: ActiveRequest, builder: responses.Builder, send
+) -> None:
   """Sends events as they come."""
-  event = lambda value: b'data: ' + answers.dumps(value) + b'\n\n'
 
-  async def write(content: bytes, more: bool = True) -> None:
-    part = {'type': 'http.response.body', 'body': content, 'more_body': more}
+  async def write(data: bytes, more: bool = True) -> None:
+    body = b'data: ' + data + b'\n\n'
+    message = {'type': 'http.response.body', 'body': body, 'more_body': more}
     try:
       async with asyncio.timeout(_SEND_SECONDS):
-        await send(part)
-    except TimeoutError:  # its slots are for those who read
-      raise _Gone from None
+        await send(message)
+    except TimeoutError:
+      raise ClientDisconnect from None
 
   headers = _HEADERS | {'content-type': 'text/event-stream; charset=utf-8'}
-  await send(
-    {
-      'type': 'http.response.start',
-      'status': 200,
-      'headers': [(k.encode(), v.encode()) for k, v in headers.items()],
-    }
-  )
-  for chunk in answer.opening():
-    await write(event(chunk))
+  raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+  await send({'type': 'http.response.start', 'status': 200, 'headers': raw})
+  for chunk in builder.opening():
+    await write(responses.dumps(chunk))
   try:
-    async for part in ticket.parts():
-      await write(event(answer.chunk(part)))
-    if ticket.asked.includes_usage:
-      await write(event(answer.counts()))
-  except Refusal as refusal:  # it is too late for a status
-    await write(event(refusal.body))
-  await write(b'data: [DONE]\n\n', more=False)
+    async for delta in active.deltas():
+      await write(responses.dumps(builder.chunk(delta)))
+    if active.request.stream_options.include_usage:
+      await write(responses.dumps(builder.usage_chunk()))
+  except ApiError as error:  # the status is sent already
+    await write(responses.dumps(error.body))
+  await write(b'[DONE]', more=False)
 
 
-async def _until_gone(
-  receive: Callable[[], Awaitable[Any]], work: Awaitable[_Result]
-) -> _Result:
-  """What work returns, unless the client hangs up before.
+async def _unless_disconnected(
+  receive: Callable[[], Awaitable[Any]], work: Awaitable[Response | None]
+) -> Response | None:
+  """Returns the result of work, which is cancelled if the client disconnects.
 
   Raises:
-    _Gone: it did; the work is cancelled.
+    ClientDisconnect: the client has disconnected.
   """
 
-  async def gone():
+  async def wait_for_disconnect():
     while (await receive())['type'] != 'http.disconnect':
       pass
+    raise ClientDisconnect
 
-  tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
+  tasks = list(map(asyncio.ensure_future, (work, wait_for_disconnect())))
   try:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    if tasks[0].done():
-      return tasks[0].result()
-    raise _Gone
+    return tasks[0].result() if tasks[0].done() else tasks[1].result()
   finally:
     for task in tasks:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _body(request: Request, most: int) -> bytes:
-  """The body of a request.
+async def _body(request: Request, max_bytes: int) -> bytes:
+  """Reads the body of a request.
 
   Raises:
-    Refusal: no JSON, too long, or it does not come.
-    ClientDisconnect: the client has hung up.
+    ApiError: the body is not JSON, is too long, or does not come in time.
+    ClientDisconnect: the client has disconnected.
   """
   kind = request.headers.get('content-type', '').partition(';')[0].strip()
-  # A page of elsewhere that has a browser send one must ask for leave first.
+  # A browser sends this type for another site only with our permission.
   if kind.lower() != 'application/json':
-    raise Refusal(
+    raise ApiError(
       f'content-type: got {kind!r}, expected application/json', status=415
     )
-
-  async def read(chunks: AsyncIterator[bytes]) -> bytes:
-    found, size = [], 0
-    async for chunk in chunks:
-      size += len(chunk)
-      if size > most:
-        raise Refusal(f'body: expected at most {most} bytes', status=413)
-      found.append(chunk)
-    return b''.join(found)
-
-  length = request.headers.get('content-length', '')
-  if length.isdigit() and len(length) < 20 and int(length) > most:
-    raise Refusal(
-      f'body: got {length} bytes, expected at most {most}', status=413
-    )
+  content = bytearray()
   try:
-    return await asyncio.wait_for(read(request.stream()), _BODY_SECONDS)
+    async with asyncio.timeout(_BODY_SECONDS):
+      async for chunk in request.stream():
+        content += chunk
+        if len(content) > max_bytes:
+          raise ApiError(f'body: expected at most {max_bytes} bytes', 413)
   except TimeoutError:
-    raise Refusal('body: did not come', status=408) from None
+    raise ApiError('body: did not come in time', status=408) from None
+  return bytes(content)
 
 
 def _json(value: Any, status: int = 200) -> Response:
   return Response(
-    answers.dumps(value), status, _HEADERS, media_type='application/json'
+    responses.dumps(value), status, _HEADERS, media_type='application/json'
   )
 
 
-def _refused(refusal: Refusal) -> Response:
-  response = _json(refusal.body, refusal.status)
-  if refusal.status in (429, 503):
+def _error(error: ApiError) -> Response:
+  response = _json(error.body, error.status)
+  if error.status in (429, 503):
     response.headers['retry-after'] = '1'
   return response
 
 
-async def _not_found(_, error: HTTPException) -> Response:
-  message = str(error.detail) or 'not found'
-  response = _json(Refusal(message, status=error.status_code).body)
-  response.status_code = error.status_code
+async def _http_error(_, error: HTTPException) -> Response:
+  """Returns the response of starlette's errors, such as 404 and 405."""
+  response = _error(ApiError(str(error.detail), status=error.status_code))
   response.headers.update(error.headers or {})
   return response

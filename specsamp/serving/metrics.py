@@ -1,4 +1,4 @@
-"""Counts of what is served, as Prometheus reads them."""
+"""Metrics of a server for Prometheus."""
 
 import collections
 import time
@@ -9,93 +9,93 @@ import prometheus_client
 from specsamp.decoding.completions import Chunk
 from specsamp.decoding.state import block_efficiency
 
-_WINDOW = 60.0  # seconds that rates are of
+_WINDOW_SECONDS = 60.0  # of the rates
 CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 
 class Metrics:
-  """Counters of one server, in a registry of its own."""
+  """Metrics of one server, in a registry that no other one shares."""
 
   def __init__(self):
     registry = self._registry = prometheus_client.CollectorRegistry()
 
     def counter(name, about, labels=()):
-      return prometheus_client.Counter(
-        f'specsamp_{name}', about, labels, registry=registry
-      )
+      name = f'specsamp_{name}'
+      return prometheus_client.Counter(name, about, labels, registry=registry)
 
-    def gauge(name, about, value):
-      prometheus_client.Gauge(
-        f'specsamp_{name}', about, registry=registry
-      ).set_function(value)
-
-    self._gauge = gauge
     self._requests = counter(
       'requests', 'Requests by outcome.', ('route', 'outcome')
     )
     self._prompt_tokens = counter('prompt_tokens', 'Tokens of prompts.')
     self._tokens = counter('output_tokens', 'Emitted tokens.')
-    self._accepted = counter('accepted_tokens', 'Drafted tokens accepted.')
-    self._rounds = counter('rounds', 'Rounds of texts: passes of the target.')
+    self._accepted = counter('accepted_tokens', 'Accepted draft tokens.')
+    self._rounds = counter('rounds', 'Rounds, one per choice and target pass.')
     self._seconds = prometheus_client.Histogram(
-      'specsamp_request_seconds', 'From a request to its end.',
+      'specsamp_request_seconds',
+      'Duration of a request.',
       registry=registry,
-    )  # fmt: skip
-    self._recent = collections.deque()  # (time, tokens, accepted, rounds)
-    gauge(
-      'tokens_per_second', 'Emitted, over the last minute.', self._per_second
     )
-    gauge(
+    self._recent = collections.deque()  # (time, tokens, accepted, rounds)
+    self._gauge(
+      'tokens_per_second', 'Emitted, in the last minute.', self._per_second
+    )
+    self._gauge(
       'block_efficiency',
-      'Tokens a round, over the last minute; NaN of none.',
+      'Tokens per round, in the last minute; NaN without rounds.',
       self._block_efficiency,
     )
 
+  def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
+    name = f'specsamp_{name}'
+    gauge = prometheus_client.Gauge(name, about, registry=self._registry)
+    gauge.set_function(value)
+
   def watch(
-    self,
-    waiting: Callable[[], int],
-    active: Callable[[], int],
-    slots: int,
+    self, waiting: Callable[[], int], active: Callable[[], int], slots: int
   ) -> None:
     """Shows an engine.
 
     Args:
-      waiting: texts in its queue.
-      active: texts in its slots.
-      slots: how many there are.
+      waiting: returns the choices in its queue.
+      active: returns the choices in its slots.
+      slots: number of its slots.
     """
-    self._gauge('queue_texts', 'Texts that wait for a slot.', waiting)
-    self._gauge('active_slots', 'Slots with a text.', active)
-    self._gauge('slots', 'Texts that are decoded at once.', lambda: slots)
+    self._gauge('queue_texts', 'Choices that wait for a slot.', waiting)
+    self._gauge('active_slots', 'Slots with a choice.', active)
+    self._gauge('slots', 'Choices that are decoded at once.', lambda: slots)
 
   def add_chunk(self, chunk: Chunk, rounds: int) -> None:
-    self._tokens.inc(len(chunk.tokens))
+    """Counts a chunk and its rounds."""
+    num_tokens = len(chunk.tokens)
+    self._tokens.inc(num_tokens)
     self._accepted.inc(chunk.num_accepted)
     self._rounds.inc(rounds)
-    counts = (len(chunk.tokens), chunk.num_accepted, rounds)
-    self._recent.append((time.monotonic(), *counts))
+    now = time.monotonic()
+    self._recent.append((now, num_tokens, chunk.num_accepted, rounds))
     self._forget()
 
   def add_prompt(self, num_tokens: int) -> None:
+    """Counts a prompt."""
     self._prompt_tokens.inc(num_tokens)
 
   def add_request(self, route: str, outcome: str, seconds: float) -> None:
-    """One that has ended.
+    """Counts a request that has ended.
 
     Args:
       route: its path.
-      outcome: completed, cancelled (the client hung up), refused (a mistake of
-        the client's), full, draining or failed.
-      seconds: since it came.
+      outcome: completed, cancelled (the client disconnected), refused (the
+        client's mistake), full, draining or failed.
+      seconds: its duration.
     """
     self._requests.labels(route, outcome).inc()
     self._seconds.observe(seconds)
 
   def render(self) -> bytes:
+    """Returns all metrics as text."""
     return prometheus_client.generate_latest(self._registry)
 
   def _forget(self) -> None:
-    oldest = time.monotonic() - _WINDOW
+    oldest = time.monotonic() - _WINDOW_SECONDS
     while self._recent and self._recent[0][0] < oldest:
       self._recent.popleft()
 

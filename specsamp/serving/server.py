@@ -1,7 +1,6 @@
-"""The process that serves: a socket, signals, and an end that loses nothing."""
+"""Process of the server: its socket, signals, and an end without losses."""
 
 import asyncio
-import contextlib
 import socket
 
 import uvicorn
@@ -10,61 +9,44 @@ from starlette.applications import Starlette
 from specsamp.errors import UserError
 from specsamp.serving.worker import Worker
 
-_LINGER = 10  # seconds that answers may take to reach their clients at the end
+_LINGER_SECONDS = 10  # at the end, for responses to reach their clients
 
 
-def bind(host: str, port: int) -> socket.socket:
-  """A socket that nobody else listens on yet.
+def listen(host: str, port: int) -> socket.socket:
+  """Returns a listening socket. Clients that connect wait until `run`.
 
   Args:
-    host: a name or address of this machine.
-    port: 0 takes any.
+    host: name or address of this machine.
+    port: port, 0 for any free one.
 
   Raises:
-    UserError: it cannot be had.
+    UserError: the address is not available.
   """
-  if not 0 <= port < 2**16:
-    raise UserError(f'--port: got {port}, expected 0 to 65535')
   try:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    with contextlib.ExitStack() as stack:
-      listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-      listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      listener.bind((host, port))
-      stack.pop_all()
-  except (OSError, UnicodeError) as error:
+    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(
+      (host, port), family=family, dualstack_ipv6=is_dual
+    )
+  except (OSError, OverflowError, UnicodeError) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(f'--host={host} --port={port}: {reason}') from None
-  return listener
-
-
-def listen(listener: socket.socket) -> None:
-  """Lets clients connect, who wait until they are served.
-
-  Raises:
-    UserError: another socket was bound there too, and listens.
-  """
-  try:
-    listener.listen()
-  except OSError as error:
-    with listener:
-      raise UserError(f'{address(listener)}: {error.strerror}') from None
 
 
 def address(listener: socket.socket) -> str:
-  """Where a browser finds it."""
+  """Returns the URL of a listening socket."""
   host, port = listener.getsockname()[:2]
   host = f'[{host}]' if ':' in host else host
   return f'http://{host}:{port}/'
 
 
 def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
-  """Serves until SIGTERM or an interrupt, and ends what was begun before then.
+  """Serves until SIGTERM or an interrupt, then completes requests in flight.
 
-  A second signal gives up what is under way, and tells its clients.
+  A second signal cancels the requests in flight, and their clients get errors.
 
   Raises:
-    BaseException: what ended the engine's turns, if anything did.
+    BaseException: the exception that ended the engine's steps, if any.
   """
   config = uvicorn.Config(
     app,
@@ -73,7 +55,7 @@ def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
     server_header=False,
     lifespan='on',
     ws='none',
-    timeout_graceful_shutdown=_LINGER,
+    timeout_graceful_shutdown=_LINGER_SECONDS,
   )
   server = Server(config, worker)
   with listener:
@@ -83,7 +65,7 @@ def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
 
 
 class Server(uvicorn.Server):
-  """One that refuses requests while it ends those under way."""
+  """HTTP server that refuses requests while it completes those in flight."""
 
   def __init__(self, config: uvicorn.Config, worker: Worker):
     super().__init__(config)
@@ -92,13 +74,13 @@ class Server(uvicorn.Server):
     self._num_signals = 0
 
   def handle_exit(self, sig, frame) -> None:
-    # The first ones are not the library's, which would close the socket.
+    # uvicorn would close the socket at the first signal.
     self._num_signals += 1
     if self._num_signals > 2 or not self.started:
       self.should_exit = self.force_exit = True
 
   async def on_tick(self, counter: int) -> bool:
-    # Every tenth of a second.
+    # uvicorn calls it every tenth of a second.
     if self._num_signals and self._drain is None:
       self._drain = asyncio.ensure_future(self._worker.drain())
     if self._num_signals > 1:

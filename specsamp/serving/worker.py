@@ -1,7 +1,7 @@
-"""The thread that makes an engine's turns, and requests on their way to it.
+"""Thread that runs the steps of an engine, and the requests on their way to it.
 
-All but the turns happens in the event loop: a turn's chunks are handed over to
-it together, so that nothing here needs a lock.
+Everything except the steps runs in the event loop, which receives the chunks of
+a step together. Nothing here needs a lock.
 """
 
 import asyncio
@@ -15,147 +15,143 @@ from specsamp.decoding.completions import Chunk
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.state import block_efficiency
 from specsamp.errors import UserError
-from specsamp.serving.asked import Asked
+from specsamp.serving.detokenize import CompletionText, Delta, Vocabulary
+from specsamp.serving.errors import ApiError
 from specsamp.serving.metrics import Metrics
-from specsamp.serving.refusals import Refusal
-from specsamp.serving.texts import Piece, Text, Vocabulary
+from specsamp.serving.requests import Request
 
-_WAIT = 0.2  # seconds until an idle engine looks whether it is to end
+_IDLE_SECONDS = 0.2  # until an idle engine checks if the server ends
 
 
-class Part(NamedTuple):
-  """What is new of a choice.
+class ChoiceDelta(NamedTuple):
+  """New part of a choice.
 
   Attributes:
-    index: which choice.
-    piece: its text.
-    block_efficiency: τ of it so far.
-    finish_reason: why it ended; None if it goes on.
+    index: number of the choice.
+    delta: new text.
+    block_efficiency: τ of the choice so far.
+    finish_reason: reason of its end, None before.
   """
 
   index: int
-  piece: Piece
+  delta: Delta
   block_efficiency: float
   finish_reason: Literal['stop', 'length'] | None
 
 
-class Ticket:
-  """A request under way: iterate over `parts` once.
+@dataclasses.dataclass
+class Choice:
+  """Choice of a request in flight.
 
   Attributes:
-    asked: what it is.
-    texts: of its choices.
-    num_unread: of them, those whose end nobody has taken yet.
+    text: its text.
+    rounds: number of its rounds so far.
+    num_accepted: accepted draft tokens, also those behind a stop string.
+    has_ended: True if it gets no more deltas.
   """
 
-  def __init__(self, asked: Asked, texts: Sequence[Text]):
-    self.asked = asked
-    self.texts = texts
-    self.ids: list[int] = []  # of the engine's requests
-    self.num_unread = len(texts)
-    self._ended = [False] * len(texts)
-    self._counts = [[0, 0] for _ in texts]  # rounds, accepted
-    self._parts: asyncio.Queue[Part | Refusal] = asyncio.Queue()
+  text: CompletionText
+  rounds: int = 0
+  num_accepted: int = 0
+  has_ended: bool = False
 
-  async def parts(self) -> AsyncIterator[Part]:
-    """Each as it comes, until all choices have ended.
+
+class ActiveRequest:
+  """Request in flight, whose `deltas` are read once.
+
+  Attributes:
+    request: the request.
+    choices: its choices.
+    ids: ids of its prompts in the engine.
+    num_unread: number of choices whose end is not read yet.
+  """
+
+  def __init__(self, request: Request, texts: Sequence[CompletionText]):
+    self.request = request
+    self.choices = [Choice(text) for text in texts]
+    self.ids: list[int] = []
+    self.num_unread = len(texts)
+    self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue()
+
+  async def deltas(self) -> AsyncIterator[ChoiceDelta]:
+    """Yields each delta as it comes, until all choices have ended.
 
     Raises:
-      Refusal: the engine cannot go on with it.
+      ApiError: the engine cannot continue the request.
     """
     while self.num_unread:
-      part = await self._parts.get()
-      if isinstance(part, Refusal):
-        raise part
-      self.num_unread -= part.finish_reason is not None
-      yield part
+      delta = await self._deltas.get()
+      if isinstance(delta, ApiError):
+        raise delta
+      self.num_unread -= delta.finish_reason is not None
+      yield delta
 
-  @property
-  def num_tokens(self) -> int:
-    return sum(text.num_tokens for text in self.texts)
-
-  @property
-  def num_accepted(self) -> int:
-    return sum(text.num_accepted for text in self.texts)
-
-  def take(self, index: int, chunk: Chunk, rounds: int) -> bool:
-    """Goes on by a chunk; whether a stop string now ends the choice.
+  def add(self, index: int, chunk: Chunk) -> bool:
+    """Adds a chunk. Returns True if a stop string now ends the choice.
 
     Args:
-      index: of the choice.
-      chunk: of it.
-      rounds: that made it.
+      index: number of the choice.
+      chunk: chunk of the choice, whose rounds are counted already.
     """
-    if self._ended[index]:  # at a stop string; the engine knows by now
+    choice, completion = self.choices[index], chunk.completion
+    if choice.has_ended:  # at a stop string, which the engine knows
       return False
-    text, ended = self.texts[index], chunk.completion
-    text.add(chunk.tokens, chunk.num_accepted, chunk.logprobs)
-    counts = self._counts[index]
-    counts[0] += rounds
-    counts[1] += chunk.num_accepted
-    reason = None
-    if text.is_stopped:
+    choice.text.add(chunk.tokens, chunk.num_accepted, chunk.logprobs)
+    choice.num_accepted += chunk.num_accepted
+    reason = completion.finish_reason if completion else None
+    if choice.text.is_stopped:
       reason = 'stop'
-    elif ended and ended.finish_reason in ('nan', 'cancelled'):
-      what = 'gave NaN' if ended.finish_reason == 'nan' else 'was cancelled'
-      self.fail(Refusal(f'the model {what}', status=500))
+    elif reason in ('nan', 'cancelled'):
+      cause = 'gave NaN' if reason == 'nan' else 'was cancelled'
+      self.fail(ApiError(f'the model {cause}', status=500))
       return False
-    elif ended:
-      reason = ended.finish_reason
-    piece = text.take(is_last=reason is not None)
-    # A flush may complete a stop string too.
-    reason = 'stop' if text.is_stopped else reason
-    self._ended[index] = reason is not None
-    tau = block_efficiency(counts[1], max(counts[0], 1))
-    if piece.text or piece.logprobs or reason:
-      self._parts.put_nowait(Part(index, piece, tau, reason))
-    return text.is_stopped and not ended
+    delta = choice.text.take(is_last=reason is not None)
+    # The last characters may complete a stop string too.
+    reason = 'stop' if choice.text.is_stopped else reason
+    choice.has_ended = reason is not None
+    tau = block_efficiency(choice.num_accepted, max(choice.rounds, 1))
+    if delta.text or delta.logprobs or reason:
+      self._deltas.put_nowait(ChoiceDelta(index, delta, tau, reason))
+    return choice.text.is_stopped and not completion
 
-  def fail(self, refusal: Refusal) -> None:
-    self._ended = [True] * len(self.texts)
-    self._parts.put_nowait(refusal)
-
-
-@dataclasses.dataclass
-class _Place:
-  """Where the chunks of an engine's text go."""
-
-  ticket: Ticket
-  index: int  # of the choice
-  rounds: int = 0  # so far
+  def fail(self, error: ApiError) -> None:
+    """Ends all choices with an error."""
+    for choice in self.choices:
+      choice.has_ended = True
+    self._deltas.put_nowait(error)
 
 
 class Worker:
-  """Requests to an engine, as many as there is room for.
+  """Passes requests to an engine, within the limits of its queue.
 
   Attributes:
-    rounds: of a burst, at most.
-    is_draining: whether no more are taken.
-    failure: what ended the engine's turns; None while all is well.
+    rounds: upper bound on the rounds of a burst.
+    is_draining: True if requests are no longer accepted.
+    failure: exception that ended the engine's steps, None before.
   """
 
   def __init__(
     self, engine: Engine, vocabulary: Vocabulary, *, queue: int, slots: int,
     rounds: int, metrics: Metrics,
   ):  # fmt: skip
-    """Starts nothing yet: see `running`.
+    """Takes over an engine. `running` starts its thread.
 
     Args:
-      engine: an idle one, which this takes over.
-      vocabulary: the target's.
-      queue: texts that may wait for a slot.
-      slots: of the engine.
-      rounds: of its bursts.
-      metrics: what is told of it.
+      engine: idle engine.
+      vocabulary: vocabulary of the target.
+      queue: number of choices that may wait for a slot.
+      slots: slots of the engine.
+      rounds: upper bound on the rounds of a burst.
+      metrics: metrics of the server.
     """
     self._engine = engine
     self._vocabulary = vocabulary
-    self._queue = queue
-    self._slots = slots
+    self._max_choices = slots + queue
     self.rounds = rounds
     self._metrics = metrics
-    self._places: dict[tuple[int, int], _Place] = {}
-    self._unread: set[Ticket] = set()
+    # By id and sample of the engine: the request and the number of its choice.
+    self._open: dict[tuple[int, int], tuple[ActiveRequest, int]] = {}
+    self._unread: set[ActiveRequest] = set()
     self._ends = False
     self.is_draining = False
     self.failure: BaseException | None = None
@@ -163,15 +159,15 @@ class Worker:
 
   @property
   def num_open(self) -> int:
-    """Texts that have not ended in the engine."""
-    return len(self._places)
+    """The number of choices that have not ended in the engine."""
+    return len(self._open)
 
   @contextlib.asynccontextmanager
   async def running(self) -> AsyncIterator[None]:
-    """Has a thread make the turns, in this event loop's time."""
+    """Runs the thread of the engine's steps."""
     loop = asyncio.get_running_loop()
     thread = threading.Thread(
-      target=self._turns, args=(loop,), name='engine', daemon=True
+      target=self._run_steps, args=(loop,), name='engine', daemon=True
     )
     thread.start()
     try:
@@ -182,90 +178,91 @@ class Worker:
       self._engine.close()
 
   def check_open(self) -> None:
-    """Raises `Refusal` if no request is taken."""
+    """Raises `ApiError` if requests are not accepted."""
     if self.is_draining or self.failure is not None:
       raise self._unavailable()
 
-  def _unavailable(self) -> Refusal:
-    what = 'is shutting down' if self.is_draining else 'has failed'
-    return Refusal(f'the server {what}', status=503, code='unavailable')
+  def _unavailable(self) -> ApiError:
+    state = 'is shutting down' if self.is_draining else 'has failed'
+    return ApiError(f'the server {state}', status=503, code='unavailable')
 
-  def submit(self, asked: Asked) -> Ticket:
+  def submit(self, request: Request) -> ActiveRequest:
     """Queues a request.
 
     Raises:
-      Refusal: the queue is full, the server ends, or the engine refuses it.
+      ApiError: the queue is full, the server ends, or the engine rejects the
+        request.
     """
     self.check_open()
-    # What a client does not read is kept for it, and counts.
-    self._unread = {ticket for ticket in self._unread if ticket.num_unread}
-    unread = sum(ticket.num_unread for ticket in self._unread)
-    under_way = max(self.num_open, unread)
-    if under_way + asked.num_texts > self._slots + self._queue:
-      raise Refusal(
-        f'the queue is full: got {asked.num_texts} texts, {under_way} are '
-        f'under way, of at most {self._slots + self._queue}',
+    # Completions that a client has not read are kept for it, and count.
+    self._unread = {active for active in self._unread if active.num_unread}
+    num_unread = sum(active.num_unread for active in self._unread)
+    in_flight = max(self.num_open, num_unread)
+    if in_flight + request.num_choices > self._max_choices:
+      raise ApiError(
+        f'the queue is full: got {request.num_choices} choices, {in_flight} '
+        f'are in flight, of at most {self._max_choices}',
         status=429,
         code='queue_full',
       )
-    tokenizer = self._vocabulary.tokenizer
-    stop_tokens = () if asked.ignores_eos else tuple(tokenizer.stop_ids)
-    ticket = Ticket(
-      asked,
-      [
-        Text(
-          self._vocabulary, prompt, stop_tokens, asked.stops, asked.top_logprobs
-        )
-        for prompt in asked.prompts
-        for _ in range(asked.n)
-      ],
-    )
-    n = asked.n
+    stop_tokens = tuple(self._vocabulary.tokenizer.stop_ids)
+    stop_tokens = () if request.ignore_eos else stop_tokens
+    texts = [
+      CompletionText(
+        self._vocabulary,
+        prompt,
+        stop_tokens,
+        request.stop,
+        request.num_alternatives,
+      )
+      for prompt in request.prompts
+      for _ in range(request.n)
+    ]
+    active = ActiveRequest(request, texts)
     try:
-      for first, prompt in zip(
-        range(0, asked.num_texts, n), asked.prompts, strict=True
-      ):
-        id = self._engine.submit(
+      for i, prompt in enumerate(request.prompts):
+        first = i * request.n
+        id_ = self._engine.submit(
           prompt,
-          n=n,
-          sampling=asked.sampling,
-          max_new_tokens=asked.max_tokens,
-          seed=asked.seed + first,
+          n=request.n,
+          sampling=request.sampling,
+          max_new_tokens=request.max_tokens,
+          seed=request.seed + first,
           stop_tokens=stop_tokens,
         )
-        ticket.ids.append(id)
-        for i in range(n):
-          self._places[id, i] = _Place(ticket, first + i)
+        active.ids.append(id_)
+        for sample in range(request.n):
+          self._open[id_, sample] = active, first + sample
     except UserError as error:
-      self.cancel(ticket)
-      if self._engine.is_closed:  # by an error of which no word has come yet
+      self.cancel(active)
+      if self._engine.is_closed:  # it has failed, and `failure` is not set yet
         raise self._unavailable() from None
-      raise Refusal(str(error)) from None
-    self._unread.add(ticket)
-    return ticket
+      raise ApiError(str(error)) from None
+    self._unread.add(active)
+    return active
 
-  def cancel(self, ticket: Ticket) -> None:
-    """Frees what a request holds; nothing if it has ended."""
-    ticket.fail(self._unavailable())
-    self._unread.discard(ticket)
-    for id in ticket.ids:
-      self._engine.cancel(id)
+  def cancel(self, active: ActiveRequest) -> None:
+    """Frees the slots of a request that has not ended."""
+    active.fail(self._unavailable())
+    self._unread.discard(active)
+    for id_ in active.ids:
+      self._engine.cancel(id_)
 
   async def drain(self) -> None:
-    """Takes no more requests, and waits for those under way."""
+    """Stops accepting requests, and waits for those in flight."""
     self.is_draining = True
     while self.num_open and self.failure is None:
       await asyncio.sleep(0.02)
 
   def give_up(self) -> None:
-    """Cancels all that is under way."""
-    for ticket in {place.ticket for place in self._places.values()}:
-      self.cancel(ticket)
+    """Cancels all requests in flight."""
+    for active in {active for active, _ in self._open.values()}:
+      self.cancel(active)
 
-  def _turns(self, loop: asyncio.AbstractEventLoop) -> None:
+  def _run_steps(self, loop: asyncio.AbstractEventLoop) -> None:
     try:
       while not self._ends:
-        chunks = self._engine.step(_WAIT)
+        chunks = self._engine.step(_IDLE_SECONDS)
         if chunks:
           loop.call_soon_threadsafe(self._deliver, chunks)
     except BaseException as error:
@@ -274,39 +271,37 @@ class Worker:
 
   def _deliver(self, chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
-      place = self._places[chunk.id, chunk.index]
-      rounds = self._num_rounds(place, chunk)
+      active, index = self._open[chunk.id, chunk.index]
+      choice = active.choices[index]
+      rounds = self._num_rounds(choice, chunk)
+      choice.rounds += rounds
       self._metrics.add_chunk(chunk, rounds)
       try:
-        is_stopped = place.ticket.take(place.index, chunk, rounds)
-      except Exception as error:  # of a tokenizer, and of this request alone
-        place.ticket.fail(Refusal('internal error', status=500))
-        self.cancel(place.ticket)
-        self._tell(error)
+        is_stopped = active.add(index, chunk)
+      except Exception as error:  # of the tokenizer, for this request only
+        active.fail(ApiError('internal error', status=500))
+        self.cancel(active)
+        asyncio.get_running_loop().call_exception_handler(
+          {'message': 'tokens could not be decoded', 'exception': error}
+        )
       else:
         if is_stopped:
           self._engine.cancel(chunk.id, chunk.index)
       if chunk.completion:
-        del self._places[chunk.id, chunk.index]
+        del self._open[chunk.id, chunk.index]
 
-  def _tell(self, error: Exception) -> None:
-    context = {'message': 'a text could not be made', 'exception': error}
-    asyncio.get_running_loop().call_exception_handler(context)
-
-  def _num_rounds(self, place: _Place, chunk: Chunk) -> int:
-    """Of the burst, those of the text."""
-    ended = chunk.completion
-    if ended and ended.stats:
-      rounds = int(ended.stats.rounds) - place.rounds
-    elif self.rounds == 1:
-      rounds = min(len(chunk.tokens), 1)
-    else:  # each emits one token of its own, and none is cut before the end
-      rounds = len(chunk.tokens) - chunk.num_accepted
-    place.rounds += rounds
-    return rounds
+  def _num_rounds(self, choice: Choice, chunk: Chunk) -> int:
+    """Returns the number of rounds of a burst that belong to a choice."""
+    completion = chunk.completion
+    if completion and completion.stats:
+      return int(completion.stats.rounds) - choice.rounds
+    if self.rounds == 1:
+      return min(len(chunk.tokens), 1)
+    # Each round emits one token that is not drafted, and ends uncut.
+    return len(chunk.tokens) - chunk.num_accepted
 
   def _fail(self, error: BaseException) -> None:
     self.failure = error
-    for ticket in {place.ticket for place in self._places.values()}:
-      ticket.fail(Refusal('the server has failed', status=500))
-    self._places.clear()
+    for active in {active for active, _ in self._open.values()}:
+      active.fail(ApiError('the server has failed', status=500))
+    self._open.clear()

@@ -49,7 +49,7 @@ def test_measured_times_replace_predicted_ones(launch, refused, tmp_path):
     'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
     f'--config.measured={times}',
   )  # fmt: skip
-  assert 'paper_speedups: tau of 4 drafted tokens must be' in line
+  assert 'paper_speedups: tau of 4 draft tokens must be' in line
   ended = launch(
     'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
     f'--config.measured={times}', '--config.paper_speedups=()',
@@ -110,7 +110,7 @@ def test_compilation(launch, tmp_path):
     ),
     (
       [_SLICE, '--config.target.num_layers=20'],
-      ['paper_speedups: tau of 4 drafted tokens must be 1 to 5'],
+      ['paper_speedups: tau of 4 draft tokens must be 1 to 5'],
     ),
   ],
 )

@@ -45,11 +45,6 @@ def test_tau_that_no_alpha_gives(tau):
     alpha_of(tau, 4)
 
 
-def test_table_1_inverted():
-  taus = _taus()
-  assert 2.5 < taus[0] < taus[1] < taus[2] < 4.2
-
-
 def test_inverse_of_a_curve():
   (point,) = [
     point

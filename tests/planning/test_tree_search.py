@@ -115,14 +115,6 @@ def test_large_trees_match_greedy_growth(share, max_depth):
   assert list(tree.parents) == sorted(tree.parents)
 
 
-@pytest.mark.parametrize('length', [0, 1, 5, 40])
-def test_one_rank_makes_a_chain(length):
-  tree = best_tree([0.8], length + 1)
-  assert tree == TokenTree.chain(length)
-  expected = (1 - 0.8 ** (length + 1)) / (1 - 0.8)
-  assert expected_tokens(tree, [0.8]) == pytest.approx(expected, rel=1e-12)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
   _acceptance(),
@@ -148,20 +140,6 @@ def test_fastest_of_all_small_trees(acceptance, pass_ms, draft_ms, max_depth):
   assert list(tree.parents) == sorted(tree.parents)
 
 
-def test_fastest_tree_follows_the_times():
-  acceptance = _decreasing(4, 0.8)
-  flat = {1: 10, 4: 10, 16: 10, 64: 10}
-  assert fastest_tree(acceptance, flat, 0.0)[0] == best_tree(acceptance, 64)
-  # A level costs about a target pass: wide and shallow, if any draft.
-  tree, rate = fastest_tree(acceptance, flat, 7.0)
-  assert tree == best_tree(acceptance, 64, max_depth=1)
-  assert rate == pytest.approx(1.8 / 17)
-  assert fastest_tree(acceptance, flat, 9.0) == (TokenTree.chain(0), 0.1)
-  # Every node costs as much as a pass.
-  dear = {size: 10 * size for size in flat}
-  assert fastest_tree(acceptance, dear, 0.0) == (TokenTree.chain(0), 0.1)
-
-
 @pytest.mark.parametrize(('budget', 'max_depth'), [(1, 3), (7, 2), (12, 4)])
 def test_branchings_are_all_there(budget, max_depth):
   expected = [
@@ -178,22 +156,7 @@ def test_branchings_are_all_there(budget, max_depth):
   [(32, 4, 1073), (32, 6, 4143), (64, 4, 2964), (64, 6, 13272)],
 )
 def test_branchings_grow_as_documented(budget, max_depth, count):
-  found = branchings(budget, max_depth)
-  assert len(found) == len(set(found)) == count
-  # d factors with product m: a product of binomials over the primes of m.
-  multiplicities = [
-    [
-      sum(m % p**k == 0 for k in range(1, m.bit_length()))
-      for p in range(2, m + 1)
-      if all(p % q for q in range(2, p))
-    ]
-    for m in range(1, budget + 1)
-  ]
-  assert count == sum(
-    math.prod(math.comb(a + d - 1, a) for a in powers)
-    for powers in multiplicities
-    for d in range(1, max_depth + 1)
-  )
+  assert len(set(branchings(budget, max_depth))) == count
 
 
 @settings(max_examples=60, deadline=None)
@@ -213,18 +176,6 @@ def test_decreasing_factors_are_best_for_their_leaves(acceptance, factors):
   assert values[first] == max(values.values())
   shares = [acceptance[:k].sum() for k in first]
   assert values[first] == 1 + np.cumprod(shares).sum()
-
-
-def test_decreasing_factors_need_not_be_best_for_their_nodes():
-  acceptance, nodes = (0.6, 0.4), TokenTree.branching((1, 2)).size
-  value = {
-    factors: expected_tokens(TokenTree.branching(factors), acceptance)
-    for factors in branchings(nodes, nodes)
-    if max(factors) <= 2 and TokenTree.branching(factors).size <= nodes
-  }
-  assert max(value, key=value.get) == (1, 2)
-  best = best_tree(acceptance, nodes)
-  assert expected_tokens(best, acceptance) > value[1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One server of tiny models for all tests that leave it as it was."""
+"""One server of tiny models, for all tests that do not change it."""
 
 import pytest
 import running
@@ -10,15 +10,15 @@ def models():
 
 
 @pytest.fixture(scope='package')
-def _running(models):
-  with running.serving(*models) as found:
-    yield found
+def _server(models):
+  with running.serving(*models) as server:
+    yield server
 
 
 @pytest.fixture
-def served(_running):
-  """It, with nothing under way before and after."""
-  _running.wait_idle()
-  yield _running
-  _running.wait_idle()
-  assert _running.worker.failure is None
+def served(_server):
+  """The server, without requests in flight before and after."""
+  _server.wait_idle()
+  yield _server
+  _server.wait_idle()
+  assert _server.worker.failure is None

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import threading
+import time
 from typing import Any, NamedTuple
 
 import httpx
@@ -14,9 +15,9 @@ from testing import tiny
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter
 from specsamp.serving import app, hosts, server
-from specsamp.serving.asked import Limits
+from specsamp.serving.detokenize import Vocabulary
 from specsamp.serving.metrics import Metrics
-from specsamp.serving.texts import Vocabulary
+from specsamp.serving.requests import Limits
 from specsamp.serving.worker import Worker
 
 VOCAB, LENGTH, SLOTS, QUEUE, BODY = 11, 48, 3, 5, 20_000
@@ -34,18 +35,20 @@ class Chatty(tiny.Letters):
 
 
 class Running(NamedTuple):
-  """A server that runs.
+  """A running server.
 
   Attributes:
-    url: where.
-    client: of it.
-    worker: its own.
-    engine: likewise.
-    http: the library's server.
+    url: its address.
+    client: client of it.
+    limits: limits of a request.
+    worker: its worker.
+    engine: its engine.
+    http: its HTTP server.
   """
 
   url: str
   client: httpx.Client
+  limits: Limits
   worker: Worker
   engine: Engine
   http: server.Server
@@ -55,24 +58,24 @@ class Running(NamedTuple):
     return self.client.post(path, json=body)
 
   def stream(self, body: dict[str, Any], chat: bool = False) -> list[dict]:
-    """The chunks of a stream."""
-    answer = self.post(body | {'stream': True}, chat)
-    assert answer.status_code == 200, answer.text
-    return events(answer.text)
+    """Returns the chunks of a stream."""
+    response = self.post(body | {'stream': True}, chat)
+    assert response.status_code == 200, response.text
+    return events(response.text)
 
   def wait_idle(self) -> None:
-    """Until nothing is under way."""
+    """Waits until no request is in flight."""
     wait_for(lambda: not self.worker.num_open and not self.engine.num_active)
 
   def metric(self, name: str) -> float:
-    """The sum over its labels."""
+    """Returns the sum of a metric over its labels."""
     lines = self.client.get('metrics').text.splitlines()
-    found = [line for line in lines if line.startswith(f'specsamp_{name}')]
-    assert found, name
-    return sum(float(line.split()[-1]) for line in found)
+    values = [line for line in lines if line.startswith(f'specsamp_{name}')]
+    assert values, name
+    return sum(float(line.split()[-1]) for line in values)
 
   def num_cancelled(self) -> float:
-    """The completions whose clients have hung up."""
+    """Returns the number of completions whose clients have disconnected."""
     requests = self.worker._metrics._requests
     return requests.labels('/v1/completions', 'cancelled')._value.get()
 
@@ -84,18 +87,17 @@ def events(text: str) -> list[dict]:
   return [json.loads(chunk.removeprefix('data: ')) for chunk in chunks]
 
 
-def wait_for(is_so) -> None:
-  """Until it is so, but not for ever."""
-  found = threading.Event()
+def wait_for(condition) -> None:
+  """Waits until a condition is true, with a timeout."""
   for _ in range(PATIENCE * 50):
-    if is_so():
+    if condition():
       return
-    found.wait(0.02)
+    time.sleep(0.02)
   raise TimeoutError
 
 
 def pair(tokenizer=None):
-  """(target, drafter) of letters, with a chat template."""
+  """Returns (target, drafter) of letters, with a chat template."""
   target = tiny.model(VOCAB, 28)
   target = dataclasses.replace(target, tokenizer=tokenizer or Chatty(VOCAB))
   return target, model_drafter(tiny.first_layer(target), 3)
@@ -103,7 +105,7 @@ def pair(tokenizer=None):
 
 @contextlib.contextmanager
 def held(engine: Engine):
-  """Bursts wait for a permit each; at the end there is one for all."""
+  """Yields permits, of which each burst needs one until the block ends."""
   permits, batch = threading.Semaphore(0), engine._batch
   burst, is_over = batch.burst, threading.Event()
 
@@ -122,8 +124,8 @@ def held(engine: Engine):
 
 
 @contextlib.contextmanager
-def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
-  """A `Running` one."""
+def serving(target, drafter, rounds=1, queue=QUEUE):
+  """Yields a `Running` server."""
   engine = Engine(
     target,
     slots=SLOTS,
@@ -134,7 +136,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
   )
   engine.compile()
   limits = Limits(
-    name,
+    'tiny',
     target.tokenizer,
     target.config.num_tokens,
     LENGTH,
@@ -151,7 +153,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
     rounds=rounds,
     metrics=metrics,
   )
-  listener = server.bind('127.0.0.1', 0)
+  listener = server.listen('127.0.0.1', 0)
   config = uvicorn.Config(
     app.make(worker, limits, metrics, BODY, hosts.allowed('127.0.0.1')),
     log_level='error',
@@ -168,7 +170,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE, name='tiny'):
   try:
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
       wait_for(lambda: http.started)
-      yield Running(url, client, worker, engine, http)
+      yield Running(url, client, limits, worker, engine, http)
   finally:
     http.should_exit = True
     thread.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""Texts over HTTP are those of the engine, streamed or not."""
+"""Completions over HTTP are those of the engine, streamed or not."""
 
 import jax
 import numpy as np
@@ -11,8 +11,8 @@ from specsamp import SamplingParams
 _BODY = {'prompt': 'abcd', 'max_tokens': 20, 'temperature': 1.0, 'seed': 5}
 
 
-def _texts(answer) -> list[str]:
-  choices = answer.json()['choices']
+def _texts(response) -> list[str]:
+  choices = response.json()['choices']
   assert [choice['index'] for choice in choices] == list(range(len(choices)))
   return [choice['text'] for choice in choices]
 
@@ -32,10 +32,10 @@ def test_a_text_is_that_of_generate(served, models):
       max_new_tokens=20,
       seed=5,
     )
-    answer = served.post(body)
-    assert answer.status_code == 200, answer.text
-    assert _texts(answer) == wanted.texts
-    usage = answer.json()['usage']
+    response = served.post(body)
+    assert response.status_code == 200, response.text
+    assert _texts(response) == wanted.texts
+    usage = response.json()['usage']
     assert usage['prompt_tokens'] == 4
     assert usage['completion_tokens'] == 80
     assert usage['total_tokens'] == 84
@@ -44,11 +44,11 @@ def test_a_text_is_that_of_generate(served, models):
 
 
 def test_fields_are_those_of_openai(served):
-  answer = served.post(_BODY).json()
-  assert answer['object'] == 'text_completion'
-  assert answer['model'] == 'tiny' and answer['id'].startswith('cmpl-')
-  assert isinstance(answer['created'], int)
-  assert answer['choices'][0].keys() == {
+  response = served.post(_BODY).json()
+  assert response['object'] == 'text_completion'
+  assert response['model'] == 'tiny' and response['id'].startswith('cmpl-')
+  assert isinstance(response['created'], int)
+  assert response['choices'][0].keys() == {
     'index', 'text', 'logprobs', 'finish_reason',
   }  # fmt: skip
   listed = served.client.get('v1/models').json()
@@ -65,8 +65,10 @@ def test_prompts_are_texts_or_ids_one_or_several(served):
   assert _texts(served.post(_BODY | {'prompt': [0, 1, 2, 3]})) == one
   args = _BODY | {'n': 2, 'temperature': 0}
   many = _texts(served.post(args | {'prompt': ['abcd', 'ca']}))
-  each = [_texts(served.post(args | {'prompt': p})) for p in ('abcd', 'ca')]
-  assert many == each[0] + each[1]
+  first, second = (
+    _texts(served.post(args | {'prompt': prompt})) for prompt in ('abcd', 'ca')
+  )
+  assert many == first + second
 
 
 @pytest.mark.parametrize('chat', [False, True])
@@ -115,12 +117,12 @@ def test_a_chat_is_the_completion_of_its_template(served):
   ]
   body = _BODY | {'messages': messages, 'max_completion_tokens': 20}
   del body['prompt'], body['max_tokens']
-  answer = served.post(body, chat=True).json()
-  assert answer['object'] == 'chat.completion'
-  message = answer['choices'][0]['message']
+  response = served.post(body, chat=True).json()
+  assert response['object'] == 'chat.completion'
+  message = response['choices'][0]['message']
   text = served.post(_BODY).json()['choices'][0]['text']
   assert message == {'role': 'assistant', 'content': text}
-  # Without a number: all that there is room for.
+  # By default the completion fills the context.
   del body['max_completion_tokens']
   usage = served.post(body, chat=True).json()['usage']
   assert usage['total_tokens'] == 48
@@ -138,17 +140,17 @@ def test_seeds(served):
 
 @pytest.mark.parametrize('stop', ['g', 'ab', ['zz', 'kk', 'ba'], ['abcdefgh']])
 def test_stop_strings(served, stop):
-  """Wherever tokens and rounds end: each letter is one."""
+  """Each letter is a token, so they may begin and end anywhere in a round."""
   stops = [stop] if isinstance(stop, str) else stop
   body = _BODY | {'n': 4, 'max_tokens': 40}
   whole = served.post(body).json()
   cut = served.post(body | {'stop': stop}).json()
   tokens = 0
   for full, got in zip(whole['choices'], cut['choices'], strict=True):
-    found = [full['text'].find(s) for s in stops if s in full['text']]
-    wanted = full['text'][: min(found)] if found else full['text']
+    starts = [full['text'].find(s) for s in stops if s in full['text']]
+    wanted = full['text'][: min(starts)] if starts else full['text']
     assert got['text'] == wanted
-    assert got['finish_reason'] == ('stop' if found else 'length')
+    assert got['finish_reason'] == ('stop' if starts else 'length')
     ends = [full['text'].find(s) + len(s) for s in stops if s in full['text']]
     tokens += min(ends, default=40)
   assert cut['usage']['completion_tokens'] == tokens
@@ -171,7 +173,7 @@ def test_samples_with_stop_strings_share_a_prefill(served, monkeypatch):
 
 
 def test_a_stop_string_frees_its_slot_alone(served):
-  """At once, and the other samples go on."""
+  """At once, while the other sample continues."""
   body = _BODY | {'n': 2, 'max_tokens': 44, 'ignore_eos': True}
   texts = _texts(served.post(body))
   stop = next(
@@ -184,26 +186,26 @@ def test_a_stop_string_frees_its_slot_alone(served):
   got = _texts(served.post(body | {'stop': stop}))
   served.wait_idle()
   assert got == [texts[0].partition(stop)[0], texts[1]]
-  # Two more rounds may be under way when it is found.
-  most = 44 + len(got[0]) + 3 + 3 * 4
-  assert 44 < served.metric('output_tokens_total') - before <= most < 80
+  # Two more rounds may be in flight when it is found.
+  maximum = 44 + len(got[0]) + 3 + 3 * 4
+  assert 44 < served.metric('output_tokens_total') - before <= maximum < 80
 
 
 def test_logprobs(served, models):
   target, _ = models
-  answer = served.post(_BODY | {'logprobs': 3}).json()
-  choice = answer['choices'][0]
-  found = choice['logprobs']
-  assert ''.join(found['tokens']) == choice['text']
-  assert found['text_offset'] == list(range(20))
+  response = served.post(_BODY | {'logprobs': 3}).json()
+  choice = response['choices'][0]
+  logprobs = choice['logprobs']
+  assert ''.join(logprobs['tokens']) == choice['text']
+  assert logprobs['text_offset'] == list(range(20))
   ids = [0, 1, 2, 3] + [ord(c) - ord('a') for c in choice['text']]
   out = target.transformer.apply({'params': target.params}, np.asarray([ids]))
   logits = np.asarray(out.logits[0, 3:-1], np.float64)
-  logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-  wanted = logprobs[np.arange(20), ids[4:]]
-  np.testing.assert_allclose(found['token_logprobs'], wanted, atol=1e-5)
+  log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  wanted = log_p[np.arange(20), ids[4:]]
+  np.testing.assert_allclose(logprobs['token_logprobs'], wanted, atol=1e-5)
   for row, token, top in zip(
-    logprobs, found['tokens'], found['top_logprobs'], strict=True
+    log_p, logprobs['tokens'], logprobs['top_logprobs'], strict=True
   ):
     best = {chr(ord('a') + i) for i in np.argsort(-row)[:3]}
     assert top.keys() == best | {token}
@@ -218,11 +220,11 @@ def test_logprobs(served, models):
     chat=True,
   ).json()
   content = chat['choices'][0]['logprobs']['content']
-  assert [each['logprob'] for each in content] == found['token_logprobs']
-  assert [each['bytes'] for each in content] == [
-    list(each['token'].encode()) for each in content
+  assert [token['logprob'] for token in content] == logprobs['token_logprobs']
+  assert [token['bytes'] for token in content] == [
+    list(token['token'].encode()) for token in content
   ]
-  assert all(len(each['top_logprobs']) == 3 for each in content)
+  assert all(len(token['top_logprobs']) == 3 for token in content)
   none = served.post(_BODY | {'logprobs': 0}).json()['choices'][0]['logprobs']
   assert all(len(top) == 1 for top in none['top_logprobs'])
 
@@ -244,14 +246,14 @@ def test_bursts_of_several_rounds_mark_nothing(served, models):
     options = {'stream_options': {'include_accepted': True}}
     chunks = several.stream(body | options)
     rounds = several.metric('rounds_total')
-  of_each = served.stream(body | options)
-  for i in range(2):  # the last τ of a text counts all its rounds
+  single = served.stream(body | options)
+  for i in range(2):  # the last τ of a choice counts all its rounds
     last = [
-      [c['choices'][0] for c in found if c['choices'][0]['index'] == i][-1]
-      for found in (chunks, of_each)
+      [c['choices'][0] for c in events if c['choices'][0]['index'] == i][-1]
+      for events in (chunks, single)
     ]
     assert last[0]['block_efficiency'] == last[1]['block_efficiency']
-  assert rounds % 2 == 0  # of the same request twice
+  assert rounds % 2 == 0  # the same request twice
   parts = [chunk['choices'][0] for chunk in chunks]
   assert {part['accepted'] for part in parts} == {None}
   assert all(1 <= part['block_efficiency'] <= 4 for part in parts)
@@ -260,18 +262,18 @@ def test_bursts_of_several_rounds_mark_nothing(served, models):
 
 
 def test_stop_tokens(served, models):
-  """They end a text, have no characters, and are counted."""
+  """They end a completion, have no characters, and are counted."""
   text = _texts(served.post(_BODY))[0]
   eos = text[8]
   target, drafter = running.pair(
     running.Chatty(running.VOCAB, eos_id=ord(eos) - ord('a'))
   )
   with running.serving(target, drafter) as stopping:
-    answer = stopping.post(_BODY | {'logprobs': 0}).json()
-    choice = answer['choices'][0]
+    response = stopping.post(_BODY | {'logprobs': 0}).json()
+    choice = response['choices'][0]
     assert choice['text'] == text.partition(eos)[0]
     assert choice['finish_reason'] == 'stop'
-    count = answer['usage']['completion_tokens']
+    count = response['usage']['completion_tokens']
     assert count == len(choice['text']) + 1 == len(choice['logprobs']['tokens'])
     assert _texts(stopping.post(_BODY | {'ignore_eos': True})) == [text]
 

@@ -1,4 +1,4 @@
-"""A hundred clients at once, a third of whom hang up."""
+"""A hundred clients at once, a third of which disconnect."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ import specsamp
 from specsamp import SamplingParams
 
 _CLIENTS = 100
-_BURSTS = 20  # in which they hang up
+_BURSTS = 20  # during which they disconnect
 
 
 @pytest.mark.parametrize('rounds', [1, 4])
@@ -28,7 +28,7 @@ def test_nothing_is_lost_or_stuck(models, rounds):
     }
     for i in range(_CLIENTS)
   ]
-  # After how many bursts each hangs up: many before the first.
+  # The burst before which each disconnects: many before the first.
   leaves = [
     max(rng.randrange(-10, _BURSTS), 0) if i % 3 == 0 else None
     for i in range(_CLIENTS)
@@ -40,7 +40,7 @@ def test_nothing_is_lost_or_stuck(models, rounds):
     assert served.worker.failure is None
     completed = served.metric('requests_total{outcome="completed"')
     cancelled = served.num_cancelled()
-    # Some hung up after the answer had come.
+    # Some disconnected after their response.
     assert leaves.count(0) < cancelled <= 34
     assert completed + cancelled == served.metric('requests_total') == _CLIENTS
   stayed = [i for i, leave in enumerate(leaves) if leave is None]
@@ -59,31 +59,31 @@ def test_nothing_is_lost_or_stuck(models, rounds):
 
 
 async def _all(served, bodies, leaves) -> list[str | None]:
-  """The texts, None of a client that hung up."""
+  """Returns the texts, None for a client that disconnected."""
   limits = httpx.Limits(max_connections=_CLIENTS)
   async with httpx.AsyncClient(
     base_url=served.url, timeout=running.PATIENCE, limits=limits
   ) as client:
 
     async def one(body):
-      answer = await client.post('v1/completions', json=body)
-      assert answer.status_code == 200, answer.text
+      response = await client.post('v1/completions', json=body)
+      assert response.status_code == 200, response.text
       if not body['stream']:
-        return answer.json()['choices'][0]['text']
-      chunks = running.events(answer.text)
+        return response.json()['choices'][0]['text']
+      chunks = running.events(response.text)
       return ''.join(chunk['choices'][0]['text'] for chunk in chunks)
 
     tasks = [asyncio.create_task(one(body)) for body in bodies]
-    await _hang_up(served, tasks, leaves)
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-  errors = [text for text in found if isinstance(text, Exception)]
+    await _disconnect(served, tasks, leaves)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+  errors = [result for result in results if isinstance(result, Exception)]
   assert not errors, errors
-  return [text if isinstance(text, str) else None for text in found]
+  return [result if isinstance(result, str) else None for result in results]
 
 
-async def _hang_up(served, tasks, leaves) -> None:
-  """Has all ask before the first burst, and some leave behind each."""
-  until = lambda is_so: asyncio.to_thread(running.wait_for, is_so)
+async def _disconnect(served, tasks, leaves) -> None:
+  """Sends all requests before the first burst, and cancels some after each."""
+  until = lambda condition: asyncio.to_thread(running.wait_for, condition)
   num_tokens = lambda: served.metric('output_tokens_total')
   with running.held(served.engine) as permits:
     await until(lambda: served.worker.num_open == _CLIENTS)

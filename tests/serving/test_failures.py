@@ -1,4 +1,4 @@
-"""An engine that fails takes the server with it, and tells its clients."""
+"""Failures of the engine, the tokenizer or a client, and their effects."""
 
 import asyncio
 import dataclasses
@@ -9,17 +9,18 @@ import httpx
 import jax
 import pytest
 import running
+from starlette.requests import ClientDisconnect
 
-from specsamp.serving import app, asked, texts
-from specsamp.serving.asked import Limits
-from specsamp.serving.refusals import Refusal
+from specsamp.serving import app, requests
+from specsamp.serving.detokenize import CompletionText
+from specsamp.serving.errors import ApiError
 
 _BODY = {'prompt': 'abcd', 'max_tokens': 9, 'n': 2}
 
 
 @pytest.mark.parametrize('streams', [True, False])
-def test_a_failed_turn(models, streams):
-  """Of a bug: nothing hangs, and the process ends with it."""
+def test_a_failed_step(models, streams):
+  """Clients get an error, and the process ends."""
   with running.serving(*models) as served:
     with running.held(served.engine) as permits:
       burst = served.engine._batch.burst
@@ -30,95 +31,89 @@ def test_a_failed_turn(models, streams):
 
       served.engine._batch.burst = fail
       permits.release(1)
-      answer = served.post(_BODY | {'stream': streams})
+      response = served.post(_BODY | {'stream': streams})
       served.engine._batch.burst = burst
     if streams:
-      error = running.events(answer.text)[-1]['error']
+      error = running.events(response.text)[-1]['error']
     else:
-      assert answer.status_code == 500
-      error = answer.json()['error']
+      assert response.status_code == 500
+      error = response.json()['error']
     assert error['message'] == 'the server has failed'
     assert error['type'] == 'server_error'
     running.wait_for(lambda: served.http.should_exit)
     assert str(served.worker.failure) == 'a bug'
 
 
-def test_an_error_of_ours_is_an_answer(models, monkeypatch):
+def test_an_internal_error_is_answered(models, monkeypatch):
   with running.serving(*models) as served:
     with monkeypatch.context() as patched:
-      patched.setattr(served.worker, 'submit', lambda asked: 1 / 0)
-      answer = served.post(_BODY)
-    assert answer.status_code == 500
-    assert answer.json()['error']['message'] == 'internal error'
-    # By another connection: the library has closed that one.
+      patched.setattr(served.worker, 'submit', lambda request: 1 / 0)
+      response = served.post(_BODY)
+    assert response.status_code == 500
+    assert response.json()['error']['message'] == 'internal error'
+    # On another connection: uvicorn has closed the first one.
     again = httpx.post(f'{served.url}v1/completions', json=_BODY, timeout=60)
     assert again.status_code == 200
 
 
-def test_a_text_that_cannot_be_made(models, monkeypatch, caplog):
-  """Of a tokenizer's bug: its client is told, and all others go on."""
-  real = texts.Text.add
+def test_a_tokenizer_error_ends_one_request(models, monkeypatch, caplog):
+  add = CompletionText.add
 
-  def add(self, tokens, *rest):
-    if self._stops == ('kkkkk',):
+  def fail(self, tokens, *rest):
+    if self._stops == ['kkkkk']:
       raise RuntimeError('a bug')
-    real(self, tokens, *rest)
+    add(self, tokens, *rest)
 
-  monkeypatch.setattr(texts.Text, 'add', add)
+  monkeypatch.setattr(CompletionText, 'add', fail)
   with running.serving(*models) as served:
-    answer = served.post(_BODY | {'stop': 'kkkkk'})
-    assert answer.status_code == 500
-    assert answer.json()['error']['message'] == 'internal error'
+    response = served.post(_BODY | {'stop': 'kkkkk'})
+    assert response.status_code == 500
+    assert response.json()['error']['message'] == 'internal error'
     *_, last = served.stream(_BODY | {'stop': 'kkkkk'})
     assert last['error']['type'] == 'server_error'
     served.wait_idle()
     assert served.post(_BODY).status_code == 200
-  assert 'a text could not be made' in caplog.text
+  assert 'tokens could not be decoded' in caplog.text
 
 
-def test_what_nobody_reads_is_bounded(models):
-  """Texts that have ended count until they are taken."""
-  target, drafter = models
+def test_unread_completions_are_bounded(served):
+  """Choices that have ended count until they are read."""
   body = json.dumps(_BODY | {'n': 5}).encode()
+  worker = served.worker
 
-  async def ask(served):
-    worker = served.worker
-    limits = Limits(
-      'tiny', target.tokenizer, target.config.num_tokens, 48, 48, 8, logprobs=4
-    )
-    wanted = asked.read(body, False, limits)
-    ticket = worker.submit(wanted)
+  async def submit():
+    request = requests.parse(body, False, served.limits)
+    active = worker.submit(request)
     while worker.num_open:
       await asyncio.sleep(0.01)
-    with pytest.raises(Refusal, match='got 5 texts, 5 are under way'):
-      worker.submit(wanted)
-    parts = [part async for part in ticket.parts()]
-    assert sum(part.finish_reason is not None for part in parts) == 5
-    other = worker.submit(wanted)
-    worker.cancel(other)  # what is given up is no more kept for anybody
+    with pytest.raises(ApiError, match='got 5 choices, 5 are in flight'):
+      worker.submit(request)
+    deltas = [delta async for delta in active.deltas()]
+    assert sum(delta.finish_reason is not None for delta in deltas) == 5
+    other = worker.submit(request)
+    worker.cancel(other)  # a cancelled request does not count
     while worker.num_open:
       await asyncio.sleep(0.01)
-    worker.cancel(worker.submit(wanted))
+    worker.cancel(worker.submit(request))
 
-  with running.serving(target, drafter) as served:
-    loop = served.http.servers[0].get_loop()
-    asyncio.run_coroutine_threadsafe(ask(served), loop).result(60)
+  loop = served.http.servers[0].get_loop()
+  asyncio.run_coroutine_threadsafe(submit(), loop).result(60)
 
 
-def test_a_client_that_reads_nothing_is_left(models, monkeypatch):
+def test_a_client_that_reads_nothing_is_left(monkeypatch):
   monkeypatch.setattr(app, '_SEND_SECONDS', 0.05)
 
-  async def send(part):
-    if part['type'] == 'http.response.body':
+  async def send(message):
+    if message['type'] == 'http.response.body':
       await asyncio.Event().wait()
 
-  async def parts():
-    yield 'part'
+  async def deltas():
+    yield 'delta'
 
-  ticket = mock.Mock(parts=parts)
-  answer = mock.Mock(opening=list, chunk=lambda part: {'part': part})
-  with pytest.raises(app._Gone):
-    asyncio.run(app._stream(ticket, answer, send))
+  active = mock.Mock(deltas=deltas)
+  builder = mock.Mock(opening=list, chunk=lambda delta: {'delta': delta})
+  with pytest.raises(ClientDisconnect):
+    asyncio.run(app._stream(active, builder, send))
 
 
 def test_logits_that_are_nan(models):
@@ -126,9 +121,9 @@ def test_logits_that_are_nan(models):
   params = jax.tree.map(lambda x: x * float('nan'), target.params)
   broken = dataclasses.replace(target, params=params)
   with running.serving(broken, drafter) as served:
-    answer = served.post(_BODY)
-    assert answer.status_code == 500
-    assert answer.json()['error']['message'] == 'the model gave NaN'
+    response = served.post(_BODY)
+    assert response.status_code == 500
+    assert response.json()['error']['message'] == 'the model gave NaN'
     *_, last = served.stream(_BODY)
     assert last['error']['type'] == 'server_error'
     served.wait_idle()

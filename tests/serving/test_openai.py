@@ -41,10 +41,6 @@ def test_completions(client):
   for chunk in client.completions.create(**args, stream=True):
     texts[chunk.choices[0].index] += chunk.choices[0].text
   assert texts == [choice.text for choice in out.choices]
-  stop = out.choices[0].text[5:7]
-  cut = client.completions.create(**args | dict(n=1, stop=stop)).choices[0]
-  assert cut.text == out.choices[0].text.partition(stop)[0]
-  assert cut.finish_reason == 'stop'
 
 
 def test_chat(client):
@@ -53,8 +49,8 @@ def test_chat(client):
   choice = out.choices[0]
   assert choice.message.role == 'assistant'
   content = choice.logprobs.content
-  assert ''.join(each.token for each in content) == choice.message.content
-  assert all(len(each.top_logprobs) == 2 for each in content)
+  assert ''.join(token.token for token in content) == choice.message.content
+  assert all(len(token.top_logprobs) == 2 for token in content)
   *chunks, last = client.chat.completions.create(
     **args, stream=True, stream_options={'include_usage': True}
   )
@@ -79,10 +75,6 @@ def test_errors(client, served):
   with pytest.raises(openai.NotFoundError, match='gpt') as error:
     client.completions.create(model='gpt', prompt='a')
   assert error.value.code == 'model_not_found'
-  with pytest.raises(openai.BadRequestError, match='presence_penalty'):
-    client.chat.completions.create(
-      **_ARGS, messages=_MESSAGES, presence_penalty=1
-    )
   with running.held(served.engine):
     stream = client.completions.create(**_ARGS, prompt='a', n=8, stream=True)
     running.wait_for(lambda: served.worker.num_open == 8)
@@ -95,7 +87,7 @@ def test_the_example_of_the_documents(client, served, monkeypatch, capsys):
   source = pathlib.Path('docs/serving.md').read_text(encoding='utf-8')
   (example,) = re.findall(r'```py\n(.*?)```', source, flags=re.DOTALL)
   example = example.replace('http://127.0.0.1:8000/', served.url)
-  # Letters are what this model knows.
+  # This model knows letters only.
   example = example.replace("'pycode'", "'tiny'")
   example = example.replace("'def mean(values):\\n'", "'abcd'")
   exec(compile(example, 'docs/serving.md', 'exec'), {})

@@ -1,19 +1,19 @@
-"""What a client is told that asked for what there is not."""
+"""Errors in the form that OpenAI's clients read."""
 
 from typing import Any
 
-_TYPES = {429: 'rate_limit_error', 404: 'not_found_error'}
-_LONGEST = 400  # characters of a message, which may quote what was sent
+_TYPES = {404: 'not_found_error', 429: 'rate_limit_error'}
+_MAX_LENGTH = 400  # characters of a message, which may quote the request
 
 
-class Refusal(Exception):
-  """A request that gets an error body in place of a text.
+class ApiError(Exception):
+  """Error that answers a request.
 
   Attributes:
-    status: of HTTP.
+    status: HTTP status.
     message: one line: what, got, expected.
-    param: the field that is wrong, if it is one.
-    code: a word for programs, if there is one.
+    param: field of the request that is wrong, None for another error.
+    code: identifier for programs, if there is one.
   """
 
   def __init__(
@@ -24,8 +24,8 @@ class Refusal(Exception):
     code: str | None = None,
   ):
     line = ' '.join(message.split())
-    if len(line) > _LONGEST:
-      line = f'{line[:_LONGEST]} ..'
+    if len(line) > _MAX_LENGTH:
+      line = f'{line[:_MAX_LENGTH]} ..'
     super().__init__(line)
     self.message = line
     self.status = status
@@ -34,7 +34,7 @@ class Refusal(Exception):
 
   @property
   def body(self) -> dict[str, Any]:
-    """As OpenAI's clients read it."""
+    """JSON object of the response."""
     default = 'server_error' if self.status >= 500 else 'invalid_request_error'
     error = {
       'message': self.message,

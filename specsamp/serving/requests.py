@@ -1,0 +1,358 @@
+"""Bodies of requests. Every field is granted, or refused by its name."""
+
+import dataclasses
+import itertools
+import json
+import secrets
+from typing import Any, ClassVar, Literal
+
+import pydantic
+import pydantic_core
+from pydantic import Field
+
+from specsamp.errors import UserError
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.serving.errors import ApiError
+
+MAX_CHOICES = 128  # of one request
+_MAX_SEED = 2**31 - 1 - MAX_CHOICES
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's, for a completion
+
+# Fields that clients send and that do not change a completion.
+HARMLESS = (
+  'user',
+  'metadata',
+  'store',
+  'service_tier',
+  'safety_identifier',
+  'prompt_cache_key',
+  'parallel_tool_calls',
+)
+# Fields that would change a completion, with the values that do not.
+NEUTRAL = {
+  'frequency_penalty': (0,),
+  'presence_penalty': (0,),
+  'repetition_penalty': (1,),
+  'logit_bias': ({},),
+  'echo': (False,),
+  'suffix': ('',),
+  'tools': ([],),
+  'functions': ([],),
+  'tool_choice': ('none', 'auto'),  # without tools
+  'function_call': ('none', 'auto'),
+  'response_format': ({'type': 'text'},),
+  'modalities': (['text'],),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """Limits of a request.
+
+  Attributes:
+    model: name of the served model.
+    tokenizer: tokenizer of the target.
+    num_tokens: size of the target's vocabulary.
+    max_length: upper bound on the tokens of a prompt with its completion.
+    max_new_tokens: upper bound on the tokens of a completion.
+    max_choices: upper bound on the choices of a request, over all its prompts.
+    logprobs: upper bound on the alternatives of a token; None if there are no
+      log-probabilities.
+  """
+
+  model: str
+  tokenizer: Any
+  num_tokens: int
+  max_length: int
+  max_new_tokens: int
+  max_choices: int
+  logprobs: int | None
+
+  def check_model(self, name: str) -> None:
+    """Raises `ApiError` if a model is not the served one."""
+    if name != self.model:
+      raise ApiError(
+        f'model: got {name!r}, expected {self.model!r}',
+        status=404,
+        param='model',
+        code='model_not_found',
+      )
+
+
+class _Strict(pydantic.BaseModel):
+  """JSON object without unknown fields; null is an absent field."""
+
+  model_config = pydantic.ConfigDict(extra='forbid', strict=True)
+
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def _drop_nulls(cls, values: Any) -> Any:
+    if not isinstance(values, dict):
+      return values
+    return {name: val for name, val in values.items() if val is not None}
+
+
+class _StreamOptions(_Strict):
+  include_usage: bool = False
+  include_accepted: bool = False
+  include_obfuscation: bool = False  # accepted, has no effect
+
+
+class Request(_Strict):
+  """Fields that completions and chat completions share.
+
+  `parse` fills in `seed`, `max_tokens` and `prompts`.
+
+  Attributes:
+    is_chat: True if the response has messages, False for texts.
+    num_alternatives: alternatives of each token; None for no log-probabilities.
+    prompts: token ids of each prompt.
+  """
+
+  is_chat: ClassVar[bool]
+
+  model: str | None = None
+  n: int = Field(1, ge=1)  # samples per prompt
+  best_of: int | None = None
+  max_tokens: int | None = Field(None, ge=1)
+  temperature: float = Field(1.0, ge=0, le=1e6)
+  top_p: float = Field(1.0, gt=0, le=1)
+  top_k: int = Field(0, ge=-1, lt=2**31)
+  min_p: float = Field(0.0, ge=0, lt=1)
+  seed: int | None = Field(None, ge=0, le=_MAX_SEED)  # choice i has seed + i
+  stop: list[pydantic.constr(min_length=1, max_length=256)] = Field(
+    [], max_length=16
+  )
+  ignore_eos: bool = False
+  stream: bool = False
+  stream_options: _StreamOptions = _StreamOptions()
+
+  _prompts: list[list[int]]
+
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def _drop_neutral(cls, values: Any) -> Any:
+    if not isinstance(values, dict):
+      return values
+    for name, neutral in NEUTRAL.items():
+      if values.get(name) is not None and values[name] not in neutral:
+        raise ApiError(
+          f'{name}: only {json.dumps(neutral[0])} is supported', param=name
+        )
+    skipped = {*NEUTRAL, *HARMLESS}
+    return {name: val for name, val in values.items() if name not in skipped}
+
+  @pydantic.field_validator('stop', mode='before')
+  @classmethod
+  def _list_stop(cls, stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+  @property
+  def prompts(self) -> list[list[int]]:
+    return self._prompts
+
+  @property
+  def num_choices(self) -> int:
+    return self.n * len(self.prompts)
+
+  @property
+  def num_prompt_tokens(self) -> int:
+    return sum(map(len, self.prompts))
+
+  @property
+  def sampling(self) -> SamplingParams:
+    return SamplingParams(
+      temperature=self.temperature,
+      top_k=max(self.top_k, 0),
+      top_p=self.top_p,
+      min_p=self.min_p,
+    )
+
+
+class Completion(Request):
+  """Body of /v1/completions."""
+
+  is_chat = False
+
+  prompt: list[Any]
+  logprobs: int | None = Field(None, ge=0)
+
+  @pydantic.field_validator('prompt', mode='before')
+  @classmethod
+  def _list_prompts(cls, prompt: Any) -> list[str | list[int]]:
+    def is_prompt(value):
+      is_ids = isinstance(value, list) and {type(id_) for id_ in value} == {int}
+      return isinstance(value, str) or is_ids
+
+    prompts = [prompt] if is_prompt(prompt) else prompt
+    is_list = isinstance(prompts, list) and prompts
+    if not is_list or not all(map(is_prompt, prompts)):
+      raise ValueError('expected a string, token ids, or a list of these')
+    return prompts
+
+  @property
+  def num_alternatives(self) -> int | None:
+    return self.logprobs
+
+  def encode(self, tokenizer: Any) -> list[list[int]]:
+    """Returns the token ids of each prompt."""
+    return [
+      tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+      for prompt in self.prompt
+    ]
+
+
+class _TextPart(pydantic.BaseModel):
+  model_config = pydantic.ConfigDict(strict=True)
+
+  type: Literal['text']
+  text: str
+
+
+class _Message(_Strict):
+  role: str = Field(min_length=1)
+  content: list[_TextPart]
+  name: str | None = None
+
+  @pydantic.field_validator('content', mode='before')
+  @classmethod
+  def _list_content(cls, content: Any) -> Any:
+    is_text = isinstance(content, str)
+    return [{'type': 'text', 'text': content}] if is_text else content
+
+  def turn(self) -> dict[str, str]:
+    """Returns the message for a chat template."""
+    content = ''.join(part.text for part in self.content)
+    name = {'name': self.name} if self.name else {}
+    return {'role': self.role, 'content': content} | name
+
+
+class Chat(Request):
+  """Body of /v1/chat/completions."""
+
+  is_chat = True
+
+  messages: list[_Message] = Field(min_length=1)
+  max_completion_tokens: int | None = Field(None, ge=1)
+  logprobs: bool = False
+  top_logprobs: int | None = Field(None, ge=0)
+
+  @property
+  def num_alternatives(self) -> int | None:
+    return (self.top_logprobs or 0) if self.logprobs else None
+
+  def encode(self, tokenizer: Any) -> list[list[int]]:
+    """Returns the token ids of the conversation."""
+    text = tokenizer.chat([message.turn() for message in self.messages])
+    return [tokenizer.encode(text, bos=False)]  # the template writes it
+
+
+def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
+  """Parses and checks the body of a request.
+
+  Args:
+    content: JSON.
+    is_chat: True for a chat completion.
+    limits: limits of a request.
+
+  Raises:
+    ApiError: the body is not JSON, or a field is wrong.
+  """
+  try:
+    values = pydantic_core.from_json(content, allow_inf_nan=False)
+  except ValueError:
+    raise ApiError('body: not valid JSON') from None
+  try:
+    request = (Chat if is_chat else Completion).model_validate(values)
+  except pydantic.ValidationError as error:
+    raise _api_error(error) from None
+  if request.model is not None:
+    limits.check_model(request.model)
+  if request.best_of not in (None, request.n):
+    raise ApiError('best_of: only the value of n is supported', param='best_of')
+  _check_logprobs(request, limits)
+  try:
+    request._prompts = _prompts(request, limits)
+  except UserError as error:  # of the tokenizer or its chat template
+    raise ApiError(str(error)) from None
+  request.max_tokens = _max_tokens(request, limits)
+  if request.seed is None:
+    request.seed = secrets.randbelow(_MAX_SEED)
+  return request
+
+
+def _api_error(error: pydantic.ValidationError) -> ApiError:
+  """Returns the first error. `param` is its field, without positions in it."""
+  first = error.errors(include_url=False, include_context=False)[0]
+  names = itertools.takewhile(lambda part: type(part) is str, first['loc'])
+  place = '.'.join(map(str, first['loc'])) or 'body'
+  message = first['msg'].removeprefix('Value error, ')
+  if first['type'] == 'extra_forbidden':
+    message = 'unknown, or not supported'
+  elif type(first['input']) in (bool, int, float, str):
+    message = f'got {json.dumps(first["input"]):.80}. {message}'
+  return ApiError(f'{place}: {message}', param='.'.join(names) or None)
+
+
+def _check_logprobs(request: Request, limits: Limits) -> None:
+  param, count = 'logprobs', request.num_alternatives
+  if request.is_chat:
+    param = 'top_logprobs'
+    if request.top_logprobs is not None and count is None:
+      raise ApiError('top_logprobs: expected logprobs: true', param=param)
+  if count is None:
+    return
+  if limits.logprobs is None:
+    raise ApiError('logprobs: this server has none', param='logprobs')
+  if count > limits.logprobs:
+    raise ApiError(
+      f'{param}: got {count}, expected at most {limits.logprobs}', param=param
+    )
+
+
+def _prompts(request: Request, limits: Limits) -> list[list[int]]:
+  param = 'messages' if request.is_chat else 'prompt'
+  num_prompts = 1 if request.is_chat else len(request.prompt)
+  if request.n * num_prompts > limits.max_choices:
+    raise ApiError(
+      f'got {num_prompts} prompts of {request.n} samples, expected at most '
+      f'{limits.max_choices} choices',
+      param='n' if request.n > limits.max_choices else param,
+    )
+  prompts = request.encode(limits.tokenizer)
+  for ids in prompts:
+    if not 1 <= len(ids) < limits.max_length:
+      raise ApiError(
+        f'{param}: got {len(ids)} tokens, expected 1 to '
+        f'{limits.max_length - 1}',
+        param=param,
+        code='context_length_exceeded' if ids else None,
+      )
+    for id_ in min(ids), max(ids):
+      if not 0 <= id_ < limits.num_tokens:
+        raise ApiError(
+          f'{param}: got the token {id_}, expected 0 to '
+          f'{limits.num_tokens - 1}',
+          param=param,
+        )
+  return prompts
+
+
+def _max_tokens(request: Request, limits: Limits) -> int:
+  length = max(map(len, request.prompts))
+  room = limits.max_length - length
+  maximum = min(limits.max_new_tokens, room)
+  param, max_tokens = 'max_tokens', request.max_tokens
+  if request.is_chat and request.max_completion_tokens is not None:
+    param = 'max_completion_tokens'  # its newer name
+    max_tokens = request.max_completion_tokens
+  if max_tokens is None:
+    return maximum if request.is_chat else min(_DEFAULT_MAX_TOKENS, maximum)
+  if max_tokens > maximum:
+    raise ApiError(
+      f'{param}: got {max_tokens}, expected at most {maximum} after a prompt '
+      f'of {length} tokens',
+      param=param,
+      code='context_length_exceeded' if maximum == room else None,
+    )
+  return max_tokens
