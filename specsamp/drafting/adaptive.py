@@ -225,7 +225,7 @@ class AdaptiveDrafter(SkippingDrafter):
     return shorter.replace(least_confidence=self.least_confidence)
 
   def _empty_draft(self, inner, tokens_bs, length_b, *others) -> Draft:
-    """Returns a draft of the maximum depth whose only valid node is the root."""
+    """Returns a draft of the maximum depth without draft tokens."""
     shapes, _ = jax.eval_shape(
       self.drafter.propose, inner, tokens_bs, length_b, *others
     )
@@ -335,7 +335,7 @@ def while_confident(draft: Draft, least_confidence: jax.Array) -> Draft:
 
 
 def path_probs(draft: Draft) -> jax.Array:
-  """Returns the probability under q of the path to and with each node, [B, N]."""
+  """Returns the probability under q of the path to each node, [B, N]."""
   tree = draft.tree
   row_g = np.searchsorted(tree.internal, tree.parents[1:]).astype(np.int32)
   gather = lambda q_iv, token_g: q_iv.at[row_g, token_g].get(mode='clip')

@@ -118,12 +118,7 @@ def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
 
 
 def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
-  """Returns the sampling values with greedy rows at a temperature, without cuts.
-
-  Args:
-    temperature: above 0.
-    sampling: values per row.
-  """
+  """Returns sampling values with greedy rows at a temperature, without cuts."""
   is_greedy_b = sampling.temperature == 0
   plain = SamplingParams(temperature).broadcast(len(is_greedy_b))
   return jax.tree.map(

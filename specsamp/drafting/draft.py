@@ -128,7 +128,7 @@ class TokenTree:
 
   @property
   def factors(self) -> tuple[int, ...] | None:
-    """Factors with which `branching` makes this tree, None if there are none."""
+    """Factors with which `branching` makes this tree, or None."""
     counts = [
       {len(self.children(n)) for n in range(self.size) if self.depths[n] == d}
       for d in range(self.depth)

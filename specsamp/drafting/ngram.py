@@ -126,7 +126,7 @@ class NgramDrafter(Drafter):
     return draft, state
 
   def _score(self, tokens_bt, following_bt, last_bj):
-    """Returns the score of a match that ends at each token, [B, T], 0 if none."""
+    """Returns the score of a match that ends at each token, 0 without one."""
     depth = self.tree.depth
     matched_bt, same_bt = 0, True
     for j in range(self.n_max):
