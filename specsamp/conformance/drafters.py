@@ -154,8 +154,8 @@ class _Trial:
       texts,
       Recorder.of(self._drafter),
       'naive',
-      self._sampling,
-      [whole - len(text) for text in texts],
+      sampling=self._sampling,
+      max_new_tokens=[whole - len(text) for text in texts],
       stop_tokens=(),
       max_length=whole,
     )

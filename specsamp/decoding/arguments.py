@@ -157,9 +157,7 @@ def check_int(name: str, value, least: int, largest: int = 2**31 - 1) -> None:
     )
 
 
-def slots(
-  model: LanguageModel, prompt_len: int, limit: int
-) -> tuple[int, int]:
+def slots(model: LanguageModel, prompt_len: int, limit: int) -> tuple[int, int]:
   """Returns the slots of compiled programs for prompts and for whole texts.
 
   Each is the next power of two, or the target's positions if these are fewer.

@@ -183,9 +183,7 @@ def complete(request: Request) -> Generation:
   for row, start, end in zip(host.tokens, starts, host.length, strict=True):
     tokens.append(row[start:end].tolist())
     texts.append(request.text(row[:start].tolist(), tokens[-1]))
-  depths = zip(
-    host.stats.num_drafted_per_round, host.stats.rounds, strict=True
-  )
+  depths = zip(host.stats.num_drafted_per_round, host.stats.rounds, strict=True)
   counts = dict(
     vars(host.stats),
     num_drafted_per_round=[row[:count].tolist() for row, count in depths],

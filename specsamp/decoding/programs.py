@@ -39,9 +39,7 @@ class Programs:
   is_compiled: bool = False
 
 
-def programs_for(
-  decoder: Decoder, capacity: int, shapes: Hashable
-) -> Programs:
+def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
   """Returns the programs of batches of one kind, compiled or not.
 
   Args:
@@ -61,9 +59,7 @@ def programs_for(
       # a function is dropped.
       prefill = functools.partial(decoder.prefill, capacity=capacity)
       decode = functools.partial(decoder.decode)
-      _kept[key] = Programs(
-        jax.jit(prefill), jax.jit(decode, donate_argnums=1)
-      )
+      _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
     _kept.move_to_end(key)
     return _kept[key]
 

@@ -64,7 +64,8 @@ class Request:
         pass reads as many slots of a cache, as in an `Engine` of this
         `max_length`. None is the next power of two, within the target's
         positions.
-      **row_options: sampling, max_new_tokens, seed, stop_tokens: see `generate`.
+      **row_options: sampling, max_new_tokens, seed and stop_tokens of
+        `generate`.
 
     Raises:
       UserError: see `generate`, or a text is longer than `max_length`.
@@ -156,9 +157,7 @@ class Request:
     with meshes.use(self.model.mesh):
       return self.programs.prefill(self.inputs, self.prompts)
 
-  def decode(
-    self, state: DecodeState, rounds: int = _UNBOUNDED
-  ) -> DecodeState:
+  def decode(self, state: DecodeState, rounds: int = _UNBOUNDED) -> DecodeState:
     """Runs rounds until all rows are done; consumes `state`.
 
     Args:

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import TokenTree, lineage
+from specsamp.drafting.draft import lineage
 from specsamp.errors import UserError
-from specsamp.models import KVCache, Transformer, attention, kv_cache
+from specsamp.models import attention, kv_cache
 from specsamp.models.transformer import Output
-
 
 Scorer = Callable[..., Output]
 """Scores every node of a draft in one pass of the target.
@@ -34,7 +33,9 @@ def tree_attention(
     else:
       relations = lineage(parents_bn, tree.depth)
     where = attention.tree_pass(root_b, *relations, 0, cache.capacity)
-    return transformer.apply({'params': params}, tokens_bn, cache=cache, **where)
+    return transformer.apply(
+      {'params': params}, tokens_bn, cache=cache, **where
+    )
 
   # A causal mask is cheaper.
   def score(tokens_bn, root_b, cache):

@@ -96,9 +96,7 @@ class NgramDrafter(Drafter):
     )
     at_s = jnp.arange(tokens_bs.shape[1], dtype=jnp.int32)
     text = Documents(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
-    tokens_bt, following_bt = _concatenate(
-      text, self.reference, self.datastore
-    )
+    tokens_bt, following_bt = _concatenate(text, self.reference, self.datastore)
     score_bt = self._score(tokens_bt, following_bt, last_bj)
 
     def tie_break(_):

@@ -245,8 +245,9 @@ class Throughput(NamedTuple):
       temperature, top_p=self.config.top_p_at(temperature)
     )
     return Request.make(
-      self.target, prompts, drafter, None, sampling,
-      self.config.max_new_tokens, self.config.seed, [], max_length=longest,
+      self.target, prompts, drafter, sampling=sampling,
+      max_new_tokens=self.config.max_new_tokens, seed=self.config.seed,
+      stop_tokens=[], max_length=longest,
     )  # fmt: skip
 
   def _note(self, texts) -> str:

@@ -68,7 +68,7 @@ def joint(verifier, tree, law, p, q, cut, choose):
     memory[key] = leaves
     states[key] += chance
 
-  keep((), Policy.of(1, tree.depth), 1.0)
+  keep((), Policy.initial(1, tree.depth), 1.0)
   ended, chosen = collections.Counter(), collections.Counter()
   while states:
     # The shortest first: what leads to one state is then all there.
@@ -108,7 +108,7 @@ def _follow(key, policy, chance, round_, tree, law, keep, ended):
       law=law,
       valid=rows.valid[[row]],
     )
-    seen = policy.seen(
+    seen = policy.after_round(
       draft, tree.depth, np.asarray([len(accepted)]), np.asarray([True])
     )
     for token in np.flatnonzero(round_.leave[row, node] > 0):

@@ -57,8 +57,8 @@ class Texts(NamedTuple):
         longest,
         each.drafter,
         each.verifier,
-        each.sampling_params,
-        config.max_new_tokens,
+        sampling=each.sampling_params,
+        max_new_tokens=config.max_new_tokens,
       )
     found = config.load_tasks('code', models.target)
     drafters = [None] * len(baselines) + [m.drafter for m in config.methods]
