@@ -49,7 +49,7 @@ _DISTILL = '--config=configs/distill_pycode.py:smoke'
     (['--config.branching=(2, -1)', _TREES], 'at least 1, got (2, -1)'),
     (['--config.branching=(2.5,)', _TREES], '2.5'),
     (['--config.branching=(2, (1, "a"))', _TREES], "'a'"),
-    (['--config.branching=(2, (1, 1, 1))', _TREES], 'is of 3 nodes'),
+    (['--config.branching=(2, (1, 1, 1))', _TREES], 'got 3 counts'),
     (['--config.branching=(2, (0,))', _TREES], 'at least 1, got (2, (0,))'),
     (['--config.branching=(9, 9, 9, 9, 9)', _TREES], '9x9x9x9x9'),
     (['--config.branching=(63, 1)', _TREES], '64 positions'),
