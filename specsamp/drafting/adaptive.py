@@ -375,7 +375,7 @@ def adaptive_drafter(
   is_dynamic = isinstance(tree, DynamicTree)
   if is_dynamic or len(drafter.passes) > 1 or 'tree' not in fields:
     raise UserError(
-      f'adaptive: got a {name}, which chooses by itself how much it drafts'
+      f'adaptive: got a {name}, which chooses itself how much it drafts'
     )
   if drafter.extra_tree.parents:
     raise UserError(

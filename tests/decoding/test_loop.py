@@ -217,16 +217,6 @@ def _check_caches(request, state):
         )
 
 
-def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
-  target, _ = pair
-  request, state = _begin(target, target, **GREEDY)
-  state = request.decode(state)
-  assert [_text(request, state, row) for row in range(5)] == greedy
-  np.testing.assert_array_equal(state.stats.rounds, 5)  # of 4 tokens each
-  np.testing.assert_array_equal(state.stats.num_accepted_per_pos, 5)
-  _check_caches(request, state)
-
-
 @pytest.mark.parametrize(
   ('shape', 'args'),
   [(3, RAGGED), (3, GREEDY), (TREE, RAGGED)],
@@ -279,22 +269,17 @@ def test_stop_tokens_of_a_sampled_text(pair):
     assert cut
 
 
-def test_more_stop_tokens_than_a_program_is_made_for(pair, greedy):
+def test_many_stop_tokens_and_those_of_the_tokenizer(pair, greedy):
+  """Programs are made for eight stop tokens; by default the eos stops."""
   target, _ = pair
   eos = greedy[0][2]
+  expected = greedy[0][: greedy[0].index(eos) + 1]
   others = [t for t in range(target.config.vocab_size) if t not in greedy[0]]
   stops = [*(others * 9)[:8], eos]
-  out = _run(target, None, stop=stops, **GREEDY)
-  assert out.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
-
-
-def test_the_tokenizers_eos_stops_by_default(pair, greedy):
-  target, _ = pair
-  eos = greedy[0][2]
+  assert _run(target, None, stop=stops, **GREEDY).tokens[0] == expected
   tokenizer = dataclasses.replace(target.tokenizer, eos_id=eos)
   target = dataclasses.replace(target, tokenizer=tokenizer)
-  out = _run(target, None, stop=None, **GREEDY)
-  assert out.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
+  assert _run(target, None, stop=None, **GREEDY).tokens[0] == expected
 
 
 @pytest.mark.parametrize('itself', [True, False], ids=['equal', 'other'])
@@ -481,20 +466,6 @@ def test_paths_in_separate_rows_emit_the_same(pair):
     np.testing.assert_array_equal(
       one.num_accepted_per_rank, other.num_accepted_per_rank
     )
-
-
-@pytest.mark.slow  # drafting/test_trained_drafters.py has trees of each
-@pytest.mark.parametrize('positions', ['relative', 'learned'])
-def test_other_positions(positions):
-  """Up to the last position of the target, which a draft exceeds."""
-  target = tiny.model(11, 5, positions=positions)
-  draft = tiny.model(11, 6, positions=positions, num_layers=1)
-  args = dict(prompts=PROMPTS[:2], max_new_tokens=[56, 63])
-  args['sampling'] = SamplingParams(temperature=0.0)
-  alone = _run(target, None, **args)
-  out = _run(target, draft, TREE, verifier='traversal', **args)
-  assert out.tokens == alone.tokens
-  assert out.num_accepted_per_rank.any()
 
 
 def test_coupled_text_is_the_same_whatever_is_drafted(pair):

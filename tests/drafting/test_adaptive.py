@@ -255,7 +255,7 @@ def test_confidence_stops_a_draft_for_all_rows_or_none(kind):
     (dict(ms=(1.0, float('nan'), 2.0)), 'expected a cost above 0'),
     (dict(ms='abc'), "ms: got 'abc', expected a cost"),
     (dict(least_confidence=1.5), 'least_confidence: got 1.5, expected 0 to 1'),
-    (dict(drafter=ngram_drafter(3)), 'chooses by itself how much it drafts'),
+    (dict(drafter=ngram_drafter(3)), 'chooses itself how much it drafts'),
   ],
 )
 def test_invalid_arguments(args, message):
@@ -275,7 +275,7 @@ def test_drafters_whose_depth_cannot_be_chosen():
   for made, message in (
     (sends_extra, 'sends tokens alongside its draft'),
     (by_branches, r'parents \(-1, 0, 1, 0\), expected'),
-    (of_two, 'chooses by itself how much it drafts'),
+    (of_two, 'chooses itself how much it drafts'),
   ):
     with pytest.raises(UserError, match=message):
       adaptive.adaptive_drafter(made, (0, 1, 3), (1.0, 1.5, 2.0))

@@ -111,7 +111,7 @@ def test_a_program_that_was_let_go_is_not_timed(monkeypatch, tmp_path):
   """Methods take turns: with one program too few each compiles every time."""
   target = tiny.model(26, 0)
   calls = _record(monkeypatch, target)
-  monkeypatch.setattr(programs, '_MOST', 1)
+  monkeypatch.setattr(programs, '_MAX_KEPT', 1)
   runner.compare(
     target,
     _methods(target)[:2],
