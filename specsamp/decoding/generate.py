@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from specsamp.decoding.request import Request, compile_programs
+from specsamp.decoding.request import (
+  Request,
+  compile_programs,
+  completion_text,
+)
 from specsamp.decoding.state import DecodeState, block_efficiency
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
@@ -181,8 +185,9 @@ def complete(request: Request) -> Generation:
   tokens, texts = [], []
   starts = request.prompts.length[: request.batch]
   for row, start, end in zip(host.tokens, starts, host.length, strict=True):
+    prompt, stops = row[:start].tolist(), request.inputs.stop_tokens
     tokens.append(row[start:end].tolist())
-    texts.append(request.text(row[:start].tolist(), tokens[-1]))
+    texts.append(completion_text(request.model, prompt, tokens[-1], stops))
   depths = zip(host.stats.num_drafted_per_round, host.stats.rounds, strict=True)
   counts = dict(
     vars(host.stats),

@@ -1,7 +1,7 @@
 """Compiled programs of batches. The most recently used ones are kept.
 
 On CPUs a program of a small model takes 48 MB and about 900 memory maps. Linux
-gives a process 65,530 of these, and the compiler crashes if there are no more.
+gives a process 65,530 of these, and the compiler crashes without one.
 """
 
 import collections
@@ -55,8 +55,8 @@ def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
       ):
         _kept.popitem(last=False)
         gc.collect()
-      # Each pair has functions of its own: jax drops what it has compiled when
-      # a function is dropped.
+      # Each pair has its own functions: jax drops a compiled program with its
+      # function.
       prefill = functools.partial(decoder.prefill, capacity=capacity)
       decode = functools.partial(decoder.decode)
       _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))

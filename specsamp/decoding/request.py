@@ -180,9 +180,6 @@ class Request:
       raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
     return host
 
-  def text(self, prompt: list[int], tokens: list[int]) -> str:
-    return completion_text(self.model, prompt, tokens, self.inputs.stop_tokens)
-
 
 def completion_text(
   model: LanguageModel, prompt: list[int], tokens: list[int], stop_tokens

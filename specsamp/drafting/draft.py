@@ -19,8 +19,7 @@ Law = Literal['iid', 'without_replacement', 'top_plus_one', 'deterministic']
 `iid`: independent draws from the node's q. `without_replacement`: successive
 draws from q without the earlier ones, in the order of the nodes.
 `top_plus_one`: the most probable tokens of q, then one draw from q without
-these. `deterministic`: any choice that does not know what the verdict will
-draw.
+these. `deterministic`: any choice that is independent of the verdict's draws.
 """
 
 
@@ -114,7 +113,7 @@ class TokenTree:
     return cls(tuple(parents))
 
   def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
-    """Returns this tree and K more nodes below its root, after its own."""
+    """Returns this tree with K further nodes, which hang from its root."""
     extra = (0 if p < 0 else self.size + p for p in extra_tree.parents)
     return TokenTree((*self.parents, *extra))
 

@@ -25,8 +25,7 @@ from specsamp.utils import flow
 class Level:
   """W nodes of one depth that a drafter reads together.
 
-  The I nodes of a tree that are read have numbers of their own: the root's is
-  0.
+  The I nodes of a tree that are read are numbered from 0, the root.
 
   Attributes:
     depth: depth of these nodes, static.
@@ -155,7 +154,7 @@ def grow(
 def _children(
   tree: TokenTree, level_w: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-  """Returns the children of W nodes of one depth, each of which has some.
+  """Returns the children of W internal nodes of one depth.
 
   Returns:
     A table [W, C] of the children, whose short rows repeat their last child;
@@ -245,8 +244,8 @@ def grow_dynamic(
   sampling = greedy_at(GREEDY_TEMPERATURE, sampling.broadcast(batch))
   depths_i = np.r_[0, np.repeat(np.arange(1, tree.depth), count)]
   number_i = np.arange(len(depths_i), dtype=np.int32)
-  # Of the level read last: index among all M candidates, log q of the path, and
-  # ancestors among all nodes that are read. The index of the root is -1.
+  # The level read last: index among all M candidates, -1 for the root, log q of
+  # the path, and ancestors among all nodes that are read.
   place_bw = jnp.full((batch, 1), -1, jnp.int32)
   value_bw = jnp.zeros((batch, 1), jnp.float32)
   above_bwi = jnp.broadcast_to(number_i == 0, (batch, 1, len(number_i)))

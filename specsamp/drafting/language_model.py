@@ -92,9 +92,8 @@ class LanguageModelDrafter(Drafter):
         root_b[:, None] + at_g[None, :],
         self.transformer.config.vocab_size,
       )
-    # A row of one token has none before the root. It is fed [root, any token];
-    # the second token is not seen by the first, and the next pass overwrites
-    # it.
+    # A row of one token has no token before the root and is fed [root, any
+    # token]. The first does not see the second, which the next pass overwrites.
     before_b = jnp.maximum(length_b - 2, 0)
     positions_b2 = before_b[:, None] + jnp.arange(2, dtype=jnp.int32)[None, :]
     tokens_b2 = jnp.take_along_axis(tokens_bs, positions_b2, axis=1)

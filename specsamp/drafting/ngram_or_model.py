@@ -1,4 +1,4 @@
-"""n-grams first, and a draft model where there is no match.
+"""n-grams first, and a draft model if there is no match.
 
 A match is free and may be long. A model always proposes something, but each of
 its tokens costs a pass. A token that was looked up is a draw from a one-hot q.
