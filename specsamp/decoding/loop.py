@@ -1,13 +1,13 @@
 """Prefill and the speculative decoding loop.
 
-The loop is Algorithm 2 of Chen et al. 2302.01318, for chains and trees and any
-verifier. It repeats rounds until every row is done. A round is one step of the
-algorithm:
+The loop is Algorithm 2 of Chen et al. 2302.01318, for a batch of rows, chains
+and trees, and any verifier. It repeats rounds until every row is done. A round
+is one step of the algorithm ::
 
-  draft   the drafter proposes tokens after the root, the last committed token
-  score   one pass of the target gives its distribution p after every node
-  verify  the verifier draws the accepted path and the next token
-  commit  caches keep the accepted path, and the emitted tokens are appended
+  draft   Drafter.propose drafts tokens after the root, the last committed token
+  score   _score: one pass of the target gives its p after every node
+  verify  _verify draws the accepted path and the next token
+  commit  caches keep the accepted path; _append appends the emitted tokens
 
 `Decoder.decode` is one `while_loop` on the device. Streaming calls it for one
 round at a time.
@@ -145,6 +145,7 @@ class Decoder:
     Raises:
       ValueError: at trace time, the verifier cannot correct the draft.
     """
+    # Draft.
     draft, drafter_state = inputs.drafter.propose(
       state.drafter, state.tokens, state.length, inputs.sampling, state.keys
     )
@@ -155,7 +156,7 @@ class Decoder:
     sizes = inputs.drafter.passes
     if len(sizes) == 1:
       return self.score_and_commit(inputs, draft, state)
-    # The smallest pass that holds all drafted nodes of rows that are not done.
+    # The smallest pass over all drafted nodes of rows that are not done.
     is_drafted_n = (draft.valid & ~state.done[:, None]).any(axis=0)
     size_n = 1 + np.arange(len(is_drafted_n))
     min_size = jnp.max(jnp.where(is_drafted_n, size_n, 1))
