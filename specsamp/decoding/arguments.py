@@ -44,9 +44,10 @@ class HostRows:
 
   def with_done(self, extra: int) -> 'HostRows':
     """Returns the rows and further ones that are done before they begin."""
-    pad = lambda row: np.pad(
-      row, [(0, extra)] + [(0, 0)] * (row.ndim - 1), 'edge'
-    )
+
+    def pad(row):
+      return np.pad(row, [(0, extra)] + [(0, 0)] * (row.ndim - 1), 'edge')
+
     rows = jax.tree.map(pad, self)
     limit = np.pad(self.prompts.limit, (0, extra))
     return rows.replace(prompts=rows.prompts.replace(limit=limit))

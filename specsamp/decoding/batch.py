@@ -255,10 +255,11 @@ def _place_like(old: Any, new: Any, what: str = '') -> Any:
   Raises:
     UserError: the structure, a shape or a dtype differs.
   """
-  names = lambda tree: [
-    jax.tree_util.keystr(path)
-    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-  ]
+
+  def names(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in leaves]
+
   if jax.tree.structure(old) != jax.tree.structure(new):
     different = sorted(set(names(old)) ^ set(names(new)))
     raise UserError(

@@ -79,13 +79,13 @@ def after_round(
   if logprobs is None:
     return None
   emitted_bt = emitted_tokens(draft, verdict)
-  if draft.tree.is_chain:  # its nodes are the path, then noise
-    on_path = lambda array_bnv: array_bnv
-  else:
-    node_bt = jnp.maximum(verdict.path, 0)
-    on_path = lambda array_bnv: jnp.take_along_axis(
-      array_bnv, node_bt[:, :, None], axis=1
-    )
+  node_bt = jnp.maximum(verdict.path, 0)
+
+  def on_path(array_bnv):
+    if draft.tree.is_chain:  # its nodes are the path, then noise
+      return array_bnv
+    return jnp.take_along_axis(array_bnv, node_bt[:, :, None], axis=1)
+
   raw_btv = _log_softmax(on_path(logits_bnv))
   p_bt = _at_tokens(on_path(p_bnv), emitted_bt)
   top_raw, top_tokens = draw.largest(raw_btv, logprobs.top_raw.shape[-1])

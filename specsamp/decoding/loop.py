@@ -162,11 +162,11 @@ class Decoder:
     min_size = jnp.max(jnp.where(is_drafted_n, size_n, 1))
     chosen = (np.asarray(sizes) < min_size).sum()
     for i, size in enumerate(sizes):
-      # The draft is cut inside the branch: otherwise every round would cut it
-      # for all branches.
-      finish = lambda state, size=size: self.score_and_commit(
-        inputs, draft.first(size), state
-      )
+
+      def finish(state, size=size):
+        # Cut inside the branch: otherwise every round would make all cuts.
+        return self.score_and_commit(inputs, draft.first(size), state)
+
       state = flow.cond_in_place(chosen == i, finish, state)
     return state
 

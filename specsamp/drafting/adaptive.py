@@ -158,10 +158,10 @@ class AdaptiveDrafter(SkippingDrafter):
     carry = self._empty_draft(inner, *inputs), inner
     for i, number in enumerate(self.depths):
       if number:
-        shorter = self._down_to(number)
-        propose = lambda carry, shorter=shorter: _propose_into(
-          carry, shorter, *inputs
-        )
+
+        def propose(carry, drafter=self._down_to(number)):
+          return _propose_into(carry, drafter, *inputs)
+
         carry = flow.cond_in_place(chosen == i, propose, carry)
     draft, inner = carry
     if self.least_confidence is not None:
@@ -182,21 +182,19 @@ class AdaptiveDrafter(SkippingDrafter):
       verdict.num_accepted,
       state.active & scored.active,
     )
-    commit = lambda inner: self.drafter.commit(
-      inner, draft, verdict, root_b, scored
-    )
+
+    def commit(inner):
+      return self.drafter.commit(inner, draft, verdict, root_b, scored)
+
     if draft.tree.size == 1:
       inner = flow.cond_in_place(state.behind < 0, commit, state.drafter)
     else:
       inner = commit(state.drafter)
     features_bwf = state.features
     if self._keeps_features:
-      write = lambda row_wf, new_1f, slot: jax.lax.dynamic_update_slice(
-        row_wf, new_1f, (slot, 0)
-      )
-      features_bwf = jax.vmap(write)(
-        features_bwf, scored.features[:, :1], root_b % _MAX_BEHIND
-      )
+      features_bwf = jax.vmap(
+        lambda row, new, slot: jax.lax.dynamic_update_slice(row, new, (slot, 0))
+      )(features_bwf, scored.features[:, :1], root_b % _MAX_BEHIND)
     return state.replace(
       drafter=inner,
       policy=policy,
@@ -246,9 +244,10 @@ def _propose_into(carry, drafter: Drafter, *inputs):
   """
   whole, state = carry
   draft, state = drafter.propose(state, *inputs)
-  write = lambda into, part: jax.lax.dynamic_update_slice(
-    into, part, (0,) * into.ndim
-  )
+
+  def write(into, part):
+    return jax.lax.dynamic_update_slice(into, part, (0,) * into.ndim)
+
   return whole.replace(
     tokens=write(whole.tokens, draft.tokens),
     q=None if whole.q is None else write(whole.q, draft.q),

@@ -256,9 +256,10 @@ def grow_dynamic(
     # At most 0, rounding aside, so that no node is above its parent.
     log_bwc = jnp.where(q_bwc > 0, jnp.minimum(jnp.log(q_bwc), 0), _NOT_DRAFTED)
     value_bwc = value_bw[:, :, None] + log_bwc
-    flatten = lambda array, shape=value_bwc.shape: jnp.broadcast_to(
-      array, shape
-    ).reshape(batch, -1)
+
+    def flatten(array, shape=value_bwc.shape):
+      return jnp.broadcast_to(array, shape).reshape(batch, -1)
+
     value_bm, tokens_bm = flatten(value_bwc), flatten(tokens_bwc)
     number_bm = jnp.zeros_like(tokens_bm)
     parent_bm = flatten(place_bw[:, :, None])
@@ -298,8 +299,9 @@ def grow_dynamic(
   parents_bk = jnp.where(is_parent_bkk, node_k[None, None], 0).max(axis=-1)
   tokens_bk, valid_bk = gather(tokens_bm), value_bk > _NOT_DRAFTED / 2
   draft = draft_of(tree, 'deterministic', root_b1, tokens_bk, valid_bk, None)
-  prepend = lambda root, array_bk: jnp.pad(
-    array_bk, ((0, 0), (1, 0)), constant_values=root
-  )
+
+  def prepend(root, array_bk):
+    return jnp.pad(array_bk, ((0, 0), (1, 0)), constant_values=root)
+
   draft = draft.replace(parents=prepend(-1, parents_bk))
   return draft, carry, prepend(0, gather(number_bm))

@@ -91,9 +91,10 @@ class NgramOrModelDrafter(SkippingDrafter):
       behind = (length_b - 2 - state.known).max()
       cache = self.model.catch_up(cache, tokens_bs, length_b, behind)
       draft, cache = self.model.propose(cache, *inputs)
-      select = lambda a, b: jnp.where(
-        matched_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b
-      )
+
+      def select(a, b):
+        return jnp.where(matched_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)
+
       draft = jax.tree.map(select, match, self._lengthened(draft))
       return draft, cache, length_b
 
@@ -105,9 +106,11 @@ class NgramOrModelDrafter(SkippingDrafter):
   def _lengthened(self, draft: Draft) -> Draft:
     """Returns the model's draft, padded to the length of a match."""
     missing = self.tree.depth - draft.tree.depth
-    pad = lambda x: jnp.pad(
-      x, [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
-    )
+
+    def pad(x):
+      widths = [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
+      return jnp.pad(x, widths)
+
     return draft.replace(
       tokens=pad(draft.tokens),
       q=None if draft.q is None else pad(draft.q),
