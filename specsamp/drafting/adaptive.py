@@ -10,6 +10,7 @@ x_i is drafted may depend on the tokens before it, never on x_i itself.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -158,11 +159,11 @@ class AdaptiveDrafter(SkippingDrafter):
     carry = self._empty_draft(inner, *inputs), inner
     for i, number in enumerate(self.depths):
       if number:
-
-        def propose(carry, drafter=self._down_to(number)):
-          return _propose_into(carry, drafter, *inputs)
-
-        carry = flow.cond_in_place(chosen == i, propose, carry)
+        carry = flow.cond_in_place(
+          chosen == i,
+          functools.partial(_propose_into, self._down_to(number), inputs),
+          carry,
+        )
     draft, inner = carry
     if self.least_confidence is not None:
       draft = while_confident(draft, self.least_confidence)
@@ -234,13 +235,13 @@ class AdaptiveDrafter(SkippingDrafter):
     )
 
 
-def _propose_into(carry, drafter: Drafter, *inputs):
+def _propose_into(drafter: Drafter, inputs, carry):
   """Proposes a shorter draft and writes it over the beginning of a longer one.
 
   Args:
-    carry: the longer draft and the drafter's state.
     drafter: drafts to the smaller depth.
-    *inputs: further arguments of `Drafter.propose`.
+    inputs: arguments of `Drafter.propose` after the state.
+    carry: the longer draft and the drafter's state.
   """
   whole, state = carry
   draft, state = drafter.propose(state, *inputs)
