@@ -192,8 +192,8 @@ def pair_group(
       [config.longest_prompt(target)],
       method.drafter,
       method.verifier,
-      method.sampling_params,
-      config.max_new_tokens,
+      sampling=method.sampling_params,
+      max_new_tokens=config.max_new_tokens,
     )
   tasks = config.load_tasks('code', target)
   length = config.max_prompt_tokens + config.max_new_tokens

@@ -147,10 +147,16 @@ class Batches:
     self.drafter = depth_costs.measured(
       self.drafter,
       lambda drafter: Request.make(
-        self.target, prompts[: config.slots], drafter, None, sampling,
-        config.max_new_tokens, config.seed, [], max_length=self.max_length,
+        self.target,
+        prompts[: config.slots],
+        drafter,
+        sampling=sampling,
+        max_new_tokens=config.max_new_tokens,
+        seed=config.seed,
+        stop_tokens=[],
+        max_length=self.max_length,
       ),
-    )  # fmt: skip
+    )
 
   def compile(self, parts: Sequence[Part]) -> None:
     self.measure_depths(parts[0])

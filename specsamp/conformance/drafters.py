@@ -153,8 +153,8 @@ class _Trial:
       texts,
       Recorder.of(self._drafter),
       'naive',  # accepts any law
-      self._sampling,
-      [max_length - len(text) for text in texts],
+      sampling=self._sampling,
+      max_new_tokens=[max_length - len(text) for text in texts],
       stop_tokens=(),
       max_length=max_length,
     )

@@ -1,4 +1,4 @@
-"""Prefill, the compiled loop, generation from text to text, and an engine."""
+"""Decoding: prefill, the compiled loop, generation of text, and an engine."""
 
 from specsamp.decoding.completions import Chunk, Completion
 from specsamp.decoding.engine import Engine

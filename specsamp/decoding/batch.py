@@ -1,4 +1,4 @@
-"""A compiled batch with slots that prompts are put into, between rounds."""
+"""Compiled batch with slots that prompts are put into between rounds."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.decoding import arguments, engine_programs
-from specsamp.decoding.arguments import Rows
-from specsamp.decoding.logprobs import Asked
+from specsamp.decoding import arguments
+from specsamp.decoding.arguments import HostRows
+from specsamp.decoding.engine_programs import engine_programs_for
+from specsamp.decoding.logprobs import LogprobOptions
 from specsamp.decoding.loop import Inputs
 from specsamp.decoding.state import DecodeState, Prompts
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.drafter import Drafter, cache_slots, with_params
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -25,86 +27,88 @@ from specsamp.verification.verifier import Verifier
 _OTHERS = 3  # programs of an engine besides `prefill`
 
 
-class Batch:
-  """The arrays of an engine, on the host and on the device.
+class SlotBatch:
+  """Arrays of an engine, on the host and on the device.
 
   Attributes:
     model: the target.
     slots: B, rows.
-    max_length: of a prompt with its new tokens.
-    is_stale: whether the drafter was trained for other weights of the target.
+    max_length: upper bound on the tokens of a prompt with its new ones.
+    is_stale: True if the drafter was trained for other weights of the target.
   """
 
   def __init__(
     self,
     model: LanguageModel,
     drafter: Drafter | None,
-    verifier: str | Verifier,
+    verifier: str | Verifier | None,
     slots: int,
     max_length: int,
-    asked: Asked,
+    logprob_options: LogprobOptions,
   ):
-    # New arrays will be those of a device, and not of whichever: to a jit that
-    # is another type.
-    model = dataclasses.replace(model, params=_like(model.params, model.params))
-    decoder, drafter = arguments.parts(model, drafter, verifier, 1)
-    drafter = drafter.for_engine()
+    # Parameters of later updates are committed to a device, a different type
+    # to a jit than uncommitted ones. So these are committed too.
+    params = _place_like(model.params, model.params)
+    model = dataclasses.replace(model, params=params)
+    decoder, drafter = arguments.make_decoder(model, drafter, verifier, 1)
+    if isinstance(drafter, AdaptiveDrafter):
+      drafter = drafter.replace(refilled=True)
     self.model = model
     self.is_stale = False
     self.slots = slots
     self.max_length = max_length
-    capacity = arguments.capacity(max_length + drafter.room, model.mesh)
-    idle = Rows.make(model, [[0]] * slots, max_new_tokens=1)
+    idle = arguments.check_rows(model, [[0]] * slots, max_new_tokens=1)
     self._inputs = Inputs(
       params=model.params,
-      drafter=_like(drafter, drafter),
-      # On the host, where a request's values are written over those of a row.
+      drafter=_place_like(drafter, drafter),
+      # Values of requests are written into these arrays.
       sampling=jax.tree.map(np.array, idle.sampling),
       stop_tokens=np.array(idle.stop_tokens),
     )
-    read, structure = jax.tree.flatten(self._inputs.replace(params=None))
-    types = tuple(map(jax.typeof, read))
-    self._programs = engine_programs.of(
-      decoder, slots, capacity, asked, (structure, types, model.mesh)
+    leaves, structure = jax.tree.flatten(self._inputs.replace(params=None))
+    self._programs = engine_programs_for(
+      decoder,
+      slots,
+      arguments.capacity(max_length + cache_slots(drafter), model.mesh),
+      logprob_options,
+      (structure, tuple(map(jax.typeof, leaves)), model.mesh),
     )
     self._state: DecodeState | None = None
-    self._sets_apart = decoder.sets_apart(drafter)
-    self._count = 0  # of texts that have begun
+    self._needs_distinct_bits = decoder.needs_distinct_bits(drafter)
+    self._num_inserted = 0
 
-  def rows(self, prompts, sampling, max_new_tokens, seed, stop_tokens) -> Rows:
-    """See `Rows.make`, whose arguments these are.
+  def rows(self, prompts, **row_options) -> HostRows:
+    """Returns checked rows of requests; arguments: `arguments.check_rows`.
 
     Raises:
-      UserError: what that does, and what has no room here.
+      UserError: see `check_rows`, or a row does not fit into this batch.
     """
-    rows = Rows.make(
-      self.model, prompts, sampling, max_new_tokens, seed, stop_tokens
-    )
-    most = max(rows.prompts.limit)
-    if most > self.max_length:
+    rows = arguments.check_rows(self.model, prompts, **row_options)
+    longest = max(rows.prompts.limit)
+    if longest > self.max_length:
       raise UserError(
-        f'prompt: got {most} tokens with the new ones, expected at most '
+        f'prompt: got {longest} tokens with the new ones, expected at most '
         f'{self.max_length}, the max_length of the engine'
       )
     num_stops = self._inputs.stop_tokens.shape[1]
     if rows.stop_tokens.shape[1] != num_stops:
       raise UserError(
-        f'stop_tokens: got more than {num_stops}, expected as many at most'
+        f'stop_tokens: got more than {num_stops}, expected at most as many'
       )
     return rows
 
-  def prompts(self, prompts: Prompts, i: int) -> Prompts:
-    """One of many prompts, as wide as `prefill` is compiled for."""
-    length = prompts.length[i]
+  def one_prompt(self, prompts: Prompts, i: int) -> Prompts:
+    """Returns one prompt, with the width that `prefill` is compiled for."""
+    one = jax.tree.map(lambda rows: rows[i : i + 1], prompts)
+    length = one.length[0]
     tokens = np.zeros((1, self._width(length)), np.int32)
-    tokens[0, :length] = prompts.tokens[i, :length]
-    rest = (rows[i : i + 1] for rows in prompts[1:])
-    return Prompts(tokens, *rest)
+    tokens[0, :length] = one.tokens[0, :length]
+    return one.replace(tokens=tokens)
 
   def prefill(self, prompts: Prompts) -> DecodeState:
-    """Returns the state of one row after its prompt, for `put`.
+    """Returns the state of one row after its prompt, for `insert`.
 
-    Before the first prompt of a width this compiles, and shows a progress bar.
+    The first prompt of a width compiles, with a progress bar.
     """
     with self._bar([prompts.tokens.shape[1]]) as bar:
       return self._prefill(prompts, bar)
@@ -126,7 +130,7 @@ class Batch:
     compiled.add(width)
     return row
 
-  def put(
+  def insert(
     self,
     row: DecodeState,
     slot: int,
@@ -134,22 +138,21 @@ class Batch:
     sampling: SamplingParams,
     stop_tokens: np.ndarray,
   ) -> None:
-    """Begins a text in a slot.
+    """Puts a prompt into a slot, in place of an earlier one.
 
     Args:
-      row: of `prefill`; it is not consumed.
-      slot: from 0; what was there is written over.
-      seed: of its draws.
-      sampling: its values, each [].
+      row: state from `prefill`, which is not consumed.
+      slot: index of the slot.
+      seed: seed of the row's draws.
+      sampling: values of the row, each [].
       stop_tokens: int32 [K].
     """
     if self._state is None:
       self._state = self._run(self._programs.spread, self._inputs, row)
-    own = slot, seed, self._count if self._sets_apart else 0
-    self._state = self._run(
-      self._programs.insert, self._state, row, *map(np.int32, own)
-    )
-    self._count += 1
+    turn = self._num_inserted if self._needs_distinct_bits else 0
+    numbers = map(np.int32, (slot, seed, turn))
+    self._state = self._run(self._programs.insert, self._state, row, *numbers)
+    self._num_inserted += 1
 
     def write(rows, value):
       rows[slot] = value
@@ -158,36 +161,33 @@ class Batch:
     self._inputs.stop_tokens[slot] = stop_tokens
 
   def burst(
-    self, rounds: int, most_done: int, is_idle: Sequence[bool]
+    self, rounds: int, max_done: int, is_idle: Sequence[bool]
   ) -> DecodeState:
-    """Rounds of all slots; what there is to see of the state after them.
+    """Runs rounds of all slots and returns a host copy of the state.
 
     Args:
-      rounds: how many at most.
-      most_done: they end as soon as more rows than these are done.
-      is_idle: of each slot, whether what is there is to go no further.
+      rounds: upper bound on the rounds.
+      max_done: the burst ends once more rows than this are done.
+      is_idle: True for each slot without a sample.
     """
     self._state = self._run(
       self._programs.burst,
       self._inputs,
       self._state,
       np.int32(rounds),
-      np.int32(most_done),
+      np.int32(max_done),
       np.asarray(is_idle),
     )
-    return meshes.fetch(
-      self._state.replace(cache=None, drafter=None, keys=None, limit=None)
-    )
+    return meshes.fetch(self._state.visible)
 
   def update_params(self, target: Any, drafter: Any, stale: bool) -> None:
-    """See `Engine.update_params`; what is in the slots is lost."""
+    """Replaces parameters and empties the slots: see `Engine.update_params`."""
     model = self.model
     if target is not None:
-      params = _like(model.params, target, 'target')
-      model = dataclasses.replace(model, params=params)
-      target = params
+      target = _place_like(model.params, target, 'target')
+      model = dataclasses.replace(model, params=target)
     old = self._inputs.drafter
-    new = _like(old, old.with_params(drafter, target), 'drafter')
+    new = _place_like(old, with_params(old, drafter, target), 'drafter')
     is_stale = self.is_stale and drafter is None
     if target is not None:
       try:
@@ -202,13 +202,13 @@ class Batch:
     self.drop()
 
   def compile(self) -> None:
-    """Compiles all that any prompt needs; what is in the slots is lost."""
+    """Compiles the programs for every prompt, and empties the slots."""
     widths = {self._width(n) for n in range(1, self.max_length)}
     one = np.ones((1,), np.int32)
     with self._bar(widths) as bar:
       for width in sorted(widths - self._programs.widths):
         prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
-        if self._programs.widths:  # wide prompts take long, so they don't run
+        if self._programs.widths:  # a run of a wide prompt takes long
           lower = self._programs.prefill.lower
           self._run(lower, self._inputs, prompts).compile()
           self._programs.widths.add(width)
@@ -218,24 +218,24 @@ class Batch:
     self.drop()
 
   def _compile_others(self, row: DecodeState) -> None:
-    """Compiles what follows a prefill. The slots are empty, and stay so."""
+    """Compiles the programs after a prefill, and empties the slots."""
     sampling = SamplingParams().broadcast(1)
     sampling = jax.tree.map(lambda x: x[0], sampling)
-    # On a mesh what comes out of one program may lie otherwise than what comes
-    # out of another, which is another type to the next.
+    # On a mesh the output of one program may be sharded differently from that
+    # of another, which is another type to the next program.
     for slot in (0, 0, self.slots - 1):
-      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
+      self.insert(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
       self.burst(1, self.slots - 1, [True] * self.slots)
-      self.put(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
+      self.insert(row, slot, 0, sampling, self._inputs.stop_tokens[slot])
     self.drop()
 
   def drop(self) -> None:
-    """Lets go of what is in the slots."""
+    """Empties the slots."""
     self._state = None
-    self._count = 0
+    self._num_inserted = 0
 
   def _width(self, length: int) -> int:
-    """Of a prompt's bucket, but no more than a text has."""
+    """Returns the width of a prompt's bucket, within `max_length`."""
     width, _ = arguments.slots(self.model, length, length)
     return min(width, self.max_length)
 
@@ -244,21 +244,27 @@ class Batch:
       return program(*inputs)
 
 
-def _like(old: Any, new: Any, what: str = '') -> Any:
-  """New arrays, where the old ones lie.
+def _place_like(old: Any, new: Any, what: str = '') -> Any:
+  """Returns new arrays, placed on the devices of the old ones.
+
+  Args:
+    old: a pytree.
+    new: a pytree of the same structure, shapes and dtypes.
+    what: name of the arrays in messages.
 
   Raises:
-    UserError: another tree than the old one's, or other shapes or dtypes.
+    UserError: the structure, a shape or a dtype differs.
   """
-  names = lambda tree: [
-    jax.tree_util.keystr(path)
-    for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-  ]
+
+  def names(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in leaves]
+
   if jax.tree.structure(old) != jax.tree.structure(new):
-    odd = sorted(set(names(old)) ^ set(names(new)))
+    different = sorted(set(names(old)) ^ set(names(new)))
     raise UserError(
-      f'{what}: got parameters in another tree, expected that of the old ones; '
-      f'only one has {", ".join(odd[:3]) or "its static fields"}'
+      f'{what}: got parameters in another tree than the present ones; only one '
+      f'has {", ".join(different[:3]) or "its static fields"}'
     )
   leaves, tree = jax.tree.flatten(old)
   mesh = meshes.of(old)
@@ -267,7 +273,7 @@ def _like(old: Any, new: Any, what: str = '') -> Any:
   else:
     places = jax.tree.leaves(rules.param_formats(old, mesh))
 
-  def put(name, old, new, place):
+  def place(name, old, new, sharding):
     if not isinstance(old, jax.Array):
       return new
     got = jnp.shape(new), jnp.result_type(new)
@@ -276,7 +282,7 @@ def _like(old: Any, new: Any, what: str = '') -> Any:
         f'{what}{name}: got {list(got[0])} {got[1]}, expected '
         f'{list(old.shape)} {old.dtype}'
       )
-    return jax.device_put(new, place)
+    return jax.device_put(new, sharding)
 
-  placed = map(put, names(old), leaves, jax.tree.leaves(new), places)
+  placed = map(place, names(old), leaves, jax.tree.leaves(new), places)
   return jax.tree.unflatten(tree, placed)

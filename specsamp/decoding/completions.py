@@ -1,4 +1,4 @@
-"""What an engine returns: completions, and chunks of them as they come."""
+"""Completions of an engine's requests, and chunks of unfinished ones."""
 
 import dataclasses
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 import numpy as np
 
-from specsamp.decoding.request import text_of
+from specsamp.decoding.request import completion_text
 from specsamp.decoding.state import (
   DecodeState,
   Logprobs,
@@ -18,30 +18,30 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 
 FinishReason = Literal['stop', 'length', 'cancelled', 'nan']
-"""Why a text ended.
+"""Reason why a completion ended.
 
-`stop`: at a stop token. `length`: its budget is spent. `cancelled`: somebody
-asked for that. `nan`: the target's logits held one.
+`stop`: a stop token. `length`: its budget. `cancelled`: `Engine.cancel`. `nan`:
+the target's logits had a NaN.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-  """One text of a request, at its end.
+  """Finished sample of a request.
 
   Attributes:
-    id: of the request.
-    index: which of its samples, from 0.
-    prompt: its tokens.
-    tokens: the output tokens, a stop token included.
-    text: what they add to the prompt's text; special tokens are left out.
+    id: the request's id.
+    index: number of the sample, from 0.
+    prompt: tokens of the prompt.
+    tokens: output tokens, a stop token included.
+    text: text that they add to the prompt, without special tokens.
     finish_reason: why it ended.
-    stats: its counts, see `Stats`, without the axis of rows; None if it was
-      cancelled before it began.
-    logprobs: of the output tokens, see `Logprobs`, without the axis of rows;
-      None if the engine has none.
-    prompt_logprobs: of the prompt's, NaN the first, `processed` being noise;
-      None if the engine has none.
+    stats: see `Stats`, without the axis of rows; None if it was cancelled in
+      the queue.
+    logprobs: log-probabilities of the output tokens, see `Logprobs`, without
+      the axis of rows; None if the engine records none.
+    prompt_logprobs: those of the prompt, NaN for its first token, with noise in
+      `processed`; None if the engine records none.
   """
 
   id: int
@@ -65,7 +65,7 @@ class Completion:
 
   @property
   def num_accepted(self) -> int:
-    """Drafted tokens that were accepted, those that were then cut included."""
+    """Accepted draft tokens, also those that were then cut."""
     return int(self.stats.num_accepted_per_pos.sum()) if self.stats else 0
 
   @property
@@ -77,16 +77,16 @@ class Completion:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """What one burst of rounds added to a text.
+  """Tokens that one burst of rounds added to a sample.
 
   Attributes:
-    id: of the request.
-    index: which of its samples.
-    tokens: the new ones.
-    num_accepted: drafted tokens that were accepted meanwhile; in bursts of one
-      round those are the first of these.
-    logprobs: as of a `Completion`.
-    completion: the whole text, once it has ended; None before.
+    id: the request's id.
+    index: number of the sample.
+    tokens: new tokens.
+    num_accepted: accepted draft tokens of the burst. If it has one round, they
+      are the first of `tokens`.
+    logprobs: log-probabilities of the new tokens, as in a `Completion`.
+    completion: the finished sample; None until it ends.
   """
 
   id: int
@@ -98,19 +98,19 @@ class Chunk:
 
 
 @dataclasses.dataclass
-class Job:
-  """A request on its way through an engine.
+class PendingRequest:
+  """Request in an engine, with samples in the queue or in slots.
 
   Attributes:
-    id: what `Engine.submit` returned.
+    id: the request's id.
     prompts: its prompt, as a batch of one on the host.
     sampling: values of one row, each [].
     stop_tokens: int32 [K].
-    n: samples.
-    num_waiting: how many of them wait for a slot.
-    num_left: how many have not ended.
-    row: the state after the prompt, while some wait.
-    cancelled: those that are to go no further.
+    n: number of samples.
+    num_waiting: samples that wait for a slot.
+    num_left: samples that have not ended.
+    row: state after the prompt, kept while samples wait.
+    cancelled: numbers of the samples to end.
   """
 
   id: int
@@ -127,26 +127,26 @@ class Job:
   def prompt(self) -> list[int]:
     return self.prompts.tokens[0, : self.prompts.length[0]].tolist()
 
-  def waits_no_more(self) -> None:
-    """One of its samples has a slot, or needs none."""
+  def remove_waiting(self) -> None:
+    """Counts one sample less that waits for a slot."""
     self.num_waiting -= 1
     if not self.num_waiting:
       self.row = None
 
 
 @dataclasses.dataclass
-class Sample:
-  """One of a request's texts on its way.
+class PendingSample:
+  """Sample in an engine's queue or in a slot.
 
   Attributes:
-    job: of which it is.
-    index: which one.
-    seed: of its draws.
-    num_tokens: that were handed out.
-    num_accepted: of them as of a `Chunk`.
+    request: its request.
+    index: number of the sample.
+    seed: seed of its draws.
+    num_tokens: output tokens in earlier chunks.
+    num_accepted: accepted draft tokens in earlier chunks.
   """
 
-  job: Job
+  request: PendingRequest
   index: int
   seed: int
   num_tokens: int = 0
@@ -154,81 +154,81 @@ class Sample:
 
   @property
   def is_cancelled(self) -> bool:
-    return self.index in self.job.cancelled
+    return self.index in self.request.cancelled
 
-  def chunk(
+  def next_chunk(
     self,
     model: LanguageModel,
-    seen: DecodeState,
+    host: DecodeState,
     slot: int,
-    has_prompts: bool,
+    has_prompt_logprobs: bool,
   ) -> Chunk:
-    """What is new of it after a burst.
+    """Returns the chunk of a burst.
 
     Args:
       model: the target.
-      seen: the batch's state on the host.
-      slot: where in the batch it is.
-      has_prompts: whether prompts have log-probabilities.
+      host: state of the batch on the host.
+      slot: row of this sample.
+      has_prompt_logprobs: True if log-probabilities of prompts are recorded.
     """
-    begin = int(self.job.prompts.length[0])
-    start, end = begin + self.num_tokens, int(seen.length[slot])
-    accepted = int(seen.stats.num_accepted_per_pos[slot].sum())
-    num_new = accepted - self.num_accepted
+    begin = int(self.request.prompts.length[0])
+    start, end = begin + self.num_tokens, int(host.length[slot])
+    accepted = int(host.stats.num_accepted_per_pos[slot].sum())
+    num_accepted = accepted - self.num_accepted
     self.num_tokens, self.num_accepted = end - begin, accepted
     completion = None
-    if self.is_cancelled or seen.done[slot]:
-      completion = self._completed(model, seen, slot, has_prompts)
+    if self.is_cancelled or host.done[slot]:
+      completion = self._completion(model, host, slot, has_prompt_logprobs)
     return Chunk(
-      id=self.job.id,
+      id=self.request.id,
       index=self.index,
-      tokens=seen.tokens[slot, start:end].tolist(),
-      num_accepted=num_new,
-      logprobs=_part(seen.logprobs, slot, start, end),
+      tokens=host.tokens[slot, start:end].tolist(),
+      num_accepted=num_accepted,
+      logprobs=_span(host.logprobs, slot, start, end),
       completion=completion,
     )
 
-  def never_begun(self) -> Chunk:
-    """The end of one that was cancelled before it had a slot."""
+  def cancelled_chunk(self) -> Chunk:
+    """Returns the chunk of a sample that was cancelled in the queue."""
     completion = Completion(
-      id=self.job.id,
+      id=self.request.id,
       index=self.index,
-      prompt=self.job.prompt,
+      prompt=self.request.prompt,
       tokens=[],
       text='',
       finish_reason='cancelled',
     )
-    return Chunk(self.job.id, self.index, [], 0, completion=completion)
+    return Chunk(self.request.id, self.index, [], 0, completion=completion)
 
-  def _completed(self, model, seen, slot, has_prompts) -> Completion:
-    prompt, end = self.job.prompt, int(seen.length[slot])
-    tokens = seen.tokens[slot, len(prompt) : end].tolist()
-    stops = self.job.stop_tokens
+  def _completion(
+    self, model, host: DecodeState, slot: int, has_prompt_logprobs: bool
+  ) -> Completion:
+    prompt, end = self.request.prompt, int(host.length[slot])
+    tokens = host.tokens[slot, len(prompt) : end].tolist()
+    stops = self.request.stop_tokens
+    if host.broken[slot]:
+      reason = 'nan'
+    elif not host.done[slot]:
+      reason = 'cancelled'
+    else:
+      reason = 'stop' if tokens and tokens[-1] in stops else 'length'
     prompt_logprobs = None
-    if has_prompts:
-      prompt_logprobs = _part(seen.logprobs, slot, 0, len(prompt))
+    if has_prompt_logprobs:
+      prompt_logprobs = _span(host.logprobs, slot, 0, len(prompt))
       prompt_logprobs.raw[0] = np.nan
     return Completion(
-      id=self.job.id,
+      id=self.request.id,
       index=self.index,
       prompt=prompt,
       tokens=tokens,
-      text=text_of(model, prompt, tokens, stops),
-      finish_reason=_reason(seen, slot, tokens, stops),
-      stats=jax.tree.map(lambda rows: rows[slot].copy(), seen.stats),
-      logprobs=_part(seen.logprobs, slot, len(prompt), end),
+      text=completion_text(model, prompt, tokens, stops),
+      finish_reason=reason,
+      stats=jax.tree.map(lambda rows: rows[slot].copy(), host.stats),
+      logprobs=_span(host.logprobs, slot, len(prompt), end),
       prompt_logprobs=prompt_logprobs,
     )
 
 
-def _reason(seen: DecodeState, slot: int, tokens, stops) -> FinishReason:
-  if seen.broken[slot]:
-    return 'nan'
-  if not seen.done[slot]:
-    return 'cancelled'
-  return 'stop' if tokens and tokens[-1] in stops else 'length'
-
-
-def _part(logprobs: Logprobs | None, slot: int, start: int, end: int):
-  """Of some places of a row, copied; None of None."""
+def _span(logprobs: Logprobs | None, slot: int, start: int, end: int):
+  """Returns a copy of a span of a row; None for None."""
   return jax.tree.map(lambda rows: rows[slot, start:end].copy(), logprobs)

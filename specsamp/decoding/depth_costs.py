@@ -1,4 +1,4 @@
-"""What a round of each depth costs here: timed in the program that decodes."""
+"""Cost of a round of each draft depth, timed in the program that decodes."""
 
 import time
 from collections.abc import Callable
@@ -13,23 +13,22 @@ from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.utils import distributed, progress
 
-_ROUNDS = 16  # that are timed together
+_ROUNDS = 16  # timed together
 
 
 def measure(request: Request, repeats: int = 9) -> np.ndarray:
-  """Milliseconds [K] of a round of each depth; the first process's.
+  """Returns milliseconds [K] of a round of each depth, of the first process.
 
-  The depth with the least cost is always chosen, and costs are a value: so
-  every depth is timed in the one program that there is, at this request's
-  batch size, the depths taking turns.
+  The depths are timed interleaved, at this request's batch size. All run the
+  one compiled program, which always takes the depth of the least cost, because
+  costs are values.
 
   Args:
-    request: of an `AdaptiveDrafter`; its own costs are not read.
-    repeats: how often each depth is timed; the mean of the fastest third
-      counts.
+    request: request of an `AdaptiveDrafter`; its present costs are not read.
+    repeats: number of timings per depth; the mean of the fastest third counts.
 
   Raises:
-    UserError: a request of another drafter.
+    UserError: the request has another drafter.
   """
   drafter = request.inputs.drafter
   if not isinstance(drafter, AdaptiveDrafter):
@@ -38,27 +37,27 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
       'of an AdaptiveDrafter'
     )
   request.compile()
-  requests = [request.with_drafter(part) for part in drafter.parts()]
+  requests = list(map(request.with_drafter, drafter.at_each_depth()))
   times = [[] for _ in requests]
-  turns = [i for _ in range(repeats) for i in range(len(requests))]
+  turns = list(range(len(requests))) * repeats
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
-    times[i].append(_ms_a_round(requests[i]))
-  # Other work only slows a loop, and not all depths' alike: of two depths that
-  # differ by a fifth, means of nine loops but the slowest differed by 0.15 to
-  # 0.26 in seven timings, those of the fastest three by 0.17 to 0.20.
-  counted = np.sort(times, axis=1)[:, : max(repeats // 3, 1)]
-  ms = counted.mean(axis=1).astype(np.float32)
-  return distributed.of_first(ms)
+    times[i].append(_ms_per_round(requests[i]))
+  # Other work only slows a loop, and not those of all depths alike. For two
+  # depths that differ by a fifth, means of nine loops but the slowest differed
+  # by 0.15 to 0.26 in seven timings, means of the fastest three by 0.17 to
+  # 0.20.
+  fastest = np.sort(times, axis=1)[:, : max(repeats // 3, 1)]
+  return distributed.of_first(fastest.mean(axis=1).astype(np.float32))
 
 
 def measured(
-  drafter: AdaptiveDrafter, request_of: Callable[[Drafter], Request]
+  drafter: AdaptiveDrafter, make_request: Callable[[Drafter], Request]
 ) -> AdaptiveDrafter:
-  """The drafter with the costs that it has in this request."""
-  return drafter.replace(ms=jnp.asarray(measure(request_of(drafter))))
+  """Returns the drafter with the costs measured for a request."""
+  return drafter.replace(ms=jnp.asarray(measure(make_request(drafter))))
 
 
-def _ms_a_round(request: Request) -> float:
+def _ms_per_round(request: Request) -> float:
   state = jax.block_until_ready(request.prefill())
   began = time.perf_counter()
   state = jax.block_until_ready(request.decode(state, rounds=_ROUNDS))

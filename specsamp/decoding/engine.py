@@ -1,10 +1,10 @@
-"""Requests that come and go through the rows of one compiled batch.
+"""Engine: requests pass through the rows of one compiled batch.
 
-A batch of `generate` begins and ends together. Here a row whose text has ended
-is given to the next request between two bursts of rounds: nothing is compiled
-for that. As there, with a given drafter and verifier the output of a request
-depends on its prompt, seed and sampling values, not on the other requests (but
-for an adaptive draft length).
+A batch of `generate` begins and ends together. Here, between two bursts of
+rounds, the row of a finished sample is given to the next request; nothing is
+compiled for that. For a given drafter and verifier the output of a request
+depends on its prompt, seed and sampling values, not on other requests. An
+adaptive draft length is an exception, as in `generate`.
 """
 
 import collections
@@ -17,10 +17,15 @@ import jax
 import numpy as np
 
 from specsamp.decoding import arguments
-from specsamp.decoding.arguments import Rows
-from specsamp.decoding.batch import Batch
-from specsamp.decoding.completions import Chunk, Completion, Job, Sample
-from specsamp.decoding.logprobs import Asked
+from specsamp.decoding.arguments import HostRows
+from specsamp.decoding.batch import SlotBatch
+from specsamp.decoding.completions import (
+  Chunk,
+  Completion,
+  PendingRequest,
+  PendingSample,
+)
+from specsamp.decoding.logprobs import LogprobOptions
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
@@ -30,15 +35,15 @@ from specsamp.sharding.rules import DATA
 from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
-_MOST_TOP = 64  # alternatives of a token: they are found one by one on a mesh
+_MAX_TOP = 64  # alternatives of a token; a mesh finds them one by one
 
 
 class Engine:
-  """A queue of requests before a fixed number of slots.
+  """Queue of requests for a fixed number of slots.
 
-  `submit`, `cancel` and `close` may be called from any thread; one thread at a
-  time makes the engine's turns, through `step` or an iterator over it. Of
-  several processes with one mesh each must make the same calls.
+  `submit`, `cancel` and `close` may be called from any thread. One thread at a
+  time runs the engine, by `step` or an iterator over it. If several processes
+  share a mesh, each must make the same calls.
   """
 
   def __init__(
@@ -53,28 +58,26 @@ class Engine:
     logprobs: int | None = None,
     prompt_logprobs: bool = False,
   ):
-    """Compiles nothing yet: see `compile`.
+    """Makes an engine, without compiling anything: see `compile`.
 
     Args:
       model: the target.
-      slots: rows of the batch, requests that are decoded at once.
-      drafter: what drafts. Its state has rows on the first axis of each array,
-        but for scalars, and for what is `OfBatch` and stays from text to text
-        (as of an `AdaptiveDrafter`, whose texts at temperatures above 0 depend
-        on the other requests). A `reference` must be one text, for all
-        requests.
-      verifier: as of `generate`.
-      max_length: of a prompt with its new tokens; by default the target's
-        positions. Every pass reads as many slots of a cache.
-      rounds: of a burst, at most, after which tokens are handed out. It ends
-        sooner where a text ends for which another waits.
-      logprobs: K, to have log-probabilities of all tokens, and those of the K
-        most probable ones beside each; None is neither.
-      prompt_logprobs: of the prompts' tokens too.
+      slots: rows of the batch, samples that are decoded at once.
+      drafter: proposes draft tokens. The arrays of its state have rows on their
+        first axis, except scalars and `SharedState`, which stays when a slot is
+        refilled. A `reference` must be one text, for all requests.
+      verifier: see `specsamp.generate`.
+      max_length: upper bound on the tokens of a prompt with its new ones; None
+        is the target's positions. Every pass reads as many slots of a cache.
+      rounds: upper bound on the rounds of a burst, after which new tokens are
+        returned. A burst ends early if a sample ends and another one waits.
+      logprobs: K, to record log-probabilities of all tokens, and of the K most
+        probable tokens at each position; None records none.
+      prompt_logprobs: True to record those of prompts too.
 
     Raises:
-      UserError: a number out of range, and what `generate` raises of model,
-        drafter and verifier.
+      UserError: a number is out of range, or `specsamp.generate` refuses the
+        model, drafter or verifier.
     """
     positions = model.config.max_length
     max_length = positions if max_length is None else max_length
@@ -83,36 +86,36 @@ class Engine:
     arguments.check_int('rounds', rounds, 1)
     arguments.check_int('max_length', max_length, 2, positions)
     if logprobs is not None:
-      most = min(_MOST_TOP, model.config.num_tokens)
-      arguments.check_int('logprobs', logprobs, 0, most)
+      max_top = min(_MAX_TOP, model.config.num_tokens)
+      arguments.check_int('logprobs', logprobs, 0, max_top)
     elif prompt_logprobs:
-      raise UserError('prompt_logprobs: got True, expected logprobs with them')
+      raise UserError('prompt_logprobs: got True, but logprobs is None')
     if slots % shards:
       raise UserError(
         f'slots: got {slots}, expected a multiple of {shards}, the shards of '
         'the batch'
       )
-    self._batch = Batch(
+    self._batch = SlotBatch(
       model,
       drafter,
       verifier,
       slots,
       max_length,
-      Asked(logprobs, prompt_logprobs),
+      LogprobOptions(logprobs, prompt_logprobs),
     )
     self._rounds = rounds
-    self._has_prompts = prompt_logprobs
-    self._seen: DecodeState | None = None  # after the last burst
-    self._in_slots: list[Sample | None] = [None] * slots
-    self._queue: collections.deque[Sample] = collections.deque()
-    self._jobs: dict[int, Job] = {}
+    self._has_prompt_logprobs = prompt_logprobs
     self._ids = itertools.count()
+    self._queue: collections.deque[PendingSample] = collections.deque()
+    self._requests: dict[int, PendingRequest] = {}
     self._is_closed = False
-    self._has_cancelled = False  # any since the last turn
-    self._work = threading.Condition()  # of these, queue and jobs
-    self._turn = threading.RLock()  # of all else
-    # What a turn brought that an iterator was left with: the next one's.
+    self._has_cancelled = False  # any since the last step
+    self._lock = threading.Condition()  # of queue, requests and flags
+    self._in_slots: list[PendingSample | None] = [None] * slots
+    self._host: DecodeState | None = None  # after the last burst
+    # Chunks of a step that an abandoned iterator did not take.
     self._untaken: collections.deque[Chunk] = collections.deque()
+    self._step_lock = threading.RLock()  # of all else
 
   def submit(
     self,
@@ -124,69 +127,75 @@ class Engine:
     seed: int | Sequence[int] = 0,
     stop_tokens: Sequence[int] | None = None,
   ) -> int:
-    """Queues a request; returns its id.
+    """Queues a request and returns its id.
 
     Args:
       prompt: a text, or token ids.
-      n: samples, of which the prompt is prefilled once.
-      sampling: temperature and truncation, scalars; None is temperature 1.
-      max_new_tokens: at most so many.
-      seed: sample i draws from `seed + i`; or one seed a sample.
-      stop_tokens: as of `generate`.
+      n: number of samples; they share one prefill.
+      sampling: see `specsamp.generate`; scalars.
+      max_new_tokens: see `specsamp.generate`.
+      seed: sample i draws from `seed + i`; or one seed per sample.
+      stop_tokens: see `specsamp.generate`.
 
     Raises:
-      UserError: what `generate` raises of these, a prompt and budget beyond
-        the engine's `max_length`, or an engine that is closed.
+      UserError: `specsamp.generate` refuses an argument, the prompt and its
+        budget exceed `max_length`, or the engine is closed.
     """
     arguments.check_int('n', n, 1)
-    rows = self._batch.rows([prompt], sampling, max_new_tokens, 0, stop_tokens)
-    return self._enqueue(rows, [arguments.seeds_of(seed, n)])[0]
+    rows = self._batch.rows(
+      [prompt],
+      sampling=sampling,
+      max_new_tokens=max_new_tokens,
+      stop_tokens=stop_tokens,
+    )
+    return self._enqueue(rows, [arguments.row_seeds(seed, n)])[0]
 
   def cancel(self, id: int, index: int | None = None) -> bool:
-    """Ends a request in the next turn; whether it was under way.
+    """Ends a request in the next step; returns False if it has ended already.
 
     Args:
-      id: of the request.
-      index: of one of its samples, to end that alone.
+      id: the request's id.
+      index: number of one sample, to end that one only.
     """
-    with self._work:
-      job = self._jobs.get(id)
-      if job is not None:
-        job.cancelled.update(range(job.n) if index is None else (index,))
+    with self._lock:
+      request = self._requests.get(id)
+      if request is not None:
+        samples = range(request.n) if index is None else (index,)
+        request.cancelled.update(samples)
         self._has_cancelled = True
-        self._work.notify_all()
-      return job is not None
+        self._lock.notify_all()
+      return request is not None
 
   def step(self, wait: float = 0.0) -> list[Chunk]:
-    """A turn: ends what was cancelled, fills slots, runs a burst of rounds.
+    """Ends cancelled samples, fills slots and runs a burst of rounds.
 
     Args:
-      wait: seconds to wait for a request where there is none.
+      wait: seconds to wait for a request if there is none.
 
     Returns:
-      What the burst added to each text that was in a slot.
+      A chunk for each sample that was in a slot or was cancelled.
     """
-    is_ready = lambda: self._jobs or self._untaken or self._is_closed
-    with self._work:
-      self._work.wait_for(is_ready, wait)
-    with self._turn:
+    has_work = lambda: self._requests or self._untaken or self._is_closed
+    with self._lock:
+      self._lock.wait_for(has_work, wait)
+    with self._step_lock:
       try:
         chunks = [*self._untaken, *self._step()]
         self._untaken.clear()
         return chunks
       except BaseException:
-        self.close()  # half a turn may have consumed the state
+        self.close()  # half a step may have consumed the state
         raise
 
   def stream(self) -> Iterator[Chunk]:
-    """Turns until nothing is left: chunks of all texts as they come."""
-    while self._jobs or self._untaken:
+    """Runs until all requests have ended; yields their chunks."""
+    while self._requests or self._untaken:
       self._untaken.extend(self.step())
       while self._untaken:
         yield self._untaken.popleft()
 
   def results(self) -> Iterator[Completion]:
-    """Turns until nothing is left: every text as it ends."""
+    """Runs until all requests have ended; yields their completions."""
     for chunk in self.stream():
       if chunk.completion:
         yield chunk.completion
@@ -201,79 +210,83 @@ class Engine:
     stop_tokens: Sequence[int] | None = None,
     n: int = 1,
   ) -> list[Completion]:
-    """Completions of so many prompts as there are, in their order.
+    """Returns n completions of each prompt, in the order of the prompts.
 
-    The texts are those of `specsamp.generate`, whose arguments these are, of
-    each prompt n times in a row: sample j of prompt i draws from
-    `seed + n * i + j`, or from the prompt's own seed and j.
+    The arguments and tokens are those of `specsamp.generate`. Sample j of
+    prompt i draws from `seed + n * i + j`, or from the prompt's seed plus j.
 
     Raises:
-      UserError: of them as there, or requests under way that are none of these.
-      FloatingPointError: the target's logits held a NaN.
+      UserError: an argument is invalid, or the engine has other requests in
+        flight.
+      FloatingPointError: the target's logits had a NaN.
     """
     self._check_idle('generate')
     arguments.check_int('n', n, 1)
     rows = self._batch.rows(
-      prompts, sampling, max_new_tokens, seed, stop_tokens
+      prompts,
+      sampling=sampling,
+      max_new_tokens=max_new_tokens,
+      seed=seed,
+      stop_tokens=stop_tokens,
     )
-    seeds = [(own, n) for own in rows.prompts.seeds.tolist()]
+    first_seeds = rows.prompts.seeds.tolist()
     if np.ndim(seed) == 0:
-      seeds = [(seed + n * i, n) for i in range(len(seeds))]
-    ids = self._enqueue(rows, [arguments.seeds_of(*own) for own in seeds])
-    found = {}
+      first_seeds = [seed + n * i for i in range(len(first_seeds))]
+    seeds = [arguments.row_seeds(first, n) for first in first_seeds]
+    ids = self._enqueue(rows, seeds)
+    completions = {}
     with progress.bar(
       'decoding', total=n * len(ids), unit='seq', stays=False
     ) as bar:
       for completion in self.results():
-        found[completion.id, completion.index] = completion
+        completions[completion.id, completion.index] = completion
         bar.update()
     if self._is_closed:
-      raise UserError('engine: was closed before all texts had ended')
-    texts = [found[id, i] for id in ids for i in range(n)]
-    broken = [i for i, each in enumerate(texts) if each.finish_reason == 'nan']
+      raise UserError('engine was closed before all requests had ended')
+    ordered = [completions[id, i] for id in ids for i in range(n)]
+    broken = [i for i, c in enumerate(ordered) if c.finish_reason == 'nan']
     if broken:
       raise FloatingPointError(f'the target gave NaN logits in rows {broken}')
-    return texts
+    return ordered
 
   def compile(self) -> None:
-    """Compiles all that any request will need; of an idle engine only."""
-    with self._turn:
+    """Compiles the programs of all requests; the engine must be idle."""
+    with self._step_lock:
       self._check_idle('compile')
       self._batch.compile()
 
   def update_params(
     self, target: Any = None, drafter: Any = None, stale: bool = False
   ) -> None:
-    """Goes on with other weights, in the programs that are compiled.
-
-    Texts stay the target's, whatever drafts; a drafter that was trained on the
-    features of other weights has fewer of its tokens accepted.
+    """Replaces parameters; compiles nothing.
 
     Args:
-      target: the target's parameters, in a tree as they are; None leaves them.
-      drafter: the drafter's own, of a draft model or a trained drafter, taken
-        to be made for this target.
-      stale: goes on with a drafter that was trained for other weights: see
-        `is_stale`.
+      target: the target's parameters, in a tree like the present ones; None
+        keeps those.
+      drafter: parameters of a draft model or trained drafter, taken to be made
+        for this target; None keeps the present ones.
+      stale: True allows a drafter that was trained on features of other
+        weights. The output follows the target's distribution all the same, but
+        fewer draft tokens are accepted.
 
     Raises:
-      UserError: another tree, shape or dtype, requests under way, or a drafter
-        that was trained for other weights, without `stale`.
+      UserError: a tree, shape or dtype differs, the engine has requests in
+        flight, or the drafter is stale without `stale`.
     """
-    with self._turn:
+    with self._step_lock:
       self._check_idle('update_params')
       self._batch.update_params(target, drafter, stale)
 
   def close(self) -> None:
-    """Drops all requests and the batch; the engine takes no more."""
-    with self._work:
+    """Drops all requests and the batch. A closed engine takes no requests."""
+    with self._lock:
       self._is_closed = True
       self._queue.clear()
-      self._jobs.clear()
-      self._work.notify_all()
-    with self._turn:
+      self._requests.clear()
+      self._lock.notify_all()
+    with self._step_lock:
       self._in_slots = [None] * len(self._in_slots)
-      self._seen = None
+      self._host = None
       self._untaken.clear()
       self._batch.drop()
 
@@ -285,7 +298,7 @@ class Engine:
 
   @property
   def model(self) -> LanguageModel:
-    """The target, with the weights of now."""
+    """The target, with its present weights."""
     return self._batch.model
 
   @property
@@ -294,47 +307,49 @@ class Engine:
 
   @property
   def is_stale(self) -> bool:
-    """Whether the drafter was trained for other weights of the target."""
+    """True if the drafter was trained for other weights of the target."""
     return self._batch.is_stale
 
   @property
   def num_waiting(self) -> int:
-    """Texts that wait for a slot."""
+    """Number of samples that wait for a slot."""
     return len(self._queue)
 
   @property
   def num_active(self) -> int:
-    """Texts that have one."""
+    """Number of samples in slots."""
     return sum(sample is not None for sample in self._in_slots)
 
-  def _enqueue(self, rows: Rows, seeds: Iterable[np.ndarray]) -> list[int]:
-    """A request for each row: its samples have these seeds."""
+  def _enqueue(self, rows: HostRows, seeds: Iterable[np.ndarray]) -> list[int]:
+    """Queues a request for each row, with a sample for each of its seeds."""
     ids = []
-    with self._work:
+    with self._lock:
       if self._is_closed:
-        raise UserError('engine: got a request, and it is closed')
-      for row, own in enumerate(seeds):
-        job = Job(
+        raise UserError('engine is closed')
+      for row, row_seeds in enumerate(seeds):
+        request = PendingRequest(
           id=next(self._ids),
-          prompts=self._batch.prompts(rows.prompts, row),
+          prompts=self._batch.one_prompt(rows.prompts, row),
           sampling=jax.tree.map(lambda x, row=row: x[row], rows.sampling),
           stop_tokens=rows.stop_tokens[row],
-          n=len(own),
-          num_waiting=len(own),
-          num_left=len(own),
+          n=len(row_seeds),
+          num_waiting=len(row_seeds),
+          num_left=len(row_seeds),
         )
-        self._jobs[job.id] = job
+        self._requests[request.id] = request
         self._queue += [
-          Sample(job, i, seed) for i, seed in enumerate(own.tolist())
+          PendingSample(request, i, seed)
+          for i, seed in enumerate(row_seeds.tolist())
         ]
-        ids.append(job.id)
-      self._work.notify_all()
+        ids.append(request.id)
+      self._lock.notify_all()
     return ids
 
-  def _check_idle(self, what: str) -> None:
-    if self._jobs:
+  def _check_idle(self, call: str) -> None:
+    if self._requests:
       raise UserError(
-        f'{what}: got {len(self._jobs)} requests under way, expected none'
+        f'{call}: got {len(self._requests)} requests in flight, expected an '
+        'idle engine'
       )
 
   def _step(self) -> list[Chunk]:
@@ -343,60 +358,65 @@ class Engine:
     is_idle = [sample is None for sample in self._in_slots]
     if all(is_idle):
       return chunks
-    # A text that ends ends the burst if another waits for its slot.
-    most_done = sum(is_idle) if self._queue else len(is_idle) - 1
-    self._seen = self._batch.burst(self._rounds, most_done, is_idle)
+    # If another sample waits for a slot, the first one to end ends the burst.
+    max_done = sum(is_idle) if self._queue else len(is_idle) - 1
+    self._host = self._batch.burst(self._rounds, max_done, is_idle)
     for slot, sample in enumerate(self._in_slots):
       if sample is not None:
-        chunks.append(self._chunk(sample, slot))
+        chunks.append(self._next_chunk(sample, slot))
     return chunks
 
   def _end_cancelled(self) -> list[Chunk]:
-    """The last chunks of texts that are to go no further."""
-    with self._work:
-      # Looking through a long queue in every turn would take longer than it.
-      is_any, self._has_cancelled = self._has_cancelled, False
-    if not is_any:
+    """Returns the last chunks of cancelled samples."""
+    with self._lock:
+      # A search through a long queue in every step would take longer than it.
+      has_cancelled, self._has_cancelled = self._has_cancelled, False
+    if not has_cancelled:
       return []
     chunks = [
-      self._chunk(sample, slot)
+      self._next_chunk(sample, slot)
       for slot, sample in enumerate(self._in_slots)
       if sample is not None and sample.is_cancelled
     ]
-    with self._work:
-      gone = [sample for sample in self._queue if sample.is_cancelled]
-      left = [sample for sample in self._queue if not sample.is_cancelled]
-      self._queue = collections.deque(left)
-    for sample in gone:
-      sample.job.waits_no_more()
-      self._ended(sample)
-    return chunks + [sample.never_begun() for sample in gone]
+    with self._lock:
+      cancelled = [sample for sample in self._queue if sample.is_cancelled]
+      self._queue = collections.deque(
+        sample for sample in self._queue if not sample.is_cancelled
+      )
+    for sample in cancelled:
+      sample.request.remove_waiting()
+      self._count_end(sample)
+    return chunks + [sample.cancelled_chunk() for sample in cancelled]
 
   def _fill_slots(self) -> None:
     for slot, sample in enumerate(self._in_slots):
       if sample is not None:
         continue
-      with self._work:
+      with self._lock:
         if not self._queue:
           return
         sample = self._queue.popleft()
-      job = sample.job
-      if job.row is None:
-        job.row = self._batch.prefill(job.prompts)
-      self._batch.put(job.row, slot, sample.seed, job.sampling, job.stop_tokens)
-      job.waits_no_more()
+      request = sample.request
+      if request.row is None:
+        request.row = self._batch.prefill(request.prompts)
+      self._batch.insert(
+        request.row, slot, sample.seed, request.sampling, request.stop_tokens
+      )
+      request.remove_waiting()
       self._in_slots[slot] = sample
 
-  def _chunk(self, sample: Sample, slot: int) -> Chunk:
-    """What is new in a slot, which is given free where the text has ended."""
-    chunk = sample.chunk(self._batch.model, self._seen, slot, self._has_prompts)
+  def _next_chunk(self, sample: PendingSample, slot: int) -> Chunk:
+    """Returns the chunk of a slot, and frees the slot of a finished sample."""
+    chunk = sample.next_chunk(
+      self._batch.model, self._host, slot, self._has_prompt_logprobs
+    )
     if chunk.completion:
       self._in_slots[slot] = None
-      self._ended(sample)
+      self._count_end(sample)
     return chunk
 
-  def _ended(self, sample: Sample) -> None:
-    with self._work:
-      sample.job.num_left -= 1
-      if not sample.job.num_left:
-        self._jobs.pop(sample.job.id, None)
+  def _count_end(self, sample: PendingSample) -> None:
+    with self._lock:
+      sample.request.num_left -= 1
+      if not sample.request.num_left:
+        self._requests.pop(sample.request.id, None)

@@ -1,4 +1,4 @@
-"""From text to text: prefill, the compiled loop, streaming."""
+"""Generation from text to text: prefill, the compiled loop, streaming."""
 
 import dataclasses
 import time
@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from specsamp.decoding.request import Request, compile_programs
+from specsamp.decoding.request import (
+  Request,
+  compile_programs,
+  completion_text,
+)
 from specsamp.decoding.state import DecodeState, block_efficiency
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
@@ -17,20 +21,18 @@ from specsamp.verification.verifier import Verifier
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """What `generate` returns, a list entry or array row per prompt.
+  """Result of `generate`, with a list entry or array row per prompt.
 
   Attributes:
-    tokens: the output tokens of each prompt, a stop token included.
-    texts: what they add to the prompt's text; special tokens are left out.
-    rounds: int [B], target passes.
-    num_drafted_per_round: how deep each of them drafted, a list a prompt.
+    tokens: output tokens of each prompt, a stop token included.
+    texts: text that they add to the prompt, without special tokens.
+    rounds: int [B], passes of the target.
+    num_drafted_per_round: depth of the draft in each round, a list per prompt.
     num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
-    num_accepted_per_pos: int [B, γ], rounds that accepted one of this depth,
-      tokens that a stop token or the budget then cut included.
-    num_tried_per_rank: int [B, C], times that a candidate of this rank was on
-      offer.
-    num_accepted_per_rank: int [B, C], times that the one of this rank was
-      accepted.
+    num_accepted_per_pos: int [B, γ], rounds that accepted a token of this
+      depth. Tokens that a stop token or the budget then cut count.
+    num_tried_per_rank: int [B, C], see `state.Stats`.
+    num_accepted_per_rank: int [B, C], see `state.Stats`.
     prefill_seconds: wall time of the prompt pass, without compilation.
     decode_seconds: wall time of all rounds, without compilation.
     compile_seconds: wall time of compiling the programs; 0 if an earlier call
@@ -62,16 +64,13 @@ class Generation:
 
   @property
   def acceptance_rate(self) -> float:
-    """Accepted over drafted tokens, α; NaN if nothing was drafted.
+    """α, accepted over drafted tokens; NaN if nothing was drafted.
 
-    Of a tree every depth counts as one drafted token.
+    Each depth of a tree counts as one drafted token.
     """
     drafted = self.num_drafted_per_pos.sum()
-    return (
-      float(self.num_accepted_per_pos.sum() / drafted)
-      if drafted
-      else float('nan')
-    )
+    accepted = self.num_accepted_per_pos.sum()
+    return float(accepted / drafted) if drafted else float('nan')
 
   @property
   def block_efficiency(self) -> float:
@@ -82,12 +81,12 @@ class Generation:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-  """What one round of `stream` added to each row.
+  """Tokens that one round of `stream` added to each row.
 
   Attributes:
     tokens: B lists of tokens; empty for a row that was done.
-    num_accepted: accepted draft tokens, those that a stop token or the budget
-      then cut included. The others are the first of `tokens`.
+    num_accepted: accepted draft tokens of each row, which come first in
+      `tokens`. Tokens that a stop token or the budget then cut count.
   """
 
   tokens: list[list[int]]
@@ -115,86 +114,43 @@ def generate(
 ) -> Generation:
   """Continues prompts, distributed exactly as by the target alone.
 
-  Greedy text is the target's own but for near ties: passes over more tokens
-  than one add up in another order. Programs are compiled once for a batch
-  size (above 8 for the next of 10, 12, 14, 16, 20, ..), a power of two of
-  prompt length and one of total length; other prompts, budgets, seeds, stop
-  tokens or sampling values compile nothing.
+  Greedy text equals the target's up to near ties, because a pass over several
+  tokens adds up in another order than a pass over one. Programs are compiled
+  once for each batch size (above 8 for the next of 10, 12, 14, 16, 20, ..),
+  power of two of prompt length and power of two of total length. Other prompts,
+  budgets, seeds, stop tokens or sampling values compile nothing.
 
   Args:
     model: the target.
     prompts: a text, the token ids of one, or a list of texts or of lists of
       token ids.
-    drafter: what drafts, such as `specsamp.drafting.model_drafter(draft, 4)`;
-      None is autoregressive sampling.
+    drafter: proposes draft tokens, such as
+      `specsamp.drafting.model_drafter(draft, 4)`; None is autoregressive
+      sampling.
     verifier: a name of `specsamp.verification.make`, or a verifier; None is
       `specsamp.verification.default_name` of the drafter's law and tree.
     sampling: temperature and truncation, scalars or one value per row; None is
       temperature 1.
-    max_new_tokens: at most so many, of all rows or of each.
-    seed: row i draws from `seed + i`; or one seed per row. With a given drafter
+    max_new_tokens: upper bound on the new tokens, one for all rows or one per
+      row.
+    seed: row i draws from `seed + i`; or one seed per row. For a given drafter
       and verifier a row's text depends on its prompt, seed and sampling values,
-      not on the other rows: but for near ties, since others may widen the
-      target's passes, and for an adaptive draft length, which all rows share.
-    stop_tokens: tokens that end a text; the tokenizer's `stop_ids` if left
-      out. Programs are compiled for eight, or as many times eight as it takes.
-    tree_attention: score a tree as one sequence; False gives every path a row
-      and a copy of the cache instead, to show what this costs.
+      not on other rows. Near ties are an exception, because other rows may
+      widen the target's passes. So is an adaptive draft length, which all rows
+      share.
+    stop_tokens: tokens that end a text; None is the tokenizer's `stop_ids`.
+      Programs are compiled for eight, or the next multiple of eight.
+    tree_attention: True scores a tree as one sequence. False gives every path a
+      row and a copy of the cache, to show the cost.
 
   Raises:
-    UserError: no prompt, a prompt and budget beyond the target's positions,
-      sampling values, seeds or stop tokens out of range, an unknown verifier
-      or one that cannot correct the drafter, a tree with more nodes than the
-      target has positions, or a drafter for another target.
-    FloatingPointError: the target's logits held a NaN.
+    UserError: an argument is invalid: for example there are no prompts, a
+      prompt and its budget exceed the target's positions, a value is out of
+      range, the verifier cannot correct the drafter, or the drafter is for
+      another target.
+    FloatingPointError: the target's logits had a NaN.
   """
-  request = Request.make(
-    model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
-    stop_tokens, tree_attention,
-  )  # fmt: skip
-  return complete(request)
-
-
-def complete(request: Request) -> Generation:
-  """Decodes a request to its end.
-
-  Raises:
-    FloatingPointError: the target's logits held a NaN.
-  """
-  compile_seconds = compile_programs([request], runs=False)
-  began = time.perf_counter()
-  state = jax.block_until_ready(request.prefill())
-  prefilled = time.perf_counter()
-  state = jax.block_until_ready(request.decode(state))
-  ended = time.perf_counter()
-  seen = request.fetch(state)
-  rows = [
-    (row[:start].tolist(), row[start:end].tolist())
-    for row, start, end in zip(
-      seen.tokens,
-      request.prompts.length[: request.batch],
-      seen.length,
-      strict=True,
-    )
-  ]
-  return Generation(
-    tokens=[tokens for _, tokens in rows],
-    texts=[request.text(prompt, tokens) for prompt, tokens in rows],
-    rounds=seen.stats.rounds,
-    num_drafted_per_round=[
-      depths[:rounds].tolist()
-      for depths, rounds in zip(
-        seen.stats.num_drafted_per_round, seen.stats.rounds, strict=True
-      )
-    ],
-    num_drafted_per_pos=seen.stats.num_drafted_per_pos,
-    num_accepted_per_pos=seen.stats.num_accepted_per_pos,
-    num_tried_per_rank=seen.stats.num_tried_per_rank,
-    num_accepted_per_rank=seen.stats.num_accepted_per_rank,
-    prefill_seconds=prefilled - began,
-    decode_seconds=ended - prefilled,
-    compile_seconds=compile_seconds,
-  )
+  return complete(Request.make(**locals()))  # locals are the arguments
 
 
 def stream(
@@ -209,32 +165,66 @@ def stream(
   stop_tokens: Sequence[int] | None = None,
   tree_attention: bool = True,
 ) -> Iterator[Round]:
-  """The same text as `generate`, a `Round` at a time. Arguments: `generate`."""
-  request = Request.make(
-    model, prompts, drafter, verifier, sampling, max_new_tokens, seed,
-    stop_tokens, tree_attention,
-  )  # fmt: skip
-  return _rounds(request)
+  """Yields the text of `generate` round by round. Arguments: see `generate`."""
+  return rounds(Request.make(**locals()))  # locals are the arguments
 
 
-def _rounds(request: Request) -> Iterator[Round]:
-  compile_programs([request], runs=False)
-  yield from rounds(request, request.prefill())
+def complete(request: Request) -> Generation:
+  """Decodes a request to its end.
+
+  Raises:
+    FloatingPointError: the target's logits had a NaN.
+  """
+  compile_seconds = compile_programs([request], runs=False)
+  began = time.perf_counter()
+  state = jax.block_until_ready(request.prefill())
+  prefilled = time.perf_counter()
+  state = jax.block_until_ready(request.decode(state))
+  ended = time.perf_counter()
+  host = request.fetch(state)
+  tokens, texts = [], []
+  starts = request.prompts.length[: request.batch]
+  for row, start, end in zip(host.tokens, starts, host.length, strict=True):
+    prompt, stops = row[:start].tolist(), request.inputs.stop_tokens
+    tokens.append(row[start:end].tolist())
+    texts.append(completion_text(request.model, prompt, tokens[-1], stops))
+  depths = zip(host.stats.num_drafted_per_round, host.stats.rounds, strict=True)
+  counts = dict(
+    vars(host.stats),
+    num_drafted_per_round=[row[:count].tolist() for row, count in depths],
+  )
+  return Generation(
+    tokens=tokens,
+    texts=texts,
+    prefill_seconds=prefilled - began,
+    decode_seconds=ended - prefilled,
+    compile_seconds=compile_seconds,
+    **counts,
+  )
 
 
-def rounds(request: Request, state: DecodeState) -> Iterator[Round]:
-  """Yields the rounds of a request from a state on, which is consumed."""
-  seen = request.fetch(state)
-  while not seen.done.all():
+def rounds(
+  request: Request, state: DecodeState | None = None
+) -> Iterator[Round]:
+  """Yields the rounds of a request one by one.
+
+  Args:
+    request: the request.
+    state: state before the first of them, which is consumed; None compiles the
+      programs and begins with the prompts.
+  """
+  if state is None:
+    compile_programs([request], runs=False)
+    state = request.prefill()
+  after = request.fetch(state)
+  while not after.done.all():
     state = request.decode(state, rounds=1)
-    before, seen = seen, request.fetch(state)
-    tokens = [
-      row[start:end].tolist()
-      for row, start, end in zip(
-        seen.tokens, before.length, seen.length, strict=True
-      )
-    ]
+    before, after = after, request.fetch(state)
+    spans = zip(after.tokens, before.length, after.length, strict=True)
     accepted = (
-      seen.stats.num_accepted_per_pos - before.stats.num_accepted_per_pos
-    ).sum(axis=1)
-    yield Round(tokens, accepted.tolist())
+      after.stats.num_accepted_per_pos - before.stats.num_accepted_per_pos
+    )
+    yield Round(
+      tokens=[row[start:end].tolist() for row, start, end in spans],
+      num_accepted=accepted.sum(axis=1).tolist(),
+    )

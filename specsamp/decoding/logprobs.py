@@ -1,11 +1,12 @@
-"""Log-probabilities of tokens, from the passes of the target that there are.
+"""Log-probabilities of tokens, from passes of the target that run anyway.
 
-Node i of a draft scores the token after it, so that those of the emitted tokens
-stand at the nodes of the verdict's path. They are the target's, never those of
-acceptance or of a residual distribution: of these no emitted token is a draw.
+The logits at a node of a draft score the token after it, so those of the
+emitted tokens are at the nodes of the accepted path. They are log-probabilities
+under the target: an emitted token is a draw from the target's distribution, not
+from acceptance or residual probabilities.
 """
 
-from typing import NamedTuple
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -17,110 +18,104 @@ from specsamp.sampling import draw
 from specsamp.sharding import lookup
 
 
-class Asked(NamedTuple):
-  """Which log-probabilities a state shall have; static.
+@dataclasses.dataclass(frozen=True)
+class LogprobOptions:
+  """Log-probabilities that a state records; static.
 
   Attributes:
-    top: K, of how many of the most probable tokens, beside the one that is
-      there; None is no log-probabilities at all.
-    of_prompts: of the prompts' tokens too, which takes the LM head over all of
-      them at once.
+    top: K, number of most probable tokens to record at each position in
+      addition to the token there; None records no log-probabilities at all.
+    prompts: True to record those of the prompts too, which applies the LM head
+      to whole prompts at once.
   """
 
   top: int | None = None
-  of_prompts: bool = False
+  prompts: bool = False
 
 
-NOTHING = Asked()
+NO_LOGPROBS = LogprobOptions()
 
 
-def begin(
-  asked: Asked, logits_bpv, tokens_bp, capacity: int
+def after_prefill(
+  options: LogprobOptions, logits_bpv, tokens_bp, capacity: int
 ) -> Logprobs | None:
-  """Those after a prompt.
-
-  Args:
-    asked: which.
-    logits_bpv: float [B, P, V], the target's at the prompts.
-    tokens_bp: int [B, P], the prompts.
-    capacity: S.
-  """
-  if asked.top is None:
+  """Returns the log-probabilities after the prompts; None if not recorded."""
+  if options.top is None:
     return None
   shape = (len(tokens_bp), capacity)
-  kept = Logprobs(
+  logprobs = Logprobs(
     raw=jnp.zeros(shape, jnp.float32),
     processed=jnp.zeros(shape, jnp.float32),
-    top_tokens=jnp.zeros((*shape, asked.top), jnp.int32),
-    top_raw=jnp.zeros((*shape, asked.top), jnp.float32),
+    top_tokens=jnp.zeros((*shape, options.top), jnp.int32),
+    top_raw=jnp.zeros((*shape, options.top), jnp.float32),
   )
-  if not asked.of_prompts or tokens_bp.shape[1] == 1:
-    return kept
+  if not options.prompts or tokens_bp.shape[1] == 1:
+    return logprobs
   raw_btv = _log_softmax(logits_bpv[:, :-1])
-  raw_bt = _of(raw_btv, tokens_bp[:, 1:])
-  top_raw, top_tokens = draw.largest(raw_btv, asked.top)
+  raw_bt = _at_tokens(raw_btv, tokens_bp[:, 1:])
+  top_raw, top_tokens = draw.largest(raw_btv, options.top)
   new = Logprobs(raw_bt, jnp.zeros_like(raw_bt), top_tokens, top_raw)
-  at_b = jnp.ones((len(tokens_bp),), jnp.int32)
-  return _put(kept, new, at_b)
+  return _write(logprobs, new, jnp.ones((len(tokens_bp),), jnp.int32))
 
 
-def write(
-  kept: Logprobs | None,
+def after_round(
+  logprobs: Logprobs | None,
   logits_bnv,
   p_bnv,
   draft: Draft,
   verdict: Verdict,
   root_b,
 ) -> Logprobs | None:
-  """With those of the tokens that a round emits, past the root.
+  """Returns the log-probabilities with those of a round's emitted tokens.
 
   Args:
-    kept: before the round.
-    logits_bnv: float [B, N, V], the target's after each node.
-    p_bnv: float [B, N, V], after the transform.
-    draft: of the round.
-    verdict: of the round.
-    root_b: int [B], position of the root.
+    logprobs: before the round; None stays None.
+    logits_bnv: the target's logits after each node.
+    p_bnv: the target's distribution after each node.
+    draft: draft of the round.
+    verdict: verdict of the round.
+    root_b: position of the root.
   """
-  if kept is None:
+  if logprobs is None:
     return None
   emitted_bt = emitted_tokens(draft, verdict)
-  if draft.tree.is_chain:  # whose nodes are the path, and noise
-    on_path = lambda array_bnv: array_bnv
-  else:
-    node_bt = jnp.maximum(verdict.path, 0)
-    on_path = lambda array_bnv: jnp.take_along_axis(
-      array_bnv, node_bt[:, :, None], axis=1
-    )
+  node_bt = jnp.maximum(verdict.path, 0)
+
+  def on_path(array_bnv):
+    if draft.tree.is_chain:  # its nodes are the path, then noise
+      return array_bnv
+    return jnp.take_along_axis(array_bnv, node_bt[:, :, None], axis=1)
+
   raw_btv = _log_softmax(on_path(logits_bnv))
-  top_raw, top_tokens = draw.largest(raw_btv, kept.top_raw.shape[-1])
+  p_bt = _at_tokens(on_path(p_bnv), emitted_bt)
+  top_raw, top_tokens = draw.largest(raw_btv, logprobs.top_raw.shape[-1])
   new = Logprobs(
-    raw=_of(raw_btv, emitted_bt),
-    processed=jnp.log(_of(on_path(p_bnv), emitted_bt)).astype(jnp.float32),
+    raw=_at_tokens(raw_btv, emitted_bt),
+    processed=jnp.log(p_bt).astype(jnp.float32),
     top_tokens=top_tokens,
     top_raw=top_raw,
   )
-  return _put(kept, new, root_b + 1)
+  return _write(logprobs, new, root_b + 1)
 
 
 def _log_softmax(logits):
-  # Not -inf, of which a shard's sum would make NaN.
+  # Not -inf, from which a sum over shards would make NaN.
   lowest = jnp.finfo(jnp.float32).min
   return jnp.maximum(
     jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), lowest
   )
 
 
-def _of(values_btv, tokens_bt):
-  """The value of each token: [B, T]."""
+def _at_tokens(values_btv, tokens_bt):
+  """Returns the value of each token: [B, T]."""
   return lookup.along(values_btv, tokens_bt[:, :, None], axis=2)[:, :, 0]
 
 
-def _put(kept: Logprobs, new: Logprobs, start_b) -> Logprobs:
-  """With T new ones from these places on."""
+def _write(logprobs: Logprobs, new: Logprobs, start_b) -> Logprobs:
+  """Writes T new entries from a position of each row."""
   write_row = jax.vmap(
     lambda row, new, start: jax.lax.dynamic_update_slice(
       row, new, (start,) + (0,) * (row.ndim - 1)
     )
   )
-  return jax.tree.map(lambda a, b: write_row(a, b, start_b), kept, new)
+  return jax.tree.map(lambda a, b: write_row(a, b, start_b), logprobs, new)

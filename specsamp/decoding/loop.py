@@ -1,8 +1,16 @@
-"""Prefill, and the round that is repeated until every row is done.
+"""Prefill and the speculative decoding loop.
 
-A round: propose -> one target pass over the draft -> probabilities -> verdict
--> commit. `decode` repeats it in one `while_loop` on the device; streaming has
-it repeat it once.
+The loop is Algorithm 2 of Chen et al. 2302.01318, for a batch of rows, chains
+and trees, and any verifier. It repeats rounds until every row is done. A round
+is one step of the algorithm ::
+
+  draft   Drafter.propose drafts tokens after the root, the last committed token
+  score   _score: one pass of the target gives its p after every node
+  verify  _verify draws the accepted path and the next token
+  commit  caches keep the accepted path; _append appends the emitted tokens
+
+`Decoder.decode` is one `while_loop` on the device. Streaming calls it for one
+round at a time.
 """
 
 import dataclasses
@@ -14,7 +22,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.decoding import logprobs, scoring
-from specsamp.decoding.logprobs import Asked
+from specsamp.decoding.logprobs import NO_LOGPROBS, LogprobOptions
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
 from specsamp.drafting.draft import Draft, Verdict
@@ -30,13 +38,13 @@ from specsamp.verification.verifier import Verifier, draw_verdict, is_coupled
 
 @struct.dataclass
 class Inputs:
-  """What a program reads in every round: traced, and never changed.
+  """Inputs of every round: traced, and never changed.
 
   Attributes:
     params: the target's parameters.
-    drafter: what drafts.
-    sampling: values per row, [B], for target and draft alike.
-    stop_tokens: int [B, K], tokens that end each row; -1 is none.
+    drafter: proposes the draft tokens.
+    sampling: values per row, [B], for target and draft.
+    stop_tokens: int [B, K], tokens that end each row; -1 is padding.
   """
 
   params: Any
@@ -47,12 +55,12 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """What a program is compiled for: static and hashable.
+  """Static parts of a compiled program: hashable.
 
   Attributes:
     transformer: the target.
-    verifier: the rule.
-    scorer: how the target's pass over a draft is made.
+    verifier: the verification rule.
+    scorer: the target's pass over a draft.
   """
 
   transformer: Transformer
@@ -64,24 +72,25 @@ class Decoder:
     inputs: Inputs,
     prompts: Prompts,
     capacity: int,
-    asked: Asked = logprobs.NOTHING,
+    logprob_options: LogprobOptions = NO_LOGPROBS,
   ) -> DecodeState:
-    """The state before the first round.
+    """Returns the state before the first round.
 
-    The last token of each prompt is the first root, so that no token is sampled
-    outside of the loop. What this pass writes for it and for the padding is
-    never seen: the rounds write it over.
+    The last token of each prompt is the first root, so no token is sampled
+    outside of the loop. The first round overwrites the cache entries of that
+    token and of the padding, which nothing sees before.
 
     Args:
-      inputs: of the rounds; sampling and stop tokens are not read.
+      inputs: sampling values and stop tokens are not read.
       prompts: padded on the right.
-      capacity: S, at least the largest limit plus the drafter's `room`; static.
-      asked: which log-probabilities the state shall have; static.
+      capacity: S, at least the largest limit plus `cache_slots` of the drafter;
+        static.
+      logprob_options: log-probabilities that the state records; static.
     """
     drafter = inputs.drafter
     batch, width = prompts.tokens.shape
     cache = self.transformer.init_cache(inputs.params, batch, capacity)
-    out = self._tapped(drafter).apply(
+    out = self._with_taps(drafter).apply(
       {'params': inputs.params}, prompts.tokens, cache=cache
     )
     state = DecodeState(
@@ -96,133 +105,122 @@ class Decoder:
       ),
       keys=self._row_keys(drafter, prompts.seeds),
       stats=Stats.zeros(batch, drafter.tree, capacity),
-      logprobs=logprobs.begin(asked, out.logits, prompts.tokens, capacity),
+      logprobs=logprobs.after_prefill(
+        logprob_options, out.logits, prompts.tokens, capacity
+      ),
     )
     return with_axes(state, rules.constrain)
 
   def decode(
-    self, inputs: Inputs, state: DecodeState, rounds, most_done=None
+    self, inputs: Inputs, state: DecodeState, rounds, max_done=None
   ) -> DecodeState:
-    """Rounds until every row is done, in one program.
+    """Repeats rounds until every row is done, in one program.
 
     Args:
-      inputs: of the rounds.
-      state: before them.
-      rounds: int [], how many at most.
-      most_done: int [], they end as soon as more rows than these are done; None
-        is all but one.
+      inputs: inputs of the rounds.
+      state: state before them.
+      rounds: int [], upper bound on the rounds.
+      max_done: int [], the loop ends once more rows than this are done; None
+        ends it once all are.
     """
 
-    def goes_on(state):
-      if most_done is None:
-        return ~state.done.all()
-      return state.done.sum(dtype=jnp.int32) <= most_done
+    def has_work(carry):
+      rounds_left, state = carry
+      if max_done is None:
+        is_open = ~state.done.all()
+      else:
+        is_open = state.done.sum(dtype=jnp.int32) <= max_done
+      return (rounds_left > 0) & is_open
 
-    return jax.lax.while_loop(
-      lambda carry: (carry[0] > 0) & goes_on(carry[1]),
-      lambda carry: (carry[0] - 1, self.round(inputs, carry[1])),
-      (rounds, state),
-    )[1]
+    def step(carry):
+      rounds_left, state = carry
+      return rounds_left - 1, self.round(inputs, state)
+
+    _, state = jax.lax.while_loop(has_work, step, (rounds, state))
+    return state
 
   def round(self, inputs: Inputs, state: DecodeState) -> DecodeState:
-    """One round: every row that is not done grows by 1 to depth + 1 tokens.
+    """Runs one round: rows that are not done grow by 1 to depth + 1 tokens.
 
     Raises:
-      ValueError: at trace time, a draft that the verifier cannot correct.
+      ValueError: at trace time, the verifier cannot correct the draft.
     """
+    # Draft.
     draft, drafter_state = inputs.drafter.propose(
       state.drafter, state.tokens, state.length, inputs.sampling, state.keys
     )
-    # A node that was not drafted goes through the target all the same; for what
-    # is no token an embedding that is split by vocabulary has NaN.
+    # Nodes that were not drafted go through the target too. For a token that
+    # does not exist an embedding that is split by vocabulary returns NaN.
     draft = draft.replace(tokens=jnp.where(draft.valid, draft.tokens, 0))
     state = state.replace(drafter=drafter_state)
-    passes = inputs.drafter.passes
-    if len(passes) == 1:
-      return self._finish(inputs, draft, state)
-    # The fewest nodes that hold what rows have drafted that are not done.
-    has_n = (draft.valid & ~state.done[:, None]).any(axis=0)
-    nodes = jnp.max(jnp.where(has_n, 1 + np.arange(len(has_n)), 1))
-    chosen = (np.asarray(passes) < nodes).sum()
-    for i, size in enumerate(passes):
-      # Cut within: else every round would cut what is of the others, too.
-      finish = lambda state, size=size: self._finish(
-        inputs, draft.first(size), state
-      )
+    sizes = inputs.drafter.passes
+    if len(sizes) == 1:
+      return self.score_and_commit(inputs, draft, state)
+    # The smallest pass over all drafted nodes of rows that are not done.
+    is_drafted_n = (draft.valid & ~state.done[:, None]).any(axis=0)
+    size_n = 1 + np.arange(len(is_drafted_n))
+    min_size = jnp.max(jnp.where(is_drafted_n, size_n, 1))
+    chosen = (np.asarray(sizes) < min_size).sum()
+    for i, size in enumerate(sizes):
+
+      def finish(state, size=size):
+        # Cut inside the branch: otherwise every round would make all cuts.
+        return self.score_and_commit(inputs, draft.first(size), state)
+
       state = flow.cond_in_place(chosen == i, finish, state)
     return state
 
-  def sets_apart(self, drafter: Drafter) -> bool:
-    """Whether rows of one seed, and texts of one slot, need bits of their own.
-
-    They do where the drafter mixes rows (`Drafter.mixes_rows`), but for a
-    coupled verifier, which emits what its noise chooses, whatever is drafted.
-    """
-    return drafter.mixes_rows and not is_coupled(self.verifier)
-
-  def _row_keys(self, drafter: Drafter, seeds_b) -> jax.Array:
-    """Keys [B] of the rows' seeds, int [B]."""
-    keys_b = draw.row_keys(seeds_b)
-    if not self.sets_apart(drafter):
-      return keys_b
-    is_same_bb = seeds_b[:, None] == seeds_b[None, :]
-    earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)
-    return draw.apart(keys_b, earlier_b)
-
-  def _tapped(self, drafter: Drafter) -> Transformer:
-    """The target with the features that the drafter reads."""
-    return self.transformer.clone(taps=drafter.taps)
-
-  def _finish(
+  def score_and_commit(
     self, inputs: Inputs, draft: Draft, state: DecodeState
   ) -> DecodeState:
-    """The round of a draft: the target's pass, the verdict, what they leave."""
+    """Finishes the round of a draft: score, verify, commit."""
     drafter, tree = inputs.drafter, draft.tree
     root_b = state.length - 1
+
+    # Score.
     out, logits = self._score(inputs, draft, state)
-    logits_bnv = logits[:, : tree.size]
-    drawn_from_bnv = p_bnv = transforms.probabilities(
-      logits_bnv, inputs.sampling
-    )
-    if is_coupled(self.verifier):
-      p_bnv = _coupled(p_bnv, draft, root_b, state.keys)
-    # Root positions only grow, so that no two rounds of a row share a key.
-    keys = lambda stream: draw.stream_keys(state.keys, root_b, stream)
-    verdict = draw_verdict(
-      keys(Stream.STOP), keys(Stream.LEAVE), self.verifier, draft, p_bnv
-    )
+    logits_bnv, extra_logits = logits[:, : tree.size], logits[:, tree.size :]
+    p_bnv = transforms.probabilities(logits_bnv, inputs.sampling)
+
+    # Verify.
+    verdict = self._verify(draft, p_bnv, root_b, state.keys)
+
+    # Commit.
     cache = out.cache
     if not tree.is_chain:
-      kept_bt = jnp.maximum(verdict.path[:, 1:], 0)
-      cache = kv_cache.keep_path(cache, root_b, kept_bt)
-    scored = Scored(
-      out.features[:, : tree.size], logits[:, tree.size :], ~state.done
-    )
+      path_bt = jnp.maximum(verdict.path[:, 1:], 0)
+      cache = kv_cache.keep_path(cache, root_b, path_bt)
+    scored = Scored(out.features[:, : tree.size], extra_logits, ~state.done)
     drafter_state = drafter.commit(
       state.drafter, draft, verdict, root_b, scored
     )
     state = state.replace(
       cache=cache,
       drafter=drafter_state,
-      logprobs=logprobs.write(
-        state.logprobs, logits_bnv, drawn_from_bnv, draft, verdict, root_b
+      logprobs=logprobs.after_round(
+        state.logprobs, logits_bnv, p_bnv, draft, verdict, root_b
       ),
     )
-    nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
-    return _grow(state, draft, verdict, nan_b, inputs.stop_tokens)
+    has_nan_b = jnp.isnan(logits_bnv).any(axis=(1, 2))
+    return _append(state, draft, verdict, has_nan_b, inputs.stop_tokens)
 
   def _score(self, inputs: Inputs, draft: Draft, state: DecodeState):
-    """The target's pass over a draft and the extra tree; the logits read."""
+    """Runs the target's pass over a draft and the drafter's extra tokens.
+
+    Returns:
+      The pass's output, and the logits after the draft's nodes and after the
+      extra tokens that are read.
+    """
     tree, extra_tree = draft.tree, inputs.drafter.extra_tree
     tokens = draft.tokens
     if extra_tree.parents:
       tokens = jnp.concatenate([tokens, draft.extra_tokens], axis=1)
-    passed = tree.with_extra(extra_tree)
-    transformer = self._tapped(inputs.drafter)
+    whole = tree.with_extra(extra_tree)
+    transformer = self._with_taps(inputs.drafter)
     out = self.scorer(
       transformer,
       inputs.params,
-      passed,
+      whole,
       tokens,
       state.length - 1,
       state.cache,
@@ -230,43 +228,72 @@ class Decoder:
     )
     if not extra_tree.parents:
       return out, out.logits
-    # The head is for those that are read.
-    read = np.r_[: tree.size, passed.size - extra_tree.num_read : passed.size]
+    # The LM head is applied to the tokens that are read only.
+    read = np.r_[: tree.size, whole.size - extra_tree.num_read : whole.size]
     return out, transformer.apply(
       {'params': inputs.params}, out.hidden[:, read], method='logits'
     )
 
+  def _verify(self, draft: Draft, p_bnv, root_b, row_keys) -> Verdict:
+    if is_coupled(self.verifier):
+      p_bnv = _race_winners(p_bnv, draft, root_b, row_keys)
+    # A row's root moves in every round, so no two rounds share a key.
+    stop_keys = draw.stream_keys(row_keys, root_b, Stream.STOP)
+    leave_keys = draw.stream_keys(row_keys, root_b, Stream.LEAVE)
+    return draw_verdict(stop_keys, leave_keys, self.verifier, draft, p_bnv)
 
-def _grow(
-  state: DecodeState, draft: Draft, verdict: Verdict, nan_b, stop_tokens_bk
+  def needs_distinct_bits(self, drafter: Drafter) -> bool:
+    """Returns True if rows of one seed must not share random bits.
+
+    Neither must successive requests in one slot. See `Drafter.mixes_rows`. A
+    coupled verifier is an exception: it emits the winners of its races,
+    whatever is drafted.
+    """
+    return drafter.mixes_rows and not is_coupled(self.verifier)
+
+  def _row_keys(self, drafter: Drafter, seeds_b) -> jax.Array:
+    keys_b = draw.row_keys(seeds_b)
+    if not self.needs_distinct_bits(drafter):
+      return keys_b
+    is_same_bb = seeds_b[:, None] == seeds_b[None, :]
+    earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)
+    return draw.apart(keys_b, earlier_b)
+
+  def _with_taps(self, drafter: Drafter) -> Transformer:
+    """Returns the target that outputs the features which the drafter reads."""
+    return self.transformer.clone(taps=drafter.taps)
+
+
+def _append(
+  state: DecodeState, draft: Draft, verdict: Verdict, has_nan_b, stop_tokens_bk
 ) -> DecodeState:
-  """The state with the emitted tokens, cut at stop tokens and budgets."""
+  """Appends the emitted tokens, up to stop tokens and budgets."""
   emitted_bt = emitted_tokens(draft, verdict)
-  count_b, stopped_b = _cut(
+  count_b, is_stopped_b = _cut(
     emitted_bt,
     verdict.num_accepted + 1,
     state.limit - state.length,
     stop_tokens_bk,
   )
   active_b = ~state.done
-  count_b = jnp.where(active_b & ~nan_b, count_b, 0)
+  count_b = jnp.where(active_b & ~has_nan_b, count_b, 0)
   length_b = state.length + count_b
   write = jax.vmap(
     lambda row, new, start: jax.lax.dynamic_update_slice(row, new, (start,))
   )
   return state.replace(
-    # What is emitted past the cut, or by a row that is done, lands past
+    # Tokens after the cut, and tokens of rows that are done, are written past
     # `length`.
     tokens=write(state.tokens, emitted_bt, state.length),
     length=length_b,
-    done=state.done | nan_b | stopped_b | (length_b >= state.limit),
-    broken=state.broken | (nan_b & active_b),
+    done=state.done | has_nan_b | is_stopped_b | (length_b >= state.limit),
+    broken=state.broken | (has_nan_b & active_b),
     stats=_count(state.stats, draft, verdict, active_b),
   )
 
 
-def _coupled(p_bnv, draft: Draft, root_b, row_keys):
-  """p after each node as the winner of its position's race, a one-hot."""
+def _race_winners(p_bnv, draft: Draft, root_b, row_keys):
+  """Returns the winner of each node's race under p, as one-hots [B, N, V]."""
   at_t = 1 + jnp.arange(draft.tree.depth + 1, dtype=jnp.int32)
   handicap_btv = coupling.handicaps(
     row_keys, root_b[:, None] + at_t[None, :], p_bnv.shape[-1]
@@ -280,13 +307,13 @@ def _coupled(p_bnv, draft: Draft, root_b, row_keys):
   return coupling.winner_one_hot(p_bnv, handicap_bnv)
 
 
-def _cut(emitted_bt, count_b, left_b, stop_tokens_bk):
-  """How many of `count` tokens stand, and whether a stop token is among them.
+def _cut(emitted_bt, count_b, budget_b, stop_tokens_bk):
+  """Returns the number of tokens to append, and True for rows that stop.
 
-  A stop token ends the text wherever it stands, inside an accepted draft too.
+  A stop token ends the text even inside an accepted draft.
   """
   at = jnp.arange(emitted_bt.shape[1], dtype=jnp.int32)[None, :]
-  count_b = jnp.minimum(count_b, left_b)
+  count_b = jnp.minimum(count_b, budget_b)
   is_stop = (emitted_bt[:, :, None] == stop_tokens_bk[:, None, :]).any(axis=-1)
   is_stop = is_stop & (at < count_b[:, None])
   first_b = jnp.where(is_stop, at, emitted_bt.shape[1]).min(axis=1)
@@ -294,6 +321,7 @@ def _cut(emitted_bt, count_b, left_b, stop_tokens_bk):
 
 
 def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
+  """Returns the counts after one more round."""
   tree = draft.tree
   rounds = stats.rounds + active_b.astype(jnp.int32)
   if not tree.depth:
@@ -303,8 +331,8 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
   drafted = draft.valid[:, :, None] & (at_depth == depths[:, None, :])
   accepted = verdict.num_accepted[:, None] >= depths
 
-  def count(old, new):
-    # A pass over fewer nodes than the tree's counts fewer depths.
+  def add(old, new):
+    # A pass over the first nodes of a tree counts the first depths.
     new = jnp.where(active_b[:, None], new.astype(jnp.int32), 0)
     return old.at[:, : new.shape[1]].add(new)
 
@@ -317,23 +345,24 @@ def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
       stats.rounds,
       drafted_bg.sum(axis=1, dtype=jnp.int32),
     ),
-    num_drafted_per_pos=count(stats.num_drafted_per_pos, drafted_bg),
-    num_accepted_per_pos=count(stats.num_accepted_per_pos, accepted),
+    num_drafted_per_pos=add(stats.num_drafted_per_pos, drafted_bg),
+    num_accepted_per_pos=add(stats.num_accepted_per_pos, accepted),
   )
   if draft.parents is not None:
-    return stats  # candidates have no ranks that are fixed
-  # By node: how often its path takes a rank, and passes nodes that offer it.
+    return stats  # ranks of candidates are not static
+  # For each node: how often its path takes a rank, and how often it passes a
+  # node with a child of that rank.
   is_rank = np.asarray(tree.ranks)[:, None] == np.arange(tree.width)
   is_rank[0] = False
-  offers = np.asarray(
+  has_rank = np.asarray(
     [np.arange(tree.width) < len(tree.children(n)) for n in range(tree.size)]
   )
-  over_path = lambda has: jnp.asarray(tree.ancestor_mask.astype(np.int32) @ has)
+  over_path = lambda x: jnp.asarray(tree.ancestor_mask.astype(np.int32) @ x)
   return stats.replace(
-    num_tried_per_rank=count(
-      stats.num_tried_per_rank, over_path(offers)[verdict.node]
+    num_tried_per_rank=add(
+      stats.num_tried_per_rank, over_path(has_rank)[verdict.node]
     ),
-    num_accepted_per_rank=count(
+    num_accepted_per_rank=add(
       stats.num_accepted_per_rank, over_path(is_rank)[verdict.node]
     ),
   )

@@ -1,8 +1,7 @@
-"""The compiled programs, of which the least recently used are let go.
+"""Compiled programs of batches. The most recently used ones are kept.
 
-A program of a small model takes about 900 memory maps, of which Linux gives a
-process 65,530, and 48 MB. A service that decodes ever other shapes would have
-the compiler die of the one that is too many.
+On CPUs a program of a small model takes 48 MB and about 900 memory maps. Linux
+gives a process 65,530 of these, and the compiler crashes without one.
 """
 
 import collections
@@ -17,21 +16,17 @@ import jax
 
 from specsamp.decoding.loop import Decoder
 
-# Pairs of programs that are kept at most, and at least.
-_MOST, _LEAST = 256, 8
-_MAPS = pathlib.Path('/proc/self/maps')
-_MAX_MAPS = pathlib.Path('/proc/sys/vm/max_map_count')
-# The share of them from which on the oldest programs are let go: the others are
-# for what is compiled beside these.
-_SHARE = 0.8
+_MAX_KEPT = 256  # pairs of programs
+_MIN_KEPT = 8  # however scarce memory maps are
+_MAPS_SHARE = 0.8  # of memory maps in use, above which they are scarce
 
-_lock = threading.Lock()  # of what follows
+_lock = threading.Lock()
 _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
 
 @dataclasses.dataclass(eq=False)
 class Programs:
-  """What a batch runs.
+  """Programs of batches of one kind.
 
   Attributes:
     prefill: `Decoder.prefill` of (inputs, prompts).
@@ -44,46 +39,40 @@ class Programs:
   is_compiled: bool = False
 
 
-def of(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
-  """The programs of batches of one kind, compiled by `Request.build`.
+def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
+  """Returns the programs of batches of one kind, compiled or not.
 
   Args:
-    decoder: what they are compiled for.
+    decoder: static parts of the programs.
     capacity: slots of the caches.
     shapes: equal for batches that run the same programs.
   """
   key = (decoder, capacity, shapes)
   with _lock:
     if key not in _kept:
-      _make_room()
-      _kept[key] = _compiled(decoder, capacity)
+      while len(_kept) >= _MAX_KEPT or (
+        len(_kept) >= _MIN_KEPT and _are_maps_scarce()
+      ):
+        _kept.popitem(last=False)
+        gc.collect()
+      # Each pair has its own functions: jax drops a compiled program with its
+      # function.
+      prefill = functools.partial(decoder.prefill, capacity=capacity)
+      decode = functools.partial(decoder.decode)
+      _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
     _kept.move_to_end(key)
     return _kept[key]
 
 
-def _compiled(decoder: Decoder, capacity: int) -> Programs:
-  # Functions of their own: what jax keeps of a program goes when they go.
-  prefill = functools.partial(decoder.prefill, capacity=capacity)
-  decode = functools.partial(decoder.decode)
-  return Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
-
-
 def are_compiled(decoder: Decoder, capacity: int, shapes: Hashable) -> bool:
-  """Returns True if `of` would return programs that are compiled."""
-  kept = _kept.get((decoder, capacity, shapes))
-  return kept is not None and kept.is_compiled
+  """Returns True if `programs_for` would return compiled programs."""
+  programs = _kept.get((decoder, capacity, shapes))
+  return programs is not None and programs.is_compiled
 
 
-def _make_room() -> None:
-  """Lets go of the programs that were not used for longest, if need be."""
-  while len(_kept) >= _MOST or (len(_kept) >= _LEAST and _is_full()):
-    _kept.popitem(last=False)
-    gc.collect()
-
-
-def _is_full() -> bool:
-  """Whether this process has nearly as many memory maps as it may have."""
-  if not _MAX_MAPS.exists():
+def _are_maps_scarce() -> bool:
+  maximum = pathlib.Path('/proc/sys/vm/max_map_count')
+  if not maximum.exists():
     return False
-  most = int(_MAX_MAPS.read_text())
-  return _MAPS.read_bytes().count(b'\n') > _SHARE * most
+  maps = pathlib.Path('/proc/self/maps').read_bytes().count(b'\n')
+  return maps > _MAPS_SHARE * int(maximum.read_text())

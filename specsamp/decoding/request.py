@@ -1,4 +1,4 @@
-"""A call of `generate`, checked, as the compiled programs take it."""
+"""Checked call of `generate`, as the compiled programs take it."""
 
 import dataclasses
 import functools
@@ -9,33 +9,32 @@ import jax
 import numpy as np
 
 from specsamp.decoding import arguments, programs
-from specsamp.decoding.arguments import Rows
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.drafter import Drafter, cache_slots
 from specsamp.language_model import LanguageModel
-from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
-_ALL = 2**31 - 1  # rounds
+_UNBOUNDED = 2**31 - 1  # rounds
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """The checked arguments of one call, as the compiled programs take them.
+  """Checked arguments of one call, as the compiled programs take them.
 
-  Arrays have a row for each prompt, and then as many that are done as fill the
-  programs' batch.
+  Arrays have a row for each prompt, then rows that are done, up to the batch
+  size of the programs.
 
   Attributes:
     model: the target.
-    decoder: what the programs are compiled for.
-    inputs: what they read in every round.
-    prompts: what they begin with.
+    decoder: static parts of the programs.
+    inputs: inputs of every round.
+    prompts: prompts of the rows.
     capacity: slots of the caches.
-    batch: prompts.
+    batch: number of prompts.
   """
 
   model: LanguageModel
@@ -52,29 +51,28 @@ class Request:
     prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
     drafter: Drafter | None = None,
     verifier: str | Verifier | None = None,
-    sampling: SamplingParams | None = None,
-    max_new_tokens: int | Sequence[int] = 128,
-    seed: int | Sequence[int] = 0,
-    stop_tokens: Sequence[int] | None = None,
+    *,
     tree_attention: bool = True,
     max_length: int | None = None,
+    **row_options,
   ) -> 'Request':
-    """Takes the arguments of `generate`, and raises what that does.
+    """Checks the arguments of `specsamp.generate`.
 
     Args:
-      max_length: tokens of a prompt with its new ones that there is room for.
-        Every pass reads as many slots of a cache, as in an `Engine` of this
-        `max_length`. If left out, the next power of two, but not beyond the
-        target's positions.
+      model, prompts, drafter, verifier, tree_attention: see `generate`.
+      max_length: upper bound on the tokens of a prompt with its new ones. Every
+        pass reads as many slots of a cache, as in an `Engine` of this
+        `max_length`. None is the next power of two, within the target's
+        positions.
+      **row_options: sampling, max_new_tokens, seed and stop_tokens of
+        `generate`.
 
     Raises:
-      UserError: also a `max_length` below the longest text's.
+      UserError: see `generate`, or a text is longer than `max_length`.
     """
-    rows = Rows.make(
-      model, prompts, sampling, max_new_tokens, seed, stop_tokens
-    )
+    rows = arguments.check_rows(model, prompts, **row_options)
     batch = len(rows.prompts.length)
-    decoder, drafter = arguments.parts(
+    decoder, drafter = arguments.make_decoder(
       model, drafter, verifier, batch, tree_attention
     )
     longest = max(rows.prompts.limit)
@@ -84,24 +82,23 @@ class Request:
       'max_length', max_length, longest, model.config.max_length
     )
     # The bucket of the prompts may be wider than a cache of `max_length`.
-    narrow = rows.prompts._replace(tokens=rows.prompts.tokens[:, :max_length])
-    rows = rows._replace(prompts=narrow)
-    # Rows that are done when they begin fill a batch.
-    rows = rows.fill(arguments.num_rows(batch, model.mesh) - batch)
+    tokens = rows.prompts.tokens[:, :max_length]
+    rows = rows.replace(prompts=rows.prompts.replace(tokens=tokens))
+    rows = rows.with_done(arguments.num_rows(batch, model.mesh) - batch)
+    # The last round may begin right before the limit.
+    num_slots = max_length + cache_slots(drafter)
     return cls(
       model=model,
       decoder=decoder,
       inputs=Inputs(model.params, drafter, rows.sampling, rows.stop_tokens),
       prompts=rows.prompts,
-      # The last round may start just before the limit.
-      capacity=arguments.capacity(max_length + drafter.room, model.mesh),
+      capacity=arguments.capacity(num_slots, model.mesh),
       batch=batch,
     )
 
   @functools.cached_property
   def program_key(self):
-    """Equal for requests that run the same programs."""
-    # What else fixes what is compiled, of all that is not the same anyway.
+    """Key that is equal for requests which run the same programs."""
     others = (self.prompts.tokens, self.inputs.drafter, self.inputs.stop_tokens)
     leaves, structure = jax.tree.flatten(others)
     types = tuple(map(jax.typeof, leaves))  # a drafter may hold a plain number
@@ -109,16 +106,16 @@ class Request:
 
   @functools.cached_property
   def programs(self) -> programs.Programs:
-    return programs.of(*self.program_key)
+    return programs.programs_for(*self.program_key)
 
   @property
   def is_compiled(self) -> bool:
-    if 'programs' in vars(self):  # made already, and perhaps evicted since
+    if 'programs' in vars(self):  # they may have been evicted since
       return self.programs.is_compiled
     return programs.are_compiled(*self.program_key)
 
   def build(self) -> None:
-    """Compiles the programs without running them, unless they are compiled."""
+    """Compiles the programs, unless they are compiled; does not run them."""
     if self.is_compiled:
       return
     prefill, decode = self.programs.prefill, self.programs.decode
@@ -127,66 +124,67 @@ class Request:
       shardings = lowered.compile().output_shardings
       state = prefill.eval_shape(self.inputs, self.prompts)
       if self.model.mesh is not None:
-        # jax finds the program again only for a state that is sharded alike.
+        # jax finds the program again only if the state is sharded alike.
         place = lambda array, sharding: array.update(sharding=sharding)
         state = jax.tree.map(place, state, shardings)
-      decode.lower(self.inputs, state, np.int32(_ALL)).compile()
+      decode.lower(self.inputs, state, np.int32(_UNBOUNDED)).compile()
     self.programs.is_compiled = True
 
   def compile(self) -> None:
-    """Compiles the programs and runs a round of each part of the drafter.
+    """Compiles the programs and runs a round, of each depth if it is adaptive.
 
-    On CPUs a part's first run takes several times as long as the next ones.
+    On CPUs the first run of a part takes several times as long as later ones.
     """
     self.build()
-    first, *others = map(self.with_drafter, self.inputs.drafter.parts())
+    drafter = self.inputs.drafter
+    drafters = [drafter]
+    if isinstance(drafter, AdaptiveDrafter):
+      drafters = drafter.at_each_depth()
+    first, *others = map(self.with_drafter, drafters)
     jax.block_until_ready(first.decode(first.prefill(), rounds=1))
     for other in others:
-      # After a round of the first, so that what that left unread is read.
+      # After a round of the least depth, so that the drafter catches up.
       state = first.decode(first.prefill(), rounds=1)
       jax.block_until_ready(other.decode(state, rounds=1))
 
   def with_drafter(self, drafter: Drafter) -> 'Request':
-    """The request with other values of its drafter: the same programs."""
+    """Returns the request with other values of its drafter, same programs."""
     inputs = self.inputs.replace(drafter=drafter)
     return dataclasses.replace(self, inputs=inputs)
 
   def prefill(self) -> DecodeState:
-    """The state before the first round."""
+    """Returns the state before the first round."""
     with meshes.use(self.model.mesh):
       return self.programs.prefill(self.inputs, self.prompts)
 
-  def decode(self, state: DecodeState, rounds: int = _ALL) -> DecodeState:
-    """After so many rounds, or all that it takes; consumes `state`.
+  def decode(self, state: DecodeState, rounds: int = _UNBOUNDED) -> DecodeState:
+    """Runs rounds until all rows are done; consumes `state`.
 
-    How many is a value of the one program: another compiles nothing.
+    Args:
+      state: state before the rounds.
+      rounds: upper bound on the rounds; another one compiles nothing.
     """
     with meshes.use(self.model.mesh):
       return self.programs.decode(self.inputs, state, np.int32(rounds))
 
   def fetch(self, state: DecodeState) -> DecodeState:
-    """What there is to see of the prompts' rows, on the host.
+    """Returns a host copy of the prompts' rows, without caches.
 
     Raises:
-      FloatingPointError: the target's logits held a NaN.
+      FloatingPointError: the target's logits had a NaN.
     """
-    seen = meshes.fetch(
-      state.replace(cache=None, drafter=None, keys=None, limit=None)
-    )
-    seen = jax.tree.map(lambda rows: rows[: self.batch], seen)
-    rows = np.flatnonzero(seen.broken).tolist()
+    host = meshes.fetch(state.visible)
+    host = jax.tree.map(lambda rows: rows[: self.batch], host)
+    rows = np.flatnonzero(host.broken).tolist()
     if rows:
       raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
-    return seen
-
-  def text(self, prompt: list[int], tokens: list[int]) -> str:
-    return text_of(self.model, prompt, tokens, self.inputs.stop_tokens)
+    return host
 
 
-def text_of(
+def completion_text(
   model: LanguageModel, prompt: list[int], tokens: list[int], stop_tokens
 ) -> str:
-  """What output tokens add to the prompt's text, without the stop token."""
+  """Returns the text that output tokens add to a prompt."""
   if tokens and tokens[-1] in stop_tokens:
     tokens = tokens[:-1]
   return model.tokenizer.decode(tokens, prompt)
@@ -198,12 +196,12 @@ def compile_programs(
   """Compiles the programs that are not compiled yet, with a progress bar.
 
   Args:
-    requests: some of them may run the same programs.
+    requests: several of them may run the same programs.
     stays: see `progress.bar`.
-    runs: also runs a round, see `Request.compile`.
+    runs: True to run a round too, see `Request.compile`.
 
   Returns:
-    The seconds that it took, 0 if all programs were compiled.
+    The seconds that this took, 0 if all programs were compiled.
   """
   cold = {
     request.program_key: request

@@ -1,62 +1,43 @@
 """The target's pass over a draft: as one tree, or path by path.
 
-Both leave the entries of node n in slot `root + n` of the cache, so that what
-follows does not know which it was.
+Both write the entries of node n to slot `root + n` of the cache.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import TokenTree, lineage
+from specsamp.drafting.draft import lineage
 from specsamp.errors import UserError
-from specsamp.models import KVCache, Transformer, attention, kv_cache
+from specsamp.models import attention, kv_cache
 from specsamp.models.transformer import Output
 
+Scorer = Callable[..., Output]
+"""Scores every node of a draft in one pass of the target.
 
-class Scorer(Protocol):
-  """Scores every node of a draft in one pass of the target."""
-
-  def __call__(
-    self,
-    transformer: Transformer,
-    params,
-    tree: TokenTree,
-    tokens_bn,
-    root_b,
-    cache: KVCache,
-    parents_bn=None,
-  ) -> Output:
-    """Logits, hidden states and features [B, N, ..] of each node; the cache.
-
-    Args:
-      transformer: the target; static.
-      params: its parameters.
-      tree: of N nodes; static.
-      tokens_bn: int [B, N].
-      root_b: int [B], position of the root.
-      cache: holds the text before the root.
-      parents_bn: int [B, N], of a dynamic tree; see `Draft`.
-    """
-    ...
+(transformer, params, tree of N nodes, tokens_bn, root_b, cache, parents_bn of a
+dynamic tree or None) -> logits, hidden states and features of each node, and
+the cache. The cache holds the text before the root, whose position is `root_b`.
+"""
 
 
 def tree_attention(
   transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
 ) -> Output:
-  """All nodes in one sequence: each sees the text and its own ancestors."""
+  """Scores all nodes in one sequence: each sees the text and its ancestors."""
   if not tree.is_chain or parents_bn is not None:
-    related = tree.depths, tree.ancestor_mask
-    if parents_bn is not None:
-      related = lineage(parents_bn, tree.depth)
-    arguments = attention.tree_pass(root_b, *related, 0, cache.capacity)
+    if parents_bn is None:
+      relations = tree.depths, tree.ancestor_mask
+    else:
+      relations = lineage(parents_bn, tree.depth)
+    where = attention.tree_pass(root_b, *relations, 0, cache.capacity)
     return transformer.apply(
-      {'params': params}, tokens_bn, cache=cache, **arguments
+      {'params': params}, tokens_bn, cache=cache, **where
     )
 
-  # The causal mask is cheaper to make.
+  # A causal mask is cheaper.
   def score(tokens_bn, root_b, cache):
     at_n = jnp.arange(tokens_bn.shape[1], dtype=jnp.int32)
     positions_bn = root_b[:, None] + at_n[None, :]
@@ -66,12 +47,12 @@ def tree_attention(
     return score(tokens_bn, root_b, cache)
 
   def padded(tokens_b1, root_b, cache):
-    # What stands in the next slot is unseen, and written over next round.
+    # Nothing sees the second token, and the next round overwrites its slot.
     out = score(jnp.repeat(tokens_b1, 2, axis=1), root_b, cache)
     first = (array[:, :1] for array in (out.logits, out.hidden, out.features))
     return Output(*first, out.cache)
 
-  # All but CPUs are slow at one token: see `LanguageModelDrafter._feed_next`.
+  # Only CPUs are fast at one token: see `LanguageModelDrafter._feed_second`.
   return jax.lax.platform_dependent(
     tokens_bn, root_b, cache, cpu=score, default=padded
   )
@@ -80,22 +61,22 @@ def tree_attention(
 def replicated(
   transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
 ) -> Output:
-  """A row and a copy of its cache for every path from the root to a leaf.
+  """Scores each path from the root to a leaf in a row with a copy of the cache.
 
-  What one does without tree attention (the ablation of Yang et al. 2401.06706,
-  table 4): nodes that paths share are fed once for each.
+  This is decoding without tree attention (the ablation of Yang et al.
+  2401.06706, table 4): nodes that several paths share are scored several times.
 
   Raises:
-    UserError: a dynamic tree, whose paths are not known when this is compiled.
+    UserError: the tree is dynamic: its paths are not known at compile time.
   """
   if parents_bn is not None:
     raise UserError(
-      'tree_attention: got False, and the tree is one that drafts choose'
+      'tree_attention: got False with a dynamic tree, expected True'
     )
   leaves = sorted(set(range(tree.size)) - set(tree.internal))
   path_kt = np.maximum(tree.paths[leaves], 0)  # the padding is never read
   count, length = path_kt.shape
-  # Any path that runs through a node holds its entries.
+  # The first path through each node; all of them hold its entries.
   row_n = np.asarray(
     [np.argmax(tree.ancestor_mask[leaves, node]) for node in range(tree.size)]
   )
@@ -114,7 +95,7 @@ def replicated(
     ),
   )
 
-  def nodes(array_rt):
+  def by_node(array_rt):
     shape = (batch, count, *array_rt.shape[1:])
     return array_rt.reshape(shape)[:, row_n, depth_n]
 
@@ -123,13 +104,13 @@ def replicated(
     new_rutz = jnp.take_along_axis(
       rows_rusz, repeat(slot_b)[:, None, :, None], axis=2
     )
-    new_bnuz = nodes(jnp.swapaxes(new_rutz, 1, 2))
+    new_bnuz = by_node(jnp.swapaxes(new_rutz, 1, 2))
     return kv_cache.write(slots_busz, new_bnuz, root_b)
 
   return Output(
-    logits=nodes(out.logits),
-    hidden=nodes(out.hidden),
-    features=nodes(out.features),
+    logits=by_node(out.logits),
+    hidden=by_node(out.hidden),
+    features=by_node(out.features),
     cache=cache.replace(
       keys=jax.tree.map(write, cache.keys, out.cache.keys),
       values=jax.tree.map(write, cache.values, out.cache.values),

@@ -1,7 +1,7 @@
-"""What the decoding loop carries from round to round."""
+"""State that the decoding loop carries from round to round."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,18 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting.draft import TokenTree
-from specsamp.drafting.drafter import OfBatch
+from specsamp.drafting.drafter import SharedState
 from specsamp.models import KVCache, kv_cache
 
 
-class Prompts(NamedTuple):
-  """What a batch begins with.
+@struct.dataclass
+class Prompts:
+  """Prompts of a batch.
 
   Attributes:
     tokens: int [B, P], prompts, padded on the right.
     length: int [B], their lengths, at least 1.
-    limit: int [B], lengths at which the rows end.
+    limit: int [B], their lengths plus budgets, at which the rows end.
     seeds: int [B].
   """
 
@@ -31,22 +32,21 @@ class Prompts(NamedTuple):
 
 @struct.dataclass
 class Stats:
-  """Counts of each row, over the rounds in which it was not done.
+  """Counts of each row over the rounds in which it was not done.
 
-  They are the verifier's own: tokens that it accepted count even where a stop
-  token or the budget then cut the text.
+  Tokens that the verifier accepted count even if a stop token or the budget
+  then cuts them.
 
   Attributes:
-    rounds: int [B], target passes.
-    num_drafted_per_round: int [B, S], how deep each round drafted; noise from
-      `rounds` on.
-    num_drafted_per_pos: int [B, γ], rounds in which a token of this depth was
-      drafted.
-    num_accepted_per_pos: int [B, γ], rounds in which one of this depth was
-      accepted.
+    rounds: int [B], passes of the target.
+    num_drafted_per_round: int [B, S], depth of the draft in each round; noise
+      from index `rounds`.
+    num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
+    num_accepted_per_pos: int [B, γ], rounds that accepted a token of this
+      depth.
     num_tried_per_rank: int [B, C], times that a node was reached which has a
-      candidate of this rank among its children. Not of dynamic trees.
-    num_accepted_per_rank: int [B, C], times that the candidate of this rank was
+      child of this rank. Not counted for dynamic trees.
+    num_accepted_per_rank: int [B, C], times that the child of this rank was
       accepted.
   """
 
@@ -58,11 +58,11 @@ class Stats:
   num_accepted_per_rank: jax.Array
 
   @classmethod
-  def zeros(cls, batch: int, tree: TokenTree, most_rounds: int) -> 'Stats':
+  def zeros(cls, batch: int, tree: TokenTree, max_rounds: int) -> 'Stats':
     zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
     return cls(
       rounds=zeros(),
-      num_drafted_per_round=zeros(most_rounds),
+      num_drafted_per_round=zeros(max_rounds),
       num_drafted_per_pos=zeros(tree.depth),
       num_accepted_per_pos=zeros(tree.depth),
       num_tried_per_rank=zeros(tree.width),
@@ -89,17 +89,18 @@ def block_efficiency(num_accepted, rounds):
 
 @struct.dataclass
 class Logprobs:
-  """Log-probabilities of the tokens of rows, each at its token's place.
+  """Log-probabilities of tokens, each at the position of its token.
 
-  Noise where there is no token, and at a row's first one, before which there
-  is nothing. Of a prompt's tokens too, if `Decoder.prefill` was asked for them.
+  Positions without a token are noise. So is a row's first token, which nothing
+  precedes, and the rest of the prompt unless `LogprobOptions.prompts` is set.
 
   Attributes:
     raw: float32 [B, S], under the target's distribution at temperature 1.
-    processed: float32 [B, S], under what the token was drawn from: after
-      temperature and cuts. A greedy token's is 0; a prompt's are noise.
-    top_tokens: int32 [B, S, K], the most probable tokens at that place.
-    top_raw: float32 [B, S, K], what `raw` would be of them.
+    processed: float32 [B, S], under the distribution that the token was drawn
+      from, after temperature and cuts. It is 0 for a greedy token, and noise
+      for a prompt.
+    top_tokens: int32 [B, S, K], the most probable tokens at that position.
+    top_raw: float32 [B, S, K], `raw` of these tokens.
   """
 
   raw: jax.Array
@@ -110,20 +111,20 @@ class Logprobs:
 
 @struct.dataclass
 class DecodeState:
-  """One batch in the middle of its text.
+  """State of one batch between two rounds.
 
   Attributes:
-    tokens: int [B, S], prompt and text; what stands past `length` is noise.
-    length: int [B], committed tokens. The last of them is the next round's
-      root: it has no cache entry yet.
-    limit: int [B], the length at which a row's budget is spent.
-    done: bool [B], a stop token was emitted or the budget is spent.
-    broken: bool [B], the target's logits held a NaN; the row ends there.
-    cache: the target's, S slots.
-    drafter: the drafter's own state.
-    keys: keys [B] of the rows' seeds.
+    tokens: int [B, S], committed tokens; noise from index `length`.
+    length: int [B], number of committed tokens. The last one is the root of the
+      next round and has no cache entry yet.
+    limit: int [B], length at which a row's budget is spent.
+    done: bool [B], True if a stop token was emitted or the budget is spent.
+    broken: bool [B], True if the target's logits had a NaN, which ends a row.
+    cache: the target's cache, S slots.
+    drafter: the drafter's state.
+    keys: keys [B] of the rows.
     stats: counts.
-    logprobs: of the tokens, or None where nobody asks.
+    logprobs: log-probabilities of the tokens, or None.
   """
 
   tokens: jax.Array
@@ -137,23 +138,28 @@ class DecodeState:
   stats: Stats
   logprobs: Logprobs | None = None
 
+  @property
+  def visible(self) -> 'DecodeState':
+    """The state without the parts that only the device reads."""
+    return self.replace(cache=None, drafter=None, keys=None, limit=None)
 
-def with_axes(state: Any, apply: Callable[..., Any]) -> Any:
-  """`apply(array, *axes)` of each array: see `kv_cache.with_axes`.
+
+def with_axes(state: Any, place: Callable[..., Any]) -> Any:
+  """Applies a sharding function to each array with the names of its axes.
 
   Args:
-    state: a `DecodeState` or a part of one. Every array in it has the batch's
-      rows on its first axis, but for the tables of a cache, what is `OfBatch`,
-      and scalars.
-    apply: `rules.constrain`, or what `rules.sharding` returns.
+    state: a `DecodeState` or a part of it. The first axis of every array is the
+      batch, except in `SharedState`, in tables of a cache and in scalars.
+    place: called with (array, *axes), such as `rules.constrain`, or the result
+      of `rules.sharding`; see `kv_cache.with_axes`.
   """
 
-  def of(node):
+  def place_node(node):
     if isinstance(node, KVCache):
-      return kv_cache.with_axes(node, apply)
-    if isinstance(node, OfBatch):
-      return jax.tree.map(lambda x: apply(x, *(None,) * x.ndim), node)
-    return apply(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
+      return kv_cache.with_axes(node, place)
+    if isinstance(node, SharedState):
+      return jax.tree.map(lambda x: place(x, *(None,) * x.ndim), node)
+    return place(node, *('batch', *(None,) * (node.ndim - 1))[: node.ndim])
 
-  is_leaf = lambda node: isinstance(node, KVCache | OfBatch)
-  return jax.tree.map(of, state, is_leaf=is_leaf)
+  is_leaf = lambda node: isinstance(node, KVCache | SharedState)
+  return jax.tree.map(place_node, state, is_leaf=is_leaf)

@@ -1,16 +1,16 @@
-"""Drafts as deep as pay: the depth of every round is chosen on the device.
+"""Adaptive draft length: each round's depth is chosen on the device.
 
-Of a few depths that is taken whose round is expected to emit most tokens per
-second, see `policy`. All that is known then is what the rows, and in an engine
-the texts before theirs, have accepted so far, by random bits that no row will
-use again (`mixes_rows`), and so the output follows the target's distribution.
+A round takes the depth with the most expected tokens per second, see `policy`.
+The choice depends on what the rows, and in an engine earlier requests, have
+accepted. Those tokens used random bits that no row uses again (`mixes_rows`),
+so the output follows the target's distribution.
 
-Within a draft a row may be told to draft on only while its path is likely
-enough: whether x_i is drafted may depend on what was drawn before it, never on
-x_i itself.
+Within a draft a row may stop when its path has become too improbable. Whether
+x_i is drafted may depend on the tokens before it, never on x_i itself.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -20,33 +20,41 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
-from specsamp.drafting.drafter import CATCH_UP, Drafter, root_of
+from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree, Verdict
+from specsamp.drafting.drafter import (
+  CATCH_UP,
+  Drafter,
+  Scored,
+  SkippingDrafter,
+  root_of,
+  with_params,
+)
+from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.policy import Policy
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.utils import flow
 
-# Rounds in which nothing is drafted are kept for a drafter until it drafts
-# again, at most so many: then it reads them.
-_MOST_BEHIND = 64
+# The features of this many rounds without a draft are kept for a drafter that
+# reads features. It then reads them, even if it does not draft.
+_MAX_BEHIND = 64
 
 
 @struct.dataclass
 class AdaptiveState:
-  """What is carried from round to round.
+  """State of an `AdaptiveDrafter`.
 
   Attributes:
-    drafter: the drafter's own state.
-    policy: what was accepted.
-    depth: int32 [], to which the round was to draft.
-    length: int32 [B], of the rows when it began.
+    drafter: state of the drafter that it adapts.
+    policy: counts of accepted tokens.
+    depth: int32 [], depth chosen for the round.
+    length: int32 [B], lengths of the rows when the round began.
     active: bool [B], rows that have grown since the round before; the others
       are done.
-    behind: int32 [], rounds that the drafter has not read; between `propose`
-      and `commit` of a round in which it drafts, -1.
-    features: [B, W, F], the target's at the roots of these rounds, that of
-      position t at t mod W.
+    behind: int32 [], rounds that the drafter has not read; -1 between `propose`
+      and `commit` of a round with a draft.
+    features: [B, W, F], the target's features at the roots of these rounds,
+      those of position t at t mod W.
   """
 
   drafter: Any
@@ -59,17 +67,18 @@ class AdaptiveState:
 
 
 @struct.dataclass
-class AdaptiveDrafter(Drafter):
-  """Drafts to the depth that pays, as another drafter drafts.
+class AdaptiveDrafter(SkippingDrafter):
+  """Adapts the draft length of another drafter.
 
   Attributes:
-    drafter: of the greatest depth.
-    ms: float32 [K], what a round of each depth costs.
-    least_confidence: float32 [], of the path so far for a row to draft on;
-      None is always.
-    depths: ascending, 0 for rounds without a draft, static.
-    refilled: whether other texts take the place of those that end, as in an
-      engine, static; else a batch takes as long as its slowest row.
+    drafter: drafts to the maximum depth.
+    ms: float32 [K], cost of a round of each depth.
+    least_confidence: float32 [], probability of the path below which a row
+      stops drafting; None never stops.
+    depths: depths to choose from, ascending; 0 is a round without a draft.
+      Static.
+    refilled: True in an engine, which refills the slots of finished rows; else
+      a batch takes as long as its slowest row. Static.
   """
 
   drafter: Drafter
@@ -93,49 +102,40 @@ class AdaptiveDrafter(Drafter):
 
   @property
   def passes(self) -> tuple[int, ...]:
-    return tuple(self._tree(depth).size for depth in self.depths)
+    return tuple(self.tree.down_to(depth).size for depth in self.depths)
 
-  @property
-  def room(self) -> int:
-    # What it reads later than it was written it reads in pieces. Caches are
-    # rounded up for them: added by the drafter itself, they would leave rows of
-    # slots that are not aligned.
-    return max(self.drafter.room, CATCH_UP)
+  def at_each_depth(self) -> list['AdaptiveDrafter']:
+    """Returns the drafter with costs that make every round take one depth.
 
-  def parts(self):
-    """It with costs of which each depth in turn has by far the least, so that
-    every round drafts so deep; nothing is left off early."""
-    is_it_kk = jnp.eye(len(self.depths), dtype=bool)
-    least = None if self.least_confidence is None else jnp.float32(0)
+    There is one drafter per depth. All run the same program, and none stops
+    within a draft.
+    """
+    is_chosen_kk = jnp.eye(len(self.depths), dtype=bool)
+    confidence = None if self.least_confidence is None else jnp.float32(0)
     return [
       self.replace(
-        ms=jnp.where(is_it_k, jnp.float32(1), jnp.float32(1e6)),
-        least_confidence=least,
+        ms=jnp.where(is_chosen_k, jnp.float32(1), jnp.float32(1e6)),
+        least_confidence=confidence,
       )
-      for is_it_k in is_it_kk
+      for is_chosen_k in is_chosen_kk
     ]
 
   def check(self, target: LanguageModel, batch: int) -> None:
     self.drafter.check(target, batch)
 
   def with_params(self, params=None, target=None):
-    return self.replace(drafter=self.drafter.with_params(params, target))
-
-  def for_engine(self):
-    return self.replace(refilled=True)
+    return self.replace(drafter=with_params(self.drafter, params, target))
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
-    batch = len(length_b)
-    own = self.drafter.init(tokens_bp, length_b, features_bpd, capacity)
-    # Of what it never reads nothing is kept; else the prompt's last, for a row
-    # that comes to a batch which is behind.
-    kept = _MOST_BEHIND if self.drafter.reads_features else 0
+    # The features at the end of the prompt are read if the row is inserted into
+    # a batch that is behind.
+    num_kept = _MAX_BEHIND if self._keeps_features else 0
     root_b1 = length_b[:, None] - 1
-    slot_w = np.arange(kept, dtype=np.int32)[None]
-    at_bw = jnp.maximum(root_b1 - (root_b1 - slot_w) % _MOST_BEHIND, 0)
+    slot_w = np.arange(num_kept, dtype=np.int32)[None]
+    at_bw = jnp.maximum(root_b1 - (root_b1 - slot_w) % _MAX_BEHIND, 0)
     return AdaptiveState(
-      drafter=own,
-      policy=Policy.of(batch, self.tree.depth),
+      drafter=self.drafter.init(tokens_bp, length_b, features_bpd, capacity),
+      policy=Policy.initial(len(length_b), self.tree.depth),
       depth=jnp.int32(0),
       length=jnp.zeros_like(length_b),
       active=jnp.zeros(length_b.shape, bool),
@@ -146,112 +146,196 @@ class AdaptiveDrafter(Drafter):
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     active_b = length_b > state.length
     chosen = state.policy.choose(self.depths, self.ms, active_b, self.refilled)
-    drafts = jnp.asarray(self.depths)[chosen] > 0
-    reads = drafts & (state.behind > 0)
-    if self.drafter.reads_features:
-      reads |= state.behind == _MOST_BEHIND
-    own = flow.cond_in_place(
+    depth = jnp.asarray(self.depths, jnp.int32)[chosen]
+    reads = (depth > 0) & (state.behind > 0)
+    if self._keeps_features:
+      reads |= state.behind == _MAX_BEHIND
+    inner = flow.cond_in_place(
       reads,
-      lambda own: self.drafter.catch_up(
-        own, tokens_bs, length_b, state.behind, state.features
-      ),
+      lambda inner: self._catch_up(inner, tokens_bs, length_b, state),
       state.drafter,
     )
-    carry = (
-      self._blank(own, tokens_bs, length_b, sampling, keys_b),
-      own,
-    )
-    for i, depth in enumerate(self.depths):
-      if depth:
-        part = self._to(depth)
-        ask = lambda carry, part=part: _ask(
-          part, carry, tokens_bs, length_b, sampling, keys_b
+    inputs = tokens_bs, length_b, sampling, keys_b
+    carry = self._empty_draft(inner, *inputs), inner
+    for i, number in enumerate(self.depths):
+      if number:
+        carry = flow.cond_in_place(
+          chosen == i,
+          functools.partial(_propose_into, self._down_to(number), inputs),
+          carry,
         )
-        carry = flow.cond_in_place(chosen == i, ask, carry)
-    draft, own = carry
+    draft, inner = carry
     if self.least_confidence is not None:
       draft = while_confident(draft, self.least_confidence)
     behind = jnp.where(reads, 0, state.behind)
     return draft, state.replace(
-      drafter=own,
-      depth=jnp.asarray(self.depths, jnp.int32)[chosen],
+      drafter=inner,
+      depth=depth,
       length=length_b,
       active=active_b,
-      behind=jnp.where(drafts, -1, behind),
+      behind=jnp.where(depth > 0, -1, behind),
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
-    policy = state.policy.seen(
+    policy = state.policy.after_round(
       draft,
       state.depth,
       verdict.num_accepted,
       state.active & scored.active,
     )
-    read = lambda own: self.drafter.commit(own, draft, verdict, root_b, scored)
+
+    def commit(inner):
+      return self.drafter.commit(inner, draft, verdict, root_b, scored)
+
     if draft.tree.size == 1:
-      own = flow.cond_in_place(state.behind < 0, read, state.drafter)
+      inner = flow.cond_in_place(state.behind < 0, commit, state.drafter)
     else:
-      own = read(state.drafter)
+      inner = commit(state.drafter)
+    features_bwf = state.features
+    if self._keeps_features:
+      features_bwf = jax.vmap(
+        lambda row, new, slot: jax.lax.dynamic_update_slice(row, new, (slot, 0))
+      )(features_bwf, scored.features[:, :1], root_b % _MAX_BEHIND)
     return state.replace(
-      drafter=own,
+      drafter=inner,
       policy=policy,
       behind=state.behind + 1,
-      features=self._kept(state.features, scored.features, root_b),
+      features=features_bwf,
     )
 
-  def _kept(self, features_bwf, features_bnf, root_b):
-    """With the features of the root, if they are ever read."""
-    if not self.drafter.reads_features:
-      return features_bwf
-    slot_b = root_b % _MOST_BEHIND
-    return jax.vmap(
-      lambda kept, new, slot: jax.lax.dynamic_update_slice(kept, new, (slot, 0))
-    )(features_bwf, features_bnf[:, :1], slot_b)
+  @property
+  def _keeps_features(self) -> bool:
+    return not isinstance(self.drafter, LanguageModelDrafter)
 
-  def _tree(self, depth: int) -> TokenTree:
-    """Down to this depth."""
-    return self.tree.first(sum(at <= depth for at in self.tree.depths))
+  def _catch_up(self, inner, tokens_bs, length_b, state: AdaptiveState):
+    """Has the drafter read the text of the rounds in which it did not draft."""
+    if self._keeps_features:
+      return commit_skipped(
+        self.drafter, inner, tokens_bs, length_b, state.behind, state.features
+      )
+    return self.drafter.catch_up(inner, tokens_bs, length_b, state.behind)
 
-  def _to(self, depth: int) -> Drafter:
-    """The drafter to this depth, at most."""
-    part = self.drafter.replace(tree=self._tree(depth))
-    # A model drafts no further than anybody reads; of what is not drawn all is.
-    if self.law == 'deterministic' or not hasattr(part, 'least_confidence'):
-      return part
-    return part.replace(least_confidence=self.least_confidence)
+  def _down_to(self, depth: int) -> Drafter:
+    """Returns the drafter to a smaller depth."""
+    shorter = self.drafter.replace(tree=self.tree.down_to(depth))
+    # A model that draws may stop early. Deterministic drafts are kept whole.
+    if self.law == 'deterministic' or not hasattr(shorter, 'least_confidence'):
+      return shorter
+    return shorter.replace(least_confidence=self.least_confidence)
 
-  def _blank(self, own, tokens_bs, length_b, *others) -> Draft:
-    """A draft of which nothing was drafted."""
+  def _empty_draft(self, inner, tokens_bs, length_b, *others) -> Draft:
+    """Returns a draft of the maximum depth without draft tokens."""
     shapes, _ = jax.eval_shape(
-      self.drafter.propose, own, tokens_bs, length_b, *others
+      self.drafter.propose, inner, tokens_bs, length_b, *others
     )
-    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    into = lambda array, column: array.at[:, :1].set(column)
-    return blank.replace(
-      tokens=into(blank.tokens, root_of(tokens_bs, length_b)),
-      valid=into(blank.valid, True),
+    draft = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return draft.replace(
+      tokens=draft.tokens.at[:, :1].set(root_of(tokens_bs, length_b)),
+      valid=draft.valid.at[:, :1].set(True),
     )
 
 
-def while_confident(draft: Draft, least: jax.Array) -> Draft:
-  """Without what stands behind a path that has become too unlikely.
-
-  Whether a token is drafted depends on those above it: one that is itself
-  unlikely is kept, and what would follow it is not.
+def _propose_into(drafter: Drafter, inputs, carry):
+  """Proposes a shorter draft and writes it over the beginning of a longer one.
 
   Args:
-    draft: of any law; of deterministic ones all is kept.
-    least: [], of the probability of the path to a token's parent, under q.
+    drafter: drafts to the smaller depth.
+    inputs: arguments of `Drafter.propose` after the state.
+    carry: the longer draft and the drafter's state.
+  """
+  whole, state = carry
+  draft, state = drafter.propose(state, *inputs)
+
+  def write(into, part):
+    return jax.lax.dynamic_update_slice(into, part, (0,) * into.ndim)
+
+  return whole.replace(
+    tokens=write(whole.tokens, draft.tokens),
+    q=None if whole.q is None else write(whole.q, draft.q),
+    valid=write(whole.valid, draft.valid),
+  ), state
+
+
+def commit_skipped(
+  drafter: Drafter, state, tokens_bs, length_b, behind, features_bwf
+) -> Any:
+  """Returns a drafter's state after rounds in which it did not draft.
+
+  In each of these rounds every row that was not done grew by one token. These
+  tokens are committed as if they had been drafted and accepted, `CATCH_UP` at
+  once.
+
+  Args:
+    drafter: the drafter.
+    state: its state before these rounds.
+    tokens_bs: int [B, S], committed tokens.
+    length_b: int [B].
+    behind: int [], number of these rounds, at least 1 and at most W. A row that
+      was inserted later reads tokens before its root again.
+    features_bwf: [B, W, F], see `AdaptiveState`.
+  """
+  tree = TokenTree.chain(CATCH_UP - 1)
+  at_n = np.arange(tree.size, dtype=np.int32)[None]
+  batch = len(length_b)
+  first_b = length_b - 1 - behind  # negative in a row that is short
+
+  def commit(carry):
+    done, state = carry
+    end_b = first_b + jnp.minimum(behind, done + tree.size)
+    start_b = jnp.maximum(first_b + done, 0)
+    count_b = jnp.clip(end_b - start_b, 1, tree.size)
+    at_bn = start_b[:, None] + at_n
+    token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
+    draft = Draft(
+      tokens=token(at_bn),
+      q=None,
+      tree=tree,
+      law='deterministic',
+      valid=jnp.ones(at_bn.shape, bool),
+    )
+    verdict = Verdict(
+      node=count_b - 1,
+      num_accepted=count_b - 1,
+      path=jnp.broadcast_to(at_n, at_bn.shape),
+      next_token=token(at_bn[:, :1] + count_b[:, None])[:, 0],
+    )
+    features_bnf = jnp.take_along_axis(
+      features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1
+    )
+    scored = Scored(
+      features_bnf,
+      extra_logits=jnp.zeros((batch, 0, 0), jnp.float32),
+      active=jnp.ones((batch,), bool),
+    )
+    state = drafter.commit(state, draft, verdict, at_bn[:, 0], scored)
+    return done + tree.size, state
+
+  _, state = jax.lax.while_loop(
+    lambda carry: carry[0] < behind, commit, (jnp.int32(0), state)
+  )
+  return state
+
+
+def while_confident(draft: Draft, least_confidence: jax.Array) -> Draft:
+  """Returns the draft without nodes below a path that is too improbable.
+
+  Whether a token is drafted depends on the tokens above it: a token that is
+  improbable itself is kept, but its children are not.
+
+  Args:
+    draft: a draft of any law; a deterministic one is kept whole.
+    least_confidence: [], least probability under q of the path to a token's
+      parent.
   """
   if draft.q is None or not draft.tree.depth:
     return draft
   parent_n = np.maximum(draft.tree.parents, 0)
-  is_likely_bn = path_probs(draft)[:, parent_n] >= least
+  is_likely_bn = path_probs(draft)[:, parent_n] >= least_confidence
   return draft.replace(valid=draft.valid & is_likely_bn)
 
 
 def path_probs(draft: Draft) -> jax.Array:
-  """The probability under q of the path to each node, it included: [B, N]."""
+  """Returns the probability under q of the path to each node, [B, N]."""
   tree = draft.tree
   row_g = np.searchsorted(tree.internal, tree.parents[1:]).astype(np.int32)
   gather = lambda q_iv, token_g: q_iv.at[row_g, token_g].get(mode='clip')
@@ -262,86 +346,59 @@ def path_probs(draft: Draft) -> jax.Array:
   return jnp.stack(paths, axis=1)
 
 
-def _ask(drafter, carry, tokens_bs, length_b, sampling, keys_b):
-  """A shorter drafter's draft, in the place of the longest one's."""
-  draft, own = carry
-  drafted, own = drafter.propose(own, tokens_bs, length_b, sampling, keys_b)
-
-  def into(whole, part):
-    start = (0,) * whole.ndim
-    return jax.lax.dynamic_update_slice(whole, part, start)
-
-  return draft.replace(
-    tokens=into(draft.tokens, drafted.tokens),
-    q=None if draft.q is None else into(draft.q, drafted.q),
-    valid=into(draft.valid, drafted.valid),
-  ), own
-
-
 def adaptive_drafter(
   drafter: Drafter,
   depths: Sequence[int],
   ms: Sequence[float],
   least_confidence: float | None = None,
 ) -> AdaptiveDrafter:
-  """A drafter that drafts as much as pays, chosen anew in every round.
+  """Returns a drafter that chooses how deep to draft in every round.
 
   The choice is made on the device, from what was accepted before, and changes
-  no distribution: verify as what it drafts from.
+  no distribution. Use the verifier of the given drafter.
 
   Args:
-    drafter: of the greatest depth; its chain or tree is cut at the others.
-    depths: that are chosen from, ascending; 0 is a round without a draft.
-    ms: what a round of each costs, in milliseconds or any other unit.
-    least_confidence: a row drafts on while the probability of the path so far
-      is at least this; None is always.
+    drafter: drafts to the maximum depth; its chain or tree is cut at the other
+      depths.
+    depths: depths to choose from, ascending; 0 is a round without a draft.
+    ms: cost of a round of each depth, in milliseconds or any other unit.
+    least_confidence: a row drafts while the probability of its path is at least
+      this; None always drafts.
 
   Raises:
-    UserError: no depths, depths that are not ascending or not the drafter's,
-      another number of costs or one that is not above 0, a drafter whose depth
-      cannot be chosen, a tree that cannot be cut, or a confidence that is no
-      probability.
+    UserError: the depth of this drafter cannot be chosen, its tree cannot be
+      cut, the depths are not ascending or do not end with the drafter's, a cost
+      is missing or not above 0, or the confidence is not a probability.
   """
-  depths = tuple(depths)
+  name, tree, depths = type(drafter).__name__, drafter.tree, tuple(depths)
   fields = {field.name for field in dataclasses.fields(drafter)}
-  is_dynamic = isinstance(drafter.tree, DynamicTree)
+  is_dynamic = isinstance(tree, DynamicTree)
   if is_dynamic or len(drafter.passes) > 1 or 'tree' not in fields:
     raise UserError(
-      f'adaptive: got a {type(drafter).__name__}, which chooses itself how '
-      'much it drafts'
+      f'adaptive: got a {name}, which chooses itself how much it drafts'
     )
   if drafter.extra_tree.parents:
     raise UserError(
-      f'adaptive: got a {type(drafter).__name__}, which sends tokens '
-      'beside its draft'
+      f'adaptive: got a {name}, which sends tokens alongside its draft'
     )
-  if any(a > b for a, b in itertools.pairwise(drafter.tree.depths)):
+  if any(a > b for a, b in itertools.pairwise(tree.depths)):
     raise UserError(
-      f'adaptive: got the parents {drafter.tree.parents}, expected a tree '
-      'numbered depth by depth'
+      f'adaptive: got the parents {tree.parents}, expected a tree numbered '
+      'depth by depth'
     )
-  _check(depths, ms, least_confidence, drafter.tree.depth)
-  least = None if least_confidence is None else jnp.float32(least_confidence)
-  return AdaptiveDrafter(drafter, jnp.asarray(ms, jnp.float32), least, depths)
-
-
-def _check(depths: tuple, ms, least_confidence, deepest: int) -> None:
-  """Raises `UserError`: see `adaptive_drafter`."""
-  if not depths:
-    raise UserError('depths: got none, expected some to choose from')
-  if any(type(depth) is not int or depth < 0 for depth in depths) or any(
-    a >= b for a, b in itertools.pairwise(depths)
+  is_integer = all(type(depth) is int for depth in depths)
+  if not (
+    is_integer and all(a < b for a, b in itertools.pairwise((-1, *depths)))
   ):
-    raise UserError(f'depths: got {depths}, expected ascending numbers')
-  if not depths[-1] or depths[-1] != deepest:
+    raise UserError(f'depths: got {depths}, expected ascending integers')
+  if not depths or not 0 < depths[-1] == tree.depth:
     raise UserError(
-      f'depths: the greatest is {depths[-1]}, expected the {deepest} of the '
+      f'depths: got {depths}, expected the last to be the {tree.depth} of the '
       'drafter, at least 1'
     )
   costs = np.asarray(ms)
-  is_number = costs.dtype.kind in 'iuf'
   if (
-    not is_number
+    costs.dtype.kind not in 'iuf'
     or costs.shape != (len(depths),)
     or not (np.isfinite(costs) & (costs > 0)).all()
   ):
@@ -349,7 +406,13 @@ def _check(depths: tuple, ms, least_confidence, deepest: int) -> None:
       f'ms: got {ms!r}, expected a cost above 0 for each of the {len(depths)} '
       'depths'
     )
-  if least_confidence is not None and not 0 <= least_confidence <= 1:
-    raise UserError(
-      f'least_confidence: got {least_confidence}, expected 0 to 1'
-    )
+  confidence = None
+  if least_confidence is not None:
+    if not 0 <= least_confidence <= 1:
+      raise UserError(
+        f'least_confidence: got {least_confidence}, expected 0 to 1'
+      )
+    confidence = jnp.float32(least_confidence)
+  return AdaptiveDrafter(
+    drafter, jnp.asarray(ms, jnp.float32), confidence, depths
+  )

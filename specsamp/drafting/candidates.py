@@ -1,4 +1,4 @@
-"""From a drafter's logits after nodes to the candidates of these nodes."""
+"""Candidates of a draft's nodes, chosen from a drafter's logits."""
 
 import numbers
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from specsamp.errors import UserError, check_name
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
-# A greedy target emits its most probable token, which the draft's is far more
-# often than its q tells. At this temperature it tells that: 0.49, 0.74, 0.90
-# and 0.99 of EAGLE's were accepted 58, 71, 87 and 93 times of 100 (692 rounds
-# on three tasks; 0.46, 0.68, 0.87 and 0.99 of a draft model's 41, 66, 74, 92).
-# Dynamic trees of 32 nodes have τ 6.5 to 6.6 at 0.1 to 0.25, 6.1 at 0.5.
+# A greedy target accepts the draft's most probable token far more often than
+# its q says. At this temperature q says how often: of EAGLE's tokens with q
+# 0.49, 0.74, 0.90 and 0.99 the target accepted 58, 71, 87 and 93 % (692 rounds
+# on three tasks); of a draft model's with q 0.46, 0.68, 0.87 and 0.99 it
+# accepted 41, 66, 74 and 92 %. Dynamic trees of 32 nodes have τ 6.5 to 6.6 at
+# 0.1 to 0.25, and 6.1 at 0.5.
 GREEDY_TEMPERATURE = 0.2
 
 
@@ -30,28 +31,31 @@ def pick(
   *,
   is_confidence: bool = False,
 ):
-  """Candidates of W nodes, their validity, both [B, W, C], and q [B, W, V].
+  """Chooses C candidates for each of W nodes.
 
-  Rows of temperature 0 take the C most probable tokens, and report q of
-  temperature 1: their target's p is a one-hot, of which every verifier emits
-  the argmax, whatever was drafted. A single one's is the one-hot that it is
-  drawn from, less to compute; where it is asked for as a confidence it is q of
-  `GREEDY_TEMPERATURE`.
+  Rows of temperature 0 take the C most probable tokens and report q of
+  temperature 1: p is then a one-hot, of which every verifier emits the argmax,
+  whatever was drafted. If C is 1, q is the one-hot itself, which is less to
+  compute, or q of `GREEDY_TEMPERATURE` if it is needed as a confidence.
 
   Args:
-    logits_bwv: the drafter's, after each node.
+    logits_bwv: the drafter's logits after each node.
     uniform_bwc2: numbers of `draw.uniforms`, one draw for each candidate.
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
-    handicap_bv: of the race of this depth, for a coupled drafter.
-    counts_w: how many of its C candidates each node keeps, the first ones; None
-      is all. Their last one is drawn with the last of its numbers.
-    is_confidence: whether q tells how probable a single greedy candidate was.
+    handicap_bv: handicaps of this depth's race, for a coupled drafter.
+    counts_w: number of candidates that each node keeps, the first ones; None
+      keeps all. The last one kept is drawn with the last of its numbers.
+    is_confidence: True if q of a greedy candidate is read as the probability
+      that it is accepted.
+
+  Returns:
+    Candidates and their validity, [B, W, C], and q, [B, W, V].
   """
   batch, _, count = uniform_bwc2.shape[:3]
   greedy_b = sampling.broadcast(batch).temperature == 0
-  several = count > 1 or law == 'deterministic' or is_confidence
-  if several:
+  needs_q = count > 1 or law == 'deterministic' or is_confidence
+  if needs_q:
     temperature = GREEDY_TEMPERATURE if is_confidence else 1.0
     sampling = greedy_at(temperature, sampling.broadcast(batch))
   q_bwv = transforms.probabilities(logits_bwv, sampling)
@@ -59,7 +63,7 @@ def pick(
   drawn = lambda: _drawn(q_bwv, uniform_bwc2, law, counts_w)
   if law == 'deterministic':
     tokens, valid = most_probable()
-  elif not several:
+  elif not needs_q:
     tokens, valid = drawn()
   else:
     greedy_b11 = greedy_b[:, None, None]
@@ -74,9 +78,10 @@ def pick(
 
 
 def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
-  """The C most probable tokens and their validity, see `pick`.
+  """Returns the C most probable tokens and their validity, see `pick`.
 
-  Rows that are not greedy have the first ones of a coupled drafter's race.
+  A coupled drafter takes the first C tokens of its race in rows that are not
+  greedy.
   """
   speed_bwv = q_bwv
   if handicap_bv is not None:
@@ -90,13 +95,13 @@ def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
 
 
 def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
-  """Tokens that are drawn from q by this law, and their validity."""
+  """Returns C tokens drawn from q and their validity, see `pick`."""
   batch, width, count = uniform_bwc2.shape[:3]
   uniform_rc2 = uniform_bwc2.reshape(-1, count, 2)
   q_rv = q_bwv.reshape(-1, q_bwv.shape[-1])
   if law == 'iid' or count == 1:
-    each = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
-    tokens = each(uniform_rc2, q_rv)
+    inverse_cdf = jax.vmap(draw.inverse_cdf, in_axes=(1, None), out_axes=1)
+    tokens = inverse_cdf(uniform_rc2, q_rv)
     valid = jnp.ones(tokens.shape, bool)
   elif law == 'top_plus_one':
     counts_bw = jnp.broadcast_to(
@@ -113,12 +118,7 @@ def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
 
 
 def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
-  """Rows of temperature 0 at this one, and without cuts.
-
-  Args:
-    temperature: above 0.
-    sampling: values per row.
-  """
+  """Returns sampling values with greedy rows at a temperature, without cuts."""
   is_greedy_b = sampling.temperature == 0
   plain = SamplingParams(temperature).broadcast(len(is_greedy_b))
   return jax.tree.map(
@@ -157,15 +157,15 @@ def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
 
 
 def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
-  """The tree of a draft that `grow` can grow.
+  """Returns the tree of a draft that `grow` can grow.
 
   Args:
     shape: a draft length, or a tree.
     law: how its candidates are chosen.
 
   Raises:
-    UserError: a draft length below 1, a tree that is not numbered breadth
-      first, a dynamic one of candidates that are drawn, or an unknown law.
+    UserError: the draft length is below 1, the tree is not numbered breadth
+      first, the law is unknown, or a dynamic tree is to be drawn.
   """
   if not isinstance(shape, TokenTree):
     if not isinstance(shape, numbers.Integral):
@@ -186,9 +186,9 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
     )
   check_name('law', law, get_args(Law))
   if isinstance(shape, DynamicTree) and law != 'deterministic':
-    # Keeping the likelier ones of drawn tokens is not lossless.
+    # It is not lossless to keep the more probable ones of drawn tokens.
     raise UserError(
-      f'law: got {law!r}; a dynamic tree, whose nodes are the most probable '
-      "ones, expected 'deterministic'"
+      f"law: got {law!r}, expected 'deterministic' for a dynamic tree, whose "
+      'nodes are the most probable ones'
     )
   return shape

@@ -1,11 +1,11 @@
 """DFlash (2602.06036): a block in one pass, on the target's features.
 
-A block is the root and masks after it, all of which see each other: what comes
-out at mask i proposes the token i after the root. In each layer the block
-attends to the text before the root too, of which it has the target's features,
-fused from several depths and normed: every layer has its own keys and values of
-them, and none changes them. Only these are kept from round to round; what is
-accepted returns as features of the target's pass.
+A block is the root and masks after it, which all see each other. The output at
+mask i proposes the i-th token after the root. In each layer the block also
+attends to the text before the root, in the form of the target's features, fused
+from several depths and normed. Every layer computes keys and values of these
+features, and no layer changes the features. Only these keys and values are kept
+from round to round; accepted tokens return as features of the target's pass.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from specsamp.models.transformer import Layers, Norm
 
 
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
-  """Layers whose inputs the authors' drafters read: 2, 10, .., 34 of 36.
+  """Returns the layers that the authors' drafters tap: 2, 10, .., 34 of 36.
 
   Args:
-    num_layers: of the target.
-    count: how many; a target of few layers may have fewer.
+    num_layers: layers of the target.
+    count: number of taps; a target of few layers may have fewer.
   """
   if count == 1:
     return (num_layers // 2 + 1,)
@@ -40,16 +40,17 @@ def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
 
 
 class DFlashLayers(Layers):
-  """Layers on blocks, and what they have of the text before.
+  """Layers on blocks, with features of the text as context.
 
   Attributes:
-    config: of the layers, which have norms of queries and keys as Qwen3's: the
-      context goes through no other norm of theirs.
-    block_size: B, the root and its masks. It drafts with as many masks as it
-      was trained with, for those before a token see those after it.
-    taps: layers of the target whose input it reads; L is the last one's output.
-    mask_token: whose embedding, of the target's, stands at masks; None for an
-      embedding of its own.
+    config: configuration of the layers. They norm queries and keys like Qwen3,
+      the only norm in the layers that the context passes.
+    block_size: number of tokens in a block, the root and its masks. It is fixed
+      by training, because masks see the masks after them.
+    taps: layers of the target whose inputs are read; L is the last one's
+      output.
+    mask_token: token whose embedding in the target is read at masks; None for a
+      trained embedding.
   """
 
   block_size: int
@@ -57,23 +58,23 @@ class DFlashLayers(Layers):
   mask_token: int | None = None
 
   @classmethod
-  def of(
+  def for_target(
     cls,
     target: TransformerConfig,
     ahead: int,
     num_layers: int,
     taps: Sequence[int] | None = None,
   ):
-    """The module for a target.
+    """Returns the module for a target.
 
     Args:
-      target: its shape.
+      target: the target's configuration.
       ahead: masks of a block.
-      num_layers: of the drafter.
-      taps: as above; None for as many as there are layers, spread evenly.
+      num_layers: layers of the drafter.
+      taps: see the attribute; None spreads as many as it has layers evenly.
 
     Raises:
-      UserError: taps that are no numbers of layers.
+      UserError: the taps are not integers of at least 0.
     """
     if taps is None:
       taps = spread_taps(target.num_layers, num_layers)
@@ -99,14 +100,14 @@ class DFlashLayers(Layers):
       )
 
   def __call__(self, x_btd, context_bcd, positions, cache=None, **where):
-    """The stream after the layers, normed, [B, T, D], and the updated cache.
+    """Returns the normed stream, [B, T, D], and the updated cache.
 
     Args:
-      x_btd: what `embedded_blocks` returns.
-      context_bcd: what `context` returns, in the slots before those of x.
-      positions: int [B, C + T], of both.
-      cache: this and the others, see `Transformer`; there must be a mask
-        [B, T, S].
+      x_btd: blocks from `embedded_blocks`.
+      context_bcd: context from `context`, in the slots before those of x.
+      positions: int [B, C + T], of context and blocks.
+      cache: see `Transformer`.
+      **where: see `Transformer`; a mask [B, T, S] is required.
     """
     streams, cache = self.run(
       x_btd, positions, cache, context=context_bcd, **where
@@ -114,18 +115,18 @@ class DFlashLayers(Layers):
     return self.final_norm(streams[-1]), cache
 
   def context(self, tapped_bte):
-    """What its layers have of the text: [B, T, D].
+    """Returns the context of the layers, [B, T, D].
 
     Args:
-      tapped_bte: what the target holds at the taps, side by side.
+      tapped_bte: the target's features.
     """
     dtype = self.config.dtype
     return self.context_norm(kernels.project(tapped_bte, self.fuse, dtype))
 
   def init_params(self, key):
-    """Random parameters, a nested dict of float32 arrays."""
+    """Returns random parameters, a nested dict of float32 arrays."""
 
-    def all_of_it(module):
+    def call(module):
       c = self.config
       tapped = jnp.zeros((1, 1, len(self.taps) * c.width), c.dtype)
       x = jnp.zeros((1, 1, c.width), float16.wide(c.dtype))
@@ -133,15 +134,15 @@ class DFlashLayers(Layers):
       mask = jnp.ones((1, 1, 2), bool)
       return module(x, module.context(tapped), positions, mask=mask)
 
-    return nn.init(all_of_it, self)(key)['params']
+    return nn.init(call, self)(key)['params']
 
 
 def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
-  """What stands in M blocks of each row, [B, M K, D], and their positions.
+  """Returns the inputs of M blocks of each row, [B, M K, D], and positions.
 
   Args:
-    module: `DFlashLayers`, of K tokens a block.
-    params: its own.
+    module: `DFlashLayers`, with K tokens per block.
+    params: its parameters.
     target_head: embeds the roots.
     root_bm: int [B, M], positions of the roots.
     tokens_bm: int [B, M], the roots.
@@ -166,22 +167,21 @@ def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
 
 @struct.dataclass
 class DFlashDrafter(OnePassDrafter):
-  """Drafts a block: one pass a round.
+  """Drafts a block, in one pass per round.
 
-  Of its state the cache holds the text before the root.
+  The cache in its state holds the text before the root.
   """
 
   @classmethod
-  def fewest_layers(cls, module: DFlashLayers) -> int:
+  def min_layers(cls, module: DFlashLayers) -> int:
     return max(module.taps)
 
   @property
   def taps(self) -> tuple[int, ...]:
-    """Layers of the target whose input it reads."""
     return self.module.taps
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
-    # A block stands behind the longest draft.
+    # A block comes after the longest draft.
     capacity = -(-(capacity + self.module.block_size) // 16) * 16
     batch = tokens_bp.shape[0]
     cache = self.module.init_cache(self.params, batch, capacity)
@@ -199,15 +199,14 @@ class DFlashDrafter(OnePassDrafter):
     )
 
   def _pass(self, cache, tapped_bte, start_b, root_b, token_b1) -> EagleState:
-    """Writes T features from `start` on, and drafts behind them.
+    """Writes T features from position `start`, and drafts a block after them.
 
-    Those from the root on are noise, which nothing sees and the next pass
-    writes over, with the block.
+    Features from the root on are noise. Nothing sees them, and the next pass
+    overwrites them and the block.
     """
-    module, variables = self.module, {'params': self.params}
-    length, size = tapped_bte.shape[1], module.block_size
+    length, size = tapped_bte.shape[1], self.module.block_size
     x_bkd, block_bk = embedded_blocks(
-      module, self.params, self.target_head, root_b[:, None], token_b1
+      self.module, self.params, self.target_head, root_b[:, None], token_b1
     )
     text_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None]
     slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None]
@@ -215,10 +214,9 @@ class DFlashDrafter(OnePassDrafter):
     seen_bs = (slots_s < root_b[:, None]) | (
       (slots_s >= first_b1) & (slots_s < first_b1 + size)
     )
-    out_bkd, cache = module.apply(
-      variables,
+    out_bkd, cache = self.apply(
       x_bkd,
-      module.apply(variables, tapped_bte, method='context'),
+      self.apply(tapped_bte, method='context'),
       jnp.concatenate([text_bt, block_bk], axis=1),
       cache,
       mask=jnp.repeat(seen_bs[:, None], size, axis=1),

@@ -1,4 +1,4 @@
-"""What a drafter hands to a verifier: a tree of tokens and its q."""
+"""Drafts: trees of tokens that a drafter hands to a verifier, with their q."""
 
 import dataclasses
 import functools
@@ -11,45 +11,38 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-MOST_NODES = 2**14  # of a tree; a round of more is a mistake
+MAX_NODES = 2**14  # of a tree; a larger one is taken for a mistake
 
 Law = Literal['iid', 'without_replacement', 'top_plus_one', 'deterministic']
-"""How the children of a node were chosen.
+"""Law by which the children of a node were chosen.
 
-`iid`: drawn independently from the node's q. `without_replacement`: drawn in
-turn from q with the earlier ones removed, in the order of the nodes.
-`top_plus_one`: all but the last are the most probable of q, the last one is
-drawn from q without these. `deterministic`: by any means that does not know
-what the verdict will draw.
+`iid`: independent draws from the node's q. `without_replacement`: successive
+draws from q without the earlier ones, in the order of the nodes.
+`top_plus_one`: the most probable tokens of q, then one draw from q without
+these. `deterministic`: any choice that is independent of the verdict's draws.
 """
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
-  """Makes `array` read-only: it is cached on a hashable, shared object."""
-  array.flags.writeable = False
-  return array
-
-
 def _check_size(num_nodes: int) -> None:
-  if num_nodes > MOST_NODES:
+  if num_nodes > MAX_NODES:
     raise ValueError(
-      f'draft: got {num_nodes} nodes, expected at most {MOST_NODES}'
+      f'draft: got {num_nodes} nodes, expected at most {MAX_NODES}'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenTree:
-  """The shape of a draft: static and hashable, so a jit can close over it.
+  """Shape of a draft: static and hashable, so a jit can close over it.
 
-  Node 0 is the root, the last committed token; every other node is a drafted
+  Node 0 is the root, the last committed token. Every other node is a draft
   token, and its parent comes before it.
 
   Attributes:
-    parents: the parent of each node, N of them; `parents[0] == -1`.
+    parents: parent of each of the N nodes; `parents[0] == -1`.
 
   Raises:
-    ValueError: a first parent other than -1, a parent that does not come
-      before its node, or more than `MOST_NODES`.
+    ValueError: the first parent is not -1, a parent does not come before its
+      node, or there are more than `MAX_NODES` nodes.
   """
 
   parents: tuple[int, ...]
@@ -70,10 +63,10 @@ class TokenTree:
 
   @classmethod
   def chain(cls, length: int) -> 'TokenTree':
-    """A chain of `length` drafted tokens; 0 is the empty draft.
+    """Returns a chain of `length` draft tokens; 0 is the empty draft.
 
     Raises:
-      ValueError: a negative length, or one beyond `MOST_NODES`.
+      ValueError: the length is negative or exceeds `MAX_NODES`.
     """
     if length < 0:
       raise ValueError(f'draft length must be at least 0, got {length}')
@@ -82,22 +75,25 @@ class TokenTree:
 
   @classmethod
   def branching(cls, factors: Sequence[int | Sequence[int]]) -> 'TokenTree':
-    """A tree whose nodes at depth d all have `factors[d]` children.
+    """Returns a tree whose nodes at depth d all have `factors[d]` children.
 
-    Nodes are numbered breadth first, so siblings are consecutive. A factor may
-    also be many: one for each node of its depth, those left out being 0.
+    Nodes are numbered breadth first, so siblings are consecutive.
+
+    Args:
+      factors: number of children at each depth. A sequence in place of a number
+        has one count per node of that depth; missing counts are 0.
 
     Raises:
-      ValueError: a depth without nodes, a negative factor, more of them than
-        nodes, or more than `MOST_NODES`.
+      ValueError: a depth has no nodes, a factor is negative, a sequence has
+        more counts than there are nodes, or the tree exceeds `MAX_NODES`.
     """
     parents, level = [-1], [0]
     for factor in factors:
       if isinstance(factor, Sequence):
         if len(factor) > len(level):
           raise ValueError(
-            f'branching {tuple(factor)} is of {len(factor)} nodes, and there '
-            f'are {len(level)}'
+            f'branching: got {len(factor)} counts {tuple(factor)} for a depth '
+            f'of {len(level)} nodes'
           )
         counts = factor
       else:
@@ -117,44 +113,42 @@ class TokenTree:
     return cls(tuple(parents))
 
   def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
-    """This tree and K more nodes, attached to its root and to each other."""
-    return TokenTree(
-      self.parents
-      + tuple(0 if p < 0 else self.size + p for p in extra_tree.parents)
-    )
+    """Returns this tree with K further nodes, which hang from its root."""
+    extra = (0 if p < 0 else self.size + p for p in extra_tree.parents)
+    return TokenTree((*self.parents, *extra))
 
   def first(self, size: int) -> 'TokenTree':
-    """The tree of the first `size` nodes."""
+    """Returns the tree of the first `size` nodes."""
     return TokenTree(self.parents[:size])
+
+  def down_to(self, depth: int) -> 'TokenTree':
+    """Returns the tree down to a depth, for nodes numbered depth by depth."""
+    return self.first(sum(d <= depth for d in self.depths))
 
   @property
   def factors(self) -> tuple[int, ...] | None:
-    """The `branching` that makes this tree, or None if none does."""
-    factors = []
-    for depth in range(self.depth):
-      counts = {
-        len(self._children[node])
-        for node in range(self.size)
-        if self.depths[node] == depth
-      }
-      factors.append(counts.pop())
-      if counts or not factors[-1]:
-        return None
-    return tuple(factors)
+    """Factors with which `branching` makes this tree, or None."""
+    counts = [
+      {len(self.children(n)) for n in range(self.size) if self.depths[n] == d}
+      for d in range(self.depth)
+    ]
+    if any(len(different) > 1 for different in counts):
+      return None
+    return tuple(count for (count,) in counts)
 
   @property
   def size(self) -> int:
-    """N, the number of nodes, the root included."""
+    """N, number of nodes, the root included."""
     return len(self.parents)
 
   @property
   def depth(self) -> int:
-    """The deepest node's depth, the most tokens that a round can accept."""
+    """Depth of the deepest node: upper bound on a round's accepted length."""
     return max(self.depths)
 
   @functools.cached_property
   def depths(self) -> tuple[int, ...]:
-    """The depth of each node; the root's is 0."""
+    """Depth of each node; the root's is 0."""
     depths = [0]
     for parent in self.parents[1:]:
       depths.append(depths[parent] + 1)
@@ -167,7 +161,7 @@ class TokenTree:
 
   @property
   def num_fed(self) -> int:
-    """Nodes that a drafter reads which drafts level by level."""
+    """Number of nodes that a drafter reads to draft level by level."""
     return len(self.internal)
 
   @functools.cached_property
@@ -178,12 +172,12 @@ class TokenTree:
     return tuple(map(tuple, children))
 
   def children(self, node: int) -> tuple[int, ...]:
-    """The children of `node`, ascending."""
+    """Returns the children of `node`, ascending."""
     return self._children[node]
 
   @functools.cached_property
   def ranks(self) -> tuple[int, ...]:
-    """The place of each node among its siblings, from 0; the root's is 0."""
+    """Index of each node among its siblings, from 0; the root's is 0."""
     ranks = [0] * self.size
     for siblings in self._children:
       for rank, node in enumerate(siblings):
@@ -192,80 +186,83 @@ class TokenTree:
 
   @property
   def width(self) -> int:
-    """C, the most candidates that any node has."""
+    """C, maximum number of candidates of a node."""
     return max(map(len, self._children))
 
   @property
   def is_breadth_first(self) -> bool:
-    """Whether nodes stand level by level, siblings side by side."""
+    """True if nodes are numbered level by level, siblings consecutively."""
     return list(self.parents) == sorted(self.parents)
 
   @property
   def is_chain(self) -> bool:
-    """Whether each node but the last has the next one as its only child."""
+    """True if the only child of each node but the last is the next node."""
     return self.parents == tuple(range(-1, self.size - 1))
 
   @functools.cached_property
   def ancestor_mask(self) -> np.ndarray:
-    """bool [N, N]; [i, j] is true iff j is i or an ancestor of i."""
+    """bool [N, N]; [i, j] is True if j is i or an ancestor of i."""
     mask = np.eye(self.size, dtype=bool)
     for node, parent in enumerate(self.parents[1:], start=1):
       mask[node] |= mask[parent]
-    return _frozen(mask)
+    mask.flags.writeable = False  # cached on a shared object
+    return mask
 
   @functools.cached_property
   def paths(self) -> np.ndarray:
-    """int32 [N, depth + 1]; the nodes from the root to each, -1 padded."""
+    """int32 [N, depth + 1]; nodes from the root to each node, padded by -1."""
     paths = np.full((self.size, self.depth + 1), -1, np.int32)
     for node, depth in enumerate(self.depths):
       if node:
         paths[node] = paths[self.parents[node]]
       paths[node, depth] = node
-    return _frozen(paths)
+    paths.flags.writeable = False  # cached on a shared object
+    return paths
 
 
 @dataclasses.dataclass(frozen=True)
 class DynamicTree(TokenTree):
   """Bounds of trees whose shape each draft chooses: see `Draft.parents`.
 
-  Its own parents are those of some tree of this size and depth, of which
-  nothing else is read.
+  Its `parents` are those of some tree of this size and depth; only the size and
+  the depth are read.
 
   Attributes:
-    most_children: of a node, and nodes of a depth that have any.
+    max_children: upper bound on the children of a node, and on the nodes of a
+      depth that have children.
   """
 
-  most_children: int = 1
+  max_children: int = 1
 
   @classmethod
-  def of(cls, size: int, depth: int, most_children: int) -> 'DynamicTree':
-    """The bounds of trees of `size` nodes, the root included.
+  def of(cls, size: int, depth: int, max_children: int) -> 'DynamicTree':
+    """Returns the bounds of trees of `size` nodes.
 
     Args:
-      size: N.
-      depth: of the deepest that there may be.
-      most_children: as above.
+      size: N, the root included.
+      depth: upper bound on the depth of a node.
+      max_children: see the attribute.
 
     Raises:
-      ValueError: a size, depth or number below the least, more than
-        `MOST_NODES`, or more nodes than such trees have.
+      ValueError: an argument is too small, the size exceeds `MAX_NODES`, or no
+        tree within these bounds has as many nodes.
     """
     _check_size(size)
-    if size < 2 or not 1 <= depth < size or most_children < 1:
+    if size < 2 or not 1 <= depth < size or max_children < 1:
       raise ValueError(
-        f'dynamic tree: got {size} nodes, depth {depth} and {most_children} '
-        'children at most, expected at least 2 nodes, a depth below their '
+        f'dynamic tree: got {size} nodes, depth {depth} and max_children '
+        f'{max_children}, expected at least 2 nodes, a depth below their '
         'number and at least 1 child'
       )
-    most = 1 + most_children + (depth - 1) * most_children**2
-    if size > most:
+    max_size = 1 + max_children + (depth - 1) * max_children**2
+    if size > max_size:
       raise ValueError(
-        f'dynamic tree: got {size} nodes; of {most_children} children at most '
-        f'and depth {depth} there are {most}'
+        f'dynamic tree: got {size} nodes, expected at most {max_size} for '
+        f'max_children {max_children} and depth {depth}'
       )
-    last = size - depth  # the last child of the root, of which a chain hangs
+    last = size - depth  # the last child of the root; a chain hangs from it
     parents = (-1, *[0] * last, *range(last, size - 1))
-    return cls(parents, most_children)
+    return cls(parents, max_children)
 
   @property
   def factors(self) -> None:
@@ -277,19 +274,19 @@ class DynamicTree(TokenTree):
 
   @property
   def width(self) -> int:
-    return self.most_children
+    return self.max_children
 
   @property
   def num_fed(self) -> int:
-    return 1 + (self.depth - 1) * self.most_children
+    return 1 + (self.depth - 1) * self.max_children
 
 
 def lineage(parents_bn: jax.Array, depth: int) -> tuple[jax.Array, jax.Array]:
-  """Depths, int [B, N], and `ancestor_mask`, bool [B, N, N], of many trees.
+  """Returns node depths, int [B, N], and ancestor masks, bool [B, N, N].
 
   Args:
     parents_bn: int [B, N], see `Draft.parents`.
-    depth: of the deepest node at most.
+    depth: upper bound on the depth of a node.
   """
   nodes_n = jnp.arange(parents_bn.shape[1], dtype=jnp.int32)
   at_bn = jnp.broadcast_to(nodes_n[None], parents_bn.shape)
@@ -303,11 +300,11 @@ def lineage(parents_bn: jax.Array, depth: int) -> tuple[jax.Array, jax.Array]:
 
 
 class ExtraTree(NamedTuple):
-  """Tokens that go through the target beside a draft; static.
+  """Tokens that pass through the target alongside a draft; static.
 
   Attributes:
-    parents: of each of K tokens another one before it, or -1 for the root.
-    num_read: how many of them, from the last, have their logits read.
+    parents: for each of K tokens an earlier one, or -1 for the root.
+    num_read: number of tokens, from the last, whose logits are read.
   """
 
   parents: tuple[int, ...] = ()
@@ -316,24 +313,23 @@ class ExtraTree(NamedTuple):
 
 @struct.dataclass
 class Draft:
-  """A drafted tree of tokens for each row, and what it was drawn from.
+  """A tree of draft tokens for each row, and the q they were drawn from.
 
   Attributes:
     tokens: int32 [B, N]; `tokens[:, 0]` is the root, already committed.
-    q: float32 [B, I, V], the distribution that the children of each internal
-      node were drawn from, rows in the order of `tree.internal`; None if
-      deterministic.
-    tree: the shape of the draft, static.
+    q: float32 [B, I, V], the distribution of the children of each internal
+      node, rows in the order of `tree.internal`; None if deterministic.
+    tree: shape of the draft, static.
     law: how the children of a node were chosen, static.
-    valid: bool [B, N]; a node that was not drafted (no n-gram match, support
-      exhausted) is never accepted. Whether a node is valid may depend on its
-      ancestors' tokens but not on its own or a later one: throwing away a
-      token because of what was drawn is not lossless.
-    extra_tokens: int32 [B, K], tokens that go through the target beside the
-      draft and that no verifier sees; None for a drafter without.
-    parents: int32 [B, N], of a `DynamicTree` and no other: the parent of each
-      node, which comes before it, and -1 of the root. They may depend on all
-      that the tokens of a deterministic draft may depend on.
+    valid: bool [B, N]. A node that was not drafted (no n-gram match, support
+      exhausted) is never accepted. Validity may depend on the tokens of a
+      node's ancestors, never on its own or a later token: dropping a token
+      because of its value is not lossless.
+    extra_tokens: int32 [B, K], tokens of the drafter's `extra_tree`, which no
+      verifier sees; None if there are none.
+    parents: int32 [B, N], set for a `DynamicTree` only: the parent of each
+      node, which comes before it; -1 for the root. They may depend on all that
+      the tokens of a deterministic draft may depend on.
   """
 
   tokens: jax.Array
@@ -345,28 +341,35 @@ class Draft:
   parents: jax.Array | None = None
 
   def depths(self) -> jax.Array:
-    """The depth of each node: int32 [B, N], or [1, N] of one for all rows."""
+    """Returns the depth of each node: int32 [B, N], [1, N] if rows agree."""
     if self.parents is None:
       return jnp.asarray(self.tree.depths, jnp.int32)[None]
     return lineage(self.parents, self.tree.depth)[0]
 
   def path_to(self, node_b: jax.Array) -> jax.Array:
-    """The nodes from the root to this one, -1 padded: int32 [B, depth + 1]."""
+    """Returns the nodes from the root to a node of each row.
+
+    Args:
+      node_b: int [B].
+
+    Returns:
+      int32 [B, depth + 1], padded by -1.
+    """
     if self.parents is None:
       return jnp.asarray(self.tree.paths)[node_b]
     depths_bn, mask_bnn = lineage(self.parents, self.tree.depth)
     above_b1n = jnp.take_along_axis(mask_bnn, node_b[:, None, None], axis=1)
     depth_t = np.arange(self.tree.depth + 1, dtype=np.int32)
-    is_it_btn = above_b1n & (depths_bn[:, None] == depth_t[None, :, None])
+    on_path_btn = above_b1n & (depths_bn[:, None] == depth_t[None, :, None])
     node_n = np.arange(self.tree.size, dtype=np.int32)[None, None]
-    return jnp.where(is_it_btn, node_n, -1).max(axis=-1)
+    return jnp.where(on_path_btn, node_n, -1).max(axis=-1)
 
   def first(self, size: int) -> 'Draft':
-    """The draft of the first `size` nodes."""
+    """Returns the draft of the first `size` nodes."""
     tree = self.tree.first(size)
     return self.replace(
       tokens=self.tokens[:, :size],
-      # Of a node without children left there is no q.
+      # A node that loses all its children has no q.
       q=self.q if self.q is None else self.q[:, : len(tree.internal)],
       tree=tree,
       valid=self.valid[:, :size],
@@ -374,13 +377,13 @@ class Draft:
 
 
 class Verdict(NamedTuple):
-  """What one round decided.
+  """Outcome of verifying one draft.
 
   Attributes:
-    node: int32 [B], the last accepted node (0, the root: none accepted).
-    num_accepted: int32 [B], the number of drafted tokens accepted.
-    path: int32 [B, depth + 1], the nodes from the root to `node`, -1 padded.
-    next_token: int32 [B], the token emitted after the accepted ones.
+    node: int32 [B], the last accepted node; 0, the root, if none is accepted.
+    num_accepted: int32 [B], accepted length.
+    path: int32 [B, depth + 1], nodes from the root to `node`, padded by -1.
+    next_token: int32 [B], token emitted after the accepted ones.
   """
 
   node: jax.Array

@@ -1,11 +1,9 @@
-"""What the decoding loop asks of a drafter."""
+"""Interface between the decoding loop and a drafter."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from specsamp.drafting.draft import Draft, ExtraTree, Law, TokenTree, Verdict
@@ -14,17 +12,18 @@ from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 
-CATCH_UP = 8  # tokens that a drafter reads at once, see `Drafter.catch_up`
+CATCH_UP = 8  # tokens in one pass of a `SkippingDrafter` over skipped text
 
 
 class Scored(NamedTuple):
-  """What a drafter learns from the target's pass.
+  """Target outputs passed to `Drafter.commit`.
 
   Attributes:
-    features: the target's at every node: [B, N, D], or [B, N, taps * D].
+    features: the target's features at every node: [B, N, D], or
+      [B, N, taps * D].
     extra_logits: float32 [B, K, V], after the K extra tokens that are read.
-    active: bool [B], the rows of a text that goes on; what the pass has of the
-      others is noise.
+    active: bool [B], rows that were not done before this round; the outputs of
+      other rows are noise.
   """
 
   features: jax.Array
@@ -33,41 +32,42 @@ class Scored(NamedTuple):
 
 
 @struct.dataclass
-class OfBatch:
-  """Base of what a state holds of a batch, whichever rows it has.
+class SharedState:
+  """Base of drafter state that all rows of a batch share.
 
-  An engine keeps it when a text takes the place of another.
+  An engine keeps it when it refills a slot.
   """
 
 
 class Drafter:
-  """Proposes a token tree a round.
+  """Proposes a tree of draft tokens in every round.
 
-  A drafter derives from this and is a pytree (`flax.struct.dataclass`): its
-  parameters are leaves, traced; everything that shapes the program is static.
-  Its state is a pytree that the loop carries and donates. Here it has none, and
-  reads nothing of the target.
+  A drafter derives from this class and is a pytree (`flax.struct.dataclass`):
+  its parameters are leaves, traced; everything that shapes the program is
+  static. Its state is a pytree that the loop carries and donates. By default it
+  has no state and reads no features of the target.
+
+  A drafter with parameters that an `Engine` may update has a further method,
+  `with_params(params, target)`: see `with_params`.
 
   Attributes:
     tree: shape of every draft, static.
-    law: how its tokens are chosen, static.
-    extra_tree: tokens that go through the target beside the draft, static.
-    passes: numbers of nodes, ascending, the last all of the tree's: the
-      target's pass is over the first of them that hold what any row has
-      drafted, and `commit` is given a draft of these nodes alone. Static.
-    reads_features: whether it reads any of the target's, static.
-    taps: layers of the target whose input it reads as features, side by side;
-      () is for the output of the final norm. Static.
-    mixes_rows: whether what a row drafts depends on what other rows, or the
-      texts before it, have drawn.
-      Rows of one seed would then know random bits that they are yet to use, so
-      that the loop gives each its own. Static.
+    law: how draft tokens are chosen, static.
+    extra_tree: tokens that pass through the target alongside the draft, static.
+    passes: sizes of the target's pass, ascending, the last one the whole tree;
+      static. A round takes the smallest size that holds all nodes which were
+      drafted in any row. `commit` is given the draft of these nodes alone.
+    taps: layers of the target whose inputs, concatenated, are the features; ()
+      stands for the output of the final norm. Static.
+    mixes_rows: True if a row's draft depends on tokens drawn by other rows, or
+      by earlier requests in the same batch. Rows of equal seeds would then know
+      random bits before they use them, so the loop gives each row other bits.
+      Static.
   """
 
   tree: TokenTree
   law: Law
   extra_tree = ExtraTree()
-  reads_features: ClassVar[bool] = True
   taps: ClassVar[tuple[int, ...]] = ()
   mixes_rows: ClassVar[bool] = False
 
@@ -75,151 +75,109 @@ class Drafter:
   def passes(self) -> tuple[int, ...]:
     return (self.tree.size,)
 
-  @property
-  def room(self) -> int:
-    """Slots that a round may take after the text: those of all its nodes."""
-    return self.tree.with_extra(self.extra_tree).size
-
-  @property
-  def rounds_differ(self) -> bool:
-    """Whether what a round costs depends on its text: it has no parts that
-    could be timed by themselves."""
-    return len(self.passes) > 1
-
-  def parts(self) -> Sequence['Drafter']:
-    """As it is, or so that the first round of each runs another part of the
-    one program: together they run all that rounds may choose from."""
-    return (self,)
-
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if it cannot draft for this target and batch size."""
 
-  def with_params(self, params: Any = None, target: Any = None) -> 'Drafter':
-    """The drafter with other parameters; here it has none.
-
-    Args:
-      params: its own, in a tree as they are; None leaves them.
-      target: the target's, of which some drafters share a part; likewise.
-    """
-    if params is not None:
-      raise UserError(
-        f'drafter: got parameters, and {type(self).__name__} has none'
-      )
-    return self
-
-  def for_engine(self) -> 'Drafter':
-    """It where other texts take the place of those that end; as it is."""
-    return self
-
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
-    """State after the prompt.
+    """Returns the state after the prompts.
 
     Args:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
       features_bpd: the target's features; noise past a row's length.
-      capacity: slots that the text and `room` may take.
+      capacity: number of slots for the text and `cache_slots` more.
     """
     return ()
 
   def propose(
     self, state, tokens_bs, length_b, sampling: SamplingParams, keys_b
   ) -> tuple[Draft, Any]:
-    """Drafts after the last committed token, the root.
+    """Drafts tokens after the root, the last committed token.
 
     Args:
-      state: the drafter's.
-      tokens_bs: int [B, S], the text so far, `length_b` tokens of each row.
+      state: the drafter's state.
+      tokens_bs: int [B, S], committed tokens, `length_b` in each row.
       length_b: int [B]; the root is `tokens[length - 1]`.
       sampling: values per row, [B]; q is the distribution after this transform.
-      keys_b: the rows' own keys. What is drawn takes
+      keys_b: keys of the rows. Draw with
         `draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)`: the root's
-        position only grows, so no two rounds of a row share a key; a draft
-        that was thrown away must not lend its random bits to the next one.
+        position only grows, so no two rounds of a row share a key. A rejected
+        draft must not share random bits with the next one.
 
     Returns:
-      The draft and the state.
+      The draft and the new state.
     """
     raise NotImplementedError
 
   def commit(
     self, state, draft: Draft, verdict: Verdict, root_b, scored: Scored
   ) -> Any:
-    """State after the verdict.
+    """Returns the state after a verdict.
 
     Args:
-      state: the drafter's.
-      draft: what was proposed.
-      verdict: what was accepted.
+      state: the drafter's state.
+      draft: the draft that was verified.
+      verdict: the accepted part of the draft and the next token.
       root_b: int [B], position of the root.
-      scored: what the target's pass computed.
+      scored: outputs of the target's pass.
     """
     return state
 
-  def catch_up(self, state, tokens_bs, length_b, behind, features_bwf) -> Any:
-    """State after rounds in which nothing was drafted, and `commit` not called.
 
-    In each of them every row that was not done grew by one token. They are
-    committed as if tokens had been drafted and accepted, `CATCH_UP` at once,
-    for which there is room.
+class SkippingDrafter(Drafter):
+  """Base of drafters whose model does not run in every round.
 
-    Args:
-      state: before these rounds.
-      tokens_bs: int [B, S], the text so far.
-      length_b: int [B].
-      behind: int [], these rounds, at least 1. A row may have come later: the
-        same tokens before its root are read again.
-      features_bwf: [B, W, F], the target's features at the roots of these
-        rounds, that of position t at t mod W; `behind` is at most W.
-    """
-    tree = TokenTree.chain(CATCH_UP - 1)
-    at_n = np.arange(tree.size, dtype=np.int32)[None]
-    batch = len(length_b)
-    first_b = length_b - 1 - behind  # before the text in one that is short
+  The model reads the text that it skipped before it drafts again, `CATCH_UP`
+  tokens in a pass.
+  """
 
-    def read(carry):
-      done, state = carry
-      end_b = first_b + jnp.minimum(behind, done + tree.size)
-      start_b = jnp.maximum(first_b + done, 0)
-      count_b = jnp.clip(end_b - start_b, 1, tree.size)
-      at_bn = start_b[:, None] + at_n
-      token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
-      last_b = count_b - 1
-      draft = Draft(
-        tokens=token(at_bn),
-        q=None,
-        tree=tree,
-        law='deterministic',
-        valid=jnp.ones(at_bn.shape, bool),
-      )
-      verdict = Verdict(
-        node=last_b,
-        num_accepted=last_b,
-        path=jnp.broadcast_to(at_n, at_bn.shape),
-        next_token=token(at_bn[:, :1] + count_b[:, None])[:, 0],
-      )
-      features_bnf = jnp.take_along_axis(
-        features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1
-      )
-      scored = Scored(
-        features_bnf,
-        extra_logits=jnp.zeros((batch, 0, 0), jnp.float32),
-        active=jnp.ones((batch,), bool),
-      )
-      state = self.commit(state, draft, verdict, at_bn[:, 0], scored)
-      return done + tree.size, state
 
-    return jax.lax.while_loop(
-      lambda carry: carry[0] < behind, read, (jnp.int32(0), state)
-    )[1]
+def cache_slots(drafter: Drafter) -> int:
+  """Returns the number of cache slots that a round may use past the text."""
+  size = drafter.tree.with_extra(drafter.extra_tree).size
+  return max(size, CATCH_UP) if isinstance(drafter, SkippingDrafter) else size
+
+
+def rounds_differ(drafter: Drafter) -> bool:
+  """Returns True if the cost of a round depends on the text.
+
+  The parts of such a round cannot be timed by themselves.
+  """
+  return len(drafter.passes) > 1 or isinstance(drafter, SkippingDrafter)
+
+
+def with_params(
+  drafter: Drafter, params: Any = None, target: Any = None
+) -> Drafter:
+  """Returns a drafter with other parameters.
+
+  Args:
+    drafter: the drafter.
+    params: its new parameters, in a tree like the present ones; None keeps
+      the present ones.
+    target: the target's new parameters, which some drafters share; None keeps
+      the present ones.
+
+  Raises:
+    UserError: parameters for a drafter that takes none.
+  """
+  if hasattr(drafter, 'with_params'):
+    return drafter.with_params(params, target)
+  if params is not None:
+    raise UserError(f'drafter: {type(drafter).__name__} takes no parameters')
+  return drafter
 
 
 def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
-  """Refuses parameters on another mesh, and more candidates than tokens."""
+  """Checks a drafter's mesh and its number of candidates against a target.
+
+  Raises:
+    UserError: the meshes differ, or there are more candidates than tokens.
+  """
   if meshes.of(params) != target.mesh:
     raise UserError(
-      f'drafter and target must lie on one mesh; got {meshes.of(params)} and '
-      f'{target.mesh}'
+      f'drafter and target must be on the same mesh; got {meshes.of(params)} '
+      f'and {target.mesh}'
     )
   if tree.width > target.config.vocab_size:
     raise UserError(
@@ -231,20 +189,23 @@ def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   """Returns the last committed token of each row, int [B, 1].
 
-  Its second axis is the root's node, as `candidates.draft_of` takes it.
+  The second axis is the root's node, as `candidates.draft_of` takes it.
 
   Args:
-    tokens_bs: int [B, S], the text so far.
-    length_b: int [B], its tokens.
+    tokens_bs: int [B, S], committed tokens.
+    length_b: int [B], number of committed tokens.
   """
   return jnp.take_along_axis(tokens_bs, length_b[:, None] - 1, axis=1)
 
 
 def emitted_tokens(draft: Draft, verdict: Verdict) -> jax.Array:
-  """Accepted tokens, then the verdict's: int [B, depth + 1], noise after."""
+  """Returns the accepted tokens, then the next token: int [B, depth + 1].
+
+  The entries after the next token are noise.
+  """
   node_bt = jnp.maximum(verdict.path, 0)
   path_bt = jnp.take_along_axis(draft.tokens, node_bt, axis=1)
-  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root is committed
+  accepted_bt = jnp.roll(path_bt, -1, axis=1)  # the root is committed already
   at = jnp.arange(path_bt.shape[1], dtype=jnp.int32)[None, :]
   return jnp.where(
     at == verdict.num_accepted[:, None],

@@ -1,9 +1,8 @@
 """EAGLE (Li et al. 2401.15077): one layer that continues the features.
 
-The layer reads each token beside the target's feature of the token before it
-and predicts the token's own feature, of which the LM head makes the
-distribution of the next token. While it drafts, its own predictions take the
-features' place.
+The layer reads pairs: a token, and the target's feature of the token before it.
+It predicts the token's feature, and the LM head turns that into the
+distribution of the next token. While it drafts, predictions replace features.
 """
 
 import dataclasses
@@ -28,38 +27,38 @@ from specsamp.models.transformer import Block, Layers
 
 
 class DraftLayers(Layers):
-  """Layers of the target's shape that draft.
+  """Base of layers with the target's shape that draft.
 
-  A subclass has `text`, what they read at tokens, and `__call__`, which runs
-  them.
+  A subclass has `text`, which returns the layers' input at tokens, and
+  `__call__`, which runs the layers.
 
   Attributes:
-    config: the target's, of one layer in the papers.
+    config: the target's configuration, with one layer in the papers.
   """
 
   num_masks: ClassVar[int] = 0
-  ahead: ClassVar[None] = None  # they draft as deep as they are asked to
+  ahead: ClassVar[None] = None  # they draft to any depth
 
   @classmethod
-  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """The module for a target."""
+  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
+    """Returns the module for a target."""
     return cls(dataclasses.replace(target, num_layers=num_layers))
 
   def init_params(self, key):
-    """Random parameters, a nested dict of float32 arrays."""
+    """Returns random parameters, a nested dict of float32 arrays."""
 
-    def all_of_it(module):
+    def call(module):
       dtype = float16.wide(self.config.dtype)
       one = jnp.zeros((1, 1, self.config.width), dtype)
       if self.num_masks:
         module.masks(np.zeros(1, np.int32), 0)
       return module(module.text(one, one), jnp.zeros((1, 1), jnp.int32))
 
-    return nn.init(all_of_it, self)(key)['params']
+    return nn.init(call, self)(key)['params']
 
 
 class EagleLayer(DraftLayers):
-  """Layers that fuse each token with the feature before it."""
+  """EAGLE's layer: fuses each token with the feature before it."""
 
   def setup(self):
     super().setup()
@@ -69,21 +68,23 @@ class EagleLayer(DraftLayers):
     )
 
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
-    """The stream after the layers, [B, T, D], and the updated cache.
+    """Returns the stream after the layers, [B, T, D], and the updated cache.
 
     Args:
-      x_btd: what `text` returns, and `masks`.
+      x_btd: inputs from `text` and `masks`.
       positions_bt: int [B, T].
-      cache: this and the others, see `Transformer`.
+      cache: see `Transformer`.
+      mask: see `Transformer`.
+      **arguments: see `Transformer`.
     """
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return streams[-1], cache
 
   def text(self, embedded_btd, before_btd):
-    """What the layer reads at tokens: [B, T, D].
+    """Returns the layer's input at tokens: [B, T, D].
 
     Args:
-      embedded_btd: the tokens.
+      embedded_btd: embeddings of the tokens.
       before_btd: features of the tokens before them.
     """
     dtype = self.config.dtype
@@ -95,10 +96,10 @@ class EagleLayer(DraftLayers):
 
 
 class PublishedEagleLayer(EagleLayer):
-  """EAGLE as its authors have published weights.
+  """EAGLE's layer in the form of the authors' published weights.
 
-  A bias where it fuses, no norm before attention, and no pair of the text's
-  first token, which has no feature before it.
+  It has a bias after fusing and no norm before attention, and it never sees the
+  pair of the text's first token, which has no feature before it.
   """
 
   def block(self):
@@ -123,13 +124,13 @@ class PublishedEagleLayer(EagleLayer):
 
 @struct.dataclass
 class EagleState:
-  """What the layer knows when a round begins.
+  """State of drafters with EAGLE's layer, or with other layers on features.
 
   Attributes:
-    cache: true pairs, each token beside the target's own feature of the one
-      before, up to the root. What drafting writes behind it is written over.
-    hidden: [B, G, D], the layer's outputs that a round begins with: at the
-      root, and at the masks after it.
+    cache: pairs with the target's features, up to the root. Entries written
+      while drafting are overwritten.
+    hidden: [B, G, D], the layer's outputs at the root and at the masks after
+      it.
   """
 
   cache: KVCache
@@ -138,11 +139,11 @@ class EagleState:
 
 @struct.dataclass
 class EagleDrafter(features.FeatureDrafter):
-  """Drafts feature by feature: a pass of the layer for every depth.
+  """Drafts feature by feature, in one pass of the layer per depth.
 
-  The pass of depth 1 is made in `commit`, which feeds the emitted tokens
-  with true features; keeping the predicted ones costs 8 to 15 % of the
-  accepted length.
+  The pass of depth 1 runs in `commit`, which feeds the emitted tokens with the
+  target's features. With predicted features instead the accepted length is 8 to
+  15 % smaller.
   """
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
@@ -162,10 +163,10 @@ class EagleDrafter(features.FeatureDrafter):
     root_b = length_b - 1
 
     def feed(carry, level):
-      """Feeds nodes of a level beside what was predicted at their parents."""
+      """Feeds a level's nodes with the features predicted at their parents."""
       cache, hidden_bwd = carry
       where = level.attention(root_b, cache.capacity)
-      if self.tree.is_chain:  # the causal mask is cheaper to make
+      if self.tree.is_chain:  # a causal mask is cheaper
         where = {'positions': where['positions']}
       hidden_bwd, cache = feed_pairs(
         self, cache, level.tokens, level.of_parents(hidden_bwd), **where
@@ -197,32 +198,35 @@ class EagleDrafter(features.FeatureDrafter):
 
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
-  """Feeds T pairs at the positions from `start` on: outputs and cache."""
+  """Feeds T pairs from position `start`; returns outputs and cache."""
   at_t = jnp.arange(tokens_bt.shape[1], dtype=jnp.int32)
   positions_bt = start_b[:, None] + at_t[None, :]
   return feed_pairs(drafter, cache, tokens_bt, before_btd, positions_bt)
 
 
 def feed_pairs(drafter, cache, tokens_bt, before_btd, positions, **where):
-  """Feeds T tokens beside the features before them: outputs and cache."""
-  variables = {'params': drafter.params}
-  module = drafter.module
+  """Feeds T tokens and the features before them; returns outputs and cache."""
   embedded_btd = drafter.embed(tokens_bt, positions)
-  x_btd = module.apply(variables, embedded_btd, before_btd, method='text')
-  return module.apply(variables, x_btd, positions, cache, **where)
+  x_btd = drafter.apply(embedded_btd, before_btd, method='text')
+  return drafter.apply(x_btd, positions, cache, **where)
 
 
 def features_before(verdict, hidden_bnd):
-  """The target's features before the emitted tokens: [B, depth + 1, D]."""
+  """Returns the features before the emitted tokens: [B, depth + 1, D]."""
   path_bt = jnp.maximum(verdict.path, 0)
   return jnp.take_along_axis(hidden_bnd, path_bt[:, :, None], axis=1)
 
 
 def without_first_pair(mask_bts, positions_bt, num_slots: int):
-  """A mask, or the causal one if None, that hides slot 0 from all but itself.
+  """Returns a mask in which only the first position sees slot 0.
 
-  What stands there is the text's first token beside no feature: published
-  layers never saw such a pair. A text of one token has no other.
+  Slot 0 has the text's first token without a feature, and published layers
+  never saw such a pair. A text of one token has no other pair.
+
+  Args:
+    mask_bts: bool [B, T, S]; None is the causal mask.
+    positions_bt: int [B, T].
+    num_slots: S.
   """
   if mask_bts is None:
     mask_bts = attention.causal_mask(positions_bt, num_slots)

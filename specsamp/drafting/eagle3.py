@@ -1,9 +1,9 @@
 """EAGLE-3 (Li et al. 2503.01840): a layer that reads its target at depths.
 
-Of the text it reads the target's residual stream low, in the middle and high
-up, fused into one feature; while it drafts, its own outputs take the features'
-place, which it was trained with, and it need not predict any feature. It drafts
-tokens of a vocabulary of its own, the most frequent ones of the target's.
+The layer reads the target's residual stream at a low, a middle and a high
+layer, fused into one feature. While it drafts, its outputs replace the
+features. It was trained on these, so it need not predict any feature. It drafts
+tokens of a reduced vocabulary, the most frequent ones of the target's.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ from specsamp.sharding import lookup, rules
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
-_FEWEST_LAYERS = 6
+_MIN_LAYERS = 6
 
 
 class PairBlock(nn.Module):
-  """A block that reads a token's embedding and a feature, and adds to that.
+  """Block that reads a token's embedding and a feature, and adds to the latter.
 
   Attributes:
-    config: its shape.
-    adds_to_normed: whether it adds to the feature as its norm leaves it.
+    config: shape of the block.
+    adds_to_normed: True if it adds to the normed feature.
   """
 
   config: TransformerConfig
@@ -66,21 +66,20 @@ rules.declare(draft_rows=('vocab',), tap_scale=('parts',))
 
 
 class Eagle3Layer(Layers):
-  """The layer with its input and its LM head.
+  """EAGLE-3's layers with their input and LM head.
 
   Attributes:
-    config: of its layers, of which the first reads pairs, and of the target's
-      vocabulary.
-    draft_vocab: tokens that it can draft.
-    has_embedding: whether it embeds tokens itself; else the target does.
+    config: configuration of the layers and of the target's vocabulary. The
+      first layer reads pairs.
+    draft_vocab: K, number of tokens that it can draft.
+    has_embedding: True if it embeds tokens itself; else the target does.
     taps: layers of the target whose inputs it fuses; L is the last one's
-      output. None is those of the paper. () reads what comes out of the
+      output. None stands for those of the paper. () reads the output of the
       target's final norm, and fuses nothing.
-    target_width: of the target's features, 0 if it is its own.
-    tap_norm: over all that it fuses, or over that of each tap.
+    target_width: width of the target; 0 if it equals its own.
+    tap_norm: normalizes all taps together, or each tap.
     adds_to_normed: see `PairBlock`.
-    feeds_normed: whether it goes on from its outputs as the final norm leaves
-      them (EAGLE-3.1).
+    feeds_normed: True if it continues from its normed outputs (EAGLE-3.1).
     has_lm_head: True if it has an LM head; else it uses the target's, and
       drafts all tokens of the target.
   """
@@ -93,10 +92,10 @@ class Eagle3Layer(Layers):
   adds_to_normed: bool = False
   feeds_normed: bool = False
   has_lm_head: bool = True
-  ahead: ClassVar[None] = None  # it drafts as deep as it is asked for
+  ahead: ClassVar[None] = None  # it drafts to any depth
 
   @classmethod
-  def of(
+  def for_target(
     cls,
     target: TransformerConfig,
     ahead: int,
@@ -105,25 +104,25 @@ class Eagle3Layer(Layers):
     has_embedding: bool = False,
     taps: Sequence[int] | None = None,
   ):
-    """The module for a target.
+    """Returns the module for a target.
 
     Args:
-      target: its shape.
-      ahead: not read, it drafts as deep as it is asked for.
-      num_layers: of the drafter.
-      draft_vocab: as below, 0 for all tokens of the target.
-      has_embedding: as below.
-      taps: as below.
+      target: the target's configuration.
+      ahead: not read; it drafts to any depth.
+      num_layers: layers of the drafter.
+      draft_vocab: see the attribute; 0 stands for all tokens of the target.
+      has_embedding: see the attribute.
+      taps: see the attribute.
 
     Raises:
-      UserError: no numbers, more tokens than the target has, or too few layers
-        to tap.
+      UserError: an argument has a wrong type, `draft_vocab` is larger than the
+        target's vocabulary, or the target has too few layers to tap.
     """
-    most = target.num_tokens
-    if type(draft_vocab) is not int or not 0 <= draft_vocab <= most:
+    num_tokens = target.num_tokens
+    if type(draft_vocab) is not int or not 0 <= draft_vocab <= num_tokens:
       raise UserError(
-        f'draft_vocab: got {draft_vocab!r}, expected at most the {most} tokens '
-        'of the target, or 0 for all'
+        f'draft_vocab: got {draft_vocab!r}, expected at most the {num_tokens} '
+        'tokens of the target, or 0 for all'
       )
     if type(has_embedding) is not bool:
       raise UserError(f'has_embedding: got {has_embedding!r}, expected a bool')
@@ -132,11 +131,11 @@ class Eagle3Layer(Layers):
     config = dataclasses.replace(
       target,
       num_layers=num_layers,
-      vocab_size=target.num_tokens,  # without rows that are no tokens
+      vocab_size=num_tokens,  # without rows that are not tokens
       padding=0,
     )
     return cls(
-      config, draft_vocab or most, has_embedding, features.as_taps(taps)
+      config, draft_vocab or num_tokens, has_embedding, features.as_taps(taps)
     )
 
   @property
@@ -145,7 +144,7 @@ class Eagle3Layer(Layers):
 
   @property
   def tapped_width(self) -> int:
-    """Of what it reads of the target at a token."""
+    """Width of the target's features at a token."""
     return (self.num_taps or 1) * (self.target_width or self.config.width)
 
   def setup(self):
@@ -163,7 +162,7 @@ class Eagle3Layer(Layers):
     self.final_norm = Norm(c)
     if self.has_lm_head:
       self.lm_head = features.LMHead(c, self.draft_vocab)
-    # By token: its row in the LM head, or one past the last.
+    # Row of each token in the LM head, or one past the last.
     self.draft_rows = self.param(
       'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
     )
@@ -173,31 +172,36 @@ class Eagle3Layer(Layers):
       )
 
   def __call__(self, pairs_bte, positions_bt, cache=None, mask=None, **where):
-    """The stream after the layer, [B, T, D], and the updated cache.
+    """Returns the stream after the layers, [B, T, D], and the updated cache.
 
     Args:
-      pairs_bte: what `text` returns.
+      pairs_bte: pairs from `text`.
       positions_bt: int [B, T].
-      cache: this and the others, see `Transformer`.
+      cache: see `Transformer`.
+      mask: see `Transformer`.
+      **where: see `Transformer`.
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
     streams, cache = self.run(pairs_bte, positions_bt, cache, mask, **where)
-    return self._out(streams[-1]), cache
+    return self._output(streams[-1]), cache
 
   def step(self, pairs_bme, positions_bm, roots_bm, entries):
-    """One token further from each of M places: the stream, and the entries.
+    """Drafts one more token after each of M places of a text, in training.
 
-    What `__call__` computes of a token drafted after a place of a text, if the
-    cache holds the text up to there and what was drafted since.
+    It computes the output of `__call__` at that token, for a cache that holds
+    the text up to the place and the tokens drafted after it.
 
     Args:
-      pairs_bme: what `text` returns of the tokens beside the outputs of the
-        step before.
-      positions_bm: int [B, M], of the tokens.
-      roots_bm: int [B, M], the places: the last slots of the text that are
-        seen.
-      entries: `attention.OwnEntries`, one a layer.
+      pairs_bme: pairs from `text`, the tokens with the outputs of the previous
+        step.
+      positions_bm: int [B, M], positions of the tokens.
+      roots_bm: int [B, M], the places, whose slots are the last ones of the
+        text that are seen.
+      entries: `attention.OwnEntries` of each layer.
+
+    Returns:
+      The stream after the layers, [B, M, D], and the updated entries.
     """
     num_slots = entries[0].slots[0].shape[2]
     mask = without_first_pair(
@@ -208,16 +212,15 @@ class Eagle3Layer(Layers):
     for layer, entry in zip(self.layers, entries, strict=True):
       x_bmd, entry = layer(x_bmd, positions_bm, None, mask, slots_1s, entry)
       updated.append(entry)
-    return self._out(x_bmd), updated
+    return self._output(x_bmd), updated
 
-  def _out(self, x_btd):
-    """The stream as it goes on from it."""
+  def _output(self, x_btd):
     if self.feeds_normed:
       return self.final_norm(x_btd).astype(x_btd.dtype)
     return x_btd
 
   def fused(self, tapped_bte):
-    """A feature of what the target holds at its taps: [B, T, D]."""
+    """Returns one feature of the target's taps: [B, T, D]."""
     if not self.num_taps:
       return tapped_bte.astype(float16.wide(self.config.dtype))
     if self.tap_norm != 'none':
@@ -225,7 +228,6 @@ class Eagle3Layer(Layers):
     return kernels.project(tapped_bte, self.fuse, self.config.dtype)
 
   def _normed(self, tapped_bte):
-    """What it fuses, each tap or all of it over its root mean square."""
     c, shape = self.config, tapped_bte.shape
     parts = self.num_taps if self.tap_norm == 'each' else 1
     x_btpd = tapped_bte.astype(jnp.float32).reshape(*shape[:2], parts, -1)
@@ -234,37 +236,37 @@ class Eagle3Layer(Layers):
     return float16.narrow(x_btpd.reshape(shape) * scale_e[None, None], c.dtype)
 
   def text(self, embedded_btd, before_btd):
-    """What it reads at tokens: [B, T, 2 D].
+    """Returns the layers' input at tokens: [B, T, 2 D].
 
     Args:
-      embedded_btd: the tokens.
-      before_btd: features of the tokens before them, or the outputs there.
+      embedded_btd: embeddings of the tokens.
+      before_btd: features or outputs at the tokens before them.
     """
     return jnp.concatenate([embedded_btd, before_btd], axis=-1)
 
   def embed(self, tokens_bt):
-    """[B, T, D]; of a layer that embeds tokens itself."""
+    """Returns the tokens' embeddings, [B, T, D], if it has an embedding."""
     x_btd = lookup.rows(self.embedding, tokens_bt)
     return x_btd.astype(float16.wide(self.config.dtype))
 
   def normed(self, x_btd):
-    """Returns what the LM head reads: [B, T, D]."""
+    """Returns the input of the LM head: [B, T, D]."""
     return x_btd if self.feeds_normed else self.final_norm(x_btd)
 
   def row_logits(self, x_btd):
-    """Logits of the tokens that it can draft, by row: float32 [B, T, K]."""
+    """Returns the logits of the K draft tokens by row: float32 [B, T, K]."""
     return self.lm_head(self.normed(x_btd))
 
   def row_tokens(self):
-    """The token of each row: int [K]."""
+    """Returns the token of each row: int [K]."""
     tokens_v = jnp.arange(len(self.draft_rows), dtype=jnp.int32)
     rows_k = jnp.zeros(self.draft_vocab, jnp.int32)
     return rows_k.at[self.draft_rows].set(tokens_v, mode='drop')
 
   def logits(self, x_btd):
-    """Float32 [B, T, V]; -1e30 of tokens that it cannot draft."""
+    """Returns logits, float32 [B, T, V], -1e30 for tokens it cannot draft."""
     logits_btk = self.row_logits(x_btd)
-    # Few rows, of which every shard then takes what its tokens need.
+    # All rows on every shard: there are few, and each shard reads any of them.
     logits_btk = constrain(logits_btk, 'batch', None, None)
     logits_btk = jnp.pad(
       logits_btk, ((0, 0), (0, 0), (0, 1)), constant_values=-1e30
@@ -272,63 +274,60 @@ class Eagle3Layer(Layers):
     return jnp.take(logits_btk, self.draft_rows, axis=-1, mode='clip')
 
   def init_params(self, key):
-    """Random parameters, a nested dict of arrays."""
+    """Returns random parameters, a nested dict of arrays."""
 
-    def all_of_it(module):
+    def call(module):
       c = self.config
       token = jnp.zeros((1, 1), jnp.int32)
       before = module.fused(jnp.zeros((1, 1, module.tapped_width), c.dtype))
       x, _ = module(module.text(before, before), token)
       return module.logits(x) if self.has_lm_head else module.normed(x)
 
-    return nn.init(all_of_it, self)(key)['params']
+    return nn.init(call, self)(key)['params']
 
 
 def default_taps(num_layers: int) -> tuple[int, int, int]:
-  """The layers of a target of so many whose inputs the authors' heads read.
+  """Returns the layers that the authors' heads tap in a target of these layers.
 
   Raises:
-    UserError: it has too few.
+    UserError: the target has too few layers.
   """
-  if num_layers < _FEWEST_LAYERS:
+  if num_layers < _MIN_LAYERS:
     raise UserError(
       f'eagle3: got a target of {num_layers} layers, expected at least '
-      f'{_FEWEST_LAYERS}'
+      f'{_MIN_LAYERS}'
     )
   return 2, num_layers // 2, num_layers - 3
 
 
 class ReadsTaps:
-  """What drafters from an `Eagle3Layer` have in common."""
+  """Mix-in of drafters that draft from an `Eagle3Layer`."""
 
   @classmethod
-  def fewest_layers(cls, module: Eagle3Layer) -> int:
+  def min_layers(cls, module: Eagle3Layer) -> int:
     if module.taps is None:
-      return _FEWEST_LAYERS
+      return _MIN_LAYERS
     return max(module.taps, default=1)
 
   @property
   def taps(self) -> tuple[int, ...]:
-    """Layers of the target whose input it reads (section 3.1)."""
     if self.module.taps is not None:
       return self.module.taps
     return default_taps(self.target_head.transformer.config.num_layers)
 
   def read(self, features_btd):
-    return self._of_layer('fused', features_btd)
+    return self.apply(features_btd, method='fused')
 
   def embed(self, tokens_bt, positions_bt):
     if self.module.has_embedding:
-      return self._of_layer('embed', tokens_bt)
+      return self.apply(tokens_bt, method='embed')
     return self.target_head.embed(tokens_bt)
 
   def logits(self, hidden_btd):
     if not self.module.has_lm_head:
-      return self.target_head.logits(self._of_layer('normed', hidden_btd))
-    return self.target_head.widen(self._of_layer('logits', hidden_btd))
-
-  def _of_layer(self, method: str, array):
-    return self.module.apply({'params': self.params}, array, method=method)
+      normed_btd = self.apply(hidden_btd, method='normed')
+      return self.target_head.logits(normed_btd)
+    return self.target_head.widen(self.apply(hidden_btd, method='logits'))
 
 
 @struct.dataclass

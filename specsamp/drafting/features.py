@@ -1,7 +1,7 @@
-"""What drafters share that were trained on the features of one target.
+"""Common parts of drafters that are trained on the features of one target.
 
-They read its features, its embedding and its LM head, so that they are small,
-and of use to no other target.
+They share the target's embedding and LM head, so they are small and serve no
+other target.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ _SHARED = ('embedding', 'position_embedding', 'head')
 
 @struct.dataclass
 class TargetHead:
-  """A target's embedding and LM head: the target's own arrays, no copies.
+  """Embedding and LM head of a target: its own arrays, not copies.
 
   Attributes:
-    params: of the target, those that belong to no layer.
+    params: the target's parameters outside of its layers.
     transformer: the target, static.
   """
 
@@ -39,7 +39,7 @@ class TargetHead:
 
   @classmethod
   def of(cls, transformer: Transformer, params) -> 'TargetHead':
-    """The head of a target with these parameters."""
+    """Returns the head of a target with these parameters."""
     shared = {name: params[name] for name in _SHARED if name in params}
     return cls(params=shared, transformer=transformer)
 
@@ -53,10 +53,10 @@ class TargetHead:
     return self._apply('logits', hidden_btd)
 
   def widen(self, logits_btv):
-    """Logits of another LM head, of as many rows as the target's has.
+    """Returns logits of another LM head, padded to the target's vocabulary.
 
-    A target that is sharded, or has fewer pieces than rows, has rows
-    that are no tokens.
+    A target that is sharded, or whose tokenizer is smaller than its embedding,
+    has rows without tokens.
     """
     missing = self.transformer.config.vocab_size - logits_btv.shape[-1]
     logits_btv = jnp.pad(
@@ -70,13 +70,13 @@ class TargetHead:
 
 @dataclasses.dataclass(frozen=True)
 class DraftModule:
-  """A trained drafter as it is stored: what `load` and the zoo return.
+  """Trained drafter as it is stored and as `load` and the zoo return it.
 
   Attributes:
-    module: its own layers, of a kind that `specsamp.drafting.trained` names.
-    params: theirs.
-    target: `LanguageModel.fingerprint` of the target it was trained for; ''
-      if its folder does not tell, as those that others have written.
+    module: its layers, of a kind in `specsamp.drafting.trained`.
+    params: their parameters.
+    target: `LanguageModel.fingerprint` of the target it was trained for; '' if
+      its folder does not contain that, like published heads.
   """
 
   module: nn.Module
@@ -90,28 +90,31 @@ class DraftModule:
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 
   def check(self, target: LanguageModel) -> None:
-    """Raises `UserError` if it was trained for another target.
+    """Checks that it was trained for this target; only its shapes if unknown.
 
-    Where it is not known, only shapes are compared.
+    Raises:
+      UserError: it was trained for another target.
     """
-    own, there = self.module.config, target.config
-    # A layer with an embedding of its own may be of another width.
-    width = getattr(self.module, 'target_width', 0) or own.width
-    # Rows that are no tokens may have been added on a mesh, and not here.
-    wrong = [('width', width, there.width)] * (width != there.width)
-    if not there.num_tokens <= own.vocab_size <= there.vocab_size:
-      wrong.append(('vocab_size', own.vocab_size, there.vocab_size))
-    for name, got, expected in wrong:
-      raise UserError(
-        f'drafter: trained for a target of {name} {got}, this one has '
-        f'{expected}'
-      )
+    config, expected = self.module.config, target.config
+    # A layer with its own embedding may have another width.
+    width = getattr(self.module, 'target_width', 0) or config.width
+    # On a mesh the target may have been padded by rows without tokens.
+    is_vocab = expected.num_tokens <= config.vocab_size <= expected.vocab_size
+    for name, is_right, got in (
+      ('width', width == expected.width, width),
+      ('vocab_size', is_vocab, config.vocab_size),
+    ):
+      if not is_right:
+        raise UserError(
+          f'drafter: trained for a target of {name} {got}, this one has '
+          f'{getattr(expected, name)}'
+        )
     if self.target:
       check_fingerprint(self.target, target)
 
 
 def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
-  """Raises `UserError` if these are not the weights of the target."""
+  """Raises `UserError` if the target has other weights than at training."""
   if trained_for != target.fingerprint:
     raise UserError(
       f'drafter: trained for the target {trained_for}, this one is '
@@ -120,11 +123,11 @@ def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
 
 
 class LMHead(nn.Module):
-  """An LM head that is a drafter's own.
+  """LM head that belongs to a drafter.
 
   Attributes:
-    config: of the drafter.
-    rows: logits that it makes.
+    config: the drafter's configuration.
+    rows: number of logits.
   """
 
   config: TransformerConfig
@@ -132,7 +135,7 @@ class LMHead(nn.Module):
 
   @nn.compact
   def __call__(self, hidden):
-    """[.., D] -> float32 [.., rows]."""
+    """Returns logits, float32 [.., rows], of hidden states [.., D]."""
     c = self.config
     head = self.param(
       'head', nn.initializers.normal(c.width**-0.5), (self.rows, c.width)
@@ -146,16 +149,17 @@ rules.declare(fuse=('width', 'parts'), fuse_bias=('width',))
 
 @struct.dataclass
 class FeatureDrafter(Drafter):
-  """What the drafters of this kind have in common.
+  """Base of drafters that read the target's features.
 
   Attributes:
-    params: the drafter's own.
+    params: the drafter's parameters.
     target_head: the target's embedding and LM head.
-    module: the drafter's own layers, static.
-    tree: numbered breadth first, static.
+    module: the drafter's layers, static.
+    tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
-    least_confidence: see `growth.grow`, which some do not ask at every depth.
+    least_confidence: see `growth.grow`. A drafter that drafts in one pass reads
+      only whether it is set.
   """
 
   params: Any
@@ -167,9 +171,13 @@ class FeatureDrafter(Drafter):
   least_confidence: jax.Array | None = None
 
   @classmethod
-  def fewest_layers(cls, module: nn.Module) -> int:
-    """Of a target that this module can read."""
+  def min_layers(cls, module: nn.Module) -> int:
+    """Returns the least number of layers of a target that a module can read."""
     return 1
+
+  def apply(self, *args, **kwargs):
+    """Applies the module with the drafter's parameters."""
+    return self.module.apply({'params': self.params}, *args, **kwargs)
 
   def check(self, target: LanguageModel, batch: int) -> None:
     check_fingerprint(self.trained_for, target)
@@ -183,17 +191,17 @@ class FeatureDrafter(Drafter):
     return drafter.replace(target_head=head)
 
   def read(self, features_btd):
-    """What of the target's features a token is paired with: [B, T, D]."""
+    """Returns the features that the layers read: [B, T, D]."""
     return features_btd
 
   def embed(self, tokens_bt, positions_bt):
-    """What is paired with it: [B, T, D]."""
+    """Returns the tokens' embeddings that the layers read: [B, T, D]."""
     return self.target_head.embed(tokens_bt) + self.target_head.place(
       positions_bt
     )
 
   def logits(self, hidden_btd):
-    """Logits of the next token: float32 [B, T, V]."""
+    """Returns the logits of the next token: float32 [B, T, V]."""
     return self.target_head.logits(hidden_btd)
 
   def _uniforms(self, keys_b, length_b):
@@ -203,20 +211,17 @@ class FeatureDrafter(Drafter):
 
 
 def as_taps(taps: Sequence[int]) -> tuple[int, ...]:
-  """Layers whose inputs are read; `UserError` if these are no numbers of any.
-
-  How many they are is held to the shapes of parameters.
-  """
+  """Returns the layers to tap; raises `UserError` if they are not integers."""
   if not all(type(tap) is int and tap >= 0 for tap in taps):
     raise UserError(f'taps: got {taps!r}, expected numbers of layers')
   return tuple(taps)
 
 
 def shifted(features_btd):
-  """Each token beside the feature before it: [B, T, D], zeros at the first."""
+  """Returns the feature before each token: [B, T, D], zeros at the first."""
   return jnp.pad(features_btd, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
 def at(array_btd, index_b):
-  """[B, 1, D], the entry of each row's index."""
+  """Returns each row's entry at an index, [B, 1, D]."""
   return jnp.take_along_axis(array_btd, index_b[:, None, None], axis=1)

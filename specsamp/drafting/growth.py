@@ -1,7 +1,8 @@
-"""Trees that a drafter grows level by level."""
+"""Growth of draft trees, level by level, from a drafter's logits."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +21,20 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import flow
 
 
-class Level(NamedTuple):
-  """W nodes of one depth, which a drafter reads side by side.
+@dataclasses.dataclass(frozen=True)
+class Level:
+  """W nodes of one depth that a drafter reads together.
 
-  Those that it reads of a whole tree are numbered on their own: the root is 0.
+  The I nodes of a tree that are read are numbered from 0, the root.
 
   Attributes:
-    depth: of these nodes, static.
-    first: the number of the first of them, static.
-    depths: I of all that are read, static.
+    depth: depth of these nodes, static.
+    first: number of the first of them, static.
+    depths: depths of all I nodes, static.
     tokens: int [B, W].
-    above: int [W], or [B, W]: the places of their parents in the level before.
-    ancestors: bool [W, I], or [B, W, I]: which of all are they or above them.
+    above: int [W] or [B, W], index of each node's parent in the level above.
+    ancestors: bool [W, I] or [B, W, I], the nodes themselves and their
+      ancestors.
   """
 
   depth: int
@@ -42,7 +45,7 @@ class Level(NamedTuple):
   ancestors: Any
 
   def of_parents(self, array_bwd: jax.Array) -> jax.Array:
-    """What their parents had: [B, W, ..] of [B, W', ..]."""
+    """Returns the parents' entries, [B, W, ..], of an array [B, W', ..]."""
     if self.above.ndim == 1:
       return array_bwd[:, self.above]
     trailing = (1,) * (array_bwd.ndim - 2)
@@ -50,17 +53,17 @@ class Level(NamedTuple):
     return jnp.take_along_axis(array_bwd, index, axis=1)
 
   def attention(self, root_b: jax.Array, num_slots: int) -> dict[str, Any]:
-    """Arguments of a pass over them; see `attention.tree_pass`."""
+    """Returns arguments of a pass over the nodes; see `attention.tree_pass`."""
     return attention.tree_pass(
       root_b, self.depths, self.ancestors, self.first, num_slots
     )
 
 
 Feed = Callable[[Any, Level], tuple[Any, jax.Array]]
-"""(carry, level) -> carry, logits [B, W, V] after these nodes, or [B, 1, V]
-where they are the same after all of them."""
+"""(carry, level) -> carry, logits [B, W, V] after these nodes, or [B, 1, V] if
+the logits are the same after all of them."""
 
-_NEVER = -1e30  # log q of what is not drafted, and less than any that is
+_NOT_DRAFTED = -1e30  # log q, smaller than that of any draft token
 
 
 def grow(
@@ -78,18 +81,18 @@ def grow(
   """Drafts a tree level by level, all nodes of a level at once.
 
   Args:
-    tree: numbered breadth first, or a dynamic one: see `grow_dynamic`.
+    tree: tree of the draft, numbered breadth first or dynamic.
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bk2: numbers of `draw.uniforms`, one draw for each drafted node.
-    logits_b1v: the drafter's, after the root.
-    feed: of the nodes of a depth that have children.
-    carry: what `feed` carries.
-    handicap_bgv: of the races, for a coupled drafter.
-    least_confidence: [], of the path so far; when those of all rows are
-      below it a chain is not drafted on, and what would stand there is noise.
-      What `feed` carries must then keep its shapes. None is always.
+    uniform_bk2: numbers of `draw.uniforms`, one draw for each draft token.
+    logits_b1v: the drafter's logits after the root.
+    feed: reads the nodes of a depth that have children.
+    carry: first carry of `feed`.
+    handicap_bgv: handicaps of the races, for a coupled drafter.
+    least_confidence: [], a chain ends early once the path probability of every
+      row is below this. The nodes after the end are noise, and `feed` must keep
+      the shapes of its carry. None never ends early.
 
   Returns:
     The draft, and the last carry.
@@ -106,8 +109,8 @@ def grow(
   path_b = jnp.ones(batch, jnp.float32)
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
-    level_w = internal[depths_i == depth]  # those that have children
-    table_wc, kept, counts_w = _children(tree, level_w)
+    level_w = internal[depths_i == depth]
+    table_wc, is_child, counts_w = _children(tree, level_w)
     token_bwc, valid_bwc, q_bwv = pick(
       logits_bwv,
       uniform_bk2[:, table_wc - 1],
@@ -117,11 +120,11 @@ def grow(
       counts_w,
       is_confidence=least_confidence is not None,
     )
-    tokens.append(token_bwc.reshape(batch, -1)[:, kept])
-    valids.append(valid_bwc.reshape(batch, -1)[:, kept])
+    tokens.append(token_bwc.reshape(batch, -1)[:, is_child])
+    valids.append(valid_bwc.reshape(batch, -1)[:, is_child])
     probs.append(q_bwv)
     if depth + 1 < tree.depth:
-      fed = np.flatnonzero(depths_i == depth + 1)  # side by side
+      fed = np.flatnonzero(depths_i == depth + 1)  # consecutive
       level = Level(
         depth=depth + 1,
         first=int(fed[0]),
@@ -130,11 +133,17 @@ def grow(
         above=np.searchsorted(level_w, parents_i[fed]),
         ancestors=ancestors_ii[fed],
       )
-      goes_on = None
       if may_stop:
         path_b *= jnp.take_along_axis(q_bwv, token_bwc, axis=2)[:, 0, 0]
-        goes_on = (path_b >= least_confidence).any()
-      carry, logits_bwv = _read(feed, carry, level, logits_bwv, goes_on)
+        carry, logits_bwv = flow.cond_in_place(
+          (path_b >= least_confidence).any(),
+          lambda both, level=level: feed(both[0], level),
+          (carry, logits_bwv),
+        )
+      else:
+        carry, logits_bwv = feed(carry, level)
+      shape = (*level.tokens.shape, logits_bwv.shape[-1])
+      logits_bwv = jnp.broadcast_to(logits_bwv, shape)
   concatenate = lambda parts: jnp.concatenate(parts, axis=1)
   draft = draft_of(
     tree, law, root_b1, *map(concatenate, (tokens, valids, probs))
@@ -142,36 +151,15 @@ def grow(
   return draft, carry
 
 
-def _read(feed: Feed, carry: Any, level: Level, logits_bwv, goes_on=None):
-  """The carry, and the logits after each node of a level.
-
-  Args:
-    feed: of the level.
-    carry: what it carries.
-    level: W nodes.
-    logits_bwv: of the level before.
-    goes_on: bool [], whether the level is read at all; what stays is then the
-      carry and these logits. None is always.
-  """
-  if goes_on is None:
-    carry, logits_bwv = feed(carry, level)
-  else:
-    carry, logits_bwv = flow.cond_in_place(
-      goes_on, lambda both: feed(both[0], level), (carry, logits_bwv)
-    )
-  shape = (*level.tokens.shape, logits_bwv.shape[-1])
-  return carry, jnp.broadcast_to(logits_bwv, shape)
-
-
 def _children(
   tree: TokenTree, level_w: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-  """The children of nodes of one depth, which all have some.
+  """Returns the children of W internal nodes of one depth.
 
   Returns:
-    A table [W, C] of them, in which a short row has its last one again, where
-    it draws more than it needs; which entries of the flat table are children;
-    and how many each node has.
+    A table [W, C] of the children, whose short rows repeat their last child;
+    the indices of the flat table without the repetitions; and the number of
+    children of each node.
   """
   children = [tree.children(node) for node in level_w]
   counts_w = tuple(map(len, children))
@@ -195,16 +183,16 @@ def grow_at_once(
 ) -> Draft:
   """Drafts a tree whose q depend on the depth alone.
 
-  Nodes of a level have one q, but candidates of their own: a verifier that
-  has turned down a token under one parent would know it under another.
+  The nodes of a level share q, but have different candidates. Otherwise a
+  verifier that rejected a token under one parent would know it under another.
 
   Args:
-    tree: numbered breadth first.
+    tree: tree of the draft, numbered breadth first or dynamic.
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bk2: numbers of `draw.uniforms`, one draw for each drafted node.
-    logits_bgv: the drafter's, for the tokens of each depth.
+    uniform_bk2: numbers of `draw.uniforms`, one draw for each draft token.
+    logits_bgv: the drafter's logits for the tokens of each depth.
     is_confidence: see `candidates.pick`.
   """
   if tree.is_chain:
@@ -233,103 +221,87 @@ def grow_dynamic(
 ) -> tuple[Draft, Any, jax.Array]:
   """Drafts the tree of the nodes whose paths are the most probable under q.
 
-  Of each depth the best nodes have children, as many as each may have; of all
-  that were made so the best N - 1 are kept (EAGLE-2, Li et al. 2406.16858).
-  No node is more probable than its parent, which so is kept with it. Where q
-  depends on the depth alone and a node may have N - 1 children it is the tree
-  of the most tokens expected under q (DDTree, 2604.12989).
+  At each depth the best nodes have children; of all children of all depths the
+  best N - 1 are kept (EAGLE-2, Li et al. 2406.16858). No node is more probable
+  than its parent, which is therefore kept too. If q depends on the depth alone
+  and a node may have N - 1 children, this tree has the most expected tokens
+  under q (DDTree, 2604.12989).
 
   Args:
-    tree: its bounds.
-    sampling: values per row; q is the distribution after this transform, in
-      rows of temperature 0 that of a low temperature.
+    tree: bounds of the tree.
+    sampling: values per row; q is the distribution after this transform. Rows
+      of temperature 0 take q of `GREEDY_TEMPERATURE`.
     root_b1: int [B, 1], the root's token.
-    logits_b1v: the drafter's, after the root.
-    feed: of the best nodes of a depth.
-    carry: what `feed` carries.
+    logits_b1v: the drafter's logits after the root.
+    feed: reads the best nodes of a depth.
+    carry: first carry of `feed`.
 
   Returns:
-    The draft, the last carry, and the number, int [B, N], that each node had
-    among those that were read; 0 of those that were not.
+    The draft; the last carry; and each node's number among the nodes that were
+    read, int [B, N], 0 for nodes that were not.
   """
-  batch, count = root_b1.shape[0], tree.most_children
+  batch, count = root_b1.shape[0], tree.max_children
   sampling = greedy_at(GREEDY_TEMPERATURE, sampling.broadcast(batch))
   depths_i = np.r_[0, np.repeat(np.arange(1, tree.depth), count)]
   number_i = np.arange(len(depths_i), dtype=np.int32)
-  # Of what was read last: its place among all candidates, log q of its paths,
-  # and which of all that were read are above it.
+  # The level read last: index among all M candidates, -1 for the root, log q of
+  # the path, and ancestors among all nodes that are read.
   place_bw = jnp.full((batch, 1), -1, jnp.int32)
   value_bw = jnp.zeros((batch, 1), jnp.float32)
   above_bwi = jnp.broadcast_to(number_i == 0, (batch, 1, len(number_i)))
-  logits_bwv, made, num_made = logits_b1v, [], 0
+  logits_bwv, levels, num_candidates = logits_b1v, [], 0
   for depth in range(1, tree.depth + 1):
     q_bwv = transforms.probabilities(logits_bwv, sampling)
     q_bwc, tokens_bwc = draw.largest(q_bwv, count)
     # At most 0, rounding aside, so that no node is above its parent.
-    log_bwc = jnp.where(q_bwc > 0, jnp.minimum(jnp.log(q_bwc), 0), _NEVER)
+    log_bwc = jnp.where(q_bwc > 0, jnp.minimum(jnp.log(q_bwc), 0), _NOT_DRAFTED)
     value_bwc = value_bw[:, :, None] + log_bwc
-    every = lambda array, shape=value_bwc.shape: jnp.broadcast_to(
-      array, shape
-    ).reshape(batch, -1)
-    value_bm, tokens_bm = every(value_bwc), every(tokens_bwc)
+
+    def flatten(array, shape=value_bwc.shape):
+      return jnp.broadcast_to(array, shape).reshape(batch, -1)
+
+    value_bm, tokens_bm = flatten(value_bwc), flatten(tokens_bwc)
     number_bm = jnp.zeros_like(tokens_bm)
-    parent_bm = every(place_bw[:, :, None])
+    parent_bm = flatten(place_bw[:, :, None])
     if depth < tree.depth:
       value_bw, best_bw = draw.largest(value_bm, count)
       first = 1 + (depth - 1) * count
       number_w = first + np.arange(count, dtype=np.int32)
       row_b1 = np.arange(batch, dtype=np.int32)[:, None]
       number_bm = number_bm.at[row_b1, best_bw].set(number_w[None])
-      of_bw = best_bw // count
-      above_bwi = jnp.take_along_axis(above_bwi, of_bw[:, :, None], axis=1)
+      parent_bw = best_bw // count
+      above_bwi = jnp.take_along_axis(above_bwi, parent_bw[:, :, None], axis=1)
       above_bwi |= (number_i == number_w[:, None])[None]
       level = Level(
         depth=depth,
         first=first,
         depths=depths_i,
         tokens=jnp.take_along_axis(tokens_bm, best_bw, axis=1),
-        above=of_bw,
+        above=parent_bw,
         ancestors=above_bwi,
       )
       carry, logits_bwv = feed(carry, level)
-      place_bw = num_made + best_bw
-    made.append((value_bm, tokens_bm, parent_bm, number_bm))
-    num_made += value_bm.shape[1]
-  candidates = (
-    jnp.concatenate(part, axis=1) for part in zip(*made, strict=True)
+      place_bw = num_candidates + best_bw
+    levels.append((value_bm, tokens_bm, parent_bm, number_bm))
+    num_candidates += value_bm.shape[1]
+  value_bm, tokens_bm, parent_bm, number_bm = (
+    jnp.concatenate(arrays, axis=1) for arrays in zip(*levels, strict=True)
   )
-  draft, numbers_bn = _best(tree, root_b1, *candidates)
-  return draft, carry, numbers_bn
-
-
-def _best(
-  tree: DynamicTree, root_b1, value_bm, tokens_bm, parent_bm, number_bm
-):
-  """The tree of the best candidates, and their numbers [B, N].
-
-  Args:
-    tree: its bounds.
-    root_b1: int [B, 1].
-    value_bm: float32 [B, M], of all candidates, those of lesser depth first.
-    tokens_bm: int [B, M].
-    parent_bm: int [B, M], the places of their parents, -1 of the root's.
-    number_bm: int [B, M], see `grow_dynamic`.
-  """
   value_bk, place_bk = draw.largest(value_bm, tree.size - 1)
-  # Back to their order, in which parents come first.
+  # Back into the order of depths, in which parents come first.
   order_bk = jnp.argsort(place_bk, axis=1)
   place_bk = jnp.take_along_axis(place_bk, order_bk, axis=1)
   value_bk = jnp.take_along_axis(value_bk, order_bk, axis=1)
-  of = lambda array_bm: jnp.take_along_axis(array_bm, place_bk, axis=1)
-  is_parent_bkk = of(parent_bm)[:, :, None] == place_bk[:, None, :]
-  # Of the children of the root none is.
+  gather = lambda array_bm: jnp.take_along_axis(array_bm, place_bk, axis=1)
+  # All False for a child of the root, whose parent is then node 0.
+  is_parent_bkk = gather(parent_bm)[:, :, None] == place_bk[:, None, :]
   node_k = np.arange(1, tree.size, dtype=np.int32)
   parents_bk = jnp.where(is_parent_bkk, node_k[None, None], 0).max(axis=-1)
-  draft = draft_of(
-    tree, 'deterministic', root_b1, of(tokens_bm), value_bk > _NEVER / 2, None
-  )
-  with_root = lambda array_bk, root: jnp.pad(
-    array_bk, ((0, 0), (1, 0)), constant_values=root
-  )
-  parents_bn = with_root(parents_bk, -1)
-  return draft.replace(parents=parents_bn), with_root(of(number_bm), 0)
+  tokens_bk, valid_bk = gather(tokens_bm), value_bk > _NOT_DRAFTED / 2
+  draft = draft_of(tree, 'deterministic', root_b1, tokens_bk, valid_bk, None)
+
+  def prepend(root, array_bk):
+    return jnp.pad(array_bk, ((0, 0), (1, 0)), constant_values=root)
+
+  draft = draft.replace(parents=prepend(-1, parents_bk))
+  return draft, carry, prepend(0, gather(number_bm))

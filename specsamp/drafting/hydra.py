@@ -1,4 +1,4 @@
-"""Hydra (Ankner et al. 2402.05109): Medusa's heads, told what was drafted."""
+"""Hydra (Ankner et al. 2402.05109): Medusa's heads that read drafted tokens."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -9,7 +9,7 @@ from specsamp.drafting.medusa import MedusaDrafter, MedusaHeads
 
 
 class HydraHeads(MedusaHeads):
-  """Heads that read the embeddings of the root and of what follows it too."""
+  """Medusa's heads that also read the embeddings of the root and its path."""
 
   def inputs(self, feature_bd, path_bjd, head: int):
     return [feature_bd, *(path_bjd[:, i] for i in range(head))]
@@ -17,14 +17,14 @@ class HydraHeads(MedusaHeads):
 
 @struct.dataclass
 class HydraDrafter(MedusaDrafter):
-  """Drafts level by level from heads that read a node's path too."""
+  """Drafts level by level from `HydraHeads`, which read a node's path."""
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
     embed = lambda tokens_bw: self.target_head.embed(tokens_bw)[:, :, None]
 
     def feed(path_bwjd, level):
-      """Embeddings of the path to each node, and the logits after it."""
+      """Returns the embeddings of the path to each node, and its logits."""
       path_bwjd = jnp.concatenate(
         [level.of_parents(path_bwjd), embed(level.tokens)], axis=2
       )
@@ -43,9 +43,9 @@ class HydraDrafter(MedusaDrafter):
     )[0], state
 
   def _logits(self, feature_bd, path_bwjd):
-    """Logits [B, W, V] after W nodes, paths of J tokens to them."""
+    """Returns logits [B, W, V] after W nodes, with paths of J tokens."""
     batch, count, length, width = path_bwjd.shape
     path = path_bwjd.reshape(batch * count, length, width)
     feature = jnp.repeat(feature_bd, count, axis=0)
-    hidden = self._head(feature, path, length)
+    hidden = self.apply(feature, path, length)
     return self.target_head.logits(hidden.reshape(batch, count, width))

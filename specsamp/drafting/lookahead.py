@@ -1,12 +1,12 @@
 """Lookahead decoding (Fu et al. 2402.02057): the target guesses ahead.
 
 A window of guessed tokens, N - 1 levels of W columns, goes through the target
-beside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
-root; a column goes on from there, level by level, and the target predicts the
-token after its last level. The N tokens of a column are an n-gram, kept in a
-pool; those that begin with the root are the next drafts. Each round the window
-moves on by one place, however many were accepted: so does the authors' code,
-in which level 0 begins at the root and not, as here, after it.
+alongside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
+root. A column continues from there level by level, and the target predicts the
+token after its last level. The N tokens of a column are an n-gram, which a pool
+keeps; n-grams that begin with the root are the next drafts. Each round moves
+the window by one place, whatever the accepted length. So does the authors'
+code, whose level 0 begins at the root and not, as here, after it.
 """
 
 import functools
@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import branches
-from specsamp.drafting.draft import MOST_NODES, ExtraTree, Law, TokenTree
+from specsamp.drafting.draft import MAX_NODES, ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
 
@@ -28,13 +28,13 @@ _DEFAULT = TokenTree.branching((7, 1, 1, 1))
 
 @struct.dataclass
 class LookaheadState:
-  """What a row has guessed.
+  """Guesses of each row.
 
   Attributes:
-    window: int32 [B, N - 1, W]; level l of column w goes through the target
-      w + l + 1 places after the root.
-    pool: int32 [B, K, N], n-grams, the newest over the oldest.
-    rounds: int32 [B], rounds whose n-grams are in the pool, or were.
+    window: int32 [B, N - 1, W]; the token at level l of column w is w + l + 1
+      places after the root.
+    pool: int32 [B, K, N], n-grams; the newest ones replace the oldest.
+    rounds: int32 [B], rounds whose n-grams were written to the pool.
   """
 
   window: jax.Array
@@ -46,8 +46,8 @@ class LookaheadState:
 class LookaheadDrafter(Drafter):
   """Proposes pooled n-grams that begin with the root, the newest ones first.
 
-  Guesses are the target's most probable tokens at any temperature: what it
-  predicts never depends on what a round draws.
+  Guesses are the target's most probable tokens at any temperature, so they do
+  not depend on any draw of a round.
 
   Attributes:
     tree: G branches of N - 1 tokens, static.
@@ -64,9 +64,13 @@ class LookaheadDrafter(Drafter):
       _columns(self.tree.depth, self.window), num_read=self.window
     )
 
+  @property
+  def passes(self) -> tuple[int, ...]:
+    return 1, self.tree.size
+
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch, levels = len(length_b), self.tree.depth
-    # Something to begin with: tokens of the prompt, from all over it.
+    # The first guesses are tokens from all over the prompt.
     index = np.arange(levels * self.window, dtype=np.int32) * 7919
     window = jnp.take_along_axis(
       tokens_bp, index[None, :] % length_b[:, None], axis=1
@@ -77,23 +81,18 @@ class LookaheadDrafter(Drafter):
       rounds=jnp.zeros((batch,), jnp.int32),
     )
 
-  @property
-  def passes(self) -> tuple[int, ...]:
-    return 1, self.tree.size
-
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
     count = state.pool.shape[1]
     slot_k = jnp.arange(count, dtype=jnp.int32)[None, :]
     written_b1 = state.rounds[:, None] * self.window
-    # 1 for the oldest entry, up to K.
-    recent_bk = (slot_k - written_b1) % count + 1
-    starts_bk = state.pool[:, :, 0] == root_b1
-    is_there_bk = slot_k < written_b1
-    place_bc, found_bc = branches.choose(
-      jnp.where(starts_bk & is_there_bk, recent_bk, 0),
+    # From 1, the oldest entry, to K.
+    recency_bk = (slot_k - written_b1) % count + 1
+    is_match_bk = (state.pool[:, :, 0] == root_b1) & (slot_k < written_b1)
+    place_bc, valid_bc = branches.choose(
+      jnp.where(is_match_bk, recency_bk, 0),
       state.pool[:, :, 1],
-      # No two are equally recent.
+      # No two entries are equally recent, so nothing is drawn.
       jnp.zeros((len(length_b), self.tree.width, 2), jnp.float32),
     )
     tokens_bcj = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
@@ -102,7 +101,7 @@ class LookaheadDrafter(Drafter):
       self.tree,
       root_b1,
       tokens_bcg,
-      jnp.broadcast_to(found_bc[:, :, None], tokens_bcg.shape),
+      jnp.broadcast_to(valid_bc[:, :, None], tokens_bcg.shape),
       extra_tokens=state.window.reshape(len(length_b), -1),
     )
     return draft, state
@@ -113,8 +112,8 @@ class LookaheadDrafter(Drafter):
       [state.window, guess_bw.astype(jnp.int32)[:, None]], axis=1
     )
     new_bwj = jnp.swapaxes(columns_bjw, 1, 2)
-    # Chosen, not updated in place: on a mesh XLA would split the pool for that,
-    # and gather it again.
+    # A select: for an update in place on a mesh XLA would split the pool and
+    # gather it again.
     pool_brwj = state.pool.reshape(len(root_b), _POOLED, *new_bwj.shape[1:])
     round_r = jnp.arange(_POOLED, dtype=jnp.int32)
     is_now_br = round_r[None, :] == (state.rounds % _POOLED)[:, None]
@@ -130,8 +129,10 @@ class LookaheadDrafter(Drafter):
 
 @functools.cache
 def _columns(levels: int, window: int) -> tuple[int, ...]:
-  """Parents of the window's tokens, level by level: level 0 is a chain from
-  the root, and each column one down from there."""
+  """Returns the parents of the window's tokens, level by level.
+
+  Level 0 is a chain from the root; each column is a chain down from level 0.
+  """
   below = range((levels - 1) * window)
   return (*range(-1, window - 1), *below)
 
@@ -139,28 +140,29 @@ def _columns(levels: int, window: int) -> tuple[int, ...]:
 def lookahead_drafter(
   shape: int | TokenTree = _DEFAULT, window: int = 7
 ) -> LookaheadDrafter:
-  """A drafter that guesses with the target itself.
+  """Returns a drafter that guesses with the target itself.
 
   Its law is deterministic: verify it by `naive`. A pass of the target scores
-  G (N - 1) drafted and W (N - 1) guessed tokens beside the root.
+  G (N - 1) draft tokens and W (N - 1) guesses in addition to the root.
 
   Args:
-    shape: of N - 1 tokens, N the paper's level and the n of its n-grams; as a
-      tree, of as many branches as the guess set G has n-grams. By default N
-      is 5 and G 7, what the authors' code recommends.
+    shape: a draft length of N - 1 tokens, N being the paper's level and the n
+      of its n-grams; or a tree with one branch for each n-gram of the guess set
+      G. By default N is 5 and G 7, as the authors' code recommends.
     window: W, columns of guesses.
 
   Raises:
-    UserError: a shape or window that there cannot be.
+    UserError: the shape is not one of branches, or the window is below 1 or too
+      large.
   """
   if type(window) is not int or window < 1:
     raise UserError(
       f'window: got {window!r}, expected an integer of at least 1'
     )
   tree = branches.check_shape(shape)
-  if tree.depth * window >= MOST_NODES:
+  if tree.depth * window >= MAX_NODES:
     raise UserError(
       f'window: got {window} guesses at {tree.depth} levels, expected fewer '
-      f'than {MOST_NODES} in all'
+      f'than {MAX_NODES} in all'
     )
   return LookaheadDrafter(tree=tree, window=window)

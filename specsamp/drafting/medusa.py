@@ -10,17 +10,18 @@ from specsamp.models import TransformerConfig, float16, kernels
 
 
 class MedusaHeads(nn.Module):
-  """Residual SiLU blocks, all on one feature of the target.
+  """Heads of residual SiLU blocks, all on one feature of the target.
 
-  Head j turns the feature of the token before the root into one whose LM head
-  predicts the token j after the root. Blocks start as the identity. The LM head
-  is the target's, or one for each head, as Medusa's authors have it (2.1.1).
+  Head j reads the feature of the token before the root. Its output, through an
+  LM head, predicts the j-th token after the root. Blocks start as the identity.
+  The LM head is the target's, or one for each head, as in section 2.1.1.
 
   Attributes:
-    config: the target's.
-    num_heads: how many tokens ahead.
-    num_blocks: of each head; those after the first read nothing but it.
-    has_lm_heads: whether each has an LM head of its own.
+    config: the target's configuration.
+    num_heads: number of heads.
+    num_blocks: blocks of each head; a block after the first reads the one
+      before it.
+    has_lm_heads: True if each head has its own LM head.
   """
 
   config: TransformerConfig
@@ -29,30 +30,30 @@ class MedusaHeads(nn.Module):
   has_lm_heads: bool = False
 
   @classmethod
-  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """The module for a target; heads have no layers of its shape."""
+  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
+    """Returns the module for a target; `num_layers` is not read."""
     return cls(target, ahead)
 
   @property
   def ahead(self) -> int:
-    """Tokens that it drafts in a round."""
+    """Maximum depth of a draft."""
     return self.num_heads
 
   def inputs(self, feature_bd, path_bjd, head: int):
-    """What the first block of a head reads, a list of [B, D]."""
+    """Returns the input of a head's first block, a list of [B, D]."""
     return [feature_bd]
 
   @nn.compact
   def __call__(self, feature_bd, path_bjd, head: int):
-    """The feature that this head predicts, [B, D].
+    """Returns the feature that a head predicts, [B, D].
 
-    With LM heads of their own it is the logits of it, float32 [B, V].
+    If heads have LM heads, it returns the logits, float32 [B, V].
 
     Args:
       feature_bd: [B, D]; B may be any batch of nodes.
-      path_bjd: [B, >= head, D], embeddings of the root and what follows it,
+      path_bjd: [B, >= head, D], embeddings of the root and the tokens after it,
         for heads that read them.
-      head: from 1.
+      head: number of the head, from 1.
     """
     parts = self.inputs(feature_bd, path_bjd, head)
     x_bd = Residual(self.config, name=f'head_{head}')(feature_bd, parts)
@@ -65,7 +66,7 @@ class MedusaHeads(nn.Module):
     return features.LMHead(self.config, rows, name=f'lm_head_{head}')(x_bd)
 
   def init_params(self, key):
-    """Random parameters, a nested dict of float32 arrays."""
+    """Returns random parameters, a nested dict of float32 arrays."""
 
     def all_heads(module):
       c = self.config
@@ -77,7 +78,7 @@ class MedusaHeads(nn.Module):
 
 
 class Residual(nn.Module):
-  """x + silu(W [parts] + b)."""
+  """Residual block: x + silu(W [parts] + b)."""
 
   config: TransformerConfig
 
@@ -95,9 +96,9 @@ class Residual(nn.Module):
 
 @struct.dataclass
 class MedusaDrafter(features.FeatureDrafter):
-  """Drafts from `MedusaHeads`, which read the target's last feature alone.
+  """Drafts from `MedusaHeads`.
 
-  Its state is that feature, [B, D], the one before the root's.
+  Its state is the target's feature of the token before the root, [B, D].
   """
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
@@ -105,26 +106,20 @@ class MedusaDrafter(features.FeatureDrafter):
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
-    predicted = [self._head(state, None, j + 1) for j in range(self.tree.depth)]
-    predicted = jnp.stack(predicted, axis=1)
-    target_head = self.target_head
-    logits = (
-      target_head.widen if self.module.has_lm_heads else target_head.logits
-    )
+    heads = range(1, self.tree.depth + 1)
+    out_bg = jnp.stack([self.apply(state, None, j) for j in heads], axis=1)
+    head = self.target_head
+    logits = head.widen if self.module.has_lm_heads else head.logits
     draft = growth.grow_at_once(
       self.tree,
       self.law,
       sampling,
       root_b1,
       self._uniforms(keys_b, length_b),
-      logits(predicted),
+      logits(out_bg),
       is_confidence=self.least_confidence is not None,
     )
     return draft, state
 
   def commit(self, state, draft, verdict, root_b, scored):
     return features.at(scored.features, verdict.node)[:, 0]
-
-  def _head(self, feature_bd, path_bjd, head: int):
-    variables = {'params': self.params}
-    return self.module.apply(variables, feature_bd, path_bjd, head)

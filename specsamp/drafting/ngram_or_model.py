@@ -1,19 +1,17 @@
-"""n-grams first, a draft model where there is no match.
+"""n-grams first, and a draft model if there is no match.
 
-A match costs nothing and may be long; a model always has something to propose,
-of which each token costs a pass. A token that was looked up is a draw from a
-one-hot q, so that both are drafts of one law, and one verifier serves a batch
-in which rows do either.
+A match is free and may be long. A model always proposes something, but each of
+its tokens costs a pass. A token that was looked up is a draw from a one-hot q.
+So both kinds of drafts have one law, and one verifier serves a batch in which
+rows have either.
 """
-
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
-from specsamp.drafting.drafter import CATCH_UP, Drafter
+from specsamp.drafting.drafter import SkippingDrafter
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
 from specsamp.errors import UserError
@@ -24,55 +22,45 @@ from specsamp.utils import flow
 
 @struct.dataclass
 class NgramOrModelState:
-  """The model's cache, and how far it goes.
+  """The model's cache, and the number of tokens in it.
 
   Attributes:
     cache: see `LanguageModelDrafter`.
-    known: int32 [B], tokens of the row that it holds.
-    found: bool [B], whether the row drafts from a match.
+    known: int32 [B], tokens of the row that the cache holds.
+    matched: bool [B], True if the row drafts from a match.
   """
 
   cache: KVCache
   known: jax.Array
-  found: jax.Array
+  matched: jax.Array
 
 
 @struct.dataclass
-class NgramOrModelDrafter(Drafter):
-  """Drafts a chain from a match, or from the model in rows without one.
+class NgramOrModelDrafter(SkippingDrafter):
+  """Drafts a chain from a match, or from the model in rows without a match.
 
-  A round in which all rows have a match takes no pass of the model; others take
-  as many as its draft is long, after what it has not read since the last of
-  them. Rows that are done count.
+  The model does not run in a round in which all rows have a match; rows that
+  are done count. In other rounds it first reads the text that it skipped.
 
   Attributes:
-    ngram: looks up.
-    model: drafts the other rows, a chain no longer than those of matches.
+    ngram: looks up matches.
+    model: drafts for the other rows, a chain not longer than that of a match.
   """
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-  reads_features: ClassVar[bool] = False
 
   @property
   def tree(self) -> TokenTree:
     return self.ngram.tree
 
   @property
-  def passes(self) -> tuple[int, ...]:
-    return tuple(sorted({self.model.tree.size, self.tree.size}))
-
-  @property
-  def room(self) -> int:
-    return max(super().room, CATCH_UP)
-
-  @property
   def law(self) -> Law:
     return self.model.law
 
   @property
-  def rounds_differ(self) -> bool:
-    return True
+  def passes(self) -> tuple[int, ...]:
+    return tuple(sorted({self.model.tree.size, self.tree.size}))
 
   def check(self, target: LanguageModel, batch: int) -> None:
     self.ngram.check(target, batch)
@@ -85,72 +73,72 @@ class NgramOrModelDrafter(Drafter):
     return NgramOrModelState(
       cache=self.model.init(tokens_bp, length_b, features_bpd, capacity),
       known=length_b,
-      found=jnp.zeros(length_b.shape, bool),
+      matched=jnp.zeros(length_b.shape, bool),
     )
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     inputs = (tokens_bs, length_b, sampling, keys_b)
     match, _ = self.ngram.propose((), *inputs)
-    found_b = match.valid[:, 1]
-    looked_up = match.replace(law=self.law)
+    matched_b = match.valid[:, 1]
+    match = match.replace(law=self.law)
     if self.law != 'deterministic':
       vocab = self.model.transformer.config.vocab_size
       one_hot = jax.nn.one_hot(match.tokens[:, 1:], vocab, dtype=jnp.float32)
-      looked_up = looked_up.replace(q=one_hot)
+      match = match.replace(q=one_hot)
 
-    def ask(carry):
+    def run_model(carry):
+      _, cache, _ = carry
       behind = (length_b - 2 - state.known).max()
-      cache = self.model.catch_up(carry[1], tokens_bs, length_b, behind, None)
-      drafted, cache = self.model.propose(cache, *inputs)
-      pick = lambda a, b: jnp.where(
-        found_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b
-      )
-      draft = jax.tree.map(pick, looked_up, self._as_long(drafted))
+      cache = self.model.catch_up(cache, tokens_bs, length_b, behind)
+      draft, cache = self.model.propose(cache, *inputs)
+
+      def select(a, b):
+        return jnp.where(matched_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)
+
+      draft = jax.tree.map(select, match, self._lengthened(draft))
       return draft, cache, length_b
 
     draft, cache, known_b = flow.cond_in_place(
-      ~found_b.all(), ask, (looked_up, state.cache, state.known)
+      ~matched_b.all(), run_model, (match, state.cache, state.known)
     )
-    return draft, NgramOrModelState(cache, known_b, found_b)
+    return draft, NgramOrModelState(cache, known_b, matched_b)
 
-  def _as_long(self, draft: Draft) -> Draft:
-    """The model's draft with nothing drafted behind it."""
+  def _lengthened(self, draft: Draft) -> Draft:
+    """Returns the model's draft, padded to the length of a match."""
     missing = self.tree.depth - draft.tree.depth
-    longer = lambda x: jnp.pad(
-      x, [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
-    )
+
+    def pad(x):
+      widths = [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
+      return jnp.pad(x, widths)
+
     return draft.replace(
-      tokens=longer(draft.tokens),
-      q=None if draft.q is None else longer(draft.q),
-      valid=longer(draft.valid),
+      tokens=pad(draft.tokens),
+      q=None if draft.q is None else pad(draft.q),
+      valid=pad(draft.valid),
       tree=self.tree,
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
-    # What was accepted of the model's draft it has read, but maybe the last.
+    # The model has read the accepted tokens, except perhaps the last one.
     read_b = root_b + verdict.num_accepted
-    return state.replace(known=jnp.where(state.found, state.known, read_b))
-
-  def catch_up(self, state, tokens_bs, length_b, behind, features_bwf):
-    return state  # it knows how far the model has read
+    return state.replace(known=jnp.where(state.matched, state.known, read_b))
 
 
 def ngram_or_model(
   ngram: NgramDrafter, model: LanguageModelDrafter
 ) -> NgramOrModelDrafter:
-  """A drafter that looks up first and asks the model where that fails.
+  """Returns a drafter that looks up matches, and runs the model without one.
 
   Args:
-    ngram: of chains.
-    model: of chains as long or shorter. Verify as what it drafts alone; of
-      draws, which a match is too, only independent ones make sense.
+    ngram: drafts chains.
+    model: drafts chains of at most the same length. Its law is `iid` or
+      `deterministic`; verify the drafter as the model alone.
 
   Raises:
-    UserError: drafts that are no chains, a model that drafts more than a match
-      may, or a law that no match has.
+    UserError: a draft is not a chain, the model drafts more tokens than a match
+      has, or a match cannot have the model's law.
   """
-  trees = ngram.tree, model.tree
-  if not all(tree.is_chain for tree in trees):
+  if not (ngram.tree.is_chain and model.tree.is_chain):
     raise UserError(
       'n-gram or model: both must draft chains; got parents '
       f'{ngram.tree.parents} and {model.tree.parents}'

@@ -1,4 +1,4 @@
-"""No draft at all: with it, the loop is autoregressive sampling."""
+"""Empty drafts, with which the loop is autoregressive sampling."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -9,7 +9,7 @@ from specsamp.drafting.drafter import Drafter, root_of
 
 @struct.dataclass
 class NoDrafter(Drafter):
-  """The baseline of every speedup, in the same loop as every drafter."""
+  """Baseline of every speedup: drafts nothing, in the same loop."""
 
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
   law: Law = struct.field(pytree_node=False, default='iid')

@@ -1,9 +1,9 @@
 """ParallelSpec (Xiao et al. 2410.05589): all tokens of a draft in one pass.
 
-Masks stand behind the text: the layer's output at the root proposes the token
-after it, that at mask j the token j further on. Its distributions depend on
-what was committed and not on each other's tokens, which is no less exact: they
-are the ones that its tokens are drawn from.
+Masks follow the text: the layer's output at the root proposes the next token,
+its output at mask j the token j places further. The distributions depend on the
+committed tokens only, not on each other's draft tokens. They are exact all the
+same, because the draft tokens are drawn from them.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ rules.declare(mask_embedding=('mask', 'width'), mask_feature=('width',))
 
 
 class Masked:
-  """What layers with masks have in common; `num_masks` is a field of each."""
+  """Mix-in of layers with masks; `num_masks` is a field of each class."""
 
   @classmethod
-  def of(cls, target: TransformerConfig, ahead: int, num_layers: int):
+  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
     return cls(dataclasses.replace(target, num_layers=num_layers), ahead - 1)
 
   @property
@@ -47,11 +47,11 @@ class Masked:
     )
 
   def masks(self, index_k, places_bkd):
-    """What it reads at masks: [B, K, D], or [1, K, D].
+    """Returns the layers' input at masks: [B, K, D], or [1, K, D].
 
     Args:
-      index_k: int [K], which masks, from 0.
-      places_bkd: what is added for their places, [B, K, D] or 0.
+      index_k: int [K], indices of the masks, from 0.
+      places_bkd: position embeddings of the masks, [B, K, D], or 0.
     """
     dtype = float16.wide(self.config.dtype)
     embedded_kd = self.mask_embedding[index_k].astype(dtype)
@@ -59,10 +59,10 @@ class Masked:
 
 
 class EagleParallelLayer(Masked, EagleLayer):
-  """EAGLE's layer with masks, all beside one feature of their own.
+  """EAGLE's layer with masks, which are all paired with one trained feature.
 
   Attributes:
-    num_masks: k, the tokens that it drafts in one pass beside the first.
+    num_masks: number of tokens that one pass drafts after the first.
   """
 
   num_masks: int
@@ -82,10 +82,10 @@ class EagleParallelLayer(Masked, EagleLayer):
 
 
 class MedusaParallelLayer(Masked, DraftLayers):
-  """Layers on the text alone, with masks, that end in a norm of their own.
+  """Layers with masks that read no features and end in a norm.
 
   Attributes:
-    num_masks: k, the tokens that it drafts in one pass beside the first.
+    num_masks: number of tokens that one pass drafts after the first.
   """
 
   num_masks: int
@@ -95,23 +95,20 @@ class MedusaParallelLayer(Masked, DraftLayers):
     self.final_norm = Norm(self.config)
 
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
-    """The stream after the layers, normed, [B, T, D], and the updated cache.
-
-    Arguments: see `EagleLayer`.
-    """
+    """Returns the normed stream, [B, T, D], and the cache: see `EagleLayer`."""
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return self.final_norm(streams[-1]), cache
 
   def text(self, embedded_btd, before_btd):
-    """What it reads at tokens, [B, T, D]: nothing of what is before them."""
+    """Returns the layers' input at tokens, [B, T, D]: their embeddings."""
     return embedded_btd
 
 
 @struct.dataclass
 class OnePassDrafter(features.FeatureDrafter):
-  """Drafts a tree from what one pass left: an output for every depth.
+  """Base of drafters that draft all depths from the outputs of one pass.
 
-  The pass is made in `commit`, after what was emitted.
+  The pass runs in `commit`, on the emitted tokens.
   """
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
@@ -121,7 +118,7 @@ class OnePassDrafter(features.FeatureDrafter):
       sampling,
       root_of(tokens_bs, length_b),
       self._uniforms(keys_b, length_b),
-      # Of a shallower tree than the pass was made for, fewer.
+      # A pass has more outputs than a shallower tree reads.
       self.logits(state.hidden[:, : self.tree.depth]),
       is_confidence=self.least_confidence is not None,
     )
@@ -130,14 +127,14 @@ class OnePassDrafter(features.FeatureDrafter):
 
 @struct.dataclass
 class ParallelDrafter(OnePassDrafter):
-  """Drafts from a layer with masks, over the emitted tokens and masks after.
+  """Drafts from layers with masks, which run over emitted tokens and masks.
 
-  What the masks wrote is never seen again.
+  No later pass sees the cache entries of masks.
   """
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     batch = tokens_bp.shape[0]
-    # Masks stand behind the longest draft.
+    # Masks come after the longest draft.
     capacity = -(-(capacity + self._num_masks) // 16) * 16
     cache = self.module.init_cache(self.params, batch, capacity)
     before_bpd = features.shifted(self.read(features_bpd))
@@ -154,53 +151,49 @@ class ParallelDrafter(OnePassDrafter):
     )
 
   def masks(self, index_k, positions_bk):
-    """What is read at these masks: [B, K, E], or [1, K, E]."""
+    """Returns the layers' input at masks: [B, K, E], or [1, K, E]."""
     places_bkd = self.target_head.place(positions_bk)
-    return self._apply(index_k, places_bkd, method='masks')
+    return self.apply(index_k, places_bkd, method='masks')
 
   @property
   def _num_masks(self) -> int:
     return self.tree.depth - 1
 
-  def _apply(self, *args, **kwargs):
-    return self.module.apply({'params': self.params}, *args, **kwargs)
-
   def _pass(self, cache, tokens_bt, before_btd, start_b, root_b) -> EagleState:
-    """Feeds T pairs from `start` on, and masks after the one at `root`.
+    """Feeds T pairs from position `start`, and masks after the `root`.
 
-    Pairs past the root are noise, which the next pass writes over.
+    Pairs past the root are noise, which the next pass overwrites.
     """
     length, count = tokens_bt.shape[1], self._num_masks
     index_k = np.arange(count, dtype=np.int32)
-    own_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None, :]
-    ahead_bk = root_b[:, None] + 1 + index_k[None, :]
+    positions_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None, :]
+    mask_positions_bk = root_b[:, None] + 1 + index_k[None, :]
 
-    x_btd = self._apply(
-      self.embed(tokens_bt, own_bt), before_btd, method='text'
-    )
+    embedded_btd = self.embed(tokens_bt, positions_bt)
+    x_btd = self.apply(embedded_btd, before_btd, method='text')
     if count:
-      x_bkd = self.masks(index_k, ahead_bk)
+      x_bkd = self.masks(index_k, mask_positions_bk)
       x_bkd = jnp.broadcast_to(x_bkd, (len(x_btd), *x_bkd.shape[1:]))
       x_btd = jnp.concatenate([x_btd, x_bkd], axis=1)
 
+    # A token sees the tokens up to itself, a mask also the masks up to itself.
     slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None, None, :]
-    text_bts = slots_s <= own_bt[:, :, None]
-    mask_b11 = start_b[:, None, None] + length  # slot of the first mask
-    to_text = slots_s <= root_b[:, None, None]
-    to_masks = (slots_s >= mask_b11) & (
-      slots_s <= mask_b11 + index_k[None, :, None]
+    tokens_see_bts = slots_s <= positions_bt[:, :, None]
+    first_b11 = start_b[:, None, None] + length  # slot of the first mask
+    masks_see_bks = (slots_s <= root_b[:, None, None]) | (
+      (slots_s >= first_b11) & (slots_s <= first_b11 + index_k[None, :, None])
     )
-    out_btd, cache = self._apply(
+    out_btd, cache = self.apply(
       x_btd,
-      jnp.concatenate([own_bt, ahead_bk], axis=1),
+      jnp.concatenate([positions_bt, mask_positions_bk], axis=1),
       cache,
-      mask=jnp.concatenate([text_bts, to_text | to_masks], axis=1),
+      mask=jnp.concatenate([tokens_see_bts, masks_see_bks], axis=1),
       start=start_b,
     )
     at_bg = jnp.concatenate(
       [
         (root_b - start_b)[:, None],
-        jnp.broadcast_to(length + index_k[None, :], ahead_bk.shape),
+        jnp.broadcast_to(length + index_k[None, :], mask_positions_bk.shape),
       ],
       axis=1,
     )

@@ -1,8 +1,8 @@
 """P-EAGLE (2602.01469): EAGLE-3 with masks, all tokens of a draft in one pass.
 
-A mask is a token of the target's beside what stands for its features, both the
-same at every depth. Its layers, of which there are two to four, see the text,
-the masks before and none of the drafted tokens.
+A mask is a token of the target's vocabulary with a trained vector in place of
+features, both the same at every depth. The two to four layers see the text and
+the masks before, but no draft tokens.
 """
 
 import flax.linen as nn
@@ -18,10 +18,10 @@ rules.declare(mask_hidden=('parts',))
 
 
 class PEagleLayers(Eagle3Layer):
-  """EAGLE-3's layers, and what is read at masks in place of features.
+  """EAGLE-3's layers with masks.
 
   Attributes:
-    mask_token: whose embedding stands at masks.
+    mask_token: token whose embedding is read at masks.
   """
 
   mask_token: int = 0
@@ -35,7 +35,7 @@ class PEagleLayers(Eagle3Layer):
 
 @struct.dataclass
 class PEagleDrafter(ReadsTaps, ParallelDrafter):
-  """Drafts from `PEagleLayers`: one pass a round."""
+  """Drafts from `PEagleLayers`, in one pass per round."""
 
   def masks(self, index_k, positions_bk):
     shape = (1, len(index_k))
@@ -43,7 +43,7 @@ class PEagleDrafter(ReadsTaps, ParallelDrafter):
     dtype = float16.wide(self.module.config.dtype)
     hidden_11e = self.params['mask_hidden'].astype(dtype)[None, None]
     hidden_11d = self.read(hidden_11e)
-    return self._apply(
+    return self.apply(
       self.embed(tokens_1k, positions_bk),
       jnp.broadcast_to(hidden_11d, (*shape, hidden_11d.shape[-1])),
       method='text',

@@ -1,10 +1,10 @@
-"""Which depth of a draft pays: by what was accepted, and what rounds cost.
+"""Choice of the draft depth that pays, from accepted tokens and round costs.
 
-That one is taken whose round is expected to emit most tokens a second: those of
-a row, 1 + S_1 + .. + S_γ with S_i its chance to accept i tokens, over what such
-a round costs. A batch that ends together takes as long as its slowest row, and
-so the least of the rows counts; where others take the place of rows that end,
-their mean (goodput, Liu et al. 2406.14066).
+The best depth has the most expected tokens per second: 1 + S_1 + .. + S_γ, with
+S_i a row's chance to accept i tokens, over the cost of such a round. A batch
+that ends together takes as long as its slowest row, so the smallest value of
+its rows counts. Where finished rows are replaced, the mean counts (goodput, Liu
+et al. 2406.14066).
 """
 
 import math
@@ -17,146 +17,130 @@ from flax import struct
 from jax.scipy.special import betaln
 
 from specsamp.drafting.draft import Draft
-from specsamp.drafting.drafter import OfBatch
+from specsamp.drafting.drafter import SharedState
 
-# What was accepted counts less with every round that drafted since; of all rows
-# it is known better, and kept longer: by a few unlucky rounds of theirs a draft
-# that pays would be left off.
-_MEMORY, _MEMORY_OF_ALL = 0.97, 0.99
-# Before anything is known, tokens of a draft that is of use are accepted with
-# this chance, which weighs as much as so many of them.
+# Factor by which counts decay with each round that drafts. Counts of all rows
+# are more certain and decay slowly: otherwise a few unlucky rounds would stop a
+# draft that pays.
+_DECAY, _SHARED_DECAY = 0.97, 0.99
+# Prior chance that a token of a useful draft is accepted, and its weight in
+# tokens.
 PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
-# What is known of all rows, those that have ended included, stands for a row,
-# and what is known of all its depths for each of them, until so many tokens of
-# its own were judged: depths differ less than the counts of a few rounds do,
-# and with half of this weight a choice at temperature 1 follows noise.
+# Weight, in tokens, of the estimate over all rows in that of a row, and of a
+# row's over all depths in that of a depth. Depths differ by less than counts of
+# a few rounds do. With half of this weight the choice at temperature 1 follows
+# noise.
 _WEIGHT = 32.0
-# One draft in ten is of no use, whose tokens are hardly ever accepted: the few
-# first tokens of all rows tell it from the others, where the weight above alone
-# would have it drafted for several rounds more.
+# Share of drafts that are useless, and the chance that a token of theirs is
+# accepted. The first few tokens of all rows tell a useless draft from a useful
+# one. The weight above alone would let it draft for several more rounds.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
-# As of how many rounds counts that nothing was left off early.
-_ROUNDS_IN_FULL = 1.0
-# Rounds without a draft before one is tried, which double with every try that
-# no other draft follows, up to the most, and up to what it takes for tries to
-# lose no more than this share of the time, as expected. Else a draft that is
-# worth having, and which some rejections in a row made seem a little worse than
-# none, would be left off for whole texts.
-FIRST_WAIT, _MOST_WAIT = 2, 512
+# Weight, in rounds, of the prior that no draft was cut short.
+_UNCUT_ROUNDS = 1.0
+# Rounds without a draft before one is tried. The wait doubles with every try
+# that no other draft follows, up to the maximum, and up to what keeps the time
+# that tries are expected to lose below this share. Otherwise a draft that pays,
+# but seemed slightly worse than none after a few rejections, would be off for
+# whole texts.
+FIRST_WAIT, _MAX_WAIT = 2, 512
 _LOST_IN_TRIES = 0.005
 
 
 @struct.dataclass
-class OfAll(OfBatch):
-  """What is known of all rows, of which an engine has ever other ones.
+class SharedCounts(SharedState):
+  """Acceptance counts shared by all rows.
+
+  They survive when an engine refills a slot.
 
   Attributes:
-    judged: float32 [2], tokens that were accepted and that were rejected, those
-      of the recent rounds counting most.
-    asked: float32 [γ], rounds that were to draft so deep, likewise.
-    drafted: float32 [γ], those in which any row did.
+    judged: float32 [2], accepted and rejected tokens, recent ones weighted
+      more.
+    planned: float32 [γ], rounds that were to draft to each depth, weighted
+      alike.
+    drafted: float32 [γ], rounds in which some row drafted to this depth.
     waited: int32 [], rounds since the last draft.
-    wait: int32 [], after how many the next is tried.
+    wait: int32 [], rounds without a draft before the next try.
   """
 
   judged: jax.Array
-  asked: jax.Array
+  planned: jax.Array
   drafted: jax.Array
   waited: jax.Array
   wait: jax.Array
 
-  def after(self, asked_g, drafted_g, judged) -> 'OfAll':
-    """After a round.
-
-    Args:
-      asked_g: bool [γ], whether any row was to draft so deep.
-      drafted_g: bool [γ], whether any did.
-      judged: float32 [2], tokens of it that were accepted and rejected.
-    """
-    drafted = drafted_g.any()
-    # A draft right after another pays; one after a wait is a try.
-    longer = jnp.minimum(2 * self.wait, _MOST_WAIT)
-    next_wait = jnp.where(self.waited > 0, longer, FIRST_WAIT)
-    return OfAll(
-      judged=_faded(self.judged, judged, asked_g.any(), _MEMORY_OF_ALL),
-      asked=_faded(self.asked, asked_g, drafted),
-      drafted=_faded(self.drafted, drafted_g, drafted),
-      waited=jnp.where(drafted, 0, self.waited + 1),
-      wait=jnp.where(drafted, next_wait, self.wait),
-    )
-
 
 @struct.dataclass
 class Policy:
-  """What the rows have accepted so far.
+  """Acceptance counts of the rows, and the choice that follows from them.
 
   Attributes:
-    tried: float32 [B, γ], rounds in which the token of this depth was judged,
-      the recent ones counting most.
-    accepted: float32 [B, γ], those in which it was accepted.
-    of_all: of all rows together.
+    tried: float32 [B, γ], rounds in which the token of each depth was judged,
+      recent ones weighted more.
+    accepted: float32 [B, γ], rounds in which it was accepted.
+    shared: counts of all rows together.
   """
 
   tried: jax.Array
   accepted: jax.Array
-  of_all: OfAll
+  shared: SharedCounts
 
   @classmethod
-  def of(cls, batch: int, depth: int) -> 'Policy':
+  def initial(cls, batch: int, depth: int) -> 'Policy':
+    """Returns the policy before the first round."""
     zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
     counts = zeros(2), zeros(depth), zeros(depth)
-    of_all = OfAll(*counts, jnp.int32(0), jnp.int32(FIRST_WAIT))
-    return cls(zeros(batch, depth), zeros(batch, depth), of_all)
+    shared = SharedCounts(*counts, jnp.int32(0), jnp.int32(FIRST_WAIT))
+    return cls(zeros(batch, depth), zeros(batch, depth), shared)
 
   def acceptance(self) -> jax.Array:
-    """The chance [B, γ] of each depth, once it is reached."""
+    """Returns the chance [B, γ] to accept a token whose parent is accepted."""
     accepted_b = self.accepted.sum(axis=1)
     rejected_b = self.tried.sum(axis=1) - accepted_b
-    of_rows = _mean(PRIOR, _PRIOR_WEIGHT, *self.of_all.judged)
-    mean_b = _mean(of_rows, _WEIGHT, accepted_b, rejected_b)
-    of_use = _chance_of_use(*self.of_all.judged)
-    of_all_b = of_use * mean_b + (1 - of_use) * _USELESS_CHANCE
-    rejected = self.tried - self.accepted
-    return _mean(of_all_b[:, None], _WEIGHT, self.accepted, rejected)
+    mean = _posterior(PRIOR, _PRIOR_WEIGHT, *self.shared.judged)
+    mean_b = _posterior(mean, _WEIGHT, accepted_b, rejected_b)
+    useful = _useful_chance(*self.shared.judged)
+    mean_b = useful * mean_b + (1 - useful) * _USELESS_CHANCE
+    rejected_bg = self.tried - self.accepted
+    return _posterior(mean_b[:, None], _WEIGHT, self.accepted, rejected_bg)
 
   def choose(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
-    """Which of the depths pays most, or after a wait of those above 0: int [].
+    """Returns the index of the depth that pays best, int [].
 
-    After a wait the best of those is tried that would pay if all of it were
-    accepted; the wait is the longer, the likelier drafts are of no use and the
-    more a try is expected to lose.
+    After a wait it is a try: the best depth above 0 that would pay if its whole
+    draft were accepted. The wait is longer if drafts are probably useless or a
+    try is expected to lose more.
 
     Args:
-      depths: ascending.
-      ms_k: float32 [K], what a round of each costs.
-      active_b: bool [B], the rows that count.
-      refilled: whether others take the place of rows that end.
+      depths: depths to choose from, ascending.
+      ms_k: float32 [K], cost of a round of each depth.
+      active_b: bool [B], rows that count.
+      refilled: True if other rows replace finished ones.
     """
     ms_k = jnp.asarray(ms_k)
     rates_k = self.rates(depths, ms_k, active_b, refilled)
     best = jnp.argmax(rates_k)
     if depths[0]:
       return best
-    most_k = 1 + jnp.asarray(depths, jnp.float32)
-    could_pay_k = most_k * ms_k[0] > ms_k
+    max_tokens_k = 1 + jnp.asarray(depths, jnp.float32)
+    could_pay_k = max_tokens_k * ms_k[0] > ms_k
     best_draft = jnp.argmax(jnp.where(could_pay_k, rates_k, -1))
-    # By a try, in rounds of none.
+    # Expected loss of a try, in rounds without a draft.
     lost = (1 - rates_k[best_draft] / rates_k[0]) * ms_k[best_draft] / ms_k[0]
     wait = jnp.minimum(
-      self.of_all.wait.astype(jnp.float32), lost / _LOST_IN_TRIES
+      self.shared.wait.astype(jnp.float32), lost / _LOST_IN_TRIES
     )
-    of_use = _chance_of_use(*self.of_all.judged)
-    waited = self.of_all.waited.astype(jnp.float32)
-    is_due = waited >= jnp.minimum(wait / of_use, _MOST_WAIT)
+    useful = _useful_chance(*self.shared.judged)
+    waited = self.shared.waited.astype(jnp.float32)
+    is_due = waited >= jnp.minimum(wait / useful, _MAX_WAIT)
     is_try = (best == 0) & could_pay_k.any() & is_due
     return jnp.where(is_try, best_draft, best)
 
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
-    """Tokens a millisecond [K] of the row that counts, see `choose`."""
+    """Returns tokens per millisecond [K]; see `choose` for the arguments."""
     reached_bg = jnp.cumprod(self.acceptance(), axis=1)
     expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
     tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
@@ -165,62 +149,78 @@ class Policy:
       tokens_k = sum_k / jnp.maximum(active_b.sum(dtype=jnp.float32), 1)
     else:
       tokens_k = jnp.where(active_b[:, None], tokens_bk, jnp.inf).min(axis=0)
-    # A draft that all rows have left off early costs less.
-    weight = jnp.float32(_ROUNDS_IN_FULL)
-    share_g = (self.of_all.drafted + weight) / (self.of_all.asked + weight)
-    each_g = _ms_a_token(depths, ms_k) * share_g
-    sums_g = jnp.pad(jnp.cumsum(each_g), (1, 0))[np.asarray(depths)]
-    # Where a deeper draft was measured as the cheaper one, shares of what it
-    # saves may come to less than any round.
+    # A draft that all rows have cut short costs less.
+    weight = jnp.float32(_UNCUT_ROUNDS)
+    share_g = (self.shared.drafted + weight) / (self.shared.planned + weight)
+    ms_g = _ms_per_token(depths, ms_k) * share_g
+    sums_g = jnp.pad(jnp.cumsum(ms_g), (1, 0))[np.asarray(depths)]
+    # If a deeper draft was measured as cheaper, shares of the saving may add up
+    # to less than any round costs.
     cost_k = jnp.maximum(ms_k[0] + sums_g - sums_g[0], ms_k.min())
     return tokens_k / cost_k
 
-  def seen(self, draft: Draft, depth, num_accepted_b, active_b) -> 'Policy':
-    """After a round.
+  def after_round(
+    self, draft: Draft, depth, num_accepted_b, active_b
+  ) -> 'Policy':
+    """Returns the policy after one more round.
 
-    A token that was not drafted for want of confidence counts as one that was
-    not accepted: that much this depth is worth.
+    A token that was not drafted for lack of confidence counts as not accepted:
+    the depth is worth that much less.
 
     Args:
-      draft: of the round.
-      depth: int [], how deep it was to draft.
-      num_accepted_b: int [B], tokens of it that were accepted.
-      active_b: bool [B], the rows that count.
+      draft: draft of the round.
+      depth: int [], depth chosen for the round.
+      num_accepted_b: int [B], accepted length.
+      active_b: bool [B], rows that count.
     """
     depths = np.arange(1, self.tried.shape[1] + 1, dtype=np.int32)[None, :]
-    is_at_ng = np.asarray(draft.tree.depths)[:, None] == depths
-    valid_bg = (draft.valid[:, :, None] & is_at_ng[None]).any(axis=1)
+    at_depth_ng = np.asarray(draft.tree.depths)[:, None] == depths
+    valid_bg = (draft.valid[:, :, None] & at_depth_ng[None]).any(axis=1)
     valid_bg &= active_b[:, None]
-    asked_bg = active_b[:, None] & (depths <= depth)
-    judged_bg = asked_bg & (depths <= num_accepted_b[:, None] + 1)
+    planned_bg = active_b[:, None] & (depths <= depth)
+    judged_bg = planned_bg & (depths <= num_accepted_b[:, None] + 1)
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
-    drafts_b = asked_bg[:, 0]
-    kept = accepted_bg.sum(dtype=jnp.float32)
-    judged = jnp.stack([kept, judged_bg.sum(dtype=jnp.float32) - kept])
+    num_accepted = accepted_bg.sum(dtype=jnp.float32)
+    num_rejected = judged_bg.sum(dtype=jnp.float32) - num_accepted
+    planned_g, drafted_g = planned_bg.any(axis=0), valid_bg.any(axis=0)
+    drafted = drafted_g.any()
+    old = self.shared
+    # A draft right after another one pays; a draft after a wait is a try.
+    longer = jnp.minimum(2 * old.wait, _MAX_WAIT)
+    next_wait = jnp.where(old.waited > 0, longer, FIRST_WAIT)
     return Policy(
-      tried=_faded(self.tried, judged_bg, drafts_b[:, None]),
-      accepted=_faded(self.accepted, accepted_bg, drafts_b[:, None]),
-      of_all=self.of_all.after(
-        asked_bg.any(axis=0), valid_bg.any(axis=0), judged
+      tried=_decayed(self.tried, judged_bg, planned_bg[:, :1]),
+      accepted=_decayed(self.accepted, accepted_bg, planned_bg[:, :1]),
+      shared=SharedCounts(
+        judged=_decayed(
+          old.judged,
+          jnp.stack([num_accepted, num_rejected]),
+          planned_g.any(),
+          _SHARED_DECAY,
+        ),
+        planned=_decayed(old.planned, planned_g, drafted),
+        drafted=_decayed(old.drafted, drafted_g, drafted),
+        waited=jnp.where(drafted, 0, old.waited + 1),
+        wait=jnp.where(drafted, next_wait, old.wait),
       ),
     )
 
 
-def _faded(old, new, when, memory=_MEMORY):
-  """With the counts of one more round, where it is one that counts."""
-  return jnp.where(when, memory * old + new.astype(jnp.float32), old)
+def _decayed(old, new, counts, decay=_DECAY):
+  """Returns the decayed counts with those of a round, if the round counts."""
+  return jnp.where(counts, decay * old + new.astype(jnp.float32), old)
 
 
-def _mean(prior, weight, accepted, rejected):
-  """The chance of a token, of which so many were accepted and rejected."""
+def _posterior(prior, weight, accepted, rejected):
+  """Returns the mean chance of acceptance, from a prior and counts."""
   return (weight * prior + accepted) / (weight + accepted + rejected)
 
 
-def _chance_of_use(accepted, rejected):
-  """That a draft is of use, by how well both explain these counts.
+def _useful_chance(accepted, rejected):
+  """Returns the probability that a draft is useful, given counts of tokens.
 
-  The chance of one that is has a beta distribution before anything is known,
-  that of one that is not is the same always.
+  The chance of acceptance has a beta prior if the draft is useful; it is a
+  constant if the draft is useless.
   """
   prior = _PRIOR_WEIGHT * PRIOR, _PRIOR_WEIGHT * (1 - PRIOR)
   return jax.nn.sigmoid(
@@ -232,11 +232,11 @@ def _chance_of_use(accepted, rejected):
   )
 
 
-def _ms_a_token(depths: Sequence[int], ms_k) -> jax.Array:
-  """[γ], what drafting and verifying each further token costs.
+def _ms_per_token(depths: Sequence[int], ms_k) -> jax.Array:
+  """Returns the cost [γ] of drafting and verifying each further token.
 
-  Of the first ones, where no depth is chosen below, what a token of theirs
-  costs beside a round of none is not known: it is a share of that round's.
+  The tokens up to the smallest depth cost nothing here: rounds of every depth
+  have them.
   """
   ms_g = []
   below = 0

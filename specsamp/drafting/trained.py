@@ -1,4 +1,4 @@
-"""The kinds of drafters that are trained for a target: one record each."""
+"""Kinds of drafters that are trained for a target, one record each."""
 
 import dataclasses
 import operator
@@ -25,25 +25,25 @@ from specsamp.sharding import mesh as meshes
 
 
 class Kind(NamedTuple):
-  """A kind of trained drafters.
+  """Kind of trained drafters.
 
   Attributes:
-    name: in configs.
-    module: class of its parameters. `module.of(target, ahead, num_layers)` is
-      for a target; `ahead` of one is how deep it drafts, None for any depth.
-    drafter: drafts from a module.
-    least_ahead: the fewest tokens that it is trained to draft.
-    has_layers: whether it is made of layers of the target's shape.
-    fields: of the module, beside those that all have: `of` takes them, and a
-      folder holds them. With `draft_vocab`, how many tokens it can draft, its
-      parameters have `draft_rows`, which ones.
-    is_trained_here: else its weights are others'.
+    name: name in configs.
+    module: class of its layers. `module.for_target(target, ahead, num_layers)`
+      makes them; their `ahead` is the maximum depth of a draft, None for any.
+    drafter: class that drafts from the layers.
+    min_ahead: least depth that it is trained to draft.
+    has_layers: True if it is made of layers with the target's shape.
+    fields: fields of the module, besides the common ones, that `for_target`
+      takes and a folder stores. If `draft_vocab` is among them, its number of
+      draft tokens, the parameters have `draft_rows`, their rows.
+    is_trained_here: False if only published weights exist.
   """
 
   name: str
   module: Any
   drafter: type[FeatureDrafter]
-  least_ahead: int = 1
+  min_ahead: int = 1
   has_layers: bool = True
   fields: tuple[str, ...] = ()
   is_trained_here: bool = True
@@ -59,8 +59,8 @@ _ALL = (
     Eagle3Drafter,
     fields=('draft_vocab', 'has_embedding', 'taps'),
   ),
-  Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, least_ahead=2),
-  Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, least_ahead=2),
+  Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, min_ahead=2),
+  Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, min_ahead=2),
   Kind('peagle', PEagleLayers, PEagleDrafter, is_trained_here=False),
   Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
 )
@@ -74,40 +74,44 @@ def make(
   num_layers: int = 1,
   **fields,
 ):
-  """The module of a drafter of this kind.
+  """Returns the module of a drafter of this kind.
 
   Args:
     name: one of `KINDS`.
-    target: shape of the target.
-    ahead: tokens that it drafts in a round: heads, or masks and one; EAGLE
-      drafts as many as it is asked for.
-    num_layers: of the target's shape; heads have none.
-    **fields: of those that this kind has, others than `of` would choose.
+    target: the target's configuration.
+    ahead: maximum depth of a draft: the number of heads, or of masks and one.
+      EAGLE drafts to any depth.
+    num_layers: number of layers; heads have none.
+    **fields: values of `Kind.fields`.
 
   Raises:
-    UserError: an unknown kind, too few tokens ahead, or fields of no module.
+    UserError: the kind is unknown, `ahead` is too small, or a field is invalid.
   """
   check_name('drafter', name, KINDS)
   kind = KINDS[name]
-  if operator.index(ahead) < kind.least_ahead:
-    raise UserError(f'ahead: got {ahead}, expected at least {kind.least_ahead}')
-  return kind.module.of(target, ahead, num_layers, **fields)
+  if operator.index(ahead) < kind.min_ahead:
+    raise UserError(f'ahead: got {ahead}, expected at least {kind.min_ahead}')
+  return kind.module.for_target(target, ahead, num_layers, **fields)
 
 
 def kind_of(module) -> Kind:
-  """The kind of a module, or of the class that its own comes from."""
-  classes = {kind.module: kind for kind in _ALL}
-  for each in type(module).__mro__:
-    if each in classes:
-      return classes[each]
+  """Returns the kind of a module: that of its class or of a base class.
+
+  Raises:
+    UserError: the module is of no kind.
+  """
+  kinds = {kind.module: kind for kind in _ALL}
+  for cls in type(module).__mro__:
+    if cls in kinds:
+      return kinds[cls]
   raise UserError(
-    f'drafter: got a {type(module).__name__}, which is no module of '
+    f'drafter: got a {type(module).__name__}, expected a module of '
     'specsamp.drafting.trained'
   )
 
 
 def taps(module) -> tuple[int, ...]:
-  """Layers of the target whose input a module is trained on; see `Drafter`."""
+  """Returns the layers of the target that a module taps; see `Drafter`."""
   return getattr(module, 'taps', ())
 
 
@@ -117,32 +121,29 @@ def trained_drafter(
   shape: int | TokenTree,
   law: Law = 'iid',
 ):
-  """A drafter that drafts from trained parameters.
+  """Returns a drafter that drafts from trained parameters.
 
   Args:
-    trained: of `specsamp.zoo`, `launch/distill.py` or a folder of heads that
-      others have published.
-    target: that they were trained for.
-    shape: a draft length, or a tree numbered breadth first.
-    law: how the candidates of a node are chosen: `iid`, `without_replacement`,
-      `top_plus_one` (the most probable ones and one draw) or `deterministic`
-      (the most probable ones).
+    trained: module and parameters, from `specsamp.zoo`, `launch/distill.py` or
+      a folder of published heads.
+    target: the target that they were trained for.
+    shape: see `model_drafter`.
+    law: see `model_drafter`.
 
   Raises:
-    UserError: parameters for another target, or beyond the float16 that it
-      computes in, a target of too few layers for what they read of it, a
-      deeper draft than they can make, or a shape or law that `model_drafter`
-      refuses.
+    UserError: the parameters are for another target or exceed its float16, the
+      target has too few layers, the draft is deeper than the module drafts, or
+      `model_drafter` refuses the shape or law.
   """
   tree = candidates.check_shape(shape, law)
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  fewest = kind.drafter.fewest_layers(module)
-  if target.config.num_layers < fewest:
+  min_layers = kind.drafter.min_layers(module)
+  if target.config.num_layers < min_layers:
     raise UserError(
       f'{kind.name}: got a target of {target.config.num_layers} layers, '
-      f'expected at least {fewest}'
+      f'expected at least {min_layers}'
     )
   if module.ahead is not None and tree.depth > module.ahead:
     raise UserError(
@@ -151,7 +152,7 @@ def trained_drafter(
     )
   config = dataclasses.replace(module.config, dtype=target.config.dtype)
   try:
-    # Once, and not in every pass.
+    # Cast once here, not in every pass.
     params = float16.cast_matrices(trained.params, config.dtype)
   except float16.OutOfRange as error:
     raise UserError(
@@ -161,7 +162,8 @@ def trained_drafter(
   if meshes.of(params) != target.mesh:
     if target.mesh is None:
       raise UserError(
-        'drafter: lies on a mesh and the target on one device; load it anew'
+        'drafter: got parameters on a mesh and a target on one device; load '
+        'the drafter again'
       )
     params = meshes.shard(params, target.mesh)
   return kind.drafter(

@@ -73,9 +73,9 @@ def measure(
     prompts,
     Recorder.of(method.drafter),
     method.verifier,
-    sampling,
-    max_new_tokens,
-    seed,
+    sampling=sampling,
+    max_new_tokens=max_new_tokens,
+    seed=seed,
     tree_attention=method.tree_attention,
   )
   state = request.prefill()

@@ -116,7 +116,7 @@ def measure(
       [prompt],
       drafter,
       verifier,
-      sampling,
+      sampling=sampling,
       max_new_tokens=text_slots - len(prompt),
       stop_tokens=(),
     )

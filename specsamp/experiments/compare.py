@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from specsamp import verification
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
+from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import (
@@ -80,8 +81,10 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
       [config.longest_prompt(target)] * config.batch_size,
       method.drafter,
       method.verifier,
-      method.sampling_params,
-      max(task.new_tokens(config.max_new_tokens) for task in loaded),
+      sampling=method.sampling_params,
+      max_new_tokens=max(
+        task.new_tokens(config.max_new_tokens) for task in loaded
+      ),
     )
   return job
 
@@ -251,9 +254,9 @@ class Comparison:
           [self._tokens(self.tasks[0].prompts[0])] * self.config.batch_size,
           drafter,
           method.verifier,
-          method.sampling_params,
-          self.tasks[0].new_tokens(self.config.max_new_tokens),
-          self.config.seed,
+          sampling=method.sampling_params,
+          max_new_tokens=self.tasks[0].new_tokens(self.config.max_new_tokens),
+          seed=self.config.seed,
         ),
       )
       measured[method.label] = dataclasses.replace(method, drafter=drafter)
@@ -398,4 +401,4 @@ class Comparison:
 
 def _has_parts(method: Method) -> bool:
   """Returns True if all rounds of a method have the same parts."""
-  return not method.drafter.rounds_differ
+  return not rounds_differ(method.drafter)

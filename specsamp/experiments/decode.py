@@ -15,6 +15,7 @@ from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
 from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
+from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   break_even,
@@ -230,9 +231,9 @@ class Decoding:
         [_tokens(self.target, self._first, self.config)],
         drafter,
         _rule(self.config, drafter),
-        self.config.sampling(self.config.temperatures[0]),
-        self.config.max_new_tokens,
-        self.config.seed,
+        sampling=self.config.sampling(self.config.temperatures[0]),
+        max_new_tokens=self.config.max_new_tokens,
+        seed=self.config.seed,
       ),
     )
     drafters = [*self.drafters[:-1], adaptive]
@@ -314,7 +315,7 @@ class Decoding:
     drafters = {
       (name, drafter.tree, depths_of(drafter)): drafter
       for name, drafter in self._named
-      if not drafter.rounds_differ
+      if not rounds_differ(drafter)
     }
     key = lambda row: (row.method, row.tree, row.depths)
     best = max(

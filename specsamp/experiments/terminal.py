@@ -14,6 +14,7 @@ from specsamp.decoding.generate import complete, rounds
 from specsamp.decoding.request import Request, compile_programs
 from specsamp.decoding.state import block_efficiency
 from specsamp.drafting import Drafter
+from specsamp.drafting.drafter import rounds_differ
 from specsamp.evaluation import break_even, timing
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
@@ -152,7 +153,7 @@ def _against_plain(
     drafter = request.inputs.drafter
     nodes = drafter.tree.size
     score_ms = None
-    if not drafter.rounds_differ:
+    if not rounds_differ(drafter):
       passes = timing.pass_times(
         target, [1, nodes], list(prompt_tokens), arguments['max_new_tokens']
       )

@@ -1,4 +1,4 @@
-"""One pair of models for all tests here: what is compiled, they share."""
+"""One pair of models for all tests here, which share compiled programs."""
 
 import pytest
 from testing import tiny
@@ -11,7 +11,7 @@ VOCAB = 11
 
 @pytest.fixture(scope='session')
 def pair():
-  """(target, draft): greedy texts of some variety, a fifth of them guessed."""
+  """(target, draft): varied greedy texts; the draft guesses a fifth."""
   target = tiny.model(VOCAB, 28)
   return target, tiny.first_layer(target)
 

@@ -1,4 +1,4 @@
-"""Texts of tiny models, counted, beside their target's distribution."""
+"""Counts of sampled texts of tiny models, and their exact distribution."""
 
 import dataclasses
 from typing import NamedTuple
@@ -51,7 +51,10 @@ ROWS = 512 * len(GROUPS)  # of a batch
 
 
 def distributions_of(target):
-  """Group name -> float64 [V, .., V]: the target's, of five tokens."""
+  """Returns the target's distribution of five tokens by group's name.
+
+  Each is float64 [V, .., V].
+  """
   texts = np.indices((VOCAB,) * LENGTH).reshape(LENGTH, -1).T
   rows = np.zeros((len(GROUPS), len(texts), 8), np.int32)
   for i, group in enumerate(GROUPS):
@@ -63,9 +66,8 @@ def distributions_of(target):
     out = target.transformer.apply({'params': params}, tokens)
     return transforms.probabilities(out.logits, sampling)
 
-  of_rows = stack(GROUPS, len(texts))
   probs = jax.jit(conditionals)(
-    target.params, rows.reshape(-1, 8), of_rows
+    target.params, rows.reshape(-1, 8), stack(GROUPS, len(texts))
   ).reshape(len(GROUPS), len(texts), 8, VOCAB)
   probs = np.asarray(probs, np.float64)
   result = {}
@@ -80,7 +82,7 @@ def distributions_of(target):
 
 
 def stack(groups, rows_each):
-  """The sampling values of the groups' rows, [B]."""
+  """Returns the sampling values of the groups' rows, [B]."""
   values = {
     field.name: np.repeat(
       np.asarray([getattr(group.sampling, field.name) for group in groups]),
@@ -91,43 +93,49 @@ def stack(groups, rows_each):
   return SamplingParams(**values)
 
 
+def count(tokens, groups, length=LENGTH):
+  """Counts texts, int [rows, length]: [groups, V, .., V]."""
+  index = np.asarray(tokens) @ VOCAB ** np.arange(length)[::-1]
+  counts = [
+    np.bincount(rows, minlength=VOCAB**length)
+    for rows in index.reshape(len(groups), -1)
+  ]
+  return np.asarray(counts).reshape(-1, *(VOCAB,) * length)
+
+
 def texts(
-  pair, groups, batches, *, seed, drafter=None, verifier='token', length=LENGTH
-):
-  """Counts [V, .., V] of each group's texts, and what `generate` returned."""
-  target, _ = pair
-  each = ROWS // len(groups)
-  prompts = [group.prompt for group in groups for _ in range(each)]
-  sampling = stack(groups, each)
-  counts = np.zeros((len(groups), VOCAB**length), np.int64)
-  stats = []
-  for batch in range(batches):
-    got = specsamp.generate(
+  target, groups, batches, *, seed, drafter=None, verifier='token',
+  length=LENGTH,
+):  # fmt: skip
+  """Returns the counts of each group's texts, and each batch's `Generation`."""
+  rows_each = ROWS // len(groups)
+  outs = [
+    specsamp.generate(
       target,
-      prompts,
+      [group.prompt for group in groups for _ in range(rows_each)],
       drafter=drafter,
       verifier=verifier,
-      sampling=sampling,
+      sampling=stack(groups, rows_each),
       max_new_tokens=length,
       seed=seed + batch * ROWS,
       stop_tokens=[],
     )
-    stats.append(got)
-    tokens = np.asarray(got.tokens).reshape(len(groups), each, length)
-    index = tokens @ VOCAB ** np.arange(length)[::-1]
-    for i in range(len(groups)):
-      counts[i] += np.bincount(index[i], minlength=VOCAB**length)
-  return counts.reshape(-1, *(VOCAB,) * length), stats
+    for batch in range(batches)
+  ]
+  return sum(count(out.tokens, groups, length) for out in outs), outs
 
 
 def _p_value(counts, probs) -> float:
-  """Of Pearson's chi-square; cells that expect fewer than 5 are one cell."""
+  """Returns the p-value of Pearson's chi-square test.
+
+  Cells that expect fewer than 5 are merged.
+  """
   counts, probs = counts.reshape(-1), probs.reshape(-1)
   if counts[probs == 0].any():
     return 0.0
   order = np.argsort(probs, kind='stable')
   expected, observed = probs[order] * counts.sum(), counts[order]
-  # The smallest cells merge, until they expect 5 together and none is left
+  # The smallest cells merge until they expect 5 together and no cell is left
   # that expects fewer.
   merged = np.searchsorted(expected, 5)
   while merged < len(expected) and expected[:merged].sum() < 5:
@@ -142,20 +150,20 @@ def _p_value(counts, probs) -> float:
 
 
 def p_values_of(groups, counts, distributions):
-  """(group, window) -> p of the joint distribution of its tokens."""
+  """Returns p of the joint distribution of tokens, by (group, window)."""
   result = {}
-  for group, count in zip(groups, counts, strict=True):
+  for group, group_counts in zip(groups, counts, strict=True):
     for window, kept in WINDOWS.items():
-      gone = tuple(t for t in range(LENGTH) if t not in kept)
+      others = tuple(t for t in range(LENGTH) if t not in kept)
       result[group.name, window] = _p_value(
-        count.sum(axis=gone), distributions[group.name].sum(axis=gone)
+        group_counts.sum(axis=others),
+        distributions[group.name].sum(axis=others),
       )
   return result
 
 
 def drafter_of(pair, shape, law='iid', coupled=False):
-  _, draft = pair
-  return model_drafter(draft, shape, law, coupled)
+  return model_drafter(pair[1], shape, law, coupled)
 
 
 def check_distribution(groups, counts, distributions):
@@ -163,22 +171,27 @@ def check_distribution(groups, counts, distributions):
   for key, p in p_values.items():
     # All of a test together are wrong once in a thousand seeds.
     assert p > 0.001 / len(p_values), (key, p)
-  for group, count in zip(groups, counts, strict=True):
+  for group, group_counts in zip(groups, counts, strict=True):
     if group.name == 'greedy':
-      assert distributions['greedy'].max() == 1
-      np.testing.assert_array_equal(count > 0, distributions['greedy'] == 1)
+      certain = distributions['greedy'] == 1
+      assert certain.sum() == 1
+      np.testing.assert_array_equal(group_counts > 0, certain)
 
 
-def check_events(pair, stats, **args):
-  """Each kind of round must have occurred, or nothing has been shown."""
-  rejected = stats[0].num_accepted_per_pos[:, 0] < stats[0].rounds
+def check_law(target, distributions, batches, *, drafter, verifier, seed):
+  """Checks the distribution, and that rounds of each kind occurred."""
+  args = dict(drafter=drafter, verifier=verifier, seed=seed)
+  counts, outs = texts(target, GROUPS, batches, **args)
+  check_distribution(GROUPS, counts, distributions)
+  rejected = outs[0].num_accepted_per_pos[:, 0] < outs[0].rounds
   assert rejected.mean() > 0.2
-  # The same rows, cut after γ + 1 tokens: who has them in one round has all of
-  # its draft accepted, and in the run that is tested a round after that.
-  draft_len = args['drafter'].tree.depth
+  # The same rows, cut after γ + 1 tokens: a row that has them in one round has
+  # its whole draft accepted, and takes another round in the tested run.
+  draft_len = drafter.tree.depth
   assert draft_len + 1 < LENGTH
-  _, (short,) = texts(pair, GROUPS, 1, length=draft_len + 1, **args)
+  _, (short,) = texts(target, GROUPS, 1, length=draft_len + 1, **args)
   full = short.rounds == 1
   assert (short.num_accepted_per_pos[full] == 1).all()
-  assert (stats[0].rounds[full] > 1).all()
+  assert (outs[0].rounds[full] > 1).all()
   assert full.mean() > 0.01
+  return outs

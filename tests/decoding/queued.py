@@ -9,13 +9,13 @@ LENGTH = 48  # of an engine; buckets of 32 and 48
 
 
 def requests(count: int, seed: int) -> list[dict]:
-  """Of all kinds: arguments of `submit`."""
+  """Returns arguments of `submit` for requests of all kinds."""
   rng = random.Random(seed)
-  found = []
+  made = []
   for _ in range(count):
     length = rng.choice([1, 1, 2, 5, 9, 20, 33, 40])
     greedy = rng.random() < 0.3
-    found.append(
+    made.append(
       dict(
         prompt=[rng.randrange(11) for _ in range(length)],
         max_new_tokens=rng.randint(1, min(25, LENGTH - length)),
@@ -29,14 +29,14 @@ def requests(count: int, seed: int) -> list[dict]:
         ),
       )
     )
-  return found
+  return made
 
 
 def alone(target, drafter, verifier, request) -> list[int]:
-  """The same by `generate`, as a batch of one."""
-  request = dict(request)
-  got = specsamp.generate(
-    target, [request.pop('prompt')], drafter=drafter, verifier=verifier,
-    **request,
-  )  # fmt: skip
-  return got.tokens[0]
+  """Returns the tokens of `generate`, for the request as a batch of one."""
+  prompt, options = [request['prompt']], dict(request)
+  del options['prompt']
+  out = specsamp.generate(
+    target, prompt, drafter=drafter, verifier=verifier, **options
+  )
+  return out.tokens[0]

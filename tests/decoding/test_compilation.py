@@ -1,4 +1,4 @@
-"""What must not be compiled again, and what a round must not copy."""
+"""Number of compilations, and copies that a round must not make."""
 
 import collections
 import weakref
@@ -54,40 +54,34 @@ CALLS = {
 
 
 def _sizes():
-  """How many programs of each kind there are."""
+  """Returns the number of compiled programs of each kind."""
   return [
     sum(program._cache_size() for program in kind)
     for kind in zip(
-      *((each.prefill, each.decode) for each in programs._kept.values()),
+      *((pair.prefill, pair.decode) for pair in programs._kept.values()),
       strict=True,
     )
   ]
 
 
-def _generate(pair, **args):
+def _generate(pair, call=specsamp.generate, ms=None, **args):
   target, draft = pair
+  drafter = model_drafter(draft, 3)
+  if ms:
+    drafter = adaptive_drafter(drafter, (0, 1, 3), ms)
   args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
-  specsamp.generate(target, drafter=model_drafter(draft, 3), **args)
-
-
-def _adaptive(pair, ms=(1.0, 1.5, 2.0), **args):
-  target, draft = pair
-  args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
-  drafter = adaptive_drafter(model_drafter(draft, 3), (0, 1, 3), ms)
-  specsamp.generate(target, drafter=drafter, **args)
-
-
-def test_other_costs_compile_nothing(pair, compilations):
-  _adaptive(pair)
-  compilations.clear()
-  _adaptive(pair, ms=(1.0, 9.0, 9.0))
-  assert not compilations
+  return call(target, drafter=drafter, **args)
 
 
 def _stream(pair, **args):
-  target, draft = pair
-  args = {'prompts': PROMPTS, 'max_new_tokens': 16, **args}
-  list(specsamp.stream(target, drafter=model_drafter(draft, 3), **args))
+  list(_generate(pair, specsamp.stream, **args))
+
+
+def test_other_costs_compile_nothing(pair, compilations):
+  _generate(pair, ms=(1.0, 1.5, 2.0))
+  compilations.clear()
+  _generate(pair, ms=(1.0, 9.0, 9.0))
+  assert not compilations
 
 
 @pytest.mark.parametrize('call', [_generate, _stream])
@@ -119,7 +113,7 @@ def test_the_count_of_compilations_counts(pair, compilations):
     ('ngram or model', 1, 3),
     ('adaptive', 1, 3),
     ('dynamic', 4, DynamicTree.of(9, 3, 3)),
-    # Caches as of those above.
+    # Caches like those above.
     *(
       pytest.param(case, marks=pytest.mark.slow)
       for case in (
@@ -139,52 +133,38 @@ def test_the_count_of_compilations_counts(pair, compilations):
   ),
 )
 def large(request):
-  """A job whose caches are far larger than everything else in a round."""
+  """A request whose caches are far larger than everything else in a round."""
   shape = dict(max_length=512, head_dim=64, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=2, **shape)
   kind, batch, draft_shape = request.param
   draft = tiny.model(11, 1, num_layers=1, **shape)
-  verifier = 'multi_candidate'
+  law = 'without_replacement'
+  if kind.startswith('dynamic'):
+    law = 'deterministic'
   match kind:
-    case 'model':
-      drafter = model_drafter(draft, draft_shape, 'without_replacement')
+    case 'model' | 'dynamic':
+      drafter = model_drafter(draft, draft_shape, law)
     case 'ngram':
-      drafter, verifier = ngram_drafter(draft_shape), 'naive'
+      drafter = ngram_drafter(draft_shape)
     case 'lookahead':
-      drafter, verifier = lookahead_drafter(draft_shape, 2), 'naive'
+      drafter = lookahead_drafter(draft_shape, 2)
     case 'ngram or model':
       drafter = ngram_or_model(
         ngram_drafter(draft_shape), model_drafter(draft, draft_shape)
       )
     case 'adaptive':
       drafter = model_drafter(draft, draft_shape)
-    case 'dynamic':
-      drafter = model_drafter(draft, draft_shape, 'deterministic')
     case _:
-      law = 'without_replacement'
-      if kind.startswith('dynamic'):
-        law = 'deterministic'
       trained = tiny.trained(target, kind.split()[-1])
       drafter = trained_drafter(trained, target, draft_shape, law)
-  if kind.startswith('dynamic'):
-    verifier = 'naive'
   if kind.startswith('adaptive'):
-    verifier = 'multi_candidate'
     drafter = adaptive_drafter(drafter, (0, 1, 3), (1.0, 1.5, 2.0), 0.2)
-  job = Request.make(
-    target,
-    [[1, 2, 3]] * batch,
-    drafter,
-    verifier,
-    None,
-    500,
-    0,
-    [],
-    tree_attention=True,
+  made = Request.make(
+    target, [[1, 2, 3]] * batch, drafter, max_new_tokens=500, stop_tokens=[]
   )
-  state = job.prefill()
-  lowered = job.programs.decode.lower(job.inputs, state, np.int32(9))
-  return job, state, lowered.compile()
+  state = made.prefill()
+  lowered = made.programs.decode.lower(made.inputs, state, np.int32(9))
+  return made, state, lowered.compile()
 
 
 @pytest.mark.integration
@@ -200,11 +180,11 @@ def test_a_round_copies_no_cache(large):
 
 @pytest.mark.integration
 def test_a_round_makes_nothing_of_a_caches_size(large):
-  """Temporaries together are smaller than the keys of one layer.
+  """All temporaries together are smaller than the keys of one layer.
 
-  So none of the arrays of keys or values is ever there twice, under
-  whatever name XLA would do that. What is there are mostly attention scores:
-  heads x T x S, where a layer's keys are kv heads x head_dim x S.
+  So XLA never holds an array of keys or values twice, under whatever name. Most
+  temporaries are attention scores: heads x T x S, where a layer's keys are
+  kv heads x head_dim x S.
   """
   _, state, program = large
   memory = program.memory_analysis()
@@ -213,60 +193,56 @@ def test_a_round_makes_nothing_of_a_caches_size(large):
 
 @pytest.mark.integration
 def test_the_state_is_donated(large):
-  job, state, program = large
+  made, state, program = large
   caches = elsewhere.caches(state)
-  own = (
-    0 if isinstance(job.inputs.drafter, NgramDrafter | LookaheadDrafter) else 1
+  has_model = not isinstance(
+    made.inputs.drafter, NgramDrafter | LookaheadDrafter
   )
-  assert len(caches) == 2 * (2 + own)
+  assert len(caches) == 2 * (2 + has_model)
   memory = program.memory_analysis()
   assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
-  # Not only on paper: a run takes the buffers it is given, and keeps them.
-  given = job.prefill()
-  before = [x.unsafe_buffer_pointer() for x in elsewhere.caches(given)]
-  after = program(job.inputs, given, np.int32(500))
-  for leaf in jax.tree.leaves((given.cache, given.drafter)):
+  # A run keeps the buffers that it is given.
+  before = made.prefill()
+  buffers = [x.unsafe_buffer_pointer() for x in elsewhere.caches(before)]
+  after = program(made.inputs, before, np.int32(500))
+  for leaf in jax.tree.leaves((before.cache, before.drafter)):
     assert leaf.is_deleted()
-  assert before == [x.unsafe_buffer_pointer() for x in elsewhere.caches(after)]
+  assert buffers == [x.unsafe_buffer_pointer() for x in elsewhere.caches(after)]
 
 
 def test_sizes_of_batches_share_programs(pair):
+  drafter, prompts = model_drafter(pair[1], 3), PROMPTS * 2
   ten, nine = (
-    Request.make(
-      pair[0],
-      (PROMPTS * 2)[:size],
-      model_drafter(pair[1], 3),
-      max_new_tokens=16,
-    )
+    Request.make(pair[0], prompts[:size], drafter, max_new_tokens=16)
     for size in (10, 9)
   )
   assert ten.programs is nine.programs
-  shapes = lambda job: jax.tree.map(
-    lambda x: (x.shape, x.dtype), (job.inputs, job.prompts)
+  shapes = lambda made: jax.tree.map(
+    lambda x: (x.shape, x.dtype), (made.inputs, made.prompts)
   )
   assert shapes(ten) == shapes(nine)
 
 
-def test_programs_that_were_not_used_for_long_are_let_go(pair, monkeypatch):
-  """They are compiled when they first run, which none does here."""
+def test_the_least_recently_used_programs_are_evicted(pair, monkeypatch):
+  """Programs are compiled at their first run, and none runs here."""
 
   def use(size):
-    job = Request.make(pair[0], [[5]] * size, max_new_tokens=2)
-    return weakref.ref(job.programs.decode)
+    made = Request.make(pair[0], [[5]] * size, max_new_tokens=2)
+    return weakref.ref(made.programs.decode)
 
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
-  monkeypatch.setattr(programs, '_MOST', 2)
+  monkeypatch.setattr(programs, '_MAX_KEPT', 2)
   first, second = use(1), use(2)
   assert use(1)() is first() is not None
   use(3)
-  # The second was not used for longest.
+  # The second is the least recently used.
   rows = [types[0].shape[0] for *_, (_, types, _) in programs._kept]
   assert rows == [1, 3] and first() is not None and second() is None
   use(2)
   assert first() is None
-  # However few there are, a process has memory maps for more.
-  monkeypatch.setattr(programs, '_MOST', 9)
-  monkeypatch.setattr(programs, '_is_full', lambda: True)
-  monkeypatch.setattr(programs, '_LEAST', 1)
+  # Memory maps may be scarce earlier.
+  monkeypatch.setattr(programs, '_MAX_KEPT', 9)
+  monkeypatch.setattr(programs, '_are_maps_scarce', lambda: True)
+  monkeypatch.setattr(programs, '_MIN_KEPT', 1)
   use(1)
   assert len(programs._kept) == 1

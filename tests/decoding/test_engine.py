@@ -1,5 +1,6 @@
-"""What goes through an engine is what comes out of a batch of one."""
+"""A request through an engine has the output of a batch of one."""
 
+import functools
 import random
 
 import jax
@@ -11,6 +12,7 @@ from testing import elsewhere, tiny
 
 import specsamp
 from specsamp import Engine, SamplingParams
+from specsamp.decoding.state import Prompts
 from specsamp.drafting import (
   DynamicTree,
   TokenTree,
@@ -25,22 +27,26 @@ from specsamp.drafting.trained import trained_drafter
 TREE = TokenTree.branching((2, 2))
 
 
-def _arriving(engine: Engine, requests, seed: int, cancelled: float):
-  """Submits now and then, and cancels some: completions by request's number."""
+def _run_all(engine: Engine, requests, seed: int, cancelled: float):
+  """Submits requests between steps, and cancels some.
+
+  Returns:
+    The completions, by index of the request.
+  """
   rng = random.Random(seed)
   left, ids, streamed, done = list(enumerate(requests)), {}, {}, {}
   while left or engine.num_waiting or engine.num_active:
     for i, request in left[: rng.choice([0, 1, 4])]:
       ids[engine.submit(**request)] = i
       left.pop(0)
-    under_way = [id for id, i in ids.items() if i not in done]
-    if under_way and rng.random() < cancelled:
-      assert engine.cancel(rng.choice(under_way))
+    in_flight = [id for id, i in ids.items() if i not in done]
+    if in_flight and rng.random() < cancelled:
+      assert engine.cancel(rng.choice(in_flight))
     for chunk in engine.step():
-      own = streamed.setdefault(ids[chunk.id], [])
-      own += chunk.tokens
+      tokens = streamed.setdefault(ids[chunk.id], [])
+      tokens += chunk.tokens
       if chunk.completion:
-        assert own == chunk.completion.tokens
+        assert tokens == chunk.completion.tokens
         assert ids[chunk.id] not in done
         done[ids[chunk.id]] = chunk.completion
   assert sorted(done) == list(range(len(requests)))
@@ -48,38 +54,35 @@ def _arriving(engine: Engine, requests, seed: int, cancelled: float):
 
 
 def _check(requests, done, alone):
-  """Tokens, and why they end."""
+  """Checks tokens and reasons of completions; returns all reasons."""
   reasons = set()
   for i, request in enumerate(requests):
-    got, tokens = done[i], alone[i]
-    reasons.add(got.finish_reason)
-    if got.finish_reason == 'cancelled':
-      assert got.tokens == tokens[: len(got.tokens)]
+    completion, tokens = done[i], alone[i]
+    reasons.add(completion.finish_reason)
+    if completion.finish_reason == 'cancelled':
+      assert completion.tokens == tokens[: len(completion.tokens)]
       continue
-    assert got.tokens == tokens, i
+    assert completion.tokens == tokens, i
     is_stopped = tokens[-1] in request['stop_tokens']
-    assert got.finish_reason == ('stop' if is_stopped else 'length')
+    assert completion.finish_reason == ('stop' if is_stopped else 'length')
     if not is_stopped:
       assert len(tokens) == request['max_new_tokens']
   return reasons
 
 
+def _alone(target, drafter, verifier, requests):
+  return [queued.alone(target, drafter, verifier, r) for r in requests]
+
+
 def test_rows_are_the_requests_alone(pair, chain):
-  """Of whatever else there is, of all kinds, some of them cancelled."""
+  """Whatever other requests there are, some of them cancelled."""
   requests = queued.requests(40, 1)
-  alone = [
-    queued.alone(pair[0], chain, 'token', request) for request in requests
-  ]
+  alone = _alone(pair[0], chain, 'token', requests)
+  args = dict(drafter=chain, max_length=queued.LENGTH)
   # Bursts of several rounds, and of one.
   for slots, rounds in ((3, 4), (5, 1)):
-    engine = Engine(
-      pair[0],
-      slots=slots,
-      drafter=chain,
-      rounds=rounds,
-      max_length=queued.LENGTH,
-    )
-    done = _arriving(engine, requests, slots, 0.3)
+    engine = Engine(pair[0], slots=slots, rounds=rounds, **args)
+    done = _run_all(engine, requests, slots, 0.3)
     reasons = _check(requests, done, alone)
     assert reasons == {'stop', 'length', 'cancelled'}
 
@@ -87,19 +90,17 @@ def test_rows_are_the_requests_alone(pair, chain):
 @pytest.mark.slow
 def test_rows_are_the_requests_alone_in_full(pair, chain):
   requests = queued.requests(200, 2)
-  alone = [
-    queued.alone(pair[0], chain, 'block', request) for request in requests
-  ]
+  alone = _alone(pair[0], chain, 'block', requests)
   engine = Engine(
     pair[0], slots=8, drafter=chain, verifier='block', max_length=queued.LENGTH
   )
   for seed in range(3):
-    done = _arriving(engine, requests, seed, 0.2)
+    done = _run_all(engine, requests, seed, 0.2)
     assert _check(requests, done, alone) == {'stop', 'length', 'cancelled'}
 
 
 def _drafters(target, draft):
-  """(drafter, verifier) by name."""
+  """Returns (drafter, verifier) by name."""
   chain = model_drafter(draft, 3)
   eagle = trained_drafter(tiny.trained(target, 'eagle'), target, TREE)
   dynamic = model_drafter(draft, DynamicTree.of(9, 3, 3), 'deterministic')
@@ -113,10 +114,7 @@ def _drafters(target, draft):
     'ngram or model': (ngram_or_model(ngram_drafter(3), chain), 'token'),
     'dynamic': (dynamic, 'naive'),
     'coupled': (races, 'gumbel'),
-    'adaptive': (
-      adaptive_drafter(races, (0, 3), (1.0, 1.5)),
-      'gumbel',
-    ),
+    'adaptive': (adaptive_drafter(races, (0, 3), (1.0, 1.5)), 'gumbel'),
   }
 
 
@@ -137,9 +135,7 @@ def _drafters(target, draft):
 def test_any_drafter_and_verifier(pair, name):
   drafter, verifier = _drafters(*pair)[name]
   requests = queued.requests(15, 3)
-  alone = [
-    queued.alone(pair[0], drafter, verifier, request) for request in requests
-  ]
+  alone = _alone(pair[0], drafter, verifier, requests)
   engine = Engine(
     pair[0],
     slots=4,
@@ -148,11 +144,11 @@ def test_any_drafter_and_verifier(pair, name):
     rounds=3,
     max_length=queued.LENGTH,
   )
-  _check(requests, _arriving(engine, requests, 4, 0.1), alone)
+  _check(requests, _run_all(engine, requests, 4, 0.1), alone)
 
 
 def test_generate_is_that_of_a_batch(pair, chain):
-  """Of more prompts than slots; counts too."""
+  """Tokens and counts, with more prompts than slots."""
   prompts = [request['prompt'][:20] for request in queued.requests(11, 5)]
   args = dict(
     max_new_tokens=[3 + 2 * i for i in range(11)],
@@ -160,30 +156,30 @@ def test_generate_is_that_of_a_batch(pair, chain):
     seed=9,
     stop_tokens=[4],
   )
-  wanted = specsamp.generate(pair[0], prompts, drafter=chain, **args)
+  expected = specsamp.generate(pair[0], prompts, drafter=chain, **args)
   with Engine(
     pair[0], slots=3, drafter=chain, max_length=queued.LENGTH
   ) as engine:
-    got = engine.generate(prompts, **args)
-    # Samples of a prompt are rows of their own, one after the other.
-    more = args | dict(max_new_tokens=5, sampling=None)
+    completions = engine.generate(prompts, **args)
+    # Samples of a prompt are successive rows.
+    args |= dict(max_new_tokens=5, sampling=None)
     rows = [row for row in prompts[:4] for _ in range(3)]
-    many = engine.generate(prompts[:4], n=3, **more)
-    each = specsamp.generate(pair[0], rows, drafter=chain, **more)
-    assert [text.tokens for text in many] == each.tokens
-    own = engine.generate(prompts[:2], n=2, **more | dict(seed=[12, 30]))
-    more['seed'] = [12, 13, 30, 31]
-    each = specsamp.generate(pair[0], rows[1:5], drafter=chain, **more)
-    assert [text.tokens for text in own] == each.tokens
-  assert [each.tokens for each in got] == wanted.tokens
-  assert [each.text for each in got] == wanted.texts
-  assert [each.prompt for each in got] == prompts
+    samples = engine.generate(prompts[:4], n=3, **args)
+    out = specsamp.generate(pair[0], rows, drafter=chain, **args)
+    assert [sample.tokens for sample in samples] == out.tokens
+    samples = engine.generate(prompts[:2], n=2, **args | dict(seed=[12, 30]))
+    args['seed'] = [12, 13, 30, 31]
+    out = specsamp.generate(pair[0], rows[1:5], drafter=chain, **args)
+    assert [sample.tokens for sample in samples] == out.tokens
+  assert [c.tokens for c in completions] == expected.tokens
+  assert [c.text for c in completions] == expected.texts
+  assert [c.prompt for c in completions] == prompts
   for name in ('rounds', 'num_drafted_per_pos', 'num_accepted_per_pos'):
-    rows = [getattr(each.stats, name) for each in got]
-    np.testing.assert_array_equal(rows, getattr(wanted, name))
-  one = got[-1]
-  assert one.num_accepted == wanted.num_accepted_per_pos[-1].sum()
-  assert one.block_efficiency == 1 + one.num_accepted / wanted.rounds[-1]
+    counts = [getattr(c.stats, name) for c in completions]
+    np.testing.assert_array_equal(counts, getattr(expected, name))
+  last = completions[-1]
+  assert last.num_accepted == expected.num_accepted_per_pos[-1].sum()
+  assert last.block_efficiency == 1 + last.num_accepted / expected.rounds[-1]
 
 
 def test_samples_of_a_prompt_share_its_prefill(pair, chain, monkeypatch):
@@ -194,24 +190,24 @@ def test_samples_of_a_prompt_share_its_prefill(pair, chain, monkeypatch):
     'prefill',
     lambda prompts: prefills.append(prompts) or real(prompts),
   )
-  # More samples than slots: the last ones wait for one.
+  # More samples than slots: the last ones wait.
   args = dict(max_new_tokens=12, stop_tokens=[])
   first = engine.submit([3, 1, 4], n=7, seed=20, **args)
   second = engine.submit([3, 1, 4], n=2, seed=[22, 5], **args)
-  got = {(each.id, each.index): each.tokens for each in engine.results()}
-  assert len(prefills) == 2 and len(got) == 9
-  wanted = specsamp.generate(
+  tokens = {(c.id, c.index): c.tokens for c in engine.results()}
+  assert len(prefills) == 2 and len(tokens) == 9
+  expected = specsamp.generate(
     pair[0], [[3, 1, 4]] * 8, drafter=chain, seed=[*range(20, 27), 5], **args
   ).tokens
-  assert [got[first, i] for i in range(7)] == wanted[:7]
-  assert [got[second, i] for i in range(2)] == [wanted[2], wanted[7]]
+  assert [tokens[first, i] for i in range(7)] == expected[:7]
+  assert [tokens[second, i] for i in range(2)] == [expected[2], expected[7]]
 
 
 # Log-probabilities.
 
 
 def _forced(target, tokens):
-  """Logits of one pass over a text, float64 [T, V]."""
+  """Returns the logits of one pass over a text, float64 [T, V]."""
   out = jax.jit(target.transformer.apply)(
     {'params': target.params},
     np.asarray([tokens + [0] * (queued.LENGTH - len(tokens))]),
@@ -240,75 +236,63 @@ def test_logprobs_are_those_of_one_pass(pair, chain, name):
     logprobs=3,
     prompt_logprobs=True,
   )
-  requests = {engine.submit(**each): each for each in queued.requests(8, 6)}
+  requests = {engine.submit(**r): r for r in queued.requests(8, 6)}
   chunks, accepted = {}, 0
   for chunk in engine.stream():
     chunks.setdefault(chunk.id, []).append(chunk)
+  close = functools.partial(np.testing.assert_allclose, atol=1e-5)
   for id, request in requests.items():
-    got = chunks[id][-1].completion
-    accepted += got.num_accepted
-    logits = _forced(target, got.prompt + got.tokens)
+    completion = chunks[id][-1].completion
+    prompt, tokens = completion.prompt, completion.tokens
+    logprobs, of_prompt = completion.logprobs, completion.prompt_logprobs
+    accepted += completion.num_accepted
+    logits = _forced(target, prompt + tokens)
     raw = _log_softmax(logits)
-    start, end = len(got.prompt), len(got.prompt) + len(got.tokens)
-    at = np.arange(start - 1, end - 1)
-    np.testing.assert_allclose(got.logprobs.raw, raw[at, got.tokens], atol=1e-5)
+    best = np.argsort(-raw, axis=-1, kind='stable')[:, :3]
+    start = len(prompt)
+    at = np.arange(start - 1, start - 1 + len(tokens))
+    close(logprobs.raw, raw[at, tokens])
     p = specsamp.sampling.transforms.probabilities(
       jnp.asarray(logits[None, at], jnp.float32), request['sampling']
     )
-    np.testing.assert_allclose(
-      got.logprobs.processed,
-      np.log(np.asarray(p)[0, np.arange(len(at)), got.tokens]),
-      atol=1e-5,
-    )
-    best = np.argsort(-raw, axis=-1, kind='stable')[:, :3]
-    np.testing.assert_array_equal(got.logprobs.top_tokens, best[at])
-    np.testing.assert_allclose(
-      got.logprobs.top_raw, np.take_along_axis(raw[at], best[at], 1), atol=1e-5
-    )
-    prompt = np.arange(start - 1)
-    own = got.prompt_logprobs
-    assert np.isnan(own.raw[0]) and len(own.raw) == start
-    np.testing.assert_allclose(
-      own.raw[1:], raw[prompt, got.prompt[1:]], atol=1e-5
-    )
-    np.testing.assert_array_equal(own.top_tokens[1:], best[prompt])
+    p = np.asarray(p)[0, np.arange(len(at)), tokens]
+    close(logprobs.processed, np.log(p))
+    np.testing.assert_array_equal(logprobs.top_tokens, best[at])
+    close(logprobs.top_raw, np.take_along_axis(raw[at], best[at], 1))
+    at = np.arange(start - 1)
+    assert np.isnan(of_prompt.raw[0]) and len(of_prompt.raw) == start
+    close(of_prompt.raw[1:], raw[at, prompt[1:]])
+    np.testing.assert_array_equal(of_prompt.top_tokens[1:], best[at])
     streamed = [chunk.logprobs.raw for chunk in chunks[id]]
-    np.testing.assert_array_equal(np.concatenate(streamed), got.logprobs.raw)
+    np.testing.assert_array_equal(np.concatenate(streamed), logprobs.raw)
   assert accepted or name == 'none'
 
 
 def test_logprobs_change_no_token(pair, chain):
   prompts = [request['prompt'][:9] for request in queued.requests(5, 7)]
-  texts = [
-    [
-      each.tokens
-      for each in Engine(
-        pair[0],
-        slots=2,
-        drafter=chain,
-        max_length=queued.LENGTH,
-        logprobs=logprobs,
-      ).generate(prompts, max_new_tokens=12)
-    ]
-    for logprobs in (None, 0)
-  ]
-  assert texts[0] == texts[1]
+  args = dict(slots=2, drafter=chain, max_length=queued.LENGTH)
+  tokens = []
+  for logprobs in (None, 0):
+    engine = Engine(pair[0], logprobs=logprobs, **args)
+    completions = engine.generate(prompts, max_new_tokens=12)
+    tokens.append([completion.tokens for completion in completions])
+  assert tokens[0] == tokens[1]
 
 
-# What is compiled.
+# Compilations.
 
 
 def test_nothing_compiles_once_it_is_warm(pair, chain, compilations):
   engine = Engine(pair[0], slots=6, drafter=chain, max_length=queued.LENGTH)
-  engine.compile()  # a number of slots that no other test has
+  engine.compile()  # no other test has 6 slots
   assert compilations
   compilations.clear()
   for seed in (8, 9):
-    _arriving(engine, queued.requests(40, seed), seed, 0.2)
+    _run_all(engine, queued.requests(40, seed), seed, 0.2)
   engine.submit([1, 2], n=5, max_new_tokens=9)
   assert len(list(engine.results())) == 5
   assert not compilations
-  # Nor by another engine of the kind.
+  # Another engine of this kind compiles nothing either.
   other = Engine(pair[0], slots=6, drafter=chain, max_length=queued.LENGTH)
   other.submit([1], max_new_tokens=9)
   list(other.results())
@@ -337,7 +321,7 @@ def large(request):
 def test_neither_insert_nor_burst_copies_a_cache(large):
   batch = large._batch
   state, inputs = batch._state, batch._inputs
-  row = batch.prefill(batch.prompts(_one_prompt(), 0))
+  row = batch.prefill(batch.one_prompt(_prompts(), 0))
   zero = np.int32(0)
   insert = batch._programs.insert.lower(state, row, zero, zero, zero)
   insert = insert.compile()
@@ -352,17 +336,12 @@ def test_neither_insert_nor_burst_copies_a_cache(large):
     assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
     assert memory.temp_size_in_bytes < state.cache.keys[0].nbytes
   before = [x.unsafe_buffer_pointer() for x in caches]
-  batch.put(row, 1, 5, _scalars(SamplingParams()), inputs.stop_tokens[0])
+  sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
+  batch.insert(row, 1, 5, sampling, inputs.stop_tokens[0])
   after = [x.unsafe_buffer_pointer() for x in elsewhere.caches(batch._state)]
   assert before == after
 
 
-def _scalars(sampling):
-  return jax.tree.map(lambda x: x[0], sampling.broadcast(1))
-
-
-def _one_prompt():
+def _prompts():
   one = np.ones((1,), np.int32)
-  return specsamp.decoding.state.Prompts(
-    np.zeros((1, 32), np.int32), 2 * one, 9 * one, one
-  )
+  return Prompts(np.zeros((1, 32), np.int32), 2 * one, 9 * one, one)

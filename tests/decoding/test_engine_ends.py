@@ -8,14 +8,18 @@ import pytest
 import queued
 
 from specsamp import Engine, SamplingParams, UserError
-from specsamp.decoding.completions import Sample
-from specsamp.drafting import (
-  ngram_drafter,
-)
+from specsamp.decoding.completions import PendingSample
+from specsamp.drafting import ngram_drafter
 
 
-def test_a_thread_of_its_own_serves_many(pair, chain):
-  engine = Engine(pair[0], slots=3, drafter=chain, max_length=queued.LENGTH)
+def _make(pair, slots, drafter=None, **args):
+  return Engine(
+    pair[0], slots=slots, drafter=drafter, max_length=queued.LENGTH, **args
+  )
+
+
+def test_one_thread_serves_the_requests_of_others(pair, chain):
+  engine = _make(pair, 3, chain)
   done, requests = {}, queued.requests(30, 11)
 
   def serve():
@@ -51,9 +55,7 @@ def test_a_thread_of_its_own_serves_many(pair, chain):
 
 
 def test_cancelled_requests_end_at_once(pair, chain):
-  engine = Engine(
-    pair[0], slots=1, drafter=chain, rounds=1, max_length=queued.LENGTH
-  )
+  engine = _make(pair, 1, chain, rounds=1)
   args = dict(max_new_tokens=40, stop_tokens=[])
   first, second = engine.submit([1], **args), engine.submit([2], n=2, **args)
   (chunk,) = engine.step()
@@ -65,103 +67,94 @@ def test_cancelled_requests_end_at_once(pair, chain):
   assert ends[first, 0].tokens == chunk.tokens
   assert ends[second, 0].tokens == [] and ends[second, 0].num_accepted == 0
   assert not engine.cancel(first) and not engine.step()
-  # The slot is of use again.
+  # The slot can be used again.
   engine.submit([1], **args)
   assert len(next(engine.results()).tokens) == 40
 
 
 def test_one_sample_is_cancelled_alone(pair, chain):
-  """In a slot or in the queue; nothing is held for it."""
-  engine = Engine(
-    pair[0], slots=2, drafter=chain, rounds=1, max_length=queued.LENGTH
-  )
+  """In a slot or in the queue; no memory is held for it."""
+  engine = _make(pair, 2, chain, rounds=1)
   args = dict(max_new_tokens=20, stop_tokens=[], seed=3)
-  wanted = [each.tokens for each in engine.generate([[1]] * 4, **args)]
+  expected = [c.tokens for c in engine.generate([[1]] * 4, **args)]
   id = engine.submit([1], n=4, **args)
   engine.step()
-  job = engine._in_slots[0].job
+  request = engine._in_slots[0].request
   assert engine.cancel(id, 1) and engine.cancel(id, 2)
   ends = [c.completion for c in engine.step() if c.completion]
   assert {end.index: end.finish_reason for end in ends} == {
     1: 'cancelled',
     2: 'cancelled',
   }
-  # The last one has the slot that is free, and the prompt's state is let go.
-  assert engine.num_active == 2 and job.row is None
-  rest = {each.index: each for each in engine.results()}
-  assert {i: each.tokens for i, each in rest.items()} == {
-    0: wanted[0],
-    3: wanted[3],
-  }
+  # The last sample has the free slot, and the prompt's state is dropped.
+  assert engine.num_active == 2 and request.row is None
+  rest = {c.index: c.tokens for c in engine.results()}
+  assert rest == {0: expected[0], 3: expected[3]}
   assert not engine.cancel(id, 0)
 
 
-def test_a_turn_does_not_look_through_the_queue(pair, chain, monkeypatch):
-  """It may hold a hundred thousand; of which one that is cancelled is found."""
-  looked, real = [], Sample.is_cancelled.fget
+def test_a_step_does_not_search_the_queue(pair, chain, monkeypatch):
+  """The queue may be long. It is searched only if a sample is cancelled."""
+  looked, real = [], PendingSample.is_cancelled.fget
   monkeypatch.setattr(
-    Sample,
+    PendingSample,
     'is_cancelled',
     property(lambda sample: looked.append(sample) or real(sample)),
   )
-  engine = Engine(
-    pair[0], slots=2, drafter=chain, rounds=1, max_length=queued.LENGTH
-  )
+  engine = _make(pair, 2, chain, rounds=1)
   id = engine.submit([1], n=500, max_new_tokens=20, stop_tokens=[])
   for _ in range(3):
     engine.step()
   assert len(looked) <= 3 * 2
   engine.cancel(id, 400)
-  (gone,) = [chunk for chunk in engine.step() if chunk.index == 400]
-  assert gone.completion.finish_reason == 'cancelled'
+  (chunk,) = [chunk for chunk in engine.step() if chunk.index == 400]
+  assert chunk.completion.finish_reason == 'cancelled'
   looked.clear()
   engine.step()
   assert len(looked) <= 2
   engine.close()
 
 
-def test_an_iterator_that_is_left_loses_nothing(pair, chain):
-  """A turn ends several texts; whoever takes one of them finds the others."""
-  engine = Engine(pair[0], slots=3, drafter=chain, max_length=queued.LENGTH)
+def test_an_abandoned_iterator_loses_nothing(pair, chain):
+  """A step ends several samples, of which the iterator takes one."""
+  engine = _make(pair, 3, chain)
   ids = [engine.submit([i], max_new_tokens=1) for i in range(3)]
-  found = [next(engine.results()).id, next(engine.results()).id]
-  found += [chunk.id for chunk in engine.step()]
-  assert found == ids and not list(engine.stream())
+  ended = [next(engine.results()).id, next(engine.results()).id]
+  ended += [chunk.id for chunk in engine.step()]
+  assert ended == ids and not list(engine.stream())
 
 
-def test_nothing_is_computed_of_what_is_cancelled(pair, chain):
-  engine = Engine(
-    pair[0], slots=3, drafter=chain, rounds=1, max_length=queued.LENGTH
-  )
+def test_nothing_is_computed_for_a_cancelled_request(pair, chain):
+  engine = _make(pair, 3, chain, rounds=1)
   args = dict(max_new_tokens=40, stop_tokens=[])
-  gone = engine.submit([1], **args)
+  cancelled = engine.submit([1], **args)
   engine.submit([2], **args)
   engine.step()
-  engine.cancel(gone)
+  engine.cancel(cancelled)
   engine.step()
-  ended = engine._seen.length[0]
+  ended = engine._host.length[0]
   engine.step()
-  assert engine._seen.done.tolist() == [True, False, True]
-  assert engine._seen.length[0] == ended
+  assert engine._host.done.tolist() == [True, False, True]
+  assert engine._host.length[0] == ended
   assert sum(1 for _ in engine.results()) == 1
 
 
-def test_a_nan_ends_its_own_row_alone(pair, chain):
+def test_a_nan_ends_its_row_only(pair, chain):
   target, _ = pair
   params = dict(target.params)
   params['embedding'] = params['embedding'].at[7].set(jnp.nan)
   broken = dataclasses.replace(target, params=params)
-  engine = Engine(broken, slots=2, drafter=chain, max_length=queued.LENGTH)
+  engine = _make((broken,), 2, chain)
   args = dict(sampling=SamplingParams(0.0), max_new_tokens=3, stop_tokens=[])
   ids = [engine.submit([token, token], **args) for token in (7, 3)]
-  got = {each.id: each.finish_reason for each in engine.results()}
-  assert [got[id] for id in ids] == ['nan', 'length']
+  reasons = {c.id: c.finish_reason for c in engine.results()}
+  assert [reasons[id] for id in ids] == ['nan', 'length']
   with pytest.raises(FloatingPointError, match=r'rows \[1\]'):
     engine.generate([[3], [7]], **args)
 
 
-def test_a_closed_engine_takes_nothing(pair):
-  engine = Engine(pair[0], slots=1, max_length=queued.LENGTH)
+def test_a_closed_engine_takes_no_requests(pair):
+  engine = _make(pair, 1)
   engine.submit([1], max_new_tokens=9)
   engine.close()
   assert not list(engine.results())
@@ -190,11 +183,12 @@ def test_a_closed_engine_takes_nothing(pair):
     ),
   ],
 )
-def test_mistakes_are_told_in_a_line(pair, engine, request_, words):
+def test_errors_are_one_line(pair, engine, request_, words):
   args = dict(max_length=queued.LENGTH, verifier='naive') | engine
   with pytest.raises(UserError) as error:
-    made = Engine(pair[0], **args)
-    made.submit(**dict(prompt=[1], max_new_tokens=4) | request_)
+    Engine(pair[0], **args).submit(
+      **dict(prompt=[1], max_new_tokens=4) | request_
+    )
   for word in words:
     assert word in str(error.value)
   assert '\n' not in str(error.value)

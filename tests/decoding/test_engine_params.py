@@ -1,4 +1,4 @@
-"""Weights that change between the requests of an engine."""
+"""Weights that change between an engine's requests."""
 
 import dataclasses
 
@@ -10,6 +10,7 @@ from laws import (
   LENGTH,
   VOCAB,
   check_distribution,
+  count,
   distributions_of,
   stack,
 )
@@ -42,7 +43,7 @@ def _tokens(engine):
 
 @pytest.mark.parametrize('positions', ['rotary', 'relative'])
 def test_other_weights_compile_nothing(positions, compilations):
-  """And decode as a model that was loaded with them."""
+  """The engine then decodes like a model that was loaded with them."""
   target, other = (
     tiny.model(11, seed, positions=positions) for seed in (28, 29)
   )
@@ -55,10 +56,10 @@ def test_other_weights_compile_nothing(positions, compilations):
   compilations.clear()
   engine.update_params(drafter=drafts[1].params)
   assert _tokens(engine) == texts[1]
-  # Those of a trainer may come from the host.
+  # A trainer's weights may be on the host.
   engine.update_params(target=jax.tree.map(np.asarray, other.params))
   assert _tokens(engine) == texts[2]
-  # Or lie on another of its devices.
+  # Or on another device.
   elsewhere = jax.device_put(target.params, jax.devices()[1])
   engine.update_params(elsewhere, drafts[0].params)
   assert _tokens(engine) == texts[0]
@@ -69,7 +70,7 @@ def _eagle(target):
   return trained_drafter(tiny.trained(target, 'eagle'), target, TREE)
 
 
-def test_a_stale_drafter_takes_a_word(pair, compilations):
+def test_a_stale_drafter_must_be_allowed(pair, compilations):
   target, _ = pair
   other = tiny.model(11, 29)
   drafter, verifier = _eagle(target), 'multi_candidate'
@@ -81,23 +82,21 @@ def test_a_stale_drafter_takes_a_word(pair, compilations):
   assert _tokens(engine) == before and not engine.is_stale
   engine.update_params(target=other.params, stale=True)
   assert engine.is_stale
-  got = _tokens(engine)
+  tokens = _tokens(engine)
   assert not compilations
-  # The shared embedding and head are those of now.
+  # The shared embedding and head are the new ones.
   moved = dataclasses.replace(
-    _eagle(other),
-    params=drafter.params,
-    trained_for=other.fingerprint,
+    _eagle(other), params=drafter.params, trained_for=other.fingerprint
   )
-  assert got == _generate(other, moved, verifier) != before
+  assert tokens == _generate(other, moved, verifier) != before
   engine.update_params(target=target.params)
   assert not engine.is_stale and _tokens(engine) == before
-  # One that comes along is taken to be made for it.
+  # A new drafter is taken to be made for the new target.
   engine.update_params(other.params, drafter.params)
-  assert not engine.is_stale and _tokens(engine) == got
+  assert not engine.is_stale and _tokens(engine) == tokens
 
 
-def test_an_adaptive_drafter_hands_them_on(pair):
+def test_an_adaptive_drafter_passes_weights_on(pair):
   target, draft = pair
   other = tiny.draft(11, 5)
   make = lambda draft: adaptive_drafter(
@@ -107,36 +106,33 @@ def test_an_adaptive_drafter_hands_them_on(pair):
   )
   engine = Engine(target, slots=5, drafter=make(draft), verifier='gumbel')
   engine.update_params(drafter=other.params)
-  got = engine.generate(PROMPTS, **ARGS)
-  wanted = specsamp.generate(
+  completions = engine.generate(PROMPTS, **ARGS)
+  expected = specsamp.generate(
     target, PROMPTS, drafter=make(other), verifier='gumbel', **ARGS
   )
-  assert [each.tokens for each in got] == wanted.tokens
-  accepted = [each.stats.num_accepted_per_pos for each in got]
-  np.testing.assert_array_equal(accepted, wanted.num_accepted_per_pos)
+  assert [c.tokens for c in completions] == expected.tokens
+  accepted = [c.stats.num_accepted_per_pos for c in completions]
+  np.testing.assert_array_equal(accepted, expected.num_accepted_per_pos)
 
 
-def test_what_was_accepted_of_other_weights_is_forgotten():
+def test_acceptance_of_other_weights_is_forgotten():
   target, other = tiny.model(11, 28), tiny.model(11, 29)
   make = lambda draft: adaptive_drafter(
     model_drafter(draft, 2), (0, 2), (1.0, 1.5)
   )
+  args = ARGS | dict(sampling=SamplingParams(temperature=0.0))
   rounds = lambda engine: [
-    each.stats.rounds
-    for each in engine.generate(
-      PROMPTS, max_new_tokens=15, sampling=SamplingParams(temperature=0.0),
-      stop_tokens=[],
-    )
-  ]  # fmt: skip
+    c.stats.rounds for c in engine.generate(PROMPTS, **args)
+  ]
   engine = Engine(target, slots=1, drafter=make(other))
-  of_no_use = rounds(engine)
+  useless = rounds(engine)
   engine.update_params(drafter=target.params)
-  # Else it would not draft for long, after what was rejected before.
+  # Otherwise the earlier rejections would stop it from drafting for long.
   assert rounds(engine) == rounds(Engine(target, slots=1, drafter=make(target)))
-  assert sum(of_no_use) > 2 * sum(rounds(engine))
+  assert sum(useless) > 2 * sum(rounds(engine))
 
 
-def test_mistakes_are_told_in_a_line(pair):
+def test_errors_are_one_line(pair):
   target, draft = pair
   engine = Engine(target, slots=1, drafter=model_drafter(draft, 2))
   params = dict(target.params)
@@ -158,14 +154,14 @@ def test_mistakes_are_told_in_a_line(pair):
     assert all(word in str(error.value) for word in words), error.value
   engine.submit([1], max_new_tokens=30)
   engine.step()
-  with pytest.raises(UserError, match='1 requests under way'):
+  with pytest.raises(UserError, match='1 requests in flight'):
     engine.update_params(target=target.params)
   alone = Engine(target, slots=1)
-  with pytest.raises(UserError, match='NoDrafter has none'):
+  with pytest.raises(UserError, match='NoDrafter takes no parameters'):
     alone.update_params(drafter=draft.params)
 
 
-# The distribution of what comes out.
+# The distribution of the output.
 
 
 @pytest.fixture(scope='module')
@@ -177,24 +173,24 @@ def small():
   )
 
 
-def _counts(engine, seed):
-  """Texts of all groups, counted: [groups, V, .., V]."""
-  each = 512
-  got = engine.generate(
-    [group.prompt for group in GROUPS for _ in range(each)],
-    sampling=stack(GROUPS, each),
-    max_new_tokens=LENGTH,
-    seed=seed,
-    stop_tokens=[],
-  )
-  tokens = np.asarray([text.tokens for text in got])
-  index = tokens @ VOCAB ** np.arange(LENGTH)[::-1]
-  return np.asarray(
+def _counts(engine):
+  """Returns the counts of all groups' texts."""
+  rows_each = 512
+  prompts = [group.prompt for group in GROUPS for _ in range(rows_each)]
+  tokens = [
     [
-      np.bincount(part, minlength=VOCAB**LENGTH)
-      for part in index.reshape(len(GROUPS), each)
+      completion.tokens
+      for completion in engine.generate(
+        prompts,
+        sampling=stack(GROUPS, rows_each),
+        max_new_tokens=LENGTH,
+        seed=seed,
+        stop_tokens=[],
+      )
     ]
-  ).reshape(-1, *(VOCAB,) * LENGTH)
+    for seed in (0, 10_000, 20_000)
+  ]
+  return sum(count(texts, GROUPS) for texts in tokens)
 
 
 @pytest.mark.integration
@@ -209,7 +205,7 @@ def test_texts_have_the_targets_distribution(small, verifier):
   engine = Engine(
     target, slots=200, drafter=drafter, verifier=verifier, rounds=2
   )
-  counts = sum(_counts(engine, seed) for seed in (0, 10_000, 20_000))
+  counts = _counts(engine)
   check_distribution(GROUPS, counts, distributions_of(target))
 
 
@@ -222,7 +218,7 @@ def test_a_stale_drafter_leaves_the_distribution(small):
     target, slots=200, drafter=drafter, verifier='multi_candidate', rounds=2
   )
   engine.update_params(target=other.params, stale=True)
-  counts = sum(_counts(engine, seed) for seed in (0, 10_000, 20_000))
+  counts = _counts(engine)
   check_distribution(GROUPS, counts, distributions_of(other))
   with pytest.raises(AssertionError):
     check_distribution(GROUPS, counts, distributions_of(target))

@@ -1,4 +1,4 @@
-"""A first call compiles, shows it and times it apart; all results are short."""
+"""A first call compiles, with a progress bar, and times that separately."""
 
 import collections
 
@@ -11,26 +11,23 @@ from specsamp.decoding.engine import Engine
 from specsamp.decoding.request import Request
 from specsamp.drafting import adaptive_drafter, lookahead_drafter, model_drafter
 from specsamp.drafting.features import DraftModule
-from specsamp.errors import UserError
 
 PROMPT = [3, 1, 4]
 
 
 @pytest.fixture
 def cold(monkeypatch):
-  """Forgets all compiled programs, as a new process does."""
+  """Forgets all compiled programs, like a new process."""
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
 
 
-def _drafters(draft):
-  return {
-    'none': (None, 'token'),
-    'adaptive': (
-      adaptive_drafter(model_drafter(draft, 3), (0, 1, 3), (1.0, 1.5, 2.0)),
-      'token',
-    ),
-    'lookahead': (lookahead_drafter(3), 'naive'),
-  }
+def _drafter(name, draft):
+  match name:
+    case 'adaptive':
+      chain = model_drafter(draft, 3)
+      return adaptive_drafter(chain, (0, 1, 3), (1.0, 1.5, 2.0))
+    case 'lookahead':
+      return lookahead_drafter(3)
 
 
 @pytest.mark.parametrize('streams', [False, True])
@@ -39,8 +36,7 @@ def test_all_is_compiled_before_the_prompt_pass(
   pair, name, streams, cold, compilations, monkeypatch, capsys
 ):
   target, draft = pair
-  drafter, verifier = _drafters(draft)[name]
-  args = dict(drafter=drafter, verifier=verifier, max_new_tokens=9)
+  args = dict(drafter=_drafter(name, draft), max_new_tokens=9)
   seen, real = [], Request.prefill
 
   def prefill(self):
@@ -56,7 +52,7 @@ def test_all_is_compiled_before_the_prompt_pass(
   (compiled,) = seen
   assert compiled >= 2 and len(compilations) == compiled
   assert 'compiling' in capsys.readouterr().err
-  # A warm call compiles, runs and prints nothing else.
+  # A warm call compiles and prints nothing.
   out = specsamp.generate(target, PROMPT, seed=1, **args)
   list(specsamp.stream(target, PROMPT, seed=1, **args))
   assert out.compile_seconds == 0
@@ -71,14 +67,14 @@ def test_the_bar_can_be_silenced(pair, cold, monkeypatch, capsys):
 
 
 def test_an_engine_shows_what_it_compiles(pair, compilations, capsys):
-  """Whoever does not call `compile` waits at the first prompt of a width."""
+  """Without a call of `compile` the first prompt of a width waits."""
   make = lambda: Engine(pair[0], slots=3, max_length=57)
   args = dict(max_new_tokens=3, stop_tokens=[])
   make().generate([PROMPT], **args)
   assert compilations
   assert 'compiling' in capsys.readouterr().err
   compilations.clear()
-  # The next engine of this kind is warm, but for wider prompts.
+  # The next engine of this kind is warm, except for wider prompts.
   engine = make()
   engine.generate([PROMPT], **args)
   assert not compilations
@@ -91,15 +87,15 @@ def test_an_engine_shows_what_it_compiles(pair, compilations, capsys):
 def test_an_engine_compiles_wide_prompts_without_running_them(
   pair, compilations, monkeypatch
 ):
-  """A run of the widest prompt may take minutes, which nothing waits for."""
+  """A run of the widest prompt may take minutes."""
   engine = Engine(pair[0], slots=5, max_length=61)
-  seen, real = [], batch.Batch._prefill
+  seen, real = [], batch.SlotBatch._prefill
 
   def prefill(self, prompts, bar):
     seen.append(prompts.tokens.shape[1])
     return real(self, prompts, bar)
 
-  monkeypatch.setattr(batch.Batch, '_prefill', prefill)
+  monkeypatch.setattr(batch.SlotBatch, '_prefill', prefill)
   engine.compile()
   assert seen == [32]
   compilations.clear()
@@ -110,19 +106,13 @@ def test_an_engine_compiles_wide_prompts_without_running_them(
 @pytest.mark.parametrize('kind', [list, tuple, np.asarray])
 def test_a_flat_list_is_one_prompt(pair, kind):
   args = dict(max_new_tokens=5, stop_tokens=[])
-  wanted = specsamp.generate(pair[0], [PROMPT], **args).tokens
+  expected = specsamp.generate(pair[0], [PROMPT], **args).tokens
   ids = kind(PROMPT)
-  assert specsamp.generate(pair[0], ids, **args).tokens == wanted
+  assert specsamp.generate(pair[0], ids, **args).tokens == expected
   rounds = specsamp.stream(pair[0], ids, **args)
-  assert sum((each.tokens[0] for each in rounds), []) == wanted[0]
+  assert sum((r.tokens[0] for r in rounds), []) == expected[0]
   engine = Engine(pair[0], slots=1, max_length=64)
-  assert [each.tokens for each in engine.generate(ids, **args)] == wanted
-
-
-@pytest.mark.parametrize('prompts', [[3, [1, 2]], [[3], 4], [[3, [4]]]])
-def test_a_mixture_of_ids_and_lists_is_refused(pair, prompts):
-  with pytest.raises(UserError, match='expected a text or a list of token ids'):
-    specsamp.generate(pair[0], prompts, max_new_tokens=2)
+  assert [c.tokens for c in engine.generate(ids, **args)] == expected
 
 
 def test_results_and_models_are_shown_in_one_short_line(pair, chain):

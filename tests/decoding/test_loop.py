@@ -1,4 +1,4 @@
-"""The loop, token for token: greedy texts, ragged rows, caches, cuts."""
+"""The loop, token by token: greedy texts, ragged rows, caches, trees, cuts."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding.generate import complete
 from specsamp.decoding.request import Request
-from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting import DynamicTree, TokenTree, model_drafter
 from specsamp.drafting.trained import KINDS, trained_drafter
 from specsamp.models import Transformer
 from specsamp.sampling import draw
@@ -24,57 +24,60 @@ from specsamp.sampling.draw import Stream
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]
 BUDGETS = [20, 7, 12, 1, 15]
 SEEDS = [11, 3, 3, 2**31 - 1, 0]
+# Top-k leaves fewer tokens than a tree has candidates in two of the rows.
 MIXED = SamplingParams(
   temperature=np.array([1.0, 0.7, 1.5, 1.0, 0.0]),
-  top_k=np.array([0, 5, 0, 2, 0]),
+  top_k=np.array([0, 1, 0, 2, 0]),
   top_p=np.array([1.0, 1.0, 0.9, 1.0, 0.5]),
 )
 RAGGED = dict(max_new_tokens=BUDGETS, seed=SEEDS, sampling=MIXED)
-_KINDS = [kind for kind in KINDS if tiny.layers(kind) == 1]
 GREEDY = dict(max_new_tokens=20, sampling=SamplingParams(temperature=0.0))
+# Leaves at three depths, and nodes of a level with different numbers of
+# children.
+TREE = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 4))
+_KINDS = [kind for kind in KINDS if tiny.layers(kind) == 1]
+
+shapes = pytest.mark.parametrize('shape', [3, TREE], ids=['chain', 'tree'])
 
 
-def _run(target, draft, draft_len=3, *, prompts=PROMPTS, stop=(), **args):
-  drafter = model_drafter(draft, draft_len) if draft else None
+def _make_drafter(draft, shape):
+  if draft is None:
+    return None
+  law = 'iid' if isinstance(shape, int) else 'without_replacement'
+  return model_drafter(draft, shape, law)
+
+
+def _run(target, draft, shape=3, *, prompts=PROMPTS, stop=(), **args):
+  drafter = _make_drafter(draft, shape)
   return specsamp.generate(
     target, prompts, drafter=drafter, stop_tokens=stop, **args
   )
 
 
-def _job(target, draft, *, stop=(), prompts=PROMPTS, verifier='token', **args):
-  """The job and its final state, of what `generate` would run."""
-  drafter = model_drafter(draft, 3) if draft else None
-  job = Request.make(
-    target,
-    prompts,
-    drafter,
-    verifier,
-    args['sampling'],
-    args['max_new_tokens'],
-    args.get('seed', 0),
-    stop,
-    tree_attention=True,
-  )
-  return job, job.decode(job.prefill())
+def _begin(target, draft, shape=3, **args):
+  """Returns a request without stop tokens, and its first state."""
+  drafter = _make_drafter(draft, shape)
+  request = Request.make(target, PROMPTS, drafter, stop_tokens=[], **args)
+  return request, request.prefill()
 
 
-def _text(job, state, row):
+def _text(request, state, row):
   tokens = np.asarray(state.tokens)[row]
-  return tokens[job.prompts.length[row] : state.length[row]].tolist()
+  return tokens[request.prompts.length[row] : state.length[row]].tolist()
 
 
 @pytest.fixture(scope='module')
 def greedy(pair):
-  """What the target alone emits, 20 tokens a row."""
+  """Texts of the target alone, 20 tokens per row."""
   texts = _run(pair[0], None, **GREEDY).tokens
-  # With less variety no mistake would show.
+  # With less variety mistakes would not show.
   assert all(len(set(text)) > 3 for text in texts)
   assert len({tuple(text) for text in texts}) == 5
   return texts
 
 
 def test_greedy_is_the_argmax_of_the_whole_text(pair, greedy):
-  """No cache, no loop: one pass over each text names its own next tokens."""
+  """Without cache or loop: one pass over each text predicts its tokens."""
   target, _ = pair
   tokens = np.zeros((5, 32), np.int32)
   for row, prompt, text in zip(tokens, PROMPTS, greedy, strict=True):
@@ -86,65 +89,64 @@ def test_greedy_is_the_argmax_of_the_whole_text(pair, greedy):
 
 
 @pytest.mark.parametrize(
-  ('verifier', 'draft_len'),
-  [
-    ('token', 1),
-    ('token', 3),
-    ('block', 3),
-    pytest.param('block', 6, marks=pytest.mark.slow),
-  ],
+  ('shape', 'verifier'),
+  [(1, 'token'), (3, 'token'), (3, 'block'), (TREE, None)],
 )
-def test_greedy_equals_autoregressive(pair, greedy, verifier, draft_len):
-  got = _run(*pair, draft_len, verifier=verifier, **GREEDY)
-  assert got.tokens == greedy
-  # Some tokens were accepted and some were not.
-  assert 0 < got.acceptance_rate < 1
-  assert got.texts == [pair[0].tokenizer.decode(text) for text in greedy]
+def test_greedy_equals_autoregressive(pair, greedy, shape, verifier):
+  out = _run(*pair, shape, verifier=verifier, **GREEDY)
+  assert out.tokens == greedy
+  assert 0 < out.acceptance_rate < 1
+  assert out.texts == [pair[0].tokenizer.decode(text) for text in greedy]
+  # At temperature 0 a tree has the most probable tokens, not only the first.
+  assert shape is not TREE or out.num_accepted_per_rank[:, 1:].any()
 
 
-def test_a_row_alone_is_the_same(pair):
-  together = _run(*pair, **RAGGED)
+@pytest.mark.parametrize('sizes', [(4, 3, 2), (6, 3, 3)])
+def test_dynamic_trees_are_greedy_too(pair, greedy, sizes):
+  """Also if they are as deep as they have nodes, like a chain."""
+  drafter = model_drafter(pair[1], DynamicTree.of(*sizes), 'deterministic')
+  args = dict(drafter=drafter, stop_tokens=[], **GREEDY)
+  assert specsamp.generate(pair[0], PROMPTS, **args).tokens == greedy
+
+
+@shapes
+def test_a_row_is_the_same_in_any_batch(pair, shape):
+  together = _run(*pair, shape, **RAGGED)
   assert [len(text) for text in together.tokens] == BUDGETS
-  for i, prompt in enumerate(PROMPTS):
-    alone = _run(
+  for rows in ([4, 3, 2, 1, 0], [0, 0, 3], *([i] for i in range(5))):
+    pick = lambda values, rows=rows: [values[i] for i in rows]
+    out = _run(
       *pair,
-      prompts=[prompt],
-      max_new_tokens=BUDGETS[i],
-      seed=SEEDS[i],
-      sampling=jax.tree.map(lambda v, i=i: v[i : i + 1], MIXED.broadcast(5)),
+      shape,
+      prompts=pick(PROMPTS),
+      max_new_tokens=pick(BUDGETS),
+      seed=pick(SEEDS),
+      sampling=jax.tree.map(
+        lambda v, rows=rows: v[np.array(rows)], MIXED.broadcast(5)
+      ),
     )
-    assert alone.tokens == [together.tokens[i]], i
-    for name in ('rounds', 'num_drafted_per_pos', 'num_accepted_per_pos'):
+    assert out.tokens == pick(together.tokens), rows
+    for name in (
+      'rounds',
+      'num_drafted_per_pos',
+      'num_accepted_per_pos',
+      'num_tried_per_rank',
+      'num_accepted_per_rank',
+    ):
       np.testing.assert_array_equal(
-        getattr(alone, name)[0], getattr(together, name)[i]
+        getattr(out, name), pick(getattr(together, name))
       )
-
-
-@pytest.mark.parametrize('verifier', ['token', 'block'])
-def test_a_row_is_the_same_beside_other_rows(pair, verifier):
-  together = _run(*pair, verifier=verifier, **RAGGED).tokens
-  assert [len(text) for text in together] == BUDGETS
-  for i in range(5):
-    other = np.array([i, 4, 2, 0, 1])[[1, 0, 2, 3, 4]]
-    other[2:] = (i + 2) % 5
-    got = _run(
-      *pair,
-      verifier=verifier,
-      prompts=[PROMPTS[row] for row in other],
-      max_new_tokens=[3, BUDGETS[i], 9, 2, 5],
-      seed=[8, SEEDS[i], 1, 6, 7],
-      sampling=jax.tree.map(lambda v, o=other: v[o], MIXED.broadcast(5)),
-    )
-    assert got.tokens[1] == together[i], i
 
 
 def test_rows_of_one_seed_and_prompt_agree_and_other_seeds_do_not(pair):
   args = dict(max_new_tokens=20, sampling=SamplingParams())
-  got = _run(*pair, prompts=[[1, 2]] * 5, seed=[4, 9, 4, 10, 4], **args).tokens
-  assert got[0] == got[2] == got[4]
-  assert len({tuple(text) for text in got}) == 3
+  tokens = _run(
+    *pair, prompts=[[1, 2]] * 5, seed=[4, 9, 4, 10, 4], **args
+  ).tokens
+  assert tokens[0] == tokens[2] == tokens[4]
+  assert len({tuple(text) for text in tokens}) == 3
   counted = _run(*pair, prompts=[[1, 2]] * 5, seed=8, **args).tokens
-  assert counted[1] == got[1] and counted[2] == got[3]
+  assert counted[1] == tokens[1] and counted[2] == tokens[3]
 
 
 def _drafters(pair):
@@ -162,14 +164,15 @@ def _drafters(pair):
 
 @pytest.mark.parametrize('name', ['model', 'tree', *_KINDS])
 def test_draws_of_a_round_share_no_stream(pair, name, monkeypatch):
-  """Draft, verdict and next token: of streams of their own, each read once."""
-  job = Request.make(
+  """Draft, verdict and next token read one stream each, once."""
+  request = Request.make(
     pair[0],
     PROMPTS,
     _drafters(pair)[name],
     'multi_candidate',
     max_new_tokens=4,
   )
+  decoder, inputs = request.decoder, request.inputs
   used, real = [], draw.stream_keys
   monkeypatch.setattr(
     draw,
@@ -177,9 +180,9 @@ def test_draws_of_a_round_share_no_stream(pair, name, monkeypatch):
     lambda keys, at, stream: used.append(stream) or real(keys, at, stream),
   )
   state = jax.eval_shape(
-    lambda: job.decoder.prefill(job.inputs, job.prompts, job.capacity)
+    lambda: decoder.prefill(inputs, request.prompts, request.capacity)
   )
-  jax.eval_shape(lambda state: job.decoder.round(job.inputs, state), state)
+  jax.eval_shape(lambda state: decoder.round(inputs, state), state)
   assert sorted(used) == [Stream.DRAFT, Stream.STOP, Stream.LEAVE]
 
 
@@ -192,109 +195,91 @@ def _whole_cache(transformer, params, tokens):
   return transformer.apply({'params': params}, tokens, cache=cache).cache
 
 
-def _check_caches(job, state):
-  """Committed slots hold what one pass over the text puts there.
+def _check_caches(request, state):
+  """Checks that committed slots hold what one pass over the text writes.
 
-  The last token has none yet: it is the next root. The draft may lack the
+  The last token has no entry yet: it is the next root. The draft may lack the
   token before it too, which its next round feeds first.
   """
-  drafter = job.inputs.drafter
-  for got, transformer, params, missing in (
-    (state.cache, job.model.transformer, job.model.params, 1),
+  drafter = request.inputs.drafter
+  for cache, transformer, params, missing in (
+    (state.cache, request.model.transformer, request.model.params, 1),
     (state.drafter, drafter.transformer, drafter.params, 2),
   ):
-    wanted = _whole_cache(transformer, params, state.tokens)
-    for part in ('keys', 'values'):
-      for one, other in zip(
-        getattr(got, part), getattr(wanted, part), strict=True
-      ):
-        assert one.shape == other.shape
-        for row, length in enumerate(np.asarray(state.length) - missing):
-          np.testing.assert_allclose(
-            one[row, :, :length], other[row, :, :length], atol=1e-5
-          )
+    expected = _whole_cache(transformer, params, state.tokens)
+    for one, other in zip(
+      cache.keys + cache.values, expected.keys + expected.values, strict=True
+    ):
+      assert one.shape == other.shape
+      for row, length in enumerate(np.asarray(state.length) - missing):
+        np.testing.assert_allclose(
+          one[row, :, :length], other[row, :, :length], atol=2e-5
+        )
 
 
-def test_a_draft_equal_to_the_target_is_accepted_whole(pair, greedy):
-  target, _ = pair
-  job, state = _job(target, target, **GREEDY)
-  assert [_text(job, state, row) for row in range(5)] == greedy
-  np.testing.assert_array_equal(state.stats.rounds, 5)  # of 4 tokens each
-  np.testing.assert_array_equal(state.stats.num_accepted_per_pos, 5)
-  _check_caches(job, state)
-
-
-@pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
-@pytest.mark.parametrize('verifier', ['token', 'block'])
-def test_no_stale_slot(pair, verifier, args):
-  job, state = _job(*pair, verifier=verifier, **args)
-  assert np.asarray(state.stats.num_accepted_per_pos)[:, -1].any()
-  _check_caches(job, state)
-
-
-def test_no_stale_slot_between_rounds(pair):
-  """A row that is done, and one that is not, after each number of rounds."""
-  job, _ = _job(*pair, **RAGGED)
-  state = job.prefill()
+@pytest.mark.parametrize(
+  ('shape', 'args'),
+  [(3, RAGGED), (3, GREEDY), (TREE, RAGGED)],
+  ids=['ragged', 'greedy', 'tree'],
+)
+def test_no_slot_is_stale_after_any_round(pair, shape, args):
+  """Some rows are done, others are not."""
+  request, state = _begin(*pair, shape, **args)
   for _ in range(6):
-    state = job.decode(state, rounds=1)
-    _check_caches(job, state)
+    state = request.decode(state, rounds=1)
+    _check_caches(request, state)
+  assert np.asarray(state.stats.num_accepted_per_pos)[:, 1].any()
+  # Paths that had to move.
+  ranks = np.asarray(state.stats.num_accepted_per_rank)
+  assert shape is not TREE or ranks[:, 1:].any()
 
 
 # Where a text ends.
 
 
 def test_a_stop_token_inside_a_draft_cuts_the_text(pair, greedy):
-  """The draft is the target: rounds of four tokens, all of them accepted."""
+  """The draft is the target, so all four tokens of a round are accepted."""
   target, _ = pair
   inside = set()
   for stop in range(target.config.vocab_size):
-    got = _run(target, target, stop=[stop], **GREEDY)
+    out = _run(target, target, stop=[stop], **GREEDY)
     for row, text in enumerate(greedy):
-      wanted, end = text, None
+      expected, end = text, None
       if stop in text:
         end = text.index(stop)
-        wanted = text[: end + 1]
+        expected = text[: end + 1]
         inside.add(end % 4)
-      assert got.tokens[row] == wanted
-      assert got.texts[row] == target.tokenizer.decode(text[:end])
-      assert got.rounds[row] == -(-len(wanted) // 4)
+      assert out.tokens[row] == expected
+      assert out.texts[row] == target.tokenizer.decode(text[:end])
+      assert out.rounds[row] == -(-len(expected) // 4)
   assert inside == {0, 1, 2, 3}  # at each place of a round
 
 
 def test_stop_tokens_of_a_sampled_text(pair):
   """Stopping changes no token before the stop, under any draft."""
-  whole = _run(*pair, **RAGGED).tokens
   stops = [5, 9, 2]
   for draft in (pair[1], None):
     text = _run(pair[0], draft, **RAGGED).tokens
-    if draft is pair[1]:
-      assert text == whole
-    got = _run(pair[0], draft, stop=stops, **RAGGED).tokens
+    out = _run(pair[0], draft, stop=stops, **RAGGED).tokens
     cut = 0
-    for one, other in zip(got, text, strict=True):
+    for one, other in zip(out, text, strict=True):
       ends = [i for i, token in enumerate(other) if token in stops]
       assert one == other[: ends[0] + 1 if ends else None]
       cut += bool(ends)
     assert cut
 
 
-def test_more_stop_tokens_than_a_program_is_made_for(pair, greedy):
+def test_many_stop_tokens_and_those_of_the_tokenizer(pair, greedy):
+  """Programs are made for eight stop tokens; by default the eos stops."""
   target, _ = pair
   eos = greedy[0][2]
+  expected = greedy[0][: greedy[0].index(eos) + 1]
   others = [t for t in range(target.config.vocab_size) if t not in greedy[0]]
   stops = [*(others * 9)[:8], eos]
-  got = _run(target, None, stop=stops, **GREEDY)
-  assert got.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
-
-
-def test_the_tokenizers_eos_stops_by_default(pair, greedy):
-  target, _ = pair
-  eos = greedy[0][2]
+  assert _run(target, None, stop=stops, **GREEDY).tokens[0] == expected
   tokenizer = dataclasses.replace(target.tokenizer, eos_id=eos)
   target = dataclasses.replace(target, tokenizer=tokenizer)
-  got = _run(target, None, stop=None, **GREEDY)
-  assert got.tokens[0] == greedy[0][: greedy[0].index(eos) + 1]
+  assert _run(target, None, stop=None, **GREEDY).tokens[0] == expected
 
 
 @pytest.mark.parametrize('itself', [True, False], ids=['equal', 'other'])
@@ -304,12 +289,12 @@ def test_budgets_are_exact(pair, itself):
   args = dict(prompts=[[6, 0, 3]] * 5, seed=[2] * 5, sampling=sampling)
   texts = []
   for budgets in ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]):
-    got = _run(
+    out = _run(
       target, target if itself else draft, max_new_tokens=budgets, **args
     )
-    assert [len(text) for text in got.tokens] == budgets
-    texts += got.tokens
-  # A budget ends a text and does nothing else to it.
+    assert [len(text) for text in out.tokens] == budgets
+    texts += out.tokens
+  # A budget ends a text and has no other effect.
   for text in texts:
     assert text == texts[-1][: len(text)]
 
@@ -320,14 +305,9 @@ def test_budgets_are_exact(pair, itself):
 @pytest.mark.parametrize('args', [GREEDY, RAGGED], ids=['greedy', 'ragged'])
 def test_a_stream_is_the_same_text(pair, args):
   whole = _run(*pair, **args)
+  drafter = _make_drafter(pair[1], 3)
   rounds = list(
-    specsamp.stream(
-      pair[0],
-      PROMPTS,
-      drafter=model_drafter(pair[1], 3),
-      stop_tokens=[],
-      **args,
-    )
+    specsamp.stream(pair[0], PROMPTS, drafter=drafter, stop_tokens=[], **args)
   )
   assert len(rounds) == whole.rounds.max()
   cut = 0
@@ -336,34 +316,52 @@ def test_a_stream_is_the_same_text(pair, args):
     accepted = [r.num_accepted[row] for r in rounds]
     assert sum(emitted, []) == text
     # Counted by hand: a round of a row that is not done emits something.
-    played = [i for i, tokens in enumerate(emitted) if tokens]
-    assert played == list(range(whole.rounds[row]))
-    assert not any(accepted[len(played) :])
-    np.testing.assert_array_equal(whole.num_drafted_per_pos[row], len(played))
-    for i in played[:-1]:
+    active = [i for i, tokens in enumerate(emitted) if tokens]
+    assert active == list(range(whole.rounds[row]))
+    assert not any(accepted[len(active) :])
+    np.testing.assert_array_equal(whole.num_drafted_per_pos[row], len(active))
+    for i in active[:-1]:
       assert len(emitted[i]) == accepted[i] + 1
-    # The budget cuts the last round, and what it cuts counts.
-    assert len(emitted[played[-1]]) <= accepted[played[-1]] + 1
-    cut += len(emitted[played[-1]]) <= accepted[played[-1]]
+    # The budget cuts the last round; accepted tokens that it cuts count.
+    assert len(emitted[active[-1]]) <= accepted[active[-1]] + 1
+    cut += len(emitted[active[-1]]) <= accepted[active[-1]]
     counts = [sum(n >= depth for n in accepted) for depth in (1, 2, 3)]
     assert whole.num_accepted_per_pos[row].tolist() == counts
   assert cut
-  assert whole.block_efficiency == pytest.approx(
-    1 + whole.num_accepted_per_pos.sum() / whole.rounds.sum()
+  num_accepted, num_rounds = (
+    whole.num_accepted_per_pos.sum(),
+    whole.rounds.sum(),
   )
-  assert whole.acceptance_rate == pytest.approx(
-    whole.num_accepted_per_pos.sum() / (3 * whole.rounds.sum())
+  assert whole.block_efficiency == pytest.approx(1 + num_accepted / num_rounds)
+  assert whole.acceptance_rate == pytest.approx(num_accepted / (3 * num_rounds))
+
+
+def test_counts_by_rank(pair):
+  out = _run(*pair, TREE, **RAGGED | dict(max_new_tokens=20))
+  tried, accepted = out.num_tried_per_rank, out.num_accepted_per_rank
+  np.testing.assert_array_equal(
+    accepted.sum(axis=1), out.num_accepted_per_pos.sum(axis=1)
+  )
+  # By hand: a round passes the root and every node that it accepts. Only the
+  # root has three children.
+  assert tried.shape == (5, 3)
+  np.testing.assert_array_equal(tried[:, 2], out.rounds)
+  assert (tried[:, 0] >= tried[:, 1]).all()
+  assert (tried[:, 1] > out.rounds).any()
+  assert (accepted <= tried).all()
+  np.testing.assert_array_equal(
+    out.num_drafted_per_pos, np.repeat(out.rounds[:, None], 3, 1)
   )
 
 
 def test_counts_without_a_draft(pair):
-  got = _run(pair[0], None, **RAGGED)
-  assert got.rounds.tolist() == BUDGETS
+  out = _run(pair[0], None, **RAGGED)
+  assert out.rounds.tolist() == BUDGETS
   assert (
-    got.num_drafted_per_pos.shape == got.num_accepted_per_pos.shape == (5, 0)
+    out.num_drafted_per_pos.shape == out.num_accepted_per_pos.shape == (5, 0)
   )
-  assert np.isnan(got.acceptance_rate)
-  assert got.block_efficiency == 1
+  assert np.isnan(out.acceptance_rate)
+  assert out.block_efficiency == 1
 
 
 # Models that break down.
@@ -378,33 +376,34 @@ def _with_nan(model, path, index):
   return dataclasses.replace(model, params=jax.tree.unflatten(tree, leaves))
 
 
-def test_a_target_of_nan_names_the_rows(pair, greedy):
-  # A token whose embedding is broken ends the rows that meet it, no others.
+def test_nan_logits_end_the_rows_that_have_them(pair, greedy):
+  # A token with a broken embedding ends the rows that read it, and no others.
   for token in range(1, 11):
-    met = [token in p + t[:-1] for p, t in zip(PROMPTS, greedy, strict=True)]
+    reads = [token in p + t[:-1] for p, t in zip(PROMPTS, greedy, strict=True)]
     later = [
       token not in p and token in t[:-1]
       for p, t in zip(PROMPTS, greedy, strict=True)
     ]
-    if any(later) and not all(met):
+    if any(later) and not all(reads):
       break
   else:
     pytest.fail('every token is in every text, or in no text')
   broken = _with_nan(pair[0], 'embedding', token)
-  rows = np.flatnonzero(met).tolist()
+  rows = np.flatnonzero(reads).tolist()
   with pytest.raises(FloatingPointError) as error:
     _run(broken, None, **GREEDY)
   assert str(rows) in str(error.value)
 
-  job, state = _job(broken, None, **GREEDY)
+  request, state = _begin(broken, None, **GREEDY)
+  state = request.decode(state)
   assert np.asarray(state.done).all()
-  np.testing.assert_array_equal(state.broken, met)
+  np.testing.assert_array_equal(state.broken, reads)
   for row, text in enumerate(greedy):
     if token in PROMPTS[row]:
       text = []
-    elif met[row]:
+    elif reads[row]:
       text = text[: text.index(token) + 1]
-    assert _text(job, state, row) == text
+    assert _text(request, state, row) == text
 
   with pytest.raises(FloatingPointError):
     list(specsamp.stream(broken, PROMPTS, stop_tokens=[], **GREEDY))
@@ -413,16 +412,16 @@ def test_a_target_of_nan_names_the_rows(pair, greedy):
 @pytest.mark.parametrize('path', ['embedding', 'head'])
 def test_a_draft_of_nan_costs_speed_only(pair, greedy, path):
   target, draft = pair
-  # One token of the vocabulary, or all that it computes.
+  # One token of the vocabulary, or all.
   for index in ((slice(None), 4) if path == 'head' else 4, slice(None)):
     broken = _with_nan(draft, path, index)
     assert _run(target, broken, **GREEDY).tokens == greedy
-    got = _run(target, broken, **RAGGED)
-    assert [len(text) for text in got.tokens] == BUDGETS
+    out = _run(target, broken, **RAGGED)
+    assert [len(text) for text in out.tokens] == BUDGETS
 
 
 class Padded(Transformer):
-  """Its vocabulary is padded: the last tokens have no logit."""
+  """A model with a padded vocabulary: the last tokens have no logit."""
 
   def logits(self, hidden):
     logits = super().logits(hidden)
@@ -437,9 +436,9 @@ def test_a_draft_that_cannot_emit_every_token(pair, greedy):
   )
   assert max(map(max, greedy)) >= 6
   assert _run(target, padded, **GREEDY).tokens == greedy
-  got = _run(target, padded, **RAGGED)
-  assert [len(text) for text in got.tokens] == BUDGETS
-  assert max(map(max, got.tokens)) >= 6
+  out = _run(target, padded, **RAGGED)
+  assert [len(text) for text in out.tokens] == BUDGETS
+  assert max(map(max, out.tokens)) >= 6
 
 
 def test_a_prompt_whose_bucket_exceeds_the_cache(pair):
@@ -453,3 +452,40 @@ def test_a_prompt_whose_bucket_exceeds_the_cache(pair):
     complete(request).tokens
     == specsamp.generate(pair[0], prompt, **args).tokens
   )
+
+
+# Variants of the loop.
+
+
+def test_paths_in_separate_rows_emit_the_same(pair):
+  """The ablation of tree attention differs in time only."""
+  for args in (RAGGED, GREEDY):
+    one = _run(*pair, TREE, **args)
+    other = _run(*pair, TREE, tree_attention=False, **args)
+    assert one.tokens == other.tokens
+    np.testing.assert_array_equal(
+      one.num_accepted_per_rank, other.num_accepted_per_rank
+    )
+
+
+def test_coupled_text_is_the_same_whatever_is_drafted(pair):
+  target, draft = pair
+  args = dict(verifier='gumbel', stop_tokens=[])
+
+  def run(draft, shape, **others):
+    drafter = draft and model_drafter(draft, shape, 'deterministic', True)
+    return specsamp.generate(
+      target, PROMPTS, drafter=drafter, **args | RAGGED | others
+    )
+
+  alone = run(None, None)
+  assert [len(text) for text in alone.tokens] == BUDGETS
+  assert run(draft, TREE).tokens == alone.tokens
+  # A draft that is the target runs the same races.
+  equal = run(target, 2)
+  assert equal.tokens == alone.tokens
+  assert (equal.num_accepted_per_pos == equal.rounds[:, None]).all()
+  # Other seeds have other texts, except in the greedy row.
+  other = run(draft, TREE, seed=1)
+  assert other.tokens[0] != alone.tokens[0]
+  assert other.tokens[4] == alone.tokens[4]

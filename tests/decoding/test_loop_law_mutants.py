@@ -1,6 +1,6 @@
-"""What must not pass as the target's distribution.
+"""Mistakes that the test of the target's distribution must find.
 
-Wrong verifiers are found out by enumeration too.
+Enumeration finds wrong verifiers too.
 """
 
 import dataclasses
@@ -41,14 +41,16 @@ def distributions(pair):
 
 
 def _check_fails(pair, distributions, drafter, verifier):
-  counts, _ = texts(pair, GROUPS, 5, drafter=drafter, verifier=verifier, seed=4)
+  counts, _ = texts(
+    pair[0], GROUPS, 5, drafter=drafter, verifier=verifier, seed=4
+  )
   p_values = p_values_of(GROUPS, counts, distributions)
   assert p_values[PLAIN.name, 'first three'] < 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class WrongResidual(TokenVerifier):
-  """After a rejection it draws from p, and not from what is left of it."""
+  """Draws from p after a rejection, not from the residual distribution."""
 
   def leave_probs(self, draft, p_bnv, node_b):
     return jnp.take_along_axis(p_bnv, node_b[:, None, None], axis=1)[:, 0]
@@ -61,7 +63,7 @@ def test_a_wrong_residual_fails(pair, distributions):
 
 @struct.dataclass
 class WrongQ(LanguageModelDrafter):
-  """It reports q at a temperature that it has not drawn from."""
+  """Reports q at another temperature than it draws from."""
 
   def propose(self, *args):
     draft, state = super().propose(*args)
@@ -80,12 +82,12 @@ def test_a_wrong_q_fails(pair, distributions):
 
 @dataclasses.dataclass(frozen=True)
 class Retraced(TokenVerifier):
-  """The right rule by another name, so that it is compiled anew."""
+  """The right rule by another name, so that it is compiled again."""
 
 
 @struct.dataclass
 class Mislabelled(LanguageModelDrafter):
-  """Its candidates may be the same token twice, and it states otherwise."""
+  """States a law without replacement, but draws with replacement."""
 
   def propose(self, *args):
     draft, state = super().propose(*args)

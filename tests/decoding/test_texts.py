@@ -1,4 +1,4 @@
-"""Texts of completions: joined to their prompts, they are one text."""
+"""Texts of completions: a prompt and its completion are one text."""
 
 import io
 import re
@@ -22,7 +22,7 @@ _PROMPTS = ['def f(x):', 'class A:\n', 'import', '']
 
 @pytest.fixture(scope='module')
 def model(tokenizer):
-  """A random one, whose tokenizer puts a space before a text, as LLaMA's."""
+  """A random model, whose tokenizer adds a space before a text like LLaMA's."""
   proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
   proto.normalizer_spec.add_dummy_prefix = True
   made = tiny.model(tokenizer.vocab_size, seed=0)
@@ -30,8 +30,8 @@ def model(tokenizer):
   return LanguageModel(made.transformer, made.params, prefixed)
 
 
-def _wanted(tokenizer, prompt, tokens):
-  """By joining pieces, where no byte is among the tokens."""
+def _joined(tokenizer, prompt, tokens):
+  """Returns the text of tokens without bytes, by joining pieces."""
   text = ''.join(tokenizer.pieces()[t] for t in tokens).replace('▁', ' ')
   text = re.sub(r'</?s>|<unk>', '', text)
   return text if prompt else text.removeprefix(' ')
@@ -46,13 +46,13 @@ def test_the_first_space_of_a_completion(model):
   for prompt, tokens, text in zip(prompts, got.tokens, got.texts, strict=True):
     if any('<0x' in model.tokenizer.pieces()[t] for t in tokens):
       continue
-    assert text == _wanted(model.tokenizer, prompt, tokens)
+    assert text == _joined(model.tokenizer, prompt, tokens)
     spaces += bool(prompt) and text.startswith(' ')
   assert spaces > 1  # or nothing was tested
 
 
 def test_a_streamed_text(model, monkeypatch):
-  """Round by round it is the text as a whole, first space and all."""
+  """Round by round it is the whole text, first space included."""
   spaces = 0
   for seed in range(128):
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
@@ -75,7 +75,7 @@ def test_a_streamed_text(model, monkeypatch):
 
 
 def test_every_eos_stops(model):
-  """The one that the tokenizer names, and all others of its files."""
+  """The tokenizer's end of sequence, and all others in its files."""
   got = specsamp.generate(model, 'import', max_new_tokens=8)
   tokens = got.tokens[0]
   new = next(t for t in tokens[1:] if t != tokens[0])

@@ -1,4 +1,4 @@
-"""Candidates, chosen in one place for all drafters, are drawn from their q."""
+"""Candidates of all drafters are drawn from the q that they report."""
 
 import itertools
 
@@ -16,7 +16,7 @@ _pick = jax.jit(candidates.pick, static_argnums=(3, 5))
 
 
 def _picked(law, count, sampling):
-  """Candidates of rows that differ in their seeds alone, and q of the first."""
+  """Returns candidates of rows with different seeds, and q of the first."""
   logits = np.float32([1.0, 0.3, -0.5, 0.8, -1.2])
   keys = draw.row_keys(np.arange(ROWS, dtype=np.int32))
   uniforms = draw.uniforms(keys, count)
@@ -34,7 +34,7 @@ def _picked(law, count, sampling):
 
 
 def _in_turn(q, tokens):
-  """The chance of these tokens, drawn without replacement."""
+  """Returns the probability of tokens drawn without replacement."""
   chance, left = 1.0, 1.0
   for token in tokens:
     chance *= q[token] / left
@@ -79,7 +79,7 @@ def test_they_are_drawn_from_the_q_that_is_reported(law, count, sampling):
   assert scipy.stats.chisquare(counts[possible], expected).pvalue > 1e-3
 
 
-def test_too_few_tokens_are_no_candidates():
+def test_too_few_tokens_give_fewer_candidates():
   tokens, valid, q = _picked('without_replacement', 3, SamplingParams(top_k=2))
   assert (q > 0).sum() == 2
   assert valid[:, :2].all() and not valid[:, 2].any()
@@ -87,7 +87,7 @@ def test_too_few_tokens_are_no_candidates():
 
 
 def test_nodes_that_keep_fewer_candidates_end_with_a_draw():
-  """As in levels of nodes with unlike numbers of children."""
+  """Nodes of a level may have different numbers of children."""
   logits = np.broadcast_to(np.float32([1.0, 0.3, -0.5, 0.8, -1.2]), (400, 3, 5))
   uniforms = draw.uniforms(draw.row_keys(np.arange(400, dtype=np.int32)), 9)
   args = SamplingParams().broadcast(400), 'top_plus_one', None, (1, 2, 3)

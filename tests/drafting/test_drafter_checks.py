@@ -1,4 +1,4 @@
-"""What a drafter of a user's own lacks is named, and its first draft seen."""
+"""Checks of user-defined drafters: missing parts and the first draft."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class NoPropose(Drafter):
 
 @struct.dataclass
 class Own(Drafter):
-  """Drafts token 1 after token 1, of which all of q is."""
+  """Drafts token 1, which has all of q, and has a fault."""
 
   fault: str = struct.field(pytree_node=False, default='')
   tree: Any = struct.field(pytree_node=False, default=CHAIN)
@@ -81,10 +81,10 @@ class NoPytree(Drafter):
 @pytest.mark.parametrize(
   ('drafter', 'line'),
   [
-    (Underived(), 'drafter: got a Underived, expected what derives from'),
-    (Own, 'drafter: got a type, expected what derives from'),
+    (Underived(), 'drafter: got a Underived, expected an object of a class'),
+    (Own, 'drafter: got a type, expected an object of a class'),
     (NoPropose(), 'drafter NoPropose: has no method propose'),
-    (NoPytree(), 'drafter NoPytree: is no pytree, expected a flax.struct'),
+    (NoPytree(), 'drafter NoPytree: got no pytree, expected a flax.struct'),
     (Own(tree=3), 'drafter Own: tree: got 3, expected a TokenTree'),
     (Own(law='idd'), "drafter Own: law: got 'idd', .*; did you mean iid?"),
     (Own(traced='a'), r'drafter Own: \.traced is a str, expected an array'),
@@ -94,7 +94,7 @@ class NoPytree(Drafter):
     ),
   ],
 )
-def test_what_it_lacks(drafter, line):
+def test_missing_parts(drafter, line):
   with pytest.raises(UserError, match=line):
     checks.check_parts(drafter)
   checks.check_parts(Own(traced=np.ones(2)))
@@ -105,15 +105,15 @@ def test_what_it_lacks(drafter, line):
   [
     (
       'sum',
-      r'Own, tried after prompts of 3 and 1 tokens: q after node 0 is no '
-      r'distribution: got rows that sum to \[0.5, ',
+      r'Own, tried after prompts of 3 and 1 tokens: q after node 0 is not '
+      r'a distribution: got rows that sum to \[0.5, ',
     ),
     ('zero', 'drafted a token after node 0 whose q is 0'),
     ('far', r'drafted tokens outside of the vocabulary: \[2 8 8\]'),
     ('root', 'drafted a root that is not the last token'),
     ('flat root', r'root_b1: got shape \(2,\), expected \[B, 1\] .* root_of'),
     ('wide', r"draft.q: got \(\(2, 2, 8\), 'float32'\), expected \(2, 2, 7\)"),
-    ('law', "drafted 'deterministic' on 3 nodes, expected its own 'iid' on 3"),
+    ('law', "drafted 'deterministic' on 3 nodes, expected its law 'iid' on 3"),
     ('lone', 'propose: got a .*, expected a Draft and the state'),
     (
       'raises',
@@ -121,7 +121,7 @@ def test_what_it_lacks(drafter, line):
     ),
   ],
 )
-def test_a_first_draft_that_is_none(fault, line):
+def test_an_invalid_first_draft(fault, line):
   target = tiny.model(VOCAB, 0)
   with pytest.raises(UserError, match=line):
     checks.check_first_draft(Own(fault), target)
@@ -132,7 +132,7 @@ def test_a_first_draft():
 
 
 def test_a_plain_number_is_a_traced_value():
-  """Programs are told apart by its type, and not by what it is."""
+  """Programs depend on its type, not on its value."""
   target = tiny.model(VOCAB, 0)
   drafters = [Own(traced=x) for x in (0.5, 0.7, 3, np.float32(0.5))]
   make = lambda drafter: Request.make(target, [[1]], drafter, max_new_tokens=4)

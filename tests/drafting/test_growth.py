@@ -1,4 +1,4 @@
-"""Dynamic trees hold the nodes of the most probable paths, and no others."""
+"""Dynamic trees hold exactly the nodes of the most probable paths."""
 
 import itertools
 
@@ -20,13 +20,13 @@ SAMPLING = SamplingParams(
 
 @pytest.fixture(scope='module')
 def logits():
-  """By path: [B, V, V, V, V], the token after up to three."""
+  """Logits [B, V + 1, V + 1, V + 1, V] after paths of up to three tokens."""
   rng = np.random.default_rng(1)
   return 2 * rng.standard_normal((BATCH, *(VOCAB + 1,) * DEPTH, VOCAB))
 
 
 def _after(logits, path_bwd):
-  """Logits after paths; the missing tokens of shorter ones are VOCAB."""
+  """Returns logits after paths; missing tokens of shorter paths are VOCAB."""
   missing = DEPTH - path_bwd.shape[-1]
   full = jnp.pad(
     path_bwd, ((0, 0), (0, 0), (0, missing)), constant_values=VOCAB
@@ -36,22 +36,22 @@ def _after(logits, path_bwd):
 
 
 def _grow(tree, logits):
-  """The tree, and whether what `feed` was told fits together."""
+  """Grows a tree, and checks that the levels given to `feed` are consistent."""
   numbers = []
 
   def feed(carry, level):
-    path, read = carry  # tokens of the nodes above, and of all that were read
+    path, read = carry  # tokens of the nodes above, and of all nodes read
     path = jnp.concatenate(
       [level.of_parents(path), level.tokens[:, :, None]], axis=2
     )
     start, width = level.first, level.tokens.shape[1]
     read = read.at[:, start : start + width].set(level.tokens)
-    # Along its ancestors a node finds the tokens of its path, and no others.
+    # A node's ancestors have the tokens of its path.
     depths = np.asarray(level.depths)
     for depth in range(1, level.depth + 1):
-      is_it = level.ancestors & (depths == depth)[None, None]
-      found = jnp.where(is_it, read[:, None], 0).sum(-1)
-      numbers.append((is_it.sum(-1), found, path[:, :, depth - 1]))
+      is_above = level.ancestors & (depths == depth)[None, None]
+      tokens = jnp.where(is_above, read[:, None], 0).sum(-1)
+      numbers.append((is_above.sum(-1), tokens, path[:, :, depth - 1]))
     return (path, read), _after(logits, path)
 
   none = jnp.zeros((BATCH, 1, 0), jnp.int32)
@@ -64,17 +64,17 @@ def _grow(tree, logits):
     feed,
     (none, read),
   )
-  for count, found, expected in numbers:
+  for count, tokens, expected in numbers:
     assert (count == 1).all()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(tokens, expected)
   return draft, number_bn, read
 
 
 def _values(logits, row):
-  """log q of every path of at most DEPTH tokens, of one row."""
+  """Returns log q of every path of at most DEPTH tokens, for one row."""
   t = float(SAMPLING.temperature[row])
   top_k = int(SAMPLING.top_k[row])
-  found = {(): 0.0}
+  values = {(): 0.0}
   for depth in range(1, DEPTH + 1):
     for path in itertools.product(range(VOCAB), repeat=depth):
       before = path[:-1] + (VOCAB,) * (DEPTH - depth + 1)
@@ -82,8 +82,8 @@ def _values(logits, row):
       if top_k:
         x = np.where(x >= np.sort(x)[-top_k], x, -np.inf)
       log_q = x - np.log(np.exp(x).sum())
-      found[path] = found[path[:-1]] + log_q[path[-1]]
-  return found
+      values[path] = values[path[:-1]] + log_q[path[-1]]
+  return values
 
 
 @pytest.mark.parametrize('children', [2, 4])
@@ -102,7 +102,7 @@ def test_the_best_nodes_are_kept(logits, size, children):
       paths.append((*paths[parent], int(draft.tokens[row, node])))
     got = {p for p, ok in zip(paths, draft.valid[row], strict=True) if ok}
     assert len(got) == draft.valid[row].sum()  # no path twice
-    # What may be had: of the best nodes of each depth the best children.
+    # Candidates: the best children of the best nodes of each depth.
     level, candidates = [()], []
     for _ in range(DEPTH):
       made = []
@@ -117,7 +117,7 @@ def test_the_best_nodes_are_kept(logits, size, children):
     assert got == {(), *best}
 
 
-def test_numbers_are_those_of_the_nodes_that_were_read(logits):
+def test_numbers_are_those_of_the_nodes_read(logits):
   tree = DynamicTree.of(9, DEPTH, 3)
   draft, number_bn, read = _grow(tree, logits)
   is_read = np.asarray(number_bn) > 0
@@ -147,8 +147,7 @@ def test_greedy_rows_rank_by_a_sharper_q(logits):
     assert int(draft.depths().max()) == deepest, temperature
 
 
-def test_a_tree_at_once_needs_one_q_a_depth():
-  """Where q depends on the depth alone it is broadcast, not repeated."""
+def test_a_tree_at_once_needs_one_q_per_depth():
   rng = np.random.default_rng(2)
   logits_bgv = jnp.asarray(rng.standard_normal((BATCH, DEPTH, VOCAB)))
   tree = DynamicTree.of(8, DEPTH, 4)
@@ -156,7 +155,7 @@ def test_a_tree_at_once_needs_one_q_a_depth():
   once = growth.grow_at_once(
     tree, 'deterministic', SAMPLING, root, None, logits_bgv
   )
-  each, _, _ = growth.grow_dynamic(
+  repeated, _, _ = growth.grow_dynamic(
     tree,
     SAMPLING,
     root,
@@ -167,4 +166,4 @@ def test_a_tree_at_once_needs_one_q_a_depth():
     ),
     None,
   )
-  jax.tree.map(np.testing.assert_array_equal, once, each)
+  jax.tree.map(np.testing.assert_array_equal, once, repeated)

@@ -1,4 +1,4 @@
-"""Trees drafted level by level against whole passes over every path."""
+"""Trees drafted level by level, compared with passes over every path."""
 
 import dataclasses
 
@@ -76,12 +76,12 @@ def test_q_is_what_follows_each_path(tree, law, positions):
       text[: len(joined)] = joined
       logits = whole(text[None])[:, len(joined) - 1]
       values = jax.tree.map(lambda v, row=row: v[row], SAMPLING.broadcast(4))
-      same_depth = [
+      num_children = [
         len(tree.children(n))
         for n in tree.internal
         if tree.depths[n] == tree.depths[node]
       ]
-      if row == 2 and max(same_depth) > 1:
+      if row == 2 and max(num_children) > 1:
         values = SamplingParams()  # greedy rows report temperature 1
       q = np.asarray(_probabilities(logits, values))[0]
       np.testing.assert_allclose(draft.q[row, i], q, atol=3e-5)
@@ -95,11 +95,11 @@ def test_q_is_what_follows_each_path(tree, law, positions):
       if row == 2:  # the most probable ones, in order
         best = np.argsort(-q, kind='stable')[: len(children)]
         assert chosen.tolist() == best.tolist()
-  # Rows without cuts, and greedy ones, have enough tokens left.
+  # Rows without cuts, and greedy rows, have enough tokens.
   assert valid[0].all() and valid[2].all()
 
 
-def test_top_choices_state_their_law_and_no_q():
+def test_deterministic_drafts_have_no_q():
   model, tree = tiny.model(VOCAB, 1), TokenTree.branching((3,))
   _, draft = _propose(model, tree, 'deterministic')
   assert draft.law == 'deterministic' and draft.q is None
@@ -130,7 +130,7 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
     return drafter.propose(state, tokens, at, sampling, keys)[0].tokens[0, 1:]
 
   drawn = [token for at in (3, 4) for token in run(np.full(1, at, np.int32))]
-  # 40 draws of 200: birthdays leave about 36 different ones.
+  # Of 40 draws from 200 tokens about 36 differ.
   assert len(set(map(int, drawn))) >= 32
 
 
@@ -145,7 +145,7 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
     (2, 'iid', True, 'is deterministic'),
   ],
 )
-def test_refusals(shape, law, coupled, message):
+def test_invalid_arguments(shape, law, coupled, message):
   with pytest.raises(UserError, match=message):
     model_drafter(tiny.model(VOCAB, 1), shape, law, coupled)
 

@@ -1,7 +1,7 @@
-"""Lookahead's window and pool are those of an iteration written out in Python.
+"""Lookahead's window and pool equal those of an iteration in plain Python.
 
-The reference asks the target for every guess by itself: the text, the guesses
-that the paper lets it see, nothing else.
+The reference runs the target for each guess, on the text and the guesses that
+the paper lets it see.
 """
 
 import functools
@@ -33,8 +33,8 @@ def _target():
 
 
 @functools.cache
-def _asked(text):
-  """The target's most probable next token, by a pass of its own."""
+def _next_token(text):
+  """Returns the target's most probable next token, from one pass."""
   padded = np.zeros((1, 64), np.int32)
   padded[0, : len(text)] = text
   return int(np.argmax(_logits(_target().params, padded)[0, len(text) - 1]))
@@ -46,7 +46,7 @@ def _logits(params, tokens):
 
 
 class _Row:
-  """What a row has guessed, in lists."""
+  """Guesses of a row, in lists."""
 
   def __init__(self, prompt, levels, window):
     index = np.arange(levels * window) * 7919 % len(prompt)
@@ -54,22 +54,22 @@ class _Row:
     self.pool = []
 
   def commit(self, text):
-    """Guesses once more, after a text whose last token is the root."""
+    """Guesses again, after a text whose last token is the root."""
     new = []
     for w in range(len(self.window[0])):
       level_0 = self.window[0][: w + 1]
       column = [level[w] for level in self.window[1:]]
-      new.append(_asked((*text, *level_0, *column)))
+      new.append(_next_token((*text, *level_0, *column)))
       self.pool.append([level[w] for level in self.window] + [new[-1]])
     self.window = [*self.window[1:], new]
 
   def propose(self, root, count):
-    """The newest n-grams of the root that go on with different tokens."""
-    found = {}
+    """Returns the newest n-grams of the root with different second tokens."""
+    ngrams = {}
     for first, *rest in reversed(self.pool):
       if first == root:
-        found.setdefault(rest[0], rest)
-    return list(found.values())[:count]
+        ngrams.setdefault(rest[0], rest)
+    return list(ngrams.values())[:count]
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,19 @@ class _Row:
 def test_guesses_are_those_of_single_passes(shape):
   shape, window = SHAPES[shape]
   drafter = lookahead_drafter(shape, window)
-  job = Request.make(
-    _target(), PROMPTS, drafter, 'naive',
-    SamplingParams(temperature=[0.0, 1.0, 0.7]), 30, 3, [], True,
+  request = Request.make(
+    _target(), PROMPTS, drafter,
+    sampling=SamplingParams(temperature=[0.0, 1.0, 0.7]), max_new_tokens=30,
+    seed=3, stop_tokens=[],
   )  # fmt: skip
   levels, count = drafter.tree.depth, drafter.tree.width
   rows = [_Row(prompt, levels, window) for prompt in PROMPTS]
-  state = job.prefill()
+  state = request.prefill()
   compared = 0
   for _ in range(8):
     before = jax.device_get((state.tokens, state.length))
     accepted = np.asarray(state.stats.num_accepted_per_pos).sum(axis=1)
-    state = job.decode(state, rounds=1)
+    state = request.decode(state, rounds=1)
     seen = jax.device_get((state.tokens, state.length))
     accepted = (
       np.asarray(state.stats.num_accepted_per_pos).sum(axis=1) - accepted
@@ -98,7 +99,7 @@ def test_guesses_are_those_of_single_passes(shape):
       text = before[0][i, : before[1][i]].tolist()
       drafts = row.propose(text[-1], count)
       emitted = seen[0][i, before[1][i] : seen[1][i]].tolist()
-      # What is accepted is the longest run of a branch that was emitted.
+      # The longest beginning of a branch that was emitted is accepted.
       runs = [
         next((k for k, at in enumerate(branch) if [at] != emitted[k : k + 1]),
              levels)
@@ -119,13 +120,13 @@ def test_the_oldest_are_forgotten(monkeypatch):
   drafter = lookahead_drafter(2, 1)
   state = lookahead.LookaheadState(
     window=np.zeros((1, 2, 1), np.int32),
-    # The third round's is over the first's.
+    # The third round's replace the first's.
     pool=np.asarray([[[1, 3, 3], [1, 2, 2]]], np.int32),
     rounds=np.asarray([3], np.int32),
   )
   draft = _drafted(drafter, state)
   assert draft.tokens.tolist() == [[1, 3, 3]]
-  # A pool that is not full holds nothing yet where nothing was written.
+  # A slot that was not written yet is empty.
   first = state.replace(
     pool=np.asarray([[[0, 2, 2], [1, 3, 3]]], np.int32),
     rounds=np.asarray([1], np.int32),
@@ -141,8 +142,8 @@ def _drafted(drafter, state):
 
 
 def test_extra_tokens_never_touch_the_text():
-  """The greedy row is the target's text, and every row the same alone, and with
-  a row of its own for each path."""
+  """The greedy row is the target's text. Every row is the same alone, and with
+  a row for each path."""
   arguments = dict(
     prompts=PROMPTS,
     sampling=SamplingParams(temperature=[0.0, 1.0, 0.7]),
@@ -151,18 +152,18 @@ def test_extra_tokens_never_touch_the_text():
     seed=5,
     stop_tokens=[],
   )
-  wide = specsamp.generate(
+  together = specsamp.generate(
     _target(), drafter=lookahead_drafter(2, 1), **arguments
   )
   plain = specsamp.generate(_target(), **arguments)
-  assert wide.tokens[0] == plain.tokens[0]
+  assert together.tokens[0] == plain.tokens[0]
   in_rows = specsamp.generate(
     _target(),
     drafter=lookahead_drafter(2, 1),
     tree_attention=False,
     **arguments,
   )
-  assert in_rows.tokens == wide.tokens
+  assert in_rows.tokens == together.tokens
   for i in range(3):
     (alone,) = specsamp.generate(
       _target(),
@@ -175,11 +176,11 @@ def test_extra_tokens_never_touch_the_text():
         seed=5 + i,
       ),
     ).tokens
-    assert alone == wide.tokens[i]
+    assert alone == together.tokens[i]
 
 
 @pytest.mark.parametrize('window', [0, -1, 2.5])
-def test_refusals(window):
+def test_invalid_windows(window):
   with pytest.raises(UserError, match='window: got'):
     lookahead_drafter(3, window)
 

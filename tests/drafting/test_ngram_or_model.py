@@ -1,4 +1,4 @@
-"""n-grams with a model behind them: whose draft a row has, and the cache."""
+"""n-grams or a model: which of the two drafts for a row, and the cache."""
 
 import jax
 import numpy as np
@@ -31,18 +31,18 @@ def pair():
 
 
 def _drafter(pair, longer=0):
-  """Whose matches are so much longer than what the model drafts."""
+  """Returns a drafter whose matches are longer than the model's drafts."""
   return ngram_or_model(
     ngram_drafter(LENGTH + longer, 3, 2), model_drafter(pair[1], LENGTH)
   )
 
 
-def _job(pair, prompts, drafter, temperature=None):
+def _make(pair, prompts, drafter, temperature=None):
   if temperature is None:
     temperature = np.resize([1.0, 0.7, 0.0], len(prompts))
   return Request.make(
-    pair[0], prompts, drafter, 'token', SamplingParams(temperature),
-    40, 3, [], True,
+    pair[0], prompts, drafter, sampling=SamplingParams(temperature),
+    max_new_tokens=40, seed=3, stop_tokens=[],
   )  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def test_the_model_drafts_from_the_whole_text(pair, prompts, longer):
   assert len(behind) >= 5 and max(behind) > 2
 
 
-def test_the_model_reads_what_many_rounds_looked_up(pair):
-  """More than a pass holds, when the known text ends."""
+def test_the_model_reads_the_matches_of_many_rounds(pair):
+  """More tokens than one pass reads."""
   (text,) = _decoded(pair, PROMPTS[2:3], None).tokens
   drafter = ngram_or_model(
     ngram_drafter(LENGTH, 3, 2, reference=[PROMPTS[2] + text[:24]]),
@@ -67,68 +67,66 @@ def test_the_model_reads_what_many_rounds_looked_up(pair):
 
 
 def _behind(pair, prompts, drafter, temperature=None):
-  """Tokens that the model had not read whenever it was asked.
+  """Checks that the model drafts in every round as one that has read the text.
 
-  In every round it is asked in, it drafts as a model that has read the text.
+  Returns:
+    The number of tokens that it had not read, for each round that it ran in.
   """
-  job = _job(pair, prompts, drafter, temperature)
+  target, draft = pair
+  request = _make(pair, prompts, drafter, temperature)
 
   @jax.jit
   def read(tokens):
     batch, length = tokens.shape
-    cache = pair[1].transformer.init_cache(pair[1].params, batch, length + 9)
-    return (
-      pair[1]
-      .transformer.apply({'params': pair[1].params}, tokens, cache=cache)
-      .cache
-    )
+    cache = draft.transformer.init_cache(draft.params, batch, length + 9)
+    variables = {'params': draft.params}
+    return draft.transformer.apply(variables, tokens, cache=cache).cache
 
   propose = jax.jit(lambda drafter, *args: drafter.propose(*args))
-  state, behind = job.prefill(), []
+  state, behind = request.prefill(), []
   for _ in range(12):
-    inputs = state.tokens, state.length, job.inputs.sampling, state.keys
+    inputs = state.tokens, state.length, request.inputs.sampling, state.keys
     reference = read(state.tokens)
-    draft, after = propose(drafter, state.drafter, *inputs)
+    drafted, after = propose(drafter, state.drafter, *inputs)
     alone, _ = propose(drafter.model, reference, *inputs)
-    asked = ~np.asarray(after.found)
+    by_model = ~np.asarray(after.matched)
     np.testing.assert_array_equal(
-      draft.tokens[asked, : LENGTH + 1], alone.tokens[asked]
+      drafted.tokens[by_model, : LENGTH + 1], alone.tokens[by_model]
     )
-    known = state.length if asked.any() else state.drafter.known
+    known = state.length if by_model.any() else state.drafter.known
     np.testing.assert_array_equal(after.known, known)
-    if asked.any():
+    if by_model.any():
       behind.append(int((state.length - state.drafter.known).max()))
     caches = [cache.keys + cache.values for cache in (after.cache, reference)]
-    for got, wanted in zip(*caches, strict=True):
+    for one, other in zip(*caches, strict=True):
       for i, end in enumerate(np.asarray(known)):
         np.testing.assert_allclose(
-          got[i, :, :end], wanted[i, :, :end], atol=1e-5
+          one[i, :, :end], other[i, :, :end], atol=1e-5
         )
-    state = job.decode(state, rounds=1)
+    state = request.decode(state, rounds=1)
   return behind
 
 
 @pytest.mark.parametrize('longer', [0, 2])
 def test_a_row_drafts_from_its_match_or_from_the_model(pair, longer):
   drafter = _drafter(pair, longer)
-  job = _job(pair, PROMPTS, drafter)
-  state = job.prefill()
-  inputs = (state.tokens, state.length, job.inputs.sampling, state.keys)
-  draft, _ = jax.jit(type(drafter).propose)(drafter, state.drafter, *inputs)
-  model, _ = jax.jit(type(drafter.model).propose)(
-    drafter.model, state.drafter.cache, *inputs
-  )
-  match, _ = jax.jit(type(drafter.ngram).propose)(drafter.ngram, (), *inputs)
-  found = np.asarray(match.valid[:, 1])
-  assert found.tolist() == [True, False, True, False]
+  request = _make(pair, PROMPTS, drafter)
+  state = request.prefill()
+  inputs = state.tokens, state.length, request.inputs.sampling, state.keys
+  propose = jax.jit(lambda drafter, *args: drafter.propose(*args)[0])
+  draft = propose(drafter, state.drafter, *inputs)
+  model = propose(drafter.model, state.drafter.cache, *inputs)
+  match = propose(drafter.ngram, (), *inputs)
+  is_match = np.asarray(match.valid[:, 1])
+  assert is_match.tolist() == [True, False, True, False]
   for i in range(4):
-    own = match if found[i] else model
-    size = own.tree.size
-    assert draft.tokens[i, :size].tolist() == own.tokens[i].tolist()
-    assert draft.valid[i, :size].tolist() == own.valid[i].tolist()
+    part = match if is_match[i] else model
+    size = part.tree.size
+    assert draft.tokens[i, :size].tolist() == part.tokens[i].tolist()
+    assert draft.valid[i, :size].tolist() == part.valid[i].tolist()
     assert not draft.valid[i, size:].any()
-    if found[i]:
-      # What was looked up is a draw of what holds nothing else.
+    if is_match[i]:
+      # A token that was looked up is a draw from its one-hot.
       one_hot = np.eye(VOCAB)[draft.tokens[i, 1:]]
       np.testing.assert_array_equal(draft.q[i], one_hot)
     else:
@@ -136,7 +134,7 @@ def test_a_row_drafts_from_its_match_or_from_the_model(pair, longer):
 
 
 def test_a_pass_is_as_long_as_the_drafts(pair):
-  """Of the model's draft or of a match, whichever rows have."""
+  """As long as the model's draft or a match, whichever the rows have."""
   drafter = _drafter(pair, 4)
   assert drafter.passes == (LENGTH + 1, LENGTH + 5)
   assert _drafter(pair).passes == (LENGTH + 1,)
@@ -158,7 +156,7 @@ def _decoded(pair, prompts, drafter, max_new_tokens=30):
 
 
 def test_greedy_text_is_the_targets(pair):
-  """With its own text to look in: all of a long match is accepted."""
+  """With its text as reference, so that long matches are accepted whole."""
   plain = _decoded(pair, PROMPTS, None)
   texts = [[*a, *b] for a, b in zip(PROMPTS, plain.tokens, strict=True)]
   drafter = ngram_or_model(
@@ -170,46 +168,14 @@ def test_greedy_text_is_the_targets(pair):
   assert drafted.num_accepted_per_pos[:, -1].any()
 
 
-@pytest.mark.slow  # each row's draft is the model's: the test above
-def test_rows_without_a_match_are_as_with_the_model_alone(pair):
-  arguments = dict(
-    prompts=[[3, 4, 5], [9]], max_new_tokens=30, seed=4, stop_tokens=[]
-  )
-  model = specsamp.generate(
-    pair[0], drafter=model_drafter(pair[1], LENGTH), **arguments
-  )
-  drafter = ngram_or_model(
-    ngram_drafter(LENGTH, 9, 9), model_drafter(pair[1], LENGTH)
-  )
-  got = specsamp.generate(pair[0], drafter=drafter, **arguments)
-  assert got.tokens == model.tokens
-  assert got.rounds.tolist() == model.rounds.tolist()
-
-
-@pytest.mark.slow  # as of any drafter: `decoding/test_trees`
-def test_coupled_it_emits_the_races_text(pair):
-  """The text of a seed, whatever is drafted; the model runs the races too."""
-  arguments = dict(
-    prompts=PROMPTS, max_new_tokens=30, seed=4, stop_tokens=[],
-    verifier='gumbel',
-  )  # fmt: skip
-  plain = specsamp.generate(pair[0], **arguments)
-  model = model_drafter(pair[1], LENGTH, 'deterministic', coupled=True)
-  drafter = ngram_or_model(ngram_drafter(LENGTH, 3, 2), model)
-  got = specsamp.generate(pair[0], drafter=drafter, **arguments)
-  assert got.tokens == plain.tokens
-  assert got.num_accepted_per_pos.any()
-
-
 @pytest.mark.parametrize(
   ('ngram', 'model', 'law', 'message'),
   [
     (2, 3, 'iid', 'got 3 tokens from the model, expected at most the 2 of'),
     (TokenTree.branching((2, 1)),) * 2 + ('iid', 'both must draft chains'),
-    (2, 2, 'without_replacement', "law must be 'iid' or 'deterministic'"),
     (2, 2, 'top_plus_one', "law must be 'iid' or 'deterministic'"),
   ],
 )
-def test_refusals(pair, ngram, model, law, message):
+def test_invalid_arguments(pair, ngram, model, law, message):
   with pytest.raises(UserError, match=message):
     ngram_or_model(ngram_drafter(ngram), model_drafter(pair[1], model, law))

@@ -1,4 +1,4 @@
-"""The depth that pays, by what was accepted and what rounds cost."""
+"""The depth that pays, and the cost of choosing it in replayed texts."""
 
 import functools
 
@@ -24,10 +24,12 @@ DEPTHS = (0, 1, 2, 4)
 
 
 def _after(rounds):
-  """The policy after rounds of which each row accepted so many of 4."""
-  policy = Policy.of(2, 4)
+  """Returns the policy after rounds with these accepted lengths, of 4."""
+  policy = Policy.initial(2, 4)
   for accepted in rounds:
-    policy = policy.seen(_draft(np.ones((2, 4))), 4, np.asarray(accepted), ALL)
+    policy = policy.after_round(
+      _draft(np.ones((2, 4))), 4, np.asarray(accepted), ALL
+    )
   return policy
 
 
@@ -42,9 +44,9 @@ def _after(rounds):
     # A batch takes as long as its slowest row.
     ([(4, 0)] * 24, ALL, 0),
     ([(4, 1)] * 16, ALL, 1),
-    # That it is slow is not known after two rounds.
+    # Two rounds do not show that a row is slow.
     ([(4, 0)] * 2, ALL, 2),
-    # What was accepted long ago counts less.
+    # Tokens accepted long ago count less.
     ([(0, 0)] * 40 + [(4, 4)] * 32, ALL, 4),
   ],
 )
@@ -52,54 +54,56 @@ def test_the_depth_that_pays(rounds, active, depth):
   assert DEPTHS[int(_after(rounds).choose(DEPTHS, MS, active))] == depth
 
 
-def test_a_draft_of_no_use_is_told_by_its_first_tokens():
+def test_a_useless_draft_is_recognized_by_its_first_tokens():
   """Sooner than by their mean with the prior."""
-  policy = Policy.of(1, 4)
+  policy = Policy.initial(1, 4)
   for _ in range(2):
-    policy = policy.seen(_draft(np.ones((1, 4))), 4, np.zeros(1), ALL[:1])
+    policy = policy.after_round(
+      _draft(np.ones((1, 4))), 4, np.zeros(1), ALL[:1]
+    )
   assert int(policy.choose(DEPTHS, MS, ALL[:1])) == 0
-  of_use = 16 * PRIOR / (16 + 2)
-  assert policy.acceptance()[0, 3] < 0.6 * of_use
+  useful = 16 * PRIOR / (16 + 2)
+  assert policy.acceptance()[0, 3] < 0.6 * useful
 
 
-def test_depths_tell_of_each_other():
-  """What is known of the second to the fourth token is known of the first."""
+def test_depths_inform_each_other():
+  """Counts of the second to fourth token inform the chance of the first."""
   chance = lambda accepted: _after([(accepted,) * 2] * 24).acceptance()
-  # Its own token was accepted in every round of either.
+  # The first token was accepted in every round of both.
   assert (chance(1)[:, 0] < chance(4)[:, 0] - 0.02).all()
   first, _, _, last = chance(2)[0]
   assert first > last + 0.1
 
 
-def test_rows_tell_of_each_other_but_not_those_that_are_done():
+def test_rows_that_are_not_done_inform_each_other():
   one = np.asarray([True, False])
 
   def seen(accepted, rows):
-    policy, draft = Policy.of(2, 4), _draft(np.ones((2, 4)))
-    return policy.seen(draft, 4, np.asarray(accepted), rows).acceptance()
+    policy, draft = Policy.initial(2, 4), _draft(np.ones((2, 4)))
+    return policy.after_round(draft, 4, np.asarray(accepted), rows).acceptance()
 
   alone, beside = seen([4, 0], one), seen([4, 0], ALL)
   np.testing.assert_array_equal(alone, seen([4, 4], one))
   assert (beside[0] < alone[0]).all()
-  # A row of which nothing is known yet is taken for what the other is.
-  assert (alone[1] > Policy.of(2, 4).acceptance()[1]).all()
+  # A row without counts is expected to be like the other.
+  assert (alone[1] > Policy.initial(2, 4).acceptance()[1]).all()
 
 
 def test_after_a_wait_the_draft_that_pays_best_is_tried():
-  """Where one token costs as much as two, never one."""
+  """If one token costs as much as two, one is never tried."""
   steep = np.asarray([1.0, 2.0, 2.1, 4.0], np.float32)
   policy = _after([(1, 1), (0, 0)] * 8)
   assert DEPTHS[int(policy.choose(DEPTHS, steep, ALL))] == 0
-  of_all = policy.of_all.replace(waited=2 * policy.of_all.wait)
-  waited = policy.replace(of_all=of_all)
+  shared = policy.shared.replace(waited=2 * policy.shared.wait)
+  waited = policy.replace(shared=shared)
   assert DEPTHS[int(waited.choose(DEPTHS, steep, ALL))] == 2
 
 
-def test_what_hardly_loses_is_tried_soon():
-  """However often it was, and what loses much is not."""
+def test_a_draft_that_hardly_loses_is_tried_soon():
+  """However often it was tried; one that loses much is not."""
   policy = _after([(1, 1), (0, 0)] * 8)
-  of_all = policy.of_all.replace(waited=jnp.int32(12), wait=jnp.int32(512))
-  waited = policy.replace(of_all=of_all)
+  shared = policy.shared.replace(waited=jnp.int32(12), wait=jnp.int32(512))
+  waited = policy.replace(shared=shared)
   tried = []
   for ms in (1.6, 2.4):
     costs = np.asarray([1.0, ms, ms, 4.0], np.float32)
@@ -110,51 +114,51 @@ def test_what_hardly_loses_is_tried_soon():
   assert tried == [2, 0]
 
 
-def test_where_rows_are_refilled_their_mean_pays():
+def test_the_mean_of_rows_counts_if_slots_are_refilled():
   policy = _after([(4, 0)] * 16)
   assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL, refilled=True))] == 2
 
 
 def test_a_draft_that_could_never_pay_is_not_tried():
-  """Whatever has been waited: all of it accepted would take longer."""
+  """Even if all of it were accepted it would be slower."""
   dear = np.asarray([1.0, 2.5, 3.5, 5.5], np.float32)
-  policy = Policy.of(2, 4)
-  waited = policy.replace(of_all=policy.of_all.replace(waited=jnp.int32(600)))
+  policy = Policy.initial(2, 4)
+  waited = policy.replace(shared=policy.shared.replace(waited=jnp.int32(600)))
   assert DEPTHS[int(waited.choose(DEPTHS, MS, ALL))] > 0
   assert DEPTHS[int(waited.choose(DEPTHS, dear, ALL))] == 0
-  # One that could is, if others could not.
+  # One that could pay is tried, if others could not.
   flat = np.asarray([1.0, 2.5, 3.5, 4.5], np.float32)
   assert DEPTHS[int(waited.choose(DEPTHS, flat, ALL))] == 4
 
 
-def test_a_draft_of_no_use_is_tried_after_the_longest_wait():
-  """An engine's next texts may be others."""
+def test_a_useless_draft_is_tried_after_the_longest_wait():
+  """An engine's next requests may be different."""
   policy = _after([(0, 0)] * 40)
   tries = lambda waited: int(
     policy.replace(
-      of_all=policy.of_all.replace(waited=jnp.int32(waited))
+      shared=policy.shared.replace(waited=jnp.int32(waited))
     ).choose(DEPTHS, MS, ALL)
   )
   assert (tries(500), tries(512) > 0) == (0, True)
 
 
-def test_a_dear_draft_does_not_pay():
+def test_an_expensive_draft_does_not_pay():
   policy = _after([(2, 2)] * 8)
   assert DEPTHS[int(policy.choose(DEPTHS, MS, ALL))] == 2
   dear = np.asarray([1, 4, 5, 6], np.float32)
   assert DEPTHS[int(policy.choose(DEPTHS, dear, ALL))] == 0
 
 
-def test_what_never_pays_is_tried_ever_more_seldom():
-  policy, tried = Policy.of(2, 4), []
+def test_a_draft_that_never_pays_is_tried_less_and_less():
+  policy, tried = Policy.initial(2, 4), []
   one = np.asarray([True, False])
   choose = jax.jit(lambda policy: policy.choose(DEPTHS, MS, one))
 
   @functools.partial(jax.jit, static_argnums=1)
   def seen(policy, depth):
     draft = _draft(np.ones((2, depth)))
-    # A row that is done accepts whatever it likes.
-    return policy.seen(draft, depth, np.asarray([0, 4]), one)
+    # The counts of a row that is done do not matter.
+    return policy.after_round(draft, depth, np.asarray([0, 4]), one)
 
   for round_ in range(700):
     depth = DEPTHS[int(choose(policy))]
@@ -167,13 +171,13 @@ def test_what_never_pays_is_tried_ever_more_seldom():
   assert (np.diff(gaps) >= 0).all()
 
 
-def test_a_draft_that_is_left_off_early_costs_less():
-  """And is worth less: of what was cut nothing is accepted."""
+def test_a_draft_that_is_cut_short_costs_less():
+  """And is worth less: no cut token is accepted."""
   whole = _after([(2, 2)] * 8)
-  cut = Policy.of(2, 4)
+  cut = Policy.initial(2, 4)
   valid = np.tile([1, 1, 0, 0], (2, 1))
   for _ in range(8):
-    cut = cut.seen(_draft(valid), 4, np.asarray((2, 2)), ALL)
+    cut = cut.after_round(_draft(valid), 4, np.asarray((2, 2)), ALL)
   np.testing.assert_allclose(cut.acceptance(), whole.acceptance())
   rates = lambda policy: np.asarray(policy.rates(DEPTHS, MS, ALL))
   assert rates(cut)[3] > 1.2 * rates(whole)[3]
@@ -181,12 +185,87 @@ def test_a_draft_that_is_left_off_early_costs_less():
 
 
 def test_a_round_costs_no_less_than_the_cheapest():
-  """Two tokens were measured as cheaper than one, which is seldom drafted."""
+  """Two tokens were measured as cheaper than one, which was seldom drafted."""
   seldom = jnp.asarray([2, 0, 0, 0], jnp.float32)
-  policy = Policy.of(2, 4)
-  of_all = policy.of_all.replace(asked=10 * seldom, drafted=seldom)
-  policy = policy.replace(of_all=of_all)
+  policy = Policy.initial(2, 4)
+  shared = policy.shared.replace(planned=10 * seldom, drafted=seldom)
+  policy = policy.replace(shared=shared)
   ms = jnp.asarray([1, 10, 2, 2], jnp.float32)
   rates = np.asarray(policy.rates(DEPTHS, ms, ALL))
   assert (rates > 0).all()
   assert (rates <= 5).all()
+
+
+# Texts replayed with known chances.
+
+_DEPTHS = (0, 1, 2, 4, 6, 8)
+# Measured with the embedded target and EAGLE on two cores.
+_MS = np.asarray([4.8, 7.9, 8.4, 9.5, 11.4, 14.6], np.float32)
+_TREE = TokenTree.chain(_DEPTHS[-1])
+_TEXTS, _TOKENS = 384, 128
+_ACTIVE = np.ones(1, bool)
+
+
+def _round(policy, chance, key):
+  """Returns the policy after a round, its tokens and its milliseconds."""
+  chosen = policy.choose(_DEPTHS, jnp.asarray(_MS), _ACTIVE, refilled=True)
+  depth = jnp.asarray(_DEPTHS)[chosen]
+  at = np.arange(_TREE.size)
+  is_good = jax.random.uniform(key, (_TREE.depth,)) < chance
+  accepted = jnp.cumprod(is_good & (at[1:] <= depth)).sum()
+  draft = Draft(
+    jnp.zeros((1, _TREE.size), jnp.int32), None, _TREE, 'iid',
+    (at <= depth)[None],
+  )  # fmt: skip
+  policy = policy.after_round(draft, depth, accepted[None], _ACTIVE)
+  return policy, 1 + accepted, jnp.asarray(_MS)[chosen]
+
+
+@jax.jit
+def _engine(chance_x, key):
+  """Returns tokens per millisecond of successive texts with these chances."""
+
+  def text(shared, inputs):
+    chance, key = inputs
+
+    def step(carry):
+      policy, tokens, ms, key = carry
+      key, round_key = jax.random.split(key)
+      policy, new, taken = _round(policy, chance, round_key)
+      return policy, tokens + new, ms + taken, key
+
+    policy = Policy.initial(1, _TREE.depth).replace(shared=shared)
+    policy, tokens, ms, _ = jax.lax.while_loop(
+      lambda carry: carry[1] < _TOKENS, step, (policy, 0, 0.0, key)
+    )
+    return policy.shared, (tokens, ms)
+
+  shared = Policy.initial(1, _TREE.depth).shared
+  keys = jax.random.split(key, len(chance_x))
+  _, (tokens_x, ms_x) = jax.lax.scan(text, shared, (chance_x, keys))
+  return tokens_x.sum().astype(jnp.float32) / ms_x.sum()
+
+
+def _fixed(chance):
+  """Returns tokens per millisecond of each fixed depth."""
+  tokens = [sum(chance**i for i in range(depth + 1)) for depth in _DEPTHS]
+  return np.asarray(tokens) / _MS
+
+
+@pytest.mark.parametrize('chance', [0.01, 0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.9])
+def test_choosing_loses_little_for_texts_that_are_alike(chance):
+  """There is nothing to gain; noise and tries lose something."""
+  chosen = _engine(jnp.full(_TEXTS, chance), jax.random.key(0))
+  assert chosen > 0.975 * max(_fixed(chance))
+
+
+@pytest.mark.parametrize(
+  ('chances', 'in_a_row', 'gain'),
+  [((0.2, 0.9), 1, 1.2), ((0.3, 0.8), 1, 1.15), ((0.3, 0.8), 8, 1.17)],
+)
+def test_choosing_gains_for_texts_that_differ(chances, in_a_row, gain):
+  """Over the one length that is best for all texts together."""
+  chance_x = np.repeat(np.tile(chances, _TEXTS // 2 // in_a_row), in_a_row)
+  chosen = _engine(jnp.float32(chance_x), jax.random.key(0))
+  fixed = max(2 / sum(1 / _fixed(chance) for chance in chances))
+  assert chosen > gain * fixed

@@ -1,8 +1,8 @@
-"""Drafters that read a target's features, against whole passes without caches.
+"""Drafters that read a target's features, against passes without caches.
 
-A drafter that reads the token or the feature one place beside the right one
-still emits what its target would: the texts' distribution does not show it. So
-tokens, distributions and caches are held to what they must be here.
+A drafter that reads the token or the feature one place too early or late still
+emits the target's texts: their distribution does not show it. So drafts,
+distributions and caches are compared here.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ from testing import tiny
 
 from specsamp.drafting.drafter import Scored
 from specsamp.drafting.trained import kind_of, make, trained_drafter
+from specsamp.errors import UserError
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.verification import Verdict
@@ -40,7 +41,7 @@ MIXED = SamplingParams(
 
 @jax.jit
 def _first_draft(drafter, tokens_bs, hidden_bsd, sampling, seeds_b):
-  """Of rows of these lengths: the draft of the first round."""
+  """Returns the draft of the first round, for rows of these lengths."""
   capacity = tokens_bs.shape[1] + 16
   state = drafter.init(tokens_bs, LENGTH, hidden_bsd, capacity)
   keys = draw.row_keys(seeds_b)
@@ -48,14 +49,14 @@ def _first_draft(drafter, tokens_bs, hidden_bsd, sampling, seeds_b):
 
 
 def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
-  """What the LM head reads after paths: [R, D].
+  """Returns the LM head's input after paths: [R, D].
 
   Args:
     drafter: of any kind.
     target: the model that it drafts for.
-    tokens_rs: text, and from `root` on a path through the draft.
-    root_r: where the root of each row stands.
-    depth_r: how many drafted tokens of each row's path have been read.
+    tokens_rs: text, and from `root` a path through the draft.
+    root_r: position of the root in each row.
+    depth_r: number of drafted tokens on each row's path.
   """
   kind = kind_of(drafter.module).name
   params = jax.tree.map(np.asarray, drafter.params)
@@ -71,8 +72,8 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
       read = [feature]
       if kind == 'hydra':
         read += list(embedding[tokens_rs[row, root : root + depth + 1]])
-      own = params[f'head_{depth + 1}']
-      fused = own['fuse'] @ np.concatenate(read) + own['fuse_bias']
+      head = params[f'head_{depth + 1}']
+      fused = head['fuse'] @ np.concatenate(read) + head['fuse_bias']
       result.append(feature + fused / (1 + np.exp(-fused)))
     return np.stack(result)
 
@@ -91,7 +92,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 
   masks_rsd = np.zeros_like(before_rsd)
   is_mask_rs = np.zeros(tokens_rs.shape, bool)
-  if kind == 'eagle':  # its own outputs take the place of features
+  if kind == 'eagle':  # its outputs replace features
     for step in range(max(depth_r)):
       out_rsd = np.asarray(layer(before_rsd, masks_rsd, is_mask_rs))
       before_rsd[rows, root_r + step + 1] = out_rsd[rows, root_r + step]
@@ -122,7 +123,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
   ],
 )
 def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
-  """Of what each node's path holds and no other node, transformed as asked."""
+  """q depends on a node's path and on no other node."""
   target = make_target(positions)
   drafter = make_drafter(kind, shape, target, num_layers)
   tree = drafter.tree
@@ -145,11 +146,11 @@ def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
     path = tree.paths[node][: tree.depths[node] + 1]
     text[root : root + len(path)] = drafted[row, path]
   hidden_rd = _hidden_by_hand(drafter, target, texts, root_r, depth_r)
-  # Greedy rows report temperature 1 where a node of the level has several.
-  several = {
+  # Greedy rows report temperature 1 if a node of the level has siblings.
+  branching = {
     tree.depths[node] for node in tree.internal if len(tree.children(node)) > 1
   }
-  plain = (row_r == 2) & np.isin(depth_r, list(several))
+  plain = (row_r == 2) & np.isin(depth_r, list(branching))
   sampling = jax.tree.map(
     lambda value, default: np.where(plain, default, value[row_r]),
     MIXED.broadcast(4),
@@ -169,7 +170,7 @@ def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
 
 @pytest.mark.parametrize('kind', ['medusa', 'eagle_parallel'])
 def test_q_does_not_depend_on_what_was_drafted(kind):
-  """And masks or heads deeper than the draft are nothing to it."""
+  """It does not depend on masks or heads deeper than the draft either."""
   target = make_target()
   deep = tiny.trained(target, kind, ahead=8)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
@@ -201,7 +202,7 @@ def test_q_does_not_depend_on_what_was_drafted(kind):
 
 # Which token and which feature are read.
 
-# What the LM head predicts after feature i, and what a drafter makes of that.
+# Token that the LM head predicts after feature i, and a drafter's table.
 _NEXT = np.array([3, 5, 7, 0, 6, 2, 1, 4])
 _TURN = np.array([6, 0, 5, 2, 7, 3, 4, 1])
 _MASKS = np.array([5, 1])
@@ -215,10 +216,10 @@ def _matrix(table):
 
 
 def _wired(kind, reads):
-  """A target and a drafter that do nothing but to look up a table.
+  """Returns a target and a drafter that do nothing but look up a table.
 
-  The feature of token i is e_i, whatever stands before it, and so is its
-  embedding. The drafter turns what it `reads`, 'features' or 'tokens'.
+  The feature of token i is e_i, whatever precedes it, and so is its embedding.
+  The drafter looks up what it `reads`, 'features' or 'tokens'.
   """
   target = make_target(vocab_size=len(_NEXT), width=len(_NEXT))
   params = _still(target.params) | {
@@ -228,30 +229,30 @@ def _wired(kind, reads):
   }
   target = dataclasses.replace(target, params=params)
   trained = tiny.trained(target, kind, 3)
-  own = _still(trained.params)
-  if 'final_norm' in own:
-    own['final_norm'] = params['final_norm']
-  if 'mask_embedding' in own:
-    own['mask_embedding'] = np.eye(len(_NEXT), dtype=np.float32)[_MASKS]
-  if 'mask_feature' in own:
-    own['mask_feature'] = own['mask_embedding'][0]
-  if 'fuse' in own:
-    own['fuse'] = _only(own['fuse'], reads, _matrix(_TURN))
+  params = _still(trained.params)
+  if 'final_norm' in params:
+    params['final_norm'] = target.params['final_norm']
+  if 'mask_embedding' in params:
+    params['mask_embedding'] = np.eye(len(_NEXT), dtype=np.float32)[_MASKS]
+  if 'mask_feature' in params:
+    params['mask_feature'] = params['mask_embedding'][0]
+  if 'fuse' in params:
+    params['fuse'] = _only(params['fuse'], reads, _matrix(_TURN))
   power = _TURN
   for j in (1, 2, 3):
-    if f'head_{j}' in own:
-      head = own[f'head_{j}']
+    if f'head_{j}' in params:
+      head = params[f'head_{j}']
       fuse = _only(
         head['fuse'], reads, _matrix(power if reads == 'features' else _TURN)
       )
-      own[f'head_{j}'] = dict(fuse=fuse, fuse_bias=0 * head['fuse_bias'])
+      params[f'head_{j}'] = dict(fuse=fuse, fuse_bias=0 * head['fuse_bias'])
     power = _TURN[power]
-  trained = dataclasses.replace(trained, params=own)
+  trained = dataclasses.replace(trained, params=params)
   return target, trained_drafter(trained, target, 3)
 
 
 def _still(params):
-  """The parameters with branches that add nothing."""
+  """Returns the parameters with branches that add nothing."""
 
   def leaf(path, array):
     still = path[-1].key in ('o', 'down')
@@ -261,7 +262,7 @@ def _still(params):
 
 
 def _only(fuse, reads, matrix):
-  """A `fuse` that reads the first part, the feature, or the last, a token."""
+  """Returns a `fuse` that reads the first part, a feature, or a token."""
   part = (
     slice(0, len(matrix)) if reads == 'features' else slice(-len(matrix), None)
   )
@@ -271,8 +272,8 @@ def _only(fuse, reads, matrix):
 
 
 def _by_table(kind, reads, before, root):
-  """The three tokens drafted after this root; `before` is None at a start."""
-  if kind == 'medusa_parallel':  # it has no table of its own
+  """Returns the three tokens drafted after a root; `before` may be None."""
+  if kind == 'medusa_parallel':  # it has no table
     return _NEXT[[root, *_MASKS]].tolist()
   if kind == 'eagle_parallel':
     masks = _MASKS if reads == 'tokens' else _MASKS[[0, 0]]
@@ -296,7 +297,7 @@ def _by_table(kind, reads, before, root):
 
 @jax.jit
 def _two_rounds(drafter, tokens_bs):
-  """Greedy drafts before and after `_ACCEPTED` and `_NEXT_TOKENS`."""
+  """Returns greedy drafts before and after `_ACCEPTED` and `_NEXT_TOKENS`."""
   features_of = lambda tokens: jax.nn.one_hot(tokens, len(_NEXT))
   sampling = GREEDY.broadcast(4)
   keys = draw.row_keys(jnp.arange(4, dtype=jnp.int32))
@@ -325,8 +326,8 @@ def _two_rounds(drafter, tokens_bs):
     ('eagle_parallel', 'tokens'),
   ],
 )
-def test_nothing_is_read_one_place_beside(kind, reads):
-  """The token after the root comes of the root and the feature before it."""
+def test_nothing_is_read_one_place_off(kind, reads):
+  """The token after the root depends on the root and the feature before it."""
   target, drafter = _wired(kind, reads)
   tokens = np.random.default_rng(1).integers(0, 8, (4, 16), np.int32)
   feature = np.asarray(features_of(target, tokens))
@@ -342,7 +343,7 @@ def test_nothing_is_read_one_place_beside(kind, reads):
     assert second[row].tolist() == expected
 
 
-# What is kept from round to round.
+# The state from round to round.
 
 
 @pytest.mark.parametrize(
@@ -370,7 +371,58 @@ def test_nothing_is_read_one_place_beside(kind, reads):
 def test_after_a_round_the_state_is_the_texts_own(
   kind, shape, positions, num_layers
 ):
-  """As if the text had been a prompt: true features, no stale slot."""
   target = make_target(positions)
-  drafter = make_drafter(kind, shape, target, num_layers)
-  check_states(target, drafter, SHAPES[shape][2])
+  check_states(target, make_drafter(kind, shape, target, num_layers))
+
+
+# Published weights compute differently, but keep the same state. They are
+# compared with torch in checkpoints/test_heads.py.
+
+
+def _published(kind, shape, num_layers=7):
+  """Returns a target and a drafter, with EAGLE-3's three taps all different."""
+  target = tiny.model(VOCAB, 1, num_layers=num_layers)
+  tree, law = SHAPES[shape]
+  return target, trained_drafter(
+    tiny.published(target, kind), target, tree, law
+  )
+
+
+@pytest.mark.parametrize(
+  ('kind', 'shape'),
+  [
+    ('eagle3', 'tree'),
+    ('peagle', 'tree'),
+    ('peagle', 'dynamic'),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('eagle3', 'chain'),
+        ('eagle3', 'dynamic'),
+        ('eagle', 'tree'),
+        ('eagle', 'chain'),
+        ('medusa', 'chain'),
+      )
+    ),
+  ],
+)
+def test_the_state_of_published_drafters(kind, shape):
+  num_layers = 7 if kind in ('eagle3', 'peagle') else 1
+  check_states(*_published(kind, shape, num_layers))
+
+
+def test_taps_of_a_target():
+  assert _published('eagle3', 'chain')[1].taps == (2, 3, 4)
+  assert _published('eagle3', 'chain', 6)[1].taps == (2, 3, 3)
+  assert _published('eagle', 'chain')[1].taps == ()
+  with pytest.raises(UserError, match='of 5 layers, expected at least 6$'):
+    _published('eagle3', 'chain', 5)
+
+
+@pytest.mark.parametrize('kind', ['medusa', 'eagle', 'eagle3'])
+def test_a_published_drafter_serves_one_target(kind):
+  """Its folder names no target; from then on it has the one it was made for."""
+  _, drafter = _published(kind, 'chain')
+  other = tiny.model(VOCAB, 2, num_layers=7)
+  with pytest.raises(UserError, match='^drafter: trained for the target'):
+    drafter.check(other, 1)

@@ -1,22 +1,21 @@
-"""Texts of drafters that read a target's features, and what is refused."""
+"""Texts of drafters that read a target's features, and refusals."""
 
 import functools
 
 import numpy as np
 import pytest
 import readers
-from readers import GREEDY, SHAPES, VOCAB, kinds, make_drafter, make_target
+from readers import GREEDY, VOCAB, kinds, make_drafter, make_target
 from testing import tiny
 
 import specsamp
-from specsamp import verification
 from specsamp.drafting import TokenTree
 from specsamp.drafting.trained import KINDS, kind_of, make, trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
 
-# One of them: the states of the others are held to the text's own after every
-# round, in `test_trained_drafters`, and EAGLE-3's in `test_eagle3`.
+# `test_trained_drafters` compares the states of the other kinds after every
+# round with those of the text as a prompt.
 texts = pytest.mark.parametrize(
   'kind',
   [
@@ -29,13 +28,10 @@ texts = pytest.mark.parametrize(
   ],
 )
 
-
-# Whole texts.
-
 TEXTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1]]
 
 
-def _generate(drafter, verifier='token', prompts=TEXTS, **args):
+def _generate(drafter, verifier=None, prompts=TEXTS, **args):
   args = dict(max_new_tokens=16, stop_tokens=[]) | args
   return specsamp.generate(
     make_target(), prompts, drafter=drafter, verifier=verifier, **args
@@ -44,59 +40,55 @@ def _generate(drafter, verifier='token', prompts=TEXTS, **args):
 
 @pytest.fixture(scope='module')
 def greedy():
-  """What the target alone emits at temperature 0."""
+  """Texts of the target alone at temperature 0."""
   texts = _generate(None, sampling=GREEDY).tokens
   assert all(len(set(text)) > 3 for text in texts)
   return texts
 
 
 @texts
-@pytest.mark.parametrize(
-  'shape',
-  # `test_loop_law` has greedy rows on chains.
-  ['tree', pytest.param('chain', marks=pytest.mark.slow)],
-)
-def test_greedy_equals_autoregressive(kind, shape, greedy):
-  got = _generate(make_drafter(kind, shape), SHAPES[shape][2], sampling=GREEDY)
-  assert got.tokens == greedy
-  assert got.num_accepted_per_pos.sum() > 0 and got.acceptance_rate < 1
+def test_greedy_equals_autoregressive(kind, greedy):
+  drafter = make_drafter(kind, 'tree')
+  out = _generate(drafter, sampling=GREEDY)
+  assert out.tokens == greedy
+  assert out.num_accepted_per_pos.sum() > 0 and out.acceptance_rate < 1
+  # Path by path the target has the same features.
+  rows = _generate(drafter, sampling=GREEDY, tree_attention=False)
+  assert rows.tokens == greedy
+  np.testing.assert_array_equal(
+    rows.num_accepted_per_pos, out.num_accepted_per_pos
+  )
 
 
 @texts
-@pytest.mark.parametrize(
-  'alone',
-  [False, pytest.param(True, marks=pytest.mark.slow)],
-  ids=['beside others', 'alone'],
-)
-def test_a_row_is_the_same_in_any_batch(kind, alone):
-  run = functools.partial(
-    _generate, make_drafter(kind, 'tree'), 'multi_candidate'
-  )
+def test_a_row_is_the_same_in_any_batch(kind):
+  drafter = make_drafter(kind, 'tree')
   prompts = np.array(TEXTS, object)
   seeds, budgets = np.array([4, 9, 2]), np.array([16, 9, 12])
-  batch = lambda rows: run(
+  run = lambda rows: _generate(
+    drafter,
     prompts=prompts[rows].tolist(),
     seed=seeds[rows],
     max_new_tokens=budgets[rows],
   )
-  together = batch([0, 1, 2])
+  together = run([0, 1, 2])
   assert list(map(len, together.tokens)) == budgets.tolist()
-  for rows in ([0], [1], [2]) if alone else ([2, 0, 1], [1, 2, 2]):
-    got = batch(rows)
+  for rows in ([2, 0, 1], [1, 2, 2]):
+    out = run(rows)
     for at, row in enumerate(rows):
-      assert got.tokens[at] == together.tokens[row]
+      assert out.tokens[at] == together.tokens[row]
       for name in ('rounds', 'num_accepted_per_pos', 'num_accepted_per_rank'):
         np.testing.assert_array_equal(
-          getattr(got, name)[at], getattr(together, name)[row]
+          getattr(out, name)[at], getattr(together, name)[row]
         )
 
 
 def test_typical_acceptance_of_a_tree(greedy):
-  """More is accepted than a lossless rule accepts; greedy rows are greedy."""
+  """It accepts more than a lossless rule; greedy rows are greedy."""
   drafter = make_drafter('hydra', 'tree')
   sampling = SamplingParams(temperature=np.array([0.0, 1.5, 0.0]))
   run = functools.partial(_generate, drafter, sampling=sampling)
-  typical = run(verification.make('typical_lossy'))
+  typical = run('typical_lossy')
   lossless = run('multi_candidate')
   for row in (0, 2):
     assert typical.tokens[row] == greedy[row]
@@ -105,9 +97,9 @@ def test_typical_acceptance_of_a_tree(greedy):
   assert typical.rounds[1] < lossless.rounds[1]
 
 
-# What is refused.
+# Refusals.
 
-_FOR_EVER = ('eagle', 'eagle3')  # they go on from what they drafted
+_ANY_DEPTH = ('eagle', 'eagle3')  # they read their outputs
 
 
 def _refused(message, call, *args, **kwargs):
@@ -143,7 +135,7 @@ def test_another_target_is_refused(kind):
 def test_a_draft_deeper_than_its_heads_is_refused(kind):
   target = make_target(num_layers=tiny.layers(kind))
   trained = tiny.trained(target, kind, ahead=4)
-  if kind in _FOR_EVER:
+  if kind in _ANY_DEPTH:
     assert trained_drafter(trained, target, 5).tree.depth == 5
     return
   message = f'^{kind}: drafts at most 4 tokens deep, got a draft of depth 5$'
@@ -171,7 +163,7 @@ def test_layers_that_cannot_be_made(kind, ahead, message):
 def test_a_module_knows_its_kind(kind):
   module = make(kind, make_target(num_layers=tiny.layers(kind)).config, 5)
   assert kind_of(module).name == kind
-  assert module.ahead == (None if kind in _FOR_EVER else 5)
+  assert module.ahead == (None if kind in _ANY_DEPTH else 5)
 
 
 def test_shapes_and_laws_that_are_refused():

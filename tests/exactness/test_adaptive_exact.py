@@ -76,7 +76,7 @@ def joint(case, cut):
     memory[key] = leaves
     states[key] += chance
 
-  keep((), Policy.of(1, tree.depth), 1.0)
+  keep((), Policy.initial(1, tree.depth), 1.0)
   ended, chosen = collections.Counter(), collections.Counter()
   while states:
     # The shortest texts first: all that leads to them has then been added.
@@ -119,7 +119,7 @@ def _follow(text, policy, chance, outcome, law, keep, ended):
       law=law,
       valid=rows.valid[[row]],
     )
-    seen = policy.seen(
+    seen = policy.after_round(
       draft, tree.depth, np.asarray([len(accepted)]), np.asarray([True])
     )
     for token in np.flatnonzero(outcome.leave[row, node] > 0):

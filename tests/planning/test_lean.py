@@ -154,8 +154,8 @@ def _request(kind, dtype):
     case 'lookahead':
       drafter, verifier = lookahead_drafter(2, 2), 'naive'
   return Request.make(
-    target, [[1, 2, 3]] * 4, drafter, verifier, None, 4000, 0, [],
-    tree_attention=True,
+    target, [[1, 2, 3]] * 4, drafter, verifier, max_new_tokens=4000,
+    stop_tokens=[],
   )  # fmt: skip
 
 

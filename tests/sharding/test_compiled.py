@@ -88,11 +88,9 @@ def _job(shape, method):
     [[1, 2, 3]] * _ROWS,
     model_drafter(tiny.first_layer(target), drafted, law, coupled),
     verifier,
-    _SAMPLING,
-    16,
-    0,
-    [],
-    tree_attention=True,
+    sampling=_SAMPLING,
+    max_new_tokens=16,
+    stop_tokens=[],
   )
 
 
@@ -195,8 +193,8 @@ _KINDS = (
 def test_an_embedded_round_sends_nothing_of_a_vocabulary(kind, batch):
   target, drafter, verifier = _embedded(kind)
   job = Request.make(
-    target, [[1, 2, 3]] * batch, drafter, verifier, _SAMPLING_OF_ALL, 64, 0, [],
-    tree_attention=True,
+    target, [[1, 2, 3]] * batch, drafter, verifier, sampling=_SAMPLING_OF_ALL,
+    max_new_tokens=64, stop_tokens=[],
   )  # fmt: skip
   lowered, _ = elsewhere.lower_decode(job, meshes.make(2, 4))
   sent = _sent(lowered.compile().as_text())

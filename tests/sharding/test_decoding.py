@@ -320,7 +320,7 @@ def test_an_engine_on_a_mesh_is_one_without(shape):
         # A low temperature multiplies what logits are off by.
         np.testing.assert_allclose(a, b, atol=1e-4)
   batch = engine._batch
-  row = batch.prefill(batch.prompts(_prompt(), 0))
+  row = batch.prefill(batch.one_prompt(_prompt(), 0))
   zero = np.int32(0)
   with meshes.use(mesh):
     insert = batch._programs.insert.lower(batch._state, row, *[zero] * 3)

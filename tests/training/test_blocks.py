@@ -78,8 +78,8 @@ def test_blocks_are_drafts_after_rounds_with_rejections(positions, shape):
   )
   job = Request.make(
     target, [[3, 1, 4, 1, 5], [7], [2, 7, 1]], drafter, 'multi_candidate',
-    SamplingParams(temperature=np.array([8.0, 30.0, 1.0])), [24] * 3, 1, [],
-    tree_attention=True,
+    sampling=SamplingParams(temperature=np.array([8.0, 30.0, 1.0])),
+    max_new_tokens=[24] * 3, seed=1, stop_tokens=[],
   )  # fmt: skip
   state, accepted = job.prefill(), []
   while not np.asarray(state.done).any():
