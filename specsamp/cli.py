@@ -62,8 +62,8 @@ def run(
     main: main(config) if there is a schema, else main(*names).
     config_schema: a dataclass whose fields are the keys of the launcher's
       configs; None for a launcher without a config.
-    default_config: config of a command line without --config; None if it must
-      be given, '' for the defaults of the schema.
+    default_config: config of a command line without --config. None if it must
+      be given; '' is the defaults of the schema.
     distributes: True if the launcher may be one of several processes. Only the
       first of them prints to standard output.
     takes_names: True if the command line may have words that are not flags.
@@ -220,8 +220,7 @@ def _parse(
   try:
     name = default_config
     if config_schema:
-      given, argv = _take_config(argv)
-      name = default_config if given is None else given
+      name, argv = _take_config(argv, default_config)
     if _HELP & set(argv):
       _print(_help(launcher, main.__doc__, config_schema, name))
       raise SystemExit
@@ -233,7 +232,7 @@ def _parse(
       _check_keys(config, argv)
       config_flags.DEFINE_config_dict(_CONFIG_FLAG, config, sys_argv=argv)
     return flags.FLAGS(argv)
-  except (flags.Error, ValueError, TypeError) as error:
+  except (flags.Error, ValueError, TypeError, LookupError) as error:
     _fail(str(error))
 
 
@@ -261,7 +260,7 @@ def load_config(
   file = pathlib.Path(path)
   if not file.is_file():
     file = home.folder() / path
-  if not path or not file.is_file():
+  if not file.is_file():
     others = ', or your own file'
     raise UserError(
       describe_unknown('--config', path, _configs(launcher), others)
@@ -285,8 +284,10 @@ def load_config(
     raise UserError(f'--config={name}: {kind}: {error}') from None
 
 
-def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
-  """Returns the value of --config, None if left out, and the other words."""
+def _take_config(
+  argv: list[str], default: str | None
+) -> tuple[str | None, list[str]]:
+  """Returns the value of --config, or the default, and the other words."""
   names, others, words = [], [], iter(argv)
   for word in words:
     flag, equals, value = word.partition('=')
@@ -296,7 +297,9 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
       others.append(word)
   if len(names) > 1:
     raise UserError('--config: got two of them, expected one')
-  return (names[0] if names else None), others
+  if names == ['']:
+    raise UserError("--config: got '', expected a file")
+  return (names[0] if names else default), others
 
 
 def _configs(launcher: str) -> dict[str, str]:
