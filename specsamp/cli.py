@@ -126,13 +126,8 @@ def command(launcher: str = '', arguments: Iterable[str] = ()) -> str:
   words = ['python', '-m', 'specsamp', launcher]
   if home.is_checkout():
     words[1:] = [_path(launcher)]
-  arguments = iter(arguments)
   for word in arguments:
-    name, equals, _ = word.partition('=')
-    if name.lstrip('-') in ('workdir', 'compilation_cache'):
-      if not equals:
-        next(arguments, None)
-    else:
+    if not re.match('--?(workdir|compilation_cache)=', word):
       words.append(word.replace(f'{home.folder()}/', ''))
   return shlex.join(words)
 
@@ -472,23 +467,18 @@ def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
     for other in folder.iterdir()
   ):
     return True
-  is_same = file.exists() and file.read_bytes() == text.encode()
-  if is_same and resumes:
-    return False
-  content = 'this run' if is_same else _other_run(file, text)
+  content = 'something else'
+  with contextlib.suppress(OSError, ValueError, AttributeError):
+    old, new = files.read_json(file), json.loads(text)
+    if old == new and resumes:
+      return False
+    keys = [key for key in new if old.get(key) != new[key]]
+    content = 'this run'
+    if keys:
+      content = f'a run of another config (other {", ".join(keys[:3])})'
   raise UserError(
     f'workdir {folder} holds {content} already; name another folder'
   )
-
-
-def _other_run(file: pathlib.Path, text: str) -> str:
-  """Names the first keys in which the config of a folder differs."""
-  try:
-    old, new = json.loads(file.read_bytes()), json.loads(text)
-    names = [name for name in new if old.get(name) != new[name]]
-  except (OSError, ValueError, AttributeError):
-    return 'something else'
-  return f'the run of another config (another {", ".join(names[:3])})'
 
 
 def _remove_own(folder: pathlib.Path) -> None:

@@ -230,7 +230,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       ['--workdir={root}/target/config.json/run'],
     ),
     (
-      'holds the run of another config',
+      'holds a run of another config',
       'decode',
       ['--workdir={root}/target'],
     ),

@@ -108,7 +108,7 @@ def test_a_comparison(launch, folders, tmp_path):
   assert path.read_text().splitlines() == again
   # Another comparison does not resume in this folder.
   ended = launch('evaluate', *flags, '--config.seed=1')
-  assert ended.code == 2 and 'another config (another seed)' in ended.err
+  assert ended.code == 2 and 'another config (other seed)' in ended.err
 
 
 def test_search_and_passes(monkeypatch, folders, tmp_path):
