@@ -54,10 +54,6 @@ def _blocks(path, language) -> list[str]:
   return re.findall(rf'```{language}\n(.*?)```', text, flags=re.DOTALL)
 
 
-def test_the_readme_is_short():
-  assert len(_README.read_text(encoding='utf-8').splitlines()) <= 150
-
-
 @pytest.mark.parametrize(
   'path', [path for path in _TEXTS if _blocks(path, 'python')], ids=str
 )
