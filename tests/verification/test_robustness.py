@@ -285,9 +285,3 @@ def test_a_verdict_names_a_path_of_the_tree():
   assert (stop[rows, verdict.node] > 0).all()
   assert (leave[rows, verdict.node, verdict.next_token] > 0).all()
   assert len(set(verdict.node.tolist())) > 3
-
-
-@pytest.mark.parametrize('rule', RULES)
-def test_rules_are_static_arguments(rule):
-  assert make(rule) == make(rule)
-  assert hash(make(rule)) == hash(make(rule))
