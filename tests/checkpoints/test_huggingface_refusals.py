@@ -170,7 +170,7 @@ def _pickle(folder):
     ),
     (_pickle, 'pytorch_model.bin: reading a pickle may run code'),
     (_nothing, 'found no weights, expected model.safetensors'),
-    (_write('config.json', '['), 'config.json: Expecting value'),
+    (_write('config.json', '['), 'config.json: not valid JSON'),
     (_write('config.json', '[]'), 'config.json: expected a JSON object'),
     (
       _write('config.json', '{"architectures": ["LlamaForCausalLM"]}'),
