@@ -12,7 +12,7 @@ _FOLDERS = {
 }
 
 # Models of the Hugging Face hub, tokenizer.json and chat templates.
-_HF = ['huggingface_hub>=1.1', 'jinja2>=3.1.6', 'tokenizers>=0.20']
+_HF = ['huggingface_hub>=1.4', 'jinja2>=3.1.6', 'tokenizers>=0.20']
 # ROUGE, a score of tasks.
 _EVAL = ['rouge-score>=0.1.2']
 # A server with OpenAI's interface; jinja2 is for chat templates.

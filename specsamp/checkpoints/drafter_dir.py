@@ -76,5 +76,5 @@ def load(path) -> DraftModule:
       target = about['target']
   if read:
     return read(path)
-  params = weights.load(path, param_shapes(module), config.dtype)
-  return DraftModule(module, params, target)
+  leaves = weights.stream(path, param_shapes(module), config.dtype)
+  return DraftModule(module, weights.tree(leaves), target)

@@ -139,11 +139,6 @@ def _weight_files(params, storage: str):
     yield _MANY.format(f'{count:05}') if count else FILE, tensors
 
 
-def load(folder, shapes: Any, dtype: str, mesh: Mesh | None = None) -> Any:
-  """Reads a tree of parameters; see `stream`."""
-  return tree(stream(folder, shapes, dtype, mesh))
-
-
 def stream(
   folder, shapes: Any, dtype: str | None, mesh: Mesh | None = None
 ) -> Iterator[tuple[str, jax.Array]]:

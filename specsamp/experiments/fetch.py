@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tabulate
 
@@ -19,18 +18,6 @@ where configs look. Models need huggingface_hub, pip install 'specsamp[hf]';
 NAME@REVISION is another revision than the newest. (1) is gated: accept its
 terms on its page, then set HF_TOKEN or run `hf auth login`.
 """
-
-
-class Wanted(NamedTuple):
-  """A name on the command line.
-
-  Attributes:
-    name: a key of `data.SETS` or `models.MODELS`.
-    revision: of a model's repository; None is the newest.
-  """
-
-  name: str
-  revision: str | None
 
 
 def listing() -> str:
@@ -79,28 +66,32 @@ def run(names: Sequence[str], to: str | None = None) -> None:
   if not names:
     print(listing(), end='')
   # Duplicates are fetched once.
-  for wanted in dict.fromkeys(item for name in names for item in parse(name)):
-    if wanted.name in data.SETS:
-      published = data.SETS[wanted.name]
-      _announce(wanted.name, published.url, published.licence)
-      path = data.fetch(wanted.name, pathlib.Path(to or data.FOLDER))
+  wanted = dict.fromkeys(item for name in names for item in parse(name))
+  for name, revision in wanted:
+    if name in data.SETS:
+      _announce(name, data.SETS[name].url, data.SETS[name].licence)
+      path = data.fetch(name, pathlib.Path(to or data.FOLDER))
     else:
-      published = models.MODELS[wanted.name]
-      repository = hub.Repository(published.repository, wanted.revision)
-      _announce(wanted.name, repository, published.licence)
-      path = pathlib.Path(to or models.FOLDER) / wanted.name
-      hub.fetch(wanted.name, repository, path)
-    print(f'{wanted.name}: {path} is there')
+      published = models.MODELS[name]
+      repository = hub.Repository(published.repository, revision)
+      _announce(name, repository, published.licence)
+      path = pathlib.Path(to or models.FOLDER) / name
+      hub.fetch(name, repository, path)
+    print(f'{name}: {path} is there')
 
 
-def parse(name: str) -> list[Wanted]:
+def parse(name: str) -> list[tuple[str, str | None]]:
   """Parses a name on the command line: a set, a model, or a pair of models.
+
+  Returns:
+    Keys of `data.SETS` or `models.MODELS`, each with the revision of a model's
+    repository; None is the newest.
 
   Raises:
     UserError: the name is unknown, or its weights were never published.
   """
   if name in data.SETS:
-    return [Wanted(name, None)]
+    return [(name, None)]
   wanted = []
   for part in name.split('+'):
     model, _, revision = part.partition('@')
@@ -111,7 +102,7 @@ def parse(name: str) -> list[Wanted]:
       raise UserError(
         describe_unknown('fetch', part, names, ', or a pair such as a+b')
       )
-    wanted.append(Wanted(model, revision or None))
+    wanted.append((model, revision or None))
   return wanted
 
 

@@ -197,7 +197,11 @@ def read_json(path) -> Any:
     OSError: the file cannot be read.
     ValueError: it is not valid JSON.
   """
-  return parse_json(pathlib.Path(path).read_bytes().decode('utf-8-sig'))
+  text = pathlib.Path(path).read_bytes().decode('utf-8-sig')
+  try:
+    return parse_json(text)
+  except ValueError as error:
+    raise ValueError(f'not valid JSON: {error}') from None
 
 
 def has_shape(value: Any, shape: Any) -> bool:

@@ -91,7 +91,7 @@ def _cut(folder):
     ('eagle', _cut, 'model.safetensors: truncated or corrupt: '),
     ('eagle', _without(weights.FILE), 'No such file'),
     ('eagle', _without(_CONFIG), 'config.json: No such file'),
-    ('eagle', _write(_CONFIG, b'{'), 'config.json: Expecting'),
+    ('eagle', _write(_CONFIG, b'{'), 'config.json: not valid JSON'),
     ('eagle', _write(_CONFIG, b'[]'), 'config.json: expected a JSON object'),
     ('eagle', _write(_CONFIG, b'\xff'), 'config.json: not UTF-8 text'),
     ('eagle', _config(lambda c: c.pop('model')), 'config.json: no model'),

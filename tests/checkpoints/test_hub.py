@@ -126,10 +126,13 @@ def test_a_model_is_fetched_once_and_never_replaced(hub, nowhere, tmp_path):
   for name in ('config.json', 'model.safetensors'):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[::-1])
-    with pytest.raises(UserError, match=f'{name} differs from .* not replaced'):
+    with pytest.raises(UserError, match=f'{name} is not the file of .* not r'):
       hubs.fetch('tiny', _REPOSITORY, folder)
     assert (folder / name).read_bytes() == content[::-1]
     (folder / name).write_bytes(content)
+  (folder / 'tokenizer.model').unlink()
+  with pytest.raises(UserError, match='tokenizer.model is not the file of'):
+    hubs.fetch('tiny', _REPOSITORY, folder)
   nowhere()
   with pytest.raises(UserError, match='^tiny: .* cannot be reached'):
     hubs.fetch('tiny', _REPOSITORY, folder)
@@ -138,7 +141,7 @@ def test_a_model_is_fetched_once_and_never_replaced(hub, nowhere, tmp_path):
 def test_a_damaged_download_is_repeated(hub, tmp_path):
   hub.spoilt.add('model.safetensors')
   folder = tmp_path / 'tiny'
-  message = 'the downloaded model.safetensors differs from'
+  message = 'the downloaded model.safetensors is not the file'
   with pytest.raises(UserError, match=message):
     hubs.fetch('tiny', _REPOSITORY, folder)
   assert hub.downloads() == _NEEDED

@@ -175,7 +175,8 @@ def test_it_is_saved(folder, tmp_path_factory):
 )
 def test_templates_that_fail_or_never_end(template, message, monkeypatch):
   """They run in a thread that is not the main one, as in a server."""
-  monkeypatch.setattr(chat, '_MAX_SECONDS', 0.1)
+  if 'takes longer' in message:
+    monkeypatch.setattr(chat, '_MAX_SECONDS', 0.1)
   turns = [{'role': 'user', 'content': 'x' * 10_000}]
   with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
     deadline.call(chat.render, template, turns, {})

@@ -250,7 +250,7 @@ _BAD = [
   ('tokenizer.json', b'\xff\xfe', 'not UTF-8'),
   ('tokenizer.json', None, 'no tokenizer.json and no tokenizer.model'),
   ('tokenizer_config.json', b'[]', 'got a list, expected a JSON object'),
-  ('tokenizer_config.json', b'{', 'not JSON'),
+  ('tokenizer_config.json', b'{', 'not valid JSON'),
   ('tokenizer_config.json', b'{"eos_token": 5}', 'eos_token: got 5'),
   ('tokenizer_config.json', b'{"eos_token": "<no>"}', "'<no>', which is not"),
   ('tokenizer_config.json', b'{"chat_template": 5}', 'got a int, expected a t'),

@@ -5,6 +5,7 @@ are those of huggingface_hub.
 """
 
 import contextlib
+import fnmatch
 import os
 import pathlib
 import re
@@ -100,25 +101,25 @@ def fetch(what: str, repository: Repository, folder) -> None:
     folder: the destination.
 
   Raises:
-    UserError: see `snapshot`; or files differ from those of the hub.
+    UserError: see `snapshot`; or a file is missing or not the hub's.
   """
   folder = pathlib.Path(folder)
   with _hub(f'{what}:', repository) as api:
     if folder.is_dir():
-      if names := _damaged(api, repository, folder):
+      if names := _wrong(api, repository, folder):
         raise UserError(
-          f'{what}: {folder / names[0]} differs from the file of {repository} '
-          'and is not replaced; name another folder with --to'
+          f'{what}: {folder / names[0]} is not the file of {repository}, and '
+          'the folder is not replaced; name another one with --to'
         )
       return
     partial = folder.with_name(f'.{folder.name}.fetching')
     _download(api, repository, local_dir=partial)
-    names = _damaged(api, repository, partial)
+    names = _wrong(api, repository, partial)
   if names:
     for name in names:
-      (partial / name).unlink()
+      (partial / name).unlink(missing_ok=True)
     raise UserError(
-      f'{what}: the downloaded {names[0]} differs from the file of '
+      f'{what}: the downloaded {names[0]} is not the file of '
       f'{repository}; the same command downloads it again'
     )
   shutil.rmtree(partial / '.cache')  # the downloads' state
@@ -136,11 +137,17 @@ def _download(api, repository: Repository, **options) -> pathlib.Path:
   return pathlib.Path(folder)
 
 
-def _damaged(api, repository: Repository, folder: pathlib.Path) -> list[str]:
-  """Returns the names of files in the folder whose hashes are not the hub's."""
+def _wrong(api, repository: Repository, folder: pathlib.Path) -> list[str]:
+  """Returns the needed files that are missing or have other hashes."""
   name, revision = repository
   report = api.verify_repo_checksums(name, revision=revision, local_dir=folder)
-  return [mismatch['path'] for mismatch in report.mismatches]
+  names = [mismatch['path'] for mismatch in report.mismatches]
+  names += report.missing_paths
+  return [
+    name
+    for name in names
+    if any(fnmatch.fnmatch(name, pattern) for pattern in _NEEDED)
+  ]
 
 
 class _NoWeights(Exception):
