@@ -65,7 +65,10 @@ def test_a_run_resumes(tmp_path):
   log.append(_Line('c', (), 1.0, {'z': True}))
   log.keep('ac')
   assert [*_open(path).records] == [*log.records] == ['a', 'c']
-  assert [json.loads(line)['id'] for line in path.open()] == ['a', 'c']
+  assert [json.loads(line)['id'] for line in path.read_text().splitlines()] == [
+    'a',
+    'c',
+  ]
 
 
 def test_a_log_without_a_key_starts_anew(tmp_path):
