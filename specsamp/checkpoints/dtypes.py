@@ -79,21 +79,16 @@ def read_in_range(
   """
   if config.dtype != float16.NAME:
     return config, weights.tree(read(config.dtype)), {}
-  params = None
   try:
     params, stored_as = _halved(read(None), config.num_tokens)
-    fault = float16.beyond_reach(config, params)
-  except float16.OutOfRange as error:
-    fault = str(error)
-  if not fault:
     return config, params, stored_as
-  fault = f'{fault}, beyond the {float16.LARGEST:.0f} of float16'
+  except float16.OutOfRange as error:
+    fault = f'{error}, beyond the {float16.LARGEST:.0f} of float16'
   if is_told:
     raise UserError(
       f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
     )
   logging.warning('%s: computes in float32: %s', what, fault)
-  del params  # before it is there once more
   config = dataclasses.replace(config, dtype='float32')
   return config, weights.tree(read(config.dtype)), {}
 

@@ -25,6 +25,7 @@ from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
 from specsamp.utils import progress
@@ -232,7 +233,10 @@ class Engine:
     texts = [found[id, i] for id in ids for i in range(n)]
     broken = [i for i, each in enumerate(texts) if each.finish_reason == 'nan']
     if broken:
-      raise FloatingPointError(f'the target gave NaN logits in rows {broken}')
+      raise FloatingPointError(
+        f'the target gave NaN logits in rows {broken}'
+        f'{float16.overflow_hint(self.model.config.dtype)}'
+      )
     return texts
 
   def compile(self) -> None:

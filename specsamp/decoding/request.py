@@ -14,6 +14,7 @@ from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
 from specsamp.drafting.drafter import Drafter
 from specsamp.language_model import LanguageModel
+from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import progress
@@ -176,7 +177,10 @@ class Request:
     seen = jax.tree.map(lambda rows: rows[: self.batch], seen)
     rows = np.flatnonzero(seen.broken).tolist()
     if rows:
-      raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
+      raise FloatingPointError(
+        f'the target gave NaN logits in rows {rows}'
+        f'{float16.overflow_hint(self.model.config.dtype)}'
+      )
     return seen
 
   def text(self, prompt: list[int], tokens: list[int]) -> str:

@@ -101,7 +101,7 @@ class PublishedEagleLayer(EagleLayer):
   first token, which has no feature before it.
   """
 
-  def block(self):
+  def block(self, layer):
     return Block(self.config, has_attention_norm=False)
 
   def setup(self):

@@ -19,7 +19,7 @@ from specsamp.drafting.eagle import EagleDrafter, without_first_pair
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention, float16, kernels
 from specsamp.models.transformer import MLP, Block, Layers, Norm
-from specsamp.sharding import lookup, rules
+from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
@@ -60,9 +60,6 @@ class PairBlock(nn.Module):
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
-
-
-rules.declare(draft_rows=('vocab',), tap_scale=('parts',))
 
 
 class Eagle3Layer(Layers):
@@ -197,7 +194,7 @@ class Eagle3Layer(Layers):
       positions_bm: int [B, M], of the tokens.
       roots_bm: int [B, M], the places: the last slots of the text that are
         seen.
-      entries: `attention.OwnEntries`, one a layer.
+      entries: `attention.PrivateEntries`, one a layer.
     """
     num_slots = entries[0].slots[0].shape[2]
     mask = without_first_pair(
@@ -231,7 +228,7 @@ class Eagle3Layer(Layers):
     x_btpd = tapped_bte.astype(jnp.float32).reshape(*shape[:2], parts, -1)
     x_btpd = attention.rms(x_btpd, jnp.ones(x_btpd.shape[-1]), c.norm_epsilon)
     scale_e = self.tap_scale.astype(jnp.float32)
-    return float16.narrow(x_btpd.reshape(shape) * scale_e[None, None], c.dtype)
+    return (x_btpd.reshape(shape) * scale_e[None, None]).astype(c.dtype)
 
   def text(self, embedded_btd, before_btd):
     """What it reads at tokens: [B, T, 2 D].

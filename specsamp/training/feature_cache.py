@@ -109,9 +109,9 @@ class FeatureCache:
     transformer = target.transformer.clone(taps=taps)
     # What is beyond 16 bits, in a residual stream, is their largest number.
     self._compute: Callable = jax.jit(
-      lambda params, tokens: float16.narrow(
-        read(transformer, params, tokens), float16.NAME
-      )
+      lambda params, tokens: jnp.clip(
+        read(transformer, params, tokens), -float16.LARGEST, float16.LARGEST
+      ).astype(_DTYPE)
     )
 
   def __call__(self, index_b) -> np.ndarray:
