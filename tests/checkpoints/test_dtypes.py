@@ -88,11 +88,6 @@ def _too_large(params):
   layer['down'] = layer['down'].at[2, 3].set(-70000.0)
 
 
-def _too_far(params):
-  norm = params['layers_0']['attention_norm']
-  norm['scale'] = norm['scale'] * 1e5
-
-
 def _too_small(params):
   """Numbers of which float16 keeps few bits; not so small in what is made."""
   layer = params['layers_1']['mlp']
@@ -133,20 +128,14 @@ def test_float32_stays_and_nothing_is_logged(save, turing):
   assert not turing
 
 
-@pytest.mark.parametrize(
-  ('change', 'fault'),
-  [
-    (_too_large, 'layers_1.mlp.down has a value of 7e+04'),
-    (_too_far, 'what layers_0.attention'),
-  ],
-)
-def test_what_float16_does_not_hold_is_in_float32(save, turing, change, fault):
-  folder = save(change)
+def test_what_float16_does_not_hold_is_in_float32(save, turing):
+  folder = save(_too_large)
   model = specsamp.load(folder)
   assert model.config.dtype == 'float32' and _matrices(model) == {'float32'}
   first, second = turing
   assert 'computes in float16' in first
-  assert 'computes in float32' in second and fault in second
+  assert 'computes in float32' in second
+  assert 'layers_1.mlp.down has a value of 7e+04' in second
   assert 'beyond the 65504' in second
   with pytest.raises(UserError, match='expected float32 or bfloat16: .*65504'):
     specsamp.load(folder, dtype='float16')
