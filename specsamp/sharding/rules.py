@@ -27,8 +27,8 @@ RULES = {
   'mlp': MODEL,
 }
 
-# Axes that stay whole where their size does not divide into the shards. That
-# costs memory; without heads or hidden units split it would cost too much.
+# Axes that stay whole where they do not divide into the shards, at a price in
+# memory. For heads and hidden units the price is too high: that is an error.
 _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 
 # The logical axes of every parameter, by the last part of its name.

@@ -20,8 +20,8 @@ _SAMPLING = specsamp.SamplingParams(
 
 
 def _generate(max_length, draft_len):
-  # Another limit of positions makes another program, traced again, with the
-  # same numbers.
+  # Another limit of positions is another program, which is traced again, but
+  # computes the same.
   target = tiny.model(64, seed=0, max_length=max_length)
   draft = tiny.first_layer(target)
   return specsamp.generate(
