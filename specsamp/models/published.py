@@ -89,14 +89,7 @@ NEVER_PUBLISHED = ('chinchilla-70b', 'chinchilla-4b')
 
 
 def command(path) -> str:
-  """Returns the command that fetches the model a folder is named after.
-
-  Args:
-    path: the folder, which need not exist.
-
-  Returns:
-    '' if the folder is not named after a published model.
-  """
+  """Returns the command that fetches the model a path is named after, or ''."""
   path = pathlib.Path(path)
   if path.name not in MODELS:
     return ''

@@ -81,10 +81,3 @@ def test_fetched_arrays_are_whole_and_on_the_host():
     assert type(got[name]) is np.ndarray
     np.testing.assert_array_equal(got[name], expected)
   assert got['number'] == 3
-
-
-def test_a_mesh_is_in_use_until_its_context_ends():
-  mesh = meshes.make(1, 8)
-  with meshes.use(mesh), meshes.use(None):
-    assert jax.sharding.get_abstract_mesh() == mesh.abstract_mesh
-  assert jax.sharding.get_abstract_mesh().empty
