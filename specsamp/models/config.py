@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from specsamp.errors import check_fields, check_name
+from specsamp.errors import check_name
 
 # Bounds of integers; the others are from 1 to 2**24. Larger numbers are
 # mistakes, and even the shapes of such a model take forever.
@@ -137,12 +137,13 @@ class TransformerConfig:
     Raises:
       ValueError: an unknown or missing key, or a wrong value.
     """
-    check_fields('model config', values, cls)
-    scaling = values.get('rope_scaling')
-    if scaling is not None:
-      check_fields('rope_scaling', scaling, RopeScaling)
-      values = values | {'rope_scaling': RopeScaling(**scaling)}
-    return cls(**values)
+    try:
+      values = dict(values)
+      if values.get('rope_scaling') is not None:
+        values['rope_scaling'] = RopeScaling(**values['rope_scaling'])
+      return cls(**values)
+    except TypeError as error:  # names the unknown or missing keys
+      raise ValueError(f'model config: {error}') from None
 
 
 def _check_values(config) -> None:
