@@ -32,39 +32,15 @@ def axes(name: str, ndim: int) -> tuple[int, ...]:
 
 
 def to_files(tree: Any) -> Any:
-  """Returns a tree of named arrays in the order of files.
+  """Transposes a tree of named arrays to the order of files.
 
   Trees that hold such trees, like the state of an optimizer, work too.
   """
   return _transposed(tree, axes)
 
 
-def shapes(tree: Any) -> Any:
-  """Returns what `to_files` would return, as shapes.
-
-  Args:
-    tree: named arrays or shapes, with their shardings if they have any.
-  """
-
-  def one(path, leaf):
-    order = axes(last_name(path), len(leaf.shape))
-    where = leaf.sharding
-    if isinstance(where, NamedSharding):
-      spec = (*where.spec, *(None,) * (len(order) - len(where.spec)))
-      spec = PartitionSpec(*(spec[axis] for axis in order))
-      where = NamedSharding(where.mesh, spec)
-    shape = tuple(leaf.shape[axis] for axis in order)
-    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=where)
-
-  return jax.tree_util.tree_map_with_path(one, tree)
-
-
 def from_files(tree: Any) -> Any:
-  """Returns a tree of named arrays in the order of programs.
-
-  Args:
-    tree: arrays in the order of files.
-  """
+  """Transposes a tree of named arrays back to the order of programs."""
 
   def inverse(name: str, ndim: int) -> tuple[int, ...]:
     order = axes(name, ndim)
@@ -73,12 +49,32 @@ def from_files(tree: Any) -> Any:
   return _transposed(tree, inverse)
 
 
+def shapes(tree: Any) -> Any:
+  """Returns the shapes and shardings that `to_files` would give.
+
+  Args:
+    tree: named arrays or shapes, with their shardings if they have any.
+  """
+
+  def leaf_shape(path, leaf):
+    order = axes(last_name(path), len(leaf.shape))
+    sharding = leaf.sharding
+    if isinstance(sharding, NamedSharding):
+      spec = (*sharding.spec, *(None,) * (len(order) - len(sharding.spec)))
+      spec = PartitionSpec(*(spec[axis] for axis in order))
+      sharding = NamedSharding(sharding.mesh, spec)
+    shape = tuple(leaf.shape[axis] for axis in order)
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+
+  return jax.tree_util.tree_map_with_path(leaf_shape, tree)
+
+
 def _transposed(tree: Any, order_of) -> Any:
-  def one(path, leaf):
+  def transpose(path, leaf):
     order = order_of(last_name(path), leaf.ndim)
     return leaf if order == tuple(range(leaf.ndim)) else leaf.transpose(order)
 
-  return jax.tree_util.tree_map_with_path(one, tree)
+  return jax.tree_util.tree_map_with_path(transpose, tree)
 
 
 def last_name(path) -> str:

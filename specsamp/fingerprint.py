@@ -1,4 +1,4 @@
-"""A few hex digits that tell one set of weights from another."""
+"""Fingerprints: a few hex digits that tell one set of weights from another."""
 
 import hashlib
 from typing import Any
@@ -11,23 +11,19 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
 
-def of(
-  params: Any,
-  num_tokens: int | None = None,
-  stored: Any = None,
-) -> str:
-  """A hash of a row of every array of a tree, in bfloat16; of integers, which
-  are no weights but texts, of all of it.
+def of(params: Any, num_tokens: int | None = None, stored: Any = None) -> str:
+  """Returns a hash of one row of every array, in bfloat16.
 
-  It is the same for the same weights on any mesh, in float32 or bfloat16;
-  float16 rounds small ones. All processes of a mesh must call it.
+  Integers are not weights and enter the hash whole. The same weights have the
+  same fingerprint on any mesh, and in float32 or bfloat16; float16 rounds small
+  weights. All processes of a mesh must call this.
 
   Args:
-    params: arrays in nested dicts, or in other trees.
-    num_tokens: of a model, whose vocabulary may be longer by rows that are no
-      tokens: another mesh may need others.
-    stored: of each array the row that `rows` found before a cast, in a tree as
-      params; None is those of params.
+    params: arrays in nested dicts or other trees.
+    num_tokens: tokens of a model, whose vocabulary may have more rows on one
+      mesh than on another.
+    stored: a tree as `params`, with the result of `rows` before a cast; by
+      default that of `params`.
   """
   leaves = jax.tree_util.tree_leaves_with_path(params)
   if stored is None:
@@ -39,7 +35,7 @@ def of(
     if num_tokens is not None:
       shape = tuple(
         num_tokens if axis == 'vocab' else size
-        for axis, size in zip(rules.PARAMS[name], shape, strict=True)
+        for axis, size in zip(rules.PARAM_AXES[name], shape, strict=True)
       )
     shape = tuple(shape[axis] for axis in file_order.axes(name, leaf.ndim))
     if num_tokens is not None:
@@ -52,13 +48,13 @@ def of(
 
 @jax.jit
 def rows(params: Any) -> Any:
-  """Returns what of each named array goes into the hash, in the same tree."""
+  """Returns the part of each array that is hashed, in the same tree."""
 
   def row(path, leaf):
     if not leaf.ndim or not jnp.issubdtype(leaf.dtype, jnp.inexact):
       return leaf
-    # The first row in the order of files, by which targets are known.
-    *first, last = file_order.axes(file_order.last_name(path), leaf.ndim)
+    # The first row in the order of files.
+    *_, last = file_order.axes(file_order.last_name(path), leaf.ndim)
     index = tuple(
       slice(None) if axis == last else 0 for axis in range(leaf.ndim)
     )

@@ -1,4 +1,4 @@
-"""A transformer with its parameters and tokenizer."""
+"""A language model: a transformer with its parameters and tokenizer."""
 
 import dataclasses
 import functools
@@ -19,15 +19,15 @@ from specsamp.sharding import rules
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-  """What `specsamp.load` returns and `specsamp.generate` takes.
+  """A model as `specsamp.load` returns it and `specsamp.generate` takes it.
 
   Attributes:
     transformer: the architecture, static and hashable.
-    params: its parameters, a nested dict of arrays; decoding runs where they
-      are, on one device or on a mesh.
+    params: its parameters, a nested dict of arrays. Decoding runs on their
+      devices: one, or a mesh.
     tokenizer: text to tokens and back.
-    stored_as: fingerprint of parameters that float16 has rounded -> that of the
-      weights they were read from.
+    stored_as: fingerprint of parameters after rounding to float16 -> that of
+      the weights they were read from.
   """
 
   transformer: Transformer
@@ -36,7 +36,7 @@ class LanguageModel:
   stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def __repr__(self) -> str:
-    """Returns one line. The parameters would fill many pages."""
+    """Returns one line, without the parameters."""
     config = self.config
     parts = [
       f'{self.num_params / 1e6:,.1f}M parameters',
@@ -53,7 +53,7 @@ class LanguageModel:
     return self.transformer.config
 
   def on(self, mesh: Mesh | None) -> 'LanguageModel':
-    """The model sharded over a mesh; None leaves it where it is.
+    """Returns the model sharded over a mesh; None returns it unchanged.
 
     Raises:
       UserError: heads or hidden units do not divide into the mesh's shards.
@@ -63,11 +63,11 @@ class LanguageModel:
     return dataclasses.replace(self, params=meshes.shard(self.params, mesh))
 
   def for_target(self, target: 'LanguageModel') -> 'LanguageModel':
-    """This model with the vocabulary of a target that it shall draft for.
+    """Returns this model with the vocabulary of the target it drafts for.
 
-    Their tokenizers must agree on every token that both have. A token that one
-    of them lacks is not drafted; one that this model lacks and the target emits
-    is read by this model as an embedding of zeros.
+    Both tokenizers must agree on every token that both have. A token that one
+    of them lacks is never drafted. If the target emits a token that this model
+    lacks, this model reads an embedding of zeros.
 
     Raises:
       UserError: the tokenizers differ on a token.
@@ -86,7 +86,7 @@ class LanguageModel:
 
   @property
   def mesh(self) -> Mesh | None:
-    """The mesh that the parameters lie on, or None."""
+    """The mesh of the parameters, None if they are on a single device."""
     return meshes.of(self.params)
 
   @property
@@ -95,23 +95,27 @@ class LanguageModel:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """What drafters trained for this target know it by; see `fingerprint`."""
-    found = fingerprint.of(self.params, self.config.num_tokens)
-    return self.stored_as.get(found, found)
+    """A hash of the weights, by which trained drafters recognize their target.
+
+    See `specsamp.fingerprint`.
+    """
+    digest = fingerprint.of(self.params, self.config.num_tokens)
+    return self.stored_as.get(digest, digest)
 
 
 def _with_rows(params: Any, rows: int) -> Any:
-  """Parameters with so many rows of the vocabulary, those added being zeros."""
+  """Returns parameters with this number of vocabulary rows; new ones are 0."""
 
   def resize(path, array):
-    axes = rules.PARAMS[path[-1].key]
+    axes = rules.PARAM_AXES[path[-1].key]
     if 'vocab' not in axes:
       return array
-    at = axes.index('vocab')
-    array = jax.lax.slice_in_dim(array, 0, min(rows, array.shape[at]), axis=at)
-    missing = [(0, 0)] * array.ndim
-    missing[at] = (0, rows - array.shape[at])
-    return jnp.pad(array, missing)
+    axis = axes.index('vocab')
+    kept = min(rows, array.shape[axis])
+    array = jax.lax.slice_in_dim(array, 0, kept, axis=axis)
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, rows - kept)
+    return jnp.pad(array, padding)
 
   resize_all = functools.partial(jax.tree_util.tree_map_with_path, resize)
   mesh = meshes.of(params)

@@ -17,7 +17,7 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.training import run
 
-# Axes in files, of the parameters whose axes have another order in programs.
+# Axes in files, for parameters whose axes have another order in programs.
 _FILE_AXES = {
   'q': ('width', 'heads', 'head_dim'),
   'kv': ('width', 'key_or_value', 'kv_heads', 'head_dim'),
@@ -39,8 +39,8 @@ def _in_file_order(tree):
     value, name = np.asarray(value), getattr(path[-1], 'key', '')
     if name not in _FILE_AXES:
       return value
-    here = rules.PARAMS[name]
-    return value.transpose([here.index(axis) for axis in _FILE_AXES[name]])
+    axes = rules.PARAM_AXES[name]
+    return value.transpose([axes.index(axis) for axis in _FILE_AXES[name]])
 
   return jax.tree_util.tree_map_with_path(leaf, tree)
 
@@ -64,20 +64,21 @@ def _trees():
     yield tiny.published(target, kind).params
 
 
-def test_every_parameter_has_the_axes_that_files_have():
-  for name, here in rules.PARAMS.items():
-    order = file_order.axes(name, len(here))
-    found = tuple(here[axis] for axis in order)
-    assert found == _FILE_AXES.get(name, here), name
+def test_every_parameter_has_the_axes_of_files():
+  for name, axes in rules.PARAM_AXES.items():
+    order = file_order.axes(name, len(axes))
+    assert tuple(axes[i] for i in order) == _FILE_AXES.get(name, axes), name
 
 
 def test_parameters_round_trip():
   for params in _trees():
-    there = file_order.to_files(params)
-    _assert_equal(there, _in_file_order(params))
-    _assert_equal(file_order.from_files(there), params)
-    host = jax.tree.map(np.asarray, there)
-    _assert_equal(file_order.from_files(host), params)
+    stored = file_order.to_files(params)
+    _assert_equal(stored, _in_file_order(params))
+    _assert_equal(file_order.from_files(stored), params)
+    shapes = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stored
+    )
+    assert file_order.shapes(jax.eval_shape(lambda p=params: p)) == shapes
 
 
 def test_biases_and_lookups_keep_their_axes():
@@ -90,17 +91,6 @@ def test_biases_and_lookups_keep_their_axes():
   for name in ('scale', 'head', 'o', ''):
     assert file_order.axes(name, 1) == (0,)
     assert file_order.axes(name, 0) == ()
-
-
-def test_shapes_are_those_of_files():
-  for params in _trees():
-    wanted = jax.tree.map(lambda x: (x.shape, x.dtype), _in_file_order(params))
-    found = file_order.shapes(params)
-    assert jax.tree.map(lambda s: (s.shape, s.dtype), found) == wanted
-    # Of shapes as of arrays.
-    assert file_order.shapes(
-      jax.eval_shape(lambda p=params: p)
-    ) == jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), found)
 
 
 def test_shardings_are_those_of_the_arrays():
@@ -117,26 +107,20 @@ def test_shardings_are_those_of_the_arrays():
     **_BIASES,
   )
   module = Transformer(config)
-  where = rules.param_shardings(param_shapes(module), mesh)
-  params = jax.device_put(tiny.noise(module, 0), where)
-  shapes = file_order.shapes(params)
-  there = file_order.to_files(params)
+  shardings = rules.param_shardings(param_shapes(module), mesh)
+  params = jax.device_put(tiny.noise(module, 0), shardings)
+  stored = file_order.to_files(params)
   for (path, shape), leaf in zip(
-    jax.tree_util.tree_leaves_with_path(shapes),
-    jax.tree.leaves(there),
+    jax.tree_util.tree_leaves_with_path(file_order.shapes(params)),
+    jax.tree.leaves(stored),
     strict=True,
   ):
     assert leaf.sharding.is_equivalent_to(shape.sharding, leaf.ndim), path
     name = path[-1].key
-    axes = _FILE_AXES.get(name, rules.PARAMS[name])
+    axes = _FILE_AXES.get(name, rules.PARAM_AXES[name])
     wanted = rules.sharding(mesh)(leaf, *axes)
     assert shape.sharding.is_equivalent_to(wanted, leaf.ndim), path
-  back = file_order.from_files(there)
-  _assert_equal(back, params)
-  for leaf, sharding in zip(
-    jax.tree.leaves(back), jax.tree.leaves(where), strict=True
-  ):
-    assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+  _assert_restored(file_order.from_files(stored), params)
 
 
 def _fingerprint(params, num_tokens=None):
@@ -148,7 +132,7 @@ def _fingerprint(params, num_tokens=None):
       row = leaf[(0,) * (leaf.ndim - 1)].astype(jnp.bfloat16)
     if num_tokens is not None:
       name = path[-1].key
-      axes = _FILE_AXES.get(name, rules.PARAMS[name])
+      axes = _FILE_AXES.get(name, rules.PARAM_AXES[name])
       shape = tuple(
         num_tokens if axis == 'vocab' else size
         for axis, size in zip(axes, shape, strict=True)
@@ -167,14 +151,12 @@ def test_fingerprints_are_those_of_files():
   model = tiny.model(11, 0, **_BIASES)
   wanted = _fingerprint(_in_file_order(model.params), model.config.num_tokens)
   assert model.fingerprint == wanted
-
-
-def test_the_embedded_target_is_known_by_its_old_fingerprint():
+  # An old version has written this one.
   assert zoo.load('pycode').target.fingerprint == '5e3ef1d2982e1f08'
 
 
 def _state(mesh=None):
-  """Returns the state of a run with Adam after a step, on a mesh or none."""
+  """Returns the state of a run with Adam after a step."""
   params = tiny.model(24, 0, num_heads=4, num_kv_heads=2, **_BIASES).params
   if mesh:
     params = meshes.shard(params, mesh)
@@ -188,37 +170,36 @@ def _state(mesh=None):
 
 def test_a_state_of_adam_round_trips():
   state = _state()
-  there = file_order.to_files(state)
-  _assert_equal(there, _in_file_order(state))
-  adam = there.optimizer[0]
+  stored = file_order.to_files(state)
+  _assert_equal(stored, _in_file_order(state))
+  adam = stored.optimizer[0]
   assert adam.mu['head'].shape == adam.nu['head'].shape == (16, 24)
-  _assert_equal(file_order.from_files(there), state)
+  _assert_equal(file_order.from_files(stored), state)
   shapes = jax.tree.map(lambda s: s.shape, file_order.shapes(state))
-  assert shapes == jax.tree.map(np.shape, there)
+  assert shapes == jax.tree.map(np.shape, stored)
 
 
 @pytest.mark.parametrize('shape', [None, (2, 4)], ids=str)
 def test_an_old_checkpoint_is_restored(tmp_path, shape):
-  """Old versions wrote their trees as they were, in the order of files."""
+  """Old versions wrote trees without a change, in the order of files."""
   state = _state(meshes.make(*shape) if shape else None)
   with run.checkpoints(tmp_path / 'old', 1) as manager:
     old = jax.tree.map(jnp.asarray, _in_file_order(state))
     manager.save(1, args=ocp.args.StandardSave(old), force=True)
   with run.checkpoints(tmp_path / 'old', 1) as manager:
-    _assert_restored(manager, state)
+    _assert_restored(run.restore(manager, state), state)
   with run.checkpoints(tmp_path / 'new', 1) as manager:
     run.save(manager, 1, state, force=True)
     manager.wait_until_finished()
-    _assert_restored(manager, state)
-    # An old version reads what a new one writes.
+    _assert_restored(run.restore(manager, state), state)
+    # An old version reads files of a new one.
     args = ocp.args.StandardRestore(jax.tree.map(jnp.zeros_like, old))
     _assert_equal(manager.restore(1, args=args), old)
 
 
-def _assert_restored(manager, state):
-  again = run.restore(manager, state)
-  _assert_equal(again, state)
-  for got, wanted in zip(
-    jax.tree.leaves(again), jax.tree.leaves(state), strict=True
+def _assert_restored(tree, wanted):
+  _assert_equal(tree, wanted)
+  for got, value in zip(
+    jax.tree.leaves(tree), jax.tree.leaves(wanted), strict=True
   ):
-    assert got.sharding.is_equivalent_to(wanted.sharding, got.ndim)
+    assert got.sharding.is_equivalent_to(value.sharding, got.ndim)

@@ -30,6 +30,7 @@ from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
 from specsamp.utils import progress
@@ -246,7 +247,10 @@ class Engine:
     ordered = [completions[id, i] for id in ids for i in range(n)]
     broken = [i for i, c in enumerate(ordered) if c.finish_reason == 'nan']
     if broken:
-      raise FloatingPointError(f'the target gave NaN logits in rows {broken}')
+      raise FloatingPointError(
+        f'the target gave NaN logits in rows {broken}'
+        f'{float16.overflow_hint(self.model.config.dtype)}'
+      )
     return ordered
 
   def compile(self) -> None:

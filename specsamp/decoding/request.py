@@ -14,6 +14,7 @@ from specsamp.decoding.state import DecodeState, Prompts
 from specsamp.drafting.adaptive import AdaptiveDrafter
 from specsamp.drafting.drafter import Drafter, cache_slots
 from specsamp.language_model import LanguageModel
+from specsamp.models import float16
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
@@ -177,7 +178,10 @@ class Request:
     host = jax.tree.map(lambda rows: rows[: self.batch], host)
     rows = np.flatnonzero(host.broken).tolist()
     if rows:
-      raise FloatingPointError(f'the target gave NaN logits in rows {rows}')
+      raise FloatingPointError(
+        f'the target gave NaN logits in rows {rows}'
+        f'{float16.overflow_hint(self.model.config.dtype)}'
+      )
     return host
 
 

@@ -102,7 +102,7 @@ class PublishedEagleLayer(EagleLayer):
   pair of the text's first token, which has no feature before it.
   """
 
-  def block(self):
+  def block(self, layer):
     return Block(self.config, has_attention_norm=False)
 
   def setup(self):

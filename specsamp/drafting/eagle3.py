@@ -19,7 +19,7 @@ from specsamp.drafting.eagle import EagleDrafter, without_first_pair
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention, float16, kernels
 from specsamp.models.transformer import MLP, Block, Layers, Norm
-from specsamp.sharding import lookup, rules
+from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
@@ -60,9 +60,6 @@ class PairBlock(nn.Module):
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
-
-
-rules.declare(draft_rows=('vocab',), tap_scale=('parts',))
 
 
 class Eagle3Layer(Layers):
@@ -198,7 +195,7 @@ class Eagle3Layer(Layers):
       positions_bm: int [B, M], positions of the tokens.
       roots_bm: int [B, M], the places, whose slots are the last ones of the
         text that are seen.
-      entries: `attention.OwnEntries` of each layer.
+      entries: `attention.PrivateEntries` of each layer.
 
     Returns:
       The stream after the layers, [B, M, D], and the updated entries.
@@ -233,7 +230,7 @@ class Eagle3Layer(Layers):
     x_btpd = tapped_bte.astype(jnp.float32).reshape(*shape[:2], parts, -1)
     x_btpd = attention.rms(x_btpd, jnp.ones(x_btpd.shape[-1]), c.norm_epsilon)
     scale_e = self.tap_scale.astype(jnp.float32)
-    return float16.narrow(x_btpd.reshape(shape) * scale_e[None, None], c.dtype)
+    return (x_btpd.reshape(shape) * scale_e[None, None]).astype(c.dtype)
 
   def text(self, embedded_btd, before_btd):
     """Returns the layers' input at tokens: [B, T, 2 D].

@@ -19,7 +19,6 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, kernels
 from specsamp.sampling import draw
-from specsamp.sharding import rules
 from specsamp.sharding.rules import constrain
 
 _SHARED = ('embedding', 'position_embedding', 'head')
@@ -141,10 +140,6 @@ class LMHead(nn.Module):
       'head', nn.initializers.normal(c.width**-0.5), (self.rows, c.width)
     )
     return kernels.logits(hidden, head, c.dtype)
-
-
-# Small beside the layers of a target, and whole on every device.
-rules.declare(fuse=('width', 'parts'), fuse_bias=('width',))
 
 
 @struct.dataclass

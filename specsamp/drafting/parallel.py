@@ -23,9 +23,6 @@ from specsamp.drafting.eagle import (
 )
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Norm
-from specsamp.sharding import rules
-
-rules.declare(mask_embedding=('mask', 'width'), mask_feature=('width',))
 
 
 class Masked:

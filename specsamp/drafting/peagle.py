@@ -12,9 +12,6 @@ from flax import struct
 from specsamp.drafting.eagle3 import Eagle3Layer, ReadsTaps
 from specsamp.drafting.parallel import ParallelDrafter
 from specsamp.models import float16
-from specsamp.sharding import rules
-
-rules.declare(mask_hidden=('parts',))
 
 
 class PEagleLayers(Eagle3Layer):

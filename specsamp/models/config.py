@@ -6,23 +6,26 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from specsamp.errors import check_name
 
-# Of a config that is a mistake: beyond, to look at its shapes takes for ever.
-_MOST, _MOST_OF_OTHERS = {'num_layers': 2**12}, 2**24
+# Bounds of integers; the others are from 1 to 2**24. Larger numbers are
+# mistakes, and even the shapes of such a model take forever.
+_MIN, _MAX = {'padding': 0}, {'num_layers': 2**12}
 
 Dtype = Literal['float32', 'bfloat16', 'float16']
 
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-  """Rotary wavelengths stretched for texts longer than those of training.
+  """Longer rotary wavelengths, for contexts longer than those of training.
 
   Attributes:
-    kind: linear stretches all of them (Chen et al. 2306.15595); llama3 those
-      that the original length holds few of, the longest in full (Llama 3.1).
-    factor: by how much.
-    low_frequency: llama3: a wavelength that the original length holds no more
-      than so often is stretched in full.
-    high_frequency: llama3: one that it holds at least so often is left alone.
+    kind: 'linear' stretches all wavelengths (Chen et al. 2306.15595). 'llama3'
+      stretches the longer ones, by how often they fit into the original length
+      (Llama 3.1).
+    factor: ratio of the new wavelengths to the old ones.
+    low_frequency: llama3: a wavelength that fits at most this often is
+      stretched in full.
+    high_frequency: llama3: a wavelength that fits at least this often stays as
+      it is.
     original_length: llama3: positions of training before the stretch.
   """
 
@@ -33,7 +36,7 @@ class RopeScaling:
   original_length: int = 8192
 
   def __post_init__(self):
-    _check_fields(self)
+    _check_values(self)
     if not self.factor >= 1:
       raise ValueError(f'factor must be at least 1, got {self.factor!r}')
     if not 0 < self.low_frequency < self.high_frequency:
@@ -47,37 +50,37 @@ class RopeScaling:
 class TransformerConfig:
   """Everything that fixes a transformer's parameters and its mathematics.
 
-  The fields span the Chinchilla, LLaMA, OPT and GPT-2 families; `presets`
-  holds their published shapes.
+  The fields span the Chinchilla, LLaMA, OPT and GPT-2 families. `presets` has
+  their published shapes.
 
   Attributes:
     vocab_size: V, rows of the embedding.
     width: D, of the residual stream.
-    num_layers: blocks of attention and MLP, each with a norm before it.
+    num_layers: number of blocks, each with attention and an MLP.
     num_heads: H query heads.
-    num_kv_heads: G key and value heads; divides `num_heads`.
-    head_dim: width of one head.
+    num_kv_heads: U key and value heads; divides `num_heads`.
+    head_dim: Z, width of one head.
     mlp_width: F, hidden width of the MLP.
-    max_length: positions that the model was trained for; prompt and text
-      together may not be longer.
+    max_length: positions of training, the upper bound on prompt and completion
+      together.
     norm: RMS norm, or layer norm with its bias.
     positions: rotary (LLaMA), learned (GPT-2, OPT), or relative as in
       Transformer-XL (Gopher, Chinchilla).
     rope_theta: base of the rotary wavelengths.
-    rope_scaling: how they are stretched, or None.
-    qk_norm: an RMS norm over each head's query and key, before rotation.
-    gated: a gated MLP, act(gate(x)) * up(x); otherwise act(up(x)).
-    activation: of the MLP.
-    biases: on which projections: of queries, keys and values; of all of
-      attention; of attention and MLP.
+    rope_scaling: their scaling, or None.
+    qk_norm: applies an RMS norm to each head's query and key before rotation.
+    gated: a gated MLP, act(gate(x)) * up(x), instead of act(up(x)).
+    activation: activation function of the MLP.
+    biases: projections that have biases: those to queries, keys and values; all
+      of attention; attention and MLP.
     tied_embeddings: the LM head is the embedding, transposed.
     norm_epsilon: added to the variance in every norm.
-    padding: how many of the vocabulary's last rows are no tokens; their
-      logits are -1e30, their probabilities 0.
-    dtype: of activations and caches. Parameters keep the dtype they have and
-      are cast to this one where they are used. bfloat16 suits accelerators;
-      on CPUs it is many times slower than float32. float16 is for GPUs that
-      have no bfloat16; `float16` has what it computes in float32 then.
+    padding: number of rows at the end of the vocabulary that are not tokens.
+      Their logits are -1e30, their probabilities 0.
+    dtype: type of activations and caches. Parameters keep their own type and
+      are cast where they are used. bfloat16 suits accelerators, and is many
+      times slower than float32 on CPUs. float16 is for GPUs without bfloat16;
+      see `specsamp.models.float16`.
   """
 
   vocab_size: int
@@ -102,7 +105,7 @@ class TransformerConfig:
   dtype: Dtype = 'float32'
 
   def __post_init__(self):
-    _check_fields(self, least={'padding': 0})
+    _check_values(self)
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f'num_kv_heads must divide num_heads={self.num_heads}, '
@@ -124,49 +127,41 @@ class TransformerConfig:
 
   @property
   def num_tokens(self) -> int:
-    """Tokens that can be emitted, the vocabulary without its padding."""
+    """Number of tokens that can be emitted: the vocabulary less its padding."""
     return self.vocab_size - self.padding
 
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TransformerConfig':
-    """The config that `dataclasses.asdict` wrote; ValueError on bad keys."""
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    unknown = sorted(set(values) - set(fields))
-    missing = sorted(
-      name
-      for name, field in fields.items()
-      if field.default is dataclasses.MISSING and name not in values
-    )
-    if unknown or missing:
-      raise ValueError(
-        f'model config: unknown keys {unknown}, missing keys {missing}'
-      )
-    scaling = values.get('rope_scaling')
-    if scaling is not None:
-      try:
-        values = values | {'rope_scaling': RopeScaling(**scaling)}
-      except TypeError as error:
-        raise ValueError(f'model config: rope_scaling: {error}') from None
-    return cls(**values)
+    """Returns the config that `dataclasses.asdict` wrote.
+
+    Raises:
+      ValueError: an unknown or missing key, or a wrong value.
+    """
+    try:
+      values = dict(values)
+      if values.get('rope_scaling') is not None:
+        values['rope_scaling'] = RopeScaling(**values['rope_scaling'])
+      return cls(**values)
+    except TypeError as error:  # names the unknown or missing keys
+      raise ValueError(f'model config: {error}') from None
 
 
-def _check_fields(config, least: dict[str, int] | None = None) -> None:
-  """Fields of plain types; ValueError names the first wrong one."""
+def _check_values(config) -> None:
+  """Raises ValueError for the first field whose value does not fit its type."""
   for name, hint in get_type_hints(type(config)).items():
     value = getattr(config, name)
-    choices = get_args(hint)
     if get_origin(hint) is Literal:
-      check_name(name, value, choices)
-    smallest = (least or {}).get(name, 1)
-    if hint is bool and type(value) is not bool:
+      check_name(name, value, get_args(hint))
+    elif hint is bool and type(value) is not bool:
       raise ValueError(f'{name} must be true or false, got {value!r}')
-    if hint is float and not (
+    elif hint is float and not (
       type(value) in (int, float) and 0 < value < math.inf
     ):
       raise ValueError(f'{name} must be a positive number, got {value!r}')
-    if hint is int and (type(value) is not int or value < smallest):
-      kind = 'a positive integer' if smallest else 'an integer of at least 0'
-      raise ValueError(f'{name} must be {kind}, got {value!r}')
-    most = _MOST.get(name, _MOST_OF_OTHERS)
-    if hint is int and value > most:
-      raise ValueError(f'{name} must be at most {most}, got {value!r}')
+    elif hint is int:
+      smallest, largest = _MIN.get(name, 1), _MAX.get(name, 2**24)
+      if type(value) is not int or value < smallest:
+        kind = 'a positive integer' if smallest else 'an integer of at least 0'
+        raise ValueError(f'{name} must be {kind}, got {value!r}')
+      if value > largest:
+        raise ValueError(f'{name} must be at most {largest}, got {value!r}')

@@ -1,15 +1,15 @@
 """Matrix products, each in the form that is fast on its platform.
 
 Weights have their output axes first and the axes that are summed over last, as
-PyTorch stores them. XLA on CPUs reads such weights fastest in two forms:
+in PyTorch. XLA on CPUs reads such weights fastest in two forms:
 
 - One token, more than 16, or a weight of at most 2 MB: activations by rows.
 - Two to 16 tokens in float32: weight times *columns*. The activations are
   transposed and padded to the width of a vector. XLA's library copies the
-  second factor of a product into another order, which now is the small one. A
-  product with 8 tokens then costs 1.5 times as much as one with a single token,
-  and 2 times with activations by rows. Without the barriers around the
-  transposes, XLA moves them into the product, which brings the slow form back.
+  second factor of a product into another order, here the small factor. The
+  product for 8 tokens takes 1.5 times as long as that for one token; with
+  activations by rows it takes 2 times as long. Without the barriers around the
+  transposes, XLA would move them into the product and restore the slow form.
 
 Accelerators get one `dot_general`.
 """
@@ -23,20 +23,20 @@ import jax.numpy as jnp
 from specsamp.models import float16
 from specsamp.sharding import rules
 
-# With more columns than this, the form by rows is as fast.
+# For more columns, the form by rows is as fast.
 _MAX_COLUMNS = 16
-# The product with a smaller weight is not shared well between cores by columns.
+# Products by columns with smaller weights keep fewer cores busy.
 _MIN_SIZE = 2**19 + 1
 
 
 def project(x, weight, dtype: str, num_summed: int = 1):
-  """Multiplies activations with a weight that is cast to `dtype`.
+  """Multiplies activations with a weight, cast to `dtype`.
 
   Args:
     x: [B, T, K..] or [B, K..], in `dtype`, or float32 if `dtype` is float16.
     weight: [N.., K..], of any type.
     dtype: type to compute in.
-    num_summed: number of axes K, the last ones of both, that are summed over.
+    num_summed: number of summed axes K, the last ones of both.
 
   Returns:
     [B, T, N..] or [B, N..], of type `float16.wide(dtype)`.
@@ -58,16 +58,39 @@ def logits(hidden, head, dtype: str):
   return _product(hidden, head, dtype, 'float32', 1)
 
 
-def scores(q_buqz, keys_busz, num_tokens: int):
-  """Multiplies queries with the keys of their row and group: [B, U, Q, S].
+def gate_and_up(x_btd, up, dtype: str):
+  """Multiplies activations with the first weights of an MLP.
 
-  On CPUs the scores of a single token per row are computed by slot and then
-  transposed: 20 to 40 % faster for 24 rows. With more tokens it is slower.
+  On TPUs gate and up are two products. If F of a shard is not a multiple of the
+  128 lanes (LLaMA 7B in four shards), XLA would otherwise first copy both
+  weights.
 
   Args:
-    q_buqz: queries.
+    x_btd: [B, T, D], see `project`.
+    up: gate and up [2, F, D], or up alone [1, F, D], in `dtype`.
+    dtype: type to compute in.
+
+  Returns:
+    [B, T, 2 or 1, F], of type `float16.wide(dtype)`.
+  """
+  together = functools.partial(project, dtype=dtype)
+
+  def apart(x_btd, up):
+    return jnp.stack([together(x_btd, part) for part in up], axis=2)
+
+  return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
+
+
+def scores(q_buqz, keys_busz, num_tokens: int):
+  """Multiplies queries with the keys of their row and group.
+
+  On CPUs the scores of a single token per row are computed by slot and then
+  transposed: 20 to 40 % faster for 24 rows, but slower for more tokens.
+
+  Args:
+    q_buqz: queries, Q per row and group.
     keys_busz: keys, of the same type.
-    num_tokens: number of tokens per row that Q are the queries of.
+    num_tokens: number of tokens per row among the Q queries.
 
   Returns:
     float32 [B, U, Q, S].
@@ -90,7 +113,7 @@ def scores(q_buqz, keys_busz, num_tokens: int):
 def _product(x, weight, dtype: str, result: str, num_summed: int):
   weight = weight.astype(dtype)
   if dtype == float16.NAME:
-    return _of_float16(x, weight, num_summed)
+    return _float16_product(x, weight, num_summed)
   plain = functools.partial(_dot, num_summed=num_summed, result=result)
   if dtype == 'bfloat16':
     on_cpu = lambda x, weight: _sum_in_float32(x, weight, num_summed).astype(
@@ -100,7 +123,7 @@ def _product(x, weight, dtype: str, result: str, num_summed: int):
     dtype == 'float32'
     and 1 < _num_tokens(x, num_summed) <= _MAX_COLUMNS
     and weight.size >= _MIN_SIZE
-    # A flat axis of tokens would lose its sharding.
+    # The tokens of columns share one axis, which would lose its sharding.
     and rules.mesh_in_use() is None
   ):
     on_cpu = functools.partial(_by_columns, num_summed=num_summed)
@@ -113,7 +136,7 @@ def _dot(x, weight, num_summed: int, result: str):
   """Sums over the last axes of both: [R.., K..], [N.., K..] -> [R.., N..]."""
   kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
   size = math.prod(x.shape[-num_summed:])
-  # XLA for CPUs copies a second factor with more axes than two into another
+  # XLA for CPUs copies a second factor with more than two axes into another
   # order. A mesh needs the axes that it splits; there the weight comes first.
   if rules.mesh_in_use() is None:
     x, weight = x.reshape(-1, size), weight.reshape(-1, size)
@@ -147,7 +170,7 @@ def _by_columns(x, weight, num_summed: int):
   kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
   size = math.prod(weight.shape[-num_summed:])
   count = _num_tokens(x, num_summed)
-  # Tokens in vectors of 4 or 8 numbers; with AVX-512, too, 16 are slower.
+  # Vectors of 4 or 8 tokens. Vectors of 16 are slower, also with AVX-512.
   padding = -count % (4 if count <= 4 else 8)
   columns = jnp.pad(x.reshape(count, size).T, ((0, 0), (0, padding)))
   columns = jax.lax.optimization_barrier(columns)
@@ -156,13 +179,13 @@ def _by_columns(x, weight, num_summed: int):
   return product[:, :count].T.reshape(*kept, *outputs)
 
 
-def _of_float16(x, weight, num_summed: int):
-  """Multiplies in float16. Wide activations are scaled by token."""
+def _float16_product(x, weight, num_summed: int):
+  """Multiplies in float16. float32 activations are first scaled per token."""
   power = None
   if x.dtype != jnp.float16:
     x, power = float16.scaled(x)
-  # XLA for GPUs would otherwise join weights that read the same activations,
-  # as those of queries, keys and values, in every pass.
+  # XLA for GPUs would otherwise concatenate weights that multiply the same
+  # activations, such as those of queries, keys and values, in every pass.
   x, weight = jax.lax.optimization_barrier((x, weight))
   out = _sum_in_float32(x, weight, num_summed)
   if power is None:
@@ -175,9 +198,9 @@ def _sum_in_float32(x, weight, num_summed: int):
 
   A single row is computed as two. XLA for GPUs has no product of a vector with
   a matrix from float16 to float32, and would convert the matrix to float32 in
-  every pass, three times the traffic. XLA for CPUs has a fast product of
-  bfloat16 for float32 results and two rows or more; any other takes eight times
-  as long.
+  every pass, three times the traffic. XLA for CPUs has a fast bfloat16 product
+  for float32 results and at least two rows; any other takes eight times as
+  long.
   """
   axis = min(1, x.ndim - 2)
   alone = math.prod(x.shape[: axis + 1]) == 1

@@ -1,8 +1,8 @@
-"""Keys and values of a batch whose rows have different lengths.
+"""KV cache of a batch whose rows have different lengths.
 
-A token at slot s of a row's cache is visible to a query when the query's mask
-allows it: nothing is ever erased. Rewinding after a rejected draft is therefore
-free: slots past the committed length are unseen and later written over.
+The mask of a query decides which slots it sees, so nothing is ever erased.
+Rewinding after a rejected draft is free: slots past the committed length are
+unseen, and overwritten later.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,17 @@ _SLOTS = ('batch', 'kv_heads', 'slots', 'head_dim')
 
 @struct.dataclass
 class KVCache:
-  """One entry a layer; a plain pytree, donated from round to round.
+  """Keys and values of all layers, a plain pytree that every step donates.
 
   Attributes:
-    keys: an array a layer, [B, U, S, Z].
-    values: an array a layer, [B, U, S, Z].
-    relative: a table a layer, [H, S, Z] of projected distances, for relative
-      positions only. They depend on the parameters alone and would cost more
-      than the rest of the model if computed in every pass.
+    keys: one array per layer, [B, U, S, Z].
+    values: one array per layer, [B, U, S, Z].
+    relative: for relative positions, one table of projected distances per
+      layer, [H, S, Z]. The tables depend on the parameters alone; computing
+      them in every pass would cost more than the rest of the model.
   """
 
-  # [B, U, S, Z] lets attention read a head's slots in one stretch; with
+  # In the order [B, U, S, Z] attention reads a head's slots contiguously. With
   # the slot axis outside, XLA transposes the whole cache in every step.
   keys: tuple[jax.Array, ...]
   values: tuple[jax.Array, ...]
@@ -38,17 +38,17 @@ class KVCache:
 
   @property
   def capacity(self) -> int:
-    """S, slots in a row."""
+    """S, the number of slots per row."""
     return self.keys[0].shape[2]
 
   def entry(self, layer: int) -> tuple[jax.Array, jax.Array, Any]:
-    """Keys, values and table, or None, of a layer."""
+    """Returns keys, values and the table (or None) of a layer."""
     table = self.relative[layer] if self.relative else None
     return self.keys[layer], self.values[layer], table
 
 
 def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
-  """A cache of zeros, without the tables of relative positions."""
+  """Returns a cache of zeros, without tables of relative positions."""
   shape = (batch, config.num_kv_heads, capacity, config.head_dim)
   zeros = lambda: tuple(
     jnp.zeros(shape, config.dtype) for _ in range(config.num_layers)
@@ -57,9 +57,9 @@ def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
 
 
 def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
-  """`apply(array, *axes)` of each array, given its axes' names.
+  """Maps `apply(array, *axes)` over the arrays of a cache, with named axes.
 
-  `specsamp.sharding.rules` defines the names and has such functions.
+  `specsamp.sharding.rules` defines the names and such functions.
   """
   slots = lambda array: apply(array, *_SLOTS)
   table = lambda array: apply(array, 'heads', 'slots', 'head_dim')
@@ -71,31 +71,30 @@ def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
 
 
 def write(slots_busz, new_btuz, start_b):
-  """Puts T new entries into consecutive slots of every row.
+  """Writes T new entries into consecutive slots of every row.
 
   Args:
     slots_busz: keys or values of one layer, [B, U, S, Z].
     new_btuz: the new entries, [B, T, U, Z].
     start_b: int [B], slot of each row's first new entry. `start + T` must not
-      exceed S: XLA would shift the write to the left without a word.
+      exceed S: XLA would silently shift the write to the left.
 
   Returns:
     The updated [B, U, S, Z].
   """
-
   new_btuz = new_btuz.astype(slots_busz.dtype)
   if rules.mesh_in_use() is None:
     return jax.lax.platform_dependent(
       slots_busz, new_btuz, start_b, cpu=_scatter, default=_update_slices
     )
-  # A scatter would gather the new entries of all shards; and so a mesh of
-  # virtual CPU devices runs what accelerators run.
+  # A scatter would gather the new entries of all shards. A mesh of virtual CPU
+  # devices thus runs the same program as accelerators.
   written_busz = _update_slices(slots_busz, new_btuz, start_b)
   return rules.constrain(written_busz, *_SLOTS)
 
 
 def _update_slices(slots_busz, new_btuz, start_b):
-  # On a TPU a scatter takes more room and time than this.
+  # On a TPU a scatter takes more memory and time than this.
   write_row = lambda slots, new, start: jax.lax.dynamic_update_slice(
     slots, new, (0, start, 0)
   )
@@ -104,7 +103,7 @@ def _update_slices(slots_busz, new_btuz, start_b):
 
 def _scatter(slots_busz, new_btuz, start_b):
   # On a CPU, slice updates make XLA copy the whole cache of a batch of one. So
-  # does a scatter of whole slots, which it takes for a slice update.
+  # does a scatter of whole slots, which XLA turns into a slice update.
   batch, length, groups = new_btuz.shape[:3]
   iota = lambda size: jnp.arange(size, dtype=jnp.int32)
   row_b11 = iota(batch)[:, None, None]
@@ -116,13 +115,13 @@ def _scatter(slots_busz, new_btuz, start_b):
 
 
 def keep_path(cache: KVCache, root_b, nodes_bt) -> KVCache:
-  """Moves the entries of a path through a tree to where text would have them.
+  """Moves the entries of a path through a tree into consecutive slots.
 
   Args:
     cache: holds a tree, whose root is in slot `root`.
     root_b: int [B].
-    nodes_bt: int [B, T]; the entry of slot `root + nodes[:, t]` goes to slot
-      `root + 1 + t`. What goes to slots past the end of the text may be noise.
+    nodes_bt: int [B, T]. The entry of slot `root + nodes[:, t]` moves to slot
+      `root + 1 + t`. Entries past the end of the path may be noise.
   """
   from_bt = root_b[:, None] + nodes_bt
 

@@ -1,4 +1,4 @@
-"""Published shapes. Each function returns a `TransformerConfig`."""
+"""Published model shapes. Each function returns a `TransformerConfig`."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from specsamp.models.config import RopeScaling, TransformerConfig
 
 
 def chinchilla(width: int, num_heads: int, num_layers: int, **changes):
-  """Gopher's architecture (Rae et al. 2112.11446), heads of width 128."""
+  """Returns a shape of Gopher's architecture (Rae et al. 2112.11446)."""
   values = dict(
     vocab_size=32_000,
     width=width,
@@ -27,19 +27,19 @@ def chinchilla(width: int, num_heads: int, num_layers: int, **changes):
 
 
 def chinchilla_70b() -> TransformerConfig:
-  """The target of Chen et al. 2302.01318, Table 2."""
+  """Returns the target of Chen et al. 2302.01318, Table 2."""
   return chinchilla(width=8192, num_heads=64, num_layers=80)
 
 
 def chinchilla_draft_4b() -> TransformerConfig:
-  """The wide, shallow draft of Chen et al. 2302.01318, Table 2."""
+  """Returns the wide, shallow draft of Chen et al. 2302.01318, Table 2."""
   return chinchilla(width=6144, num_heads=48, num_layers=8)
 
 
 def chinchilla_7b() -> TransformerConfig:
-  """The compute-optimal 7B that Chen et al. 2302.01318, section 5, weigh up.
+  """Returns a shape for the 7B draft of Chen et al. 2302.01318, section 5.
 
-  They don't give its shape; this one has 7.1B parameters.
+  The paper does not give its shape. This one has 7.1B parameters.
   """
   return chinchilla(width=4096, num_heads=32, num_layers=32)
 
@@ -47,7 +47,7 @@ def chinchilla_7b() -> TransformerConfig:
 def llama(
   width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
 ):
-  """LLaMA (Touvron et al. 2302.13971)."""
+  """Returns a LLaMA shape (Touvron et al. 2302.13971)."""
   values = dict(
     vocab_size=32_000,
     width=width,
@@ -63,37 +63,37 @@ def llama(
 
 
 def llama_7b() -> TransformerConfig:
-  """LLaMA 7B, and Vicuna 7B, which is trained from it."""
+  """Returns the shape of LLaMA 7B, and of Vicuna 7B, trained from it."""
   return llama(width=4096, num_heads=32, num_layers=32, mlp_width=11_008)
 
 
 def llama_13b() -> TransformerConfig:
-  """LLaMA 13B, and Vicuna 13B."""
+  """Returns the shape of LLaMA 13B and Vicuna 13B."""
   return llama(width=5120, num_heads=40, num_layers=40, mlp_width=13_824)
 
 
 def llama_33b() -> TransformerConfig:
-  """LLaMA 33B, and Vicuna 33B."""
+  """Returns the shape of LLaMA 33B and Vicuna 33B."""
   return llama(width=6656, num_heads=52, num_layers=60, mlp_width=17_920)
 
 
 def llama_68m() -> TransformerConfig:
-  """The draft of Miao et al. 2305.09781, and Vicuna 68M."""
+  """Returns the shape of Miao et al. 2305.09781's draft and Vicuna 68M."""
   return llama(width=768, num_heads=12, num_layers=2, mlp_width=3072)
 
 
 def llama_160m() -> TransformerConfig:
-  """The larger draft of Miao et al. 2305.09781."""
+  """Returns the larger draft of Miao et al. 2305.09781."""
   return llama(width=768, num_heads=12, num_layers=12, mlp_width=3072)
 
 
 def llama2(config: TransformerConfig) -> TransformerConfig:
-  """LLaMA 2 (Touvron et al. 2307.09288) of the shape of a LLaMA."""
+  """Returns the LLaMA 2 (Touvron et al. 2307.09288) of a LLaMA's shape."""
   return dataclasses.replace(config, max_length=4096, norm_epsilon=1e-5)
 
 
 def llama31(width: int, num_heads: int, num_layers: int, mlp_width: int):
-  """Llama 3.1 (2407.21783)."""
+  """Returns a Llama 3.1 shape (2407.21783)."""
   return llama(
     width,
     num_heads,
@@ -109,7 +109,7 @@ def llama31(width: int, num_heads: int, num_layers: int, mlp_width: int):
 
 
 def llama3_8b() -> TransformerConfig:
-  """Llama 3 (2407.21783), the shape of Llama 3.1 before its longer contexts."""
+  """Returns Llama 3 8B (2407.21783): Llama 3.1 without its longer context."""
   return dataclasses.replace(llama31_8b(), max_length=8192, rope_scaling=None)
 
 
@@ -122,7 +122,7 @@ def llama31_70b() -> TransformerConfig:
 
 
 def llama32_1b() -> TransformerConfig:
-  """Llama 3.2 1B, of the vocabulary of Llama 3.1."""
+  """Returns Llama 3.2 1B, which has the vocabulary of Llama 3.1."""
   return dataclasses.replace(
     llama31(width=2048, num_heads=32, num_layers=16, mlp_width=8192),
     tied_embeddings=True,
@@ -131,7 +131,7 @@ def llama32_1b() -> TransformerConfig:
 
 
 def opt(width: int, num_heads: int, num_layers: int, **changes):
-  """OPT (Zhang et al. 2205.01068), the sizes with norms before blocks."""
+  """Returns an OPT shape (Zhang et al. 2205.01068) with norms before blocks."""
   values = dict(
     vocab_size=50_272,
     width=width,
@@ -166,6 +166,6 @@ def opt_30b() -> TransformerConfig:
 
 
 def gpt2(width: int, num_heads: int, num_layers: int, **changes):
-  """GPT-2 (Radford et al. 2019): OPT's layout with a smooth activation."""
+  """Returns a GPT-2 shape (Radford et al. 2019): OPT's, other activation."""
   values = dict(vocab_size=50_257, max_length=1024, activation='gelu_tanh')
   return opt(width, num_heads, num_layers, **(values | changes))

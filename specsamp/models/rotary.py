@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2104.09864), and its longer contexts."""
+"""Rotary position embeddings (Su et al. 2104.09864) and their scaling."""
 
 import math
 
@@ -9,7 +9,7 @@ from specsamp.models.config import TransformerConfig
 
 
 def frequencies(config: TransformerConfig) -> np.ndarray:
-  """Radians a position, float64 [head_dim / 2], highest first."""
+  """Returns radians per position, float64 [head_dim / 2], highest first."""
   half = config.head_dim // 2
   plain = config.rope_theta ** (-np.arange(half) / half)
   scaling = config.rope_scaling
@@ -17,7 +17,7 @@ def frequencies(config: TransformerConfig) -> np.ndarray:
     return plain
   if scaling.kind == 'linear':
     return plain / scaling.factor
-  # How much of each is kept as it is, by how often its wavelength fits.
+  # Share of each frequency that is kept, by how often its wavelength fits.
   fits = scaling.original_length * plain / (2 * math.pi)
   low, high = scaling.low_frequency, scaling.high_frequency
   kept = np.clip((fits - low) / (high - low), 0, 1)
@@ -25,7 +25,7 @@ def frequencies(config: TransformerConfig) -> np.ndarray:
 
 
 def rotate(x_bthz, positions_bt, frequencies):
-  """Turns heads by their positions; entries i and i + head_dim / 2 pair up."""
+  """Rotates heads by their positions; pairs entries i and i + head_dim / 2."""
   angles = (
     positions_bt[:, :, None, None].astype(jnp.float32)
     * jnp.asarray(frequencies, jnp.float32)[None, None, None, :]

@@ -1,8 +1,10 @@
 """One decoder-only transformer for every family that `config` spans.
 
-Linen modules used purely: parameters and caches are plain pytrees, a cache
-goes in and comes out, no mutable collections. Layers are unrolled: on CPUs a
-scan over stacked weights copies every slice.
+A `Transformer` embeds tokens, runs its `Block`s (`attention` has their first
+half) and applies the LM head. Linen modules are used as pure functions:
+parameters and caches are plain pytrees, a cache is an argument and a result,
+and there are no mutable collections. Layers are unrolled: on CPUs a scan over
+stacked weights copies every slice.
 """
 
 import functools
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 from specsamp.models import attention, float16, kernels, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
-from specsamp.sharding import lookup, rules
+from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 
 _ACTIVATIONS = {
@@ -27,23 +29,20 @@ _ACTIVATIONS = {
 
 
 class Output(NamedTuple):
-  """What one pass returns.
+  """Results of one pass.
 
   Attributes:
     logits: float32 [B, T, V].
-    hidden: [B, T, D], after the final norm: the LM head's input.
-    features: what drafters read: `hidden`, or of a transformer with taps
-      [B, T, taps * D], the residual stream before each tapped layer, in order.
-    cache: the updated `KVCache`, None if none was given.
+    hidden: [B, T, D], after the final norm: the input of the LM head.
+    features: the input of drafters, `hidden`. If the transformer has taps, it
+      is [B, T, taps * D], the residual stream before each of these layers.
+    cache: the updated `KVCache`, None if there was none.
   """
 
   logits: jax.Array
   hidden: jax.Array
   features: jax.Array
   cache: KVCache | None
-
-
-rules.declare(scale=('width',), bias=('width',))
 
 
 class Norm(nn.Module):
@@ -62,29 +61,7 @@ class Norm(nn.Module):
     if c.norm == 'layer':
       bias = self.param('bias', nn.initializers.zeros, (c.width,))
       x = x + bias.astype(jnp.float32)[None, None]
-    return float16.narrow(x, c.dtype)
-
-
-def _gate_and_up(x_btd, up, dtype: str):
-  """Both products, with gate and with up: [B, T, 2, F].
-
-  On TPUs in two: where a shard's F is no multiple of the 128 lanes (LLaMA 7B
-  in four), XLA would first copy both side by side.
-  """
-  together = functools.partial(kernels.project, dtype=dtype)
-
-  def apart(x_btd, up):
-    return jnp.stack([together(x_btd, part) for part in up], axis=2)
-
-  return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
-
-
-rules.declare(
-  up=('gate_or_up', 'mlp', 'width'),
-  up_bias=('gate_or_up', 'mlp'),
-  down=('width', 'mlp'),
-  down_bias=('width',),
-)
+    return x.astype(c.dtype)
 
 
 class MLP(nn.Module):
@@ -95,7 +72,7 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x):
     c = self.config
-    parts = 2 if c.gated else 1  # gate and up, read in one stretch
+    parts = 2 if c.gated else 1  # gate and up are contiguous in memory
     up = self.param(
       'up', nn.initializers.normal(c.width**-0.5), (parts, c.mlp_width, c.width)
     )
@@ -104,7 +81,7 @@ class MLP(nn.Module):
       nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
       (c.width, c.mlp_width),
     )
-    h = _gate_and_up(x, up.astype(c.dtype), c.dtype)
+    h = kernels.gate_and_up(x, up.astype(c.dtype), c.dtype)
     if c.biases == 'all':
       zeros = nn.initializers.zeros
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
@@ -123,8 +100,8 @@ class Block(nn.Module):
   """x + attention(norm(x)), then x + mlp(norm(x)).
 
   Attributes:
-    config: its shape.
-    has_attention_norm: whether there is a norm before attention.
+    config: shape of the transformer.
+    has_attention_norm: True if there is a norm before attention.
   """
 
   config: TransformerConfig
@@ -140,9 +117,15 @@ class Block(nn.Module):
   def __call__(
     self, x, positions, start, mask, slot_positions, cache, context=None
   ):
-    read = self.attention_norm(x) if self.has_attention_norm else x
+    """Returns the stream after the block, and its updated part of the cache.
+
+    Args:
+      x: [B, T, D], the stream before the block.
+      positions: this and all others, see `attention.Attention`.
+    """
+    normed = self.attention_norm(x) if self.has_attention_norm else x
     attended, cache = self.attention(
-      read, positions, start, mask, slot_positions, cache, context
+      normed, positions, start, mask, slot_positions, cache, context
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -150,23 +133,24 @@ class Block(nn.Module):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(block: nn.Module, params, *inputs):
-  """A block, which is traced once for all layers and programs of a shape.
+  """Applies a block. Equal blocks are traced once for inputs of a shape.
 
-  In eight layers that halves what jax does before it compiles or loads a
-  program; the compiler takes them apart again.
+  For eight layers this halves the time that jax takes before it compiles or
+  loads a program. The compiler inlines all calls.
   """
   return block.apply({'params': params}, *inputs)
 
 
 class Layers(nn.Module):
-  """Blocks alone: from a residual stream to a residual stream."""
+  """The blocks of a transformer, from residual stream to residual stream."""
 
   config: TransformerConfig
 
   def setup(self):
-    self.layers = [self.block() for _ in range(self.config.num_layers)]
+    self.layers = [self.block(i) for i in range(self.config.num_layers)]
 
-  def block(self) -> nn.Module:
+  def block(self, layer: int) -> nn.Module:
+    """Returns the block of a layer; blocks may differ between layers."""
     return Block(self.config)
 
   def run(
@@ -179,14 +163,14 @@ class Layers(nn.Module):
     slot_positions=None,
     context=None,
   ):
-    """The L + 1 streams before each block and after the last; the cache.
+    """Returns the streams before each block and after the last, and the cache.
 
     Args:
       x: [B, T, D].
       positions: int [B, T], or [B, C + T] with a context.
-      cache, mask, start, slot_positions: see `Transformer`.
-      context: [B, C, D], of which every block makes keys and values as it is;
-        they stand in the slots before those of x. None for nothing.
+      cache: this and all others, see `Transformer`.
+      context: [B, C, D], or None. Every block computes its keys and values,
+        which take the slots before those of x.
     """
     num_slots = positions.shape[1] if cache is None else cache.capacity
     if start is None:
@@ -195,18 +179,19 @@ class Layers(nn.Module):
       mask = attention.causal_mask(positions, num_slots)
     if slot_positions is None:
       slot_positions = attention.slot_positions(start, positions, num_slots)
+    masks = [mask] * len(self.layers)  # one per layer: they may differ
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
-    for i, layer in enumerate(self.layers):
-      entry = None if cache is None else cache.entry(i)
-      inputs = (x, positions, start, mask, slot_positions, entry)
+    for layer, block in enumerate(self.layers):
+      entry = None if cache is None else cache.entry(layer)
+      inputs = (x, positions, start, masks[layer], slot_positions, entry)
       if context is not None:
         inputs = (*inputs, context)
       if self.is_initializing():
-        x, (k, v) = layer(*inputs)
+        x, (k, v) = block(*inputs)
       else:
-        alone = layer.clone(parent=None, name=None)
-        x, (k, v) = _apply(alone, layer.variables['params'], *inputs)
+        unbound = block.clone(parent=None, name=None)
+        x, (k, v) = _apply(unbound, block.variables['params'], *inputs)
       streams.append(x)
       keys.append(k)
       values.append(v)
@@ -215,12 +200,13 @@ class Layers(nn.Module):
     return streams, cache
 
   def relative_tables(self, length: int):
+    """Returns the tables of relative positions, one per layer."""
     return tuple(
-      layer.attention.relative_table(length) for layer in self.layers
+      block.attention.relative_table(length) for block in self.layers
     )
 
   def init_cache(self, params, batch: int, capacity: int) -> KVCache:
-    """An empty cache of `capacity` slots a row."""
+    """Returns an empty cache with `capacity` slots per row."""
     cache = kv_cache.empty(self.config, batch, capacity)
     if self.config.positions == 'relative':
       tables = self.apply(
@@ -230,20 +216,13 @@ class Layers(nn.Module):
     return cache
 
 
-rules.declare(
-  embedding=('vocab', 'width'),
-  position_embedding=('position', 'width'),
-  head=('vocab', 'width'),
-)
-
-
 class Transformer(Layers):
   """tokens -> logits, hidden states and the updated cache.
 
   Attributes:
-    config: its shape.
-    taps: layers before which drafters read the stream; () is for those that
-      read what comes out of the final norm.
+    config: shape of the transformer.
+    taps: layers before which drafters read the residual stream. With () they
+      read the output of the final norm.
   """
 
   taps: tuple[int, ...] = ()
@@ -279,23 +258,22 @@ class Transformer(Layers):
     start=None,
     slot_positions=None,
   ) -> Output:
-    """Runs T tokens of every row after whatever the cache holds.
+    """Runs T tokens of every row after those in the cache.
 
     `attention.tree_pass` makes the arguments of a pass over a token tree.
 
     Args:
       tokens: int [B, T].
-      positions: int [B, T]; 0..T-1 if left out.
+      positions: int [B, T], by default 0..T-1.
       cache: a `KVCache`, or None to attend among the T tokens alone.
-      mask: bool [B, T, S], the slots that each token sees, itself included;
-        causal if left out.
-      start: int [B], the first of the T tokens' slots; `positions[:, 0]` if
-        left out.
-      slot_positions: int [B, S], the position of what stands in each slot; if
-        left out, a slot's index but for the T tokens.
+      mask: bool [B, T, S], the slots that each token sees, including its own;
+        causal by default.
+      start: int [B], slot of the first token, by default `positions[:, 0]`.
+      slot_positions: int [B, S], the position of the entry in each slot. The
+        default is a slot's index, and `positions` for the T tokens.
 
     Returns:
-      An `Output`. What is not used of it is not computed under `jax.jit`.
+      An `Output`. `jax.jit` removes the computation of unused parts.
     """
     batch, length = tokens.shape
     if positions is None:
@@ -309,20 +287,23 @@ class Transformer(Layers):
     return Output(self.logits(hidden), hidden, features, cache)
 
   def embed(self, tokens):
-    """[B, T, D], without their places."""
+    """Returns embeddings of tokens, [B, T, D], without their positions."""
     x = lookup.rows(self.embedding, tokens)
     return x.astype(float16.wide(self.config.dtype))
 
   def place(self, positions):
-    """What is added to an embedding for its place: [B, T, D], or 0."""
+    """Returns learned embeddings of positions, [B, T, D], or 0."""
     if self.config.positions != 'learned':
       return 0
-    at = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
-    return at.astype(float16.wide(self.config.dtype))
+    x = jnp.take(self.position_embedding, positions, axis=0, mode='clip')
+    return x.astype(float16.wide(self.config.dtype))
 
   def logits(self, hidden):
-    """The LM head: [B, T, D] -> float32 [B, T, V]."""
+    """Applies the LM head: [B, T, D] -> float32 [B, T, V]."""
     head = self.embedding if self.config.tied_embeddings else self.head
+    if self.config.dtype == float16.NAME:
+      # After an overflow all logits are NaN, which decoding reports.
+      hidden = jnp.where(jnp.isinf(hidden), jnp.nan, hidden)
     logits = kernels.logits(hidden, head, self.config.dtype)
     if self.config.padding:
       # Finite, for a cross-entropy sums p log q over the whole vocabulary.
@@ -332,21 +313,21 @@ class Transformer(Layers):
     return constrain(logits, 'batch', None, 'vocab')
 
   def init_params(self, key) -> Any:
-    """Random parameters, a nested dict of float32 arrays."""
+    """Returns random parameters, a nested dict of float32 arrays."""
     return self.init(key, jnp.zeros((1, 1), jnp.int32))['params']
 
 
-@functools.cache  # a large model's take seconds to trace
+@functools.cache  # tracing a large model takes seconds
 def param_shapes(module: nn.Module) -> Any:
-  """The shapes of what `module.init_params` makes; nothing is computed.
+  """Returns the shapes of `module.init_params` without computing it.
 
   Args:
-    module: a `Transformer`, or what a trained drafter is made of.
+    module: a `Transformer`, or the module of a trained drafter.
 
   Returns:
-    Nested dicts of `jax.ShapeDtypeStruct`, float32; one object for all who ask
-    for equal modules, not to be changed.
+    Nested dicts of float32 `jax.ShapeDtypeStruct`. Equal modules share one
+    object, which must not be changed.
   """
-  # The first to ask may compute in 64 bits, and the others need not.
+  # The cached shapes must not depend on the caller's x64 setting.
   with jax.enable_x64(False):
     return jax.eval_shape(module.init_params, jax.random.key(0))

@@ -1,1 +1,1 @@
-"""Which axis lies where: meshes, rules, runs of several processes."""
+"""Device meshes, and the rules by which arrays are split over them."""

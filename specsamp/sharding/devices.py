@@ -1,4 +1,4 @@
-"""What a device can do that others cannot."""
+"""Capabilities that some devices have and others lack."""
 
 import re
 
@@ -6,11 +6,11 @@ import jax
 
 
 def has_bfloat16(device: jax.Device) -> bool:
-  """Whether it multiplies matrices of bfloat16: GPUs before Ampere do not.
+  """Returns False for GPUs before Ampere, which multiply no bfloat16 matrices.
 
-  XLA then converts whole weights to float32 in every pass.
+  XLA converts whole weights to float32 there, in every pass.
   """
-  # '7.5' of a T4, '8.0' of an A100; 'gfx90a' and the like of AMD's.
+  # '7.5' of a T4, '8.0' of an A100. AMD has names such as 'gfx90a'.
   capability = str(getattr(device, 'compute_capability', ''))
   match = re.fullmatch(r'(\d+)\.\d+', capability)
   return match is None or int(match[1]) >= 8

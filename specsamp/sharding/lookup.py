@@ -1,10 +1,10 @@
-"""Entries of a split axis: each shard looks up what it has, one sum joins them.
+"""Lookups along a split axis: each shard takes its entries, one sum joins them.
 
-Left to XLA, a lookup of one index becomes a slice along the split axis, and a
-slice along a split axis gathers the whole array on every chip: of Llama 3.1's
-vocabulary a gigabyte for each drafted token. Here it is a masked lookup in each
-shard and one all-reduce of what was asked for, whatever the platform and the
-number of indices (Shoeybi et al. 1909.08053, section 3).
+XLA turns a lookup of one index into a slice, and a slice along a split axis
+gathers the whole array on every chip: for the vocabulary of Llama 3.1 a
+gigabyte per drafted token. Here each shard does a masked lookup, and one
+all-reduce of the results follows, on every platform and for any number of
+indices (Shoeybi et al. 1909.08053, section 3).
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from specsamp.sharding import rules
 
 
 def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
-  """Rows of a table [V, D] that is split by 'vocab'.
+  """Returns rows of a table that is split by 'vocab', such as an embedding.
 
   Args:
-    table_vd: such as an embedding.
+    table_vd: [V, D].
     index: int [B, ...], from 0 to below V.
 
   Returns:
-    [B, ..., D]; NaN of an index beyond, so that a wrong one shows.
+    [B, ..., D]. On a mesh, an index out of range gives NaN.
   """
   take = lambda table, index: jnp.take(table, index, axis=0)
   mesh = rules.mesh_in_use()
@@ -35,30 +35,31 @@ def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def along(values: jax.Array, index: jax.Array, axis: int) -> jax.Array:
-  """`jnp.take_along_axis` of values whose axis is split like a vocabulary.
+  """Computes `jnp.take_along_axis` where `axis` is split like a vocabulary.
 
   Args:
     values: [..., V, ...].
-    index: int, of as many axes; those but `axis` are of the same size or 1.
-    axis: that of V; from 0 to below it count the indices.
+    index: int, with as many axes as `values`. All but `axis` have the same size
+      as there, or 1.
+    axis: the axis of V.
   """
   take = lambda values, index: jnp.take_along_axis(values, index, axis=axis)
   return _lookup(take, values, index, axis)
 
 
 def _lookup(
-  take: Callable, array, index, axis: int, rows: PartitionSpec | None = None
+  take: Callable, array, index, axis: int, batch: PartitionSpec | None = None
 ) -> jax.Array:
-  """take(array, index), each shard of the axis 'vocab' its own part of it.
+  """Computes take(array, index) in the shards of `axis`, and adds the results.
 
   Args:
-    take: what looks up.
-    array: its `axis` is split.
-    index: counts along it.
-    axis: of `array`.
-    rows: how index and result are split by rows. Not left to XLA, which would
-      gather all rows for the gradient of a table. If it is None that is, for
-      the rows may be those of a batch or not.
+    take: looks up entries along `axis`.
+    array: split over 'model' along `axis`.
+    index: counts along `axis`.
+    axis: an axis of `array`.
+    batch: how index and result are split by rows; XLA would gather all rows for
+      the gradient of a table. None leaves the rows to XLA, for arrays whose
+      first axis may or may not be the batch.
   """
   mesh = rules.mesh_in_use()
   shards = mesh.shape[rules.MODEL] if mesh else 1
@@ -66,22 +67,23 @@ def _lookup(
     return take(array, index)
   size = array.shape[axis] // shards
 
-  def part(array, index, start_1):
+  def shard_lookup(array, index, start_1):
     index = index.astype(jnp.int32)
-    here = index - start_1.reshape((1,) * index.ndim)
-    inside = (here >= 0) & (here < size)
-    found = take(array, jnp.clip(here, 0, size - 1))
+    local = index - start_1.reshape((1,) * index.ndim)
+    is_local = (local >= 0) & (local < size)
+    entries = take(array, jnp.clip(local, 0, size - 1))
     align = lambda mask: mask.reshape(
-      mask.shape + (1,) * (found.ndim - mask.ndim)
+      mask.shape + (1,) * (entries.ndim - mask.ndim)
     )
-    found = jax.lax.psum(jnp.where(align(inside), found, 0), rules.MODEL)
-    known = (index >= 0) & (index < size * shards)
-    return jnp.where(align(known), found, jnp.nan)
+    entries = jnp.where(align(is_local), entries, 0)
+    entries = jax.lax.psum(entries, rules.MODEL)
+    in_range = (index >= 0) & (index < size * shards)
+    return jnp.where(align(in_range), entries, jnp.nan)
 
   split = PartitionSpec(*(None,) * axis, rules.MODEL)
   return jax.shard_map(
-    part,
-    in_specs=(split, rows or PartitionSpec(), PartitionSpec(rules.MODEL)),
-    out_specs=rows or PartitionSpec(),
-    axis_names={rules.MODEL} if rows is None else {rules.DATA, rules.MODEL},
+    shard_lookup,
+    in_specs=(split, batch or PartitionSpec(), PartitionSpec(rules.MODEL)),
+    out_specs=batch or PartitionSpec(),
+    axis_names={rules.MODEL} if batch is None else {rules.DATA, rules.MODEL},
   )(array, index, jnp.arange(shards, dtype=jnp.int32) * size)

@@ -1,4 +1,4 @@
-"""Meshes of devices, and the arrays that lie on them."""
+"""Meshes of devices, and arrays placed on them."""
 
 import contextlib
 import re
@@ -18,12 +18,12 @@ from specsamp.sharding import rules
 def make(
   data: int, model: int, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-  """A mesh of these axes.
+  """Returns a mesh with the axes 'data' and 'model'.
 
   Args:
-    data: shards of a batch.
-    model: shards of a model.
-    devices: all devices of all processes if left out.
+    data: number of shards of a batch.
+    model: number of shards of a model.
+    devices: the devices of the mesh; by default all of all processes.
 
   Raises:
     UserError: data x model is not the number of devices.
@@ -42,12 +42,13 @@ def make(
 
 
 def parse(text: str, default_axis: str) -> Mesh | None:
-  """The mesh of a flag such as '2x4', data x model; None for one device.
+  """Returns the mesh of a flag such as '2x4', data x model.
 
   Args:
-    text: '' is one device, since not every model or batch divides into what a
-      machine happens to have; of several processes it is all devices.
-    default_axis: on this axis, 'data' or 'model'.
+    text: the flag. '' is one device (None) in a single process, since not every
+      model or batch divides into all devices of a machine. In several processes
+      it is all devices.
+    default_axis: the axis of '' in several processes, 'data' or 'model'.
 
   Raises:
     UserError: another form, or another number of devices.
@@ -65,7 +66,7 @@ def parse(text: str, default_axis: str) -> Mesh | None:
 
 
 def of(tree: Any) -> Mesh | None:
-  """The mesh that the arrays of a tree lie on, None if they lie on no mesh."""
+  """Returns the mesh of a tree's arrays, None if they are on one device."""
   for leaf in jax.tree.leaves(tree):
     sharding = getattr(leaf, 'sharding', None)
     if isinstance(sharding, NamedSharding):
@@ -74,35 +75,37 @@ def of(tree: Any) -> Mesh | None:
 
 
 def use(mesh: Mesh | None):
-  """A context in which the mesh is in use; None is no mesh."""
+  """Returns a context in which a mesh is in use; None changes nothing."""
   return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def put(array: np.ndarray, sharding: NamedSharding | Format) -> jax.Array:
-  """An array of the host on a mesh; each process copies its own shards."""
+  """Copies an array of the host to a mesh; each process copies its shards."""
   return jax.make_array_from_callback(
     array.shape, sharding, lambda index: array[index]
   )
 
 
 def shard(params: Any, mesh: Mesh) -> Any:
-  """Parameters sharded over a mesh as in `rules.param_formats`.
+  """Returns parameters that are placed on a mesh by `rules.param_formats`.
 
   Raises:
     UserError: heads or hidden units do not divide into the mesh's shards.
   """
   formats = rules.param_formats(params, mesh)
   return jax.tree.map(
-    lambda array, where: put(np.asarray(array), where), params, formats
+    lambda array, leaf_format: put(np.asarray(array), leaf_format),
+    params,
+    formats,
   )
 
 
 def fetch(tree: Any) -> Any:
-  """The tree on the host of every process, each array whole."""
+  """Copies whole arrays to the host of every process."""
 
-  def whole(array):
+  def to_host(array):
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
       return multihost_utils.process_allgather(array, tiled=True)
     return np.asarray(array)
 
-  return jax.tree.map(whole, tree)
+  return jax.tree.map(to_host, tree)

@@ -1,10 +1,10 @@
-"""Which axis of an array is split over which axis of the mesh.
+"""Sharding rules: the axes of arrays, and the mesh axis that splits each.
 
-Megatron's way (Shoeybi et al. 1909.08053): a block's first matmuls are split
-by their columns (heads, hidden units), its last ones by the same as rows, so
-that a block needs one sum over the chips for its attention and one for its MLP.
-The embedding and the LM head are split over the vocabulary, which nothing ever
-gathers; the rows of a batch over `data`.
+The split is that of Megatron (Shoeybi et al. 1909.08053). The first products of
+a block are split by their outputs (heads, hidden units) and its last ones by
+the same axis, which they sum over. A block thus needs one all-reduce for its
+attention and one for its MLP. Embedding and LM head are split over the
+vocabulary, which is never gathered. A batch is split over its rows.
 """
 
 from typing import Any
@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from specsamp.errors import UserError
 
 DATA, MODEL = 'data', 'model'
-ANY = 'any'  # of `constrain`: an axis that XLA may split or not
+ANY = 'any'  # for `constrain`: an axis that XLA may split or not
 
-# Logical axis -> mesh axis; what is not here is not split.
+# Logical axis -> mesh axis. All other axes are whole on every device.
 RULES = {
   'batch': DATA,
   'vocab': MODEL,
@@ -27,44 +27,63 @@ RULES = {
   'mlp': MODEL,
 }
 
-# Whole on every device if they do not divide into shards: right, at the price
-# of memory. The others would then not be split at all, which nobody wants.
+# Axes that stay whole where they do not divide into the shards, at a price in
+# memory. For heads and hidden units the price is too high: that is an error.
 _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 
-# The parameters' axes, by the last part of their names: see `declare`.
-PARAMS: dict[str, tuple[str, ...]] = {}
+# The logical axes of every parameter, by the last part of its name.
+PARAM_AXES = {
+  # Transformer
+  'embedding': ('vocab', 'width'),
+  'position_embedding': ('position', 'width'),
+  'head': ('vocab', 'width'),
+  # Norm
+  'scale': ('width',),
+  'bias': ('width',),
+  # Attention
+  'q': ('heads', 'head_dim', 'width'),
+  'q_bias': ('heads', 'head_dim'),
+  'q_norm': ('head_dim',),
+  'kv': ('key_or_value', 'kv_heads', 'head_dim', 'width'),
+  'kv_bias': ('key_or_value', 'kv_heads', 'head_dim'),
+  'k_norm': ('head_dim',),
+  'o': ('width', 'heads', 'head_dim'),
+  'o_bias': ('width',),
+  'relative': ('heads', 'head_dim', 'width'),
+  'content_bias': ('heads', 'head_dim'),
+  'distance_bias': ('heads', 'head_dim'),
+  # MLP
+  'up': ('gate_or_up', 'mlp', 'width'),
+  'up_bias': ('gate_or_up', 'mlp'),
+  'down': ('width', 'mlp'),
+  'down_bias': ('width',),
+  # Drafters. Their weights are small and whole on every device.
+  'fuse': ('width', 'parts'),
+  'fuse_bias': ('width',),
+  'tap_scale': ('parts',),
+  'draft_rows': ('vocab',),
+  'mask_embedding': ('mask', 'width'),
+  'mask_feature': ('width',),
+  'mask_hidden': ('parts',),
+}
 
-# Axes in a TPU's memory, the slowest first, where they are not in the array's
-# own order. From any other order XLA makes a copy of this weight, before the
-# loop or in every pass.
+# Order of a parameter's axes in a TPU's memory, slowest first, where it is not
+# the array's own. From any other order XLA copies this weight, before the loop
+# or in every pass.
 _TPU_ORDER = {'o': (1, 0, 2)}
 
 
-def declare(**axes: tuple[str, ...]) -> None:
-  """Names the axes of parameters; stands beside the module that has them.
-
-  Args:
-    **axes: the names of a parameter's axes, by the parameter's name.
-
-  Raises:
-    ValueError: another module has parameters of this name with other axes.
-  """
-  for name, own in axes.items():
-    if PARAMS.setdefault(name, own) != own:
-      raise ValueError(f'{name}: got axes {own}, it has {PARAMS[name]}')
-
-
 def spec(axes, shape, mesh) -> PartitionSpec:
-  """How an array lies on a mesh.
+  """Returns how an array is split over a mesh.
 
   Args:
-    axes: the logical name of each axis of the array, None for none.
+    axes: the logical name of each axis of the array, or None.
     shape: its shape.
     mesh: has the axes 'data' and 'model'.
 
   Raises:
-    ValueError: as many names as axes are expected, and no two of them on the
-      same axis of the mesh.
+    ValueError: the number of names is not the number of axes, or two of them
+      are split over the same axis of the mesh.
     UserError: heads or hidden units do not divide into the mesh's shards.
   """
   if len(axes) != len(shape):
@@ -86,69 +105,65 @@ def spec(axes, shape, mesh) -> PartitionSpec:
   return PartitionSpec(*parts)
 
 
-def param_shardings(params: Any, mesh: Mesh) -> Any:
-  """A `NamedSharding` for each parameter of a tree of named arrays.
+def sharding(mesh: Mesh):
+  """Returns a function `(array, *axes)` -> `NamedSharding` on this mesh."""
+  return lambda array, *axes: NamedSharding(mesh, spec(axes, array.shape, mesh))
 
-  Trees that hold such trees, as the state of an optimizer does, will do; what
-  has no name or no axes, a count of steps for one, is whole on every device.
+
+def param_shardings(params: Any, mesh: Mesh) -> Any:
+  """Returns a `NamedSharding` for each parameter of a tree.
+
+  The tree may contain trees of parameters, like the state of an optimizer.
+  Scalars and arrays without a name are whole on every device.
 
   Args:
     params: arrays or shapes.
-    mesh: where they shall lie.
+    mesh: the mesh to place them on.
 
   Raises:
-    KeyError: a parameter that was not declared.
+    KeyError: a parameter is not in `PARAM_AXES`.
     UserError: see `spec`.
   """
+  sharding_of = sharding(mesh)
 
-  put = sharding(mesh)
+  def leaf_sharding(path, leaf):
+    is_param = leaf.shape and isinstance(path[-1], jax.tree_util.DictKey)
+    axes = PARAM_AXES[path[-1].key] if is_param else (None,) * len(leaf.shape)
+    return sharding_of(leaf, *axes)
 
-  def of(path, leaf):
-    named = leaf.shape and isinstance(path[-1], jax.tree_util.DictKey)
-    axes = PARAMS[path[-1].key] if named else (None,) * len(leaf.shape)
-    return put(leaf, *axes)
-
-  return jax.tree_util.tree_map_with_path(of, params)
+  return jax.tree_util.tree_map_with_path(leaf_sharding, params)
 
 
 def param_formats(params: Any, mesh: Mesh) -> Any:
-  """As `param_shardings`, with the order in memory that decoding reads.
+  """Returns `param_shardings`, on TPUs with the order in memory for decoding.
 
   Args:
     params: arrays or shapes.
-    mesh: where they shall lie. Other devices than TPUs are given no order.
+    mesh: the mesh to place them on.
   """
   shardings = param_shardings(params, mesh)
   if mesh.devices.flat[0].platform != 'tpu':
     return shardings
 
-  def of(path, where):
+  def leaf_format(path, leaf_sharding):
     order = _TPU_ORDER.get(path[-1].key)
-    return Format(Layout(order), where) if order else where
+    return Format(Layout(order), leaf_sharding) if order else leaf_sharding
 
-  return jax.tree_util.tree_map_with_path(of, shardings)
-
-
-def sharding(mesh: Mesh):
-  """A function `(array, *axes)` -> `NamedSharding` on this mesh."""
-  return lambda array, *axes: NamedSharding(mesh, spec(axes, array.shape, mesh))
+  return jax.tree_util.tree_map_with_path(leaf_format, shardings)
 
 
 def mesh_in_use():
-  """The abstract mesh of `jax.set_mesh`; None for none, or for one device.
+  """Returns the abstract mesh of `jax.set_mesh`, None if it is a single device.
 
-  A mesh of other axes is the user's own and none of ours.
+  A mesh of other axes than 'data' and 'model' is the user's, and ignored.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  ours = mesh.axis_names == (DATA, MODEL) and mesh.size > 1
-  return mesh if ours else None
+  is_ours = mesh.axis_names == (DATA, MODEL) and mesh.size > 1
+  return mesh if is_ours else None
 
 
 def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
-  """The array, sharded over the mesh in use by its axes' names.
-
-  Without a mesh it is the array.
-  """
+  """Shards an array over the mesh in use, if any, by the names of its axes."""
   mesh = mesh_in_use()
   if mesh is None:
     return array

@@ -111,9 +111,9 @@ class FeatureCache:
     transformer = target.transformer.clone(taps=taps)
     # Features beyond the range of 16 bits become its largest number.
     self._compute = jax.jit(
-      lambda params, tokens: float16.narrow(
-        compute(transformer, params, tokens), float16.NAME
-      )
+      lambda params, tokens: jnp.clip(
+        compute(transformer, params, tokens), -float16.LARGEST, float16.LARGEST
+      ).astype(_DTYPE)
     )
 
   def __call__(self, index_b) -> np.ndarray:

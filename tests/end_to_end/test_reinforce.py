@@ -103,7 +103,11 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
   monkeypatch.setattr(reinforce, '_SAVE_EVERY', 2)
   monkeypatch.setattr(reinforce, 'advantages', advantages)
   assert train('interrupted').code == 2
-  assert [step['step'] for step in _steps(tmp_path / 'interrupted')] == [1, 2, 3]
+  assert [step['step'] for step in _steps(tmp_path / 'interrupted')] == [
+    1,
+    2,
+    3,
+  ]
   ended = train('interrupted')
   assert ended.code == 0 and len(calls) == 6, ended
   params, losses = read('interrupted')

@@ -15,31 +15,23 @@ from specsamp.models import (
 from specsamp.models.config import RopeScaling
 
 _TINY = dict(vocab_size=29, max_length=32, dtype='float32')
+_GROUPED = dict(num_layers=2, num_heads=4, num_kv_heads=2, mlp_width=20)
 
 FAMILIES = {
   'llama': TransformerConfig(
-    width=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=6,
-    mlp_width=20,
-    rope_theta=500.0,
-    **_TINY,
+    width=24, head_dim=6, rope_theta=500.0, **_GROUPED, **_TINY
   ),
-  # Queries and keys with norms and biases, wavelengths of all three kinds.
+  # Queries and keys with norms and biases; wavelengths that are stretched in
+  # full, in part and not at all.
   'qwen': TransformerConfig(
     width=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
     head_dim=8,
-    mlp_width=20,
     rope_theta=50.0,
     rope_scaling=RopeScaling('llama3', 4.0, 1.0, 3.0, 40),
     qk_norm=True,
     biases='qkv',
     padding=3,
+    **_GROUPED,
     **_TINY,
   ),
   'linear': TransformerConfig(
@@ -56,25 +48,22 @@ FAMILIES = {
   'opt': presets.opt(16, 2, 2, **_TINY),
   'gpt2': presets.gpt2(16, 2, 2, **_TINY),
   'chinchilla': presets.chinchilla(16, 3, 2, head_dim=6, **_TINY),
-  # A mixture that no preset has: relative positions with grouped keys and
-  # biases, whose head axes are easiest to confuse.
+  # No preset has relative positions with grouped keys and biases, whose head
+  # axes are the easiest to confuse. An odd width cuts the last sinusoid.
   'mixed': TransformerConfig(
-    width=15,  # an odd width cuts the last sinusoid
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
+    width=15,
     head_dim=5,
-    mlp_width=20,
     norm='layer',
     positions='relative',
     biases='all',
+    **_GROUPED,
     **_TINY,
   ),
 }
 
 
 def random_params(config, seed=0):
-  """Parameters away from their initial zeros and ones, which hide mistakes."""
+  """Draws parameters away from their initial zeros and ones."""
   shapes = file_order.shapes(param_shapes(Transformer(config)))
   rng = np.random.default_rng(seed)
 
@@ -88,6 +77,6 @@ def random_params(config, seed=0):
 
 @pytest.fixture(scope='package', params=FAMILIES)
 def model(request):
-  """(Transformer, params) of one family."""
+  """Returns (Transformer, params) of one family."""
   config = FAMILIES[request.param]
   return Transformer(config), random_params(config)

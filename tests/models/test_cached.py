@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from specsamp.drafting import TokenTree
-from specsamp.models import KVCache, Transformer, kv_cache
-from specsamp.models.attention import causal_mask, tree_mask
+from specsamp.models import KVCache, Transformer
+from specsamp.models.attention import tree_mask
 
 _CAPACITY = 24
 _LENGTHS = np.array([5, 9, 1], np.int32)
 _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4, 0))
-_TEXTS, _TEXT_LENGTH = 3 * _TREE.size, 18
+_BATCH, _LENGTH = 3 * _TREE.size, 18
 
 
 @pytest.fixture(scope='module')
 def passes(model):
-  """(whole texts -> logits, cached pass); few shapes, for each is compiled."""
+  """Returns (sequences -> logits, cached pass), which compile few shapes."""
   transformer, params = model
   whole = jax.jit(lambda params, t: transformer.apply({'params': params}, t))
   cached = jax.jit(lambda params, *a: transformer.apply({'params': params}, *a))
 
-  def logits(texts):
-    padded = np.zeros((_TEXTS, _TEXT_LENGTH), np.int32)
-    padded[: len(texts)] = texts
-    return np.asarray(whole(params, padded).logits)[: len(texts)]
+  def logits(tokens):
+    padded = np.zeros((_BATCH, _LENGTH), np.int32)
+    padded[: len(tokens)] = tokens
+    return np.asarray(whole(params, padded).logits)[: len(tokens)]
 
   def run(tokens, positions, cache, *args):
     tokens, positions = np.int32(tokens), np.int32(positions)
@@ -41,7 +41,7 @@ def _tokens(shape, seed=0):
 
 
 def _junk(cache: KVCache) -> KVCache:
-  """What other tokens may have left in slots that nobody sees."""
+  """Fills the cache with entries that other tokens may have left there."""
   rng = np.random.default_rng(7)
   fill = lambda x: jnp.asarray(1e3 * rng.normal(size=x.shape), x.dtype)
   return cache.replace(
@@ -50,40 +50,41 @@ def _junk(cache: KVCache) -> KVCache:
 
 
 def _prefill(cached, cache, tokens):
-  """The first `_LENGTHS` tokens of the rows, padded on the right with 28."""
+  """Feeds the first `_LENGTHS` tokens of the rows, padded on the right."""
   positions = np.broadcast_to(np.arange(_LENGTHS.max())[None], (3, 9))
   inside = positions < _LENGTHS[:, None]
   return cached(np.where(inside, tokens[:, :9], 28), positions, cache)
 
 
-def _close(got, wanted):
+def _assert_close(got, wanted):
   scale = np.abs(wanted).max()
   np.testing.assert_allclose(got, wanted, atol=2e-5 * scale)
 
 
 def test_ragged_pieces_equal_the_whole(model, passes):
+  """Later pieces overwrite junk, such as a rejected draft."""
   transformer, params = model
   whole, cached = passes
-  tokens = _tokens((3, _TEXT_LENGTH))
+  tokens = _tokens((3, _LENGTH))
   wanted = whole(tokens)
   cache = transformer.init_cache(params, 3, _CAPACITY)
   assert cache.capacity == _CAPACITY
   out = _prefill(cached, _junk(cache), tokens)
   for row, length in enumerate(_LENGTHS):
-    _close(out.logits[row, :length], wanted[row, :length])
+    _assert_close(out.logits[row, :length], wanted[row, :length])
   at = _LENGTHS.copy()
   rows = np.arange(3)[:, None]
   for size in (1, 3, 1, 3, 1):
     positions = at[:, None] + np.arange(size)[None]
     out = cached(tokens[rows, positions], positions, out.cache)
-    _close(out.logits, wanted[rows, positions])
+    _assert_close(out.logits, wanted[rows, positions])
     at += size
 
 
 def test_unseen_slots_change_nothing_at_all(model, passes):
   transformer, params = model
   _, cached = passes
-  tokens = _tokens((3, _TEXT_LENGTH))
+  tokens = _tokens((3, _LENGTH))
   clean = transformer.init_cache(params, 3, _CAPACITY)
   outs = [_prefill(cached, cache, tokens) for cache in (clean, _junk(clean))]
   np.testing.assert_array_equal(outs[0].logits, outs[1].logits)
@@ -91,24 +92,10 @@ def test_unseen_slots_change_nothing_at_all(model, passes):
   np.testing.assert_array_equal(outs[0].logits, outs[1].logits)
 
 
-def test_a_rejected_draft_leaves_no_trace(model, passes):
-  """Rewinding is only a shorter length: later tokens write over the draft."""
-  transformer, params = model
-  whole, cached = passes
-  tokens = _tokens((3, _TEXT_LENGTH))
-  cache = transformer.init_cache(params, 3, _CAPACITY)
-  out = _prefill(cached, cache, tokens)
-  positions = _LENGTHS[:, None] + np.arange(3)[None]
-  rows = np.arange(3)[:, None]
-  out = cached(_tokens((3, 3), seed=9), positions, out.cache)
-  out = cached(tokens[rows, positions], positions, out.cache)
-  _close(out.logits, whole(tokens)[rows, positions])
-
-
 def test_a_tree_in_one_pass_equals_its_paths(model, passes):
   transformer, params = model
   whole, cached = passes
-  tokens = _tokens((3, _TEXT_LENGTH))
+  tokens = _tokens((3, _LENGTH))
   nodes = _tokens((3, _TREE.size), seed=1)
   cache = _junk(transformer.init_cache(params, 3, _CAPACITY))
   cache = _prefill(cached, cache, tokens).cache
@@ -116,55 +103,22 @@ def test_a_tree_in_one_pass_equals_its_paths(model, passes):
   mask = tree_mask(start, _TREE.ancestor_mask, _CAPACITY)
   positions = _LENGTHS[:, None] + np.asarray(_TREE.depths)[None]
   out = cached(nodes, positions, cache, mask)
-  # Every node's path as a text of its own.
-  texts = np.zeros((3, _TREE.size, _TEXT_LENGTH), np.int32)
+  # A sequence for the path to every node.
+  paths = np.zeros((3, _TREE.size, _LENGTH), np.int32)
   for row, length in enumerate(_LENGTHS):
     for node in range(_TREE.size):
       path = [n for n in _TREE.paths[node] if n >= 0]
-      texts[row, node, :length] = tokens[row, :length]
-      texts[row, node, length : length + len(path)] = nodes[row, path]
-  wanted = whole(texts.reshape(_TEXTS, -1)).reshape(*texts.shape, -1)
+      paths[row, node, :length] = tokens[row, :length]
+      paths[row, node, length : length + len(path)] = nodes[row, path]
+  wanted = whole(paths.reshape(_BATCH, -1)).reshape(*paths.shape, -1)
   for row, length in enumerate(_LENGTHS):
     for node, depth in enumerate(_TREE.depths):
-      _close(out.logits[row, node], wanted[row, node, length + depth])
-
-
-def test_masks_against_their_words():
-  positions = jnp.array([[0, 1], [4, 5]])
-  got = causal_mask(positions, 6)
-  for b, t, s in np.ndindex(2, 2, 6):
-    assert bool(got[b, t, s]) == (s <= int(positions[b, t]))
-  tree = TokenTree((-1, 0, 0, 2))
-  got = tree_mask(jnp.array([0, 3]), tree.ancestor_mask, 8)
-  for b, t, s in np.ndindex(2, 4, 8):
-    node = s - (0, 3)[b]
-    inside = node < 4 and (node < 0 or bool(tree.ancestor_mask[t, node]))
-    assert bool(got[b, t, s]) == inside, (b, t, s)
-
-
-def test_write():
-  slots = jnp.arange(2 * 3 * 6 * 2, dtype=jnp.float32).reshape(2, 3, 6, 2)
-  new = -1 - jnp.arange(2 * 2 * 3 * 2, dtype=jnp.float32).reshape(2, 2, 3, 2)
-  got = np.asarray(jax.jit(kv_cache.write)(slots, new, jnp.array([1, 4])))
-  wanted = np.asarray(slots).copy()
-  for row, start in enumerate((1, 4)):
-    for t in range(2):
-      wanted[row, :, start + t] = new[row, t]
-  np.testing.assert_array_equal(got, wanted)
-
-
-def test_write_keeps_the_dtype_of_the_cache():
-  slots = jnp.zeros((1, 1, 2, 1), jnp.bfloat16)
-  got = kv_cache.write(slots, jnp.ones((1, 1, 1, 1)), jnp.array([1]))
-  assert got.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(
-    got.astype(jnp.float32), np.array([[[[0], [1]]]])
-  )
+      _assert_close(out.logits[row, node], wanted[row, node, length + depth])
 
 
 @pytest.mark.parametrize('model', ['llama', 'chinchilla'], indirect=True)
 def test_bfloat16(model, passes):
-  """Caches and states are half as wide; logits and parameters are not."""
+  """Caches and hidden states have 16 bits, logits have 32."""
   transformer, params = model
   half = Transformer(dataclasses.replace(transformer.config, dtype='bfloat16'))
   tokens = _tokens((2, 6))
@@ -174,7 +128,6 @@ def test_bfloat16(model, passes):
   for array in (out.hidden, *jax.tree.leaves((cache, out.cache))):
     assert array.dtype == jnp.bfloat16
   assert out.logits.dtype == jnp.float32
-  texts = np.pad(tokens, ((0, 0), (0, _TEXT_LENGTH - 6)))
-  exact = passes[0](texts)[:, :6]
+  exact = passes[0](np.pad(tokens, ((0, 0), (0, _LENGTH - 6))))[:, :6]
   error = np.abs(out.logits - exact).max() / np.abs(exact).max()
   assert 1e-5 < error < 0.1

@@ -1,4 +1,4 @@
-"""The transformer against another one: NumPy, float64, a head at a time."""
+"""The transformer against a NumPy reference: float64, one head at a time."""
 
 import math
 
@@ -48,7 +48,7 @@ def _rms(x, scale, epsilon):
 
 
 def _rotate(config, x, position):
-  """One head's vector, as complex numbers turned by their angles."""
+  """Rotates one head's vector as complex numbers."""
   half = len(x) // 2
   turned = (x[:half] + 1j * x[half:]) * np.exp(
     1j
@@ -113,7 +113,7 @@ def _mlp(config, params, x):
 
 
 def _reference(config, params, tokens):
-  """Logits [T, V] and hidden states [T, D] of one row."""
+  """Returns logits [T, V] and hidden states [T, D] of one row."""
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
   x = params['embedding'][tokens]
   if config.positions == 'learned':

@@ -1,7 +1,7 @@
-"""What no CPU runs, run here: one token is padded to two, and nobody sees.
+"""Programs of accelerators, run on a CPU: padding tokens have no effect.
 
-`lax.platform_dependent` picks a branch for the platform that is compiled for;
-here it is made to pick the TPU's.
+`lax.platform_dependent` chooses a branch by the platform of the program. Here
+it chooses the branch of TPUs.
 """
 
 import jax
@@ -13,7 +13,6 @@ from specsamp.drafting import model_drafter
 
 pytestmark = pytest.mark.extended
 
-_VOCAB = 64
 _PROMPTS = ['abc', 'a', 'zxyw']
 _SAMPLING = specsamp.SamplingParams(
   temperature=[1.0, 0.0, 0.7], top_k=[0, 0, 20]
@@ -21,9 +20,9 @@ _SAMPLING = specsamp.SamplingParams(
 
 
 def _generate(max_length, draft_len):
-  # The limit of positions is no part of the numbers, but of what a program is
-  # looked up by: another one is traced anew.
-  target = tiny.model(_VOCAB, seed=0, max_length=max_length)
+  # Another limit of positions is another program, which is traced again, but
+  # computes the same.
+  target = tiny.model(64, seed=0, max_length=max_length)
   draft = tiny.first_layer(target)
   return specsamp.generate(
     target,
@@ -40,18 +39,18 @@ def _generate(max_length, draft_len):
   [(0, {'padded', 'apart'}), (3, {'both', 'apart'})],
   ids=['autoregressive', 'chain'],
 )
-def test_padded_tokens_are_never_seen(monkeypatch, draft_len, expected):
+def test_padding_tokens_have_no_effect(monkeypatch, draft_len, expected):
   on_cpu = _generate(64, draft_len)
-  taken = set()
+  branches = set()
 
   def as_on_tpu(*args, default=None, tpu=None, **_):
     branch = tpu or default
-    taken.add(getattr(branch, '__name__', ''))
+    branches.add(getattr(branch, '__name__', ''))
     return branch(*args)
 
   monkeypatch.setattr(jax.lax, 'platform_dependent', as_on_tpu)
   got = _generate(61, draft_len)
-  assert taken >= expected
+  assert branches >= expected
   assert got.tokens == on_cpu.tokens
   assert got.rounds.tolist() == on_cpu.rounds.tolist()
   assert (

@@ -1,4 +1,4 @@
-"""A model's folder read by shards: the same model, and no more than its own."""
+"""Loading a model's folder on a mesh: each device reads its shards only."""
 
 import dataclasses
 import json
@@ -28,17 +28,17 @@ _CONFIG = TransformerConfig(
   norm='layer',
   biases='all',
 )
-_MESHES = [(1, 8), (2, 4), (8, 1)]
+_storages = pytest.mark.parametrize('storage', ['float32', 'int8'])
 
 
 @pytest.fixture(scope='module')
 def folder(tokenizer, tmp_path_factory):
-  """The model, as float32 and as int8."""
+  """Returns a folder with the model as float32 and as int8."""
   transformer = Transformer(_CONFIG)
-  shapes = param_shapes(transformer)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
-    lambda s: rng.standard_normal(s.shape, np.float32), shapes
+    lambda s: rng.standard_normal(s.shape, np.float32),
+    param_shapes(transformer),
   )
   model = LanguageModel(transformer, params, tokenizer)
   root = tmp_path_factory.mktemp('models')
@@ -62,34 +62,32 @@ def _assert_same(got, expected):
     np.testing.assert_array_equal(got[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize('shape', _MESHES, ids=str)
-@pytest.mark.parametrize('storage', ['float32', 'int8'])
-def test_shards_are_read_as_the_model_would_be_laid(
-  folder, monkeypatch, storage, shape
-):
+@pytest.mark.parametrize('shape', [(1, 8), (2, 4), (8, 1)], ids=str)
+@_storages
+def test_each_device_reads_its_shards(folder, monkeypatch, storage, shape):
   mesh = meshes.make(*shape)
-  asked = {}
+  shapes = {}
   real = weights._read
 
   def read(tensors, name, index):
     value = real(tensors, name, index)
-    asked.setdefault(name, []).append(value.shape)
+    shapes.setdefault(name, set()).add(value.shape)
     return value
 
   expected = model_dir.load(folder / storage).on(mesh)
   monkeypatch.setattr(weights, '_read', read)
   got = model_dir.load(folder / storage, mesh)
   _assert_same(got, expected)
-  # Nothing is read that no device here holds, nor anything larger than a part.
-  for name, value in _flat(got).items():
-    part = value.sharding.shard_shape(value.shape)
-    assert set(asked[name]) == {part}, name
+  assert shapes == {
+    name: {value.sharding.shard_shape(value.shape)}
+    for name, value in _flat(got).items()
+  }
   heads = 8 // shape[1]
-  assert set(asked['layers_0.attention.q']) == {(heads, 4, 16)}
-  assert set(asked['layers_0.attention.o']) == {(16, heads, 4)}
+  assert shapes['layers_0.attention.q'] == {(heads, 4, 16)}
+  assert shapes['layers_0.attention.o'] == {(16, heads, 4)}
 
 
-@pytest.mark.parametrize('storage', ['float32', 'int8'])
+@_storages
 def test_several_files(folder, tmp_path, monkeypatch, storage):
   whole = model_dir.load(folder / storage)
   monkeypatch.setattr(weights, '_FILE_BYTES', 5_000)
@@ -100,42 +98,32 @@ def test_several_files(folder, tmp_path, monkeypatch, storage):
   _assert_same(model_dir.load(tmp_path / 'm'), whole)
   mesh = meshes.make(2, 4)
   _assert_same(model_dir.load(tmp_path / 'm', mesh), whole.on(mesh))
-  # One of them lost is said.
+  # A missing file is reported.
   (tmp_path / 'm' / names[1]).unlink()
   with pytest.raises(UserError, match=r'do not fit the config; \d+ missing'):
     model_dir.load(tmp_path / 'm', mesh)
 
 
-def test_files_that_are_no_part_of_it(folder, tmp_path, monkeypatch):
+def test_other_files_in_the_folder(folder, tmp_path):
   model = model_dir.load(folder / 'float32')
-  one = tmp_path / 'one'
-  model_dir.save(model, one)
-  (one / 'model_old.safetensors').write_text('no such thing')
-  _assert_same(model_dir.load(one), model)
-  monkeypatch.setattr(weights, '_FILE_BYTES', 5_000)
-  many = tmp_path / 'many'
-  model_dir.save(model, many)
-  (many / 'model-00001.safetensors').unlink()
-  with pytest.raises(UserError, match=r'many: tensors do not fit'):
-    model_dir.load(many)
-  (one / 'model-00000.safetensors').write_text('')
-  (one / 'model-00001.safetensors').write_text('')
+  model_dir.save(model, tmp_path)
+  (tmp_path / 'model_old.safetensors').write_text('not weights')
+  _assert_same(model_dir.load(tmp_path), model)
+  (tmp_path / 'model-00000.safetensors').write_text('')
   with pytest.raises(UserError, match='got both model.safetensors and model-'):
-    model_dir.load(one)
+    model_dir.load(tmp_path)
 
 
-def test_a_model_on_a_mesh_is_written_as_any_other(folder, tmp_path):
+@_storages
+def test_a_mesh_writes_the_same_file(folder, tmp_path, storage):
   whole = model_dir.load(folder / 'float32')
-  for storage in ('float32', 'int8'):
-    model_dir.save(whole.on(meshes.make(2, 4)), tmp_path / storage, storage)
-    written = (tmp_path / storage / model_dir.WEIGHTS).read_bytes()
-    assert written == (folder / storage / model_dir.WEIGHTS).read_bytes()
+  model_dir.save(whole.on(meshes.make(2, 4)), tmp_path / 'm', storage)
+  written = (tmp_path / 'm' / model_dir.WEIGHTS).read_bytes()
+  assert written == (folder / storage / model_dir.WEIGHTS).read_bytes()
 
 
-@pytest.mark.parametrize('storage', ['float32', 'int8'])
-def test_matrices_have_the_dtype_that_the_model_computes_in(
-  folder, tmp_path, storage
-):
+@_storages
+def test_matrices_have_the_dtype_of_the_config(folder, tmp_path, storage):
   whole = model_dir.load(folder / storage)
   config = dataclasses.replace(_CONFIG, dtype='bfloat16')
   half = tmp_path / 'half'

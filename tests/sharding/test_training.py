@@ -1,4 +1,4 @@
-"""Training on any mesh is the same training, and goes on on any other."""
+"""Training on a mesh is training on one device, and resumes on any mesh."""
 
 import dataclasses
 import json
@@ -9,7 +9,6 @@ import pytest
 from flax import traverse_util
 
 from specsamp.checkpoints import model_dir
-from specsamp.data import tokenizers
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
@@ -59,45 +58,40 @@ def config(corpus):
 
 
 @pytest.fixture(scope='module')
-def undisturbed(config, tmp_path_factory):
-  """On one device."""
-  workdir = tmp_path_factory.mktemp('undisturbed')
+def one_device(config, tmp_path_factory):
+  """Trains on one device without an interruption; returns the folder."""
+  workdir = tmp_path_factory.mktemp('one_device')
   pretrain.pretrain(config, workdir)
   return workdir
 
 
-def _metrics(workdir):
+def _metrics(workdir, *names):
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  lines = [json.loads(line) for line in lines]
-  return [(line['kind'], line['step'], line['loss']) for line in lines]
+  return [[json.loads(line)[name] for name in names] for line in lines]
 
 
-def _flat(model):
-  return traverse_util.flatten_dict(model.params, sep='.')
-
-
-def _assert_same_curve(workdir, undisturbed):
-  got, expected = _metrics(workdir), _metrics(undisturbed)
-  assert [line[:2] for line in got] == [line[:2] for line in expected]
-  np.testing.assert_allclose(
-    [line[2] for line in got], [line[2] for line in expected], atol=1e-4, rtol=0
-  )
-  assert got[0][2] > got[-1][2] + 1  # it does learn
-
-
-def _assert_same_weights(workdir, undisturbed):
-  models = [_flat(model_dir.load(w / 'model')) for w in (workdir, undisturbed)]
+def _assert_same(workdir, expected):
+  """Compares losses and final weights."""
+  names = [_metrics(path, 'kind', 'step') for path in (workdir, expected)]
+  assert names[0] == names[1]
+  losses = [_metrics(path, 'loss') for path in (workdir, expected)]
+  np.testing.assert_allclose(*losses, atol=1e-4, rtol=0)
+  assert losses[0][0][0] > losses[0][-1][0] + 1  # it does learn
+  models = [
+    traverse_util.flatten_dict(model_dir.load(path / 'model').params, sep='.')
+    for path in (workdir, expected)
+  ]
   for name, value in models[0].items():
     np.testing.assert_allclose(
       value, models[1][name], atol=1e-4, rtol=0, err_msg=name
     )
 
 
-def _assert_laid(params, mesh):
-  """Each parameter as the rules say, no more of it on a device than that."""
-  wanted = rules.param_shardings(params, mesh)
+def _assert_sharded(params, mesh):
+  """Compares shardings with the rules, and the size of a shard."""
+  shardings = rules.param_shardings(params, mesh)
   for x, sharding in zip(
-    jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True
+    jax.tree.leaves(params), jax.tree.leaves(shardings), strict=True
   ):
     assert x.sharding.is_equivalent_to(sharding, x.ndim)
   q = params['layers_0']['attention']['q']
@@ -106,7 +100,7 @@ def _assert_laid(params, mesh):
 
 
 def _interrupted(monkeypatch, config, workdir, mesh, step):
-  """Runs until the data of `step` is asked for."""
+  """Trains until it requests the data of `step`."""
   real = Packed.batch
 
   def batch(self, index):
@@ -123,27 +117,23 @@ def _interrupted(monkeypatch, config, workdir, mesh, step):
 @pytest.mark.parametrize(
   'shape',
   [
-    # The run below is laid on some of each.
     pytest.param((1, 8), marks=pytest.mark.slow),
     (2, 4),
     pytest.param((8, 1), marks=pytest.mark.slow),
   ],
   ids=str,
 )
-def test_the_losses_are_the_unsharded_ones(
-  config, undisturbed, tmp_path, shape
-):
+def test_a_mesh_gives_the_same_model(config, one_device, tmp_path, shape):
   mesh = meshes.make(*shape)
   model = pretrain.pretrain(config, tmp_path, mesh)
-  _assert_same_curve(tmp_path, undisturbed)
-  _assert_same_weights(tmp_path, undisturbed)
-  _assert_laid(model.params, mesh)
+  _assert_same(tmp_path, one_device)
+  _assert_sharded(model.params, mesh)
 
 
-def test_a_run_goes_on_on_other_meshes(
-  config, undisturbed, tmp_path, monkeypatch
+def test_a_run_resumes_on_other_meshes(
+  config, one_device, tmp_path, monkeypatch
 ):
-  """8 devices, then 4 of another shape, then one."""
+  """It runs on 8 devices, on 4 in another shape, then on one."""
   restored = []
   restore = run.restore
 
@@ -155,22 +145,20 @@ def test_a_run_goes_on_on_other_meshes(
   monkeypatch.setattr(run, 'restore', spy)
   _interrupted(monkeypatch, config, tmp_path, meshes.make(1, 8), 5)
   four = meshes.make(2, 2, jax.devices()[:4])
-  # Looked at before a step takes the state's buffers.
+  # Interrupted before a step donates the state's buffers.
   _interrupted(monkeypatch, config, tmp_path, four, 4)
   (step, state), *_ = restored
   assert step == 4
-  _assert_laid(state.params, four)
-  moments = state.optimizer[1][0].mu
-  _assert_laid(moments, four)
+  _assert_sharded(state.params, four)
+  _assert_sharded(state.optimizer[1][0].mu, four)
   _interrupted(monkeypatch, config, tmp_path, four, 9)
   pretrain.pretrain(config, tmp_path)
   assert [step for step, _ in restored] == [4, 4, 8]
   assert len(restored[-1][1].step.sharding.device_set) == 1
-  _assert_same_curve(tmp_path, undisturbed)
-  _assert_same_weights(tmp_path, undisturbed)
+  _assert_same(tmp_path, one_device)
 
 
-def test_distillation_on_a_mesh(config, undisturbed, tmp_path, monkeypatch):
+def test_distillation_on_a_mesh(config, one_device, tmp_path, monkeypatch):
   teachers = []
   real = model_dir.load
 
@@ -181,7 +169,7 @@ def test_distillation_on_a_mesh(config, undisturbed, tmp_path, monkeypatch):
   monkeypatch.setattr(model_dir, 'load', load)
   config = dataclasses.replace(
     config,
-    teacher=str(undisturbed / 'model'),
+    teacher=str(one_device / 'model'),
     steps=4,
     eval_every=4,
     model=dataclasses.replace(_MODEL, width=8),
@@ -191,35 +179,13 @@ def test_distillation_on_a_mesh(config, undisturbed, tmp_path, monkeypatch):
     workdir = tmp_path / str(mesh is None)
     pretrain.pretrain(config, workdir, mesh)
     assert teachers[-1].mesh == mesh
-    lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-    lines = [json.loads(line) for line in lines]
-    curves.append([[x['loss'], x['kl'], x['agreement']] for x in lines])
+    curves.append(_metrics(workdir, 'loss', 'kl', 'agreement'))
   np.testing.assert_allclose(*curves, atol=1e-4, rtol=0)
   assert len(curves[0]) == 5
 
 
-@pytest.mark.parametrize(
-  ('changes', 'shape', 'message'),
-  [
-    (
-      dict(batch_size=6),
-      (8, 1),
-      'batch_size 6 does not divide into 8 shards, the size of the mesh axis '
-      "'data'",
-    ),
-    (
-      dict(model=dataclasses.replace(_MODEL, num_heads=6)),
-      (2, 4),
-      "heads: 6 do not divide into 4 shards, the size of the mesh axis 'model'",
-    ),
-  ],
-)
-def test_what_does_not_divide_is_one_line(
-  config, undisturbed, tmp_path, changes, shape, message
-):
-  tokenizer = str(undisturbed / tokenizers.FILE)
-  config = dataclasses.replace(config, tokenizer=tokenizer, **changes)
-  with pytest.raises(UserError) as error:
-    pretrain.pretrain(config, tmp_path, meshes.make(*shape))
-  assert str(error.value) == message
+def test_a_batch_that_does_not_divide_is_refused(config, tmp_path):
+  config = dataclasses.replace(config, batch_size=6)
+  with pytest.raises(UserError, match='^batch_size 6 does not divide into 8'):
+    pretrain.pretrain(config, tmp_path, meshes.make(8, 1))
   assert not (tmp_path / 'metrics.jsonl').exists()

@@ -1,4 +1,4 @@
-"""Models so small that the law of what they say can be written out."""
+"""Models so small that the distributions of completions can be enumerated."""
 
 import dataclasses
 
@@ -22,8 +22,8 @@ class Letters:
   """A tokenizer whose tokens are the first letters of the alphabet.
 
   Attributes:
-    vocab_size: how many letters.
-    language: tokenizers of two languages differ, however many letters.
+    vocab_size: number of letters.
+    language: tokenizers of two languages differ.
   """
 
   vocab_size: int
@@ -48,7 +48,7 @@ class Letters:
 def model(
   vocab_size: int, seed: int, max_length: int = 64, **config
 ) -> LanguageModel:
-  """A random model; another seed has quite other laws."""
+  """Returns a random model, whose distributions depend much on the seed."""
   values = dict(
     width=16,
     num_layers=2,
@@ -67,12 +67,12 @@ def model(
 
 
 def noise(module, seed: int):
-  """Random parameters of a module."""
+  """Draws parameters of a module."""
   rng = np.random.default_rng(seed)
 
   def leaf(path, shape):
-    # Far from a fresh model's: there the branches add so little that a law
-    # depends on the last token alone, and no stale cache entry could be seen.
+    # In a fresh model the branches add so little that a distribution depends on
+    # the last token alone, and no stale cache entry could be seen.
     noise = rng.standard_normal(shape.shape, np.float32)
     match path[-1].key:
       case 'embedding' | 'mask_embedding' | 'mask_feature':
@@ -90,12 +90,12 @@ def noise(module, seed: int):
 
 
 def draft(vocab_size: int, seed: int, max_length: int = 64) -> LanguageModel:
-  """As `model`, with one layer."""
+  """Returns a random model with one layer."""
   return model(vocab_size, seed, max_length, num_layers=1)
 
 
 def first_layer(target: LanguageModel) -> LanguageModel:
-  """A draft that agrees with its target now and then: the target cut short."""
+  """Returns the first layer of a target, a draft that sometimes agrees."""
   config = dataclasses.replace(target.config, num_layers=1)
   transformer = Transformer(config)
   shapes = param_shapes(transformer)
@@ -104,7 +104,7 @@ def first_layer(target: LanguageModel) -> LanguageModel:
 
 
 def layers(kind: str) -> int:
-  """The fewest of a target that this kind of drafter reads."""
+  """Returns the smallest number of target layers for a kind of drafter."""
   return 6 if kind == 'eagle3' else 1
 
 
@@ -116,7 +116,7 @@ def trained(
   num_layers: int = 1,
   **fields,
 ) -> DraftModule:
-  """Random layers, as if this kind of drafter had been trained for a target."""
+  """Returns a drafter for a target, with random parameters."""
   module = make(kind, target.config, ahead, num_layers, **fields)
   params = noise(module, seed)
   if kind == 'eagle3':
@@ -125,7 +125,7 @@ def trained(
 
 
 def _draft_rows(module: Eagle3Layer):
-  """Those that it cannot draft are the last tokens but one."""
+  """Maps the last token and the first ones; the others cannot be drafted."""
   size = module.config.vocab_size
   tokens = np.r_[: module.draft_vocab - 1, size - 1]
   return jnp.asarray(draft_vocab.rows_of(tokens, size))
@@ -134,9 +134,9 @@ def _draft_rows(module: Eagle3Layer):
 def published(
   target: LanguageModel, kind: str, ahead: int = 4, seed: int = 5
 ) -> DraftModule:
-  """As `trained`, of what the authors publish: of no target in particular.
+  """Returns a random drafter in a form that its authors publish.
 
-  The last token but one is none that EAGLE-3 can say.
+  It does not name its target. EAGLE-3 cannot draft the last token but one.
   """
   config = target.config
   layer = dataclasses.replace(config, num_layers=1)

@@ -101,7 +101,7 @@ def unrolled(
     jnp.zeros(batch, jnp.int32),
   )
   entries = [
-    attention.OwnEntries(cache.entry(i))
+    attention.PrivateEntries(cache.entry(i))
     for i in range(module.config.num_layers)
   ]
   outputs = [take(hidden_btd, starts_bm[:, : counts[0]])]
@@ -110,7 +110,7 @@ def unrolled(
     tokens_bm = take(tokens_bt, roots_bm + j)
     embedded_bmd = drafter.embed(tokens_bm, roots_bm + j)
     entries = [
-      entry._replace(
+      entry.replace(
         keys=tuple(array[:, :, :count] for array in entry.keys),
         values=tuple(array[:, :, :count] for array in entry.values),
       )
