@@ -22,12 +22,6 @@ _WEIGHTS = {
 _NUM_TOKENS = (1, 2, 3, 4, 5, 8, 9, 16, 17, 48, 49)
 
 
-@pytest.fixture(autouse=True)
-def _weights_of_any_size(monkeypatch):
-  """Computes products with the small weights below as with large ones."""
-  monkeypatch.setattr(kernels, '_MIN_SIZE', 0)
-
-
 def _arrays(name, *tokens, dtype=jnp.float32):
   """Returns activations of this many tokens, and a weight."""
   rng = np.random.default_rng(0)
@@ -141,14 +135,6 @@ def test_weight_times_columns_for_few_tokens(name, count, columns):
   shape, num_summed = _WEIGHTS[name]
   (found,) = (result for kind, result in _results(text) if kind == 'dot')
   assert found == (math.prod(shape[:-num_summed]), columns)
-
-
-def test_a_small_weight_is_multiplied_by_rows(monkeypatch):
-  shape, _ = _WEIGHTS['matrix']
-  monkeypatch.setattr(kernels, '_MIN_SIZE', math.prod(shape) + 1)
-  text, _ = _compiled('matrix', 5)
-  (found,) = (result for kind, result in _results(text) if kind == 'dot')
-  assert found == (5, shape[0])
 
 
 @pytest.mark.parametrize('count', [1, 17])
