@@ -3,7 +3,7 @@
 Weights have their output axes first and the axes that are summed over last, as
 in PyTorch. XLA on CPUs reads such weights fastest in two forms:
 
-- One token, more than 16, or a weight of at most 2 MB: activations by rows.
+- One token, or more than 16: activations by rows.
 - Two to 16 tokens in float32: weight times *columns*. The activations are
   transposed and padded to the width of a vector. XLA's library copies the
   second factor of a product into another order, here the small factor. The
@@ -25,8 +25,6 @@ from specsamp.sharding import rules
 
 # For more columns, the form by rows is as fast.
 _MAX_COLUMNS = 16
-# Products by columns with smaller weights keep fewer cores busy.
-_MIN_SIZE = 2**19 + 1
 
 
 def project(x, weight, dtype: str, num_summed: int = 1):
@@ -122,7 +120,6 @@ def _product(x, weight, dtype: str, result: str, num_summed: int):
   elif (
     dtype == 'float32'
     and 1 < _num_tokens(x, num_summed) <= _MAX_COLUMNS
-    and weight.size >= _MIN_SIZE
     # The tokens of columns share one axis, which would lose its sharding.
     and rules.mesh_in_use() is None
   ):

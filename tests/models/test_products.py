@@ -23,12 +23,6 @@ _CLOSE = dict(rtol=1e-5, atol=1e-5)
 _weights = pytest.mark.parametrize('name', _WEIGHTS)
 
 
-@pytest.fixture(autouse=True)
-def _weights_of_any_size(monkeypatch):
-  """Computes products with the small weights below as with large ones."""
-  monkeypatch.setattr(kernels, '_MIN_SIZE', 0)
-
-
 def _arrays(name, *tokens, dtype=jnp.float32):
   """Returns activations of this many tokens, and a weight."""
   rng = np.random.default_rng(0)
@@ -131,12 +125,6 @@ def _results(text):
 
 def _operations(run, *args):
   return set(re.findall(r'stablehlo\.(\w+)', run.lower(*args).as_text()))
-
-
-def test_a_small_weight_is_multiplied_by_rows(monkeypatch):
-  x, weight = _arrays('matrix', 1, 5)
-  monkeypatch.setattr(kernels, '_MIN_SIZE', weight.size + 1)
-  assert 'transpose' not in _operations(_program('matrix'), x, weight)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
