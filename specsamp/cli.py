@@ -217,7 +217,8 @@ def _parse(
     if config_schema:
       name, argv = _take_config(argv, default_config)
     if _HELP & set(argv):
-      _print(_help(launcher, main.__doc__, config_schema, name))
+      help = _help(launcher, main.__doc__, config_schema, name, default_config)
+      _print(help)
       raise SystemExit
     if config_schema:
       if name is None:
@@ -331,13 +332,14 @@ def _help(
   docstring: str,
   config_schema: type | None,
   config_name: str | None,
+  default_config: str | None,
 ) -> str:
   """Returns the text of --help: docstring, flags, configs and config keys."""
   if not home.is_checkout():
     docstring = docstring.replace(_path(launcher), f'-m specsamp {launcher}')
   lines = [*docstring.strip().splitlines(), '', 'Flags:']
   if config_schema:
-    default = f'If left out, {config_name}.' if config_name else ''
+    default = f'If left out, {default_config}.' if default_config else ''
     lines += _entry(
       '--config=..',
       'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '

@@ -125,7 +125,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('optimizer: got', 'pretrain', ['--config.optimizer=sgd']),
     # Trees, drafters and verifiers that do not fit each other.
     ('at least 1, got (2, 0)', 'decode', ['--config.branching=(2, 0)', _TREES]),
-    ('is of 3 nodes', 'decode', ['--config.branching=(2, (1, 1, 1))', _TREES]),
+    ('got 3 counts', 'decode', ['--config.branching=(2, (1, 1, 1))', _TREES]),
     ('9x9x9x9x9', 'decode', ['--config.branching=(9, 9, 9, 9, 9)', _TREES]),
     ('64 positions', 'decode', ['--config.branching=(63, 1)', _TREES]),
     (
@@ -134,7 +134,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       ['--config.branching=(600,)', '--config.target={root}/long', _TREES],
     ),
     ('(nodes, depth, children)', 'decode', ['--config.dynamic_tree=(8, 3)']),
-    ('there are 7', 'decode', ['--config.dynamic_tree=(9, 2, 2)']),
+    ('at most 7', 'decode', ['--config.dynamic_tree=(9, 2, 2)']),
     ("expected 'deterministic'", 'decode', [_TREE_8, '--config.law=iid']),
     ('dynamic_tree: cannot', 'decode', [_TREE_8, '--config.adaptive=true']),
     (
