@@ -93,8 +93,10 @@ def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
 
 
 def _holder(path: pathlib.Path) -> str:
-  """Returns the text that the holder of a lock has written into the file."""
-  with contextlib.suppress(OSError):
-    if text := path.read_text(errors='replace').strip():
-      return text
+  """Returns the text of a lock's holder, who may write it a moment later."""
+  for _ in range(20):
+    with contextlib.suppress(OSError):
+      if text := path.read_text(errors='replace').strip():
+        return text
+    time.sleep(0.05)
   return 'another run'

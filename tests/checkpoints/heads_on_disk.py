@@ -77,7 +77,9 @@ def _layer(name, reads=WIDTH, d=WIDTH, norms=()):
 _QWEN3_NORMS = ('input_layernorm', 'self_attn.q_norm', 'self_attn.k_norm')
 
 
-def _eagle3(first='midlayer.', d=WIDTH, without=(), norms=(), more=None):
+def _eagle3(
+  first='midlayer.', d=WIDTH, without=(), norms=(), more=None, seed=0
+):
   """Returns random tensors of EAGLE-3's.
 
   Args:
@@ -86,6 +88,7 @@ def _eagle3(first='midlayer.', d=WIDTH, without=(), norms=(), more=None):
     without: tensors that are left out.
     norms: further norms of the first layer.
     more: tensor -> shape of further tensors.
+    seed: of the tensors.
   """
   norms = ('hidden_norm', 'input_layernorm', *norms)
   shapes = _layer(first, 2 * d, d, norms) | {
@@ -98,7 +101,7 @@ def _eagle3(first='midlayer.', d=WIDTH, without=(), norms=(), more=None):
     'd2t': _DRAFTED - np.arange(DRAFT_VOCAB),
     't2d': np.isin(np.arange(VOCAB), _DRAFTED),
   }
-  tensors = random_tensors(shapes) | tables
+  tensors = random_tensors(shapes, seed) | tables
   return {name: x for name, x in tensors.items() if name not in without}
 
 
@@ -214,7 +217,7 @@ def _dflash(copies=False):
   if copies:  # noise: the target's matrices are used
     for name in ('embed_tokens.weight', 'lm_head.weight'):
       shapes[name] = (VOCAB, WIDTH)
-  return random_tensors(shapes)
+  return random_tensors(shapes, seed=1)
 
 
 def _dflash_of_authors(inside, **changed):
@@ -247,7 +250,7 @@ FOLDERS = {
   ),
   'eagle3, not nested': lambda: _authors(**{IDS: [2, 3, 7]}),
   'eagle3, last state': lambda: _nested(
-    _eagle3(without=('fc.weight',)),
+    _eagle3(without=('fc.weight',), seed=3),
     **{IDS: [], 'use_aux_hidden_state': False},
   ),
   'eagle3, wider': _wider,
@@ -278,8 +281,8 @@ FOLDERS = {
 }
 
 
-def random_tensors(shapes):
-  rng = np.random.default_rng(0)
+def random_tensors(shapes, seed=0):
+  rng = np.random.default_rng(seed)
   tensors = {
     name: (0.25 * rng.normal(size=shape)).astype(np.float32)
     for name, shape in shapes.items()
