@@ -10,6 +10,7 @@ import functools
 import math
 import re
 import time
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
-from specsamp.models import Transformer, TransformerConfig
+from specsamp.models import KVCache, Transformer, TransformerConfig
 from specsamp.planning import work
 from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective
@@ -130,10 +131,9 @@ def compile_program(
       raise
     line = str(error).splitlines()[0]
     raise UserError(f'{program.name} does not fit: {line}') from None
-  models = _models(program, target, draft)
-  shapes = [_shapes(program, model, mesh) for model in models]
-  weights = sum(work.num_bytes(params) for params, _ in shapes)
-  caches = sum(work.num_bytes(cache) for _, cache in shapes)
+  models = _models(program, target, draft, mesh)
+  weights = sum(work.num_bytes(model.params) for model in models)
+  caches = sum(work.num_bytes(model.cache) for model in models)
   memory = compiled.memory_analysis()
   return Compiled(
     topology=topology,
@@ -148,19 +148,25 @@ def compile_program(
     - memory.alias_size_in_bytes
     + memory.generated_code_size_in_bytes,
     collectives=collectives(compiled.as_text()),
-    num_layers=sum(model.num_layers for model in models),
+    num_layers=sum(model.config.num_layers for model in models),
     seconds=time.perf_counter() - start,
   )
 
 
-def _models(program: Program, target, draft) -> list[TransformerConfig]:
+class _Model(NamedTuple):
+  """Model of a program, with the shapes of its parameters and cache."""
+
+  config: TransformerConfig
+  params: Any
+  cache: KVCache
+
+
+def _models(program: Program, target, draft, mesh: Mesh) -> list[_Model]:
+  configs = [draft if program.kind == DRAFT_STEP else target]
   if program.kind == LOOP:
-    return [target, draft]
-  return [draft if program.kind == DRAFT_STEP else target]
-
-
-def _shapes(program: Program, model: TransformerConfig, mesh: Mesh):
-  return work.shapes(model, mesh.size, program.context, program.batch, mesh)
+    configs = [target, draft]
+  shape = (mesh.size, program.context, program.batch, mesh)
+  return [_Model(config, *work.shapes(config, *shape)) for config in configs]
 
 
 def lower(
@@ -173,25 +179,24 @@ def lower(
   lower_kind = {DRAFT_STEP: _lower_draft_step, LOOP: _lower_loop}.get(
     program.kind, _lower_pass
   )
-  models = _models(program, target, draft)
+  models = _models(program, target, draft, mesh)
   with jax.set_mesh(mesh):
     return lower_kind(program, mesh, *models)
 
 
-def _lower_draft_step(program: Program, mesh: Mesh, model: TransformerConfig):
-  params, _ = _shapes(program, model, mesh)
-  decoder = Decoder(Transformer(model), TokenVerifier())
-  inputs, state = _state(decoder, params, NoDrafter(), program, mesh)
+def _lower_draft_step(program: Program, mesh: Mesh, model: _Model):
+  decoder = Decoder(Transformer(model.config), TokenVerifier())
+  inputs, state = _state(decoder, model.params, NoDrafter(), program, mesh)
   jitted = jax.jit(decoder.round, donate_argnums=1, keep_unused=True)
   return jitted.lower(inputs, state)
 
 
-def _lower_pass(program: Program, mesh: Mesh, model: TransformerConfig):
-  params, cache = _shapes(program, model, mesh)
+def _lower_pass(program: Program, mesh: Mesh, model: _Model):
+  transformer = Transformer(model.config)
 
   def score(params, tokens_bn, root_b, cache):
     out = scoring.tree_attention(
-      Transformer(model), params, program.tree, tokens_bn, root_b, cache
+      transformer, params, program.tree, tokens_bn, root_b, cache
     )
     return out.logits, out.cache
 
@@ -199,25 +204,18 @@ def _lower_pass(program: Program, mesh: Mesh, model: TransformerConfig):
   tokens = jax.ShapeDtypeStruct((batch, size), jnp.int32)
   root = jax.ShapeDtypeStruct((batch,), jnp.int32)
   jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
-  return jitted.lower(params, tokens, root, cache)
+  return jitted.lower(model.params, tokens, root, model.cache)
 
 
-def _lower_loop(
-  program: Program,
-  mesh: Mesh,
-  target: TransformerConfig,
-  draft: TransformerConfig,
-):
-  params, _ = _shapes(program, target, mesh)
-  draft_params, _ = _shapes(program, draft, mesh)
+def _lower_loop(program: Program, mesh: Mesh, target: _Model, draft: _Model):
   drafter = LanguageModelDrafter(
-    params=draft_params,
-    transformer=Transformer(draft),
+    params=draft.params,
+    transformer=Transformer(draft.config),
     tokenizer=None,  # nothing is decoded
     tree=program.tree,
   )
-  decoder = Decoder(Transformer(target), TokenVerifier())
-  inputs, state = _state(decoder, params, drafter, program, mesh)
+  decoder = Decoder(Transformer(target.config), TokenVerifier())
+  inputs, state = _state(decoder, target.params, drafter, program, mesh)
   jitted = jax.jit(decoder.decode, donate_argnums=1, keep_unused=True)
   return jitted.lower(inputs, state, jax.ShapeDtypeStruct((), jnp.int32))
 

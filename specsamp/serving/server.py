@@ -22,13 +22,15 @@ def listen(host: str, port: int) -> socket.socket:
   Raises:
     UserError: the address is not available.
   """
+  if not 0 <= port < 2**16:
+    raise UserError(f'--port: got {port}, expected 0 to 65535')
   try:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(
       (host, port), family=family, dualstack_ipv6=is_dual
     )
-  except (OSError, OverflowError, UnicodeError) as error:
+  except (OSError, UnicodeError) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(f'--host={host} --port={port}: {reason}') from None
 

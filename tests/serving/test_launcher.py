@@ -39,7 +39,7 @@ def folder(tmp_path_factory, tokenizer):
     (['--config.verifier=tokens'], 'did you mean token?'),
     (['--config.logprobs=65'], 'logprobs: got 65'),
     (['--config.drafter=medusas'], 'drafter'),
-    (['--port=65536'], '--port=65536: '),
+    (['--port=65536'], '--port: got 65536'),
     (['--host=no.such.host.invalid'], '--host=no.such.host.invalid'),
   ],
 )
