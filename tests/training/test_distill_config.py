@@ -50,7 +50,7 @@ _CONFIG = DistillConfig(kind='eagle_parallel', ahead=3, batch_size=8, length=16)
       'prompt_length: got 17, more than the length 16 .*',
     ),
     (dict(temperatures=(0.0, -1.0)), '.*temperature: got -1.0.*'),
-    (dict(temperatures=()), 'temperatures: got an empty list, expected at'),
+    (dict(temperatures=()), 'temperatures: got an empty list, .*'),
     (dict(temperatures=(0, 0.0)), 'temperatures: duplicate value .*'),
     (
       dict(temperatures=(0.0, 1.0), num_continuations=33),
