@@ -101,7 +101,7 @@ def _cut(folder):
     (
       'eagle',
       _config(lambda c: c['model'].update(heads=2)),
-      r"keys \['heads'\]",
+      "unexpected keyword argument 'heads'",
     ),
     ('eagle', _config(lambda c: c['model'].update(width=8)), 'do not fit the'),
     (

@@ -135,7 +135,7 @@ def _write(name, content):
     (_write(tokenizers.FILE, b''), 'not a SentencePiece model'),
     (_write(model_dir.CONFIG, b'[]'), 'config.json: expected a JSON object'),
     (_write(model_dir.CONFIG, b'{}'), 'config.json: names no architecture'),
-    (_config(heads=2), r"keys \['heads'\]"),
+    (_config(heads=2), "unexpected keyword argument 'heads'"),
     (_config(norm='no'), "norm: got 'no', expected one of"),
     (_config(vocab_size=9), r'embedding \[512, 32\] instead of \[9, 32\]'),
     (

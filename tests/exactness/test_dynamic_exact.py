@@ -98,7 +98,7 @@ def test_other_rules_refuse_them(rows):
     ((4, 4, 2), 'depth below'),
     ((4, 0, 2), 'depth below'),
     ((4, 2, 0), 'at least 1 child'),
-    ((9, 2, 2), 'there are 7'),
+    ((9, 2, 2), 'at most 7'),
   ],
 )
 def test_bounds_that_no_tree_has(sizes, message):
