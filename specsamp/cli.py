@@ -59,7 +59,7 @@ def run(
   code 2.
 
   Args:
-    main: main(config) if there is a schema, else main(*names).
+    main: called with the config if there is a schema, else with the names.
     config_schema: a dataclass whose fields are the keys of the launcher's
       configs; None for a launcher without a config.
     default_config: config of a command line without --config. None if it must

@@ -150,8 +150,9 @@ def with_axes(state: Any, place: Callable[..., Any]) -> Any:
   Args:
     state: a `DecodeState` or a part of it. The first axis of every array is the
       batch, except in `SharedState`, in tables of a cache and in scalars.
-    place: called with (array, *axes), such as `rules.constrain`, or the result
-      of `rules.sharding`; see `kv_cache.with_axes`.
+    place: called with an array and the names of its axes, such as
+      `rules.constrain` or the result of `rules.sharding`; see
+      `kv_cache.with_axes`.
   """
 
   def place_node(node):

@@ -72,7 +72,10 @@ def take(values: jax.Array, nodes: Sequence[int] | np.ndarray) -> jax.Array:
 
 
 def at(values_bn: jax.Array, table: np.ndarray, fill) -> jax.Array:
-  """Returns the values at a table's nodes, [B, *table.shape]; `fill` at N."""
+  """Returns the values at a table's nodes, with B before its shape.
+
+  Entries N of the table get `fill`.
+  """
   padded = jnp.pad(values_bn, ((0, 0), (0, 1)), constant_values=fill)
   return take(padded, table)
 

@@ -54,7 +54,7 @@ Part = str | Table | Figure
 class Report:
   """A report in a folder: report.md, its figures, and summary.json.
 
-  Parts are paragraphs of Markdown (a heading begins with `## `), tables and
+  Parts are paragraphs of Markdown (headings have two hashes), tables and
   figures, in order::
 
     report = Report('Throughput of a queue', command=command)

@@ -32,14 +32,14 @@ def per_position(
   eta: float = 3.0,
   p_normalizer=None,
 ):
-  """Computes a loss and log alpha at every position.
+  """Computes a loss and log alpha at every position ::
 
-  text      -log q(label). Its gradient in the draft's logits is q - 1[label].
-  kl        KL(p || q). Gradient: q - p, the same as of cross-entropy with p.
-  tv        1 - alpha. Gradient: -q (1[q < p] - S), where S is the sum of q over
-            tokens with q < p.
-  lk_alpha  -log alpha. Gradient: that of tv divided by alpha.
-  lk_lambda l KL + (1 - l) TV, where l = exp(-eta alpha) is held fixed.
+    text      -log q(label). Gradient in the draft's logits: q - 1[label].
+    kl        KL(p || q). Gradient: q - p, as of cross-entropy with p.
+    tv        1 - alpha. Gradient: -q (1[q < p] - S), where S is the sum of q
+              over tokens with q < p.
+    lk_alpha  -log alpha. Gradient: that of tv divided by alpha.
+    lk_lambda l KL + (1 - l) TV, where l = exp(-eta alpha) is held fixed.
 
   TV and -log alpha have little or no gradient where p and q hardly overlap.
   Start with a trained drafter, or with lk_lambda, which is nearly KL there.
