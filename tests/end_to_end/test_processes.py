@@ -239,4 +239,4 @@ def test_a_mistake_that_one_process_sees_ends_all(begin, tmp_path):
   first, second = (started.join(120) for started in processes)
   assert first.code == second.code == 2
   assert 'pretrain.py: ' in first.err.splitlines()[-1]
-  assert 'process 0 failed and tells why' in second.err.splitlines()[-1]
+  assert 'failed; process 0 reports the reason' in second.err.splitlines()[-1]
