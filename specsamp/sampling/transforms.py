@@ -80,10 +80,10 @@ class SamplingParams:
       return xp.broadcast_to(value, (batch,))
 
     return SamplingParams(
-      temperature=per_row('temperature', jnp.float32),
-      top_k=per_row('top_k', jnp.int32),
-      top_p=per_row('top_p', jnp.float32),
-      min_p=per_row('min_p', jnp.float32),
+      per_row('temperature', jnp.float32),
+      per_row('top_k', jnp.int32),
+      per_row('top_p', jnp.float32),
+      per_row('min_p', jnp.float32),
     )
 
   def check(self) -> None:

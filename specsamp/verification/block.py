@@ -55,7 +55,7 @@ class BlockVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns h_i * prod_{j > i} (1 - h_j) for node i, [B, N], with h_0 = 1."""
     check_chain(self, draft)
     weight_bn = prefix_weights(draft, p_bnv)
@@ -75,13 +75,8 @@ class BlockVerifier(Verifier):
     later_bn = jnp.pad(later_bg, ((0, 0), (0, 1)), constant_values=1)
     return pass_bn * later_bn
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm((r p - q)+) after a node, [B, V].
-
-    It is p if nothing was drafted after the node or no probability is left.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm((r p - q)+) after a node, [B, V]."""
     p_bv, q_bv = rows_at(draft, p_bnv, node_b)
     weight_bn = prefix_weights(draft, p_bnv)
     weight_b1 = jnp.take_along_axis(weight_bn, node_b[:, None], axis=1)

@@ -266,7 +266,7 @@ class GreedyBlockVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns h_i * prod_{j > i} (1 - h_j) on the kept path, else 0, [B, N].
 
     See `block` for h.
@@ -286,13 +286,8 @@ class GreedyBlockVerifier(Verifier):
       later_b = later_b * (1 - pass_b)
     return stop_bn
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm((r p - q^G)+) after a node, [B, V].
-
-    It is p if nothing was drafted after the node or no probability is left.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm((r p - q^G)+) after a node, [B, V]."""
     steps = _walk(draft, p_bnv, _paths(draft.tree))
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     if len(steps) == 1:

@@ -90,7 +90,7 @@ class KSeqVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns P(reach a node and reject all its children), [B, N]."""
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
     bound_bn = self._rho(draft, p_bnv) * q_bn
@@ -115,13 +115,8 @@ class KSeqVerifier(Verifier):
     rho_bk = solve(overlap, count_bk, table.shape[1], p_bnv.dtype)
     return tree_ops.of_parent(tree, rho_bk, crowded, 1)
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm(p - min(q, p / rho) (1 - (1 - β)^C) / β), [B, V].
-
-    It is p if nothing was drafted after the node or no probability is left.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm(p - min(q, p / rho) (1 - (1 - β)^C) / β), [B, V]."""
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     _, valid_bc = probs.children_at(draft, node_b)
     count_b, width = valid_bc.sum(axis=1, dtype=jnp.int32), valid_bc.shape[1]

@@ -15,9 +15,7 @@ rule.
 import dataclasses
 from typing import ClassVar
 
-import jax
-
-from specsamp.drafting.draft import Draft, Law
+from specsamp.drafting.draft import Law
 from specsamp.verification import siblings, tree_ops
 from specsamp.verification.verifier import Verifier
 
@@ -32,13 +30,11 @@ class MultiCandidateVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns P(reach a node and reject all its children), [B, N]."""
     judgement = siblings.judge(draft, p_bnv, joint=False)
     return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
+  def leave_probs(self, draft, p_bnv, node_b):
     """Returns the residual distribution after a node's children, [B, V]."""
     return siblings.leave_probs(draft, p_bnv, node_b, joint=False)

@@ -46,7 +46,7 @@ class NaiveVerifier(Verifier):
   lossless: ClassVar[bool] = True
   reads_parents: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns prod(p(x)) down to a node, times 1 - sum(p(child)), [B, N].
 
     Only p at the drafted tokens is read.
@@ -61,14 +61,8 @@ class NaiveVerifier(Verifier):
     end_bn = jnp.maximum(1 - drafted_bn, 0)
     return tree_ops.reach(tree, descend_bn) * end_bn
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm(p without the valid children's tokens) after a node, [B, V].
-
-    If the children hold all of p, only rounding can stop a row there, and it
-    emits a draw from p.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm(p without valid children's tokens) after a node, [B, V]."""
     p_bv = probs.row_at(p_bnv, node_b)
     tokens_bc, valid_bc = probs.children_at(draft, node_b)
     tokens_bc = jnp.where(valid_bc, tokens_bc, -1)

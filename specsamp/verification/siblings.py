@@ -166,10 +166,7 @@ def _children_of_rank(
 def leave_probs(
   draft: Draft, p_bnv: jax.Array, node_b: jax.Array, joint: bool
 ) -> jax.Array:
-  """Returns norm((p - s q)+) after all children of a node, [B, V].
-
-  It is p if nothing was drafted after the node or no probability is left.
-  """
+  """Returns norm((p - s q)+) after all children of a node, [B, V]."""
   # XLA merges this with the recursion of `stop_probs`, which `draw_verdict`
   # compiles together.
   removed_bn = judge(draft, p_bnv, joint).removed_bn

@@ -44,7 +44,7 @@ class TokenVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns a_1 .. a_i (1 - a_{i+1}) for node i, [B, N].
 
     a_i is the acceptance probability of token i, and a_{γ+1} = 0.
@@ -60,12 +60,7 @@ class TokenVerifier(Verifier):
     reject_bn = jnp.pad(1 - accept_bg, ((0, 0), (0, 1)), constant_values=1)
     return reach_bn * reject_bn
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm((p - q)+) after a node, [B, V].
-
-    It is p if nothing was drafted after the node or no probability is left.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm((p - q)+) after a node, [B, V]."""
     p_bv, q_bv = rows_at(draft, p_bnv, node_b)
     return residual(p_bv, q_bv, p_bv)

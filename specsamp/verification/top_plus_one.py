@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import Draft, Law
+from specsamp.drafting.draft import Law
 from specsamp.verification import probs, tree_ops
 from specsamp.verification.naive import first_of_its_token
 from specsamp.verification.verifier import Verifier
@@ -48,7 +48,7 @@ class TopPlusOneVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'top_plus_one'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns P(reach a node and descend to none of its children), [B, N]."""
     tree = draft.tree
     if not tree.internal:
@@ -88,13 +88,8 @@ class TopPlusOneVerifier(Verifier):
     end_bn = tree_ops.at(end_bi, tree_ops.q_rows(tree), 1)
     return tree_ops.reach(tree, descend_bn) * end_bn
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
-    """Returns norm((p - q')+ outside T) after a node, [B, V].
-
-    It is p if nothing was drafted after the node or no probability is left.
-    """
+  def leave_probs(self, draft, p_bnv, node_b):
+    """Returns norm((p - q')+ outside T) after a node, [B, V]."""
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     tokens_bc, valid_bc = probs.children_at(draft, node_b)
     table_nc = tree_ops.children(draft.tree)

@@ -19,11 +19,10 @@ import dataclasses
 import functools
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
+from specsamp.drafting.draft import Law, TokenTree
 from specsamp.verification import siblings, tree_ops
 from specsamp.verification.verifier import Verifier
 
@@ -45,7 +44,7 @@ class TraversalVerifier(Verifier):
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid', 'without_replacement'})
   lossless: ClassVar[bool] = True
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns r times the product of 1 - r of all earlier visits, [B, N]."""
     weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
     order = visits(draft.tree)
@@ -55,8 +54,6 @@ class TraversalVerifier(Verifier):
     before_bn = jnp.pad(fail_bn, ((0, 0), (1, 0)), constant_values=1)
     return tree_ops.take(weight_bn * before_bn, np.argsort(order))
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
+  def leave_probs(self, draft, p_bnv, node_b):
     """Returns the residual distribution after a node's children, [B, V]."""
     return siblings.leave_probs(draft, p_bnv, node_b, joint=True)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special
 
-from specsamp.drafting.draft import Draft, Law
+from specsamp.drafting.draft import Law
 from specsamp.verification import probs, tree_ops
 from specsamp.verification.verifier import Verifier
 
@@ -52,7 +52,7 @@ class TypicalLossyVerifier(Verifier):
       if not value >= 0:  # also refuses NaN
         raise ValueError(f'{name}: got {value}, expected at least 0')
 
-  def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
+  def stop_probs(self, draft, p_bnv):
     """Returns the one-hot of the node to stop at, [B, N].
 
     If p after a node is NaN, no child of the node is accepted.
@@ -69,8 +69,6 @@ class TypicalLossyVerifier(Verifier):
     node_b = jnp.argmax(jnp.where(reached_bn, depth_1n, -1), axis=-1)
     return jax.nn.one_hot(node_b, tree.size, dtype=p_bn.dtype)
 
-  def leave_probs(
-    self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
-  ) -> jax.Array:
+  def leave_probs(self, draft, p_bnv, node_b):
     """Returns p after a node, [B, V]."""
     return probs.row_at(p_bnv, node_b)

@@ -57,7 +57,8 @@ class Verifier(Protocol):
     """Returns the distribution of the token emitted at `node_b`, int32 [B].
 
     It is the residual distribution after a rejection, and p after a fully
-    accepted path.
+    accepted path. If the residual is all 0, only rounding can stop a row there,
+    and the rules of this package return p.
 
     Returns:
       Float [B, V]. Each row is a distribution over the vocabulary.

@@ -262,24 +262,16 @@ def test_broadcast():
 
 
 @pytest.mark.parametrize(
-  'name, value',
+  ('name', 'value'),
   [
-    ('temperature', -0.1),
-    ('temperature', np.nan),
+    ('temperature', -0.1), ('temperature', np.nan), ('temperature', 'hot'),
     ('temperature', 1e7),  # vocabulary padding would have a probability
     ('temperature', np.array([1.0, -1.0])),
-    ('temperature', 'hot'),
-    ('top_k', -1),
-    ('top_k', 2.0),
-    ('top_k', True),
-    ('top_k', 2**31),
-    ('top_p', 0.0),
-    ('top_p', 1.01),
-    ('top_p', None),
-    ('min_p', -0.1),
-    ('min_p', 1.0),
+    ('top_k', -1), ('top_k', 2.0), ('top_k', True), ('top_k', 2**31),
+    ('top_p', 0.0), ('top_p', 1.01), ('top_p', None),
+    ('min_p', -0.1), ('min_p', 1.0),
   ],
-)
+)  # fmt: skip
 def test_check_names_what_got_and_expected(name, value):
   with pytest.raises(ValueError, match=f'^{name}: got .+, expected .+$') as e:
     SamplingParams(**{name: value}).check()

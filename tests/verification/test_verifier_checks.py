@@ -15,60 +15,33 @@ from specsamp.verification.multi_candidate import MultiCandidateVerifier
 from specsamp.verification.token import TokenVerifier
 
 
-class NoMethods:
-  accepts = frozenset({'iid'})
-  lossless = True
-
-
-class NoLeave(Verifier):
-  accepts = frozenset({'iid'})
-  lossless = True
-
-  def stop_probs(self, draft, p_bnv):
-    return p_bnv[:, :, 0]
-
-
-class NoFunction(NoLeave):
-  leave_probs = 3
-
-
-class NoLaws(TokenVerifier):
-  accepts = None
-
-
-class AcceptsNothing(TokenVerifier):
-  accepts = frozenset()
-
-
-class UnknownLaw(TokenVerifier):
-  accepts = frozenset({'idd'})
-
-
-class LosslessOrNot(TokenVerifier):
-  lossless = None
-
-
-class NoHash(TokenVerifier):
-  __hash__ = None
-
-
 @dataclasses.dataclass(frozen=True)
 class HoldsAList(TokenVerifier):
   values: list[float]
+
+
+def _token_rule_with(**attributes):
+  return type('Rule', (TokenVerifier,), attributes)()
 
 
 @pytest.mark.parametrize(
   ('verifier', 'line'),
   [
     (TokenVerifier, 'got the class TokenVerifier, expected an object of it'),
-    (NoMethods(), 'verifier NoMethods: has no method stop_probs'),
-    (NoLeave(), 'verifier NoLeave: has no method leave_probs'),
-    (NoFunction(), 'verifier NoFunction: has no method leave_probs'),
-    (NoLaws(), 'verifier NoLaws: accepts: got None, expected a set of laws'),
-    (AcceptsNothing(), 'accepts: got frozenset.*, expected a set of laws'),
-    (UnknownLaw(), "UnknownLaw: law: got 'idd', .*; did you mean iid?"),
-    (LosslessOrNot(), 'LosslessOrNot: lossless: got None, expected a bool'),
-    (NoHash(), "verifier NoHash: unhashable type: 'NoHash'; programs are"),
+    (object(), 'verifier object: has no method stop_probs'),
+    (
+      _token_rule_with(leave_probs=Verifier.leave_probs),
+      'verifier Rule: has no method leave_probs',
+    ),
+    (_token_rule_with(stop_probs=3), 'verifier Rule: has no method stop_probs'),
+    (_token_rule_with(accepts=None), 'accepts: got None, expected a set of'),
+    (_token_rule_with(accepts=frozenset()), 'accepts: got frozenset.*, expect'),
+    (
+      _token_rule_with(accepts=frozenset({'idd'})),
+      "verifier Rule: law: got 'idd', .*; did you mean iid?",
+    ),
+    (_token_rule_with(lossless=None), 'lossless: got None, expected a bool'),
+    (_token_rule_with(__hash__=None), "unhashable type: 'Rule'; programs are"),
     (HoldsAList([1.0]), "verifier HoldsAList: unhashable type: 'list'; prog"),
   ],
 )
