@@ -49,29 +49,28 @@ def _disjoint(p, q, rng):
   return normalize(p * split), normalize(q * ~split)
 
 
-# The p and q of one position in each context, from dense ones.
+def _both(draw):
+  return lambda p, q, rng: (draw(rng, p.shape), draw(rng, p.shape))
+
+
+def _near(p, q, rng):
+  return p, normalize(p * (1 + 1e-9 * rng.standard_normal(p.shape)))
+
+
+# Functions that make p and q of one position in each context from dense ones.
 _PAIRS = {
   'dense': lambda p, q, rng: (p, q),
-  'zeros': lambda p, q, rng: (
-    _with_zeros(rng, p.shape),
-    _with_zeros(rng, p.shape),
-  ),
+  'zeros': _both(_with_zeros),
   'equal': lambda p, q, rng: (p, p.copy()),
   'disjoint': _disjoint,
   'one_hot_p': lambda p, q, rng: (_one_hot(rng, p.shape), q),
   'one_hot_q': lambda p, q, rng: (p, _one_hot(rng, p.shape)),
-  'one_hot_both': lambda p, q, rng: (
-    _one_hot(rng, p.shape),
-    _one_hot(rng, p.shape),
-  ),
-  'near_equal': lambda p, q, rng: (
-    p,
-    normalize(p * (1 + 1e-9 * rng.standard_normal(p.shape))),
-  ),
+  'one_hot_both': _both(_one_hot),
+  'near_equal': _near,
   'close': lambda p, q, rng: (p, normalize(p + 0.2 * q)),
   'dense_2': lambda p, q, rng: (p, q),
-  'mild': lambda p, q, rng: (_mild(rng, p.shape), _mild(rng, p.shape)),
-  'mild_2': lambda p, q, rng: (_mild(rng, p.shape), _mild(rng, p.shape)),
+  'mild': _both(_mild),
+  'mild_2': _both(_mild),
 }
 KINDS = tuple(_PAIRS)
 
