@@ -114,8 +114,8 @@ def check_distributions(
   """
   probs = probs.astype(np.float64)
   sums = probs.sum(axis=-1)
-  is_positive = (probs >= -tolerance / 1000).all(axis=-1)
-  is_wrong = ~(is_positive & (np.abs(sums - 1) <= tolerance))
+  is_nonnegative = (probs >= -tolerance / 1000).all(axis=-1)
+  is_wrong = ~(is_nonnegative & (np.abs(sums - 1) <= tolerance))
   if is_wrong.any():
     row = tuple(np.argwhere(is_wrong)[0])
     axis = 'nodes' if method == 'stop_probs' else 'tokens'
