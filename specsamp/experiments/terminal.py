@@ -40,7 +40,7 @@ def show(
 
   Args:
     target: the target.
-    drafter: what drafts.
+    drafter: drafter of the completion.
     prompt: name and text of the prompt, which are printed.
     prompt_tokens: token ids of the prompt.
     verifier: a name of `specsamp.verification.make`.

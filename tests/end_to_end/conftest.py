@@ -30,9 +30,11 @@ def launch(server, tmp_path):
 
 @pytest.fixture
 def refused(launch):
-  """As `launch`, for a mistake: asserts one line and code 2, returns it.
+  """Returns refused(name, *flags), which runs a launcher with a mistake.
 
-  In this process, unless there are variables of the environment.
+  It checks that the launcher ends with one line and code 2, and returns the
+  line. The launcher runs in this process unless there are variables of the
+  environment.
   """
 
   def refused(name: str, *flags: str, variables=None) -> str:

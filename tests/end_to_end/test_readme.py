@@ -37,7 +37,7 @@ _DEPTHS = {
 
 
 def test_the_test_command_needs_no_torch():
-  """It does not install what only tests of the `parity` extra import."""
+  """Only tests of the extra `parity`, which it does not install, import it."""
   files = list(pathlib.Path('tests').rglob('test_*.py'))
   assert len(files) > 50
   heavy = re.compile(
@@ -118,7 +118,7 @@ def test_commands(server, tmp_path):
 
 
 def _anchors(path) -> set[str]:
-  """Of the headings, as GitHub makes them."""
+  """Returns the anchors of the headings, in the form of GitHub."""
   text = path.read_text(encoding='utf-8')
   headings = re.findall(r'^#+ (.*)$', text, flags=re.MULTILINE)
   return {

@@ -18,7 +18,7 @@ VOCAB, WIDTH = 11, 16
 
 @pytest.fixture
 def lines(monkeypatch):
-  """Of the log's warnings."""
+  """Returns the warnings of the log."""
   found = []
   monkeypatch.setattr(
     logging, 'warning', lambda line, *args: found.append(line % args)
@@ -76,7 +76,7 @@ def test_a_head_that_drafts_what_is_not_said(target, tmp_path, lines):
 
 
 def test_a_drafter_trained_here_is_tried_too(target, tmp_path, lines):
-  """As `launch/distill.py` writes it, after no training to speak of."""
+  """A drafter with almost no training, in a folder of `launch/distill.py`."""
   drafter_dir.save(tiny.trained(target, 'medusa'), tmp_path / 'drafter')
   models = loading.Models(target, lambda: target, {})
   models.drafter(str(tmp_path / 'drafter'), 1, 'iid')

@@ -55,7 +55,7 @@ def caches(state) -> list:
 
 
 def copies(hlo: str, shapes) -> list[str]:
-  """What in a program copies or transposes an array of one of these shapes.
+  """Returns the copies and transpositions of arrays of these shapes.
 
   Anywhere in it, the while body and all that it calls included; and in any
   order of the axes.

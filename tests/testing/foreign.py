@@ -98,7 +98,7 @@ def save(model, folder: pathlib.Path, pieces: int = VOCAB, **options) -> None:
 
 
 def save_zeros(name: str, folder: pathlib.Path, **changes) -> None:
-  """As `save`, of a model that is too large to be worth drawing."""
+  """Saves a model like `save`, with weights that are not drawn at random."""
   made = config(name, **changes)
   import torch
   import transformers
@@ -121,7 +121,7 @@ def save_tokenizer(folder: pathlib.Path, pieces: int) -> None:
 
 
 def logits(model, tokens) -> np.ndarray:
-  """Of a batch of tokens [B, T]."""
+  """Returns the logits of a batch of tokens [B, T]."""
   import torch
 
   with torch.no_grad():
@@ -129,7 +129,7 @@ def logits(model, tokens) -> np.ndarray:
 
 
 def greedy(model, prompt: list[int], count: int) -> list[int]:
-  """What transformers' own greedy decoding says after a prompt."""
+  """Returns the greedy continuation of a prompt by transformers."""
   import torch
 
   ids = torch.tensor([prompt])
