@@ -35,14 +35,10 @@ def default_dtype(tensors: Iterable[Stored]) -> str:
 def choose(
   what: str, requested: str | None, default: str, mesh: Mesh | None
 ) -> str:
-  """Returns the requested dtype, or the default that the device supports.
+  """Returns the requested dtype, or else the default.
 
-  Args:
-    what: name of the model in the log.
-    requested: dtype that the user chose, or None.
-    default: otherwise; becomes float16 if it is bfloat16 and the device has
-      none.
-    mesh: devices that compute; None is one device.
+  A default of bfloat16 becomes float16 on a device without bfloat16, and the
+  log has the model's name, `what`.
   """
   device = device_of(mesh)
   if requested or default != 'bfloat16' or devices.has_bfloat16(device):

@@ -80,17 +80,13 @@ def layer_norm(name: str, key: str) -> Layout:
 def check(
   what: str, layout: Layout, shapes, tensors: dict[str, Stored]
 ) -> None:
-  """Checks that the tensors are exactly those of a layout.
+  """Checks that the tensors are those of a layout, and floats.
 
   Args:
     what: name of the folder in errors.
     layout: of the parameters.
     shapes: parameter -> shape.
     tensors: the stored tensors.
-
-  Raises:
-    UserError: tensors are missing, unused, of another shape or not floats; the
-      message lists them.
   """
   expected = tensor_shapes(layout, shapes)
   got = {name: stored.shape for name, stored in tensors.items()}

@@ -102,16 +102,10 @@ def check_shapes(
   got: dict[str, tuple[int, ...]],
   faults: dict[str, list[str]] | None = None,
 ) -> None:
-  """Checks that tensors have the expected names and shapes.
+  """Raises `UserError` unless tensors have the expected names and shapes.
 
-  Args:
-    what: name of the folder in errors.
-    expected: name -> shape.
-    got: name -> shape.
-    faults: descriptions of other wrong tensors, by the kind of fault.
-
-  Raises:
-    UserError: lists the first tensors of each kind of fault.
+  The message lists the first tensors of each kind of fault. `faults` are other
+  kinds, with descriptions of tensors.
   """
   faults = {
     'missing': sorted(expected.keys() - got.keys()),

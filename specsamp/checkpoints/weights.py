@@ -82,10 +82,7 @@ def is_ours(folder: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def new_folder(path, config: dict[str, Any]) -> Iterator[pathlib.Path]:
-  """Yields a folder with a config.json that takes the place of `path`.
-
-  See `files.replace_folder`; a folder that is not `is_ours` is not replaced.
-  """
+  """Yields a folder with a config.json; see `files.replace_folder`."""
   with files.replace_folder(path, is_ours) as folder:
     if distributed.is_first():
       text = json.dumps(config, indent=2) + '\n'
@@ -217,22 +214,14 @@ def _restore(
 def place(
   shapes: Any, dtype: str | None, mesh: Mesh | None, read
 ) -> Iterator[tuple[str, jax.Array]]:
-  """Reads each shard of each parameter straight to its device.
+  """Reads each shard of each parameter straight to its device; see `stream`.
 
   Args:
-    shapes: nested dicts as `jax.eval_shape` returns them.
-    dtype: of matrices, other parameters being float32; None keeps the dtypes
-      that are read.
-    mesh: devices to place the parameters on; each process then reads only its
-      own shards. None is one device.
+    shapes: of the parameters.
+    dtype: of matrices.
+    mesh: devices to place the parameters on.
     read: (name with dots, index) -> array, index being a tuple of slices, or ()
       for the whole parameter.
-
-  Yields:
-    (name, parameter).
-
-  Raises:
-    UserError: the parameters do not divide into the mesh's shards.
   """
   flat_shapes = flat(shapes)
   dtypes = matmul_dtypes(flat_shapes, dtype) if dtype else {}

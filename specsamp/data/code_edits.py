@@ -52,12 +52,8 @@ def repetitive(
 ) -> list[Prompt]:
   """Returns the window of lines of each file that repeats itself the most.
 
-  The most repetitive file comes first.
-
-  Args:
-    files: path -> source text.
-    tokenizer: counts the tokens.
-    max_tokens: of a window, which has more than half of them.
+  The most repetitive file comes first. A window has at most `max_tokens`, and
+  more than half of them.
   """
   best = []
   for path, text in files.items():
@@ -101,10 +97,7 @@ def renames(
 ) -> list[Prompt]:
   """Returns functions, each followed by half of itself with a renamed argument.
 
-  Args:
-    files: path -> source text.
-    tokenizer: counts the tokens.
-    max_tokens: of a prompt, which has more than half of them.
+  A prompt has at most `max_tokens`, and more than half of them.
   """
   edits = []
   for path in sorted(files):

@@ -32,12 +32,8 @@ class HuggingFace(Tokenizer):
   def __init__(self, content: str, files: Files):
     """Needs the `tokenizers` library.
 
-    Args:
-      content: of a tokenizer.json.
-      files: special tokens and the chat template.
-
     Raises:
-      UserError: the content is invalid, or the files do not fit it.
+      UserError: the tokenizer.json is invalid, or the files do not fit it.
     """
     import tokenizers
 

@@ -38,11 +38,6 @@ class Tokenizer(abc.ABC):
   def __init__(self, content: bytes, files: Files, vocab_size: int):
     """Sets the attributes; `_id` must already work.
 
-    Args:
-      content: the file of the pieces.
-      files: special tokens and the chat template.
-      vocab_size: largest id + 1.
-
     Raises:
       UserError: a token that begins or ends texts is not a piece.
     """

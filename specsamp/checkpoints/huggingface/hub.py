@@ -68,7 +68,7 @@ def snapshot(what: str, repository: Repository) -> pathlib.Path:
   look.
 
   Args:
-    what: kind of the repository in errors, such as 'model'.
+    what: 'model' or 'drafter', for errors.
     repository: name and revision.
 
   Raises:
@@ -158,9 +158,7 @@ class _NoWeights(Exception):
 def _hub(intro: str, repository: Repository) -> Iterator[Any]:
   """Yields huggingface_hub's API, whose errors become one line with advice.
 
-  Args:
-    intro: beginning of the line; the repository's page follows.
-    repository: name and revision.
+  The line begins with `intro` and the repository's page.
   """
   # The library itself reads the variable only when it is imported.
   endpoint = os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'

@@ -57,11 +57,7 @@ def attention(
 ) -> Layout:
   """Returns the layout of attention with separate matrices [outputs, inputs].
 
-  Args:
-    config: of the model.
-    name: prefix of the parameters.
-    key: prefix of the tensors.
-    out: the output projection's name.
+  Parameters have the prefix `name`, tensors the prefix `key`.
   """
   kv = [f'{key}k_proj', f'{key}v_proj']
   layout = {
@@ -86,8 +82,8 @@ def mlp(
     name: prefix of the parameters.
     up: prefixes of the tensors before the activation, the gate first.
     down: prefix of the tensors after it.
-    order: axes of a tensor: 'od' is [outputs, inputs], 'do' the reverse.
-    has_biases: True if both have biases.
+    order: 'od' for tensors [outputs, inputs], 'do' for the reverse.
+    has_biases: True if both projections have biases.
   """
   axes = {'od': ('f d', 'd f'), 'do': ('d f', 'f d')}[order]
   layout = {

@@ -102,13 +102,7 @@ def layout(config: TransformerConfig) -> Layout:
 
 
 def layer(config: TransformerConfig, name: str, key: str) -> Layout:
-  """Returns the layout of a layer.
-
-  Args:
-    config: of the model.
-    name: prefix of the parameters.
-    key: prefix of the tensors.
-  """
+  """Returns the layout of a layer, by prefixes of parameters and tensors."""
   result = {
     f'{name}attention_norm.scale': layouts.vector(
       f'{key}input_layernorm.weight'

@@ -46,15 +46,7 @@ class Values:
   def __init__(
     self, values: dict[str, Any], defaults: dict[str, Any] | None = None
   ):
-    """Wraps the values.
-
-    Args:
-      values: of a config.json.
-      defaults: of the class in transformers that reads it, by key.
-
-    Raises:
-      UserError: the weights are quantized.
-    """
+    """Wraps the values; raises `UserError` if the weights are quantized."""
     self._values = (defaults or {}) | values
     self.must('quantization_config', None)
 
@@ -79,12 +71,7 @@ class Values:
     return _ACTIVATIONS[got]
 
   def rope(self) -> dict[str, Any]:
-    """Returns rope_theta and rope_scaling, by the keys of any version.
-
-    Raises:
-      UserError: the kind of rotary positions is not supported, or two keys have
-        different values.
-    """
+    """Returns rope_theta and rope_scaling, by the keys of any version."""
     self.must('partial_rotary_factor', 1)
     names = [
       name for name in ('rope_parameters', 'rope_scaling') if self.get(name)

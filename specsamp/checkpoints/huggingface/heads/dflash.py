@@ -85,13 +85,7 @@ def speculators_reader(values: dict[str, Any], layers: dict[str, Any]):
 
 
 def _reader(values: dict[str, Any], layers: dict[str, Any], taps: list[int]):
-  """Returns the reader of layers with these taps.
-
-  Args:
-    values: have the block's size and the mask token.
-    layers: describe layers of Qwen3.
-    taps: layers of the target whose inputs are read.
-  """
+  """Returns the reader of Qwen3's layers, which read inputs of the taps."""
   check_name('model_type', layers.get('model_type'), ('qwen3',))
   config = llama.read(layers)
   width = values.get('target_hidden_size') or config.width

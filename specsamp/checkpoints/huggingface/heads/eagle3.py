@@ -53,10 +53,7 @@ _FIXED_NESTED = {
 
 
 def fields_of(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns the fields of an `Eagle3Layer` from a config.json.
-
-  Args:
-    values: of the authors' config, or of one with an `eagle_config`.
+  """Returns `Eagle3Layer` fields of the authors' kinds of config.json.
 
   Raises:
     UserError: a key or a value is not supported, or the taps are ambiguous.
@@ -111,12 +108,7 @@ def read(
   """Reads the layers, the fusion of taps, and the LM head if there is one.
 
   Without an LM head the drafter uses the target's, and drafts all its tokens.
-
-  Args:
-    config: of the layers.
-    draft_vocab: number of rows of the LM head.
-    fields: of an `Eagle3Layer`; with `mask_token`, of P-EAGLE (2602.01469).
-    path: of the folder.
+  Fields with a `mask_token` are those of P-EAGLE (2602.01469).
   """
   what = f'drafter {path}'
   tensors = folder.tensors_of(path)
@@ -164,9 +156,7 @@ def _mask_hidden(
 def layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:
   """Returns the layout of all parameters but `draft_rows`.
 
-  Args:
-    module: the drafter.
-    first: prefix of the first layer's tensors.
+  The first layer's tensors have the prefix `first`.
   """
   config = module.config
   result = {
@@ -201,12 +191,6 @@ def draft_rows(
 
   `d2t` has the difference of token and row for each row, `t2d` marks the tokens
   that have a row. A drafter of all tokens may lack both.
-
-  Args:
-    what: name of the folder in errors.
-    tensors: of the folder.
-    config: of the drafter.
-    draft_vocab: number of rows.
 
   Returns:
     int32 [V]: rows; `draft_vocab` for tokens without one.

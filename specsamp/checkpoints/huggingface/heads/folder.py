@@ -19,14 +19,7 @@ def read(
   tensors: dict[str, Stored],
   computed: dict[str, np.ndarray] | None = None,
 ) -> DraftModule:
-  """Returns a module with the parameters of a folder.
-
-  Args:
-    path: of the folder, for errors.
-    module: the drafter.
-    layout: of the stored parameters.
-    tensors: of the folder.
-    computed: the other parameters.
+  """Returns a module with the parameters of a layout and computed ones.
 
   Raises:
     UserError: tensors are missing, unused or of another shape.
@@ -78,11 +71,7 @@ def tensors_of(path) -> dict[str, Stored]:
 def drop_copy(
   path, tensors: dict[str, Stored], name: str, config: TransformerConfig
 ) -> None:
-  """Removes a copy of the target's embedding or LM head.
-
-  Raises:
-    UserError: the copy has another shape than the target's.
-  """
+  """Removes a copy of the target's matrix, and checks its shape."""
   copy = tensors.pop(name, None)
   expected = config.vocab_size, config.width
   if copy and copy.shape != expected:

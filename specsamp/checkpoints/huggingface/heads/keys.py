@@ -111,24 +111,14 @@ def check_layers(
 
 
 def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
-  """Returns the nested config of a key.
-
-  Raises:
-    UserError: the value is not an object.
-    KeyError: the key is absent.
-  """
+  """Returns the nested config of a key; raises KeyError if it is absent."""
   if not isinstance(values[key], dict):
     raise UserError(f'{key}: got {values[key]!r}, expected an object')
   return values[key]
 
 
 def count(values: dict[str, Any], key: str, minimum: int = 1) -> int:
-  """Returns the integer of a key.
-
-  Raises:
-    UserError: the value is not an integer, or too small.
-    KeyError: the key is absent.
-  """
+  """Returns the integer of a key; raises KeyError if it is absent."""
   if type(values[key]) is not int or values[key] < minimum:
     raise UserError(f'{key}: got {values[key]!r}, expected at least {minimum}')
   return values[key]
@@ -153,16 +143,9 @@ def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
 
 
 def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
-  """Returns ids of the target's layers.
+  """Returns the layer ids of a key, which must ascend.
 
-  Args:
-    key: of the config.
-    ids: its value.
-    minimum: smallest first id that has only one meaning.
-
-  Raises:
-    UserError: the ids are not ascending integers, or the first one is too
-      small.
+  First ids below `minimum` may mean inputs or outputs, and are refused.
   """
   if (
     not isinstance(ids, list)
