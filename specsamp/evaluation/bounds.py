@@ -1,24 +1,18 @@
 """Measured acceptance of first tokens, and its upper bound."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specsamp import verification
 from specsamp.conformance.recorder import Recorder, draft_of
-from specsamp.decoding.arguments import slots
 from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft
-from specsamp.evaluation import optimal_acceptance
+from specsamp.evaluation import likelihood, optimal_acceptance
 from specsamp.evaluation.methods import Label, Method
 from specsamp.language_model import LanguageModel
-from specsamp.sampling.transforms import SamplingParams, probabilities
-from specsamp.sharding import mesh as meshes
-from specsamp.sharding.rules import DATA
+from specsamp.sampling.transforms import probabilities
 
 _ROUNDS = 32  # upper bound on the rounds of a prompt
 
@@ -87,15 +81,18 @@ def measure(
   bounds = []
   for row in range(len(prompts)):
     active = [(at, draft) for at, draft in drafts if not at.done[row]]
-    p_rv = _probs_after(
+    position_r = np.zeros(_ROUNDS, np.int32)
+    position_r[: len(active)] = [at.length[row] - 1 for at, _ in active]
+    p_rv = likelihood.pass_over(
       target,
+      _probs,
       fetched.tokens[row, : fetched.length[row]],
-      [at.length[row] - 1 for at, _ in active],
-      sampling,
+      position_r,
+      sampling.broadcast(_ROUNDS),
     )
     bounds += [
       _best(p_v, draft, row)
-      for p_v, (_, draft) in zip(p_rv, active, strict=True)
+      for p_v, (_, draft) in zip(p_rv, active, strict=False)
     ]
   rounds = int(fetched.stats.rounds.sum())
   accepted = fetched.stats.num_accepted_per_pos[:, 0].sum()
@@ -118,38 +115,7 @@ def _best(p_v: np.ndarray, draft: Draft, row: int) -> float:
   )
 
 
-def _probs_after(
-  target: LanguageModel,
-  tokens: np.ndarray,
-  positions: Sequence[int],
-  sampling: SamplingParams,
-) -> np.ndarray:
-  """Returns p [R, V] after these positions of a sequence, in one pass."""
-  _, size = slots(target, 1, len(tokens))
-  position_r = np.zeros(_ROUNDS, np.int32)
-  position_r[: len(positions)] = positions
-  with meshes.use(target.mesh):
-    p_rv = _compiled()(
-      target.transformer,
-      target.params,
-      np.pad(tokens, (0, size - len(tokens))).astype(np.int32),
-      position_r,
-      sampling.broadcast(_ROUNDS),
-      # Rows fill the shards of a batch.
-      target.mesh.shape[DATA] if target.mesh else 1,
-    )
-  return meshes.fetch(p_rv)[: len(positions)]
-
-
-@functools.cache
-def _compiled():
-  return jax.jit(_probs, static_argnums=(0, 5))
-
-
-def _probs(transformer, params, tokens_t, position_r, sampling, rows):
-  variables = {'params': params}
-  fill = lambda x: jnp.broadcast_to(x, (rows, *x.shape))
-  hidden_td = transformer.apply(variables, fill(tokens_t)).hidden[0]
-  hidden_rd = jnp.take(hidden_td, position_r, axis=0)
-  logits_brv = transformer.apply(variables, fill(hidden_rd), method='logits')
-  return probabilities(logits_brv[0], sampling)
+def _probs(hidden_td, logits_of, tokens_t, position_r, sampling):
+  """Returns p [R, V] after these positions of a sequence."""
+  del tokens_t
+  return probabilities(logits_of(hidden_td[position_r]), sampling)

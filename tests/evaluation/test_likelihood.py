@@ -7,7 +7,7 @@ import pytest
 from testing import tiny
 
 from specsamp import generate
-from specsamp.evaluation.losslessness import likelihood
+from specsamp.evaluation import likelihood
 from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from specsamp.evaluation.losslessness.likelihood import text_likelihood
+from specsamp.evaluation.likelihood import text_likelihood
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings

@@ -1,7 +1,7 @@
 """Likelihood of a text under the target's distribution."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -54,34 +54,63 @@ def text_likelihood(
     output: token ids to score.
     sampling: sampling that defines the distribution, scalars.
   """
-  length = len(prompt) + len(output)
-  _, size = slots(target, 1, length)
-  tokens = np.zeros(size, np.int32)
-  tokens[:length] = [*prompt, *output]
-  with meshes.use(target.mesh):
-    sums = _compiled()(
-      target.transformer,
-      target.params,
-      tokens,
-      np.int32(len(prompt)),
-      np.int32(length),
-      sampling.broadcast(_CHUNK),
-      # Rows fill the shards of a batch.
-      target.mesh.shape[DATA] if target.mesh else 1,
-    )
-  excess, variance, outside, gap = (float(x) for x in meshes.fetch(sums))
+  sums = pass_over(
+    target,
+    _sums,
+    [*prompt, *output],
+    np.int32(len(prompt)),
+    np.int32(len(prompt) + len(output)),
+    sampling.broadcast(_CHUNK),
+  )
+  excess, variance, outside, gap = (float(x) for x in sums)
   return TextLikelihood(excess, variance, int(outside), gap)
 
 
+def pass_over(
+  target: LanguageModel, function: Callable, tokens: Sequence[int], *arguments
+):
+  """Computes a function of the target's hidden features after each token.
+
+  Args:
+    target: the target.
+    function: (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
+      `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled
+      for each power of two of T; later positions are padding.
+    tokens: token ids.
+    *arguments: arrays.
+
+  Returns:
+    The arrays, on the host.
+  """
+  _, size = slots(target, 1, len(tokens))
+  padded = np.zeros(size, np.int32)
+  padded[: len(tokens)] = tokens
+  with meshes.use(target.mesh):
+    out = _compiled(function)(
+      target.transformer,
+      target.params,
+      # Rows fill the shards of a batch.
+      target.mesh.shape[DATA] if target.mesh else 1,
+      padded,
+      *arguments,
+    )
+  return meshes.fetch(out)
+
+
 @functools.cache
-def _compiled():
-  return jax.jit(_sums, static_argnums=(0, 6))
+def _compiled(function: Callable):
+  def compute(transformer, params, rows, tokens_t, *arguments):
+    def apply(x, **options):
+      rows_x = jnp.broadcast_to(x, (rows, *x.shape))
+      return transformer.apply({'params': params}, rows_x, **options)
+
+    logits_of = lambda hidden_td: apply(hidden_td, method='logits')[0]
+    return function(apply(tokens_t).hidden[0], logits_of, tokens_t, *arguments)
+
+  return jax.jit(compute, static_argnums=(0, 2))
 
 
-def _sums(transformer, params, tokens_t, start, end, sampling, rows):
-  variables = {'params': params}
-  fill = lambda x: jnp.broadcast_to(x, (rows, *x.shape))
-  hidden_td = transformer.apply(variables, fill(tokens_t)).hidden[0]
+def _sums(hidden_td, logits_of, tokens_t, start, end, sampling):
   size = tokens_t.shape[0]
   pad = -size % _CHUNK
   at_t = jnp.arange(size, dtype=jnp.int32)
@@ -92,8 +121,7 @@ def _sums(transformer, params, tokens_t, start, end, sampling, rows):
 
   def of_chunk(args):
     hidden_td, next_t, counts_t = args
-    logits_btv = transformer.apply(variables, fill(hidden_td), method='logits')
-    logits_tv = logits_btv[0]
+    logits_tv = logits_of(hidden_td)
     p_tv = probabilities(logits_tv, sampling)
     pick = lambda x: jnp.take_along_axis(x, next_t[:, None], axis=1)[:, 0]
     p_t = pick(p_tv)
