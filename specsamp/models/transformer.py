@@ -34,7 +34,7 @@ class Output(NamedTuple):
     hidden: [B, T, D], after the final norm: the input of the LM head.
     features: the input of drafters, `hidden`. If the transformer has taps, it
       is [B, T, taps * D], the residual stream before each of these layers.
-    cache: the updated `KVCache`, None if there was none.
+    cache: the updated `KVCache`, or None.
   """
 
   logits: jax.Array
@@ -250,7 +250,7 @@ class Transformer(Layers):
       tokens: int [B, T].
       positions: int [B, T], by default 0..T-1.
       cache: a `KVCache`, or None to attend among the T tokens alone.
-      mask: bool [B, T, S], the slots that each token sees, including its own;
+      mask: bool [B, T, S], the slots that each token sees, its slot included;
         causal by default.
       start: int [B], slot of the first token, by default `positions[:, 0]`.
       slot_positions: int [B, S], the position of the entry in each slot. The

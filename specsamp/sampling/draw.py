@@ -193,8 +193,8 @@ def top_plus_one(
     max_top: upper bound on `top`, static.
 
   Returns:
-    Tokens, int32 [B, max_top + 1]; and bool [B, max_top + 1], False if there
-    was no such token, where the token is noise.
+    Tokens, int32 [B, max_top + 1]; and bool [B, max_top + 1], False where
+    such a token is missing and the result is noise.
   """
   best, tokens = largest(probs, max_top)
   place = jnp.arange(max_top + 1, dtype=jnp.int32)[None]

@@ -21,7 +21,7 @@ from specsamp.sharding import rules
 # The logits of vocabulary padding, -1e30, have probability 0 up to here.
 _MAX_TEMPERATURE = 1e6
 
-# A test of one value of each field, and what it accepts in words.
+# A test of one value of each field, and its accepted values in words.
 _FIELD_RANGES = {
   'temperature': (
     lambda t: 0 <= t <= _MAX_TEMPERATURE,

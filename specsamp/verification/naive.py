@@ -22,7 +22,7 @@ from specsamp.verification.verifier import Verifier
 
 
 def first_of_its_token(draft: Draft) -> jax.Array:
-  """Returns the valid nodes that have no valid elder twin, bool [B, N].
+  """Returns the valid nodes without a valid elder twin, bool [B, N].
 
   A twin is a sibling with the same token.
   """

@@ -54,7 +54,7 @@ class TopPlusOneVerifier(Verifier):
       return jnp.ones(p_bnv.shape[:2], p_bnv.dtype)
     last_i = np.asarray([tree.children(n)[-1] for n in tree.internal], np.int32)
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
-    # Drafts of this law have no twins; if one has, the first twin counts.
+    # A draft of this law should be without twins; else the first twin counts.
     counts_bn = first_of_its_token(draft)
     kids_ic = tree_ops.children(tree)[list(tree.internal)]
     tops_ic = np.where(kids_ic == last_i[:, None], tree.size, kids_ic)
