@@ -152,8 +152,8 @@ def _check_values(config) -> None:
       raise ValueError(f'{name} must be a positive number, got {value!r}')
     elif hint is int:
       smallest, largest = _MIN.get(name, 1), _MAX.get(name, 2**24)
-      if type(value) is not int or value < smallest:
-        kind = 'a positive integer' if smallest else 'an integer of at least 0'
-        raise ValueError(f'{name} must be {kind}, got {value!r}')
-      if value > largest:
-        raise ValueError(f'{name} must be at most {largest}, got {value!r}')
+      if type(value) is not int or not smallest <= value <= largest:
+        raise ValueError(
+          f'{name} must be an integer from {smallest} to {largest}, got '
+          f'{value!r}'
+        )

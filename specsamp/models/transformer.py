@@ -169,12 +169,11 @@ class Layers(nn.Module):
       mask = attention.causal_mask(positions, num_slots)
     if slot_positions is None:
       slot_positions = attention.slot_positions(start, positions, num_slots)
-    masks = [mask] * len(self.layers)  # one per layer: they may differ
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
     for layer, block in enumerate(self.layers):
       entry = None if cache is None else cache.entry(layer)
-      inputs = (x, positions, start, masks[layer], slot_positions, entry)
+      inputs = (x, positions, start, mask, slot_positions, entry)
       if context is not None:
         inputs = (*inputs, context)
       if self.is_initializing():

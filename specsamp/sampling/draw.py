@@ -5,6 +5,7 @@ their use. They never depend on the other rows of the batch.
 """
 
 import enum
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +26,7 @@ class Stream(enum.IntEnum):
 def row_keys(seeds: jax.Array) -> jax.Array:
   """Returns typed keys [B] for integer seeds [B]."""
   # With the generator 'rbg', a vmapped row's numbers depend on the other rows.
-  key_from = lambda seed: jax.random.key(seed, impl='threefry2x32')
-  return jax.vmap(key_from)(seeds)
+  return jax.vmap(functools.partial(jax.random.key, impl='threefry2x32'))(seeds)
 
 
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:

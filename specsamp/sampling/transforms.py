@@ -119,10 +119,11 @@ def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
 def _probabilities(logits, sampling):
   dtype = jnp.float64 if logits.dtype == jnp.float64 else jnp.float32
   column = (logits.shape[0],) + (1,) * (logits.ndim - 1)
-  per_row = lambda values, dtype: values.reshape(column).astype(dtype)
-  temperature = per_row(sampling.temperature, dtype)
-  top_k = per_row(sampling.top_k, jnp.int32)
-  top_p, min_p = per_row(sampling.top_p, dtype), per_row(sampling.min_p, dtype)
+  top_k = sampling.top_k.reshape(column)
+  temperature, top_p, min_p = (
+    x.reshape(column).astype(dtype)
+    for x in (sampling.temperature, sampling.top_p, sampling.min_p)
+  )
   # A denormal temperature may be 0 on one side of a comparison only.
   greedy = temperature < jnp.finfo(dtype).tiny
 
@@ -185,11 +186,12 @@ def _keep_until(weights, amounts, need, use):
   # One bit per step is the least work, which matters on a CPU (18 us for a row
   # of 4096; 25 with two bits, 36 with four). Elsewhere the number of steps
   # matters: each is a kernel or, with a sharded vocabulary, an all-reduce.
-  one_bit, four_bits = (
-    functools.partial(_threshold, digit=digit) for digit in (1, 4)
-  )
   threshold = lax.platform_dependent(
-    bits, amounts, need, cpu=one_bit, default=four_bits
+    bits,
+    amounts,
+    need,
+    cpu=functools.partial(_threshold, digit=1),
+    default=functools.partial(_threshold, digit=4),
   )
   return jnp.where(~use | (bits >= threshold), weights, 0.0)
 
@@ -217,13 +219,12 @@ def _threshold(bits, amounts, need, *, digit):
   steps = -(-(jnp.iinfo(kind).bits - 2) // digit)
   digits = jnp.arange(1, 2**digit, dtype=kind)
   digits = digits.reshape((1,) * (bits.ndim - 1) + (-1, 1))
-  zero = jnp.zeros((), amounts.dtype)
 
   def step(i, pattern):
     shift = ((steps - 1 - i) * digit).astype(kind)
     tries = pattern[..., None] + (digits << shift)  # [..., 2**digit - 1, 1]
     above = bits[..., None, :] >= tries
-    sums = jnp.where(above, amounts[..., None, :], zero).sum(-1)
+    sums = jnp.where(above, amounts[..., None, :], 0).sum(-1)
     reached = (sums >= need).sum(-1, keepdims=True, dtype=kind)
     return pattern + (reached << shift)
 

@@ -25,14 +25,14 @@ _GOOD = dict(
   [
     (dict(norm='batch'), "norm: got 'batch', expected one of .*rms.*"),
     (dict(dtype='float64'), "dtype: got 'float64', .* did you mean float.*"),
-    (dict(num_layers=0), 'num_layers must be a positive integer, got 0'),
-    (dict(width=8.0), r'width must be a positive integer, got 8\.0'),
-    (dict(max_length=True), 'max_length must be a positive integer, got True'),
+    (dict(num_layers=0), 'num_layers must be an integer from 1 to 4096, got 0'),
+    (dict(width=8.0), r'width must be an integer from 1 to .*, got 8\.0'),
+    (dict(max_length=True), 'max_length must be an integer .*, got True'),
     (dict(gated=1), 'gated must be true or false, got 1'),
     (dict(rope_theta=0.0), r'rope_theta must be a positive number, got 0\.0'),
     (dict(num_kv_heads=3), 'num_kv_heads must divide num_heads=4, got 3'),
     (dict(head_dim=3), 'rotary positions need an even head_dim, got 3'),
-    (dict(padding=-1), 'padding must be an integer of at least 0, got -1'),
+    (dict(padding=-1), 'padding must be an integer from 0 to .*, got -1'),
     (dict(padding=8), 'padding must be below vocab_size=8, got 8'),
     (
       dict(positions='learned', rope_scaling=RopeScaling('linear', 2.0)),
