@@ -57,7 +57,7 @@ def _resolve(app, env, node, contnode):
 
 
 def _skip(app, what, name, thing, skip, options):
-  """Leaves out fields, which their class lists, and what is of flax."""
+  """Leaves out fields, which their class lists, and members of flax."""
   if what != 'class' or isinstance(thing, enum.Enum):
     return None
   is_method = callable(thing) or isinstance(

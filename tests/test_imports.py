@@ -1,7 +1,4 @@
-"""The rooms of the package, each of which builds on those before it alone.
-
-The package's public names are imported when they are first used.
-"""
+"""Packages import those before them; public names are imported when used."""
 
 import ast
 import pathlib
@@ -13,7 +10,7 @@ import pytest
 
 import specsamp
 
-_ROOMS = (
+_PACKAGES = (
   'errors', 'utils', 'sharding', 'data', 'models', 'file_order', 'fingerprint',
   'language_model', 'sampling', 'drafting', 'verification', 'decoding',
   'conformance', 'checkpoints', 'zoo', 'evaluation', 'training', 'planning',
@@ -23,7 +20,7 @@ _ROOT = pathlib.Path(specsamp.__file__).parent
 
 
 def _imported(path):
-  """Names of all that a file imports of the package, `specsamp.x.y`."""
+  """Yields the names that a file imports, such as `specsamp.x.y`."""
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
@@ -32,27 +29,19 @@ def _imported(path):
       yield from (f'{node.module}.{alias.name}' for alias in node.names)
 
 
-def test_no_room_imports_a_later_one():
-  order = {room: i for i, room in enumerate(_ROOMS)}
+def test_no_package_imports_a_later_one():
+  order = {package: i for i, package in enumerate(_PACKAGES)}
   seen = set()
   for path in sorted(_ROOT.rglob('*.py')):
-    room = path.relative_to(_ROOT).with_suffix('').parts[0]
-    if room == '__init__':  # the public interface
+    package = path.relative_to(_ROOT).with_suffix('').parts[0]
+    if package == '__init__':  # the public interface
       continue
-    seen.add(room)
+    seen.add(package)
     for name in _imported(path):
-      package, *parts = name.split('.')
-      if package == 'specsamp':
-        assert order[parts[0]] <= order[room], f'{path} imports {name}'
+      root, *parts = name.split('.')
+      if root == 'specsamp':
+        assert order[parts[0]] <= order[package], f'{path} imports {name}'
   assert seen == order.keys()
-
-
-def test_no_function_is_too_long():
-  for path in sorted(_ROOT.rglob('*.py')):
-    for node in ast.walk(ast.parse(path.read_text())):
-      if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        length = node.end_lineno - node.lineno + 1
-        assert length <= 100, f'{path}: {node.name} has {length} lines'
 
 
 _WITHOUT_JAX = """

@@ -5,6 +5,7 @@ query heads per group, Z width of a head, D width of the model, C tokens of a
 context, N nodes of a token tree, J steps of a draft.
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -17,10 +18,7 @@ from specsamp.models.config import TransformerConfig
 
 
 def causal_mask(positions_bt, num_slots: int):
-  """Returns bool [B, T, S]: a query at position t sees the slots s <= t.
-
-  This is right for sequences and chains, whose slots are their positions.
-  """
+  """Returns bool [B, T, S]: a query at position t sees the slots s <= t."""
   slots_s = jnp.arange(num_slots, dtype=jnp.int32)
   return slots_s[None, None, :] <= positions_bt[:, :, None]
 
@@ -41,10 +39,11 @@ def tree_mask(start_b, ancestors_tn, num_slots: int):
     inside_bts = jnp.take_along_axis(
       ancestors_tn, node_bs[:, None], axis=2, mode='clip'
     )
-    return (node_bs < 0)[:, None] | (inside_bts & in_tree_bs[:, None])
-  inside_tbs = jnp.take(jnp.asarray(ancestors_tn), node_bs, axis=1, mode='clip')
-  inside_bts = jnp.swapaxes(inside_tbs, 0, 1) & in_tree_bs[:, None, :]
-  return (node_bs < 0)[:, None, :] | inside_bts
+  else:
+    ancestors_tn = jnp.asarray(ancestors_tn)
+    inside_tbs = jnp.take(ancestors_tn, node_bs, axis=1, mode='clip')
+    inside_bts = jnp.swapaxes(inside_tbs, 0, 1)
+  return (node_bs < 0)[:, None] | (inside_bts & in_tree_bs[:, None])
 
 
 def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
@@ -63,25 +62,17 @@ def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
     A dict of positions, mask, start and slot_positions.
   """
   depths_bn = jnp.atleast_2d(jnp.asarray(depths_n, jnp.int32))
-  fed_bt = depths_bn[:, first : first + ancestors_tn.shape[-2]]
+  positions_bn = root_b[:, None] + depths_bn
   return dict(
-    positions=root_b[:, None] + fed_bt,
+    positions=positions_bn[:, first : first + ancestors_tn.shape[-2]],
     mask=tree_mask(root_b, ancestors_tn, num_slots),
     start=root_b + first,
-    slot_positions=slot_positions(
-      root_b, root_b[:, None] + depths_bn, num_slots
-    ),
+    slot_positions=slot_positions(root_b, positions_bn, num_slots),
   )
 
 
 def slot_positions(start_b, positions_bn, num_slots: int):
-  """Returns int [B, S]: positions of N consecutive slots, elsewhere the index.
-
-  Args:
-    start_b: int [B], the first of the N slots.
-    positions_bn: int [B, N].
-    num_slots: S.
-  """
+  """Returns int [B, S]: N positions from slot `start` on, else the index."""
   slots_s = jnp.arange(num_slots, dtype=positions_bn.dtype)
   return jax.vmap(
     lambda row, start: jax.lax.dynamic_update_slice(slots_s, row, (start,))
@@ -91,7 +82,7 @@ def slot_positions(start_b, positions_bn, num_slots: int):
 def rms(x, scale, epsilon: float):
   """Divides x by its root mean square along the last axis, and scales it.
 
-  Computes in float32 and returns the type of x.
+  The computation is in float32, the result in the type of x.
   """
   x32 = x.astype(jnp.float32)
   x32 = x32 * jax.lax.rsqrt(
@@ -102,10 +93,7 @@ def rms(x, scale, epsilon: float):
 
 
 def sinusoids(length: int, width: int):
-  """Returns float32 [length, width], a row per distance.
-
-  See Dai et al. 1901.02860.
-  """
+  """Returns float32 [length, width], a row per distance (1901.02860)."""
   half = (width + 1) // 2
   frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
   angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
@@ -113,42 +101,37 @@ def sinusoids(length: int, width: int):
   return both[:, :width]
 
 
-def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
-  """Returns [B, H, T, S], scores of the distances from queries to slots."""
-  by_distance = jnp.einsum(
+def _distance_scores(q_bthz, table_hsz):
+  """Returns float32 [B, H, T, S], scores of the S distances of a table."""
+  return jnp.einsum(
     'bthz,hsz->bhts',
     q_bthz.astype(table_hsz.dtype),
     table_hsz,
     preferred_element_type=jnp.float32,
   )
+
+
+def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
+  """Returns [B, H, T, S], scores of the distances from queries to slots."""
+  by_distance = _distance_scores(q_bthz, table_hsz)
   distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
   distance_bts = jnp.clip(distance_bts, 0, table_hsz.shape[1] - 1)
   return jnp.take_along_axis(by_distance, distance_bts[:, None], axis=3)
-
-
-def _private_relative_scores(q_bthz, table_hsz, count: int):
-  """Returns [B, H, T, J], scores of the distances J - 1 down to 0."""
-  return jnp.einsum(
-    'bthz,hjz->bhtj',
-    q_bthz.astype(table_hsz.dtype),
-    jnp.flip(table_hsz[:, :count], axis=1),
-    preferred_element_type=jnp.float32,
-  )
 
 
 @struct.dataclass
 class PrivateEntries:
   """Slots that all queries share, plus entries that a single query sees.
 
-  They train a drafter that reads its own outputs, from every position of a
-  sequence at once. The sequence is in the shared slots. The tokens drafted
-  after a position are private to the query of that position.
+  They train a drafter that reads its outputs, from every position of a sequence
+  at once. The sequence is in the shared slots. The tokens drafted after a
+  position are private to the query of that position.
 
   Attributes:
     slots: keys, values [B, U, S, Z] and the relative table or None, as in a
       cache. They are only read.
     keys: one array per step of the draft, [B, U, T, Z], a key per query.
-    values: one array per step of the draft, [B, U, T, Z], a value per query.
+    values: the same for values.
   """
 
   slots: tuple[jax.Array, jax.Array, Any]
@@ -196,28 +179,24 @@ class Attention(nn.Module):
 
   def setup(self):
     c = self.config
+    heads, kv_heads = (c.num_heads, c.head_dim), (c.num_kv_heads, c.head_dim)
     dense = nn.initializers.normal(c.width**-0.5)
     # Residual branches start small: their sum keeps the stream's scale.
-    out = nn.initializers.normal(
-      (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
-    )
+    out = nn.initializers.normal((2 * c.num_layers * math.prod(heads)) ** -0.5)
+    zeros, ones = nn.initializers.zeros, nn.initializers.ones
     width = self.parts * c.width
-    self.q = self.param('q', dense, (c.num_heads, c.head_dim, width))
-    self.kv = self.param('kv', dense, (2, c.num_kv_heads, c.head_dim, width))
-    self.o = self.param('o', out, (c.width, c.num_heads, c.head_dim))
-    zeros = nn.initializers.zeros
+    self.q = self.param('q', dense, (*heads, width))
+    self.kv = self.param('kv', dense, (2, *kv_heads, width))
+    self.o = self.param('o', out, (c.width, *heads))
     if c.qk_norm:
-      self.q_norm = self.param('q_norm', nn.initializers.ones, (c.head_dim,))
-      self.k_norm = self.param('k_norm', nn.initializers.ones, (c.head_dim,))
+      self.q_norm = self.param('q_norm', ones, (c.head_dim,))
+      self.k_norm = self.param('k_norm', ones, (c.head_dim,))
     if c.biases != 'none':
-      self.q_bias = self.param('q_bias', zeros, (c.num_heads, c.head_dim))
-      self.kv_bias = self.param(
-        'kv_bias', zeros, (2, c.num_kv_heads, c.head_dim)
-      )
+      self.q_bias = self.param('q_bias', zeros, heads)
+      self.kv_bias = self.param('kv_bias', zeros, (2, *kv_heads))
     if c.biases in ('attention', 'all'):
       self.o_bias = self.param('o_bias', zeros, (c.width,))
     if c.positions == 'relative':
-      heads = (c.num_heads, c.head_dim)
       self.relative = self.param('relative', dense, (*heads, c.width))
       self.content_bias = self.param('content_bias', zeros, heads)
       self.distance_bias = self.param('distance_bias', zeros, heads)
@@ -344,7 +323,9 @@ class Attention(nn.Module):
     if private:
       private_scores = private.scores(q_grouped)
       if c.positions == 'relative':
-        relative = _private_relative_scores(biased, table, len(private.keys))
+        # The distances to J private entries fall from J - 1 to 0.
+        private_table = jnp.flip(table[:, : len(private.keys)], axis=1)
+        relative = _distance_scores(biased, private_table)
         private_scores = private_scores + relative.reshape(private_scores.shape)
       private_scores = private_scores * c.head_dim**-0.5
       scores = jnp.concatenate([scores, private_scores], axis=-1)

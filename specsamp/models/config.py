@@ -22,10 +22,9 @@ class RopeScaling:
       stretches the longer ones, by how often they fit into the original length
       (Llama 3.1).
     factor: ratio of the new wavelengths to the old ones.
-    low_frequency: llama3: a wavelength that fits at most this often is
-      stretched in full.
-    high_frequency: llama3: a wavelength that fits at least this often stays as
-      it is.
+    low_frequency: llama3: wavelengths that fit at most this often are stretched
+      in full.
+    high_frequency: llama3: wavelengths that fit at least this often are kept.
     original_length: llama3: positions of training before the stretch.
   """
 
@@ -50,8 +49,7 @@ class RopeScaling:
 class TransformerConfig:
   """Everything that fixes a transformer's parameters and its mathematics.
 
-  The fields span the Chinchilla, LLaMA, OPT and GPT-2 families. `presets` has
-  their published shapes.
+  The fields span Chinchilla, LLaMA, OPT and GPT-2; `presets` has their shapes.
 
   Attributes:
     vocab_size: V, rows of the embedding.
@@ -61,8 +59,7 @@ class TransformerConfig:
     num_kv_heads: U key and value heads; divides `num_heads`.
     head_dim: Z, width of one head.
     mlp_width: F, hidden width of the MLP.
-    max_length: positions of training, the upper bound on prompt and completion
-      together.
+    max_length: positions of training: bounds prompt and completion together.
     norm: RMS norm, or layer norm with its bias.
     positions: rotary (LLaMA), learned (GPT-2, OPT), or relative as in
       Transformer-XL (Gopher, Chinchilla).
@@ -71,16 +68,16 @@ class TransformerConfig:
     qk_norm: applies an RMS norm to each head's query and key before rotation.
     gated: a gated MLP, act(gate(x)) * up(x), instead of act(up(x)).
     activation: activation function of the MLP.
-    biases: projections that have biases: those to queries, keys and values; all
-      of attention; attention and MLP.
+    biases: projections that have biases: none; those to queries, keys and
+      values; all of attention; attention and MLP.
     tied_embeddings: the LM head is the embedding, transposed.
     norm_epsilon: added to the variance in every norm.
     padding: number of rows at the end of the vocabulary that are not tokens.
       Their logits are -1e30, their probabilities 0.
-    dtype: type of activations and caches. Parameters keep their own type and
-      are cast where they are used. bfloat16 suits accelerators, and is many
-      times slower than float32 on CPUs. float16 is for GPUs without bfloat16;
-      see `specsamp.models.float16`.
+    dtype: type of activations and caches. Parameters are cast to it where they
+      are used. bfloat16 suits accelerators, and is many times slower than
+      float32 on CPUs. float16 is for GPUs without bfloat16, see
+      `specsamp.models.float16`.
   """
 
   vocab_size: int
@@ -132,11 +129,7 @@ class TransformerConfig:
 
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TransformerConfig':
-    """Returns the config that `dataclasses.asdict` wrote.
-
-    Raises:
-      ValueError: an unknown or missing key, or a wrong value.
-    """
+    """Returns the config that `dataclasses.asdict` wrote."""
     try:
       values = dict(values)
       if values.get('rope_scaling') is not None:
@@ -150,18 +143,17 @@ def _check_values(config) -> None:
   """Raises ValueError for the first field whose value does not fit its type."""
   for name, hint in get_type_hints(type(config)).items():
     value = getattr(config, name)
+    is_number = type(value) in (int, float) and 0 < value < math.inf
     if get_origin(hint) is Literal:
       check_name(name, value, get_args(hint))
     elif hint is bool and type(value) is not bool:
       raise ValueError(f'{name} must be true or false, got {value!r}')
-    elif hint is float and not (
-      type(value) in (int, float) and 0 < value < math.inf
-    ):
+    elif hint is float and not is_number:
       raise ValueError(f'{name} must be a positive number, got {value!r}')
     elif hint is int:
       smallest, largest = _MIN.get(name, 1), _MAX.get(name, 2**24)
-      if type(value) is not int or value < smallest:
-        kind = 'a positive integer' if smallest else 'an integer of at least 0'
-        raise ValueError(f'{name} must be {kind}, got {value!r}')
-      if value > largest:
-        raise ValueError(f'{name} must be at most {largest}, got {value!r}')
+      if type(value) is not int or not smallest <= value <= largest:
+        raise ValueError(
+          f'{name} must be an integer from {smallest} to {largest}, got '
+          f'{value!r}'
+        )

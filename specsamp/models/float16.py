@@ -22,7 +22,7 @@ _EXPONENT = 15  # `scaled` makes the largest entries 2**14 to 2**15
 
 
 class OutOfRange(Exception):
-  """A weight beyond the range of float16; names it and its largest value."""
+  """A weight beyond the range of float16."""
 
 
 def is_matrix(name: str, value) -> bool:
@@ -79,9 +79,8 @@ def cast_matrices(params: Any, dtype: str) -> Any:
 
 def overflow_hint(dtype: str) -> str:
   """Returns advice for the error about NaN logits, '' for other dtypes."""
-  if dtype != NAME:
-    return ''
-  return "; load the model with dtype='float32' if float16 overflows"
+  hint = "; load the model with dtype='float32' if float16 overflows"
+  return hint if dtype == NAME else ''
 
 
 def _astype(value: jax.Array, dtype: str) -> jax.Array:

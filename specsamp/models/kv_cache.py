@@ -57,10 +57,7 @@ def empty(config: TransformerConfig, batch: int, capacity: int) -> KVCache:
 
 
 def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
-  """Maps `apply(array, *axes)` over the arrays of a cache, with named axes.
-
-  `specsamp.sharding.rules` defines the names and such functions.
-  """
+  """Maps `apply(array, *axes)`, such as `rules.constrain`, over a cache."""
   slots = lambda array: apply(array, *_SLOTS)
   table = lambda array: apply(array, 'heads', 'slots', 'head_dim')
   return KVCache(

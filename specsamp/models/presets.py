@@ -5,25 +5,30 @@ import dataclasses
 from specsamp.models.config import RopeScaling, TransformerConfig
 
 
+def _shape(width: int, num_heads: int, num_layers: int, **values):
+  """Returns a shape without grouped keys, unless the values group them."""
+  defaults = dict(
+    vocab_size=32_000,
+    num_kv_heads=num_heads,
+    head_dim=width // num_heads,
+    mlp_width=4 * width,
+    max_length=2048,
+    dtype='bfloat16',
+  )
+  return TransformerConfig(
+    width=width,
+    num_heads=num_heads,
+    num_layers=num_layers,
+    **(defaults | values),
+  )
+
+
 def chinchilla(width: int, num_heads: int, num_layers: int, **changes):
   """Returns a shape of Gopher's architecture (Rae et al. 2112.11446)."""
   values = dict(
-    vocab_size=32_000,
-    width=width,
-    num_layers=num_layers,
-    num_heads=num_heads,
-    num_kv_heads=num_heads,
-    head_dim=128,
-    mlp_width=4 * width,
-    max_length=2048,
-    norm='rms',
-    positions='relative',
-    gated=False,
-    activation='gelu',
-    tied_embeddings=True,
-    dtype='bfloat16',
+    positions='relative', gated=False, activation='gelu', tied_embeddings=True
   )
-  return TransformerConfig(**(values | changes))
+  return _shape(width, num_heads, num_layers, **(values | changes))
 
 
 def chinchilla_70b() -> TransformerConfig:
@@ -37,10 +42,7 @@ def chinchilla_draft_4b() -> TransformerConfig:
 
 
 def chinchilla_7b() -> TransformerConfig:
-  """Returns a shape for the 7B draft of Chen et al. 2302.01318, section 5.
-
-  The paper does not give its shape. This one has 7.1B parameters.
-  """
+  """Returns a shape of 7.1B for the 7B draft of Chen et al. 2302.01318, 5."""
   return chinchilla(width=4096, num_heads=32, num_layers=32)
 
 
@@ -48,18 +50,7 @@ def llama(
   width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
 ):
   """Returns a LLaMA shape (Touvron et al. 2302.13971)."""
-  values = dict(
-    vocab_size=32_000,
-    width=width,
-    num_layers=num_layers,
-    num_heads=num_heads,
-    num_kv_heads=num_heads,
-    head_dim=width // num_heads,
-    mlp_width=mlp_width,
-    max_length=2048,
-    dtype='bfloat16',
-  )
-  return TransformerConfig(**(values | changes))
+  return _shape(width, num_heads, num_layers, mlp_width=mlp_width, **changes)
 
 
 def llama_7b() -> TransformerConfig:
@@ -134,13 +125,6 @@ def opt(width: int, num_heads: int, num_layers: int, **changes):
   """Returns an OPT shape (Zhang et al. 2205.01068) with norms before blocks."""
   values = dict(
     vocab_size=50_272,
-    width=width,
-    num_layers=num_layers,
-    num_heads=num_heads,
-    num_kv_heads=num_heads,
-    head_dim=width // num_heads,
-    mlp_width=4 * width,
-    max_length=2048,
     norm='layer',
     positions='learned',
     gated=False,
@@ -148,9 +132,8 @@ def opt(width: int, num_heads: int, num_layers: int, **changes):
     biases='all',
     tied_embeddings=True,
     norm_epsilon=1e-5,
-    dtype='bfloat16',
   )
-  return TransformerConfig(**(values | changes))
+  return _shape(width, num_heads, num_layers, **(values | changes))
 
 
 def opt_125m() -> TransformerConfig:

@@ -1,7 +1,4 @@
-"""Repositories of the published models of `pairs.PAIRS`, with their licences.
-
-The weights belong to their authors; this package contains none of them.
-"""
+"""Repositories and licences of the published models of `pairs.PAIRS`."""
 
 import pathlib
 import shlex
@@ -54,34 +51,20 @@ _ROWS = (
   ('opt-30b', 'facebook/opt-30b', 30.0, _SEE, f'target of {_MCSD}'),
   ('opt-iml-30b', 'facebook/opt-iml-30b', 30.0, _SEE, f'target of {_MCSD}'),
   ('opt-125m', 'facebook/opt-125m', 0.125, _SEE, f'draft of {_MCSD}'),
-  (
-    'llama-2-7b-chat', 'meta-llama/Llama-2-7b-chat-hf', 6.7, _LLAMA2,
-    f'target of {_PARALLEL}',
-  ),
-  (
-    'llama-2-13b', 'meta-llama/Llama-2-13b-hf', 13.0, _LLAMA2,
-    f'target of {_MCSD}',
-  ),
-  (
-    'llama-2-13b-chat', 'meta-llama/Llama-2-13b-chat-hf', 13.0, _LLAMA2,
-    f'target of {_BOTH}',
-  ),
-  (
-    'llama-3-8b', 'meta-llama/Meta-Llama-3-8B-Instruct', 8.03, _LLAMA3,
-    f'target of {_PARALLEL}',
-  ),
-  (
-    'llama-3.1-70b', 'meta-llama/Llama-3.1-70B-Instruct', 70.6, _LLAMA31,
-    f'target of {_POST}',
-  ),
-  (
-    'llama-3.1-8b', 'meta-llama/Llama-3.1-8B-Instruct', 8.03, _LLAMA31,
-    f'target and draft of {_POST}',
-  ),
-  (
-    'llama-3.2-1b', 'meta-llama/Llama-3.2-1B-Instruct', 1.24, _LLAMA32,
-    'draft of Llama 3 and 3.1',
-  ),
+  ('llama-2-7b-chat', 'meta-llama/Llama-2-7b-chat-hf', 6.7, _LLAMA2,
+   f'target of {_PARALLEL}'),
+  ('llama-2-13b', 'meta-llama/Llama-2-13b-hf', 13.0, _LLAMA2,
+   f'target of {_MCSD}'),
+  ('llama-2-13b-chat', 'meta-llama/Llama-2-13b-chat-hf', 13.0, _LLAMA2,
+   f'target of {_BOTH}'),
+  ('llama-3-8b', 'meta-llama/Meta-Llama-3-8B-Instruct', 8.03, _LLAMA3,
+   f'target of {_PARALLEL}'),
+  ('llama-3.1-70b', 'meta-llama/Llama-3.1-70B-Instruct', 70.6, _LLAMA31,
+   f'target of {_POST}'),
+  ('llama-3.1-8b', 'meta-llama/Llama-3.1-8B-Instruct', 8.03, _LLAMA31,
+   f'target and draft of {_POST}'),
+  ('llama-3.2-1b', 'meta-llama/Llama-3.2-1B-Instruct', 1.24, _LLAMA32,
+   'draft of Llama 3 and 3.1'),
 )  # fmt: skip
 MODELS = {name: PublishedModel(*values) for name, *values in _ROWS}
 # `pairs.PAIRS` has Chinchilla's shapes too, but its weights are not public.
@@ -93,7 +76,6 @@ def command(path) -> str:
   path = pathlib.Path(path)
   if path.name not in MODELS:
     return ''
-  command, parent = f'specsamp fetch {path.name}', str(path.parent)
-  return (
-    command if parent == FOLDER else f'{command} --to={shlex.quote(parent)}'
-  )
+  parent = str(path.parent)
+  to = '' if parent == FOLDER else f' --to={shlex.quote(parent)}'
+  return f'specsamp fetch {path.name}{to}'

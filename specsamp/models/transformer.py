@@ -1,10 +1,8 @@
 """One decoder-only transformer for every family that `config` spans.
 
-A `Transformer` embeds tokens, runs its `Block`s (`attention` has their first
-half) and applies the LM head. Linen modules are used as pure functions:
-parameters and caches are plain pytrees, a cache is an argument and a result,
-and there are no mutable collections. Layers are unrolled: on CPUs a scan over
-stacked weights copies every slice.
+Linen modules are used as pure functions: parameters and caches are plain
+pytrees, a cache is an argument and a result. Layers are unrolled: on CPUs a
+scan over stacked weights copies every slice.
 """
 
 import functools
@@ -36,7 +34,7 @@ class Output(NamedTuple):
     hidden: [B, T, D], after the final norm: the input of the LM head.
     features: the input of drafters, `hidden`. If the transformer has taps, it
       is [B, T, taps * D], the residual stream before each of these layers.
-    cache: the updated `KVCache`, None if there was none.
+    cache: the updated `KVCache`, or None.
   """
 
   logits: jax.Array
@@ -97,12 +95,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-  """x + attention(norm(x)), then x + mlp(norm(x)).
-
-  Attributes:
-    config: shape of the transformer.
-    has_attention_norm: True if there is a norm before attention.
-  """
+  """x + attention(norm(x)), then x + mlp(norm(x))."""
 
   config: TransformerConfig
   has_attention_norm: bool = True
@@ -117,11 +110,9 @@ class Block(nn.Module):
   def __call__(
     self, x, positions, start, mask, slot_positions, cache, context=None
   ):
-    """Returns the stream after the block, and its updated part of the cache.
+    """Returns the stream [B, T, D] after the block, and its part of the cache.
 
-    Args:
-      x: [B, T, D], the stream before the block.
-      positions: this and all others, see `attention.Attention`.
+    See `attention.Attention` for the arguments.
     """
     normed = self.attention_norm(x) if self.has_attention_norm else x
     attended, cache = self.attention(
@@ -135,8 +126,7 @@ class Block(nn.Module):
 def _apply(block: nn.Module, params, *inputs):
   """Applies a block. Equal blocks are traced once for inputs of a shape.
 
-  For eight layers this halves the time that jax takes before it compiles or
-  loads a program. The compiler inlines all calls.
+  For eight layers that halves the time of tracing. XLA inlines all calls.
   """
   return block.apply({'params': params}, *inputs)
 
@@ -168,7 +158,7 @@ class Layers(nn.Module):
     Args:
       x: [B, T, D].
       positions: int [B, T], or [B, C + T] with a context.
-      cache: this and all others, see `Transformer`.
+      cache: see `Transformer` for this and the others.
       context: [B, C, D], or None. Every block computes its keys and values,
         which take the slots before those of x.
     """
@@ -179,12 +169,11 @@ class Layers(nn.Module):
       mask = attention.causal_mask(positions, num_slots)
     if slot_positions is None:
       slot_positions = attention.slot_positions(start, positions, num_slots)
-    masks = [mask] * len(self.layers)  # one per layer: they may differ
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
     for layer, block in enumerate(self.layers):
       entry = None if cache is None else cache.entry(layer)
-      inputs = (x, positions, start, masks[layer], slot_positions, entry)
+      inputs = (x, positions, start, mask, slot_positions, entry)
       if context is not None:
         inputs = (*inputs, context)
       if self.is_initializing():
@@ -208,12 +197,10 @@ class Layers(nn.Module):
   def init_cache(self, params, batch: int, capacity: int) -> KVCache:
     """Returns an empty cache with `capacity` slots per row."""
     cache = kv_cache.empty(self.config, batch, capacity)
-    if self.config.positions == 'relative':
-      tables = self.apply(
-        {'params': params}, capacity, method='relative_tables'
-      )
-      cache = cache.replace(relative=tables)
-    return cache
+    if self.config.positions != 'relative':
+      return cache
+    tables = self.apply({'params': params}, capacity, method='relative_tables')
+    return cache.replace(relative=tables)
 
 
 class Transformer(Layers):
@@ -235,19 +222,15 @@ class Transformer(Layers):
       (c.vocab_size, c.width),
     )
     if c.positions == 'learned':
+      normal = nn.initializers.normal(0.02)
       self.position_embedding = self.param(
-        'position_embedding',
-        nn.initializers.normal(0.02),
-        (c.max_length, c.width),
+        'position_embedding', normal, (c.max_length, c.width)
       )
     super().setup()
     self.final_norm = Norm(c)
     if not c.tied_embeddings:
-      self.head = self.param(
-        'head',
-        nn.initializers.normal(c.width**-0.5),
-        (c.vocab_size, c.width),
-      )
+      normal = nn.initializers.normal(c.width**-0.5)
+      self.head = self.param('head', normal, (c.vocab_size, c.width))
 
   def __call__(
     self,
@@ -266,7 +249,7 @@ class Transformer(Layers):
       tokens: int [B, T].
       positions: int [B, T], by default 0..T-1.
       cache: a `KVCache`, or None to attend among the T tokens alone.
-      mask: bool [B, T, S], the slots that each token sees, including its own;
+      mask: bool [B, T, S], the slots that each token sees, its slot included;
         causal by default.
       start: int [B], slot of the first token, by default `positions[:, 0]`.
       slot_positions: int [B, S], the position of the entry in each slot. The
@@ -306,7 +289,7 @@ class Transformer(Layers):
       hidden = jnp.where(jnp.isinf(hidden), jnp.nan, hidden)
     logits = kernels.logits(hidden, head, self.config.dtype)
     if self.config.padding:
-      # Finite, for a cross-entropy sums p log q over the whole vocabulary.
+      # Finite: a cross-entropy sums p log q over the whole vocabulary.
       rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)
       is_token_v = rows_v < self.config.num_tokens
       logits = jnp.where(is_token_v[None, None], logits, -1e30)
@@ -321,12 +304,8 @@ class Transformer(Layers):
 def param_shapes(module: nn.Module) -> Any:
   """Returns the shapes of `module.init_params` without computing it.
 
-  Args:
-    module: a `Transformer`, or the module of a trained drafter.
-
-  Returns:
-    Nested dicts of float32 `jax.ShapeDtypeStruct`. Equal modules share one
-    object, which must not be changed.
+  These are nested dicts of float32 `jax.ShapeDtypeStruct`. Equal modules share
+  one object, which must not be changed.
   """
   # The cached shapes must not depend on the caller's x64 setting.
   with jax.enable_x64(False):

@@ -4,8 +4,8 @@ Token x arrives at time -log(u_x) / p(x), with independent uniform u, and the
 first token to arrive is emitted. That is a draw from p: the Gumbel-max trick,
 where -log(-log(u)) is a Gumbel variable. The u depend only on the row's seed
 and the position. So a target emits the same completion whatever was drafted,
-and a drafter that runs its q in the same race often proposes what the target
-emits (Daliri, Musco and Suresh, arXiv 2408.07978).
+and a drafter that runs its q in the same race often proposes the same
+token (Daliri, Musco and Suresh, arXiv 2408.07978).
 """
 
 import jax

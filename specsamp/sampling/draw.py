@@ -5,6 +5,7 @@ their use. They never depend on the other rows of the batch.
 """
 
 import enum
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +26,13 @@ class Stream(enum.IntEnum):
 def row_keys(seeds: jax.Array) -> jax.Array:
   """Returns typed keys [B] for integer seeds [B]."""
   # With the generator 'rbg', a vmapped row's numbers depend on the other rows.
-  key_from = lambda seed: jax.random.key(seed, impl='threefry2x32')
-  return jax.vmap(key_from)(seeds)
+  return jax.vmap(functools.partial(jax.random.key, impl='threefry2x32'))(seeds)
 
 
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
   """Returns keys [B] that differ for equal seeds if their turns [B] differ.
 
-  A turn of 0 returns the key unchanged. `stream_keys` never folds in the same
-  integers.
+  Turn 0 returns the key. `stream_keys` never folds in the same integers.
   """
   data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
   folded = jax.vmap(jax.random.fold_in)(row_keys, data)
@@ -43,7 +42,7 @@ def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
 def stream_keys(
   row_keys: jax.Array, positions: jax.Array, stream: Stream
 ) -> jax.Array:
-  """Returns the keys of one use at one position of each row.
+  """Returns the typed keys [B] of one use at one position of each row.
 
   Different pairs (position, stream) never give a row the same key: a pair is
   folded in as one integer, and threefry under a fixed key is a bijection. One
@@ -53,9 +52,6 @@ def stream_keys(
     row_keys: typed keys [B].
     positions: positions in the rows' sequences [B], 0 to 2**28 - 1.
     stream: the use of the numbers.
-
-  Returns:
-    Typed keys [B].
   """
   data = positions.astype(jnp.uint32) * jnp.uint32(4) + jnp.uint32(int(stream))
   return jax.vmap(jax.random.fold_in)(row_keys, data)
@@ -70,11 +66,10 @@ def uniforms(keys: jax.Array, count: int) -> jax.Array:
 
   Args:
     keys: typed keys [B]; consumed.
-    count: number of draws per key.
+    count: number of draws per key, of two numbers each (see `inverse_cdf`).
 
   Returns:
-    Independent float32 numbers in [0, 1), [B, count, 2]. See `inverse_cdf` for
-    the two numbers of a draw.
+    Independent float32 numbers in [0, 1), [B, count, 2].
   """
   bits = jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))
   # Every shard draws the numbers of its rows; none are sent.
@@ -92,15 +87,15 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   The first number picks the first block whose running sum of probabilities
   exceeds this share of the total. The second picks a token of the block in the
-  same way. One number of 24 bits is too coarse for both. Over 151,936 tokens
-  the drawn distribution was off by a total variation of 1e-3, and a third of
-  the tokens could never be drawn. With two numbers the total variation is 1e-5,
-  the rounding of the running sums (`tests/sampling/test_draw_error.py`).
+  same way. With one number of 24 bits for both, the distribution over 151,936
+  tokens was off by a total variation of 1e-3, and a third of the tokens could
+  never be drawn. With two the total variation is 1e-5, the rounding of the
+  running sums (`tests/sampling/test_draw_error.py`).
 
   Blocks have about sqrt(V) tokens. A running sum over the whole vocabulary is
-  slow on every platform. Over a sharded vocabulary only the sums of the blocks
-  and one block are exchanged. On a CPU a draw from 4,096 tokens takes 2 us;
-  Gumbel variables for all of them take 130 us.
+  slow on every platform, and shards would exchange each of its steps. On a CPU
+  a draw from 4,096 tokens takes 2 us; Gumbel variables for all of them take
+  130 us.
 
   A token of probability 0 is never returned. If rounding leaves no running sum
   above the share, the last token of positive probability is returned.
@@ -118,8 +113,7 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
   blocks = jnp.pad(probs, ((0, 0), (0, count * width - size)))
   blocks = blocks.reshape(batch, count, width)
 
-  # Shards of a vocabulary exchange the blocks' sums and one block, which is
-  # less than the steps of a running sum over shards.
+  # Shards of a vocabulary exchange the blocks' sums and one block.
   sums = rules.constrain(blocks.sum(-1), rules.ANY, None)
   u = u.astype(probs.dtype)
   block = _first_above(u[:, 0], sums)
@@ -132,9 +126,8 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 def _num_blocks(size: int) -> int:
   """Returns a power of two, at most about sqrt(V), that divides V.
 
-  Up to this number of shards hold whole blocks. If only a small power divides
-  V, it is the power near sqrt(V); the vocabulary is then padded, which moves it
-  between the devices of a mesh.
+  If only a small power divides V, it is the power near sqrt(V). The vocabulary
+  is then padded, which moves it between the devices of a mesh.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size
@@ -144,9 +137,8 @@ def _num_blocks(size: int) -> int:
 def _first_above(u, amounts):
   """Returns the first index whose running sum exceeds u of the total, [B].
 
-  Only indices of positive amounts count. If no sum exceeds it, the result is
-  the last of them. The running sums may be unsorted, because a parallel sum
-  rounds each entry separately.
+  Only indices of positive amounts count; the last of them if no sum exceeds it.
+  A parallel sum rounds each entry separately, so sums may be unsorted.
   """
   running = jnp.cumsum(amounts, -1)
   goal = u * running[:, -1]
@@ -201,8 +193,8 @@ def top_plus_one(
     max_top: upper bound on `top`, static.
 
   Returns:
-    Tokens, int32 [B, max_top + 1]; and bool [B, max_top + 1], False if there
-    was no such token, where the token is noise.
+    Tokens, int32 [B, max_top + 1]; and bool [B, max_top + 1], False where
+    such a token is missing and the result is noise.
   """
   best, tokens = largest(probs, max_top)
   place = jnp.arange(max_top + 1, dtype=jnp.int32)[None]
@@ -221,19 +213,10 @@ def top_plus_one(
 
 
 def largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the largest values along the last axis and their indices.
+  """Returns `lax.top_k` of values [..., V] without NaN and -inf.
 
-  The result is that of `lax.top_k`. On a mesh, XLA would gather the vocabulary
-  and the batch to sort them. So the values are found one by one there, each
-  with two numbers from every shard.
-
-  Args:
-    values: [..., V], without NaN and -inf.
-    count: number of values.
-
-  Returns:
-    Values and int32 indices, each [..., count]; of equal values the one with
-    the lower index is first.
+  On a mesh, XLA would gather the vocabulary and the batch to sort them. So the
+  values are found one by one there, each with two numbers from every shard.
   """
   if rules.mesh_in_use() is None:
     return lax.top_k(values, count)

@@ -1,11 +1,10 @@
 """From logits to the probabilities that tokens are drawn from.
 
-The drafter and the target use the same function, so the q and p of a verifier
-are exactly the distributions that were sampled. No step sorts the vocabulary:
-bisection on the bit patterns of floats finds the thresholds of top-k and top-p.
-Non-negative floats are ordered as their patterns are, so that is exact. It
-needs only sums over the vocabulary, so a sharded one is never gathered, and on
-a CPU it takes a thirtieth of the time of a sort.
+Drafter and target use the same function, so the q and p of a verifier are the
+distributions that were sampled. No step sorts the vocabulary: bisection on the
+bit patterns of floats, which are ordered like non-negative floats, finds the
+thresholds of top-k and top-p exactly. It needs only sums over the vocabulary,
+so a sharded one is never gathered. A sort takes a CPU 30 times as long.
 """
 
 import functools
@@ -22,7 +21,7 @@ from specsamp.sharding import rules
 # The logits of vocabulary padding, -1e30, have probability 0 up to here.
 _MAX_TEMPERATURE = 1e6
 
-# A test of one value of each field, and what it accepts in words.
+# A test of one value of each field, and its accepted values in words.
 _FIELD_RANGES = {
   'temperature': (
     lambda t: 0 <= t <= _MAX_TEMPERATURE,
@@ -66,25 +65,19 @@ class SamplingParams:
     Raises:
       ValueError: a value is neither a scalar nor of shape [batch].
     """
-
-    def per_row(name, dtype):
+    rows = {}
+    for name in _FIELD_RANGES:
       value = getattr(self, name)
       # On the host if possible: small eager operations compile too.
       xp = jnp if isinstance(value, jax.core.Tracer) else np
-      value = xp.asarray(value, dtype)
+      value = xp.asarray(value, jnp.int32 if name == 'top_k' else jnp.float32)
       if value.shape not in ((), (batch,)):
         raise ValueError(
           f'{name}: got shape {list(value.shape)}, expected a scalar or one '
           f'value per row, [{batch}]'
         )
-      return xp.broadcast_to(value, (batch,))
-
-    return SamplingParams(
-      per_row('temperature', jnp.float32),
-      per_row('top_k', jnp.int32),
-      per_row('top_p', jnp.float32),
-      per_row('min_p', jnp.float32),
-    )
+      rows[name] = xp.broadcast_to(value, (batch,))
+    return SamplingParams(**rows)
 
   def check(self) -> None:
     """Checks concrete values on the host. Traced values cannot be checked.
@@ -103,26 +96,21 @@ class SamplingParams:
 def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
   """Returns the next-token distribution of logits.
 
-  It applies temperature, top-k, top-p and min-p in this order, each to the
-  renormalised result of the one before. See `SamplingParams` for definitions. A
-  row of temperature 0 is the one-hot of its largest logit, the lowest index in
-  a tie, whatever its other values. Apart from that argmax, logits are tied if
-  their float32 weights are equal.
+  It applies temperature, top-k, top-p and min-p of `SamplingParams` in this
+  order, each to the renormalised result of the one before. A row of temperature
+  0 is the one-hot of its largest logit, the lowest index in a tie, whatever its
+  other values. In all other rows, logits are tied if their weights are equal.
 
   No result is NaN. A logit of -inf (padded vocabulary) or NaN has probability
   exactly 0, +inf counts as the largest finite number, and the logits of a row
-  without a finite one count as equal. To notice that a model broke down, look
-  at its logits.
+  without a finite one count as equal.
 
   Args:
     logits: [B, ..., V]; float64 is computed in float64, all else in float32.
-    sampling: values per row, [B] (a scalar is broadcast).
+    sampling: scalars or values per row, [B].
 
   Returns:
     Probabilities [B, ..., V], float32 or float64; sums over V are 1.
-
-  Raises:
-    ValueError: a value of `sampling` is neither a scalar nor of shape [B].
   """
   return _probabilities(logits, sampling.broadcast(logits.shape[0]))
 
@@ -131,26 +119,19 @@ def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
 def _probabilities(logits, sampling):
   dtype = jnp.float64 if logits.dtype == jnp.float64 else jnp.float32
   column = (logits.shape[0],) + (1,) * (logits.ndim - 1)
-  temperature, top_k, top_p, min_p = (
-    x.reshape(column)
-    for x in (
-      sampling.temperature.astype(dtype),
-      sampling.top_k,
-      sampling.top_p.astype(dtype),
-      sampling.min_p.astype(dtype),
-    )
+  top_k = sampling.top_k.reshape(column)
+  temperature, top_p, min_p = (
+    x.reshape(column).astype(dtype)
+    for x in (sampling.temperature, sampling.top_p, sampling.min_p)
   )
   # A denormal temperature may be 0 on one side of a comparison only.
   greedy = temperature < jnp.finfo(dtype).tiny
 
   # Logits relative to the largest cannot overflow when divided, and the most
-  # probable token weighs exactly 1 from here on. All steps use these weights;
-  # one division at the end normalises them.
+  # probable token weighs exactly 1. One division at the end normalises.
   logits = _relative(logits.astype(dtype))
   weights = jnp.exp(logits / jnp.where(greedy, 1.0, temperature))
   weights = _where_any(greedy, _one_hot, weights, logits)
-  # A step does not change rows that do not use it. It is skipped if no row of
-  # the batch uses it.
   use_k = (top_k > 0) & (top_k < logits.shape[-1]) & ~greedy
   use_p = (top_p < 1) & ~greedy
   weights = _where_any(use_k, _top_k, weights, top_k)
@@ -169,11 +150,8 @@ def _where_any(use, step, weights, value):
 
 def _relative(logits):
   """Returns logits minus the largest of their row: at most 0, never NaN."""
-  logits = jnp.where(
-    jnp.isnan(logits),
-    -jnp.inf,
-    jnp.minimum(logits, jnp.finfo(logits.dtype).max),
-  )
+  finite = jnp.minimum(logits, jnp.finfo(logits.dtype).max)
+  logits = jnp.where(jnp.isnan(logits), -jnp.inf, finite)
   top = logits.max(-1, keepdims=True)
   return jnp.where(top == -jnp.inf, 0.0, logits - top)
 
@@ -221,10 +199,9 @@ def _keep_until(weights, amounts, need, use):
 def _threshold(bits, amounts, need, *, digit):
   """Returns the largest pattern whose tokens at or above it reach the need.
 
-  The sum of the amounts over {bits >= x} falls as x grows, so the search sets
-  the pattern from its highest digit down. Rounding keeps the order of sums that
-  are added in the same order. The pattern is 0, which keeps all tokens, if the
-  whole row does not reach the need.
+  The sum of the amounts over {bits >= x} falls as x grows, even if rounded, so
+  the search sets the pattern from its highest digit down. The pattern is 0,
+  which keeps all tokens, if the whole row does not reach the need.
 
   Args:
     bits: patterns of weights in [0, 1], [..., V], uint32 or uint64.
@@ -242,13 +219,12 @@ def _threshold(bits, amounts, need, *, digit):
   steps = -(-(jnp.iinfo(kind).bits - 2) // digit)
   digits = jnp.arange(1, 2**digit, dtype=kind)
   digits = digits.reshape((1,) * (bits.ndim - 1) + (-1, 1))
-  zero = jnp.zeros((), amounts.dtype)
 
   def step(i, pattern):
     shift = ((steps - 1 - i) * digit).astype(kind)
     tries = pattern[..., None] + (digits << shift)  # [..., 2**digit - 1, 1]
     above = bits[..., None, :] >= tries
-    sums = jnp.where(above, amounts[..., None, :], zero).sum(-1)
+    sums = jnp.where(above, amounts[..., None, :], 0).sum(-1)
     reached = (sums >= need).sum(-1, keepdims=True, dtype=kind)
     return pattern + (reached << shift)
 

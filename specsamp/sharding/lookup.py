@@ -2,9 +2,8 @@
 
 XLA turns a lookup of one index into a slice, and a slice along a split axis
 gathers the whole array on every chip: for the vocabulary of Llama 3.1 a
-gigabyte per drafted token. Here each shard does a masked lookup, and one
-all-reduce of the results follows, on every platform and for any number of
-indices (Shoeybi et al. 1909.08053, section 3).
+gigabyte per drafted token. Here one all-reduce follows the masked lookups of
+all shards (Shoeybi et al. 1909.08053, section 3).
 """
 
 from collections.abc import Callable
@@ -58,8 +57,7 @@ def _lookup(
     index: counts along `axis`.
     axis: an axis of `array`.
     batch: how index and result are split by rows; XLA would gather all rows for
-      the gradient of a table. None leaves the rows to XLA, for arrays whose
-      first axis may or may not be the batch.
+      the gradient of a table. None leaves the rows to XLA.
   """
   mesh = rules.mesh_in_use()
   shards = mesh.shape[rules.MODEL] if mesh else 1

@@ -92,12 +92,8 @@ def shard(params: Any, mesh: Mesh) -> Any:
   Raises:
     UserError: heads or hidden units do not divide into the mesh's shards.
   """
-  formats = rules.param_formats(params, mesh)
-  return jax.tree.map(
-    lambda array, leaf_format: put(np.asarray(array), leaf_format),
-    params,
-    formats,
-  )
+  place = lambda array, leaf_format: put(np.asarray(array), leaf_format)
+  return jax.tree.map(place, params, rules.param_formats(params, mesh))
 
 
 def fetch(tree: Any) -> Any:

@@ -82,18 +82,9 @@ def spec(axes, shape, mesh) -> PartitionSpec:
     mesh: has the axes 'data' and 'model'.
 
   Raises:
-    ValueError: the number of names is not the number of axes, or two of them
-      are split over the same axis of the mesh.
     UserError: heads or hidden units do not divide into the mesh's shards.
   """
-  if len(axes) != len(shape):
-    raise ValueError(f'got axes {axes} for shape {shape}')
   parts = [RULES.get(axis) for axis in axes]
-  split = [part for part in parts if part]
-  if len(set(split)) < len(split):
-    raise ValueError(
-      f'axes {axes}: two of them are split over the same {split}'
-    )
   for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
     if parts[i] and size % mesh.shape[parts[i]]:
       if axis not in _MAY_BE_WHOLE:
@@ -111,14 +102,10 @@ def sharding(mesh: Mesh):
 
 
 def param_shardings(params: Any, mesh: Mesh) -> Any:
-  """Returns a `NamedSharding` for each parameter of a tree.
+  """Returns a `NamedSharding` for each array or shape of a tree of parameters.
 
   The tree may contain trees of parameters, like the state of an optimizer.
   Scalars and arrays without a name are whole on every device.
-
-  Args:
-    params: arrays or shapes.
-    mesh: the mesh to place them on.
 
   Raises:
     KeyError: a parameter is not in `PARAM_AXES`.
@@ -135,12 +122,7 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def param_formats(params: Any, mesh: Mesh) -> Any:
-  """Returns `param_shardings`, on TPUs with the order in memory for decoding.
-
-  Args:
-    params: arrays or shapes.
-    mesh: the mesh to place them on.
-  """
+  """Returns `param_shardings`, on TPUs with the memory order of decoding."""
   shardings = param_shardings(params, mesh)
   if mesh.devices.flat[0].platform != 'tpu':
     return shardings

@@ -25,10 +25,9 @@ from specsamp.utils import user_modules
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
 from specsamp.verification.greedy_block import GreedyBlockVerifier
-from specsamp.verification.gumbel import GumbelVerifier
 from specsamp.verification.k_seq import KSeqVerifier
 from specsamp.verification.multi_candidate import MultiCandidateVerifier
-from specsamp.verification.naive import NaiveVerifier
+from specsamp.verification.naive import GumbelVerifier, NaiveVerifier
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.top_plus_one import TopPlusOneVerifier
 from specsamp.verification.traversal import TraversalVerifier
@@ -81,14 +80,7 @@ VERIFIERS = {
 
 
 def default_name(law: Law, tree: TokenTree) -> str:
-  """Returns the name of the rule that verifies these drafts by default.
-
-  The rule is lossless, and every law has one.
-
-  Args:
-    law: law of the drafts.
-    tree: tree of the drafts.
-  """
+  """Returns the name of the lossless rule that verifies drafts by default."""
   if law == 'deterministic' or isinstance(tree, DynamicTree):
     return 'naive'
   if law == 'top_plus_one':
@@ -102,18 +94,13 @@ def name_without_draft(name: str) -> str:
   It is the same rule if that rule verifies an empty draft, so that coupled
   rules emit the same completions with and without a draft. It is `token`
   otherwise, and for user-defined rules, which may not handle an empty draft.
-
-  Args:
-    name: a name that `make` takes.
-
-  Raises:
-    UserError: the name is unknown.
   """
   if user_modules.is_name(name) or 'iid' not in make(name).accepts:
     return 'token'
   return name
 
 
+@functools.cache  # compiled programs are looked up by the verifier
 def make(name: str) -> Verifier:
   """Returns the verifier called `name`.
 
@@ -126,14 +113,9 @@ def make(name: str) -> Verifier:
   """
   if name in VERIFIERS:
     return VERIFIERS[name]()
-  if user_modules.is_name(name):
-    return _make_user_defined(name)
-  others = f', or a rule of yours, {user_modules.FORM}'
-  raise UserError(describe_unknown('verifier', name, VERIFIERS, others))
-
-
-@functools.cache  # compiled programs are looked up by the verifier
-def _make_user_defined(name: str) -> Verifier:
+  if not user_modules.is_name(name):
+    others = f', or a rule of yours, {user_modules.FORM}'
+    raise UserError(describe_unknown('verifier', name, VERIFIERS, others))
   verifier = user_modules.make('verifier', name)
   check_parts(verifier)
   return verifier

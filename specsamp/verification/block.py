@@ -13,8 +13,7 @@ With drafted tokens x_1 .. x_γ, and p and q after x_i, define ::
 
 The rule stops at the last i that passes a test of probability h_i and emits a
 draw from norm((r_i p - q)+). It is exact because the probability to stop at i
-or later, given x_1 .. x_i, is r_i. So the prefix is accepted with r_i times its
-probability under q, and the residual supplies what p has beyond that.
+or later, given x_1 .. x_i, is r_i. The residual supplies the rest of p.
 
 A row whose draft ends early at an invalid node is a shorter block.
 """
@@ -27,7 +26,6 @@ import jax.numpy as jnp
 
 from specsamp.drafting.draft import Draft, Law
 from specsamp.verification.probs import ratio, residual, rows_at, token_probs
-from specsamp.verification.token import drafted_mask
 from specsamp.verification.verifier import Verifier, check_chain
 
 
@@ -38,13 +36,12 @@ def prefix_weights(draft: Draft, p_bnv: jax.Array) -> jax.Array:
   q(x) = 0.
   """
   p_bg, q_bg = (x_bn[:, 1:] for x_bn in token_probs(draft, p_bnv))
-  # min(r p, q) / q as in the token rule: no overflow, and no 0 * inf.
-  divisor_bg = jnp.where(q_bg > 0, q_bg, 1)
-  drafted_bg = drafted_mask(draft)
   weights = [jnp.ones_like(p_bnv[:, 0, 0])]
   for i in range(p_bg.shape[1]):
-    weight = jnp.minimum(weights[-1] * p_bg[:, i], q_bg[:, i])
-    weights.append(jnp.where(drafted_bg[:, i], weight / divisor_bg[:, i], 0))
+    # min(r p, q) / q as in the token rule: no overflow, and no 0 * inf.
+    kept_b = jnp.minimum(weights[-1] * p_bg[:, i], q_bg[:, i])
+    weight_b = ratio(kept_b, q_bg[:, i], 0)
+    weights.append(jnp.where(draft.valid[:, i + 1], weight_b, 0))
   return jnp.stack(weights, axis=1)
 
 
@@ -67,7 +64,7 @@ class BlockVerifier(Verifier):
     # 1 - r first: it is exactly 0 where r is 1, and then h is exactly 1.
     pass_bn = ratio(mass_bn, (1 - weight_bn) + mass_bn, 1)
     # At the end of a draft h is r: 1 at the root, 0 at an undrafted node.
-    follows_bn = jnp.pad(drafted_mask(draft), ((0, 0), (0, 1)))
+    follows_bn = jnp.pad(draft.valid[:, 1:], ((0, 0), (0, 1)))
     pass_bn = jnp.where(follows_bn, pass_bn, weight_bn)
     # later_i = prod_{j > i} (1 - h_j).
     fail_bg = 1 - pass_bn[:, 1:]

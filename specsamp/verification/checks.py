@@ -1,7 +1,6 @@
 """Checks of user-defined verifiers before any program is compiled with them.
 
-They check the interface, and that a few trial drafts get distributions.
-`specsamp.conformance` computes whether these are the right distributions.
+`specsamp.conformance` computes that a rule's distributions are the right ones.
 """
 
 import functools
@@ -15,7 +14,7 @@ import numpy as np
 from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.errors import UserError, check_name
 from specsamp.utils import user_modules
-from specsamp.verification.verifier import Verifier, check_inputs
+from specsamp.verification.verifier import Verifier, check_accepts
 
 _TRIAL_TOLERANCE = 1e-3  # of float32 sums over a large vocabulary
 
@@ -34,11 +33,9 @@ def check_parts(verifier: Any) -> None:
     )
   name = f'verifier {type(verifier).__name__}'
   for method in ('stop_probs', 'leave_probs'):
-    function = getattr(verifier, method, None)
-    inherited = getattr(Verifier, method)
-    if (
-      not callable(function) or getattr(function, '__func__', None) is inherited
-    ):
+    inherited = getattr(type(verifier), method, None)
+    is_abstract = inherited is getattr(Verifier, method)
+    if is_abstract or not callable(getattr(verifier, method, None)):
       raise UserError(f'{name}: has no method {method}')
   laws = getattr(verifier, 'accepts', None)
   if not isinstance(laws, frozenset | set | tuple | list) or not laws:
@@ -65,11 +62,11 @@ def check_sums(
 
   Raises:
     ValueError: the rule does not accept the drafts.
-    UserError: it raises an exception, or its stop or leave probabilities have a
-      wrong shape or are not distributions.
+    UserError: it raises an exception, or its probabilities have a wrong shape
+      or are not distributions.
   """
+  check_accepts(verifier, law, tree)
   draft, p_bnv = _trial_draft(law, tree, vocab_size)
-  check_inputs(verifier, draft, p_bnv)
   where = f'{type(verifier).__name__}, tried with {describe(tree)}, law {law!r}'
 
   def probs_of(method: str, shape: tuple[int, ...], *args) -> np.ndarray:
@@ -100,14 +97,10 @@ def check_distributions(
   tolerance: float,
   describe_row: Callable[..., str] = lambda *index: '',
 ) -> None:
-  """Checks that each row of probabilities is a distribution.
+  """Checks that each row of a method's probabilities is a distribution.
 
-  Args:
-    where: prefix of the message, such as the verifier's name.
-    method: 'stop_probs' or 'leave_probs', which returned them.
-    probs: [.., N] or [.., V].
-    tolerance: largest error of a sum; a thousandth of it for negative entries.
-    describe_row: suffix of the message, from the index of a row.
+  Sums may be off by `tolerance`, entries below 0 by a thousandth of it. `where`
+  begins the message, and `describe_row` of the row's index ends it.
 
   Raises:
     UserError: the sum of a row is not 1, or an entry is negative or NaN.
@@ -135,9 +128,7 @@ def describe(tree: TokenTree) -> str:
   return f'a tree of {tree.size} nodes'
 
 
-def _trial_draft(
-  law: Law, tree: TokenTree, vocab_size: int
-) -> tuple[Draft, jax.Array]:
+def _trial_draft(law: Law, tree: TokenTree, vocab_size: int):
   """Returns a draft of the most probable tokens of a random q, and p.
 
   The three rows have a flat, a peaked and a greedy p. In the greedy row q is p.

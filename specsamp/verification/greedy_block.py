@@ -14,8 +14,7 @@ As published it accepts less than one path does if q is close to p, because the
 larger of two tokens is distributed far from both. Two changes avoid that:
 
 * Tokens of about the same p / q form a class. Among tied paths the first wins.
-* Only the first k paths that are left at a prefix continue, with the k that
-  accepts the next token most often.
+* Only the first k paths that are left at a prefix continue, for the best k.
 
 Both depend only on p, q and the prefix, so q^G is still known. Let w_j be the
 probability that j paths are left at a kept prefix, F the q of the classes below
@@ -37,7 +36,6 @@ is computed as the q of the other tokens.
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -109,8 +107,7 @@ class Step(NamedTuple):
   """The kept path at one depth.
 
   Attributes:
-    node_b: int32 [B], the first node with the kept prefix. Paths may share the
-      prefix, and then p and q.
+    node_b: int32 [B], the first node with the kept prefix.
     left_bk: w_1 .. w_K, the probabilities that 1 .. K paths continue.
     weight_b: r, the weight of the prefix as a block, see `block`.
     mass_b: sum((r p - q^G)+) after the node.
@@ -124,18 +121,11 @@ class Step(NamedTuple):
   follows_b: jax.Array
 
 
-def _keep_first(left_bk: jax.Array, count: int) -> jax.Array:
-  """Returns w_1 .. w_K if only the first `count` paths left continue."""
-  last_b1 = left_bk[:, count - 1 :].sum(axis=1, keepdims=True)
-  kept = jnp.concatenate([left_bk[:, : count - 1], last_b1], axis=1)
-  return jnp.pad(kept, ((0, 0), (0, left_bk.shape[1] - count)))
-
-
 def _choose_count(classes: Classes, goal_bv, q_bv, left_bk):
-  """Chooses the number of paths that accepts the next token most often.
+  """Returns the k that accepts the next token most often, int32 [B].
 
-  `goal_bv` is r p. Returns the number k, int32 [B], w_1 .. w_K of the first k
-  paths, and sum((r p - q^G)+), [B].
+  Also returns w_1 .. w_K of the first k paths, and sum((r p - q^G)+), [B].
+  `goal_bv` is r p.
   """
   max_count = left_bk.shape[1]
   shrink = 1 - _ROUNDINGS * jnp.finfo(q_bv.dtype).eps
@@ -144,7 +134,9 @@ def _choose_count(classes: Classes, goal_bv, q_bv, left_bk):
   ).sum(axis=1)
   best_b, best_bk, mass_b = jnp.int32(max_count), left_bk, mass_of(left_bk)
   for count in range(max_count - 1, 0, -1):
-    fewer_bk = _keep_first(left_bk, count)
+    last_b1 = left_bk[:, count - 1 :].sum(axis=1, keepdims=True)
+    kept_bk = jnp.concatenate([left_bk[:, : count - 1], last_b1], axis=1)
+    fewer_bk = jnp.pad(kept_bk, ((0, 0), (0, max_count - count)))
     fewer_mass_b = mass_of(fewer_bk)
     is_better_b = fewer_mass_b < shrink * mass_b
     best_b = jnp.where(is_better_b, jnp.int32(count), best_b)
@@ -154,11 +146,7 @@ def _choose_count(classes: Classes, goal_bv, q_bv, left_bk):
 
 
 def _left_after(left_bk: jax.Array, below_b, token_b, others_b) -> jax.Array:
-  """Returns w'_1 .. w'_K after a kept token.
-
-  `below_b` is F, `token_b` the token's q and `others_b` that of the others in
-  its class.
-  """
+  """Returns w'_1 .. w'_K for F, q(x) and c - q(x) of a kept token x."""
   max_count = left_bk.shape[1]
   powers = lambda x_b: [x_b**i for i in range(max_count)]
   below, token, others = map(powers, (below_b, token_b, others_b))
@@ -224,11 +212,9 @@ def _walk(draft: Draft, p_bnv: jax.Array, path_kt: np.ndarray) -> list[Step]:
     alive_bk &= tokens_bk == token_b1
 
     p_b, q_b = (_value_at(x_bv, token_b1)[:, 0] for x_bv in (p_bv, q_bv))
-    factor_b = _value_at(classes.factors(left_bk), class_b1)[:, 0]
-    accepted_b = jnp.minimum(weight_b * p_b, q_b * factor_b)
-    weight_b = jnp.where(
-      follows_b, probs.ratio(accepted_b, q_b * factor_b, 0), 0
-    )
+    kept_b = q_b * _value_at(classes.factors(left_bk), class_b1)[:, 0]
+    accepted_b = probs.ratio(jnp.minimum(weight_b * p_b, kept_b), kept_b, 0)
+    weight_b = jnp.where(follows_b, accepted_b, 0)
     is_token_bv = probs.is_among(token_b1, p_bv.shape[1])
     is_other_bv = (classes.class_bv == class_b1) & ~is_token_bv
     others_b = jnp.where(is_other_bv, q_bv, 0).sum(axis=1)
@@ -257,10 +243,8 @@ class GreedyBlockVerifier(Verifier):
   """The block rule on the largest of K independent paths.
 
   It accepts a first token at least as often as the block rule does on one path.
-
-  The valid children of the root may differ between rows. Below them, the
-  validity of a node must be the same on all paths with the same prefix. A path
-  that ends early is a shorter block.
+  Below the children of the root, the validity of a node must be the same on all
+  paths with the same prefix. A path that ends early is a shorter block.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
@@ -293,10 +277,7 @@ class GreedyBlockVerifier(Verifier):
     if len(steps) == 1:
       return p_bv
     depth_b = jnp.asarray(draft.tree.depths, jnp.int32)[node_b]
-
-    def at_node(values: Sequence[jax.Array]) -> jax.Array:
-      return probs.row_at(jnp.stack(values, axis=1), depth_b)
-
+    at_node = lambda values: probs.row_at(jnp.stack(values, axis=1), depth_b)
     left_bk = at_node([step.left_bk for step in steps])
     weight_b1 = at_node([step.weight_b[:, None] for step in steps])
     kept_bv = _classify(p_bv, q_bv).kept_probs(q_bv, left_bk)

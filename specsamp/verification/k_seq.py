@@ -17,7 +17,6 @@ and the root of the equation accepts the most.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -31,14 +30,14 @@ from specsamp.verification.verifier import Verifier
 # The rule is exact after any number of halvings if `stop_probs` and
 # `leave_probs` agree on rho. They sum in different orders, so a test near the
 # root may differ: rho is then off by C / 2**24, as much as float32 rounding.
-BISECTIONS = 24
+_BISECTIONS = 24
 
 
 def _tries(overlap: jax.Array, count: jax.Array, max_count: int) -> jax.Array:
   """Returns (1 - (1 - β)^C) / β, the expected number of tried candidates.
 
-  It is computed as sum((1 - β)^k for k < C), which is exact near β = 0 too.
-  `overlap` is β and `count` is C.
+  The sum of (1 - β)^k over k < C is exact near β = 0 too. `overlap` is β and
+  `count` is C.
   """
   tries = jnp.zeros_like(overlap)
   for k in range(max_count):
@@ -46,38 +45,30 @@ def _tries(overlap: jax.Array, count: jax.Array, max_count: int) -> jax.Array:
   return tries
 
 
-def solve(
-  overlap: Callable[[jax.Array], jax.Array],
-  count: jax.Array,
-  max_count: int,
-  dtype: jnp.dtype,
+def _overlap(p: jax.Array, q: jax.Array, rho: jax.Array) -> jax.Array:
+  """Returns β = sum(min(rho q, p)) / rho, summed over the last axis."""
+  return jnp.minimum(rho[..., None] * q, p).sum(axis=-1) / rho
+
+
+def _solve(
+  p: jax.Array, q: jax.Array, count: jax.Array, max_count: int
 ) -> jax.Array:
   """Returns rho, by bisection of 1 - (1 - β(rho))^C = rho β(rho).
 
   It is the upper end of the last bracket, where the rule is exact even if the
-  bisection has not converged.
-
-  Args:
-    overlap: the function rho -> β(rho), both of the shape of `count`.
-    count: C, int32; 0 counts as 1.
-    max_count: upper bound on C.
-    dtype: dtype of rho and β.
+  bisection has not converged. `count` is C, at most `max_count`; 0 counts as 1.
   """
 
   def halve(_, ends):
     low, high = ends
     middle = (low + high) / 2
-    is_exact = _tries(overlap(middle), count, max_count) <= middle
+    tries = _tries(_overlap(p, q, middle), count, max_count)
+    is_exact = tries <= middle
     return jnp.where(is_exact, low, middle), jnp.where(is_exact, middle, high)
 
-  high = jnp.maximum(count, 1).astype(dtype)
+  high = jnp.maximum(count, 1).astype(p.dtype)
   ends = jnp.ones_like(high), high
-  return lax.fori_loop(0, BISECTIONS, halve, ends)[1]
-
-
-def _overlap(p: jax.Array, q: jax.Array, rho: jax.Array) -> jax.Array:
-  """Returns β = sum(min(rho q, p)) / rho, summed over the last axis."""
-  return jnp.minimum(rho[..., None] * q, p).sum(axis=-1) / rho
+  return lax.fori_loop(0, _BISECTIONS, halve, ends)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +102,7 @@ class KSeqVerifier(Verifier):
     p_bkv = probs.rows(p_bnv, crowded)
     q_bkv = probs.rows(draft.q, tree_ops.q_rows(tree)[crowded])
     q_bkv = q_bkv.astype(p_bkv.dtype)
-    overlap = lambda rho_bk: _overlap(p_bkv, q_bkv, rho_bk)
-    rho_bk = solve(overlap, count_bk, table.shape[1], p_bnv.dtype)
+    rho_bk = _solve(p_bkv, q_bkv, count_bk, table.shape[1])
     return tree_ops.of_parent(tree, rho_bk, crowded, 1)
 
   def leave_probs(self, draft, p_bnv, node_b):
@@ -120,11 +110,11 @@ class KSeqVerifier(Verifier):
     p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
     _, valid_bc = probs.children_at(draft, node_b)
     count_b, width = valid_bc.sum(axis=1, dtype=jnp.int32), valid_bc.shape[1]
-    overlap = lambda rho_b: _overlap(p_bv, q_bv, rho_b)
     rho_b = jnp.ones_like(p_bv[:, 0])
     if width > 1:
-      rho_b = solve(overlap, count_b, width, p_bv.dtype)
+      rho_b = _solve(p_bv, q_bv, count_b, width)
     # At most 1, so that no token is emitted with more than p.
-    share_b1 = (_tries(overlap(rho_b), count_b, width) / rho_b)[:, None]
+    tries_b = _tries(_overlap(p_bv, q_bv, rho_b), count_b, width)
+    share_b1 = (tries_b / rho_b)[:, None]
     kept_bv = jnp.minimum(rho_b[:, None] * q_bv, p_bv) * share_b1
     return probs.residual(p_bv, kept_bv, p_bv)

@@ -32,8 +32,8 @@ class MultiCandidateVerifier(Verifier):
 
   def stop_probs(self, draft, p_bnv):
     """Returns P(reach a node and reject all its children), [B, N]."""
-    judgement = siblings.judge(draft, p_bnv, joint=False)
-    return tree_ops.stop_in_turn(draft.tree, judgement.accept_bn)
+    accept_bn, *_ = siblings.judge(draft, p_bnv, joint=False)
+    return tree_ops.stop_in_turn(draft.tree, accept_bn)
 
   def leave_probs(self, draft, p_bnv, node_b):
     """Returns the residual distribution after a node's children, [B, V]."""

@@ -22,7 +22,7 @@ from specsamp.verification.verifier import Verifier
 
 
 def first_of_its_token(draft: Draft) -> jax.Array:
-  """Returns the valid nodes that have no valid elder twin, bool [B, N].
+  """Returns the valid nodes without a valid elder twin, bool [B, N].
 
   A twin is a sibling with the same token.
   """
@@ -34,10 +34,9 @@ def first_of_its_token(draft: Draft) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class NaiveVerifier(Verifier):
-  """The rule that descends to the child whose token is a draw from p.
+  """The rule that descends to the first valid child with a token drawn from p.
 
-  It stops if no child has that token. If several siblings have it, the row
-  descends to the first valid one.
+  It stops if no child has that token.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset(
@@ -70,11 +69,26 @@ class NaiveVerifier(Verifier):
     return probs.residual(p_bv, jnp.where(drafted_bv, p_bv, 0), p_bv)
 
 
+@dataclasses.dataclass(frozen=True)
+class GumbelVerifier(NaiveVerifier):
+  """Gumbel coupling: a completion depends on its seed and the target alone.
+
+  Source: Daliri, Musco and Suresh, arXiv 2408.07978.
+
+  It is the naive rule with a one-hot for p: the winner of a random race at each
+  position, as the decoding loop computes it with `sampling.coupling`. A drafter
+  that runs its q in the same race often proposes the winner. The rule is exact
+  over random seeds, because each winner is a draw from p. With a given seed
+  nothing is left to draw, so every draft leads to the same completion.
+  """
+
+  coupled: ClassVar[bool] = True
+
+
 def _stop_probs_dynamic(draft: Draft, p_bnv: jax.Array) -> jax.Array:
   """Returns `NaiveVerifier.stop_probs` of dynamic trees, float [B, N].
 
-  Relatives are found by comparing the parents of all N x N pairs of nodes. That
-  is cheap next to a pass over N tokens.
+  It compares all N x N pairs of nodes, which is cheap next to a pass over N.
   """
   parents_bn = draft.parents
   node_n = jnp.arange(draft.tree.size, dtype=jnp.int32)

@@ -68,12 +68,10 @@ def children_at(draft: Draft, node_b: jax.Array) -> tuple[jax.Array, jax.Array]:
   if draft.parents is not None:  # any node may be a child of any other
     return draft.tokens, draft.valid & (draft.parents == node_b[:, None])
   index_bc = jnp.asarray(tree_ops.children(draft.tree))[node_b]
-  tokens_bn = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
-  valid_bn = jnp.pad(draft.valid, ((0, 0), (0, 1)))
   gather = lambda values_bn: jnp.take_along_axis(
-    values_bn, index_bc, axis=1, mode='clip'
+    values_bn, index_bc, axis=1, mode='fill', fill_value=0
   )
-  return gather(tokens_bn), gather(valid_bn)
+  return gather(draft.tokens), gather(draft.valid)
 
 
 def rows_at(

@@ -1,7 +1,7 @@
-"""The recursion of rules that try siblings one after the other.
+"""The recursion of multi-candidate sampling and traversal verification.
 
-Multi-candidate speculative sampling (Yang et al., arXiv 2401.06706, algorithms
-1 and 2) and traversal verification (Weng et al., arXiv 2505.12398) share it.
+Sources: Yang et al., arXiv 2401.06706, algorithms 1 and 2; Weng et al., arXiv
+2505.12398.
 
 In the papers' notation a node has a weight r and distributions p and q of its
 children. A child x is accepted with min(1, r p(x) / q(x)), and its rejection
@@ -25,7 +25,6 @@ the vocabulary, and no array of that size is stored.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,22 +32,6 @@ import numpy as np
 
 from specsamp.drafting.draft import Draft, TokenTree
 from specsamp.verification import probs, tree_ops
-
-
-class Judgement(NamedTuple):
-  """Result of the recursion at each node, float [B, N].
-
-  Attributes:
-    accept_bn: a node's first weight: its acceptance probability when it is
-      tried. 1 at the root.
-    weight_bn: the weight after all children of the node are rejected.
-    removed_bn: s after all children of the node are rejected: norm((p - s q)+)
-      is the residual distribution.
-  """
-
-  accept_bn: jax.Array
-  weight_bn: jax.Array
-  removed_bn: jax.Array
 
 
 def _replace(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
@@ -82,11 +65,17 @@ def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
   return jnp.where(alone_n[None], 1, left_bn)
 
 
-def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
+def judge(
+  draft: Draft, p_bnv: jax.Array, joint: bool
+) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Runs the recursion over all nodes of a tree.
 
   If `joint`, a node inherits its parent's weight and a rejection changes the
   weight (traversal); otherwise all weights are 1.
+
+  Returns:
+    A node's acceptance probability when it is tried, which is its first weight;
+    its weight, and its s, after all its children are rejected. All [B, N].
   """
   tree = draft.tree
   p_bn, q_bn = probs.token_probs(draft, p_bnv)
@@ -97,7 +86,7 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
 
   # Arrays without a suffix are [B, K], a column for each of K nodes.
   for nodes, rank in _turns(tree, joint):
-    kids = _children_of_rank(tree, nodes, rank)
+    kids = [tree.children(node)[rank] for node in nodes]
     valid, p, q, left = (
       tree_ops.take(values, kids)
       for values in (draft.valid, p_bn, q_bn, left_bn)
@@ -122,7 +111,8 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
     if not nodes:
       continue
 
-    valid = tree_ops.take(draft.valid, _children_of_rank(tree, nodes, rank))
+    kids = [tree.children(node)[rank] for node in nodes]
+    valid = tree_ops.take(draft.valid, kids)
     weight, mass, removed = (
       tree_ops.take(values, nodes)
       for values in (weight_bn, mass_bn, removed_bn)
@@ -138,7 +128,7 @@ def judge(draft: Draft, p_bnv: jax.Array, joint: bool) -> Judgement:
       after = probs.ratio(surplus, (1 - weight) + surplus, 1)
       weight_bn = _replace(weight_bn, nodes, jnp.where(valid, after, weight))
 
-  return Judgement(accept_bn, weight_bn, removed_bn)
+  return accept_bn, weight_bn, removed_bn
 
 
 def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
@@ -146,21 +136,13 @@ def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
 
   Joint weights come from the parents, so these nodes are of one level.
   """
-  levels = [list(tree.internal)]
-  if joint:
-    levels = [
-      [node for node in tree.internal if tree.depths[node] == depth]
-      for depth in range(tree.depth)
-    ]
-  for level in levels:
-    for rank in range(max((len(tree.children(n)) for n in level), default=0)):
-      yield [n for n in level if len(tree.children(n)) > rank], rank
-
-
-def _children_of_rank(
-  tree: TokenTree, nodes: Sequence[int], rank: int
-) -> list[int]:
-  return [tree.children(node)[rank] for node in nodes]
+  level_of = tree.depths if joint else [0] * tree.size
+  for level in range(tree.depth):
+    nodes = [node for node in tree.internal if level_of[node] == level]
+    for rank in range(tree.width):
+      nodes = [node for node in nodes if len(tree.children(node)) > rank]
+      if nodes:
+        yield nodes, rank
 
 
 def leave_probs(
@@ -169,7 +151,7 @@ def leave_probs(
   """Returns norm((p - s q)+) after all children of a node, [B, V]."""
   # XLA merges this with the recursion of `stop_probs`, which `draw_verdict`
   # compiles together.
-  removed_bn = judge(draft, p_bnv, joint).removed_bn
+  *_, removed_bn = judge(draft, p_bnv, joint)
   removed_b1 = jnp.take_along_axis(removed_bn, node_b[:, None], axis=1)
   p_bv, q_bv = probs.rows_at(draft, p_bnv, node_b)
   return probs.residual(p_bv, removed_b1 * q_bv, p_bv)

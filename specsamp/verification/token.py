@@ -6,39 +6,26 @@ theorem 1; the same as Leviathan et al., arXiv 2211.17192, algorithm 1.
 Drafts: chains of law `iid`.
 
 It is exact token by token. Token x is drafted and accepted with probability
-q(x) min(1, p(x) / q(x)) = min(p(x), q(x)). A rejection has probability
-sum((p - q)+) and then emits x with norm((p - q)+), which adds (p(x) - q(x))+.
-The sum is p(x).
+min(p(x), q(x)). A rejection has probability sum((p - q)+) and then emits x with
+norm((p - q)+), which adds (p(x) - q(x))+. The sum is p(x).
 """
 
 import dataclasses
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from specsamp.drafting.draft import Draft, Law
-from specsamp.verification.probs import residual, rows_at, token_probs
+from specsamp.drafting.draft import Law
+from specsamp.verification.probs import ratio, residual, rows_at, token_probs
 from specsamp.verification.verifier import Verifier, check_chain
-
-
-def drafted_mask(draft: Draft) -> jax.Array:
-  """Returns the mask of a chain's drafted tokens, bool [B, γ].
-
-  A row's draft ends at its first invalid node: the tokens behind it were
-  drafted after a token that does not exist.
-  """
-  valid = draft.valid[:, 1:].astype(jnp.int32)
-  return jnp.cumprod(valid, axis=1).astype(bool)
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenVerifier(Verifier):
   """The rule that accepts each drafted token x with min(1, p(x) / q(x)).
 
-  After the first rejection it emits a draw from the residual distribution, and
-  a bonus token if it accepts all. It never accepts a token with p(x) = 0 or
-  q(x) = 0: the latter cannot have been drawn.
+  It never accepts a token with p(x) = 0 or q(x) = 0, nor one after an invalid
+  node.
   """
 
   accepts: ClassVar[frozenset[Law]] = frozenset({'iid'})
@@ -53,8 +40,8 @@ class TokenVerifier(Verifier):
     p_bg, q_bg = (x_bn[:, 1:] for x_bn in token_probs(draft, p_bnv))
     # min(p, q) / q and not min(1, p / q): it cannot overflow, and gives
     # exactly 1 where p >= q, exactly 0 where p = 0 or q = 0.
-    accept_bg = jnp.minimum(p_bg, q_bg) / jnp.where(q_bg > 0, q_bg, 1)
-    accept_bg = jnp.where(drafted_mask(draft), accept_bg, 0)
+    accept_bg = ratio(jnp.minimum(p_bg, q_bg), q_bg, 0)
+    accept_bg = jnp.where(draft.valid[:, 1:], accept_bg, 0)
     ends = ((0, 0), (1, 0))
     reach_bn = jnp.pad(jnp.cumprod(accept_bg, axis=1), ends, constant_values=1)
     reject_bn = jnp.pad(1 - accept_bg, ((0, 0), (0, 1)), constant_values=1)

@@ -9,10 +9,9 @@ Drafts: static trees of law `top_plus_one`.
 At one node, T is the set of all children but the last, and x is the last child,
 drawn from q' = norm(q without T). The rule accepts x with min(1, p(x) / q'(x)).
 After a rejection it draws y from norm(p - min(p, q') outside T), and descends
-to y if y is in T. It is exact because it first emits min(p, q') outside T, and
-y supplies the rest of p: the token rule, whose residual draw may be in the
-draft too. With one child it is the token rule. If no token was left to draw, it
-is the naive rule.
+to y if y is in T. It is exact for the reason the token rule is: it emits
+min(p, q') outside T, and y supplies the rest of p. With one child it is the
+token rule. If no token was left to draw, it is the naive rule.
 """
 
 import dataclasses
@@ -55,7 +54,7 @@ class TopPlusOneVerifier(Verifier):
       return jnp.ones(p_bnv.shape[:2], p_bnv.dtype)
     last_i = np.asarray([tree.children(n)[-1] for n in tree.internal], np.int32)
     p_bn, q_bn = probs.token_probs(draft, p_bnv)
-    # Drafts of this law have no twins; if one has, the first twin counts.
+    # A draft of this law should be without twins; else the first twin counts.
     counts_bn = first_of_its_token(draft)
     kids_ic = tree_ops.children(tree)[list(tree.internal)]
     tops_ic = np.where(kids_ic == last_i[:, None], tree.size, kids_ic)
@@ -95,9 +94,8 @@ class TopPlusOneVerifier(Verifier):
     table_nc = tree_ops.children(draft.tree)
     if not table_nc.shape[1]:
       return p_bv
-    count_n = (table_nc < draft.tree.size).sum(axis=1)
-    last_n = jnp.asarray(np.maximum(count_n - 1, 0), jnp.int32)
-    last_b1 = last_n[node_b][:, None]
+    last_n = np.maximum((table_nc < draft.tree.size).sum(axis=1) - 1, 0)
+    last_b1 = jnp.asarray(last_n, jnp.int32)[node_b][:, None]
     rank_1c = jnp.arange(table_nc.shape[1], dtype=jnp.int32)[None]
     is_last_bc = rank_1c == last_b1
     tops_bc = jnp.where(valid_bc & ~is_last_bc, tokens_bc, -1)

@@ -16,7 +16,6 @@ rejected child, so all weights are known before any node is judged.
 """
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -27,7 +26,6 @@ from specsamp.verification import siblings, tree_ops
 from specsamp.verification.verifier import Verifier
 
 
-@functools.cache
 def visits(tree: TokenTree) -> tuple[int, ...]:
   """Returns the nodes as visited: children ascending, then their parent."""
   order, ahead = [], [0]
@@ -46,7 +44,7 @@ class TraversalVerifier(Verifier):
 
   def stop_probs(self, draft, p_bnv):
     """Returns r times the product of 1 - r of all earlier visits, [B, N]."""
-    weight_bn = siblings.judge(draft, p_bnv, joint=True).weight_bn
+    _, weight_bn, _ = siblings.judge(draft, p_bnv, joint=True)
     order = visits(draft.tree)
     weight_bn = tree_ops.take(weight_bn, order)
     # before_i = prod_{j < i} (1 - r_j), in the order of the visits.

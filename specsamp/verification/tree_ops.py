@@ -4,8 +4,7 @@ The relatives of all nodes are tables of node numbers, padded with N. A rule for
 trees gathers, multiplies and adds along these tables, whatever the tree is.
 """
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,48 +14,37 @@ from specsamp.drafting.draft import TokenTree
 
 
 def _table(tree: TokenTree, relatives: Sequence[Sequence[int]]) -> np.ndarray:
-  """Returns the relatives of each node, padded with N, read-only int32."""
+  """Returns the relatives of each node, padded with N, int32."""
   table = np.full((tree.size, max(map(len, relatives))), tree.size, np.int32)
   for node, numbers in enumerate(relatives):
     table[node, : len(numbers)] = numbers
-  table.flags.writeable = False
   return table
 
 
-@functools.cache
 def children(tree: TokenTree) -> np.ndarray:
   """Returns the children of each node as they were drawn, int32 [N, C]."""
   return _table(tree, [tree.children(node) for node in range(tree.size)])
 
 
-def _families(tree: TokenTree) -> list[tuple[int, ...]]:
-  """Returns the siblings of each node and itself; () for the root."""
-  return [(), *(tree.children(parent) for parent in tree.parents[1:])]
+def _families(tree: TokenTree) -> Iterator[tuple[tuple[int, ...], int]]:
+  """Yields the siblings of each node, itself included, and its rank."""
+  families = [(), *(tree.children(parent) for parent in tree.parents[1:])]
+  return zip(families, tree.ranks, strict=True)
 
 
-@functools.cache
 def elders(tree: TokenTree) -> np.ndarray:
   """Returns the siblings drawn before each node, int32 [N, C - 1]."""
-  families = enumerate(_families(tree))
-  return _table(tree, [[s for s in family if s < n] for n, family in families])
+  return _table(tree, [family[:rank] for family, rank in _families(tree)])
 
 
-@functools.cache
 def not_elders(tree: TokenTree) -> np.ndarray:
   """Returns each drafted node and the siblings drawn after it, int32 [N, C]."""
-  families = enumerate(_families(tree))
-  return _table(tree, [[s for s in family if s >= n] for n, family in families])
+  return _table(tree, [family[rank:] for family, rank in _families(tree)])
 
 
 def crowded(tree: TokenTree) -> list[int]:
   """Returns the nodes that have more than one child, ascending."""
   return [node for node in tree.internal if len(tree.children(node)) > 1]
-
-
-@functools.cache
-def steps(tree: TokenTree) -> np.ndarray:
-  """Returns each node's path without the root, int32 [N, depth + 1]."""
-  return np.where(tree.paths > 0, tree.paths, tree.size)
 
 
 def q_rows(tree: TokenTree) -> np.ndarray:
@@ -98,7 +86,8 @@ def reach(tree: TokenTree, descend_bn: jax.Array) -> jax.Array:
 
   `descend_bn` is the probability to descend to a node from its parent.
   """
-  return at(descend_bn, steps(tree), 1).prod(axis=-1)
+  steps = np.where(tree.paths > 0, tree.paths, tree.size)
+  return at(descend_bn, steps, 1).prod(axis=-1)
 
 
 def stop_in_turn(tree: TokenTree, accept_bn: jax.Array) -> jax.Array:

@@ -29,10 +29,11 @@ class TypicalLossyVerifier(Verifier):
   first one among equals, and emits a draw from p there. In greedy rows, where p
   is a one-hot, it is lossless.
 
+  The defaults are those of Medusa's code.
+
   Attributes:
-    epsilon: ε, a probability; the default is that of Medusa's code.
-    delta: δ, the factor on exp(-H), where H is the entropy in nats; the default
-      is that of Medusa's code.
+    epsilon: ε, a probability.
+    delta: δ, the factor on exp(-H), where H is the entropy in nats.
 
   Raises:
     ValueError: epsilon or delta is negative or NaN.
@@ -47,10 +48,8 @@ class TypicalLossyVerifier(Verifier):
   delta: float = 0.3
 
   def __post_init__(self):
-    for name in ('epsilon', 'delta'):
-      value = getattr(self, name)
-      if not value >= 0:  # also refuses NaN
-        raise ValueError(f'{name}: got {value}, expected at least 0')
+    if not (self.epsilon >= 0 and self.delta >= 0):  # also refuses NaN
+      raise ValueError(f'{self}: expected epsilon and delta of at least 0')
 
   def stop_probs(self, draft, p_bnv):
     """Returns the one-hot of the node to stop at, [B, N].

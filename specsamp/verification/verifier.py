@@ -20,9 +20,8 @@ from specsamp.sampling import draw
 class Verifier(Protocol):
   """A verification rule: two pure functions without model, state or keys.
 
-  An implementation must be hashable, because it is a static argument of jitted
-  functions. It computes in the dtype of p: float32 in decoding, float64 in
-  proofs.
+  A rule is a static argument of jitted functions, so it must be hashable. It
+  computes in the dtype of p: float32 in decoding, float64 in proofs.
 
   Attributes:
     accepts: laws of the drafts that the rule verifies.
@@ -49,7 +48,6 @@ class Verifier(Protocol):
     Returns:
       Float [B, N]. Each row is a distribution over the nodes.
     """
-    raise NotImplementedError
 
   def leave_probs(
     self, draft: Draft, p_bnv: jax.Array, node_b: jax.Array
@@ -63,50 +61,26 @@ class Verifier(Protocol):
     Returns:
       Float [B, V]. Each row is a distribution over the vocabulary.
     """
-    raise NotImplementedError
 
 
-def check_inputs(verifier: Verifier, draft: Draft, p_bnv: jax.Array) -> None:
-  """Checks at trace time that a rule can verify a draft.
+def check_accepts(verifier: Verifier, law: Law, tree: TokenTree) -> None:
+  """Checks that a rule accepts a law, and the tree if that is dynamic.
 
   Raises:
-    ValueError: the rule does not accept the draft's law or a dynamic tree, q is
-      missing, or the shapes of the draft's arrays and p do not match.
+    ValueError: it does not.
   """
   name = type(verifier).__name__
-  if draft.law not in verifier.accepts:
+  if law not in verifier.accepts:
     laws = ' or '.join(map(repr, sorted(verifier.accepts)))
     raise ValueError(
-      f'{name} cannot correct this draft: got law {draft.law!r}, expected '
-      f'{laws}'
+      f'{name} cannot correct this draft: got law {law!r}, expected {laws}'
     )
-  is_dynamic = isinstance(draft.tree, DynamicTree)
+  is_dynamic = isinstance(tree, DynamicTree)
   if is_dynamic and not getattr(verifier, 'reads_parents', False):
     raise ValueError(
       f'{name} cannot correct this draft: got a dynamic tree, expected a '
       'static one, or the verifier naive or gumbel'
     )
-  if p_bnv.ndim != 3:
-    raise ValueError(f'p: got shape {p_bnv.shape}, expected [B, N, V]')
-  batch, _, vocab = p_bnv.shape
-  size, internal = draft.tree.size, len(draft.tree.internal)
-  if draft.q is None and internal and draft.law != 'deterministic':
-    raise ValueError(
-      f'draft q: got None, expected the distributions of a {draft.law} draft'
-    )
-  arrays = {
-    'p': (p_bnv, (batch, size, vocab)),
-    'draft tokens': (draft.tokens, (batch, size)),
-    'draft valid': (draft.valid, (batch, size)),
-    'draft parents': (draft.parents, (batch, size)),
-    'draft q': (draft.q, (batch, internal, vocab)),
-  }
-  for what, (array, shape) in arrays.items():
-    if array is not None and array.shape != shape:
-      raise ValueError(
-        f'{what}: got shape {array.shape}, expected {shape} for a tree of '
-        f'{size} nodes and a vocabulary of {vocab} tokens'
-      )
 
 
 @functools.lru_cache(maxsize=256)
@@ -116,10 +90,10 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   Raises:
     ValueError: the rule does not accept the law or the tree.
   """
+  check_accepts(verifier, law, tree)
   shaped = jax.ShapeDtypeStruct
-  p_bnv = shaped((1, tree.size, 2), jnp.float32)
-  q_biv = shaped((1, len(tree.internal), 2), jnp.float32)
   nodes = shaped((1, tree.size), jnp.int32)
+  q_biv = shaped((1, len(tree.internal), 2), jnp.float32)
   draft = Draft(
     tokens=nodes,
     q=None if law == 'deterministic' else q_biv,
@@ -128,7 +102,7 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
     valid=shaped((1, tree.size), bool),
     parents=nodes if isinstance(tree, DynamicTree) else None,
   )
-  check_inputs(verifier, draft, p_bnv)
+  p_bnv = shaped((1, tree.size, 2), jnp.float32)
   jax.eval_shape(verifier.stop_probs, draft, p_bnv)
 
 
@@ -164,28 +138,21 @@ def draw_verdict(
 
   Args:
     stop_keys: keys [B] of the draw of the node; consumed.
-    leave_keys: keys [B] of the draw of the token; consumed. The two draws must
-      be independent, so the keys must differ from `stop_keys`.
+    leave_keys: keys [B] of the draw of the token, independent of `stop_keys`;
+      consumed.
     verifier: the rule; static.
     draft: the drafted tokens [B, N] and their q.
-    p_bnv: float [B, N, V], the target's transformed distribution after each
-      node.
-
-  Returns:
-    The verdict of each row.
+    p_bnv: see `Verifier.stop_probs`.
 
   Raises:
-    ValueError: at trace time, see `check_inputs`.
+    ValueError: at trace time, see `check_accepts`.
   """
-  check_inputs(verifier, draft, p_bnv)
+  check_accepts(verifier, draft.law, draft.tree)
   stop_bn = verifier.stop_probs(draft, p_bnv)
   # A draw never returns an index of probability 0: u < a is strict.
   node_b = draw.categorical(stop_keys, stop_bn)
   leave_bv = verifier.leave_probs(draft, p_bnv, node_b)
   path_bt = draft.path_to(node_b)
-  return Verdict(
-    node=node_b,
-    num_accepted=(path_bt >= 0).sum(axis=1, dtype=jnp.int32) - 1,
-    path=path_bt,
-    next_token=draw.categorical(leave_keys, leave_bv),
-  )
+  num_accepted_b = (path_bt >= 0).sum(axis=1, dtype=jnp.int32) - 1
+  next_token_b = draw.categorical(leave_keys, leave_bv)
+  return Verdict(node_b, num_accepted_b, path_bt, next_token_b)

@@ -17,7 +17,7 @@ class Pair(NamedTuple):
 
   Attributes:
     target: the larger model.
-    draft: a shallower and narrower model with the target's tokenizer.
+    draft: a smaller model with the target's tokenizer.
     drafters: name -> drafter trained on the target's features, for
       `specsamp.drafting.trained_drafter`.
   """

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from specsamp.drafting.draft import Draft, DynamicTree, TokenTree, lineage
-from specsamp.verification import GumbelVerifier, MultiCandidateVerifier, make
-from specsamp.verification.verifier import check_inputs
+from specsamp.verification import (
+  GumbelVerifier,
+  MultiCandidateVerifier,
+  check_law,
+  make,
+)
 
 # One size, depths 4, 3, 2 and 1; some are not numbered level by level.
 TREES = (
@@ -82,13 +86,11 @@ def test_lineage_and_paths_are_those_of_each_rows_tree():
       assert (paths[i, len(path) :] == -1).all()
 
 
-def test_other_rules_refuse_them(rows):
-  tokens, valid, p = map(jnp.asarray, rows)
-  draft = Draft(tokens, None, BOUNDS, 'deterministic', valid, parents=tokens)
+def test_other_rules_refuse_them():
   for rule in (make('typical_lossy'), MultiCandidateVerifier()):
     with pytest.raises(ValueError, match='naive or gumbel|law'):
-      check_inputs(rule, draft, p)
-  check_inputs(GumbelVerifier(), draft, p)
+      check_law(rule, 'deterministic', BOUNDS)
+  check_law(GumbelVerifier(), 'deterministic', BOUNDS)
 
 
 @pytest.mark.parametrize(

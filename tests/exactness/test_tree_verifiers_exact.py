@@ -306,8 +306,8 @@ def test_typical_acceptance_is_not_lossless(law):
 
 
 def test_rho_below_its_bound_is_found_out(monkeypatch):
-  ones = lambda overlap, count, max_count, dtype: jnp.ones(count.shape, dtype)
-  monkeypatch.setattr(k_seq, 'solve', ones)
+  ones = lambda p, q, count, max_count: jnp.ones(count.shape, p.dtype)
+  monkeypatch.setattr(k_seq, '_solve', ones)
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
 
 

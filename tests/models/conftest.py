@@ -19,7 +19,13 @@ _GROUPED = dict(num_layers=2, num_heads=4, num_kv_heads=2, mlp_width=20)
 
 FAMILIES = {
   'llama': TransformerConfig(
-    width=24, head_dim=6, rope_theta=500.0, **_GROUPED, **_TINY
+    width=24,
+    head_dim=6,
+    rope_theta=500.0,
+    rope_scaling=RopeScaling('linear', 2.0),
+    biases='attention',
+    **_GROUPED,
+    **_TINY,
   ),
   # Queries and keys with norms and biases; wavelengths that are stretched in
   # full, in part and not at all.
@@ -34,18 +40,6 @@ FAMILIES = {
     **_GROUPED,
     **_TINY,
   ),
-  'linear': TransformerConfig(
-    width=24,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=2,
-    head_dim=12,
-    mlp_width=20,
-    rope_scaling=RopeScaling('linear', 2.0),
-    biases='attention',
-    **_TINY,
-  ),
-  'opt': presets.opt(16, 2, 2, **_TINY),
   'gpt2': presets.gpt2(16, 2, 2, **_TINY),
   'chinchilla': presets.chinchilla(16, 3, 2, head_dim=6, **_TINY),
   # No preset has relative positions with grouped keys and biases, whose head
@@ -55,6 +49,7 @@ FAMILIES = {
     head_dim=5,
     norm='layer',
     positions='relative',
+    activation='relu',
     biases='all',
     **_GROUPED,
     **_TINY,

@@ -49,8 +49,7 @@ def _wanted(name, x, weight):
 
 @pytest.mark.parametrize(
   'tokens',
-  [(1, count) for count in (1, 2, 3, 4, 5, 8, 9, 16, 17, 49)]
-  + [(5,), (5, 1), (2, 5), (5, 4)],
+  [(1, 1), (1, 3), (1, 8), (1, 16), (1, 17), (5,), (5, 1), (5, 4)],
   ids=str,
 )
 @_weights
@@ -61,22 +60,14 @@ def test_products(name, tokens):
   np.testing.assert_allclose(got, _wanted(name, x, weight), **_CLOSE)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
-@pytest.mark.parametrize('tokens', [(5,), (2, 1, 5), (1, 1)], ids=str)
-def test_logits_are_float32(dtype, tokens):
-  hidden, head = _arrays('matrix', *tokens, dtype=dtype)
-  got = jax.jit(lambda *args: kernels.logits(*args, dtype))(hidden, head)
-  assert got.dtype == jnp.float32
-  np.testing.assert_allclose(got, _wanted('matrix', hidden, head), **_CLOSE)
-
-
-@pytest.mark.parametrize('count', [1, 5, 17])
 @_weights
-def test_gradients(name, count):
+def test_gradients(name):
+  count = 5  # columns
   x, weight = _arrays(name, 1, count)
   run = _program(name)
-  above = jnp.cos(jnp.arange(run(x, weight).size, dtype=jnp.float32))
-  above = above.reshape(run(x, weight).shape)
+  shape = _wanted(name, x, weight).shape
+  above = jnp.cos(jnp.arange(math.prod(shape), dtype=jnp.float32))
+  above = above.reshape(shape)
   loss = lambda x, weight: (run(x, weight) * above).sum()
   x_grad, weight_grad = jax.grad(loss, (0, 1))(x, weight)
   flat = lambda array, *sizes: np.asarray(array, np.float64).reshape(*sizes)
@@ -88,18 +79,10 @@ def test_gradients(name, count):
   np.testing.assert_allclose(flat(weight_grad, -1, size), wanted, **_CLOSE)
 
 
-@_weights
-def test_products_under_vmap(name):
-  x, weight = _arrays(name, 3, 1, 5)
-  got = jax.vmap(_program(name), in_axes=(0, None))(x, weight)
-  np.testing.assert_allclose(got, _wanted(name, x, weight), **_CLOSE)
-
-
 @pytest.mark.parametrize(
   ('count', 'columns'),
   [
-    (1, None), (2, 4), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16), (16, 16),
-    (17, None),
+    (1, None), (2, 4), (4, 4), (5, 8), (8, 8), (16, 16), (17, None),
   ],
 )  # fmt: skip
 @_weights
@@ -135,11 +118,10 @@ def test_only_float32_is_multiplied_by_columns(dtype):
 
 @pytest.mark.parametrize(
   ('name', 'rows', 'is_head'),
-  [(name, (1, 1), False) for name in _WEIGHTS]
-  + [
-    ('matrix', rows, is_head)
-    for rows in ((1,), (2, 3))
-    for is_head in (False, True)
+  [
+    *((name, (1, 1), False) for name in _WEIGHTS),
+    ('matrix', (1,), True),
+    ('matrix', (2, 3), True),
   ],
 )
 def test_bfloat16_products_on_cpus(name, rows, is_head):

@@ -21,8 +21,7 @@ _ACTIVATIONS = {
 def _norm(config, params, x):
   if config.norm == 'layer':
     x = x - x.mean(-1, keepdims=True)
-  x = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon)
-  x = x * params['scale']
+  x = _rms(x, params['scale'], config.norm_epsilon)
   return x + params['bias'] if config.norm == 'layer' else x
 
 
@@ -44,7 +43,7 @@ def _frequency(config, exponent):
 
 
 def _rms(x, scale, epsilon):
-  return x / np.sqrt((x**2).mean() + epsilon) * scale
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * scale
 
 
 def _rotate(config, x, position):
@@ -77,10 +76,8 @@ def _attention(config, params, x):
       k = k + params['kv_bias'][0, group]
       v = v + params['kv_bias'][1, group]
     if config.qk_norm:
-      norm = lambda rows, name: np.array(
-        [_rms(row, params[name], config.norm_epsilon) for row in rows]
-      )
-      q, k = norm(q, 'q_norm'), norm(k, 'k_norm')
+      q = _rms(q, params['q_norm'], config.norm_epsilon)
+      k = _rms(k, params['k_norm'], config.norm_epsilon)
     for t in range(len(x)):
       scores = np.zeros(t + 1)
       for s in range(t + 1):

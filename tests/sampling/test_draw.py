@@ -11,10 +11,11 @@ from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
 inverse_cdf = jax.jit(draw.inverse_cdf)
+without_replacement = jax.jit(draw.without_replacement)
 LARGEST = np.float32(1 - 2**-24)
 
 
-@pytest.mark.parametrize('size', [1, 2, 3, 5, 64, 100, 4096, 5000])
+@pytest.mark.parametrize('size', [1, 3, 64, 100, 4096, 5000])
 def test_equals_two_searches_of_running_sums(size):
   # With integer masses all sums are exact, so this tests the borders exactly.
   rng = np.random.default_rng(size)
@@ -37,7 +38,7 @@ def test_equals_two_searches_of_running_sums(size):
     at = search(blocks[block], second)
     expected.append(block * blocks.shape[1] + at)
   probs = np.broadcast_to(masses.astype(np.float32), (len(u), size))
-  for scale in (1.0, 1 / total, 4.0):  # the sum need not be 1
+  for scale in (1.0, 1 / total):  # the sum need not be 1
     got = inverse_cdf(u, probs * np.float32(scale))
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(got, expected)
@@ -48,7 +49,7 @@ weight = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
   st.lists(weight, min_size=37, max_size=37).filter(lambda w: max(w) > 1e-20),
   st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6),
@@ -75,9 +76,8 @@ def test_is_right_to_rounding_and_never_impossible(weights, grid):
 
 
 @pytest.mark.parametrize('u', [0.0, LARGEST])
-@pytest.mark.parametrize('size', [3, 64, 1000, 4096])
-def test_never_a_token_of_probability_0(u, size):
-  rng = np.random.default_rng(size)
+def test_never_a_token_of_probability_0(u):
+  rng, size = np.random.default_rng(0), 1000
   # Uneven sums, whose rounding differs between the two levels.
   probs = rng.exponential(size=(300, size)).astype(np.float32) ** 4
   probs[rng.random(probs.shape) < 0.7] = 0
@@ -86,9 +86,8 @@ def test_never_a_token_of_probability_0(u, size):
   probs[np.arange(300), rng.integers(0, size, 300)] = 0.3
   token = np.asarray(inverse_cdf(np.full((300, 2), u, np.float32), probs))
   assert (probs[np.arange(300), token] > 0).all()
-  positive = probs > 0
   if u == 0:
-    np.testing.assert_array_equal(token, positive.argmax(1))
+    np.testing.assert_array_equal(token, (probs > 0).argmax(1))
 
 
 def test_running_sums_rounded_badly(monkeypatch):
@@ -98,16 +97,6 @@ def test_running_sums_rounded_badly(monkeypatch):
   monkeypatch.setattr(draw.jnp, 'cumsum', lambda *_: running)
   got = draw._first_above(jnp.array([1.0, 0.5]), amounts)
   np.testing.assert_array_equal(got, [1, 2])
-
-
-def test_float64():
-  with jax.enable_x64(True):
-    probs = jnp.array([[0.2, 0.0, 0.5, 0.3]] * 3, jnp.float64)
-    # Blocks of two tokens: masses 0.2 and 0.8.
-    u = jnp.array([[0.19, 0.9], [0.21, 0.62], [0.71, 0.63]], jnp.float32)
-    got = inverse_cdf(u, probs)
-    assert got.dtype == jnp.int32
-  np.testing.assert_array_equal(got, [0, 2, 3])
 
 
 def test_uniforms():
@@ -145,21 +134,6 @@ def test_no_two_uses_share_a_key():
   assert len(set(seen)) == len(seen) == 3 * len(Stream) * len(positions)
 
 
-def test_streams_are_uncorrelated():
-  n = 10_000
-  rows = draw.row_keys(jnp.arange(n))
-  u = [
-    number
-    for s in Stream
-    for p in (5, 6)
-    for number in np.asarray(
-      draw.uniforms(draw.stream_keys(rows, jnp.full(n, p), s), 1)[:, 0]
-    ).T
-  ]
-  correlation = np.corrcoef(u) - np.eye(len(u))
-  assert np.abs(correlation).max() < 5 / np.sqrt(n)
-
-
 def test_a_row_does_not_depend_on_its_batch():
   rng = np.random.default_rng(0)
   seeds, positions = jnp.array([3, 1, 4, 1, 5]), jnp.array([9, 2, 6, 5, 3])
@@ -167,23 +141,19 @@ def test_a_row_does_not_depend_on_its_batch():
 
   @jax.jit
   def tokens(seeds, positions, probs):
-    keys = draw.stream_keys(draw.row_keys(seeds), positions, Stream.LEAVE)
-    return draw.uniforms(keys, 1), draw.categorical(keys, probs)
+    # With another default generator, a vmapped row depends on the other rows.
+    with jax.default_prng_impl('rbg'):
+      rows = draw.row_keys(seeds)
+    keys = draw.stream_keys(rows, positions, Stream.LEAVE)
+    u = draw.uniforms(keys, 3)
+    together, _ = draw.without_replacement(u, probs)
+    return u, draw.categorical(keys, probs), together
 
   together = tokens(seeds, positions, probs)
   for i in range(5):
     alone = tokens(seeds[i : i + 1], positions[i : i + 1], probs[i : i + 1])
-    np.testing.assert_array_equal(alone[0][0], together[0][i])
-    np.testing.assert_array_equal(alone[1][0], together[1][i])
-
-
-def test_the_generator_does_not_depend_on_the_default():
-  with jax.default_prng_impl('rbg'):
-    keys = draw.row_keys(jnp.arange(2))
-  assert keys.dtype == draw.row_keys(jnp.arange(2)).dtype
-
-
-# Without replacement.
+    for a, b in zip(alone, together, strict=True):
+      np.testing.assert_array_equal(a[0], b[i])
 
 
 def test_without_replacement_draws_in_turn():
@@ -192,8 +162,9 @@ def test_without_replacement_draws_in_turn():
   grid = (np.arange(32, dtype=np.float32) + 0.5) / 32
   u = np.stack(np.meshgrid(*[grid] * 4, indexing='ij'), -1).reshape(-1, 2, 2)
   probs = np.broadcast_to(masses / 8, (len(u), 5))
-  tokens, drawn = jax.jit(draw.without_replacement)(u, probs)
+  tokens, drawn = without_replacement(u, probs)
   assert tokens.dtype == jnp.int32 and np.asarray(drawn).all()
+  np.testing.assert_array_equal(tokens[:, 0], inverse_cdf(u[:, 0], probs))
   counts = np.zeros((5, 5))
   np.add.at(counts, tuple(np.asarray(tokens).T), 1 / len(u))
   p = masses.astype(np.float64) / 8
@@ -203,9 +174,8 @@ def test_without_replacement_draws_in_turn():
   np.testing.assert_array_equal(counts > 0, expected > 0)
 
 
-@pytest.mark.parametrize('size', [5, 300])
-def test_without_replacement_reports_when_nothing_is_left(size):
-  rng = np.random.default_rng(size)
+def test_without_replacement_reports_when_nothing_is_left():
+  rng, size = np.random.default_rng(0), 300
   probs = np.zeros((200, size), np.float32)
   support = rng.integers(1, 5, 200)
   for row, count in zip(probs, support, strict=True):
@@ -215,25 +185,13 @@ def test_without_replacement_reports_when_nothing_is_left(size):
   u *= np.float32(2**-24)
   u[::5] = 0
   u[1::5] = LARGEST
-  tokens, drawn = map(np.asarray, draw.without_replacement(u, probs))
+  tokens, drawn = map(np.asarray, without_replacement(u, probs))
   np.testing.assert_array_equal(drawn, np.arange(4) < support[:, None])
   for row, taken, count in zip(probs, tokens, support, strict=True):
     assert set(taken[:count]) == set(np.flatnonzero(row))
 
 
-def test_without_replacement_does_not_depend_on_other_rows():
-  rng = np.random.default_rng(0)
-  probs = rng.exponential(size=(6, 50)).astype(np.float32)
-  u = rng.random((6, 3, 2)).astype(np.float32)
-  together, _ = draw.without_replacement(u, probs)
-  for i in range(6):
-    alone, _ = draw.without_replacement(u[i : i + 1], probs[i : i + 1])
-    np.testing.assert_array_equal(alone[0], together[i])
-  # The first token is that of a single draw.
-  np.testing.assert_array_equal(together[:, 0], inverse_cdf(u[:, 0], probs))
-
-
-@pytest.mark.parametrize('count', [1, 4, 24])
+@pytest.mark.parametrize('count', [4, 24])
 def test_largest_is_top_k_on_a_mesh_too(count):
   # Few values give ties within shards and across them.
   rng = np.random.default_rng(count)

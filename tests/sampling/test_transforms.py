@@ -15,14 +15,8 @@ jitted = jax.jit(probabilities)
 
 
 def masses_above(p):
-  """Returns the mass that is more probable than each token, by a sort."""
-  order = np.argsort(-p, kind='stable')
-  ordered = p[order]
-  before = np.concatenate([[0.0], np.cumsum(ordered)[:-1]])
-  first = np.searchsorted(-ordered, -ordered, side='left')
-  out = np.empty_like(p)
-  out[order] = before[first]
-  return out
+  """Returns the mass that is more probable than each token."""
+  return np.array([p[p > of_token].sum() for of_token in p])
 
 
 def reference_row(logits, temperature, top_k, top_p, min_p):
@@ -82,7 +76,7 @@ def cases(draw):
   return logits, sampling.broadcast(3)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(cases())
 def test_agrees_with_a_sort(case):
   logits, sampling = case
@@ -95,7 +89,7 @@ def test_agrees_with_a_sort(case):
   np.testing.assert_array_equal(got[expected == 0], 0)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(cases())
 def test_float64_to_twelve_digits(case):
   logits, sampling = case
@@ -109,15 +103,8 @@ def test_float64_to_twelve_digits(case):
 
 
 @pytest.mark.parametrize('scale', [0.1, 3.0])
-@pytest.mark.parametrize(
-  'sampling',
-  [
-    SamplingParams(0.8, top_p=0.95),
-    SamplingParams(1.3, top_k=50),
-    SamplingParams(0.7, top_k=40, top_p=0.8, min_p=0.05),
-  ],
-)
-def test_a_vocabulary_of_4096(sampling, scale):
+def test_a_vocabulary_of_4096(scale):
+  sampling = SamplingParams(np.array([0.7, 1.3]), 40, 0.8, 0.05)
   logits = np.random.default_rng(1).normal(size=(2, 3, 4096), scale=scale)
   logits = logits.astype(np.float32)
   expected, margin = reference(logits, sampling)
@@ -137,7 +124,7 @@ def test_threshold_is_exact_for_any_digit(dtype):
   expected = np.sort(weights, -1)[np.arange(4), 65 - counts[:, 0].astype(int)]
   unsigned = {np.float32: np.uint32, np.float64: np.uint64}[dtype]
   with jax.enable_x64(dtype == np.float64):
-    for digit in (1, 2, 3, 4):
+    for digit in (1, 4):
       search = functools.partial(transforms._threshold, digit=digit)
       got = jax.jit(search)(
         weights.view(unsigned), np.ones((4, 1), dtype), counts
@@ -153,8 +140,9 @@ def test_ties_at_the_border_are_all_kept():
   for sampling in (SamplingParams(top_k=2), SamplingParams(top_p=0.5)):
     got = probabilities(logits, sampling)
     np.testing.assert_allclose(got, third, rtol=1e-6)
-  got = probabilities(logits, SamplingParams(top_p=0.39))
-  np.testing.assert_array_equal(got, [[1, 0, 0, 0]])
+  for top_p in (0.39, 1e-45):
+    got = probabilities(logits, SamplingParams(top_p=top_p))
+    np.testing.assert_array_equal(got, [[1, 0, 0, 0]])
 
 
 def test_top_p_of_one_keeps_what_rounding_would_lose():
@@ -165,21 +153,6 @@ def test_top_p_of_one_keeps_what_rounding_would_lose():
   )
   np.testing.assert_array_equal(off > 0, [1, 1, 1, 1, 0])
   np.testing.assert_array_equal(below > 0, [1, 0, 0, 0, 0])
-
-
-def test_the_smallest_top_p_keeps_the_largest():
-  got = probabilities(jnp.array([[1.0, 2.0, 0.0]]), SamplingParams(top_p=1e-45))
-  np.testing.assert_array_equal(got, [[0, 1, 0]])
-
-
-def test_min_p_keeps_its_border():
-  logits = jnp.array([[0.0, -1.0, -4.0]])
-  sampling = SamplingParams(min_p=float(np.exp(np.float32(-1.0))) - 1e-7)
-  got = np.asarray(probabilities(logits, sampling))
-  np.testing.assert_array_equal(got > 0, [[True, True, False]])
-  half = jnp.log2(jnp.array([[1.0, 0.5, 0.25]])) * np.float32(0)
-  got = np.asarray(probabilities(half, SamplingParams(min_p=0.999)))
-  np.testing.assert_allclose(got, np.full((1, 3), 1 / 3), rtol=1e-6)
 
 
 def test_greedy_rows_are_one_hot_and_do_not_affect_others():
@@ -234,28 +207,10 @@ def test_broken_logits_give_no_nan(temperature):
       assert got[4, 0] == got[4, 3]
 
 
-def test_bfloat16_is_computed_in_float32():
-  logits = jnp.array([[1.0, 2.0, -3.0]], jnp.bfloat16)
-  got = probabilities(logits, SamplingParams())
-  assert got.dtype == jnp.float32
-  expected = probabilities(logits.astype(jnp.float32), SamplingParams())
-  np.testing.assert_array_equal(got, expected)
-
-
-def test_other_values_compile_nothing():
-  f = jax.jit(lambda x, s: probabilities(x, s.broadcast(2)))
-  logits = jnp.zeros((2, 1, V))
-  for values in [(0.0, 0, 1.0, 0.0), (0.5, 5, 0.9, 0.1), (1.0, 0, 0.1, 0.0)]:
-    f(logits, SamplingParams(*values))
-  assert f._cache_size() == 1
-
-
 def test_broadcast():
   got = SamplingParams(temperature=0, top_k=np.array([1, 2])).broadcast(2)
-  assert got.temperature.dtype == jnp.float32
-  assert got.top_k.dtype == jnp.int32
+  assert [x.dtype for x in jax.tree.leaves(got)] == ['f4', 'i4', 'f4', 'f4']
   np.testing.assert_array_equal(got.top_k, [1, 2])
-  assert all(x.shape == (2,) for x in jax.tree.leaves(got))
   for wrong in (np.ones(3), np.ones(1), np.ones((2, 1))):
     with pytest.raises(ValueError, match=r'top_p: got shape .*, expected'):
       SamplingParams(top_p=wrong).broadcast(2)
@@ -268,17 +223,10 @@ def test_broadcast():
     ('temperature', 1e7),  # vocabulary padding would have a probability
     ('temperature', np.array([1.0, -1.0])),
     ('top_k', -1), ('top_k', 2.0), ('top_k', True), ('top_k', 2**31),
-    ('top_p', 0.0), ('top_p', 1.01), ('top_p', None),
-    ('min_p', -0.1), ('min_p', 1.0),
+    ('top_p', 0.0), ('top_p', 1.01), ('top_p', None), ('min_p', 1.0),
   ],
 )  # fmt: skip
 def test_check_names_what_got_and_expected(name, value):
   with pytest.raises(ValueError, match=f'^{name}: got .+, expected .+$') as e:
     SamplingParams(**{name: value}).check()
   assert '\n' not in str(e.value)
-
-
-def test_check_accepts_what_is_allowed():
-  SamplingParams().check()
-  SamplingParams(0, np.array([0, 3]), 1, 0).check()
-  SamplingParams(jnp.float32(0.7), jnp.int32(5), 0.5, 0.99).check()

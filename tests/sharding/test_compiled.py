@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from testing import elsewhere, shallow, tiny
+from testing import tiny
 
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
@@ -36,10 +36,6 @@ _SHAPE = dict(
 )
 _TREE = TokenTree.branching((2, 2))
 _ROWS = 4
-_slow = pytest.mark.slow
-_meshes = pytest.mark.parametrize(
-  'shape', [pytest.param((1, 8), marks=_slow), (2, 4)], ids=str
-)
 
 # One batch has every kind of row: top-k, top-p, greedy, plain.
 _SAMPLING = SamplingParams(
@@ -47,13 +43,6 @@ _SAMPLING = SamplingParams(
   top_k=[5, 0, 3, 0],
   top_p=[1.0, 1.0, 0.9, 0.5],
 )
-_METHODS = {
-  'chain': (2, 'iid', 'token', False),
-  'iid tree': (_TREE, 'iid', 'multi_candidate', False),
-  'tree': (_TREE, 'without_replacement', 'traversal', False),
-  'deterministic tree': (_TREE, 'deterministic', 'naive', False),
-  'coupled': (2, 'deterministic', 'gumbel', True),
-}
 
 
 def _sent(text: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -79,14 +68,34 @@ def _assert_small(sent, shape):
     assert _HEAD not in dims, (kind, dims)
 
 
+def _drafter(target, method):
+  """Returns a drafter and a verifier for it."""
+  draft, law = tiny.first_layer(target), 'without_replacement'
+  branches = TokenTree.branching((3, 1, 1))
+  match method:
+    case 'chain':
+      return model_drafter(draft, 2), 'token'
+    case 'coupled':
+      return model_drafter(draft, 2, 'deterministic', True), 'gumbel'
+    case 'tree':
+      return model_drafter(draft, _TREE, law), 'traversal'
+    case 'ngram':
+      return ngram_drafter(branches), 'naive'
+    case 'lookahead':
+      return lookahead_drafter(branches, 4), 'naive'
+    case 'dynamic':
+      trained, tree = tiny.trained(target, 'eagle'), DynamicTree.of(8, 3, 3)
+      return trained_drafter(trained, target, tree, 'deterministic'), 'naive'
+  trained = tiny.trained(target, method)
+  return trained_drafter(trained, target, _TREE, law), 'multi_candidate'
+
+
 def _request(shape, method):
-  shape_drafted, law, verifier, coupled = _METHODS[method]
   target = tiny.model(_VOCAB, 0, **_SHAPE).on(meshes.make(*shape))
   return Request.make(
     target,
     [[1, 2, 3]] * _ROWS,
-    model_drafter(tiny.first_layer(target), shape_drafted, law, coupled),
-    verifier,
+    *_drafter(target, method),
     sampling=_SAMPLING,
     max_new_tokens=16,
     stop_tokens=[],
@@ -101,26 +110,27 @@ def _abstract(shapes, shardings):
   )
 
 
-@pytest.mark.parametrize(
-  ('shape', 'method'),
-  [
-    ((2, 4), 'tree'),
-    ((2, 4), 'coupled'),
-    pytest.param((2, 4), 'chain', marks=_slow),
-    pytest.param((2, 4), 'iid tree', marks=_slow),
-    pytest.param((2, 4), 'deterministic tree', marks=_slow),
-    pytest.param((1, 8), 'tree', marks=_slow),
-  ],
-  ids=str,
-)
-def test_a_step_sends_activations_and_little_else(shape, method):
-  request = _request(shape, method)
+def _sent_in_a_step(request):
   mesh = request.model.mesh
   with meshes.use(mesh):
     state = request.programs.prefill.eval_shape(request.inputs, request.prompts)
     state = _abstract(state, with_axes(state, rules.sharding(mesh)))
     lowered = request.programs.decode.lower(request.inputs, state, np.int32(9))
-    sent = _sent(lowered.compile().as_text())
+    return _sent(lowered.compile().as_text())
+
+
+@pytest.mark.parametrize(
+  ('shape', 'method'),
+  [
+    ((2, 4), 'tree'),
+    ((2, 4), 'coupled'),
+    pytest.param((1, 8), 'chain', marks=pytest.mark.slow),
+  ],
+  ids=str,
+)
+def test_a_step_sends_activations_and_little_else(shape, method):
+  request = _request(shape, method)
+  sent = _sent_in_a_step(request)
   # Each pass has two sums per layer and one for the embedding. The draft model
   # has one layer and a first pass over two tokens, then over one each or over a
   # level. The target has two layers and a pass over the draft.
@@ -135,66 +145,25 @@ def test_a_step_sends_activations_and_little_else(shape, method):
   _assert_small([s for s in sent if s[1][2:] != (_WIDTH,)], shape)
 
 
-def _zoo_drafter(pair, kind):
-  """Returns a drafter for the target of the zoo, and a verifier for it."""
-  tree = TokenTree.branching((4, 2, 1))
-  branches = TokenTree.branching((3, 1, 1))
-  law, verifier = 'without_replacement', 'multi_candidate'
-  if kind == 'ngram':
-    return ngram_drafter(branches), 'naive'
-  if kind == 'lookahead':
-    return lookahead_drafter(branches, 4), 'naive'
-  if kind == 'model':
-    return model_drafter(pair.draft, 4), 'block'
-  if kind == 'model, tree':
-    return model_drafter(pair.draft, tree, law), verifier
-  kind, _, dynamic = kind.partition(', ')
-  if dynamic:
-    tree, law, verifier = DynamicTree.of(12, 3, 4), 'deterministic', 'naive'
-  drafter = trained_drafter(pair.drafters[kind], pair.target, tree, law)
-  return drafter, verifier
-
-
-_QUICK = ('model, tree', 'eagle', 'lookahead', 'eagle, dynamic')
-_KINDS = (
-  'model', 'eagle_parallel', 'eagle_parallel_deep', 'hydra', 'medusa',
-  'medusa_parallel', 'ngram', 'medusa, dynamic',
-)  # fmt: skip
-
-
 @pytest.mark.parametrize(
-  ('kind', 'batch'),
+  'method',
   [
-    # One row does not divide into the mesh's axis of data.
-    *((kind, 1) for kind in _QUICK),
-    *(pytest.param(kind, 1, marks=_slow) for kind in _KINDS),
-    *(pytest.param(kind, 8, marks=_slow) for kind in _QUICK[:3] + _KINDS),
+    'eagle',
+    'lookahead',
+    'dynamic',
+    *(
+      pytest.param(method, marks=pytest.mark.slow)
+      for method in ('eagle_parallel', 'hydra', 'medusa', 'ngram')
+    ),
   ],
 )
-def test_a_step_of_a_zoo_drafter_sends_nothing_of_a_vocabulary(kind, batch):
-  pair = shallow.pair()
-  request = Request.make(
-    pair.target,
-    [[1, 2, 3]] * batch,
-    *_zoo_drafter(pair, kind),
-    sampling=SamplingParams(top_k=5, top_p=0.9),
-    max_new_tokens=64,
-    stop_tokens=[],
-  )
-  lowered, _ = elsewhere.lower_decode(request, meshes.make(2, 4))
-  sent = _sent(lowered.compile().as_text())
-  width, vocab = pair.target.config.width, pair.target.config.vocab_size
-  assert max(math.prod(dims) for _, dims in sent) * 4 < 1e6
-  for _, dims in sent:
-    # Besides activations, less than a shard of one row's probabilities.
-    assert not {vocab, vocab // 4} & set(dims), dims
-    is_small = math.prod(dims) < batch * vocab // 4
-    assert is_small or dims[-1] in (width, width // 2), dims
+def test_other_drafters_send_nothing_of_a_vocabulary(method):
+  sent = _sent_in_a_step(_request((2, 4), method))
+  _assert_small([s for s in sent if _WIDTH not in s[1][-1:]], (2, 4))
 
 
-@_meshes
-def test_a_prefill_sends_activations_alone(shape):
-  request = _request(shape, 'chain')
+def test_a_prefill_sends_activations_alone():
+  request = _request((2, 4), 'chain')
   with meshes.use(request.model.mesh):
     lowered = request.programs.prefill.lower(request.inputs, request.prompts)
     sent = _sent(lowered.compile().as_text())
@@ -204,9 +173,8 @@ def test_a_prefill_sends_activations_alone(shape):
   assert len(sent) == 4
 
 
-@_meshes
-def test_a_step_of_training_gathers_no_vocabulary(shape):
-  mesh = meshes.make(*shape)
+def test_a_step_of_training_gathers_no_vocabulary():
+  mesh = meshes.make(2, 4)
   model = tiny.model(_VOCAB, 0, **_SHAPE)
   loss = pretrain.make_loss(model.transformer, model, 0.5)
   tx = optax.adamw(1e-3)
@@ -235,7 +203,7 @@ def test_a_step_of_training_gathers_no_vocabulary(shape):
     )
     sent = _sent(lowered.compile().as_text())
   assert {kind for kind, _ in sent} == {'all-reduce'}
-  rows = _ROWS // shape[0]
+  rows = _ROWS // 2
   # The forward passes of the model and its teacher have 5 sums each. The
   # backward pass has three per layer, where q and kv are summed separately, and
   # one for the logits.
@@ -243,8 +211,8 @@ def test_a_step_of_training_gathers_no_vocabulary(shape):
   # Gradients are summed over the data. Logits and p are never sent.
   for _, dims in sent:
     assert _VOCAB not in dims
-    if _VOCAB // shape[1] in dims:
-      assert shape[0] > 1 and sorted(dims) == [_WIDTH, _VOCAB // shape[1]]
+    if _VOCAB // 4 in dims:
+      assert sorted(dims) == [_WIDTH, _VOCAB // 4]
 
 
 def test_these_tests_would_see_a_gather():

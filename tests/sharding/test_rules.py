@@ -1,4 +1,4 @@
-"""Sharding rules: the axes of every parameter, and how they are split."""
+"""Meshes, and the rules by which parameters and other arrays are split."""
 
 import dataclasses
 
@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 from jax.experimental.layout import Format
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from testing import tiny
 
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.peagle import PEagleLayers
@@ -77,68 +78,29 @@ def test_the_table_has_the_axes_of_every_parameter_and_no_others():
 
 def test_matmuls_are_split_as_in_megatron(mesh):
   shardings = rules.param_shardings(_shapes(**_ALL_BIASES), mesh)
-  assert {name: sharding.spec for name, sharding in _named(shardings)} == {
-    'embedding': _P('model', None),
-    'head': _P('model', None),
-    'scale': _P(None),
-    'bias': _P(None),
-    'q': _P('model', None, None),
-    'q_bias': _P('model', None),
-    'kv': _P(None, 'model', None, None),
-    'kv_bias': _P(None, 'model', None),
-    'o': _P(None, 'model', None),
-    'o_bias': _P(None),
-    'relative': _P('model', None, None),
-    'content_bias': _P('model', None),
-    'distance_bias': _P('model', None),
-    'up': _P(None, 'model', None),
-    'up_bias': _P(None, 'model'),
-    'down': _P(None, 'model'),
-    'down_bias': _P(None),
+  split = {
+    name: sharding.spec.index('model')
+    for name, sharding in _named(shardings)
+    if 'model' in sharding.spec
   }
-
-
-@pytest.mark.parametrize(
-  ('axes', 'shape', 'message'),
-  [
-    (('heads', 'mlp'), (8, 8), "'heads', 'mlp'.*'model', 'model'"),
-    (('batch',), (8, 8), r"\('batch',\) for shape \(8, 8\)"),
-  ],
-)
-def test_axes_that_do_not_fit_an_array_are_refused(mesh, axes, shape, message):
-  with pytest.raises(ValueError, match=message):
-    rules.spec(axes, shape, mesh)
-
-
-@pytest.mark.parametrize('axis', ['heads', 'mlp'])
-def test_heads_and_hidden_units_must_divide(mesh, axis):
-  with pytest.raises(UserError) as error:
-    rules.spec(('width', axis), (24, 6), mesh)
-  assert str(error.value) == (
-    f"{axis}: 6 do not divide into 4 shards, the size of the mesh axis 'model'"
-  )
+  first = ('embedding', 'head', 'q', 'q_bias', 'relative')
+  first += ('content_bias', 'distance_bias')
+  second = ('kv', 'kv_bias', 'o', 'up', 'up_bias', 'down')
+  assert split == dict.fromkeys(first, 0) | dict.fromkeys(second, 1)
 
 
 @pytest.mark.parametrize(
   ('axis', 'size', 'part'),
   [
-    ('vocab', 64, 'model'),
     ('vocab', 65, None),
-    ('kv_heads', 4, 'model'),
     ('kv_heads', 2, None),
     ('batch', 6, 'data'),
     ('batch', 1, None),
-    (None, 8, None),
     ('slots', 8, None),
   ],
 )
 def test_other_axes_are_whole_where_they_do_not_divide(mesh, axis, size, part):
   assert rules.spec(('width', axis), (24, size), mesh) == _P(None, part)
-
-
-def test_a_parameter_without_a_rule_is_refused(mesh):
-  with pytest.raises(KeyError, match='gamma'):
-    rules.param_shardings({'gamma': np.zeros(3)}, mesh)
 
 
 def test_the_state_of_an_optimizer_is_split_like_the_parameters(mesh):
@@ -174,3 +136,63 @@ def test_constrain_needs_a_mesh(mesh):
   with meshes.use(mesh):
     split = jax.jit(lambda x: rules.constrain(x, 'batch', 'vocab'))(array)
   assert split.sharding.spec == _P('data', 'model')
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('2x', "mesh: got '2x', expected DATAxMODEL such as 2x4"),
+    ('-2x4', "mesh: got '-2x4', expected DATAxMODEL such as 2x4"),
+    ('0x8', 'mesh 0x8 takes 0 devices, got 8'),
+    ('3x3', 'mesh 3x3 takes 9 devices, got 8'),
+  ],
+)
+def test_a_bad_mesh_is_refused(text, message):
+  with pytest.raises(UserError, match=message):
+    meshes.parse(text, 'data')
+
+
+def test_the_mesh_of_a_flag(monkeypatch):
+  mesh = meshes.parse('2x4', 'data')
+  assert mesh.axis_names == ('data', 'model')
+  assert mesh.devices.shape == (2, 4)
+  # jax.make_mesh makes them Explicit since 0.9.
+  assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
+  # By default only several processes have a mesh.
+  assert meshes.parse('', 'data') is None
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  assert meshes.parse('', 'data').devices.shape == (8, 1)
+  assert meshes.parse('', 'model').devices.shape == (1, 8)
+
+
+def test_a_mesh_with_other_axes_is_ignored():
+  model = tiny.model(32, 0)
+  tokens = np.zeros((1, 2), np.int32)
+  with jax.set_mesh(jax.make_mesh((8,), ('x',), (AxisType.Auto,))):
+    out = jax.jit(model.transformer.apply)({'params': model.params}, tokens)
+  assert out.logits.shape == (1, 2, 32)
+
+
+def test_a_model_on_a_mesh(mesh):
+  model = tiny.model(32, 0, num_heads=4, num_kv_heads=2)
+  assert model.mesh is None
+  assert model.on(None) is model
+  sharded = model.on(mesh)
+  assert sharded.mesh == mesh
+  assert sharded.num_params == model.num_params
+  jax.tree.map(np.testing.assert_array_equal, sharded.params, model.params)
+  q = sharded.params['layers_0']['attention']['q']
+  assert q.addressable_shards[0].data.shape == (1, 8, 16)  # one of four heads
+  with pytest.raises(UserError, match='^heads: 4 do not divide into 8 shards'):
+    model.on(meshes.make(1, 8))
+
+
+def test_fetched_arrays_are_whole_and_on_the_host(mesh):
+  expected = np.arange(64, dtype=np.float32).reshape(8, 8)
+  sharded = meshes.put(expected, NamedSharding(mesh, _P('data', 'model')))
+  assert sharded.addressable_shards[0].data.shape == (4, 2)
+  got = meshes.fetch({'sharded': sharded, 'host': expected, 'number': 3})
+  for name in ('sharded', 'host'):
+    assert type(got[name]) is np.ndarray
+    np.testing.assert_array_equal(got[name], expected)
+  assert got['number'] == 3

@@ -6,14 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.sharding import mesh as meshes
-from specsamp.sharding import rules
 from specsamp.training import pretrain, run
 from specsamp.training.pretrain import PretrainConfig
 
@@ -70,33 +68,16 @@ def _metrics(workdir, *names):
   return [[json.loads(line)[name] for name in names] for line in lines]
 
 
-def _assert_same(workdir, expected):
+def _assert_same(*workdirs):
   """Compares losses and final weights."""
-  names = [_metrics(path, 'kind', 'step') for path in (workdir, expected)]
-  assert names[0] == names[1]
-  losses = [_metrics(path, 'loss') for path in (workdir, expected)]
+  steps = [_metrics(path, 'kind', 'step') for path in workdirs]
+  assert steps[0] == steps[1]
+  losses = [_metrics(path, 'loss') for path in workdirs]
   np.testing.assert_allclose(*losses, atol=1e-4, rtol=0)
   assert losses[0][0][0] > losses[0][-1][0] + 1  # it does learn
-  models = [
-    traverse_util.flatten_dict(model_dir.load(path / 'model').params, sep='.')
-    for path in (workdir, expected)
-  ]
-  for name, value in models[0].items():
-    np.testing.assert_allclose(
-      value, models[1][name], atol=1e-4, rtol=0, err_msg=name
-    )
-
-
-def _assert_sharded(params, mesh):
-  """Compares shardings with the rules, and the size of a shard."""
-  shardings = rules.param_shardings(params, mesh)
-  for x, sharding in zip(
-    jax.tree.leaves(params), jax.tree.leaves(shardings), strict=True
-  ):
-    assert x.sharding.is_equivalent_to(sharding, x.ndim)
-  q = params['layers_0']['attention']['q']
-  shards = mesh.shape[rules.MODEL]
-  assert q.addressable_shards[0].data.shape == (8 // shards, 4, 16)
+  params = [model_dir.load(path / 'model').params for path in workdirs]
+  close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=0)
+  jax.tree.map(close, *params)
 
 
 def _interrupted(monkeypatch, config, workdir, mesh, step):
@@ -114,26 +95,13 @@ def _interrupted(monkeypatch, config, workdir, mesh, step):
       pretrain.pretrain(config, workdir, mesh)
 
 
-@pytest.mark.parametrize(
-  'shape',
-  [
-    pytest.param((1, 8), marks=pytest.mark.slow),
-    (2, 4),
-    pytest.param((8, 1), marks=pytest.mark.slow),
-  ],
-  ids=str,
-)
-def test_a_mesh_gives_the_same_model(config, one_device, tmp_path, shape):
-  mesh = meshes.make(*shape)
-  model = pretrain.pretrain(config, tmp_path, mesh)
-  _assert_same(tmp_path, one_device)
-  _assert_sharded(model.params, mesh)
-
-
 def test_a_run_resumes_on_other_meshes(
   config, one_device, tmp_path, monkeypatch
 ):
-  """It runs on 8 devices, on 4 in another shape, then on one."""
+  """It runs on 8 devices, on 4 in another shape, then on one.
+
+  The losses and weights are those of one device without an interruption.
+  """
   restored = []
   restore = run.restore
 
@@ -149,8 +117,9 @@ def test_a_run_resumes_on_other_meshes(
   _interrupted(monkeypatch, config, tmp_path, four, 4)
   (step, state), *_ = restored
   assert step == 4
-  _assert_sharded(state.params, four)
-  _assert_sharded(state.optimizer[1][0].mu, four)
+  for params in (state.params, state.optimizer[1][0].mu):
+    q = params['layers_0']['attention']['q']
+    assert q.addressable_shards[0].data.shape == (4, 4, 16)  # half of the heads
   _interrupted(monkeypatch, config, tmp_path, four, 9)
   pretrain.pretrain(config, tmp_path)
   assert [step for step, _ in restored] == [4, 4, 8]
@@ -158,15 +127,7 @@ def test_a_run_resumes_on_other_meshes(
   _assert_same(tmp_path, one_device)
 
 
-def test_distillation_on_a_mesh(config, one_device, tmp_path, monkeypatch):
-  teachers = []
-  real = model_dir.load
-
-  def load(*args):
-    teachers.append(real(*args))
-    return teachers[-1]
-
-  monkeypatch.setattr(model_dir, 'load', load)
+def test_distillation_on_a_mesh(config, one_device, tmp_path):
   config = dataclasses.replace(
     config,
     teacher=str(one_device / 'model'),
@@ -178,7 +139,6 @@ def test_distillation_on_a_mesh(config, one_device, tmp_path, monkeypatch):
   for mesh in (None, meshes.make(2, 4)):
     workdir = tmp_path / str(mesh is None)
     pretrain.pretrain(config, workdir, mesh)
-    assert teachers[-1].mesh == mesh
     curves.append(_metrics(workdir, 'loss', 'kl', 'agreement'))
   np.testing.assert_allclose(*curves, atol=1e-4, rtol=0)
   assert len(curves[0]) == 5

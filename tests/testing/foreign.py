@@ -91,21 +91,10 @@ def model(name: str, seed: int = 0, **changes):
 
 
 def save(model, folder: pathlib.Path, pieces: int = VOCAB, **options) -> None:
-  """Writes the model and a tokenizer of so many words, quietly."""
+  """Writes the model and a tokenizer of this number of words, quietly."""
   with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
     model.save_pretrained(folder, **options)
   save_tokenizer(folder, pieces)
-
-
-def save_zeros(name: str, folder: pathlib.Path, **changes) -> None:
-  """Saves a model like `save`, with weights that are not drawn at random."""
-  made = config(name, **changes)
-  import torch
-  import transformers
-
-  with torch.device('meta'):
-    model = transformers.AutoModelForCausalLM.from_config(made)
-  save(model.to_empty(device='cpu'), folder, changes['vocab_size'])
 
 
 def save_tokenizer(folder: pathlib.Path, pieces: int) -> None:

@@ -32,13 +32,12 @@ ACCEPTED = [
   if law in make(rule).accepts
   and (law == 'deterministic' or rule not in READ_NO_Q)
 ]
-REFUSED = [
-  (rule, law) for rule in RULES for law in LAWS if law not in make(rule).accepts
-]
+# One law for each rule whose arithmetic depends on q.
+ACCURATE = {rule: law for rule, law in ACCEPTED if rule not in READ_NO_Q}
 CHAIN = TokenTree.chain(4)
 # Leaves at three depths, one to three children, numbered in no order.
 TREE = TokenTree((-1, 0, 0, 1, 0, 2, 1, 3, 5, 5, 7))
-PATHS = TokenTree.branching((3, 1, 1))
+PATHS = TokenTree.branching((2, 1, 1))
 BATCH, VOCAB = 2048, 7
 
 every_rule = pytest.mark.parametrize(('rule', 'law'), ACCEPTED)
@@ -213,7 +212,7 @@ def test_greedy_rows_emit_the_argmax(rule, law, soft_q):
   np.testing.assert_allclose(accepted, 1, rtol=0, atol=1e-5)
 
 
-@every_rule
+@pytest.mark.parametrize(('rule', 'law'), ACCURATE.items())
 def test_a_large_vocabulary_keeps_its_precision(rule, law):
   """p and q differ by rounding, and by much, over 50,000 tokens."""
   rng = np.random.default_rng(3)
@@ -240,7 +239,7 @@ def test_a_large_vocabulary_keeps_its_precision(rule, law):
   # p = q up to rounding: the first path is accepted, or another one.
   if rule == 'top_plus_one':
     assert stop[0, list(tree.internal)].sum() < 1e-3
-  elif rule not in READ_NO_Q:
+  else:
     leaf = 0
     while tree.children(leaf):
       leaf = tree.children(leaf)[0]
@@ -255,18 +254,6 @@ def test_the_empty_draft_is_a_plain_step(rule, law):
   stop, leave = _stop_and_leave(rule, draft, p)
   assert (stop == 1).all()
   np.testing.assert_allclose(leave, p, rtol=1e-6)
-
-
-@pytest.mark.parametrize(('rule', 'law'), REFUSED)
-def test_refuses_a_law_it_cannot_correct_at_trace_time(rule, law):
-  tree = _tree(rule)
-  draft, p = _hostile(np.random.default_rng(5), tree, 'iid')
-  keys = jax.random.split(jax.random.key(0), 2 * BATCH)
-  verdict = lambda draft, p: draw_verdict(
-    keys[:BATCH], keys[BATCH:], make(rule), draft, p
-  )
-  with pytest.raises(ValueError, match=f"got law '{law}', expected"):
-    jax.eval_shape(verdict, draft.replace(law=law), p)
 
 
 def test_a_verdict_names_a_path_of_the_tree():

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from specsamp.drafting import Draft, TokenTree
-from specsamp.verification import (
-  VERIFIERS,
-  TypicalLossyVerifier,
-  draw_verdict,
-  make,
-)
+from specsamp.verification import VERIFIERS, TypicalLossyVerifier, make
 
 LAWS = ('iid', 'without_replacement', 'deterministic')
 BATCH, VOCAB = 512, 6
@@ -69,16 +64,14 @@ def _stop(verifier, draft, p):
   return verifier.stop_probs(draft, p)
 
 
-@pytest.mark.parametrize(
-  ('epsilon', 'delta'), [(0.09, 0.3), (0.3, 0.9), (0.02, 5.0), (0.0, 0.3)]
-)
+@pytest.mark.parametrize(('epsilon', 'delta'), [(0.09, 0.3), (0.3, 0.9)])
 def test_it_is_the_rule_of_the_paper(epsilon, delta):
   rng = np.random.default_rng(0)
   stops = []
-  for turn in range(6):
+  for law in LAWS:
     tree = _random_tree(rng)
     tokens, valid, p = _round(rng, tree)
-    draft = _draft(tree, tokens, valid, LAWS[turn % 3])
+    draft = _draft(tree, tokens, valid, law)
     stop = _stop(TypicalLossyVerifier(epsilon, delta), draft, jnp.asarray(p))
     expected = [
       _by_hand(tree, *row, epsilon, delta)
@@ -100,37 +93,6 @@ def test_the_first_of_equally_long_paths_wins():
     assert stop[0].argmax() == winner and stop[0, winner] == 1
 
 
-def test_greedy_rows_emit_the_greedy_path():
-  rng = np.random.default_rng(1)
-  tree = TokenTree((-1, 0, 0, 1, 0, 2, 1, 3, 5, 5, 7))
-  tokens, valid, _ = _round(rng, tree)
-  p = np.eye(VOCAB, dtype=np.float32)[rng.integers(2, size=tokens.shape)]
-  # Siblings differ, so that there is one greedy path.
-  tokens[:] = [0, 0, 1, 0, 2, 1, 1, 0, 0, 1, 1]
-  keys = jax.random.split(jax.random.key(0), 2 * BATCH)
-  verdict = jax.jit(draw_verdict, static_argnums=2)(
-    keys[:BATCH],
-    keys[BATCH:],
-    make('typical_lossy'),
-    _draft(tree, tokens, valid),
-    jnp.asarray(p),
-  )
-  verdict = jax.tree.map(np.asarray, verdict)
-  for row in range(BATCH):
-    node, following = 0, True
-    while following:
-      best = p[row, node].argmax()
-      following = [
-        child
-        for child in tree.children(node)
-        if valid[row, child] and tokens[row, child] == best
-      ]
-      node = following[0] if following else node
-    assert verdict.node[row] == node
-    assert verdict.next_token[row] == best
-  assert len(set(verdict.num_accepted.tolist())) > 3
-
-
 def test_a_nan_accepts_no_child():
   tree = TokenTree((-1, 0, 0, 1, 2))
   p = np.full((2, 5, VOCAB), 1 / VOCAB, np.float32)
@@ -141,12 +103,10 @@ def test_a_nan_accepts_no_child():
   np.testing.assert_array_equal(stop.sum(1), 1)
 
 
-@pytest.mark.parametrize('value', [-0.1, float('nan')])
-def test_refuses_a_threshold_below_0(value):
-  with pytest.raises(ValueError, match='^epsilon: got .*, expected at least 0'):
-    TypicalLossyVerifier(epsilon=value)
-  with pytest.raises(ValueError, match='^delta: got .*, expected at least 0'):
-    TypicalLossyVerifier(delta=value)
+@pytest.mark.parametrize('values', [dict(epsilon=-0.1), dict(delta=np.nan)])
+def test_refuses_a_threshold_below_0(values):
+  with pytest.raises(ValueError, match='epsilon and delta of at least 0'):
+    TypicalLossyVerifier(**values)
 
 
 def test_it_alone_is_not_lossless():

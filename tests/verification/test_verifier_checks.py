@@ -11,7 +11,7 @@ from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
 from specsamp.verification import Verifier, check_parts, check_sums, make
-from specsamp.verification.multi_candidate import MultiCandidateVerifier
+from specsamp.verification.naive import NaiveVerifier
 from specsamp.verification.token import TokenVerifier
 
 
@@ -67,8 +67,6 @@ class Faulty(TokenVerifier):
         return stop_bn[:, :-1]
       case 'too little':
         return stop_bn * 0.9
-      case 'too much':
-        return stop_bn.at[:, -1].add(0.1)
       case 'negative':
         return stop_bn.at[:, 0].add(-2.0).at[:, 1].add(2.0)
       case 'nan':
@@ -100,7 +98,6 @@ _OVER_NODES = 'stop_probs is not a distribution over the nodes: got a sum of '
       r'\(.*test_verifier_checks.py:\d+\)',
     ),
     ('too little', _OVER_NODES + '0.9 '),
-    ('too much', _OVER_NODES + '1.1 '),
     ('negative', _OVER_NODES + '1 and a minimum of -'),
     ('nan', _OVER_NODES + 'nan'),
     ('leaves half', 'not a distribution over the tokens: got a sum of 0.5 '),
@@ -134,7 +131,7 @@ def test_the_empty_draft_is_named():
     check_sums(NoEmptyDraft(), 'iid', TokenTree.chain(0), 8)
 
 
-class Unguarded(MultiCandidateVerifier):
+class Unguarded(NaiveVerifier):
   """Divides by the q of what was drafted, as it may: that is never 0."""
 
   def stop_probs(self, draft, p_bnv):
