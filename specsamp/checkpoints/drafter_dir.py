@@ -29,17 +29,12 @@ def save(
       'drafter: a drafter in a published format does not name its target and '
       'cannot be saved; keep its folder'
     )
-  kind = kind_of(trained.module)
-  fields = {name: getattr(trained.module, name) for name in kind.fields}
-  config = {
-    'drafter': {
-      'kind': kind.name,
-      'ahead': trained.module.ahead or 1,
-      'target': trained.target,
-      **fields,
-    },
-    'model': dataclasses.asdict(trained.module.config),
-  }
+  module = trained.module
+  kind = kind_of(module)
+  about = dict(
+    kind=kind.name, ahead=module.ahead or 1, target=trained.target
+  ) | {name: getattr(module, name) for name in kind.fields}
+  config = {'drafter': about, 'model': dataclasses.asdict(module.config)}
   with weights.new_folder(path, config) as folder:
     weights.save(trained.params, folder, storage)
 
@@ -65,15 +60,10 @@ def load(path) -> DraftModule:
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
       about = values['drafter']
-      check_name('drafter', about['kind'], KINDS)
-      module = make(
-        about['kind'],
-        config,
-        about['ahead'],
-        config.num_layers,
-        **{name: about[name] for name in KINDS[about['kind']].fields},
-      )
-      target = about['target']
+      kind, ahead, target = about['kind'], about['ahead'], about['target']
+      check_name('drafter', kind, KINDS)
+      fields = {name: about[name] for name in KINDS[kind].fields}
+      module = make(kind, config, ahead, config.num_layers, **fields)
   if read:
     return read(path)
   leaves = weights.stream(path, param_shapes(module), config.dtype)
