@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from specsamp.checkpoints import dtypes, folders, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
-from specsamp.data import tokenizer_dir
+from specsamp.data import hf_tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
@@ -67,7 +67,7 @@ def load(
   config = dataclasses.replace(
     config, dtype=dtypes.choose(f'model {path}', dtype, config.dtype, mesh)
   )
-  tokenizer = tokenizer_dir.load(path)  # before the weights, which take longer
+  tokenizer = hf_tokenizers.load(path)  # before the weights, which take longer
   shapes = param_shapes(Transformer(config))
   config, params, stored_as = dtypes.read_in_range(
     f'model {path}',

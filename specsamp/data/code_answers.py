@@ -1,8 +1,4 @@
-"""Held-out code whose next characters a small model can often get right.
-
-Three kinds: the bracket that ends a call, the end of a block's head, and lines
-that occurred before.
-"""
+"""Held-out code whose next characters a small model can often get right."""
 
 import functools
 import itertools
@@ -28,8 +24,7 @@ _MIN_LINES = 8  # of a file before its first question
 _NEAR = 12  # lines before a copied line that contain it twice
 _MIN_CHARACTERS = 4  # of a copied line
 
-# (lines, number) -> the part of the line in the prompt and the rest, or None if
-# the line makes no question.
+# (lines, number) -> the part of the line in the prompt and the rest, or None.
 Cut = Callable[[list[str], int], tuple[str, str] | None]
 
 
@@ -72,10 +67,19 @@ def questions(
     UserError: there is no question with a prompt of at most `max_tokens`.
   """
   files = corpora.held_out_library()
-  by_file = [
-    _of_file(path, files[path], cut, tokenizer, max_tokens)
-    for path in prompts.shuffled(files)
-  ]
+
+  def of_file(path: str) -> Iterator[Answered]:
+    """Yields the questions of a file, each with the longest possible prompt."""
+    lines = files[path].split('\n')
+    for number in range(_MIN_LINES, len(lines)):
+      if parts := cut(lines, number):
+        begin, rest = parts
+        head = '\n'.join([*lines[:number], begin])
+        text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
+        if text and (begin or rest in map(str.strip, text.split('\n'))):
+          yield Answered(f'{path}:{number + 1}', text, rest)
+
+  by_file = list(map(of_file, prompts.shuffled(files)))
   questions = list(itertools.islice(prompts.in_turn(by_file), count))
   if not questions:
     raise UserError(
@@ -83,21 +87,6 @@ def questions(
       f'{max_tokens} tokens'
     )
   return questions
-
-
-def _of_file(
-  path: str, source: str, cut: Cut, tokenizer: Tokenizer, max_tokens: int
-) -> Iterator[Answered]:
-  """Yields the questions of a file, each with the longest possible prompt."""
-  lines = source.split('\n')
-  for number in range(_MIN_LINES, len(lines)):
-    parts = cut(lines, number)
-    if parts:
-      begin, rest = parts
-      head = '\n'.join([*lines[:number], begin])
-      text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
-      if text and (begin or rest in map(str.strip, text.split('\n'))):
-        yield Answered(f'{path}:{number + 1}', text, rest)
 
 
 # Each maps (tokenizer, count, max_tokens) to questions; see `questions`. A head

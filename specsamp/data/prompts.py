@@ -41,23 +41,21 @@ def functions(
   """Returns prompts that end where the body of a function begins.
 
   A prompt ends after a function's signature and docstring, and begins at the
-  earliest line of the file within `max_tokens`. Files are interleaved, in the
-  order of their names' hashes.
-
-  Args:
-    files: path -> source text.
-    tokenizer: counts the tokens, bos included.
-    count: number of prompts.
-    max_tokens: of a prompt.
-    min_tokens: of a prompt; functions earlier in their file are skipped.
+  earliest line of the file within `max_tokens`. Functions before the first
+  `min_tokens` of their file are skipped. Files are interleaved, in the order of
+  their names' hashes.
 
   Raises:
     UserError: the files have fewer functions that fit.
   """
-  by_file = [
-    _of_file(path, files[path], tokenizer, max_tokens, min_tokens)
-    for path in shuffled(files)
-  ]
+
+  def of_file(path: str) -> Iterator[Prompt]:
+    """Yields the prompts of a file, which is parsed for the first one."""
+    for name, before, head in _heads(files[path]):
+      if text := last_lines(before + head, tokenizer, max_tokens, min_tokens):
+        yield Prompt(f'{path}:{name}', text, head)
+
+  by_file = list(map(of_file, shuffled(files)))
   prompts = list(itertools.islice(in_turn(by_file), count))
   if len(prompts) < count:
     raise UserError(
@@ -149,19 +147,6 @@ def in_turn(queues: list[Iterator]) -> Iterator:
         yield item
         remaining.append(queue)
     queues = remaining
-
-
-def _of_file(
-  path: str,
-  source: str,
-  tokenizer: Tokenizer,
-  max_tokens: int,
-  min_tokens: int,
-) -> Iterator[Prompt]:
-  """Yields the prompts of a file, which is parsed for the first one."""
-  for name, before, head in _heads(source):
-    if text := last_lines(before + head, tokenizer, max_tokens, min_tokens):
-      yield Prompt(f'{path}:{name}', text, head)
 
 
 def _heads(source: str):

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from specsamp.checkpoints import dtypes, folders, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import families
-from specsamp.data import tokenizer_dir, tokenizer_export
+from specsamp.data import hf_tokenizers, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
@@ -34,7 +34,7 @@ def load(
   path = pathlib.Path(path)
   what = f'model {path}'
   _, family, config = read_config(path)
-  tokenizer = tokenizer_dir.load(path)
+  tokenizer = hf_tokenizers.load(path)
   tensors = tensor_files.in_folder(path)
   if not any(name.startswith(family.BASE) for name in tensors):
     # Files of the bare model lack the prefix.
