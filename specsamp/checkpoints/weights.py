@@ -130,31 +130,31 @@ def write(
   Returns:
     The name of each tensor's file, and the size of all tensors in bytes.
   """
-  files_of, part, counts = {}, {}, [0]
+  files_of, part, num_bytes = {}, {}, [0]
 
   def finish():
     # Files of `save_file` would be readable for their owner only.
     if distributed.is_first():
       content = safetensors.numpy.save(part, metadata)
-      (folder / str(len(counts) - 1)).write_bytes(content)
+      (folder / str(len(num_bytes) - 1)).write_bytes(content)
     part.clear()
 
   for name, tensor in tensors:
-    if part and counts[-1] + tensor.nbytes > _FILE_BYTES:
+    if part and num_bytes[-1] + tensor.nbytes > _FILE_BYTES:
       finish()
-      counts.append(0)
-    counts[-1] += tensor.nbytes
-    files_of[name] = len(counts) - 1
+      num_bytes.append(0)
+    num_bytes[-1] += tensor.nbytes
+    files_of[name] = len(num_bytes) - 1
     part[name] = tensor if distributed.is_first() else None
   finish()
-  count = len(counts)
+  count = len(num_bytes)
   finals = [names.format(i, i + 1, count) for i in range(count)]
   if count == 1:
     finals = [FILE]
   if distributed.is_first():
     for i, name in enumerate(finals):
       (folder / str(i)).rename(folder / name)
-  return {name: finals[i] for name, i in files_of.items()}, sum(counts)
+  return {name: finals[i] for name, i in files_of.items()}, sum(num_bytes)
 
 
 def stream(
