@@ -1,7 +1,7 @@
 """Conversion of models and drafters to another kind of folder."""
 
 import time
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 from jax.sharding import Mesh
@@ -13,13 +13,14 @@ from specsamp.errors import UserError, check_name
 from specsamp.models.config import Dtype
 from specsamp.utils import files
 
-FORMATS = ('orbax', 'huggingface', 'speculators')
+Format = Literal['orbax', 'huggingface', 'speculators']
+FORMATS = get_args(Format)
 
 
 def convert(
   source,
   destination,
-  form: Literal['orbax', 'huggingface', 'speculators'] = 'orbax',
+  form: Format = 'orbax',
   mesh: Mesh | None = None,
   dtype: Dtype | None = None,
   target: str = '',

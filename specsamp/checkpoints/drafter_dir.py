@@ -43,9 +43,8 @@ def load(path) -> DraftModule:
   """Reads a drafter, which `trained_drafter` shards over a mesh.
 
   Folders in published formats do not name the weights of their target: `target`
-  is '', and any target of their width and vocabulary is accepted. Completions
-  stay correct with a wrong one, but few draft tokens are accepted, of which
-  launchers warn.
+  is '', and any target of their width and vocabulary is accepted. With a wrong
+  one few draft tokens are accepted, of which launchers warn.
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.

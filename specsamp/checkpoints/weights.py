@@ -25,7 +25,6 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from specsamp import file_order
 from specsamp.checkpoints import folders, tensor_files
-from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models.float16 import is_matrix
 from specsamp.sharding import mesh as meshes
@@ -181,7 +180,10 @@ def stream(
     path = (folder / _ORBAX).absolute()
     yield from flat(_restore(path, shapes, dtype, mesh)).items()
     return
-  tensors = _open(folder)
+  paths = sorted(folder.glob('model-?????.safetensors')) or [folder / FILE]
+  if paths != [folder / FILE] and (folder / FILE).exists():
+    raise UserError(f'weights {folder}: got both {FILE} and {paths[0].name}')
+  tensors = tensor_files.in_files(paths)
   _check(folder, flat(shapes), tensors)
   yield from place(shapes, dtype, mesh, functools.partial(_read, tensors))
 
@@ -251,14 +253,6 @@ def place(
       read_part = functools.partial(read_cast, name)
       array = jax.make_array_from_callback
       yield name, array(shape.shape, formats[name], read_part)
-
-
-def _open(path: pathlib.Path) -> dict[str, Stored]:
-  """Returns the tensors of a folder that `save` wrote."""
-  paths = sorted(path.glob('model-?????.safetensors')) or [path / FILE]
-  if paths != [path / FILE] and (path / FILE).exists():
-    raise UserError(f'weights {path}: got both {FILE} and {paths[0].name}')
-  return tensor_files.in_files(paths)
 
 
 def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:

@@ -130,7 +130,7 @@ def test_rope_in_each_place():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    (dict(architectures=None), 'names no architecture'),
+    (dict(architectures=None), 'architecture: got None, expected'),
     (dict(architectures=['Mixtral']), "got 'Mixtral', expected one of .*Llama"),
     (dict(model_type='qwen2'), "got 'qwen2', expected 'llama'"),
     (dict(num_key_value_heads=3), 'num_kv_heads must divide num_hea'),

@@ -130,7 +130,7 @@ def _write(name, content):
     (_write(model_dir.WEIGHTS, b''), 'model.safetensors: truncated or corrupt'),
     (_without(tokenizers.FILE), 'no tokenizer.json and no tokenizer.model'),
     (_write(tokenizers.FILE, b''), 'not a SentencePiece model'),
-    (_write(model_dir.CONFIG, b'{}'), 'config.json: names no architecture'),
+    (_write(model_dir.CONFIG, b'{}'), 'config.json: architecture: got None'),
     (_config(heads=2), "unexpected keyword argument 'heads'"),
     (_config(norm='no'), "norm: got 'no', expected one of"),
     (_config(vocab_size=9), r'embedding \[512, 32\] instead of \[9, 32\]'),

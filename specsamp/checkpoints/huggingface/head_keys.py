@@ -1,8 +1,7 @@
 """Checks of the keys and values of a drafter's config.json.
 
-A key that is ignored may change what a drafter computes. Only the drafts would
-show it: fewer are accepted, and completions stay correct. So every key must be
-known.
+A key that is ignored may change the drafter's function, which only a low
+acceptance would reveal. So every key must be known.
 """
 
 from collections.abc import Iterable

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from specsamp.checkpoints.huggingface.families import gpt2, llama, opt
-from specsamp.errors import UserError, describe_unknown
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 
 # The architecture's name in config.json -> (model_type there, module).
@@ -27,17 +27,9 @@ FAMILIES = {
 
 
 def of(values: dict[str, Any]) -> ModuleType:
-  """Returns the module of a config.json's architecture.
-
-  Raises:
-    UserError: the config names no architecture, or an unsupported one.
-  """
-  architectures = values.get('architectures')
-  if not isinstance(architectures, list) or not architectures:
-    raise UserError('names no architecture')
-  name = architectures[0]
-  if name not in FAMILIES:
-    raise UserError(describe_unknown('architecture', name, sorted(FAMILIES)))
+  """Returns the module of a config.json's architecture, if it is supported."""
+  name = (values.get('architectures') or [None])[0]
+  check_name('architecture', name, sorted(FAMILIES))
   model_type, family = FAMILIES[name]
   if values.get('model_type') != model_type:
     raise UserError(
