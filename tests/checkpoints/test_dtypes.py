@@ -13,7 +13,6 @@ from testing import tiny
 
 import specsamp
 from specsamp.checkpoints import (
-  convert,
   dtypes,
   layouts,
   model_dir,
@@ -116,12 +115,6 @@ def test_values_beyond_float16_are_in_float32(save, turing):
   with pytest.raises(UserError, match='expected float32 or bfloat16: .*65504'):
     specsamp.load(folder, dtype='float16')
   assert len(turing) == 2
-
-
-def test_conversion_keeps_the_stored_dtype(save, turing, tmp_path):
-  convert.convert(save(), tmp_path / 'other')
-  assert not turing
-  assert model_dir.stored_dtype(tmp_path / 'other') == 'bfloat16'
 
 
 def test_folders_of_others(save, turing, tmp_path, monkeypatch):
