@@ -63,8 +63,8 @@ def test_each_prompt_ends_right_before_a_body(tokenizer):
   }
   for prompt in found:
     assert _SOURCE.startswith(prompt.text)  # all fits: from the beginning
-    assert prompt.text.endswith('\n') and prompt.text.endswith(prompt.head)
-  heads = {p.name: p.head for p in found}
+    assert prompt.text.endswith('\n') and prompt.text.endswith(prompt.reference)
+  heads = {p.name: p.reference for p in found}
   assert heads['m.py:inner'] == '  def inner():\n'
   assert heads['m.py:documented'].startswith('def documented(x):\n')
 
