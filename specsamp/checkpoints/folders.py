@@ -108,12 +108,8 @@ def fetch(what: str, repository: str, folder) -> None:
 
   An existing folder is verified and kept. A new one appears when all files have
   the hashes that the hub lists; until then they are in the hidden sibling
-  `.NAME.fetching`, where the next call resumes an interrupted download.
-
-  Args:
-    what: name of the model in errors.
-    repository: `org/name` or `org/name@revision`.
-    folder: the destination.
+  `.NAME.fetching`, where the next call resumes an interrupted download. Errors
+  begin with `what`.
 
   Raises:
     UserError: see `find`; or a file is missing or not the hub's.

@@ -20,14 +20,7 @@ _PICKLES = ('.bin', '.pt', '.pth', '.ckpt')
 
 
 class Stored(NamedTuple):
-  """A tensor in a file.
-
-  Attributes:
-    file: path of the file.
-    name: of the tensor.
-    shape: of the tensor.
-    dtype: in the notation of safetensors: F32, BF16, I8, ..
-  """
+  """A tensor in a file; dtypes are those of safetensors: F32, BF16, I8, .."""
 
   file: pathlib.Path
   name: str

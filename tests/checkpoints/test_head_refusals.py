@@ -13,27 +13,16 @@ _AUX = 'aux_hidden_state_layer_ids'
 # Keys in published folders that do not change the computation.
 _NEUTRAL = dict(
   transformers_version='4.51.0',
-  torch_dtype='bfloat16',
-  dtype='bfloat16',
   auto_map={'AutoModel': 'modeling.Model'},
-  bos_token_id=1,
   eos_token_id=[2, 3],
-  pad_token_id=None,
-  use_cache=True,
   some_key_that_is_null=None,
   pruned_heads={},
 )
 _NEUTRAL_LAYERS = _NEUTRAL | dict(
-  initializer_range=0.02,
-  attention_dropout=0.0,
   attention_bias=False,
-  mlp_bias=False,
-  pretraining_tp=1,
   max_window_layers=28,
   use_sliding_window=False,
-  sliding_window=None,
   layer_types=['full_attention'] * 2,
-  rope_scaling=None,
 )
 _FULL_ATTENTION = [
   dict(layer_types=['full_attention'], sliding_window=8),

@@ -23,13 +23,13 @@ def save(
 ) -> None:
   """Writes a folder that vLLM serves with the target, and speculators loads.
 
-  All processes of a run must call this, and the first one writes.
+  A folder that holds only a drafter of specsamp is replaced. All processes of a
+  run must call this, and the first one writes.
 
   Args:
     trained: EAGLE-3's layers.
-    path: folder; one that holds only a drafter of specsamp is replaced.
-    target: where vLLM finds the target: a folder of Hugging Face's libraries or
-      a name of the hub.
+    path: folder.
+    target: a folder of Hugging Face's libraries or a name of the hub, for vLLM.
     dtype: of the tensors; by default the dtype that the drafter computes in.
 
   Raises:

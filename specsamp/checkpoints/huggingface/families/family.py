@@ -163,11 +163,8 @@ def attention(config: TransformerConfig, out: str = 'o_proj') -> Layout:
 def mlp(up: list[str], down: str, order: str, has_biases: bool) -> Layout:
   """Returns the layout of an MLP.
 
-  Args:
-    up: names of the projections before the activation, the gate first.
-    down: name of the projection after it.
-    order: 'od' for tensors [outputs, inputs], 'do' for the reverse.
-    has_biases: True if both projections have biases.
+  `up` names the projections before the activation, the gate first. The order is
+  'od' for tensors [outputs, inputs], 'do' for the reverse.
   """
   up_axes, down_axes = ('f d', 'd f') if order == 'od' else ('d f', 'f d')
   layout = {
