@@ -24,13 +24,8 @@ def save(
   """Writes a folder that vLLM serves with the target, and speculators loads.
 
   A folder that holds only a drafter of specsamp is replaced. All processes of a
-  run must call this, and the first one writes.
-
-  Args:
-    trained: EAGLE-3's layers.
-    path: folder.
-    target: a folder of Hugging Face's libraries or a name of the hub, for vLLM.
-    dtype: of the tensors; by default the dtype that the drafter computes in.
+  run must call this, and the first one writes. vLLM loads the target from its
+  folder or from the hub. By default tensors have the drafter's dtype.
 
   Raises:
     UserError: the format cannot express the drafter; or the target does not fit
