@@ -1,25 +1,26 @@
 """Conversion of models and drafters to another kind of folder."""
 
 import time
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.checkpoints.huggingface import model as huggingface
-from specsamp.checkpoints.huggingface.heads import speculators
+from specsamp.checkpoints.huggingface import speculators
 from specsamp.errors import UserError, check_name
 from specsamp.models.config import Dtype
 from specsamp.utils import files
 
-FORMATS = ('orbax', 'huggingface', 'speculators')
+Format = Literal['orbax', 'huggingface', 'speculators']
+FORMATS = get_args(Format)
 
 
 def convert(
   source,
   destination,
-  form: Literal['orbax', 'huggingface', 'speculators'] = 'orbax',
+  form: Format = 'orbax',
   mesh: Mesh | None = None,
   dtype: Dtype | None = None,
   target: str = '',
@@ -30,9 +31,8 @@ def convert(
     source: a folder, or a name of the hub, that `specsamp.load` reads; for
       speculators one that `drafter_dir.load` reads.
     destination: folder; one that holds only a model of specsamp is replaced.
-    form: orbax is for `specsamp.load`, read in parallel; huggingface is for
-      transformers, vLLM and `specsamp.load`; speculators is a drafter's, for
-      vLLM and `drafter_dir.load`.
+    form: orbax is read in parallel by `specsamp.load`, huggingface by
+      transformers and vLLM too; speculators is a drafter's, for vLLM.
     mesh: devices that hold the model meanwhile; None is one device.
     dtype: of matrices; None is the stored one, with bfloat16 for float16.
     target: of a drafter, where vLLM finds it: a folder of Hugging Face's
@@ -57,19 +57,17 @@ def convert(
     dtype = dtype or model_dir.stored_dtype(source)
     model = model_dir.load(source, mesh, dtype)
   loaded = time.perf_counter()
-  match form:
-    case 'orbax':
-      model_dir.save(model, destination, 'orbax')
-    case 'huggingface':
-      huggingface.save(model, destination)
-    case 'speculators':
-      speculators.save(model, destination, target, dtype)
+  if form == 'orbax':
+    model_dir.save(model, destination, 'orbax')
+  elif form == 'huggingface':
+    huggingface.save(model, destination)
+  else:
+    speculators.save(model, destination, target, dtype)
   saved = time.perf_counter()
   leaves = jax.tree.leaves(model.params)
-  count = sum(leaf.size for leaf in leaves)
-  num_bytes = sum(leaf.nbytes for leaf in leaves)
   print(
-    f'{count / 1e6:,.1f}M parameters, {num_bytes / 2**30:.2f} GiB '
+    f'{sum(leaf.size for leaf in leaves) / 1e6:,.1f}M parameters, '
+    f'{sum(leaf.nbytes for leaf in leaves) / 2**30:.2f} GiB '
     f'in {dtype}: read in {loaded - started:.1f} s, written to '
     f'{destination} in {saved - loaded:.1f} s'
   )

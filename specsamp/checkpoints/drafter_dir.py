@@ -29,17 +29,12 @@ def save(
       'drafter: a drafter in a published format does not name its target and '
       'cannot be saved; keep its folder'
     )
-  kind = kind_of(trained.module)
-  fields = {name: getattr(trained.module, name) for name in kind.fields}
-  config = {
-    'drafter': {
-      'kind': kind.name,
-      'ahead': trained.module.ahead or 1,
-      'target': trained.target,
-      **fields,
-    },
-    'model': dataclasses.asdict(trained.module.config),
-  }
+  module = trained.module
+  kind = kind_of(module)
+  about = dict(
+    kind=kind.name, ahead=module.ahead or 1, target=trained.target
+  ) | {name: getattr(module, name) for name in kind.fields}
+  config = {'drafter': about, 'model': dataclasses.asdict(module.config)}
   with weights.new_folder(path, config) as folder:
     weights.save(trained.params, folder, storage)
 
@@ -48,9 +43,8 @@ def load(path) -> DraftModule:
   """Reads a drafter, which `trained_drafter` shards over a mesh.
 
   Folders in published formats do not name the weights of their target: `target`
-  is '', and any target of their width and vocabulary is accepted. Completions
-  stay correct with a wrong one, but few draft tokens are accepted, of which
-  launchers warn.
+  is '', and any target of their width and vocabulary is accepted. With a wrong
+  one few draft tokens are accepted, of which launchers warn.
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
@@ -65,15 +59,10 @@ def load(path) -> DraftModule:
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
       about = values['drafter']
-      check_name('drafter', about['kind'], KINDS)
-      module = make(
-        about['kind'],
-        config,
-        about['ahead'],
-        config.num_layers,
-        **{name: about[name] for name in KINDS[about['kind']].fields},
-      )
-      target = about['target']
+      kind, ahead, target = about['kind'], about['ahead'], about['target']
+      check_name('drafter', kind, KINDS)
+      fields = {name: about[name] for name in KINDS[kind].fields}
+      module = make(kind, config, ahead, config.num_layers, **fields)
   if read:
     return read(path)
   leaves = weights.stream(path, param_shapes(module), config.dtype)

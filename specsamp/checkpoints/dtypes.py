@@ -35,10 +35,10 @@ def default_dtype(tensors: Iterable[Stored]) -> str:
 def choose(
   what: str, requested: str | None, default: str, mesh: Mesh | None
 ) -> str:
-  """Returns the requested dtype, or else the default.
+  """Returns the requested dtype or the default.
 
-  A default of bfloat16 becomes float16 on a device without bfloat16, and the
-  log has the model's name, `what`.
+  A default of bfloat16 becomes float16 on a device without it, with a warning
+  that begins with `what`.
   """
   device = device_of(mesh)
   if requested or default != 'bfloat16' or devices.has_bfloat16(device):
@@ -68,44 +68,34 @@ def read_in_range(
   Args:
     what: name of the model in the log and in errors.
     config: of the model.
-    is_requested: True if the user chose the dtype.
+    is_requested: True if the user chose the dtype; excess is then an error.
     read: maps a dtype to parameters as `weights.place` yields them.
 
   Returns:
     The config with the dtype to compute in, the parameters, and their
     `LanguageModel.stored_as`.
-
-  Raises:
-    UserError: the user chose float16, and a weight exceeds it.
   """
   if config.dtype != float16.NAME:
     return config, weights.tree(read(config.dtype)), {}
   try:
-    params, stored_as = _read_float16(read(None), config.num_tokens)
-    return config, params, stored_as
+    params, rows = {}, {}
+    for name, value in read(None):  # at most one parameter is in memory twice
+      last = name.rpartition('.')[2]
+      rows[name] = fingerprint.rows({last: value})[last]
+      params[name] = float16.cast(name, value)
+      if params[name] is not value:
+        value.delete()
   except float16.OutOfRange as error:
     fault = f'{error}, beyond the {float16.LARGEST:.0f} of float16'
+  else:
+    params, num_tokens = weights.tree(params), config.num_tokens
+    stored = fingerprint.of(params, num_tokens, weights.tree(rows))
+    return config, params, {fingerprint.of(params, num_tokens): stored}
   if is_requested:
     raise UserError(
       f'{what}: got dtype float16, expected float32 or bfloat16: {fault}'
     )
   logging.warning('%s: computes in float32: %s', what, fault)
+  del params  # before all of them are read again
   config = dataclasses.replace(config, dtype='float32')
   return config, weights.tree(read(config.dtype)), {}
-
-
-def _read_float16(leaves, num_tokens: int) -> tuple[Any, dict[str, str]]:
-  """Casts parameters to float16; maps their fingerprint to the one before.
-
-  At most one parameter is in memory twice.
-  """
-  params, rows = {}, {}
-  for name, value in leaves:
-    last = name.rpartition('.')[2]
-    rows[name] = fingerprint.rows({last: value})[last]
-    params[name] = float16.cast(name, value)
-    if params[name] is not value:
-      value.delete()
-  params = weights.tree(params.items())
-  stored = fingerprint.of(params, num_tokens, weights.tree(rows.items()))
-  return params, {fingerprint.of(params, num_tokens): stored}

@@ -1,16 +1,43 @@
-"""Finds the folder of a model or drafter, locally or at the hub."""
+"""Folders of models and drafters: local ones, and repositories of the hub.
 
+The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
+are those of huggingface_hub.
+"""
+
+import contextlib
 import difflib
+import fnmatch
 import os
 import pathlib
+import re
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
-from specsamp.checkpoints.huggingface import hub
 from specsamp.errors import UserError
 from specsamp.models import published
 from specsamp.utils import distributed, files
 
 CONFIG = 'config.json'
+# The files that a model or drafter is read from, and their licences.
+_NEEDED = (
+  'config.json',
+  'generation_config.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'tokenizer.model',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'chat_template.jinja',
+  'vocab.json',
+  'merges.txt',
+  'model.safetensors',
+  'model-*.safetensors',
+  'model.safetensors.index.json',
+  'medusa_lm_head.safetensors',
+  'LICENSE*',
+)
+_NAME = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]*\w(@.+)?')
 
 
 def find(what: str, name) -> pathlib.Path:
@@ -18,26 +45,47 @@ def find(what: str, name) -> pathlib.Path:
 
   A local folder takes precedence. A name that begins with an existing folder,
   or with the folder where configs keep models, is a path and never a name of
-  the hub. All processes of a run must call this.
+  the hub. Missing files are downloaded; without a network the cached ones are
+  used. All processes of a run must call this.
 
   Args:
     what: 'model', 'drafter' or 'target', for errors.
     name: a path, or `org/name` or `org/name@revision` of the hub.
 
   Raises:
-    UserError: there is no such folder; the message says what to do.
+    UserError: there is no such folder, and the message says what to do; or the
+      hub refuses the repository or cannot be reached, the repository has no
+      safetensors, or huggingface_hub is not installed.
   """
   path = pathlib.Path(name)
-  repository, hint = hub.parse(name), ''
-  if repository and path.parts[0] != published.FOLDER:
+  repository, hint = os.fspath(name), ''
+  if _NAME.fullmatch(repository) and path.parts[0] != published.FOLDER:
     # The first process decides, so that none waits for another at the hub.
     if not distributed.of_first(int(pathlib.Path(path.parts[0]).is_dir())):
-      return hub.snapshot(what, repository)
+      return _snapshot(what, repository)
     hint = f', and not a name of the hub, as {path.parts[0]} is a folder here'
-  if not path.is_dir():
-    hint = _hint(path) or hint
-    raise UserError(f'{what} {os.fspath(name)}: no such folder{hint}')
-  return path
+  if path.is_dir():
+    return path
+  if command := published.command(path):
+    hint = f'; {command} fetches it'
+  elif path.parent.is_dir():
+    names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    if close := difflib.get_close_matches(path.name, names, 1):
+      hint = f'; did you mean {path.with_name(close[0])}?'
+  raise UserError(f'{what} {repository}: no such folder{hint}')
+
+
+def _snapshot(what: str, repository: str) -> pathlib.Path:
+  """Returns the folder of the hub's cache that holds a repository."""
+
+  def download() -> pathlib.Path:
+    intro = f'{what} {repository}: no such folder, and'
+    with _hub(intro, repository) as api:
+      return _download(api, repository)
+
+  # The first process downloads before the others look.
+  distributed.first_does(download, f'{what} {repository}')
+  return download()
 
 
 def is_path(name: str) -> bool:
@@ -46,11 +94,7 @@ def is_path(name: str) -> bool:
 
 
 def read_config(what: str, folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the values of a folder's config.json.
-
-  Raises:
-    UserError: the file is missing or not a JSON object.
-  """
+  """Returns the values of a folder's config.json, which must be an object."""
   file = folder / CONFIG
   with files.reading(f'{what} {file}'):
     values = files.read_json(file)
@@ -59,11 +103,106 @@ def read_config(what: str, folder: pathlib.Path) -> dict[str, Any]:
   return values
 
 
-def _hint(path: pathlib.Path) -> str:
-  if command := published.command(path):
-    return f'; {command} fetches it'
-  if path.parent.is_dir():
-    names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
-    if close := difflib.get_close_matches(path.name, names, 1):
-      return f'; did you mean {path.with_name(close[0])}?'
-  return ''
+def fetch(what: str, repository: str, folder) -> None:
+  """Downloads a model to a folder and verifies its files.
+
+  An existing folder is verified and kept. A new one appears when all files have
+  the hashes that the hub lists; until then they are in the hidden sibling
+  `.NAME.fetching`, where the next call resumes an interrupted download. Errors
+  begin with `what`.
+
+  Raises:
+    UserError: see `find`; or a file is missing or not the hub's.
+  """
+  folder = pathlib.Path(folder)
+  with _hub(f'{what}:', repository) as api:
+    if folder.is_dir():
+      if names := _wrong(api, repository, folder):
+        raise UserError(
+          f'{what}: {folder / names[0]} is not the file of {repository}, and '
+          'the folder is not replaced; name another one with --to'
+        )
+      return
+    partial = folder.with_name(f'.{folder.name}.fetching')
+    _download(api, repository, local_dir=partial)
+    names = _wrong(api, repository, partial)
+  if names:
+    for name in names:
+      (partial / name).unlink(missing_ok=True)
+    raise UserError(
+      f'{what}: the downloaded {names[0]} is not the file of '
+      f'{repository}; the same command downloads it again'
+    )
+  shutil.rmtree(partial / '.cache')  # the downloads' state
+  partial.rename(folder)
+
+
+def _download(api, repository: str, **options) -> pathlib.Path:
+  """Downloads the needed files and returns their folder."""
+  name, _, revision = repository.partition('@')
+  folder = api.snapshot_download(
+    name, revision=revision or None, allow_patterns=list(_NEEDED), **options
+  )
+  if not any(pathlib.Path(folder).glob('*.safetensors')):
+    raise UserError(
+      f'{repository}: has no model.safetensors, and pickles are not read; a '
+      f'pull request of it may have one: {name}@refs/pr/NUMBER'
+    )
+  return pathlib.Path(folder)
+
+
+def _wrong(api, repository: str, folder: pathlib.Path) -> list[str]:
+  """Returns the needed files that are missing or have other hashes."""
+  name, _, revision = repository.partition('@')
+  report = api.verify_repo_checksums(
+    name, revision=revision or None, local_dir=folder
+  )
+  paths = [mismatch['path'] for mismatch in report.mismatches]
+  return [
+    path
+    for path in [*paths, *report.missing_paths]
+    if any(fnmatch.fnmatch(path, pattern) for pattern in _NEEDED)
+  ]
+
+
+@contextlib.contextmanager
+def _hub(intro: str, repository: str) -> Iterator[Any]:
+  """Yields huggingface_hub's API, whose errors become one line with advice.
+
+  The line begins with `intro` and the repository's page.
+  """
+  # The library itself reads the variable only when it is imported.
+  endpoint = os.environ.get('HF_ENDPOINT') or 'https://huggingface.co'
+  name, _, revision = repository.partition('@')
+  page = f'{intro} {endpoint}/{name}'
+  try:
+    import huggingface_hub.errors
+  except ImportError:
+    raise UserError(
+      f"{page} needs huggingface_hub: pip install 'specsamp[hf]'"
+    ) from None
+  errors = huggingface_hub.errors
+  # A gated repository counts as one that is not found, so it goes first.
+  advice = {
+    errors.HFValidationError: 'is not a name of a repository',
+    errors.GatedRepoError: 'is gated; accept its terms there, then set '
+    'HF_TOKEN or run `hf auth login`',
+    errors.RepositoryNotFoundError: 'does not exist, or is private: set '
+    'HF_TOKEN or run `hf auth login`',
+    errors.RevisionNotFoundError: f'has no revision {revision}',
+  }
+  try:
+    yield huggingface_hub.HfApi(endpoint=endpoint)
+  except tuple(advice) as error:
+    reason = next(advice[kind] for kind in advice if isinstance(error, kind))
+    raise UserError(f'{page} {reason}') from None
+  # HTTPError is raised by the HTTP library that huggingface_hub uses.
+  except (errors.HfHubHTTPError, OSError, errors.HTTPError) as error:
+    if getattr(error, 'errno', None):  # a full disk, a folder in the way
+      raise
+    for cause in (error, error.__cause__):
+      if (response := getattr(cause, 'response', None)) is not None:
+        raise UserError(f'{page} answers {response.status_code}') from None
+    raise UserError(
+      f'{page} cannot be reached; fetch it by hand where it can'
+    ) from None

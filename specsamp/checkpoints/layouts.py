@@ -5,14 +5,18 @@ axes. With it any slice of a parameter is read from only the needed slices of
 tensors, and tensors are built from parameters.
 """
 
+import itertools
+import json
 import math
+import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from specsamp.checkpoints import tensor_files
+from specsamp.checkpoints import tensor_files, weights
 from specsamp.checkpoints.tensor_files import Stored
+from specsamp.utils import distributed
 
 
 class TensorSlice(NamedTuple):
@@ -71,10 +75,26 @@ def vector(key: str) -> Source:
 
 def layer_norm(name: str, key: str) -> Layout:
   """Returns the layout of a norm's scale and bias."""
+  layout = {'scale': vector('weight'), 'bias': vector('bias')}
+  return prefixed(layout, f'{name}.', f'{key}.')
+
+
+def prefixed(layout: Layout, name: str, key: str) -> Layout:
+  """Returns a layout whose parameters and tensors have prefixes."""
   return {
-    f'{name}.scale': vector(f'{key}.weight'),
-    f'{name}.bias': vector(f'{key}.bias'),
+    name + parameter: source._replace(
+      slices=tuple(part._replace(key=key + part.key) for part in source.slices)
+    )
+    for parameter, source in layout.items()
   }
+
+
+def repeated(layer: Layout, count: int, key: str) -> Layout:
+  """Returns the layout of equal layers, whose tensors have prefixes `key`I."""
+  layout = {}
+  for i in range(count):
+    layout |= prefixed(layer, f'layers_{i}.', f'{key}{i}.')
+  return layout
 
 
 def check(
@@ -82,11 +102,7 @@ def check(
 ) -> None:
   """Checks that the tensors are those of a layout, and floats.
 
-  Args:
-    what: name of the folder in errors.
-    layout: of the parameters.
-    shapes: parameter -> shape.
-    tensors: the stored tensors.
+  `shapes` has the parameters' shapes, and `what` begins the error.
   """
   expected = tensor_shapes(layout, shapes)
   got = {name: stored.shape for name, stored in tensors.items()}
@@ -103,13 +119,10 @@ def check(
 def read(
   tensors: dict[str, Stored], source: Source, shape: tuple[int, ...], index=()
 ) -> np.ndarray:
-  """Reads a slice of a parameter.
+  """Reads a part of a parameter; entries past the end of a tensor are 0.
 
-  Args:
-    tensors: the stored tensors, checked against the layout.
-    source: of the parameter.
-    shape: of the whole parameter; entries past the end of a tensor are 0.
-    index: slices of step 1, one for each axis; () reads all of it.
+  `shape` is that of the whole parameter. `index` has a slice of step 1 for each
+  axis; () reads all of it.
   """
   index = index or (slice(None),) * len(shape)
   bounds = {
@@ -124,7 +137,7 @@ def read(
   pieces = []
   for part in slices:
     letters = part.axes.replace(' ', '')
-    piece = _read_padded(tensors[part.key], _tensor_index(part, bounds, sizes))
+    piece = _read_padded(tensors[part.key], _tensor_index(part, sizes, bounds))
     piece = piece.reshape([bounds[x][1] - bounds[x][0] for x in letters])
     pieces.append(piece.transpose([letters.index(x) for x in axes]))
   if not stacked:
@@ -140,11 +153,7 @@ def build_tensor(
 ) -> np.ndarray:
   """Builds a tensor of a layout from the parameters that it contains.
 
-  Args:
-    layout: of the parameters.
-    key: the tensor's name.
-    shape: of the tensor; entries without a parameter are 0.
-    fetch: maps a parameter's name to its values on this host.
+  Entries without a parameter are 0. `fetch` returns a parameter by its name.
   """
   tensor = None
   for name, source in layout.items():
@@ -159,9 +168,43 @@ def build_tensor(
         value = value.take(i, axis=axes.index(source.stacked))
         axes = axes.replace(source.stacked, '')
       value = value.transpose([axes.index(x) for x in part.axes if x != ' '])
-      index = _tensor_index(part, _whole(sizes), sizes)
+      index = _tensor_index(part, sizes)
       tensor[index] = value.reshape([s.stop - s.start for s in index])
   return tensor
+
+
+def export(
+  folder: pathlib.Path,
+  layout: Layout,
+  sizes,
+  fetch: Callable[[str], np.ndarray],
+  extra: dict[str, np.ndarray] | None = None,
+) -> None:
+  """Writes the tensors of a layout, with an index if they need several files.
+
+  All processes of a run must call this, and the first one writes.
+
+  Args:
+    folder: the destination.
+    layout: of the parameters.
+    sizes: parameter -> shape, by the axes of its source.
+    fetch: maps a parameter's name to its values on this host.
+    extra: tensors that are not parameters.
+  """
+  shapes = tensor_shapes(layout, sizes)
+  tensors = (
+    (key, build_tensor(layout, key, shape, fetch))
+    for key, shape in shapes.items()
+  )
+  places, num_bytes = weights.write(
+    folder,
+    itertools.chain((extra or {}).items(), tensors),
+    'model-{1:05}-of-{2:05}.safetensors',
+    weights.EXPORTED,
+  )
+  if distributed.is_first() and len(set(places.values())) > 1:
+    index = {'metadata': {'total_size': num_bytes}, 'weight_map': places}
+    (folder / tensor_files.INDEX).write_text(json.dumps(index, indent=2))
 
 
 def tensor_shapes(layout: Layout, shapes) -> dict[str, tuple[int, ...]]:
@@ -170,20 +213,22 @@ def tensor_shapes(layout: Layout, shapes) -> dict[str, tuple[int, ...]]:
   for name, source in layout.items():
     sizes = dict(zip(source.axes, shapes[name], strict=True))
     for part in source.slices:
-      index = _tensor_index(part, _whole(sizes), sizes)
+      index = _tensor_index(part, sizes)
       ends = tuple(axis.stop for axis in index)
       result[part.key] = tuple(map(max, ends, result.get(part.key, ends)))
   return result
 
 
-def _tensor_index(part: TensorSlice, bounds, sizes) -> tuple[slice, ...]:
+def _tensor_index(part: TensorSlice, sizes, bounds=None) -> tuple[slice, ...]:
   """Returns the index into a tensor for bounds of the parameter's axes."""
+  whole = {letter: (0, size) for letter, size in sizes.items()}
+  bounds = bounds or whole
   words = part.axes.split()
   starts = part.start or (0,) * len(words)
   slices = []
   for start, (first, *rest) in zip(starts, words, strict=True):
     # Only the slowest of several merged axes can be cut without gaps.
-    assert all(bounds[letter] == (0, sizes[letter]) for letter in rest)
+    assert all(bounds[letter] == whole[letter] for letter in rest)
     step = math.prod(sizes[letter] for letter in rest)
     low, high = bounds[first]
     slices.append(slice(start + low * step, start + high * step))
@@ -196,8 +241,6 @@ def _read_padded(tensor: Stored, index: tuple[slice, ...]) -> np.ndarray:
     slice(min(axis.start, size), min(axis.stop, size))
     for axis, size in zip(index, tensor.shape, strict=True)
   )
-  if inside == index:
-    return tensor.read(index)
   if any(axis.start == axis.stop for axis in inside):
     # safetensors reads an empty slice only at the beginning of a tensor.
     inside = (slice(0, 0),) * len(index)
@@ -206,7 +249,3 @@ def _read_padded(tensor: Stored, index: tuple[slice, ...]) -> np.ndarray:
     for axis, part in zip(index, inside, strict=True)
   ]
   return np.pad(tensor.read(inside), [(0, count) for count in missing])
-
-
-def _whole(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
-  return {letter: (0, size) for letter, size in sizes.items()}

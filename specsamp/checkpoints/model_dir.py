@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from specsamp.checkpoints import dtypes, folders, tensor_files, weights
 from specsamp.checkpoints.huggingface import model as huggingface
-from specsamp.data import tokenizer_dir
+from specsamp.data import hf_tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
@@ -21,15 +21,10 @@ CONFIG, WEIGHTS = folders.CONFIG, weights.FILE
 def save(
   model: LanguageModel, path, storage: weights.Storage = 'float32'
 ) -> None:
-  """Writes a model to a folder.
+  """Writes a model to a folder; `storage` is that of `weights.save`.
 
   A folder that holds only such a model is replaced by a rename. All processes
   of a run must call this, and the first one writes.
-
-  Args:
-    model: the model.
-    path: the folder.
-    storage: see `weights.save`.
 
   Raises:
     UserError: the folder cannot be written, or holds other files.
@@ -42,28 +37,27 @@ def save(
 
 
 def load(
-  path,
-  mesh: Mesh | None = None,
-  dtype: Dtype | None = None,
+  path, mesh: Mesh | None = None, dtype: Dtype | None = None
 ) -> LanguageModel:
   """Reads a folder that `save` wrote, or one of Hugging Face's libraries.
 
+  The families are LLaMA 1 to 3 and Vicuna, Mistral, Qwen2 and 3, OPT and GPT-2.
   Matrices get the dtype that the model computes in, other parameters float32.
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
     mesh: devices to place the model on; each process reads only its own shards.
       None is one device.
-    dtype: to compute in. None is the folder's, and for folders of Hugging Face
-      the default of `checkpoints.huggingface.model.load`. On a GPU without
+    dtype: to compute in. None is the folder's. For folders of Hugging Face it
+      is float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs without
       bfloat16 it becomes float16, or float32 if a weight exceeds float16; the
       log has which.
 
   Raises:
-    UserError: a file is missing, truncated or corrupt, the tensors do not fit
-      the config, the model does not divide into the mesh's shards, or dtype is
-      float16 and a weight exceeds it; see `huggingface.model.load` for
-      other libraries' folders.
+    UserError: a file is missing, truncated or corrupt, or a pickle; the
+      architecture or a value of the config is not supported; the tensors do not
+      fit the config; the model does not divide into the mesh's shards; or dtype
+      is float16 and a weight exceeds it.
   """
   path = folders.find('model', path)
   values = folders.read_config('model', path)
@@ -73,7 +67,7 @@ def load(
   config = dataclasses.replace(
     config, dtype=dtypes.choose(f'model {path}', dtype, config.dtype, mesh)
   )
-  tokenizer = tokenizer_dir.load(path)  # before the weights, which take longer
+  tokenizer = hf_tokenizers.load(path)  # before the weights, which take longer
   shapes = param_shapes(Transformer(config))
   config, params, stored_as = dtypes.read_in_range(
     f'model {path}',
@@ -90,11 +84,7 @@ def load(
 
 
 def stored_dtype(path) -> str:
-  """Returns the dtype in a folder's config, or that of its largest tensor.
-
-  Raises:
-    UserError: the folder has no model's config.json, or no weights.
-  """
+  """Returns the dtype in a folder's config, or that of its largest tensor."""
   path = folders.find('model', path)
   values = folders.read_config('model', path)
   if 'model' in values:

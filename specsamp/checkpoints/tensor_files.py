@@ -1,6 +1,7 @@
 """Tensors in safetensors files, of which any slice can be read."""
 
 import pathlib
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -13,18 +14,13 @@ from specsamp.utils import files
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _MAX_NAMES = 5  # tensors of each kind that an error lists
+# Buffers that older versions of transformers saved with the weights.
+_BUFFERS = re.compile(r'(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$')
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt')
 
 
 class Stored(NamedTuple):
-  """A tensor in a file.
-
-  Attributes:
-    file: path of the file.
-    name: of the tensor.
-    shape: of the tensor.
-    dtype: in the notation of safetensors: F32, BF16, I8, ..
-  """
+  """A tensor in a file; dtypes are those of safetensors: F32, BF16, I8, .."""
 
   file: pathlib.Path
   name: str
@@ -42,7 +38,7 @@ class Stored(NamedTuple):
 
 
 def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
-  """Returns the tensors of some files by name, reading only their headers.
+  """Returns the tensors of some files, without buffers; reads only headers.
 
   Raises:
     UserError: a file is missing, truncated or not a safetensors file, or two
@@ -52,6 +48,8 @@ def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
   for file in paths:
     with _opened(file) as opened:
       for name in opened.keys():  # noqa: SIM118
+        if _BUFFERS.search(name):
+          continue
         if name in tensors:
           raise UserError(
             f'weights {file}: holds {name}, as {tensors[name].file.name} does'
@@ -68,32 +66,28 @@ def in_folder(folder) -> dict[str, Stored]:
   They are in model.safetensors, or in the files that an index lists.
 
   Raises:
-    UserError: see `in_files`; or there are no weights or only pickles, or the
-      index does not fit the files.
+    UserError: see `in_files`; or there are no weights, or only pickles.
   """
   folder = pathlib.Path(folder)
   if (folder / SINGLE).exists():
     return in_files([folder / SINGLE])
   if not (folder / INDEX).exists():
-    _refuse_pickles(folder)
+    for path in sorted(folder.iterdir()):
+      if path.suffix in _PICKLES:
+        raise UserError(
+          f'weights {path}: reading a pickle may run code, expected '
+          'safetensors; safetensors.torch.save_file writes the tensors that '
+          'torch.load(.., weights_only=True) reads'
+        )
     raise UserError(
       f'weights {folder}: found no weights, expected {SINGLE} or {INDEX}'
     )
-  expected = _read_index(folder / INDEX)
-  tensors = in_files(folder / name for name in sorted(set(expected.values())))
-  got = {name: stored.file.name for name, stored in tensors.items()}
-  wrong = sorted(
-    name
-    for name in expected.keys() | got
-    if expected.get(name) != got.get(name)
-  )
-  if wrong:
-    name = wrong[0]
-    raise UserError(
-      f'weights {folder / INDEX}: {len(wrong)} tensors are in other files, '
-      f'first {name}: got {got.get(name)}, the index has {expected.get(name)}'
-    )
-  return tensors
+  with files.reading(f'weights {folder / INDEX}'):
+    names = sorted(set(files.read_json(folder / INDEX)['weight_map'].values()))
+    # A file in another folder is not part of the model.
+    if not names or any(pathlib.PurePath(n).name != n for n in names):
+      raise ValueError("not an index with a 'weight_map' of tensors to files")
+  return in_files(folder / name for name in names)
 
 
 def check_shapes(
@@ -125,28 +119,6 @@ def check_shapes(
   if lists:
     raise UserError(
       f'{what}: tensors do not fit the config; {"; ".join(lists)}'
-    )
-
-
-def _read_index(path: pathlib.Path) -> dict[str, str]:
-  """Returns the file name of each tensor in an index."""
-  with files.reading(f'weights {path}'):
-    names = files.read_json(path)['weight_map']
-    # A file in another folder is not part of the model.
-    if not names or any(
-      pathlib.PurePath(name).name != name for name in names.values()
-    ):
-      raise ValueError("not an index with a 'weight_map' of tensors to files")
-  return names
-
-
-def _refuse_pickles(folder: pathlib.Path) -> None:
-  names = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
-  if names:
-    raise UserError(
-      f'weights {folder / names[0]}: reading a pickle may run code, expected '
-      'safetensors; safetensors.torch.save_file writes the tensors that '
-      'torch.load(.., weights_only=True) reads'
     )
 
 

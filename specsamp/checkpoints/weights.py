@@ -25,7 +25,6 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from specsamp import file_order
 from specsamp.checkpoints import folders, tensor_files
-from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models.float16 import is_matrix
 from specsamp.sharding import mesh as meshes
@@ -33,23 +32,20 @@ from specsamp.sharding import rules
 from specsamp.utils import distributed, files
 
 FILE = tensor_files.SINGLE
-_MANY = 'model-{}.safetensors'  # names of several files
+_MANY = 'model-{0:05}.safetensors'  # names of several files
 _SCALE = ':scale'
 _ORBAX = 'orbax'  # the folder of an orbax checkpoint
 
 Storage = Literal['float32', 'int8', 'orbax']
-# A file ends with the tensor that exceeds this size.
-_FILE_BYTES = 2**32
+_FILE_BYTES = 2**32  # of a file's tensors, unless it has only one
 
 # All files that `model_dir`, `drafter_dir` and `huggingface` write, and those
 # that orbax writes into its folder.
 _NAMES = re.compile(
   r'(generation_)?config\.json|tokenizer(_config)?\.json|tokenizer\.model|'
-  r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json'
-)
-_ORBAX_NAMES = re.compile(
-  r'_CHECKPOINT_METADATA|_METADATA|_sharding|array_metadatas|d|'
-  r'commit_success\.txt|manifest\.ocdbt|ocdbt\.process_\d+'
+  r'model(-\d{5}(-of-\d{5})?)?\.safetensors|model\.safetensors\.index\.json|'
+  r'orbax(/(_CHECKPOINT_METADATA|_METADATA|_sharding|array_metadatas|d|'
+  r'commit_success\.txt|manifest\.ocdbt|ocdbt\.process_\d+))?'
 )
 # Metadata of files for other libraries, which do not copy it to their files.
 EXPORTED = {'format': 'pt', 'written_by': 'specsamp'}
@@ -60,15 +56,9 @@ def is_ours(folder: pathlib.Path) -> bool:
 
   Such a folder may be replaced by another one.
   """
-  names = {path.name for path in folder.iterdir()}
-  orbax = folder / _ORBAX
-  if orbax.is_dir():
-    names.discard(_ORBAX)
-    parts = {path.name for path in orbax.iterdir()}
-    if '_METADATA' not in parts or not all(map(_ORBAX_NAMES.fullmatch, parts)):
+  for path in (*folder.iterdir(), *folder.glob(f'{_ORBAX}/*')):
+    if not _NAMES.fullmatch(path.relative_to(folder).as_posix()):
       return False
-  if not all(map(_NAMES.fullmatch, names)):
-    return False
   try:
     values = files.read_json(folder / folders.CONFIG)
     if files.has_shape(values, {'model': {'vocab_size': int, 'width': int}}):
@@ -91,15 +81,11 @@ def new_folder(path, config: dict[str, Any]) -> Iterator[pathlib.Path]:
 
 
 def save(params: Any, folder, storage: Storage = 'float32') -> None:
-  """Writes parameters into an existing folder without other weights.
+  """Writes nested dicts of arrays into an existing folder without weights.
 
   All processes of a run must call this. The first one writes safetensors; each
-  one writes its shards of an orbax checkpoint.
-
-  Args:
-    params: nested dicts of arrays.
-    folder: the destination.
-    storage: format of matrices, others being float32; orbax keeps all dtypes.
+  one writes its shards of an orbax checkpoint. `storage` is the format of
+  matrices, others being float32; orbax keeps all dtypes.
   """
   check_name('storage', storage, get_args(Storage))
   if storage == 'orbax':
@@ -107,51 +93,82 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
       path = pathlib.Path(folder).absolute() / _ORBAX
       checkpointer.save(path, file_order.to_files(params))
     return
-  if not distributed.is_first():
-    for value in flat(params).values():
-      meshes.fetch(value)  # hands over its shards, one after the other
-    return
-  for name, tensors in _weight_files(params, storage):
-    # Files of `save_file` would be readable for their owner only.
-    (pathlib.Path(folder) / name).write_bytes(safetensors.numpy.save(tensors))
+  write(pathlib.Path(folder), _stored_tensors(params, storage), _MANY)
 
 
-def _weight_files(params, storage: str):
-  """Yields (file name, tensors), with one file's tensors on this host."""
-  tensors, size, count = {}, 0, 0
+def _stored_tensors(params, storage: str) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields the tensors of parameters, with int8 those of their scales too."""
   for name, value in flat(params).items():
     order = _file_axes(name, value.ndim)
     value = np.ascontiguousarray(meshes.fetch(value).transpose(order))
     if not _is_integer(value):
       value = value.astype(np.float32)
     if storage == 'int8' and is_matrix(name, value):
-      tensors[name], tensors[name + _SCALE] = _quantize(name, value)
-    else:
-      tensors[name] = value
-    size += tensors[name].nbytes
-    if size > _FILE_BYTES:
-      yield _MANY.format(f'{count:05}'), tensors
-      tensors, size, count = {}, 0, count + 1
-  if tensors:
-    yield _MANY.format(f'{count:05}') if count else FILE, tensors
+      value, scale = _quantize(name, value)
+      yield name + _SCALE, scale
+    yield name, value
+
+
+def write(
+  folder: pathlib.Path,
+  tensors: Iterable[tuple[str, np.ndarray]],
+  names: str,
+  metadata: dict[str, str] | None = None,
+) -> tuple[dict[str, str], int]:
+  """Writes tensors to model.safetensors, or to several files if it is large.
+
+  All processes of a run must call this, as each may hold shards of a tensor.
+  The first one writes, with one file's tensors in memory.
+
+  Args:
+    folder: the destination.
+    tensors: (name, tensor).
+    names: format of several files' names, of an index, a number and a count.
+    metadata: of each file.
+
+  Returns:
+    The name of each tensor's file, and the size of all tensors in bytes.
+  """
+  files_of, part, num_bytes = {}, {}, [0]
+
+  def finish():
+    # Files of `save_file` would be readable for their owner only.
+    if distributed.is_first():
+      content = safetensors.numpy.save(part, metadata)
+      (folder / str(len(num_bytes) - 1)).write_bytes(content)
+    part.clear()
+
+  for name, tensor in tensors:
+    if part and num_bytes[-1] + tensor.nbytes > _FILE_BYTES:
+      finish()
+      num_bytes.append(0)
+    num_bytes[-1] += tensor.nbytes
+    files_of[name] = len(num_bytes) - 1
+    part[name] = tensor if distributed.is_first() else None
+  finish()
+  count = len(num_bytes)
+  finals = [names.format(i, i + 1, count) for i in range(count)]
+  if count == 1:
+    finals = [FILE]
+  if distributed.is_first():
+    for i, name in enumerate(finals):
+      (folder / str(i)).rename(folder / name)
+  return {name: finals[i] for name, i in files_of.items()}, sum(num_bytes)
 
 
 def stream(
   folder, shapes: Any, dtype: str | None, mesh: Mesh | None = None
 ) -> Iterator[tuple[str, jax.Array]]:
-  """Reads the parameters that `save` wrote.
+  """Yields the names and parameters that `save` wrote.
+
+  They are read one after the other, but all at once from an orbax checkpoint.
 
   Args:
     folder: of the files.
     shapes: of the parameters, nested dicts as `jax.eval_shape` returns them.
     dtype: of matrices, other parameters being float32; None keeps the stored
       dtypes.
-    mesh: devices to place the parameters on; each process then reads only its
-      own shards. None is one device.
-
-  Yields:
-    (name, parameter), read one after the other, but all at once from an orbax
-    checkpoint.
+    mesh: devices to place the parameters on; None is one device.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors have other
@@ -163,7 +180,10 @@ def stream(
     path = (folder / _ORBAX).absolute()
     yield from flat(_restore(path, shapes, dtype, mesh)).items()
     return
-  tensors = _open(folder)
+  paths = sorted(folder.glob('model-?????.safetensors')) or [folder / FILE]
+  if paths != [folder / FILE] and (folder / FILE).exists():
+    raise UserError(f'weights {folder}: got both {FILE} and {paths[0].name}')
+  tensors = tensor_files.in_files(paths)
   _check(folder, flat(shapes), tensors)
   yield from place(shapes, dtype, mesh, functools.partial(_read, tensors))
 
@@ -172,16 +192,15 @@ def _restore(
   path: pathlib.Path, shapes: Any, dtype: str | None, mesh: Mesh | None
 ) -> Any:
   """Returns the tree of an orbax checkpoint; see `stream`."""
-  one = SingleDeviceSharding(jax.devices()[0])
-  shardings = jax.tree.map(lambda _: one, shapes)
-  if mesh is not None:
+  if mesh is None:
+    one = SingleDeviceSharding(jax.devices()[0])
+    shardings = jax.tree.map(lambda _: one, shapes)
+  else:
     shardings = rules.param_shardings(shapes, mesh)
-  with_sharding = lambda shape, sharding: jax.ShapeDtypeStruct(
-    shape.shape, shape.dtype, sharding=sharding
+  expected = jax.tree.map(
+    lambda shape, sharding: shape.update(sharding=sharding), shapes, shardings
   )
-  expected = flat(
-    file_order.shapes(jax.tree.map(with_sharding, shapes, shardings))
-  )
+  expected = flat(file_order.shapes(expected))
   try:
     with ocp.StandardCheckpointer() as checkpointer:
       stored = checkpointer.metadata(path).item_metadata
@@ -189,15 +208,15 @@ def _restore(
         raise UserError(f'weights {path}: not an orbax checkpoint, or corrupt')
       stored = flat(stored.tree)
       tensor_files.check_shapes(
-        f'weights {path}', _sizes(expected), _sizes(stored)
+        f'weights {path}', sizes(expected), sizes(stored)
       )
       dtypes = {name: array.dtype for name, array in stored.items()}
       if dtype:
         dtypes = matmul_dtypes(flat(shapes), dtype)
-      targets = (
-        (name, shape.update(dtype=dtypes[name]))
+      targets = {
+        name: shape.update(dtype=dtypes[name])
         for name, shape in expected.items()
-      )
+      }
       params = checkpointer.restore(path, tree(targets))
   except UserError:
     raise
@@ -216,12 +235,8 @@ def place(
 ) -> Iterator[tuple[str, jax.Array]]:
   """Reads each shard of each parameter straight to its device; see `stream`.
 
-  Args:
-    shapes: of the parameters.
-    dtype: of matrices.
-    mesh: devices to place the parameters on.
-    read: (name with dots, index) -> array, index being a tuple of slices, or ()
-      for the whole parameter.
+  `read` maps a name with dots and an index to an array. The index is a tuple of
+  slices, or () for the whole parameter.
   """
   flat_shapes = flat(shapes)
   dtypes = matmul_dtypes(flat_shapes, dtype) if dtype else {}
@@ -235,20 +250,9 @@ def place(
     if mesh is None:
       yield name, jnp.asarray(read_cast(name, ()))
     else:
-      yield (
-        name,
-        jax.make_array_from_callback(
-          shape.shape, formats[name], functools.partial(read_cast, name)
-        ),
-      )
-
-
-def _open(path: pathlib.Path) -> dict[str, Stored]:
-  """Returns the tensors of a folder that `save` wrote."""
-  paths = sorted(path.glob(_MANY.format('?????'))) or [path / FILE]
-  if paths != [path / FILE] and (path / FILE).exists():
-    raise UserError(f'weights {path}: got both {FILE} and {paths[0].name}')
-  return tensor_files.in_files(paths)
+      read_part = functools.partial(read_cast, name)
+      array = jax.make_array_from_callback
+      yield name, array(shape.shape, formats[name], read_part)
 
 
 def matmul_dtypes(shapes: dict[str, Any], dtype: str) -> dict[str, str]:
@@ -275,15 +279,20 @@ def flat(params: Any) -> dict[str, Any]:
   return traverse_util.flatten_dict(params, sep='.')
 
 
-def tree(leaves: Iterable[tuple[str, Any]]) -> Any:
-  """Returns nested dicts of (name with dots, array) pairs."""
+def tree(leaves) -> Any:
+  """Returns nested dicts of arrays by name, of a dict or pairs."""
   return traverse_util.unflatten_dict(dict(leaves), sep='.')
+
+
+def sizes(params: Any) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of the arrays of nested dicts by their names."""
+  return {name: tuple(array.shape) for name, array in flat(params).items()}
 
 
 def _check(path, shapes, tensors) -> None:
   """Checks names, shapes and dtypes of stored tensors and their scales."""
   expected, wrong_dtypes = {}, []
-  for name, shape in _sizes(shapes).items():
+  for name, shape in sizes(shapes).items():
     order = _file_axes(name, len(shape))
     expected[name] = tuple(shape[axis] for axis in order)
     wanted = 'I32' if _is_integer(shapes[name]) else 'F32'
@@ -294,38 +303,27 @@ def _check(path, shapes, tensors) -> None:
     elif name in tensors and tensors[name].dtype != wanted:
       wrong_dtypes.append(f'{name} {tensors[name].dtype} instead of {wanted}')
   faults = {'of another dtype without a scale': wrong_dtypes}
-  tensor_files.check_shapes(
-    f'weights {path}', expected, _sizes(tensors), faults
-  )
-
-
-def _sizes(arrays: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-  return {name: tuple(array.shape) for name, array in arrays.items()}
+  tensor_files.check_shapes(f'weights {path}', expected, sizes(tensors), faults)
 
 
 def _read(tensors, name: str, index) -> np.ndarray:
   """Reads a slice of a parameter; () is all of it."""
   order = _file_axes(name, len(tensors[name].shape))
   index = tuple(index[axis] for axis in order) if index else ()
-  value = _read_as_stored(tensors, name, index)
+  value = tensors[name].read(index)
+  if name + _SCALE in tensors:
+    scale = tensors[name + _SCALE].read()
+    # Scales have one entry along the axes that share them.
+    part = tuple(
+      axis if size > 1 else slice(None)
+      for axis, size in zip(index, scale.shape, strict=False)
+    )
+    value = value.astype(np.float32) * scale[part]
   return value.transpose([order.index(axis) for axis in range(value.ndim)])
 
 
 def _file_axes(name: str, ndim: int) -> tuple[int, ...]:
   return file_order.axes(name.rpartition('.')[2], ndim)
-
-
-def _read_as_stored(tensors, name: str, index) -> np.ndarray:
-  value = tensors[name].read(index)
-  if name + _SCALE not in tensors:
-    return value
-  scale = tensors[name + _SCALE].read()
-  # Scales have one entry along the axes that share them.
-  part = tuple(
-    axis if size > 1 else slice(None)
-    for axis, size in zip(index, scale.shape, strict=False)
-  )
-  return value.astype(np.float32) * scale[part]
 
 
 def _input_axes(name: str) -> tuple[int, ...]:

@@ -1,16 +1,11 @@
-"""Held-out code whose next characters a small model can often get right.
-
-Three kinds: the bracket that ends a call, the end of a block's head, and lines
-that occurred before.
-"""
+"""Held-out code whose next characters a small model can often get right."""
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from specsamp.data import corpora, prompts
+from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
 
@@ -28,23 +23,8 @@ _MIN_LINES = 8  # of a file before its first question
 _NEAR = 12  # lines before a copied line that contain it twice
 _MIN_CHARACTERS = 4  # of a copied line
 
-# (lines, number) -> the part of the line in the prompt and the rest, or None if
-# the line makes no question.
+# (lines, number) -> the part of the line in the prompt and the rest, or None.
 Cut = Callable[[list[str], int], tuple[str, str] | None]
-
-
-class Answered(NamedTuple):
-  """A prompt and its answer.
-
-  Attributes:
-    name: file and line.
-    text: the prompt.
-    rest: continuation in the file, to the end of the line.
-  """
-
-  name: str
-  text: str
-  rest: str
 
 
 def _cut_by(pattern: re.Pattern) -> Cut:
@@ -65,18 +45,28 @@ def _cut_copy(lines: list[str], number: int) -> tuple[str, str] | None:
 
 def questions(
   cut: Cut, tokenizer: Tokenizer, count: int, max_tokens: int
-) -> list[Answered]:
+) -> list[Prompt]:
   """Returns at most `count` questions of held-out files, interleaved by file.
+
+  The reference is the rest of the line in the file.
 
   Raises:
     UserError: there is no question with a prompt of at most `max_tokens`.
   """
   files = corpora.held_out_library()
-  by_file = [
-    _of_file(path, files[path], cut, tokenizer, max_tokens)
-    for path in prompts.shuffled(files)
-  ]
-  questions = list(itertools.islice(prompts.in_turn(by_file), count))
+
+  def of_file(path: str) -> Iterator[Prompt]:
+    """Yields the questions of a file, each with the longest possible prompt."""
+    lines = files[path].split('\n')
+    for number in range(_MIN_LINES, len(lines)):
+      if parts := cut(lines, number):
+        begin, rest = parts
+        head = '\n'.join([*lines[:number], begin])
+        text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
+        if text and (begin or rest in map(str.strip, text.split('\n'))):
+          yield Prompt(f'{path}:{number + 1}', text, rest)
+
+  questions = prompts.interleaved(of_file, files, count)
   if not questions:
     raise UserError(
       'prompts: the held-out files have no such line with a prompt of at most '
@@ -85,25 +75,10 @@ def questions(
   return questions
 
 
-def _of_file(
-  path: str, source: str, cut: Cut, tokenizer: Tokenizer, max_tokens: int
-) -> Iterator[Answered]:
-  """Yields the questions of a file, each with the longest possible prompt."""
-  lines = source.split('\n')
-  for number in range(_MIN_LINES, len(lines)):
-    parts = cut(lines, number)
-    if parts:
-      begin, rest = parts
-      head = '\n'.join([*lines[:number], begin])
-      text = prompts.last_lines(head, tokenizer, max_tokens, max_tokens // 2)
-      if text and (begin or rest in map(str.strip, text.split('\n'))):
-        yield Answered(f'{path}:{number + 1}', text, rest)
-
-
 # Each maps (tokenizer, count, max_tokens) to questions; see `questions`. A head
 # loses its colon and the bracket before it; a copied line occurs twice in the
 # dozen lines before.
-KINDS: dict[str, Callable[[Tokenizer, int, int], list[Answered]]] = {
+KINDS: dict[str, Callable[[Tokenizer, int, int], list[Prompt]]] = {
   'ends of calls': functools.partial(questions, _cut_by(_CALL)),
   'heads of blocks': functools.partial(questions, _cut_by(_HEAD)),
   'copied lines': functools.partial(questions, _cut_copy),

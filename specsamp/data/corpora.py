@@ -10,15 +10,10 @@ from specsamp.errors import UserError
 
 # Folders of the standard library that are skipped: tests, other people's code
 # and tables of data.
-_SKIPPED = (
-  'site-packages',
-  'test',
-  'tests',
-  'idle_test',
-  'encodings',
-  'pydoc_data',
+_SKIPPED = {
+  *('site-packages', 'test', 'tests', 'idle_test', 'encodings', 'pydoc_data'),
   '__pycache__',
-)
+}
 _PASSAGE = 4  # lines
 _MAX_COPIED = 0.1  # of a text's passages
 
@@ -35,9 +30,7 @@ def is_held_out(name: str) -> bool:
 def read_folder(root, pattern: str = '**/*.py') -> dict[str, str]:
   """Returns the texts of UTF-8 files by relative path, sorted by path.
 
-  Args:
-    root: folder.
-    pattern: glob, relative to the folder.
+  `pattern` is a glob, relative to the folder.
 
   Raises:
     UserError: the folder does not exist, the pattern is invalid, or no file

@@ -1,14 +1,16 @@
-"""Tokenizers of a `tokenizer.json`, read by the `tokenizers` library."""
+"""Tokenizers of models' folders; the `tokenizers` library reads their JSON."""
 
 import dataclasses
+import importlib.util
 import pathlib
 
+from specsamp.data import tokenizer_files, tokenizers
 from specsamp.data.tokenizer_files import Files
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError
+from specsamp.utils import files as file_utils
 
 FILE, VOCAB, MERGES = 'tokenizer.json', 'vocab.json', 'merges.txt'
-_MAX_IDS = 2**24  # the library, and `pieces`, take memory for all ids
 _END = '<|endoftext|>'  # GPT-2's default token that begins and ends texts
 
 # Class of transformers that reads a folder which names no class.
@@ -21,6 +23,33 @@ _KINDS = {
 }
 
 
+def load(folder) -> Tokenizer:
+  """Reads tokenizer.json, tokenizer.model, or vocab.json with merges.txt.
+
+  The first of these that exists and can be read counts.
+
+  Raises:
+    UserError: there is no such file, it is invalid, or it needs a library that
+      is not installed.
+  """
+  folder = pathlib.Path(folder)
+  has_json = (folder / FILE).is_file()
+  has_merges = (folder / VOCAB).is_file() and (folder / MERGES).is_file()
+  has_library = importlib.util.find_spec('tokenizers') is not None
+  with file_utils.reading(f'tokenizer {folder}'):
+    special = tokenizer_files.read(folder)
+    if has_json and has_library:
+      return HuggingFace((folder / FILE).read_text(encoding='utf-8'), special)
+    if (folder / tokenizers.FILE).is_file():
+      proto = (folder / tokenizers.FILE).read_bytes()
+      return tokenizers.SentencePiece(proto, special)
+    if has_merges and has_library:
+      return _from_merges(folder, special)
+    if has_json or has_merges:
+      raise UserError("needs tokenizers, a library; pip install 'specsamp[hf]'")
+    raise UserError(f'no {FILE} and no {tokenizers.FILE} in this folder')
+
+
 class HuggingFace(Tokenizer):
   """A tokenizer.json with the ids of transformers' AutoTokenizer.
 
@@ -30,27 +59,19 @@ class HuggingFace(Tokenizer):
   """
 
   def __init__(self, content: str, files: Files):
-    """Needs the `tokenizers` library.
-
-    Raises:
-      UserError: the tokenizer.json is invalid, or the files do not fit it.
-    """
-    import tokenizers
+    """Raises `UserError` if the content is invalid or the files do not fit."""
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
 
     try:
-      backend = tokenizers.Tokenizer.from_str(content)
+      backend = Backend.from_str(content)
     except Exception as error:  # the library raises no narrower class
       reason = ' '.join(str(error).split())
       raise UserError(f'not a tokenizer.json: {reason}') from None
     backend.no_truncation()
     backend.no_padding()
     _apply_class(backend, files)
-    try:
-      backend.add_tokens(
-        [tokenizers.AddedToken(**token) for token in files.added.values()]
-      )
-    except TypeError as error:
-      raise UserError(f'added_tokens_decoder: {error}') from None
+    backend.add_tokens([AddedToken(**token) for token in files.added.values()])
     for i, token in files.added.items():
       if (got := backend.token_to_id(token['content'])) != i:
         raise UserError(
@@ -66,8 +87,8 @@ class HuggingFace(Tokenizer):
     backend.add_special_tokens(
       [t for t in files.special if self._id(t) is not None]
     )
-    size = _size(backend)
     self._content = backend.to_str()
+    size = max(backend.get_vocab().values(), default=-1) + 1
     super().__init__(self._content.encode(), files, size)
 
   def save(self, folder) -> None:
@@ -125,21 +146,9 @@ def _apply_class(backend, files: Files) -> None:
   )
 
 
-def _size(backend) -> int:
-  """Returns the largest id + 1; raises `UserError` if it is implausible."""
-  largest = max(backend.get_vocab().values(), default=-1)
-  if largest >= _MAX_IDS:
-    raise UserError(f'got the id {largest}, expected below {_MAX_IDS}')
-  return largest + 1
-
-
-def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
-  """Reads vocab.json and merges.txt of GPT-2 and OPT.
-
-  Raises:
-    UserError: the files are invalid, or those of another model.
-  """
-  import tokenizers
+def _from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
+  """Reads vocab.json and merges.txt of GPT-2 and OPT."""
+  from tokenizers import Tokenizer as Backend
   from tokenizers import decoders, models, pre_tokenizers, processors
 
   if _kind(files) != 'GPT2Tokenizer':
@@ -152,16 +161,13 @@ def from_merges(folder: pathlib.Path, files: Files) -> HuggingFace:
   except Exception as error:  # the library raises no narrower class
     reason = ' '.join(str(error).split())
     raise UserError(f'{VOCAB} and {MERGES}: {reason}') from None
-  backend = tokenizers.Tokenizer(model)
+  backend = Backend(model)
   prefix = bool(files.raw.get('add_prefix_space'))
   backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
   backend.decoder = decoders.ByteLevel()
   if files.raw.get('add_bos_token'):
     bos = files.named.get('bos_token', _END)
-    if (i := backend.token_to_id(bos)) is None:
-      raise UserError(f'bos_token: got {bos!r}, which is not a piece')
     backend.post_processor = processors.TemplateProcessing(
-      single=f'{bos} $A', special_tokens=[(bos, i)]
+      single=f'{bos} $A', special_tokens=[(bos, backend.token_to_id(bos))]
     )
-  _size(backend)
   return HuggingFace(backend.to_str(), files)

@@ -17,11 +17,9 @@ def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """Packed training sequences.
+  """Training sequences, cut at another phase and shuffled in every epoch.
 
-  Every epoch cuts the stream into windows at another phase and shuffles them.
-  `batch(step)` depends only on the fields and the step, so a resumed run sees
-  the same batches.
+  A batch depends only on the fields and the step, as do those of a resumed run.
 
   Attributes:
     tokens: int32 [tokens].
@@ -58,16 +56,14 @@ class Packed:
     phase = rng.integers(self.length)
     windows = rng.permutation(self._num_windows)
     chosen = windows[index * self.batch_size :][: self.batch_size]
-    return self._cut(phase + chosen * self.length)
+    starts = phase + chosen * self.length
+    return {'tokens': _rows(self.tokens, starts, self.length)}
 
   def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
     """Yields the first batches without a shuffle, for validation."""
     for index in range(min(num_batches, self.batches_per_epoch)):
-      starts = np.arange(self.batch_size) + index * self.batch_size
-      yield self._cut(starts * self.length)
-
-  def _cut(self, starts_b: np.ndarray) -> dict[str, np.ndarray]:
-    return {'tokens': _rows(self.tokens, starts_b, self.length)}
+      rows = np.arange(self.batch_size) + index * self.batch_size
+      yield {'tokens': _rows(self.tokens, rows * self.length, self.length)}
 
 
 def windows(tokens: np.ndarray, length: int) -> np.ndarray:
@@ -87,8 +83,8 @@ def _rows(tokens: np.ndarray, starts_n: np.ndarray, length: int) -> np.ndarray:
 class Rows:
   """Sequences of fixed borders, shuffled again in each epoch.
 
-  `batch` and `in_order` return row numbers, int [B], which index whatever
-  belongs to a row. They depend only on the fields and the step.
+  `batch` and `in_order` return row numbers, int [B], of whatever belongs to a
+  row.
 
   Attributes:
     tokens: int32 [N, T + 1].

@@ -6,7 +6,7 @@ import io
 import itertools
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from specsamp.data import corpora
@@ -23,12 +23,13 @@ class Prompt(NamedTuple):
   Attributes:
     name: its source.
     text: the prompt.
-    head: if a function's body is to follow, its lines from `def` on, else ''.
+    reference: text that a score needs: the rest of a line, or for the body of
+      a function its lines from `def` on.
   """
 
   name: str
   text: str
-  head: str = ''
+  reference: str = ''
 
 
 def functions(
@@ -41,24 +42,21 @@ def functions(
   """Returns prompts that end where the body of a function begins.
 
   A prompt ends after a function's signature and docstring, and begins at the
-  earliest line of the file within `max_tokens`. Files are interleaved, in the
-  order of their names' hashes.
-
-  Args:
-    files: path -> source text.
-    tokenizer: counts the tokens, bos included.
-    count: number of prompts.
-    max_tokens: of a prompt.
-    min_tokens: of a prompt; functions earlier in their file are skipped.
+  earliest line of the file within `max_tokens`. Functions before the first
+  `min_tokens` of their file are skipped. Files are interleaved, in the order of
+  their names' hashes.
 
   Raises:
     UserError: the files have fewer functions that fit.
   """
-  by_file = [
-    _of_file(path, files[path], tokenizer, max_tokens, min_tokens)
-    for path in shuffled(files)
-  ]
-  prompts = list(itertools.islice(in_turn(by_file), count))
+
+  def of_file(path: str) -> Iterator[Prompt]:
+    """Yields the prompts of a file, which is parsed for the first one."""
+    for name, before, head in _heads(files[path]):
+      if text := last_lines(before + head, tokenizer, max_tokens, min_tokens):
+        yield Prompt(f'{path}:{name}', text, head)
+
+  prompts = interleaved(of_file, files, count)
   if len(prompts) < count:
     raise UserError(
       f'prompts: {count} requested, but the files have '
@@ -67,9 +65,27 @@ def functions(
   return prompts
 
 
-def shuffled(names: Iterable[str]) -> list[str]:
-  """Returns names in the order of their hashes, equal on every machine."""
-  return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+def interleaved(
+  of_file: Callable[[str], Iterator[Prompt]], paths: Iterable[str], count: int
+) -> list[Prompt]:
+  """Returns the first prompt of each file, then the second ones, up to a count.
+
+  Files are in the order of their names' hashes, equal on every machine. Only
+  the needed ones are read.
+  """
+  by_hash = lambda path: hashlib.sha256(path.encode()).digest()
+  queues = [of_file(path) for path in sorted(paths, key=by_hash)]
+
+  def in_turn(queues):
+    while queues:
+      remaining = []
+      for queue in queues:
+        for prompt in itertools.islice(queue, 1):
+          yield prompt
+          remaining.append(queue)
+      queues = remaining
+
+  return list(itertools.islice(in_turn(queues), count))
 
 
 def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
@@ -138,30 +154,6 @@ def read_json(
       f'{max_tokens} tokens'
     )
   return prompts[:count]
-
-
-def in_turn(queues: list[Iterator]) -> Iterator:
-  """Yields the first item of each queue, then the second ones, and so on."""
-  while queues:
-    remaining = []
-    for queue in queues:
-      for item in itertools.islice(queue, 1):
-        yield item
-        remaining.append(queue)
-    queues = remaining
-
-
-def _of_file(
-  path: str,
-  source: str,
-  tokenizer: Tokenizer,
-  max_tokens: int,
-  min_tokens: int,
-) -> Iterator[Prompt]:
-  """Yields the prompts of a file, which is parsed for the first one."""
-  for name, before, head in _heads(source):
-    if text := last_lines(before + head, tokenizer, max_tokens, min_tokens):
-      yield Prompt(f'{path}:{name}', text, head)
 
 
 def _heads(source: str):

@@ -17,17 +17,11 @@ _TIMEOUT_SECONDS = 30
 
 
 class PublishedSet(NamedTuple):
-  """A file of prompts.
+  """A file of prompts, `path` in a folder of data.
 
-  Attributes:
-    path: of the file, in a folder of data.
-    repository: on GitHub, `owner/name`.
-    commit: of the repository.
-    source: path of the file in the repository.
-    licence: of the set; quoted texts belong to others.
-    sha256: of the file.
-    num_bytes: of the file.
-    task: name in `--config.tasks` and contents.
+  It is the file `source` of a commit of a repository `owner/name` on GitHub.
+  The licence is that of the set; quoted texts belong to others. `task` is the
+  name in `--config.tasks`, and the contents.
   """
 
   path: str
@@ -41,7 +35,6 @@ class PublishedSet(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Name of the file."""
     return pathlib.PurePath(self.path).name
 
   @property
@@ -110,11 +103,7 @@ def command(name: str, data: str) -> str:
 
 
 def fetch(name: str, folder) -> pathlib.Path:
-  """Downloads a set if it is missing, and returns the path of its file.
-
-  Args:
-    name: a key of `SETS`.
-    folder: of data.
+  """Downloads a set to a folder of data, and returns the path of its file.
 
   Raises:
     UserError: another file has its path, the address cannot be reached, or the

@@ -21,10 +21,6 @@ def export(tokenizer: SentencePiece, folder) -> None:
   are parsed, as in transformers, and consecutive bytes that are not characters
   become one U+FFFD each.
 
-  Args:
-    tokenizer: a BPE model that changes only spaces.
-    folder: an existing folder.
-
   Raises:
     UserError: the model is of another kind, or the tokenizers library is not
       installed.
@@ -68,22 +64,18 @@ def export(tokenizer: SentencePiece, folder) -> None:
       pair=[bos, '$A', '$B:1'],
       special_tokens=[(bos, tokenizer.bos_id)],
     )
-  silent = (_Piece.CONTROL, _Piece.UNKNOWN)
-  backend.add_special_tokens(
-    [
-      tokenizers.AddedToken(p.piece, special=True, normalized=False)
+
+  def tokens(*types, special: bool) -> list[tokenizers.AddedToken]:
+    return [
+      tokenizers.AddedToken(p.piece, special=special, normalized=not special)
       for p in model.pieces
-      if p.type in silent
+      if p.type in types
     ]
-  )
+
+  silent = tokens(_Piece.CONTROL, _Piece.UNKNOWN, special=True)
+  backend.add_special_tokens(silent)
   # Symbols are found after spaces are replaced.
-  backend.add_tokens(
-    [
-      tokenizers.AddedToken(p.piece, special=False, normalized=True)
-      for p in model.pieces
-      if p.type == _Piece.USER_DEFINED
-    ]
-  )
+  backend.add_tokens(tokens(_Piece.USER_DEFINED, special=False))
   backend.save(str(pathlib.Path(folder) / hf_tokenizers.FILE))
   files = dataclasses.replace(tokenizer.files, parses=True)
   files.naming(unk_token=unknown).write(folder, 'PreTrainedTokenizerFast')
@@ -92,21 +84,19 @@ def export(tokenizer: SentencePiece, folder) -> None:
 def _check(model: _Proto) -> None:
   trainer, normalizer = model.trainer_spec, model.normalizer_spec
   kinds = {p.type for p in model.pieces}
-  unsupported = {
-    'a model that is not BPE': trainer.model_type != trainer.BPE,
-    f'the normalizer {normalizer.name!r}': normalizer.precompiled_charsmap,
-    'a normalizer that removes spaces': normalizer.remove_extra_whitespaces,
-    'spaces that stay spaces': not normalizer.escape_whitespaces,
-    'spaces as suffixes': trainer.treat_whitespace_as_suffix,
-    'unused pieces': _Piece.UNUSED in kinds,
-    'a dummy prefix and user-defined symbols': normalizer.add_dummy_prefix
-    and _Piece.USER_DEFINED in kinds,
-  }
-  for what, is_present in unsupported.items():
-    if is_present:
-      raise UserError(
-        f'tokenizer export: got {what}, expected BPE over unchanged text'
-      )
+  if (
+    trainer.model_type != trainer.BPE
+    or trainer.treat_whitespace_as_suffix
+    or normalizer.precompiled_charsmap
+    or normalizer.remove_extra_whitespaces
+    or not normalizer.escape_whitespaces
+    or _Piece.UNUSED in kinds
+    or (normalizer.add_dummy_prefix and _Piece.USER_DEFINED in kinds)
+  ):
+    raise UserError(
+      'tokenizer export: expected a BPE model over unchanged text, without '
+      'unused pieces or user-defined symbols after a dummy prefix'
+    )
 
 
 def _merges(model: _Proto) -> list[tuple[str, str]]:

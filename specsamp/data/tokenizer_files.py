@@ -25,8 +25,7 @@ class Files:
     chat_template: Jinja source, or ''.
     adds_bos: True if a text gets bos where the pieces' file does not decide.
     legacy: True if a dummy space follows a special token in a text.
-    parses: True if special tokens in a text are parsed, as there are such
-      files.
+    parses: True if special tokens in a text are parsed.
     raw: tokenizer_config.json and `model_type`, for options of one kind of
       tokenizer; is not saved.
   """
@@ -59,9 +58,7 @@ class Files:
   def write(self, folder, tokenizer_class: str) -> None:
     """Writes the files that `read` reads, without `raw`.
 
-    Args:
-      folder: the destination.
-      tokenizer_class: the class of transformers that will read them.
+    `tokenizer_class` is the class of transformers that will read them.
     """
     config = {
       'tokenizer_class': tokenizer_class,
@@ -89,18 +86,30 @@ def read(folder) -> Files:
   """
   folder = pathlib.Path(folder)
   raw = _read_object(folder / _CONFIG)
-  values = dict(raw)
-  added = raw.get('added_tokens_decoder')
+  values, added = raw, raw.get('added_tokens_decoder')
   if added is None:  # files older than this key
-    values |= _read_object(folder / 'special_tokens_map.json')
-    added = _legacy_added(_read_object(folder / 'added_tokens.json'), values)
+    values = raw | _read_object(folder / 'special_tokens_map.json')
+  with files.reading(_CONFIG):
+    named, extra = _named(values), _extra(values)
+  if added is None:
+    special = {*named.values(), *extra}
+    added = {
+      i: {
+        'content': token,
+        'special': token in special,
+        'normalized': token not in special,
+      }
+      for token, i in _read_object(folder / 'added_tokens.json').items()
+    }
+  with files.reading(f'{_CONFIG}: added_tokens_decoder'):
+    added = {int(i): dict(token) for i, token in added.items()}
   generation = _read_object(folder / _GENERATION)
   model = _read_object(folder / 'config.json')
   template = _template(folder, raw.get('chat_template'))
   return Files(
-    named=_named(values),
-    extra=_extra(values),
-    added=_added(added),
+    named=named,
+    extra=extra,
+    added=dict(sorted(added.items())),
     stop_ids=_ids(generation.get(_EOS, model.get(_EOS))),
     chat_template=template,
     adds_bos=bool(raw.get('add_bos_token', True)),
@@ -108,11 +117,6 @@ def read(folder) -> Files:
     parses=bool(values or added or template),
     raw=raw | {'model_type': model.get('model_type')},
   )
-
-
-def read_text(path: pathlib.Path) -> str:
-  with files.reading(path.name):
-    return path.read_text(encoding='utf-8')
 
 
 def _write(path: pathlib.Path, values: dict[str, Any]) -> None:
@@ -131,17 +135,14 @@ def _read_object(path: pathlib.Path) -> dict[str, Any]:
   return values
 
 
-def _content(name: str, token) -> str:
+def _content(token) -> str:
   """Returns the text of a token, which may be an object with flags."""
-  text = token.get('content') if isinstance(token, dict) else token
-  if not isinstance(text, str):
-    raise UserError(f'{_CONFIG}: {name}: got {token!r}, expected a token')
-  return text
+  return token['content'] if isinstance(token, dict) else token
 
 
 def _named(values: dict[str, Any]) -> dict[str, str]:
   named = {
-    name: _content(name, token)
+    name: _content(token)
     for name, token in values.items()
     # `add_bos_token` is a flag; null and '' name no token.
     if name.endswith('_token') and not isinstance(token, bool) and token
@@ -153,40 +154,8 @@ def _extra(values: dict[str, Any]) -> tuple[str, ...]:
   extra = []
   for name in ('additional_special_tokens', 'extra_special_tokens'):
     tokens = values.get(name) or []
-    if isinstance(tokens, dict):
-      tokens = list(tokens.values())
-    if not isinstance(tokens, list):
-      raise UserError(f'{_CONFIG}: {name}: got {tokens!r}, expected a list')
-    extra += [_content(name, token) for token in tokens]
-  return tuple(dict.fromkeys(extra))
-
-
-def _added(added) -> dict[int, dict[str, Any]]:
-  try:
-    tokens = {int(i): dict(token) for i, token in added.items()}
-  except (AttributeError, TypeError, ValueError):
-    raise UserError(
-      f'{_CONFIG}: added_tokens_decoder: expected tokens by id'
-    ) from None
-  for token in tokens.values():
-    _content('added_tokens_decoder', token)
-  return dict(sorted(tokens.items()))
-
-
-def _legacy_added(ids: dict[str, Any], values: dict[str, Any]):
-  """Converts added_tokens.json, id by token, to an added_tokens_decoder."""
-  special = []
-  for value in values.values():
-    for token in value if isinstance(value, list) else [value]:
-      special.append(token.get('content') if isinstance(token, dict) else token)
-  return {
-    i: {
-      'content': token,
-      'special': token in special,
-      'normalized': token not in special,
-    }
-    for token, i in ids.items()
-  }
+    extra += tokens.values() if isinstance(tokens, dict) else tokens
+  return tuple(dict.fromkeys(map(_content, extra)))
 
 
 def _ids(value) -> tuple[int, ...]:
@@ -202,16 +171,8 @@ def _template(folder: pathlib.Path, value) -> str:
   """Returns the template: its own file, or the one named `default`."""
   path = folder / 'chat_template.jinja'
   if path.is_file():
-    return read_text(path)
+    return path.read_text(encoding='utf-8')
   if isinstance(value, list):
-    try:
-      named = {entry['name']: entry['template'] for entry in value}
-      value = named.get('default')
-    except (TypeError, KeyError):
-      value = value[0]
-  if not isinstance(value, str | None):
-    raise UserError(
-      f'{_CONFIG}: chat_template: got a {type(value).__name__}, expected a '
-      'text or a list of named ones'
-    )
+    named = {entry['name']: entry['template'] for entry in value}
+    value = named.get('default')
   return value or ''

@@ -82,7 +82,7 @@ class Tokenizer(abc.ABC):
 
   @abc.abstractmethod
   def save(self, folder) -> None:
-    """Writes the files that `tokenizer_dir.load` reads."""
+    """Writes the files that `hf_tokenizers.load` reads."""
 
   def __eq__(self, other) -> bool:
     return isinstance(other, Tokenizer) and self.digest == other.digest
@@ -91,12 +91,9 @@ class Tokenizer(abc.ABC):
     return hash(self.digest)
 
   def encode(self, text: str, bos: bool = True, eos: bool = False) -> list[int]:
-    """Returns the ids of a text.
+    """Returns the ids of a text, with the tokens that begin and end documents.
 
-    Args:
-      text: special tokens in it are parsed if the files name them.
-      bos: begins a document; some tokenizers have no such token.
-      eos: ends a document.
+    Special tokens in the text are parsed if the files name them.
 
     Raises:
       UserError: the text cannot be encoded as UTF-8.
@@ -111,14 +108,11 @@ class Tokenizer(abc.ABC):
     return ids
 
   def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
-    """Returns the text that tokens add to the text before them.
+    """Returns the text that tokens add to that of the tokens before them.
 
     A completion must be decoded after its prompt: a first token may lose its
-    space, and the bytes of a character may belong to two tokens.
-
-    Args:
-      ids: tokens; special ones have no text.
-      after: the tokens before them.
+    space, and the bytes of a character may belong to two tokens. Special tokens
+    have no text.
     """
     after = [int(i) for i in after]
     text = self._text(after + [int(i) for i in ids])
@@ -128,10 +122,8 @@ class Tokenizer(abc.ABC):
   def chat(self, messages: Sequence[dict[str, Any]]) -> str:
     """Returns a conversation as the text before the model's next turn.
 
-    The template writes bos if the model needs it: encode with bos=False.
-
-    Args:
-      messages: turns, each with a role and its content.
+    The template writes bos if the model needs it: encode with bos=False. Each
+    message has a role and its content.
 
     Raises:
       UserError: there is no template, or it refuses these messages.
@@ -144,19 +136,10 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePiece(Tokenizer):
-  """A SentencePiece model.
-
-  Attributes:
-    proto: the serialized model, the bytes of a `*.model` file.
-  """
+  """A SentencePiece model; `proto` has the bytes of its `*.model` file."""
 
   def __init__(self, proto: bytes, files: Files | None = None):
-    """Wraps a model.
-
-    Args:
-      proto: the serialized model.
-      files: special tokens and the chat template; without them no text is
-        parsed as a special token.
+    """Wraps a model; without files no text is parsed as a special token.
 
     Raises:
       UserError: the model is invalid, or the files do not fit it.
@@ -169,7 +152,7 @@ class SentencePiece(Tokenizer):
       raise UserError(f'not a SentencePiece model: {error}') from None
     self.proto = proto
     files = files or Files()
-    self._size = size = self._processor.vocab_size()
+    size = self._processor.vocab_size()
     self._added = {
       i: token['content'] for i, token in files.added.items() if i >= size
     }
@@ -296,9 +279,7 @@ def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
 def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
   """Checks that a draft's token ids mean the same pieces as its target's.
 
-  Args:
-    target: the target's tokenizer.
-    draft: the draft's; either may have ids that the other lacks.
+  Either may have ids that the other lacks.
 
   Raises:
     UserError: an id has different pieces.

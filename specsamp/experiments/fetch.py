@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tabulate
 
-from specsamp.checkpoints.huggingface import hub
+from specsamp.checkpoints import folders
 from specsamp.data import published as data
 from specsamp.errors import UserError, describe_unknown
 from specsamp.models import published as models
@@ -73,10 +73,10 @@ def run(names: Sequence[str], to: str | None = None) -> None:
       path = data.fetch(name, pathlib.Path(to or data.FOLDER))
     else:
       published = models.MODELS[name]
-      repository = hub.Repository(published.repository, revision)
+      repository = '@'.join(filter(None, (published.repository, revision)))
       _announce(name, repository, published.licence)
       path = pathlib.Path(to or models.FOLDER) / name
-      hub.fetch(name, repository, path)
+      folders.fetch(name, repository, path)
     print(f'{name}: {path} is there')
 
 

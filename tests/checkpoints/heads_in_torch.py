@@ -3,7 +3,7 @@
 import numpy as np
 
 from specsamp.checkpoints import layouts, weights
-from specsamp.checkpoints.huggingface import families
+from specsamp.checkpoints.huggingface.families import llama
 
 
 class Torch:
@@ -25,17 +25,11 @@ class Torch:
     array = lambda value: self.torch.tensor(np.asarray(value)).double()
     self.config = target.config
     flat = weights.flat(target.params)
-    sizes = {name: value.shape for name, value in flat.items()}
-    family = families.of(
-      dict(architectures=['LlamaForCausalLM'], model_type='llama')
-    )
-    layout = family.layout(target.config)
+    sizes = weights.sizes(flat)
+    layout = llama.layout(target.config)
+    fetch = lambda name: np.asarray(flat[name])
     self.target = {
-      key: array(
-        layouts.build_tensor(
-          layout, key, shape, lambda name: np.asarray(flat[name])
-        )
-      )
+      key: array(layouts.build_tensor(layout, key, shape, fetch))
       for key, shape in layouts.tensor_shapes(layout, sizes).items()
     }
     self.own = {name: array(value) for name, value in tensors.items()}
@@ -86,26 +80,21 @@ class Torch:
   def silu(self, x):
     return x * x.sigmoid()
 
+  def layer(self, w, name, x, reads, shape, epsilon, context=None):
+    x = x + self.attention(w, name + 'self_attn.', reads, *shape, context)
+    normed = self.rms(x, w[name + 'post_attention_layernorm.weight'], epsilon)
+    return x + self.mlp(w, name + 'mlp.', normed)
+
   def streams(self, tokens):
     """Returns the target's stream before each layer, after all, and normed."""
     c, w = self.config, self.target
-    x = self.embedding[tokens]
-    streams = [x]
+    shape, e = (c.num_heads, c.num_kv_heads, c.rope_theta), c.norm_epsilon
+    streams = [self.embedding[tokens]]
     for i in range(c.num_layers):
-      name, e = f'model.layers.{i}.', c.norm_epsilon
+      name, x = f'model.layers.{i}.', streams[-1]
       normed = self.rms(x, w[f'{name}input_layernorm.weight'], e)
-      x = x + self.attention(
-        w,
-        f'{name}self_attn.',
-        normed,
-        c.num_heads,
-        c.num_kv_heads,
-        c.rope_theta,
-      )
-      normed = self.rms(x, w[f'{name}post_attention_layernorm.weight'], e)
-      x = x + self.mlp(w, f'{name}mlp.', normed)
-      streams.append(x)
-    return [*streams, self.rms(x, w['model.norm.weight'], c.norm_epsilon)]
+      streams.append(self.layer(w, name, x, normed, shape, e))
+    return [*streams, self.rms(streams[-1], w['model.norm.weight'], e)]
 
   def medusa(self, text, path):
     """Returns logits of head i = len(path) at the token before the last."""
@@ -219,9 +208,7 @@ class Torch:
     w = self.own
     x = self.torch.cat([embedded, features], dim=-1) @ w['fc.weight'].T
     x = x + w.get('fc.bias', 0)
-    x = x + self.attention(w, 'layers.0.self_attn.', x, *self.layers)
-    normed = self.rms(x, w['layers.0.post_attention_layernorm.weight'])
-    return x + self.mlp(w, 'layers.0.mlp.', normed)
+    return self.rest_of_layer('layers.0.', x, x)
 
   def eagle3_layers(self, embedded, features):
     w = self.own
@@ -245,7 +232,6 @@ class Torch:
     )
 
   def rest_of_layer(self, name, x, reads, context=None):
-    w = self.own
-    x = x + self.attention(w, name + 'self_attn.', reads, *self.layers, context)
-    normed = self.rms(x, w[name + 'post_attention_layernorm.weight'])
-    return x + self.mlp(w, name + 'mlp.', normed)
+    return self.layer(
+      self.own, name, x, reads, self.layers, self.epsilon, context
+    )

@@ -82,13 +82,8 @@ def _eagle3(
 ):
   """Returns random tensors of EAGLE-3's.
 
-  Args:
-    first: prefix of the first layer's tensors.
-    d: width of the drafter.
-    without: tensors that are left out.
-    norms: further norms of the first layer.
-    more: tensor -> shape of further tensors.
-    seed: of the tensors.
+  The first layer's have the prefix `first`, and `norms` are further ones of it;
+  d is the drafter's width, and `more` has further tensors' shapes.
   """
   norms = ('hidden_norm', 'input_layernorm', *norms)
   shapes = _layer(first, 2 * d, d, norms) | {
@@ -137,33 +132,16 @@ def _speculators(tensors=None, **changed):
   return _SPECULATORS | changed, tensors or _eagle3('layers.0.')
 
 
-def _with_embedding():
-  """The architecture's name in the authors' folders, and an embedding."""
-  more = {'embed_tokens.weight': (VOCAB, WIDTH)}
-  return LLAMA | dict(draft_vocab_size=DRAFT_VOCAB), _eagle3(more=more)
-
-
 def _wider():
   """Wider than the target, so it has an embedding."""
   tensors = _eagle3(d=20, more={'embed_tokens.weight': (VOCAB, 20)})
   return _authors(tensors, hidden_size=20, target_hidden_size=WIDTH)
 
 
-def _whole_vocabulary():
-  more = {'lm_head.weight': (VOCAB, WIDTH)}
-  tensors = _eagle3('layers.0.', without=('d2t', 't2d'), more=more)
-  return _speculators(tensors, draft_vocab_size=VOCAB)
-
-
-def _borrowed(tables=False):
+def _borrowed():
   """Without an LM head, with null for absent values."""
-  more = {'embed_tokens.weight': (VOCAB, WIDTH)} if tables else {}
-  tensors = _eagle3(without=('lm_head.weight', 'd2t', 't2d'), more=more)
-  if tables:
-    tensors['d2t'] = np.zeros(VOCAB, np.int32)
-    tensors['t2d'] = np.ones(VOCAB, bool)
   values, _ = _authors(
-    draft_vocab_size=VOCAB if tables else None,
+    draft_vocab_size=None,
     rope_parameters={'rope_theta': 100.0},
     eagle_config={IDS: None, 'use_aux_hidden_state': None},
     norm_before_residual=None,
@@ -171,7 +149,7 @@ def _borrowed(tables=False):
     **{IDS: None},
   )
   del values['rope_theta']
-  return values, tensors
+  return values, _eagle3(without=('lm_head.weight', 'd2t', 't2d'))
 
 
 def _two_layers_of_qwen3():
@@ -206,23 +184,23 @@ def _peagle(by_authors=False):
 INSIDE = dict(target_layer_ids=[1, 3, 5], mask_token_id=10)
 
 
-def _dflash(copies=False):
+def _dflash():
   shapes = {
     **_layer('layers.0.', norms=_QWEN3_NORMS),
     **_layer('layers.1.', norms=_QWEN3_NORMS),
     'fc.weight': (WIDTH, 3 * WIDTH),
     'hidden_norm.weight': (WIDTH,),
     'norm.weight': (WIDTH,),
+    # Noise: the target's matrices are used.
+    'embed_tokens.weight': (VOCAB, WIDTH),
+    'lm_head.weight': (VOCAB, WIDTH),
   }
-  if copies:  # noise: the target's matrices are used
-    for name in ('embed_tokens.weight', 'lm_head.weight'):
-      shapes[name] = (VOCAB, WIDTH)
   return random_tensors(shapes, seed=1)
 
 
-def _dflash_of_authors(inside, **changed):
-  about = dict(architectures=['DFlashDraftModel'], dflash_config=inside)
-  return _QWEN3 | about | changed, _dflash()
+def _dflash_of_authors():
+  about = dict(architectures=['DFlashDraftModel'], dflash_config=INSIDE)
+  return _QWEN3 | about | dict(block_size=6), _dflash()
 
 
 def _dflash_of_speculators():
@@ -233,7 +211,7 @@ def _dflash_of_speculators():
     block_size=6,
     mask_token_id=0,
     aux_hidden_state_layer_ids=[2, 4, 7],
-  ), _dflash(copies=True)
+  ), _dflash()
 
 
 # Kind of folder -> function that returns its config.json and its tensors.
@@ -241,21 +219,17 @@ FOLDERS = {
   'medusa': _medusa,
   'eagle': _eagle,
   'eagle, no bias': lambda: _eagle(has_bias=False, bias=False),
-  'eagle, named': lambda: _eagle(architectures=['LlamaForCausalLMEagle']),
   'eagle3': _authors,
-  'eagle3, embedding': _with_embedding,
   'eagle3, outputs': lambda: _nested(**{IDS: [1, 4, 6]}),
   'eagle3, inputs': lambda: _nested(
     **{IDS: [2, 4, 6], 'next_layer_regular': True}
   ),
-  'eagle3, not nested': lambda: _authors(**{IDS: [2, 3, 7]}),
   'eagle3, last state': lambda: _nested(
     _eagle3(without=('fc.weight',), seed=3),
     **{IDS: [], 'use_aux_hidden_state': False},
   ),
   'eagle3, wider': _wider,
   "eagle3, target's head": _borrowed,
-  "eagle3, target's head, tables": lambda: _borrowed(tables=True),
   'P-EAGLE': lambda: _peagle(by_authors=True),
   'speculators': lambda: _speculators(norm_before_residual=True),
   'speculators, taps': lambda: _speculators(
@@ -270,13 +244,9 @@ FOLDERS = {
     fc_norm=True,
     norm_output=True,
   ),
-  'speculators, all tokens': _whole_vocabulary,
   'speculators, Qwen3': _two_layers_of_qwen3,
   'speculators, P-EAGLE': _peagle,
-  'dflash': lambda: _dflash_of_authors(INSIDE, block_size=6),
-  'dflash, nested': lambda: _dflash_of_authors(
-    INSIDE | dict(block_size=5, causal=False)
-  ),
+  'dflash': _dflash_of_authors,
   'speculators, dflash': _dflash_of_speculators,
 }
 
@@ -326,11 +296,7 @@ def draft_after(trained, target, shape='chain'):
 def check(trained, target, in_torch, shape='chain'):
   """Checks every q of a draft against torch, for prompts of four lengths.
 
-  Args:
-    trained: the drafter.
-    target: its target.
-    in_torch: (prompt, path) -> logits.
-    shape: a key of `SHAPES`.
+  `in_torch` maps a prompt and a path to logits.
   """
   tokens, tree, draft = draft_after(trained, target, shape)
   seen = set()

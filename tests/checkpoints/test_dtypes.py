@@ -13,7 +13,6 @@ from testing import tiny
 
 import specsamp
 from specsamp.checkpoints import (
-  convert,
   dtypes,
   layouts,
   model_dir,
@@ -28,9 +27,9 @@ from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
 
 
-def _device(capability, platform='gpu'):
+def _device(capability):
   kinds = {'compute_capability': capability} if capability else {}
-  return types.SimpleNamespace(platform=platform, device_kind='GPU', **kinds)
+  return types.SimpleNamespace(platform='gpu', device_kind='GPU', **kinds)
 
 
 def test_devices_with_bfloat16():
@@ -51,23 +50,19 @@ def turing(monkeypatch):
   return lines
 
 
-@pytest.fixture(params=['float32', 'orbax'])
-def save(request, tmp_path, tokenizer):
+@pytest.fixture
+def save(tmp_path, tokenizer):
   """Returns a function that saves a changed small model in a folder."""
 
-  def written(change=None, dtype='bfloat16'):
+  def written(change=None, dtype='bfloat16', storage='float32'):
     model = tiny.model(tokenizer.vocab_size, 0)
     config = dataclasses.replace(model.config, dtype=dtype)
-    params = model.params
     if change:
-      change(params)
+      change(model.params)
     model = dataclasses.replace(
-      model,
-      transformer=Transformer(config),
-      params=params,
-      tokenizer=tokenizer,
+      model, transformer=Transformer(config), tokenizer=tokenizer
     )
-    model_dir.save(model, tmp_path / 'model', request.param)
+    model_dir.save(model, tmp_path / 'model', storage)
     return tmp_path / 'model'
 
   return written
@@ -94,24 +89,18 @@ def _matrices(model):
   }
 
 
-def test_float16_where_there_is_no_bfloat16(save, turing):
-  model = specsamp.load(save())
+@pytest.mark.parametrize('storage', ['float32', 'orbax'])
+def test_float16_where_there_is_no_bfloat16(save, turing, storage):
+  folder = save(storage=storage)
+  model = specsamp.load(folder)
   assert model.config.dtype == 'float16' and _matrices(model) == {'float16'}
   (line,) = turing
   assert 'computes in float16' in line and 'capability 7.5' in line
-  assert np.isfinite(
-    model.transformer.apply(
-      {'params': model.params}, np.ones((1, 2), np.int32)
-    ).logits
-  ).all()
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_a_requested_dtype_stays(save, turing, dtype):
-  model = specsamp.load(save(), dtype=dtype)
-  assert model.config.dtype == dtype and _matrices(model) == {dtype}
+  for dtype in ('float32', 'bfloat16'):
+    model = specsamp.load(folder, dtype=dtype)
+    assert model.config.dtype == dtype and _matrices(model) == {dtype}
   assert specsamp.load(save(dtype='float32')).config.dtype == 'float32'
-  assert not turing
+  assert len(turing) == 1
 
 
 def test_values_beyond_float16_are_in_float32(save, turing):
@@ -128,30 +117,20 @@ def test_values_beyond_float16_are_in_float32(save, turing):
   assert len(turing) == 2
 
 
-def test_conversion_keeps_the_stored_dtype(save, turing, tmp_path):
-  convert.convert(save(), tmp_path / 'other')
-  assert not turing
-  assert model_dir.stored_dtype(tmp_path / 'other') == 'bfloat16'
-
-
 def test_folders_of_others(save, turing, tmp_path, monkeypatch):
   """Weights of 16 bits, with the default of a GPU."""
   huggingface.save(specsamp.load(save(dtype='float32')), tmp_path / 'theirs')
   monkeypatch.setattr(dtypes, 'default_dtype', dtypes.stored_dtype)
   load = lambda: specsamp.load(tmp_path / 'theirs')
   assert load().config.dtype == 'float32' and not turing
-  large = specsamp.load(save(_too_large), dtype='bfloat16')
-  for model, found in [
-    (specsamp.load(save(), dtype='bfloat16'), 'float16'),
-    (large, 'float32'),
-  ]:
+  for change, found in ((None, 'float16'), (_too_large, 'float32')):
+    model = specsamp.load(save(change), dtype='bfloat16')
     huggingface.save(model, tmp_path / 'theirs')
     assert load().config.dtype == found and _matrices(load()) == {found}
   with pytest.raises(UserError, match='down has a value of'):
     specsamp.load(tmp_path / 'theirs', dtype='float16')
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize('shape', [None, (4, 2)], ids=str)
 def test_drafters_for_bfloat16_serve_float16(save, turing, shape):
   """Drafters of the weights before they were rounded, and no others."""
@@ -159,26 +138,17 @@ def test_drafters_for_bfloat16_serve_float16(save, turing, shape):
   trained = tiny.trained(specsamp.load(folder, dtype='bfloat16'), 'hydra')
   target = specsamp.load(folder, meshes.make(*shape) if shape else None)
   assert target.config.dtype == 'float16'
-  generate = lambda drafter: specsamp.generate(
-    target,
-    ['def f', 'x'],
-    drafter=drafter,
-    sampling=specsamp.SamplingParams(temperature=0.0),
-    max_new_tokens=8,
-  )
-  drafted = generate(trained_drafter(trained, target, 3))
-  assert drafted.tokens == generate(None).tokens
+  trained_drafter(trained, target, 3)
   other = jax.tree.map(lambda x: x * 2, target.params)
   other = dataclasses.replace(target, params=other)
   with pytest.raises(UserError, match='a drafter serves the weights'):
     trained_drafter(trained, other, 3)
 
 
-@pytest.mark.parametrize('kind', ['hydra', 'eagle'])
-def test_a_drafter_is_laid_out_in_its_targets_dtype_once(save, kind):
+def test_a_drafter_is_laid_out_in_its_targets_dtype_once(save):
   """A cast in every pass would be slower."""
   target = specsamp.load(save(), dtype='bfloat16')
-  drafter = trained_drafter(tiny.trained(target, kind), target, 3)
+  drafter = trained_drafter(tiny.trained(target, 'eagle'), target, 3)
   found = weights.flat(drafter.params)
   wanted = weights.matmul_dtypes(found, 'bfloat16')
   assert {name: str(x.dtype) for name, x in found.items()} == wanted
@@ -199,12 +169,7 @@ def test_one_fingerprint_in_any_dtype(save, tmp_path, stored):
     wanted = specsamp.load(folder, dtype='float32').fingerprint
     assert specsamp.load(folder, dtype='bfloat16').fingerprint == wanted
     half = specsamp.load(folder, dtype='float16')
-    for model in (
-      half,
-      half.on(mesh),
-      specsamp.load(folder, mesh, 'float16'),
-      dataclasses.replace(half, tokenizer=tiny.Letters(5)),
-    ):
+    for model in (half, half.on(mesh), specsamp.load(folder, mesh, 'float16')):
       assert _matrices(model) == {'float16'} and model.fingerprint == wanted
 
 
@@ -233,8 +198,3 @@ def test_rows_past_a_tensor_have_its_dtype(tmp_path, part):
   found = layouts.read(tensors, source, (5, 2), (part, slice(0, 2)))
   assert found.dtype == tensor.dtype
   np.testing.assert_array_equal(found, np.pad(tensor, ((0, 2), (0, 0)))[part])
-
-
-def test_without_such_a_device_nothing_changes(save):
-  assert jax.devices()[0].platform == 'cpu'
-  assert specsamp.load(save()).config.dtype == 'bfloat16'

@@ -8,12 +8,10 @@ import pytest
 from testing import fake_hub, tiny
 
 import specsamp
-from specsamp.checkpoints import drafter_dir, model_dir
-from specsamp.checkpoints.huggingface import hub as hubs
+from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 
-_REPOSITORY = hubs.Repository(fake_hub.NAME)
 _NEEDED = ['config.json', 'model.safetensors', 'tokenizer.model']
 
 
@@ -42,15 +40,6 @@ def hub(model, tmp_path, monkeypatch):
     yield hub
 
 
-@pytest.fixture
-def nowhere(monkeypatch):
-  """Returns a function that makes the hub unreachable."""
-  with socket.socket() as bound:
-    bound.bind(('127.0.0.1', 0))  # and does not listen
-    url = f'http://127.0.0.1:{bound.getsockname()[1]}'
-    yield lambda: monkeypatch.setenv('HF_ENDPOINT', url)
-
-
 def _refused(name, *messages, load=specsamp.load):
   with pytest.raises(UserError) as error:
     load(name)
@@ -60,11 +49,14 @@ def _refused(name, *messages, load=specsamp.load):
 
 
 def test_a_name_is_loaded_and_kept_for_when_there_is_no_network(
-  hub, nowhere, model
+  hub, model, monkeypatch
 ):
   loaded = specsamp.load(fake_hub.NAME)
   assert hub.downloads() == _NEEDED
-  nowhere()
+  with socket.socket() as bound:
+    bound.bind(('127.0.0.1', 0))  # and does not listen
+    port = bound.getsockname()[1]
+  monkeypatch.setenv('HF_ENDPOINT', f'http://127.0.0.1:{port}')
   for again in (loaded, specsamp.load(f'{fake_hub.NAME}@main')):
     np.testing.assert_array_equal(again.params['head'], model.params['head'])
   _refused('org/other', 'model org/other: no such folder', 'cannot be reached')
@@ -113,29 +105,25 @@ def test_without_the_library(monkeypatch):
   _refused('org/name', 'org/name: no such folder', "'specsamp[hf]'")
 
 
-def test_a_model_is_fetched_once_and_never_replaced(hub, nowhere, tmp_path):
+def test_a_model_is_fetched_once_and_never_replaced(hub, tmp_path):
   hub.files['LICENSES/MIT.txt'] = b'terms'
   folder = tmp_path / 'new' / 'tiny'
-  hubs.fetch('tiny', _REPOSITORY, folder)
+  folders.fetch('tiny', fake_hub.NAME, folder)
   assert hub.downloads() == ['LICENSES/MIT.txt', *_NEEDED]
   assert (folder / 'LICENSES/MIT.txt').read_bytes() == b'terms'
   assert [path.name for path in folder.parent.iterdir()] == ['tiny']
   specsamp.load(folder)
-  hubs.fetch('tiny', _REPOSITORY, folder)
+  folders.fetch('tiny', fake_hub.NAME, folder)
   assert not hub.downloads()
-  for name in ('config.json', 'model.safetensors'):
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(content[::-1])
-    with pytest.raises(UserError, match=f'{name} is not the file of .* not r'):
-      hubs.fetch('tiny', _REPOSITORY, folder)
-    assert (folder / name).read_bytes() == content[::-1]
-    (folder / name).write_bytes(content)
+  content = (folder / 'model.safetensors').read_bytes()
+  (folder / 'model.safetensors').write_bytes(content[::-1])
+  with pytest.raises(UserError, match='model.safetensors is not the file of'):
+    folders.fetch('tiny', fake_hub.NAME, folder)
+  assert (folder / 'model.safetensors').read_bytes() == content[::-1]
+  (folder / 'model.safetensors').write_bytes(content)
   (folder / 'tokenizer.model').unlink()
   with pytest.raises(UserError, match='tokenizer.model is not the file of'):
-    hubs.fetch('tiny', _REPOSITORY, folder)
-  nowhere()
-  with pytest.raises(UserError, match='^tiny: .* cannot be reached'):
-    hubs.fetch('tiny', _REPOSITORY, folder)
+    folders.fetch('tiny', fake_hub.NAME, folder)
 
 
 def test_a_damaged_download_is_repeated(hub, tmp_path):
@@ -143,10 +131,10 @@ def test_a_damaged_download_is_repeated(hub, tmp_path):
   folder = tmp_path / 'tiny'
   message = 'the downloaded model.safetensors is not the file'
   with pytest.raises(UserError, match=message):
-    hubs.fetch('tiny', _REPOSITORY, folder)
+    folders.fetch('tiny', fake_hub.NAME, folder)
   assert hub.downloads() == _NEEDED
   assert not folder.exists()
   hub.spoilt.clear()
-  hubs.fetch('tiny', _REPOSITORY, folder)
+  folders.fetch('tiny', fake_hub.NAME, folder)
   assert hub.downloads() == ['model.safetensors']
   specsamp.load(folder)

@@ -1,47 +1,39 @@
-"""Values of config.json, with the defaults and spellings of transformers."""
+"""Folders of transformers: values of config.json, and mistakes in one line."""
 
+import json
+import shutil
+
+import numpy as np
 import pytest
 import safetensors.numpy
-from testing import foreign
+from heads_on_disk import refused
+from testing import foreign, tiny
 
 import specsamp
 from specsamp.checkpoints.huggingface import families
-from specsamp.errors import UserError
+from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.models.config import RopeScaling
 
 _LLAMA3 = dict(
   rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0
 )
-_BASE = dict(architectures=['LlamaForCausalLM'], model_type='llama')
-# Architecture -> config class in transformers.
-_CLASSES = {
-  'LlamaForCausalLM': 'LlamaConfig',
-  'MistralForCausalLM': 'MistralConfig',
-  'Qwen2ForCausalLM': 'Qwen2Config',
-  'Qwen3ForCausalLM': 'Qwen3Config',
-  'OPTForCausalLM': 'OPTConfig',
-  'GPT2LMHeadModel': 'GPT2Config',
-}
+_LLAMA = dict(architectures=['LlamaForCausalLM'], model_type='llama')
+_QWEN2 = dict(architectures=['Qwen2ForCausalLM'], model_type='qwen2')
+_OPT = dict(architectures=['OPTForCausalLM'], model_type='opt')
+_GPT2 = dict(architectures=['GPT2LMHeadModel'], model_type='gpt2')
 
 
 def _read(**values):
-  return families.of(_BASE | values).read(_BASE | values)
+  return families.of(_LLAMA | values).read(_LLAMA | values)
 
 
-def _refused(message, **values):
-  with pytest.raises(UserError, match=message) as error:
-    _read(**values)
-  assert '\n' not in str(error.value)
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize('name', _CLASSES)
-def test_absent_keys_are_the_classes_defaults(name):
+def _defaults(name, **values):
+  """Returns a config.json with all keys of an architecture's config class."""
   import transformers
 
-  whole = getattr(transformers, _CLASSES[name])().to_dict()
-  about = dict(architectures=[name], model_type=whole['model_type'])
-  assert _read(**about) == _read(**(whole | about))
+  kind = name.removesuffix('ForCausalLM').removesuffix('LMHeadModel') + 'Config'
+  values = getattr(transformers, kind)(**values).to_dict()
+  return values | dict(architectures=[name])
 
 
 @pytest.mark.parity
@@ -51,18 +43,18 @@ def test_absent_keys_are_the_classes_defaults(name):
     ('LlamaForCausalLM', 'num_key_value_heads'),
     ('LlamaForCausalLM', 'head_dim'),
     ('MistralForCausalLM', 'sliding_window'),
+    ('Qwen2ForCausalLM', 'rope_scaling'),
     ('Qwen3ForCausalLM', 'rope_scaling'),
     ('OPTForCausalLM', 'word_embed_proj_dim'),
     ('GPT2LMHeadModel', 'n_inner'),
   ],
 )
-def test_null_is_the_classes_default(name, key):
-  import transformers
-
-  null = {key: None}
-  whole = getattr(transformers, _CLASSES[name])(**null).to_dict()
+def test_absent_keys_and_null_are_the_classes_defaults(name, key):
+  whole = _defaults(name)
   about = dict(architectures=[name], model_type=whole['model_type'])
-  assert _read(**(about | null)) == _read(**(whole | about))
+  assert _read(**about) == _read(**whole)
+  null = {key: None}
+  assert _read(**about, **null) == _read(**_defaults(name, **null))
 
 
 @pytest.mark.parity
@@ -78,72 +70,40 @@ def test_null_is_the_classes_default(name, key):
   ],
 )
 def test_keys_that_transformers_ignores(name, key, value):
-  import transformers
-
-  whole = getattr(transformers, _CLASSES[name])().to_dict()
-  about = dict(architectures=[name], model_type=whole['model_type'])
-  assert _read(**(whole | about | {key: value})) == _read(**(whole | about))
+  whole = _defaults(name)
+  assert _read(**(whole | {key: value})) == _read(**whole)
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize('model_type', ['qwen2', 'qwen3'])
 @pytest.mark.parametrize(
   'values',
   [
     dict(max_window_layers=28),
     dict(max_window_layers=2),
     dict(max_window_layers=1),
-    dict(max_window_layers=0),
     dict(),
     dict(sliding_window=None, max_window_layers=0),
     dict(use_sliding_window=False, max_window_layers=0),
   ],
 )
-def test_windows_without_layer_types(model_type, values):
+def test_windows_without_layer_types(values):
   """Layers from max_window_layers on slide."""
   import transformers
 
-  values = values | {
-    'num_hidden_layers': 2,
-    'max_position_embeddings': 64,
-    'use_sliding_window': values.get('use_sliding_window', True),
-    'sliding_window': values.get('sliding_window', 8),
-  }
-  kind = getattr(transformers, f'{model_type.title()}Config')
-  slides = 'sliding_attention' in kind(**values).layer_types
-  architecture = f'{model_type.title()}ForCausalLM'
-  got = _read(architectures=[architecture], model_type=model_type, **values)
-  assert got.max_length == (8 if slides else 64)
-
-
-def test_sliding_layers_without_a_window():
-  """transformers cannot compute them either."""
-  _refused(
-    'layer_types: got sliding_attention, expected a sliding_window',
-    architectures=['Qwen2ForCausalLM'],
-    model_type='qwen2',
-    num_hidden_layers=2,
-    layer_types=['sliding_attention', 'full_attention'],
+  values = (
+    dict(
+      num_hidden_layers=2,
+      max_position_embeddings=64,
+      use_sliding_window=True,
+      sliding_window=8,
+    )
+    | values
   )
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize('name', ['llama, tied, biases', 'opt', 'gpt2'])
-def test_a_tied_folder_that_keeps_only_the_head(tmp_path, name):
-  foreign.save(foreign.model(name), tmp_path)
-  whole = specsamp.load(tmp_path)
-  file = tmp_path / 'model.safetensors'
-  tensors = safetensors.numpy.load_file(file)
-  (embedding,) = [
-    key
-    for key in tensors
-    if key.endswith(('embed_tokens.weight', 'wte.weight'))
-  ]
-  tensors['lm_head.weight'] = tensors.pop(embedding)
-  safetensors.numpy.save_file(tensors, file, {'format': 'pt'})
-  got = specsamp.load(tmp_path)
-  assert got.config.tied_embeddings
-  assert got.fingerprint == whole.fingerprint
+  kinds = transformers.Qwen2Config(**values).layer_types
+  length = 8 if 'sliding_attention' in kinds else 64
+  assert _read(**_QWEN2, **values).max_length == length
+  mistral = dict(architectures=['MistralForCausalLM'], model_type='mistral')
+  assert _read(**mistral, sliding_window=12).max_length == 12
 
 
 def test_rope_in_each_place():
@@ -158,29 +118,36 @@ def test_rope_in_each_place():
     assert (got.rope_theta, got.rope_scaling) == (5e5, scaling)
   none = _read(rope_theta=None, rope_parameters=dict(rope_type=None))
   assert (none.rope_theta, none.rope_scaling) == (10_000, None)
-
-
-@pytest.mark.parametrize(
-  ('values', 'length'),
-  [
-    (dict(rope_scaling=_LLAMA3, original_max_position_embeddings=64), 64),
-    (
-      dict(
-        rope_scaling=_LLAMA3 | dict(original_max_position_embeddings=64),
-        original_max_position_embeddings=64,
-      ),
-      64,
-    ),
+  original = dict(original_max_position_embeddings=64)
+  for values, length in (
+    (dict(rope_scaling=_LLAMA3) | original, 64),
+    (dict(rope_scaling=_LLAMA3 | original) | original, 64),
     (dict(rope_scaling=_LLAMA3, max_position_embeddings=512), 512),
-  ],
-)
-def test_the_original_length(values, length):
-  assert _read(**values).rope_scaling.original_length == length
+  ):
+    assert _read(**values).rope_scaling.original_length == length
 
 
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
+    (dict(architectures=None), 'architecture: got None, expected'),
+    (dict(architectures=['Mixtral']), "got 'Mixtral', expected one of .*Llama"),
+    (dict(model_type='qwen2'), "got 'qwen2', expected 'llama'"),
+    (dict(num_key_value_heads=3), 'num_kv_heads must divide num_hea'),
+    (dict(hidden_act='relu6'), "hidden_act: got 'relu6', expected"),
+    (dict(quantization_config=dict(bits=4)), 'quantization_config: '),
+    (
+      dict(rope_parameters=dict(rope_type='yarn')),
+      "rope_type: got 'yarn', ",
+    ),
+    (dict(rope_scaling=dict(type='dynamic')), "rope_type: got 'dynamic'"),
+    (
+      dict(rope_parameters=dict(rope_type='llama3', factor=2.0)),
+      'no low_freq_factor',
+    ),
+    (dict(rope_scaling=dict(partial_rotary_factor=0.5)), 'partial_rotary'),
+    (dict(rms_norm_eps='1e-5'), 'norm_epsilon must be a positive num'),
+    (dict(mlp_bias=True), 'mlp_bias: only supported with attention_'),
     (
       dict(
         rope_parameters=dict(rope_theta=1e6),
@@ -193,22 +160,110 @@ def test_the_original_length(values, length):
       'rope_theta: got 1000000.0 and 500000.0, expected one',
     ),
     (
-      dict(
-        rope_scaling=_LLAMA3 | dict(original_max_position_embeddings=64),
-        original_max_position_embeddings=128,
-      ),
-      'original_max_position_embeddings: got 64 and 128, expected one',
+      _QWEN2 | dict(layer_types=['sliding_attention', 'full_attention']),
+      'layer_types: got sliding_attention, expected a sliding_window',
     ),
-    (
-      dict(
-        rope_parameters=dict(
-          full_attention=dict(rope_theta=1e6),
-          sliding_attention=dict(rope_theta=1e4),
-        )
-      ),
-      'rope_parameters: got full_attention, sliding_attention, expected one',
-    ),
+    (_QWEN2 | dict(layer_types=['linear_attention']), 'layer_types: '),
+    (_OPT | dict(do_layer_norm_before=False), 'norm_before: got False, only'),
+    (_GPT2 | dict(n_head=5, n_embd=24), '5 heads do not divide a width of 24'),
   ],
 )
-def test_contradictions(values, message):
-  _refused(message, **values)
+def test_configs_that_are_refused(values, message, tmp_path):
+  (tmp_path / 'config.json').write_text(json.dumps(_LLAMA | values))
+  refused(f'config.json: .*{message}', huggingface.read_config, tmp_path)
+
+
+@pytest.fixture(scope='module')
+def llama(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('saved')
+  foreign.save(foreign.model('llama'), folder, max_shard_size='20KB')
+  return folder
+
+
+_INDEX = 'model.safetensors.index.json'
+
+
+def _write(content):
+  return lambda folder: (folder / _INDEX).write_text(content)
+
+
+def _without_a_file(folder):
+  sorted(folder.glob('model-*.safetensors'))[0].unlink()
+
+
+def _nothing(folder):
+  for file in [*folder.glob('*.safetensors'), folder / _INDEX]:
+    file.unlink()
+
+
+def _pickle(folder):
+  _nothing(folder)
+  (folder / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n')
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (_without_a_file, r'model-0.*\.safetensors: .*o such file'),
+    (_write('{}'), 'index.json: no weight_map'),
+    (
+      _write('{"weight_map": {"a": "../b"}}'),
+      "not an index with a 'wei",
+    ),
+    (_pickle, 'pytorch_model.bin: reading a pickle may run code'),
+    (_nothing, 'found no weights, expected model.safetensors'),
+  ],
+)
+def test_files_that_are_refused(llama, tmp_path, damage, message):
+  folder = shutil.copytree(llama, tmp_path / 'model')
+  damage(folder)
+  refused(message, specsamp.load, folder)
+
+
+@pytest.mark.parity
+def test_tensors_that_are_refused(tmp_path):
+  """Tensors that are missing, unused, of another shape or not floats."""
+  foreign.save(foreign.model('gpt2'), tmp_path)
+  file = tmp_path / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  first, second, third, *_ = sorted(tensors)
+  del tensors[first]
+  tensors[second] = np.zeros((3, 3), np.float32)
+  tensors[third] = tensors[third].astype(np.int8)
+  tensors['of.nobody'] = np.zeros(1, np.float32)
+  safetensors.numpy.save_file(tensors, file)
+  message = (
+    rf'tensors do not fit the config; 1 missing: {first}; 1 not used: '
+    rf'of\.nobody; 1 of another shape: {second} \[3, 3\] instead of .*; '
+    rf'1 not floats of 16 or 32 bits: {third} I8'
+  )
+  refused(message, specsamp.load, tmp_path)
+
+
+@pytest.mark.parity
+def test_tied_embeddings(tmp_path):
+  """A folder may keep the LM head alone; a missing one is reported."""
+  foreign.save(foreign.model('opt'), tmp_path)
+  whole = specsamp.load(tmp_path)
+  file = tmp_path / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  embedding = tensors.pop('model.decoder.embed_tokens.weight')
+  tensors['lm_head.weight'] = embedding
+  safetensors.numpy.save_file(tensors, file, {'format': 'pt'})
+  got = specsamp.load(tmp_path)
+  assert got.config.tied_embeddings
+  assert got.fingerprint == whole.fingerprint
+  foreign.save(foreign.model('qwen2'), tmp_path)
+  file = tmp_path / 'config.json'
+  values = json.loads(file.read_text()) | {'tie_word_embeddings': False}
+  file.write_text(json.dumps(values))
+  message = 'tie_word_embeddings is false: .*; 1 missing: lm_head.weight$'
+  refused(message, specsamp.load, tmp_path)
+
+
+def test_a_model_that_no_architecture_computes(tmp_path):
+  relative = tiny.model(11, 0, positions='relative')
+  message = 'no architecture .* relative positions'
+  refused(message, huggingface.save, relative, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from heads_in_torch import Torch
-from heads_on_disk import VOCAB, WIDTH, check, refused
+from heads_on_disk import VOCAB, check, refused
 from testing import tiny
 
 from specsamp.checkpoints import convert, drafter_dir, tensor_files
-from specsamp.checkpoints.huggingface import families
-from specsamp.checkpoints.huggingface.heads import speculators
+from specsamp.checkpoints.huggingface import families, speculators
 from specsamp.drafting.eagle3 import Eagle3Layer
 from specsamp.drafting.features import DraftModule
 
@@ -60,7 +59,13 @@ def _written(folder):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=() if name == 'plain' else pytest.mark.extended)
+    for name in LAYERS
+  ],
+)
 def test_torch_computes_the_same(target, target_folder, tmp_path, name):
   trained = _layer(target, **LAYERS[name])
   speculators.save(trained, tmp_path, target_folder)
@@ -80,6 +85,14 @@ def test_the_config(target, target_folder, tmp_path):
   speculators.save(_layer(target), tmp_path, target_folder, 'bfloat16')
   values = json.loads((tmp_path / 'config.json').read_text())
   layers = values.pop('transformer_layer_config')
+  assert (layers['model_type'], layers['vocab_size']) == ('llama', VOCAB)
+  about = values.pop('speculators_config')
+  assert about['algorithm'] == 'eagle3'
+  assert about['proposal_methods'][0]['speculative_tokens'] == 5
+  assert about['verifier'] == {
+    'name_or_path': str(target_folder),
+    'architectures': ['LlamaForCausalLM'],
+  }
   assert values == {
     'speculators_model_type': 'eagle3',
     'architectures': ['Eagle3Speculator'],
@@ -92,25 +105,7 @@ def test_the_config(target, target_folder, tmp_path):
     'eagle_aux_hidden_state_layer_ids': [2, 3, 4],
     'tie_word_embeddings': False,
     'dtype': 'bfloat16',
-    'speculators_config': {
-      'algorithm': 'eagle3',
-      'default_proposal_method': 'greedy',
-      'proposal_methods': [
-        {
-          'proposal_type': 'greedy',
-          'speculative_tokens': 5,
-          'verifier_accept_k': 1,
-          'accept_tolerance': 0.0,
-        }
-      ],
-      'verifier': {
-        'name_or_path': str(target_folder),
-        'architectures': ['LlamaForCausalLM'],
-      },
-    },
   }
-  assert layers['model_type'] == 'llama'
-  assert (layers['vocab_size'], layers['hidden_size']) == (VOCAB, WIDTH)
   tensors = tensor_files.in_folder(tmp_path)
   types = [tensors[name].dtype for name in ('fc.weight', 'd2t', 't2d')]
   assert types == ['BF16', 'I64', 'BOOL']
@@ -131,25 +126,23 @@ def test_convert_writes_it_again(target, target_folder, tmp_path, capsys):
 
 
 def test_what_cannot_be_written(target, target_folder, tmp_path):
-  save = speculators.save
   out = tmp_path / 'out'
-  heads = tiny.trained(target, 'medusa')
-  refused('of MedusaHeads, speculators is', save, heads, out, target_folder)
-  masked = tiny.published(target, 'peagle')
-  refused('of PEagleLayers, speculators is', save, masked, out, target_folder)
-  deep = _layer(target, taps=(2, 4, 8))
-  refused(r'\(2, 4, 8\) of its target, this', save, deep, out, target_folder)
-  shared = _layer(target, **LAYERS['whole vocabulary'], has_lm_head=False)
-  refused("uses the target's LM head", save, shared, out, target_folder)
-  last = _layer(target, taps=())
-  refused("the target's last state alone", save, last, out, target_folder)
-  wide = _layer(target, own=dict(width=20))
-  refused('of width 20, this one has 16$', save, wide, out, target_folder)
-  biased = _layer(target, own=dict(biases='qkv'))
-  refused("model_type: got 'qwen2'", save, biased, out, target_folder)
+  for trained, message in (
+    (tiny.trained(target, 'medusa'), 'of MedusaHeads, speculators is'),
+    (tiny.published(target, 'peagle'), 'of PEagleLayers, speculators is'),
+    (_layer(target, taps=(2, 4, 8)), r'\(2, 4, 8\) of its target, this'),
+    (
+      _layer(target, **LAYERS['whole vocabulary'], has_lm_head=False),
+      "uses the target's LM head",
+    ),
+    (_layer(target, taps=()), "the target's last state alone"),
+    (_layer(target, own=dict(width=20)), 'of width 20, this one has 16$'),
+    (_layer(target, own=dict(biases='qkv')), "model_type: got 'qwen2'"),
+  ):
+    refused(message, speculators.save, trained, out, target_folder)
   plain = _layer(target)
-  refused('no such folder', save, plain, out, tmp_path / 'nowhere')
-  refused('config.json: No such file', save, plain, out, tmp_path)
+  nowhere = tmp_path / 'nowhere'
+  refused('no such folder', speculators.save, plain, out, nowhere)
   for form, to in (('speculators', ''), ('orbax', 'x')):
     args = target_folder, out, form, None, None, to
     refused(f'^target: got {to!r} with the format', convert.convert, *args)

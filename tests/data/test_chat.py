@@ -1,14 +1,12 @@
 """Chat templates: the text of transformers, and limits of the sandbox."""
 
 import dataclasses
-import datetime
 import sys
 
 import hf_folders
 import pytest
-from testing import deadline
 
-from specsamp.data import chat, tokenizer_dir
+from specsamp.data import chat, hf_tokenizers
 from specsamp.errors import UserError
 
 _LLAMA = """\
@@ -60,10 +58,10 @@ def folder(sources, tmp_path):
 
 
 def _with(folder, template):
-  tokenizer = tokenizer_dir.load(folder)
+  tokenizer = hf_tokenizers.load(folder)
   tokenizer.save(folder)
   (folder / 'chat_template.jinja').write_text(template)
-  return tokenizer_dir.load(folder)
+  return hf_tokenizers.load(folder)
 
 
 @pytest.mark.parity
@@ -85,26 +83,8 @@ def test_texts_and_ids_of_transformers(folder, template, turns):
   assert tokenizer.encode(text, bos=False) == ids
 
 
-def test_texts(folder):
-  """Without transformers to compare with."""
-  tokenizer = _with(folder, _LLAMA)
-  turn = hf_folders.TURN
-  assert tokenizer.chat(_TURNS[1:3]) == (
-    f"{turn}[INST] Grüße, what is 2 < 3? 🎉 [/INST] It's true. {turn}"
-  )
-  ids = tokenizer.encode(tokenizer.chat(_TURNS[1:2]), bos=False)
-  assert ids.count(tokenizer.bos_id) == 1 == ids.index(ids[0]) + 1
-  lines = _with(folder, _CONTROLS).chat(_TURNS).splitlines()
-  assert lines[0].startswith(
-    '{"role": "user", "content": "  Grüße, what is 2 <'
-  )
-  year = datetime.datetime.now().year
-  assert lines[0].endswith(f'true."}}1 It\'s true. {year} ')
-  assert lines[1:6] == ['{', '  "a": [', '    1', '  ],', '  "b": "<é>"']
-
-
 def test_places_of_a_template(folder):
-  text = lambda: tokenizer_dir.load(folder).chat(_TURNS)
+  text = lambda: hf_tokenizers.load(folder).chat(_TURNS)
   with pytest.raises(UserError, match='^chat: the tokenizer has no chat templ'):
     text()
   named = {'name': 'default', 'template': 'two'}
@@ -127,9 +107,8 @@ def test_it_is_saved(folder, tmp_path_factory):
   loaded = _with(folder, _LLAMA)
   again = tmp_path_factory.mktemp('again')
   loaded.save(again)
-  assert tokenizer_dir.load(again) == loaded
-  assert tokenizer_dir.load(again).chat(_TURNS) == loaded.chat(_TURNS)
-  assert _with(folder, _CONTROLS) != loaded
+  assert hf_tokenizers.load(again) == loaded
+  assert hf_tokenizers.load(again).chat(_TURNS) == loaded.chat(_TURNS)
 
 
 @pytest.mark.parametrize(
@@ -138,61 +117,14 @@ def test_it_is_saved(folder, tmp_path_factory):
     ("{{ raise_exception('no\nsystem turn') }}", 'no system turn'),
     ('{% for %}', 'Expected'),
     ('{{ missing.attribute }}', 'undefined'),
-    ('{{ 1 // 0 }}', 'division'),
     ("{{ ''.__class__.__mro__ }}", 'unsafe'),
     ('{% set _ = messages.append(1) %}', 'unsafe|not safely'),
-    (
-      '{% for i in range(9999) %}{% for i in range(9999) %}{% for i in range('
-      '9999) %}{% endfor %}{% endfor %}{% endfor %}',
-      'takes longer than 0.1 s',
-    ),
-    (
-      '{% for i in range(99999) if range(99999) | sum < 0 %}{% endfor %}',
-      'takes longer than 0.1 s',
-    ),
-    (
-      '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}'
-      '{% endmacro %}{{ f(60) }}',
-      'takes longer than 0.1 s',
-    ),
-    (
-      '{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}',
-      'writes more than .* characters',
-    ),
-    ("{{ ('a' * 10 ** 8) | list | sort | length }}", '100000000 entries'),
-    (
-      "{% set x = namespace(y='a') %}{% for i in range(99) %}"
-      '{% set x.y = x.y + x.y %}{% endfor %}',
-      '[0-9]+ entries, at most',
-    ),
-    ('{{ 10 ** (10 ** 10) }}', 'power: got 1e.10, expected at most'),
-    (
-      '{% set x = namespace(y=3) %}{% for i in range(99) %}'
-      '{% set x.y = x.y * x.y %}{% endfor %}',
-      'a number of more than',
-    ),
   ],
 )
-def test_templates_that_fail_or_never_end(template, message, monkeypatch):
-  """They run in a thread that is not the main one, as in a server."""
-  if 'takes longer' in message:
-    monkeypatch.setattr(chat, '_MAX_SECONDS', 0.1)
-  turns = [{'role': 'user', 'content': 'x' * 10_000}]
+def test_templates_that_fail(template, message):
   with pytest.raises(UserError, match=f'^chat template: .*{message}') as error:
-    deadline.call(chat.render, template, turns, {})
-  assert '\n' not in str(error.value) and len(turns) == 1
-
-
-def test_loops_and_calls_are_those_of_jinja():
-  template = (
-    '{% for m in messages %}{{ loop.index }}/{{ loop.length }}'
-    '{{ ", " if not loop.last }}{% else %}none{% endfor %}'
-    '{% for m in missing %}x{% else %} and none {% endfor %}'
-    '{% for k, v in {"a": 2 ** 3}.items() %}{{ k * v }}{% endfor %}'
-    '{{ dict(self=1, context=2, function=3).values() | sum }}'
-  )
-  text = '1/4, 2/4, 3/4, 4/4 and none aaaaaaaa6'
-  assert chat.render(template, _TURNS, {}) == text
+    chat.render(template, _TURNS, {})
+  assert '\n' not in str(error.value)
 
 
 def test_without_jinja(monkeypatch):
@@ -205,7 +137,7 @@ def test_a_template_of_a_sentencepiece_model(tokenizer, tmp_path):
   """The template's bos is one token, although no text has it otherwise."""
   tokenizer.save(tmp_path)
   hf_folders.write(tmp_path, tokenizer_config={'chat_template': _LLAMA})
-  loaded = tokenizer_dir.load(tmp_path)
+  loaded = hf_tokenizers.load(tmp_path)
   assert loaded != tokenizer
   ids = loaded.encode(loaded.chat(_TURNS[1:]), bos=False)
   assert ids.count(loaded.bos_id) == 2 and ids.count(loaded.eos_id) == 1

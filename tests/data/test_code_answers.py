@@ -21,7 +21,7 @@ def test_the_answer_ends_a_line_of_the_file(questions):
     path, number = question.name.rsplit(':', 1)
     lines = files[path].split('\n')
     *before, line = lines[: int(number)]
-    shown, rest = question.text.split('\n')[-1], question.rest
+    shown, rest = question.text.split('\n')[-1], question.reference
     assert rest and line == shown + rest or line.strip() == rest
     above = question.text.removesuffix(shown)
     assert above and '\n'.join([*before, '']).endswith(above)
@@ -33,12 +33,12 @@ def test_kinds(questions, tokenizer):
     for question in answered:
       assert 80 <= len(tokenizer.encode(question.text)) <= 160
   for question in questions['ends of calls']:
-    assert question.rest == ')' and '(' in question.text.split('\n')[-1]
+    assert question.reference == ')' and '(' in question.text.split('\n')[-1]
   for question in questions['heads of blocks']:
-    assert question.rest in (':', '):')
+    assert question.reference in (':', '):')
   for question in questions['copied lines']:
     *before, shown = [line.strip() for line in question.text.split('\n')]
-    assert not shown and question.rest in before
+    assert not shown and question.reference in before
 
 
 def test_too_short(tokenizer):

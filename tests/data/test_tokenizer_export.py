@@ -1,14 +1,12 @@
 """SentencePiece models exported as a tokenizer.json: equal ids and texts."""
 
-import io
 import random
 
 import pytest
-import sentencepiece
 from testing import shared_data
 
 from specsamp import zoo
-from specsamp.data import corpora, tokenizer_dir, tokenizer_export, tokenizers
+from specsamp.data import corpora, hf_tokenizers, tokenizer_export, tokenizers
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
 
@@ -41,8 +39,8 @@ def texts(original):
   rng = random.Random(0)
   parts = ['a', ' ', '   ', '\n', '=', '--', '.', '_', '0', 'é', '🎉', '日']
   parts += rng.sample([p for p in original.pieces() if '<' not in p], 50)
-  mixed = [''.join(rng.choices(parts, k=30)) for _ in range(1000)]
-  return _TEXTS + plain[:20] + mixed
+  mixed = [''.join(rng.choices(parts, k=30)) for _ in range(300)]
+  return _TEXTS + plain[:8] + mixed
 
 
 @pytest.fixture(scope='module')
@@ -53,7 +51,7 @@ def folder(original, tmp_path_factory):
 
 
 def test_ids_and_texts(original, folder, texts):
-  exported = tokenizer_dir.load(folder)
+  exported = hf_tokenizers.load(folder)
   assert type(exported) is not type(original)
   assert exported.pieces() == original.pieces()
   assert exported.vocab_size == original.vocab_size
@@ -66,7 +64,7 @@ def test_ids_and_texts(original, folder, texts):
     assert exported.decode(ids) == original.decode(ids)
   # A model may emit spaces, control pieces and half characters anywhere.
   rng, pieces = random.Random(1), original.pieces()
-  for _ in range(200):
+  for _ in range(100):
     ids = rng.choices(range(original.vocab_size), k=8)
     ids = [i for i in ids if not pieces[i].startswith('<0x')]
     ids.insert(rng.randrange(8), pieces.index('<0xE2>'))
@@ -93,28 +91,6 @@ def test_transformers(original, folder, texts):
 def test_other_models_are_refused(tmp_path):
   path = shared_data.find('tokenizers/sentencepiece_test_model.model')
   unigram = SentencePiece.load(path)
-  with pytest.raises(UserError, match='got a model that is not BPE') as error:
+  with pytest.raises(UserError, match='expected a BPE model') as error:
     tokenizer_export.export(unigram, tmp_path)
   assert '\n' not in str(error.value) and not list(tmp_path.iterdir())
-
-
-def test_unknown_characters(sources, tmp_path):
-  """A model without bytes maps a run of them to one unknown piece."""
-  model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(sources['textwrap.py'].splitlines()),
-    model_writer=model,
-    model_type='bpe',
-    vocab_size=300,
-    normalization_rule_name='identity',
-    remove_extra_whitespaces=False,
-    minloglevel=2,
-  )
-  original = SentencePiece(model.getvalue())
-  tokenizer_export.export(original, tmp_path)
-  exported = tokenizer_dir.load(tmp_path)
-  for text in ('x', 'a日本b 日', ' 日本語 def f(x):', '日'):
-    ids = original.encode(text)
-    assert exported.encode(text) == ids
-    assert exported.decode(ids) == original.decode(ids)
-  assert ids.count(0) == 1

@@ -37,8 +37,7 @@ def training_code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
 
 
 def _functions(name: str, functions: Sequence[prompts.Prompt]) -> Task:
-  questions = [Question(f.name, f.text, reference=f.head) for f in functions]
-  return Task(name, questions, ends=False, score=valid_python)
+  return Task(name, _questions(functions), ends=False, score=valid_python)
 
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
@@ -58,10 +57,7 @@ def code_answers(
   return [
     Task(
       name,
-      [
-        Question(prompt.name, prompt.text, reference=prompt.rest)
-        for prompt in find(tokenizer, count, max_tokens)
-      ],
+      _questions(find(tokenizer, count, max_tokens)),
       ends=False,
       most_new_tokens=_MAX_ANSWER,
       score=exact_match,
@@ -151,4 +147,4 @@ def _scorer(path: str, lines: Sequence[dict[str, Any]]) -> Callable | None:
 
 
 def _questions(found: Sequence[prompts.Prompt]) -> list[Question]:
-  return [Question(prompt.name, prompt.text) for prompt in found]
+  return [Question(p.name, p.text, reference=p.reference) for p in found]

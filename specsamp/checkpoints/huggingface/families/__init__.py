@@ -1,50 +1,40 @@
-"""Architectures of transformers that are read and written, one per file."""
+"""Architectures of transformers that are read and written, one per file.
 
+The module of an architecture has `BASE`, the prefix of all tensors but the LM
+head's; `read`, values of a config.json -> config; `layout`, config -> layout;
+and `write`, config -> the config.json that computes it, or None if there is
+none.
+"""
+
+from types import ModuleType
 from typing import Any
 
 from specsamp.checkpoints.huggingface.families import gpt2, llama, opt
-from specsamp.checkpoints.huggingface.families.family import Family
-from specsamp.errors import UserError, describe_unknown
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 
-
-def _llama(model_type: str) -> Family:
-  return Family(model_type, 'model.', llama.read, llama.layout, llama.write)
-
-
-_OPT = Family('opt', 'model.', opt.read, opt.layout, opt.write)
-_GPT2 = Family('gpt2', 'transformer.', gpt2.read, gpt2.layout, gpt2.write)
-
-# By the architecture's name in config.json.
+# The architecture's name in config.json -> (model_type there, module).
 FAMILIES = {
-  'LlamaForCausalLM': _llama('llama'),
-  'LLaMAForCausalLM': _llama('llama'),
-  'MistralForCausalLM': _llama('mistral'),
-  'Qwen2ForCausalLM': _llama('qwen2'),
-  'Qwen3ForCausalLM': _llama('qwen3'),
-  'OPTForCausalLM': _OPT,
-  'OPTModel': _OPT,
-  'GPT2LMHeadModel': _GPT2,
+  'LlamaForCausalLM': ('llama', llama),
+  'LLaMAForCausalLM': ('llama', llama),
+  'MistralForCausalLM': ('mistral', llama),
+  'Qwen2ForCausalLM': ('qwen2', llama),
+  'Qwen3ForCausalLM': ('qwen3', llama),
+  'OPTForCausalLM': ('opt', opt),
+  'OPTModel': ('opt', opt),
+  'GPT2LMHeadModel': ('gpt2', gpt2),
 }
 
 
-def of(values: dict[str, Any]) -> Family:
-  """Returns the family of a config.json.
-
-  Raises:
-    UserError: the config names no architecture, or an unsupported one.
-  """
-  architectures = values.get('architectures')
-  if not isinstance(architectures, list) or not architectures:
-    raise UserError('names no architecture')
-  family = FAMILIES.get(architectures[0])
-  if family is None:
-    names = sorted(FAMILIES)
-    raise UserError(describe_unknown('architecture', architectures[0], names))
-  if values.get('model_type') != family.model_type:
+def of(values: dict[str, Any]) -> ModuleType:
+  """Returns the module of a config.json's architecture, if it is supported."""
+  name = (values.get('architectures') or [None])[0]
+  check_name('architecture', name, sorted(FAMILIES))
+  model_type, family = FAMILIES[name]
+  if values.get('model_type') != model_type:
     raise UserError(
-      f'model_type: got {values.get("model_type")!r}, expected '
-      f'{family.model_type!r} of a {architectures[0]}'
+      f'model_type: got {values.get("model_type")!r}, expected {model_type!r} '
+      f'of a {name}'
     )
   return family
 
@@ -55,7 +45,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
   Raises:
     UserError: no architecture does.
   """
-  for family in FAMILIES.values():
+  for family in (llama, opt, gpt2):
     values = family.write(config)
     if values is not None:
       return values | dict(
@@ -63,9 +53,9 @@ def write(config: TransformerConfig) -> dict[str, Any]:
         tie_word_embeddings=config.tied_embeddings,
       )
   raise UserError(
-    'export: no architecture of transformers has '
-    f'{config.norm} norms, {config.positions} positions, '
-    f'{"a" if config.gated else "no"} gated MLP, biases '
-    f'{config.biases!r}, {config.num_heads} heads of {config.head_dim} and '
-    f'{config.num_kv_heads} of keys at a width of {config.width}'
+    f'export: no architecture of transformers has {config.norm} norms, '
+    f'{config.positions} positions, biases {config.biases!r}, gated MLPs: '
+    f'{config.gated}, norms of queries and keys: {config.qk_norm} and '
+    f'{config.num_heads} heads of {config.head_dim} at a width of '
+    f'{config.width}'
   )

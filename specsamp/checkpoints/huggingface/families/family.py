@@ -1,48 +1,140 @@
-"""The interface of an architecture, and layouts that several share."""
+"""Values of a config.json, and layouts that several architectures share.
 
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+Values under which another function is computed are refused by name.
+"""
+
+import math
+from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.layouts import Layout
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
+from specsamp.models.config import RopeScaling
 
-# Buffers that older versions of transformers saved with the weights.
-BUFFERS = re.compile(r'(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$')
+_ACTIVATIONS = {
+  'silu': 'silu',
+  'swish': 'silu',
+  'gelu': 'gelu',
+  'gelu_new': 'gelu_tanh',
+  'gelu_pytorch_tanh': 'gelu_tanh',
+  'relu': 'relu',
+}
+HF_ACTIVATIONS = dict(
+  silu='silu', gelu='gelu', gelu_tanh='gelu_new', relu='relu'
+)
 # Fields of OPT and GPT-2.
 _LEARNED = dict(norm='layer', positions='learned', gated=False, biases='all')
 
 
-class Family(NamedTuple):
-  """An architecture.
+def agreed(key: str, *configs: dict[str, Any]) -> Any:
+  """Returns the value of a key that several parts of a config may have.
 
-  Attributes:
-    model_type: value of that key in config.json.
-    base: prefix of all tensors but the LM head's; files of the bare model lack
-      it.
-    read: values of a config.json -> config.
-    layout: config -> layout.
-    write: config -> the config.json that computes it, or None if the family
-      cannot.
+  Absent keys and null do not count; None if all are absent.
+
+  Raises:
+    UserError: the parts have different values.
   """
+  values = [part[key] for part in configs if part.get(key) is not None]
+  for value in values[1:]:
+    if value != values[0]:
+      raise UserError(f'{key}: got {values[0]!r} and {value!r}, expected one')
+  return values[0] if values else None
 
-  model_type: str
-  base: str
-  read: Callable[[dict[str, Any]], TransformerConfig]
-  layout: Callable[[TransformerConfig], Layout]
-  write: Callable[[TransformerConfig], dict[str, Any] | None]
 
-  def rename(self, names) -> dict[str, str]:
-    """Maps names in the layout to names in the files, without buffers."""
-    names = [name for name in names if not BUFFERS.search(name)]
-    if any(name.startswith(self.base) for name in names):
-      return {name: name for name in names}
-    return {
-      name if name.startswith('lm_head.') else self.base + name: name
-      for name in names
-    }
+class Values:
+  """Values of a config.json, with its class's defaults for absent keys."""
+
+  def __init__(
+    self, values: dict[str, Any], defaults: dict[str, Any] | None = None
+  ):
+    """Wraps the values; raises `UserError` if the weights are quantized."""
+    self._values = (defaults or {}) | values
+    self.must('quantization_config', None)
+
+  def get(self, key: str, default: Any = None) -> Any:
+    value = self._values.get(key)
+    return default if value is None else value
+
+  def need(self, key: str) -> Any:
+    if self._values.get(key) is None:
+      raise UserError(f'no {key}')
+    return self._values[key]
+
+  def must(self, key: str, expected: Any) -> None:
+    """Refuses a value under which another function is computed."""
+    got = self.get(key, expected)
+    if got != expected:
+      raise UserError(f'{key}: got {got!r}, only {expected!r} is supported')
+
+  def activation(self, key: str) -> str:
+    got = self.need(key)
+    check_name(key, got, _ACTIVATIONS)
+    return _ACTIVATIONS[got]
+
+  def rope(self) -> dict[str, Any]:
+    """Returns rope_theta and rope_scaling, by the keys of any version."""
+    self.must('partial_rotary_factor', 1)
+    names = [
+      name for name in ('rope_parameters', 'rope_scaling') if self.get(name)
+    ]
+    results = [self._rope_of(self.get(name)) for name in names]
+    # Programs differ in the key that they prefer.
+    if results[1:] and results[0] != results[1]:
+      raise UserError(
+        f'rope_parameters and rope_scaling differ: got {self.get(names[0])!r} '
+        f'and {self.get(names[1])!r}'
+      )
+    theta, scaling = results[0] if results else self._rope_of({})
+    return dict(rope_theta=theta, rope_scaling=scaling)
+
+  def _rope_of(
+    self, nested: dict[str, Any]
+  ) -> tuple[float, RopeScaling | None]:
+    """Returns the theta and scaling by the keys of a nested config."""
+    values = Values(nested)
+    values.must('partial_rotary_factor', 1)
+    kind = values.get('rope_type') or values.get('type', 'default')
+    check_name('rope_type', kind, ('default', 'linear', 'llama3'))
+    theta = agreed('rope_theta', nested, self._values)
+    theta = 10_000.0 if theta is None else float(theta)
+    if kind == 'default':
+      return theta, None
+    factor = float(values.need('factor'))
+    if kind == 'linear':
+      return theta, RopeScaling('linear', factor)
+    length = agreed('original_max_position_embeddings', nested, self._values)
+    return theta, RopeScaling(
+      'llama3',
+      factor,
+      float(values.need('low_freq_factor')),
+      float(values.need('high_freq_factor')),
+      self.need('max_position_embeddings') if length is None else length,
+    )
+
+  def window(self, model_type: str) -> float:
+    """Returns the number of positions within which attention is full."""
+    window = self.get('sliding_window', math.inf)
+    if model_type == 'llama':  # its class ignores the key
+      return math.inf
+    if model_type == 'mistral':  # all its layers slide
+      return window
+    if not self.get('use_sliding_window', False):
+      window = math.inf
+    kinds = self.get('layer_types')
+    if kinds is None:
+      slides = self.need('num_hidden_layers') > self.need('max_window_layers')
+      return window if slides else math.inf
+    for kind in kinds:
+      check_name('layer_types', kind, ('full_attention', 'sliding_attention'))
+    if 'sliding_attention' not in kinds:
+      return math.inf
+    if window == math.inf:
+      raise UserError(
+        'layer_types: got sliding_attention, expected a sliding_window and '
+        'use_sliding_window'
+      )
+    return window
 
 
 def head(config: TransformerConfig) -> Layout:
@@ -52,49 +144,37 @@ def head(config: TransformerConfig) -> Layout:
   return {'head': layouts.single('vd', 'lm_head.weight', 'v d')}
 
 
-def attention(
-  config: TransformerConfig, name: str, key: str, out: str = 'o_proj'
-) -> Layout:
-  """Returns the layout of attention with separate matrices [outputs, inputs].
-
-  Parameters have the prefix `name`, tensors the prefix `key`.
-  """
-  kv = [f'{key}k_proj', f'{key}v_proj']
+def attention(config: TransformerConfig, out: str = 'o_proj') -> Layout:
+  """Returns the layout of attention by separate [outputs, inputs] matrices."""
+  kv_biases = ['k_proj.bias', 'v_proj.bias']
   layout = {
-    'q': layouts.single('hkd', f'{key}q_proj.weight', 'hk d'),
-    'kv': layouts.stack('cgkd', [f'{n}.weight' for n in kv], 'gk d'),
-    'o': layouts.single('dhk', f'{key}{out}.weight', 'd hk'),
+    'q': layouts.single('hkd', 'q_proj.weight', 'hk d'),
+    'kv': layouts.stack('cgkd', ['k_proj.weight', 'v_proj.weight'], 'gk d'),
+    'o': layouts.single('dhk', f'{out}.weight', 'd hk'),
   }
   if config.biases != 'none':
-    layout['q_bias'] = layouts.single('hk', f'{key}q_proj.bias', 'hk')
-    layout['kv_bias'] = layouts.stack('cgk', [f'{n}.bias' for n in kv], 'gk')
+    layout['q_bias'] = layouts.single('hk', 'q_proj.bias', 'hk')
+    layout['kv_bias'] = layouts.stack('cgk', kv_biases, 'gk')
   if config.biases in ('attention', 'all'):
-    layout['o_bias'] = layouts.vector(f'{key}{out}.bias')
-  return {name + part: source for part, source in layout.items()}
+    layout['o_bias'] = layouts.vector(f'{out}.bias')
+  return layout
 
 
-def mlp(
-  name: str, up: list[str], down: str, order: str, has_biases: bool
-) -> Layout:
+def mlp(up: list[str], down: str, order: str, has_biases: bool) -> Layout:
   """Returns the layout of an MLP.
 
-  Args:
-    name: prefix of the parameters.
-    up: prefixes of the tensors before the activation, the gate first.
-    down: prefix of the tensors after it.
-    order: 'od' for tensors [outputs, inputs], 'do' for the reverse.
-    has_biases: True if both projections have biases.
+  `up` names the projections before the activation, the gate first. The order is
+  'od' for tensors [outputs, inputs], 'do' for the reverse.
   """
-  axes = {'od': ('f d', 'd f'), 'do': ('d f', 'f d')}[order]
+  up_axes, down_axes = ('f d', 'd f') if order == 'od' else ('d f', 'f d')
   layout = {
-    f'{name}up': layouts.stack('cfd', [f'{n}.weight' for n in up], axes[0]),
-    f'{name}down': layouts.single('df', f'{down}.weight', axes[1]),
+    'up': layouts.stack('cfd', [f'{name}.weight' for name in up], up_axes),
+    'down': layouts.single('df', f'{down}.weight', down_axes),
   }
   if has_biases:
-    layout[f'{name}up_bias'] = layouts.stack(
-      'cf', [f'{n}.bias' for n in up], 'f'
-    )
-    layout[f'{name}down_bias'] = layouts.vector(f'{down}.bias')
+    biases = [f'{name}.bias' for name in up]
+    layout['up_bias'] = layouts.stack('cf', biases, 'f')
+    layout['down_bias'] = layouts.vector(f'{down}.bias')
   return layout
 
 

@@ -4,18 +4,17 @@ from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families.family import (
+  HF_ACTIVATIONS,
+  Values,
   head,
   is_learned,
   learned_config,
   mlp,
 )
-from specsamp.checkpoints.huggingface.families.values import (
-  HF_ACTIVATIONS,
-  Values,
-)
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.models import TransformerConfig
 
+BASE = 'transformer.'
 # The class's defaults in transformers for absent keys.
 _DEFAULTS = dict(
   vocab_size=50_257,
@@ -50,33 +49,39 @@ def read(values: dict[str, Any]) -> TransformerConfig:
 
 def layout(config: TransformerConfig) -> Layout:
   """Returns the layout of the whole model."""
-  base, width = 'transformer.', config.width
   result = {
-    'embedding': layouts.single('vd', base + 'wte.weight', 'v d'),
-    'position_embedding': layouts.single('sd', base + 'wpe.weight', 's d'),
-    **layouts.layer_norm('final_norm', base + 'ln_f'),
+    'embedding': layouts.single('vd', BASE + 'wte.weight', 'v d'),
+    'position_embedding': layouts.single('sd', BASE + 'wpe.weight', 's d'),
+    **layouts.layer_norm('final_norm', BASE + 'ln_f'),
   }
   for i in range(config.num_layers):
-    name, key = f'layers_{i}.', f'{base}h.{i}.'
-    # Queries, keys and values are columns of one tensor [inputs, outputs].
-    qkv, out = key + 'attn.c_attn', key + 'attn.c_proj'
-    kv = (width, 2 * width)
-    result |= {
-      **layouts.layer_norm(name + 'attention_norm', key + 'ln_1'),
-      **layouts.layer_norm(name + 'mlp_norm', key + 'ln_2'),
-      name + 'attention.q': layouts.single('hkd', qkv + '.weight', 'd hk'),
-      name + 'attention.q_bias': layouts.single('hk', qkv + '.bias', 'hk'),
-      name + 'attention.kv': Source(
-        'cgkd', tuple(TensorSlice(qkv + '.weight', 'd gk', (0, n)) for n in kv)
-      ),
-      name + 'attention.kv_bias': Source(
-        'cgk', tuple(TensorSlice(qkv + '.bias', 'gk', (n,)) for n in kv)
-      ),
-      name + 'attention.o': layouts.single('dhk', out + '.weight', 'hk d'),
-      name + 'attention.o_bias': layouts.vector(out + '.bias'),
-      **mlp(name + 'mlp.', [key + 'mlp.c_fc'], key + 'mlp.c_proj', 'do', True),
-    }
+    one = _layer(config)
+    result |= layouts.prefixed(one, f'layers_{i}.', f'{BASE}h.{i}.')
   return result | head(config)
+
+
+def _layer(config: TransformerConfig) -> Layout:
+  # Queries, keys and values are columns of one tensor [inputs, outputs].
+  qkv, out = 'attn.c_attn', 'attn.c_proj'
+  kv = (config.width, 2 * config.width)
+  attention = {
+    'q': layouts.single('hkd', qkv + '.weight', 'd hk'),
+    'q_bias': layouts.single('hk', qkv + '.bias', 'hk'),
+    'kv': Source(
+      'cgkd', tuple(TensorSlice(qkv + '.weight', 'd gk', (0, n)) for n in kv)
+    ),
+    'kv_bias': Source(
+      'cgk', tuple(TensorSlice(qkv + '.bias', 'gk', (n,)) for n in kv)
+    ),
+    'o': layouts.single('dhk', out + '.weight', 'hk d'),
+    'o_bias': layouts.vector(out + '.bias'),
+  }
+  return {
+    **layouts.layer_norm('attention_norm', 'ln_1'),
+    **layouts.layer_norm('mlp_norm', 'ln_2'),
+    **layouts.prefixed(attention, 'attention.', ''),
+    **layouts.prefixed(mlp(['c_fc'], 'c_proj', 'do', True), 'mlp.', 'mlp.'),
+  }
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:

@@ -4,18 +4,17 @@ from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families.family import (
+  HF_ACTIVATIONS,
+  Values,
   attention,
   head,
   mlp,
-)
-from specsamp.checkpoints.huggingface.families.values import (
-  HF_ACTIVATIONS,
-  Values,
 )
 from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
+BASE = 'model.'
 # The classes' defaults in transformers for absent keys.
 _SHARED = dict(
   hidden_size=4096,
@@ -93,38 +92,29 @@ def _biases(v: Values, kind: str) -> str:
 def layout(config: TransformerConfig) -> Layout:
   """Returns the layout of the whole model."""
   result = {
-    'embedding': layouts.single('vd', 'model.embed_tokens.weight', 'v d'),
-    'final_norm.scale': layouts.vector('model.norm.weight'),
+    'embedding': layouts.single('vd', BASE + 'embed_tokens.weight', 'v d'),
+    'final_norm.scale': layouts.vector(BASE + 'norm.weight'),
   }
   for i in range(config.num_layers):
-    result |= layer(config, f'layers_{i}.', f'model.layers.{i}.')
+    one = layer(config)
+    result |= layouts.prefixed(one, f'layers_{i}.', f'{BASE}layers.{i}.')
   return result | head(config)
 
 
-def layer(config: TransformerConfig, name: str, key: str) -> Layout:
-  """Returns the layout of a layer, by prefixes of parameters and tensors."""
-  result = {
-    f'{name}attention_norm.scale': layouts.vector(
-      f'{key}input_layernorm.weight'
-    ),
-    f'{name}mlp_norm.scale': layouts.vector(
-      f'{key}post_attention_layernorm.weight'
-    ),
-    **attention(config, f'{name}attention.', f'{key}self_attn.'),
-    **mlp(
-      f'{name}mlp.',
-      [f'{key}mlp.gate_proj'] * config.gated + [f'{key}mlp.up_proj'],
-      f'{key}mlp.down_proj',
-      'od',
-      config.biases == 'all',
-    ),
-  }
+def layer(config: TransformerConfig) -> Layout:
+  """Returns the layout of a layer, without prefixes."""
+  up = ['gate_proj'] * config.gated + ['up_proj']
+  in_attention = attention(config)
   if config.qk_norm:
     for norm in ('q_norm', 'k_norm'):
-      result[f'{name}attention.{norm}'] = layouts.single(
-        'k', f'{key}self_attn.{norm}.weight', 'k'
-      )
-  return result
+      in_attention[norm] = layouts.single('k', f'{norm}.weight', 'k')
+  in_mlp = mlp(up, 'down_proj', 'od', config.biases == 'all')
+  return {
+    'attention_norm.scale': layouts.vector('input_layernorm.weight'),
+    'mlp_norm.scale': layouts.vector('post_attention_layernorm.weight'),
+    **layouts.prefixed(in_attention, 'attention.', 'self_attn.'),
+    **layouts.prefixed(in_mlp, 'mlp.', 'mlp.'),
+  }
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
@@ -133,15 +123,12 @@ def write(config: TransformerConfig) -> dict[str, Any] | None:
     return None
   if config.qk_norm:
     kind, name = 'qwen3', 'Qwen3ForCausalLM'
+    if config.biases not in ('none', 'attention'):
+      return None
   elif config.biases == 'qkv':
     kind, name = 'qwen2', 'Qwen2ForCausalLM'
   else:
     kind, name = 'llama', 'LlamaForCausalLM'
-  if kind == 'qwen3' and config.biases not in ('none', 'attention'):
-    raise UserError(
-      'export: no architecture of transformers has norms of queries and keys '
-      f'and biases {config.biases!r}'
-    )
   rope: dict[str, Any] = dict(rope_type='default')
   scaling = config.rope_scaling
   if scaling:

@@ -4,19 +4,18 @@ from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families.family import (
+  HF_ACTIVATIONS,
+  Values,
   attention,
   head,
   is_learned,
   learned_config,
   mlp,
 )
-from specsamp.checkpoints.huggingface.families.values import (
-  HF_ACTIVATIONS,
-  Values,
-)
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.models import TransformerConfig
 
+BASE = 'model.'
 # The class's defaults in transformers for absent keys.
 _DEFAULTS = dict(
   vocab_size=50_272,
@@ -52,7 +51,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
 
 def layout(config: TransformerConfig) -> Layout:
   """Returns the layout of the whole model."""
-  base = 'model.decoder.'
+  base = BASE + 'decoder.'
   result = {
     'embedding': layouts.single('vd', base + 'embed_tokens.weight', 'v d'),
     # The first two rows are for padding, which has no positions here.
@@ -61,16 +60,16 @@ def layout(config: TransformerConfig) -> Layout:
     ),
     **layouts.layer_norm('final_norm', base + 'final_layer_norm'),
   }
+  in_attention = attention(config, 'out_proj')
+  in_mlp = mlp(['fc1'], 'fc2', 'od', True)
+  layer = {
+    **layouts.prefixed(in_attention, 'attention.', 'self_attn.'),
+    **layouts.layer_norm('attention_norm', 'self_attn_layer_norm'),
+    **layouts.layer_norm('mlp_norm', 'final_layer_norm'),
+    **layouts.prefixed(in_mlp, 'mlp.', ''),
+  }
   for i in range(config.num_layers):
-    name, key = f'layers_{i}.', f'{base}layers.{i}.'
-    result |= {
-      **attention(config, name + 'attention.', key + 'self_attn.', 'out_proj'),
-      **layouts.layer_norm(
-        name + 'attention_norm', key + 'self_attn_layer_norm'
-      ),
-      **layouts.layer_norm(name + 'mlp_norm', key + 'final_layer_norm'),
-      **mlp(name + 'mlp.', [key + 'fc1'], key + 'fc2', 'od', True),
-    }
+    result |= layouts.prefixed(layer, f'layers_{i}.', f'{base}layers.{i}.')
   return result | head(config)
 
 

@@ -1,16 +1,14 @@
 """Checks of the keys and values of a drafter's config.json.
 
-A key that is ignored may change what a drafter computes. Only the drafts would
-show it: fewer are accepted, and completions stay correct. So every key must be
-known.
+A key that is ignored may change the drafter's function, which only a low
+acceptance would reveal. So every key must be known.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from specsamp.errors import UserError
-
-_MAX_CHARACTERS = 60  # of a value in a message
+from specsamp.utils import files
 
 # Keys that do not change the computation: names, versions and dtypes; tokens,
 # and options of generation; options of transformers' classes, and labels;
@@ -19,25 +17,20 @@ _NEUTRAL = """
 _name_or_path name_or_path base_model_name_or_path architectures auto_map
 model_type target_model_type tokenizer_class _commit_hash torch_dtype dtype
 transformers_version speculators_version unsloth_version _torchspec_version
-speculators_config num_target_layers target_num_hidden_layers
-
-bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id
-decoder_start_token_id max_length min_length do_sample early_stopping num_beams
-num_beam_groups num_return_sequences diversity_penalty temperature top_k top_p
-typical_p repetition_penalty length_penalty no_repeat_ngram_size
+speculators_config num_target_layers target_num_hidden_layers bos_token_id
+eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id
+max_length min_length do_sample early_stopping num_beams num_beam_groups
+num_return_sequences diversity_penalty temperature top_k top_p typical_p
+repetition_penalty length_penalty no_repeat_ngram_size
 encoder_no_repeat_ngram_size bad_words_ids forced_bos_token_id
 forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
-suppress_tokens begin_suppress_tokens prefix
-
-use_cache output_attentions output_hidden_states output_scores return_dict
-return_dict_in_generate torchscript use_bfloat16 tf_legacy_loss
-chunk_size_feed_forward pretraining_tp attn_implementation
-_attn_implementation _attn_implementation_autoset base_model_tp_plan
-base_model_pp_plan base_model_ep_plan has_no_defaults_at_init is_decoder
-is_encoder_decoder cross_attention_hidden_size
-tie_encoder_decoder id2label label2id num_labels problem_type
-finetuning_task task_specific_params
-
+suppress_tokens begin_suppress_tokens prefix use_cache output_attentions
+output_hidden_states output_scores return_dict return_dict_in_generate
+torchscript use_bfloat16 tf_legacy_loss chunk_size_feed_forward pretraining_tp
+attn_implementation _attn_implementation _attn_implementation_autoset
+base_model_tp_plan base_model_pp_plan base_model_ep_plan has_no_defaults_at_init
+is_decoder is_encoder_decoder cross_attention_hidden_size tie_encoder_decoder
+id2label label2id num_labels problem_type finetuning_task task_specific_params
 initializer_range init_std attention_dropout hidden_dropout dropout
 gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
 embed_requires_grad enable_sp_ulysses max_anchors
@@ -60,13 +53,8 @@ def check(
 ) -> None:
   """Checks that all keys are known; null and empty values count as absent.
 
-  Args:
-    values: of a config.json or a part of it.
-    known: keys that the caller reads.
-    fixed: key -> its only supported value.
-
-  Raises:
-    UserError: a key is unknown, or its value is not supported.
+  `known` are keys that the caller reads; `fixed` has keys with one supported
+  value.
   """
   fixed = {'add_cross_attention': False} | (fixed or {})
   names = {*_NEUTRAL.split(), *known}
@@ -75,12 +63,12 @@ def check(
       continue
     if key not in fixed:
       raise UserError(
-        f'got {key!r}: {_short(value)}, an unknown key, which may change what '
+        f'got {key!r}: {value!r:.60}, an unknown key, which may change what '
         'the drafter computes'
       )
     if value != fixed[key]:
       raise UserError(
-        f'{key}: got {_short(value)}, only {fixed[key]!r} is supported'
+        f'{key}: got {value!r:.60}, only {fixed[key]!r} is supported'
       )
 
 
@@ -94,20 +82,17 @@ def check_layers(
   See `check`. Programs differ in the keys of a window that they obey.
   """
   check(values, (*_LAYERS.split(), *known), fixed)
-  kinds = values.get('layer_types')
+  keys = ('layer_types', 'use_sliding_window', 'sliding_window')
+  kinds, is_used, window = (values.get(key) for key in keys)
   if kinds:
-    if any(kind != 'full_attention' for kind in kinds):
-      raise UserError(
-        f"layer_types: got {_short(kinds)}, only 'full_attention' is supported "
-        'for drafters'
-      )
-  elif values.get('use_sliding_window') is not False:
-    for key in ('use_sliding_window', 'sliding_window'):
-      if values.get(key) is not None:
-        raise UserError(
-          f'{key}: got {_short(values[key])}, expected a drafter without '
-          "sliding windows: null, or layer_types that are all 'full_attention'"
-        )
+    slides = any(kind != 'full_attention' for kind in kinds)
+  else:
+    slides = is_used or (is_used is None and window is not None)
+  if slides:
+    raise UserError(
+      f'{", ".join(keys)}: got {kinds!r:.60}, {is_used!r} and {window!r}, '
+      'expected a drafter without sliding windows'
+    )
 
 
 def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
@@ -147,12 +132,8 @@ def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
 
   First ids below `minimum` may mean inputs or outputs, and are refused.
   """
-  if (
-    not isinstance(ids, list)
-    or any(type(i) is not int for i in ids)
-    or sorted(set(ids)) != ids
-    or not ids
-  ):
+  is_list = files.has_shape(ids, [int]) and ids
+  if not is_list or sorted(set(ids)) != ids:
     raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
   if ids[0] < minimum:
     raise UserError(
@@ -160,10 +141,3 @@ def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
       f'expected a first one of at least {minimum}'
     )
   return ids
-
-
-def _short(value: Any) -> str:
-  text = repr(value)
-  if len(text) <= _MAX_CHARACTERS:
-    return text
-  return f'{text[:_MAX_CHARACTERS]}..'

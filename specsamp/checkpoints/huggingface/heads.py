@@ -1,0 +1,499 @@
+"""Drafters in published formats, read: Medusa, EAGLE, EAGLE-3, P-EAGLE, DFlash.
+
+A folder has safetensors and a config.json, of the authors' kind or of the
+speculators library. EAGLE-3's may also have an `eagle_config`, as NVIDIA's and
+SpecForge's. No format names the weights of the target that the drafter was
+trained for, and no shape reveals a wrong tap, so ambiguous taps are refused.
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
+from specsamp.checkpoints.huggingface import head_keys as keys
+from specsamp.checkpoints.huggingface.families import llama
+from specsamp.checkpoints.huggingface.families.family import agreed
+from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
+from specsamp.checkpoints.tensor_files import Stored
+from specsamp.drafting.dflash import DFlashLayers
+from specsamp.drafting.eagle import PublishedEagleLayer
+from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.features import DraftModule
+from specsamp.drafting.medusa import MedusaHeads
+from specsamp.drafting.peagle import PEagleLayers
+from specsamp.errors import UserError, check_name
+from specsamp.models import TransformerConfig, param_shapes
+
+Reader = Callable[[pathlib.Path], DraftModule]
+
+# Architectures in the authors' config.json.
+_LLAMA = 'LlamaForCausalLM'
+_EAGLE = ('LlamaForCausalLMEagle', 'EagleLlamaForCausalLM')
+_EAGLE3 = ('LlamaForCausalLMEagle3', 'Eagle3LlamaForCausalLM')
+_DFLASH = 'DFlashDraftModel'
+
+# Keys of config.json.
+KIND, LAYERS = 'speculators_model_type', 'transformer_layer_config'
+LAYER_TYPES = ('llama', 'qwen3')  # of speculators
+IDS = 'eagle_aux_hidden_state_layer_ids'
+_EAGLE3_KEYS = (
+  'draft_vocab_size',
+  'target_hidden_size',
+  IDS,
+  'norm_before_residual',
+  'norm_before_fc',
+  'fc_norm',
+  'norm_output',
+)
+# Keys of an eagle_config -> their only supported value.
+_EAGLE_CONFIG = {
+  'use_input_layernorm_in_first_layer': True,
+  'use_last_layernorm': True,
+  'use_mtp_layernorm': False,
+  'next_layer_regular': True,
+  'parallel_draft_step': 1,
+  'parallel_draft_heads_num_layers': 1,
+}
+_MASKS = ('pard_token', 'ptd_token_id')  # P-EAGLE's mask has two names
+_DFLASH_KEYS = ('target_layer_ids', 'mask_token_id', 'block_size')
+# Keys of DFlash -> their only supported value.
+_DFLASH_FIXED = {
+  'use_aux_hidden_state': True,
+  'causal': False,
+  'is_causal': False,
+  'causal_head': False,
+  'sliding_window_non_causal': False,
+  'sample_from_anchor': False,
+  'shift_label': False,
+  'projector_type': 'dflash',
+  'attention_mode': 'gqa',
+}
+# Keys of DFlash in speculators; the last ones are those of training, and of
+# another projector_type.
+_DFLASH_OF_SPECULATORS = """
+speculators_model_type transformer_layer_config draft_vocab_size
+target_hidden_size block_size aux_hidden_state_layer_ids mask_token_id
+tie_word_embeddings
+auf pure_draft_prefix_len emb_dim gru_hidden_dim lambda_base_start
+lambda_base_decay_ratio
+"""
+
+
+def reader(values: dict[str, Any]) -> Reader | None:
+  """Returns the reader of a folder with this config.json, or None.
+
+  Medusa's config (Cai et al. 2401.10774) has a number of heads. EAGLE's (Li et
+  al. 2401.15077) and EAGLE-3's (2503.01840) describe a LLaMA of one layer, the
+  latter with a draft vocabulary. DFlash's (2602.06036) describes layers of
+  Qwen3.
+
+  Raises:
+    UserError: the architecture, the number of layers, a key or a value is not
+      supported, or a value is ambiguous.
+    KeyError: a value is missing.
+  """
+  if 'drafter' in values:
+    return None
+  if KIND in values:
+    return _speculators(values)
+  if 'medusa_num_heads' in values:
+    return _medusa(values)
+  if 'architectures' not in values:
+    return None
+  names = values['architectures']
+  name = names[0] if len(names) == 1 else names
+  check_name('architecture', name, (_LLAMA, *_EAGLE, *_EAGLE3, _DFLASH))
+  if name == _DFLASH:
+    return _dflash_of_authors(values)
+  config = llama.read(values | {'model_type': 'llama'})
+  is_parallel = keys.flag(values, 'parallel_drafting')
+  if config.num_layers != 1 and not is_parallel:
+    raise UserError(
+      f'num_hidden_layers: got {config.num_layers}, expected the 1 of a drafter'
+    )
+  if name in _EAGLE or name == _LLAMA and 'draft_vocab_size' not in values:
+    return _eagle(values, config)
+  fields = _authors_fields(values, config.width)
+  if is_parallel:
+    tokens = {
+      keys.token(values, key, config.vocab_size)
+      for key in _MASKS
+      if values.get(key) is not None
+    }
+    if len(tokens) != 1:
+      raise UserError(
+        f'{", ".join(_MASKS)}: got {sorted(tokens)}, expected one token'
+      )
+    fields['mask_token'] = tokens.pop()
+  draft_vocab = config.vocab_size
+  if values.get('draft_vocab_size') is not None:
+    draft_vocab = keys.count(values, 'draft_vocab_size')
+  return _eagle3(config, draft_vocab, fields)
+
+
+def _speculators(values: dict[str, Any]) -> Reader:
+  """Returns the reader of a folder of the speculators library.
+
+  Its taps are inputs of layers. Some converted folders name outputs: ids that
+  begin with layer 1 or the embedding are refused.
+  """
+  check_name(KIND, values[KIND], ('eagle3', 'peagle', 'dflash'))
+  layers = keys.nested(values, LAYERS)
+  # Without a type the layers are Qwen3's for speculators and LLaMA's for vLLM.
+  check_name('model_type', layers.get('model_type'), LAYER_TYPES)
+  keys.check_layers(layers)
+  if values[KIND] == 'dflash':
+    keys.check(values, _DFLASH_OF_SPECULATORS.split(), _DFLASH_FIXED)
+    key = 'aux_hidden_state_layer_ids'
+    ids = keys.layer_ids(key, values[key], 2)
+    vocab, draft_vocab = layers['vocab_size'], values['draft_vocab_size']
+    if vocab != draft_vocab:
+      raise UserError(
+        f'draft_vocab_size: got {draft_vocab}, only the {vocab} tokens of the '
+        'target are supported for dflash'
+      )
+    return _dflash(values, layers, ids)
+  known = (KIND, LAYERS, 'mask_token_id', 'tie_word_embeddings')
+  keys.check(values, (*_EAGLE3_KEYS, *known))
+  config = llama.read(layers)
+  # The default is true in vLLM and false in speculators.
+  if values.get('norm_before_residual') is None:
+    raise UserError('no norm_before_residual, expected true or false')
+  fields = _eagle3_fields(values, config.width)
+  if ids := values.get(IDS):
+    fields['taps'] = tuple(keys.layer_ids(IDS, ids, 2))
+  if values[KIND] == 'peagle':
+    mask = keys.token(values, 'mask_token_id', config.vocab_size)
+    fields['mask_token'] = mask
+  return _eagle3(config, keys.count(values, 'draft_vocab_size'), fields)
+
+
+def _medusa(values: dict[str, Any]) -> Reader:
+  """Returns the reader of Medusa's blocks, and the LM head of each head."""
+  counts = ('medusa_num_heads', 'medusa_num_layers')
+  # The last two follow from the shapes of the tensors.
+  keys.check(values, (*counts, 'hidden_size', 'vocab_size'))
+  num_heads, num_blocks = (keys.count(values, key) for key in counts)
+
+  def read(path) -> DraftModule:
+    file = path / 'medusa_lm_head.safetensors'
+    if file.exists():
+      stored = tensor_files.in_files([file])
+    else:
+      stored = tensor_files.in_folder(path)
+    tensors = {k.removeprefix('medusa_head.'): v for k, v in stored.items()}
+    first = tensors.get(f'0.{num_blocks}.weight')
+    if first is None or len(first.shape) != 2:
+      raise UserError(
+        f'drafter {path}: 0.{num_blocks}.weight: got {first and first.shape}, '
+        'expected the LM head of the first head, [vocabulary, width]'
+      )
+    rows, width = first.shape
+    # The heads use no other field of the target's shape.
+    config = TransformerConfig(
+      vocab_size=rows,
+      width=width,
+      num_layers=1,
+      num_heads=1,
+      num_kv_heads=1,
+      head_dim=2,
+      mlp_width=1,
+      max_length=1,
+    )
+    layout = {}
+    for i in range(num_heads):
+      for block in range(num_blocks):
+        name = f'head_{i + 1}' + (f'_{block}' if block else '')
+        key = f'{i}.{block}.linear'
+        layout[f'{name}.fuse'] = layouts.matrix(f'{key}.weight')
+        layout[f'{name}.fuse_bias'] = layouts.vector(f'{key}.bias')
+      lm_head = layouts.matrix(f'{i}.{num_blocks}.weight')
+      layout[f'lm_head_{i + 1}.head'] = lm_head
+    module = MedusaHeads(config, num_heads, num_blocks, has_lm_heads=True)
+    return _read(path, module, layout, tensors)
+
+  return read
+
+
+def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
+  """Returns the reader of EAGLE's layer, which has no norm before attention."""
+  fixed = {
+    'qkv_bias': False,
+    'parallel_drafting': False,
+    # Some files have the size of the vocabulary twice.
+    'draft_vocab_size': config.vocab_size,
+  }
+  keys.check_layers(values, ('bias',), fixed)
+  has_bias = keys.flag(values, 'bias', True)
+
+  def read(path) -> DraftModule:
+    tensors = tensor_files.in_folder(path)
+    layout = layouts.prefixed(llama.layer(config), 'layers_0.', 'layers.0.')
+    del layout['layers_0.attention_norm.scale']
+    # The tensor has the embedding's columns first, the parameter the feature's.
+    starts = ((0, config.width), (0, 0))
+    layout['fuse'] = Source(
+      'wpd', tuple(TensorSlice('fc.weight', 'w d', start) for start in starts)
+    )
+    computed = {'fuse_bias': np.zeros(config.width, np.float32)}
+    if has_bias:
+      layout['fuse_bias'] = layouts.vector('fc.bias')
+    tensors.pop('embed_tokens.weight', None)  # a copy of the target's
+    return _read(path, PublishedEagleLayer(config), layout, tensors, computed)
+
+  return read
+
+
+def _authors_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
+  """Returns `Eagle3Layer` fields of the authors' kinds of config.json."""
+  known = (*_EAGLE3_KEYS, *_MASKS, 'eagle_config', 'parallel_drafting')
+  keys.check_layers(values, known, {'logit_scale': 1.0, 'qkv_bias': False})
+  inside = {}
+  if values.get('eagle_config'):
+    inside = keys.nested(values, 'eagle_config')
+  keys.check(inside, (IDS, 'use_aux_hidden_state'), _EAGLE_CONFIG)
+  ids = agreed(IDS, *(part for part in (values, inside) if part.get(IDS)))
+  fields = _eagle3_fields(values, width)
+  if not keys.flag(inside, 'use_aux_hidden_state', True):
+    if ids or fields['target_width'] or fields['tap_norm'] != 'none':
+      raise UserError(
+        f'use_aux_hidden_state: got false, expected no {IDS}, no '
+        'target_hidden_size and no norm of fused features with it'
+      )
+    fields['taps'] = ()
+  elif ids:
+    ids = keys.layer_ids(IDS, ids, 1)
+    # Some files name layers by inputs and some by outputs. As in sglang, ids
+    # that begin with 1 are outputs: no drafter reads the input of layer 1.
+    fields['taps'] = tuple(i + (ids[0] == 1) for i in ids)
+  return fields
+
+
+def _eagle3_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
+  """Returns `Eagle3Layer` fields by the keys that all kinds of config have."""
+  norms = {'together': 'norm_before_fc', 'each': 'fc_norm'}
+  tap_norms = [norm for norm, key in norms.items() if keys.flag(values, key)]
+  if len(tap_norms) > 1:
+    raise UserError('norm_before_fc, fc_norm: got both, expected one of them')
+  target_width = 0
+  if values.get('target_hidden_size') is not None:
+    target_width = keys.count(values, 'target_hidden_size')
+  return {
+    'target_width': 0 if target_width == width else target_width,
+    'taps': None,
+    'tap_norm': tap_norms[0] if tap_norms else 'none',
+    'adds_to_normed': keys.flag(values, 'norm_before_residual'),
+    'feeds_normed': keys.flag(values, 'norm_output'),
+  }
+
+
+def _eagle3(
+  config: TransformerConfig, draft_vocab: int, fields: dict[str, Any]
+) -> Reader:
+  """Returns the reader of layers, fusion of taps, and LM head if there is one.
+
+  Without an LM head the drafter uses the target's, and drafts all its tokens.
+  Fields with a `mask_token` are those of P-EAGLE (2602.01469).
+  """
+
+  def read(path) -> DraftModule:
+    what = f'drafter {path}'
+    tensors = tensor_files.in_folder(path)
+    rows_v = _draft_rows(what, tensors, config.vocab_size, draft_vocab)
+    is_wider = fields['target_width'] > 0
+    has_embedding = 'embed_tokens.weight' in tensors or is_wider
+    has_lm_head = (
+      'lm_head.weight' in tensors
+      or is_wider
+      or not np.array_equal(rows_v, np.arange(config.vocab_size))
+    )
+    if not has_lm_head and has_embedding and config.tied_embeddings:
+      raise UserError(
+        f'{what}: got tie_word_embeddings, embed_tokens.weight and no '
+        "lm_head.weight; the LM head may be this embedding or the target's"
+      )
+    module = (PEagleLayers if 'mask_token' in fields else Eagle3Layer)(
+      config, draft_vocab, has_embedding, has_lm_head=has_lm_head, **fields
+    )
+    computed = {'draft_rows': rows_v}
+    if 'mask_token' in fields:
+      # A mask's fused features.
+      stored = tensors.pop('mask_hidden', None)
+      size = module.tapped_width
+      if stored is None or stored.shape not in ((1, size), (1, 1, size)):
+        raise UserError(
+          f'{what}: mask_hidden: got {stored and stored.shape}, expected '
+          f'{(1, 1, size)}'
+        )
+      computed['mask_hidden'] = stored.read().astype(np.float32).reshape(size)
+    is_authors = any(name.startswith('midlayer.') for name in tensors)
+    layout = eagle3_layout(module, 'midlayer.' if is_authors else 'layers.0.')
+    return _read(path, module, layout, tensors, computed)
+
+  return read
+
+
+def eagle3_layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:
+  """Returns the layout of all parameters but `draft_rows`.
+
+  The first layer's tensors have the prefix `first`.
+  """
+  result = {
+    'layers_0.feature_norm.scale': layouts.vector(f'{first}hidden_norm.weight'),
+    'final_norm.scale': layouts.vector('norm.weight'),
+  }
+  layer = llama.layer(module.config)
+  result |= layouts.repeated(layer, module.config.num_layers, 'layers.')
+  result |= layouts.prefixed(layer, 'layers_0.', first)
+  if module.has_lm_head:
+    result['lm_head.head'] = layouts.matrix('lm_head.weight')
+  if module.num_taps:
+    result['fuse'] = layouts.matrix('fc.weight')
+  if module.tap_norm == 'together':
+    result['tap_scale'] = layouts.vector('input_norm.weight')
+  if module.tap_norm == 'each':
+    norms = [f'fc_norm.{i}.weight' for i in range(module.num_taps)]
+    result['tap_scale'] = layouts.stack('pd', norms, 'd')
+  if module.has_embedding:
+    result['embedding'] = layouts.single('vd', 'embed_tokens.weight', 'v d')
+  return result
+
+
+def _draft_rows(
+  what: str, tensors: dict[str, Stored], vocab: int, draft_vocab: int
+) -> np.ndarray:
+  """Removes the tables of tokens and returns each token's row in the LM head.
+
+  `d2t` has the difference of token and row for each row, and `t2d` follows from
+  it. A drafter of all tokens may lack both.
+
+  Returns:
+    int32 [V]: rows; `draft_vocab` for tokens without one.
+  """
+  table = tensors.pop('d2t', None)
+  tensors.pop('t2d', None)
+  tokens_k = np.arange(draft_vocab)
+  if table and (table.dtype[0], table.shape) == ('I', (draft_vocab,)):
+    tokens_k = tokens_k + table.read()
+  elif table or draft_vocab != vocab:
+    raise UserError(
+      f'{what}: d2t: got {table and (table.dtype, table.shape)}, expected '
+      f'{draft_vocab} integers'
+    )
+  if len(np.intersect1d(tokens_k, np.arange(vocab))) < draft_vocab:
+    raise UserError(
+      f'{what}: d2t: got tokens from {tokens_k.min()} to {tokens_k.max()}, '
+      f'expected {draft_vocab} different ones below {vocab}'
+    )
+  rows_v = np.full(vocab, draft_vocab, np.int32)
+  rows_v[tokens_k] = np.arange(draft_vocab)
+  return rows_v
+
+
+def _dflash_of_authors(values: dict[str, Any]) -> Reader:
+  """Returns the reader for a config that names layers by their outputs.
+
+  Unknown keys are refused, such as those of DFlash's successors.
+  """
+  inside = keys.nested(values, 'dflash_config')
+  keys.check(inside, _DFLASH_KEYS, _DFLASH_FIXED)
+  vocab = {'draft_vocab_size': values.get('vocab_size')}
+  known = (*_DFLASH_KEYS, 'dflash_config', 'target_hidden_size')
+  keys.check_layers(values, known, _DFLASH_FIXED | vocab)
+  both = values | {key: agreed(key, values, inside) for key in _DFLASH_KEYS}
+  ids = keys.layer_ids('target_layer_ids', both['target_layer_ids'], 0)
+  return _dflash(both, values, [i + 1 for i in ids])
+
+
+def _dflash(
+  values: dict[str, Any], layers: dict[str, Any], taps: list[int]
+) -> Reader:
+  """Returns the reader of Qwen3's layers, which read inputs of the taps.
+
+  They share the target's embedding and LM head.
+  """
+  check_name('model_type', layers.get('model_type'), ('qwen3',))
+  config = llama.read(layers)
+  vocab = config.vocab_size
+  width = values.get('target_hidden_size') or config.width
+  if width != config.width:
+    raise UserError(
+      f'target_hidden_size: got {width}, expected the hidden_size '
+      f'{config.width} of layers that share its embedding'
+    )
+  size = keys.count(values, 'block_size', 2)
+  mask = keys.token(values, 'mask_token_id', vocab)
+  module = DFlashLayers(config, size, tuple(taps), mask)
+  layout = {
+    'fuse': layouts.matrix('fc.weight'),
+    'context_norm.scale': layouts.vector('hidden_norm.weight'),
+    'final_norm.scale': layouts.vector('norm.weight'),
+    **layouts.repeated(llama.layer(config), config.num_layers, 'layers.'),
+  }
+
+  def read(path) -> DraftModule:
+    tensors = tensor_files.in_folder(path)
+    # Some folders have a table of all tokens, in order, or copies of the
+    # target's matrices.
+    rows_v = _draft_rows(f'drafter {path}', tensors, vocab, vocab)
+    if not np.array_equal(rows_v, np.arange(vocab)):
+      raise UserError(
+        f'drafter {path}: d2t: got a table of other tokens, expected all in '
+        'order'
+      )
+    for name in ('embed_tokens.weight', 'lm_head.weight'):
+      tensors.pop(name, None)
+    return _read(path, module, layout, tensors)
+
+  return read
+
+
+def _read(
+  path,
+  module: nn.Module,
+  layout: Layout,
+  tensors: dict[str, Stored],
+  computed: dict[str, np.ndarray] | None = None,
+) -> DraftModule:
+  """Returns a module with the parameters of a layout and computed ones.
+
+  Raises:
+    UserError: tensors are missing, unused or of another shape.
+  """
+  shapes = param_shapes(module)
+  flat = weights.flat(shapes)
+  sizes = sizes_of(layout, weights.sizes(flat))
+  layouts.check(f'drafter {path}', layout, sizes, tensors)
+  dtype = dtypes.default_dtype(tensors.values())
+  matmul_dtypes = weights.matmul_dtypes(flat, dtype)
+
+  def read_one(name: str, index) -> np.ndarray:
+    if name not in layout:
+      return computed[name]
+    value = layouts.read(tensors, layout[name], sizes[name])
+    return value.reshape(flat[name].shape).astype(matmul_dtypes[name])
+
+  params = weights.tree(weights.place(shapes, None, None, read_one))
+  return DraftModule(module, params, target='')
+
+
+def sizes_of(
+  layout: Layout, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of parameters by the axes of their sources.
+
+  A source may split an axis into the slices that are stacked along it.
+  """
+  sizes = {}
+  for name, source in layout.items():
+    shape, count = shapes[name], len(source.slices)
+    if len(source.axes) > len(shape):
+      at = source.axes.index(source.stacked)
+      split = (count, shape[at] // count)
+      shape = (*shape[:at], *split, *shape[at + 1 :])
+    sizes[name] = shape
+  return sizes
