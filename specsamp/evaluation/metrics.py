@@ -15,8 +15,8 @@ _RESAMPLES = 2_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Head(Label):
-  """Fields of a line that are known before it is decoded.
+class Line(Label):
+  """A prompt answered by a method: a line of metrics.jsonl.
 
   Attributes:
     task: name of the task.
@@ -24,20 +24,6 @@ class Head(Label):
     sample: number of the sample of this prompt, from 0.
     seed: seed of the first turn; turn i draws from `seed + i`.
     id: hash of everything that affects the line.
-  """
-
-  task: str
-  prompt: str
-  sample: int
-  seed: int
-  id: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line(Head):
-  """A prompt answered by a method: a line of metrics.jsonl.
-
-  Attributes:
     tokens: emitted tokens of all turns.
     rounds: target passes.
     num_drafted_per_round: draft depth of each round.
@@ -51,6 +37,11 @@ class Line(Head):
     cut: for each turn, True if the beginning of its conversation was dropped.
   """
 
+  task: str
+  prompt: str
+  sample: int
+  seed: int
+  id: str
   tokens: int
   rounds: int
   num_drafted_per_round: list[int]

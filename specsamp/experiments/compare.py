@@ -15,7 +15,6 @@ from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import (
-  cpu_load,
   methods,
   metrics,
   runner,
@@ -28,7 +27,6 @@ from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import (
   comparison,
-  draft_lengths,
   paper_figures,
   tables,
 )
@@ -129,7 +127,6 @@ class Comparison:
       samples=self.config.samples,
       chat=self.config.chat,
       batch_size=self.config.batch_size,
-      shuffled=self.config.shuffled,
     )
 
   def run(
@@ -155,11 +152,9 @@ class Comparison:
       sections += search.section()
     compared = self._with_baselines(searches)
     path = workdir / 'metrics.jsonl'
-    meter = cpu_load.Meter()
     lines = runner.compare(
       self.target, compared, self.tasks, self.settings, path
     )
-    warning = meter.warning()
     scored = scores.score(
       self.target,
       self.tasks,
@@ -174,10 +169,7 @@ class Comparison:
     sections += comparison.notes(
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
-    caption = comparison.caption(self.config.title, self.pair_name, command)
-    sections += draft_lengths.section(lines, workdir, caption)
-    sections += draft_lengths.against_fixed(lines, not self.config.shuffled)
-    sections += [warning] if warning else []
+    sections += tables.draft_length_section(lines)
     findings = permutation_tests.examine(
       lines, scored, self.target.config.dtype
     )

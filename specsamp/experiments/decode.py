@@ -19,7 +19,6 @@ from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   break_even,
-  cpu_load,
   metrics,
   runner,
   tasks,
@@ -27,7 +26,7 @@ from specsamp.evaluation import (
 )
 from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import comparison, draft_lengths
+from specsamp.evaluation.reporting import comparison, tables
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
@@ -212,15 +211,12 @@ class Decoding:
 
   def _complete(self, workdir: pathlib.Path, speedup: bool) -> None:
     temperature = self.config.temperatures[0]
-    meter, log = cpu_load.Meter(), RunLog(workdir / 'metrics.jsonl')
+    log = RunLog(workdir / 'metrics.jsonl')
     for i, prompt in enumerate(self.prompts):
       log.append(self._show(prompt, i, temperature, speedup))
     if len(self.prompts) > 1:
       total = terminal.total(list(log.records.values()))
       print(f'=== {len(self.prompts)} prompts: {total}')
-    warning = meter.warning()
-    if warning:
-      print(warning)
 
   def _with_depth_costs(self) -> 'Decoding':
     """Measures a round of each depth, for the adaptive drafter."""
@@ -284,20 +280,20 @@ class Decoding:
       sweep_prompts=config.sweep_prompts,
     )
     path = workdir / 'metrics.jsonl'
-    meter = cpu_load.Meter()
     lines = runner.compare(self.target, methods, self.tasks, settings, path)
-    warning = meter.warning()
     rows = metrics.summarize(lines)
     method, costs = self._costs(rows)
-    title = 'Speculative sampling'
-    caption = comparison.caption(title)
     sections = [
-      *draft_lengths.section(lines, workdir, caption),
+      *tables.draft_length_section(lines),
       *break_even.sentences(rows, costs, method),
-      *([warning] if warning else []),
     ]
     report = comparison.write(
-      workdir, title, rows, costs, 'by_draft_length', sections
+      workdir,
+      'Speculative sampling',
+      rows,
+      costs,
+      'by_draft_length',
+      sections,
     )
     report.show(workdir)
 

@@ -16,7 +16,6 @@ _TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names drafters
 _CONFIGS = [
   *sorted(_PAPERS.glob('*/*.py')),
   pathlib.Path('configs/humaneval.py'),
-  pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
 _each = pytest.mark.parametrize(
@@ -74,7 +73,6 @@ def test_a_comparison(launch, folders, tmp_path):
   assert 'Best of each' in ended.out and '|' not in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_budget.png',
-    'by_budget.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',

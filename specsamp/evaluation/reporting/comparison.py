@@ -9,7 +9,7 @@ from specsamp.evaluation.losslessness.permutation_tests import Finding
 from specsamp.evaluation.losslessness.scores import Score
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import plots, tables
-from specsamp.evaluation.reporting.report import Figure, Part, Report, device
+from specsamp.evaluation.reporting.report import Figure, Part, Report
 from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
 
@@ -17,7 +17,6 @@ _SPREAD = (
   'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
   'sequences, prompt pass included.'
 )
-_ROUNDS = 'rounds.png'
 
 
 def write(
@@ -46,9 +45,6 @@ def write(
     bounds: bounds on the acceptance, for the summary.
     pair: name of the models, for captions.
     command: command that makes the report.
-
-  Returns:
-    The report.
   """
   report = Report(title, command)
   overall = [row for row in rows if row.task == metrics.ALL]
@@ -66,12 +62,13 @@ def write(
     '## Acceptance by position',
     tables.position_table(rows),
   ]
-  drawn = {f'{plot}.png': plots.PLOTS[plot](rows)}
+  figures = {f'{plot}.png': plots.PLOTS[plot](rows)}
   if any(cost.row for cost in costs):
-    drawn[_ROUNDS] = plots.trace(costs)
-  for name, figure in drawn.items():
+    figures['rounds.png'] = plots.trace(costs)
+  caption = ', '.join(filter(None, (title, pair, command, report.device)))
+  for name, figure in figures.items():
     if figure is not None:
-      plots.save(figure, folder / name, caption(title, pair, command))
+      plots.save(figure, folder / name, caption)
       report.details.append(Figure(name))
   summary = {
     'runs': [row.plain() for row in rows],
@@ -81,11 +78,6 @@ def write(
   }
   report.write(folder, summary)
   return report
-
-
-def caption(*parts: str) -> str:
-  """Returns the caption of a figure: its parts and the device."""
-  return ', '.join(filter(None, (*parts, device())))
 
 
 def notes(
@@ -105,20 +97,16 @@ def notes(
   sentences = []
   for task in tasks:
     answers = [line for line in lines if line.task == task.name]
-    if task.score and None in [scores[line.id].scores for line in answers]:
+    if task.score and any(scores[line.id].scores is None for line in answers):
       sentences.append(
         f'{task.name}: the answers were not run and have no score; '
         '--allow_code_execution runs them in a subprocess.'
       )
-    turns = {
-      (line.prompt, turn): is_cut
-      for line in answers
-      for turn, is_cut in enumerate(line.cut)
-    }
-    if any(turns.values()):
+    cuts = {line.prompt: line.cut for line in answers}.values()
+    if cut := sum(map(sum, cuts)):
       sentences.append(
-        f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
-        f'more than {max_prompt_tokens} tokens and see the last '
-        f'{max_prompt_tokens} of them.'
+        f'{task.name}: {cut} of {sum(map(len, cuts))} turns follow more than '
+        f'{max_prompt_tokens} tokens and see the last {max_prompt_tokens} of '
+        'them.'
       )
   return sentences

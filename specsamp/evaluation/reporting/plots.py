@@ -226,43 +226,15 @@ def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   return figure
 
 
-def curves(
-  panels: Mapping[str, Mapping[str, Sequence[float]]],
-  along: str,
-  path: pathlib.Path,
-) -> None:
-  """Draws values over the steps of a run, in panels side by side.
-
-  Args:
-    panels: title -> label -> a value per step, counted from 1.
-    along: name of a step.
-    path: path of the PNG.
-  """
-  figure, axes = _panels((3.7 * len(panels), 3.4), list(panels))
-  for panel, lines in zip(axes, panels.values(), strict=True):
-    for label, values in lines.items():
-      marker = 'o' if len(values) < 50 else None
-      steps = range(1, len(values) + 1)
-      panel.plot(steps, values, marker=marker, label=label)
-    panel.set_xlabel(along)
-    panel.set_ylim(0, 1.1 * max(map(max, lines.values())) or 1)
-    if len(lines) > 1:
-      panel.legend(fontsize=8)
-  figure.savefig(path, dpi=120)
-
-
 def save(
   figure: matplotlib.figure.Figure, path: pathlib.Path, caption: str
 ) -> None:
-  """Writes a PNG and an SVG, with a caption; the first process writes."""
-  if not distributed.is_first():
-    return
-  if caption:
+  """Writes a PNG with a caption; the first process writes."""
+  if distributed.is_first():
     width = int(_LETTERS * figure.get_figwidth())
     caption = textwrap.fill(caption, width, break_on_hyphens=False)
     figure.supxlabel(caption, fontsize=7, color='0.35')
-  figure.savefig(path, dpi=120)
-  figure.savefig(path.with_suffix('.svg'))
+    figure.savefig(path, dpi=120)
 
 
 def _against(
@@ -335,30 +307,17 @@ def _line(
 def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
   """Draws a bar for each row at the place of its name."""
   places = [names.index(_draft_name(row)) for row in rows]
-  values = [getattr(row, key) for row in rows]
-  reaches = _reaches(rows, key)
-  panel.barh(
-    places, values, color='tab:blue', alpha=0.8, ecolor='0.35', xerr=reaches,
-    error_kw=dict(elinewidth=0.8),
+  bars = panel.barh(
+    places, [getattr(row, key) for row in rows], color='tab:blue', alpha=0.8,
+    xerr=_reaches(rows, key), ecolor='0.35', error_kw=dict(elinewidth=0.8),
   )  # fmt: skip
-  ends = [value + high for value, high in zip(values, reaches[1], strict=True)]
+  panel.bar_label(bars, fmt='%.2f', fontsize=8, padding=4)
   papers = [_paper_value(row, key) for row in rows]
-  width = 1.22 * max([*ends, *filter(None, papers)])
-  for place, value, end, paper in zip(
-    places, values, ends, papers, strict=True
-  ):
-    if paper and end - 0.03 * width < paper < end + 0.2 * width:
-      end = paper + 0.02 * width  # so that the marker does not hide the number
-    panel.annotate(
-      f'{value:.2f}', (end, place), fontsize=8, xytext=(4, 0), va='center',
-      textcoords='offset points',
-      bbox=dict(facecolor='white', edgecolor='none', pad=0.4, alpha=0.8),
-    )  # fmt: skip
   marks = [mark for mark in zip(papers, places, strict=True) if mark[0]]
   if marks:
     panel.plot(*zip(*marks, strict=True), **_PAPER)
   panel.axvline(1, color='gray', linewidth=0.8, zorder=0)
-  panel.set_xlim(0, width)
+  panel.set_xlim(0, 1.22 * panel.dataLim.x1)
 
 
 def _draft_name(row: Row) -> str:
