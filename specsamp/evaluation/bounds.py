@@ -78,7 +78,7 @@ def measure(
     state = request.decode(state, 1)
     drafts.append((fetched, draft_of(request, state)))
     fetched = request.fetch(state)
-  bounds = []
+  best = []
   for row in range(len(prompts)):
     active = [(at, draft) for at, draft in drafts if not at.done[row]]
     position_r = np.zeros(_ROUNDS, np.int32)
@@ -90,16 +90,14 @@ def measure(
       position_r,
       sampling.broadcast(_ROUNDS),
     )
-    bounds += [
-      _best(p_v, draft, row)
-      for p_v, (_, draft) in zip(p_rv, active, strict=False)
-    ]
+    for p_v, (_, draft) in zip(p_rv, active, strict=False):
+      best.append(_best(p_v, draft, row))
   rounds = int(fetched.stats.rounds.sum())
   accepted = fetched.stats.num_accepted_per_pos[:, 0].sum()
   return Bound(
     **vars(method.label),
     accepted=float(accepted / rounds),
-    at_most=float(np.mean(bounds)),
+    at_most=float(np.mean(best)),
     rounds=rounds,
   )
 

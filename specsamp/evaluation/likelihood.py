@@ -54,15 +54,11 @@ def text_likelihood(
     output: token ids to score.
     sampling: sampling that defines the distribution, scalars.
   """
-  sums = pass_over(
-    target,
-    _sums,
-    [*prompt, *output],
-    np.int32(len(prompt)),
-    np.int32(len(prompt) + len(output)),
-    sampling.broadcast(_CHUNK),
-  )
-  excess, variance, outside, gap = (float(x) for x in sums)
+  start, end = len(prompt), len(prompt) + len(output)
+  bounds = np.int32(start), np.int32(end)
+  law = sampling.broadcast(_CHUNK)
+  sums = pass_over(target, _sums, [*prompt, *output], *bounds, law)
+  excess, variance, outside, gap = map(float, sums)
   return TextLikelihood(excess, variance, int(outside), gap)
 
 

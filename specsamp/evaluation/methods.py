@@ -120,27 +120,23 @@ class Method:
   @property
   def label(self) -> Label:
     drafter, rule = self.drafter, self.verifier
-    label = Label(
+    about = dict(verifier='', lossless=True, law='', tree=TokenTree.chain(0))
+    if drafter is not None:
+      is_name = isinstance(rule, str)
+      about = dict(
+        verifier=rule if is_name else type(rule).__name__,
+        lossless=(verification.make(rule) if is_name else rule).lossless,
+        law=drafter.law,
+        tree=drafter.tree,
+        depths=depths_of(drafter),
+      )
+    return Label(
       method=self.name,
       temperature=self.temperature,
       top_p=self.top_p,
       top_k=self.top_k,
-      verifier='',
-      lossless=True,
-      law='',
-      tree=TokenTree.chain(0),
       tree_attention=self.tree_attention,
-    )
-    if drafter is None:
-      return label
-    is_name = isinstance(rule, str)
-    return dataclasses.replace(
-      label,
-      verifier=rule if is_name else type(rule).__name__,
-      lossless=(verification.make(rule) if is_name else rule).lossless,
-      law=drafter.law,
-      tree=drafter.tree,
-      depths=depths_of(drafter),
+      **about,
     )
 
   @property

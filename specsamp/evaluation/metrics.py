@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -243,13 +244,13 @@ def _intervals(
 ) -> dict[str, list[float] | None]:
   """Returns the 95% intervals of a row, from a bootstrap over prompts."""
   names = sorted({line.prompt for line in lines})
-  prompts = {name: i for i, name in enumerate(names)}
+  place = {name: i for i, name in enumerate(names)}
 
   def sums(lines):
-    """[prompts, 5]: seconds, tokens, rounds, accepted, drafted."""
-    table = np.zeros((len(prompts), 5))
+    """Returns the seconds, tokens, rounds, .. of the prompts, [prompts, 5]."""
+    table = np.zeros((len(names), 5))
     for line in lines:
-      table[prompts[line.prompt]] += (
+      table[place[line.prompt]] += (
         line.seconds,
         line.tokens,
         line.rounds,
@@ -259,8 +260,8 @@ def _intervals(
     return table
 
   rng = np.random.default_rng(0)
-  even = np.full(len(prompts), 1 / len(prompts))
-  draws = rng.multinomial(len(prompts), even, size=_RESAMPLES)
+  even = np.full(len(names), 1 / len(names))
+  draws = rng.multinomial(len(names), even, size=_RESAMPLES)
   seconds, tokens, rounds, accepted, drafted = (draws @ sums(lines)).T
   values = {
     'block_efficiency_95': block_efficiency(accepted, rounds),
@@ -272,31 +273,27 @@ def _intervals(
     values['speedup_95'] = base[0] / base[1] / (seconds / tokens)
   return {
     name: np.percentile(v, [2.5, 97.5]).tolist()
-    if v is not None and len(prompts) > 1
+    if v is not None and len(names) > 1
     else None
     for name, v in values.items()
   }
 
 
 def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
-  by_prompt: dict[str, dict[str, list[float]]] = {}
+  """Returns the means of the scores over samples, then over prompts."""
+  samples = defaultdict(lambda: defaultdict(list))  # of each score and prompt
   for line in lines:
     for name, value in scores.get(line.id, {}).items():
       if isinstance(value, float):
-        samples = by_prompt.setdefault(name, {}).setdefault(line.prompt, [])
-        samples.append(value)
+        samples[name][line.prompt].append(value)
   means = {}
-  for name, prompts in by_prompt.items():
-    means[name] = float(np.mean([np.mean(v) for v in prompts.values()]))
-    if name == 'pass@1':
-      fewest = min(map(len, prompts.values()))
-      for k in (10, 100):
-        if k <= fewest:
-          means[f'pass@{k}'] = float(
-            np.mean(
-              [pass_at_k(len(v), int(sum(v)), k) for v in prompts.values()]
-            )
-          )
+  for name, by_prompt in samples.items():
+    prompts = by_prompt.values()
+    means[name] = float(np.mean([*map(np.mean, prompts)]))
+    for k in (10, 100) if name == 'pass@1' else ():
+      if k <= min(map(len, prompts)):
+        rates = [pass_at_k(len(v), int(sum(v)), k) for v in prompts]
+        means[f'pass@{k}'] = float(np.mean(rates))
   return means
 
 

@@ -10,12 +10,9 @@ tokens in ascending order of p / q. The bound holds for one step: it limits how
 often any rule accepts the first drafted token. Computed on the host in float64.
 """
 
-from typing import get_args
-
 import numpy as np
 
 from specsamp.drafting.draft import Law
-from specsamp.errors import UserError, check_name
 
 # Grid of log t in `_not_all_inside`, where the trapezoid rule is exact to 1e-9.
 _LOG_STEP = 0.4
@@ -37,13 +34,7 @@ def best_acceptance(
       probable tokens of q.
     count: number of candidates, at least 0. Without replacement it is at most
       the number of tokens of q.
-
-  Raises:
-    UserError: the law is unknown, or the count is negative.
   """
-  check_name('law', law, get_args(Law))
-  if count < 0:
-    raise UserError(f'count: got {count}, expected at least 0')
   if not count:
     return 0.0
   p_v, q_v = (np.asarray(x, np.float64) for x in (p_v, q_v))

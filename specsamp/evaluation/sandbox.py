@@ -93,12 +93,8 @@ def run(
       return Outcome(True, 'passed')
     if status < 0:
       return Outcome(False, f'killed by {signal.Signals(-status).name}')
-    return Outcome(False, _last_line(errors) or 'ended before its last line')
-
-
-def _last_line(errors) -> str:
-  """Returns the last line of standard error: that of a traceback, if any."""
-  errors.seek(-min(errors.seek(0, os.SEEK_END), 4096), os.SEEK_END)
-  lines = errors.read().decode(errors='replace').split('\n')
-  line = next(filter(str.strip, reversed(lines)), '')[:_WHY_CHARS]
-  return ''.join(c if c.isprintable() else '?' for c in line)
+    errors.seek(0)
+    text = errors.read().decode(errors='replace')
+  _, _, last = text.strip().rpartition('\n')
+  why = ''.join(c if c.isprintable() else '?' for c in last[:_WHY_CHARS])
+  return Outcome(False, why or 'ended before its last line')

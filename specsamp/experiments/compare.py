@@ -144,7 +144,6 @@ class Comparison:
       allow_code_execution: True if tasks may run the answers as programs.
       command: command of this run, for the report.
     """
-    scores.warn_of_unscored(self.tasks, allow_code_execution)
     self = dataclasses.replace(self, methods=self._with_depth_costs())
     searches = self._search(workdir)
     sections: list[Part] = [self.config.note] if self.config.note else []

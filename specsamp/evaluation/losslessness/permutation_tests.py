@@ -11,7 +11,9 @@ known. Greedy texts must be the same except for near ties.
 """
 
 import dataclasses
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,13 +84,7 @@ def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
 
 
 class Parity(NamedTuple):
-  """A score of a task, for the baseline and for a method.
-
-  Attributes:
-    baseline: mean of the baseline.
-    method: mean of the method.
-    p: p-value of the difference.
-  """
+  """Means of a score for the baseline and a method, and p of the difference."""
 
   baseline: float
   method: float
@@ -197,10 +193,9 @@ def _examine(
     verdict='lossless',
   )
   if not label.temperature:
-    is_greedy = finding.gap <= finding.near_tie
-    return (
-      finding if is_greedy else dataclasses.replace(finding, verdict='LOSSY')
-    )
+    if finding.gap > finding.near_tie:
+      return dataclasses.replace(finding, verdict='LOSSY')
+    return finding
   p_target = None
   variance = of_pairs('variance')[:, 1].sum()
   if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
@@ -210,13 +205,12 @@ def _examine(
   excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
   counts = sign_flip_test(_count_differences(pairs), flips)
-  verdict = 'too few texts'
+  smallest = max(nll.smallest, counts.smallest)
+  verdict = 'lossless'
   if min(p for p in (p_target, nll.p, counts.p) if p is not None) < level:
     verdict = 'LOSSY'
-  elif (
-    max(nll.smallest, counts.smallest) < level or finding.same == finding.texts
-  ):
-    verdict = 'lossless'
+  elif smallest >= level and finding.same < finding.texts:
+    verdict = 'too few texts'
   return dataclasses.replace(
     finding, verdict=verdict, p_target=p_target, p_nll=nll.p, p_tokens=counts.p
   )
@@ -228,12 +222,10 @@ def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
   The counts are square roots, so that very frequent tokens do not hide others.
   """
   outputs = [
-    [np.concatenate([*line.output_tokens, []]).astype(int) for line in pair]
+    [list(itertools.chain(*line.output_tokens)) for line in pair]
     for pair in spread(pairs, _MAX_PAIRS)
   ]
-  tokens = np.unique(
-    np.concatenate([side for pair in outputs for side in pair])
-  )
+  tokens = np.unique(np.concatenate([*itertools.chain(*outputs)]))
   differences = np.zeros((len(outputs), len(tokens)))
   for row, pair in zip(differences, outputs, strict=True):
     for sign, side in zip((-1, 1), pair, strict=True):
@@ -243,14 +235,14 @@ def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
 
 
 def _parity(pairs: Sequence[_Pair], scores) -> dict[str, Parity]:
-  values: dict[str, list[tuple[float, float]]] = {}
+  values = defaultdict(list)
   for pair in pairs:
     baseline, method = (scores[line.id].scores for line in pair)
     if baseline and method:
       for name, value in baseline.items():
         if isinstance(value, float):
-          both = values.setdefault(f'{name}, {pair[0].task}', [])
-          both.append((value, method[name]))
+          both = value, method[name]
+          values[f'{name}, {pair[0].task}'].append(both)
   parities = {}
   for name, both in values.items():
     array = np.asarray(both)

@@ -6,8 +6,6 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 
-from absl import logging
-
 from specsamp.evaluation.likelihood import text_likelihood
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting.run_log import RunLog
@@ -24,10 +22,8 @@ class Score:
 
   Attributes:
     id: hash of the text, its reference and its scorer.
-    excess_nll: see `TextLikelihood`; sum over the turns, like the next two.
-    variance: see `TextLikelihood`.
-    outside: see `TextLikelihood`.
-    gap: see `TextLikelihood`; maximum over the turns.
+    excess_nll, variance, outside, gap: see `TextLikelihood`; the maximum of the
+      gaps of all turns, and sums of the others.
     scores: scores of the task by their names; None if it has none.
   """
 
@@ -37,17 +33,6 @@ class Score:
   outside: int
   gap: float
   scores: dict[str, float | str] | None
-
-
-def warn_of_unscored(tasks: Sequence[Task], allow_code_execution: bool) -> None:
-  """Warns of tasks whose answers must run as programs to have a score."""
-  for task in tasks:
-    if task.runs_answers and not allow_code_execution:
-      logging.warning(
-        '%s: answers will have no score; --allow_code_execution runs them in a '
-        'subprocess',
-        task.name,
-      )
 
 
 def score(
@@ -75,36 +60,36 @@ def score(
     for task in tasks
     for prompt in task.prompts
   }
-  prompt_of = lambda line: prompts[line.task, line.prompt]
   ids = {
-    line.id: _id(line, prompt_of(line), by_name[line.task].score)
+    line.id: _id(
+      line, prompts[line.task, line.prompt], by_name[line.task].score
+    )
     for line in lines
   }
-
-  def has_score(task: Task) -> bool:
-    return bool(task.score and (allow_code_execution or not task.runs_answers))
-
-  wanted = set(ids.values())
-  is_wanted = lambda score: score.id in wanted
-  log = RunLog(path, Score, lambda score: score.id, is_wanted)
-  log.keep(
-    ids[line.id]
-    for line in lines
-    if ids[line.id] in log.records
-    and (
-      log.records[ids[line.id]].scores is not None
-      or not has_score(by_name[line.task])
+  has_score = {
+    task.name: bool(
+      task.score and (allow_code_execution or not task.runs_answers)
     )
+    for task in tasks
+  }
+  wanted = {ids[line.id]: has_score[line.task] for line in lines}
+  log = RunLog(
+    path, Score, lambda score: score.id, lambda score: score.id in wanted
+  )
+  log.keep(
+    id_
+    for id_, score in log.records.items()
+    if score.scores is not None or not wanted[id_]
   )
   missing = [line for line in lines if ids[line.id] not in log.records]
   known: dict[tuple, Score] = {}  # many greedy texts are equal
   for line in progress.bar('scoring', missing, unit='seq'):
-    task, prompt = by_name[line.task], prompt_of(line)
+    task, prompt = by_name[line.task], prompts[line.task, line.prompt]
     key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
     if key not in known:
       scores = None
       # The first process of a run executes programs.
-      if has_score(task) and distributed.is_first():
+      if has_score[line.task] and distributed.is_first():
         scores = task.scored(prompt, line.texts[0])
       likelihood = _likelihood(target, prompt, line, settings)
       known[key] = Score('', **likelihood, scores=scores)

@@ -22,25 +22,15 @@ class RunLog(Generic[Record]):
   A record is a frozen dataclass or a TypedDict, whose annotations are the
   schema of a line::
 
-    @dataclasses.dataclass(frozen=True)
-    class Time:
-      program: str
-      ms: float
-
     log = RunLog(workdir / 'times.jsonl', Time, lambda time: time.program)
     for name, measure in programs.items():
       if name not in log.records:
         log.append(Time(name, measure()))
-    rows = log.records.values()
 
-  Without a key the log starts an empty file, and a record may be any dict::
-
-    log = RunLog(workdir / 'metrics.jsonl')
-    log.append({'step': 1, 'loss': 2.5})
-
-  A line that does not belong to the run (other types, a duplicate key, refused
-  by `accepts`) moves to `NAME.set-aside`, and a message on standard error says
-  so. A last line that was interrupted while it was written is dropped. All
+  Without a key the log starts an empty file, and a record may be any dict. A
+  line that does not belong to the run (other types, a duplicate key, refused by
+  `accepts`) moves to `NAME.set-aside`, and a message on standard error says so.
+  A last line that was interrupted while it was written is dropped. All
   processes of a run read the file, and the first one writes it.
 
   Attributes:
@@ -72,16 +62,19 @@ class RunLog(Generic[Record]):
     self.records: dict[Hashable, Record] = {}
     self._key = key or (lambda record: len(self.records))
     self._lines: dict[Hashable, bytes] = {}
-    if key is None:
-      if distributed.is_first():
-        path.write_bytes(b'')
-      return
     text = path.read_bytes() if path.exists() else b''
-    refused = self._read(text, kind, accepts)
+    refused = self._read(text if key else b'', kind, accepts)
     distributed.wait(f'{path.name} is read')
-    if refused:
-      self._set_aside(refused)
-    if text != b''.join(self._lines.values()):
+    if refused and distributed.is_first():
+      aside = path.with_name(f'{path.name}.set-aside')
+      with aside.open('ab') as file:
+        file.writelines(line + b'\n' for _, line in refused)
+      print(
+        f'{path}: {len(refused)} lines do not belong to this run, the first is '
+        f'line {refused[0][0]}; they go to {aside.name}',
+        file=sys.stderr,
+      )
+    if not key or text != b''.join(self._lines.values()):
       self._rewrite()
 
   def append(self, *records: Record) -> None:
@@ -111,10 +104,10 @@ class RunLog(Generic[Record]):
     refused = []
     *whole, last = text.split(b'\n')
     for number, line in enumerate([*whole, last], start=1):
+      is_cut = number > len(whole) and line[:1] == b'{'
       try:
         value = files.parse_json(line.decode())
       except ValueError:
-        is_cut = number > len(whole) and line[:1] == b'{'
         if line.strip() and not is_cut:
           refused.append((number, line))
         continue
@@ -126,18 +119,6 @@ class RunLog(Generic[Record]):
           continue
       refused.append((number, line))
     return refused
-
-  def _set_aside(self, refused: list[tuple[int, bytes]]) -> None:
-    if not distributed.is_first():
-      return
-    aside = self.path.with_name(f'{self.path.name}.set-aside')
-    with aside.open('ab') as file:
-      file.writelines(line + b'\n' for _, line in refused)
-    print(
-      f'{self.path}: {len(refused)} lines do not belong to this run, the first '
-      f'is line {refused[0][0]}; they go to {aside.name}',
-      file=sys.stderr,
-    )
 
   def _rewrite(self) -> None:
     if distributed.is_first():

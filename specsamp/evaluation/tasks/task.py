@@ -2,10 +2,8 @@
 
 import dataclasses
 import gzip
-import json
 import numbers
 import pathlib
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,10 +38,10 @@ class Task:
     prompts: prompts to answer.
     ends: True if a stop token ends an answer. False if answers have no natural
       end; then all of them have the same length.
-    most_new_tokens: upper bound on the tokens of an answer, below that of the
-      config; None for no further bound.
+    most_new_tokens: upper bound on the tokens of an answer, in addition to that
+      of the config; None for no further bound.
     score: (prompt, answer) -> numbers in [0, 1] by name, and optional texts
-      about them; None if answers have no score.
+      about them; None for answers without a score.
     runs_answers: True if the score runs the answer as a program.
   """
 
@@ -63,22 +61,18 @@ class Task:
     Raises:
       UserError: the score function returned an invalid score.
     """
-    score = self.score(prompt, answer)
-    is_valid = lambda value: (
-      isinstance(value, str)
-      or (isinstance(value, numbers.Real) and 0 <= value <= 1)
-    )
-    if not isinstance(score, Mapping) or not all(
-      isinstance(name, str) and is_valid(value) for name, value in score.items()
-    ):
+    score, scores = self.score(prompt, answer), {}
+    for name, value in score.items() if isinstance(score, Mapping) else ():
+      if isinstance(value, str):
+        scores[name] = value
+      elif isinstance(value, numbers.Real) and 0 <= value <= 1:
+        scores[name] = float(value)
+    if scores != score or not all(isinstance(name, str) for name in scores):
       raise UserError(
         f'task {self.name}: score: got {score!r}, expected numbers in [0, 1] '
         'by name, and optional texts'
       )
-    return {
-      name: value if isinstance(value, str) else float(value)
-      for name, value in score.items()
-    }
+    return scores
 
 
 def tokens_of(
@@ -96,16 +90,15 @@ def tokens_of(
   Raises:
     UserError: the tokenizer has no chat template.
   """
-  turns = (prompt.text, *prompt.later)
+  first, *later = (prompt.text, *prompt.later)[: len(answers) + 1]
   if chat:
-    messages = []
-    for i, turn in enumerate(turns[: len(answers) + 1]):
+    messages = [{'role': 'user', 'content': first}]
+    for answer, turn in zip(answers, later, strict=True):
+      messages.append({'role': 'assistant', 'content': answer})
       messages.append({'role': 'user', 'content': turn})
-      if i < len(answers):
-        messages.append({'role': 'assistant', 'content': answers[i]})
     return tokenizer.encode(tokenizer.chat(messages), bos=False)
-  text = turns[0]
-  for answer, turn in zip(answers, turns[1:], strict=False):
+  text = first
+  for answer, turn in zip(answers, later, strict=True):
     text += f'{answer}\n\n{turn}\n\n'
   return tokenizer.encode(text)
 
@@ -156,26 +149,17 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   Raises:
     UserError: the file cannot be read, or a line is invalid.
   """
-  lines, number = [], 0
-  try:
-    opens = gzip.open if path.suffix == '.gz' else open
-    with opens(path, 'rt', encoding='utf-8') as file:
-      for line in file:
-        number += 1
-        if line.strip():
-          lines.append(files.parse_json(line))
-  except json.JSONDecodeError as error:
-    raise UserError(
-      f'{path}: line {number}: not valid JSON: {error.msg} at character '
-      f'{error.pos}'
-    ) from None
-  except OSError as error:
-    raise UserError(f'{path}: {error.strerror or error}') from None
-  except (EOFError, ValueError, zlib.error) as error:
-    raise UserError(f'{path}: {error}') from None
-  for number, line in enumerate(lines, start=1):
+  opens = gzip.open if path.suffix == '.gz' else open
+  with files.reading(f'{path}'), opens(path, 'rt', encoding='utf-8') as file:
+    texts = file.readlines()
+  lines = []
+  for number, text in enumerate(texts, start=1):
+    if not text.strip():
+      continue
+    with files.reading(f'{path}: line {number}: not valid JSON'):
+      lines.append(files.parse_json(text))
     for key in keys:
-      if not isinstance(line, dict) or not isinstance(line.get(key), str):
+      if not isinstance(lines[-1], dict) or type(lines[-1].get(key)) is not str:
         raise UserError(f'{path}: line {number} has no text {key!r}')
   if not lines:
     raise UserError(f'{path}: empty')
@@ -189,10 +173,7 @@ def turns_of(line: Any, where: str) -> tuple[str, ...]:
     UserError: the line has no turns.
   """
   turns = line.get('turns') if isinstance(line, dict) else None
-  if (
-    not isinstance(turns, list)
-    or not turns
-    or not all(isinstance(turn, str) and turn for turn in turns)
-  ):
+  is_text = lambda turn: isinstance(turn, str) and turn
+  if not isinstance(turns, list) or not turns or not all(map(is_text, turns)):
     raise UserError(f"{where} has no 'turns', a list of texts")
   return tuple(turns)

@@ -4,8 +4,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specsamp.data import code_answers as answers
-from specsamp.data import code_edits as edits
+from specsamp.data import code_answers as code_answers_data
+from specsamp.data import code_edits as code_edits_data
 from specsamp.data import prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError, check_name
@@ -43,8 +43,9 @@ def _functions(name: str, functions: Sequence[prompts.Prompt]) -> Task:
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Returns functions to repeat with a change."""
-  found = edits.code_edits(tokenizer, count, max_tokens)
-  return Task('code edits', _questions(found), ends=False)
+  edits = code_edits_data.code_edits(tokenizer, count, max_tokens)
+  questions = [Question(edit.name, edit.text) for edit in edits]
+  return Task('code edits', questions, ends=False)
 
 
 def code_answers(
@@ -55,19 +56,22 @@ def code_answers(
   A prompt stops within a line, or before a line that it contains. The answer is
   right if it equals the rest of that line in the file.
   """
-  return [
-    Task(
-      name,
-      [
-        Question(prompt.name, prompt.text, reference=prompt.rest)
-        for prompt in find(tokenizer, count, max_tokens)
-      ],
-      ends=False,
-      most_new_tokens=_MAX_ANSWER,
-      score=exact_match,
+  tasks = []
+  for name, find in code_answers_data.KINDS.items():
+    questions = [
+      Question(prompt.name, prompt.text, reference=prompt.rest)
+      for prompt in find(tokenizer, count, max_tokens)
+    ]
+    tasks.append(
+      Task(
+        name,
+        questions,
+        ends=False,
+        most_new_tokens=_MAX_ANSWER,
+        score=exact_match,
+      )
     )
-    for name, find in answers.KINDS.items()
-  ]
+  return tasks
 
 
 def from_file(
@@ -88,7 +92,7 @@ def from_file(
   name = pathlib.Path(path).stem
   if path.endswith('.json'):
     texts = prompts.read_json(path, tokenizer, count, max_tokens)
-    return Task(name, _questions(texts))
+    return Task(name, [Question(text.name, text.text) for text in texts])
   lines = [
     {'prompt': line} if isinstance(line, str) else line
     for line in read_lines(pathlib.Path(path))
@@ -148,7 +152,3 @@ def _scorer(path: str, lines: Sequence[dict[str, Any]]) -> Callable | None:
   if SCORERS[name] is rouge:
     rouge_scorer()  # raises if the package is missing
   return SCORERS[name]
-
-
-def _questions(found: Sequence[prompts.Prompt]) -> list[Question]:
-  return [Question(prompt.name, prompt.text) for prompt in found]
