@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,46 +61,6 @@ class Line(Label):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figures:
-  """Figures of several lines of one method.
-
-  Times include the prompt pass, except for `round_ms`. Percentiles are over
-  sequences.
-
-  Attributes:
-    sequences: number of lines.
-    tokens: emitted tokens of all lines.
-    seconds: time of all lines.
-    ms_per_token: all milliseconds over all tokens.
-    tokens_per_second: all tokens over all seconds.
-    block_efficiency: τ, see `state.block_efficiency`.
-    acceptance_rate: α, accepted over drafted tokens, where each depth of a tree
-      counts as one token; None without a draft.
-    acceptance_by_position: share of the rounds that accepted the token drafted
-      at each position.
-    round_ms: milliseconds of a round, or a row's share of them.
-    p50_ms, p90_ms, p99_ms: milliseconds per token.
-    p50_s, p90_s, p99_s: seconds per sequence.
-  """
-
-  sequences: int
-  tokens: int
-  seconds: float
-  ms_per_token: float
-  tokens_per_second: float
-  block_efficiency: float
-  acceptance_rate: float | None
-  acceptance_by_position: list[float | None]
-  round_ms: float
-  p50_ms: float
-  p90_ms: float
-  p99_ms: float
-  p50_s: float
-  p90_s: float
-  p99_s: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperFigure:
   """Figures that a paper reports for a method.
 
@@ -119,22 +80,50 @@ class PaperFigure:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row(Figures, Label):
-  """A method on a task: a row of a report.
+class Row(Label):
+  """Figures of a method on a task: a row of a report.
+
+  Times include the prompt pass, except for `round_ms`.
 
   Attributes:
+    sequences: number of lines.
+    tokens: emitted tokens of all lines.
+    seconds: time of all lines.
+    ms_per_token: all milliseconds over all tokens.
+    tokens_per_second: all tokens over all seconds.
+    block_efficiency: τ, see `state.block_efficiency`.
+    acceptance_rate: α, accepted over drafted tokens, where each depth of a tree
+      counts as one token; None without a draft.
+    acceptance_by_position: share of the rounds that accepted the token drafted
+      at each position.
+    round_ms: milliseconds of a round, or a row's share of them.
+    p50_ms, p90_ms, p99_ms: percentiles of milliseconds per token.
+    p50_s, p90_s, p99_s: percentiles of seconds per sequence.
     task: name of the task, or `ALL`.
     speedup: seconds per token of the baseline over those of this method, each
       the total over the same prompts; None without a baseline.
-    speedup_95: 95% interval from a bootstrap over prompts; None for a single
-      prompt.
-    block_efficiency_95: see `speedup_95`.
-    acceptance_rate_95: see `speedup_95`.
+    speedup_95, block_efficiency_95, acceptance_rate_95: 95% intervals from a
+      bootstrap over prompts; None for a single prompt.
     scores: mean of each score over the samples of a prompt, then over prompts;
       `pass@k` is `pass_at_k`.
     paper: figures that the paper reports.
   """
 
+  sequences: int
+  tokens: int
+  seconds: float
+  ms_per_token: float
+  tokens_per_second: float
+  block_efficiency: float
+  acceptance_rate: float | None
+  acceptance_by_position: list[float | None]
+  round_ms: float
+  p50_ms: float
+  p90_ms: float
+  p99_ms: float
+  p50_s: float
+  p90_s: float
+  p99_s: float
   task: str
   speedup: float | None
   speedup_95: list[float] | None
@@ -175,10 +164,10 @@ def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
     figures = _figures(group)
     speedup = None
     if baseline:
-      speedup = _figures(baseline).ms_per_token / figures.ms_per_token
+      speedup = _figures(baseline)['ms_per_token'] / figures['ms_per_token']
     row = Row(
       **vars(label),
-      **vars(figures),
+      **figures,
       task=task,
       speedup=speedup,
       **_intervals(group, baseline),
@@ -211,7 +200,7 @@ def baseline_of(row: Row, rows: Sequence[Row]) -> Row:
   return baseline
 
 
-def _figures(lines: Sequence[Line]) -> Figures:
+def _figures(lines: Sequence[Line]) -> dict[str, Any]:
   column = lambda name: np.asarray([getattr(line, name) for line in lines])
   tokens, rounds, seconds = map(column, ('tokens', 'rounds', 'seconds'))
   drafted = column('num_drafted_per_pos').sum(axis=0)
@@ -221,7 +210,7 @@ def _figures(lines: Sequence[Line]) -> Figures:
     for unit, values in (('ms', 1e3 * seconds / tokens), ('s', seconds))
     for percent in (50, 90, 99)
   }
-  return Figures(
+  return dict(
     sequences=len(lines),
     tokens=int(tokens.sum()),
     seconds=float(seconds.sum()),

@@ -15,6 +15,7 @@ from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import (
+  losslessness,
   methods,
   metrics,
   runner,
@@ -22,7 +23,6 @@ from specsamp.evaluation import (
   timing,
 )
 from specsamp.evaluation.bounds import Bound
-from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import (
@@ -154,7 +154,7 @@ class Comparison:
     lines = runner.compare(
       self.target, compared, self.tasks, self.settings, path
     )
-    scored = scores.score(
+    scored = losslessness.score(
       self.target,
       self.tasks,
       lines,
@@ -169,12 +169,10 @@ class Comparison:
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
     sections += tables.draft_length_section(lines)
-    findings = permutation_tests.examine(
-      lines, scored, self.target.config.dtype
-    )
+    findings = losslessness.examine(lines, scored, self.target.config.dtype)
     if any(len(group) > 1 for group in paper_figures.alternatives(overall)):
       sections += paper_figures.best(overall)
-    sections += permutation_tests.section(findings)
+    sections += losslessness.section(findings)
     bounds = self._bounds(compared)
     if bounds:
       sections += tables.bound_section(bounds)

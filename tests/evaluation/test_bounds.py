@@ -7,8 +7,8 @@ from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.evaluation import bounds
+from specsamp.evaluation.bounds import best_acceptance
 from specsamp.evaluation.methods import Method
-from specsamp.evaluation.optimal_acceptance import best_acceptance
 from specsamp.sampling import transforms
 from specsamp.sampling.transforms import SamplingParams
 

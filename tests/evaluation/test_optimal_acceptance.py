@@ -8,7 +8,7 @@ import pytest
 from specsamp.conformance.enumeration import KINDS, make_tables, run_tables
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
-from specsamp.evaluation.optimal_acceptance import best_acceptance
+from specsamp.evaluation.bounds import best_acceptance
 from specsamp.verification import make
 
 VOCAB = 5

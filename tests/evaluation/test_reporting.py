@@ -10,7 +10,7 @@ from testing import tiny
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import methods, metrics, timing
-from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.losslessness import Score
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables

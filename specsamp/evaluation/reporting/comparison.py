@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
-from specsamp.evaluation.losslessness.permutation_tests import Finding
-from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.losslessness import Finding, Score
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import plots, tables
 from specsamp.evaluation.reporting.report import Figure, Part, Report
