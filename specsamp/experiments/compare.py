@@ -15,6 +15,7 @@ from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import (
+  cpu_load,
   losslessness,
   methods,
   metrics,
@@ -151,9 +152,11 @@ class Comparison:
       sections += search.section()
     compared = self._with_baselines(searches)
     path = workdir / 'metrics.jsonl'
+    meter = cpu_load.Meter()
     lines = runner.compare(
       self.target, compared, self.tasks, self.settings, path
     )
+    warning = meter.warning()
     scored = losslessness.score(
       self.target,
       self.tasks,
@@ -169,6 +172,7 @@ class Comparison:
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
     sections += tables.draft_length_section(lines)
+    sections += [warning] if warning else []
     findings = losslessness.examine(lines, scored, self.target.config.dtype)
     if any(len(group) > 1 for group in paper_figures.alternatives(overall)):
       sections += paper_figures.best(overall)

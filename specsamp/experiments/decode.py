@@ -19,6 +19,7 @@ from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import (
   break_even,
+  cpu_load,
   metrics,
   runner,
   tasks,
@@ -211,12 +212,15 @@ class Decoding:
 
   def _complete(self, workdir: pathlib.Path, speedup: bool) -> None:
     temperature = self.config.temperatures[0]
-    log = RunLog(workdir / 'metrics.jsonl')
+    meter, log = cpu_load.Meter(), RunLog(workdir / 'metrics.jsonl')
     for i, prompt in enumerate(self.prompts):
       log.append(self._show(prompt, i, temperature, speedup))
     if len(self.prompts) > 1:
       total = terminal.total(list(log.records.values()))
       print(f'=== {len(self.prompts)} prompts: {total}')
+    warning = meter.warning()
+    if warning:
+      print(warning)
 
   def _with_depth_costs(self) -> 'Decoding':
     """Measures a round of each depth, for the adaptive drafter."""
@@ -280,12 +284,15 @@ class Decoding:
       sweep_prompts=config.sweep_prompts,
     )
     path = workdir / 'metrics.jsonl'
+    meter = cpu_load.Meter()
     lines = runner.compare(self.target, methods, self.tasks, settings, path)
+    warning = meter.warning()
     rows = metrics.summarize(lines)
     method, costs = self._costs(rows)
     sections = [
       *tables.draft_length_section(lines),
       *break_even.sentences(rows, costs, method),
+      *([warning] if warning else []),
     ]
     report = comparison.write(
       workdir,
