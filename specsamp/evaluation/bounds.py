@@ -65,14 +65,9 @@ def measure(
   max_new_tokens: int,
   seed: int,
 ) -> Bound:
-  """Decodes by a method, and bounds the first step of each round.
+  """Decodes prompts as a batch, and bounds the first step of each round.
 
-  Args:
-    target: the target.
-    method: a method that `is_bounded`.
-    prompts: token ids of each prompt, decoded as one batch.
-    max_new_tokens: upper bound on the tokens of each completion.
-    seed: seed of the first prompt.
+  The method `is_bounded`; the seed is that of the first prompt.
   """
   sampling = method.sampling_params
   request = Request.make(

@@ -51,10 +51,12 @@ def sentences(
     method: method of that draft.
   """
   rows = [row for row in rows if row.task == rows[0].task]
-  score_ms = {
-    (method, cost.sampling_name, cost.tree): cost.score_ms for cost in costs
-  }
-  score_of = lambda row: score_ms.get((row.method, row.sampling_name, row.tree))
+  score_ms = {(cost.sampling_name, cost.tree): cost.score_ms for cost in costs}
+
+  def score_of(row):
+    key = row.sampling_name, row.tree
+    return score_ms.get(key) if row.method == method else None
+
   texts = []
   for plain in filter(lambda row: row.is_baseline, rows):
     drafts = [
@@ -64,10 +66,11 @@ def sentences(
     ]
     if not drafts:
       continue
-    best = max(drafts, key=lambda row: row.speedup)
+    best = row = max(drafts, key=lambda row: row.speedup)
     gained = best.speedup >= 1
-    measured = [row for row in drafts if score_of(row)] if gained else []
-    row = max(measured, key=lambda row: row.speedup, default=best)
+    measured = list(filter(score_of, drafts))
+    if gained and measured:  # explain what was measured
+      row = max(measured, key=lambda row: row.speedup)
     text = sentence(
       row.tree.size,
       plain.round_ms,

@@ -46,16 +46,11 @@ def text_likelihood(
   output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores an output in one pass, compiled for each power of two of length.
+  """Scores the tokens of an output, whose prompt has at least one token.
 
-  Args:
-    target: the model.
-    prompt: token ids before the output, at least one.
-    output: token ids to score.
-    sampling: sampling that defines the distribution, scalars.
+  It is one pass, compiled for each power of two of the length.
   """
-  start, end = len(prompt), len(prompt) + len(output)
-  bounds = np.int32(start), np.int32(end)
+  bounds = np.int32(len(prompt)), np.int32(len(prompt) + len(output))
   law = sampling.broadcast(_CHUNK)
   sums = pass_over(target, _sums, [*prompt, *output], *bounds, law)
   excess, variance, outside, gap = map(float, sums)
@@ -67,16 +62,10 @@ def pass_over(
 ):
   """Computes a function of the target's hidden features after each token.
 
-  Args:
-    target: the target.
-    function: (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
-      `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled
-      for each power of two of T; later positions are padding.
-    tokens: token ids.
-    *arguments: arrays.
-
-  Returns:
-    The arrays, on the host.
+  The function is (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
+  `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled for
+  each power of two of T; later positions are padding. Returns the arrays on the
+  host.
   """
   _, size = slots(target, 1, len(tokens))
   padded = np.zeros(size, np.int32)

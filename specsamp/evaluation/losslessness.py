@@ -81,14 +81,8 @@ def score(
 ) -> dict[str, Score]:
   """Scores the lines of `runner.compare`; returns the scores by the line ids.
 
-  Args:
-    target: the target.
-    tasks: tasks of the lines.
-    lines: answers.
-    settings: settings that the lines were decoded with.
-    path: `RunLog` of the scores. Answers that it has are not scored again.
-    allow_code_execution: True if tasks may run answers as programs. Without it
-      such answers have no score.
+  Answers of the `RunLog` at the path are not scored again. Answers that are run
+  as programs have a score only if `allow_code_execution` is True.
   """
   by_name = {task.name: task for task in tasks}
   prompts = {
@@ -227,13 +221,11 @@ class Finding(Label):
   Attributes:
     texts: number of texts.
     same: number of texts that are equal to the baseline's.
-    baseline_excess_nll: excess NLL of the baseline's texts.
-    excess_nll: excess NLL of the method's texts.
+    baseline_excess_nll, excess_nll: of the baseline's and the method's texts.
     p_target: p-value of the excess NLL under the target's distribution; None
-      for few tokens and for greedy texts.
-    p_nll: p-value of the excess NLL against the baseline's, by sign flips; None
-      for greedy texts.
-    p_tokens: p-value of the token counts, by sign flips; None for greedy texts.
+      for few tokens. Greedy texts have no p-values.
+    p_nll: p-value of the excess NLL against the baseline's, by sign flips.
+    p_tokens: p-value of the token counts, by sign flips.
     gap: for greedy texts, largest distance of a token's logit from the best.
     near_tie: largest gap that is allowed.
     scores: scores of the tasks.
@@ -259,12 +251,9 @@ _Pair = tuple[Line, Line]  # the answers of the baseline and of a method
 def examine(
   lines: Sequence[Line], scores: Mapping[str, Score], dtype: str
 ) -> list[Finding]:
-  """Tests the texts of each method and sampling.
+  """Tests the texts of each method and sampling against the baseline's.
 
-  Args:
-    lines: lines of `runner.compare`, including the baselines.
-    scores: scores of `scores.score`.
-    dtype: dtype of the target, which determines the size of a near tie.
+  The dtype of the target determines the size of a near tie.
   """
   groups: dict[Label, dict[tuple, Line]] = {}
   for line in lines:

@@ -22,15 +22,14 @@ class Label:
 
   Attributes:
     method: name of the method; speedups are relative to `BASELINE`.
-    temperature: temperature of target and draft.
-    top_p: top-p of target and draft.
+    temperature, top_p, top_k: sampling of target and draft; a top_k of 0 keeps
+      all tokens.
     verifier: a name of `specsamp.verification.make`; '' for the baseline.
     lossless: True if the verifier is lossless.
     law: how candidates are chosen, see `Draft.law`; '' for the baseline.
     tree: tree of the drafts.
     tree_attention: see `specsamp.generate`.
     depths: the draft depths that an adaptive drafter chooses from, else empty.
-    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   method: str
@@ -97,16 +96,13 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A way to decode.
+  """A way to decode; see `Label` for the sampling.
 
   Attributes:
     name: `BASELINE` for the method without a drafter.
     drafter: None for the baseline.
     verifier: see `specsamp.generate`.
-    temperature: temperature of target and draft.
-    top_p: top-p of target and draft.
     tree_attention: see `specsamp.generate`.
-    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   name: str

@@ -63,15 +63,9 @@ class Settings:
 class _Item(NamedTuple):
   """A prompt to be answered by a method.
 
-  Attributes:
-    method: the method.
-    task: task of the prompt.
-    prompt: prompt with all its turns.
-    new_tokens: upper bound on the tokens of an answer.
-    label: label of the method.
-    head: fields of the line that are known before it is decoded, with those of
-      the label as plain values.
-    in_sweep: True if every method answers the prompt.
+  `head` has the fields of the line that are known before it is decoded, with
+  those of the label as plain values. `in_sweep` is True if every method answers
+  the prompt.
   """
 
   method: Method
@@ -290,17 +284,11 @@ def _converse(
   settings: Settings,
   compiled: Callable[[], None],
 ) -> list[dict[str, Json]]:
-  """Answers all turns of a batch.
+  """Answers all turns of a batch, and returns the fields of each line.
 
-  Args:
-    target: the target.
-    batch: items to answer together; several items have one turn each.
-    settings: settings of all methods.
-    compiled: called after a program was compiled, because an answer made the
-      conversation longer or the program was evicted.
-
-  Returns:
-    The fields of each line, without those of its head.
+  Several items have one turn each. `compiled` is called after a program was
+  compiled, because an answer made the conversation longer or the program was
+  evicted.
   """
   answers: list[Generation] = []
   cuts = []

@@ -143,13 +143,8 @@ def medians(round_ms, draft_ms, score_ms, both_ms) -> dict[str, float]:
   """Returns the medians of times, and those of the ratios of each turn.
 
   A machine that changes its speed between turns shifts the medians of times
-  independently, so that their ratio may be one that no turn has had.
-
-  Args:
-    round_ms, draft_ms, score_ms, both_ms: a time per turn, see `RoundCost`.
-
-  Returns:
-    The first six fields of `RoundCost`.
+  independently, so that their ratio may be one that no turn has had. There is a
+  time per turn; the result has the first six fields of `RoundCost`.
   """
   times = dict(
     round_ms=round_ms, draft_ms=draft_ms, score_ms=score_ms, both_ms=both_ms
@@ -183,12 +178,8 @@ def pass_times(
 ) -> dict[int, float]:
   """Returns the median milliseconds of target passes, by their sizes.
 
-  Args:
-    target: the target.
-    sizes: numbers of nodes, the root included.
-    prompt: token ids.
-    max_new_tokens: sizes the cache, as in `generate`.
-    repeats: number of times that each loop is timed; the loops are interleaved.
+  A size is a number of nodes, the root included. See `measure` for the other
+  arguments; the loops are interleaved.
   """
   score = _repeat(
     lambda inputs, state: _score(target.transformer, inputs, state)
@@ -218,13 +209,7 @@ def pass_times(
 def decoding(
   target: LanguageModel, prompt: list[int], max_new_tokens: int
 ) -> Callable[[], float]:
-  """Returns a step for `in_turns`: milliseconds per token of greedy decoding.
-
-  Args:
-    target: the target, which decodes without a draft.
-    prompt: token ids.
-    max_new_tokens: sizes the cache, as in `generate`.
-  """
+  """Returns a step for `in_turns`: ms per token of plain greedy decoding."""
   request = Request.make(
     target,
     [prompt],
@@ -238,13 +223,9 @@ def decoding(
 def in_turns(
   steps: Sequence[Callable[[], float]], repeats: int
 ) -> list[list[float]]:
-  """Runs the steps in turn, and returns the milliseconds of each.
+  """Runs the steps in turn, and returns the milliseconds that each measured.
 
   Each step runs once before its times count, because the first run compiles.
-
-  Args:
-    steps: functions that return the milliseconds they have measured.
-    repeats: number of turns.
   """
   for step in progress.bar('compiling loops', steps, unit='loop', stays=False):
     step()

@@ -174,8 +174,6 @@ class Comparison:
     sections += tables.draft_length_section(lines)
     sections += [warning] if warning else []
     findings = losslessness.examine(lines, scored, self.target.config.dtype)
-    if any(len(group) > 1 for group in paper_figures.alternatives(overall)):
-      sections += paper_figures.best(overall)
     sections += losslessness.section(findings)
     bounds = self._bounds(compared)
     if bounds:

@@ -37,6 +37,7 @@ def test_both_ways_emit_the_same(tmp_path):
   assert all(row['tokens_per_second'] > 0 for row in rows.values())
 
 
+@pytest.mark.extended
 def test_an_adaptive_length_and_fixed_ones(tmp_path):
   ended, summary, lines = _run(
     'throughput',
@@ -52,8 +53,6 @@ def test_an_adaptive_length_and_fixed_ones(tmp_path):
   parts = 'code, greedy', 'code, t=1, top-p 0.95', 'all'
   methods = 'plain', 'γ=4', 'γ of 0, 4'
   assert list(rows) == [(part, method) for part in parts for method in methods]
-  assert {row['way'] for row in rows.values()} == {'engine'}
-  assert rows['all', 'γ=4']['over_fixed'] == 1
   for (_, method), row in rows.items():
     drafted = row['drafted_per_round']
     low, high = {'plain': (0, 0), 'γ=4': (4, 4)}.get(method, (0, 4))
@@ -86,7 +85,6 @@ def test_a_soak_compiles_nothing(tmp_path):
   ('name', 'flags', 'words'),
   [
     ('soak', ['requests=0'], 'requests: got 0'),
-    ('throughput', ['slots=0'], 'slots: got 0'),
     ('throughput', ['draft_lens=(4,4)'], 'draft_lens: got (4, 4)'),
     ('throughput', ['draft_lens=(0,4)'], 'draft_lens: got 0'),
     ('throughput', ['spread=9.0'], 'spread: got 9.0, expected at most 8'),

@@ -171,26 +171,6 @@ def test_speedup_at_the_round_cost_of_a_paper():
   assert second[3:] == [None, None, 4.0, 2.0, 2.0]
 
 
-def test_each_row_is_once_among_the_best():
-  """A chain is as long as the trees of several rules."""
-  tree = TokenTree.branching((2,))
-  rows = [
-    _row(method=rule, tree=shape, speedup=best, block_efficiency=best)
-    for rule in 'abc'
-    for shape, best in ((TokenTree.chain(1), 1.0), (tree, 2.0))
-  ]
-  _, table = paper_figures.best(rows)
-  above = 'as long as the fastest above'
-  assert [(r['method'], r['which'], r['draft']) for r in table.rows] == [
-    ('a', 'fastest', '2'),
-    ('b', above, 'γ=1'),
-    ('c', above, 'γ=1'),
-    ('b', 'fastest', '2'),
-    ('a', above, 'γ=1'),
-    ('c', 'fastest', '2'),
-  ]
-
-
 def test_notes_on_deviations_from_a_task():
   lines = [
     types.SimpleNamespace(id=i, task='t', prompt=str(i), cut=[False, i > 0])

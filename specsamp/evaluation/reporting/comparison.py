@@ -40,8 +40,7 @@ def write(
     costs: costs of rounds.
     plot: a name of `plots.PLOTS`.
     sections: further parts of the report.
-    lossless: findings on losslessness, for the summary.
-    bounds: bounds on the acceptance, for the summary.
+    lossless, bounds: findings for the summary.
     pair: name of the models, for captions.
     command: command that makes the report.
   """
@@ -87,11 +86,7 @@ def notes(
 ) -> list[str]:
   """Returns a sentence for each difference from a task as its authors have it.
 
-  Args:
-    tasks: tasks that were answered.
-    lines: the answers.
-    scores: scores of the lines, by their ids.
-    max_prompt_tokens: tokens of a longer conversation that were read.
+  Of longer conversations the last `max_prompt_tokens` were read.
   """
   sentences = []
   for task in tasks:

@@ -2,55 +2,10 @@
 
 from collections.abc import Sequence
 
-from specsamp.evaluation.methods import Label
 from specsamp.evaluation.metrics import Row, baseline_of
 from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.reporting.report import Part, Table
 from specsamp.evaluation.timing import RoundCost
-
-
-def best(rows: Sequence[Row]) -> list[Part]:
-  """Returns the best rows of each name and sampling, each row once.
-
-  Chains as long as the fastest tree follow it, like "SD (same γ)" and "SD (best
-  γ)" in table 2 of Yang et al. 2401.06706.
-
-  Args:
-    rows: rows of all methods.
-  """
-  speedup = lambda row: row.speedup
-  tau = lambda row: row.block_efficiency
-  groups = [
-    (max(group, key=speedup), max(group, key=tau))
-    for group in alternatives(rows)
-  ]
-  best_labels = {row.label for pair in groups for row in pair}
-  chosen: dict[Label, tuple[Row, str]] = {}
-  for fastest, longest in groups:
-    chosen[fastest.label] = fastest, 'fastest'
-    if longest is not fastest:
-      chosen[longest.label] = longest, 'highest τ'
-    for row in rows if not fastest.tree.is_chain else ():
-      if (
-        row.label not in best_labels
-        and row.method != fastest.method
-        and row.tree.is_chain
-        and row.tree.depth == fastest.tree.depth
-        and row.sampling == fastest.sampling
-      ):
-        chosen.setdefault(row.label, (row, 'as long as the fastest above'))
-  cells = [
-    {
-      'sampling': row.sampling_name,
-      'method': row.method_name,
-      'which': which,
-      'draft': row.draft_name,
-      'speedup': row.speedup,
-      'τ': row.block_efficiency,
-    }
-    for row, which in chosen.values()
-  ]
-  return ['## Best of each', Table(cells)]
 
 
 def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
@@ -91,11 +46,7 @@ def at_paper_cost(
   """Returns the parts of rounds, and the speedup at the paper's round cost.
 
   A round of a paper costs τ over speedup, in steps of the target alone. Another
-  machine has other costs and the same τ.
-
-  Args:
-    rows: rows that include the baselines.
-    costs: methods with the costs of their rounds; None if the rounds differ.
+  machine has other costs and the same τ. The costs are None if rounds differ.
   """
   cells = []
   for row, cost in costs:

@@ -16,7 +16,6 @@ from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
 from specsamp.utils import distributed
 
-_SHIFT = 0.07
 _LETTERS = 17  # letters of a caption per inch
 _PAPER = dict(marker='D', color='black', linestyle='', markersize=4, zorder=3)
 _TRACED_ROUNDS = 2
@@ -41,9 +40,8 @@ def by_draft_length(rows: Sequence[Row]) -> matplotlib.figure.Figure | None:
     'speedup': 'speedup',
     'acceptance_rate': 'accepted share of the draft',
   }
-  # The lines are shifted, so that their intervals do not overlap.
   depth = lambda row: row.tree.depth
-  figure = _against(lines, depth, 'draft length γ', titles, (11, 3.6), _SHIFT)
+  figure = _against(lines, depth, 'draft length γ', titles, (11, 3.6))
   for panel in figure.axes:
     panel.set_ylim(bottom=0)
   return figure
@@ -153,30 +151,28 @@ def by_sampling(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   (temperature 1, top-p 1, no top-k), as at the right end of the last two axes.
   """
   drafts = [row for row in _single(rows) if row.tree.depth]
-  is_neutral = dict(
-    temperature=lambda row: row.temperature == 1,
-    top_p=lambda row: row.top_p == 1,
-    top_k=lambda row: not row.top_k,
-  )
   all_tokens = 4 * max([row.top_k for row in drafts] or [1])
+  value_of = dict(
+    temperature=lambda row: row.temperature,
+    top_p=lambda row: row.top_p,
+    top_k=lambda row: row.top_k or all_tokens,
+  )
+  neutral = dict(temperature=1, top_p=1, top_k=all_tokens)
   figure, panels = _panels((11, 3.6), [''] * 3, sharey=True)
-  for panel, axis in zip(panels, is_neutral, strict=True):
-    others = [neutral for name, neutral in is_neutral.items() if name != axis]
+  for panel, axis in zip(panels, value_of, strict=True):
+    others = value_of.keys() - {axis}
     lines = _lines(
       (
         row
         for row in drafts
         # Greedy decoding keeps one token, whatever the other settings.
         if (axis == 'temperature' or row.temperature > 0)
-        and all(neutral(row) for neutral in others)
+        and all(value_of[name](row) == neutral[name] for name in others)
       ),
       lambda row: (row.task, row.method, row.draft_name),
     )
-    value = lambda row, axis=axis: (
-      getattr(row, axis) or (all_tokens if axis == 'top_k' else 0)
-    )
     for name, group in lines.items():
-      _line(panel, group, value, 'acceptance_rate', name)
+      _line(panel, group, value_of[axis], 'acceptance_rate', name)
     panel.set_xlabel(axis.replace('_', '-'))
   panels[2].set_xscale('log')
   panels[2].set_xlabel('top-k (right end: all tokens)')
@@ -243,14 +239,12 @@ def _against(
   xlabel: str,
   titles: Mapping[str, str],
   size: tuple[float, float],
-  shift: float = 0.0,
 ) -> matplotlib.figure.Figure:
-  """Draws lines in a panel for each field in `titles`, with a small shift."""
+  """Draws lines in a panel for each field in `titles`."""
   figure, panels = _panels(size, list(titles.values()))
   for panel, key in zip(panels, titles, strict=True):
-    for i, (name, rows) in enumerate(lines.items()):
-      offset = shift * (i - (len(lines) - 1) / 2)
-      _line(panel, rows, lambda row, by=offset: x(row) + by, key, name)
+    for name, rows in lines.items():
+      _line(panel, rows, x, key, name)
     panel.set_xlabel(xlabel)
   panels[0].legend(fontsize=8)
   return figure

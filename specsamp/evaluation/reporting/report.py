@@ -121,12 +121,7 @@ class Report:
     """Writes the report, and summary.json if there is a summary.
 
     The summary also gets `device` and `versions`. The first process of a run
-    writes.
-
-    Args:
-      folder: folder that exists.
-      summary: values of JSON.
-      name: name of the file of the report.
+    writes, into a folder that exists.
 
     Raises:
       UserError: a file cannot be written.

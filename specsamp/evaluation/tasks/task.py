@@ -78,14 +78,10 @@ class Task:
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """Returns the tokens before the next answer.
+  """Returns the tokens before the next answer, after answers to first turns.
 
-  Args:
-    tokenizer: tokenizer of the target.
-    prompt: prompt of one or several turns.
-    answers: answers to its first turns.
-    chat: True to write the turns in the tokenizer's chat template; False to
-      separate them with blank lines.
+  The turns are in the tokenizer's chat template if `chat` is True, else
+  separated by blank lines.
 
   Raises:
     UserError: the tokenizer has no chat template.
@@ -118,12 +114,9 @@ def spread(values: Sequence[Any], count: int) -> list[Any]:
 
 
 def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
-  """Finds the file of a published set in the data folder.
+  """Finds the file of a set of `published.SETS` anywhere in the data folder.
 
-  Args:
-    data: folder, searched recursively.
-    name: name of the set, a key of `published.SETS`.
-    pattern: pattern of the file name, if it may differ from the published one.
+  The pattern is that of the file name, if it may differ from the published one.
 
   Raises:
     UserError: there is no such file.
@@ -142,12 +135,8 @@ def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
 def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   """Reads a file of JSON lines, which may be compressed.
 
-  Args:
-    path: path of the file.
-    *keys: names of texts that every line must have.
-
   Raises:
-    UserError: the file cannot be read, or a line is invalid.
+    UserError: the file cannot be read, or a line lacks a text of the keys.
   """
   opens = gzip.open if path.suffix == '.gz' else open
   with files.reading(f'{path}'), opens(path, 'rt', encoding='utf-8') as file:
@@ -167,11 +156,7 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
 
 
 def turns_of(line: Any, where: str) -> tuple[str, ...]:
-  """Returns the `turns` of a line, a list of texts.
-
-  Raises:
-    UserError: the line has no turns.
-  """
+  """Returns the `turns` of a line, a list of texts, or raises `UserError`."""
   turns = line.get('turns') if isinstance(line, dict) else None
   is_text = lambda turn: isinstance(turn, str) and turn
   if not isinstance(turns, list) or not turns or not all(map(is_text, turns)):
