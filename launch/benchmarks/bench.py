@@ -99,7 +99,7 @@ class BenchConfig(SampledConfig):
       added.
     shapes: models with random weights, each a dict of name, shape (a
       `TransformerConfig`), sizes (tokens of the passes) and gamma (draft tokens
-      of EAGLE; 0 is no EAGLE).
+      of EAGLE; 0 leaves it out).
     prompt_tokens: tokens before the timing of a shape.
     context: slots of the caches of a shape.
     repeats: turns.

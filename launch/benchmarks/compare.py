@@ -47,7 +47,7 @@ class CompareConfig(PairConfig):
     draft_len: draft tokens a round, in both libraries.
     temperatures: temperatures to compare; sampling is from the whole
       vocabulary.
-    prompts: what to complete, as in a config of decode.
+    prompts: prompts to complete, as in a config of decode.
   """
 
   draft_len: int = 4

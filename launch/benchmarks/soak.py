@@ -3,7 +3,7 @@
 python launch/benchmarks/soak.py
 
 500 requests of the embedded pair with other lengths, temperatures, seeds and
-numbers of samples, some of which are cancelled. Nothing may be compiled after
+numbers of samples; some are cancelled. Nothing may be compiled after
 the warm-up, and the memory of the process must not grow. Needs Linux; two
 minutes on 2 CPU cores.
 """

@@ -166,9 +166,8 @@ class Batches:
     for i in range(0, len(part), self.config.slots):
       requests = part[i : i + self.config.slots]
       prompts = [request.prompt for request in requests]
-      out = generate(
-        self.target, prompts, self.drafter, **self.options(requests)
-      )
+      options = self.options(requests)
+      out = generate(self.target, prompts, drafter=self.drafter, **options)
       drafted_b = out.num_drafted_per_pos.sum(axis=1)
       accepted_b = out.num_accepted_per_pos.sum(axis=1)
       texts += map(Text, out.tokens, out.rounds, drafted_b, accepted_b)
@@ -241,7 +240,7 @@ def summarize(
   tokens: Mapping[str, int],
   fixed: Sequence[str],
 ) -> list[dict[str, Any]]:
-  """Returns a row for each part, way and method, one of which is plain.
+  """Returns a row for each part, way and method.
 
   With several parts there are rows of all of them together, also of the best
   fixed draft length of each part: a choice by part cannot gain more. A rate is

@@ -130,9 +130,6 @@ def best_acceptance(
 ) -> float:
   """Returns alpha*, the largest chance to accept one of `count` candidates.
 
-  Takes O(V log V), plus O(V) for each of the 75 nodes of an integral if three
-  or more candidates are drawn without replacement.
-
   Args:
     p_v: float [V], the target's distribution, normalized here.
     q_v: float [V], the draft's distribution, normalized here.

@@ -45,7 +45,7 @@ def sentences(
   """Returns a sentence per sampling that explains why its draft gains or not.
 
   Args:
-    rows: rows of `metrics.summarize`, of which those of the first task count.
+    rows: rows of `metrics.summarize`; those of the first task count.
     costs: measured round costs of one draft, one for each sampling; empty for
       drafts whose rounds differ.
     method: method of that draft.
@@ -69,7 +69,7 @@ def sentences(
     best = row = max(drafts, key=lambda row: row.speedup)
     gained = best.speedup >= 1
     measured = list(filter(score_of, drafts))
-    if gained and measured:  # explain what was measured
+    if gained and measured:  # explain a measured one
       row = max(measured, key=lambda row: row.speedup)
     text = sentence(
       row.tree.size,

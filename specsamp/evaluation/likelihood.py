@@ -24,10 +24,8 @@ class TextLikelihood(NamedTuple):
 
   Attributes:
     excess_nll: Σ -log p(x) - H over the tokens x of nonzero probability, in
-      nats, where H is the entropy of p. Draws from p have a mean of 0, whatever
-      the text.
-    variance: Σ of the variance of -log p under p, in squared nats: the variance
-      of `excess_nll` for draws from p.
+      nats, where H is the entropy of p. Draws from p have a mean of 0.
+    variance: variance of `excess_nll` for draws from p, in squared nats.
     outside: number of tokens of probability 0; for greedy sampling all tokens
       except the best.
     gap: largest difference between the largest logit and that of a token of

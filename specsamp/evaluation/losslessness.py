@@ -1,4 +1,4 @@
-"""Tests of whether a method emits what the target alone would.
+"""Tests of whether the texts of a method follow the target's distribution.
 
 A method and the baseline answer the same prompts with independent random bits.
 If both draw from the target's distribution, the two answers to a prompt may be
@@ -60,7 +60,7 @@ class Score:
     id: hash of the text, its reference and its scorer.
     excess_nll, variance, outside, gap: see `TextLikelihood`; the maximum of the
       gaps of all turns, and sums of the others.
-    scores: scores of the task by their names; None if it has none.
+    scores: scores of the task by their names, or None.
   """
 
   id: str
@@ -158,15 +158,10 @@ def _likelihood(
 
 
 class Test(NamedTuple):
-  """Result of a sign-flip permutation test.
+  """Result of a sign-flip permutation test."""
 
-  Attributes:
-    p: share of sign flips whose sum is at least as long as the observed one.
-    smallest: smallest p that this number of pairs can have.
-  """
-
-  p: float
-  smallest: float
+  p: float  # share of flips whose sum is at least as long as the observed one
+  smallest: float  # smallest p that this number of pairs can have
 
 
 def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:

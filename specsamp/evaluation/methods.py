@@ -149,14 +149,10 @@ def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
 
 def check(methods: Sequence[Method]) -> None:
   """Raises `UserError` if a report could not distinguish two methods."""
-  labels = []
-  for method in methods:
-    label = method.label.plain()
-    if label in labels:
-      raise UserError(
-        f'methods: duplicate {method.name} {method.label.draft_name}'
-      )
-    labels.append(label)
+  labels = [method.label.plain() for method in methods]
+  for method, label in zip(methods, labels, strict=True):
+    if labels.count(label) > 1:
+      raise UserError(f'methods: duplicate {method.name} {label["branching"]}')
     if (method.name == BASELINE) != (method.drafter is None):
       raise UserError(f'methods: {BASELINE} is the name of the baseline')
 

@@ -142,12 +142,7 @@ Scores = Mapping[str, Mapping[str, float | str]]
 
 
 def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
-  """Returns a row per method, task and sampling, in order of appearance.
-
-  Args:
-    lines: lines of `runner.compare`.
-    scores: scores of the answers in their tasks.
-  """
+  """Returns a row per method, task and sampling, in order of appearance."""
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
     groups.setdefault((line.label, line.task), []).append(line)
@@ -289,12 +284,7 @@ def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
 def pass_at_k(samples: int, passed: int, k: int) -> float:
   """Returns the chance that one of k samples passes.
 
-  It is 1 - C(n - c, k) / C(n, k), the unbiased estimate of Chen et al.
-  2107.03374, section 2.1.
-
-  Args:
-    samples: n, samples drawn for a problem.
-    passed: c, samples that passed.
-    k: at most n.
+  It is 1 - C(n - c, k) / C(n, k), where c of n samples of a problem passed: the
+  unbiased estimate of Chen et al. 2107.03374, section 2.1.
   """
   return 1 - math.comb(samples - passed, k) / math.comb(samples, k)

@@ -38,9 +38,9 @@ class Settings:
       baselines and the fastest draft of each sampling answer the others. None
       is all prompts.
     batch_size: prompts of a task that are answered together, each in a single
-      turn. A line then has its share of their time. The prompts of a batch
-      begin and end together, because in an `Engine` prompt passes would fall
-      between the rounds of other rows, and no line would have a time.
+      turn. A line then has its share of their time. They begin and end
+      together: in an `Engine` prompt passes would fall between the rounds of
+      other rows, and no line would have a time.
   """
 
   max_prompt_tokens: int
@@ -97,11 +97,10 @@ def compare(
   Args:
     target: the target.
     methods: methods to compare, all different.
-    tasks: tasks to answer. If a task's texts have no end, all its answers have
-      the same length.
+    tasks: tasks to answer. Answers without an end have the same length.
     settings: settings of all methods.
-    path: `RunLog` of the answers. An interrupted run resumes from it; of a
-      batch that is incomplete all prompts are decoded again.
+    path: `RunLog` of the answers, from which an interrupted run resumes. All
+      prompts of an incomplete batch are decoded again.
 
   Returns:
     The lines, ordered by task, sample, prompt and method.
@@ -238,13 +237,11 @@ def _batches(items: Sequence[_Item], size: int) -> list[list[_Item]]:
 def _fastest(lines: Sequence[Line]) -> set[Label]:
   """Returns the baselines, and the fastest draft of each sampling."""
   rows = metrics.overall(lines)
-  drafts: dict[tuple, metrics.Row] = {}
-  for row in rows:
-    best = drafts.get(row.sampling)
-    if row.tree.depth and (not best or row.ms_per_token < best.ms_per_token):
-      drafts[row.sampling] = row
-  baselines = (row for row in rows if not row.tree.depth)
-  return {row.label for row in (*baselines, *drafts.values())}
+  fastest = {}
+  for row in sorted(rows, key=lambda row: row.ms_per_token):
+    # A baseline for each sampling, and a draft.
+    fastest.setdefault((row.sampling, row.tree.depth > 0), row.label)
+  return set(fastest.values())
 
 
 def _decode(

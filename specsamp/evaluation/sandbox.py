@@ -48,20 +48,15 @@ class Outcome(NamedTuple):
 def run(
   program: str, *, seconds: float = 5.0, memory_bytes: int = 1 << 30
 ) -> Outcome:
-  """Runs a program in a subprocess, and returns whether it passed.
+  """Runs Python source as `__main__`; it passes if its last line is reached.
 
-  A program passes if it runs to its last line. Exits and exceptions are
-  failures. The program has the standard library, no input, no environment, a
-  private working directory, and limits on its time, memory, files and file
-  sizes. Its child processes are killed when it ends.
+  Exits and exceptions are failures. The program has the standard library, no
+  input, no environment, a private working directory, and limits on its
+  wall-clock time, address space, files and file sizes. Its child processes are
+  killed when it ends.
 
   The limits contain accidents. The program can still read and write the files
   of this user and use the network: run untrusted code in a container.
-
-  Args:
-    program: Python source, run as `__main__`.
-    seconds: limit on the wall-clock time.
-    memory_bytes: limit on the address space, Python included.
   """
   with (
     tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,

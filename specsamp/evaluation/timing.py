@@ -97,8 +97,7 @@ def measure(
 
   Args:
     target: the target.
-    drafter: a drafter whose rounds all cost the same. Other drafters have
-      rounds whose cost depends on the text.
+    drafter: a drafter whose rounds all cost the same, whatever the text.
     verifier: verifier of the round.
     samplings: sampling of target and draft, scalars.
     prompt: token ids.

@@ -4,6 +4,7 @@ Error bars are the 95% intervals of the report, from a bootstrap over prompts.
 Black diamonds are figures that a paper reports.
 """
 
+import itertools
 import math
 import pathlib
 import textwrap
@@ -52,18 +53,15 @@ def by_method(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   rows = [row for row in _whole(rows) if row.tree.depth]
   names = list(dict.fromkeys(map(_draft_name, rows)))
   samplings = list(dict.fromkeys(row.sampling_name for row in rows))
-  figure = matplotlib.figure.Figure(
-    figsize=(5 + 3.6 * len(samplings), 1.4 + 0.27 * len(names)),
-    layout='constrained',
-  )
-  panels = figure.subplots(1, 2 * len(samplings), sharey=True, squeeze=False)[0]
-  titles = {'speedup': 'speedup', 'block_efficiency': 'block efficiency τ'}
-  for i, sampling in enumerate(samplings):
+  size = (5 + 3.6 * len(samplings), 1.4 + 0.27 * len(names))
+  figure, panels = _panels(size, [''] * 2 * len(samplings), sharey=True)
+  keys = {'speedup': 'speedup', 'block_efficiency': 'block efficiency τ'}
+  for panel, (sampling, key) in zip(
+    panels, itertools.product(samplings, keys), strict=True
+  ):
     group = [row for row in rows if row.sampling_name == sampling]
-    for j, (key, title) in enumerate(titles.items()):
-      panel = panels[2 * i + j]
-      _bars(panel, group, names, key)
-      panel.set_title(f'{sampling}: {title}', fontsize=9)
+    _bars(panel, group, names, key)
+    panel.set_title(f'{sampling}: {keys[key]}', fontsize=9)
   panels[0].set_yticks(range(len(names)), names, fontsize=8)
   panels[0].set_ylim(len(names) - 0.4, -0.6)
   return figure
@@ -104,13 +102,12 @@ def by_budget(rows: Sequence[Row]) -> matplotlib.figure.Figure:
     factors = list(row.tree.factors or ())
     if row.tree.is_chain or len(factors) < 2:
       continue
-    budget = math.prod(factors)
-    color = colors.setdefault(budget, f'C{len(colors)}')
-    rises, falls = factors == sorted(factors), factors == sorted(factors)[::-1]
+    color = colors.setdefault(math.prod(factors), f'C{len(colors)}')
+    markers = {tuple(sorted(factors)): '^', tuple(sorted(factors)[::-1]): 'v'}
     point = (row.block_efficiency, row.speedup)
     panel.errorbar(
       *point, _reaches([row], 'speedup'), color=color, elinewidth=0.6,
-      fmt='v' if falls else '^' if rises else 'o', alpha=0.9,
+      fmt=markers.get(tuple(factors), 'o'), alpha=0.9,
     )  # fmt: skip
     panel.annotate(
       row.draft_name, point, fontsize=8, xytext=(5, 4),
@@ -194,20 +191,18 @@ def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   )
   panel = figure.subplots()
   for place, cost in enumerate(costs):
-    start = 0.0
     rest = max(cost.round_ms - cost.draft_ms - cost.score_ms, 0)
-    lengths = (cost.draft_ms, cost.score_ms, rest)
-    for i in range(_TRACED_ROUNDS):
-      for (name, color), length in zip(_PARTS.items(), lengths, strict=True):
-        panel.barh(
-          place, length, left=start, height=0.6, color=color,
-          label=name if place == i == 0 else None,
-        )  # fmt: skip
-        start += length
-      panel.plot([start] * 2, [place - 0.42, place + 0.42], color='black')
+    lengths = [cost.draft_ms, cost.score_ms, rest] * _TRACED_ROUNDS
+    ends = list(itertools.accumulate(lengths))
+    bars = panel.barh(
+      [place] * len(ends), lengths, left=[0, *ends[:-1]], height=0.6,
+      color=[*_PARTS.values()] * _TRACED_ROUNDS,
+    )  # fmt: skip
+    rounds = ends[len(_PARTS) - 1 :: len(_PARTS)]
+    panel.vlines(rounds, place - 0.42, place + 0.42, color='black')
     tokens = _TRACED_ROUNDS * cost.row.block_efficiency
     panel.annotate(
-      f'{tokens:.1f} tokens', (start, place), fontsize=8, xytext=(4, 0),
+      f'{tokens:.1f} tokens', (ends[-1], place), fontsize=8, xytext=(4, 0),
       va='center', textcoords='offset points',
     )  # fmt: skip
   names = [
@@ -218,7 +213,10 @@ def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   panel.margins(x=0.12)
   panel.set_xlabel(f'ms, {_TRACED_ROUNDS} rounds')
   # Outside of the panel: a long round reaches all of its corners.
-  figure.legend(fontsize=8, loc='outside upper right', ncols=len(_PARTS))
+  figure.legend(
+    bars[: len(_PARTS)], _PARTS, fontsize=8, loc='outside upper right',
+    ncols=len(_PARTS),
+  )  # fmt: skip
   return figure
 
 

@@ -54,9 +54,6 @@ class RunLog(Generic[Record]):
         a TypedDict keeps them.
       key: returns what identifies a record; None starts an empty file.
       accepts: returns True if a record belongs to this run.
-
-    Raises:
-      OSError: the file cannot be read.
     """
     self.path = path
     self.records: dict[Hashable, Record] = {}
@@ -125,15 +122,10 @@ def _line_of(record: Any) -> bytes:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-  """Converts a value of JSON to a type.
+  """Converts a value of JSON to a type; raises ValueError if it does not fit.
 
-  Args:
-    kind: bool, int, float (any finite number), str, dict, list[..], tuple[..,
-      ...], dict[str, ..], a union, a TypedDict or a dataclass.
-    value: value that JSON was parsed to.
-
-  Raises:
-    ValueError: the value does not fit the type.
+  The type is bool, int, float (any finite number), str, dict, list[..],
+  tuple[.., ...], dict[str, ..], a union, a TypedDict or a dataclass.
   """
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   is_huge = type(value) is int and abs(value) >= 2**63

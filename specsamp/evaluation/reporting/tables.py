@@ -27,9 +27,7 @@ _BOUND = (
   'the same distributions (2502.18779), in separate rounds.'
 )
 # Columns that are left out if all drafts have the same value.
-_OPTIONAL = (
-  'task', 'nodes', 'verifier', 'law', 'paths in rows', 'paper',
-)  # fmt: skip
+_OPTIONAL = ('task', 'nodes', 'verifier', 'law', 'paths in rows')
 
 
 def heads(label: Label) -> dict[str, str]:
@@ -62,14 +60,13 @@ def table(rows: Sequence[Row]) -> Table:
       'round ms': row.round_ms,
       'tokens': row.tokens,
       **row.scores,
-      'paper': str(row.paper or ''),
+      'paper': row.paper and str(row.paper),
     }
     for row in rows
   ]
   drafts = [c for c, row in zip(cells, rows, strict=True) if row.tree.depth]
   for name in _OPTIONAL:
-    values = {cell[name] for cell in drafts}
-    if len(values) < 2 and (name != 'paper' or not any(values)):
+    if len({cell[name] for cell in drafts}) < 2:
       for cell in cells:
         del cell[name]
   scores = {name for row in rows for name in row.scores}

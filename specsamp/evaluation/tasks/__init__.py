@@ -19,17 +19,12 @@ NAMES = (*_OF_LIBRARY, 'code_answers', *_OF_DATA, 'spec_bench')
 def load(
   name: str, tokenizer: Tokenizer, count: int, max_tokens: int, data: str = ''
 ) -> list[Task]:
-  """Returns the tasks of a name.
-
-  spec_bench has six tasks, code_answers has three, all other names have one.
+  """Returns the tasks of a name: one, three (code_answers) or six (spec_bench).
 
   Args:
-    name: code (held-out functions of the standard library), training_code
-      (other functions of it), code_edits, or code_answers (ends of calls, heads
-      of blocks, copied lines); humaneval, xsum, alpaca, wmt, spec_bench or one
-      category of it, such as spec_bench/qa; a .json or .jsonl file of prompts;
-      or a user-defined `my.module:Name`, which is called with the arguments
-      below.
+    name: one of `NAMES`; spec_bench/CATEGORY; a .json or .jsonl file of
+      prompts; or a user-defined `my.module:Name`, which is called with the
+      arguments below.
     tokenizer: tokenizer of the target.
     count: number of prompts of each task; an upper bound for published sets and
       files.

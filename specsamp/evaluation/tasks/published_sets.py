@@ -112,7 +112,7 @@ def spec_bench(data: str, count: int, category: str = '') -> list[Task]:
   """Returns a task for each category of Spec-Bench, or for the named one.
 
   Xia et al. 2401.07851. The eight categories of MT-bench are one task of
-  conversations with two turns: the second question follows the first answer.
+  conversations with two turns.
   """
   if category:
     check_name('task: spec_bench', category, SPEC_BENCH_CATEGORIES)

@@ -19,7 +19,7 @@ class Question(NamedTuple):
   Attributes:
     name: name in result files.
     text: text of the prompt.
-    later: questions that follow, each after the answer to the previous one.
+    later: further turns, each after the answer to the previous one.
     reference: text that a score compares the answer with.
   """
 
@@ -119,7 +119,7 @@ def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
   The pattern is that of the file name, if it may differ from the published one.
 
   Raises:
-    UserError: there is no such file.
+    UserError: the file does not exist.
   """
   pattern = pattern or published.SETS[name].name
   paths = sorted(pathlib.Path(data).rglob(pattern)) if data else []

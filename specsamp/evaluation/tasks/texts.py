@@ -77,13 +77,7 @@ def code_answers(
 def from_file(
   path: str, tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> Task:
-  """Reads a JSON list of texts, or JSON lines with a `prompt` or `turns`.
-
-  A line may have an `id`, and a `reference` for the score of its first answer
-  by the file's `scorer`, which is exact_match by default.
-
-  Returns:
-    The first `count` prompts of at most `max_tokens` tokens.
+  """Reads the first prompts that fit, from a file as in docs/experiments.md.
 
   Raises:
     UserError: the file cannot be read, a line is invalid, no prompt fits, or
