@@ -128,11 +128,7 @@ class BenchConfig(SampledConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A time, a line of results.jsonl.
-
-  `graphs` is True if loops and branches were in CUDA graphs; `tokens` is τ of
-  trained models, None of others.
-  """
+  """A line of results.jsonl: a time, and τ (`tokens`) of trained models."""
 
   model: str
   program: str
@@ -168,13 +164,8 @@ def pair_group(
 ) -> Group:
   """Returns the rounds of whole texts of a trained pair, by every method.
 
-  Args:
-    config: config of the run.
-    topology: this device; None if the plan does not know it.
-    path: log of the texts, from which an interrupted run resumes.
-
-  Raises:
-    UserError: a file or value is invalid.
+  The topology is this device, None if the plan does not know it. An interrupted
+  run resumes from the log of the texts at the path.
   """
   models = loading.load(config.target, config.draft, None)
   target = models.target
@@ -241,11 +232,7 @@ def shape_groups(
 ) -> list[Group]:
   """Returns plain decoding, passes and EAGLE's draft of random weights.
 
-  Args:
-    shape: the model.
-    config: config of the run.
-    topology: this device; None if the plan does not know it.
-    transformers: time plain decoding by transformers as well.
+  With `transformers` plain decoding by transformers is timed as well.
   """
   context, repeats, seed = config.context, config.repeats, config.seed
   new_tokens = context - config.prompt_tokens
@@ -320,11 +307,6 @@ def their_decoding(
   which `generate` compiles on a GPU with torch.compile and CUDA graphs. The
   prompt's pass and `_UNTIMED` passes after it are left out. It is the median of
   the others, because a recording may interrupt any pass.
-
-  Args:
-    config: shape of the model, whose weights are random.
-    prompt: token ids.
-    context: slots of the cache.
   """
   import torch
   import transformers

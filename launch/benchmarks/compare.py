@@ -234,10 +234,7 @@ def make_note(lines: Sequence[Line], config: CompareConfig, dtype: str) -> str:
 def prepare(values: dict) -> tuple[CompareConfig, loading.Models, list]:
   """Returns the config, the models and the prompts' tokens; writes nothing.
 
-  Raises:
-    UserError: a file or value is invalid, transformers is not installed, or it
-      cannot run here: it needs a draft with all tokens of the target, and a CPU
-      or a GPU.
+  transformers needs a draft with all tokens of the target, and a CPU or a GPU.
   """
   config = schema.read(CompareConfig, values)
   for name in ('transformers', 'torch'):

@@ -140,20 +140,16 @@ class Batches:
 
   def measure_depths(self, part: Part) -> None:
     """Times the rounds of each depth of an adaptive drafter."""
-    config, temperature = self.config, part[0].temperature
-    sampling = SamplingParams(temperature, top_p=config.top_p_at(temperature))
-    prompts = [request.prompt for request in part] * config.slots
+    requests = [part[0]._replace(new_tokens=self.config.max_new_tokens)]
+    prompts = [request.prompt for request in part] * self.config.slots
     self.drafter = depth_costs.measured(
       self.drafter,
       lambda drafter: Request.make(
         self.target,
-        prompts[: config.slots],
+        prompts[: self.config.slots],
         drafter,
-        sampling=sampling,
-        max_new_tokens=config.max_new_tokens,
-        seed=config.seed,
-        stop_tokens=[],
         max_length=self.max_length,
+        **self.options(requests * self.config.slots),
       ),
     )
 
@@ -245,12 +241,7 @@ def summarize(
   With several parts there are rows of all of them together, also of the best
   fixed draft length of each part: a choice by part cannot gain more. A rate is
   the median over the turns, a ratio of rates the median of each turn's ratio.
-
-  Args:
-    runs: by part, way and method, of each turn: seconds, rounds, draft tokens
-      and accepted ones.
-    tokens: tokens of each part.
-    fixed: methods with a fixed draft length.
+  The runs have seconds, rounds, draft tokens and accepted ones of each turn.
   """
   arrays = {key: np.asarray(turns).T for key, turns in runs.items()}
 
@@ -317,12 +308,8 @@ def make_note(
 ) -> str:
   """Returns the note below the table.
 
-  Args:
-    config: config of the run.
-    parts: requests by part.
-    contenders: all ways to decode.
-    texts: tokens by way and method, except of adaptive lengths, whose draws
-      depend on the texts before.
+  `texts` has the tokens by way and method, except of adaptive lengths, whose
+  draws depend on the texts before.
   """
   lengths = [request.new_tokens for part in parts.values() for request in part]
   samplings = ' and '.join(map(config.sampling_name, config.temperatures))
@@ -333,15 +320,15 @@ def make_note(
     'included, before the length cuts the last round; drafted: draft tokens '
     'per round.'
   ]
-  same = [
-    batch == engine
-    for (way, method), batches in texts.items()
-    if way == Batches.way
-    for batch, engine in zip(
-      batches, texts[ThroughEngine.way, method], strict=True
-    )
-  ]
-  if same:
+  if config.batches:
+    same = [
+      batch == engine
+      for (way, method), batches in texts.items()
+      for batch, engine in zip(
+        batches, texts[ThroughEngine.way, method], strict=True
+      )
+      if way == Batches.way
+    ]
     notes.append(
       f'Both ways emitted the same text for {sum(same)} of {len(same)}.'
     )

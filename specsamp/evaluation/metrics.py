@@ -62,17 +62,11 @@ class Line(Label):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-  """Figures that a paper reports for a method.
-
-  Attributes:
-    speedup: speedup over autoregressive sampling.
-    tau: block efficiency, or None.
-    derived: True if the paper implies the figures without reporting them.
-  """
+  """Speedup over autoregressive sampling and τ that a paper reports."""
 
   speedup: float
   tau: float | None = None
-  derived: bool = False
+  derived: bool = False  # the paper implies the figures
 
   def __str__(self) -> str:
     tau = '' if self.tau is None else f' / {self.tau:g}'

@@ -34,15 +34,10 @@ main()
 
 
 class Outcome(NamedTuple):
-  """Result of a program.
+  """Result of a program."""
 
-  Attributes:
-    passed: True if the program ran to its last line.
-    why: one line for people.
-  """
-
-  passed: bool
-  why: str
+  passed: bool  # it ran to its last line
+  why: str  # one line for people
 
 
 def run(

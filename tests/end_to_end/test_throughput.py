@@ -1,7 +1,6 @@
 """Queues and soaks through the launchers of the benchmarks."""
 
 import json
-import types
 
 import pytest
 from testing import launching, shallow
@@ -111,18 +110,6 @@ def throughput():
   return launching.load('throughput')
 
 
-def test_lengths_are_spread(throughput, monkeypatch):
-  prompts = [types.SimpleNamespace(tokens=[i]) for i in range(64)]
-  monkeypatch.setattr(
-    throughput.ThroughputConfig, 'load_prompts', lambda *_: prompts
-  )
-  parts = throughput.make_parts(throughput.ThroughputConfig(), target=None)
-  lengths = [request.new_tokens for request in parts['all']]
-  assert (len(lengths), min(lengths), max(lengths)) == (64, 16, 128)
-  assert lengths != sorted(lengths)
-  assert [request.seed for request in parts['all']] == list(range(64))
-
-
 def test_bursts_are_interleaved(throughput):
   """The next burst is of the way that has emitted the fewest tokens."""
   order = []
@@ -174,20 +161,5 @@ def test_rates_are_compared_turn_by_turn(throughput):
   assert rows['a', 'batches', 'plain']['drafted_per_round'] == 2
   # Both parts one after the other.
   assert rows['all', 'engine', 'plain']['tokens_per_second'] == 3
-
-
-def test_the_best_length_of_each_part(throughput):
-  runs = {
-    ('a', 'engine', 'plain'): [[4.0, 6, 0, 0]],
-    ('b', 'engine', 'plain'): [[4.0, 6, 0, 0]],
-    ('a', 'engine', 'γ=2'): [[1.0, 2, 4, 4]],
-    ('b', 'engine', 'γ=2'): [[3.0, 4, 8, 2]],
-    ('a', 'engine', 'γ=4'): [[2.5, 2, 8, 4]],
-    ('b', 'engine', 'γ=4'): [[2.0, 3, 12, 3]],
-  }
-  *_, best = throughput.summarize(runs, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
-  assert (best['part'], best['method']) == ('all', 'the best γ of each part')
-  assert best['tokens_per_second'] == 4
-  assert best['over_plain'] == 8 / 3 and best['over_fixed'] == 4 / 3
-  assert best['block_efficiency'] == 1 + 7 / 5
-  assert best['drafted_per_round'] == 16 / 5
+  best = rows['all', 'engine', 'the best γ of each part']
+  assert best['over_plain'] == 2 and best['over_fixed'] == 1

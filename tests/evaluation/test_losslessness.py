@@ -116,27 +116,6 @@ def test_few_texts_prove_nothing(examined):
   assert {f.p_target for f in found.values()} == {None}  # too few tokens
 
 
-def test_texts_that_hardly_differ_prove_nothing(examined):
-  """Thirty-two pairs with four differences are four pairs."""
-  lines, scored = examined
-  base = {
-    (line.prompt, line.sample): line
-    for line in lines
-    if line.method == 'autoregressive' and line.temperature
-  }
-  alike = []
-  for line in (line for line in lines if line.sample < 2):
-    if line.method == 'token' and line.prompt not in ('p0', 'p1'):
-      same = base[line.prompt, line.sample]
-      line = dataclasses.replace(
-        line, output_tokens=same.output_tokens, id=same.id
-      )
-    if line.method in ('token', 'autoregressive'):
-      alike.append(line)
-  found = _examine(alike, scored)['token']
-  assert (found.same, found.verdict) == (28, 'too few texts')
-
-
 def test_methods_draw_independent_bits(examined):
   lines, _ = examined
   seeds = [line.seed for line in lines]

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from testing import shared_data
 
 from specsamp.data import corpora
 from specsamp.errors import UserError
@@ -35,24 +34,6 @@ def test_published_sets(tokenizer, data, name, found):
   assert len(set(names)) == len(names)
   (fewer, *_) = _load(name, tokenizer, data, count=1)
   assert len(fewer.prompts) == 1
-
-
-@pytest.mark.parametrize(
-  ('name', 'sizes'),
-  [
-    ('spec_bench', [80] * 6),
-    ('humaneval', [164]),
-    ('xsum', [199]),
-    ('wmt', [1000]),
-  ],
-)
-def test_the_published_files(tokenizer, name, sizes):
-  data = shared_data.find('README.md').parent
-  loaded = _load(name, tokenizer, data, count=10_000)
-  assert [len(task.prompts) for task in loaded] == sizes
-  if name == 'spec_bench':
-    turns = {1 + len(p.later) for p in loaded[0].prompts}
-    assert loaded[0].name == 'mt_bench' and turns == {2}
 
 
 def test_a_missing_set(tokenizer, tmp_path):

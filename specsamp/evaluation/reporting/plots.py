@@ -343,8 +343,7 @@ def _single(rows: Sequence[Row]) -> list[Row]:
   return [row for row in rows if row.task != metrics.ALL]
 
 
-#: Plots of a comparison by their names. They return None if there is nothing to
-#: draw.
+#: Plots of a comparison by their names. One without content is None.
 PLOTS = {
   'by_method': by_method,
   'by_draft_length': by_draft_length,

@@ -19,8 +19,8 @@ class Table(NamedTuple):
   """Rows of cells by the names of their columns.
 
   Attributes:
-    rows: one mapping per row. A cell that is missing or None stays empty, and a
-      column without any other cell is left out.
+    rows: one mapping per row. A missing cell or None stays empty; a column of
+      such cells is left out.
     digits: decimal places of numbers.
     column_digits: decimal places of single columns, by their names.
   """
