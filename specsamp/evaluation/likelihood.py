@@ -107,8 +107,7 @@ def _sums(hidden_td, logits_of, tokens_t, start, end, sampling):
     logits_tv = logits_of(hidden_td)
     p_tv = probabilities(logits_tv, sampling)
     pick = lambda x: jnp.take_along_axis(x, next_t[:, None], axis=1)[:, 0]
-    p_t = pick(p_tv)
-    is_in_t = p_t > 0
+    is_in_t = pick(p_tv) > 0
     log_p_tv = jnp.log(jnp.where(p_tv > 0, p_tv, 1.0))
     entropy_t = -(p_tv * log_p_tv).sum(axis=-1)
     variance_t = (p_tv * log_p_tv**2).sum(axis=-1) - entropy_t**2

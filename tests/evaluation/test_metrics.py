@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specsamp.drafting import TokenTree
-from specsamp.evaluation import metrics
+from specsamp.evaluation import metrics, timing
 
 
 def _line(method, prompt, seconds, tokens=10, **more):
@@ -126,3 +126,19 @@ def test_scores_are_means_over_prompts():
       scores[f'{prompt}{i}'] = {'pass@1': float(i < passed), 'why': 'x'}
   (row,) = metrics.summarize(lines, scores)
   assert row.scores == {'pass@1': 0.25, 'pass@10': 0.5}
+
+
+def test_ratios_are_medians_over_turns():
+  """The ratio is 1.1 except in the third turn, in which the speed changes."""
+  speeds = [1.0, 1.0, 1.0, 2.0, 2.0]
+  late = [1.0, 1.0, 2.0, 2.0, 2.0]  # from the third pass on
+  times = timing.medians(
+    round_ms=[11.0 * s for s in speeds],
+    draft_ms=[2.0 * s for s in speeds],
+    score_ms=[8.0 * s for s in late],
+    both_ms=[10.0 * s for s in late],
+  )
+  assert times['round_ms'] / (times['draft_ms'] + times['score_ms']) < 0.7
+  assert times['overhead'] == pytest.approx(1.1)
+  assert times['verification'] == pytest.approx(1.1)
+  assert (times['draft_ms'], times['score_ms']) == (2.0, 16.0)

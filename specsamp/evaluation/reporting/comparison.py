@@ -12,11 +12,6 @@ from specsamp.evaluation.reporting.report import Figure, Part, Report
 from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
 
-_SPREAD = (
-  'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
-  'sequences, prompt pass included.'
-)
-
 
 def write(
   folder: pathlib.Path,
@@ -55,7 +50,8 @@ def write(
     report.add('## A round and its parts', tables.cost_table(costs))
   report.details += [
     '## Confidence intervals and latencies',
-    _SPREAD,
+    'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
+    'sequences, prompt pass included.',
     tables.spread_table(rows),
     '## Acceptance by position',
     tables.position_table(rows),
