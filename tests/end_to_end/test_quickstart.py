@@ -28,7 +28,6 @@ def test_comparison(launch, folders, tmp_path):
   assert '«' in ended.out and 'speedup' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_draft_length.png',
-    'by_draft_length.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',
