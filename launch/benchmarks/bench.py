@@ -12,15 +12,15 @@ import os
 # Torch's models are placed on the same GPU.
 os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 
-import contextlib
 import dataclasses
 import functools
 import gc
 import importlib.util
+import itertools
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -99,7 +99,7 @@ class BenchConfig(SampledConfig):
       added.
     shapes: models with random weights, each a dict of name, shape (a
       `TransformerConfig`), sizes (tokens of the passes) and gamma (draft tokens
-      of EAGLE; 0 is no EAGLE).
+      of EAGLE; 0 leaves it out).
     prompt_tokens: tokens before the timing of a shape.
     context: slots of the caches of a shape.
     repeats: turns.
@@ -128,11 +128,7 @@ class BenchConfig(SampledConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A time, a line of results.jsonl.
-
-  `graphs` is True if loops and branches were in CUDA graphs; `tokens` is τ of
-  trained models, None of others.
-  """
+  """A line of results.jsonl: a time, and τ (`tokens`) of trained models."""
 
   model: str
   program: str
@@ -154,17 +150,13 @@ class Group(NamedTuple):
     model: name of the model.
     plans: prediction of each program; None if unknown.
     measure: returns (package, program, ms, τ) of the programs.
-    package: library without whose time a program is measured.
+    packages: packages that are timed.
   """
 
   model: str
   plans: Mapping[str, Prediction | None]
   measure: Callable[[], Iterable[tuple[str, str, float, float | None]]]
-  package: str = _OURS
-
-
-class TransformersError(Exception):
-  """An error of transformers or torch."""
+  packages: tuple[str, ...] = (_OURS,)
 
 
 def pair_group(
@@ -172,13 +164,8 @@ def pair_group(
 ) -> Group:
   """Returns the rounds of whole texts of a trained pair, by every method.
 
-  Args:
-    config: config of the run.
-    topology: this device; None if the plan does not know it.
-    path: log of the texts, from which an interrupted run resumes.
-
-  Raises:
-    UserError: a file or value is invalid.
+  The topology is this device, None if the plan does not know it. An interrupted
+  run resumes from the log of the texts at the path.
   """
   models = loading.load(config.target, config.draft, None)
   target = models.target
@@ -245,11 +232,7 @@ def shape_groups(
 ) -> list[Group]:
   """Returns plain decoding, passes and EAGLE's draft of random weights.
 
-  Args:
-    shape: the model.
-    config: config of the run.
-    topology: this device; None if the plan does not know it.
-    transformers: time plain decoding by transformers as well.
+  With `transformers` plain decoding by transformers is timed as well.
   """
   context, repeats, seed = config.context, config.repeats, config.seed
   new_tokens = context - config.prompt_tokens
@@ -269,18 +252,13 @@ def shape_groups(
   def eagle(tokens):
     return rounds.eagle_pass(shape.shape, tokens, context)
 
-  def ours():
-    return timing.decoding(target(), prompt, new_tokens)
-
-  def measure_both():
-    theirs = their_decoding(shape.shape, prompt, context, timing.ROUNDS)
-    times = timing.in_turns([theirs, ours()], repeats)
-    for package, ms in zip((_THEIRS, _OURS), times, strict=True):
-      yield package, _PLAIN, np.median(ms), None
-
   def measure_plain():
-    (times,) = timing.in_turns([ours()], repeats)
-    yield _OURS, _PLAIN, np.median(times), None
+    packages = {_OURS: timing.decoding(target(), prompt, new_tokens)}
+    if transformers:
+      packages[_THEIRS] = their_decoding(shape.shape, prompt, context)
+    times = timing.in_turns(list(packages.values()), repeats)
+    for package, ms in zip(packages, times, strict=True):
+      yield package, _PLAIN, np.median(ms), None
 
   def measure_passes():
     sizes = list(shape.sizes)
@@ -301,12 +279,13 @@ def shape_groups(
     yield _OURS, draft_step, cost.draft_ms / shape.gamma, None
     yield _OURS, eagle_round, cost.round_ms, None
 
+  packages = (_OURS, _THEIRS) if transformers else (_OURS,)
   plain = {_PLAIN: plan(one_pass(1))}
   passes = {pass_name(size): plan(one_pass(size)) for size in shape.sizes}
-  groups = [Group(shape.name, plain, measure_both, _THEIRS)] * transformers
-  # If plain decoding fails next to transformers, it may fit alone.
-  groups.append(Group(shape.name, plain, measure_plain))
-  groups.append(Group(shape.name, passes, measure_passes))
+  groups = [
+    Group(shape.name, plain, measure_plain, packages),
+    Group(shape.name, passes, measure_passes),
+  ]
   if shape.gamma:
     tree = TokenTree.chain(shape.gamma)
     round_passes = rounds.of_round(shape.shape, tree, eagle, context)
@@ -319,17 +298,8 @@ def pass_name(size: int) -> str:
   return f'pass over {size} token{"s" * (size > 1)}'
 
 
-@contextlib.contextmanager
-def transformers_errors() -> Iterator[None]:
-  try:
-    yield
-  except Exception as error:  # another compiler may fail in any way
-    raise TransformersError(f'{type(error).__name__}: {error}') from error
-
-
-@transformers_errors()
 def their_decoding(
-  config: TransformerConfig, prompt: list[int], context: int, num_tokens: int
+  config: TransformerConfig, prompt: list[int], context: int
 ) -> Callable[[], float]:
   """Returns a step for `timing.in_turns` that times transformers' `generate`.
 
@@ -337,15 +307,6 @@ def their_decoding(
   which `generate` compiles on a GPU with torch.compile and CUDA graphs. The
   prompt's pass and `_UNTIMED` passes after it are left out. It is the median of
   the others, because a recording may interrupt any pass.
-
-  Args:
-    config: shape of the model, whose weights are random.
-    prompt: token ids.
-    context: slots of the cache.
-    num_tokens: number of tokens to time.
-
-  Raises:
-    TransformersError: this function or the step fails.
   """
   import torch
   import transformers
@@ -366,10 +327,9 @@ def their_decoding(
     # `generate` calls this after each token, and waits for the answer, and so
     # for the GPU, before the next pass: two calls are one pass apart.
     stamps.append(time.perf_counter())
-    done = len(stamps) > _UNTIMED + num_tokens
+    done = len(stamps) > _UNTIMED + timing.ROUNDS
     return torch.full((len(input_ids),), done, device=input_ids.device)
 
-  @transformers_errors()
   def step() -> float:
     stamps.clear()
     model.generate(
@@ -402,44 +362,42 @@ def make_rows(
 ) -> list[dict[str, Any]]:
   """Returns a row for each timed program; None stands for a missing figure."""
   ratio = lambda value, by: value and by and value / by
-  plans = {(g.model, name): g.plans[name] for g in groups for name in g.plans}
   rows = []
-  for (model, program), plan in plans.items():
-    plain, graphs, theirs = (
-      lines.get((model, program, *key))
-      for key in ((_OURS, False), (_OURS, True), (_THEIRS, False))
-    )
-    if not (plain or graphs or theirs):
-      continue
-    ms, tau = plain and plain.ms, (plain or graphs or theirs).tokens
-    rows.append(
-      {
-        'model': model,
-        'program': program,
-        'ms': ms,
-        'in graphs ms': graphs and graphs.ms,
-        'τ': tau,
-        'ms/token': ratio(ms, tau),
-        'plan ms': plan and plan.total,
-        'ms / plan': ratio(ms, plan and plan.total),
-        'bytes ms': plan and plan.memory,
-        'ms / bytes': ratio(ms, plan and plan.memory),
-        'transformers ms': theirs and theirs.ms,
-        'theirs / ours': ratio(theirs and theirs.ms, ms),
-      }
-    )
+  for group in groups:
+    for program, plan in group.plans.items():
+      plain, graphs, theirs = (
+        lines.get((group.model, program, *key))
+        for key in ((_OURS, False), (_OURS, True), (_THEIRS, False))
+      )
+      if not (plain or graphs or theirs):
+        continue
+      ms, tau = plain and plain.ms, (plain or graphs or theirs).tokens
+      rows.append(
+        {
+          'model': group.model,
+          'program': program,
+          'ms': ms,
+          'in graphs ms': graphs and graphs.ms,
+          'τ': tau,
+          'ms/token': ratio(ms, tau),
+          'plan ms': plan and plan.total,
+          'ms / plan': ratio(ms, plan and plan.total),
+          'bytes ms': plan and plan.memory,
+          'ms / bytes': ratio(ms, plan and plan.memory),
+          'transformers ms': theirs and theirs.ms,
+          'theirs / ours': ratio(theirs and theirs.ms, ms),
+        }
+      )
   return rows
 
 
 def make_report(
   title: str, rows: Sequence[Mapping[str, Any]], topology: gpu.Nodes | None
 ) -> Report:
-  """Returns the report; columns without a figure are left out."""
-  shown = [name for name in rows[0] if any(row[name] for row in rows)]
-  has_theirs = 'transformers ms' in shown
+  has_theirs = any(row['transformers ms'] for row in rows)
   report = Report(title, packages=(_THEIRS, 'torch') * has_theirs)
   report.add(
-    Table([{name: row[name] for name in shown} for row in rows], digits=3),
+    Table(rows, digits=3),
     'ms: measured, of a round or a pass; for texts the mean of all rounds, '
     'else the median over turns. τ: tokens per round; models with random '
     'weights have none. in graphs: loops and branches are in CUDA graphs too.',
@@ -467,9 +425,10 @@ def time_groups(
   """Times the programs that are not in the log; returns what failed and why."""
   problems = []
   for group in groups:
-    keys = [(group.model, x, group.package, graphs) for x in group.plans]
-    if all(key in log.records for key in keys):
+    keys = itertools.product([group.model], group.plans, group.packages)
+    if all((*key, graphs) in log.records for key in keys):
       continue
+    has_theirs = _THEIRS in group.packages
     try:
       for package, program, ms, tokens in group.measure():
         place = package, graphs, device()
@@ -478,18 +437,21 @@ def time_groups(
           log.append(line)
           where = f'{group.model}, {program}' + ', loops in graphs' * graphs
           print(f'{package}, {where}: {ms:.3f} ms', flush=True)
-    except (jax.errors.JaxRuntimeError, TransformersError) as error:
+    except Exception as error:
+      # The compiler of torch may fail in any way.
+      if not has_theirs and not isinstance(error, jax.errors.JaxRuntimeError):
+        raise
       first = next(iter(str(error).splitlines()), '')
-      what = f'{group.model}, {", ".join(group.plans)}, {group.package}'
-      problems.append(f'{what}: {type(error).__name__}: {first}')
+      programs = ', '.join((group.model, *group.plans, *group.packages))
+      problems.append(f'{programs}: {type(error).__name__}: {first}')
       print(f'not timed: {problems[-1]}', flush=True)
-    if group.package == _THEIRS:
+    if has_theirs:
       free_torch()
   return problems
 
 
 def time_all(
-  config: BenchConfig,
+  title: str,
   groups: Sequence[Group],
   topology: gpu.Nodes | None,
   workdir: pathlib.Path,
@@ -512,7 +474,7 @@ def time_all(
   problems = time_groups(groups, log, graphs)
   rows = make_rows(groups, log.records)
   if rows:
-    report = make_report(config.title, rows, topology)
+    report = make_report(title, rows, topology)
     report.add(*(f'Not timed: {problem}' for problem in problems))
     names = dict(topology=topology and topology.name, problems=problems)
     report.write(workdir, {'runs': rows} | names)
@@ -541,7 +503,7 @@ def main(values):
   for shape in config.shapes:
     groups += shape_groups(shape, config, topology, transformers)
   workdir = cli.make_workdir(_WORKDIR.value, values)
-  time_all(config, groups, topology, workdir, graphs)
+  time_all(config.title, groups, topology, workdir, graphs)
 
 
 if __name__ == '__main__':

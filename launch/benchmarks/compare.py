@@ -12,6 +12,7 @@ minutes on 2 CPU cores.
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import os
 import pathlib
 import time
@@ -46,7 +47,7 @@ class CompareConfig(PairConfig):
     draft_len: draft tokens a round, in both libraries.
     temperatures: temperatures to compare; sampling is from the whole
       vocabulary.
-    prompts: what to complete, as in a config of decode.
+    prompts: prompts to complete, as in a config of decode.
   """
 
   draft_len: int = 4
@@ -80,7 +81,7 @@ Complete = Callable[[list[int], int, float], list[int]]
 def our_methods(
   config: CompareConfig, models: loading.Models
 ) -> dict[str, Complete]:
-  def complete(prompt, seed, temperature, drafter):
+  def complete(prompt, seed, temperature, drafter=None):
     out = generate(
       models.target,
       [prompt],
@@ -93,11 +94,10 @@ def our_methods(
     return out.tokens[0]
 
   drafter = model_drafter(models.draft, config.draft_len)
+  speculative = functools.partial(complete, drafter=drafter)
   return {
-    'plain': functools.partial(complete, drafter=None),
-    f'speculative, γ={config.draft_len}': functools.partial(
-      complete, drafter=drafter
-    ),
+    'plain': complete,
+    f'speculative, γ={config.draft_len}': speculative,
   }
 
 
@@ -132,11 +132,11 @@ def their_methods(
       )
     if draft_len is not None:
       options['assistant_model'] = draft
-      settings = draft.generation_config
-      settings.num_assistant_tokens = draft_len or _THEIR_TOKENS
-      settings.num_assistant_tokens_schedule = 'constant'
-      threshold = 0 if draft_len else _THEIR_CONFIDENCE
-      settings.assistant_confidence_threshold = threshold
+      draft.generation_config.update(
+        num_assistant_tokens=draft_len or _THEIR_TOKENS,
+        num_assistant_tokens_schedule='constant',
+        assistant_confidence_threshold=0 if draft_len else _THEIR_CONFIDENCE,
+      )
     torch.manual_seed(seed)
     with torch.inference_mode():
       out = target.generate(
@@ -178,20 +178,21 @@ def summarize(lines: Sequence[Line]) -> list[dict]:
     for (temperature, package, method), cost in ms.items()
     if package == 'specsamp'
   }
-  return [
-    dict(
-      temperature=temperature,
-      package=package,
-      method=method,
-      ms_per_token=cost,
-      speedup=ms[temperature, package, 'plain'] / cost,
-      ratio=None
-      if package == 'specsamp'
-      else cost / ours[temperature, method == 'plain'],
-      tokens=tokens[temperature, package, method],
+  rows = []
+  for (temperature, package, method), cost in ms.items():
+    ratio = cost / ours[temperature, method == 'plain']
+    rows.append(
+      dict(
+        temperature=temperature,
+        package=package,
+        method=method,
+        ms_per_token=cost,
+        speedup=ms[temperature, package, 'plain'] / cost,
+        ratio=None if package == 'specsamp' else ratio,
+        tokens=tokens[temperature, package, method],
+      )
     )
-    for (temperature, package, method), cost in ms.items()
-  ]
+  return rows
 
 
 def make_table(rows: Sequence[dict]) -> Table:
@@ -233,10 +234,7 @@ def make_note(lines: Sequence[Line], config: CompareConfig, dtype: str) -> str:
 def prepare(values: dict) -> tuple[CompareConfig, loading.Models, list]:
   """Returns the config, the models and the prompts' tokens; writes nothing.
 
-  Raises:
-    UserError: a file or value is invalid, transformers is not installed, or it
-      cannot run here: it needs a draft with all tokens of the target, and a CPU
-      or a GPU.
+  transformers needs a draft with all tokens of the target, and a CPU or a GPU.
   """
   config = schema.read(CompareConfig, values)
   for name in ('transformers', 'torch'):
@@ -274,27 +272,26 @@ def main(values):
     for temperature in config.temperatures
     for method in methods
   ]
+
+  def run(what, numbers):
+    calls = list(itertools.product(numbers, contenders))
+    for i, each in progress.bar(what, calls, unit='seq'):
+      package, method, temperature = each
+      start = time.perf_counter()
+      tokens = packages[package][method](
+        prompts[i], config.seed + i, temperature
+      )
+      yield Line(*each, i, time.perf_counter() - start, tokens)
+
   # One prompt for each set of compiled programs.
   warm_up = {
     slots(models.target, len(prompt), len(prompt) + config.max_new_tokens): i
     for i, prompt in enumerate(prompts)
   }
-  calls = [(i, *each) for i in warm_up.values() for each in contenders]
-  for i, package, method, temperature in progress.bar(
-    'compiling', calls, unit='seq'
-  ):
-    packages[package][method](prompts[i], config.seed, temperature)
-
+  list(run('compiling', warm_up.values()))
   log = RunLog(workdir / 'metrics.jsonl')
-  calls = [(i, *each) for i in range(len(prompts)) for each in contenders]
-  for i, package, method, temperature in progress.bar(
-    'decoding', calls, unit='seq'
-  ):
-    complete = packages[package][method]
-    start = time.perf_counter()
-    tokens = complete(prompts[i], config.seed + i, temperature)
-    seconds = time.perf_counter() - start
-    log.append(Line(package, method, temperature, i, seconds, tokens))
+  for line in run('decoding', range(len(prompts))):
+    log.append(line)
   lines = list(log.records.values())
   rows = summarize(lines)
   report = Report(

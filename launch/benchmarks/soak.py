@@ -3,15 +3,14 @@
 python launch/benchmarks/soak.py
 
 500 requests of the embedded pair with other lengths, temperatures, seeds and
-numbers of samples, some of which are cancelled. Nothing may be compiled after
-the warm-up, and the memory of the process must not grow. Two minutes on 2 CPU
-cores.
+numbers of samples; some are cancelled. Nothing may be compiled after
+the warm-up, and the memory of the process must not grow. Needs Linux; two
+minutes on 2 CPU cores.
 """
 
 import dataclasses
 import pathlib
 import resource
-import sys
 
 import matplotlib.figure
 import numpy as np
@@ -26,8 +25,8 @@ from specsamp.utils import compilation_cache, progress, schema
 
 _TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
 _SAMPLES = (1, 1, 1, 3)
+_SPREAD = 8  # ratio of the longest completion to the shortest one
 _CANCELLED = 0.05  # share of the requests that are cancelled in progress
-_PAGES = pathlib.Path('/proc/self/statm')
 _WORKDIR = cli.define_workdir('runs/soak')
 
 
@@ -38,10 +37,7 @@ class SoakConfig(SampledConfig):
   Attributes:
     drafter: '' is the draft model, other drafters are as in a config of decode.
     draft_len: draft tokens a round.
-    prompts: task to complete, as in a config of decode.
-    spread: ratio of the longest text to the shortest one.
     slots: requests that are decoded at once.
-    rounds: upper bound on the rounds of a burst.
     requests: number of requests.
   """
 
@@ -50,17 +46,12 @@ class SoakConfig(SampledConfig):
   top_p: float = 0.95
   drafter: str = ''
   draft_len: int = 4
-  prompts: str = 'code'
-  spread: float = 8.0
   slots: int = 8
-  rounds: int = 16
   requests: int = 500
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'draft_len', 'slots', 'rounds', min=1, kind=int)
-    check_range(self, 'requests', min=1, kind=int)
-    check_range(self, 'spread', min=1, max=self.max_new_tokens)
+    check_range(self, 'draft_len', 'slots', 'requests', min=1, kind=int)
 
 
 def make_requests(config: SoakConfig, prompts: list[list[int]]) -> list[dict]:
@@ -69,14 +60,14 @@ def make_requests(config: SoakConfig, prompts: list[list[int]]) -> list[dict]:
   requests = []
   for i in range(config.requests):
     prompt = prompts[rng.integers(len(prompts))]
-    spread = config.spread ** -rng.random()
+    length = config.max_new_tokens * _SPREAD ** -rng.random()
     temperature = float(rng.choice(_TEMPERATURES))
     top_p = config.top_p_at(temperature)
     requests.append(
       dict(
         prompt=prompt[: rng.integers(1, len(prompt) + 1)],
         n=int(rng.choice(_SAMPLES)),
-        max_new_tokens=max(1, int(config.max_new_tokens * spread)),
+        max_new_tokens=max(1, int(length)),
         seed=config.seed + i,
         sampling=SamplingParams(temperature, top_p=top_p),
       )
@@ -87,7 +78,7 @@ def make_requests(config: SoakConfig, prompts: list[list[int]]) -> list[dict]:
 def serve(engine: Engine, requests: list[dict], config: SoakConfig):
   """Yields the completions of each request when its last one has ended.
 
-  As many requests wait as there are slots.
+  The number of waiting requests is the number of slots.
   """
   rng = np.random.default_rng(config.seed)
   waiting = list(reversed(requests))
@@ -107,37 +98,19 @@ def serve(engine: Engine, requests: list[dict], config: SoakConfig):
 
 
 def memory_mb() -> float:
-  """Returns the resident memory of this process; its peak outside of Linux."""
-  if _PAGES.exists():
-    pages = int(_PAGES.read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-  unit = 1 if sys.platform == 'darwin' else 2**10  # bytes per unit of ru_maxrss
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
-
-
-def plot(memory: list[float], compiled: list[int], path: pathlib.Path) -> None:
-  figure = matplotlib.figure.Figure(figsize=(7.4, 3.4), layout='constrained')
-  curves = {'resident memory (MB)': memory}
-  curves['programs compiled since the warm-up'] = compiled
-  for axes, (title, values) in zip(
-    figure.subplots(1, 2), curves.items(), strict=True
-  ):
-    axes.plot(range(1, len(values) + 1), values)
-    axes.set(title=title, xlabel='finished requests')
-    axes.set_ylim(0, 1.1 * max(values) or 1)
-    axes.grid(alpha=0.3)
-  figure.savefig(path)
+  """Returns the resident memory of this process."""
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
+  return pages * resource.getpagesize() / 2**20
 
 
 def main(values):
   config = schema.read(SoakConfig, values.to_dict())
   models = loading.load(config.target, config.draft, None)
-  prompts = config.load_prompts(config.prompts, models.target)
+  prompts = config.load_prompts('code', models.target)
   engine = Engine(
     models.target,
     slots=config.slots,
     drafter=models.drafter(config.drafter, config.draft_len),
-    rounds=config.rounds,
     max_length=config.max_prompt_tokens + config.max_new_tokens,
   )
   requests = make_requests(config, [prompt.tokens for prompt in prompts])
@@ -151,38 +124,48 @@ def main(values):
     progress.bar('decoding', total=config.requests, unit='request') as bar,
   ):
     for texts in serve(engine, requests, config):
-      log.append(
-        {
-          'texts': len(texts),
-          'cancelled': sum(t.finish_reason == 'cancelled' for t in texts),
-          'tokens': sum(len(text.tokens) for text in texts),
-          'compiled': len(compiled),
-          'memory': memory_mb(),
-        }
-      )
+      line = {
+        'texts': len(texts),
+        'cancelled': sum(t.finish_reason == 'cancelled' for t in texts),
+        'tokens': sum(len(text.tokens) for text in texts),
+        'compiled': len(compiled),
+        'memory': memory_mb(),
+      }
+      log.append(line)
       bar.update()
 
-  lines = list(log.records.values())
-  column = lambda name: [line[name] for line in lines]
-  memory, compiled = column('memory'), column('compiled')
-  plot(memory, compiled, workdir / 'soak.png')
+  columns = {name: [row[name] for row in log.records.values()] for name in line}
+  curves = {
+    'resident memory (MB)': columns['memory'],
+    'programs compiled since the warm-up': columns['compiled'],
+  }
+  figure = matplotlib.figure.Figure(figsize=(7.4, 3.4), layout='constrained')
+  panels = figure.subplots(1, len(curves))
+  for panel, (title, curve) in zip(panels, curves.items(), strict=True):
+    panel.plot(range(1, len(curve) + 1), curve)
+    panel.set(title=title, xlabel='finished requests')
+    panel.set_ylim(0, 1.1 * max(curve) or 1)
+    panel.grid(alpha=0.3)
+  figure.savefig(workdir / 'soak.png')
+
+  memory = columns['memory']
   summary = dict(
-    requests=len(lines),
-    texts=sum(column('texts')),
-    cancelled=sum(column('cancelled')),
-    tokens=sum(column('tokens')),
+    requests=len(memory),
+    texts=sum(columns['texts']),
+    cancelled=sum(columns['cancelled']),
+    tokens=sum(columns['tokens']),
     warm_up=len(warm_up),
-    compiled=compiled[-1],
+    compiled=len(compiled),
     memory=memory[0],
     after_tenth=memory[len(memory) // 10],
     at_end=memory[-1],
     most=max(memory),
   )
   rows = [
-    {'resident memory': 'after the first request', 'MB': memory[0]},
+    {'resident memory': 'after the first request', 'MB': summary['memory']},
     {'resident memory': 'after a tenth', 'MB': summary['after_tenth']},
-    {'resident memory': 'after all requests', 'MB': memory[-1]},
-    {'resident memory': 'maximum', 'MB': max(memory)},
+    {'resident memory': 'after all requests', 'MB': summary['at_end']},
+    {'resident memory': 'maximum', 'MB': summary['most']},
   ]
   report = Report('Requests of all kinds through one engine')
   report.add(

@@ -55,7 +55,6 @@ class ThroughputConfig(SampledConfig):
     spread: ratio of the longest text to the shortest one.
     slots: requests that are decoded at once.
     batches: also decode the queue in batches that end together.
-    rounds: upper bound on the rounds of a burst.
     repeats: times that the queue is decoded each way.
   """
 
@@ -71,12 +70,11 @@ class ThroughputConfig(SampledConfig):
   spread: float = 8.0
   slots: int = 8
   batches: bool = True
-  rounds: int = 16
   repeats: int = 5
 
   def __post_init__(self):
     super().__post_init__()
-    check_range(self, 'slots', 'rounds', 'repeats', min=1, kind=int)
+    check_range(self, 'slots', 'repeats', min=1, kind=int)
     check_range(self, 'spread', min=1, max=self.max_new_tokens)
     self.check_compared('draft_lens', 'temperatures', 'prompts')
     self.check_temperatures(self.temperatures)
@@ -125,12 +123,15 @@ class Batches:
   drafter: Drafter | None
   max_length: int
 
-  def arguments(self, requests: Part) -> dict[str, Any]:
+  @property
+  def is_adaptive(self) -> bool:
+    return isinstance(self.drafter, AdaptiveDrafter)
+
+  def options(self, requests: Part) -> dict[str, Any]:
     """Returns arguments of `generate` and `Engine.submit`."""
     temperature = np.asarray([r.temperature for r in requests], np.float32)
     top_p = np.asarray(list(map(self.config.top_p_at, temperature)), np.float32)
     return dict(
-      drafter=self.drafter,
       sampling=SamplingParams(temperature, top_p=top_p),
       max_new_tokens=[request.new_tokens for request in requests],
       seed=requests[0].seed,
@@ -139,27 +140,20 @@ class Batches:
 
   def measure_depths(self, part: Part) -> None:
     """Times the rounds of each depth of an adaptive drafter."""
-    if not isinstance(self.drafter, AdaptiveDrafter):
-      return
-    config, temperature = self.config, part[0].temperature
-    sampling = SamplingParams(temperature, top_p=config.top_p_at(temperature))
-    prompts = [request.prompt for request in part] * config.slots
+    requests = [part[0]._replace(new_tokens=self.config.max_new_tokens)]
+    prompts = [request.prompt for request in part] * self.config.slots
     self.drafter = depth_costs.measured(
       self.drafter,
       lambda drafter: Request.make(
         self.target,
-        prompts[: config.slots],
+        prompts[: self.config.slots],
         drafter,
-        sampling=sampling,
-        max_new_tokens=config.max_new_tokens,
-        seed=config.seed,
-        stop_tokens=[],
         max_length=self.max_length,
+        **self.options(requests * self.config.slots),
       ),
     )
 
   def compile(self, parts: Sequence[Part]) -> None:
-    self.measure_depths(parts[0])
     for part in parts:
       collections.deque(self.decode(part), maxlen=0)
 
@@ -168,7 +162,8 @@ class Batches:
     for i in range(0, len(part), self.config.slots):
       requests = part[i : i + self.config.slots]
       prompts = [request.prompt for request in requests]
-      out = generate(self.target, prompts, **self.arguments(requests))
+      options = self.options(requests)
+      out = generate(self.target, prompts, drafter=self.drafter, **options)
       drafted_b = out.num_drafted_per_pos.sum(axis=1)
       accepted_b = out.num_accepted_per_pos.sum(axis=1)
       texts += map(Text, out.tokens, out.rounds, drafted_b, accepted_b)
@@ -182,22 +177,19 @@ class ThroughEngine(Batches):
   way = 'engine'
 
   def compile(self, parts: Sequence[Part]) -> None:
-    self.measure_depths(parts[0])
     self.engine = Engine(
       self.target,
       slots=self.config.slots,
       drafter=self.drafter,
-      rounds=self.config.rounds,
       max_length=self.max_length,
     )
     self.engine.compile()
 
   def decode(self, part: Part) -> Decoding:
-    ids = []
-    for request in part:
-      arguments = self.arguments([request])
-      del arguments['drafter']  # the engine has it
-      ids.append(self.engine.submit(request.prompt, **arguments))
+    ids = [
+      self.engine.submit(request.prompt, **self.options([request]))
+      for request in part
+    ]
     texts = {}
     while len(texts) < len(ids):
       chunks = self.engine.step()
@@ -244,17 +236,12 @@ def summarize(
   tokens: Mapping[str, int],
   fixed: Sequence[str],
 ) -> list[dict[str, Any]]:
-  """Returns a row for each part, way and method, one of which is plain.
+  """Returns a row for each part, way and method.
 
   With several parts there are rows of all of them together, also of the best
   fixed draft length of each part: a choice by part cannot gain more. A rate is
   the median over the turns, a ratio of rates the median of each turn's ratio.
-
-  Args:
-    runs: by part, way and method, of each turn: seconds, rounds, draft tokens
-      and accepted ones.
-    tokens: tokens of each part.
-    fixed: methods with a fixed draft length.
+  The runs have seconds, rounds, draft tokens and accepted ones of each turn.
   """
   arrays = {key: np.asarray(turns).T for key, turns in runs.items()}
 
@@ -321,12 +308,8 @@ def make_note(
 ) -> str:
   """Returns the note below the table.
 
-  Args:
-    config: config of the run.
-    parts: requests by part.
-    contenders: all ways to decode.
-    texts: tokens by way and method, except of adaptive lengths, whose draws
-      depend on the texts before.
+  `texts` has the tokens by way and method, except of adaptive lengths, whose
+  draws depend on the texts before.
   """
   lengths = [request.new_tokens for part in parts.values() for request in part]
   samplings = ' and '.join(map(config.sampling_name, config.temperatures))
@@ -337,26 +320,23 @@ def make_note(
     'included, before the length cuts the last round; drafted: draft tokens '
     'per round.'
   ]
-  same = [
-    batch == engine
-    for (way, method), batches in texts.items()
-    if way == Batches.way
-    for batch, engine in zip(
-      batches, texts[ThroughEngine.way, method], strict=True
-    )
-  ]
-  if same:
+  if config.batches:
+    same = [
+      batch == engine
+      for (way, method), batches in texts.items()
+      for batch, engine in zip(
+        batches, texts[ThroughEngine.way, method], strict=True
+      )
+      if way == Batches.way
+    ]
     notes.append(
       f'Both ways emitted the same text for {sum(same)} of {len(same)}.'
     )
-  for contender in contenders:
-    drafter = contender.drafter
-    if contender.way == ThroughEngine.way and isinstance(
-      drafter, AdaptiveDrafter
-    ):
-      costs = ', '.join(f'{ms:.2f}' for ms in drafter.ms.tolist())
-      depths = ', '.join(map(str, drafter.depths))
-      notes.append(f'A round of {depths} draft tokens was timed at {costs} ms.')
+  if contenders[-1].is_adaptive:
+    drafter = contenders[-1].drafter
+    costs = ', '.join(f'{ms:.2f}' for ms in drafter.ms.tolist())
+    depths = ', '.join(map(str, drafter.depths))
+    notes.append(f'A round of {depths} draft tokens was timed at {costs} ms.')
   return ' '.join(notes)
 
 
@@ -421,6 +401,8 @@ def main(values):
   contenders = make_contenders(config, models, parts)
   workdir = cli.make_workdir(_WORKDIR.value, values, resumes=False)
   for contender in progress.bar('compiling', contenders, unit='way'):
+    if contender.is_adaptive:
+      contender.measure_depths(next(iter(parts.values())))
     contender.compile(list(parts.values()))
 
   log = RunLog(workdir / 'metrics.jsonl')
@@ -436,7 +418,7 @@ def main(values):
       timed = interleave([each.decode(parts[name]) for each in contenders], bar)
       for contender, (seconds, decoded) in zip(contenders, timed, strict=True):
         way, method = contender.way, contender.method
-        if not turn and not isinstance(contender.drafter, AdaptiveDrafter):
+        if not turn and not contender.is_adaptive:
           texts[way, method] += [text.tokens for text in decoded]
         counts = np.sum([text[1:] for text in decoded], axis=0).tolist()
         runs[name, way, method].append([seconds, *counts])

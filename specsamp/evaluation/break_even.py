@@ -45,50 +45,45 @@ def sentences(
   """Returns a sentence per sampling that explains why its draft gains or not.
 
   Args:
-    rows: rows of `metrics.summarize`, of which those of the first task count.
+    rows: rows of `metrics.summarize`; those of the first task count.
     costs: measured round costs of one draft, one for each sampling; empty for
       drafts whose rounds differ.
     method: method of that draft.
   """
   rows = [row for row in rows if row.task == rows[0].task]
-  score_ms = {
-    (method, cost.sampling_name, cost.tree): cost.score_ms for cost in costs
-  }
+  score_ms = {(cost.sampling_name, cost.tree): cost.score_ms for cost in costs}
+
+  def score_of(row):
+    key = row.sampling_name, row.tree
+    return score_ms.get(key) if row.method == method else None
+
   texts = []
   for plain in filter(lambda row: row.is_baseline, rows):
     drafts = [
       row
       for row in rows
-      if row.sampling_name == plain.sampling_name
-      and row.tree.depth
-      and row.speedup
+      if row.sampling_name == plain.sampling_name and row.tree.depth
     ]
     if not drafts:
       continue
-    best = max(drafts, key=lambda row: row.speedup)
-    measured = [row for row in drafts if _key(row) in score_ms]
-    row = best
-    if best.speedup >= 1 and measured:  # explain what was measured
+    best = row = max(drafts, key=lambda row: row.speedup)
+    gained = best.speedup >= 1
+    measured = list(filter(score_of, drafts))
+    if gained and measured:  # explain a measured one
       row = max(measured, key=lambda row: row.speedup)
     text = sentence(
       row.tree.size,
       plain.round_ms,
-      score_ms.get(_key(row)),
+      score_of(row),
       row.round_ms,
       row.block_efficiency,
-      gained=best.speedup >= 1,
+      gained,
     )
-    if best.speedup < 1:
-      texts.append(f'{plain.sampling_name}: no draft gained; {text}.')
-    else:
-      name = f'{best.method} {best.draft_name}'
-      about = f'{row.method} {row.draft_name}'
-      texts.append(
-        f'{plain.sampling_name}: {name} is fastest, {best.speedup:.2f} times '
-        f'as fast as plain decoding. With {about} {text}.'
+    start = 'no draft gained;'
+    if gained:
+      start = (
+        f'{best.method} {best.draft_name} is fastest, {best.speedup:.2f} times '
+        f'as fast as plain decoding. With {row.method} {row.draft_name}'
       )
+    texts.append(f'{plain.sampling_name}: {start} {text}.')
   return texts
-
-
-def _key(row: Row):
-  return row.method, row.sampling_name, row.tree

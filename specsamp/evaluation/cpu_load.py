@@ -15,18 +15,13 @@ class Meter:
   def __init__(self):
     self._before = _read()
 
-  def share(self) -> float | None:
-    """Returns the share of all CPU time, 0 to 1; None if it is unknown."""
-    before, after = self._before, _read()
-    if before is None or after is None:
-      return None
-    total, busy, own = (b - a for a, b in zip(before, after, strict=True))
-    return min(max((busy - own) / total, 0.0), 1.0) if total > 0 else None
-
   def warning(self) -> str:
     """Returns a sentence if the times are unreliable, else ''."""
-    share = self.share()
-    if share is None or share < _MAX_SHARE:
+    total, busy, own = (
+      b - a for a, b in zip(self._before, _read(), strict=True)
+    )
+    share = (busy - own) / total if total else 0.0
+    if share < _MAX_SHARE:
       return ''
     return (
       f'Other processes used {share:.0%} of the CPUs: these times and speedups '
@@ -34,15 +29,12 @@ class Meter:
     )
 
 
-def _read() -> tuple[float, float, float] | None:
+def _read() -> tuple[float, float, float]:
   """Returns (total, busy, own) CPU seconds of all cores since boot."""
-  try:
-    line = _STAT.read_text(encoding='ascii').splitlines()[0]
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    values = [int(value) for value in line.split()[1:9]]
-    tick = os.sysconf('SC_CLK_TCK')
-  except (OSError, ValueError, IndexError, AttributeError):
-    return None
-  total = sum(values) / tick
-  idle = sum(values[3:5]) / tick
+  if not _STAT.exists():
+    return 0.0, 0.0, 0.0
+  # user, nice, system, idle, iowait, irq, softirq, steal
+  ticks = [int(value) for value in _STAT.read_text().split()[1:9]]
+  second = os.sysconf('SC_CLK_TCK')
+  total, idle = sum(ticks) / second, sum(ticks[3:5]) / second
   return total, total - idle, sum(os.times()[:4])

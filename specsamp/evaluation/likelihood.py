@@ -24,10 +24,8 @@ class TextLikelihood(NamedTuple):
 
   Attributes:
     excess_nll: Σ -log p(x) - H over the tokens x of nonzero probability, in
-      nats, where H is the entropy of p. Draws from p have a mean of 0, whatever
-      the text.
-    variance: Σ of the variance of -log p under p, in squared nats: the variance
-      of `excess_nll` for draws from p.
+      nats, where H is the entropy of p. Draws from p have a mean of 0.
+    variance: variance of `excess_nll` for draws from p, in squared nats.
     outside: number of tokens of probability 0; for greedy sampling all tokens
       except the best.
     gap: largest difference between the largest logit and that of a token of
@@ -46,23 +44,14 @@ def text_likelihood(
   output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores an output in one pass, compiled for each power of two of length.
+  """Scores the tokens of an output, whose prompt has at least one token.
 
-  Args:
-    target: the model.
-    prompt: token ids before the output, at least one.
-    output: token ids to score.
-    sampling: sampling that defines the distribution, scalars.
+  It is one pass, compiled for each power of two of the length.
   """
-  sums = pass_over(
-    target,
-    _sums,
-    [*prompt, *output],
-    np.int32(len(prompt)),
-    np.int32(len(prompt) + len(output)),
-    sampling.broadcast(_CHUNK),
-  )
-  excess, variance, outside, gap = (float(x) for x in sums)
+  bounds = np.int32(len(prompt)), np.int32(len(prompt) + len(output))
+  law = sampling.broadcast(_CHUNK)
+  sums = pass_over(target, _sums, [*prompt, *output], *bounds, law)
+  excess, variance, outside, gap = map(float, sums)
   return TextLikelihood(excess, variance, int(outside), gap)
 
 
@@ -71,16 +60,10 @@ def pass_over(
 ):
   """Computes a function of the target's hidden features after each token.
 
-  Args:
-    target: the target.
-    function: (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
-      `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled
-      for each power of two of T; later positions are padding.
-    tokens: token ids.
-    *arguments: arrays.
-
-  Returns:
-    The arrays, on the host.
+  The function is (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
+  `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled for
+  each power of two of T; later positions are padding. Returns the arrays on the
+  host.
   """
   _, size = slots(target, 1, len(tokens))
   padded = np.zeros(size, np.int32)
@@ -124,8 +107,7 @@ def _sums(hidden_td, logits_of, tokens_t, start, end, sampling):
     logits_tv = logits_of(hidden_td)
     p_tv = probabilities(logits_tv, sampling)
     pick = lambda x: jnp.take_along_axis(x, next_t[:, None], axis=1)[:, 0]
-    p_t = pick(p_tv)
-    is_in_t = p_t > 0
+    is_in_t = pick(p_tv) > 0
     log_p_tv = jnp.log(jnp.where(p_tv > 0, p_tv, 1.0))
     entropy_t = -(p_tv * log_p_tv).sum(axis=-1)
     variance_t = (p_tv * log_p_tv**2).sum(axis=-1) - entropy_t**2

@@ -22,15 +22,14 @@ class Label:
 
   Attributes:
     method: name of the method; speedups are relative to `BASELINE`.
-    temperature: temperature of target and draft.
-    top_p: top-p of target and draft.
+    temperature, top_p, top_k: sampling of target and draft; a top_k of 0 keeps
+      all tokens.
     verifier: a name of `specsamp.verification.make`; '' for the baseline.
     lossless: True if the verifier is lossless.
     law: how candidates are chosen, see `Draft.law`; '' for the baseline.
     tree: tree of the drafts.
     tree_attention: see `specsamp.generate`.
     depths: the draft depths that an adaptive drafter chooses from, else empty.
-    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   method: str
@@ -97,16 +96,13 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A way to decode.
+  """A way to decode; see `Label` for the sampling.
 
   Attributes:
     name: `BASELINE` for the method without a drafter.
     drafter: None for the baseline.
     verifier: see `specsamp.generate`.
-    temperature: temperature of target and draft.
-    top_p: top-p of target and draft.
     tree_attention: see `specsamp.generate`.
-    top_k: top-k of target and draft; 0 keeps all tokens.
   """
 
   name: str
@@ -120,27 +116,23 @@ class Method:
   @property
   def label(self) -> Label:
     drafter, rule = self.drafter, self.verifier
-    label = Label(
+    about = dict(verifier='', lossless=True, law='', tree=TokenTree.chain(0))
+    if drafter is not None:
+      is_name = isinstance(rule, str)
+      about = dict(
+        verifier=rule if is_name else type(rule).__name__,
+        lossless=(verification.make(rule) if is_name else rule).lossless,
+        law=drafter.law,
+        tree=drafter.tree,
+        depths=depths_of(drafter),
+      )
+    return Label(
       method=self.name,
       temperature=self.temperature,
       top_p=self.top_p,
       top_k=self.top_k,
-      verifier='',
-      lossless=True,
-      law='',
-      tree=TokenTree.chain(0),
       tree_attention=self.tree_attention,
-    )
-    if drafter is None:
-      return label
-    is_name = isinstance(rule, str)
-    return dataclasses.replace(
-      label,
-      verifier=rule if is_name else type(rule).__name__,
-      lossless=(verification.make(rule) if is_name else rule).lossless,
-      law=drafter.law,
-      tree=drafter.tree,
-      depths=depths_of(drafter),
+      **about,
     )
 
   @property
@@ -157,14 +149,10 @@ def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
 
 def check(methods: Sequence[Method]) -> None:
   """Raises `UserError` if a report could not distinguish two methods."""
-  labels = []
-  for method in methods:
-    label = method.label.plain()
-    if label in labels:
-      raise UserError(
-        f'methods: duplicate {method.name} {method.label.draft_name}'
-      )
-    labels.append(label)
+  labels = [method.label.plain() for method in methods]
+  for method, label in zip(methods, labels, strict=True):
+    if labels.count(label) > 1:
+      raise UserError(f'methods: duplicate {method.name} {label["branching"]}')
     if (method.name == BASELINE) != (method.drafter is None):
       raise UserError(f'methods: {BASELINE} is the name of the baseline')
 

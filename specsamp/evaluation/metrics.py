@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,8 @@ _RESAMPLES = 2_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Head(Label):
-  """Fields of a line that are known before it is decoded.
+class Line(Label):
+  """A prompt answered by a method: a line of metrics.jsonl.
 
   Attributes:
     task: name of the task.
@@ -24,20 +26,6 @@ class Head(Label):
     sample: number of the sample of this prompt, from 0.
     seed: seed of the first turn; turn i draws from `seed + i`.
     id: hash of everything that affects the line.
-  """
-
-  task: str
-  prompt: str
-  sample: int
-  seed: int
-  id: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line(Head):
-  """A prompt answered by a method: a line of metrics.jsonl.
-
-  Attributes:
     tokens: emitted tokens of all turns.
     rounds: target passes.
     num_drafted_per_round: draft depth of each round.
@@ -51,6 +39,11 @@ class Line(Head):
     cut: for each turn, True if the beginning of its conversation was dropped.
   """
 
+  task: str
+  prompt: str
+  sample: int
+  seed: int
+  id: str
   tokens: int
   rounds: int
   num_drafted_per_round: list[int]
@@ -68,11 +61,23 @@ class Line(Head):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figures:
-  """Figures of several lines of one method.
+class PaperFigure:
+  """Speedup over autoregressive sampling and τ that a paper reports."""
 
-  Times include the prompt pass, except for `round_ms`. Percentiles are over
-  sequences.
+  speedup: float
+  tau: float | None = None
+  derived: bool = False  # the paper implies the figures
+
+  def __str__(self) -> str:
+    tau = '' if self.tau is None else f' / {self.tau:g}'
+    return f'{"~" if self.derived else ""}{self.speedup:g}{tau}'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Label):
+  """Figures of a method on a task: a row of a report.
+
+  Times include the prompt pass, except for `round_ms`.
 
   Attributes:
     sequences: number of lines.
@@ -86,8 +91,16 @@ class Figures:
     acceptance_by_position: share of the rounds that accepted the token drafted
       at each position.
     round_ms: milliseconds of a round, or a row's share of them.
-    p50_ms, p90_ms, p99_ms: milliseconds per token.
-    p50_s, p90_s, p99_s: seconds per sequence.
+    p50_ms, p90_ms, p99_ms: percentiles of milliseconds per token.
+    p50_s, p90_s, p99_s: percentiles of seconds per sequence.
+    task: name of the task, or `ALL`.
+    speedup: seconds per token of the baseline over those of this method, each
+      the total over the same prompts; None without a baseline.
+    speedup_95, block_efficiency_95, acceptance_rate_95: 95% intervals from a
+      bootstrap over prompts; None for a single prompt.
+    scores: mean of each score over the samples of a prompt, then over prompts;
+      `pass@k` is `pass_at_k`.
+    paper: figures that the paper reports.
   """
 
   sequences: int
@@ -105,44 +118,6 @@ class Figures:
   p50_s: float
   p90_s: float
   p99_s: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PaperFigure:
-  """Figures that a paper reports for a method.
-
-  Attributes:
-    speedup: speedup over autoregressive sampling.
-    tau: block efficiency, or None.
-    derived: True if the paper implies the figures without reporting them.
-  """
-
-  speedup: float
-  tau: float | None = None
-  derived: bool = False
-
-  def __str__(self) -> str:
-    tau = '' if self.tau is None else f' / {self.tau:g}'
-    return f'{"~" if self.derived else ""}{self.speedup:g}{tau}'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row(Figures, Label):
-  """A method on a task: a row of a report.
-
-  Attributes:
-    task: name of the task, or `ALL`.
-    speedup: seconds per token of the baseline over those of this method, each
-      the total over the same prompts; None without a baseline.
-    speedup_95: 95% interval from a bootstrap over prompts; None for a single
-      prompt.
-    block_efficiency_95: see `speedup_95`.
-    acceptance_rate_95: see `speedup_95`.
-    scores: mean of each score over the samples of a prompt, then over prompts;
-      `pass@k` is `pass_at_k`.
-    paper: figures that the paper reports.
-  """
-
   task: str
   speedup: float | None
   speedup_95: list[float] | None
@@ -161,12 +136,7 @@ Scores = Mapping[str, Mapping[str, float | str]]
 
 
 def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
-  """Returns a row per method, task and sampling, in order of appearance.
-
-  Args:
-    lines: lines of `runner.compare`.
-    scores: scores of the answers in their tasks.
-  """
+  """Returns a row per method, task and sampling, in order of appearance."""
   groups: dict[tuple, list[Line]] = {}
   for line in lines:
     groups.setdefault((line.label, line.task), []).append(line)
@@ -183,10 +153,10 @@ def summarize(lines: Sequence[Line], scores: Scores | None = None) -> list[Row]:
     figures = _figures(group)
     speedup = None
     if baseline:
-      speedup = _figures(baseline).ms_per_token / figures.ms_per_token
+      speedup = _figures(baseline)['ms_per_token'] / figures['ms_per_token']
     row = Row(
       **vars(label),
-      **vars(figures),
+      **figures,
       task=task,
       speedup=speedup,
       **_intervals(group, baseline),
@@ -219,7 +189,7 @@ def baseline_of(row: Row, rows: Sequence[Row]) -> Row:
   return baseline
 
 
-def _figures(lines: Sequence[Line]) -> Figures:
+def _figures(lines: Sequence[Line]) -> dict[str, Any]:
   column = lambda name: np.asarray([getattr(line, name) for line in lines])
   tokens, rounds, seconds = map(column, ('tokens', 'rounds', 'seconds'))
   drafted = column('num_drafted_per_pos').sum(axis=0)
@@ -229,7 +199,7 @@ def _figures(lines: Sequence[Line]) -> Figures:
     for unit, values in (('ms', 1e3 * seconds / tokens), ('s', seconds))
     for percent in (50, 90, 99)
   }
-  return Figures(
+  return dict(
     sequences=len(lines),
     tokens=int(tokens.sum()),
     seconds=float(seconds.sum()),
@@ -252,13 +222,13 @@ def _intervals(
 ) -> dict[str, list[float] | None]:
   """Returns the 95% intervals of a row, from a bootstrap over prompts."""
   names = sorted({line.prompt for line in lines})
-  prompts = {name: i for i, name in enumerate(names)}
+  place = {name: i for i, name in enumerate(names)}
 
   def sums(lines):
-    """[prompts, 5]: seconds, tokens, rounds, accepted, drafted."""
-    table = np.zeros((len(prompts), 5))
+    """Returns the seconds, tokens, rounds, .. of the prompts, [prompts, 5]."""
+    table = np.zeros((len(names), 5))
     for line in lines:
-      table[prompts[line.prompt]] += (
+      table[place[line.prompt]] += (
         line.seconds,
         line.tokens,
         line.rounds,
@@ -268,8 +238,8 @@ def _intervals(
     return table
 
   rng = np.random.default_rng(0)
-  even = np.full(len(prompts), 1 / len(prompts))
-  draws = rng.multinomial(len(prompts), even, size=_RESAMPLES)
+  even = np.full(len(names), 1 / len(names))
+  draws = rng.multinomial(len(names), even, size=_RESAMPLES)
   seconds, tokens, rounds, accepted, drafted = (draws @ sums(lines)).T
   values = {
     'block_efficiency_95': block_efficiency(accepted, rounds),
@@ -281,43 +251,34 @@ def _intervals(
     values['speedup_95'] = base[0] / base[1] / (seconds / tokens)
   return {
     name: np.percentile(v, [2.5, 97.5]).tolist()
-    if v is not None and len(prompts) > 1
+    if v is not None and len(names) > 1
     else None
     for name, v in values.items()
   }
 
 
 def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
-  by_prompt: dict[str, dict[str, list[float]]] = {}
+  """Returns the means of the scores over samples, then over prompts."""
+  samples = defaultdict(lambda: defaultdict(list))  # of each score and prompt
   for line in lines:
     for name, value in scores.get(line.id, {}).items():
       if isinstance(value, float):
-        samples = by_prompt.setdefault(name, {}).setdefault(line.prompt, [])
-        samples.append(value)
+        samples[name][line.prompt].append(value)
   means = {}
-  for name, prompts in by_prompt.items():
-    means[name] = float(np.mean([np.mean(v) for v in prompts.values()]))
-    if name == 'pass@1':
-      fewest = min(map(len, prompts.values()))
-      for k in (10, 100):
-        if k <= fewest:
-          means[f'pass@{k}'] = float(
-            np.mean(
-              [pass_at_k(len(v), int(sum(v)), k) for v in prompts.values()]
-            )
-          )
+  for name, by_prompt in samples.items():
+    prompts = by_prompt.values()
+    means[name] = float(np.mean([*map(np.mean, prompts)]))
+    for k in (10, 100) if name == 'pass@1' else ():
+      if k <= min(map(len, prompts)):
+        rates = [pass_at_k(len(v), int(sum(v)), k) for v in prompts]
+        means[f'pass@{k}'] = float(np.mean(rates))
   return means
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
   """Returns the chance that one of k samples passes.
 
-  It is 1 - C(n - c, k) / C(n, k), the unbiased estimate of Chen et al.
-  2107.03374, section 2.1.
-
-  Args:
-    samples: n, samples drawn for a problem.
-    passed: c, samples that passed.
-    k: at most n.
+  It is 1 - C(n - c, k) / C(n, k), where c of n samples of a problem passed: the
+  unbiased estimate of Chen et al. 2107.03374, section 2.1.
   """
   return 1 - math.comb(samples - passed, k) / math.comb(samples, k)

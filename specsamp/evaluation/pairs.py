@@ -7,14 +7,11 @@ from specsamp.models.config import TransformerConfig
 
 
 class Pair(NamedTuple):
-  """A target and a draft with its tokenizer.
+  """Shapes of a target and of a draft with its tokenizer.
 
-  Attributes:
-    target: shape of the target.
-    draft: shape of the draft.
-    topology: smallest TPU slice of at least four chips that holds both in 16
-      bits. All chips split every layer, so the heads of both models must be
-      divisible by their number.
+  `topology` is the smallest TPU slice of at least four chips that holds both in
+  16 bits. All chips split every layer, so that the heads of both models must be
+  divisible by their number.
   """
 
   target: TransformerConfig
@@ -58,11 +55,7 @@ PAIRS = {
   ),
   **_small('vicuna-13b', presets.llama_13b(), 'v5e:2x2'),
   **_small(
-    'vicuna-33b',
-    presets.llama_33b(),
-    'v6e:2x2',
-    'llama-68m',
-    'llama-160m',
+    'vicuna-33b', presets.llama_33b(), 'v6e:2x2', 'llama-68m', 'llama-160m',
     'vicuna-68m',
   ),
   **_small('llama-2-13b', _LLAMA2_13B, 'v5e:2x2'),
@@ -91,4 +84,4 @@ PAIRS = {
   'chinchilla-70b+chinchilla-4b': Pair(
     presets.chinchilla_70b(), presets.chinchilla_draft_4b(), 'v4:2x2x4'
   ),
-}
+}  # fmt: skip

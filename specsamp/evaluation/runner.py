@@ -8,22 +8,20 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypedDict
 
-import numpy as np
-
-from specsamp import fingerprint
+from specsamp import fingerprint, verification
 from specsamp.decoding.generate import Generation, complete
 from specsamp.decoding.request import Request, compile_programs
-from specsamp.evaluation import line_head, metrics
+from specsamp.drafting.drafter import Drafter
+from specsamp.evaluation import metrics
 from specsamp.evaluation.methods import Json, Label, Method
-from specsamp.evaluation.metrics import Head, Line
+from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.tasks import Question, Task, last, tokens_of
 from specsamp.language_model import LanguageModel
-from specsamp.sampling.transforms import SamplingParams
-from specsamp.utils import distributed, progress
+from specsamp.utils import distributed, progress, user_modules
 
-# A line of metrics.jsonl, which also has the plain values of its head.
-_Answer = TypedDict('_Answer', {'id': str, **Line.__annotations__})
+# A line of metrics.jsonl, which also has the plain values of its label.
+_Answer = TypedDict('_Answer', Line.__annotations__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,12 +37,10 @@ class Settings:
     sweep_prompts: number of prompts of each task that every method answers; the
       baselines and the fastest draft of each sampling answer the others. None
       is all prompts.
-    batch_size: prompts that are answered together, each in a single turn. A
-      line then has its share of their time. The prompts of a batch begin and
-      end together, because in an `Engine` prompt passes would fall between the
-      rounds of other rows, and no line would have a time.
-    shuffled: True to mix all tasks and temperatures in a batch; False for
-      batches of one task and temperature.
+    batch_size: prompts of a task that are answered together, each in a single
+      turn. A line then has its share of their time. They begin and end
+      together: in an `Engine` prompt passes would fall between the rounds of
+      other rows, and no line would have a time.
   """
 
   max_prompt_tokens: int
@@ -54,7 +50,6 @@ class Settings:
   chat: bool = False
   sweep_prompts: int | None = None
   batch_size: int = 1
-  shuffled: bool = False
 
   def conversation(
     self, target: LanguageModel, prompt: Question, answers: Sequence[str]
@@ -68,21 +63,22 @@ class Settings:
 class _Item(NamedTuple):
   """A prompt to be answered by a method.
 
-  Attributes:
-    method: the method.
-    task: task of the prompt.
-    prompt: prompt with all its turns.
-    new_tokens: upper bound on the tokens of an answer.
-    head: head of the line.
-    in_sweep: True if every method answers the prompt.
+  `head` has the fields of the line that are known before it is decoded, with
+  those of the label as plain values. `in_sweep` is True if every method answers
+  the prompt.
   """
 
   method: Method
   task: Task
   prompt: Question
   new_tokens: int
-  head: Head
+  label: Label
+  head: dict[str, Json]
   in_sweep: bool
+
+  @property
+  def id(self) -> str:
+    return self.head['id']
 
 
 def compare(
@@ -101,18 +97,15 @@ def compare(
   Args:
     target: the target.
     methods: methods to compare, all different.
-    tasks: tasks to answer. If a task's texts have no end, all its answers have
-      the same length.
+    tasks: tasks to answer. Answers without an end have the same length.
     settings: settings of all methods.
-    path: `RunLog` of the answers. An interrupted run resumes from it; of a
-      batch that is incomplete all prompts are decoded again.
+    path: `RunLog` of the answers, from which an interrupted run resumes. All
+      prompts of an incomplete batch are decoded again.
 
   Returns:
     The lines, ordered by task, sample, prompt and method.
   """
-  items = {
-    item.head.id: item for item in _items(target, methods, tasks, settings)
-  }
+  items = {item.id: item for item in _items(target, methods, tasks, settings)}
   log = RunLog(
     path,
     _Answer,
@@ -120,8 +113,8 @@ def compare(
     lambda answer: answer['id'] in items and _fits(answer, items[answer['id']]),
   )
   batches = [
-    {item.head.id for item in batch}
-    for batch in _batches(list(items.values()), settings)
+    {item.id for item in batch}
+    for batch in _batches(list(items.values()), settings.batch_size)
   ]
   log.keep(set().union(*(ids for ids in batches if ids <= log.records.keys())))
   sweep = [item for item in items.values() if item.in_sweep]
@@ -130,39 +123,83 @@ def compare(
   _decode(target, sweep, settings, log, phase)
   if rest:
     fastest = _fastest(_lines(sweep, log))
-    rest = [item for item in rest if item.method.label in fastest]
+    rest = [item for item in rest if item.label in fastest]
     _decode(target, rest, settings, log, 'decoding, fastest drafts')
   return _lines(items.values(), log)
 
 
 def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
+  labels = [method.label for method in methods]
   weights = [
     [target.fingerprint, fingerprint.of(method.drafter)] for method in methods
   ]
   items = []
   for task in tasks:
     new_tokens = task.new_tokens(settings.max_new_tokens)
-    sizes = (settings.max_prompt_tokens, new_tokens, settings.chat)
+    sizes = [settings.max_prompt_tokens, new_tokens, settings.chat]
     if settings.batch_size > 1:
-      sizes += (settings.batch_size, settings.shuffled)
+      sizes.append(settings.batch_size)
     for sample, (i, prompt) in itertools.product(
       range(settings.samples), enumerate(task.prompts)
     ):
       in_sweep = settings.sweep_prompts is None or i < settings.sweep_prompts
-      for method, weight in zip(methods, weights, strict=True):
+      for method, label, weight in zip(methods, labels, weights, strict=True):
         if sample and not method.temperature:
           continue  # all greedy answers are the same
-        head = line_head.make(
-          method, weight, task, prompt, sample, settings.seed, sizes
+        head = label.plain() | {
+          'task': task.name,
+          'prompt': prompt.name,
+          'sample': sample,
+        }
+        # Losslessness tests compare the answers of two methods as independent
+        # draws.
+        named = json.dumps([settings.seed, head]).encode()
+        bits = int.from_bytes(hashlib.sha256(named).digest()[:4], 'big')
+        head['seed'] = bits >> 2  # seeds of later turns stay below 2**31
+        head['id'] = _id(head, weight, method, task, prompt, sizes)
+        items.append(
+          _Item(method, task, prompt, new_tokens, label, head, in_sweep)
         )
-        item = _Item(method, task, prompt, new_tokens, head, in_sweep)
-        items.append(item)
   return items
+
+
+def _id(head, weight, method, task, prompt, sizes) -> str:
+  """Returns a hash of all that affects an answer."""
+  digests = []  # of user-defined parts
+  if method.drafter is not None:
+    rule = method.verifier
+    rule = verification.make(rule) if isinstance(rule, str) else rule
+    digests = map(user_modules.source_digest, (method.drafter, rule))
+  settings = [
+    head,
+    weight,
+    method.label.tree.parents,
+    [prompt.text, *prompt.later],
+    sizes,
+    task.ends,
+    _drafter_settings(method.drafter),
+    *filter(None, digests),
+  ]
+  return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+
+
+def _drafter_settings(drafter: Drafter | None) -> dict[str, Json]:
+  """Returns the settings of a drafter other than weights, tree and law."""
+  if not dataclasses.is_dataclass(drafter):
+    return {}
+  settings = {}
+  for field in dataclasses.fields(drafter):
+    value = getattr(drafter, field.name)
+    if isinstance(value, int | str):
+      settings[field.name] = value
+    elif hasattr(value, 'tree'):  # a drafter that contains another one
+      settings[field.name] = _drafter_settings(value)
+  return settings
 
 
 def _fits(answer: _Answer, item: _Item) -> bool:
   """Returns True if the counts of an answer agree with each other."""
-  depth = item.head.tree.depth
+  depth = item.label.tree.depth
   return (
     answer['tokens'] == sum(map(len, answer['output_tokens'])) > 0
     and answer['rounds'] == len(answer['num_drafted_per_round']) > 0
@@ -174,34 +211,21 @@ def _fits(answer: _Answer, item: _Item) -> bool:
 
 def _lines(items: Iterable[_Item], log: RunLog[_Answer]) -> list[Line]:
   """Returns the lines of all items that have an answer."""
-  names = Line.__annotations__
-  return [
-    Line(
-      **vars(item.head),
-      **{name: log.records[item.head.id][name] for name in names},
-    )
-    for item in items
-    if item.head.id in log.records
-  ]
+  lines = []
+  for item in items:
+    if answer := log.records.get(item.id):
+      values = {name: answer[name] for name in Line.__annotations__}
+      lines.append(Line(**vars(item.label), **values))
+  return lines
 
 
-def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
-  """Returns the batches, those of the methods interleaved."""
-  if settings.batch_size == 1:
+def _batches(items: Sequence[_Item], size: int) -> list[list[_Item]]:
+  """Returns batches of one task and method each, the methods interleaved."""
+  if size == 1:
     return [[item] for item in items]
   groups: dict[tuple, list[_Item]] = {}
   for item in items:
-    label = item.method.label
-    if settings.shuffled:
-      any_sampling = dict(temperature=0, top_p=1.0, top_k=0)
-      key = (dataclasses.replace(label, **any_sampling),)
-    else:
-      key = label, item.task.name
-    groups.setdefault(key, []).append(item)
-  if settings.shuffled:  # in the same order for every method
-    for group in groups.values():
-      group.sort(key=lambda item: _shuffled(item.head, settings.seed))
-  size = settings.batch_size
+    groups.setdefault((item.label, item.task.name), []).append(item)
   batches = [
     [group[i : i + size] for i in range(0, len(group), size)]
     for group in groups.values()
@@ -210,21 +234,14 @@ def _batches(items: Sequence[_Item], settings: Settings) -> list[list[_Item]]:
   return list(filter(None, interleaved))
 
 
-def _shuffled(head: Head, seed: int) -> bytes:
-  names = [seed, head.task, head.prompt, head.sample, head.temperature]
-  return hashlib.sha256(json.dumps(names).encode()).digest()
-
-
 def _fastest(lines: Sequence[Line]) -> set[Label]:
   """Returns the baselines, and the fastest draft of each sampling."""
   rows = metrics.overall(lines)
-  drafts: dict[tuple, metrics.Row] = {}
-  for row in rows:
-    best = drafts.get(row.sampling)
-    if row.tree.depth and (not best or row.ms_per_token < best.ms_per_token):
-      drafts[row.sampling] = row
-  baselines = (row for row in rows if not row.tree.depth)
-  return {row.label for row in (*baselines, *drafts.values())}
+  fastest = {}
+  for row in sorted(rows, key=lambda row: row.ms_per_token):
+    # A baseline for each sampling, and a draft.
+    fastest.setdefault((row.sampling, row.tree.depth > 0), row.label)
+  return set(fastest.values())
 
 
 def _decode(
@@ -235,8 +252,8 @@ def _decode(
   phase: str,
 ) -> None:
   """Answers all items that the log lacks, each in a compiled program."""
-  missing = [item for item in items if item.head.id not in log.records]
-  batches = _batches(missing, settings)
+  missing = [item for item in items if item.id not in log.records]
+  batches = _batches(missing, settings.batch_size)
   compile_programs(
     _request(
       target,
@@ -251,7 +268,7 @@ def _decode(
       answers = _converse(target, batch, settings, bar.unpause)
       log.append(
         *(
-          item.head.plain() | answer
+          item.head | answer
           for item, answer in zip(batch, answers, strict=True)
         )
       )
@@ -264,17 +281,11 @@ def _converse(
   settings: Settings,
   compiled: Callable[[], None],
 ) -> list[dict[str, Json]]:
-  """Answers all turns of a batch.
+  """Answers all turns of a batch, and returns the fields of each line.
 
-  Args:
-    target: the target.
-    batch: items to answer together; several items have one turn each.
-    settings: settings of all methods.
-    compiled: called after a program was compiled, because an answer made the
-      conversation longer or the program was evicted.
-
-  Returns:
-    The fields of each line, without those of its head.
+  Several items have one turn each. `compiled` is called after a program was
+  compiled, because an answer made the conversation longer or the program was
+  evicted.
   """
   answers: list[Generation] = []
   cuts = []
@@ -303,24 +314,15 @@ def _request(
   turn: int,
 ) -> Request:
   method = batch[0].method
-  sampling = method.sampling_params
-  if len(batch) > 1:
-    params = [item.method.sampling_params for item in batch]
-    sampling = SamplingParams(
-      temperature=np.asarray([p.temperature for p in params], np.float32),
-      top_p=np.asarray([p.top_p for p in params], np.float32),
-      top_k=np.asarray([p.top_k for p in params], np.int32),
-    )
   return Request.make(
     target,
     rows,
     drafter=method.drafter,
     verifier=method.verifier,
-    sampling=sampling,
-    max_new_tokens=[item.new_tokens for item in batch],
-    seed=[item.head.seed + turn for item in batch],
-    # One text without an end keeps all texts of the batch from ending early.
-    stop_tokens=None if all(item.task.ends for item in batch) else (),
+    sampling=method.sampling_params,
+    max_new_tokens=batch[0].new_tokens,
+    seed=[item.head['seed'] + turn for item in batch],
+    stop_tokens=None if batch[0].task.ends else (),
     tree_attention=method.tree_attention,
   )
 

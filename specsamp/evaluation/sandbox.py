@@ -34,34 +34,24 @@ main()
 
 
 class Outcome(NamedTuple):
-  """Result of a program.
+  """Result of a program."""
 
-  Attributes:
-    passed: True if the program ran to its last line.
-    why: one line for people.
-  """
-
-  passed: bool
-  why: str
+  passed: bool  # it ran to its last line
+  why: str  # one line for people
 
 
 def run(
   program: str, *, seconds: float = 5.0, memory_bytes: int = 1 << 30
 ) -> Outcome:
-  """Runs a program in a subprocess, and returns whether it passed.
+  """Runs Python source as `__main__`; it passes if its last line is reached.
 
-  A program passes if it runs to its last line. Exits and exceptions are
-  failures. The program has the standard library, no input, no environment, a
-  private working directory, and limits on its time, memory, files and file
-  sizes. Its child processes are killed when it ends.
+  Exits and exceptions are failures. The program has the standard library, no
+  input, no environment, a private working directory, and limits on its
+  wall-clock time, address space, files and file sizes. Its child processes are
+  killed when it ends.
 
   The limits contain accidents. The program can still read and write the files
   of this user and use the network: run untrusted code in a container.
-
-  Args:
-    program: Python source, run as `__main__`.
-    seconds: limit on the wall-clock time.
-    memory_bytes: limit on the address space, Python included.
   """
   with (
     tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
@@ -93,12 +83,8 @@ def run(
       return Outcome(True, 'passed')
     if status < 0:
       return Outcome(False, f'killed by {signal.Signals(-status).name}')
-    return Outcome(False, _last_line(errors) or 'ended before its last line')
-
-
-def _last_line(errors) -> str:
-  """Returns the last line of standard error: that of a traceback, if any."""
-  errors.seek(-min(errors.seek(0, os.SEEK_END), 4096), os.SEEK_END)
-  lines = errors.read().decode(errors='replace').split('\n')
-  line = next(filter(str.strip, reversed(lines)), '')[:_WHY_CHARS]
-  return ''.join(c if c.isprintable() else '?' for c in line)
+    errors.seek(0)
+    text = errors.read().decode(errors='replace')
+  _, _, last = text.strip().rpartition('\n')
+  why = ''.join(c if c.isprintable() else '?' for c in last[:_WHY_CHARS])
+  return Outcome(False, why or 'ended before its last line')

@@ -1,7 +1,6 @@
 """Times of a round and of its parts."""
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -44,10 +43,8 @@ class RoundCost:
     verification: `round_ms` over `both_ms`. If a processor's cache holds one
       model but not two, the parts are faster alone; verification does not cause
       that cost.
-    temperature: temperature of target and draft.
-    top_p: top-p of target and draft.
+    temperature, top_p, top_k: sampling of target and draft.
     tree: tree of the draft.
-    top_k: top-k of target and draft.
     row: figures of the method while decoding, or None.
     ideal_speedup: speedup if a round cost only its parts, or None.
   """
@@ -100,15 +97,14 @@ def measure(
 
   Args:
     target: the target.
-    drafter: a drafter whose rounds all cost the same. Other drafters have
-      rounds whose cost depends on the text.
+    drafter: a drafter whose rounds all cost the same, whatever the text.
     verifier: verifier of the round.
     samplings: sampling of target and draft, scalars.
     prompt: token ids.
     max_new_tokens: sizes the caches, as in `generate`.
     repeats: number of times that each loop is timed.
   """
-  # Room for the rounds, in the program of a budget of `max_new_tokens`.
+  # Enough slots for the rounds, in the program of `max_new_tokens`.
   _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
   requests = [
     Request.make(
@@ -126,10 +122,7 @@ def measure(
   draft = lambda inputs, state: _draft(transformer, inputs, state)
   score = lambda inputs, state: _score(transformer, inputs, state)
   both = lambda inputs, state: score(inputs, draft(inputs, state))
-  loops = [
-    lambda request, state: request.decode(state, ROUNDS),
-    *map(_repeat, (draft, score, both)),
-  ]
+  loops = [_decode, *map(_repeat, (draft, score, both))]
   times = in_turns(
     [_timed(request, run) for request in requests for run in loops], repeats
   )
@@ -145,34 +138,19 @@ def measure(
   ]
 
 
-def medians(
-  round_ms: Sequence[float],
-  draft_ms: Sequence[float],
-  score_ms: Sequence[float],
-  both_ms: Sequence[float],
-) -> dict[str, float]:
+def medians(round_ms, draft_ms, score_ms, both_ms) -> dict[str, float]:
   """Returns the medians of times, and those of the ratios of each turn.
 
   A machine that changes its speed between turns shifts the medians of times
-  independently, so that their ratio may be one that no turn has had.
-
-  Args:
-    round_ms: times of a round, one per turn.
-    draft_ms: times of a draft, one per turn.
-    score_ms: times of a target pass, one per turn.
-    both_ms: times of both in one loop, one per turn.
-
-  Returns:
-    The first six fields of `RoundCost`.
+  independently, so that their ratio may be one that no turn has had. There is a
+  time per turn; the result has the first six fields of `RoundCost`.
   """
   times = dict(
     round_ms=round_ms, draft_ms=draft_ms, score_ms=score_ms, both_ms=both_ms
   )
-  times = {name: np.asarray(ms) for name, ms in times.items()}
-  times['overhead'] = times['round_ms'] / (
-    times['draft_ms'] + times['score_ms']
-  )
-  times['verification'] = times['round_ms'] / times['both_ms']
+  round_ms, draft_ms, score_ms, both_ms = map(np.asarray, times.values())
+  times['overhead'] = round_ms / (draft_ms + score_ms)
+  times['verification'] = round_ms / both_ms
   return {name: float(np.median(values)) for name, values in times.items()}
 
 
@@ -199,12 +177,8 @@ def pass_times(
 ) -> dict[int, float]:
   """Returns the median milliseconds of target passes, by their sizes.
 
-  Args:
-    target: the target.
-    sizes: numbers of nodes, the root included.
-    prompt: token ids.
-    max_new_tokens: sizes the cache, as in `generate`.
-    repeats: number of times that each loop is timed; the loops are interleaved.
+  A size is a number of nodes, the root included. See `measure` for the other
+  arguments; the loops are interleaved.
   """
   score = _repeat(
     lambda inputs, state: _score(target.transformer, inputs, state)
@@ -227,22 +201,14 @@ def pass_times(
     _timed(dataclasses.replace(request, capacity=capacity), score)
     for request in requests
   ]
-  times = in_turns(steps, repeats)
-  return {
-    size: float(np.median(ms)) for size, ms in zip(sizes, times, strict=True)
-  }
+  medians = map(np.median, in_turns(steps, repeats))
+  return dict(zip(sizes, map(float, medians), strict=True))
 
 
 def decoding(
   target: LanguageModel, prompt: list[int], max_new_tokens: int
 ) -> Callable[[], float]:
-  """Returns a step for `in_turns`: milliseconds per token of greedy decoding.
-
-  Args:
-    target: the target, which decodes without a draft.
-    prompt: token ids.
-    max_new_tokens: sizes the cache, as in `generate`.
-  """
+  """Returns a step for `in_turns`: ms per token of plain greedy decoding."""
   request = Request.make(
     target,
     [prompt],
@@ -250,27 +216,21 @@ def decoding(
     max_new_tokens=max_new_tokens,
     stop_tokens=(),
   )
-  return _timed(request, lambda request, state: request.decode(state, ROUNDS))
+  return _timed(request, _decode)
 
 
 def in_turns(
   steps: Sequence[Callable[[], float]], repeats: int
 ) -> list[list[float]]:
-  """Runs the steps in turn, and returns the milliseconds of each.
+  """Runs the steps in turn, and returns the milliseconds that each measured.
 
   Each step runs once before its times count, because the first run compiles.
-
-  Args:
-    steps: functions that return the milliseconds they have measured.
-    repeats: number of turns.
   """
-  times = [[] for _ in steps]
   for step in progress.bar('compiling loops', steps, unit='loop', stays=False):
     step()
-  turns = list(itertools.product(range(repeats), range(len(steps))))
-  for _, i in progress.bar('timing loops', turns, unit='loop', stays=False):
-    times[i].append(steps[i]())
-  return distributed.of_first(times)
+  turns = progress.bar('timing loops', range(repeats), unit='turn', stays=False)
+  times = [[step() for step in steps] for _ in turns]
+  return distributed.of_first(list(map(list, zip(*times, strict=True))))
 
 
 def _timed(request: Request, run) -> Callable[[], float]:
@@ -287,6 +247,10 @@ def _timed(request: Request, run) -> Callable[[], float]:
     return 1e3 * taken / (rounds or ROUNDS)
 
   return step
+
+
+def _decode(request: Request, state: DecodeState) -> DecodeState:
+  return request.decode(state, ROUNDS)
 
 
 def _repeat(step: Callable[[Inputs, DecodeState], DecodeState]):

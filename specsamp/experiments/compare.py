@@ -16,6 +16,7 @@ from specsamp.errors import UserError
 from specsamp.evaluation import bounds as measured_bounds
 from specsamp.evaluation import (
   cpu_load,
+  losslessness,
   methods,
   metrics,
   runner,
@@ -23,12 +24,10 @@ from specsamp.evaluation import (
   timing,
 )
 from specsamp.evaluation.bounds import Bound
-from specsamp.evaluation.losslessness import permutation_tests, scores
 from specsamp.evaluation.methods import Label, Method
 from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.reporting import (
   comparison,
-  draft_lengths,
   paper_figures,
   tables,
 )
@@ -129,7 +128,6 @@ class Comparison:
       samples=self.config.samples,
       chat=self.config.chat,
       batch_size=self.config.batch_size,
-      shuffled=self.config.shuffled,
     )
 
   def run(
@@ -147,7 +145,6 @@ class Comparison:
       allow_code_execution: True if tasks may run the answers as programs.
       command: command of this run, for the report.
     """
-    scores.warn_of_unscored(self.tasks, allow_code_execution)
     self = dataclasses.replace(self, methods=self._with_depth_costs())
     searches = self._search(workdir)
     sections: list[Part] = [self.config.note] if self.config.note else []
@@ -160,7 +157,7 @@ class Comparison:
       self.target, compared, self.tasks, self.settings, path
     )
     warning = meter.warning()
-    scored = scores.score(
+    scored = losslessness.score(
       self.target,
       self.tasks,
       lines,
@@ -174,16 +171,10 @@ class Comparison:
     sections += comparison.notes(
       self.tasks, lines, scored, self.config.max_prompt_tokens
     )
-    caption = comparison.caption(self.config.title, self.pair_name, command)
-    sections += draft_lengths.section(lines, workdir, caption)
-    sections += draft_lengths.against_fixed(lines, not self.config.shuffled)
+    sections += tables.draft_length_section(lines)
     sections += [warning] if warning else []
-    findings = permutation_tests.examine(
-      lines, scored, self.target.config.dtype
-    )
-    if any(len(group) > 1 for group in paper_figures.alternatives(overall)):
-      sections += paper_figures.best(overall)
-    sections += permutation_tests.section(findings)
+    findings = losslessness.examine(lines, scored, self.target.config.dtype)
+    sections += losslessness.section(findings)
     bounds = self._bounds(compared)
     if bounds:
       sections += tables.bound_section(bounds)

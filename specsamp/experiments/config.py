@@ -260,7 +260,6 @@ class ComparisonConfig(SampledConfig):
     samples: samples of each prompt at temperatures above 0.
     dtype: dtype that the target computes in; '' is that of its folder.
     batch_size: prompts that are answered together.
-    shuffled: these prompts are of all tasks and temperatures, else of one.
     plot: by_method, by_draft_length, by_candidates, by_budget, by_masks or
       by_sampling.
     passes: time the passes of the best trees and of the fastest chain.
@@ -280,7 +279,6 @@ class ComparisonConfig(SampledConfig):
   samples: int = 1
   dtype: Literal['', Dtype] = ''
   batch_size: int = 1
-  shuffled: bool = False
   plot: str = 'by_method'
   passes: bool = False
   parts: bool = False

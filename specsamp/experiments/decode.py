@@ -27,7 +27,7 @@ from specsamp.evaluation import (
 )
 from specsamp.evaluation.methods import BASELINE, Method, depths_of
 from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting import comparison, draft_lengths
+from specsamp.evaluation.reporting import comparison, tables
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
@@ -289,15 +289,18 @@ class Decoding:
     warning = meter.warning()
     rows = metrics.summarize(lines)
     method, costs = self._costs(rows)
-    title = 'Speculative sampling'
-    caption = comparison.caption(title)
     sections = [
-      *draft_lengths.section(lines, workdir, caption),
+      *tables.draft_length_section(lines),
       *break_even.sentences(rows, costs, method),
       *([warning] if warning else []),
     ]
     report = comparison.write(
-      workdir, title, rows, costs, 'by_draft_length', sections
+      workdir,
+      'Speculative sampling',
+      rows,
+      costs,
+      'by_draft_length',
+      sections,
     )
     report.show(workdir)
 

@@ -11,7 +11,7 @@ import optax
 from specsamp.checkpoints import model_dir
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
 from specsamp.errors import UserError, check_range
-from specsamp.evaluation.reporting import tables
+from specsamp.evaluation.reporting.report import Table
 from specsamp.experiments import loading
 from specsamp.experiments.config import PairConfig, TaskPrompt
 from specsamp.training import run
@@ -136,7 +136,7 @@ class Reinforce:
     model_dir.save(policy, workdir / 'policy')
     lines = run.read_metrics(workdir, 'train')
     rows = [{k: line[k] for k in _PRINTED if k in line} for line in lines]
-    print(tables.render(rows, 'simple'))
+    print(Table(rows).render('simple'))
     if self.sampler.engine.is_stale:
       print('The drafter was trained for the policy before the first step.')
 

@@ -26,7 +26,6 @@ _CONFIGS = [
   pathlib.Path('configs/humaneval.py'),
   pathlib.Path('configs/drafters.py'),
   pathlib.Path('configs/dynamic_trees.py'),
-  pathlib.Path('configs/mixed_work.py'),
   pathlib.Path('configs/spec_bench.py'),
 ]
 # Configs without trained drafters, which run with a smaller pair here.

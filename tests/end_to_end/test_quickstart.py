@@ -28,7 +28,6 @@ def test_comparison(launch, folders, tmp_path):
   assert '«' in ended.out and 'speedup' in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_draft_length.png',
-    'by_draft_length.svg',
     'config.json',
     'metrics.jsonl',
     'report.md',
@@ -103,8 +102,7 @@ def test_adaptive_lengths(launch, folders, tmp_path):
     assert len(line['num_drafted_per_round']) == line['rounds']
     assert set(line['num_drafted_per_round']) <= {0, 1, 2, 3, 4}
   report = (workdir / 'report.md').read_text()
-  assert '(draft_lengths.png)' in report
-  assert (workdir / 'draft_lengths.png').stat().st_size > 1000
+  assert '## Draft lengths' in report
 
 
 def test_own_prompts_on_the_embedded_pair(launch, tmp_path):

@@ -1,7 +1,6 @@
 """Queues and soaks through the launchers of the benchmarks."""
 
 import json
-import types
 
 import pytest
 from testing import launching, shallow
@@ -37,6 +36,7 @@ def test_both_ways_emit_the_same(tmp_path):
   assert all(row['tokens_per_second'] > 0 for row in rows.values())
 
 
+@pytest.mark.extended
 def test_an_adaptive_length_and_fixed_ones(tmp_path):
   ended, summary, lines = _run(
     'throughput',
@@ -52,8 +52,6 @@ def test_an_adaptive_length_and_fixed_ones(tmp_path):
   parts = 'code, greedy', 'code, t=1, top-p 0.95', 'all'
   methods = 'plain', 'γ=4', 'γ of 0, 4'
   assert list(rows) == [(part, method) for part in parts for method in methods]
-  assert {row['way'] for row in rows.values()} == {'engine'}
-  assert rows['all', 'γ=4']['over_fixed'] == 1
   for (_, method), row in rows.items():
     drafted = row['drafted_per_round']
     low, high = {'plain': (0, 0), 'γ=4': (4, 4)}.get(method, (0, 4))
@@ -86,7 +84,6 @@ def test_a_soak_compiles_nothing(tmp_path):
   ('name', 'flags', 'words'),
   [
     ('soak', ['requests=0'], 'requests: got 0'),
-    ('throughput', ['slots=0'], 'slots: got 0'),
     ('throughput', ['draft_lens=(4,4)'], 'draft_lens: got (4, 4)'),
     ('throughput', ['draft_lens=(0,4)'], 'draft_lens: got 0'),
     ('throughput', ['spread=9.0'], 'spread: got 9.0, expected at most 8'),
@@ -111,18 +108,6 @@ def test_bad_input(tmp_path, name, flags, words):
 @pytest.fixture(scope='module')
 def throughput():
   return launching.load('throughput')
-
-
-def test_lengths_are_spread(throughput, monkeypatch):
-  prompts = [types.SimpleNamespace(tokens=[i]) for i in range(64)]
-  monkeypatch.setattr(
-    throughput.ThroughputConfig, 'load_prompts', lambda *_: prompts
-  )
-  parts = throughput.make_parts(throughput.ThroughputConfig(), target=None)
-  lengths = [request.new_tokens for request in parts['all']]
-  assert (len(lengths), min(lengths), max(lengths)) == (64, 16, 128)
-  assert lengths != sorted(lengths)
-  assert [request.seed for request in parts['all']] == list(range(64))
 
 
 def test_bursts_are_interleaved(throughput):
@@ -176,20 +161,5 @@ def test_rates_are_compared_turn_by_turn(throughput):
   assert rows['a', 'batches', 'plain']['drafted_per_round'] == 2
   # Both parts one after the other.
   assert rows['all', 'engine', 'plain']['tokens_per_second'] == 3
-
-
-def test_the_best_length_of_each_part(throughput):
-  runs = {
-    ('a', 'engine', 'plain'): [[4.0, 6, 0, 0]],
-    ('b', 'engine', 'plain'): [[4.0, 6, 0, 0]],
-    ('a', 'engine', 'γ=2'): [[1.0, 2, 4, 4]],
-    ('b', 'engine', 'γ=2'): [[3.0, 4, 8, 2]],
-    ('a', 'engine', 'γ=4'): [[2.5, 2, 8, 4]],
-    ('b', 'engine', 'γ=4'): [[2.0, 3, 12, 3]],
-  }
-  *_, best = throughput.summarize(runs, {'a': 6, 'b': 6}, ['γ=2', 'γ=4'])
-  assert (best['part'], best['method']) == ('all', 'the best γ of each part')
-  assert best['tokens_per_second'] == 4
-  assert best['over_plain'] == 8 / 3 and best['over_fixed'] == 4 / 3
-  assert best['block_efficiency'] == 1 + 7 / 5
-  assert best['drafted_per_round'] == 16 / 5
+  best = rows['all', 'engine', 'the best γ of each part']
+  assert best['over_plain'] == 2 and best['over_fixed'] == 1

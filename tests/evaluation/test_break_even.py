@@ -1,3 +1,5 @@
+"""Sentences on why a draft gains or not, and the warning of a busy machine."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -6,12 +8,12 @@ from specsamp.drafting import TokenTree
 from specsamp.evaluation import break_even, cpu_load
 
 
-def _row(name, speedup, sampling='greedy'):
+def _row(name, speedup):
   return SimpleNamespace(
     task='code',
     method=name,
     is_baseline=name == 'plain',
-    sampling_name=sampling,
+    sampling_name='greedy',
     draft_name='γ=4',
     speedup=speedup,
     tree=TokenTree.chain(0 if name == 'plain' else 4),
@@ -20,76 +22,61 @@ def _row(name, speedup, sampling='greedy'):
   )
 
 
-def _cost(sampling='greedy'):
-  return SimpleNamespace(
-    sampling_name=sampling, tree=TokenTree.chain(4), score_ms=29.0
+_TIMED = [
+  SimpleNamespace(
+    sampling_name='greedy', tree=TokenTree.chain(4), score_ms=29.0
   )
+]
 
 
-def test_a_draft_that_does_not_pay_says_what_would():
-  rows = [_row('plain', 1.0), _row('draft', 0.91)]
-  (line,) = break_even.sentences(rows, [_cost()], 'draft')
-  assert 'no draft gained' in line and 'and verifying 0.6' in line
-  assert '5 tokens costs 2.9 steps' in line
-  assert 'above 3.5' in line and 'it was 3.20.' in line
-
-
-def test_a_draft_whose_rounds_were_not_timed():
-  rows = [_row('plain', 1.0), _row('draft', 0.9)]
-  for costs, method in (
-    ([], ''),
-    ([_cost('t=1')], 'draft'),
-    ([_cost()], 'another draft'),
-  ):
-    (line,) = break_even.sentences(rows, costs, method)
-    assert 'a round costs 3.5 steps' in line and 'tokens costs' not in line
+@pytest.mark.parametrize(
+  ('speedups', 'costs', 'words'),
+  [
+    (
+      dict(draft=0.91),
+      _TIMED,
+      'greedy: no draft gained; a pass over 5 tokens costs 2.9 steps here, '
+      'drafting and verifying 0.6; τ above 3.5 gains, and it was 3.20.',
+    ),
+    (
+      dict(draft=0.9),
+      [],
+      'greedy: no draft gained; a round costs 3.5 steps here; τ above 3.5 '
+      'gains, and it was 3.20.',
+    ),
+    # The draft that was timed explains the gain.
+    (
+      {'draft': 1.2, 'n-grams': 1.4},
+      _TIMED,
+      'greedy: n-grams γ=4 is fastest, 1.40 times as fast as plain decoding. '
+      'With draft γ=4 a pass over 5 tokens costs 2.9 steps',
+    ),
+  ],
+)
+def test_sentences(speedups, costs, words):
+  rows = [_row('plain', 1.0), *(_row(*item) for item in speedups.items())]
+  (sentence,) = break_even.sentences(rows, costs, 'draft')
+  assert sentence.startswith(words)
 
 
 def test_a_gain_of_rounds_that_is_lost_elsewhere():
-  told = break_even.sentence(5, 10.0, 12.0, 24.0, 2.6)
-  assert 'above 2.4' in told and 'cut at the end cost more' in told
-  told = break_even.sentence(5, 10.0, None, 12.0, 1.1)
-  assert told.startswith('a round costs 1.2 steps') and 'cut' not in told
-
-
-def test_a_gain_is_explained_by_the_draft_that_was_timed():
-  rows = [_row('plain', 1.0), _row('draft', 1.2), _row('n-grams', 1.4)]
-  (line,) = break_even.sentences(rows, [_cost()], 'draft')
-  assert 'n-grams γ=4 is fastest, 1.40 times' in line
-  assert 'With draft γ=4 a pass over 5 tokens costs 2.9' in line
-  assert 'cut at the end' not in line
-
-
-def test_nothing_to_say():
-  assert break_even.sentences([_row('plain', 1.0)], [_cost()], 'draft') == []
-
-
-def _stat(tmp_path, monkeypatch, own):
-  """Returns a function that sets CPU ticks (user, idle, steal) and own time."""
-  path = tmp_path / 'stat'
-  monkeypatch.setattr(cpu_load, '_STAT', path)
-  monkeypatch.setattr(cpu_load.os, 'sysconf', lambda _: 100)
-  monkeypatch.setattr(cpu_load.os, 'times', lambda: (own[0], 0, 0, 0, 0))
-  return lambda user, idle, steal: path.write_text(
-    f'cpu {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 1 1 1\n'
-  )
+  text = break_even.sentence(5, 10.0, 12.0, 24.0, 2.6)
+  assert 'above 2.4' in text and 'cut at the end cost more' in text
+  text = break_even.sentence(5, 10.0, None, 12.0, 1.1)
+  assert 'above 1.2' in text and 'cut' not in text
 
 
 def test_other_processes_are_seen(tmp_path, monkeypatch):
-  own = [1.0]
-  set_ticks = _stat(tmp_path, monkeypatch, own)
-  set_ticks(1000, 1000, 0)
+  path, times = tmp_path / 'stat', [1.0, 0, 0, 0]
+  monkeypatch.setattr(cpu_load, '_STAT', path)
+  monkeypatch.setattr(cpu_load.os, 'sysconf', lambda _: 100)
+  monkeypatch.setattr(cpu_load.os, 'times', lambda: times)
+  assert cpu_load.Meter().warning() == ''  # the load is unknown
+  path.write_text('cpu 1000 0 0 1000 0 0 0 0 0 0\ncpu0 1 1 1 1\n')
   meter = cpu_load.Meter()
   # 10 s on all cores: 4 s idle, 1 s stolen, 5 s busy, 2 of them here.
-  set_ticks(1500, 1400, 100)
-  own[0] = 3.0
-  assert meter.share() == pytest.approx(0.4)
+  path.write_text('cpu 1500 0 0 1400 0 0 0 100 0 0\ncpu0 1 1 1 1\n')
+  times[0] = 3.0
   assert '40%' in meter.warning()
-  own[0] = 6.5
-  assert meter.share() == 0 or meter.warning() == ''
-
-
-def test_an_unknown_load_is_no_warning(tmp_path, monkeypatch):
-  monkeypatch.setattr(cpu_load, '_STAT', tmp_path / 'nothing')
-  meter = cpu_load.Meter()
-  assert meter.share() is None and meter.warning() == ''
+  times[0] = 6.5
+  assert meter.warning() == ''

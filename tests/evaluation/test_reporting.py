@@ -1,4 +1,4 @@
-"""Tables and sections of a comparison."""
+"""Reports, their tables and their sections."""
 
 import dataclasses
 import json
@@ -10,10 +10,11 @@ from testing import tiny
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
 from specsamp.evaluation import methods, metrics, timing
-from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.losslessness import Score
 from specsamp.evaluation.methods import Method
-from specsamp.evaluation.metrics import Figures, PaperFigure, Row
+from specsamp.evaluation.metrics import PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables
+from specsamp.evaluation.reporting.report import Figure, Report, Table
 from specsamp.evaluation.tasks import Task
 from specsamp.experiments.method_config import MethodConfig
 from specsamp.utils import schema
@@ -21,14 +22,13 @@ from specsamp.utils import schema
 
 def _row(**values):
   """Returns a row of a report, with 1 in all fields that are not given."""
-  ones = dict.fromkeys(Figures.__dataclass_fields__, 1.0)
   return Row(
-    **ones
+    **dict.fromkeys(Row.__annotations__, 1.0)
     | dict(
       method='m', temperature=0.0, top_p=1.0, verifier='token', lossless=True,
       law='iid', tree=TokenTree.chain(1), tree_attention=True, task='t',
-      speedup=1.0, speedup_95=None, block_efficiency_95=None, scores={},
-      acceptance_rate_95=None, acceptance_by_position=[1.0],
+      speedup_95=None, block_efficiency_95=None, acceptance_rate_95=None,
+      scores={}, acceptance_by_position=[1.0], paper=None,
     )
     | values
   )  # fmt: skip
@@ -45,6 +45,31 @@ def _baseline(**values):
   return _row(method=methods.BASELINE, tree=TokenTree.chain(0), **values)
 
 
+def test_a_report(tmp_path, capsys):
+  report = Report('Title', 'python run.py', packages=['pytest'])
+  rows = [{'none': None, 'a': 1.0, 'b': 2.0}, {'b': 0.125}]
+  table = Table(rows, column_digits={'b': 3})
+  report.add('A note.', '## Heading', table, Figure('plot.png'))
+  report.details.append('Small print.')
+  report.write(tmp_path, {'runs': [1]})
+  text = (tmp_path / 'report.md').read_text()
+  parts = [
+    '# Title', 'A note.', '## Heading', '| 1.00 | 2.000 |', '|      | 0.125 |',
+    '![plot](plot.png)', 'Small print.', f'On {report.device}.',
+    '```sh\npython run.py\n```',
+  ]  # fmt: skip
+  places = [text.index(part) for part in parts]
+  assert places == sorted(places) and 'none' not in text
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary['runs'] == [1] and 'pytest' in summary['versions']
+  assert summary['device'].endswith('CPU') and report.device in text
+  report.show(tmp_path)
+  shown = capsys.readouterr().out
+  assert shown.startswith('A note.\n\nHeading\n\n') and '2.000' in shown
+  assert shown.endswith(f'\n\nReport: {tmp_path / "report.md"}\n')
+  assert '|' not in shown and 'plot' not in shown and 'Small' not in shown
+
+
 def test_break_even_of_a_tree():
   """A tree of twice the tokens may take twice the time of the chain's round."""
   chain = _row(block_efficiency=2.0, tree=TokenTree.chain(2))
@@ -58,7 +83,7 @@ def test_break_even_of_a_tree():
   assert '2.00 times the tokens' in text(15.0)
   assert '3.00 times the 4.00 ms' in text(15.0)
   assert 'less than 9.00 ms, 2.25 times' in text(15.0)
-  assert 'slower whatever' in text(30.0)
+  assert 'costs more than it gains' in text(30.0)
 
 
 def test_lossy_methods_are_marked(tmp_path):
@@ -74,26 +99,22 @@ def test_lossy_methods_are_marked(tmp_path):
   marked = [line for line in text.splitlines() if 'NOT lossless' in line]
   assert len(marked) == 4  # a row in each of three tables, and the note
   assert '| typical (NOT lossless) |' in marked[0]
-  assert 'A method that is NOT lossless' in marked[1]
-  assert 'typical (NOT lossless)' in shown and '|' not in shown
-  # Lossless methods need no remark.
+  assert 'typical (NOT lossless)' in shown
+  assert (tmp_path / 'by_method.png').read_bytes().startswith(b'\x89PNG')
+  # Lossless methods need no remark, and one rule no column.
   for text in (tables.table(rows[:2]).render(), tables.note(rows[:2])):
-    assert 'lossless' not in text
-  # A table with one rule has no column of rules.
+    assert 'lossless' not in text and 'verifier' not in text
   assert 'verifier' in tables.table(rows).render()
-  assert 'verifier' not in tables.table(rows[:2]).render()
 
 
 @pytest.mark.parametrize(
   ('values', 'words'),
   [
     (dict(temperature=0.0, top_k=3), 'temperature 0, expected neither'),
-    (dict(temperature=0.0, top_p=0.9), 'temperature 0, expected neither'),
     (dict(temperature=1.0, top_k=2.5), 'top_k: got 2.5'),
-    (dict(temperature=1.0, top_p='most'), 'top_p: got'),
     *(
       (dict(temperature=0.0, paper=paper), 'paper: got')
-      for paper in ('1.5/2', 'fast', {'qa': 'fast'}, '1.2.3 / 0', '~', 5j)
+      for paper in ('1.5/2', {'qa': 'fast'}, '~', 5j)
     ),
   ],
 )
@@ -113,7 +134,6 @@ def test_figures_of_a_paper():
   two = read({'xsum': '~1.92 / 2.3'})
   assert str(two.paper_on('xsum', alone=False)) == '~1.92 / 2.3'
   assert two.paper_on('humaneval', alone=True) is None
-  assert read('').paper_on('code', alone=True) is None
   row = _row(paper=PaperFigure(speedup=2.61))
   # The column stays though all drafts have the same figure.
   assert '2.61' in tables.table([row]).render()
@@ -122,14 +142,14 @@ def test_figures_of_a_paper():
 
 
 def test_methods_that_a_report_cannot_distinguish():
-  target = tiny.model(26, 0)
-  method = lambda tree: Method(
-    'm', model_drafter(tiny.first_layer(target), tree), 'naive', 1.0, 1.0
-  )
-  twins = [TokenTree((-1, 0, 0, 1, 1, 2)), TokenTree((-1, 0, 0, 1, 2, 2))]
+  draft = tiny.first_layer(tiny.model(26, 0))
+  twins = [
+    Method('m', model_drafter(draft, TokenTree(tree)), 'naive', 1.0, 1.0)
+    for tree in ((-1, 0, 0, 1, 1, 2), (-1, 0, 0, 1, 2, 2))
+  ]
   with pytest.raises(UserError, match='duplicate m 6 nodes, depth 2'):
-    methods.check([method(tree) for tree in twins])
-  methods.check([method(twins[0]), method(TokenTree.chain(5))])
+    methods.check(twins)
+  methods.check(twins[:1])
 
 
 def test_speedup_at_the_round_cost_of_a_paper():
@@ -141,36 +161,14 @@ def test_speedup_at_the_round_cost_of_a_paper():
     paper=PaperFigure(speedup=2.18, tau=3.58), tree=TokenTree.chain(5),
   )  # fmt: skip
   hydra = dataclasses.replace(eagle, method='Hydra', paper=None)
-  cost = _cost(draft_ms=1.0, score_ms=3.5)
   *_, table = paper_figures.at_paper_cost(
     [plain, eagle, _baseline(round_ms=9.0, temperature=1.0)],
-    [(eagle, cost), (hydra, cost), (hydra, None)],
+    [(eagle, _cost(draft_ms=1.0, score_ms=3.5)), (hydra, None)],
   )
-  first, second, third = (list(row.values()) for row in table.rows)
+  first, second = (list(row.values()) for row in table.rows)
   assert first[1:7] == ['EAGLE', 'γ=5', 1.0, 3.5, 4.0, 2.0]
   assert first[7:] == pytest.approx([2.0, 3.58 / 2.18, 4 / (3.58 / 2.18)])
-  assert second[7:] == [2.0, None, None]
-  assert third[3:5] == [None, None]
-
-
-def test_each_row_is_once_among_the_best():
-  """A chain is as long as the trees of several rules."""
-  tree = TokenTree.branching((2,))
-  rows = [
-    _row(method=rule, tree=shape, speedup=best, block_efficiency=best)
-    for rule in 'abc'
-    for shape, best in ((TokenTree.chain(1), 1.0), (tree, 2.0))
-  ]
-  _, table = paper_figures.best(rows)
-  above = 'as long as the fastest above'
-  assert [(r['method'], r['which'], r['draft']) for r in table.rows] == [
-    ('a', 'fastest', '2'),
-    ('b', above, 'γ=1'),
-    ('c', above, 'γ=1'),
-    ('b', 'fastest', '2'),
-    ('a', above, 'γ=1'),
-    ('c', 'fastest', '2'),
-  ]
+  assert second[3:] == [None, None, 4.0, 2.0, 2.0]
 
 
 def test_notes_on_deviations_from_a_task():
@@ -186,5 +184,15 @@ def test_notes_on_deviations_from_a_task():
   assert comparison.notes([Task('t', [])], lines[:1], scores, 40) == []
 
 
-def test_counts():
-  assert [tables.count(n, 'text') for n in (1, 2)] == ['1 text', '2 texts']
+def test_shares_of_adaptive_draft_lengths():
+  lines = [
+    types.SimpleNamespace(
+      task='t', sampling_name='greedy', method_name='m', draft_name='γ of 0, 2',
+      depths=depths, num_drafted_per_round=drafted,
+    )
+    for depths, drafted in (((0, 2), [2, 0]), ((0, 2), [0, 0]), ((), [5]))
+  ]  # fmt: skip
+  *_, table = tables.draft_length_section(lines)
+  (row,) = table.rows
+  assert (row['0'], row['2'], row['mean']) == (0.75, 0.25, 0.5)
+  assert tables.draft_length_section(lines[2:]) == []

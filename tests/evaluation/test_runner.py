@@ -1,4 +1,4 @@
-"""Methods side by side: compiled first, interleaved, resumed."""
+"""Methods side by side: compiled first, interleaved, resumed, in batches."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ from specsamp.drafting import (
   ngram_or_model,
   trained_drafter,
 )
-from specsamp.evaluation import line_head, runner
+from specsamp.evaluation import runner
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.tasks import Question, Task
 
@@ -33,7 +33,7 @@ def calls(monkeypatch):
   """Records what is compiled and answered; nothing is computed.
 
   A program is (draft length,), an answer is that of `_answer`. `seconds` of the
-  list maps an answer to its time.
+  list maps an answer to its time. A batch takes 4 + 8 seconds.
   """
   calls = _Calls()
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
@@ -44,11 +44,13 @@ def calls(monkeypatch):
 
   def complete(request):
     assert request.is_compiled
+    count, depth = request.batch, request.inputs.drafter.tree.depth
     calls.append(_answer(request))
-    one = np.ones((1, request.inputs.drafter.tree.depth), np.int32)
+    ones = np.ones((count, depth), np.int32)
+    seconds = (0.0, calls.seconds(calls[-1])) if count == 1 else (4.0, 8.0)
     return Generation(
-      [[1]], ['x'], np.ones(1, int), [[0]], one, one, one, one, 0.0,
-      calls.seconds(calls[-1]),
+      [[1]] * count, ['x'] * count, np.ones(count, int), [[0]] * count, ones,
+      ones, ones, ones, *seconds,
     )  # fmt: skip
 
   monkeypatch.setattr(Request, 'compile', compile)
@@ -61,10 +63,11 @@ class _Calls(list):
 
 
 def _answer(request) -> tuple[str, int, float]:
-  """Returns first letter of the prompt, draft length and temperature."""
-  letter = request.model.tokenizer.decode(request.prompts.tokens[0, :1])
+  """Returns the prompts' first letters, draft length and temperature."""
+  first = request.prompts.tokens[: request.batch, 0]
+  letters = request.model.tokenizer.decode(first)
   temperature = request.inputs.sampling.temperature.flat[0]
-  return letter, request.inputs.drafter.tree.depth, float(temperature)
+  return letters, request.inputs.drafter.tree.depth, float(temperature)
 
 
 def _methods(target, lengths=(2,)) -> list[Method]:
@@ -76,8 +79,9 @@ def _methods(target, lengths=(2,)) -> list[Method]:
   ]
 
 
-def _task(letters):
-  return Task('letters', [Question(name, name * 10) for name in letters])
+def _task(letters, name='letters', ends=True):
+  prompts = [Question(letter, letter * 10) for letter in letters]
+  return Task(name, prompts, ends)
 
 
 def test_programs_are_compiled_before_one_is_timed(target, calls, tmp_path):
@@ -147,33 +151,82 @@ def test_the_fastest_draft_answers_the_rest(target, calls, tmp_path, capsys):
 
 
 def test_another_drafter_is_decoded_again(target, calls, tmp_path):
-  """It has the same name and shape and other weights."""
-  first, other = (
-    trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
-    for seed in (1, 2)
-  )
-  counts = []
-  for drafter in (first, first, other):
-    calls.clear()
-    method = Method('chain', drafter, 'token', 1.0, 1.0)
-    path = tmp_path / 'metrics.jsonl'
-    runner.compare(target, [method], [_task('a')], _SETTINGS, path)
-    counts.append(sum(len(call) == 3 for call in calls))
-  assert counts == [1, 0, 1]
-
-
-def test_another_setting_is_another_line(target):
-  """The drafters have the same name, shape and weights."""
+  """The drafters have the same name and shape."""
   model = model_drafter(tiny.first_layer(target), 2)
-  settings = ((3, 1), (4, 1), (3, 2))
-  alone = [ngram_drafter(2, *n) for n in settings]
+  alone = [ngram_drafter(2, *n) for n in ((4, 1), (4, 1), (3, 1), (4, 2))]
   either = [ngram_or_model(ngram, model) for ngram in alone]
-  task = _task('a')
+  weights = [
+    trained_drafter(tiny.trained(target, 'medusa', seed=seed), target, 2)
+    for seed in (1, 1, 2, 3)
+  ]
+  for i, drafters in enumerate((alone, either, weights)):
+    answered, path = [], tmp_path / f'{i}'
+    for drafter in drafters:
+      calls.clear()
+      rule = 'token' if drafter.law == 'iid' else 'naive'
+      method = Method('chain', drafter, rule, 1.0, 1.0)
+      runner.compare(target, [method], [_task('a')], _SETTINGS, path)
+      answered.append(sum(len(call) == 3 for call in calls))
+    assert answered == [1, 0, 1, 1]
 
-  def identify(drafter):
-    method = Method('lookup', drafter, 'naive', 1.0, 1.0)
-    return line_head.make(method, [], task, task.prompts[0], 0, 0, []).id
 
-  for drafters in (alone, either):
-    assert len({identify(drafter) for drafter in drafters}) == len(settings)
-  assert identify(ngram_drafter(2, 4, 1)) == identify(alone[1])
+_BATCHES = dataclasses.replace(_SETTINGS, batch_size=4)
+_TASKS = [_task('abcdef', 'first'), _task('mnopq', 'second', ends=False)]
+
+
+def test_a_batch_is_of_one_task_and_method(target, calls, tmp_path):
+  path, methods = tmp_path / 'metrics.jsonl', _methods(target)
+  run = lambda settings: runner.compare(target, methods, _TASKS, settings, path)
+  lines = run(_BATCHES)
+  # The methods are interleaved: all answer a batch before one has two.
+  kinds = [(n, t) for t in (0.0, 1.0) for n in (0, 2)]
+  batches = [
+    (letters, *kind) for letters in ('abcd', 'mnop', 'ef', 'q')
+    for kind in kinds
+  ]  # fmt: skip
+  assert [call for call in calls if len(call) == 3] == batches
+  # A line has its share of the time of its batch.
+  seconds = [
+    (line.prefill_seconds, line.decode_seconds)
+    for line in lines
+    if line.method == 'draft' and line.temperature
+  ]
+  assert seconds == [(1, 2)] * 4 + [(2, 4)] * 2 + [(1, 2)] * 4 + [(0, 1)]
+  # An incomplete batch is decoded again.
+  written = path.read_text().splitlines(True)
+  for kept, missing in ((1, batches), (9, batches[2:]), (20, batches[5:])):
+    path.write_text(''.join(written[:kept]))
+    calls.clear()
+    assert run(_BATCHES) == lines
+    answered = [call for call in calls if len(call) == 3]
+    assert sorted(answered) == sorted(missing)
+  # The times of other batches are other shares.
+  calls.clear()
+  run(dataclasses.replace(_BATCHES, batch_size=5))
+  assert {call[0] for call in calls if len(call) == 3} == {
+    'abcde',
+    'f',
+    'mnopq',
+  }
+
+
+def test_texts_and_counts_do_not_depend_on_batches(
+  target, monkeypatch, tmp_path
+):
+  monkeypatch.undo()  # decodes
+  settings = dataclasses.replace(_BATCHES, max_new_tokens=6, batch_size=2)
+  alone = dataclasses.replace(settings, batch_size=1)
+  tasks = [_task('abc', 'first'), _task('mn', 'second', ends=False)]
+  same, batched = (
+    [
+      dataclasses.replace(line, id='', prefill_seconds=0.0, decode_seconds=0.0)
+      for line in runner.compare(
+        target, _methods(target), tasks, settings, tmp_path / str(i)
+      )
+    ]
+    for i, settings in enumerate((alone, settings))
+  )
+  assert same == batched
+  assert any(sum(line.num_accepted_per_pos) for line in same)
+  # Without an end all texts have the same length.
+  assert {line.tokens for line in same if line.task == 'second'} == {6}

@@ -1,8 +1,5 @@
 """Correct programs pass, and what a program does stays within its limits."""
 
-import concurrent.futures
-import gzip
-import json
 import re
 import tempfile
 import time
@@ -11,19 +8,15 @@ import pytest
 from testing import shared_data
 
 from specsamp.evaluation import sandbox
+from specsamp.evaluation.tasks.task import read_lines
 
 _FAILING = {
   'assertion': ('assert 1 == 2, "not so"', '^AssertionError: not so$'),
   'syntax': ('def', '^SyntaxError: '),
-  'exit': ('import sys; sys.exit(0)', '^ended before its last line$'),
   'hard_exit': ('import os; os._exit(0)', '^ended before its last line$'),
   'input': ('input()', '^EOFError'),
   'memory': ('[0] * (1 << 40)', '^MemoryError$'),
-  'file': (
-    'open("big", "wb").write(bytes(1 << 25))',
-    r'^OSError: \[Errno 27\]',
-  ),
-  'files': ('x = [open(f"{i}", "w") for i in range(999)]', r'Errno 24\]'),
+  'file': ('open("big", "wb").write(bytes(1 << 25))', r'^OSError: .*Errno 27'),
   'crash': ('import os; os.abort()', '^killed by SIGABRT$'),
   'surrogate': ('x = "\ud800"', 'Error'),
   'unprintable': ('raise ValueError("\\x1b[2J" * 999)', r'^ValueError: \?\[2J'),
@@ -53,13 +46,12 @@ def test_programs_that_pass(program):
   assert sandbox.run(program) == (True, 'passed')
 
 
-@pytest.mark.parametrize('idle', ['while True: pass', 'time.sleep(99)'])
-def test_a_program_and_its_children_are_ended(monkeypatch, tmp_path, idle):
+def test_a_program_and_its_children_are_ended(monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   child = f'if os.fork() == 0:\n  while open({str(tmp_path / "beat")!r}, "a")'
   child += '.write("x"): time.sleep(0.01)\n'
   began = time.monotonic()
-  program = f'import os, time\n{child}time.sleep(0.1)\n{idle}'
+  program = f'import os, time\n{child}time.sleep(0.1)\nwhile True: pass'
   assert sandbox.run(program, seconds=1.0) == (False, 'timed out')
   assert time.monotonic() - began < 5
   size = (tmp_path / 'beat').stat().st_size
@@ -68,26 +60,17 @@ def test_a_program_and_its_children_are_ended(monkeypatch, tmp_path, idle):
   assert [path.name for path in tmp_path.iterdir()] == ['beat']
 
 
-def test_programs_at_once():
-  programs = ['x = 1', 'assert 0', 'import os; os._exit(0)'] * 4
-  with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    outcomes = list(pool.map(sandbox.run, programs))
-  assert [outcome.passed for outcome in outcomes] == [True, False, False] * 4
-
-
 @pytest.mark.parametrize(
   'every', [8, pytest.param(1, marks=pytest.mark.slow)], ids='{}th'.format
 )
 def test_solutions_of_humaneval(every):
-  with gzip.open(shared_data.find('humaneval/HumanEval.jsonl.gz')) as file:
-    tasks = [json.loads(line) for line in file]
+  path = shared_data.find('humaneval/HumanEval.jsonl.gz')
+  tasks = read_lines(path)
   assert len(tasks) == 164
-  outcomes = {
-    task['task_id']: sandbox.run(
+  for task in tasks[::every]:
+    program = (
       f'{task["prompt"]}{task["canonical_solution"]}\n{task["test"]}\n'
-      f'check({task["entry_point"]})\n',
-      seconds=30.0,
+      f'check({task["entry_point"]})\n'
     )
-    for task in tasks[::every]
-  }
-  assert not {name: o for name, o in outcomes.items() if not o.passed}
+    outcome = sandbox.run(program, seconds=30.0)
+    assert outcome.passed, (task['task_id'], outcome)

@@ -1,23 +1,14 @@
 """Tasks: how files are read, prompts written and answers scored."""
 
-import gzip
 import json
 
 import pytest
-from testing import shared_data
 
+from specsamp.data import corpora
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
-from specsamp.evaluation.tasks import published_sets
-from specsamp.evaluation.tasks.task import Question, last, tokens_of
-
-_OF_FILE = {
-  'question': 'spec_bench',
-  'HumanEval': 'humaneval',
-  'xsum': 'xsum',
-  'wmt_ende': 'wmt',
-  'alpaca_data': 'alpaca',
-}
+from specsamp.evaluation.tasks import published_sets, scorers
+from specsamp.evaluation.tasks.task import Question, last, read_lines, tokens_of
 
 
 def _load(name, tokenizer, data, count=8, max_tokens=64):
@@ -41,54 +32,31 @@ def test_published_sets(tokenizer, data, name, found):
   assert {task.name: len(task.prompts) for task in loaded} == found
   names = [prompt.name for task in loaded for prompt in task.prompts]
   assert len(set(names)) == len(names)
-  assert all(task.ends for task in loaded)
   (fewer, *_) = _load(name, tokenizer, data, count=1)
   assert len(fewer.prompts) == 1
 
 
-@pytest.mark.parametrize(
-  ('name', 'sizes'),
-  [
-    ('spec_bench', [80] * 6),
-    ('humaneval', [164]),
-    ('xsum', [199]),
-    ('wmt', [1000]),
-  ],
-)
-def test_the_published_files(tokenizer, name, sizes):
-  data = shared_data.find('README.md').parent
-  loaded = _load(name, tokenizer, data, count=10_000)
-  assert [len(task.prompts) for task in loaded] == sizes
-  if name == 'spec_bench':
-    turns = {1 + len(p.later) for p in loaded[0].prompts}
-    assert loaded[0].name == 'mt_bench' and turns == {2}
-
-
-@pytest.mark.parametrize('name', ['humaneval', 'xsum', 'alpaca', 'spec_bench'])
-def test_a_missing_set(tokenizer, tmp_path, name):
-  command = f'specsamp fetch {name} --to={tmp_path} fetches it'
+def test_a_missing_set(tokenizer, tmp_path):
+  command = f'specsamp fetch xsum --to={tmp_path} fetches it'
   with pytest.raises(UserError, match=rf'{command}.*--config\.data'):
-    _load(name, tokenizer, tmp_path)
+    _load('xsum', tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
-  ('name', 'text', 'words'),
+  ('task', 'name', 'text', 'words'),
   [
-    ('question.jsonl', '', 'empty'),
-    ('question.jsonl', '{"question_id": 1}\n', "line 1 has no text 'category'"),
-    ('question.jsonl', '{"category": "qa", "turns": "Hi"}', 'a list of texts'),
-    ('question.jsonl', 'nope\n', 'question.jsonl'),
-    ('HumanEval.jsonl.gz', 'not compressed', 'HumanEval'),
-    ('wmt_ende.json', '{}', 'expected a JSON list'),
-    ('wmt_ende.json', '[1]', 'entry 0: expected str'),
-    ('alpaca_data.json', '[{"output": "a"}]', 'has no prompt'),
-    ('xsum.jsonl', '{"prompt": "a", "completion": "b"}', 'the example'),
-    ('xsum.jsonl', '{"prompt": "a", "completion": null}', 'no text'),
+    ('spec_bench', 'question.jsonl', '', 'empty'),
+    ('spec_bench', 'question.jsonl', '{"id": 1}\n', "line 1 has no text 'cat"),
+    ('spec_bench', 'question.jsonl', '{"category": "qa"}', 'a list of texts'),
+    ('humaneval', 'HumanEval.jsonl.gz', 'not compressed', 'HumanEval'),
+    ('wmt', 'wmt_ende.json', '{}', 'expected a JSON list'),
+    ('wmt', 'wmt_ende.json', '[1]', 'entry 0: expected str'),
+    ('alpaca', 'alpaca_data.json', '[{"output": "a"}]', 'has no prompt'),
+    ('xsum', 'xsum.jsonl', '{"prompt": "", "completion": ""}', 'the example'),
   ],
 )
-def test_damaged_files(tokenizer, tmp_path, name, text, words):
+def test_damaged_files(tokenizer, tmp_path, task, name, text, words):
   (tmp_path / name).write_text(text)
-  task = _OF_FILE[name.split('.')[0]]
   with pytest.raises(UserError, match=words):
     _load(task, tokenizer, tmp_path)
 
@@ -113,7 +81,7 @@ def _lines(path, *rows):
   return str(path)
 
 
-def test_prompts_of_json_lines(tokenizer, tmp_path):
+def test_prompts_in_a_file(tokenizer, tmp_path):
   path = _lines(
     tmp_path / 'own.jsonl',
     {'prompt': 'x = 1', 'id': 'first'},
@@ -122,7 +90,7 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
     {'prompt': 'a b ' * 200},
   )
   # One does not fit: all others are taken.
-  for count in (3, 4, 100):
+  for count in (3, 100):
     (task,) = _load(path, tokenizer, '', count=count)
     assert task.name == 'own' and task.score is None
     assert [(p.name, p.text, p.later) for p in task.prompts] == [
@@ -130,12 +98,13 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
       ('own:2', 'def f', ('and g?',)),
       ('own:3', 'y = 2', ()),
     ]
-  (fewer,) = _load(path, tokenizer, '', count=1)
-  assert len(fewer.prompts) == 1
   texts = tmp_path / 'own.json'
   texts.write_text('["x = 1", " ", "y = 2"]')
   (task,) = _load(str(texts), tokenizer, '', count=9)
   assert [p.text for p in task.prompts] == ['x = 1', 'y = 2']
+  for name in (path, str(texts)):
+    with pytest.raises(UserError, match='none of its . .* at most 1 tokens'):
+      _load(name, tokenizer, '', max_tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +112,9 @@ def test_prompts_of_json_lines(tokenizer, tmp_path):
   [
     *(
       (row, "line 2 has no 'prompt'")
-      for row in ({'text': 'x'}, 5, None, ['a'], {'turns': 'abc'})
+      for row in ({'text': 'x'}, 5, None, {'turns': 'abc'})
     ),
     ({'prompt': ''}, "line 2: prompt: got '', expected a text"),
-    ({'prompt': ['x'], 'turns': ['x']}, 'line 2: prompt: got'),
     ({'prompt': 'x', 'id': [1]}, r'line 2: id: got \[1\], expected a text'),
     ({'prompt': 'x', 'reference': 4}, 'line 2: reference: got 4, expected'),
     ({'prompt': 'x'}, 'line 2 has no reference'),
@@ -169,13 +137,6 @@ def test_invalid_json_is_reported_with_its_line(tokenizer, tmp_path):
     _load(str(path), tokenizer, '')
 
 
-def test_no_prompt_fits(tokenizer, tmp_path):
-  for name, text in (('own.jsonl', '"a b c"\n'), ('own.json', '["a b c"]')):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match='none of its 1 .* at most 2 tokens'):
-      _load(str(tmp_path / name), tokenizer, '', max_tokens=2)
-
-
 def test_references_are_scored_by_the_files_scorer(tokenizer, tmp_path):
   row = {'prompt': '1 + 1 =', 'reference': '2\n3'}
   path = _lines(tmp_path / 'own.jsonl', row)
@@ -187,9 +148,6 @@ def test_references_are_scored_by_the_files_scorer(tokenizer, tmp_path):
   _lines(tmp_path / 'own.jsonl', row | {'scorer': 'rouge'})
   (task,) = _load(path, tokenizer, '')
   assert task.scored(prompt, '2 3\n')['ROUGE-L'] == 1
-  _lines(tmp_path / 'own.jsonl', row | {'scorer': 'exact_mach'})
-  with pytest.raises(UserError, match='did you mean exact_match'):
-    _load(path, tokenizer, '')
   # A file cannot name code.
   _lines(tmp_path / 'own.jsonl', row | {'scorer': 'my.module:score'})
   with pytest.raises(UserError, match='expected one of exact_match, rouge'):
@@ -210,25 +168,19 @@ def test_a_long_conversation_loses_its_beginning(tokenizer):
   assert last(whole[1:], 6, tokenizer) == whole[-6:]  # there was no bos
 
 
-def test_body_of_a_function():
-  answer = '  a = 1\n\n  return a\n\n# the end\nprint(1)\n'
-  assert published_sets.function_body(answer) == '  a = 1\n\n  return a\n'
-  # The first line continues the prompt.
-  assert published_sets.function_body('return 1\ndef g():\n') == 'return 1'
-
-
 def test_humaneval_runs_the_tests_of_a_problem(data, tokenizer):
   (task,) = _load('humaneval', tokenizer, data)
   prompt = task.prompts[0]
   assert task.runs_answers
-  with gzip.open(data / 'HumanEval.jsonl.gz') as file:
-    right = json.loads(file.readline())['canonical_solution']
-  assert right.strip() == 'return sum(values)'
-  assert task.score(prompt, right)['pass@1'] == 1
+  right = read_lines(data / 'HumanEval.jsonl.gz')[0]['canonical_solution']
+  # The answer ends where it leaves the function.
+  assert task.score(prompt, f'{right}\n# the end\n1 / 0')['pass@1'] == 1
   wrong = task.score(prompt, '  return max(values)\n')
   assert wrong['pass@1'] == 0 and 'AssertionError' in wrong['why']
-  exits = task.score(prompt, '  import os; os._exit(0)\n')
-  assert exits == {'pass@1': 0, 'why': 'ended before its last line'}
+  answer = '  a = 1\n\n  return a\n\n# the end\nprint(1)\n'
+  assert published_sets.function_body(answer) == '  a = 1\n\n  return a\n'
+  # The first line continues the prompt.
+  assert published_sets.function_body('return 1\ndef g():\n') == 'return 1'
 
 
 def test_rouge_of_the_first_line(data, tokenizer):
@@ -250,33 +202,18 @@ def test_rouge_of_the_first_line(data, tokenizer):
 _OWN_TASKS = """
 from specsamp.evaluation.tasks import Question, Task
 
-def right(prompt, answer):
-  return {'right': answer == prompt.reference}
-
-def questions(count):
-  return [Question(f'{i}', f'{i} =', reference=f'{i}') for i in range(count)]
+questions = [Question(f'{i}', f'{i} =', reference=f'{i}') for i in range(3)]
 
 def whole(tokenizer, count, max_tokens, data):
   assert tokenizer.vocab_size == 512 and max_tokens == 64 and data == 'here'
-  return Task('own', questions(count), score=right)
+  score = lambda prompt, answer: {'right': answer == prompt.reference}
+  return Task('own', questions[:count], score=score)
 
-def none(*given):
-  return questions(2)
-
-def unnamed(*given):
-  return Task('', questions(2))
-
-def numbered(*given):
-  return Task('own', [Question(3, 'a text')])
-
-def empty(*given):
-  return Task('own', [])
-
-def percent(*given):
-  return Task('own', questions(2), score=lambda p, a: {'right': 100.0})
-
-def failing(*given):
-  return Task('own', questions(2), score=lambda p, a: {'right': 1 / 0})
+none = lambda *given: questions
+numbered = lambda *given: Task('own', [Question(3, 'a text')])
+empty = lambda *given: Task('own', [])
+percent = lambda *given: Task('own', questions, score=lambda p, a: {'b': 100})
+failing = lambda *given: Task('own', questions, score=lambda p, a: 1 / 0)
 """
 
 
@@ -300,13 +237,48 @@ def test_a_user_defined_task(tokenizer, own_tasks):
   ('name', 'words'),
   [
     ('none', 'task own_tasks:none: made a list, expected a specsamp.eval'),
-    ('unnamed', "name: got '', expected a text"),
     ('numbered', 'prompt 0: got 3, expected a text'),
     ('empty', 'task: own_tasks:empty has no prompt'),
-    ('percent', r"score: got {'right': 100.0}, expected numbers in \[0, 1\]"),
+    ('percent', r"score: got {'b': 100}, expected numbers in \[0, 1\]"),
     ('failing', r'score failed: ZeroDivisionError: .*own_tasks.py:\d+\)'),
   ],
 )
 def test_an_invalid_user_defined_task(tokenizer, own_tasks, name, words):
   with pytest.raises(UserError, match=words):
     _load(f'own_tasks:{name}', tokenizer, '')
+
+
+@pytest.mark.parametrize(
+  'answer, valid, whole',
+  [
+    ('    return 1\n\n  def g(self):\n    x = ((\n', True, True),
+    ('    return (1\n\n  def g(self):\n    x\n', False, False),
+    ('    x = """\nno\n"""\n  y\n', True, True),  # a string does not end it
+    ('    x = (1,\n     2, "ab', True, False),  # the budget cut it
+    ('    if x:\n', True, False),
+    ('    if x\n    y', False, False),
+    ('   x = 1\n', False, False),  # another indentation
+    ('  x = 1\n  y = 2\n', False, False),  # outside of the function
+    ('    x = "\\d"\n  y\n', True, True),  # no warning of an escape
+    ('    x = "\0"\n  y\n', False, False),
+    ('', False, False),
+    ('    ret', False, False),
+  ],
+)
+def test_valid_python(answer, valid, whole):
+  method = '  def f(self):\n    """Doc."""\n'
+  prompt = Question('p', 'prompt', reference=method)
+  scores = scorers.valid_python(prompt, answer)
+  assert scores == {'valid Python': valid, 'whole function': whole}
+
+
+@pytest.mark.parametrize('name', ['code', 'training_code'])
+def test_functions_of_the_library_are_valid(tokenizer, name):
+  (task,) = tasks.load(name, tokenizer, 24, 96)
+  sources = corpora.python_library()
+  for prompt in task.prompts:
+    path, _, _ = prompt.name.partition(':')
+    assert corpora.is_held_out(path) == (name == 'code')
+    answer = sources[path].partition(prompt.reference)[2] + 'end'
+    assert set(task.scored(prompt, answer).values()) == {1}, prompt.name
+    assert task.scored(prompt, answer[:200])['valid Python'] == 1, prompt.name

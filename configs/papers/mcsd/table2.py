@@ -2,9 +2,8 @@ r"""Tables 2, 3, 6 and 7 of multi-candidate speculative decoding.
 
 Yang et al. 2401.06706: chains of several lengths ("SD same γ", "SD best γ")
 against trees of several candidates, without replacement, at temperatures 0 and
-1. The report names the best of each and the chain of the best tree's depth. If
-the tree loses, it names the cost of a pass at which the tree would win. On
-held-out code eight minutes on 2 CPU cores.
+1. If the tree loses, the report names the cost of a pass at which it would win.
+On held-out code eight minutes on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/mcsd/table2.py \
     --workdir=runs/mcsd_table2

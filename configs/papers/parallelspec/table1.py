@@ -3,10 +3,10 @@ r"""Table 1 of ParallelSpec, on the embedded target and its trained drafters.
 Xiao et al. 2410.05589: a small model (SpS), prompt lookup (PLD), Lookahead,
 Medusa, Hydra and EAGLE against ParallelSpec's one-pass drafters, at
 temperatures 0 and 1, each as chains of several lengths, and trained ones also
-as a tree of 25 tokens. The report names the fastest of each, and the speedup of
-the last of each if rounds cost the same as in the paper. It adds prompt lookup
-with the small model where there is no match, and Medusa's typical acceptance,
-which is not lossless. On held-out code half an hour on 2 CPU cores.
+as a tree of 25 tokens. The report names the speedup of the last of each if
+rounds cost the same as in the paper. It adds prompt lookup with the small model
+where there is no match, and Medusa's typical acceptance, which is not lossless.
+On held-out code half an hour on 2 CPU cores.
 
   python launch/evaluate.py --config=configs/papers/parallelspec/table1.py \
     --workdir=runs/parallelspec1

@@ -5,19 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from specsamp.evaluation import metrics
 from specsamp.evaluation.bounds import Bound
-from specsamp.evaluation.losslessness.permutation_tests import Finding
-from specsamp.evaluation.losslessness.scores import Score
+from specsamp.evaluation.losslessness import Finding, Score
 from specsamp.evaluation.metrics import Line, Row
 from specsamp.evaluation.reporting import plots, tables
-from specsamp.evaluation.reporting.report import Figure, Part, Report, device
+from specsamp.evaluation.reporting.report import Figure, Part, Report
 from specsamp.evaluation.tasks import Task
 from specsamp.evaluation.timing import RoundCost
-
-_SPREAD = (
-  'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
-  'sequences, prompt pass included.'
-)
-_ROUNDS = 'rounds.png'
 
 
 def write(
@@ -42,13 +35,9 @@ def write(
     costs: costs of rounds.
     plot: a name of `plots.PLOTS`.
     sections: further parts of the report.
-    lossless: findings on losslessness, for the summary.
-    bounds: bounds on the acceptance, for the summary.
+    lossless, bounds: findings for the summary.
     pair: name of the models, for captions.
     command: command that makes the report.
-
-  Returns:
-    The report.
   """
   report = Report(title, command)
   overall = [row for row in rows if row.task == metrics.ALL]
@@ -61,17 +50,19 @@ def write(
     report.add('## A round and its parts', tables.cost_table(costs))
   report.details += [
     '## Confidence intervals and latencies',
-    _SPREAD,
+    'Intervals: 95%, from a bootstrap over prompts. Percentiles are over '
+    'sequences, prompt pass included.',
     tables.spread_table(rows),
     '## Acceptance by position',
     tables.position_table(rows),
   ]
-  drawn = {f'{plot}.png': plots.PLOTS[plot](rows)}
+  figures = {f'{plot}.png': plots.PLOTS[plot](rows)}
   if any(cost.row for cost in costs):
-    drawn[_ROUNDS] = plots.trace(costs)
-  for name, figure in drawn.items():
+    figures['rounds.png'] = plots.trace(costs)
+  caption = ', '.join(filter(None, (title, pair, command, report.device)))
+  for name, figure in figures.items():
     if figure is not None:
-      plots.save(figure, folder / name, caption(title, pair, command))
+      plots.save(figure, folder / name, caption)
       report.details.append(Figure(name))
   summary = {
     'runs': [row.plain() for row in rows],
@@ -83,11 +74,6 @@ def write(
   return report
 
 
-def caption(*parts: str) -> str:
-  """Returns the caption of a figure: its parts and the device."""
-  return ', '.join(filter(None, (*parts, device())))
-
-
 def notes(
   tasks: Sequence[Task],
   lines: Sequence[Line],
@@ -96,29 +82,21 @@ def notes(
 ) -> list[str]:
   """Returns a sentence for each difference from a task as its authors have it.
 
-  Args:
-    tasks: tasks that were answered.
-    lines: the answers.
-    scores: scores of the lines, by their ids.
-    max_prompt_tokens: tokens of a longer conversation that were read.
+  Of longer conversations the last `max_prompt_tokens` were read.
   """
   sentences = []
   for task in tasks:
     answers = [line for line in lines if line.task == task.name]
-    if task.score and None in [scores[line.id].scores for line in answers]:
+    if task.score and any(scores[line.id].scores is None for line in answers):
       sentences.append(
         f'{task.name}: the answers were not run and have no score; '
         '--allow_code_execution runs them in a subprocess.'
       )
-    turns = {
-      (line.prompt, turn): is_cut
-      for line in answers
-      for turn, is_cut in enumerate(line.cut)
-    }
-    if any(turns.values()):
+    cuts = {line.prompt: line.cut for line in answers}.values()
+    if cut := sum(map(sum, cuts)):
       sentences.append(
-        f'{task.name}: {sum(turns.values())} of {len(turns)} turns follow '
-        f'more than {max_prompt_tokens} tokens and see the last '
-        f'{max_prompt_tokens} of them.'
+        f'{task.name}: {cut} of {sum(map(len, cuts))} turns follow more than '
+        f'{max_prompt_tokens} tokens and see the last {max_prompt_tokens} of '
+        'them.'
       )
   return sentences

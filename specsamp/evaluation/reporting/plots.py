@@ -4,6 +4,7 @@ Error bars are the 95% intervals of the report, from a bootstrap over prompts.
 Black diamonds are figures that a paper reports.
 """
 
+import itertools
 import math
 import pathlib
 import textwrap
@@ -16,7 +17,6 @@ from specsamp.evaluation.metrics import Row
 from specsamp.evaluation.timing import RoundCost
 from specsamp.utils import distributed
 
-_SHIFT = 0.07
 _LETTERS = 17  # letters of a caption per inch
 _PAPER = dict(marker='D', color='black', linestyle='', markersize=4, zorder=3)
 _TRACED_ROUNDS = 2
@@ -41,9 +41,8 @@ def by_draft_length(rows: Sequence[Row]) -> matplotlib.figure.Figure | None:
     'speedup': 'speedup',
     'acceptance_rate': 'accepted share of the draft',
   }
-  # The lines are shifted, so that their intervals do not overlap.
   depth = lambda row: row.tree.depth
-  figure = _against(lines, depth, 'draft length γ', titles, (11, 3.6), _SHIFT)
+  figure = _against(lines, depth, 'draft length γ', titles, (11, 3.6))
   for panel in figure.axes:
     panel.set_ylim(bottom=0)
   return figure
@@ -54,18 +53,15 @@ def by_method(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   rows = [row for row in _whole(rows) if row.tree.depth]
   names = list(dict.fromkeys(map(_draft_name, rows)))
   samplings = list(dict.fromkeys(row.sampling_name for row in rows))
-  figure = matplotlib.figure.Figure(
-    figsize=(5 + 3.6 * len(samplings), 1.4 + 0.27 * len(names)),
-    layout='constrained',
-  )
-  panels = figure.subplots(1, 2 * len(samplings), sharey=True, squeeze=False)[0]
-  titles = {'speedup': 'speedup', 'block_efficiency': 'block efficiency τ'}
-  for i, sampling in enumerate(samplings):
+  size = (5 + 3.6 * len(samplings), 1.4 + 0.27 * len(names))
+  figure, panels = _panels(size, [''] * 2 * len(samplings), sharey=True)
+  keys = {'speedup': 'speedup', 'block_efficiency': 'block efficiency τ'}
+  for panel, (sampling, key) in zip(
+    panels, itertools.product(samplings, keys), strict=True
+  ):
     group = [row for row in rows if row.sampling_name == sampling]
-    for j, (key, title) in enumerate(titles.items()):
-      panel = panels[2 * i + j]
-      _bars(panel, group, names, key)
-      panel.set_title(f'{sampling}: {title}', fontsize=9)
+    _bars(panel, group, names, key)
+    panel.set_title(f'{sampling}: {keys[key]}', fontsize=9)
   panels[0].set_yticks(range(len(names)), names, fontsize=8)
   panels[0].set_ylim(len(names) - 0.4, -0.6)
   return figure
@@ -106,13 +102,12 @@ def by_budget(rows: Sequence[Row]) -> matplotlib.figure.Figure:
     factors = list(row.tree.factors or ())
     if row.tree.is_chain or len(factors) < 2:
       continue
-    budget = math.prod(factors)
-    color = colors.setdefault(budget, f'C{len(colors)}')
-    rises, falls = factors == sorted(factors), factors == sorted(factors)[::-1]
+    color = colors.setdefault(math.prod(factors), f'C{len(colors)}')
+    markers = {tuple(sorted(factors)): '^', tuple(sorted(factors)[::-1]): 'v'}
     point = (row.block_efficiency, row.speedup)
     panel.errorbar(
       *point, _reaches([row], 'speedup'), color=color, elinewidth=0.6,
-      fmt='v' if falls else '^' if rises else 'o', alpha=0.9,
+      fmt=markers.get(tuple(factors), 'o'), alpha=0.9,
     )  # fmt: skip
     panel.annotate(
       row.draft_name, point, fontsize=8, xytext=(5, 4),
@@ -153,30 +148,28 @@ def by_sampling(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   (temperature 1, top-p 1, no top-k), as at the right end of the last two axes.
   """
   drafts = [row for row in _single(rows) if row.tree.depth]
-  is_neutral = dict(
-    temperature=lambda row: row.temperature == 1,
-    top_p=lambda row: row.top_p == 1,
-    top_k=lambda row: not row.top_k,
-  )
   all_tokens = 4 * max([row.top_k for row in drafts] or [1])
+  value_of = dict(
+    temperature=lambda row: row.temperature,
+    top_p=lambda row: row.top_p,
+    top_k=lambda row: row.top_k or all_tokens,
+  )
+  neutral = dict(temperature=1, top_p=1, top_k=all_tokens)
   figure, panels = _panels((11, 3.6), [''] * 3, sharey=True)
-  for panel, axis in zip(panels, is_neutral, strict=True):
-    others = [neutral for name, neutral in is_neutral.items() if name != axis]
+  for panel, axis in zip(panels, value_of, strict=True):
+    others = value_of.keys() - {axis}
     lines = _lines(
       (
         row
         for row in drafts
         # Greedy decoding keeps one token, whatever the other settings.
         if (axis == 'temperature' or row.temperature > 0)
-        and all(neutral(row) for neutral in others)
+        and all(value_of[name](row) == neutral[name] for name in others)
       ),
       lambda row: (row.task, row.method, row.draft_name),
     )
-    value = lambda row, axis=axis: (
-      getattr(row, axis) or (all_tokens if axis == 'top_k' else 0)
-    )
     for name, group in lines.items():
-      _line(panel, group, value, 'acceptance_rate', name)
+      _line(panel, group, value_of[axis], 'acceptance_rate', name)
     panel.set_xlabel(axis.replace('_', '-'))
   panels[2].set_xscale('log')
   panels[2].set_xlabel('top-k (right end: all tokens)')
@@ -198,20 +191,18 @@ def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   )
   panel = figure.subplots()
   for place, cost in enumerate(costs):
-    start = 0.0
     rest = max(cost.round_ms - cost.draft_ms - cost.score_ms, 0)
-    lengths = (cost.draft_ms, cost.score_ms, rest)
-    for i in range(_TRACED_ROUNDS):
-      for (name, color), length in zip(_PARTS.items(), lengths, strict=True):
-        panel.barh(
-          place, length, left=start, height=0.6, color=color,
-          label=name if place == i == 0 else None,
-        )  # fmt: skip
-        start += length
-      panel.plot([start] * 2, [place - 0.42, place + 0.42], color='black')
+    lengths = [cost.draft_ms, cost.score_ms, rest] * _TRACED_ROUNDS
+    ends = list(itertools.accumulate(lengths))
+    bars = panel.barh(
+      [place] * len(ends), lengths, left=[0, *ends[:-1]], height=0.6,
+      color=[*_PARTS.values()] * _TRACED_ROUNDS,
+    )  # fmt: skip
+    rounds = ends[len(_PARTS) - 1 :: len(_PARTS)]
+    panel.vlines(rounds, place - 0.42, place + 0.42, color='black')
     tokens = _TRACED_ROUNDS * cost.row.block_efficiency
     panel.annotate(
-      f'{tokens:.1f} tokens', (start, place), fontsize=8, xytext=(4, 0),
+      f'{tokens:.1f} tokens', (ends[-1], place), fontsize=8, xytext=(4, 0),
       va='center', textcoords='offset points',
     )  # fmt: skip
   names = [
@@ -222,47 +213,22 @@ def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   panel.margins(x=0.12)
   panel.set_xlabel(f'ms, {_TRACED_ROUNDS} rounds')
   # Outside of the panel: a long round reaches all of its corners.
-  figure.legend(fontsize=8, loc='outside upper right', ncols=len(_PARTS))
+  figure.legend(
+    bars[: len(_PARTS)], _PARTS, fontsize=8, loc='outside upper right',
+    ncols=len(_PARTS),
+  )  # fmt: skip
   return figure
-
-
-def curves(
-  panels: Mapping[str, Mapping[str, Sequence[float]]],
-  along: str,
-  path: pathlib.Path,
-) -> None:
-  """Draws values over the steps of a run, in panels side by side.
-
-  Args:
-    panels: title -> label -> a value per step, counted from 1.
-    along: name of a step.
-    path: path of the PNG.
-  """
-  figure, axes = _panels((3.7 * len(panels), 3.4), list(panels))
-  for panel, lines in zip(axes, panels.values(), strict=True):
-    for label, values in lines.items():
-      marker = 'o' if len(values) < 50 else None
-      steps = range(1, len(values) + 1)
-      panel.plot(steps, values, marker=marker, label=label)
-    panel.set_xlabel(along)
-    panel.set_ylim(0, 1.1 * max(map(max, lines.values())) or 1)
-    if len(lines) > 1:
-      panel.legend(fontsize=8)
-  figure.savefig(path, dpi=120)
 
 
 def save(
   figure: matplotlib.figure.Figure, path: pathlib.Path, caption: str
 ) -> None:
-  """Writes a PNG and an SVG, with a caption; the first process writes."""
-  if not distributed.is_first():
-    return
-  if caption:
+  """Writes a PNG with a caption; the first process writes."""
+  if distributed.is_first():
     width = int(_LETTERS * figure.get_figwidth())
     caption = textwrap.fill(caption, width, break_on_hyphens=False)
     figure.supxlabel(caption, fontsize=7, color='0.35')
-  figure.savefig(path, dpi=120)
-  figure.savefig(path.with_suffix('.svg'))
+    figure.savefig(path, dpi=120)
 
 
 def _against(
@@ -271,14 +237,12 @@ def _against(
   xlabel: str,
   titles: Mapping[str, str],
   size: tuple[float, float],
-  shift: float = 0.0,
 ) -> matplotlib.figure.Figure:
-  """Draws lines in a panel for each field in `titles`, with a small shift."""
+  """Draws lines in a panel for each field in `titles`."""
   figure, panels = _panels(size, list(titles.values()))
   for panel, key in zip(panels, titles, strict=True):
-    for i, (name, rows) in enumerate(lines.items()):
-      offset = shift * (i - (len(lines) - 1) / 2)
-      _line(panel, rows, lambda row, by=offset: x(row) + by, key, name)
+    for name, rows in lines.items():
+      _line(panel, rows, x, key, name)
     panel.set_xlabel(xlabel)
   panels[0].legend(fontsize=8)
   return figure
@@ -335,30 +299,17 @@ def _line(
 def _bars(panel, rows: Sequence[Row], names: list[str], key: str) -> None:
   """Draws a bar for each row at the place of its name."""
   places = [names.index(_draft_name(row)) for row in rows]
-  values = [getattr(row, key) for row in rows]
-  reaches = _reaches(rows, key)
-  panel.barh(
-    places, values, color='tab:blue', alpha=0.8, ecolor='0.35', xerr=reaches,
-    error_kw=dict(elinewidth=0.8),
+  bars = panel.barh(
+    places, [getattr(row, key) for row in rows], color='tab:blue', alpha=0.8,
+    xerr=_reaches(rows, key), ecolor='0.35', error_kw=dict(elinewidth=0.8),
   )  # fmt: skip
-  ends = [value + high for value, high in zip(values, reaches[1], strict=True)]
+  panel.bar_label(bars, fmt='%.2f', fontsize=8, padding=4)
   papers = [_paper_value(row, key) for row in rows]
-  width = 1.22 * max([*ends, *filter(None, papers)])
-  for place, value, end, paper in zip(
-    places, values, ends, papers, strict=True
-  ):
-    if paper and end - 0.03 * width < paper < end + 0.2 * width:
-      end = paper + 0.02 * width  # so that the marker does not hide the number
-    panel.annotate(
-      f'{value:.2f}', (end, place), fontsize=8, xytext=(4, 0), va='center',
-      textcoords='offset points',
-      bbox=dict(facecolor='white', edgecolor='none', pad=0.4, alpha=0.8),
-    )  # fmt: skip
   marks = [mark for mark in zip(papers, places, strict=True) if mark[0]]
   if marks:
     panel.plot(*zip(*marks, strict=True), **_PAPER)
   panel.axvline(1, color='gray', linewidth=0.8, zorder=0)
-  panel.set_xlim(0, width)
+  panel.set_xlim(0, 1.22 * panel.dataLim.x1)
 
 
 def _draft_name(row: Row) -> str:
@@ -392,8 +343,7 @@ def _single(rows: Sequence[Row]) -> list[Row]:
   return [row for row in rows if row.task != metrics.ALL]
 
 
-#: Plots of a comparison by their names. They return None if there is nothing to
-#: draw.
+#: Plots of a comparison by their names. One without content is None.
 PLOTS = {
   'by_method': by_method,
   'by_draft_length': by_draft_length,

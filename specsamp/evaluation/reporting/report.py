@@ -19,7 +19,8 @@ class Table(NamedTuple):
   """Rows of cells by the names of their columns.
 
   Attributes:
-    rows: one mapping per row. A cell that is missing or None stays empty.
+    rows: one mapping per row. A missing cell or None stays empty; a column of
+      such cells is left out.
     digits: decimal places of numbers.
     column_digits: decimal places of single columns, by their names.
   """
@@ -30,14 +31,15 @@ class Table(NamedTuple):
 
   def render(self, style: str = 'github') -> str:
     """Returns the table as text in a style of tabulate."""
-    names = dict.fromkeys(name for row in self.rows for name in row)
+    has_value = lambda name: any(row.get(name) is not None for row in self.rows)
+    columns = dict.fromkeys(name for row in self.rows for name in row)
+    names = [*filter(has_value, columns)]
+    digits = [self.column_digits.get(name, self.digits) for name in names]
     return tabulate.tabulate(
-      self.rows,
-      headers='keys',
+      [[row.get(name) for name in names] for row in self.rows],
+      headers=names,
       tablefmt=style,
-      floatfmt=[
-        f'.{self.column_digits.get(name, self.digits)}f' for name in names
-      ],
+      floatfmt=[f'.{count}f' for count in digits],
     )
 
 
@@ -58,9 +60,7 @@ class Report:
   figures, in order::
 
     report = Report('Throughput of a queue', command=command)
-    report.add(Table(rows), 'ms: milliseconds per request.')
-    figure.savefig(workdir / 'soak.png')
-    report.add('## Memory', Figure('soak.png'))
+    report.add(Table(rows), '## Memory', Figure('soak.png'))
     report.write(workdir, {'runs': rows})
     report.show(workdir)
 
@@ -68,8 +68,7 @@ class Report:
     title: title, without `#`.
     command: command that makes the report, if there is one.
     device: devices of the measurement; '' for a report without measurements.
-    packages: distributions whose versions the summary names, in addition to
-      those of `versions`.
+    packages: further distributions whose versions the summary names.
     parts: parts of the report, in order.
     details: further parts at the end of report.md, which a terminal does not
       show.
@@ -122,12 +121,7 @@ class Report:
     """Writes the report, and summary.json if there is a summary.
 
     The summary also gets `device` and `versions`. The first process of a run
-    writes.
-
-    Args:
-      folder: folder that exists.
-      summary: values of JSON.
-      name: name of the file of the report.
+    writes, into a folder that exists.
 
     Raises:
       UserError: a file cannot be written.
@@ -135,11 +129,9 @@ class Report:
 
     def write_files():
       if summary is not None:
-        run_on = {'device': self.device} if self.device else {}
-        found = versions(*self.packages)
-        files.replace_json(
-          folder / 'summary.json', {**summary, **run_on, 'versions': found}
-        )
+        about = {'device': self.device} if self.device else {}
+        about['versions'] = _versions(*self.packages)
+        files.replace_json(folder / 'summary.json', {**summary, **about})
       files.replace(folder / name, self.markdown())
 
     distributed.first_does(write_files, f'{folder / name}')
@@ -158,7 +150,7 @@ def device() -> str:
   return f'{len(devices)} x {kind}'
 
 
-def versions(*packages: str) -> dict[str, str]:
+def _versions(*packages: str) -> dict[str, str]:
   """Returns the versions of Python and of the packages that affect results."""
   names = ('jax', 'jaxlib', 'flax', 'numpy', *packages)
   return {name: importlib.metadata.version(name) for name in names} | {

@@ -22,25 +22,15 @@ class RunLog(Generic[Record]):
   A record is a frozen dataclass or a TypedDict, whose annotations are the
   schema of a line::
 
-    @dataclasses.dataclass(frozen=True)
-    class Time:
-      program: str
-      ms: float
-
     log = RunLog(workdir / 'times.jsonl', Time, lambda time: time.program)
     for name, measure in programs.items():
       if name not in log.records:
         log.append(Time(name, measure()))
-    rows = log.records.values()
 
-  Without a key the log starts an empty file, and a record may be any dict::
-
-    log = RunLog(workdir / 'metrics.jsonl')
-    log.append({'step': 1, 'loss': 2.5})
-
-  A line that does not belong to the run (other types, a duplicate key, refused
-  by `accepts`) moves to `NAME.set-aside`, and a message on standard error says
-  so. A last line that was interrupted while it was written is dropped. All
+  Without a key the log starts an empty file, and a record may be any dict. A
+  line that does not belong to the run (other types, a duplicate key, refused by
+  `accepts`) moves to `NAME.set-aside`, and a message on standard error says so.
+  A last line that was interrupted while it was written is dropped. All
   processes of a run read the file, and the first one writes it.
 
   Attributes:
@@ -64,45 +54,38 @@ class RunLog(Generic[Record]):
         a TypedDict keeps them.
       key: returns what identifies a record; None starts an empty file.
       accepts: returns True if a record belongs to this run.
-
-    Raises:
-      OSError: the file cannot be read.
     """
     self.path = path
     self.records: dict[Hashable, Record] = {}
     self._key = key or (lambda record: len(self.records))
-    self._lines: dict[Hashable, bytes] = {}
-    if key is None:
-      if distributed.is_first():
-        path.write_bytes(b'')
-      return
     text = path.read_bytes() if path.exists() else b''
-    refused = self._read(text, kind, accepts)
+    refused = self._read(text if key else b'', kind, accepts)
     distributed.wait(f'{path.name} is read')
-    if refused:
-      self._set_aside(refused)
-    if text != b''.join(self._lines.values()):
+    if refused and distributed.is_first():
+      aside = path.with_name(f'{path.name}.set-aside')
+      with aside.open('ab') as file:
+        file.writelines(line + b'\n' for _, line in refused)
+      print(
+        f'{path}: {len(refused)} lines do not belong to this run, the first is '
+        f'line {refused[0][0]}; they go to {aside.name}',
+        file=sys.stderr,
+      )
+    if not key or text != b''.join(map(_line_of, self.records.values())):
       self._rewrite()
 
   def append(self, *records: Record) -> None:
     """Adds records, and writes their lines before it returns."""
-    lines = []
     for record in records:
-      key = self._key(record)
-      self.records[key] = record
-      if dataclasses.is_dataclass(record):
-        record = dataclasses.asdict(record)
-      self._lines[key] = json.dumps(record).encode() + b'\n'
-      lines.append(self._lines[key])
+      self.records[self._key(record)] = record
     if distributed.is_first():
       with self.path.open('ab') as file:
-        file.writelines(lines)
+        file.writelines(map(_line_of, records))
 
   def keep(self, keys: Iterable[Hashable]) -> None:
     """Deletes all records except those of these keys."""
     dropped = self.records.keys() - set(keys)
     for key in dropped:
-      del self.records[key], self._lines[key]
+      del self.records[key]
     if dropped:
       self._rewrite()
 
@@ -111,54 +94,41 @@ class RunLog(Generic[Record]):
     refused = []
     *whole, last = text.split(b'\n')
     for number, line in enumerate([*whole, last], start=1):
+      is_cut = number > len(whole) and line[:1] == b'{'
       try:
         value = files.parse_json(line.decode())
       except ValueError:
-        is_cut = number > len(whole) and line[:1] == b'{'
         if line.strip() and not is_cut:
           refused.append((number, line))
         continue
       with contextlib.suppress(ValueError):
         record = from_plain(kind, value)
         if accepts(record) and self._key(record) not in self.records:
-          self._lines[self._key(record)] = line + b'\n'
           self.records[self._key(record)] = record
           continue
       refused.append((number, line))
     return refused
 
-  def _set_aside(self, refused: list[tuple[int, bytes]]) -> None:
-    if not distributed.is_first():
-      return
-    aside = self.path.with_name(f'{self.path.name}.set-aside')
-    with aside.open('ab') as file:
-      file.writelines(line + b'\n' for _, line in refused)
-    print(
-      f'{self.path}: {len(refused)} lines do not belong to this run, the first '
-      f'is line {refused[0][0]}; they go to {aside.name}',
-      file=sys.stderr,
-    )
-
   def _rewrite(self) -> None:
     if distributed.is_first():
-      files.replace(self.path, b''.join(self._lines.values()))
+      lines = map(_line_of, self.records.values())
+      files.replace(self.path, b''.join(lines))
+
+
+def _line_of(record: Any) -> bytes:
+  if dataclasses.is_dataclass(record):
+    record = dataclasses.asdict(record)
+  return json.dumps(record).encode() + b'\n'
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-  """Converts a value of JSON to a type.
+  """Converts a value of JSON to a type; raises ValueError if it does not fit.
 
-  Args:
-    kind: bool, int, float (any finite number), str, dict, Any, list[..],
-      tuple[.., ...], dict[str, ..], a union, a TypedDict or a dataclass.
-    value: value that JSON was parsed to.
-
-  Raises:
-    ValueError: the value does not fit the type.
+  The type is bool, int, float (any finite number), str, dict, list[..],
+  tuple[.., ...], dict[str, ..], a union, a TypedDict or a dataclass.
   """
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   is_huge = type(value) is int and abs(value) >= 2**63
-  if kind is Any:
-    return value
   if origin in (typing.Union, types.UnionType):
     for option in arguments:
       with contextlib.suppress(ValueError):
@@ -166,24 +136,19 @@ def from_plain(kind: Any, value: Any) -> Any:
   elif origin in (list, tuple) and type(value) is list:
     return origin(from_plain(arguments[0], item) for item in value)
   elif origin is dict and type(value) is dict:
-    return {
-      name: from_plain(arguments[1], item) for name, item in value.items()
+    items = value.items()
+    return {name: from_plain(arguments[1], item) for name, item in items}
+  elif hasattr(kind, '__annotations__') and type(value) is dict:
+    hints = typing.get_type_hints(kind)
+    if missing := hints.keys() - value.keys():
+      raise ValueError(f'fields {sorted(missing)} are missing')
+    fields = {
+      name: from_plain(hint, value[name]) for name, hint in hints.items()
     }
-  elif typing.is_typeddict(kind) and type(value) is dict:
-    return value | _fields(kind, value)
-  elif dataclasses.is_dataclass(kind) and type(value) is dict:
-    return kind(**_fields(kind, value))
+    return value | fields if typing.is_typeddict(kind) else kind(**fields)
   elif kind is float and type(value) in (int, float) and not is_huge:
     if math.isfinite(value):
       return float(value)
   elif type(value) is kind and not is_huge:  # NoneType is the type of None
     return value
   raise ValueError(f'got {value!r:.80}, expected {kind}')
-
-
-def _fields(kind: type, value: dict[str, Any]) -> dict[str, Any]:
-  hints = typing.get_type_hints(kind)
-  missing = hints.keys() - value.keys()
-  if missing:
-    raise ValueError(f'fields {sorted(missing)} are missing')
-  return {name: from_plain(hint, value[name]) for name, hint in hints.items()}

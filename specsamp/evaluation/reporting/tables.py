@@ -1,11 +1,13 @@
 """Tables of a comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from specsamp.evaluation.bounds import Bound
 from specsamp.evaluation.methods import Label
-from specsamp.evaluation.metrics import Row
-from specsamp.evaluation.reporting.report import Cell, Part, Table
+from specsamp.evaluation.metrics import Line, Row
+from specsamp.evaluation.reporting.report import Part, Table
 from specsamp.evaluation.timing import RoundCost
 
 _NOTE = (
@@ -25,21 +27,7 @@ _BOUND = (
   'the same distributions (2502.18779), in separate rounds.'
 )
 # Columns that are left out if all drafts have the same value.
-_OPTIONAL = (
-  'task', 'nodes', 'verifier', 'law', 'paths in rows', 'paper',
-)  # fmt: skip
-
-
-def render(
-  cells: Sequence[Mapping[str, Cell]], style: str = 'github', digits: int = 2
-) -> str:
-  """Returns a table as text; see `Table`."""
-  return Table(cells, digits).render(style)
-
-
-def count(number: int, what: str) -> str:
-  """Returns a count such as '1 prompt' or '2 prompts'."""
-  return f'{number} {what}' + ('' if number == 1 else 's')
+_OPTIONAL = ('task', 'nodes', 'verifier', 'law', 'paths in rows')
 
 
 def heads(label: Label) -> dict[str, str]:
@@ -52,10 +40,9 @@ def heads(label: Label) -> dict[str, str]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-  """Returns the main table.
+  """Returns the main table, without the nodes of chains.
 
-  Columns with the same value for all drafts are left out, and so are the nodes
-  of chains. The paper's column has its speedup, or its speedup / τ.
+  The column of a paper has its speedup, or its speedup / τ.
   """
   has_trees = not all(row.tree.is_chain for row in rows)
   cells = [
@@ -73,14 +60,13 @@ def table(rows: Sequence[Row]) -> Table:
       'round ms': row.round_ms,
       'tokens': row.tokens,
       **row.scores,
-      'paper': str(row.paper or ''),
+      'paper': row.paper and str(row.paper),
     }
     for row in rows
   ]
   drafts = [c for c, row in zip(cells, rows, strict=True) if row.tree.depth]
   for name in _OPTIONAL:
-    values = {cell[name] for cell in drafts}
-    if len(values) < 2 and (name != 'paper' or not any(values)):
+    if len({cell[name] for cell in drafts}) < 2:
       for cell in cells:
         del cell[name]
   scores = {name for row in rows for name in row.scores}
@@ -88,12 +74,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def by_task(rows: Sequence[Row]) -> Table:
-  """Returns speedup / τ of every method, with a column per task.
-
-  Args:
-    rows: rows of several tasks, and of all of them. The paper's figures follow
-      in brackets.
-  """
+  """Returns speedup / τ of every method, with a column per task."""
   cells: dict[Label, dict[str, str]] = {}
   for row in rows:
     if row.tree.depth:
@@ -105,27 +86,20 @@ def by_task(rows: Sequence[Row]) -> Table:
 
 def spread_table(rows: Sequence[Row]) -> Table:
   """Returns confidence intervals and percentiles of latencies."""
-
-  def between(interval):
-    return '–'.join(f'{v:.2f}' for v in interval) if interval else ''
-
-  return Table(
-    [
-      _task(row, rows)
-      | heads(row)
-      | {
-        'speedup, 95%': between(row.speedup_95),
-        'τ, 95%': between(row.block_efficiency_95),
-        'α, 95%': between(row.acceptance_rate_95),
-      }
-      | {
-        f'P{percent} {unit}': getattr(row, f'p{percent}_{name}')
-        for unit, name in (('ms/token', 'ms'), ('s/sequence', 's'))
-        for percent in (50, 90, 99)
-      }
-      for row in rows
-    ]
-  )
+  cells = []
+  for row in rows:
+    cell = _task(row, rows) | heads(row)
+    for name, interval in (
+      ('speedup', row.speedup_95),
+      ('τ', row.block_efficiency_95),
+      ('α', row.acceptance_rate_95),
+    ):
+      cell[f'{name}, 95%'] = '–'.join(f'{end:.2f}' for end in interval or ())
+    for unit, name in (('ms/token', 'ms'), ('s/sequence', 's')):
+      for percent in (50, 90, 99):
+        cell[f'P{percent} {unit}'] = getattr(row, f'p{percent}_{name}')
+    cells.append(cell)
+  return Table(cells)
 
 
 def position_table(rows: Sequence[Row]) -> Table:
@@ -144,6 +118,27 @@ def position_table(rows: Sequence[Row]) -> Table:
 def _task(row: Row, rows: Sequence[Row]) -> dict[str, str]:
   """Returns the column of tasks, if there are several."""
   return {'task': row.task} if len({row.task for row in rows}) > 1 else {}
+
+
+def draft_length_section(lines: Sequence[Line]) -> list[Part]:
+  """Returns the shares of the draft lengths that adaptive drafters chose."""
+  groups: dict[tuple, list[int]] = {}
+  for line in lines:
+    if line.depths:
+      key = line.task, *heads(line).values()
+      groups.setdefault(key, []).extend(line.num_drafted_per_round)
+  if not groups:
+    return []
+  lengths = sorted(set().union(*groups.values()))
+  names = 'task', 'sampling', 'method', 'draft'
+  cells = [
+    dict(zip(names, key, strict=True))
+    | {str(length): drafted.count(length) / len(drafted) for length in lengths}
+    | {'mean': float(np.mean(drafted))}
+    for key, drafted in groups.items()
+  ]
+  note = 'The share of the rounds by the number of drafted tokens.'
+  return ['## Draft lengths', note, Table(cells)]
 
 
 def bound_section(bounds: Sequence[Bound]) -> list[Part]:
@@ -167,7 +162,7 @@ def cost_table(costs: Sequence[RoundCost]) -> Table:
   cells = [
     {
       'sampling': cost.sampling_name,
-      'method': cost.row.method_name if cost.row else None,
+      'method': cost.row and cost.row.method_name,
       'draft': cost.draft_name,
       'round ms': cost.round_ms,
       'draft ms': cost.draft_ms,
@@ -175,15 +170,11 @@ def cost_table(costs: Sequence[RoundCost]) -> Table:
       'both ms': cost.both_ms,
       'round / parts': cost.overhead,
       'round / both': cost.verification,
-      'speedup': cost.row.speedup if cost.row else None,
+      'speedup': cost.row and cost.row.speedup,
       'ideal speedup': cost.ideal_speedup,
     }
     for cost in costs
   ]
-  for name in ('method', 'speedup', 'ideal speedup'):
-    if not any(cell[name] for cell in cells):
-      for cell in cells:
-        del cell[name]
   return Table(cells)
 
 

@@ -1,7 +1,6 @@
 """Tasks to decode, by the names that a config has for them."""
 
 import collections
-import dataclasses
 from typing import Any
 
 from specsamp.data.tokenizers import Tokenizer
@@ -20,17 +19,12 @@ NAMES = (*_OF_LIBRARY, 'code_answers', *_OF_DATA, 'spec_bench')
 def load(
   name: str, tokenizer: Tokenizer, count: int, max_tokens: int, data: str = ''
 ) -> list[Task]:
-  """Returns the tasks of a name.
-
-  spec_bench has six tasks, code_answers has three, all other names have one.
+  """Returns the tasks of a name: one, three (code_answers) or six (spec_bench).
 
   Args:
-    name: code (held-out functions of the standard library), training_code
-      (other functions of it), code_edits, or code_answers (ends of calls, heads
-      of blocks, copied lines); humaneval, xsum, alpaca, wmt, spec_bench or one
-      category of it, such as spec_bench/qa; a .json or .jsonl file of prompts;
-      or a user-defined `my.module:Name`, which is called with the arguments
-      below.
+    name: one of `NAMES`; spec_bench/CATEGORY; a .json or .jsonl file of
+      prompts; or a user-defined `my.module:Name`, which is called with the
+      arguments below.
     tokenizer: tokenizer of the target.
     count: number of prompts of each task; an upper bound for published sets and
       files.
@@ -45,12 +39,16 @@ def load(
   if not isinstance(name, str):
     raise UserError(f'task: got {name!r}, expected a name')
   tasks = _load(name, tokenizer, count, max_tokens, data)
-  if not all(task.prompts for task in tasks):
-    raise UserError(f'task: {name} has no prompt')
-  return [
-    dataclasses.replace(task, prompts=_with_unique_names(task.prompts))
-    for task in tasks
-  ]
+  for task in tasks:
+    if not task.prompts:
+      raise UserError(f'task: {name} has no prompt')
+    names = collections.Counter()
+    for i, prompt in enumerate(task.prompts):  # answers are found by the names
+      names[prompt.name] += 1
+      if names[prompt.name] > 1:
+        unique = f'{prompt.name} ({names[prompt.name]})'
+        task.prompts[i] = prompt._replace(name=unique)
+  return tasks
 
 
 def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
@@ -69,7 +67,9 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     arguments = dict(
       tokenizer=tokenizer, count=count, max_tokens=max_tokens, data=data
     )
-    return [_checked(name, user_modules.make('task', name, **arguments))]
+    task = user_modules.make('task', name, **arguments)
+    _check(name, task)
+    return [task]
   others = (
     ', spec_bench/CATEGORY, a .json or .jsonl file, or a user-defined '
     f'{user_modules.FORM}'
@@ -77,29 +77,25 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
   raise UserError(describe_unknown('task', name, NAMES, others))
 
 
-def _checked(name: str, task: Any) -> Task:
+def _check(name: str, task: Any) -> None:
   """Checks a user-defined task, and scores a reference with it."""
-
-  def refuse(what: str, got: Any, expected: str) -> UserError:
-    return UserError(f'task {name}: {what}: got {got!r}, expected {expected}')
-
   if not isinstance(task, Task):
     raise UserError(
       f'task {name}: made a {type(task).__name__}, expected a '
       'specsamp.evaluation.tasks.Task'
     )
-  if not isinstance(task.name, str) or not task.name.strip():
-    raise refuse('name', task.name, 'a text')
+  named_texts = [('name', task.name)]
   for i, prompt in enumerate(task.prompts):
     if not isinstance(prompt, Question):
-      expected = 'a specsamp.evaluation.tasks.Question'
-      raise refuse(f'prompt {i}', prompt, expected)
+      raise UserError(
+        f'task {name}: prompt {i}: got {prompt!r}, expected a '
+        'specsamp.evaluation.tasks.Question'
+      )
     for text in (prompt.name, prompt.text, *prompt.later):
-      if not isinstance(text, str) or not text:
-        raise refuse(f'prompt {i}', text, 'a text')
-  if task.score is not None and not callable(task.score):
-    expected = 'a function of a prompt and an answer'
-    raise refuse('score', task.score, expected)
+      named_texts.append((f'prompt {i}', text))
+  for what, text in named_texts:
+    if not isinstance(text, str) or not text.strip():
+      raise UserError(f'task {name}: {what}: got {text!r}, expected a text')
   if task.score and task.prompts and not task.runs_answers:
     try:
       task.scored(task.prompts[0], task.prompts[0].reference)
@@ -109,16 +105,3 @@ def _checked(name: str, task: Any) -> Task:
       raise UserError(
         f'task {name}: score failed: {user_modules.describe(error)}'
       ) from error
-  return task
-
-
-def _with_unique_names(prompts: list[Question]) -> list[Question]:
-  """Numbers equal names, because answers are found by them."""
-  counts = collections.Counter()
-  unique = []
-  for prompt in prompts:
-    counts[prompt.name] += 1
-    count = counts[prompt.name]
-    name = f'{prompt.name} ({count})' if count > 1 else prompt.name
-    unique.append(prompt._replace(name=name))
-  return unique

@@ -5,6 +5,8 @@ which are chosen evenly from all. It raises a `UserError` if the set's file does
 not exist or is damaged.
 """
 
+import re
+
 from specsamp.errors import UserError, check_name
 from specsamp.evaluation import sandbox
 from specsamp.evaluation.tasks.scorers import rouge, rouge_scorer
@@ -51,13 +53,8 @@ def run_tests(prompt: Question, answer: str) -> dict[str, float | str]:
 
 def function_body(answer: str) -> str:
   """Returns an answer up to the first line that leaves the function."""
-  first, *lines = answer.split('\n')
-  kept = [first]
-  for line in lines:
-    if line and not line[0].isspace():
-      break
-    kept.append(line)
-  return '\n'.join(kept)
+  leaves = re.search(r'\n\S', answer)
+  return answer[: leaves.start()] if leaves else answer
 
 
 def xsum(data: str, count: int) -> Task:
@@ -82,19 +79,14 @@ def xsum(data: str, count: int) -> Task:
 
 def alpaca(data: str, count: int) -> Task:
   """Returns instructions, some with an input, as in Yang et al. 2401.06706."""
-  prompts = [
-    Question(f'alpaca:{i}', _instruction(entry))
-    for i, entry in enumerate(_read_list(data, 'alpaca', dict))
-    if isinstance(entry.get('instruction'), str)
-  ]
+  prompts = []
+  for i, entry in enumerate(_read_list(data, 'alpaca', dict)):
+    if isinstance(entry.get('instruction'), str):
+      text = f'### Instruction:\n{entry["instruction"]}\n\n'
+      if entry.get('input'):
+        text += f'### Input:\n{entry["input"]}\n\n'
+      prompts.append(Question(f'alpaca:{i}', f'{text}### Response:\n'))
   return Task('alpaca', spread(prompts, count))
-
-
-def _instruction(entry: dict) -> str:
-  text = f'### Instruction:\n{entry["instruction"]}\n\n'
-  if entry.get('input'):
-    text += f'### Input:\n{entry["input"]}\n\n'
-  return f'{text}### Response:\n'
 
 
 def wmt(data: str, count: int) -> Task:
@@ -106,15 +98,13 @@ def wmt(data: str, count: int) -> Task:
 
 def _read_list(data: str, name: str, kind: type) -> list:
   path = find(data, name)
-  try:
+  with files.reading(f'{path}'):
     entries = files.read_json(path)
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path}: {error}') from None
-  if not isinstance(entries, list) or not entries:
-    raise UserError(f'{path}: expected a JSON list')
-  for i, entry in enumerate(entries):
-    if not isinstance(entry, kind):
-      raise UserError(f'{path}: entry {i}: expected {kind.__name__}')
+    if not isinstance(entries, list) or not entries:
+      raise ValueError('expected a JSON list')
+    for i, entry in enumerate(entries):
+      if not isinstance(entry, kind):
+        raise ValueError(f'entry {i}: expected {kind.__name__}')
   return entries
 
 
@@ -122,7 +112,7 @@ def spec_bench(data: str, count: int, category: str = '') -> list[Task]:
   """Returns a task for each category of Spec-Bench, or for the named one.
 
   Xia et al. 2401.07851. The eight categories of MT-bench are one task of
-  conversations with two turns: the second question follows the first answer.
+  conversations with two turns.
   """
   if category:
     check_name('task: spec_bench', category, SPEC_BENCH_CATEGORIES)

@@ -37,13 +37,10 @@ def _first_lines(prompt: Question, answer: str) -> str:
 def valid_python(prompt: Question, answer: str) -> dict[str, float]:
   """Returns whether the answer completes a function that Python can parse.
 
+  The reference is the function from `def` to the body, which the answer is.
   The function ends before a line that is indented no more than its `def`: it is
-  a whole function if it parses up to there. If there is no such line, the
+  a whole function if it parses up to there. Without such a line the
   budget cut the answer: it is valid if its whole lines can be completed.
-
-  Args:
-    prompt: prompt whose reference is the function from `def` to the body.
-    answer: the body, and possibly further text.
   """
   head = prompt.reference
   # A method is in an indented block.

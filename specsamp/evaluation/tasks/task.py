@@ -2,10 +2,8 @@
 
 import dataclasses
 import gzip
-import json
 import numbers
 import pathlib
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +19,7 @@ class Question(NamedTuple):
   Attributes:
     name: name in result files.
     text: text of the prompt.
-    later: questions that follow, each after the answer to the previous one.
+    later: further turns, each after the answer to the previous one.
     reference: text that a score compares the answer with.
   """
 
@@ -40,10 +38,10 @@ class Task:
     prompts: prompts to answer.
     ends: True if a stop token ends an answer. False if answers have no natural
       end; then all of them have the same length.
-    most_new_tokens: upper bound on the tokens of an answer, below that of the
-      config; None for no further bound.
+    most_new_tokens: upper bound on the tokens of an answer, in addition to that
+      of the config; None for no further bound.
     score: (prompt, answer) -> numbers in [0, 1] by name, and optional texts
-      about them; None if answers have no score.
+      about them; None for answers without a score.
     runs_answers: True if the score runs the answer as a program.
   """
 
@@ -63,49 +61,40 @@ class Task:
     Raises:
       UserError: the score function returned an invalid score.
     """
-    score = self.score(prompt, answer)
-    is_valid = lambda value: (
-      isinstance(value, str)
-      or (isinstance(value, numbers.Real) and 0 <= value <= 1)
-    )
-    if not isinstance(score, Mapping) or not all(
-      isinstance(name, str) and is_valid(value) for name, value in score.items()
-    ):
+    score, scores = self.score(prompt, answer), {}
+    for name, value in score.items() if isinstance(score, Mapping) else ():
+      if isinstance(value, str):
+        scores[name] = value
+      elif isinstance(value, numbers.Real) and 0 <= value <= 1:
+        scores[name] = float(value)
+    if scores != score or not all(isinstance(name, str) for name in scores):
       raise UserError(
         f'task {self.name}: score: got {score!r}, expected numbers in [0, 1] '
         'by name, and optional texts'
       )
-    return {
-      name: value if isinstance(value, str) else float(value)
-      for name, value in score.items()
-    }
+    return scores
 
 
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """Returns the tokens before the next answer.
+  """Returns the tokens before the next answer, after answers to first turns.
 
-  Args:
-    tokenizer: tokenizer of the target.
-    prompt: prompt of one or several turns.
-    answers: answers to its first turns.
-    chat: True to write the turns in the tokenizer's chat template; False to
-      separate them with blank lines.
+  The turns are in the tokenizer's chat template if `chat` is True, else
+  separated by blank lines.
 
   Raises:
     UserError: the tokenizer has no chat template.
   """
-  turns = (prompt.text, *prompt.later)
+  first, *later = (prompt.text, *prompt.later)[: len(answers) + 1]
   if chat:
-    messages = []
-    for i, turn in enumerate(turns[: len(answers) + 1]):
+    messages = [{'role': 'user', 'content': first}]
+    for answer, turn in zip(answers, later, strict=True):
+      messages.append({'role': 'assistant', 'content': answer})
       messages.append({'role': 'user', 'content': turn})
-      if i < len(answers):
-        messages.append({'role': 'assistant', 'content': answers[i]})
     return tokenizer.encode(tokenizer.chat(messages), bos=False)
-  text = turns[0]
-  for answer, turn in zip(answers, turns[1:], strict=False):
+  text = first
+  for answer, turn in zip(answers, later, strict=True):
     text += f'{answer}\n\n{turn}\n\n'
   return tokenizer.encode(text)
 
@@ -125,15 +114,12 @@ def spread(values: Sequence[Any], count: int) -> list[Any]:
 
 
 def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
-  """Finds the file of a published set in the data folder.
+  """Finds the file of a set of `published.SETS` anywhere in the data folder.
 
-  Args:
-    data: folder, searched recursively.
-    name: name of the set, a key of `published.SETS`.
-    pattern: pattern of the file name, if it may differ from the published one.
+  The pattern is that of the file name, if it may differ from the published one.
 
   Raises:
-    UserError: there is no such file.
+    UserError: the file does not exist.
   """
   pattern = pattern or published.SETS[name].name
   paths = sorted(pathlib.Path(data).rglob(pattern)) if data else []
@@ -149,33 +135,20 @@ def find(data: str, name: str, pattern: str = '') -> pathlib.Path:
 def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   """Reads a file of JSON lines, which may be compressed.
 
-  Args:
-    path: path of the file.
-    *keys: names of texts that every line must have.
-
   Raises:
-    UserError: the file cannot be read, or a line is invalid.
+    UserError: the file cannot be read, or a line lacks a text of the keys.
   """
-  lines, number = [], 0
-  try:
-    opens = gzip.open if path.suffix == '.gz' else open
-    with opens(path, 'rt', encoding='utf-8') as file:
-      for line in file:
-        number += 1
-        if line.strip():
-          lines.append(files.parse_json(line))
-  except json.JSONDecodeError as error:
-    raise UserError(
-      f'{path}: line {number}: not valid JSON: {error.msg} at character '
-      f'{error.pos}'
-    ) from None
-  except OSError as error:
-    raise UserError(f'{path}: {error.strerror or error}') from None
-  except (EOFError, ValueError, zlib.error) as error:
-    raise UserError(f'{path}: {error}') from None
-  for number, line in enumerate(lines, start=1):
+  opens = gzip.open if path.suffix == '.gz' else open
+  with files.reading(f'{path}'), opens(path, 'rt', encoding='utf-8') as file:
+    texts = file.readlines()
+  lines = []
+  for number, text in enumerate(texts, start=1):
+    if not text.strip():
+      continue
+    with files.reading(f'{path}: line {number}: not valid JSON'):
+      lines.append(files.parse_json(text))
     for key in keys:
-      if not isinstance(line, dict) or not isinstance(line.get(key), str):
+      if not isinstance(lines[-1], dict) or type(lines[-1].get(key)) is not str:
         raise UserError(f'{path}: line {number} has no text {key!r}')
   if not lines:
     raise UserError(f'{path}: empty')
@@ -183,16 +156,9 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
 
 
 def turns_of(line: Any, where: str) -> tuple[str, ...]:
-  """Returns the `turns` of a line, a list of texts.
-
-  Raises:
-    UserError: the line has no turns.
-  """
+  """Returns the `turns` of a line, a list of texts, or raises `UserError`."""
   turns = line.get('turns') if isinstance(line, dict) else None
-  if (
-    not isinstance(turns, list)
-    or not turns
-    or not all(isinstance(turn, str) and turn for turn in turns)
-  ):
+  is_text = lambda turn: isinstance(turn, str) and turn
+  if not isinstance(turns, list) or not turns or not all(map(is_text, turns)):
     raise UserError(f"{where} has no 'turns', a list of texts")
   return tuple(turns)

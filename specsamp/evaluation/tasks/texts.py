@@ -4,8 +4,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specsamp.data import code_answers as answers
-from specsamp.data import code_edits as edits
+from specsamp.data import code_answers as code_answers_data
+from specsamp.data import code_edits as code_edits_data
 from specsamp.data import prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError, check_name
@@ -42,8 +42,9 @@ def _functions(name: str, functions: Sequence[prompts.Prompt]) -> Task:
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Returns functions to repeat with a change."""
-  found = edits.code_edits(tokenizer, count, max_tokens)
-  return Task('code edits', _questions(found), ends=False)
+  edits = code_edits_data.code_edits(tokenizer, count, max_tokens)
+  questions = [Question(edit.name, edit.text) for edit in edits]
+  return Task('code edits', questions, ends=False)
 
 
 def code_answers(
@@ -54,28 +55,28 @@ def code_answers(
   A prompt stops within a line, or before a line that it contains. The answer is
   right if it equals the rest of that line in the file.
   """
-  return [
-    Task(
-      name,
-      _questions(find(tokenizer, count, max_tokens)),
-      ends=False,
-      most_new_tokens=_MAX_ANSWER,
-      score=exact_match,
+  tasks = []
+  for name, find in code_answers_data.KINDS.items():
+    questions = [
+      Question(prompt.name, prompt.text, reference=prompt.reference)
+      for prompt in find(tokenizer, count, max_tokens)
+    ]
+    tasks.append(
+      Task(
+        name,
+        questions,
+        ends=False,
+        most_new_tokens=_MAX_ANSWER,
+        score=exact_match,
+      )
     )
-    for name, find in answers.KINDS.items()
-  ]
+  return tasks
 
 
 def from_file(
   path: str, tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> Task:
-  """Reads a JSON list of texts, or JSON lines with a `prompt` or `turns`.
-
-  A line may have an `id`, and a `reference` for the score of its first answer
-  by the file's `scorer`, which is exact_match by default.
-
-  Returns:
-    The first `count` prompts of at most `max_tokens` tokens.
+  """Reads the first prompts that fit, from a file as in docs/experiments.md.
 
   Raises:
     UserError: the file cannot be read, a line is invalid, no prompt fits, or
@@ -84,7 +85,7 @@ def from_file(
   name = pathlib.Path(path).stem
   if path.endswith('.json'):
     texts = prompts.read_json(path, tokenizer, count, max_tokens)
-    return Task(name, _questions(texts))
+    return Task(name, [Question(text.name, text.text) for text in texts])
   lines = [
     {'prompt': line} if isinstance(line, str) else line
     for line in read_lines(pathlib.Path(path))

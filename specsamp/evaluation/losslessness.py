@@ -1,4 +1,4 @@
-"""Tests of whether a method emits what the target alone would.
+"""Tests of whether the texts of a method follow the target's distribution.
 
 A method and the baseline answer the same prompts with independent random bits.
 If both draw from the target's distribution, the two answers to a prompt may be
@@ -11,18 +11,35 @@ known. Greedy texts must be the same except for near ties.
 """
 
 import dataclasses
+import hashlib
+import itertools
+import json
 import math
-from collections.abc import Mapping, Sequence
+import pathlib
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from specsamp.evaluation.losslessness.scores import Score
-from specsamp.evaluation.methods import Label
+from specsamp import verification
+from specsamp.drafting import checks
+from specsamp.drafting.drafter import Drafter
+from specsamp.evaluation import runner
+from specsamp.evaluation.likelihood import text_likelihood
+from specsamp.evaluation.methods import BASELINE, Label, Method
 from specsamp.evaluation.metrics import Line
 from specsamp.evaluation.reporting import tables
 from specsamp.evaluation.reporting.report import Part, Table
+from specsamp.evaluation.reporting.run_log import RunLog
+from specsamp.evaluation.runner import Settings
+from specsamp.evaluation.tasks import Question, Task
 from specsamp.evaluation.tasks.task import spread
+from specsamp.language_model import LanguageModel
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.utils import distributed, progress, user_modules
+from specsamp.verification import Verifier
 
 ALPHA = 0.01  # chance that a report flags any lossless method
 _FLIPS = 20_000  # lower bound on the number of sign flips
@@ -35,16 +52,116 @@ _MAX_PAIRS = 1_000  # pairs whose tokens are counted
 _NEAR_TIE = {'float32': 1e-3, 'bfloat16': 0.25}
 
 
-class Test(NamedTuple):
-  """Result of a sign-flip permutation test.
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """Score of a line's answers, and their likelihood: a line of scores.jsonl.
 
   Attributes:
-    p: share of sign flips whose sum is at least as long as the observed one.
-    smallest: smallest p that this number of pairs can have.
+    id: hash of the text, its reference and its scorer.
+    excess_nll, variance, outside, gap: see `TextLikelihood`; the maximum of the
+      gaps of all turns, and sums of the others.
+    scores: scores of the task by their names, or None.
   """
 
-  p: float
-  smallest: float
+  id: str
+  excess_nll: float
+  variance: float
+  outside: int
+  gap: float
+  scores: dict[str, float | str] | None
+
+
+def score(
+  target: LanguageModel,
+  tasks: Sequence[Task],
+  lines: Sequence[Line],
+  settings: Settings,
+  path: pathlib.Path,
+  allow_code_execution: bool = False,
+) -> dict[str, Score]:
+  """Scores the lines of `runner.compare`; returns the scores by the line ids.
+
+  Answers of the `RunLog` at the path are not scored again. Answers that are run
+  as programs have a score only if `allow_code_execution` is True.
+  """
+  by_name = {task.name: task for task in tasks}
+  prompts = {
+    (task.name, prompt.name): prompt
+    for task in tasks
+    for prompt in task.prompts
+  }
+  ids = {
+    line.id: _id(
+      line, prompts[line.task, line.prompt], by_name[line.task].score
+    )
+    for line in lines
+  }
+  has_score = {
+    task.name: bool(
+      task.score and (allow_code_execution or not task.runs_answers)
+    )
+    for task in tasks
+  }
+  wanted = {ids[line.id]: has_score[line.task] for line in lines}
+  log = RunLog(
+    path, Score, lambda score: score.id, lambda score: score.id in wanted
+  )
+  log.keep(
+    id_
+    for id_, score in log.records.items()
+    if score.scores is not None or not wanted[id_]
+  )
+  missing = [line for line in lines if ids[line.id] not in log.records]
+  known: dict[tuple, Score] = {}  # many greedy texts are equal
+  for line in progress.bar('scoring', missing, unit='seq'):
+    task, prompt = by_name[line.task], prompts[line.task, line.prompt]
+    key = (line.task, line.prompt, line.sampling, str(line.output_tokens))
+    if key not in known:
+      scores = None
+      # The first process of a run executes programs.
+      if has_score[line.task] and distributed.is_first():
+        scores = task.scored(prompt, line.texts[0])
+      likelihood = _likelihood(target, prompt, line, settings)
+      known[key] = Score('', **likelihood, scores=scores)
+    log.append(dataclasses.replace(known[key], id=ids[line.id]))
+  return {id_: log.records[key] for id_, key in ids.items()}
+
+
+def _id(line: Line, prompt: Question, score: Callable | None) -> str:
+  """Returns a hash of a text, its reference and its scorer."""
+  scorer = score and [
+    score.__module__,
+    getattr(score, '__qualname__', type(score).__name__),
+    user_modules.source_digest(score),
+  ]
+  scored = json.dumps([line.id, line.output_tokens, prompt.reference, scorer])
+  return hashlib.sha256(scored.encode()).hexdigest()[:16]
+
+
+def _likelihood(
+  target: LanguageModel, prompt: Question, line: Line, settings: Settings
+) -> dict[str, float]:
+  """Returns the likelihood of all turns of a line."""
+  sampling = SamplingParams(
+    line.temperature, top_p=line.top_p, top_k=line.top_k
+  )
+  turns = []
+  for turn, output in enumerate(line.output_tokens):
+    tokens, _ = settings.conversation(target, prompt, line.texts[:turn])
+    turns.append(text_likelihood(target, tokens, output, sampling))
+  return dict(
+    excess_nll=sum(turn.excess_nll for turn in turns),
+    variance=sum(turn.variance for turn in turns),
+    outside=sum(turn.outside for turn in turns),
+    gap=max(turn.gap for turn in turns),
+  )
+
+
+class Test(NamedTuple):
+  """Result of a sign-flip permutation test."""
+
+  p: float  # share of flips whose sum is at least as long as the observed one
+  smallest: float  # smallest p that this number of pairs can have
 
 
 def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
@@ -82,13 +199,7 @@ def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
 
 
 class Parity(NamedTuple):
-  """A score of a task, for the baseline and for a method.
-
-  Attributes:
-    baseline: mean of the baseline.
-    method: mean of the method.
-    p: p-value of the difference.
-  """
+  """Means of a score for the baseline and a method, and p of the difference."""
 
   baseline: float
   method: float
@@ -105,13 +216,11 @@ class Finding(Label):
   Attributes:
     texts: number of texts.
     same: number of texts that are equal to the baseline's.
-    baseline_excess_nll: excess NLL of the baseline's texts.
-    excess_nll: excess NLL of the method's texts.
+    baseline_excess_nll, excess_nll: of the baseline's and the method's texts.
     p_target: p-value of the excess NLL under the target's distribution; None
-      for few tokens and for greedy texts.
-    p_nll: p-value of the excess NLL against the baseline's, by sign flips; None
-      for greedy texts.
-    p_tokens: p-value of the token counts, by sign flips; None for greedy texts.
+      for few tokens. Greedy texts have no p-values.
+    p_nll: p-value of the excess NLL against the baseline's, by sign flips.
+    p_tokens: p-value of the token counts, by sign flips.
     gap: for greedy texts, largest distance of a token's logit from the best.
     near_tie: largest gap that is allowed.
     scores: scores of the tasks.
@@ -137,12 +246,9 @@ _Pair = tuple[Line, Line]  # the answers of the baseline and of a method
 def examine(
   lines: Sequence[Line], scores: Mapping[str, Score], dtype: str
 ) -> list[Finding]:
-  """Tests the texts of each method and sampling.
+  """Tests the texts of each method and sampling against the baseline's.
 
-  Args:
-    lines: lines of `runner.compare`, including the baselines.
-    scores: scores of `scores.score`.
-    dtype: dtype of the target, which determines the size of a near tie.
+  The dtype of the target determines the size of a near tie.
   """
   groups: dict[Label, dict[tuple, Line]] = {}
   for line in lines:
@@ -197,10 +303,9 @@ def _examine(
     verdict='lossless',
   )
   if not label.temperature:
-    is_greedy = finding.gap <= finding.near_tie
-    return (
-      finding if is_greedy else dataclasses.replace(finding, verdict='LOSSY')
-    )
+    if finding.gap > finding.near_tie:
+      return dataclasses.replace(finding, verdict='LOSSY')
+    return finding
   p_target = None
   variance = of_pairs('variance')[:, 1].sum()
   if tokens[1] >= _NORMAL and variance:  # a sum of martingale differences
@@ -210,13 +315,12 @@ def _examine(
   excess = excess + _OUTSIDE * of_pairs('outside')
   nll = sign_flip_test(excess[:, 1:] - excess[:, :1], flips)
   counts = sign_flip_test(_count_differences(pairs), flips)
-  verdict = 'too few texts'
+  smallest = max(nll.smallest, counts.smallest)
+  verdict = 'lossless'
   if min(p for p in (p_target, nll.p, counts.p) if p is not None) < level:
     verdict = 'LOSSY'
-  elif (
-    max(nll.smallest, counts.smallest) < level or finding.same == finding.texts
-  ):
-    verdict = 'lossless'
+  elif smallest >= level and finding.same < finding.texts:
+    verdict = 'too few texts'
   return dataclasses.replace(
     finding, verdict=verdict, p_target=p_target, p_nll=nll.p, p_tokens=counts.p
   )
@@ -228,12 +332,10 @@ def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
   The counts are square roots, so that very frequent tokens do not hide others.
   """
   outputs = [
-    [np.concatenate([*line.output_tokens, []]).astype(int) for line in pair]
+    [list(itertools.chain(*line.output_tokens)) for line in pair]
     for pair in spread(pairs, _MAX_PAIRS)
   ]
-  tokens = np.unique(
-    np.concatenate([side for pair in outputs for side in pair])
-  )
+  tokens = np.unique(np.concatenate([*itertools.chain(*outputs)]))
   differences = np.zeros((len(outputs), len(tokens)))
   for row, pair in zip(differences, outputs, strict=True):
     for sign, side in zip((-1, 1), pair, strict=True):
@@ -243,14 +345,14 @@ def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
 
 
 def _parity(pairs: Sequence[_Pair], scores) -> dict[str, Parity]:
-  values: dict[str, list[tuple[float, float]]] = {}
+  values = defaultdict(list)
   for pair in pairs:
     baseline, method = (scores[line.id].scores for line in pair)
     if baseline and method:
       for name, value in baseline.items():
         if isinstance(value, float):
-          both = values.setdefault(f'{name}, {pair[0].task}', [])
-          both.append((value, method[name]))
+          both = value, method[name]
+          values[f'{name}, {pair[0].task}'].append(both)
   parities = {}
   for name, both in values.items():
     array = np.asarray(both)
@@ -299,3 +401,53 @@ def section(findings: Sequence[Finding]) -> list[Part]:
     Table(table, digits=3),
   ]
   return parts + ([Table(parity, digits=3)] if parity else [])
+
+
+def check(
+  target: LanguageModel,
+  drafter: Drafter,
+  prompts: Sequence[str],
+  verifier: str | Verifier | None = None,
+  *,
+  temperatures: Sequence[float] = (0.0, 1.0),
+  samples: int = 4,
+  max_new_tokens: int = 32,
+  seed: int = 0,
+) -> list[Finding]:
+  """Tests the texts of a drafter and a verifier against the target's texts.
+
+  A finding's `verdict` is LOSSY with a chance of 1% if the method is lossless.
+
+  Args:
+    target: the target.
+    drafter: the drafter.
+    prompts: texts. The test needs at least 500 tokens of output in all to be
+      sensitive.
+    verifier: see `specsamp.generate`.
+    temperatures: temperatures, with a finding for each.
+    samples: samples of each prompt at temperatures above 0.
+    max_new_tokens: upper bound on the tokens of each text.
+    seed: seed of all draws.
+  """
+  questions = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
+  tasks = [Task('prompts', questions, ends=False)]
+  checks.check_parts(drafter)
+  rule = verifier or verification.default_name(drafter.law, drafter.tree)
+  methods = [
+    Method(*method, temperature, 1.0)
+    for temperature in temperatures
+    for method in ((BASELINE, None, 'token'), ('drafter', drafter, rule))
+  ]
+  settings = Settings(
+    max_prompt_tokens=target.config.max_length - max_new_tokens,
+    max_new_tokens=max_new_tokens,
+    seed=seed,
+    samples=samples,
+  )
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder)
+    lines = runner.compare(
+      target, methods, tasks, settings, path / 'metrics.jsonl'
+    )
+    scores = score(target, tasks, lines, settings, path / 'scores.jsonl')
+  return examine(lines, scores, target.config.dtype)
