@@ -9,10 +9,8 @@ to part. Ten minutes on 2 CPU cores; the published question.jsonl must be in
   python launch/evaluate.py --config=configs/mixed_work.py --workdir=runs/mixed
 
 `--config.batch_size=8` answers eight prompts of a part together, with
-`--config.shuffled=true` eight of all parts. `:random` has a draft of random
-weights, whose tokens are never accepted: it measures the cost of a useless
-draft. A pair (`:vicuna-7b+vicuna-68m`) is read from MODELS/..; `:smoke` is the
-smallest size. Arguments combine with commas, `:random,smoke`.
+`--config.shuffled=true` eight of all parts. A pair (`:vicuna-7b+vicuna-68m`) is
+read from MODELS/..; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
 from specsamp.experiments import config
@@ -21,19 +19,12 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of a size, see `config.parse`, or of `random,SIZE`."""
-  words = arg.split(',') if arg else []
-  is_random = 'random' in words
-  size = config.parse(','.join(w for w in words if w != 'random') or None)
+  size = config.parse(arg)
   lengths = (1, 2) if size.smoke else (1, 2, 4, 6, 8)
   longest = (1,) * lengths[-1]
   shapes = [dict(branching=(1,) * n) for n in lengths]
   shapes.append(dict(branching=longest, depths=(0, *lengths)))
-  drafters = {'SpS': ''}
-  if is_random:
-    drafters = {'random': 'specsamp.experiments.random_models:draft'}
-  elif not size.pair:
-    drafters['EAGLE'] = 'eagle'
+  drafters = {'SpS': ''} if size.pair else {'SpS': '', 'EAGLE': 'eagle'}
   return size.comparison(
     num_prompts=8,
     max_prompt_tokens=192,

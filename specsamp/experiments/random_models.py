@@ -4,7 +4,6 @@ They are as fast as trained models of their shape. Their text, and how much of a
 draft they accept, is noise.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -12,14 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.checkpoints import weights
-from specsamp.drafting import (
-  Drafter,
-  DraftModule,
-  Law,
-  TokenTree,
-  model_drafter,
-  trained_drafter,
-)
+from specsamp.drafting import Drafter, DraftModule, trained_drafter
 from specsamp.drafting.trained import make
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
@@ -36,22 +28,6 @@ def eagle(model: LanguageModel, gamma: int, seed: int) -> Drafter:
   module = make('eagle', model.config, gamma)
   trained = DraftModule(module, _params(module, seed), target='')
   return trained_drafter(trained, model, gamma)
-
-
-def draft(models, tree: TokenTree, law: Law) -> Drafter:
-  """Returns a drafter of the draft's shape, whose tokens are rarely accepted.
-
-  Configs name it `specsamp.experiments.random_models:draft`.
-
-  Args:
-    models: a `loading.Models`.
-    tree: tree of the drafts.
-    law: how candidates are chosen, see `model_drafter`.
-  """
-  model = models.draft
-  params = _params(model.transformer, 0)
-  model = dataclasses.replace(model, params=params).on(model.mesh)
-  return model_drafter(model, tree, law)
 
 
 def _params(module, seed: int):

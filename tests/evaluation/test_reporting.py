@@ -15,7 +15,7 @@ from specsamp.evaluation.methods import Method
 from specsamp.evaluation.metrics import Figures, PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables
 from specsamp.evaluation.tasks import Task
-from specsamp.experiments.method_config import MethodConfig
+from specsamp.experiments.methods import MethodConfig
 from specsamp.utils import schema
 
 
