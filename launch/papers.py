@@ -1,4 +1,4 @@
-r"""Runs all of configs/papers, each in its own folder, with one summary.
+r"""Runs all of configs/papers, each in a separate folder, with one summary.
 
 python launch/papers.py --workdir=runs/papers --allow_code_execution
 

@@ -1,6 +1,6 @@
 r"""All tables and figures of the four papers, in one command.
 
-Runs every config of this folder, one after another, each in its own folder
+Runs every config of this folder, one after another, each in a folder
 below --workdir, with a bar of the remaining time; papers.md has a line for
 each. An hour and a half on 2 CPU cores; the published files of XSum and
 HumanEval must be in `--config.data`.

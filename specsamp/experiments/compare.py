@@ -63,7 +63,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   if len(set(names)) < len(names):
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in loaded:
-    # Raises if a chat template is requested and there is none.
+    # Raises if a chat template is requested and missing.
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
     if config.batch_size > 1 and any(prompt.later for prompt in task.prompts):
       raise UserError(

@@ -26,7 +26,7 @@ class TaskPrompt(NamedTuple):
   Attributes:
     task: the task.
     prompt: the prompt.
-    tokens: its last tokens, as many as fit.
+    tokens: its last tokens that fit.
   """
 
   task: tasks.Task
@@ -156,7 +156,7 @@ class DrafterConfig(ModelsConfig):
       prompts.
     branching: token tree to compare as well, and for a server and your prompts:
       (4, 2, 1) has 4 candidates, 2 after each of them, and so on; in (4, (2,
-      1)) the first one has 2 and the second 1. () is no tree.
+      1)) the first one has 2 and the second 1. () omits it.
     law: how candidates are chosen; '' fits the drafter and the verifier.
   """
 
@@ -187,7 +187,7 @@ class DecodeConfig(DrafterConfig, SampledConfig):
       which drafts of 3 and 7 tokens fill.
     dynamic_tree: token tree whose shape each draft chooses, to compare as well,
       and for your prompts: (nodes, depth, children of a node), such as (16, 6,
-      4). () is no such tree.
+      4). () omits it.
     adaptive: choose in each round how deep to draft, 0 or one of draft_lens, or
       a depth of the tree.
     temperatures: temperatures to compare. Your prompts use the first, the text
@@ -293,8 +293,8 @@ class ComparisonConfig(SampledConfig):
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got (), expected at least one')
-    for name in ('samples', 'batch_size', 'search_depth'):
-      check_range(self, name, min=1, max=10_000, kind=int)
+    names = ('samples', 'batch_size', 'search_depth')
+    check_range(self, *names, min=1, max=10_000, kind=int)
 
 
 class Size(NamedTuple):
@@ -326,29 +326,24 @@ class Size(NamedTuple):
         512 for others. `smoke` has 16.
       **values: other values of a `ComparisonConfig`.
     """
-    target, draft = pairs.folders(self.pair)
+    target, draft = (
+      self.pair and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
+    )
     prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
     sizes = dict(
       num_prompts=1 if self.smoke else num_prompts,
       max_prompt_tokens=32 if self.smoke else prompt,
       max_new_tokens=16 if self.smoke else max_new_tokens or new,
     )
-    models = dict(
-      target=self.pair and f'MODELS/{target}',
-      draft=self.pair and f'MODELS/{draft}',
-    )
+    models = dict(target=target, draft=draft)
     return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
 
 
 def parse(arg: str | None) -> Size:
   """Returns the size of an argument: a pair, `smoke`, or `PAIR,smoke`.
 
-  Args:
-    arg: the pair is the embedded one, `pycode`, or a key of `pairs.PAIRS`;
-      None is the embedded pair at full size.
-
-  Raises:
-    UserError: an unknown argument.
+  The pair is `pycode`, the embedded one, or a key of `pairs.PAIRS`; None is the
+  embedded pair at full size.
   """
   name, *rest = (arg or EMBEDDED).split(',')
   if name == 'smoke':

@@ -63,25 +63,24 @@ def run(names: Sequence[str], to: str | None = None) -> None:
   # Duplicates are fetched once.
   wanted = dict.fromkeys(item for name in names for item in parse(name))
   for name, revision in wanted:
-    published = data.SETS.get(name) or models.MODELS[name]
-    source = hub.Repository(published.repository, revision)
-    if name in data.SETS:
-      source = published.url
+    is_set = name in data.SETS
+    published = (data.SETS if is_set else models.MODELS)[name]
+    repository = hub.Repository(published.repository, revision)
+    source = published.url if is_set else repository
     print(f'{name}: from {source}, licence: {published.licence}', flush=True)
-    if name in data.SETS:
+    if is_set:
       path = data.fetch(name, pathlib.Path(to or data.FOLDER))
     else:
       path = pathlib.Path(to or models.FOLDER) / name
-      hub.fetch(name, source, path)
+      hub.fetch(name, repository, path)
     print(f'{name}: {path} is there')
 
 
 def parse(name: str) -> list[tuple[str, str | None]]:
-  """Parses a name on the command line: a set, a model, or a pair of models.
+  """Parses a set, a model, or a pair of models.
 
   Returns:
-    Keys of `data.SETS` or `models.MODELS`, each with the revision of a model's
-    repository; None is the newest.
+    Keys of `data.SETS` or `models.MODELS`, each with a revision or None.
 
   Raises:
     UserError: the name is unknown, or its weights were never published.

@@ -46,8 +46,8 @@ class Lookup:
     datastore: a text file or a folder of text files to search in addition to a
       row's text; '' for none.
     window: guesses of `lookahead` at each level.
-    draft_length: for `ngram_or_draft`, tokens of the draft model if there is no
-      match, at most those of a match; 0 is as many as those of a match.
+    draft_length: for `ngram_or_draft`, upper bound on the tokens of the draft
+      model in rows without a match; 0 is the draft length of a match.
   """
 
   n_max: int = 3
@@ -250,8 +250,6 @@ def _warn_if_chance(
 
   The folder of a published drafter does not name the weights that it was
   trained for, and no shape reveals that it reads the wrong layers of a target.
-  A drafter that was trained here may have learned too little. Completions stay
-  right, but without a warning decoding is only slow.
 
   The drafter drafts one token at a time, the most probable one, while the
   target continues four beginnings greedily that it has drawn itself. Measured

@@ -68,8 +68,8 @@ def show(
     prompt_tokens: token ids of the prompt.
     verifier: a name of `specsamp.verification.make`.
     sampling: sampling of target and draft, scalars.
-    max_new_tokens: upper bound on the new tokens.
-    seed: seed of all draws.
+    max_new_tokens: see `specsamp.generate`.
+    seed: see `specsamp.generate`.
     speedup: True also times decoding in one compiled loop, with the draft and
       without, and prints the ratio.
 
@@ -157,11 +157,7 @@ def total(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _against_plain(drafted: Request, plain: Request) -> dict[str, float]:
-  """Times decoding with the draft and without, and prints the speedup.
-
-  Returns:
-    Entries for a line of metrics.jsonl.
-  """
+  """Times and prints the speedup; returns entries for a line of the log."""
   compile_programs([plain], stays=False)
   # Interleaved, because machines change their speed.
   times = [[_ms(drafted), _ms(plain)] for _ in range(_REPEATS)]
@@ -189,8 +185,7 @@ def _print_rounds(
 ) -> tuple[list[int], dict[str, Any]]:
   """Decodes a request and prints its text, with accepted tokens marked.
 
-  Returns:
-    The output tokens, and the counts and seconds for a line of metrics.jsonl.
+  Returns the output tokens, and counts and seconds for a line of the log.
   """
   before, after = marks
   output, accepted, num_rounds = [], 0, 0
@@ -260,7 +255,7 @@ def write_page(
     target: the target.
     methods: methods by their labels.
     rows: rows of all tasks together, which determine the fastest drafts.
-    lines: lines of `runner.compare` without batches.
+    lines: lines of `runner.compare` without batches, of the first prompt.
     tokens: token ids of the first prompt.
     title: title of the page.
     folder: folder of `PAGE`.

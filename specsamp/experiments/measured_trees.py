@@ -45,8 +45,8 @@ def search(
     prompts: token ids of each prompt, decoded as one batch.
     sampling: sampling of target and draft, scalars.
     max_depth: upper bound on the depth of a tree.
-    max_new_tokens: upper bound on the tokens of each completion.
-    seed: seed of the first prompt.
+    max_new_tokens: see `specsamp.generate`.
+    seed: see `specsamp.generate`.
     folder: folder of the measurements, which a resumed run reads.
 
   Returns:

@@ -74,11 +74,7 @@ class MethodConfig:
     self._figures()  # raises for an invalid one
 
   def make(self, models: loading.Models, top_p: float) -> Method:
-    """Returns the method.
-
-    Args:
-      models: target and drafts.
-      top_p: nucleus at temperatures above 0, if the method has none.
+    """Returns the method, with this `top_p` if the method sets none.
 
     Raises:
       UserError: the drafter, the verifier or the tree is invalid.
@@ -106,12 +102,7 @@ class MethodConfig:
     )
 
   def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
-    """Returns the paper's figure of a task, None if it has none.
-
-    Args:
-      task: name of the task, or `metrics.ALL`.
-      alone: True if the comparison has no other task.
-    """
+    """Returns the paper's figure of a task, or of all tasks if it is alone."""
     figures = self._figures()
     return figures.get(task, figures.get(metrics.ALL) if alone else None)
 
@@ -150,7 +141,7 @@ def make_tree(
 
   Args:
     branching: see `TokenTree.branching`; ignored if there are dynamic trees.
-    dynamic_tree: nodes, depth and children, see `DynamicTree.of`; () is none.
+    dynamic_tree: nodes, depth and children, see `DynamicTree.of`; or ().
     target: the target.
 
   Raises:

@@ -58,7 +58,7 @@ class PapersConfig:
     title: title of the summary.
     data: folder with the published sets of prompts.
     experiments: experiments, each a dict of the keys of `ExperimentConfig`.
-    note: text for the summary, such as what is left out.
+    note: text for the summary, such as a skipped experiment.
   """
 
   title: str

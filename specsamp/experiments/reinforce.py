@@ -157,9 +157,7 @@ def _draw(
 ) -> tuple[SamplerOutput, dict[str, float]]:
   """Draws the rollouts of a step by all samplers.
 
-  Returns:
-    The rollouts of the first sampler, and metrics with the seconds that they
-    took and, if there is a second sampler, the share that it draws as well.
+  Returns those of the first sampler, and metrics that compare all of them.
   """
   ends = all(prompt.task.ends for prompt in prompts)
   drawn, seconds = [], []
