@@ -153,11 +153,7 @@ def run(
 def load_configs(
   papers: PapersConfig, load_config: Callable[[str], Any]
 ) -> dict[str, Any]:
-  """Returns the ConfigDict of each experiment, by its name.
-
-  Raises:
-    UserError: a config does not exist or is invalid.
-  """
+  """Returns the ConfigDict of each experiment by name; checks all of them."""
   configs = {}
   for each in papers.experiments:
     config = load_config(each.path)

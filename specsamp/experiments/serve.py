@@ -1,6 +1,7 @@
 """An OpenAI-compatible server of a config's models."""
 
 import dataclasses
+import importlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -63,24 +64,26 @@ def run(
   Args:
     values: a `ServeConfig` as plain values.
     host: address to listen on.
-    port: port to listen on, 0 for any free one.
+    port: its port, 0 for any free one.
     mesh: mesh to decode on, None for one device.
     names: further names of the server, see `hosts.allowed`.
 
   Raises:
-    UserError: a file or value is invalid, the extra is not installed, or the
-      port is in use.
+    UserError: a value is invalid, an extra is missing, or the port is in use.
   """
   try:
-    from specsamp.serving import app, hosts, server
-    from specsamp.serving.detokenize import Vocabulary
-    from specsamp.serving.metrics import Metrics
-    from specsamp.serving.requests import MAX_CHOICES, Limits
-    from specsamp.serving.worker import Worker
+    for package in ('prometheus_client', 'pydantic', 'starlette', 'uvicorn'):
+      importlib.import_module(package)
   except ImportError as error:
     raise UserError(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
+  from specsamp.serving import app, hosts, server
+  from specsamp.serving.detokenize import Vocabulary
+  from specsamp.serving.metrics import Metrics
+  from specsamp.serving.requests import MAX_CHOICES, Limits
+  from specsamp.serving.worker import Worker
+
   config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
   target, shape = models.target, config.draft_len

@@ -4,13 +4,11 @@ import dataclasses
 import html
 import re
 
-import pytest
 from testing import tiny
 
 import specsamp
 from specsamp.data.prompts import Prompt
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.evaluation import metrics, runner
 from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.evaluation.tasks import Question, Task
@@ -120,34 +118,23 @@ def test_speedup(capsys, monkeypatch):
   assert 'speedup 2.00x' in marked_texts.total([line, line])
 
 
-def test_plain_decoding_speaks_of_no_draft(capsys):
-  line = _show(tiny.model(26, seed=0), NoDrafter(), speedup=True)
-  out = capsys.readouterr().out
-  assert 'draft' not in out and 'speedup' not in line
-
-
 def test_texts_of_a_page_are_escaped():
-  class Decode:
-    def __call__(self, tokens):
-      return ''.join(tokens)
-
   rounds = [
     specsamp.Round(tokens=[['<mark>x', '&y']], num_accepted=[1]),
     specsamp.Round(tokens=[['z']], num_accepted=[0]),
   ]
-  page = marked_texts._figure('a <b>', rounds, Decode())
+  page = marked_texts._figure('a <b>', rounds, ''.join)
   assert '<b>a &lt;b&gt;</b>' in page
   assert '3 tokens in 2 rounds, τ 1.50; accepted draft tokens: 1' in page
   assert re.findall('<mark>(.*?)</mark>', page) == ['&lt;mark&gt;x']
   assert re.findall('class="own">(.*?)</span>', page) == ['&amp;y', 'z']
 
 
-@pytest.mark.parametrize('temperature', [0.0, 1.0])
-def test_texts_of_a_page_are_those_of_the_run(temperature, tmp_path):
+def test_texts_of_a_page_are_those_of_the_run(tmp_path):
   target = tiny.model(26, 0)
   methods = [
-    Method(BASELINE, None, 'token', temperature, 1.0),
-    Method('SpS', _drafter(target), 'token', temperature, 1.0),
+    Method(BASELINE, None, 'token', 1.0, 1.0),
+    Method('SpS', _drafter(target), 'token', 1.0, 1.0),
   ]
   settings = runner.Settings(max_prompt_tokens=8, max_new_tokens=12, seed=3)
   prompt = Question('a', _PROMPT)
