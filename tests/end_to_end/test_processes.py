@@ -109,7 +109,7 @@ def train(begin):
   return lambda workdir, count: begin(
     'pretrain',
     '--config=configs/pretrain_pycode.py:smoke',
-    '--config.corpus=tests',
+    '--config.corpus=configs',
     f'--config.checkpoint_every={_CHECKPOINT}',
     f'--config.steps={_STEPS}',
     '--mesh=4x2',
@@ -237,7 +237,7 @@ def test_one_of_two_runs_in_a_folder_continues(server, tmp_path):
       tmp_path / str(i),
       'pretrain',
       '--config=configs/pretrain_pycode.py:smoke',
-      '--config.corpus=tests',
+      '--config.corpus=configs',
       '--config.steps=2',
       f'--workdir={tmp_path}/run',
     )

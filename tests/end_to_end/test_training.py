@@ -25,7 +25,7 @@ def test_training(name, made, flags, tmp_path, monkeypatch):
   ended = run_here(
     name,
     f'--config=configs/{name}_pycode.py:smoke',
-    '--config.corpus=tests',
+    '--config.corpus=configs',
     '--config.log_every=1',
     *(f'--config.{flag}' for flag in flags),
     f'--workdir={workdir}',
