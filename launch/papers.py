@@ -1,4 +1,4 @@
-r"""Runs all of configs/papers, each in its own folder, with one summary.
+r"""Runs all of configs/papers, each in a separate folder, with one summary.
 
 python launch/papers.py --workdir=runs/papers --allow_code_execution
 
@@ -19,10 +19,15 @@ def load_config(name):
 
 
 def main(config):
-  job = papers.prepare(config.to_dict(), load_config, cli.command)
-  mesh = _mesh()
-  workdir = cli.make_workdir(_WORKDIR.value, config)
-  job.run(workdir, cli.make_workdir, mesh, _ALLOW_CODE_EXECUTION.value)
+  papers.run(
+    config,
+    _WORKDIR.value,
+    load_config,
+    cli.command,
+    cli.make_workdir,
+    _mesh(),
+    _ALLOW_CODE_EXECUTION.value,
+  )
 
 
 if __name__ == '__main__':

@@ -10,8 +10,8 @@ _WORKDIR = cli.define_workdir('runs/reinforce')
 
 
 def main(config):
-  job = reinforce.prepare(config.to_dict())
-  job.run(cli.make_workdir(_WORKDIR.value, config))
+  make_workdir = lambda: cli.make_workdir(_WORKDIR.value, config)
+  reinforce.run(config.to_dict(), make_workdir)
 
 
 if __name__ == '__main__':

@@ -27,8 +27,7 @@ _mesh = cli.define_mesh('model')
 
 
 def main(config):
-  values = config.to_dict()
-  serve.prepare(values, _HOST.value, _PORT.value, _mesh(), _ALLOW.value).run()
+  serve.run(config.to_dict(), _HOST.value, _PORT.value, _mesh(), _ALLOW.value)
 
 
 if __name__ == '__main__':

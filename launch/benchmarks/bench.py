@@ -38,8 +38,7 @@ from specsamp.evaluation.reporting.report import Report, Table, device
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.experiments import loading, random_models
 from specsamp.experiments.config import SampledConfig
-from specsamp.experiments.make_methods import baseline, make_method
-from specsamp.experiments.method_config import MethodConfig
+from specsamp.experiments.methods import MethodConfig, baseline
 from specsamp.models import TransformerConfig
 from specsamp.planning import gpu, rounds, work
 from specsamp.planning.rounds import Prediction
@@ -95,7 +94,7 @@ class BenchConfig(SampledConfig):
   Attributes:
     title: title of the report.
     methods: methods of the pair, each a dict of the keys of
-      `experiments.method_config.MethodConfig`. The autoregressive baselines are
+      `experiments.methods.MethodConfig`. The autoregressive baselines are
       added.
     shapes: models with random weights, each a dict of name, shape (a
       `TransformerConfig`), sizes (tokens of the passes) and gamma (draft tokens
@@ -169,20 +168,20 @@ def pair_group(
   """
   models = loading.load(config.target, config.draft, None)
   target = models.target
-  drafting = [make_method(config, method, models) for method in config.methods]
+  tasks = config.load_tasks('code', target)
+  drafting = [method.make(models, config.top_p) for method in config.methods]
   samplings = sorted({method.label.sampling for method in drafting})
   compared = [*map(baseline, samplings), *drafting]
   methods.check(compared)
   for method in compared:
     Request.make(
       target,
-      [config.longest_prompt(target)],
+      [[0] * config.max_prompt_tokens],
       method.drafter,
       method.verifier,
       sampling=method.sampling_params,
       max_new_tokens=config.max_new_tokens,
     )
-  tasks = config.load_tasks('code', target)
   length = config.max_prompt_tokens + config.max_new_tokens
   _, context = slots(target, config.max_prompt_tokens, length)
   drafts = {

@@ -31,14 +31,12 @@ from specsamp.evaluation.reporting import (
   paper_figures,
   tables,
 )
-from specsamp.evaluation.reporting.report import Part, Report
+from specsamp.evaluation.reporting.report import Part
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.experiments import loading, marked_texts, measured_trees
 from specsamp.experiments.config import ComparisonConfig
-from specsamp.experiments.make_methods import baseline, make_method
-from specsamp.experiments.measured_trees import Found
-from specsamp.experiments.trees import token_tree
+from specsamp.experiments.methods import baseline
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import progress, schema
@@ -64,20 +62,19 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
   if len(set(names)) < len(names):
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in loaded:
-    # Raises if a chat template is requested and there is none.
+    # Raises if a chat template is requested and missing.
     tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
     if config.batch_size > 1 and any(prompt.later for prompt in task.prompts):
       raise UserError(
         f'batch_size: got {config.batch_size}, expected 1 for {task.name}, '
         'whose prompts have second turns'
       )
-  compared = [make_method(config, method, models) for method in config.methods]
+  compared = [method.make(models, config.top_p) for method in config.methods]
   methods.check(compared)
-  job = Comparison(config, models, compared, loaded)
-  for method in [*compared, *job.widest_trees()]:
+  for method in compared:
     Request.make(
       target,
-      [config.longest_prompt(target)] * config.batch_size,
+      [[0] * config.max_prompt_tokens] * config.batch_size,
       method.drafter,
       method.verifier,
       sampling=method.sampling_params,
@@ -85,7 +82,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
         task.new_tokens(config.max_new_tokens) for task in loaded
       ),
     )
-  return job
+  return Comparison(config, models, compared, loaded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +106,6 @@ class Comparison:
     return self.models.target
 
   @property
-  def pair_name(self) -> str:
-    """Returns the names of the models' folders, for a caption."""
-    folders = (self.config.target, self.config.draft)
-    names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
-    return '+'.join(dict.fromkeys(names))
-
-  @property
   def temperatures(self) -> list[float]:
     return sorted({method.temperature for method in self.methods})
 
@@ -129,6 +119,11 @@ class Comparison:
       chat=self.config.chat,
       batch_size=self.config.batch_size,
     )
+
+  @functools.cached_property
+  def first(self) -> list[int]:
+    """The tokens of the first prompt, which its first answer follows."""
+    return self._tokens(self.tasks[0].prompts[0])
 
   def run(
     self,
@@ -146,15 +141,16 @@ class Comparison:
       command: command of this run, for the report.
     """
     self = dataclasses.replace(self, methods=self._with_depth_costs())
-    searches = self._search(workdir)
-    sections: list[Part] = [self.config.note] if self.config.note else []
-    for search in searches.values():
-      sections += search.section()
-    compared = self._with_baselines(searches)
-    path = workdir / 'metrics.jsonl'
+    searched, searched_sections = self._search(workdir)
+    samplings = sorted({method.label.sampling for method in self.methods})
+    compared = [*map(baseline, samplings), *self.methods, *searched]
     meter = cpu_load.Meter()
     lines = runner.compare(
-      self.target, compared, self.tasks, self.settings, path
+      self.target,
+      compared,
+      self.tasks,
+      self.settings,
+      workdir / 'metrics.jsonl',
     )
     warning = meter.warning()
     scored = losslessness.score(
@@ -167,70 +163,54 @@ class Comparison:
     )
     scores_by_id = {id_: score.scores or {} for id_, score in scored.items()}
     overall = self._rows(metrics.overall(lines, scores_by_id))
-    by_task = self._rows(metrics.summarize(lines, scores_by_id))
-    sections += comparison.notes(
-      self.tasks, lines, scored, self.config.max_prompt_tokens
-    )
-    sections += tables.draft_length_section(lines)
-    sections += [warning] if warning else []
+    rows = overall
+    if len(self.tasks) > 1:
+      rows = self._rows(metrics.summarize(lines, scores_by_id)) + overall
     findings = losslessness.examine(lines, scored, self.target.config.dtype)
-    sections += losslessness.section(findings)
     bounds = self._bounds(compared)
-    if bounds:
-      sections += tables.bound_section(bounds)
-    costs: list[RoundCost] = []
-
-    def write() -> Report:
-      return comparison.write(
-        workdir,
-        self.config.title,
-        by_task + overall if len(self.tasks) > 1 else overall,
-        costs,
-        self.config.plot,
-        sections,
-        findings,
-        bounds,
-        self.pair_name,
-        command,
-      )
-
-    # Timing takes minutes, in which the first report can be read.
-    report = write()
     by_label = {method.label: method for method in compared}
-    self._write_texts(by_label, overall, lines, workdir)
-    sections.append(f'[Texts side by side]({marked_texts.PAGE}) of a prompt.')
-    for measure in (self._time_parts, self._time_passes):
-      measured, section = measure(overall, by_label)
-      if section:
-        costs += measured
-        sections += section
-        report = write()
-    report.show(workdir)
-
-  def _with_baselines(self, searches: Mapping[float, Found]) -> list[Method]:
-    """Returns the baselines, the methods and the searched trees."""
-    samplings = {method.label.sampling for method in self.methods}
-    trees = [
-      self._searched(tree, temperature)
-      for temperature, search in searches.items()
-      for tree in search.trees
-    ]
-    return [*map(baseline, sorted(samplings)), *self.methods, *trees]
-
-  def _write_texts(self, methods, rows, lines, workdir) -> None:
-    """Writes the page of the answers to the first prompt."""
     task, prompt = self.tasks[0], self.tasks[0].prompts[0]
-    lines = [
-      line
-      for line in lines
-      if (line.task, line.prompt) == (task.name, prompt.name)
-    ]
-    title = f'{self.config.title}: {prompt.name}'
-    tokens = self._tokens(prompt)
-    text = self.target.tokenizer.decode(tokens)
-    marked_texts.write(
-      self.target, methods, rows, lines, text, tokens, title, workdir
+    marked_texts.write_page(
+      self.target,
+      by_label,
+      overall,
+      [x for x in lines if (x.task, x.prompt) == (task.name, prompt.name)],
+      self.first,
+      f'{self.config.title}: {prompt.name}',
+      workdir,
     )
+    parts, parts_section = self._time_parts(overall, by_label)
+    passes, passes_section = self._time_passes(overall, by_label)
+
+    folders = (self.config.target, self.config.draft)
+    names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
+    pair = '+'.join(dict.fromkeys(names))
+    sections: list[Part] = [
+      *filter(None, [self.config.note]),
+      *searched_sections,
+      *comparison.notes(
+        self.tasks, lines, scored, self.config.max_prompt_tokens
+      ),
+      *tables.draft_length_section(lines),
+      *filter(None, [warning]),
+      *losslessness.section(findings),
+      *(tables.bound_section(bounds) if bounds else []),
+      f'[Texts side by side]({marked_texts.PAGE}) of a prompt.',
+      *parts_section,
+      *passes_section,
+    ]
+    comparison.write(
+      workdir,
+      self.config.title,
+      rows,
+      [*parts, *passes],
+      self.config.plot,
+      sections,
+      findings,
+      bounds,
+      pair,
+      command,
+    ).show(workdir)
 
   def _with_depth_costs(self) -> list[Method]:
     """Returns the methods; adaptive ones have the measured costs of depths."""
@@ -242,7 +222,7 @@ class Comparison:
         method.drafter,
         lambda drafter, method=method: Request.make(
           self.target,
-          [self._tokens(self.tasks[0].prompts[0])] * self.config.batch_size,
+          [self.first] * self.config.batch_size,
           drafter,
           method.verifier,
           sampling=method.sampling_params,
@@ -253,40 +233,28 @@ class Comparison:
       measured[method.label] = dataclasses.replace(method, drafter=drafter)
     return [measured.get(method.label, method) for method in self.methods]
 
-  def widest_trees(self) -> list[Method]:
-    """Returns the widest, the largest and the deepest tree of a search."""
-    if not self.config.search:
-      return []
-    stars = (measured_trees.CANDIDATES, measured_trees.SIZES[-1] - 1)
-    widest = [(star,) for star in stars] + [(1,) * self.config.search_depth]
-    trees = [token_tree(each, self.target) for each in widest]
-    return [self._searched(tree, 1.0) for tree in trees]
-
-  def _search(self, workdir: pathlib.Path) -> dict[float, Found]:
-    """Searches for the best static trees at each temperature."""
-    temperatures = self.temperatures if self.config.search else ()
-    return {
-      temperature: measured_trees.search(
+  def _search(self, workdir: pathlib.Path) -> tuple[list[Method], list[Part]]:
+    """Returns the best static trees at each temperature, and their sections."""
+    found, sections = [], []
+    make = functools.partial(self.models.drafter, self.config.searched)
+    for temperature in self.temperatures if self.config.search else ():
+      top_p = self.config.top_p_at(temperature)
+      trees, section = measured_trees.search(
         self.target,
-        functools.partial(self.models.drafter, self.config.searched),
+        make,
         [self._tokens(prompt) for prompt in self.tasks[0].prompts],
-        SamplingParams(temperature, top_p=self.config.top_p_at(temperature)),
+        SamplingParams(temperature, top_p=top_p),
         max_depth=self.config.search_depth,
         max_new_tokens=self.config.max_new_tokens,
         seed=self.config.seed,
         folder=workdir,
       )
-      for temperature in temperatures
-    }
-
-  def _searched(self, tree, temperature: float) -> Method:
-    return Method(
-      'best static tree',
-      self.models.drafter(self.config.searched, tree, 'without_replacement'),
-      'multi_candidate',
-      temperature,
-      self.config.top_p_at(temperature),
-    )
+      sections += section
+      for tree in trees:
+        drafter = make(tree, 'without_replacement')
+        rule = (drafter, 'multi_candidate', temperature, top_p)
+        found.append(Method('best static tree', *rule))
+    return found, sections
 
   def _rows(self, rows: Sequence[Row]) -> list[Row]:
     """Returns the rows by temperature, with the figures of the paper."""
@@ -307,7 +275,9 @@ class Comparison:
 
   def _bounds(self, compared: Sequence[Method]) -> list[Bound]:
     """Bounds the acceptance of first draft tokens, on the first task."""
-    bounded = filter(measured_bounds.is_bounded, compared)
+    if not self.config.bounds:
+      return []
+    bounded = list(filter(measured_bounds.is_bounded, compared))
     prompts = [self._tokens(prompt) for prompt in self.tasks[0].prompts]
     return [
       measured_bounds.measure(
@@ -317,19 +287,17 @@ class Comparison:
         self.config.max_new_tokens,
         self.config.seed,
       )
-      for method in progress.bar(
-        'bounds', list(bounded) if self.config.bounds else [], unit='method'
-      )
+      for method in progress.bar('bounds', bounded, unit='method')
     ]
 
   def _time_parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
   ) -> tuple[list[RoundCost], list[Part]]:
     """Times the rounds for which the paper has figures; also its section."""
-    rows_timed = [row for row in rows if row.paper and self.config.parts]
+    timed = [row for row in rows if row.paper and self.config.parts]
     costs = [
       (row, self._cost(row, methods[row.label], rows))
-      for row in progress.bar('timing rounds', rows_timed, unit='method')
+      for row in progress.bar('timing rounds', timed, unit='method')
     ]
     section = paper_figures.at_paper_cost(rows, costs) if costs else []
     return [cost for _, cost in costs if cost], section
@@ -339,18 +307,21 @@ class Comparison:
   ) -> tuple[list[RoundCost], list[Part]]:
     """Times the passes of chains and trees at each temperature.
 
-    They are those of the fastest chain, the fastest tree, and the tree with the
-    highest τ. Also returns the section of the report.
+    Times the fastest chain, the fastest tree, and the tree with the highest τ.
+    Also returns the section of the report.
     """
-    drafted = [
-      row for row in rows if row.tree.depth and _has_parts(methods[row.label])
-    ]
     costs, texts = [], []
     temperatures = self.temperatures if self.config.passes else ()
     for temperature in progress.bar(
       'timing passes', temperatures, unit='temperature'
     ):
-      at = [row for row in drafted if row.temperature == temperature]
+      at = [
+        row
+        for row in rows
+        if row.temperature == temperature
+        and row.tree.depth
+        and not rounds_differ(methods[row.label].drafter)
+      ]
       chains = [row for row in at if row.tree.is_chain]
       trees = [r for r in at if not r.tree.is_chain and r.tree_attention]
       if not chains or not trees:
@@ -371,14 +342,14 @@ class Comparison:
     self, row: Row, method: Method, rows: Sequence[Row]
   ) -> RoundCost | None:
     """Times a row's round; None if its cost depends on the text."""
-    if not _has_parts(method):
+    if rounds_differ(method.drafter):
       return None
     (cost,) = timing.measure(
       self.target,
       method.drafter,
       verification.make(method.verifier),
       [method.sampling_params],
-      self._tokens(self.tasks[0].prompts[0]),
+      self.first,
       self.config.max_new_tokens,
     )
     step_ms = metrics.baseline_of(row, rows).round_ms
@@ -388,8 +359,3 @@ class Comparison:
   def _tokens(self, prompt: tasks.Question) -> list[int]:
     """Returns the tokens of a prompt, which its first answer follows."""
     return self.settings.conversation(self.target, prompt, ())[0]
-
-
-def _has_parts(method: Method) -> bool:
-  """Returns True if all rounds of a method have the same parts."""
-  return not rounds_differ(method.drafter)

@@ -5,13 +5,13 @@ from typing import Any, Literal, NamedTuple
 
 import ml_collections
 
-from specsamp import verification
+from specsamp.drafting import Drafter, TokenTree
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_name, check_range, describe_unknown
 from specsamp.evaluation import pairs, tasks
 from specsamp.evaluation.reporting import plots
 from specsamp.experiments import loading
-from specsamp.experiments.method_config import Branching, MethodConfig
+from specsamp.experiments.methods import Branching, MethodConfig
 from specsamp.language_model import LanguageModel
 from specsamp.models.config import Dtype
 from specsamp.sampling.transforms import SamplingParams
@@ -26,7 +26,7 @@ class TaskPrompt(NamedTuple):
   Attributes:
     task: the task.
     prompt: the prompt.
-    tokens: its last tokens, as many as fit.
+    tokens: its last tokens that fit.
   """
 
   task: tasks.Task
@@ -35,14 +35,25 @@ class TaskPrompt(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairConfig:
-  """A target and a draft, and the number and lengths of their texts.
+class ModelsConfig:
+  """A target and a draft.
 
   Attributes:
     target: folder of the target, or its name at the hub; '' is the embedded
       target.
     draft: folder of the draft, or its name at the hub; '' is the embedded
       draft.
+  """
+
+  target: str = ''
+  draft: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairConfig(ModelsConfig):
+  """A target and a draft, and the number and lengths of their texts.
+
+  Attributes:
     data: folder with the published sets of prompts.
     num_prompts: prompts of each task.
     max_prompt_tokens: upper bound on the tokens of a prompt.
@@ -51,8 +62,6 @@ class PairConfig:
     seed: seed of all draws; prompt or request i may draw from seed + i.
   """
 
-  target: str = ''
-  draft: str = ''
   data: str = '../shared/data'
   num_prompts: int = 16
   max_prompt_tokens: int = 128
@@ -65,26 +74,19 @@ class PairConfig:
     largest = 2**31 - 1 - self.num_prompts
     check_range(self, 'seed', min=0, max=largest, kind=int)
 
-  def longest_prompt(self, target: LanguageModel) -> list[int]:
-    """Returns a prompt of `max_prompt_tokens` tokens, to check a config with.
-
-    Raises:
-      UserError: the target has fewer positions.
-    """
-    positions = target.config.max_length
-    if self.max_prompt_tokens > positions:
-      raise UserError(
-        f'max_prompt_tokens: got {self.max_prompt_tokens}, expected at most '
-        f'the {positions} positions of the target'
-      )
-    return [0] * self.max_prompt_tokens
-
   def load_prompts(self, name: str, target: LanguageModel) -> list[TaskPrompt]:
-    """Returns the first turns of the tasks of a name.
+    """Returns the first turns of the tasks of a name; see `load_tasks`."""
+    tokenizer = target.tokenizer
+    prompts = []
+    for task in self.load_tasks(name, target):
+      for prompt in task.prompts:
+        whole = tasks.tokens_of(tokenizer, prompt, (), chat=False)
+        tokens = tasks.last(whole, self.max_prompt_tokens, tokenizer)
+        prompts.append(TaskPrompt(task, prompt, tokens))
+    return prompts
 
-    Args:
-      name: see `tasks.load`.
-      target: tokenizes them.
+  def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
+    """Returns the tasks of a name; prints which have too few prompts.
 
     Raises:
       UserError: see `tasks.load`; or a prompt and its text do not fit the
@@ -97,27 +99,6 @@ class PairConfig:
         f'{self.max_new_tokens} new tokens more than the {positions} positions '
         'of the target'
       )
-    tokenizer = target.tokenizer
-    return [
-      TaskPrompt(
-        task,
-        prompt,
-        tasks.last(
-          tasks.tokens_of(tokenizer, prompt, (), chat=False),
-          self.max_prompt_tokens,
-          tokenizer,
-        ),
-      )
-      for task in self.load_tasks(name, target)
-      for prompt in task.prompts
-    ]
-
-  def load_tasks(self, name: str, target: LanguageModel) -> list[tasks.Task]:
-    """Returns the tasks of a name; prints which have too few prompts.
-
-    Raises:
-      UserError: see `tasks.load`.
-    """
     sizes = (self.num_prompts, self.max_prompt_tokens)
     loaded = tasks.load(name, target.tokenizer, *sizes, self.data)
     for task in loaded:
@@ -158,8 +139,8 @@ class SampledConfig(PairConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeConfig(SampledConfig):
-  """Texts to decode, and the drafts to compare.
+class DrafterConfig(ModelsConfig):
+  """A target, a drafter and a verifier.
 
   Attributes:
     dtype: dtype that the target computes in; '' is that of its folder.
@@ -171,21 +152,46 @@ class DecodeConfig(SampledConfig):
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
       user-defined one, my.module:Name; '' is the default of the drafter.
-    draft_len: draft tokens a round, of a streamed text and your own prompts.
+    draft_len: draft tokens a round, of a server, a streamed text and your
+      prompts.
+    branching: token tree to compare as well, and for a server and your prompts:
+      (4, 2, 1) has 4 candidates, 2 after each of them, and so on; in (4, (2,
+      1)) the first one has 2 and the second 1. () omits it.
+    law: how candidates are chosen; '' fits the drafter and the verifier.
+  """
+
+  dtype: Literal['', Dtype] = ''
+  drafter: str = ''
+  lookup: loading.Lookup = loading.Lookup()
+  verifier: str = ''
+  draft_len: int = 4
+  branching: Branching = ()
+  law: Literal['', Law] = ''
+
+  def make_drafter(
+    self, models: loading.Models, shape: int | TokenTree
+  ) -> Drafter:
+    """Returns the drafter of a draft length or a tree."""
+    return models.drafter(
+      self.drafter, shape, self.law, self.verifier, self.lookup
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig(DrafterConfig, SampledConfig):
+  """Texts to decode, and the drafts to compare.
+
+  Attributes:
     draft_lens: draft lengths to compare. A trained drafter skips those that it
       cannot draft. On CPUs the target pads large products to 4 or 8 tokens,
       which drafts of 3 and 7 tokens fill.
-    branching: token tree to compare as well, and for your own prompts: (4, 2,
-      1) has 4 candidates, 2 after each of them, and so on; in (4, (2, 1)) the
-      first one has 2 and the second 1. () is no tree.
     dynamic_tree: token tree whose shape each draft chooses, to compare as well,
-      and for your own prompts: (nodes, depth, children of a node), such as (16,
-      6, 4). () is no such tree.
+      and for your prompts: (nodes, depth, children of a node), such as (16, 6,
+      4). () omits it.
     adaptive: choose in each round how deep to draft, 0 or one of draft_lens, or
       a depth of the tree.
-    law: how candidates are chosen; '' fits the drafter and the verifier.
-    temperatures: temperatures to compare. Your own prompts use the first, the
-      text that is shown before a comparison the last.
+    temperatures: temperatures to compare. Your prompts use the first, the text
+      that is shown before a comparison the last.
     other_drafters: (drafter, draft length) of drafters to compare with the
       draft model; unused with another drafter or a verifier.
     shown: number and seed of the prompt whose text is shown before a
@@ -193,7 +199,7 @@ class DecodeConfig(SampledConfig):
     prompts: code (held-out functions), code_edits, humaneval, xsum, alpaca,
       wmt, spec_bench, spec_bench/CATEGORY, a .json or .jsonl file of prompts,
       or a user-defined task, my.module:Name.
-    chat: put your own prompts as turns in the target's chat template.
+    chat: put your prompts as turns in the target's chat template.
     sweep_prompts: prompts that are completed with every draft length; the
       others are completed with the fastest one of each temperature.
     repeats: timings of a round and its parts, for a median.
@@ -201,16 +207,9 @@ class DecodeConfig(SampledConfig):
 
   num_prompts: int = 20
   top_p: float = 0.95
-  dtype: Literal['', Dtype] = ''
-  drafter: str = ''
-  lookup: loading.Lookup = loading.Lookup()
-  verifier: str = ''
-  draft_len: int = 4
   draft_lens: tuple[int, ...] = (2, 3, 5, 7)
-  branching: Branching = ()
   dynamic_tree: tuple[int, ...] = ()
   adaptive: bool = False
-  law: Literal['', Law] = ''
   temperatures: tuple[float, ...] = (0.0, 1.0)
   other_drafters: tuple[tuple[str, int], ...] = ()
   shown: tuple[int, int] = (0, 0)
@@ -237,8 +236,6 @@ class DecodeConfig(SampledConfig):
         f'drafter {loading.NO_DRAFTER}: cannot be combined with branching, '
         'dynamic_tree or adaptive'
       )
-    if self.verifier:
-      verification.make(self.verifier)
 
   def sampling(self, temperature: float) -> SamplingParams:
     return SamplingParams(temperature, top_p=self.top_p_at(temperature))
@@ -251,8 +248,8 @@ class ComparisonConfig(SampledConfig):
   Attributes:
     title: title of the report.
     methods: methods to compare, each a dict of the keys of
-      `experiments.method_config.MethodConfig`. The autoregressive baseline of
-      each temperature is added.
+      `experiments.methods.MethodConfig`. The autoregressive baseline of each
+      temperature is added.
     tasks: code (held-out functions), code_edits, code_answers, humaneval, xsum,
       alpaca, wmt, spec_bench, spec_bench/CATEGORY, files of prompts (.json,
       .jsonl), or user-defined tasks, my.module:Name.
@@ -294,8 +291,8 @@ class ComparisonConfig(SampledConfig):
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got (), expected at least one')
-    for name in ('samples', 'batch_size', 'search_depth'):
-      check_range(self, name, min=1, max=10_000, kind=int)
+    names = ('samples', 'batch_size', 'search_depth')
+    check_range(self, *names, min=1, max=10_000, kind=int)
 
 
 class Size(NamedTuple):
@@ -327,29 +324,24 @@ class Size(NamedTuple):
         512 for others. `smoke` has 16.
       **values: other values of a `ComparisonConfig`.
     """
-    target, draft = pairs.folders(self.pair)
+    target, draft = (
+      self.pair and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
+    )
     prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
     sizes = dict(
       num_prompts=1 if self.smoke else num_prompts,
       max_prompt_tokens=32 if self.smoke else prompt,
       max_new_tokens=16 if self.smoke else max_new_tokens or new,
     )
-    models = dict(
-      target=self.pair and f'MODELS/{target}',
-      draft=self.pair and f'MODELS/{draft}',
-    )
+    models = dict(target=target, draft=draft)
     return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
 
 
 def parse(arg: str | None) -> Size:
   """Returns the size of an argument: a pair, `smoke`, or `PAIR,smoke`.
 
-  Args:
-    arg: the pair is the embedded one, `pycode`, or a key of `pairs.PAIRS`;
-      None is the embedded pair at full size.
-
-  Raises:
-    UserError: an unknown argument.
+  The pair is `pycode`, the embedded one, or a key of `pairs.PAIRS`; None is the
+  embedded pair at full size.
   """
   name, *rest = (arg or EMBEDDED).split(',')
   if name == 'smoke':

@@ -1,8 +1,8 @@
 """Decodes with and without a draft, and shows the speedup."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,15 +25,13 @@ from specsamp.evaluation import (
   tasks,
   timing,
 )
-from specsamp.evaluation.methods import BASELINE, Method, depths_of
-from specsamp.evaluation.metrics import Row
+from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.evaluation.reporting import comparison, tables
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.evaluation.runner import Settings
-from specsamp.evaluation.timing import RoundCost
-from specsamp.experiments import loading, terminal
+from specsamp.experiments import loading, marked_texts
 from specsamp.experiments.config import DecodeConfig
-from specsamp.experiments.trees import dynamic_tree, token_tree
+from specsamp.experiments.methods import make_tree
 from specsamp.language_model import LanguageModel
 from specsamp.utils import schema
 
@@ -60,107 +58,74 @@ def prepare(
     raise UserError('standard input reaches one process only: name a file')
   if prompt is not None and prompts_file is not None:
     raise UserError('give --prompt or --prompts_file, not both')
-  is_custom = prompt is not None or prompts_file is not None
+  is_comparison = prompt is None and prompts_file is None
+  if config.chat and is_comparison:
+    raise UserError('chat is for your own --prompt or --prompts_file')
   models = loading.load(config.target, config.draft, mesh, config.dtype)
   target = models.target
-  if config.chat and not is_custom:
-    raise UserError('chat is for your own --prompt or --prompts_file')
-  longest = [] if is_custom else [config.longest_prompt(target)]
-  drafter, drafters = _drafters(config, models)
-  others = [
-    (name, models.drafter(name, length, lookup=config.lookup))
-    for name, length in config.other_drafters
-    if not (is_custom or config.drafter or config.verifier)
-  ]
+  drafter, compared = _drafters(config, models)
   compared_tasks = []
-  if prompts_file is not None or prompt == '-':
-    texts = prompts.read('-' if prompts_file is None else prompts_file)
-  elif prompt is not None:
-    if not prompt.strip():
-      raise UserError(f'--prompt: got {prompt!r}, expected a text')
-    texts = [Prompt('prompt', prompt)]
-  else:
+  if is_comparison:
     compared_tasks = config.load_tasks(config.prompts, target)
     texts = compared_tasks[0].prompts
+  elif prompt in (None, '-'):
+    texts = prompts.read('-' if prompts_file is None else prompts_file)
+  elif prompt.strip():
+    texts = [Prompt('prompt', prompt)]
+  else:
+    raise UserError(f'--prompt: got {prompt!r}, expected a text')
   if config.chat:
     turn = lambda text: [{'role': 'user', 'content': text}]
     texts = [
       Prompt(text.name, target.tokenizer.chat(turn(text.text)))
       for text in texts
     ]
+  job = Decoding(config, target, drafter, compared, texts, compared_tasks)
   # Raises what `generate` would, before anything is decoded or written.
-  rows = longest or [_tokens(target, text, config) for text in texts]
-  compared = [] if is_custom else [*drafters, *(other for _, other in others)]
-  for checked in (drafter, *compared):
-    Request.make(
-      target,
-      rows,
-      drafter=checked,
-      verifier=_rule(config, checked),
-      max_new_tokens=config.max_new_tokens,
-      seed=config.seed,
-    )
-  return Decoding(
-    config, target, drafter, drafters, others, texts, compared_tasks
-  )
+  if is_comparison:
+    for each in [drafter, *(each for _, each in compared)]:
+      job.request(each, [[0] * config.max_prompt_tokens])
+  else:
+    job.request(drafter, list(map(job.tokens, texts)))
+  return job
 
 
 def _drafters(
   config: DecodeConfig, models: loading.Models
-) -> tuple[Drafter, list[Drafter]]:
+) -> tuple[Drafter, list[tuple[str, Drafter]]]:
   """Returns the drafter of streamed texts, and the drafters to compare."""
-  make = lambda shape: models.drafter(
-    config.drafter, shape, config.law, config.verifier, config.lookup
-  )
-  drafter = make(config.draft_len)
-  drafters = []
+  make = functools.partial(config.make_drafter, models)
+  drafter, drafters = make(config.draft_len), []
   if config.drafter != loading.NO_DRAFTER:
     deepest = models.deepest(config.drafter)
     drafters = [make(n) for n in config.draft_lens if n <= deepest]
-  if config.dynamic_tree:
-    drafter = make(dynamic_tree(config.dynamic_tree, models.target))
-    drafters.append(drafter)
-  if config.branching:
-    drafter = make(token_tree(config.branching, models.target))
+  if config.dynamic_tree or config.branching:
+    tree = make_tree(config.branching, config.dynamic_tree, models.target)
+    drafter = make(tree)
     if drafter.tree in [chain.tree for chain in drafters]:
       raise UserError(f'branching {config.branching} is one of draft_lens')
     drafters.append(drafter)
   if config.adaptive:
-    drafter = _adaptive(drafters, config)
+    if not drafters:
+      raise UserError(
+        f'adaptive: {config.drafter} can draft none of the lengths '
+        f'{config.draft_lens}'
+      )
+    if config.branching:
+      depths = range(drafter.tree.depth + 1)
+    else:
+      drafter = max(drafters, key=lambda chain: chain.tree.depth)
+      depths = [0, *sorted(chain.tree.depth for chain in drafters)]
+    drafter = adaptive_drafter(drafter, tuple(depths), [1.0] * len(depths))
     drafters.append(drafter)
-  return drafter, drafters
-
-
-def _adaptive(
-  drafters: Sequence[Drafter], config: DecodeConfig
-) -> AdaptiveDrafter:
-  """Returns an adaptive drafter of the tree, or of the longest chain.
-
-  Raises:
-    UserError: the drafter is not deep enough for any length, or see
-      `adaptive_drafter`.
-  """
-  if not drafters:
-    raise UserError(
-      f'adaptive: {config.drafter} can draft none of the lengths '
-      f'{config.draft_lens}'
-    )
-  if config.branching:
-    drafter = drafters[-1]
-    depths = tuple(range(drafter.tree.depth + 1))
-  else:
-    drafter = max(drafters, key=lambda chain: chain.tree.depth)
-    depths = (0, *sorted(chain.tree.depth for chain in drafters))
-  return adaptive_drafter(drafter, depths, [1.0] * len(depths))
-
-
-def _rule(config: DecodeConfig, drafter: Drafter) -> str:
-  """Returns the name of the verifier for a drafter's drafts."""
-  if not config.verifier:
-    return verification.default_name(drafter.law, drafter.tree)
-  if drafter.tree.depth:
-    return config.verifier
-  return verification.name_without_draft(config.verifier)
+  name = pathlib.Path(config.drafter).name or 'speculative'
+  compared = [(name, each) for each in drafters]
+  if not (config.drafter or config.verifier):
+    compared += [
+      (other, models.drafter(other, length, lookup=config.lookup))
+      for other, length in config.other_drafters
+    ]
+  return drafter, compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +136,7 @@ class Decoding:
     config: the config.
     target: the target.
     drafter: drafter of the streamed texts.
-    drafters: drafters to compare, one for each draft length.
-    others: names and drafters that are compared too.
+    compared: names and drafters to compare.
     prompts: prompts to complete.
     tasks: tasks on which all methods are measured. Empty for user-defined
       prompts, which are only completed.
@@ -181,8 +145,7 @@ class Decoding:
   config: DecodeConfig
   target: LanguageModel
   drafter: Drafter
-  drafters: list[Drafter]
-  others: list[tuple[str, Drafter]]
+  compared: list[tuple[str, Drafter]]
   prompts: list[Prompt]
   tasks: list[tasks.Task]
 
@@ -210,13 +173,40 @@ class Decoding:
     else:
       run._complete(workdir, speedup)
 
+  def tokens(self, prompt: Prompt) -> list[int]:
+    """Encodes a prompt; a chat template writes bos itself, if it needs one."""
+    return self.target.tokenizer.encode(prompt.text, bos=not self.config.chat)
+
+  def request(self, drafter: Drafter, rows: list[list[int]]) -> Request:
+    """Returns a request at the first temperature.
+
+    Raises:
+      UserError: `generate` would refuse it.
+    """
+    return Request.make(
+      self.target,
+      rows,
+      drafter,
+      self._rule(drafter),
+      sampling=self.config.sampling(self.config.temperatures[0]),
+      max_new_tokens=self.config.max_new_tokens,
+      seed=self.config.seed,
+    )
+
+  def _rule(self, drafter: Drafter) -> str:
+    """Returns the name of the verifier for a drafter's drafts."""
+    rule = self.config.verifier
+    if not rule:
+      return verification.default_name(drafter.law, drafter.tree)
+    return rule if drafter.tree.depth else verification.name_without_draft(rule)
+
   def _complete(self, workdir: pathlib.Path, speedup: bool) -> None:
     temperature = self.config.temperatures[0]
     meter, log = cpu_load.Meter(), RunLog(workdir / 'metrics.jsonl')
     for i, prompt in enumerate(self.prompts):
       log.append(self._show(prompt, i, temperature, speedup))
     if len(self.prompts) > 1:
-      total = terminal.total(list(log.records.values()))
+      total = marked_texts.total(list(log.records.values()))
       print(f'=== {len(self.prompts)} prompts: {total}')
     warning = meter.warning()
     if warning:
@@ -224,27 +214,22 @@ class Decoding:
 
   def _with_depth_costs(self) -> 'Decoding':
     """Measures a round of each depth, for the adaptive drafter."""
+    rows = [self.tokens(self._first)]
     adaptive = depth_costs.measured(
-      self.drafter,
-      lambda drafter: Request.make(
-        self.target,
-        [_tokens(self.target, self._first, self.config)],
-        drafter,
-        _rule(self.config, drafter),
-        sampling=self.config.sampling(self.config.temperatures[0]),
-        max_new_tokens=self.config.max_new_tokens,
-        seed=self.config.seed,
-      ),
+      self.drafter, lambda drafter: self.request(drafter, rows)
     )
-    drafters = [*self.drafters[:-1], adaptive]
-    return dataclasses.replace(self, drafter=adaptive, drafters=drafters)
+    compared = [
+      (name, adaptive if isinstance(drafter, AdaptiveDrafter) else drafter)
+      for name, drafter in self.compared
+    ]
+    return dataclasses.replace(self, drafter=adaptive, compared=compared)
 
   @property
   def _first(self) -> Prompt:
     """The prompt that is shown before a comparison, or the only one."""
     number = self.config.shown[0] if self.tasks else 0
     prompt = self.prompts[number % len(self.prompts)]
-    tokens = _tokens(self.target, prompt, self.config)
+    tokens = self.tokens(prompt)
     if len(tokens) <= self.config.max_prompt_tokens:
       return prompt
     # Text that is encoded again may have some more tokens.
@@ -254,12 +239,12 @@ class Decoding:
   def _show(
     self, prompt: Prompt, i: int, temperature: float, speedup: bool = False
   ) -> dict[str, Any]:
-    return terminal.show(
+    return marked_texts.show(
       self.target,
       self.drafter,
       prompt,
-      _tokens(self.target, prompt, self.config),
-      verifier=_rule(self.config, self.drafter),
+      self.tokens(prompt),
+      verifier=self._rule(self.drafter),
       sampling=self.config.sampling(temperature),
       max_new_tokens=self.config.max_new_tokens,
       seed=self.config.seed + i,
@@ -274,8 +259,8 @@ class Decoding:
       top_p = config.top_p_at(temperature)
       methods.append(Method(BASELINE, None, baseline, temperature, top_p))
       methods += [
-        Method(name, drafter, _rule(config, drafter), temperature, top_p)
-        for name, drafter in self._named
+        Method(name, drafter, self._rule(drafter), temperature, top_p)
+        for name, drafter in self.compared
       ]
     settings = Settings(
       max_prompt_tokens=config.max_prompt_tokens,
@@ -283,16 +268,39 @@ class Decoding:
       seed=config.seed,
       sweep_prompts=config.sweep_prompts,
     )
-    path = workdir / 'metrics.jsonl'
     meter = cpu_load.Meter()
-    lines = runner.compare(self.target, methods, self.tasks, settings, path)
+    lines = runner.compare(
+      self.target, methods, self.tasks, settings, workdir / 'metrics.jsonl'
+    )
     warning = meter.warning()
     rows = metrics.summarize(lines)
-    method, costs = self._costs(rows)
+    # If rounds differ, the costs of their parts depend on the text.
+    timed = {
+      method.label: method
+      for method in methods
+      if method.drafter and not rounds_differ(method.drafter)
+    }
+    fastest = max(
+      (row for row in rows if row.label in timed),
+      key=lambda row: (row.sequences, row.speedup),
+      default=None,
+    )
+    costs = []
+    if fastest:
+      method = timed[fastest.label]
+      costs = timing.measure(
+        self.target,
+        method.drafter,
+        verification.make(method.verifier),
+        [config.sampling(temperature) for temperature in config.temperatures],
+        self.tokens(self._first),
+        config.max_new_tokens,
+        config.repeats,
+      )
     sections = [
       *tables.draft_length_section(lines),
-      *break_even.sentences(rows, costs, method),
-      *([warning] if warning else []),
+      *break_even.sentences(rows, costs, fastest.method if fastest else ''),
+      *filter(None, [warning]),
     ]
     report = comparison.write(
       workdir,
@@ -303,45 +311,3 @@ class Decoding:
       sections,
     )
     report.show(workdir)
-
-  @property
-  def _named(self) -> list[tuple[str, Drafter]]:
-    """All compared drafters with the names of their methods."""
-    name = pathlib.Path(self.config.drafter).name or 'speculative'
-    return [*((name, drafter) for drafter in self.drafters), *self.others]
-
-  def _costs(self, rows: list[Row]) -> tuple[str, list[RoundCost]]:
-    """Returns the fastest method, and its round costs for each sampling.
-
-    Drafters whose rounds differ are excluded: their costs depend on the text.
-    """
-    drafters = {
-      (name, drafter.tree, depths_of(drafter)): drafter
-      for name, drafter in self._named
-      if not rounds_differ(drafter)
-    }
-    key = lambda row: (row.method, row.tree, row.depths)
-    best = max(
-      (row for row in rows if key(row) in drafters),
-      key=lambda row: (row.sequences, row.speedup),
-      default=None,
-    )
-    if best is None:
-      return '', []
-    drafter = drafters[key(best)]
-    return best.method, timing.measure(
-      self.target,
-      drafter,
-      verification.make(_rule(self.config, drafter)),
-      [self.config.sampling(t) for t in self.config.temperatures],
-      _tokens(self.target, self._first, self.config),
-      self.config.max_new_tokens,
-      self.config.repeats,
-    )
-
-
-def _tokens(
-  target: LanguageModel, prompt: Prompt, config: DecodeConfig
-) -> list[int]:
-  """Encodes a prompt; a chat template writes bos itself, if it needs one."""
-  return target.tokenizer.encode(prompt.text, bos=not config.chat)

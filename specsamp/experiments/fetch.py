@@ -22,41 +22,36 @@ terms on its page, then set HF_TOKEN or run `hf auth login`.
 
 def listing() -> str:
   """Returns tables of all names and how to fetch them, without a network."""
-  sets = [
-    (
-      name,
-      published.task,
-      _size(published.num_bytes),
-      published.licence,
-      f'github.com/{published.repository}',
-    )
+  prompts = [
+    {
+      'prompts': name,
+      '--config.tasks': published.task,
+      'size': f'{published.num_bytes / 1e6:.2f} MB',
+      'licence': published.licence,
+      'from': f'github.com/{published.repository}',
+    }
     for name, published in data.SETS.items()
   ]
-  rows = [
-    (
-      name,
-      published.use,
-      f'{published.billions:g}B',
-      _size(2e9 * published.billions),
-      published.licence + ' (1)' * published.is_gated,
-      f'huggingface.co/{published.repository}',
-    )
+  weights = [
+    {
+      'model': name,
+      'for': published.use,
+      'parameters': f'{published.billions:g}B',
+      '16 bits': f'{2 * published.billions:.3g} GB',
+      'licence': published.licence + ' (1)' * published.is_gated,
+      'from': f'huggingface.co/{published.repository}',
+    }
     for name, published in models.MODELS.items()
   ]
-  prompts = tabulate.tabulate(
-    sets, ('prompts', '--config.tasks', 'size', 'licence', 'from')
-  )
-  weights = tabulate.tabulate(
-    rows, ('model', 'for', 'parameters', '16 bits', 'licence', 'from')
-  )
-  return f'{prompts}\n\n{weights}\n\n{_NOTE}'
+  tables = [tabulate.tabulate(rows, 'keys') for rows in (prompts, weights)]
+  return '\n\n'.join([*tables, _NOTE])
 
 
 def run(names: Sequence[str], to: str | None = None) -> None:
   """Fetches the named prompts and models; without a name, prints all names.
 
   Args:
-    names: of sets, models, or pairs of models `a+b`.
+    names: names of sets, models, or pairs of models `a+b`.
     to: folder for all of them; None is where configs look.
 
   Raises:
@@ -68,24 +63,24 @@ def run(names: Sequence[str], to: str | None = None) -> None:
   # Duplicates are fetched once.
   wanted = dict.fromkeys(item for name in names for item in parse(name))
   for name, revision in wanted:
-    if name in data.SETS:
-      _announce(name, data.SETS[name].url, data.SETS[name].licence)
+    is_set = name in data.SETS
+    published = (data.SETS if is_set else models.MODELS)[name]
+    repository = '@'.join(filter(None, (published.repository, revision)))
+    source = published.url if is_set else repository
+    print(f'{name}: from {source}, licence: {published.licence}', flush=True)
+    if is_set:
       path = data.fetch(name, pathlib.Path(to or data.FOLDER))
     else:
-      published = models.MODELS[name]
-      repository = '@'.join(filter(None, (published.repository, revision)))
-      _announce(name, repository, published.licence)
       path = pathlib.Path(to or models.FOLDER) / name
       folders.fetch(name, repository, path)
     print(f'{name}: {path} is there')
 
 
 def parse(name: str) -> list[tuple[str, str | None]]:
-  """Parses a name on the command line: a set, a model, or a pair of models.
+  """Parses a set, a model, or a pair of models.
 
   Returns:
-    Keys of `data.SETS` or `models.MODELS`, each with the revision of a model's
-    repository; None is the newest.
+    Keys of `data.SETS` or `models.MODELS`, each with a revision or None.
 
   Raises:
     UserError: the name is unknown, or its weights were never published.
@@ -104,13 +99,3 @@ def parse(name: str) -> list[tuple[str, str | None]]:
       )
     wanted.append((model, revision or None))
   return wanted
-
-
-def _announce(name: str, source, licence: str) -> None:
-  print(f'{name}: from {source}, licence: {licence}', flush=True)
-
-
-def _size(num_bytes: float) -> str:
-  units = ((1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB'))
-  unit, name = next(unit for unit in units if num_bytes >= unit[0])
-  return f'{num_bytes / unit:.3g} {name}'

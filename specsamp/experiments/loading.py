@@ -1,5 +1,6 @@
 """Loads models and drafters by their names in a config."""
 
+import collections
 import dataclasses
 import functools
 import math
@@ -7,12 +8,14 @@ import pathlib
 from collections.abc import Callable
 from typing import get_args
 
+from absl import logging
 from jax.sharding import Mesh
 
 from specsamp import verification, zoo
 from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
+from specsamp.decoding.generate import generate
 from specsamp.drafting import (
   Drafter,
   DraftModule,
@@ -28,9 +31,9 @@ from specsamp.drafting import (
 from specsamp.drafting.draft import DynamicTree, Law
 from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError, describe_unknown
-from specsamp.experiments import trial
 from specsamp.language_model import LanguageModel
-from specsamp.utils import user_modules
+from specsamp.sampling.transforms import SamplingParams
+from specsamp.utils import files, user_modules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Lookup:
     datastore: a text file or a folder of text files to search in addition to a
       row's text; '' for none.
     window: guesses of `lookahead` at each level.
-    draft_length: for `ngram_or_draft`, tokens of the draft model if there is no
-      match, at most those of a match; 0 is as many as those of a match.
+    draft_length: for `ngram_or_draft`, upper bound on the tokens of the draft
+      model in rows without a match; 0 is the draft length of a match.
   """
 
   n_max: int = 3
@@ -56,25 +59,25 @@ class Lookup:
 
 NO_DRAFTER = 'none'  # plain decoding
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
+# Texts of the trial of a drafter, with their drawn and their greedy tokens.
+_ROWS, _DRAWN, _TRIED = 4, 8, 32
 
 
-def law_for(name: str, is_dynamic: bool, verifier: str) -> Law:
-  """Returns the law of a draft for which none is given.
-
-  Args:
-    name: the drafter, see `Models.drafter`.
-    is_dynamic: True if drafts choose the shape of their tree.
-    verifier: the rule by its name; '' if none is given either.
-  """
+def _default_law(name: str, is_dynamic: bool, verifier: str) -> Law:
+  """Returns the law of a draft for which none is given."""
   if name in ('ngram', 'lookahead') or is_dynamic:
     return 'deterministic'
   if not verifier:
     return 'iid'
-  rule = verification.make(verifier)
+  accepted = verification.make(verifier).accepts
   # A coupled rule accepts most of a draft that ran the same races.
-  if verification.is_coupled(rule) and 'deterministic' in rule.accepts:
+  if _is_coupled(verifier) and 'deterministic' in accepted:
     return 'deterministic'
-  return next(law for law in get_args(Law) if law in rule.accepts)
+  return next(law for law in get_args(Law) if law in accepted)
+
+
+def _is_coupled(verifier: str) -> bool:
+  return bool(verifier) and verification.is_coupled(verification.make(verifier))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +86,10 @@ class Models:
 
   Attributes:
     target: the target.
-    load_draft: returns a smaller model with the target's vocabulary. It is
-      called when a drafter needs the model, so that a target without one can
-      have other drafters.
-    trained: trained drafters by their names: the embedded ones of the embedded
-      target, and those of folders after they have been loaded.
+    load_draft: returns a smaller model with the target's vocabulary, when a
+      drafter needs it.
+    trained: trained drafters by their names: the embedded ones, and those of
+      folders after they have been loaded.
   """
 
   target: LanguageModel
@@ -96,12 +98,7 @@ class Models:
 
   @functools.cached_property
   def draft(self) -> LanguageModel:
-    """The smaller model.
-
-    Raises:
-      UserError: the config names none, and the embedded draft has another
-        tokenizer than the target.
-    """
+    """The smaller model; raises `UserError` if none fits the target."""
     return self.load_draft()
 
   def drafter(
@@ -119,7 +116,7 @@ class Models:
         saved drafter, or a user-defined one; '' is the draft model.
       shape: a draft length, or a tree.
       law: how candidates are chosen, see `model_drafter`; '' is the law that
-        this drafter and this verifier need, see `law_for`.
+        this drafter and this verifier need.
       verifier: name of the verifier. If the verifier is coupled and the law
         deterministic, the draft model runs the races of the verifier.
       lookup: parameters of drafters that look up tokens.
@@ -132,45 +129,39 @@ class Models:
       return NoDrafter()
     lookup = lookup or Lookup()
     is_dynamic = isinstance(shape, DynamicTree)
-    config_law, law = law, law or law_for(name, is_dynamic, verifier)
+    config_law, law = law, law or _default_law(name, is_dynamic, verifier)
+    # The nodes of a dynamic tree are the most probable ones, not winners.
     coupled = (
-      law == 'deterministic'
-      # The nodes of a dynamic tree are the most probable ones, not winners.
-      and not is_dynamic
-      and bool(verifier)
-      and verification.is_coupled(verification.make(verifier))
+      law == 'deterministic' and not is_dynamic and _is_coupled(verifier)
     )
     if not name:
       return model_drafter(self.draft, shape, law, coupled)
     if user_modules.is_name(name):
       return self._user_defined(name, shape, law, is_fixed=bool(config_law))
-    if name in ('ngram', 'lookahead') and law != 'deterministic':
+    if name not in _LOOKUPS:
+      return trained_drafter(self._trained(name), self.target, shape, law)
+    if name != 'ngram_or_draft' and law != 'deterministic':
       raise UserError(
         f"drafter {name}: got law {law!r}, expected 'deterministic' or '', the "
         'default'
       )
     if name == 'lookahead':
       return lookahead_drafter(shape, lookup.window)
-    if name in _LOOKUPS:
-      datastore = None
-      if lookup.datastore:
-        datastore = _documents(lookup.datastore, self.target.tokenizer)
-      ngram = ngram_drafter(
-        shape, lookup.n_max, lookup.n_min, datastore=datastore
-      )
-      if name == 'ngram':
-        return ngram
-      if lookup.draft_length:
-        shape = min(lookup.draft_length, ngram.tree.depth)
-      model = model_drafter(self.draft, shape, law, coupled)
-      return ngram_or_model(ngram, model)
-    return trained_drafter(self._trained(name), self.target, shape, law)
+    datastore = None
+    if lookup.datastore:
+      datastore = _documents(lookup.datastore, self.target.tokenizer)
+    ngram = ngram_drafter(
+      shape, lookup.n_max, lookup.n_min, datastore=datastore
+    )
+    if name == 'ngram':
+      return ngram
+    if lookup.draft_length:
+      shape = min(lookup.draft_length, ngram.tree.depth)
+    return ngram_or_model(ngram, model_drafter(self.draft, shape, law, coupled))
 
   def deepest(self, name: str) -> float:
     """Returns the largest draft length of the drafter of this name."""
-    if (
-      not name or name in (NO_DRAFTER, *_LOOKUPS) or user_modules.is_name(name)
-    ):
+    if name in ('', NO_DRAFTER, *_LOOKUPS) or user_modules.is_name(name):
       return math.inf
     return self._trained(name).module.ahead or math.inf
 
@@ -180,12 +171,10 @@ class Models:
     if folders.is_path(name):
       trained = drafter_dir.load(name)
       # Once for all shapes and laws, unlike in `trained_drafter`.
-      trial.warn_if_chance(name, trained, self.target)
+      _warn_if_chance(name, trained, self.target)
       self.trained[name] = trained
       return trained
-    others = (
-      f', a folder, here or on the hub, or a user-defined {user_modules.FORM}'
-    )
+    others = f', a folder or a name on the hub, or yours, {user_modules.FORM}'
     names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(describe_unknown('drafter', name, names, others))
 
@@ -212,25 +201,14 @@ class Models:
 
 @functools.lru_cache(maxsize=1)
 def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
-  """Returns the tokens of a text file, or of each file in a folder.
-
-  Raises:
-    UserError: there is no text.
-  """
-  where = pathlib.Path(path)
-  try:
-    if where.is_dir():
-      texts = list(corpora.read_folder(where, '**/*').values())
+  """Returns the tokens of a text file, or of each file in a folder."""
+  with files.reading(f'datastore {path}'):
+    if pathlib.Path(path).is_dir():
+      texts = list(corpora.read_folder(path, '**/*').values())
     else:
-      texts = [where.read_text(encoding='utf-8')]
-  except UserError:
-    raise UserError(f'datastore {path}: no text file in this folder') from None
-  except OSError as error:
-    raise UserError(f'datastore {path}: {error.strerror}') from None
-  except UnicodeDecodeError:
-    raise UserError(f'datastore {path}: not UTF-8 text') from None
-  if not any(text.strip() for text in texts):
-    raise UserError(f'datastore {path}: empty')
+      texts = [pathlib.Path(path).read_text(encoding='utf-8')]
+    if not any(text.strip() for text in texts):
+      raise ValueError('empty')
   return [tokenizer.encode(text) for text in texts]
 
 
@@ -249,17 +227,73 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
   else:
     pair = zoo.load('pycode', dtype)
     loaded, trained = pair.target.on(mesh), dict(pair.drafters)
-  if not draft:
-    return Models(loaded, lambda: _embedded_draft(loaded, mesh), trained)
-  named = model_dir.load(draft, mesh).for_target(loaded)
-  return Models(loaded, lambda: named, trained)
+  if draft:
+    named = model_dir.load(draft, mesh).for_target(loaded)
+    return Models(loaded, lambda: named, trained)
+
+  def load_embedded() -> LanguageModel:
+    try:
+      return zoo.load('pycode').draft.on(mesh).for_target(loaded)
+    except UserError as error:
+      raise UserError(
+        'draft: got none, expected a folder or a name on the hub, because the '
+        f'embedded draft does not fit: {error}'
+      ) from None
+
+  return Models(loaded, load_embedded, trained)
 
 
-def _embedded_draft(target: LanguageModel, mesh: Mesh | None) -> LanguageModel:
-  try:
-    return zoo.load('pycode').draft.on(mesh).for_target(target)
-  except UserError as error:
-    raise UserError(
-      'draft: got none, expected a folder or a name on the hub, because the '
-      f'embedded draft does not fit: {error}'
-    ) from None
+def _warn_if_chance(
+  name: str, trained: DraftModule, target: LanguageModel
+) -> None:
+  """Warns if a drafter drafts for this target no better than chance.
+
+  The folder of a published drafter does not name the weights that it was
+  trained for, and no shape reveals that it reads the wrong layers of a target.
+
+  The drafter drafts one token at a time, the most probable one, while the
+  target continues four beginnings greedily that it has drawn itself. Measured
+  acceptance of the embedded pair's drafters: 0.54 (Medusa) to 0.90 (EAGLE in
+  parallel), and 0.00 if the inputs of EAGLE's layer are swapped. The most
+  frequent token is 0.1 to 0.2 of such a text. At temperature 1 acceptance would
+  be 0.11 to 0.23.
+
+  Raises:
+    UserError: the drafter was trained here, for another target.
+  """
+  length = min(_TRIED, target.config.max_length - _DRAWN - 4)
+  if length < 1:
+    return
+  complete = functools.partial(
+    generate,
+    target,
+    drafter=trained_drafter(trained, target, 1, 'deterministic'),
+    verifier='naive',
+    stop_tokens=[],
+  )
+  # More tokens than are kept, so that one program serves both calls.
+  first = [max(target.tokenizer.bos_id, 0)]
+  drawn = complete([first] * _ROWS, max_new_tokens=_DRAWN + length).tokens
+  out = complete(
+    [first + text[:_DRAWN] for text in drawn],
+    sampling=SamplingParams(temperature=0.0),
+    max_new_tokens=length,
+  )
+  # The best drafter that ignores the text always drafts one token, in hindsight
+  # the most frequent one. A text of one token proves nothing.
+  counts = collections.Counter(token for text in out.tokens for token in text)
+  share = max(counts.values()) / sum(counts.values())
+  if out.acceptance_rate <= share and out.acceptance_rate < 1:
+    cause = 'it was trained for other weights, or reads the wrong layers'
+    if trained.target:  # the fingerprint of these weights
+      cause = (
+        'it was trained too little, or on texts unlike those of the target'
+      )
+    logging.warning(
+      'drafter %s: %.2f of the tokens that it drafts for this target are '
+      'accepted, and %.2f would be if it always drafted the same token: %s',
+      name,
+      out.acceptance_rate,
+      share,
+      cause,
+    )

@@ -4,7 +4,7 @@ Sequoia (Chen et al. 2402.12374) for the multi-candidate rule without
 replacement: acceptance by candidate rank, and the time of a pass by its size.
 """
 
-import dataclasses
+import contextlib
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
@@ -26,65 +26,6 @@ CANDIDATES = 12  # later candidates are hardly ever accepted
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Measured:
-  """Measurements of a drafter: a JSON file.
-
-  Attributes:
-    acceptance: acceptance by the rank of a candidate.
-    draft_ms: milliseconds of one level of a chain.
-  """
-
-  acceptance: list[float]
-  draft_ms: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """The best trees, and the measurements.
-
-  Attributes:
-    trees: the tree of the most tokens per millisecond, if it drafts at all,
-      then those of the four largest `SIZES` with the most tokens per round.
-    temperature: temperature at which acceptance was measured.
-    acceptance: acceptance by the rank of a candidate.
-    pass_ms: milliseconds of the target's pass by the number of nodes.
-    draft_ms: milliseconds of one level of a chain.
-    rate: expected tokens per millisecond of the fastest tree.
-  """
-
-  trees: list[TokenTree]
-  temperature: float
-  acceptance: list[float]
-  pass_ms: dict[int, float]
-  draft_ms: float
-  rate: float
-
-  def section(self) -> list[Part]:
-    """Returns a section of a report."""
-    acceptance = {str(i): p for i, p in enumerate(self.acceptance, start=1)}
-    times = {str(size): ms for size, ms in self.pass_ms.items()}
-    trees = [
-      {
-        'tree': tree_name(tree),
-        'nodes': tree.size,
-        'expected τ': tree_search.expected_tokens(tree, self.acceptance),
-        'parents': '' if tree.is_chain else ' '.join(map(str, tree.parents)),
-      }
-      for tree in self.trees
-    ]
-    return [
-      f'## Best static trees at t={self.temperature:g}',
-      Table([{'rank': 'acceptance', **acceptance}], digits=3),
-      Table([{'nodes': 'pass ms', **times}]),
-      f'A level of the draft takes {self.draft_ms:.2f} ms on a chain. The '
-      f'fastest tree is expected to emit at most {self.rate:.3f} tokens per '
-      'ms, without the costs of wider levels and of verification.',
-      Table(trees),
-      _best_branchings(self.acceptance),
-    ]
-
-
 def search(
   target: LanguageModel,
   drafter_of: Callable[[TokenTree, Law], Drafter],
@@ -95,7 +36,7 @@ def search(
   max_new_tokens: int,
   seed: int,
   folder: pathlib.Path,
-) -> Found:
+) -> tuple[list[TokenTree], list[Part]]:
   """Measures acceptance by rank and pass times, and searches the best trees.
 
   Args:
@@ -104,20 +45,25 @@ def search(
     prompts: token ids of each prompt, decoded as one batch.
     sampling: sampling of target and draft, scalars.
     max_depth: upper bound on the depth of a tree.
-    max_new_tokens: upper bound on the tokens of each completion.
-    seed: seed of the first prompt.
+    max_new_tokens: see `specsamp.generate`.
+    seed: see `specsamp.generate`.
     folder: folder of the measurements, which a resumed run reads.
+
+  Returns:
+    The tree of the most tokens per millisecond, if it drafts at all, then those
+    of the four largest `SIZES` with the most tokens per round; and a section of
+    a report.
   """
-  pass_ms = _measured_once(
+  times = _measured_once(
     folder / 'passes.json',
-    TypedDict('_Passes', dict.fromkeys(map(str, SIZES), float)),
+    dict.fromkeys(map(str, SIZES), float),
     lambda: timing.pass_times(target, SIZES, prompts[0], max_new_tokens),
   )
-  pass_ms = {int(size): ms for size, ms in pass_ms.items()}
+  pass_ms = {int(size): ms for size, ms in times.items()}
   chain = TokenTree.chain(min(4, max_depth))
   measured = _measured_once(
     folder / f'acceptance-{sampling.temperature:g}.json',
-    _Measured,
+    {'acceptance': list[float], 'draft_ms': float},
     lambda: {
       'acceptance': _acceptance(
         target, drafter_of, prompts, sampling, max_new_tokens, seed
@@ -127,38 +73,45 @@ def search(
       ),
     },
   )
+  acceptance, draft_ms = measured['acceptance'], measured['draft_ms']
   fastest, rate = tree_search.fastest_tree(
-    measured.acceptance, pass_ms, measured.draft_ms, max_depth
+    acceptance, pass_ms, draft_ms, max_depth
   )
   largest = [
-    tree_search.best_tree(measured.acceptance, n, max_depth) for n in SIZES[-4:]
+    tree_search.best_tree(acceptance, n, max_depth) for n in SIZES[-4:]
   ]
-  return Found(
-    [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth],
-    sampling.temperature,
-    measured.acceptance,
-    pass_ms,
-    measured.draft_ms,
-    rate,
-  )
+  trees = [tree for tree in dict.fromkeys([fastest, *largest]) if tree.depth]
+  ranks = {str(i): p for i, p in enumerate(acceptance, start=1)}
+  rows = [
+    {
+      'tree': tree_name(tree),
+      'nodes': tree.size,
+      'expected τ': tree_search.expected_tokens(tree, acceptance),
+      'parents': '' if tree.is_chain else ' '.join(map(str, tree.parents)),
+    }
+    for tree in trees
+  ]
+  return trees, [
+    f'## Best static trees at t={sampling.temperature:g}',
+    Table([{'rank': 'acceptance', **ranks}], digits=3),
+    Table([{'nodes': 'pass ms', **times}]),
+    f'A level of the draft takes {draft_ms:.2f} ms on a chain. The fastest '
+    f'tree is expected to emit at most {rate:.3f} tokens per ms, without the '
+    'costs of wider levels and of verification.',
+    Table(rows),
+  ]
 
 
-def _measured_once(path: pathlib.Path, kind: Any, measure: Callable) -> Any:
-  """Reads measurements of a type, or measures and writes them."""
-  try:
-    found = from_plain(kind, files.read_json(path))
-  except (FileNotFoundError, ValueError):
-    found = None
-  distributed.wait(f'{path.name} is read')
-  if found is None:
-    measured = measure()  # by all processes together
-    distributed.first_does(
-      lambda: files.replace_json(path, measured), f'{path}'
-    )
-    found = from_plain(
-      kind, {str(name): value for name, value in measured.items()}
-    )
-  return found
+def _measured_once(
+  path: pathlib.Path, fields: dict[str, Any], measure: Callable[[], dict]
+) -> dict[str, Any]:
+  """Reads measurements with these types, or measures and writes them."""
+  kind = TypedDict('_Measured', fields)
+  with contextlib.suppress(FileNotFoundError, ValueError):
+    return from_plain(kind, files.read_json(path))
+  measured = measure()  # by all processes together
+  distributed.first_does(lambda: files.replace_json(path, measured), f'{path}')
+  return {str(name): value for name, value in measured.items()}
 
 
 def _acceptance(
@@ -178,30 +131,3 @@ def _acceptance(
   )
   accepted = out.num_accepted_per_rank.sum(axis=0)
   return (accepted / out.num_tried_per_rank.sum(axis=0)).tolist()
-
-
-def _best_branchings(acceptance: Sequence[float]) -> str:
-  """Returns the branching of the most tokens for each number of paths.
-
-  The branching never increases: if acceptance depends on the rank alone, an
-  increasing order cannot be better (the monotonic rule of Yang et al.
-  2401.06706, 4.4).
-  """
-  lines = []
-  for budget in (8, 16, 32):
-    branchings = [
-      factors
-      for factors in tree_search.branchings(budget, 6)
-      if max(factors) <= len(acceptance)
-    ]
-    value = lambda factors: tree_search.expected_tokens(
-      TokenTree.branching(factors), acceptance
-    )
-    best = max(branchings, key=value)
-    shape = 'x'.join(map(str, best))
-    lines.append(
-      f'- at most {budget} paths, 6 levels: {shape}, expected τ '
-      f'{value(best):.2f}, of {len(branchings)} branchings of at most '
-      f'{len(acceptance)} candidates'
-    )
-  return '\n'.join(lines)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_collections
 from jax.sharding import Mesh
 
-from specsamp.errors import UserError
 from specsamp.evaluation.metrics import ALL
 from specsamp.evaluation.reporting.report import Report, Table
 from specsamp.evaluation.reporting.run_log import RunLog
@@ -26,11 +26,8 @@ _NOTE = (
   'Flagged: methods whose texts differ from those of the target alone, which '
   'occurs in one of 100 reports of lossless methods.'
 )
+_DATA = ComparisonConfig.data  # the default
 _BAR = '{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}{postfix}]'
-
-LoadConfig = Callable[[str], Any]
-Command = Callable[[str, Sequence[str]], str]
-MakeWorkdir = Callable[[str, Any], pathlib.Path]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,13 +38,16 @@ class ExperimentConfig:
     name: name of its config below `configs/papers`, and of its folder.
     minutes: minutes that it should take, to estimate the remaining time.
     arg: argument of the config.
-    needs: what the argument must be; the experiment is skipped without it.
   """
 
   name: str
   minutes: float
   arg: str = ''
-  needs: str = ''
+
+  @property
+  def path(self) -> str:
+    argument = self.arg and f':{self.arg}'
+    return f'configs/papers/{self.name}.py{argument}'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,161 +57,115 @@ class PapersConfig:
   Attributes:
     title: title of the summary.
     data: folder with the published sets of prompts.
-    experiments: experiments, each a dict with `name`, `minutes` and maybe `arg`
-      and `needs`: a config below configs/papers, the minutes that it should
-      take, its argument, and what the argument must be. An experiment that
-      needs an argument is skipped without it.
+    experiments: experiments, each a dict of the keys of `ExperimentConfig`.
+    note: text for the summary, such as a skipped experiment.
   """
 
   title: str
-  data: str = '../shared/data'
+  data: str = _DATA
   experiments: tuple[ExperimentConfig, ...] = ()
+  note: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
 class _Done:
-  """A finished experiment: a line of done.jsonl."""
+  """A finished experiment: a line of done.jsonl, with a hash of its config."""
 
   name: str
   config: str
   seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-  """A config of the papers.
+def run(
+  config: ml_collections.ConfigDict,
+  path: str,
+  load_config: Callable[[str], Any],
+  command: Callable[[str, Sequence[str]], str],
+  make_workdir: Callable[[str, Any], pathlib.Path],
+  mesh: Mesh | None = None,
+  allow_code_execution: bool = False,
+) -> None:
+  """Runs each experiment in a separate folder, and writes the summary.
 
-  Attributes:
-    name: name of its file below `configs/papers`, and of its folder.
-    minutes: expected duration, for the progress bar.
-    config: its values, a ConfigDict.
-    command: command that runs it alone.
-  """
-
-  name: str
-  minutes: float
-  config: Any
-  command: str
-
-  @property
-  def digest(self) -> str:
-    """Hash of all values of the config."""
-    text = json.dumps(self.config.to_dict(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@dataclasses.dataclass(frozen=True)
-class Papers:
-  """Checked experiments.
-
-  Attributes:
-    title: title of the summary.
-    experiments: experiments in order.
-    left_out: names of the experiments that lack an argument, with a description
-      of the argument.
-  """
-
-  title: str
-  experiments: list[Experiment]
-  left_out: dict[str, str]
-
-  def run(
-    self,
-    folder: pathlib.Path,
-    make_workdir: MakeWorkdir,
-    mesh: Mesh | None = None,
-    allow_code_execution: bool = False,
-  ) -> None:
-    """Runs each experiment in a separate folder, and writes the summary.
-
-    Finished experiments are skipped, and an interrupted one resumes.
-
-    Args:
-      folder: folder of all experiments.
-      make_workdir: (path, config) -> the folder of a run that writes there.
-      mesh: mesh to decode on; None is one device.
-      allow_code_execution: see `compare.Comparison.run`.
-    """
-    digests = {each.name: each.digest for each in self.experiments}
-    log = RunLog(
-      folder / DONE,
-      _Done,
-      lambda done: done.name,
-      lambda done: (
-        digests.get(done.name) == done.config
-        and (folder / done.name / 'report.md').exists()
-      ),
-    )
-    todo = [each for each in self.experiments if each.name not in log.records]
-    # A mistake in the first config is found before anything is written.
-    prepared = [compare.prepare(e.config.to_dict(), mesh) for e in todo[:1]]
-    with progress.bar(
-      'papers',
-      total=sum(each.minutes for each in self.experiments),
-      initial=sum(e.minutes for e in self.experiments if e not in todo),
-      unit='min',
-      bar_format=_BAR,
-    ) as bar:
-      for number, each in enumerate(todo, start=len(log.records) + 1):
-        print(f'\n# {number} of {len(self.experiments)}: {each.name}\n')
-        bar.set_postfix_str(each.name)
-        began = time.monotonic()
-        values = each.config.to_dict()
-        job = prepared.pop() if prepared else compare.prepare(values, mesh)
-        workdir = make_workdir(str(folder / each.name), each.config)
-        job.run(workdir, allow_code_execution, each.command)
-        seconds = time.monotonic() - began
-        log.append(_Done(each.name, each.digest, seconds))
-        bar.update(each.minutes)
-    report = Report(self.title, device='')
-    rows = [
-      {'experiment': f'[{each.name}]({each.name}/report.md)'}
-      | _figures(files.read_json(folder / each.name / 'summary.json'))
-      | {'minutes': log.records[each.name].seconds / 60}
-      for each in self.experiments
-    ]
-    report.add(Table(rows), _NOTE)
-    report.add(
-      *(f'{name}: left out, {why}' for name, why in self.left_out.items())
-    )
-    report.write(folder, name=SUMMARY)
-    report.show(folder, SUMMARY)
-
-
-def prepare(
-  values: Mapping[str, Any], load_config: LoadConfig, command: Command
-) -> Papers:
-  """Reads all configs; writes nothing.
+  Finished experiments are skipped, and an interrupted one resumes.
 
   Args:
-    values: values of a config such as `configs/papers/all.py`.
+    config: a `PapersConfig` such as that of `configs/papers/all.py`.
+    path: folder of all experiments.
     load_config: (FILE or FILE:ARGUMENT) -> its config.
     command: (launcher, arguments) -> command that calls the launcher.
+    make_workdir: (path, config) -> the folder of a run that writes there.
+    mesh: mesh to decode on; None is one device.
+    allow_code_execution: see `compare.Comparison.run`.
 
   Raises:
     UserError: a config does not exist or is invalid.
   """
-  papers = schema.read(PapersConfig, values)
-  experiments, left_out = [], {}
-  for entry in papers.experiments:
-    if entry.needs and not entry.arg:
-      left_out[entry.name] = entry.needs
-      continue
-    path = f'configs/papers/{entry.name}.py' + (entry.arg and f':{entry.arg}')
-    words = [f'--config={path}']
-    config = load_config(path)
-    if config.data != papers.data:
-      config.data = papers.data
-      words.append(f'--config.data={config.data}')
+  papers = schema.read(PapersConfig, config.to_dict())
+  configs = load_configs(papers, load_config)
+  names = list(configs)
+  values = {name: config.to_dict() for name, config in configs.items()}
+  digests = {name: _digest(values[name]) for name in names}
+  folder = make_workdir(path, config)
+  log = RunLog(
+    folder / DONE,
+    _Done,
+    lambda done: done.name,
+    lambda done: (
+      digests.get(done.name) == done.config
+      and (folder / done.name / 'report.md').exists()
+    ),
+  )
+  todo = [each for each in papers.experiments if each.name not in log.records]
+  total = sum(each.minutes for each in papers.experiments)
+  with progress.bar(
+    'papers',
+    total=total,
+    initial=total - sum(each.minutes for each in todo),
+    unit='min',
+    bar_format=_BAR,
+  ) as bar:
+    for each in todo:
+      name, number = each.name, len(log.records) + 1
+      print(f'\n# {number} of {len(names)}: {name}\n')
+      bar.set_postfix_str(name)
+      began = time.monotonic()
+      job = compare.prepare(values[name], mesh)
+      workdir = make_workdir(str(folder / name), configs[name])
+      words = [f'--config={each.path}']
+      if papers.data != _DATA:
+        words.append(f'--config.data={papers.data}')
+      job.run(workdir, allow_code_execution, command('evaluate', words))
+      log.append(_Done(name, digests[name], time.monotonic() - began))
+      bar.update(each.minutes)
+  rows = [
+    {'experiment': f'[{name}]({name}/report.md)'}
+    | _figures(files.read_json(folder / name / 'summary.json'))
+    | {'minutes': log.records[name].seconds / 60}
+    for name in names
+  ]
+  report = Report(papers.title, device='')
+  report.add(Table(rows), _NOTE, *filter(None, [papers.note]))
+  report.write(folder, name=SUMMARY)
+  report.show(folder, SUMMARY)
+
+
+def load_configs(
+  papers: PapersConfig, load_config: Callable[[str], Any]
+) -> dict[str, Any]:
+  """Returns the ConfigDict of each experiment by name; checks all of them."""
+  configs = {}
+  for each in papers.experiments:
+    config = load_config(each.path)
+    config.data = papers.data
     schema.read(ComparisonConfig, config.to_dict())
-    alone = command('evaluate', words)
-    experiments.append(Experiment(entry.name, entry.minutes, config, alone))
-  names = [experiment.name for experiment in experiments]
-  if not names or len(set(names)) < len(names):
-    raise UserError(
-      f'experiments: got {names}, expected at least one, without duplicates'
-    )
-  return Papers(papers.title, experiments, left_out)
+    configs[each.name] = config
+  return configs
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+  text = json.dumps(values, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:

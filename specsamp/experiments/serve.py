@@ -1,44 +1,27 @@
 """An OpenAI-compatible server of a config's models."""
 
 import dataclasses
+import importlib
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from jax.sharding import Mesh
 
-from specsamp import verification
 from specsamp.decoding.engine import Engine
-from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_range
-from specsamp.experiments import config as configs
 from specsamp.experiments import loading
-from specsamp.experiments.method_config import Branching
-from specsamp.experiments.trees import token_tree
-from specsamp.language_model import LanguageModel
-from specsamp.models.config import Dtype
+from specsamp.experiments.config import EMBEDDED, DrafterConfig
+from specsamp.experiments.methods import make_tree
 from specsamp.utils import schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(DrafterConfig):
   """Models to serve, and bounds on their requests.
 
   Attributes:
-    target: folder of the target, or its name at the hub; '' is the embedded
-      target.
-    draft: folder of the draft, or its name at the hub; '' is the embedded
-      draft.
-    dtype: dtype that the target computes in; '' is that of its folder.
     name: name of the model in requests; '' is the name of its folder.
-    drafter: '' is the draft model, other drafters are as in a config of decode.
-    lookup: settings of the drafters that look up.
-    verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
-      user-defined one, my.module:Name; '' is the default of the drafter.
-    draft_len: draft tokens a round; 0 decodes without a draft.
-    branching: token tree that replaces the chain of draft_len, as in a config
-      of decode; () is no tree.
-    law: how candidates are chosen; '' fits the drafter and the verifier.
     slots: texts that are decoded at once.
     rounds: rounds of a burst, after which tokens are sent. After 1 round the
       page can mark accepted tokens; more rounds cost less between bursts.
@@ -52,16 +35,7 @@ class ServeConfig:
     max_body_bytes: upper bound on the bytes of a request.
   """
 
-  target: str = ''
-  draft: str = ''
-  dtype: Literal['', Dtype] = ''
   name: str = ''
-  drafter: str = ''
-  lookup: loading.Lookup = loading.Lookup()
-  verifier: str = ''
-  draft_len: int = 4
-  branching: Branching = ()
-  law: Literal['', Law] = ''
   slots: int = 8
   rounds: int = 1
   queue: int = 64
@@ -76,111 +50,77 @@ class ServeConfig:
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, min=0, kind=int)
     check_range(self, 'logprobs', min=-1, kind=int)
-    if self.verifier:
-      verification.make(self.verifier)
 
 
-@dataclasses.dataclass(frozen=True)
-class Serving:
-  """A checked server.
-
-  Attributes:
-    config: its config.
-    target: target model.
-    engine: engine that decodes.
-    host: address to listen on.
-    port: port to listen on, 0 for any free one.
-    names: further names of the server, see `hosts.allowed`.
-  """
-
-  config: ServeConfig
-  target: LanguageModel
-  engine: Engine
-  host: str
-  port: int
-  names: Sequence[str]
-
-  def run(self) -> None:
-    """Compiles, prints the address, and serves until SIGTERM."""
-    from specsamp.serving import app, hosts, server
-    from specsamp.serving.detokenize import Vocabulary
-    from specsamp.serving.metrics import Metrics
-    from specsamp.serving.requests import MAX_CHOICES, Limits
-    from specsamp.serving.worker import Worker
-
-    config = self.config
-    listener = server.listen(self.host, self.port)  # before it compiles
-    self.engine.compile()
-    max_length = config.max_length or self.target.config.max_length
-    limits = Limits(
-      model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
-      tokenizer=self.target.tokenizer,
-      num_tokens=self.target.config.num_tokens,
-      max_length=max_length,
-      max_new_tokens=config.max_new_tokens or max_length,
-      max_choices=min(config.slots + config.queue, MAX_CHOICES),
-      logprobs=None if config.logprobs < 0 else config.logprobs,
-    )
-    metrics = Metrics()
-    worker = Worker(
-      self.engine,
-      Vocabulary(self.target.tokenizer),
-      queue=config.queue,
-      slots=config.slots,
-      rounds=config.rounds,
-      metrics=metrics,
-    )
-    names = hosts.allowed(self.host, self.names)
-    served = app.make(worker, limits, metrics, config.max_body_bytes, names)
-    print(f'{limits.model} at {server.address(listener)}', flush=True)
-    server.run(served, worker, listener)
-
-
-def prepare(
+def run(
   values: dict[str, Any],
   host: str = '127.0.0.1',
   port: int = 8000,
   mesh: Mesh | None = None,
   names: Sequence[str] = (),
-) -> Serving:
-  """Loads and checks the models. Writes nothing.
+) -> None:
+  """Loads the models, prints the address, and serves until SIGTERM.
 
   Args:
     values: a `ServeConfig` as plain values.
     host: address to listen on.
-    port: port to listen on, 0 for any free one.
+    port: its port, 0 for any free one.
     mesh: mesh to decode on, None for one device.
-    names: further names of the server.
+    names: further names of the server, see `hosts.allowed`.
 
   Raises:
-    UserError: a file or value is invalid, or the extra is not installed.
+    UserError: a value is invalid, an extra is missing, or the port is in use.
   """
   try:
-    import prometheus_client  # noqa: F401
-    import pydantic  # noqa: F401
-    import starlette  # noqa: F401
-    import uvicorn  # noqa: F401
+    for package in ('prometheus_client', 'pydantic', 'starlette', 'uvicorn'):
+      importlib.import_module(package)
   except ImportError as error:
     raise UserError(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
+  from specsamp.serving import app, hosts, server
+  from specsamp.serving.detokenize import Vocabulary
+  from specsamp.serving.metrics import Metrics
+  from specsamp.serving.requests import MAX_CHOICES, Limits
+  from specsamp.serving.worker import Worker
+
   config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
-  shape = config.draft_len
+  target, shape = models.target, config.draft_len
   if config.branching:
-    shape = token_tree(config.branching, models.target)
-  drafter = None
-  if shape:
-    drafter = models.drafter(
-      config.drafter, shape, config.law, config.verifier, config.lookup
-    )
+    shape = make_tree(config.branching, (), target)
+  logprobs = None if config.logprobs < 0 else config.logprobs
   engine = Engine(
-    models.target,
+    target,
     slots=config.slots,
-    drafter=drafter,
+    drafter=config.make_drafter(models, shape) if shape else None,
     verifier=config.verifier or None,
     max_length=config.max_length or None,
     rounds=config.rounds,
-    logprobs=None if config.logprobs < 0 else config.logprobs,
+    logprobs=logprobs,
   )
-  return Serving(config, models.target, engine, host, port, names)
+  listener = server.listen(host, port)  # before it compiles
+  engine.compile()
+  max_length = config.max_length or target.config.max_length
+  limits = Limits(
+    model=config.name or pathlib.Path(config.target).name or EMBEDDED,
+    tokenizer=target.tokenizer,
+    num_tokens=target.config.num_tokens,
+    max_length=max_length,
+    max_new_tokens=config.max_new_tokens or max_length,
+    max_choices=min(config.slots + config.queue, MAX_CHOICES),
+    logprobs=logprobs,
+  )
+  metrics = Metrics()
+  worker = Worker(
+    engine,
+    Vocabulary(target.tokenizer),
+    queue=config.queue,
+    slots=config.slots,
+    rounds=config.rounds,
+    metrics=metrics,
+  )
+  allowed = hosts.allowed(host, names)
+  served = app.make(worker, limits, metrics, config.max_body_bytes, allowed)
+  print(f'{limits.model} at {server.address(listener)}', flush=True)
+  server.run(served, worker, listener)

@@ -14,7 +14,7 @@ from specsamp import LanguageModel
 from specsamp.data.prompts import Prompt
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.drafting import model_drafter
-from specsamp.experiments import terminal
+from specsamp.experiments import marked_texts
 from specsamp.sampling.transforms import SamplingParams
 
 _PROMPTS = ['def f(x):', 'class A:\n', 'import', '']
@@ -56,7 +56,7 @@ def test_a_streamed_text(model, monkeypatch):
   spaces = 0
   for seed in range(128):
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
-    line = terminal.show(
+    line = marked_texts.show(
       model,
       model_drafter(model, 2),
       Prompt('p', 'import'),

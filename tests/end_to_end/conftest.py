@@ -1,8 +1,9 @@
 """Launchers run as a user runs them, without paying for an import each time."""
 
 import dataclasses
-import json
+import pathlib
 import re
+import sys
 
 import jax
 import numpy as np
@@ -29,19 +30,15 @@ def launch(server, tmp_path):
 
 
 @pytest.fixture
-def refused(launch):
+def refused():
   """Returns refused(name, *flags), which runs a launcher with a mistake.
 
   It checks that the launcher ends with one line and code 2, and returns the
-  line. The launcher runs in this process unless there are variables of the
-  environment.
+  line. The launcher runs in this process.
   """
 
-  def refused(name: str, *flags: str, variables=None) -> str:
-    if variables:
-      ended = launch(name, *flags, variables=variables)
-    else:
-      ended = run_here(name, *flags)
+  def refused(name: str, *flags: str) -> str:
+    ended = run_here(name, *flags)
     assert ended.code == 2, ended
     assert ended.out == ''
     assert re.fullmatch(rf'{name}\.py: [^\n]+\n', ended.err), ended.err
@@ -50,12 +47,26 @@ def refused(launch):
   return refused
 
 
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+  """Makes the classes and functions of docs/extending.md the module `parts`."""
+  text = pathlib.Path('docs/extending.md').read_text(encoding='utf-8')
+  blocks = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
+  kept = [b for b in blocks if re.search('^(class|def) ', b, re.MULTILINE)]
+  assert len(kept) == 3
+  (tmp_path / 'parts').mkdir()
+  (tmp_path / 'parts/parts.py').write_text('\n\n'.join(kept))
+  monkeypatch.syspath_prepend(tmp_path / 'parts')
+  yield
+  sys.modules.pop('parts', None)
+
+
 @pytest.fixture(scope='session')
 def folders(tmp_path_factory, sources, tokenizer):
   """Saved models: a pair, a longer target, and some that do not fit."""
   root = tmp_path_factory.mktemp('models')
   other = tokenizers.train(sources.values(), 400)
-  # Same size, other pieces: nothing but the tokenizers tells them apart.
+  # Same size, other pieces: only the tokenizers differ.
   turned = tokenizers.train([t[::-1] for t in sources.values()], 512)
   for name, tokens in (
     ('target', tokenizer),
@@ -75,13 +86,6 @@ def folders(tmp_path_factory, sources, tokenizer):
   target = model_dir.load(root / 'target')
   params = jax.tree.map(lambda x: x * np.nan, target.params)
   model_dir.save(dataclasses.replace(target, params=params), root / 'nan')
-  values = json.loads((root / 'target' / model_dir.CONFIG).read_text())
-  values['model']['width'] = 10**12
-  for name, config in (('deep', '[' * 10**5), ('huge', json.dumps(values))):
-    model_dir.save(target, root / name)
-    (root / name / model_dir.CONFIG).write_text(config)
-  (root / 'five').write_text('a\nb\nc\nd\ne\n')
-  (root / 'blank').write_text('\n')
   (root / 'raises.py').write_text("raise RuntimeError('of two\\nlines')")
   (root / 'dict.py').write_text('def get_config():\n  return {}\n')
   (root / 'key.py').write_text(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from testing.launching import run_here
 
 _QUICK = 'configs/quickstart.py'
 _FIGURE4 = '--config=configs/papers/mcsd/figure4.py:smoke'
@@ -30,12 +31,9 @@ _VALID = {
   'import_weights': ['--source={root}/target', '--to={tmp}/run'],
   'plan': [_CHINCHILLA, '--topology=v4:2x2x4'],
   'pretrain': [_PRETRAIN],
-  'serve': [],
 }
 _TREES = '--config.verifier=multi_candidate'
 _NGRAM = '--config.drafter=ngram'
-_LOOKAHEAD = '--config.drafter=lookahead'
-_TREE_8 = '--config.dynamic_tree=(8, 3, 3)'
 _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
 
 
@@ -43,104 +41,47 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
 @pytest.mark.parametrize(
   ('words', 'name', 'flags'),
   [
-    # A flag that does not exist, and words that are not flags.
+    # Flags.
     ("unexpected arguments ['def f():']", 'decode', ['def f():']),
     ('Did you mean: prompt', 'decode', ['--promt=x']),
-    ("'gamma'", 'decode', ['--gamma=4']),
-    ('Did you mean: topology', 'plan', ['--topologies=v4']),
-    # A value that a flag does not take.
     ('graphs=maybe', 'bench', ['--graphs=maybe']),
-    ('format=gguf', 'import_weights', ['--format=gguf']),
     ("got 'h10:8', expected one of", 'plan', ['--topology=h10:8']),
-    ('expected for v4 one of 8, 16', 'plan', ['--topology=v4-7']),
     ("workdir: got ''", 'decode', ['--workdir=']),
     # A config that does not exist or is for another launcher.
     (f'did you mean {_QUICK}?', 'decode', ['--config=quickstart']),
-    (f'did you mean {_QUICK}?', 'decode', ['--config', 'configs/quikstart.py']),
-    (f'did you mean {_QUICK}?', 'decode', ['-config=Configs/Quickstart.py']),
-    ("--config: got ''", 'decode', ['--config=']),
     ('got two of them', 'decode', [f'--config={_QUICK}', f'--config={_QUICK}']),
     ('is a config of pretrain', 'decode', [_PRETRAIN]),
-    ('is a config of decode', 'serve', [f'--config={_QUICK}']),
     ('SyntaxError', 'decode', ['--config=README.md']),
     ('RuntimeError: of two lines', 'decode', ['--config={root}/raises.py']),
     ("'dict' object has no", 'decode', ['--config={root}/dict.py']),
     ("config: key: got 'nope'", 'decode', ['--config={root}/key.py']),
     # An argument that a config does not take.
     ('did you mean smoke?', 'decode', [f'--config={_QUICK}:smok']),
-    ("argument: got ''", 'decode', [f'--config={_QUICK}:']),
-    (
-      'did you mean vicuna-7b+vicuna-68m?',
-      'decode',
-      ['--config=configs/pairs.py:vicuna-7b+vicuna-86m'],
-    ),
-    ("got 'smoke,'", 'evaluate', [f'{_FIGURE4},']),
-    # A key that a config does not have.
+    # A key that a config does not have, or a value of another type.
     ('did you mean draft_len?', 'decode', ['--config.draft_length=4']),
-    ("got 'gamma', expected one of adaptive", 'decode', ['--config.gamma=4']),
-    ('did you mean n_max?', 'decode', ['--config.lookup.nmax=3']),
     ('--config.draft_len: has no keys', 'decode', ['--config.draft_len.x=3']),
-    ("got ''", 'decode', ['--config.=3']),
     ('did you mean chat?', 'decode', ['--noconfig.chats']),
-    ('key of --config.model: got', 'pretrain', ['--config.model.widht=3']),
     ('did you mean branching?', 'evaluate', [f'--config.methods={_METHOD}']),
-    # A value of another type.
     ('--config.draft_len=four', 'decode', ['--config.draft_len=four']),
-    ('--config.chat=no', 'decode', ['--config.chat=no']),
-    ('not a dict', 'decode', ['--config.lookup=3']),
-    ("temperatures: got 'hot'", 'decode', ['--config.temperatures=hot']),
-    ("methods: got 'hi'", 'evaluate', ['--config.methods=hi']),
-    ('draft_lens: got 2.5', 'decode', ['--config.draft_lens=(2.5,)']),
-    ("law: got 'nope'", 'decode', ['--config.law=nope']),
-    ("dtype: got 'float33'", 'decode', ['--config.dtype=float33']),
     # A value out of its range.
     ('num_prompts: got 0', 'decode', ['--config.num_prompts=0']),
-    ('sweep_prompts: got 0', 'decode', ['--config.sweep_prompts=0']),
     ('seed: got 2147483647', 'decode', ['--config.seed=2147483647']),
-    ('top_p: got 1.5', 'decode', ['--config.top_p=1.5']),
     ('temperature: got -1.0', 'decode', ['--config.temperatures=(-1.0,)']),
-    ('none twice', 'decode', ['--config.draft_lens=(2, 2)']),
-    ('got -1', 'decode', ['--config.draft_lens=(-1,)']),
-    ('shown: got (-1, 0)', 'decode', ['--config.shown=(-1, 0)']),
-    ('positions', 'decode', ['--config.max_new_tokens=2147483647']),
-    ('at most the 64', 'decode', ['--config.max_prompt_tokens=1000000000']),
+    ('the 64 positions', 'decode', ['--config.max_new_tokens=2147483647']),
     ('got 100000001 nodes', 'decode', ['--config.draft_len=100000000']),
-    ('samples: got 0', 'evaluate', ['--config.samples=0']),
-    ('learning_rate: got nan', 'pretrain', ['--config.learning_rate=nan']),
-    ('beta2: got 2.0', 'pretrain', ['--config.beta2=2.0']),
-    ('seed: got 4294967296', 'pretrain', ['--config.seed=4294967296']),
     ('max_length', 'pretrain', ['--config.length=65']),
-    ('noise: got nan', 'distill', ['--config.noise=nan']),
-    ('groups: got 33', 'distill', ['--config.groups=33']),
-    ('length: got 65', 'distill', ['--config.length=65']),
-    ('alphas: got', 'plan', ["--config.alphas=('a',)"]),
-    ('paper_ms: got (', 'plan', ["--config.paper_ms=(('target', 'v4'),)"]),
     # Names that do not exist.
     ('did you mean token', 'decode', ['--config.verifier=tokn']),
-    ("no module 'no' for", 'decode', ['--config.verifier=no.such:Rule']),
     ("no module 'no_such'", 'decode', ['--config.drafter=no_such:draft']),
     ('my.module:', 'decode', ['--config.drafter=ngrm']),
     ('did you mean by_budget', 'evaluate', ['--config.plot=by_budgt']),
-    ("kind: got 'nope'", 'distill', ['--config.kind=nope']),
-    ('optimizer: got', 'pretrain', ['--config.optimizer=sgd']),
     # Trees, drafters and verifiers that do not fit each other.
     ('at least 1, got (2, 0)', 'decode', ['--config.branching=(2, 0)', _TREES]),
-    ('got 3 counts', 'decode', ['--config.branching=(2, (1, 1, 1))', _TREES]),
-    ('9x9x9x9x9', 'decode', ['--config.branching=(9, 9, 9, 9, 9)', _TREES]),
-    ('64 positions', 'decode', ['--config.branching=(63, 1)', _TREES]),
-    (
-      '600 candidates, more than the 512 tokens',
-      'decode',
-      ['--config.branching=(600,)', '--config.target={root}/long', _TREES],
-    ),
     ('(nodes, depth, children)', 'decode', ['--config.dynamic_tree=(8, 3)']),
-    ('at most 7', 'decode', ['--config.dynamic_tree=(9, 2, 2)']),
-    ("expected 'deterministic'", 'decode', [_TREE_8, '--config.law=iid']),
-    ('dynamic_tree: cannot', 'decode', [_TREE_8, '--config.adaptive=true']),
     (
-      'a round has 201 tokens, the target 64 positions',
+      'dynamic_tree: cannot',
       'decode',
-      ['--config.adaptive=true', '--config.draft_lens=(200,)'],
+      ['--config.dynamic_tree=(8, 3, 3)', '--config.adaptive=true'],
     ),
     ('how much it drafts', 'decode', [_NGRAM, '--config.adaptive=true']),
     (
@@ -148,25 +89,9 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       'decode',
       ['--config.branching=(2, 2)', '--config.verifier=token'],
     ),
-    (
-      "got law 'deterministic'",
-      'decode',
-      ['--config.law=deterministic', _TREES],
-    ),
     ("got law 'iid'", 'decode', [_NGRAM, '--config.law=iid']),
     ('cannot correct', 'decode', [_NGRAM, '--config.verifier=token']),
-    ('at the root only', 'decode', [_NGRAM, '--config.branching=(2, 2)']),
     ('n_max 3 and n_min 5', 'decode', [_NGRAM, '--config.lookup.n_min=5']),
-    ('window: got 0', 'decode', [_LOOKAHEAD, '--config.lookup.window=0']),
-    (
-      "law must be 'iid'",
-      'decode',
-      [
-        '--config.drafter=ngram_or_draft',
-        '--config.law=without_replacement',
-        _TREES,
-      ],
-    ),
     (
       'drafter none: cannot',
       'decode',
@@ -178,26 +103,12 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       'decode',
       [_NGRAM, '--config.lookup.datastore=/no/such/file'],
     ),
-    (
-      'blank: empty',
-      'decode',
-      [_NGRAM, '--config.lookup.datastore={root}/blank'],
-    ),
     ('/no/such.json: No such', 'decode', ['--config.prompts=/no/such.json']),
     ('/no/such/file', 'decode', ['--prompts_file=/no/such/file']),
-    (
-      '--config.prompts=a.jsonl reads it',
-      'decode',
-      ['--prompts_file=a.jsonl'],
-    ),
+    ('=a.jsonl reads it', 'decode', ['--prompts_file=a.jsonl']),
     ('not both', 'decode', ['--prompt=x', '--prompts_file=y']),
     ("got '', expected a text", 'decode', ['--prompt=']),
     ('64 positions', 'decode', ['--prompt=' + 'x = 1\n' * 400]),
-    (
-      'seed: got [2147483645',
-      'decode',
-      ['--config.seed=2147483645', '--prompts_file={root}/five'],
-    ),
     ('expected one of code', 'evaluate', ['--config.tasks=("README.md",)']),
     (
       'specsamp fetch humaneval --to=tests fetches',
@@ -207,34 +118,14 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('no task twice', 'evaluate', ['--config.tasks=("code", "code")']),
     ('no chat template', 'evaluate', ['--config.chat=true']),
     ('/no/such/folder', 'pretrain', ['--config.corpus=/no/such/folder']),
-    ('/no/such/file', 'pretrain', ['--config.tokenizer=/no/such/file']),
-    (
-      'continuation_batch=32',
-      'distill',
-      ['--config.num_continuations=33'],
-    ),
+    ('continuation_batch=32', 'distill', ['--config.num_continuations=33']),
     # Models and folders.
     ('the first is', 'decode', ['--config.draft={root}/small']),
     ('tokenizer', 'decode', ['--config.draft={root}/turned']),
     ('cut/model.safetensors', 'decode', ['--config.target={root}/cut']),
     ('nowhere', 'decode', ['--config.target={root}/nowhere']),
     ('config.json', 'decode', ['--config.target={root}']),
-    ('nested too deep', 'decode', ['--config.target={root}/deep']),
-    ('width must be an integer', 'decode', ['--config.target={root}/huge']),
-    ('norm', 'pretrain', ['--config.model.norm=nope']),
-    ('400', 'pretrain', ['--config.teacher={root}/small']),
-    ('blank: File exists', 'distill', ['--config.features={root}/blank']),
-    (
-      'config.json/run',
-      'decode',
-      ['--workdir={root}/target/config.json/run'],
-    ),
-    (
-      'holds a run of another config',
-      'decode',
-      ['--workdir={root}/target'],
-    ),
-    ('folder', 'import_weights', ['--to=README.md']),
+    ('a run of another config', 'decode', ['--workdir={root}/target']),
     ('folder', 'import_weights', ['--to=..']),
   ],
 )
@@ -242,7 +133,7 @@ def test_one_line(refused, folders, tmp_path, words, name, flags):
   valid = _VALID[name]
   if any(flag.partition('=')[0].endswith('-config') for flag in flags):
     valid = [flag for flag in valid if not flag.startswith('--config')]
-  if name not in ('serve', 'import_weights'):
+  if name != 'import_weights':
     valid = [*valid, '--workdir={tmp}/run']
   places = {'root': str(folders), 'tmp': str(tmp_path)}
   flags = [
@@ -258,11 +149,8 @@ def test_one_line(refused, folders, tmp_path, words, name, flags):
   [
     ('--workdir must', 'bench', []),
     ('--config: must be given, expected one of configs/d', 'distill', []),
-    ('configs/papers/mcsd/table2.py', 'evaluate', []),
     ('--source must', 'import_weights', []),
     ('--topology must', 'plan', [_CHINCHILLA]),
-    ('--workdir must', 'pretrain', [_PRETRAIN]),
-    ("--config: got ''", 'decode', ['--config']),
     ('prompt', 'decode', ['--prompt']),
   ],
 )
@@ -277,19 +165,13 @@ def test_a_missing_flag(refused, tmp_path, words, name, flags):
   [
     ('decode', '3x3', 'mesh 3x3 takes 9 devices, got 8'),
     ('pretrain', '2x', "mesh: got '2x', expected DATAxMODEL such as 2x4"),
-    ('distill', '2x4', 'heads: 2 do not divide into 4 shards'),
     ('evaluate', '2x4', 'heads: 2 do not divide into 4 shards'),
   ],
 )
 def test_a_mesh_that_does_not_fit(refused, folders, tmp_path, name, mesh, line):
+  flags = [flag.replace('{root}', str(folders)) for flag in _VALID[name]]
   workdir = tmp_path / 'run'
-  message = refused(
-    name,
-    *(flag.replace('{root}', str(folders)) for flag in _VALID[name]),
-    f'--mesh={mesh}',
-    f'--workdir={workdir}',
-    variables={'JAX_NUM_CPU_DEVICES': '8'},
-  )
+  message = refused(name, *flags, f'--mesh={mesh}', f'--workdir={workdir}')
   assert message.startswith(f'{name}.py: {line}')
   assert not (workdir / 'metrics.jsonl').exists()
 
@@ -299,21 +181,19 @@ def test_a_mesh_that_does_not_fit(refused, folders, tmp_path, name, mesh, line):
   [
     ({'JAX_NUM_PROCESSES': ''}, 'go together, got only'),
     ({'JAX_PROCESS_ID': '2'}, 'JAX_PROCESS_ID is 2, expected below'),
-    ({'JAX_NUM_PROCESSES': 'two'}, "JAX_NUM_PROCESSES: got 'two'"),
     ({'JAX_COORDINATOR_ADDRESS': 'here'}, "got 'here', expected HOST:PORT"),
   ],
 )
-def test_variables_that_make_no_run(refused, tmp_path, changes, line):
+def test_variables_that_make_no_run(launch, tmp_path, changes, line):
   variables = {
     'JAX_COORDINATOR_ADDRESS': 'localhost:1',
     'JAX_NUM_PROCESSES': '2',
     'JAX_PROCESS_ID': '0',
   }
   workdir = f'--workdir={tmp_path}/run'
-  message = refused(
-    'pretrain', _PRETRAIN, workdir, variables=variables | changes
-  )
-  assert line in message
+  ended = launch('pretrain', _PRETRAIN, workdir, variables=variables | changes)
+  assert ended.code == 2 and ended.out == ''
+  assert line in ended.err and ended.err.count('\n') == 1
 
 
 def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
@@ -322,6 +202,24 @@ def test_nothing_of_another_run_is_overwritten(refused, tmp_path):
   assert 'something else' in line
   (file,) = tmp_path.iterdir()
   assert file.read_text() == 'precious'
+
+
+def test_weights_that_are_not_numbers(folders, tmp_path):
+  """A pass reports them, after the prompt is printed."""
+  ended = run_here(
+    'decode',
+    f'--config={_QUICK}:smoke',
+    f'--workdir={tmp_path}/run',
+    f'--config.target={folders}/nan',
+    f'--config.draft={folders}/draft',
+    '--prompt=x',
+    '--config.max_new_tokens=2',
+  )
+  assert ended.code == 2
+  # Bars of compiled programs precede it.
+  assert ended.err.endswith(
+    'decode.py: the target gave NaN logits in rows [0]\n'
+  )
 
 
 def test_a_separate_process_ends_with_code_2():
@@ -336,42 +234,20 @@ def test_a_separate_process_ends_with_code_2():
   assert ended.stderr.count('\n') == 1 and 'nope' in ended.stderr
 
 
-def test_weights_that_are_not_numbers(launch, folders, tmp_path):
-  """A pass reports them, after the prompt is printed."""
-  ended = launch(
-    'decode',
-    f'--config={_QUICK}:smoke',
-    f'--workdir={tmp_path}/run',
-    f'--config.target={folders}/nan',
-    f'--config.draft={folders}/draft',
-    '--prompt=x',
-    '--config.max_new_tokens=2',
-  )
-  assert ended.code == 2
-  assert ended.err == 'decode.py: the target gave NaN logits in rows [0]\n'
-
-
 @pytest.mark.extended
-@pytest.mark.parametrize(
-  ('shell', 'error'),
-  [
-    ('> /dev/full', 'decode.py: output: No space left on device\n'),
-    ('| true', 'decode.py: output: Broken pipe\n'),
-  ],
-)
-def test_an_output_that_cannot_be_written(folders, tmp_path, shell, error):
+def test_an_output_that_cannot_be_written(folders, tmp_path):
   command = [
     sys.executable, 'launch/decode.py', f'--config={_QUICK}:smoke',
     f'--workdir={tmp_path}/run', f'--config.target={folders}/target',
     f'--config.draft={folders}/draft', "--prompt='é'",
-    '--config.max_new_tokens=2',
+    '--config.max_new_tokens=2', '> /dev/full',
   ]  # fmt: skip
   ended = subprocess.run(
-    f'{" ".join(command)} {shell}',
+    ' '.join(command),
     shell=True,
     capture_output=True,
     text=True,
     check=False,
     env=os.environ | {'PYTHONIOENCODING': 'ascii'},
   )
-  assert ended.stderr == error
+  assert ended.stderr == 'decode.py: output: No space left on device\n'

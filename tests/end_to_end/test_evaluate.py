@@ -1,63 +1,66 @@
-"""Comparisons: the files that they write, and that they resume."""
+"""`launch/evaluate.py` and its configs: files, searches, papers' tables."""
 
-import importlib.util
 import json
 import pathlib
+import runpy
 import shlex
 
 import pytest
+from testing import shallow
+from testing.launching import run_here
 
+from specsamp import zoo
+from specsamp.drafting.trained import KINDS
 from specsamp.errors import UserError
 from specsamp.evaluation import timing
-from specsamp.experiments import compare, measured_trees
+from specsamp.experiments import compare, decode, measured_trees
+from specsamp.utils import home, user_modules
 
-_PAPERS = pathlib.Path('configs/papers')
-_TABLE2 = _PAPERS / 'parallelspec/table2.py'  # its argument names drafters
+_PAPERS = 'configs/papers'
+_TABLE1 = f'{_PAPERS}/parallelspec/table1.py'
+_TABLE2 = f'{_PAPERS}/parallelspec/table2.py'  # its argument names drafters
 _CONFIGS = [
-  *sorted(_PAPERS.glob('*/*.py')),
-  pathlib.Path('configs/humaneval.py'),
-  pathlib.Path('configs/spec_bench.py'),
+  *(p.as_posix() for p in sorted(pathlib.Path(_PAPERS).glob('*/*.py'))),
+  'configs/humaneval.py',
+  'configs/spec_bench.py',
 ]
-_each = pytest.mark.parametrize(
-  'path', _CONFIGS, ids=lambda path: f'{path.parent.name}-{path.stem}'
-)
 
 
-def _get_config(path, arg):
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config(arg)
+def _values(path, arg, **changes):
+  return runpy.run_path(path)['get_config'](arg).to_dict() | changes
 
 
-@_each
-@pytest.mark.parametrize('arg', [None, 'smoke'])
-def test_every_config_can_run(path, arg, data):
+@pytest.mark.parametrize('path', _CONFIGS)
+def test_every_config_can_run(path, data):
   """Checks everything except the decoding."""
-  if path == _TABLE2 and not arg:
-    with pytest.raises(ValueError, match='drafter'):
-      _get_config(path, arg)
-    return
-  values = _get_config(path, arg).to_dict() | {'data': str(data)}
-  job = compare.prepare(values)
-  assert len(job.methods) > 1 and job.tasks
-  with pytest.raises((ValueError, UserError), match='smoke|nope'):
-    compare.prepare(_get_config(path, 'nope').to_dict())
-
-
-@_each
-def test_every_config_knows_the_papers_pairs(path, data):
-  """Their weights are not here: an error names their folders."""
+  places = dict(data=str(data))
+  for arg in ('smoke',) if path == _TABLE2 else (None, 'smoke'):
+    job = compare.prepare(_values(path, arg, **places))
+    assert len(job.methods) > 1 and job.tasks
   if path == _TABLE2:
-    pytest.skip('it compares drafters of the embedded target')
+    with pytest.raises(UserError, match='drafter'):
+      _values(path, '')
+    return
+  with pytest.raises(UserError, match='smoke'):
+    _values(path, 'nope')
+  # The weights of the papers' pairs are not here.
   for pair in ('vicuna-7b+vicuna-68m', 'llama-33b+llama-68m,smoke'):
-    values = _get_config(path, pair).to_dict()
+    values = _values(path, pair, **places)
     assert values['target'] == f'MODELS/{pair.partition("+")[0]}'
     with pytest.raises(UserError, match='MODELS'):
-      compare.prepare(values | {'data': str(data)})
+      compare.prepare(values)
 
 
-def test_a_comparison(launch, folders, tmp_path):
+def test_the_config_of_code_edits_finds_its_prompts():
+  """Held-out files of this Python have enough edits."""
+  values = _values('configs/ngram_code_edit.py', 'full')
+  job = decode.prepare(values)
+  assert len(job.prompts) == values['num_prompts']
+  depths = [drafter.tree.depth for _, drafter in job.compared]
+  assert depths == [*values['draft_lens'], len(values['branching'])]
+
+
+def test_a_comparison(folders, tmp_path):
   workdir = tmp_path / 'run'
   flags = (
     '--config=configs/papers/mcsd/figure4.py:smoke',
@@ -68,7 +71,7 @@ def test_a_comparison(launch, folders, tmp_path):
     '--config.num_prompts=3',
     '--config.bounds=True',
   )
-  ended = launch('evaluate', *flags)
+  ended = run_here('evaluate', *flags)
   assert ended.code == 0, ended.err
   assert '## Losslessness' not in ended.out and '|' not in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
@@ -93,21 +96,52 @@ def test_a_comparison(launch, folders, tmp_path):
   assert '2x2' in text and 'by_budget.png' in text
   assert '## The first token of a draft' in text
   command = shlex.join(flag for flag in flags if 'workdir' not in flag)
-  assert f'\npython launch/evaluate.py {command}\n' in text
+  root = f'{home.folder()}/'
+  assert f'\npython launch/evaluate.py {command}\n'.replace(root, '') in text
   assert [found['branching'] for found in summary['bounds']] == ['2x2', '1x4']
   assert all(0 < found['at_most'] <= 1 for found in summary['bounds'])
-
-  # Nothing is left to decode.
-  path = workdir / 'metrics.jsonl'
-  again = path.read_text().splitlines()
-  assert len(again) == 9
-  assert launch('evaluate', *flags).code == 0
-  assert path.read_text().splitlines() == again
   # Another comparison does not resume in this folder.
-  ended = launch('evaluate', *flags, '--config.seed=1')
+  ended = run_here('evaluate', *flags, '--config.seed=1')
   assert ended.code == 2 and 'another config (other seed)' in ended.err
 
 
+@pytest.mark.usefixtures('parts')
+def test_user_defined_parts(folders, tmp_path, capsys, monkeypatch):
+  line = {'prompt': '1 + 1 =', 'reference': '2', 'id': 'one'}
+  (tmp_path / 'own.jsonl').write_text(json.dumps(line))
+  method = dict(
+    name='own words', branching=(1, 1), temperature=1.0, law='iid',
+    drafter='parts:own_words', verifier='parts:FirstToken',
+  )  # fmt: skip
+  values = _values(
+    f'{_PAPERS}/mcsd/figure4.py',
+    'smoke',
+    target=f'{folders}/target',
+    draft=f'{folders}/draft',
+    max_new_tokens=8,
+    num_prompts=2,
+    methods=(method,),
+    tasks=('parts:sums', f'{tmp_path}/own.jsonl'),
+    plot='by_method',
+  )
+  job = compare.prepare(values)
+  assert 'own: 1 of the 2 requested prompts' in capsys.readouterr().out
+  job.run(tmp_path)
+  read = lambda name: [
+    json.loads(line) for line in (tmp_path / name).read_text().splitlines()
+  ]
+  scores = [name for line in read('scores.jsonl') for name in line['scores']]
+  assert {*scores} == {'right', 'exact match'}
+  # If a part has changed, only its lines are decoded again.
+  before = read('metrics.jsonl')
+  monkeypatch.setattr(user_modules, '_digest_of', lambda module: 'changed')
+  compare.prepare(values).run(tmp_path)
+  after = read('metrics.jsonl')
+  changed = [line['method'] for line in after if line not in before]
+  assert changed == ['own words'] * 3 and len(after) == len(before) == 6
+
+
+@pytest.mark.extended
 def test_search_and_passes(monkeypatch, folders, tmp_path):
   # Compilation dominates: few sizes, and the times of one tree for all.
   monkeypatch.setattr(measured_trees, 'CANDIDATES', 2)
@@ -119,18 +153,19 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
     return timed
 
   monkeypatch.setattr(timing, 'measure', measure_once)
-  values = dict(
+  values = _values(
+    f'{_PAPERS}/mcsd/best_tree.py',
+    'smoke',
     target=f'{folders}/target',
     draft=f'{folders}/draft',
     max_prompt_tokens=40,
     plot='by_budget',  # which has branchings only
     passes=True,
   )
-  config = _get_config(_PAPERS / 'mcsd/best_tree.py', 'smoke')
-  values |= config.to_dict() | values
   # The other temperature has the same programs.
   values['methods'] = [m for m in values['methods'] if m['temperature']]
-  compare.prepare(values).run(tmp_path)
+  job = compare.prepare(values)
+  job.run(tmp_path)
   summary = json.loads((tmp_path / 'summary.json').read_text())
   methods = [run['method'] for run in summary['runs']]
   assert methods[:3] == ['autoregressive', 'speculative (SD)', 'branching']
@@ -144,3 +179,109 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
   text = (tmp_path / 'report.md').read_text()
   for words in ('Best static trees at t=1', 'The cost of a larger pass'):
     assert words in text
+  # A resumed run measures and decodes nothing again.
+  before = (tmp_path / 'metrics.jsonl').read_bytes()
+  monkeypatch.setattr(timing, 'level_time', lambda *_: 1 / 0)
+  job.run(tmp_path)
+  assert (tmp_path / 'metrics.jsonl').read_bytes() == before
+
+
+# Configs that run completely in their smallest size, in one process that
+# compiles their programs once. The others run with --slow.
+_SOME = {
+  f'{_PAPERS}/chinchilla/sampling.py',
+  f'{_PAPERS}/chinchilla/table1.py',
+  f'{_PAPERS}/llama31/tables.py',
+  f'{_PAPERS}/mcsd/figure3.py',
+  f'{_PAPERS}/mcsd/table2.py',
+  f'{_PAPERS}/parallelspec/figure4.py',
+  _TABLE1,
+  'configs/dynamic_trees.py',
+  'configs/spec_bench.py',
+}
+_RUN = [
+  *(path for path in _CONFIGS if 'best_tree' not in path),
+  *('configs/completions.py', 'configs/drafters.py'),
+  'configs/dynamic_trees.py',
+]
+# Drafters of the widest table that run without --slow.
+_DRAFTERS = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}
+
+
+def _job(path, data, folders, arg='smoke', whole=True):
+  values = _values(path, arg, data=str(data))
+  # Configs without trained drafters run with a smaller pair.
+  if any(x in path for x in ('mcsd', 'chinchilla', 'llama31', 'spec_bench')):
+    values |= {'target': f'{folders}/target', 'draft': f'{folders}/draft'}
+    values['max_prompt_tokens'] = min(values['max_prompt_tokens'], 40)
+    values['methods'] = [
+      method
+      for method in values['methods']
+      if method.get('drafter') not in KINDS
+    ]
+  methods = values['methods']
+  if path == _TABLE1 and not whole:
+    values['methods'] = [m for m in methods if m['drafter'] in _DRAFTERS]
+  elif not whole:  # two
+    values['methods'] = methods[:: -(-len(methods) // 2)]
+  return compare.prepare(values)
+
+
+@pytest.fixture
+def pair(monkeypatch):
+  """Replaces the embedded pair by one that compiles faster."""
+  monkeypatch.setattr(zoo, 'load', shallow.zoo_load())
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures('pair')
+def test_trees_of_parallelspec(data, folders):
+  """In full size they have 25 tokens and fit drafter, law and verifier."""
+  trees = {
+    (method.name, method.label.tree.size - 1, method.label.tree.depth)
+    for method in _job(_TABLE1, data, folders, arg=None).methods
+    if method.name != 'Lookahead' and not method.label.tree.is_chain
+  }
+  assert trees == {
+    ('Medusa', 25, 5),
+    ('Medusa + ParallelSpec', 25, 5),
+    ('Hydra', 25, 5),
+    ('EAGLE', 25, 5),
+    ('EAGLE + ParallelSpec', 25, 5),
+    ('EAGLE + ParallelSpec, 3 layers', 25, 9),
+  }
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures('pair')
+@pytest.mark.parametrize(
+  ('path', 'whole'),
+  [
+    *((path, False) for path in _RUN if path in _SOME),
+    *(pytest.param(path, True, marks=pytest.mark.slow) for path in _RUN),
+  ],
+)
+def test_a_config_runs(path, whole, data, folders, tmp_path):
+  job = _job(path, data, folders, whole=whole)
+  job.run(tmp_path, allow_code_execution=True)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  # Every method, and the baseline of its sampling, on every task.
+  laws = {method.label.sampling for method in job.methods}
+  tasks = [task.name for task in job.tasks]
+  several = ['all tasks'] * (len(tasks) > 1)
+  rows = (len(laws) + len(job.methods)) * len([*tasks, *several])
+  assert len(summary['runs']) == rows
+  assert all(run['speedup'] > 0 for run in summary['runs'])
+  assert len(summary['lossless']) == len(job.methods)
+  for row in summary['lossless']:  # few sampled texts prove nothing
+    expected = {'lossless'} if row['temperature'] == 0 else {'too few texts'}
+    assert row['verdict'] in expected
+  report = (tmp_path / 'report.md').read_text()
+  for heading in ('Losslessness', 'Confidence', 'Acceptance by position'):
+    assert f'## {heading}' in report
+  if 'humaneval' in tasks:
+    scored = (tmp_path / 'scores.jsonl').read_text().splitlines()
+    why = [line['scores'].get('why') for line in map(json.loads, scored)]
+    assert any(why) and '| pass@1' in report
+  assert 'xsum' not in tasks or 'ROUGE-2' in report
+  assert 'qa' not in tasks or all(f'{name} ' in report for name in tasks)

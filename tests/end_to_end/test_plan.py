@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from testing.launching import run_here
 
 pytestmark = pytest.mark.extended
 
@@ -10,19 +11,17 @@ _PREDICT = '--config=configs/chinchilla.py:predict'
 _SLICE = '--topology=v4:2x2x4'
 
 
-def _summary(workdir):
-  return json.loads((workdir / 'summary.json').read_text())
-
-
-def test_prediction(launch, tmp_path):
-  workdir = tmp_path / 'plan'
-  ended = launch('plan', _PREDICT, _SLICE, f'--workdir={workdir}')
+def _plan(workdir, *flags):
+  ended = run_here('plan', f'--workdir={workdir}', *flags)
   assert ended.code == 0, ended
-  assert ended.err == ''
+  return ended, json.loads((workdir / 'summary.json').read_text())
+
+
+def test_prediction(tmp_path):
+  ended, summary = _plan(tmp_path / 'plan', _PREDICT, _SLICE)
   assert 'Paper and plan' in ended.out and 'Speedups' in ended.out
   for name in ('report.md', 'prices.png', 'config.json'):
-    assert (workdir / name).stat().st_size
-  summary = _summary(workdir)
+    assert (tmp_path / 'plan' / name).stat().st_size
   assert [row['what'] for row in summary['paper']] == [
     'target', 'draft', 'alternative',
   ]  # fmt: skip
@@ -40,24 +39,14 @@ def test_prediction(launch, tmp_path):
   assert 'No price of 32 x 2048 slots: v5e:4x4: weights and' in ended.out
 
 
-def test_measured_times_replace_predicted_ones(launch, refused, tmp_path):
+def test_measured_times_replace_predicted_ones(tmp_path):
   times = tmp_path / 'times.json'
   times.write_text('{"draft_ms": 100, "target_ms": 14.1}')
-  workdir = tmp_path / 'plan'
-  # With a slow draft no α gives the paper's speedups.
-  line = refused(
-    'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
-    f'--config.measured={times}',
+  ended, summary = _plan(
+    tmp_path / 'plan', _PREDICT, _SLICE, f'--config.measured={times}',
+    '--config.paper_speedups=()', '--config.compare=("v4-8","v4-32","v5e-4")',
   )  # fmt: skip
-  assert 'paper_speedups: tau of 4 draft tokens must be' in line
-  ended = launch(
-    'plan', _PREDICT, _SLICE, f'--workdir={workdir}',
-    f'--config.measured={times}', '--config.paper_speedups=()',
-    '--config.compare=("v4-8","v4-32","v5e-4")',
-  )  # fmt: skip
-  assert ended.code == 0, ended
   assert 'v5e:2x2: weights and caches take 36.56 GiB of each' in ended.out
-  summary = _summary(workdir)
   assert {row['topology'] for row in summary['times']} == {'v4:2x2x4'}
   assert all(row['γ=1'] < 0.3 for row in summary['speedups'])
 
@@ -74,7 +63,7 @@ def test_compilation(launch, tmp_path):
   )  # fmt: skip
   assert ended.code == 0, ended
   assert 'as predicted: 5 all-reduce of 81920 bytes' in ended.out
-  summary = _summary(workdir)
+  summary = json.loads((workdir / 'summary.json').read_text())
   assert [row['part'] for row in summary['memory']] == [
     'draft step', 'scoring pass', 'speculative loop',
   ]  # fmt: skip
@@ -85,49 +74,22 @@ def test_compilation(launch, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'words'),
   [
-    (['--topology='], ["got '', expected one of v4, v5e"]),
-    (['--topology=v4-32,v4:2x2x4'], ['got a slice twice']),
-    ([], ['--topology']),
-    (
-      ['--topology=v5e-4'],
-      ['v5e:2x2: weights and caches take 36.56 GiB of each of 4', '15.75 GiB'],
-    ),
+    (['--topology='], "got '', expected one of v4, v5e"),
+    (['--topology=v5e-4'], 'v5e:2x2: weights and caches take 36.56 GiB of'),
     (
       ['--topology=v4:2x4x4'],
-      ['v4:2x4x4, draft: heads: 48 do not divide into 32 shards'],
+      'v4:2x4x4, draft: heads: 48 do not divide into 32 shards',
     ),
-    ([_SLICE, '--config.measured=/nowhere'], ['/nowhere: No such file']),
-    ([_SLICE, '--config.alphas=(1.5,)'], ['alphas: got 1.5, expected 0 to 1']),
-    ([_SLICE, '--config.gamma=0'], ['gamma: got 0, expected at least 1']),
-    ([_SLICE, '--config.context=4096'], ['context: got 4096', '2048']),
-    ([_SLICE, '--config.draft.vocab_size=7'], ['share a vocabulary', '7']),
-    ([_SLICE, '--config.target.num_heads=63'], ['num_kv_heads must divide']),
-    ([_SLICE, '--config.compare=("v4",)'], ["got 'v4'"]),
-    ([_SLICE, '--config.paper_ms=()'], ['paper_speedups: expected paper_ms']),
-    (
-      [_SLICE, '--config.paper_ms=(("gpt", "v4-32", 1.0),)'],
-      ["model of paper_ms: got 'gpt', expected one of target, draft"],
-    ),
+    ([_SLICE, '--config.context=4096'], 'context: got 4096'),
+    ([_SLICE, '--config.draft.vocab_size=7'], 'share a vocabulary'),
+    ([_SLICE, '--config.paper_ms=()'], 'paper_speedups: expected paper_ms'),
     (
       [_SLICE, '--config.target.num_layers=20'],
-      ['paper_speedups: tau of 4 draft tokens must be 1 to 5'],
+      'paper_speedups: tau of 4 draft tokens must be 1 to 5',
     ),
   ],
 )
 def test_bad_input(refused, tmp_path, flags, words):
-  line = refused('plan', _PREDICT, f'--workdir={tmp_path / "out"}', *flags)
-  for word in words:
-    assert word in line
-  assert not (tmp_path / 'out').exists()
-
-
-def test_a_config_of_another_kind(refused, tmp_path):
-  own = tmp_path / 'own.py'  # no command in it tells whose it is
-  own.write_text(
-    'import ml_collections\n'
-    'get_config = lambda: ml_collections.ConfigDict(dict(draft_len=4))\n'
-  )
-  line = refused(
-    'plan', f'--config={own}', _SLICE, f'--workdir={tmp_path / "out"}'
-  )
-  assert 'config: ' in line
+  workdir = tmp_path / 'out'
+  assert words in refused('plan', _PREDICT, f'--workdir={workdir}', *flags)
+  assert not workdir.exists()

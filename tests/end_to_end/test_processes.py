@@ -1,6 +1,8 @@
-"""Two processes are one run: the same text, the same losses, one report."""
+"""Several processes: one run of two, a killed run, two runs in one folder."""
 
 import json
+import os
+import re
 import signal
 import socket
 import time
@@ -92,72 +94,22 @@ def test_decoding_is_that_of_one_process(begin, models, tmp_path):
     for line in written:
       assert line.pop('seconds') > 0 and line.pop('prefill_seconds') > 0
     lines.append(written)
-    assert sorted(p.name for p in workdir.iterdir()) == [
-      'config.json',
-      'metrics.jsonl',
-    ]
     # The library of the collectives writes to every output, the text is in one.
     assert first.out.count(' tokens in ') == 2
-    for other in others:
-      assert ' tokens in ' not in other.out
-      assert 'def mean(' not in other.out
-    if others:
-      for i, each in enumerate([first, *others]):
-        assert f'process {i} of 2: 4 of 8 devices\n' in each.err
-    else:  # one process is not a distributed run
-      assert 'process 0 of' not in first.err
+    for i, other in enumerate(others, start=1):
+      assert ' tokens in ' not in other.out and 'def mean(' not in other.out
+      assert f'process {i} of 2: 4 of 8 devices\n' in other.err
   assert lines[0] == lines[1]
   assert len(lines[0]) == 2
 
 
-@pytest.mark.slow
-def test_an_experiment_is_that_of_one_process(begin, models, data, tmp_path):
-  found = []
-  for count in (1, 2):
-    workdir = tmp_path / str(count)
-    _end(
-      begin(
-        'evaluate',
-        '--config=configs/papers/chinchilla/table1.py:smoke',
-        f'--config.target={models}/target',
-        f'--config.draft={models}/draft',
-        f'--config.data={data}',
-        "--config.tasks=('spec_bench/mt_bench', 'humaneval')",
-        '--config.num_prompts=2',
-        '--allow_code_execution',
-        f'--workdir={workdir}',
-        '--mesh=2x4',
-        count=count,
-      )
-    )
-    emitted, scores = (
-      [json.loads(line) for line in (workdir / name).read_text().splitlines()]
-      for name in ('metrics.jsonl', 'scores.jsonl')
-    )
-    assert len(emitted) == len(scores) == 4 * 4
-    found.append(
-      [(line['id'], line['output_tokens'], line['rounds']) for line in emitted]
-    )
-    summary = json.loads((workdir / 'summary.json').read_text())
-    assert {row['verdict'] for row in summary['lossless']} <= {
-      'lossless',
-      'too few texts',
-    }
-  assert found[0] == found[1]
-
-
 @pytest.fixture(scope='module')
-def train(begin, tmp_path_factory, sources):
-  """Returns train(workdir, count=2), which starts processes that train."""
-  corpus = tmp_path_factory.mktemp('corpus')
-  text = ''.join(sources.values()).splitlines(keepends=True)
-  for i in range(20):
-    part = ''.join(text[i * 200 : (i + 1) * 200])
-    (corpus / f'part{i}.py').write_text(part)
+def train(begin):
+  """Returns train(workdir, count), which starts processes that train."""
   return lambda workdir, count: begin(
     'pretrain',
     '--config=configs/pretrain_pycode.py:smoke',
-    f'--config.corpus={corpus}',
+    '--config.corpus=configs',
     f'--config.checkpoint_every={_CHECKPOINT}',
     f'--config.steps={_STEPS}',
     '--mesh=4x2',
@@ -166,30 +118,10 @@ def train(begin, tmp_path_factory, sources):
   )
 
 
-@pytest.fixture(scope='module')
-def undisturbed(train, tmp_path_factory):
-  """Returns the losses of a run of one process."""
-  workdir = tmp_path_factory.mktemp('undisturbed') / 'run'
-  _end(train(workdir, count=1))
-  return _losses(workdir)
-
-
-def _lines(workdir):
-  return (workdir / 'metrics.jsonl').read_text().splitlines()
-
-
 def _losses(workdir):
-  lines = [json.loads(line) for line in _lines(workdir)]
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
   return {(line['kind'], line['step']): line['loss'] for line in lines}
-
-
-def _assert_same_losses(workdir, undisturbed):
-  losses = _losses(workdir)
-  assert list(losses) == list(undisturbed)
-  np.testing.assert_allclose(
-    list(losses.values()), list(undisturbed.values()), atol=1e-4, rtol=0
-  )
-  assert ('train', _STEPS) in losses
 
 
 @pytest.mark.parametrize(
@@ -198,8 +130,9 @@ def _assert_same_losses(workdir, undisturbed):
   # another one is only seen in its silence.
   [0, pytest.param(1, marks=pytest.mark.slow)],
 )
-def test_training_is_that_of_one_process(train, undisturbed, tmp_path, victim):
+def test_training_is_that_of_one_process(train, tmp_path, victim):
   """One of the two is killed, the other ends, and both are started again."""
+  _end(train(tmp_path / 'undisturbed', count=1))
   workdir = tmp_path / 'run'
   processes = train(workdir, count=2)
   deadline = time.monotonic() + 120
@@ -211,16 +144,22 @@ def test_training_is_that_of_one_process(train, undisturbed, tmp_path, victim):
   assert processes[victim].join(10).code == -signal.SIGKILL
   assert processes[1 - victim].join(60).code != 0
   assert not (workdir / 'model').exists()
-  begun = [x for x in _lines(workdir) if json.loads(x)['step'] <= _CHECKPOINT]
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  begun = [x for x in lines if json.loads(x)['step'] <= _CHECKPOINT]
   assert begun
 
   first, second = _end(train(workdir, count=2))
-  _assert_same_losses(workdir, undisturbed)
+  losses, whole = _losses(workdir), _losses(tmp_path / 'undisturbed')
+  assert list(losses) == list(whole) and ('train', _STEPS) in losses
+  np.testing.assert_allclose(
+    list(losses.values()), list(whole.values()), atol=1e-4, rtol=0
+  )
   assert 'tok/s' in first.err
   assert 'tok/s' not in second.err  # one bar
   assert model_dir.load(workdir / 'model').num_params > 10_000
   # The lines of the first run were kept, with their times.
-  assert _lines(workdir)[: len(begun)] == begun
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  assert lines[: len(begun)] == begun
 
 
 def test_a_mistake_that_one_process_sees_ends_all(begin, tmp_path):
@@ -240,3 +179,73 @@ def test_a_mistake_that_one_process_sees_ends_all(begin, tmp_path):
   assert first.code == second.code == 2
   assert 'pretrain.py: ' in first.err.splitlines()[-1]
   assert 'failed; process 0 reports the reason' in second.err.splitlines()[-1]
+
+
+def _read(workdir):
+  """Returns the lines of both files, without times."""
+  lines = []
+  for name in ('metrics.jsonl', 'scores.jsonl'):
+    text = (workdir / name).read_text()
+    lines += [json.loads(line) for line in text.splitlines()]
+  times = ('prefill_seconds', 'decode_seconds')
+  return [{k: line[k] for k in line if k not in times} for line in lines]
+
+
+def test_a_kill_changes_nothing(server, folders, data, tmp_path):
+  begin = lambda name: start(
+    server, tmp_path, 'evaluate',
+    '--config=configs/papers/chinchilla/table1.py:smoke',
+    f'--config.target={folders}/target',
+    f'--config.draft={folders}/draft',
+    f'--config.data={data}',
+    "--config.tasks=('spec_bench/mt_bench', 'spec_bench/qa')",
+    '--config.num_prompts=2',
+    '--config.samples=2',
+    '--config.max_prompt_tokens=40',
+    f'--workdir={tmp_path}/{name}',
+    variables={
+      'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'programs'),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    },
+  )  # fmt: skip
+  ended = begin('whole').join(240)
+  assert ended.code == 0, ended.err
+  whole, log = _read(tmp_path / 'whole'), tmp_path / 'killed/metrics.jsonl'
+  count = sum('output_tokens' in line for line in whole)
+
+  started = begin('killed')
+  lines = lambda: log.read_text().count('\n') if log.exists() else 0
+  while lines() < count // 2 and started.process.is_alive():
+    time.sleep(0.002)
+  os.kill(started.process.pid, signal.SIGKILL)
+  started.process.join()
+  assert 0 < lines() < count  # it was interrupted midway
+  ended = begin('killed').join(240)
+  assert ended.code == 0, ended.err
+  assert _read(tmp_path / 'killed') == whole
+  names = lambda name: sorted(p.name for p in (tmp_path / name).iterdir())
+  assert names('killed') == names('whole')
+
+
+def test_one_of_two_runs_in_a_folder_continues(server, tmp_path):
+  """The other one ends with an error."""
+  both = []
+  for i in range(2):
+    (tmp_path / str(i)).mkdir()
+    started = start(
+      server,
+      tmp_path / str(i),
+      'pretrain',
+      '--config=configs/pretrain_pycode.py:smoke',
+      '--config.corpus=configs',
+      '--config.steps=2',
+      f'--workdir={tmp_path}/run',
+    )
+    both.append(started)
+  ended = sorted(started.join(240) for started in both)
+  assert [each.code for each in ended] == [0, 2], ended
+  assert re.fullmatch(
+    r'pretrain\.py: folder \S+: pretrain\.py \(process \d+ on .* since .*\) is '
+    r'writing in it; .*\n',
+    ended[1].err,
+  )

@@ -36,26 +36,19 @@ _DEPTHS = {
 }
 
 
-def test_the_test_command_needs_no_torch():
-  """Only tests of the extra `parity`, which it does not install, import it."""
-  files = list(pathlib.Path('tests').rglob('test_*.py'))
-  assert len(files) > 50
-  heavy = re.compile(
-    r'^ *(import|from) ((safetensors\.)?torch|transformers)\b', re.MULTILINE
-  )
-  for file in files:
-    text = file.read_text(encoding='utf-8')
-    if heavy.search(text):
-      assert 'pytest.mark.parity' in text, file
-
-
 def _blocks(path, language) -> list[str]:
   text = path.read_text(encoding='utf-8')
   return re.findall(rf'```{language}\n(.*?)```', text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(
-  'path', [path for path in _TEXTS if _blocks(path, 'python')], ids=str
+  'path',
+  [
+    pytest.param(path, marks=() if path == _README else pytest.mark.extended)
+    for path in _TEXTS
+    if _blocks(path, 'python')
+  ],
+  ids=str,
 )
 def test_python_blocks(path, monkeypatch):
   """Runs the blocks of a text one after the other, in one namespace."""
@@ -141,16 +134,13 @@ def test_links(path):
     assert not anchor or anchor in _anchors(target), link
 
 
-@pytest.mark.parametrize('path', _TEXTS, ids=str)
-def test_paths_and_extras(path):
-  text = path.read_text(encoding='utf-8')
-  rooms = 'configs|docs|launch|notebooks|specsamp|tests'
-  for name in re.findall(rf'(?<![\w/.:(])(?:{rooms})/[\w/.]*\w', text):
-    assert pathlib.Path(name).exists() or re.search('PAPER|NAME', name), name
-  _check_extras(text)
-
-
-def test_extras_that_messages_name():
+def test_paths_and_extras():
+  folders = 'configs|docs|launch|notebooks|specsamp|tests'
+  for path in _TEXTS:
+    text = path.read_text(encoding='utf-8')
+    for name in re.findall(rf'(?<![\w/.:(])(?:{folders})/[\w/.]*\w', text):
+      assert pathlib.Path(name).exists() or re.search('PAPER|NAME', name), name
+    _check_extras(text)
   for folder in ('specsamp', 'configs', 'launch'):
     for path in pathlib.Path(folder).rglob('*.py'):
       _check_extras(path.read_text(encoding='utf-8'))

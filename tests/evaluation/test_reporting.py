@@ -16,7 +16,7 @@ from specsamp.evaluation.metrics import PaperFigure, Row
 from specsamp.evaluation.reporting import comparison, paper_figures, tables
 from specsamp.evaluation.reporting.report import Figure, Report, Table
 from specsamp.evaluation.tasks import Task
-from specsamp.experiments.method_config import MethodConfig
+from specsamp.experiments.methods import MethodConfig
 from specsamp.utils import schema
 
 

@@ -1,9 +1,10 @@
-"""Executes the notebooks and stores what they print and plot.
+"""Executes the notebooks and stores their outputs.
 
   python tests/notebooks/execute.py [NAME.ipynb ..]
 
-All of them if none is named, in minutes. What is stored is what GitHub shows:
-pictures at screen size in place of sliders, and nothing of the machine.
+Without a name it executes all of them, in minutes. The outputs are those that
+GitHub shows: pictures at screen size in place of sliders, and no trace of the
+machine.
 """
 
 import base64
@@ -28,16 +29,7 @@ matplotlib.rcParams['figure.dpi'] = 80"""
 
 
 def execute(notebook, folder):
-  """The notebook after a run.
-
-  Args:
-    notebook: stays as it is.
-    folder: where the kernel starts.
-
-  Raises:
-    nbclient.exceptions.CellExecutionError: a cell failed.
-    nbclient.exceptions.CellTimeoutError: one took half an hour.
-  """
+  """Returns a copy of the notebook after a run in the folder."""
   ran = copy.deepcopy(notebook)
   ran.cells.insert(0, nbformat.v4.new_code_cell(_STORED))
   client = nbclient.NotebookClient(
@@ -54,7 +46,7 @@ def execute(notebook, folder):
 
 
 def _in_few_colors(png):
-  """A picture in base64, a third as long."""
+  """Returns a picture in base64 that is a third as long."""
   picture = PIL.Image.open(io.BytesIO(base64.b64decode(png)))
   file = io.BytesIO()
   picture.convert('RGB').quantize(128).save(file, 'PNG', optimize=True)

@@ -1,43 +1,31 @@
-"""A notebook's cells in a process of their own, in a shell without a kernel.
+"""Runs the cells of a notebook in a process with a shell and without a kernel.
 
-A kernel and its client wait for each other now and then, for as long as the
-client is willing to. What readers see is stored by way of a kernel: `execute`.
+A kernel and its client sometimes wait for each other until a timeout. `execute`
+uses a kernel for the outputs that readers see.
 """
 
 import json
 import os
 import pathlib
 import traceback
-from typing import NamedTuple
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 
-class Ran(NamedTuple):
-  """What became of the cells.
-
-  Attributes:
-    error: a traceback; '' if there was none. Cells after it were not run.
-    kinds: MIME types of what was displayed.
-  """
-
-  error: str
-  kinds: set[str]
-
-
-def run(server, sources, folder, timeout) -> Ran:
+def run(server, sources, folder, timeout) -> tuple[str, set[str]]:
   """Runs cells one after the other.
 
   Args:
-    server: the context that forks the process off.
-    sources: of the cells.
-    folder: where it runs, of which it keeps its own files.
+    server: context that forks the process off.
+    sources: sources of the cells.
+    folder: working folder of the process.
     timeout: seconds, for all cells.
 
-  Raises:
-    TimeoutError: it ran for longer.
+  Returns:
+    The first traceback, '' if there was none, after which no cell runs; and the
+    MIME types of all displayed outputs.
   """
   path = folder / 'ran.json'
   process = server.Process(target=_run, args=(list(sources), folder, path))
@@ -46,10 +34,9 @@ def run(server, sources, folder, timeout) -> Ran:
   if process.is_alive():
     process.kill()
     raise TimeoutError(f'the cells ran for over {timeout} s')
-  if process.exitcode:
-    return Ran(f'the process ended with code {process.exitcode}', set())
+  assert not process.exitcode, process.exitcode
   error, kinds = json.loads(path.read_text())
-  return Ran(error, set(kinds))
+  return error, set(kinds)
 
 
 def _run(sources, folder: pathlib.Path, path: pathlib.Path):
@@ -58,10 +45,10 @@ def _run(sources, folder: pathlib.Path, path: pathlib.Path):
   config = Config()
   config.HistoryManager.enabled = False
   shell = InteractiveShell.instance(config=config)
-  shell.enable_gui = lambda *_: None  # it has no loop of events
+  shell.enable_gui = lambda *_: None  # there is no event loop
   shell.enable_matplotlib('inline')
   errors, kinds = [], set()
-  # Of a cell, and of what its sliders call.
+  # Errors of a cell, and of functions that its sliders call.
   shell.showtraceback = lambda *_, **__: errors.append(traceback.format_exc())
   for source in sources:
     with capture_output() as shown:

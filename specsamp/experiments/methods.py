@@ -1,12 +1,18 @@
-"""Config of a method: a way to draft and to verify."""
+"""Methods to draft and to verify, from the values of a config."""
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
+from specsamp import verification
+from specsamp.drafting.adaptive import adaptive_drafter
+from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.errors import UserError, check_range
 from specsamp.evaluation import metrics
+from specsamp.evaluation.methods import BASELINE, Method
 from specsamp.evaluation.metrics import PaperFigure
 from specsamp.experiments import loading
+from specsamp.language_model import LanguageModel
 
 Branching = tuple[int | tuple[int, ...], ...]
 
@@ -67,20 +73,43 @@ class MethodConfig:
       )
     self._figures()  # raises for an invalid one
 
+  def make(self, models: loading.Models, top_p: float) -> Method:
+    """Returns the method, with this `top_p` if the method sets none.
+
+    Raises:
+      UserError: the drafter, the verifier or the tree is invalid.
+    """
+    tree = make_tree(self.branching, self.dynamic_tree, models.target)
+    drafter = models.drafter(
+      self.drafter, tree, self.law, self.verifier, self.lookup
+    )
+    if self.depths:
+      costs = [1.0] * len(self.depths)  # until they are measured
+      drafter = adaptive_drafter(
+        drafter, self.depths, costs, self.least_confidence
+      )
+    if self.top_p is not None:
+      top_p = self.top_p
+    return Method(
+      name=self.name,
+      drafter=drafter,
+      verifier=self.verifier
+      or verification.default_name(drafter.law, drafter.tree),
+      temperature=self.temperature,
+      top_p=top_p if self.temperature else 1.0,
+      tree_attention=self.tree_attention,
+      top_k=self.top_k,
+    )
+
+  def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
+    """Returns the paper's figure of a task, or of all tasks if it is alone."""
+    figures = self._figures()
+    return figures.get(task, figures.get(metrics.ALL) if alone else None)
+
   def _figures(self) -> dict[str, PaperFigure | None]:
     is_dict = isinstance(self.paper, dict)
     texts = self.paper if is_dict else {metrics.ALL: self.paper}
     return {task: _figure(text) for task, text in texts.items()}
-
-  def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
-    """Returns the paper's figure of a task, None if it has none.
-
-    Args:
-      task: name of the task, or `metrics.ALL`.
-      alone: True if the comparison has no other task.
-    """
-    figures = self._figures()
-    return figures.get(task, figures.get(metrics.ALL) if alone else None)
 
 
 def _figure(text: str) -> PaperFigure | None:
@@ -97,3 +126,43 @@ def _figure(text: str) -> PaperFigure | None:
   return PaperFigure(
     speedup=float(speedup), tau=tau and float(tau), derived=bool(derived)
   )
+
+
+def baseline(sampling: tuple[float, float, int]) -> Method:
+  """Returns autoregressive sampling with this temperature, top-p and top-k."""
+  temperature, top_p, top_k = sampling
+  return Method(BASELINE, None, 'token', temperature, top_p, top_k=top_k)
+
+
+def make_tree(
+  branching: Branching, dynamic_tree: Sequence[int], target: LanguageModel
+) -> TokenTree:
+  """Returns the tree of a branching, or the bounds of dynamic trees.
+
+  Args:
+    branching: see `TokenTree.branching`; ignored if there are dynamic trees.
+    dynamic_tree: nodes, depth and children, see `DynamicTree.of`; or ().
+    target: the target.
+
+  Raises:
+    UserError: the numbers are invalid, or the tree has more nodes than the
+      target has positions.
+  """
+  name = f'branching {"x".join(map(str, branching))}'
+  try:
+    if dynamic_tree:
+      name = f'dynamic_tree {tuple(dynamic_tree)}'
+      if len(dynamic_tree) != 3:
+        raise ValueError('expected (nodes, depth, children)')
+      tree = DynamicTree.of(*dynamic_tree)
+    else:
+      tree = TokenTree.branching(branching)
+  except (TypeError, ValueError) as error:
+    raise UserError(f'{name}: {error}') from None
+  positions = target.config.max_length
+  if tree.size > positions:
+    raise UserError(
+      f'{name}: got {tree.size} nodes, expected at most the {positions} '
+      'positions of the target'
+    )
+  return tree
