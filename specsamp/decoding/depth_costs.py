@@ -21,14 +21,10 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
 
   The depths are timed interleaved, at this request's batch size. All run the
   one compiled program, which always takes the depth of the least cost, because
-  costs are values.
-
-  Args:
-    request: request of an `AdaptiveDrafter`; its present costs are not read.
-    repeats: number of timings per depth; the mean of the fastest third counts.
+  costs are values. The mean of the fastest third of the `repeats` counts.
 
   Raises:
-    UserError: the request has another drafter.
+    UserError: the request's drafter is not an `AdaptiveDrafter`.
   """
   drafter = request.inputs.drafter
   if not isinstance(drafter, AdaptiveDrafter):

@@ -8,7 +8,6 @@ import pytest
 import queued
 
 from specsamp import Engine, SamplingParams, UserError
-from specsamp.decoding.completions import PendingSample
 from specsamp.drafting import ngram_drafter
 
 
@@ -91,28 +90,6 @@ def test_one_sample_is_cancelled_alone(pair, chain):
   rest = {c.index: c.tokens for c in engine.results()}
   assert rest == {0: expected[0], 3: expected[3]}
   assert not engine.cancel(id, 0)
-
-
-def test_a_step_does_not_search_the_queue(pair, chain, monkeypatch):
-  """The queue may be long. It is searched only if a sample is cancelled."""
-  looked, real = [], PendingSample.is_cancelled.fget
-  monkeypatch.setattr(
-    PendingSample,
-    'is_cancelled',
-    property(lambda sample: looked.append(sample) or real(sample)),
-  )
-  engine = _make(pair, 2, chain, rounds=1)
-  id = engine.submit([1], n=500, max_new_tokens=20, stop_tokens=[])
-  for _ in range(3):
-    engine.step()
-  assert len(looked) <= 3 * 2
-  engine.cancel(id, 400)
-  (chunk,) = [chunk for chunk in engine.step() if chunk.index == 400]
-  assert chunk.completion.finish_reason == 'cancelled'
-  looked.clear()
-  engine.step()
-  assert len(looked) <= 2
-  engine.close()
 
 
 def test_an_abandoned_iterator_loses_nothing(pair, chain):
