@@ -197,7 +197,7 @@ def pair_group(
     )
   tasks = config.load_tasks('code', target)
   length = config.max_prompt_tokens + config.max_new_tokens
-  _, context = slots(target, config.max_prompt_tokens, length)
+  context = slots(target, length)
   drafts = {
     None: None,
     '': lambda tokens: work.of_pass(

@@ -275,8 +275,9 @@ def main(values):
     for method in methods
   ]
   # One prompt for each set of compiled programs.
+  bucket = lambda length: slots(models.target, length)
   warm_up = {
-    slots(models.target, len(prompt), len(prompt) + config.max_new_tokens): i
+    (bucket(len(prompt)), bucket(len(prompt) + config.max_new_tokens)): i
     for i, prompt in enumerate(prompts)
   }
   calls = [(i, *each) for i in warm_up.values() for each in contenders]

@@ -94,8 +94,7 @@ def check_rows(
     sampling = sampling.broadcast(batch)
   except ValueError as error:
     raise UserError(str(error)) from None
-  prompt_slots, _ = slots(model, max(length), max(length + budget))
-  tokens = np.zeros((batch, prompt_slots), np.int32)
+  tokens = np.zeros((batch, slots(model, max(length))), np.int32)
   for into, row in zip(tokens, rows, strict=True):
     into[: len(row)] = row
   return HostRows(
@@ -158,16 +157,13 @@ def check_int(name: str, value, least: int, largest: int = 2**31 - 1) -> None:
     )
 
 
-def slots(model: LanguageModel, prompt_len: int, limit: int) -> tuple[int, int]:
-  """Returns the slots of compiled programs for prompts and for whole texts.
+def slots(model: LanguageModel, length: int) -> int:
+  """Returns the slots of compiled programs for the longest prompt or text.
 
-  Each is the next power of two of the longest one's tokens, or the target's
-  positions if these are fewer.
+  It is the next power of two, or the target's positions if these are fewer.
   """
-  bucket = lambda n: max(_MIN_SLOTS, 1 << (int(n) - 1).bit_length())
-  return tuple(
-    min(bucket(n), model.config.max_length) for n in (prompt_len, limit)
-  )
+  bucket = max(_MIN_SLOTS, 1 << (int(length) - 1).bit_length())
+  return min(bucket, model.config.max_length)
 
 
 def num_rows(batch: int, mesh: Mesh | None) -> int:

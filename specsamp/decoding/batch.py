@@ -133,11 +133,7 @@ def _replace_row(old, new, slot):
 class SlotBatch:
   """Arrays of an engine, on the host and on the device.
 
-  Attributes:
-    model: the target.
-    slots: B, rows.
-    max_length: upper bound on the tokens of a prompt with its new ones.
-    is_stale: True if the drafter was trained for other weights of the target.
+  `is_stale` is True if the drafter was trained for other target weights.
   """
 
   def __init__(
@@ -315,8 +311,7 @@ class SlotBatch:
 
   def _width(self, length: int) -> int:
     """Returns the width of a prompt's bucket, within `max_length`."""
-    width, _ = arguments.slots(self.model, length, length)
-    return min(width, self.max_length)
+    return min(arguments.slots(self.model, length), self.max_length)
 
   def _run(self, program, *inputs):
     with meshes.use(self.model.mesh):

@@ -55,7 +55,6 @@ class Completion:
   prompt_logprobs: Logprobs | None = None
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     rounds = int(self.stats.rounds) if self.stats else 0
     return (
       f'Completion(id={self.id}, index={self.index}, {len(self.tokens)} tokens '
@@ -104,7 +103,6 @@ class PendingRequest:
   """Request in an engine, with samples in the queue or in slots.
 
   Attributes:
-    id: the request's id.
     prompts: its prompt, as a batch of one on the host.
     sampling: values of one row, each [].
     stop_tokens: int32 [K].
@@ -128,14 +126,7 @@ class PendingRequest:
 class PendingSample:
   """Sample in an engine's queue or in a slot.
 
-  Attributes:
-    request: its request.
-    index: number of the sample.
-    seed: seed of its draws.
-    is_cancelled: True if it ends before the next burst.
-    num_tokens: output tokens in earlier chunks.
-    num_accepted: accepted draft tokens in earlier chunks.
-    rounds: rounds of earlier chunks.
+  `num_tokens`, `num_accepted` and `rounds` are those of earlier chunks.
   """
 
   request: PendingRequest

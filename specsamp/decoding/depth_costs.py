@@ -38,10 +38,9 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
   turns = list(range(len(requests))) * repeats
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
     times[i].append(_ms_per_round(requests[i]))
-  # Other work only slows a loop, and not those of all depths alike. For two
-  # depths that differ by a fifth, means of nine loops but the slowest differed
-  # by 0.15 to 0.26 in seven timings, means of the fastest three by 0.17 to
-  # 0.20.
+  # Other work slows some loops. For two depths that differ by a fifth, means of
+  # nine loops but the slowest differed by 0.15 to 0.26 in seven timings, means
+  # of the fastest three by 0.17 to 0.20.
   fastest = np.sort(times, axis=1)[:, : max(repeats // 3, 1)]
   return distributed.of_first(fastest.mean(axis=1).astype(np.float32))
 

@@ -24,11 +24,11 @@ from specsamp.decoding.completions import (
   PendingSample,
 )
 from specsamp.decoding.logprobs import LogprobOptions
+from specsamp.decoding.request import check_broken
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
 from specsamp.utils import progress
@@ -42,8 +42,8 @@ class Engine:
 
   `submit`, `cancel` and `close` may be called from any thread. One thread at a
   time runs the engine, by `step` or an iterator over it. If several processes
-  share a mesh, each must make the same calls. `slots`, `max_length`, `rounds`
-  and `logprobs` are attributes too.
+  share a mesh, each must make the same calls. `slots`, `max_length`, `rounds`,
+  `logprobs` and `is_closed` are attributes.
   """
 
   def __init__(
@@ -111,7 +111,7 @@ class Engine:
     self._requests: dict[int, PendingRequest] = {}
     # Chunks that no caller has yet, some of an abandoned iterator.
     self._chunks: collections.deque[Chunk] = collections.deque()
-    self._is_closed = False
+    self.is_closed = False
     self._lock = threading.Condition()  # of all of the above
     self._in_slots: list[PendingSample | None] = [None] * slots
     self._host: DecodeState | None = None  # after the last burst
@@ -129,8 +129,8 @@ class Engine:
   ) -> int:
     """Queues a request of n samples, which share a prefill; returns its id.
 
-    Sample i draws from `seed + i`, or from its seed of a list. The prompt is a
-    text or token ids. The other arguments are those of `specsamp.generate`.
+    Sample i draws from `seed + i`, or from its seed of a list. The other
+    arguments are those of `specsamp.generate`, for one prompt.
 
     Raises:
       UserError: an argument is invalid, or the engine is closed.
@@ -169,10 +169,10 @@ class Engine:
   def step(self, wait: float = 0.0) -> list[Chunk]:
     """Ends cancelled samples, fills slots and runs a burst of rounds.
 
-    Waits `wait` seconds for a request if there is none. Returns a chunk for
-    each sample that was in a slot or was cancelled.
+    An idle engine first waits up to `wait` seconds for a request. Returns a
+    chunk for each sample that was in a slot or was cancelled.
     """
-    has_work = lambda: self._requests or self._chunks or self._is_closed
+    has_work = lambda: self._requests or self._chunks or self.is_closed
     with self._lock:
       self._lock.wait_for(has_work, wait)
     with self._step_lock:
@@ -237,15 +237,10 @@ class Engine:
       for completion in self.results():
         completions[completion.id, completion.index] = completion
         bar.update()
-    if self._is_closed:
+    if self.is_closed:
       raise UserError('engine was closed before all requests had ended')
     ordered = [completions[id, i] for id in ids for i in range(n)]
-    broken = [i for i, c in enumerate(ordered) if c.finish_reason == 'nan']
-    if broken:
-      raise FloatingPointError(
-        f'the target gave NaN logits in rows {broken}'
-        f'{float16.overflow_hint(self.model.config.dtype)}'
-      )
+    check_broken([c.finish_reason == 'nan' for c in ordered], self.model)
     return ordered
 
   def compile(self) -> None:
@@ -278,7 +273,7 @@ class Engine:
   def close(self) -> None:
     """Drops all requests and the batch. A closed engine takes no requests."""
     with self._lock:
-      self._is_closed = True
+      self.is_closed = True
       self._queue.clear()
       self._requests.clear()
       self._chunks.clear()
@@ -300,10 +295,6 @@ class Engine:
     return self._batch.model
 
   @property
-  def is_closed(self) -> bool:
-    return self._is_closed
-
-  @property
   def is_stale(self) -> bool:
     """True if the drafter was trained for other weights of the target."""
     return self._batch.is_stale
@@ -322,7 +313,7 @@ class Engine:
     """Queues a request for each row, with a sample for each of its seeds."""
     ids = []
     with self._lock:
-      if self._is_closed:
+      if self.is_closed:
         raise UserError('engine is closed')
       for row, row_seeds in enumerate(seeds):
         request = PendingRequest(

@@ -51,7 +51,6 @@ class Generation:
   compile_seconds: float = 0.0
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     count = sum(map(len, self.tokens))
     noun = 'completion' if len(self.tokens) == 1 else 'completions'
     ms = 1e3 * (self.prefill_seconds + self.decode_seconds) / max(count, 1)
@@ -92,7 +91,6 @@ class Round:
   num_accepted: list[int]
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     return (
       f'Round({len(self.tokens)} rows, {sum(map(len, self.tokens))} tokens, '
       f'{sum(self.num_accepted)} accepted draft tokens)'

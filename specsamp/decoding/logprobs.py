@@ -23,8 +23,7 @@ class LogprobOptions:
   """Log-probabilities that a state records; static.
 
   Attributes:
-    top: K, number of most probable tokens to record at each position in
-      addition to the token there.
+    top: K, number of most probable tokens at each position.
     prompts: True to record those of the prompts too, which applies the LM head
       to whole prompts at once.
   """

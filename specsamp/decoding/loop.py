@@ -80,11 +80,8 @@ class Decoder:
     outside of the loop. The first round overwrites the cache entries of that
     token and of the padding, which nothing sees before.
 
-    Args:
-      inputs: sampling values and stop tokens are not read.
-      prompts: prompts of the batch.
-      capacity: S, at least the largest limit plus `cache_slots` of the drafter.
-      logprob_options: log-probabilities that the state records; None for none.
+    The capacity S is at least the largest limit plus `cache_slots` of the
+    drafter. Sampling values and stop tokens are not read.
     """
     drafter = inputs.drafter
     batch, width = prompts.tokens.shape
@@ -311,7 +308,6 @@ def _cut(emitted_bt, count_b, budget_b, stop_tokens_bk):
 
 
 def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
-  """Returns the counts after one more round."""
   tree = draft.tree
   rounds = stats.rounds + active_b.astype(jnp.int32)
   if not tree.depth:

@@ -26,12 +26,10 @@ _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
 @dataclasses.dataclass(eq=False)
 class Programs:
-  """Programs of batches of one kind.
+  """Programs of batches of one kind, which `Request.build` compiles.
 
-  Attributes:
-    prefill: `Decoder.prefill` of (inputs, prompts).
-    decode: `Decoder.decode` of (inputs, state, rounds); consumes the state.
-    is_compiled: True once `Request.build` has compiled both.
+  `prefill` is of (inputs, prompts). `decode` is of (inputs, state, rounds), and
+  consumes the state.
   """
 
   prefill: jax.stages.Wrapped

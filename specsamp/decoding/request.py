@@ -30,10 +30,6 @@ class Request:
   size of the programs.
 
   Attributes:
-    model: the target.
-    decoder: static parts of the programs.
-    inputs: inputs of every round.
-    prompts: prompts of the rows.
     capacity: slots of the caches.
     batch: number of prompts.
   """
@@ -73,7 +69,7 @@ class Request:
     )
     longest = max(rows.prompts.limit)
     if max_length is None:
-      _, max_length = arguments.slots(model, longest, longest)
+      max_length = arguments.slots(model, longest)
     arguments.check_int(
       'max_length', max_length, longest, model.config.max_length
     )
@@ -161,20 +157,21 @@ class Request:
       return self.programs.decode(self.inputs, state, np.int32(rounds))
 
   def fetch(self, state: DecodeState) -> DecodeState:
-    """Returns a host copy of the prompts' rows, without caches.
-
-    Raises:
-      FloatingPointError: the target's logits had a NaN.
-    """
+    """Returns a host copy of the prompts' rows, without caches."""
     host = meshes.fetch(state.visible)
     host = jax.tree.map(lambda rows: rows[: self.batch], host)
-    rows = np.flatnonzero(host.broken).tolist()
-    if rows:
-      raise FloatingPointError(
-        f'the target gave NaN logits in rows {rows}'
-        f'{float16.overflow_hint(self.model.config.dtype)}'
-      )
+    check_broken(host.broken, self.model)
     return host
+
+
+def check_broken(is_broken_b, model: LanguageModel) -> None:
+  """Raises `FloatingPointError` if logits of a row had a NaN."""
+  rows = np.flatnonzero(is_broken_b).tolist()
+  if rows:
+    raise FloatingPointError(
+      f'the target gave NaN logits in rows {rows}'
+      f'{float16.overflow_hint(model.config.dtype)}'
+    )
 
 
 def completion_text(
@@ -191,8 +188,7 @@ def compile_programs(
 ) -> float:
   """Compiles the programs that are not compiled yet, with a progress bar.
 
-  Also runs a round of each unless `runs` is False: see `Request.compile`.
-  Returns the seconds, 0 if all programs were compiled.
+  Also runs a round of each unless `runs` is False. Returns the seconds.
   """
   cold = {r.program_key: r for r in requests if not r.is_compiled}
   began = time.perf_counter()

@@ -101,11 +101,7 @@ class EngineSampler:
   ) -> None:
     """Replaces the policy's weights: see `Engine.update_params`.
 
-    Args:
-      updated_weights: a tree like `transformer_state`.
-      filter_types: must be None; filters are not supported.
-      drafter: parameters of the drafter for these weights; None keeps the
-        present ones.
+    `filter_types` is not supported.
     """
     _check_none(filter_types=filter_types)
     self.engine.update_params(updated_weights, drafter, stale=self._stale)
@@ -124,12 +120,11 @@ class EngineSampler:
       max_prompt_length: width to which prompts are padded; the next power of
         two if a prompt is longer, or for None. Prompts are never truncated.
       echo: if True, text and tokens start with the prompt.
-      return_logits, beam_size: must be False and None; not supported.
+      return_logits, beam_size: not supported.
       return_logprobs: if True, log-probabilities are returned.
       eos_tokens: stop tokens; None for the tokenizer's.
       temperature: 0 is greedy.
-      top_p: nucleus; None for the whole vocabulary.
-      top_k: number of most probable tokens; None or -1 for all.
+      top_p, top_k: see `SamplingParams`; None or -1 for the whole vocabulary.
       seed: rollout j of prompt i draws from `seed + multi_sampling * i + j`;
         None is 0.
       multi_sampling: rollouts of each prompt, which share a prefill.

@@ -82,7 +82,7 @@ def pass_over(
   Returns:
     The arrays, on the host.
   """
-  _, size = slots(target, 1, len(tokens))
+  size = slots(target, len(tokens))
   padded = np.zeros(size, np.int32)
   padded[: len(tokens)] = tokens
   with meshes.use(target.mesh):

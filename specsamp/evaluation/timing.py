@@ -109,7 +109,7 @@ def measure(
     repeats: number of times that each loop is timed.
   """
   # Room for the rounds, in the program of a budget of `max_new_tokens`.
-  _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
+  text_slots = slots(target, len(prompt) + max_new_tokens)
   requests = [
     Request.make(
       target,

@@ -15,7 +15,6 @@ from specsamp.experiments import config as configs
 from specsamp.experiments import loading
 from specsamp.experiments.method_config import Branching
 from specsamp.experiments.trees import token_tree
-from specsamp.language_model import LanguageModel
 from specsamp.models.config import Dtype
 from specsamp.utils import schema
 
@@ -86,15 +85,13 @@ class Serving:
 
   Attributes:
     config: its config.
-    target: target model.
     engine: engine that decodes.
     host: address to listen on.
     port: port to listen on, 0 for any free one.
-    names: further names of the server, see `hosts.allowed`.
+    names: further names of the server, see `server.allowed_names`.
   """
 
   config: ServeConfig
-  target: LanguageModel
   engine: Engine
   host: str
   port: int
@@ -102,36 +99,22 @@ class Serving:
 
   def run(self) -> None:
     """Compiles, prints the address, and serves until SIGTERM."""
-    from specsamp.serving import app, hosts, server
-    from specsamp.serving.detokenize import Vocabulary
-    from specsamp.serving.metrics import Metrics
+    from specsamp.serving import app, server
     from specsamp.serving.requests import MAX_CHOICES, Limits
     from specsamp.serving.worker import Worker
 
     config = self.config
     listener = server.listen(self.host, self.port)  # before it compiles
     self.engine.compile()
-    max_length = config.max_length or self.target.config.max_length
     limits = Limits(
       model=config.name or pathlib.Path(config.target).name or configs.EMBEDDED,
-      tokenizer=self.target.tokenizer,
-      num_tokens=self.target.config.num_tokens,
-      max_length=max_length,
-      max_new_tokens=config.max_new_tokens or max_length,
+      engine=self.engine,
+      max_new_tokens=config.max_new_tokens or self.engine.max_length,
       max_choices=min(config.slots + config.queue, MAX_CHOICES),
-      logprobs=None if config.logprobs < 0 else config.logprobs,
     )
-    metrics = Metrics()
-    worker = Worker(
-      self.engine,
-      Vocabulary(self.target.tokenizer),
-      queue=config.queue,
-      slots=config.slots,
-      rounds=config.rounds,
-      metrics=metrics,
-    )
-    names = hosts.allowed(self.host, self.names)
-    served = app.make(worker, limits, metrics, config.max_body_bytes, names)
+    worker = Worker(self.engine, config.queue)
+    names = server.allowed_names(self.host, self.names)
+    served = app.make(worker, limits, config.max_body_bytes, names)
     print(f'{limits.model} at {server.address(listener)}', flush=True)
     server.run(served, worker, listener)
 
@@ -183,4 +166,4 @@ def prepare(
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,
   )
-  return Serving(config, models.target, engine, host, port, names)
+  return Serving(config, engine, host, port, names)

@@ -1,23 +1,20 @@
-"""A hundred clients at once, a third of which disconnect."""
+"""Many clients at once, a third of which disconnect."""
 
 import asyncio
 import random
 
 import httpx
-import pytest
 import running
 
 import specsamp
 from specsamp import SamplingParams
 
-_CLIENTS = 100
-_BURSTS = 20  # during which they disconnect
+_CLIENTS = 40
 
 
-@pytest.mark.parametrize('rounds', [1, 4])
-def test_nothing_is_lost_or_stuck(models, rounds):
+def test_nothing_is_lost_or_stuck(models):
   target, drafter = models
-  rng = random.Random(rounds)
+  rng = random.Random(4)
   bodies = [
     {
       'prompt': ''.join(rng.choices('abcdefghijk', k=rng.randint(1, 9))),
@@ -28,38 +25,31 @@ def test_nothing_is_lost_or_stuck(models, rounds):
     }
     for i in range(_CLIENTS)
   ]
-  # The burst before which each disconnects: many before the first.
-  leaves = [
-    max(rng.randrange(-10, _BURSTS), 0) if i % 3 == 0 else None
-    for i in range(_CLIENTS)
-  ]
-  with running.serving(target, drafter, rounds, queue=2 * _CLIENTS) as served:
-    texts = asyncio.run(_all(served, bodies, leaves))
+  with running.serving(target, drafter, 4, queue=2 * _CLIENTS) as served:
+    texts = asyncio.run(_all(served, bodies))
     served.wait_idle()
-    assert not served.worker.num_open and not served.engine.num_waiting
-    assert served.worker.failure is None
+    assert not served.engine.num_waiting and served.worker.failure is None
     completed = served.metric('requests_total{outcome="completed"')
-    cancelled = served.num_cancelled()
-    # Some disconnected after their response.
-    assert leaves.count(0) < cancelled <= 34
-    assert completed + cancelled == served.metric('requests_total') == _CLIENTS
-  stayed = [i for i, leave in enumerate(leaves) if leave is None]
-  assert len(stayed) == 66
-  for i in stayed:
-    body = bodies[i]
+    assert completed + served.metric(running.CANCELLED) == _CLIENTS
+    assert (
+      served.metric(running.CANCELLED)
+      == sum(text is None for text in texts)
+      > 5
+    )
+  for body, text in zip(bodies, texts, strict=True):
     wanted = specsamp.generate(
       target,
-      [[ord(letter) - ord('a') for letter in body['prompt']]],
+      body['prompt'],
       drafter=drafter,
       sampling=SamplingParams(temperature=body['temperature']),
       max_new_tokens=body['max_tokens'],
-      seed=i,
+      seed=body['seed'],
     )
-    assert texts[i] == wanted.texts[0], i
+    assert text in (None, wanted.texts[0])
 
 
-async def _all(served, bodies, leaves) -> list[str | None]:
-  """Returns the texts, None for a client that disconnected."""
+async def _all(served, bodies) -> list[str | None]:
+  """Returns the texts, None for clients that disconnect."""
   limits = httpx.Limits(max_connections=_CLIENTS)
   async with httpx.AsyncClient(
     base_url=served.url, timeout=running.PATIENCE, limits=limits
@@ -73,26 +63,18 @@ async def _all(served, bodies, leaves) -> list[str | None]:
       chunks = running.events(response.text)
       return ''.join(chunk['choices'][0]['text'] for chunk in chunks)
 
-    tasks = [asyncio.create_task(one(body)) for body in bodies]
-    await _disconnect(served, tasks, leaves)
+    with running.held(served.engine) as permits:
+      tasks = [asyncio.create_task(one(body)) for body in bodies]
+      until = lambda condition: asyncio.to_thread(running.wait_for, condition)
+      await until(lambda: served.worker.num_open == _CLIENTS)
+      for task in tasks[::6]:  # in the queue, most of them
+        task.cancel()
+      permits.release(2)
+      await until(lambda: served.metric('rounds_total') > 0)
+      for task in tasks[3::6]:
+        task.cancel()
+      await asyncio.sleep(0.1)
     results = await asyncio.gather(*tasks, return_exceptions=True)
   errors = [result for result in results if isinstance(result, Exception)]
   assert not errors, errors
   return [result if isinstance(result, str) else None for result in results]
-
-
-async def _disconnect(served, tasks, leaves) -> None:
-  """Sends all requests before the first burst, and cancels some after each."""
-  until = lambda condition: asyncio.to_thread(running.wait_for, condition)
-  num_tokens = lambda: served.metric('output_tokens_total')
-  with running.held(served.engine) as permits:
-    await until(lambda: served.worker.num_open == _CLIENTS)
-    for burst in range(_BURSTS):
-      for task, leave in zip(tasks, leaves, strict=True):
-        if leave == burst:
-          task.cancel()
-      if burst == 0:
-        await until(lambda: served.num_cancelled() == leaves.count(0))
-      before = num_tokens()
-      permits.release()
-      await until(lambda before=before: num_tokens() > before)
