@@ -19,13 +19,15 @@ def listen(host: str, port: int) -> socket.socket:
 
   Clients that connect wait until `run`.
   """
+  if not 0 <= port < 2**16:
+    raise UserError(f'--port: got {port}, expected 0 to 65535')
   try:
     is_v6 = ':' in host
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     return socket.create_server(
       (host, port), family=family, dualstack_ipv6=is_v6
     )
-  except (OSError, OverflowError, UnicodeError) as error:
+  except (OSError, UnicodeError) as error:
     reason = getattr(error, 'strerror', None) or error
     raise UserError(f'--host={host} --port={port}: {reason}') from None
 

@@ -54,7 +54,7 @@ EVEN = {
 }
 UNEVEN = {
   'leaf_early': TokenTree((-1, 0, 0, 1, 1)),
-  'not_by_levels': TokenTree((-1, 0, 1, 0, 1, 3, 0)),
+  'not_by_levels': TokenTree((-1, 0, 1, 0, 1, 3)),
 }
 TREES = EVEN | UNEVEN
 STAR = TokenTree.branching((3,))

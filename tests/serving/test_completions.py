@@ -60,44 +60,41 @@ def test_prompts_are_texts_or_ids_one_or_several(served):
   assert many == first + second
 
 
-@pytest.mark.parametrize(
-  ('chat', 'stop'), [(False, None), (True, ['ab', 'kkk', 'g'])]
-)
-def test_a_stream_is_the_text_in_parts(served, chat, stop):
-  body = _BODY | {'n': 3, 'stop': stop}
-  if chat:
-    del body['prompt']
-    body |= {'messages': [{'role': 'user', 'content': 'abcd'}]}
-    body |= {'logprobs': True, 'top_logprobs': 2}
-  else:
-    body |= {'logprobs': 2}
-  whole = served.post(body, chat).json()
-  *chunks, last = served.stream(
-    body | {'stream_options': {'include_usage': True}}, chat
-  )
+def _parts(chunks, index):
+  choices = [choice for chunk in chunks for choice in chunk['choices']]
+  return [choice for choice in choices if choice['index'] == index]
+
+
+def test_a_stream_is_the_text_in_parts(served):
+  body = _BODY | {'n': 3, 'logprobs': 2}
+  whole = served.post(body).json()
+  options = {'stream_options': {'include_usage': True}}
+  *chunks, last = served.stream(body | options)
   assert last['choices'] == [] and last['usage'] == whole['usage']
   assert len({chunk['id'] for chunk in chunks}) == 1
   for wanted in whole['choices']:
-    parts = [
-      choice
-      for chunk in chunks
-      for choice in chunk['choices']
-      if choice['index'] == wanted['index']
-    ]
+    parts = _parts(chunks, wanted['index'])
+    assert len(parts) > 1
     assert parts[-1]['finish_reason'] == wanted['finish_reason']
     assert all(part['finish_reason'] is None for part in parts[:-1])
-    if chat:
-      assert parts[0]['delta'] == {'role': 'assistant', 'content': ''}
-      text = ''.join(part['delta'].get('content', '') for part in parts)
-      assert text == wanted['message']['content']
-      assert chunks[0]['object'] == 'chat.completion.chunk'
-      logprobs = sum((part['logprobs']['content'] for part in parts), [])
-      assert logprobs == wanted['logprobs']['content']
-    else:
-      assert ''.join(part['text'] for part in parts) == wanted['text']
-      assert len(parts) > 1 or stop
-      for name, values in wanted['logprobs'].items():
-        assert sum((part['logprobs'][name] for part in parts), []) == values
+    assert ''.join(part['text'] for part in parts) == wanted['text']
+    for name, values in wanted['logprobs'].items():
+      assert sum((part['logprobs'][name] for part in parts), []) == values
+
+
+def test_a_chat_in_parts(served):
+  messages = [{'role': 'user', 'content': 'abcd'}]
+  body = {'messages': messages, 'n': 3, 'seed': 5, 'logprobs': True}
+  body |= {'stop': ['ab', 'kkk', 'g'], 'max_tokens': 20}
+  whole, chunks = served.post(body, True).json(), served.stream(body, True)
+  assert chunks[0]['object'] == 'chat.completion.chunk'
+  for wanted in whole['choices']:
+    first, *parts = _parts(chunks, wanted['index'])
+    assert first['delta'] == {'role': 'assistant', 'content': ''}
+    text = ''.join(part['delta'].get('content', '') for part in parts)
+    assert text == wanted['message']['content']
+    logprobs = sum((part['logprobs']['content'] for part in parts), [])
+    assert logprobs == wanted['logprobs']['content']
 
 
 def test_a_chat_is_the_completion_of_its_template(served):
@@ -182,42 +179,35 @@ def test_logprobs(served, models):
 
 def test_accepted_characters_are_marked(served, models):
   """If a burst has one round."""
-  body = _BODY | {'n': 2, 'stream_options': {'include_accepted': True}}
-  single, response = served.stream(body), served.post(_BODY | {'n': 2})
+  body = _BODY | {'stream_options': {'include_accepted': True}}
+  parts = _parts(served.stream(body), 0)
   with running.serving(*models, rounds=4) as several:
-    chunks = several.stream(body)
-  parts, blocks = (
-    [chunk['choices'][0] for chunk in events] for events in (single, chunks)
-  )
+    blocks = _parts(several.stream(body), 0)
+  response = served.post(_BODY).json()
   marked = sum(end - start for part in parts for start, end in part['accepted'])
-  details = response.json()['usage']['completion_tokens_details']
+  details = response['usage']['completion_tokens_details']
   assert marked == details['accepted_prediction_tokens'] > 0
   assert {part['accepted'] for part in blocks} == {None}
   assert all(1 <= part['block_efficiency'] <= 4 for part in parts + blocks)
-  for i, text in enumerate(_texts(response)):
-    # The last τ of a choice counts all its rounds.
-    last, other = (
-      [part for part in each if part['index'] == i] for each in (parts, blocks)
-    )
-    assert last[-1]['block_efficiency'] == other[-1]['block_efficiency']
-    assert ''.join(part['text'] for part in other) == text
+  # The last τ counts all rounds.
+  assert parts[-1]['block_efficiency'] == blocks[-1]['block_efficiency']
+  text = ''.join(part['text'] for part in blocks)
+  assert text == response['choices'][0]['text']
 
 
-def test_stop_tokens(served, models):
+def test_stop_tokens(served, monkeypatch):
   """They end a completion, have no characters, and are counted."""
   text = _texts(served.post(_BODY))[0]
   eos = text[8]
-  target, drafter = running.pair(
-    running.Chatty(running.VOCAB, eos_id=ord(eos) - ord('a'))
-  )
-  with running.serving(target, drafter) as stopping:
-    response = stopping.post(_BODY | {'logprobs': 0}).json()
-    choice = response['choices'][0]
-    assert choice['text'] == text.partition(eos)[0]
-    assert choice['finish_reason'] == 'stop'
-    count = response['usage']['completion_tokens']
-    assert count == len(choice['text']) + 1 == len(choice['logprobs']['tokens'])
-    assert _texts(stopping.post(_BODY | {'ignore_eos': True})) == [text]
+  stop_ids = (ord(eos) - ord('a'),)
+  monkeypatch.setattr(running.Chatty, 'stop_ids', stop_ids)
+  response = served.post(_BODY | {'logprobs': 0}).json()
+  (choice,) = response['choices']
+  assert choice['text'] == text.partition(eos)[0]
+  assert choice['finish_reason'] == 'stop'
+  count = response['usage']['completion_tokens']
+  assert count == len(choice['text']) + 1 == len(choice['logprobs']['tokens'])
+  assert _texts(served.post(_BODY | {'ignore_eos': True})) == [text]
 
 
 def test_nothing_is_compiled_for_a_request(served):

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import random
 import socket
 
 import pytest
 import running
 
 from specsamp.serving import app, server
-from specsamp.serving.requests import HARMLESS, NEUTRAL, Chat, Completion
+from specsamp.serving.requests import HARMLESS, NEUTRAL
 
 _BODY = {'prompt': 'abcd', 'max_tokens': 4}
 _CHAT = {'messages': [{'role': 'user', 'content': 'ab'}], 'max_tokens': 4}
@@ -74,6 +73,15 @@ def test_other_errors(served):
   assert _error(served.client.get('v1/completions'), 405)
   no_type = served.client.post('v1/completions', content=json.dumps(_BODY))
   assert _error(no_type, 415)
+  for content in (
+    b'',
+    b'[' * 9000,
+    b'{"prompt": "\\ud800"}',
+    b'{"n": \xff}',
+    b'[]',
+  ):
+    post = served.client.post('v1/completions', content=content, headers=_JSON)
+    assert _error(post, 400)
 
 
 def test_chats(served):
@@ -126,18 +134,17 @@ def test_another_name_is_refused(served):
     assert _error(response, 421)['code'] == 'unknown_host'
 
 
-@pytest.mark.parametrize('names', [[], ['localhost', 'x']])
-def test_no_or_two_names_are_refused(names):
+def test_no_or_two_names_are_refused():
   """The HTTP library may let them pass."""
   sent = []
 
   async def send(message):
     sent.append(message)
 
-  headers = [(b'host', name.encode()) for name in names]
-  scope = {'type': 'http', 'headers': headers}
-  asyncio.run(app.check_host(None, {'localhost'})(scope, None, send))
-  assert sent[0]['status'] == 421
+  for names in ([], [b'localhost', b'x']):
+    scope = {'type': 'http', 'headers': [(b'host', name) for name in names]}
+    asyncio.run(app.check_host(None, {'localhost'})(scope, None, send))
+  assert [message.get('status') for message in sent[::2]] == [421, 421]
 
 
 def test_names_of_a_server():
@@ -199,32 +206,3 @@ def test_disconnecting_frees_the_slots(served, streams):
   # Three slots, three bursts, rounds of at most four tokens.
   assert served.metric('output_tokens_total') - before <= 3 * 3 * 4
   assert served.post(_BODY).status_code == 200
-
-
-def test_fuzz(served):
-  """Any body is answered, and never by a server error."""
-  rng = random.Random(0)
-  odd = [
-    None, True, False, 0, -1, 3, 10**30, 1e300, 0.5, '', 'a', '\ud800', '\0',
-    'k' * 99, [], [[]], [None], ['a', 1], [1, 2], {}, {'a': 1}, [{'role': 'x'}],
-  ]  # fmt: skip
-  statuses = []
-  for i in range(80):
-    chat = i % 2 == 0
-    body = dict(_CHAT if chat else _BODY)
-    names = list(Chat.model_fields | Completion.model_fields) + ['x\ud800']
-    for _ in range(i % 3):
-      body[rng.choice(names)] = rng.choice(odd)
-    content = bytearray(json.dumps(body).encode())
-    for _ in range(rng.choice([0, 0, 0, 1, 5])):
-      content[rng.randrange(len(content))] = rng.randrange(256)
-    if i % 20 == 0:
-      content = b'[' * 9000 if i % 40 else b''
-    path = 'v1/chat/completions' if chat else 'v1/completions'
-    response = served.client.post(path, content=bytes(content), headers=_JSON)
-    statuses.append(response.status_code)
-    assert response.status_code in (200, 400, 404), (content, response.text)
-    if response.status_code != 200:
-      _error(response, response.status_code)
-  assert statuses.count(200) > 8 and statuses.count(400) > 20
-  assert served.client.get('health').status_code == 200

@@ -77,10 +77,13 @@ def test_sigterm_completes_requests_in_flight(server, tmp_path, folder):
   running.wait_for(lambda: not started.process.is_alive() or printed())
   match = re.fullmatch(r'small at (http://127\.0\.0\.1:\d+/)\n', printed())
   assert match, (printed(), started.err.read_text())
-  client, other = (httpx.Client(base_url=match[1], timeout=60) for _ in '01')
-  # Connected before, so that the stream does not end meanwhile.
-  assert other.get('health').status_code == 200
-  with client.stream('POST', 'v1/completions', json=body) as response:
+  url = match[1]
+  with (
+    httpx.Client(base_url=url, timeout=60) as other,
+    httpx.stream('POST', f'{url}v1/completions', json=body) as response,
+  ):
+    # Connected before, so that the stream does not end meanwhile.
+    assert other.get('health').status_code == 200
     lines = response.iter_lines()
     texts = [next(lines)]
     os.kill(started.process.pid, signal.SIGTERM)
