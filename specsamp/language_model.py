@@ -36,7 +36,6 @@ class LanguageModel:
   stored_as: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def __repr__(self) -> str:
-    """Returns one line, without the parameters."""
     config = self.config
     parts = [
       f'{self.num_params / 1e6:,.1f}M parameters',

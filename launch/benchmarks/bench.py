@@ -183,7 +183,7 @@ def pair_group(
       max_new_tokens=config.max_new_tokens,
     )
   length = config.max_prompt_tokens + config.max_new_tokens
-  _, context = slots(target, config.max_prompt_tokens, length)
+  context = slots(target, length)
   drafts = {
     None: None,
     '': lambda tokens: work.of_pass(

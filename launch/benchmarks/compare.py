@@ -284,8 +284,9 @@ def main(values):
       yield Line(*each, i, time.perf_counter() - start, tokens)
 
   # One prompt for each set of compiled programs.
+  bucket = lambda length: slots(models.target, length)
   warm_up = {
-    slots(models.target, len(prompt), len(prompt) + config.max_new_tokens): i
+    (bucket(len(prompt)), bucket(len(prompt) + config.max_new_tokens)): i
     for i, prompt in enumerate(prompts)
   }
   list(run('compiling', warm_up.values()))

@@ -94,8 +94,7 @@ def check_rows(
     sampling = sampling.broadcast(batch)
   except ValueError as error:
     raise UserError(str(error)) from None
-  prompt_slots, _ = slots(model, max(length), max(length + budget))
-  tokens = np.zeros((batch, prompt_slots), np.int32)
+  tokens = np.zeros((batch, slots(model, max(length))), np.int32)
   for into, row in zip(tokens, rows, strict=True):
     into[: len(row)] = row
   return HostRows(
@@ -158,28 +157,20 @@ def check_int(name: str, value, least: int, largest: int = 2**31 - 1) -> None:
     )
 
 
-def slots(model: LanguageModel, prompt_len: int, limit: int) -> tuple[int, int]:
-  """Returns the slots of compiled programs for prompts and for whole texts.
+def slots(model: LanguageModel, length: int) -> int:
+  """Returns the slots of compiled programs for the longest prompt or text.
 
-  Each is the next power of two, or the target's positions if these are fewer.
-
-  Args:
-    model: the target.
-    prompt_len: tokens of the longest prompt.
-    limit: tokens of the longest prompt with its budget.
+  It is the next power of two, or the target's positions if these are fewer.
   """
-  bucket = lambda n: max(_MIN_SLOTS, 1 << (int(n) - 1).bit_length())
-  return tuple(
-    min(bucket(n), model.config.max_length) for n in (prompt_len, limit)
-  )
+  bucket = max(_MIN_SLOTS, 1 << (int(length) - 1).bit_length())
+  return min(bucket, model.config.max_length)
 
 
 def num_rows(batch: int, mesh: Mesh | None) -> int:
   """Returns the rows of compiled programs for a batch, in whole shards.
 
-  It is the batch size up to 8, then the next of 10, 12, 14, 16, 20, .., four in
-  each octave. So few programs serve all sizes, with at most a quarter more rows
-  than needed.
+  It is the batch size up to 8, then the next of 10, 12, 14, 16, 20, .., so few
+  programs serve all sizes, with at most a quarter more rows than needed.
   """
   step = max(1, 1 << (batch - 1).bit_length() >> 3)
   shards = mesh.shape[DATA] if mesh else 1

@@ -1,7 +1,13 @@
-"""Compiled batch with slots that prompts are put into between rounds."""
+"""Compiled batch with slots that prompts are put into between rounds.
+
+A prompt is prefilled as a batch of one row, in a state of the batch's capacity.
+That row is then written over a row of the batch. It does not depend on the
+index of that row or on the rest of the batch.
+"""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -10,31 +16,124 @@ import numpy as np
 
 from specsamp.decoding import arguments
 from specsamp.decoding.arguments import HostRows
-from specsamp.decoding.engine_programs import engine_programs_for
 from specsamp.decoding.logprobs import LogprobOptions
-from specsamp.decoding.loop import Inputs
-from specsamp.decoding.state import DecodeState, Prompts
+from specsamp.decoding.loop import Decoder, Inputs
+from specsamp.decoding.state import DecodeState, Prompts, with_axes
 from specsamp.drafting.adaptive import AdaptiveDrafter
-from specsamp.drafting.drafter import Drafter, cache_slots, with_params
+from specsamp.drafting.drafter import (
+  Drafter,
+  SharedState,
+  cache_slots,
+  with_params,
+)
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
+from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 from specsamp.utils import progress
 from specsamp.verification.verifier import Verifier
 
-_OTHERS = 3  # programs of an engine besides `prefill`
+
+@dataclasses.dataclass(eq=False)
+class SlotPrograms:
+  """Programs of batches with slots, of one kind.
+
+  Attributes:
+    prefill: of (inputs, prompts of one row); compiled for each width of these.
+    spread: of (inputs, state of one row) -> state of B rows that are done.
+    insert: see `insert`; consumes the batch's state.
+    burst: `Decoder.decode` of (inputs, state, rounds, max_done, bool [B] of
+      slots without a sample); consumes the state.
+    widths: prompt widths for which `prefill` is compiled. If there is one, the
+      other programs are compiled too.
+  """
+
+  prefill: jax.stages.Wrapped
+  spread: jax.stages.Wrapped
+  insert: jax.stages.Wrapped
+  burst: jax.stages.Wrapped
+  widths: set[int] = dataclasses.field(default_factory=set)
+
+
+@functools.lru_cache(maxsize=8)
+def slot_programs_for(
+  decoder: Decoder,
+  batch: int,
+  capacity: int,
+  logprob_options: LogprobOptions | None,
+  shapes: Hashable,
+) -> SlotPrograms:
+  """Returns the programs of batches of one kind, compiled or not.
+
+  Batches of equal `shapes` run the same programs.
+  """
+  prefill = functools.partial(
+    decoder.prefill, capacity=capacity, logprob_options=logprob_options
+  )
+
+  def spread(inputs: Inputs, row: DecodeState) -> DecodeState:
+    rows = lambda *shape: jax.ShapeDtypeStruct((batch, *shape), jnp.int32)
+    prompts = Prompts(rows(1), rows(), rows(), rows())
+    whole = jax.eval_shape(prefill, inputs, prompts)
+    repeat = lambda leaf, whole: jnp.broadcast_to(leaf, whole.shape)
+    state = jax.tree.map(repeat, row, whole)
+    state = state.replace(done=jnp.ones((batch,), bool))
+    return with_axes(state, rules.constrain)
+
+  def burst(inputs: Inputs, state: DecodeState, rounds, max_done, is_idle_b):
+    state = state.replace(done=state.done | is_idle_b)
+    return decoder.decode(inputs, state, rounds, max_done)
+
+  return SlotPrograms(
+    prefill=jax.jit(prefill),
+    spread=jax.jit(spread),
+    insert=jax.jit(functools.partial(insert), donate_argnums=0),
+    burst=jax.jit(burst, donate_argnums=1),
+  )
+
+
+def insert(
+  state: DecodeState, row: DecodeState, slot, seed, turn
+) -> DecodeState:
+  """Returns the batch's state with another row, after its prefill, in a slot.
+
+  Every array with a row for each row of the batch takes the new row.
+  `SharedState` stays. Arrays without rows, such as tables of relative
+  positions, stay too, unless there is one slot: then nothing distinguishes
+  them. `slot`, `seed` and `turn` (see `draw.apart`) are int [].
+  """
+  keys = draw.apart(draw.row_keys(seed[None]), turn[None])
+  is_shared = lambda node: isinstance(node, SharedState)
+
+  def replace(old, new):
+    if is_shared(old):
+      return old
+    if old.shape != new.shape:
+      return _replace_row(old, new, slot)
+    return new if state.length.shape == (1,) else old
+
+  state = jax.tree.map(
+    replace, state, row.replace(keys=keys), is_leaf=is_shared
+  )
+  return with_axes(state, rules.constrain)
+
+
+def _replace_row(old, new, slot):
+  mesh = rules.mesh_in_use()
+  if mesh is None or mesh.shape[rules.DATA] == 1:
+    return jax.lax.dynamic_update_slice_in_dim(old, new, slot, axis=0)
+  # For a slice of rows that are split over the mesh XLA would gather them all.
+  row_b = np.arange(old.shape[0], dtype=np.int32)
+  is_slot_b = (row_b == slot).reshape((-1,) + (1,) * (old.ndim - 1))
+  return jnp.where(is_slot_b, new, old)
 
 
 class SlotBatch:
   """Arrays of an engine, on the host and on the device.
 
-  Attributes:
-    model: the target.
-    slots: B, rows.
-    max_length: upper bound on the tokens of a prompt with its new ones.
-    is_stale: True if the drafter was trained for other weights of the target.
+  `is_stale` is True if the drafter was trained for other target weights.
   """
 
   def __init__(
@@ -44,7 +143,7 @@ class SlotBatch:
     verifier: str | Verifier | None,
     slots: int,
     max_length: int,
-    logprob_options: LogprobOptions,
+    logprob_options: LogprobOptions | None,
   ):
     # Parameters of later updates are committed to a device, a different type
     # to a jit than uncommitted ones. So these are committed too.
@@ -66,7 +165,7 @@ class SlotBatch:
       stop_tokens=np.array(idle.stop_tokens),
     )
     leaves, structure = jax.tree.flatten(self._inputs.replace(params=None))
-    self._programs = engine_programs_for(
+    self._programs = slot_programs_for(
       decoder,
       slots,
       arguments.capacity(max_length + cache_slots(drafter), model.mesh),
@@ -78,11 +177,7 @@ class SlotBatch:
     self._num_inserted = 0
 
   def rows(self, prompts, **row_options) -> HostRows:
-    """Returns checked rows of requests; arguments: `arguments.check_rows`.
-
-    Raises:
-      UserError: see `check_rows`, or a row does not fit into this batch.
-    """
+    """Returns checked rows of requests; arguments: `arguments.check_rows`."""
     rows = arguments.check_rows(self.model, prompts, **row_options)
     longest = max(rows.prompts.limit)
     if longest > self.max_length:
@@ -106,29 +201,9 @@ class SlotBatch:
     return one.replace(tokens=tokens)
 
   def prefill(self, prompts: Prompts) -> DecodeState:
-    """Returns the state of one row after its prompt, for `insert`.
-
-    The first prompt of a width compiles, with a progress bar.
-    """
-    with self._bar([prompts.tokens.shape[1]]) as bar:
-      return self._prefill(prompts, bar)
-
-  def _bar(self, widths: Iterable[int]):
-    """Returns a bar over the programs that prompts of these widths lack."""
-    compiled = self._programs.widths
-    total = len(set(widths) - compiled) + (0 if compiled else _OTHERS)
-    return progress.bar('compiling', total=total, unit='program')
-
-  def _prefill(self, prompts: Prompts, bar) -> DecodeState:
-    row = self._run(self._programs.prefill, self._inputs, prompts)
-    compiled, width = self._programs.widths, prompts.tokens.shape[1]
-    if width not in compiled:
-      bar.update()
-    if not compiled:
-      self._compile_others(row)
-      bar.update(_OTHERS)
-    compiled.add(width)
-    return row
+    """Returns the state of one row after its prompt, for `insert`."""
+    self._compile([prompts])
+    return self._run(self._programs.prefill, self._inputs, prompts)
 
   def insert(
     self,
@@ -140,12 +215,8 @@ class SlotBatch:
   ) -> None:
     """Puts a prompt into a slot, in place of an earlier one.
 
-    Args:
-      row: state from `prefill`, which is not consumed.
-      slot: index of the slot.
-      seed: seed of the row's draws.
-      sampling: values of the row, each [].
-      stop_tokens: int32 [K].
+    `row` is the state from `prefill`, which is not consumed. Sampling values
+    are [], stop tokens int32 [K].
     """
     if self._state is None:
       self._state = self._run(self._programs.spread, self._inputs, row)
@@ -165,10 +236,8 @@ class SlotBatch:
   ) -> DecodeState:
     """Runs rounds of all slots and returns a host copy of the state.
 
-    Args:
-      rounds: upper bound on the rounds.
-      max_done: the burst ends once more rows than this are done.
-      is_idle: True for each slot without a sample.
+    The burst ends after `rounds`, or once more than `max_done` rows are done.
+    `is_idle` is True for each slot without a sample.
     """
     self._state = self._run(
       self._programs.burst,
@@ -203,22 +272,28 @@ class SlotBatch:
 
   def compile(self) -> None:
     """Compiles the programs for every prompt, and empties the slots."""
-    widths = {self._width(n) for n in range(1, self.max_length)}
     one = np.ones((1,), np.int32)
-    with self._bar(widths) as bar:
-      for width in sorted(widths - self._programs.widths):
-        prompts = Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
-        if self._programs.widths:  # a run of a wide prompt takes long
-          lower = self._programs.prefill.lower
-          self._run(lower, self._inputs, prompts).compile()
-          self._programs.widths.add(width)
-          bar.update()
-        else:
-          self._prefill(prompts, bar)
+    widths = {self._width(n) for n in range(1, self.max_length)}
+    self._compile(
+      Prompts(np.zeros((1, width), np.int32), one, one, 0 * one)
+      for width in sorted(widths)
+    )
     self.drop()
 
-  def _compile_others(self, row: DecodeState) -> None:
+  def _compile(self, prompts: Iterable[Prompts]) -> None:
+    """Compiles the programs for prompts of new widths, with a progress bar."""
+    compiled = self._programs.widths
+    cold = [one for one in prompts if one.tokens.shape[1] not in compiled]
+    for one in progress.bar('compiling', cold, unit='width'):
+      # Not a run: that of a wide prompt takes long.
+      self._run(self._programs.prefill.lower, self._inputs, one).compile()
+      if not compiled:
+        self._compile_others(one)
+      compiled.add(one.tokens.shape[1])
+
+  def _compile_others(self, prompts: Prompts) -> None:
     """Compiles the programs after a prefill, and empties the slots."""
+    row = self._run(self._programs.prefill, self._inputs, prompts)
     sampling = SamplingParams().broadcast(1)
     sampling = jax.tree.map(lambda x: x[0], sampling)
     # On a mesh the output of one program may be sharded differently from that
@@ -236,8 +311,7 @@ class SlotBatch:
 
   def _width(self, length: int) -> int:
     """Returns the width of a prompt's bucket, within `max_length`."""
-    width, _ = arguments.slots(self.model, length, length)
-    return min(width, self.max_length)
+    return min(arguments.slots(self.model, length), self.max_length)
 
   def _run(self, program, *inputs):
     with meshes.use(self.model.mesh):
@@ -247,42 +321,36 @@ class SlotBatch:
 def _place_like(old: Any, new: Any, what: str = '') -> Any:
   """Returns new arrays, placed on the devices of the old ones.
 
-  Args:
-    old: a pytree.
-    new: a pytree of the same structure, shapes and dtypes.
-    what: name of the arrays in messages.
-
   Raises:
-    UserError: the structure, a shape or a dtype differs.
+    UserError: the structure, a shape or a dtype differs; `what` names the
+      arrays.
   """
 
   def names(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [jax.tree_util.keystr(path) for path, _ in leaves]
+    return {jax.tree_util.keystr(path) for path, _ in leaves}
 
   if jax.tree.structure(old) != jax.tree.structure(new):
-    different = sorted(set(names(old)) ^ set(names(new)))
+    different = sorted(names(old) ^ names(new))
     raise UserError(
       f'{what}: got parameters in another tree than the present ones; only one '
       f'has {", ".join(different[:3]) or "its static fields"}'
     )
-  leaves, tree = jax.tree.flatten(old)
   mesh = meshes.of(old)
   if mesh is None:
-    places = [getattr(leaf, 'sharding', None) for leaf in leaves]
+    places = jax.tree.map(lambda leaf: getattr(leaf, 'sharding', None), old)
   else:
-    places = jax.tree.leaves(rules.param_formats(old, mesh))
+    places = rules.param_formats(old, mesh)
 
-  def place(name, old, new, sharding):
+  def place(path, old, new, sharding):
     if not isinstance(old, jax.Array):
       return new
     got = jnp.shape(new), jnp.result_type(new)
     if got != (old.shape, old.dtype):
       raise UserError(
-        f'{what}{name}: got {list(got[0])} {got[1]}, expected '
-        f'{list(old.shape)} {old.dtype}'
+        f'{what}{jax.tree_util.keystr(path)}: got {list(got[0])} {got[1]}, '
+        f'expected {list(old.shape)} {old.dtype}'
       )
     return jax.device_put(new, sharding)
 
-  placed = map(place, names(old), leaves, jax.tree.leaves(new), places)
-  return jax.tree.unflatten(tree, placed)
+  return jax.tree_util.tree_map_with_path(place, old, new, places)

@@ -38,8 +38,8 @@ class Completion:
     finish_reason: why it ended.
     stats: see `Stats`, without the axis of rows; None if it was cancelled in
       the queue.
-    logprobs: log-probabilities of the output tokens, see `Logprobs`, without
-      the axis of rows; None if the engine records none.
+    logprobs: log-probabilities of the output tokens, without the axis of rows;
+      None if the engine records none.
     prompt_logprobs: those of the prompt, NaN for its first token, with noise in
       `processed`; None if the engine records none.
   """
@@ -55,7 +55,6 @@ class Completion:
   prompt_logprobs: Logprobs | None = None
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     rounds = int(self.stats.rounds) if self.stats else 0
     return (
       f'Completion(id={self.id}, index={self.index}, {len(self.tokens)} tokens '
@@ -65,7 +64,7 @@ class Completion:
 
   @property
   def num_accepted(self) -> int:
-    """Accepted draft tokens, also those that were then cut."""
+    """Accepted draft tokens, including those that were then cut."""
     return int(self.stats.num_accepted_per_pos.sum()) if self.stats else 0
 
   @property
@@ -87,6 +86,7 @@ class Chunk:
       are the first of `tokens`.
     logprobs: log-probabilities of the new tokens, as in a `Completion`.
     completion: the finished sample; None until it ends.
+    rounds: rounds of the burst in which the sample was not done.
   """
 
   id: int
@@ -95,66 +95,47 @@ class Chunk:
   num_accepted: int
   logprobs: Logprobs | None = None
   completion: Completion | None = None
+  rounds: int = 0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class PendingRequest:
   """Request in an engine, with samples in the queue or in slots.
 
   Attributes:
-    id: the request's id.
     prompts: its prompt, as a batch of one on the host.
     sampling: values of one row, each [].
     stop_tokens: int32 [K].
-    n: number of samples.
-    num_waiting: samples that wait for a slot.
-    num_left: samples that have not ended.
+    samples: samples that have not ended.
     row: state after the prompt, kept while samples wait.
-    cancelled: numbers of the samples to end.
   """
 
   id: int
   prompts: Prompts
   sampling: SamplingParams
   stop_tokens: np.ndarray
-  n: int
-  num_waiting: int
-  num_left: int
+  samples: list['PendingSample'] = dataclasses.field(default_factory=list)
   row: DecodeState | None = None
-  cancelled: set[int] = dataclasses.field(default_factory=set)
 
   @property
   def prompt(self) -> list[int]:
     return self.prompts.tokens[0, : self.prompts.length[0]].tolist()
 
-  def remove_waiting(self) -> None:
-    """Counts one sample less that waits for a slot."""
-    self.num_waiting -= 1
-    if not self.num_waiting:
-      self.row = None
 
-
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class PendingSample:
   """Sample in an engine's queue or in a slot.
 
-  Attributes:
-    request: its request.
-    index: number of the sample.
-    seed: seed of its draws.
-    num_tokens: output tokens in earlier chunks.
-    num_accepted: accepted draft tokens in earlier chunks.
+  `num_tokens`, `num_accepted` and `rounds` are those of earlier chunks.
   """
 
   request: PendingRequest
   index: int
   seed: int
+  is_cancelled: bool = False
   num_tokens: int = 0
   num_accepted: int = 0
-
-  @property
-  def is_cancelled(self) -> bool:
-    return self.index in self.request.cancelled
+  rounds: int = 0
 
   def next_chunk(
     self,
@@ -163,42 +144,32 @@ class PendingSample:
     slot: int,
     has_prompt_logprobs: bool,
   ) -> Chunk:
-    """Returns the chunk of a burst.
-
-    Args:
-      model: the target.
-      host: state of the batch on the host.
-      slot: row of this sample.
-      has_prompt_logprobs: True if log-probabilities of prompts are recorded.
-    """
+    """Returns the chunk of a burst, with the batch's state on the host."""
     begin = int(self.request.prompts.length[0])
     start, end = begin + self.num_tokens, int(host.length[slot])
-    accepted = int(host.stats.num_accepted_per_pos[slot].sum())
-    num_accepted = accepted - self.num_accepted
-    self.num_tokens, self.num_accepted = end - begin, accepted
+    num_accepted = int(host.stats.num_accepted_per_pos[slot].sum())
+    rounds = int(host.stats.rounds[slot])
     completion = None
     if self.is_cancelled or host.done[slot]:
       completion = self._completion(model, host, slot, has_prompt_logprobs)
-    return Chunk(
+    chunk = Chunk(
       id=self.request.id,
       index=self.index,
       tokens=host.tokens[slot, start:end].tolist(),
-      num_accepted=num_accepted,
+      num_accepted=num_accepted - self.num_accepted,
       logprobs=_span(host.logprobs, slot, start, end),
       completion=completion,
+      rounds=rounds - self.rounds,
     )
+    self.num_tokens = end - begin
+    self.num_accepted, self.rounds = num_accepted, rounds
+    return chunk
 
   def cancelled_chunk(self) -> Chunk:
     """Returns the chunk of a sample that was cancelled in the queue."""
-    completion = Completion(
-      id=self.request.id,
-      index=self.index,
-      prompt=self.request.prompt,
-      tokens=[],
-      text='',
-      finish_reason='cancelled',
-    )
-    return Chunk(self.request.id, self.index, [], 0, completion=completion)
+    id, index = self.request.id, self.index
+    completion = Completion(id, index, self.request.prompt, [], '', 'cancelled')
+    return Chunk(id, index, [], 0, completion=completion)
 
   def _completion(
     self, model, host: DecodeState, slot: int, has_prompt_logprobs: bool

@@ -21,14 +21,10 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
 
   The depths are timed interleaved, at this request's batch size. All run the
   one compiled program, which always takes the depth of the least cost, because
-  costs are values.
-
-  Args:
-    request: request of an `AdaptiveDrafter`; its present costs are not read.
-    repeats: number of timings per depth; the mean of the fastest third counts.
+  costs are values. The mean of the fastest third of the `repeats` counts.
 
   Raises:
-    UserError: the request has another drafter.
+    UserError: the request's drafter is not an `AdaptiveDrafter`.
   """
   drafter = request.inputs.drafter
   if not isinstance(drafter, AdaptiveDrafter):
@@ -42,10 +38,9 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
   turns = list(range(len(requests))) * repeats
   for i in progress.bar('timing depths', turns, unit='loop', stays=False):
     times[i].append(_ms_per_round(requests[i]))
-  # Other work only slows a loop, and not those of all depths alike. For two
-  # depths that differ by a fifth, means of nine loops but the slowest differed
-  # by 0.15 to 0.26 in seven timings, means of the fastest three by 0.17 to
-  # 0.20.
+  # Other work slows some loops. For two depths that differ by a fifth, means of
+  # nine loops but the slowest differed by 0.15 to 0.26 in seven timings, means
+  # of the fastest three by 0.17 to 0.20.
   fastest = np.sort(times, axis=1)[:, : max(repeats // 3, 1)]
   return distributed.of_first(fastest.mean(axis=1).astype(np.float32))
 

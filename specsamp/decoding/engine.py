@@ -1,10 +1,8 @@
 """Engine: requests pass through the rows of one compiled batch.
 
-A batch of `generate` begins and ends together. Here, between two bursts of
-rounds, the row of a finished sample is given to the next request; nothing is
-compiled for that. For a given drafter and verifier the output of a request
-depends on its prompt, seed and sampling values, not on other requests. An
-adaptive draft length is an exception, as in `generate`.
+Between two bursts of rounds, the row of a finished sample is given to the next
+request; nothing is compiled for that. As in `generate`, the output of a request
+does not depend on other requests, unless the draft length is adaptive.
 """
 
 import collections
@@ -26,11 +24,11 @@ from specsamp.decoding.completions import (
   PendingSample,
 )
 from specsamp.decoding.logprobs import LogprobOptions
+from specsamp.decoding.request import check_broken
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import float16
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding.rules import DATA
 from specsamp.utils import progress
@@ -44,7 +42,8 @@ class Engine:
 
   `submit`, `cancel` and `close` may be called from any thread. One thread at a
   time runs the engine, by `step` or an iterator over it. If several processes
-  share a mesh, each must make the same calls.
+  share a mesh, each must make the same calls. `slots`, `max_length`, `rounds`,
+  `logprobs` and `is_closed` are attributes.
   """
 
   def __init__(
@@ -64,21 +63,19 @@ class Engine:
     Args:
       model: the target.
       slots: rows of the batch, samples that are decoded at once.
-      drafter: proposes draft tokens. The arrays of its state have rows on their
-        first axis, except scalars and `SharedState`, which stays when a slot is
-        refilled. A `reference` must be one text, for all requests.
+      drafter: proposes draft tokens. A `reference` must be one text, for all
+        requests.
       verifier: see `specsamp.generate`.
       max_length: upper bound on the tokens of a prompt with its new ones; None
         is the target's positions. Every pass reads as many slots of a cache.
       rounds: upper bound on the rounds of a burst, after which new tokens are
         returned. A burst ends early if a sample ends and another one waits.
-      logprobs: K, to record log-probabilities of all tokens, and of the K most
-        probable tokens at each position; None records none.
+      logprobs: K, to record log-probabilities of all tokens and of the K most
+        probable ones at each position; None records none.
       prompt_logprobs: True to record those of prompts too.
 
     Raises:
-      UserError: a number is out of range, or `specsamp.generate` refuses the
-        model, drafter or verifier.
+      UserError: an argument is invalid.
     """
     positions = model.config.max_length
     max_length = positions if max_length is None else max_length
@@ -102,21 +99,23 @@ class Engine:
       verifier,
       slots,
       max_length,
-      LogprobOptions(logprobs, prompt_logprobs),
+      None if logprobs is None else LogprobOptions(logprobs, prompt_logprobs),
     )
-    self._rounds = rounds
+    self.slots = slots
+    self.max_length = max_length
+    self.rounds = rounds
+    self.logprobs = logprobs
     self._has_prompt_logprobs = prompt_logprobs
     self._ids = itertools.count()
     self._queue: collections.deque[PendingSample] = collections.deque()
     self._requests: dict[int, PendingRequest] = {}
-    self._is_closed = False
-    self._has_cancelled = False  # any since the last step
-    self._lock = threading.Condition()  # of queue, requests and flags
+    # Chunks that no caller has yet, some of an abandoned iterator.
+    self._chunks: collections.deque[Chunk] = collections.deque()
+    self.is_closed = False
+    self._lock = threading.Condition()  # of all of the above
     self._in_slots: list[PendingSample | None] = [None] * slots
     self._host: DecodeState | None = None  # after the last burst
-    # Chunks of a step that an abandoned iterator did not take.
-    self._untaken: collections.deque[Chunk] = collections.deque()
-    self._step_lock = threading.RLock()  # of all else
+    self._step_lock = threading.RLock()  # of the slots and the batch
 
   def submit(
     self,
@@ -128,19 +127,13 @@ class Engine:
     seed: int | Sequence[int] = 0,
     stop_tokens: Sequence[int] | None = None,
   ) -> int:
-    """Queues a request and returns its id.
+    """Queues a request of n samples, which share a prefill; returns its id.
 
-    Args:
-      prompt: a text, or token ids.
-      n: number of samples; they share one prefill.
-      sampling: see `specsamp.generate`; scalars.
-      max_new_tokens: see `specsamp.generate`.
-      seed: sample i draws from `seed + i`; or one seed per sample.
-      stop_tokens: see `specsamp.generate`.
+    Sample i draws from `seed + i`, or from its seed of a list. The other
+    arguments are those of `specsamp.generate`, for one prompt.
 
     Raises:
-      UserError: `specsamp.generate` refuses an argument, the prompt and its
-        budget exceed `max_length`, or the engine is closed.
+      UserError: an argument is invalid, or the engine is closed.
     """
     arguments.check_int('n', n, 1)
     rows = self._batch.rows(
@@ -152,48 +145,50 @@ class Engine:
     return self._enqueue(rows, [arguments.row_seeds(seed, n)])[0]
 
   def cancel(self, id: int, index: int | None = None) -> bool:
-    """Ends a request in the next step; returns False if it has ended already.
+    """Ends a request, or its sample `index`, in the next step.
 
-    Args:
-      id: the request's id.
-      index: number of one sample, to end that one only.
+    Returns False if the request has ended already.
     """
     with self._lock:
       request = self._requests.get(id)
-      if request is not None:
-        samples = range(request.n) if index is None else (index,)
-        request.cancelled.update(samples)
-        self._has_cancelled = True
-        self._lock.notify_all()
-      return request is not None
+      if request is None:
+        return False
+      for sample in request.samples:
+        sample.is_cancelled |= index in (None, sample.index)
+      # Here and not in a step, which must not search through a long queue.
+      queue, self._queue = self._queue, collections.deque()
+      for sample in queue:
+        if sample.is_cancelled:
+          self._chunks.append(sample.cancelled_chunk())
+          self._end(sample)
+        else:
+          self._queue.append(sample)
+      self._lock.notify_all()
+      return True
 
   def step(self, wait: float = 0.0) -> list[Chunk]:
     """Ends cancelled samples, fills slots and runs a burst of rounds.
 
-    Args:
-      wait: seconds to wait for a request if there is none.
-
-    Returns:
-      A chunk for each sample that was in a slot or was cancelled.
+    An idle engine first waits up to `wait` seconds for a request. Returns a
+    chunk for each sample that was in a slot or was cancelled.
     """
-    has_work = lambda: self._requests or self._untaken or self._is_closed
+    has_work = lambda: self._requests or self._chunks or self.is_closed
     with self._lock:
       self._lock.wait_for(has_work, wait)
     with self._step_lock:
       try:
-        chunks = [*self._untaken, *self._step()]
-        self._untaken.clear()
-        return chunks
+        self._step()
       except BaseException:
         self.close()  # half a step may have consumed the state
         raise
+    return [self._chunks.popleft() for _ in range(len(self._chunks))]
 
   def stream(self) -> Iterator[Chunk]:
     """Runs until all requests have ended; yields their chunks."""
-    while self._requests or self._untaken:
-      self._untaken.extend(self.step())
-      while self._untaken:
-        yield self._untaken.popleft()
+    while self._requests or self._chunks:
+      self._chunks.extend(self.step())
+      while self._chunks:
+        yield self._chunks.popleft()
 
   def results(self) -> Iterator[Completion]:
     """Runs until all requests have ended; yields their completions."""
@@ -242,15 +237,10 @@ class Engine:
       for completion in self.results():
         completions[completion.id, completion.index] = completion
         bar.update()
-    if self._is_closed:
+    if self.is_closed:
       raise UserError('engine was closed before all requests had ended')
     ordered = [completions[id, i] for id in ids for i in range(n)]
-    broken = [i for i, c in enumerate(ordered) if c.finish_reason == 'nan']
-    if broken:
-      raise FloatingPointError(
-        f'the target gave NaN logits in rows {broken}'
-        f'{float16.overflow_hint(self.model.config.dtype)}'
-      )
+    check_broken([c.finish_reason == 'nan' for c in ordered], self.model)
     return ordered
 
   def compile(self) -> None:
@@ -267,11 +257,10 @@ class Engine:
     Args:
       target: the target's parameters, in a tree like the present ones; None
         keeps those.
-      drafter: parameters of a draft model or trained drafter, taken to be made
-        for this target; None keeps the present ones.
-      stale: True allows a drafter that was trained on features of other
-        weights. The output follows the target's distribution all the same, but
-        fewer draft tokens are accepted.
+      drafter: parameters of a draft model or trained drafter for this target;
+        None keeps the present ones.
+      stale: True allows a drafter that was trained for other weights. It costs
+        accepted tokens, and does not change the output's distribution.
 
     Raises:
       UserError: a tree, shape or dtype differs, the engine has requests in
@@ -284,14 +273,14 @@ class Engine:
   def close(self) -> None:
     """Drops all requests and the batch. A closed engine takes no requests."""
     with self._lock:
-      self._is_closed = True
+      self.is_closed = True
       self._queue.clear()
       self._requests.clear()
+      self._chunks.clear()
       self._lock.notify_all()
     with self._step_lock:
       self._in_slots = [None] * len(self._in_slots)
       self._host = None
-      self._untaken.clear()
       self._batch.drop()
 
   def __enter__(self) -> 'Engine':
@@ -304,10 +293,6 @@ class Engine:
   def model(self) -> LanguageModel:
     """The target, with its present weights."""
     return self._batch.model
-
-  @property
-  def is_closed(self) -> bool:
-    return self._is_closed
 
   @property
   def is_stale(self) -> bool:
@@ -328,7 +313,7 @@ class Engine:
     """Queues a request for each row, with a sample for each of its seeds."""
     ids = []
     with self._lock:
-      if self._is_closed:
+      if self.is_closed:
         raise UserError('engine is closed')
       for row, row_seeds in enumerate(seeds):
         request = PendingRequest(
@@ -336,15 +321,13 @@ class Engine:
           prompts=self._batch.one_prompt(rows.prompts, row),
           sampling=jax.tree.map(lambda x, row=row: x[row], rows.sampling),
           stop_tokens=rows.stop_tokens[row],
-          n=len(row_seeds),
-          num_waiting=len(row_seeds),
-          num_left=len(row_seeds),
         )
-        self._requests[request.id] = request
-        self._queue += [
+        request.samples += [
           PendingSample(request, i, seed)
           for i, seed in enumerate(row_seeds.tolist())
         ]
+        self._requests[request.id] = request
+        self._queue += request.samples
         ids.append(request.id)
       self._lock.notify_all()
     return ids
@@ -356,41 +339,20 @@ class Engine:
         'idle engine'
       )
 
-  def _step(self) -> list[Chunk]:
-    chunks = self._end_cancelled()
+  def _step(self) -> None:
+    for slot, sample in enumerate(self._in_slots):
+      if sample is not None and sample.is_cancelled:
+        self._add_chunk(sample, slot)
     self._fill_slots()
     is_idle = [sample is None for sample in self._in_slots]
     if all(is_idle):
-      return chunks
+      return
     # If another sample waits for a slot, the first one to end ends the burst.
     max_done = sum(is_idle) if self._queue else len(is_idle) - 1
-    self._host = self._batch.burst(self._rounds, max_done, is_idle)
+    self._host = self._batch.burst(self.rounds, max_done, is_idle)
     for slot, sample in enumerate(self._in_slots):
       if sample is not None:
-        chunks.append(self._next_chunk(sample, slot))
-    return chunks
-
-  def _end_cancelled(self) -> list[Chunk]:
-    """Returns the last chunks of cancelled samples."""
-    with self._lock:
-      # A search through a long queue in every step would take longer than it.
-      has_cancelled, self._has_cancelled = self._has_cancelled, False
-    if not has_cancelled:
-      return []
-    chunks = [
-      self._next_chunk(sample, slot)
-      for slot, sample in enumerate(self._in_slots)
-      if sample is not None and sample.is_cancelled
-    ]
-    with self._lock:
-      cancelled = [sample for sample in self._queue if sample.is_cancelled]
-      self._queue = collections.deque(
-        sample for sample in self._queue if not sample.is_cancelled
-      )
-    for sample in cancelled:
-      sample.request.remove_waiting()
-      self._count_end(sample)
-    return chunks + [sample.cancelled_chunk() for sample in cancelled]
+        self._add_chunk(sample, slot)
 
   def _fill_slots(self) -> None:
     for slot, sample in enumerate(self._in_slots):
@@ -400,27 +362,31 @@ class Engine:
         if not self._queue:
           return
         sample = self._queue.popleft()
+        is_last = not self._queue or self._queue[0].request != sample.request
       request = sample.request
       if request.row is None:
         request.row = self._batch.prefill(request.prompts)
       self._batch.insert(
         request.row, slot, sample.seed, request.sampling, request.stop_tokens
       )
-      request.remove_waiting()
+      if is_last:
+        request.row = None
       self._in_slots[slot] = sample
 
-  def _next_chunk(self, sample: PendingSample, slot: int) -> Chunk:
-    """Returns the chunk of a slot, and frees the slot of a finished sample."""
+  def _add_chunk(self, sample: PendingSample, slot: int) -> None:
+    """Adds the chunk of a slot, which it frees if the sample has ended."""
     chunk = sample.next_chunk(
       self._batch.model, self._host, slot, self._has_prompt_logprobs
     )
+    self._chunks.append(chunk)
     if chunk.completion:
       self._in_slots[slot] = None
-      self._count_end(sample)
-    return chunk
+      with self._lock:
+        self._end(sample)
 
-  def _count_end(self, sample: PendingSample) -> None:
-    with self._lock:
-      sample.request.num_left -= 1
-      if not sample.request.num_left:
-        self._requests.pop(sample.request.id, None)
+  def _end(self, sample: PendingSample) -> None:
+    """Removes a sample that has ended from its request."""
+    request = sample.request
+    request.samples.remove(sample)
+    if not request.samples:
+      self._requests.pop(request.id, None)

@@ -35,8 +35,7 @@ class Generation:
     num_accepted_per_rank: int [B, C], see `state.Stats`.
     prefill_seconds: wall time of the prompt pass, without compilation.
     decode_seconds: wall time of all rounds, without compilation.
-    compile_seconds: wall time of compiling the programs; 0 if an earlier call
-      has compiled them.
+    compile_seconds: wall time of compilation; 0 if an earlier call compiled.
   """
 
   tokens: list[list[int]]
@@ -52,7 +51,6 @@ class Generation:
   compile_seconds: float = 0.0
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     count = sum(map(len, self.tokens))
     noun = 'completion' if len(self.tokens) == 1 else 'completions'
     ms = 1e3 * (self.prefill_seconds + self.decode_seconds) / max(count, 1)
@@ -93,7 +91,6 @@ class Round:
   num_accepted: list[int]
 
   def __repr__(self) -> str:
-    """Returns one line of counts."""
     return (
       f'Round({len(self.tokens)} rows, {sum(map(len, self.tokens))} tokens, '
       f'{sum(self.num_accepted)} accepted draft tokens)'
@@ -127,7 +124,7 @@ def generate(
     drafter: proposes draft tokens, such as
       `specsamp.drafting.model_drafter(draft, 4)`; None is autoregressive
       sampling.
-    verifier: a name of `specsamp.verification.make`, or a verifier; None is
+    verifier: a verifier or its name; None is
       `specsamp.verification.default_name` of the drafter's law and tree.
     sampling: temperature and truncation, scalars or one value per row; None is
       temperature 1.
@@ -144,10 +141,9 @@ def generate(
       row and a copy of the cache, to show the cost.
 
   Raises:
-    UserError: an argument is invalid: for example there are no prompts, a
-      prompt and its budget exceed the target's positions, a value is out of
-      range, the verifier cannot correct the drafter, or the drafter is for
-      another target.
+    UserError: an argument is invalid: for example a prompt and its budget
+      exceed the target's positions, the verifier cannot correct the drafter, or
+      the drafter is for another target.
     FloatingPointError: the target's logits had a NaN.
   """
   return complete(Request.make(**locals()))  # locals are the arguments
@@ -170,11 +166,7 @@ def stream(
 
 
 def complete(request: Request) -> Generation:
-  """Decodes a request to its end.
-
-  Raises:
-    FloatingPointError: the target's logits had a NaN.
-  """
+  """Decodes a request to its end: see `generate`."""
   compile_seconds = compile_programs([request], runs=False)
   began = time.perf_counter()
   state = jax.block_until_ready(request.prefill())
@@ -208,10 +200,7 @@ def rounds(
 ) -> Iterator[Round]:
   """Yields the rounds of a request one by one.
 
-  Args:
-    request: the request.
-    state: state before the first of them, which is consumed; None compiles the
-      programs and begins with the prompts.
+  They begin with the prompts, or after `state`, which is consumed.
   """
   if state is None:
     compile_programs([request], runs=False)

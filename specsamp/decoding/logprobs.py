@@ -23,24 +23,20 @@ class LogprobOptions:
   """Log-probabilities that a state records; static.
 
   Attributes:
-    top: K, number of most probable tokens to record at each position in
-      addition to the token there; None records no log-probabilities at all.
+    top: K, number of most probable tokens at each position.
     prompts: True to record those of the prompts too, which applies the LM head
       to whole prompts at once.
   """
 
-  top: int | None = None
+  top: int
   prompts: bool = False
 
 
-NO_LOGPROBS = LogprobOptions()
-
-
 def after_prefill(
-  options: LogprobOptions, logits_bpv, tokens_bp, capacity: int
+  options: LogprobOptions | None, logits_bpv, tokens_bp, capacity: int
 ) -> Logprobs | None:
   """Returns the log-probabilities after the prompts; None if not recorded."""
-  if options.top is None:
+  if options is None:
     return None
   shape = (len(tokens_bp), capacity)
   logprobs = Logprobs(
@@ -68,13 +64,8 @@ def after_round(
 ) -> Logprobs | None:
   """Returns the log-probabilities with those of a round's emitted tokens.
 
-  Args:
-    logprobs: before the round; None stays None.
-    logits_bnv: the target's logits after each node.
-    p_bnv: the target's distribution after each node.
-    draft: draft of the round.
-    verdict: verdict of the round.
-    root_b: position of the root.
+  `logits_bnv` and the distribution `p_bnv` are the target's after each node,
+  `root_b` is the position of the root. None stays None.
   """
   if logprobs is None:
     return None

@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.decoding import logprobs, scoring
-from specsamp.decoding.logprobs import NO_LOGPROBS, LogprobOptions
+from specsamp.decoding.logprobs import LogprobOptions
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
 from specsamp.drafting.draft import Draft, Verdict
@@ -72,7 +72,7 @@ class Decoder:
     inputs: Inputs,
     prompts: Prompts,
     capacity: int,
-    logprob_options: LogprobOptions = NO_LOGPROBS,
+    logprob_options: LogprobOptions | None = None,
   ) -> DecodeState:
     """Returns the state before the first round.
 
@@ -80,17 +80,14 @@ class Decoder:
     outside of the loop. The first round overwrites the cache entries of that
     token and of the padding, which nothing sees before.
 
-    Args:
-      inputs: sampling values and stop tokens are not read.
-      prompts: padded on the right.
-      capacity: S, at least the largest limit plus `cache_slots` of the drafter;
-        static.
-      logprob_options: log-probabilities that the state records; static.
+    The capacity S is at least the largest limit plus `cache_slots` of the
+    drafter. Sampling values and stop tokens are not read.
     """
     drafter = inputs.drafter
     batch, width = prompts.tokens.shape
     cache = self.transformer.init_cache(inputs.params, batch, capacity)
-    out = self._with_taps(drafter).apply(
+    # Its output has the features that the drafter reads.
+    out = self.transformer.clone(taps=drafter.taps).apply(
       {'params': inputs.params}, prompts.tokens, cache=cache
     )
     state = DecodeState(
@@ -116,12 +113,8 @@ class Decoder:
   ) -> DecodeState:
     """Repeats rounds until every row is done, in one program.
 
-    Args:
-      inputs: inputs of the rounds.
-      state: state before them.
-      rounds: int [], upper bound on the rounds.
-      max_done: int [], the loop ends once more rows than this are done; None
-        ends it once all are.
+    It ends after `rounds`, int [], or once more than `max_done` rows, int [],
+    are done.
     """
 
     def has_work(carry):
@@ -207,16 +200,15 @@ class Decoder:
   def _score(self, inputs: Inputs, draft: Draft, state: DecodeState):
     """Runs the target's pass over a draft and the drafter's extra tokens.
 
-    Returns:
-      The pass's output, and the logits after the draft's nodes and after the
-      extra tokens that are read.
+    Returns its output, and the logits after the draft's nodes and after the
+    extra tokens that are read.
     """
     tree, extra_tree = draft.tree, inputs.drafter.extra_tree
     tokens = draft.tokens
     if extra_tree.parents:
       tokens = jnp.concatenate([tokens, draft.extra_tokens], axis=1)
     whole = tree.with_extra(extra_tree)
-    transformer = self._with_taps(inputs.drafter)
+    transformer = self.transformer.clone(taps=inputs.drafter.taps)
     out = self.scorer(
       transformer,
       inputs.params,
@@ -246,8 +238,7 @@ class Decoder:
     """Returns True if rows of one seed must not share random bits.
 
     Neither must successive requests in one slot. See `Drafter.mixes_rows`. A
-    coupled verifier is an exception: it emits the winners of its races,
-    whatever is drafted.
+    coupled verifier emits the winners of its races, whatever is drafted.
     """
     return drafter.mixes_rows and not is_coupled(self.verifier)
 
@@ -258,10 +249,6 @@ class Decoder:
     is_same_bb = seeds_b[:, None] == seeds_b[None, :]
     earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)
     return draw.apart(keys_b, earlier_b)
-
-  def _with_taps(self, drafter: Drafter) -> Transformer:
-    """Returns the target that outputs the features which the drafter reads."""
-    return self.transformer.clone(taps=drafter.taps)
 
 
 def _append(
@@ -321,7 +308,6 @@ def _cut(emitted_bt, count_b, budget_b, stop_tokens_bk):
 
 
 def _count(stats: Stats, draft: Draft, verdict: Verdict, active_b) -> Stats:
-  """Returns the counts after one more round."""
   tree = draft.tree
   rounds = stats.rounds + active_b.astype(jnp.int32)
   if not tree.depth:

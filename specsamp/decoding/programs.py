@@ -26,12 +26,10 @@ _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 
 @dataclasses.dataclass(eq=False)
 class Programs:
-  """Programs of batches of one kind.
+  """Programs of batches of one kind, which `Request.build` compiles.
 
-  Attributes:
-    prefill: `Decoder.prefill` of (inputs, prompts).
-    decode: `Decoder.decode` of (inputs, state, rounds); consumes the state.
-    is_compiled: True once `Request.build` has compiled both.
+  `prefill` is of (inputs, prompts). `decode` is of (inputs, state, rounds), and
+  consumes the state.
   """
 
   prefill: jax.stages.Wrapped
@@ -42,10 +40,7 @@ class Programs:
 def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
   """Returns the programs of batches of one kind, compiled or not.
 
-  Args:
-    decoder: static parts of the programs.
-    capacity: slots of the caches.
-    shapes: equal for batches that run the same programs.
+  Batches of equal `shapes` run the same programs.
   """
   key = (decoder, capacity, shapes)
   with _lock:
@@ -55,19 +50,13 @@ def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
       ):
         _kept.popitem(last=False)
         gc.collect()
-      # Each pair has its own functions: jax drops a compiled program with its
+      # Each pair has its functions: jax drops a compiled program with its
       # function.
       prefill = functools.partial(decoder.prefill, capacity=capacity)
       decode = functools.partial(decoder.decode)
       _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
     _kept.move_to_end(key)
     return _kept[key]
-
-
-def are_compiled(decoder: Decoder, capacity: int, shapes: Hashable) -> bool:
-  """Returns True if `programs_for` would return compiled programs."""
-  programs = _kept.get((decoder, capacity, shapes))
-  return programs is not None and programs.is_compiled
 
 
 def _are_maps_scarce() -> bool:

@@ -24,16 +24,12 @@ _UNBOUNDED = 2**31 - 1  # rounds
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Checked arguments of one call, as the compiled programs take them.
+  """Checked arguments of one call.
 
   Arrays have a row for each prompt, then rows that are done, up to the batch
   size of the programs.
 
   Attributes:
-    model: the target.
-    decoder: static parts of the programs.
-    inputs: inputs of every round.
-    prompts: prompts of the rows.
     capacity: slots of the caches.
     batch: number of prompts.
   """
@@ -57,19 +53,14 @@ class Request:
     max_length: int | None = None,
     **row_options,
   ) -> 'Request':
-    """Checks the arguments of `specsamp.generate`.
+    """Checks the arguments of `specsamp.generate`, and `max_length`.
 
-    Args:
-      model, prompts, drafter, verifier, tree_attention: see `generate`.
-      max_length: upper bound on the tokens of a prompt with its new ones. Every
-        pass reads as many slots of a cache, as in an `Engine` of this
-        `max_length`. None is the next power of two, within the target's
-        positions.
-      **row_options: sampling, max_new_tokens, seed and stop_tokens of
-        `generate`.
+    As in an `Engine`, `max_length` is the upper bound on the tokens of a prompt
+    with its new ones, and every pass reads as many slots of a cache. None is
+    the next power of two, within the target's positions.
 
     Raises:
-      UserError: see `generate`, or a text is longer than `max_length`.
+      UserError: see `generate`, or a prompt with its new tokens is longer.
     """
     rows = arguments.check_rows(model, prompts, **row_options)
     batch = len(rows.prompts.length)
@@ -78,7 +69,7 @@ class Request:
     )
     longest = max(rows.prompts.limit)
     if max_length is None:
-      _, max_length = arguments.slots(model, longest, longest)
+      max_length = arguments.slots(model, longest)
     arguments.check_int(
       'max_length', max_length, longest, model.config.max_length
     )
@@ -111,12 +102,10 @@ class Request:
 
   @property
   def is_compiled(self) -> bool:
-    if 'programs' in vars(self):  # they may have been evicted since
-      return self.programs.is_compiled
-    return programs.are_compiled(*self.program_key)
+    return self.programs.is_compiled
 
   def build(self) -> None:
-    """Compiles the programs, unless they are compiled; does not run them."""
+    """Compiles the programs without running them."""
     if self.is_compiled:
       return
     prefill, decode = self.programs.prefill, self.programs.decode
@@ -150,8 +139,9 @@ class Request:
 
   def with_drafter(self, drafter: Drafter) -> 'Request':
     """Returns the request with other values of its drafter, same programs."""
-    inputs = self.inputs.replace(drafter=drafter)
-    return dataclasses.replace(self, inputs=inputs)
+    return dataclasses.replace(
+      self, inputs=self.inputs.replace(drafter=drafter)
+    )
 
   def prefill(self) -> DecodeState:
     """Returns the state before the first round."""
@@ -161,28 +151,27 @@ class Request:
   def decode(self, state: DecodeState, rounds: int = _UNBOUNDED) -> DecodeState:
     """Runs rounds until all rows are done; consumes `state`.
 
-    Args:
-      state: state before the rounds.
-      rounds: upper bound on the rounds; another one compiles nothing.
+    Another upper bound on the `rounds` compiles nothing.
     """
     with meshes.use(self.model.mesh):
       return self.programs.decode(self.inputs, state, np.int32(rounds))
 
   def fetch(self, state: DecodeState) -> DecodeState:
-    """Returns a host copy of the prompts' rows, without caches.
-
-    Raises:
-      FloatingPointError: the target's logits had a NaN.
-    """
+    """Returns a host copy of the prompts' rows, without caches."""
     host = meshes.fetch(state.visible)
     host = jax.tree.map(lambda rows: rows[: self.batch], host)
-    rows = np.flatnonzero(host.broken).tolist()
-    if rows:
-      raise FloatingPointError(
-        f'the target gave NaN logits in rows {rows}'
-        f'{float16.overflow_hint(self.model.config.dtype)}'
-      )
+    check_broken(host.broken, self.model)
     return host
+
+
+def check_broken(is_broken_b, model: LanguageModel) -> None:
+  """Raises `FloatingPointError` if logits of a row had a NaN."""
+  rows = np.flatnonzero(is_broken_b).tolist()
+  if rows:
+    raise FloatingPointError(
+      f'the target gave NaN logits in rows {rows}'
+      f'{float16.overflow_hint(model.config.dtype)}'
+    )
 
 
 def completion_text(
@@ -199,24 +188,12 @@ def compile_programs(
 ) -> float:
   """Compiles the programs that are not compiled yet, with a progress bar.
 
-  Args:
-    requests: several of them may run the same programs.
-    stays: see `progress.bar`.
-    runs: True to run a round too, see `Request.compile`.
-
-  Returns:
-    The seconds that this took, 0 if all programs were compiled.
+  Also runs a round of each unless `runs` is False. Returns the seconds.
   """
-  cold = {
-    request.program_key: request
-    for request in requests
-    if not request.is_compiled
-  }
-  if not cold:
-    return 0.0
+  cold = {r.program_key: r for r in requests if not r.is_compiled}
   began = time.perf_counter()
   for request in progress.bar(
     'compiling', cold.values(), unit='program', stays=stays
   ):
     request.compile() if runs else request.build()
-  return time.perf_counter() - began
+  return time.perf_counter() - began if cold else 0.0

@@ -1,7 +1,6 @@
 """Rollouts for a trainer: an engine with the interface of tunix's sampler.
 
-`EngineSampler` has the names and arguments of `tunix.generate`, without a
-dependency on tunix. It can draft, and takes new weights without compiling.
+Names and arguments are those of `tunix.generate`, without a dependency on it.
 """
 
 import dataclasses
@@ -24,14 +23,14 @@ class SamplerOutput:
   """Rollouts, those of a prompt next to each other.
 
   Attributes:
-    text: text of each rollout.
-    tokens: int32 tokens of each rollout, with the stop token that ended it; one
-      array [B, ..], padded on the right, with `pad_output`.
+    text: text of each.
+    tokens: int32 tokens of each rollout, a stop token included; with
+      `pad_output` one array [B, T], padded on the right.
     padded_prompt_tokens: int32 [B, P], padded on the left.
     prompt_lengths: int32 [B], tokens of the prompts.
     logprobs: float32 log-probabilities of the new tokens after temperature and
       truncation; None if they were not requested.
-    logits: always empty; the field exists for callers that read it.
+    logits: always empty.
     completions: all else, such as `logprobs.raw` and counts.
   """
 
@@ -53,11 +52,7 @@ class SamplerOutput:
 
 
 class EngineSampler:
-  """A sampler that draws rollouts with an engine, drafted or not.
-
-  Attributes:
-    engine: the engine.
-  """
+  """Sampler that draws rollouts with its `engine`, drafted or not."""
 
   def __init__(
     self,
@@ -72,16 +67,11 @@ class EngineSampler:
 
     Args:
       model: the policy.
-      cache_size: upper bound on the tokens of a prompt and its rollout,
-        `Engine.max_length`.
+      cache_size: `max_length` of the engine, for a prompt and its rollout.
       pad_id: token for padding.
-      stale: if True, a drafter that was trained for other weights stays in use
-        after an update: fewer draft tokens are accepted. If False, such an
-        update is an error.
+      stale: True to keep drafting after an update with a drafter that was
+        trained for other weights; otherwise such an update is an error.
       **options: other options of `Engine`: slots, drafter, verifier, rounds.
-
-    Raises:
-      UserError: see `Engine`.
     """
     self.engine = Engine(model, max_length=cache_size, logprobs=0, **options)
     self._pad_id = pad_id
@@ -109,16 +99,9 @@ class EngineSampler:
     filter_types: tuple[Any, ...] | None = None,
     drafter: Any = None,
   ) -> None:
-    """Replaces the policy's weights; compiles nothing.
+    """Replaces the policy's weights: see `Engine.update_params`.
 
-    Args:
-      updated_weights: a tree like `transformer_state`.
-      filter_types: must be None; filters are not supported.
-      drafter: parameters of the drafter for these weights; None keeps those it
-        has.
-
-    Raises:
-      UserError: see `Engine.update_params`, or a filter was given.
+    `filter_types` is not supported.
     """
     _check_none(filter_types=filter_types)
     self.engine.update_params(updated_weights, drafter, stale=self._stale)
@@ -137,13 +120,11 @@ class EngineSampler:
       max_prompt_length: width to which prompts are padded; the next power of
         two if a prompt is longer, or for None. Prompts are never truncated.
       echo: if True, text and tokens start with the prompt.
-      return_logits: must be False; logits are not supported.
+      return_logits, beam_size: not supported.
       return_logprobs: if True, log-probabilities are returned.
       eos_tokens: stop tokens; None for the tokenizer's.
       temperature: 0 is greedy.
-      top_p: nucleus; None for the whole vocabulary.
-      top_k: number of most probable tokens; None or -1 for all.
-      beam_size: must be None; beams are not supported.
+      top_p, top_k: see `SamplingParams`; None or -1 for the whole vocabulary.
       seed: rollout j of prompt i draws from `seed + multi_sampling * i + j`;
         None is 0.
       multi_sampling: rollouts of each prompt, which share a prefill.

@@ -17,9 +17,8 @@ from specsamp.models.transformer import Output
 Scorer = Callable[..., Output]
 """Scores every node of a draft in one pass of the target.
 
-(transformer, params, tree of N nodes, tokens_bn, root_b, cache, parents_bn of a
-dynamic tree or None) -> logits, hidden states and features of each node, and
-the cache. The cache holds the text before the root, whose position is `root_b`.
+The arguments are those of `tree_attention`. The cache holds the text before the
+root, whose position is `root_b`. `parents_bn` are those of a dynamic tree.
 """
 
 
@@ -64,10 +63,7 @@ def replicated(
   """Scores each path from the root to a leaf in a row with a copy of the cache.
 
   This is decoding without tree attention (the ablation of Yang et al.
-  2401.06706, table 4): nodes that several paths share are scored several times.
-
-  Raises:
-    UserError: the tree is dynamic: its paths are not known at compile time.
+  2401.06706, table 4). A dynamic tree has no paths at compile time.
   """
   if parents_bn is not None:
     raise UserError(

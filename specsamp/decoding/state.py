@@ -74,15 +74,9 @@ def block_efficiency(num_accepted, rounds):
   """Returns τ, the tokens that a round yields: 1 + accepted / rounds.
 
   A round yields the draft tokens that the verifier accepts and one token of the
-  target. Tokens that a stop token or the budget then cuts count. τ is therefore
-  (emitted + cut tokens) / rounds, and does not depend on where a text ends.
-
-  Args:
-    num_accepted: accepted draft tokens, a number or an array.
-    rounds: rounds in which they were accepted, a number or an array.
-
-  Returns:
-    τ, or NaN if there was no round.
+  target. Tokens that a stop token or the budget then cuts count, so τ does not
+  depend on where a text ends. It is NaN without rounds. Both arguments are
+  numbers or arrays.
   """
   return 1 + num_accepted / rounds if np.all(rounds) else float('nan')
 
@@ -91,8 +85,8 @@ def block_efficiency(num_accepted, rounds):
 class Logprobs:
   """Log-probabilities of tokens, each at the position of its token.
 
-  Positions without a token are noise. So is a row's first token, which nothing
-  precedes, and the rest of the prompt unless `LogprobOptions.prompts` is set.
+  Positions without a token are noise. So are a row's first token, and the rest
+  of the prompt unless `LogprobOptions.prompts` is set.
 
   Attributes:
     raw: float32 [B, S], under the target's distribution at temperature 1.
@@ -145,14 +139,11 @@ class DecodeState:
 
 
 def with_axes(state: Any, place: Callable[..., Any]) -> Any:
-  """Applies a sharding function to each array with the names of its axes.
+  """Applies a function to each array and the names of its axes.
 
-  Args:
-    state: a `DecodeState` or a part of it. The first axis of every array is the
-      batch, except in `SharedState`, in tables of a cache and in scalars.
-    place: called with an array and the names of its axes, such as
-      `rules.constrain` or the result of `rules.sharding`; see
-      `kv_cache.with_axes`.
+  The first axis of every array is the batch, except in `SharedState`, in tables
+  of a cache and in scalars. `place` is `rules.constrain` or the result of
+  `rules.sharding`, for example.
   """
 
   def place_node(node):

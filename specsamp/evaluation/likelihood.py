@@ -65,7 +65,7 @@ def pass_over(
   each power of two of T; later positions are padding. Returns the arrays on the
   host.
   """
-  _, size = slots(target, 1, len(tokens))
+  size = slots(target, len(tokens))
   padded = np.zeros(size, np.int32)
   padded[: len(tokens)] = tokens
   with meshes.use(target.mesh):

@@ -104,8 +104,8 @@ def measure(
     max_new_tokens: sizes the caches, as in `generate`.
     repeats: number of times that each loop is timed.
   """
-  # Enough slots for the rounds, in the program of `max_new_tokens`.
-  _, text_slots = slots(target, len(prompt), len(prompt) + max_new_tokens)
+  # Enough slots for the rounds, in the program of a budget of `max_new_tokens`.
+  text_slots = slots(target, len(prompt) + max_new_tokens)
   requests = [
     Request.make(
       target,

@@ -66,7 +66,7 @@ def run(
     host: address to listen on.
     port: its port, 0 for any free one.
     mesh: mesh to decode on, None for one device.
-    names: further names of the server, see `hosts.allowed`.
+    names: further names of the server, see `server.allowed_names`.
 
   Raises:
     UserError: a value is invalid, an extra is missing, or the port is in use.
@@ -78,49 +78,34 @@ def run(
     raise UserError(
       f"serving needs {error.name}; pip install 'specsamp[serve]'"
     ) from None
-  from specsamp.serving import app, hosts, server
-  from specsamp.serving.detokenize import Vocabulary
-  from specsamp.serving.metrics import Metrics
+  from specsamp.serving import app, server
   from specsamp.serving.requests import MAX_CHOICES, Limits
   from specsamp.serving.worker import Worker
 
   config = schema.read(ServeConfig, values)
   models = loading.load(config.target, config.draft, mesh, config.dtype)
-  target, shape = models.target, config.draft_len
+  shape = config.draft_len
   if config.branching:
-    shape = make_tree(config.branching, (), target)
-  logprobs = None if config.logprobs < 0 else config.logprobs
+    shape = make_tree(config.branching, (), models.target)
   engine = Engine(
-    target,
+    models.target,
     slots=config.slots,
     drafter=config.make_drafter(models, shape) if shape else None,
     verifier=config.verifier or None,
     max_length=config.max_length or None,
     rounds=config.rounds,
-    logprobs=logprobs,
+    logprobs=None if config.logprobs < 0 else config.logprobs,
   )
   listener = server.listen(host, port)  # before it compiles
   engine.compile()
-  max_length = config.max_length or target.config.max_length
   limits = Limits(
     model=config.name or pathlib.Path(config.target).name or EMBEDDED,
-    tokenizer=target.tokenizer,
-    num_tokens=target.config.num_tokens,
-    max_length=max_length,
-    max_new_tokens=config.max_new_tokens or max_length,
+    engine=engine,
+    max_new_tokens=config.max_new_tokens or engine.max_length,
     max_choices=min(config.slots + config.queue, MAX_CHOICES),
-    logprobs=logprobs,
   )
-  metrics = Metrics()
-  worker = Worker(
-    engine,
-    Vocabulary(target.tokenizer),
-    queue=config.queue,
-    slots=config.slots,
-    rounds=config.rounds,
-    metrics=metrics,
-  )
-  allowed = hosts.allowed(host, names)
-  served = app.make(worker, limits, metrics, config.max_body_bytes, allowed)
+  worker = Worker(engine, config.queue)
+  allowed = server.allowed_names(host, names)
+  served = app.make(worker, limits, config.max_body_bytes, allowed)
   print(f'{limits.model} at {server.address(listener)}', flush=True)
   server.run(served, worker, listener)

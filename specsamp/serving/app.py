@@ -4,28 +4,27 @@ import asyncio
 import contextlib
 import dataclasses
 import pathlib
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+import prometheus_client
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specsamp.serving import metrics as metrics_lib
 from specsamp.serving import requests, responses
-from specsamp.serving.errors import ApiError
-from specsamp.serving.hosts import HostCheck
-from specsamp.serving.metrics import Metrics
+from specsamp.serving.errors import ApiError, body_of
 from specsamp.serving.requests import Limits
 from specsamp.serving.worker import ActiveRequest, Worker
 
 _PAGE = pathlib.Path(__file__).with_name('page.html')
-_BODY_SECONDS = 30  # for a client to send a body
-_SEND_SECONDS = 60  # for a client to read an event
 _HEADERS = {'cache-control': 'no-store', 'x-content-type-options': 'nosniff'}
 # The page has its own script and style, and connects to this server only.
 _POLICY = (
@@ -39,20 +38,15 @@ _OUTCOMES = {429: 'full', 500: 'failed', 503: 'draining'}
 def make(
   worker: Worker,
   limits: Limits,
-  metrics: Metrics,
   max_body_bytes: int,
   names: frozenset[str] | None,
 ) -> Starlette:
   """Returns the application. Its lifespan is that of the engine's thread.
 
-  Args:
-    worker: runs the engine.
-    limits: limits of a request.
-    metrics: metrics of the server.
-    max_body_bytes: upper bound on the body of a request.
-    names: names of the server, see `hosts.allowed`; None for any.
+  It answers to `names`, see `server.allowed_names`; None for any.
   """
-  models = responses.models(limits.model, int(time.time()))
+  model = {'id': limits.model, 'object': 'model', 'created': int(time.time())}
+  models = {'object': 'list', 'data': [model | {'owned_by': 'specsamp'}]}
 
   async def page(_) -> Response:
     headers = _HEADERS | {'content-security-policy': _POLICY}
@@ -62,16 +56,12 @@ def make(
     worker.check_open()
     return _json({'status': 'ok'})
 
-  async def render_metrics(_) -> Response:
-    headers = {'content-type': metrics_lib.CONTENT_TYPE}
-    return Response(metrics.render(), headers=headers)
+  async def metrics(_) -> Response:
+    text = prometheus_client.generate_latest(worker.metrics.registry)
+    return Response(text, media_type='text/plain; version=0.0.4')
 
   async def list_models(_) -> Response:
     return _json(models)
-
-  async def model(request: Request) -> Response:
-    limits.check_model(request.path_params['name'])
-    return _json(models['data'][0])
 
   @contextlib.asynccontextmanager
   async def lifespan(_):
@@ -79,27 +69,50 @@ def make(
       yield
 
   complete = lambda is_chat: _Completions(
-    is_chat, worker, limits, metrics, max_body_bytes
+    is_chat, worker, limits, max_body_bytes
   )
-  middleware = [Middleware(HostCheck, names=names, to_response=_error)]
+  is_checked = names is not None
   return Starlette(
     routes=[
       Route('/', page),
       Route('/health', health),
-      Route('/metrics', render_metrics),
+      Route('/metrics', metrics),
       Route('/v1/models', list_models),
-      Route('/v1/models/{name:path}', model),
       Route('/v1/completions', complete(False), methods=['POST']),
       Route('/v1/chat/completions', complete(True), methods=['POST']),
     ],
     exception_handlers={
-      HTTPException: _http_error,
-      ApiError: lambda _, error: _error(error),
+      HTTPException: lambda _, error: _error(error),
       Exception: lambda *_: _error(ApiError('internal error', status=500)),
     },
-    middleware=[] if names is None else middleware,
+    middleware=[Middleware(check_host, names=names)] if is_checked else [],
     lifespan=lifespan,
   )
+
+
+def check_host(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
+  """Returns an application that answers 421 to requests by another name.
+
+  This stops DNS rebinding: a web site can make its name resolve to 127.0.0.1
+  after it is loaded. To a browser this server is then part of that site, which
+  may read its responses. The Host header still has the site's name.
+
+  Starlette's `TrustedHostMiddleware` answers 400, and knows no IPv6.
+  """
+
+  async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+    inner = app
+    if scope['type'] == 'http':
+      hosts = Headers(scope=scope).getlist('host')
+      # With two headers it is unclear which one a proxy has checked.
+      host = hosts[0] if len(hosts) == 1 else ''
+      match = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d+)?', host)
+      if not match or match[1].lower() not in names:
+        message = f'Host: got {host!r}; --allow_hosts adds names of this server'
+        inner = _error(ApiError(message, status=421, code='unknown_host'))
+    await inner(scope, receive, send)
+
+  return checked
 
 
 @dataclasses.dataclass
@@ -109,27 +122,23 @@ class _Completions:
   is_chat: bool
   worker: Worker
   limits: Limits
-  metrics: Metrics
   max_body_bytes: int
 
-  async def __call__(self, scope, receive, send) -> None:
-    start, outcome = time.monotonic(), 'failed'
-    try:
-      await self._answer(Request(scope, receive), send)
-      outcome = 'completed'
-    except (ClientDisconnect, OSError):
-      outcome = 'cancelled'
-    except asyncio.CancelledError:
-      outcome = 'cancelled'
-      raise
-    except ApiError as error:
-      outcome = _OUTCOMES.get(error.status, 'refused')
-      await _error(error)(scope, receive, send)
-    finally:
-      seconds = time.monotonic() - start
-      self.metrics.add_request(scope['path'], outcome, seconds)
+  async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    metrics, outcome = self.worker.metrics, 'failed'
+    with metrics.seconds.time():
+      try:
+        await self._answer(Request(scope, receive), send)
+        outcome = 'completed'
+      except ClientDisconnect:
+        outcome = 'cancelled'
+      except ApiError as error:
+        outcome = _OUTCOMES.get(error.status_code, 'refused')
+        raise
+      finally:
+        metrics.requests.labels(scope['path'], outcome).inc()
 
-  async def _answer(self, http_request: Request, send) -> None:
+  async def _answer(self, http_request: Request, send: Send) -> None:
     self.worker.check_open()  # before a body is read
     content = await _body(http_request, self.max_body_bytes)
     # In a thread, because a long prompt takes its time.
@@ -137,64 +146,43 @@ class _Completions:
       requests.parse, content, self.is_chat, self.limits
     )
     active = self.worker.submit(request)
-    self.metrics.add_prompt(request.num_prompt_tokens)
     builder = responses.Builder(
-      self.limits.model, active, has_marks=self.worker.rounds == 1
+      self.limits.model, active, has_marks=self.limits.engine.rounds == 1
     )
-    if request.stream:
-      work = _stream(active, builder, send)
-    else:
-      work = _whole(active, builder)
+
+    async def respond():
+      if request.stream:
+        events, kind = _events(active, builder), 'text/event-stream'
+        response = StreamingResponse(events, 200, _HEADERS, kind)
+        await response.stream_response(send)
+      else:
+        response = _json(builder.whole([x async for x in active.deltas()]))
+        await response(http_request.scope, http_request.receive, send)
+
     try:
-      response = await _unless_disconnected(http_request.receive, work)
+      await _unless_disconnected(http_request.receive, respond())
     finally:
       self.worker.cancel(active)
-    if response is not None:
-      await response(http_request.scope, http_request.receive, send)
 
 
-async def _whole(active: ActiveRequest, builder: responses.Builder) -> Response:
-  deltas = [delta async for delta in active.deltas()]
-  return _json(builder.whole(deltas))
-
-
-async def _stream(
-  active: ActiveRequest, builder: responses.Builder, send
-) -> None:
-  """Sends events as they come."""
-
-  async def write(data: bytes, more: bool = True) -> None:
-    body = b'data: ' + data + b'\n\n'
-    message = {'type': 'http.response.body', 'body': body, 'more_body': more}
-    try:
-      async with asyncio.timeout(_SEND_SECONDS):
-        await send(message)
-    except TimeoutError:
-      raise ClientDisconnect from None
-
-  headers = _HEADERS | {'content-type': 'text/event-stream; charset=utf-8'}
-  raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-  await send({'type': 'http.response.start', 'status': 200, 'headers': raw})
+async def _events(
+  active: ActiveRequest, builder: responses.Builder
+) -> AsyncIterator[bytes]:
+  event = lambda value: b'data: ' + responses.dumps(value) + b'\n\n'
   for chunk in builder.opening():
-    await write(responses.dumps(chunk))
+    yield event(chunk)
   try:
     async for delta in active.deltas():
-      await write(responses.dumps(builder.chunk(delta)))
+      yield event(builder.chunk(delta))
     if active.request.stream_options.include_usage:
-      await write(responses.dumps(builder.usage_chunk()))
+      yield event(builder.usage_chunk())
   except ApiError as error:  # the status is sent already
-    await write(responses.dumps(error.body))
-  await write(b'[DONE]', more=False)
+    yield event(body_of(error))
+  yield b'data: [DONE]\n\n'
 
 
-async def _unless_disconnected(
-  receive: Callable[[], Awaitable[Any]], work: Awaitable[Response | None]
-) -> Response | None:
-  """Returns the result of work, which is cancelled if the client disconnects.
-
-  Raises:
-    ClientDisconnect: the client has disconnected.
-  """
+async def _unless_disconnected(receive: Receive, work: Awaitable[None]) -> None:
+  """Does the work, which ends with `ClientDisconnect` if the client does."""
 
   async def wait_for_disconnect():
     while (await receive())['type'] != 'http.disconnect':
@@ -204,7 +192,7 @@ async def _unless_disconnected(
   tasks = list(map(asyncio.ensure_future, (work, wait_for_disconnect())))
   try:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    return tasks[0].result() if tasks[0].done() else tasks[1].result()
+    (tasks[0] if tasks[0].done() else tasks[1]).result()
   finally:
     for task in tasks:
       task.cancel()
@@ -212,12 +200,7 @@ async def _unless_disconnected(
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
-  """Reads the body of a request.
-
-  Raises:
-    ApiError: the body is not JSON, is too long, or does not come in time.
-    ClientDisconnect: the client has disconnected.
-  """
+  """Reads the body of a request, JSON of at most `max_bytes`."""
   kind = request.headers.get('content-type', '').partition(';')[0].strip()
   # A browser sends this type for another site only with our permission.
   if kind.lower() != 'application/json':
@@ -225,14 +208,10 @@ async def _body(request: Request, max_bytes: int) -> bytes:
       f'content-type: got {kind!r}, expected application/json', status=415
     )
   content = bytearray()
-  try:
-    async with asyncio.timeout(_BODY_SECONDS):
-      async for chunk in request.stream():
-        content += chunk
-        if len(content) > max_bytes:
-          raise ApiError(f'body: expected at most {max_bytes} bytes', 413)
-  except TimeoutError:
-    raise ApiError('body: did not come in time', status=408) from None
+  async for chunk in request.stream():
+    content += chunk
+    if len(content) > max_bytes:
+      raise ApiError(f'body: expected at most {max_bytes} bytes', 413)
   return bytes(content)
 
 
@@ -242,15 +221,7 @@ def _json(value: Any, status: int = 200) -> Response:
   )
 
 
-def _error(error: ApiError) -> Response:
-  response = _json(error.body, error.status)
-  if error.status in (429, 503):
-    response.headers['retry-after'] = '1'
-  return response
-
-
-async def _http_error(_, error: HTTPException) -> Response:
-  """Returns the response of starlette's errors, such as 404 and 405."""
-  response = _error(ApiError(str(error.detail), status=error.status_code))
+def _error(error: HTTPException) -> Response:
+  response = _json(body_of(error), error.status_code)
   response.headers.update(error.headers or {})
   return response

@@ -4,6 +4,7 @@ The text does not depend on the number of tokens in a burst: tokens are added
 one by one.
 """
 
+import functools
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -35,18 +36,21 @@ class TokenLogprob(NamedTuple):
 
 
 class Delta(NamedTuple):
-  """New part of a completion's text.
+  """New part of a completion's text, which no stop string can take back.
 
   Attributes:
-    text: characters that no stop string can take back.
-    accepted: [start, end] of the characters in it that were drafted.
-    logprobs: log-probabilities of the tokens since the last delta, if they are
-      requested.
+    accepted: [start, end] of the drafted characters.
+    logprobs: log-probabilities of the new tokens, if they are requested.
   """
 
   text: str
   accepted: list[list[int]]
   logprobs: list[TokenLogprob]
+
+
+@functools.lru_cache(maxsize=1)
+def _pieces(tokenizer: Any) -> list[str | None]:
+  return tokenizer.pieces()
 
 
 class Detokenizer:
@@ -60,6 +64,7 @@ class Detokenizer:
     context = list(prompt[-_WINDOW:])
     if not tokenizer.decode(context):
       context = list(prompt)
+    self._pieces = _pieces(tokenizer)
     self._tokens, self._end = context, len(context)  # tokens from `end` wait
 
   def add(self, token: int) -> str:
@@ -81,28 +86,14 @@ class Detokenizer:
       self._tokens[self._end :], self._tokens[: self._end]
     )
 
-  def next(self, token: int) -> str:
-    """Returns the text that a token would add, even if incomplete."""
-    return self._tokenizer.decode([token], self._tokens)
-
-
-class Vocabulary:
-  """Tokenizer with the names of its tokens in responses."""
-
-  def __init__(self, tokenizer: Any):
-    self.tokenizer = tokenizer
-    self._pieces = tokenizer.pieces()
-
-  def named(
-    self, token: int, context: Detokenizer
-  ) -> tuple[str, list[int] | None]:
-    """Returns the text and the bytes of a token after its context."""
+  def named(self, token: int) -> tuple[str, list[int] | None]:
+    """Returns the text and the bytes of a token that would come next."""
     piece = self._pieces[token] if token < len(self._pieces) else None
     byte = re.fullmatch('<0x([89A-F][0-9A-F])>', piece or '')
     if byte:  # part of a character
       return f'bytes:\\x{byte[1].lower()}', [int(byte[1], 16)]
-    text = context.next(token)
-    if _INCOMPLETE in text or context.flush():
+    text = self._tokenizer.decode([token], self._tokens)
+    if _INCOMPLETE in text or self.flush():
       return text, None
     return text, list(text.encode(errors='replace'))
 
@@ -118,29 +109,22 @@ class CompletionText:
 
   def __init__(
     self,
-    vocabulary: Vocabulary,
+    tokenizer: Any,
     prompt: Sequence[int],
     stop_tokens: Collection[int],
     stops: Sequence[str],
     num_alternatives: int | None,
   ):
-    """Starts an empty text.
+    """Starts an empty text, which stop tokens or the strings `stops` end.
 
-    Args:
-      vocabulary: vocabulary of the target.
-      prompt: tokens of the prompt.
-      stop_tokens: tokens that end the completion, which add no characters.
-      stops: strings that end the completion.
-      num_alternatives: alternatives of each token; None for no
-        log-probabilities.
+    Tokens have log-probabilities unless `num_alternatives` is None.
     """
-    self._vocabulary = vocabulary
-    self._detokenizer = Detokenizer(vocabulary.tokenizer, prompt)
+    self._detokenizer = Detokenizer(tokenizer, prompt)
     self._stop_tokens = stop_tokens
     self._stops = stops
     self._num_alternatives = num_alternatives
-    # Characters that are not taken yet, and whether each was drafted.
-    self._held, self._marks = '', []
+    # Characters that are not taken yet.
+    self._held, self._marks = '', ''  # '1' for a drafted character
     self._num_taken = 0  # characters
     self._logprobs: list[TokenLogprob] = []
     self.num_tokens = 0
@@ -153,13 +137,7 @@ class CompletionText:
     num_accepted: int,
     logprobs: Logprobs | None = None,
   ) -> None:
-    """Adds the tokens of a burst.
-
-    Args:
-      tokens: new tokens.
-      num_accepted: number of accepted draft tokens, which come first.
-      logprobs: log-probabilities of the tokens.
-    """
+    """Adds the tokens of a burst, accepted draft tokens first."""
     for i, token in enumerate(tokens):
       if self.is_stopped:
         return
@@ -172,11 +150,7 @@ class CompletionText:
         self._write(self._detokenizer.add(token), is_accepted)
 
   def take(self, is_last: bool = False) -> Delta:
-    """Returns the new characters that are final.
-
-    Args:
-      is_last: True if the completion has ended.
-    """
+    """Returns the new characters that are final, all if the text has ended."""
     if is_last and not self.is_stopped:
       self._write(self._detokenizer.flush(), False)
     count = len(self._held)
@@ -188,11 +162,12 @@ class CompletionText:
     logprobs = []
     if text or is_last or self.is_stopped:
       logprobs, self._logprobs = self._logprobs, []
-    return Delta(text, _runs(marks), logprobs)
+    accepted = [list(run.span()) for run in re.finditer('1+', marks)]
+    return Delta(text, accepted, logprobs)
 
   def _write(self, new: str, is_accepted: bool) -> None:
     self._held += new
-    self._marks += [is_accepted] * len(new)
+    self._marks += '01'[is_accepted] * len(new)
     starts = [at for s in self._stops if (at := self._held.find(s)) >= 0]
     if starts:
       self.is_stopped = True
@@ -211,7 +186,7 @@ class CompletionText:
     offset = self._num_taken + len(self._held)
 
     def token_logprob(token, logprob, top):
-      text, octets = self._vocabulary.named(token, self._detokenizer)
+      text, octets = self._detokenizer.named(token)
       return TokenLogprob(text, octets, float(logprob), offset, top)
 
     top = [
@@ -219,14 +194,3 @@ class CompletionText:
       for k in range(self._num_alternatives)
     ]
     self._logprobs.append(token_logprob(token, logprobs.raw[i], top))
-
-
-def _runs(marks: Sequence[bool]) -> list[list[int]]:
-  """Returns [start, end] of each run of True."""
-  runs = []
-  for i, is_marked in enumerate(marks):
-    if is_marked and runs and runs[-1][1] == i:
-      runs[-1][1] = i + 1
-    elif is_marked:
-      runs.append([i, i + 1])
-  return runs

@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 _TYPES = {404: 'not_found_error', 429: 'rate_limit_error'}
 _MAX_LENGTH = 400  # characters of a message, which may quote the request
 
 
-class ApiError(Exception):
-  """Error that answers a request.
+class ApiError(HTTPException):
+  """Error that answers a request; its `detail` is one line.
 
   Attributes:
-    status: HTTP status.
-    message: one line: what, got, expected.
     param: field of the request that is wrong, None for another error.
     code: identifier for programs, if there is one.
   """
@@ -26,20 +26,20 @@ class ApiError(Exception):
     line = ' '.join(message.split())
     if len(line) > _MAX_LENGTH:
       line = f'{line[:_MAX_LENGTH]} ..'
-    super().__init__(line)
-    self.message = line
-    self.status = status
+    headers = {'retry-after': '1'} if status in (429, 503) else None
+    super().__init__(status, line, headers)
     self.param = param
     self.code = code
 
-  @property
-  def body(self) -> dict[str, Any]:
-    """JSON object of the response."""
-    default = 'server_error' if self.status >= 500 else 'invalid_request_error'
-    error = {
-      'message': self.message,
-      'type': _TYPES.get(self.status, default),
-      'param': self.param,
-      'code': self.code,
-    }
-    return {'error': error}
+
+def body_of(error: HTTPException) -> dict[str, Any]:
+  """Returns the JSON object of an error, also of starlette's 404 and 405."""
+  status = error.status_code
+  default = 'server_error' if status >= 500 else 'invalid_request_error'
+  fields = {
+    'message': error.detail,
+    'type': _TYPES.get(status, default),
+    'param': getattr(error, 'param', None),
+    'code': getattr(error, 'code', None),
+  }
+  return {'error': fields}

@@ -5,94 +5,62 @@ import time
 from collections.abc import Callable
 
 import prometheus_client
+from prometheus_client import Counter, Gauge, Histogram
 
 from specsamp.decoding.completions import Chunk
+from specsamp.decoding.engine import Engine
 from specsamp.decoding.state import block_efficiency
 
 _WINDOW_SECONDS = 60.0  # of the rates
-CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 
 class Metrics:
-  """Metrics of one server, in a registry that no other one shares."""
+  """Metrics of one server, in a registry that no other one shares.
 
-  def __init__(self):
-    registry = self._registry = prometheus_client.CollectorRegistry()
+  A request is completed, cancelled (the client disconnected), refused (the
+  client's mistake), full, draining or failed.
+  """
 
-    def counter(name, about, labels=()):
-      name = f'specsamp_{name}'
-      return prometheus_client.Counter(name, about, labels, registry=registry)
+  def __init__(self, engine: Engine):
+    registry = self.registry = prometheus_client.CollectorRegistry()
 
-    self._requests = counter(
-      'requests', 'Requests by outcome.', ('route', 'outcome')
+    def make(kind, name, about, labels=()):
+      return kind(f'specsamp_{name}', about, labels, registry=registry)
+
+    def gauge(name: str, about: str, value: Callable[[], float]) -> None:
+      make(Gauge, name, about).set_function(value)
+
+    self.requests = make(
+      Counter, 'requests', 'Requests by outcome.', ('route', 'outcome')
     )
-    self._prompt_tokens = counter('prompt_tokens', 'Tokens of prompts.')
-    self._tokens = counter('output_tokens', 'Emitted tokens.')
-    self._accepted = counter('accepted_tokens', 'Accepted draft tokens.')
-    self._rounds = counter('rounds', 'Rounds, one per choice and target pass.')
-    self._seconds = prometheus_client.Histogram(
-      'specsamp_request_seconds',
-      'Duration of a request.',
-      registry=registry,
+    self.seconds = make(Histogram, 'request_seconds', 'Duration of a request.')
+    self.prompt_tokens = make(Counter, 'prompt_tokens', 'Tokens of prompts.')
+    self._tokens = make(Counter, 'output_tokens', 'Emitted tokens.')
+    self._accepted = make(Counter, 'accepted_tokens', 'Accepted draft tokens.')
+    self._rounds = make(
+      Counter, 'rounds', 'Rounds, one per choice and target pass.'
     )
-    self._recent = collections.deque()  # (time, tokens, accepted, rounds)
-    self._gauge(
-      'tokens_per_second', 'Emitted, in the last minute.', self._per_second
-    )
-    self._gauge(
+    # (time, tokens, accepted draft tokens, rounds) of the last minute.
+    self._recent: collections.deque[tuple] = collections.deque()
+    gauge('tokens_per_second', 'Emitted, in the last minute.', self._per_second)
+    gauge(
       'block_efficiency',
       'Tokens per round, in the last minute; NaN without rounds.',
       self._block_efficiency,
     )
+    gauge(
+      'queue_texts', 'Choices that wait for a slot.', lambda: engine.num_waiting
+    )
+    gauge('active_slots', 'Slots with a choice.', lambda: engine.num_active)
+    gauge('slots', 'Choices that are decoded at once.', lambda: engine.slots)
 
-  def _gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
-    name = f'specsamp_{name}'
-    gauge = prometheus_client.Gauge(name, about, registry=self._registry)
-    gauge.set_function(value)
-
-  def watch(
-    self, waiting: Callable[[], int], active: Callable[[], int], slots: int
-  ) -> None:
-    """Shows an engine.
-
-    Args:
-      waiting: returns the choices in its queue.
-      active: returns the choices in its slots.
-      slots: number of its slots.
-    """
-    self._gauge('queue_texts', 'Choices that wait for a slot.', waiting)
-    self._gauge('active_slots', 'Slots with a choice.', active)
-    self._gauge('slots', 'Choices that are decoded at once.', lambda: slots)
-
-  def add_chunk(self, chunk: Chunk, rounds: int) -> None:
-    """Counts a chunk and its rounds."""
-    num_tokens = len(chunk.tokens)
-    self._tokens.inc(num_tokens)
-    self._accepted.inc(chunk.num_accepted)
-    self._rounds.inc(rounds)
-    now = time.monotonic()
-    self._recent.append((now, num_tokens, chunk.num_accepted, rounds))
+  def add_chunk(self, chunk: Chunk) -> None:
+    counts = len(chunk.tokens), chunk.num_accepted, chunk.rounds
+    counters = self._tokens, self._accepted, self._rounds
+    for counter, count in zip(counters, counts, strict=True):
+      counter.inc(count)
+    self._recent.append((time.monotonic(), *counts))
     self._forget()
-
-  def add_prompt(self, num_tokens: int) -> None:
-    """Counts a prompt."""
-    self._prompt_tokens.inc(num_tokens)
-
-  def add_request(self, route: str, outcome: str, seconds: float) -> None:
-    """Counts a request that has ended.
-
-    Args:
-      route: its path.
-      outcome: completed, cancelled (the client disconnected), refused (the
-        client's mistake), full, draining or failed.
-      seconds: its duration.
-    """
-    self._requests.labels(route, outcome).inc()
-    self._seconds.observe(seconds)
-
-  def render(self) -> bytes:
-    """Returns all metrics as text."""
-    return prometheus_client.generate_latest(self._registry)
 
   def _forget(self) -> None:
     oldest = time.monotonic() - _WINDOW_SECONDS

@@ -10,6 +10,7 @@ import pydantic
 import pydantic_core
 from pydantic import Field
 
+from specsamp.decoding.engine import Engine
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.serving.errors import ApiError
@@ -17,6 +18,7 @@ from specsamp.serving.errors import ApiError
 MAX_CHOICES = 128  # of one request
 _MAX_SEED = 2**31 - 1 - MAX_CHOICES
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's, for a completion
+_TOO_LONG = 'context_length_exceeded'
 
 # Fields that clients send and that do not change a completion.
 HARMLESS = (
@@ -51,32 +53,15 @@ class Limits:
 
   Attributes:
     model: name of the served model.
-    tokenizer: tokenizer of the target.
-    num_tokens: size of the target's vocabulary.
-    max_length: upper bound on the tokens of a prompt with its completion.
+    engine: engine that decodes. Its `max_length` and `logprobs` are limits too.
     max_new_tokens: upper bound on the tokens of a completion.
     max_choices: upper bound on the choices of a request, over all its prompts.
-    logprobs: upper bound on the alternatives of a token; None if there are no
-      log-probabilities.
   """
 
   model: str
-  tokenizer: Any
-  num_tokens: int
-  max_length: int
+  engine: Engine
   max_new_tokens: int
   max_choices: int
-  logprobs: int | None
-
-  def check_model(self, name: str) -> None:
-    """Raises `ApiError` if a model is not the served one."""
-    if name != self.model:
-      raise ApiError(
-        f'model: got {name!r}, expected {self.model!r}',
-        status=404,
-        param='model',
-        code='model_not_found',
-      )
 
 
 class _Strict(pydantic.BaseModel):
@@ -101,15 +86,12 @@ class _StreamOptions(_Strict):
 class Request(_Strict):
   """Fields that completions and chat completions share.
 
-  `parse` fills in `seed`, `max_tokens` and `prompts`.
-
-  Attributes:
-    is_chat: True if the response has messages, False for texts.
-    num_alternatives: alternatives of each token; None for no log-probabilities.
-    prompts: token ids of each prompt.
+  `parse` fills in `seed`, `max_tokens` and `prompts`, token ids of each.
+  `num_alternatives` are those of a token, None for no log-probabilities.
   """
 
   is_chat: ClassVar[bool]
+  prompt_field: ClassVar[str]
 
   model: str | None = None
   n: int = Field(1, ge=1)  # samples per prompt
@@ -173,6 +155,7 @@ class Completion(Request):
   """Body of /v1/completions."""
 
   is_chat = False
+  prompt_field = 'prompt'
 
   prompt: list[Any]
   logprobs: int | None = Field(None, ge=0)
@@ -231,6 +214,7 @@ class Chat(Request):
   """Body of /v1/chat/completions."""
 
   is_chat = True
+  prompt_field = 'messages'
 
   messages: list[_Message] = Field(min_length=1)
   max_completion_tokens: int | None = Field(None, ge=1)
@@ -248,12 +232,7 @@ class Chat(Request):
 
 
 def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
-  """Parses and checks the body of a request.
-
-  Args:
-    content: JSON.
-    is_chat: True for a chat completion.
-    limits: limits of a request.
+  """Parses the body of a request, and checks what the engine does not.
 
   Raises:
     ApiError: the body is not JSON, or a field is wrong.
@@ -266,15 +245,26 @@ def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
     request = (Chat if is_chat else Completion).model_validate(values)
   except pydantic.ValidationError as error:
     raise _api_error(error) from None
-  if request.model is not None:
-    limits.check_model(request.model)
+  if request.model not in (None, limits.model):
+    raise ApiError(
+      f'model: got {request.model!r}, expected {limits.model!r}',
+      status=404,
+      param='model',
+      code='model_not_found',
+    )
   if request.best_of not in (None, request.n):
     raise ApiError('best_of: only the value of n is supported', param='best_of')
-  _check_logprobs(request, limits)
+  _check_logprobs(request, limits.engine.logprobs)
   try:
-    request._prompts = _prompts(request, limits)
+    request._prompts = request.encode(limits.engine.model.tokenizer)
   except UserError as error:  # of the tokenizer or its chat template
     raise ApiError(str(error)) from None
+  if request.num_choices > limits.max_choices:
+    raise ApiError(
+      f'got {len(request.prompts)} prompts of {request.n} samples, expected at '
+      f'most {limits.max_choices} choices',
+      param='n' if request.n > limits.max_choices else request.prompt_field,
+    )
   request.max_tokens = _max_tokens(request, limits)
   if request.seed is None:
     request.seed = secrets.randbelow(_MAX_SEED)
@@ -294,58 +284,34 @@ def _api_error(error: pydantic.ValidationError) -> ApiError:
   return ApiError(f'{place}: {message}', param='.'.join(names) or None)
 
 
-def _check_logprobs(request: Request, limits: Limits) -> None:
-  param, count = 'logprobs', request.num_alternatives
-  if request.is_chat:
-    param = 'top_logprobs'
-    if request.top_logprobs is not None and count is None:
-      raise ApiError('top_logprobs: expected logprobs: true', param=param)
-  if count is None:
-    return
-  if limits.logprobs is None:
-    raise ApiError('logprobs: this server has none', param='logprobs')
-  if count > limits.logprobs:
+def _check_logprobs(request: Request, maximum: int | None) -> None:
+  param = 'top_logprobs' if request.is_chat else 'logprobs'
+  count = request.num_alternatives
+  if request.is_chat and request.top_logprobs is not None and count is None:
+    raise ApiError('top_logprobs: expected logprobs: true', param=param)
+  if count is not None and maximum is None:
+    raise ApiError('logprobs: not served', param='logprobs')
+  if count is not None and count > maximum:
     raise ApiError(
-      f'{param}: got {count}, expected at most {limits.logprobs}', param=param
+      f'{param}: got {count}, expected at most {maximum}', param=param
     )
-
-
-def _prompts(request: Request, limits: Limits) -> list[list[int]]:
-  param = 'messages' if request.is_chat else 'prompt'
-  num_prompts = 1 if request.is_chat else len(request.prompt)
-  if request.n * num_prompts > limits.max_choices:
-    raise ApiError(
-      f'got {num_prompts} prompts of {request.n} samples, expected at most '
-      f'{limits.max_choices} choices',
-      param='n' if request.n > limits.max_choices else param,
-    )
-  prompts = request.encode(limits.tokenizer)
-  for ids in prompts:
-    if not 1 <= len(ids) < limits.max_length:
-      raise ApiError(
-        f'{param}: got {len(ids)} tokens, expected 1 to '
-        f'{limits.max_length - 1}',
-        param=param,
-        code='context_length_exceeded' if ids else None,
-      )
-    for id_ in min(ids), max(ids):
-      if not 0 <= id_ < limits.num_tokens:
-        raise ApiError(
-          f'{param}: got the token {id_}, expected 0 to '
-          f'{limits.num_tokens - 1}',
-          param=param,
-        )
-  return prompts
 
 
 def _max_tokens(request: Request, limits: Limits) -> int:
-  length = max(map(len, request.prompts))
-  room = limits.max_length - length
-  maximum = min(limits.max_new_tokens, room)
-  param, max_tokens = 'max_tokens', request.max_tokens
+  lengths = [len(prompt) for prompt in request.prompts]
+  length, max_length = max(lengths), limits.engine.max_length
+  if not min(lengths) or length >= max_length:
+    raise ApiError(
+      f'{request.prompt_field}: got {min(lengths)} to {length} tokens, '
+      f'expected 1 to {max_length - 1}',
+      param=request.prompt_field,
+      code=_TOO_LONG if length >= max_length else None,
+    )
+  maximum = min(limits.max_new_tokens, max_length - length)
+  param = 'max_tokens'
   if request.is_chat and request.max_completion_tokens is not None:
     param = 'max_completion_tokens'  # its newer name
-    max_tokens = request.max_completion_tokens
+  max_tokens = getattr(request, param)
   if max_tokens is None:
     return maximum if request.is_chat else min(_DEFAULT_MAX_TOKENS, maximum)
   if max_tokens > maximum:
@@ -353,6 +319,6 @@ def _max_tokens(request: Request, limits: Limits) -> int:
       f'{param}: got {max_tokens}, expected at most {maximum} after a prompt '
       f'of {length} tokens',
       param=param,
-      code='context_length_exceeded' if maximum == room else None,
+      code=_TOO_LONG if length + maximum == max_length else None,
     )
   return max_tokens

@@ -15,22 +15,13 @@ def dumps(value: Any) -> bytes:
   return json.dumps(value, allow_nan=False, separators=(',', ':')).encode()
 
 
-def models(name: str, created: int) -> dict[str, Any]:
-  """Returns the list of the served model."""
-  model = {'id': name, 'object': 'model', 'created': created}
-  return {'object': 'list', 'data': [model | {'owned_by': 'specsamp'}]}
-
-
 class Builder:
   """Builds the response to a request, whole or in chunks."""
 
   def __init__(self, model: str, active: ActiveRequest, has_marks: bool):
-    """Starts a response.
+    """Starts a response of a model, by its name.
 
-    Args:
-      model: name of the served model.
-      active: the request.
-      has_marks: True if it is known which characters were drafted.
+    `has_marks` is True if it is known which characters were drafted.
     """
     request = self._request = active.request
     self._active = active
@@ -47,16 +38,10 @@ class Builder:
     }
 
   def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-    """Returns the whole response.
-
-    Args:
-      deltas: deltas of all choices, in the order of their arrival.
-    """
-    by_index = [[] for _ in range(self._request.num_choices)]
-    for each in deltas:
-      by_index[each.index].append(each)
+    """Returns the whole response, of the deltas of all choices."""
     choices = []
-    for index, row in enumerate(by_index):
+    for index in range(self._request.num_choices):
+      row = [each for each in deltas if each.index == index]
       text = ''.join(each.delta.text for each in row)
       logprobs = [token for each in row for token in each.delta.logprobs]
       content = {'text': text}
@@ -78,7 +63,6 @@ class Builder:
     ]
 
   def chunk(self, choice_delta: ChoiceDelta) -> dict[str, Any]:
-    """Returns the chunk of a delta."""
     delta = choice_delta.delta
     content = {'text': delta.text}
     if self._request.is_chat:

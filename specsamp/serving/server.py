@@ -1,7 +1,9 @@
 """Process of the server: its socket, signals, and an end without losses."""
 
 import asyncio
+import ipaddress
 import socket
+from collections.abc import Iterable
 
 import uvicorn
 from starlette.applications import Starlette
@@ -13,22 +15,17 @@ _LINGER_SECONDS = 10  # at the end, for responses to reach their clients
 
 
 def listen(host: str, port: int) -> socket.socket:
-  """Returns a listening socket. Clients that connect wait until `run`.
+  """Returns a listening socket, at any free port for 0.
 
-  Args:
-    host: name or address of this machine.
-    port: port, 0 for any free one.
-
-  Raises:
-    UserError: the address is not available.
+  Clients that connect wait until `run`.
   """
   if not 0 <= port < 2**16:
     raise UserError(f'--port: got {port}, expected 0 to 65535')
   try:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    is_v6 = ':' in host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
     return socket.create_server(
-      (host, port), family=family, dualstack_ipv6=is_dual
+      (host, port), family=family, dualstack_ipv6=is_v6
     )
   except (OSError, UnicodeError) as error:
     reason = getattr(error, 'strerror', None) or error
@@ -42,6 +39,27 @@ def address(listener: socket.socket) -> str:
   return f'http://{host}:{port}/'
 
 
+def allowed_names(
+  host: str, names: Iterable[str] = ()
+) -> frozenset[str] | None:
+  """Returns the names of a server, without ports; None for any name.
+
+  A server on a loopback address has the names of localhost, another one any
+  name unless `names` lists some.
+  """
+  names = set(names)
+  try:
+    is_loopback = ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    is_loopback = host.lower() == 'localhost'
+  if is_loopback:
+    names |= {'localhost', '127.0.0.1', '::1'}
+  elif not names:
+    return None
+  names = {name.lower().strip('[]') for name in {*names, host}}
+  return frozenset(f'[{name}]' if ':' in name else name for name in names)
+
+
 def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
   """Serves until SIGTERM or an interrupt, then completes requests in flight.
 
@@ -50,18 +68,8 @@ def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
   Raises:
     BaseException: the exception that ended the engine's steps, if any.
   """
-  config = uvicorn.Config(
-    app,
-    log_level='warning',
-    access_log=False,
-    server_header=False,
-    lifespan='on',
-    ws='none',
-    timeout_graceful_shutdown=_LINGER_SECONDS,
-  )
-  server = Server(config, worker)
   with listener:
-    server.run(sockets=[listener])
+    Server(app, worker).run(sockets=[listener])
   if worker.failure is not None:
     raise worker.failure
 
@@ -69,7 +77,16 @@ def run(app: Starlette, worker: Worker, listener: socket.socket) -> None:
 class Server(uvicorn.Server):
   """HTTP server that refuses requests while it completes those in flight."""
 
-  def __init__(self, config: uvicorn.Config, worker: Worker):
+  def __init__(self, app: Starlette, worker: Worker):
+    config = uvicorn.Config(
+      app,
+      log_level='warning',
+      access_log=False,
+      server_header=False,
+      lifespan='on',
+      ws='none',
+      timeout_graceful_shutdown=_LINGER_SECONDS,
+    )
     super().__init__(config)
     self._worker = worker
     self._drain: asyncio.Task | None = None

@@ -15,7 +15,7 @@ from specsamp.decoding.completions import Chunk
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.state import block_efficiency
 from specsamp.errors import UserError
-from specsamp.serving.detokenize import CompletionText, Delta, Vocabulary
+from specsamp.serving.detokenize import CompletionText, Delta
 from specsamp.serving.errors import ApiError
 from specsamp.serving.metrics import Metrics
 from specsamp.serving.requests import Request
@@ -24,14 +24,7 @@ _IDLE_SECONDS = 0.2  # until an idle engine checks if the server ends
 
 
 class ChoiceDelta(NamedTuple):
-  """New part of a choice.
-
-  Attributes:
-    index: number of the choice.
-    delta: new text.
-    block_efficiency: τ of the choice so far.
-    finish_reason: reason of its end, None before.
-  """
+  """New text of a choice, with its τ so far, and the reason of its end."""
 
   index: int
   delta: Delta
@@ -43,11 +36,7 @@ class ChoiceDelta(NamedTuple):
 class Choice:
   """Choice of a request in flight.
 
-  Attributes:
-    text: its text.
-    rounds: number of its rounds so far.
-    num_accepted: accepted draft tokens, also those behind a stop string.
-    has_ended: True if it gets no more deltas.
+  `num_accepted` includes draft tokens after a stop string.
   """
 
   text: CompletionText
@@ -59,18 +48,15 @@ class Choice:
 class ActiveRequest:
   """Request in flight, whose `deltas` are read once.
 
-  Attributes:
-    request: the request.
-    choices: its choices.
-    ids: ids of its prompts in the engine.
-    num_unread: number of choices whose end is not read yet.
+  It has an id in the engine for each prompt. `num_unread` is the number of
+  choices whose end is not read yet.
   """
 
-  def __init__(self, request: Request, texts: Sequence[CompletionText]):
+  def __init__(self, request: Request):
     self.request = request
-    self.choices = [Choice(text) for text in texts]
+    self.choices: list[Choice] = []
     self.ids: list[int] = []
-    self.num_unread = len(texts)
+    self.num_unread = request.num_choices
     self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue()
 
   async def deltas(self) -> AsyncIterator[ChoiceDelta]:
@@ -87,17 +73,13 @@ class ActiveRequest:
       yield delta
 
   def add(self, index: int, chunk: Chunk) -> bool:
-    """Adds a chunk. Returns True if a stop string now ends the choice.
-
-    Args:
-      index: number of the choice.
-      chunk: chunk of the choice, whose rounds are counted already.
-    """
+    """Adds a chunk. Returns True if a stop string now ends the choice."""
     choice, completion = self.choices[index], chunk.completion
     if choice.has_ended:  # at a stop string, which the engine knows
       return False
     choice.text.add(chunk.tokens, chunk.num_accepted, chunk.logprobs)
     choice.num_accepted += chunk.num_accepted
+    choice.rounds += chunk.rounds
     reason = completion.finish_reason if completion else None
     if choice.text.is_stopped:
       reason = 'stop'
@@ -125,37 +107,22 @@ class Worker:
   """Passes requests to an engine, within the limits of its queue.
 
   Attributes:
-    rounds: upper bound on the rounds of a burst.
+    metrics: metrics of the server.
     is_draining: True if requests are no longer accepted.
     failure: exception that ended the engine's steps, None before.
   """
 
-  def __init__(
-    self, engine: Engine, vocabulary: Vocabulary, *, queue: int, slots: int,
-    rounds: int, metrics: Metrics,
-  ):  # fmt: skip
-    """Takes over an engine. `running` starts its thread.
-
-    Args:
-      engine: idle engine.
-      vocabulary: vocabulary of the target.
-      queue: number of choices that may wait for a slot.
-      slots: slots of the engine.
-      rounds: upper bound on the rounds of a burst.
-      metrics: metrics of the server.
-    """
+  def __init__(self, engine: Engine, queue: int):
+    """Takes an idle engine, where `queue` choices may wait for a slot."""
     self._engine = engine
-    self._vocabulary = vocabulary
-    self._max_choices = slots + queue
-    self.rounds = rounds
-    self._metrics = metrics
+    self._max_choices = engine.slots + queue
+    self.metrics = Metrics(engine)
     # By id and sample of the engine: the request and the number of its choice.
     self._open: dict[tuple[int, int], tuple[ActiveRequest, int]] = {}
-    self._unread: set[ActiveRequest] = set()
+    self._active: set[ActiveRequest] = set()  # whose clients wait
     self._ends = False
     self.is_draining = False
     self.failure: BaseException | None = None
-    metrics.watch(lambda: engine.num_waiting, lambda: engine.num_active, slots)
 
   @property
   def num_open(self) -> int:
@@ -190,14 +157,11 @@ class Worker:
     """Queues a request.
 
     Raises:
-      ApiError: the queue is full, the server ends, or the engine rejects the
-        request.
+      ApiError: the queue is full, the server ends, or a prompt is invalid.
     """
     self.check_open()
     # Completions that a client has not read are kept for it, and count.
-    self._unread = {active for active in self._unread if active.num_unread}
-    num_unread = sum(active.num_unread for active in self._unread)
-    in_flight = max(self.num_open, num_unread)
+    in_flight = sum(active.num_unread for active in self._active)
     if in_flight + request.num_choices > self._max_choices:
       raise ApiError(
         f'the queue is full: got {request.num_choices} choices, {in_flight} '
@@ -205,58 +169,55 @@ class Worker:
         status=429,
         code='queue_full',
       )
-    stop_tokens = tuple(self._vocabulary.tokenizer.stop_ids)
-    stop_tokens = () if request.ignore_eos else stop_tokens
-    texts = [
-      CompletionText(
-        self._vocabulary,
-        prompt,
-        stop_tokens,
-        request.stop,
-        request.num_alternatives,
-      )
-      for prompt in request.prompts
-      for _ in range(request.n)
-    ]
-    active = ActiveRequest(request, texts)
+    tokenizer = self._engine.model.tokenizer
+    stop_tokens = () if request.ignore_eos else tuple(tokenizer.stop_ids)
+    active = ActiveRequest(request)
+    self._active.add(active)
     try:
-      for i, prompt in enumerate(request.prompts):
-        first = i * request.n
+      for prompt in request.prompts:
         id_ = self._engine.submit(
           prompt,
           n=request.n,
           sampling=request.sampling,
           max_new_tokens=request.max_tokens,
-          seed=request.seed + first,
+          seed=request.seed + len(active.choices),
           stop_tokens=stop_tokens,
         )
         active.ids.append(id_)
         for sample in range(request.n):
-          self._open[id_, sample] = active, first + sample
+          self._open[id_, sample] = active, len(active.choices)
+          text = CompletionText(
+            tokenizer,
+            prompt,
+            stop_tokens,
+            request.stop,
+            request.num_alternatives,
+          )
+          active.choices.append(Choice(text))
     except UserError as error:
       self.cancel(active)
       if self._engine.is_closed:  # it has failed, and `failure` is not set yet
         raise self._unavailable() from None
-      raise ApiError(str(error)) from None
-    self._unread.add(active)
+      raise ApiError(str(error), param=request.prompt_field) from None
+    self.metrics.prompt_tokens.inc(request.num_prompt_tokens)
     return active
 
   def cancel(self, active: ActiveRequest) -> None:
     """Frees the slots of a request that has not ended."""
     active.fail(self._unavailable())
-    self._unread.discard(active)
+    self._active.discard(active)
     for id_ in active.ids:
       self._engine.cancel(id_)
 
   async def drain(self) -> None:
     """Stops accepting requests, and waits for those in flight."""
     self.is_draining = True
-    while self.num_open and self.failure is None:
+    while self._open and self.failure is None:
       await asyncio.sleep(0.02)
 
   def give_up(self) -> None:
     """Cancels all requests in flight."""
-    for active in {active for active, _ in self._open.values()}:
+    for active in tuple(self._active):
       self.cancel(active)
 
   def _run_steps(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -272,10 +233,7 @@ class Worker:
   def _deliver(self, chunks: Sequence[Chunk]) -> None:
     for chunk in chunks:
       active, index = self._open[chunk.id, chunk.index]
-      choice = active.choices[index]
-      rounds = self._num_rounds(choice, chunk)
-      choice.rounds += rounds
-      self._metrics.add_chunk(chunk, rounds)
+      self.metrics.add_chunk(chunk)
       try:
         is_stopped = active.add(index, chunk)
       except Exception as error:  # of the tokenizer, for this request only
@@ -290,18 +248,8 @@ class Worker:
       if chunk.completion:
         del self._open[chunk.id, chunk.index]
 
-  def _num_rounds(self, choice: Choice, chunk: Chunk) -> int:
-    """Returns the number of rounds of a burst that belong to a choice."""
-    completion = chunk.completion
-    if completion and completion.stats:
-      return int(completion.stats.rounds) - choice.rounds
-    if self.rounds == 1:
-      return min(len(chunk.tokens), 1)
-    # Each round emits one token that is not drafted, and ends uncut.
-    return len(chunk.tokens) - chunk.num_accepted
-
   def _fail(self, error: BaseException) -> None:
     self.failure = error
-    for active in {active for active, _ in self._open.values()}:
+    for active in self._active:
       active.fail(ApiError('the server has failed', status=500))
     self._open.clear()

@@ -8,12 +8,12 @@ from specsamp import SamplingParams
 LENGTH = 48  # of an engine; buckets of 32 and 48
 
 
-def requests(count: int, seed: int) -> list[dict]:
+def requests(count: int, seed: int, max_prompt: int = 40) -> list[dict]:
   """Returns arguments of `submit` for requests of all kinds."""
   rng = random.Random(seed)
   made = []
   for _ in range(count):
-    length = rng.choice([1, 1, 2, 5, 9, 20, 33, 40])
+    length = rng.choice([1, 1, 2, 5, 9, max_prompt // 2, max_prompt])
     greedy = rng.random() < 0.3
     made.append(
       dict(

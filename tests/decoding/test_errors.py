@@ -16,17 +16,12 @@ CASES = [
   (dict(prompts=[[1, 11]]), ['prompt 0', '11', '0 to 10']),
   (dict(prompts=[[1], [-1]]), ['prompt 1', '-1', '0 to 10']),
   (dict(prompts=[3, [1, 2]]), ['prompt', 'a text or a list of token ids']),
-  (dict(prompts=[[3], 4]), ['prompt 1', 'a text or a list of token ids']),
   (dict(prompts=[[3, [4]]]), ['prompt 0', 'a text or a list of token ids']),
   (
     dict(prompts=[[1], [1] * 60], max_new_tokens=[1, 5]),
     ['prompt 1', '60', '5', '64'],
   ),
   (dict(max_new_tokens=0), ['max_new_tokens', '0', 'at least 1']),
-  (
-    dict(prompts=[[1], [2]], max_new_tokens=[4, 0]),
-    ['max_new_tokens', '[4, 0]', 'at least 1'],
-  ),
   (dict(max_new_tokens=2.0), ['2.0', 'an integer']),
   (
     dict(prompts=[[1], [2], [3]], max_new_tokens=[1, 2]),
@@ -38,10 +33,6 @@ CASES = [
   (dict(stop_tokens=[11]), ['stop_tokens', '11']),
   # sampling/test_transforms.py has the other ranges.
   (dict(sampling=SamplingParams(top_p=0.0)), ['top_p', '0.0', '(0, 1]']),
-  (
-    dict(sampling=SamplingParams(temperature=float('nan'))),
-    ['temperature', 'nan', 'from 0 to 1e+06'],
-  ),
   (
     dict(sampling=SamplingParams(temperature=[1.0, 1.0])),
     ['temperature', '[2]', '[1]'],
@@ -59,11 +50,10 @@ def _check_refused(call, words, *args, **options):
     assert word in message, message
 
 
-@pytest.mark.parametrize('call', [specsamp.generate, specsamp.stream])
 @pytest.mark.parametrize(('args', 'words'), CASES)
-def test_arguments(pair, args, words, call):
+def test_arguments(pair, args, words):
   args = {'prompts': [[1, 2]], 'max_new_tokens': 4, **args}
-  _check_refused(call, words, pair[0], **args)
+  _check_refused(specsamp.generate, words, pair[0], **args)
 
 
 def test_drafters(pair):

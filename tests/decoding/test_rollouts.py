@@ -1,15 +1,12 @@
 """An engine behind the interface of a trainer's sampler."""
 
-import jax
 import numpy as np
 import pytest
-from testing import tiny
 
 import specsamp
 from specsamp import SamplingParams, UserError
 from specsamp.decoding.rollouts import EngineSampler
-from specsamp.drafting import TokenTree, model_drafter
-from specsamp.drafting.trained import trained_drafter
+from specsamp.drafting import model_drafter
 
 LENGTH = 48
 PROMPTS = ['abcde', 'h', 'cab']
@@ -48,6 +45,11 @@ def test_rollouts_are_those_of_generate(pair, sampler):
   first = sampler('ab', 9).text
   assert first == sampler(['ab'], 9, seed=0).text == sampler([[0, 1]], 9).text
   assert sampler.tokenize('cab') == [2, 0, 1]
+  sampler.transformer_state = sampler.transformer_state
+  got = sampler('ab', 9, return_logprobs=True)
+  assert got.text == first
+  (completion,) = got.completions
+  np.testing.assert_array_equal(got.logprobs, [completion.logprobs.processed])
 
 
 def test_arrays_are_padded(sampler):
@@ -72,60 +74,6 @@ def test_arrays_are_padded(sampler):
   assert echoed.tokens[0, :5].tolist() == [0, 1, 2, 3, 4]
   texts = zip(echoed.text, PROMPTS, got.text, strict=True)
   assert all(whole == prompt + new for whole, prompt, new in texts)
-
-
-def test_logprobs_are_those_of_a_trainers_pass(pair, sampler):
-  got = sampler(
-    PROMPTS, 12, temperature=0.7, return_logprobs=True, seed=3, eos_tokens=[]
-  )
-  target, _ = pair
-  for prompt, tokens, logprobs in zip(
-    PROMPTS, got.tokens, got.logprobs, strict=True
-  ):
-    text = np.asarray([[*sampler.tokenize(prompt), *tokens]])
-    out = target.transformer.apply({'params': target.params}, text)
-    expected = jax.nn.log_softmax(out.logits[0] / np.float32(0.7), axis=-1)
-    at = np.arange(len(prompt) - 1, text.shape[1] - 1)
-    np.testing.assert_allclose(logprobs, expected[at, tokens], atol=1e-5)
-
-
-def test_new_weights_compile_nothing(pair, compilations):
-  other = tiny.model(11, 29)
-  args = dict(cache_size=LENGTH, drafter=model_drafter(pair[1], 3))
-  sampler = EngineSampler(pair[0], **args)
-  before = _rollouts(sampler).text
-  compilations.clear()
-  sampler.transformer_state = other.params
-  moved = _rollouts(sampler).text
-  assert not compilations and moved != before
-  assert moved == _rollouts(EngineSampler(other, **args)).text
-  assert sampler.transformer_state['embedding'] is not None
-  sampler.update_params(pair[0].params, drafter=tiny.draft(11, 5).params)
-  assert not sampler.engine.is_stale
-
-
-def test_a_stale_drafter_must_be_allowed(pair):
-  target, _ = pair
-  other = tiny.model(11, 29)
-  tree = TokenTree.branching((2, 2))
-  drafter = trained_drafter(tiny.trained(target, 'eagle'), target, tree)
-  make = lambda **args: EngineSampler(
-    target,
-    cache_size=LENGTH,
-    drafter=drafter,
-    verifier='multi_candidate',
-    **args,
-  )
-  with pytest.raises(UserError, match='stale=True'):
-    make().transformer_state = other.params
-  sampler = make(stale=True)
-  sampler.transformer_state = other.params
-  assert sampler.engine.is_stale
-  # Greedy text is the new policy's, whatever drafts.
-  alone = specsamp.generate(
-    other, PROMPTS, sampling=SamplingParams(0.0), max_new_tokens=12
-  )
-  assert sampler(PROMPTS, 12).text == alone.texts
 
 
 @pytest.mark.parametrize(

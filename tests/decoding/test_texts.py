@@ -4,7 +4,6 @@ import io
 import re
 import sys
 
-import jax
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 from testing import tiny
@@ -54,7 +53,7 @@ def test_the_first_space_of_a_completion(model):
 def test_a_streamed_text(model, monkeypatch):
   """Round by round it is the whole text, first space included."""
   spaces = 0
-  for seed in range(128):
+  for seed in range(48):
     monkeypatch.setattr(sys, 'stdout', io.StringIO())
     line = marked_texts.show(
       model,
@@ -72,39 +71,3 @@ def test_a_streamed_text(model, monkeypatch):
     assert text == line['text'].rstrip('\ufffd')
     spaces += text.startswith(' ')
   assert spaces
-
-
-def test_every_eos_stops(model):
-  """The tokenizer's end of sequence, and all others in its files."""
-  got = specsamp.generate(model, 'import', max_new_tokens=8)
-  tokens = got.tokens[0]
-  new = next(t for t in tokens[1:] if t != tokens[0])
-  files = model.tokenizer.files
-  files = type(files)(stop_ids=(new,))
-  both = SentencePiece(model.tokenizer.proto, files)
-  assert both.stop_ids == (both.eos_id, new)
-  stopped = specsamp.generate(
-    LanguageModel(model.transformer, model.params, both),
-    'import',
-    max_new_tokens=8,
-  )
-  assert stopped.tokens[0] == tokens[: tokens.index(new) + 1]
-  assert stopped.texts[0] == both.decode(
-    stopped.tokens[0][:-1], after=both.encode('import')
-  )
-
-
-def test_equal_tokenizers_compile_once(model):
-  """They are static arguments: equal by content, and cheap to compare."""
-  runs = []
-
-  @jax.jit(static_argnums=0)
-  def f(tokenizer, x):
-    runs.append(tokenizer)
-    return x
-
-  again = SentencePiece(model.tokenizer.proto)
-  assert again is not model.tokenizer and again.digest == model.tokenizer.digest
-  f(model.tokenizer, 1)
-  f(again, 1)
-  assert len(runs) == 1

@@ -10,7 +10,7 @@ from readers import VOCAB, features_of, make_drafter
 from testing import tiny
 
 import specsamp
-from specsamp.decoding import depth_costs, engine_programs, programs
+from specsamp.decoding import batch, depth_costs, programs
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
@@ -115,7 +115,7 @@ def test_a_row_that_is_inserted_later_is_read_too(kind, prompt, patched):
   state = request.decode(request.prefill(), rounds=11)
   late = _make(target, [prompt], drafter, 30)
   row = dataclasses.replace(late, capacity=request.capacity).prefill()
-  state = jax.jit(engine_programs.insert)(state, row, *np.int32([1, 7, 0]))
+  state = jax.jit(batch.insert)(state, row, *np.int32([1, 7, 0]))
   assert state.drafter.behind == 11
   _check_next_draft(target, drafter, state, patched)
 

@@ -144,7 +144,6 @@ def distance(case, ended):
 
 
 CASES = {
-  'token': ('token', TokenTree.chain(2), 'iid', 3),
   'block': ('block', TokenTree.chain(2), 'iid', 3),
   'multi_candidate': (
     'multi_candidate',
@@ -152,7 +151,6 @@ CASES = {
     'without_replacement',
     2,
   ),
-  'traversal': ('traversal', TokenTree.branching((2, 1)), 'iid', 2),
 }
 
 
@@ -212,9 +210,9 @@ def argmax_over_live_paths(tree, law, drafts):
 @pytest.mark.parametrize(
   ('cut', 'case'),
   [
-    (cut_on_the_token_itself, 'token'),
+    (cut_on_the_token_itself, 'block'),
     (keep_the_likelier, 'multi_candidate'),
-    (argmax_over_live_paths, 'token'),
+    (argmax_over_live_paths, 'block'),
   ],
 )
 def test_choices_that_look_at_the_token_are_caught(cut, case):

@@ -32,10 +32,8 @@ from specsamp.verification import (
 
 TREES = {
   'chain2': TokenTree.chain(2),
-  '2': TokenTree.branching((2,)),
   '3': TokenTree.branching((3,)),
   '2x1': TokenTree.branching((2, 1)),
-  '3x1': TokenTree.branching((3, 1)),
   '2x1x1': TokenTree.branching((2, 1, 1)),
   'path_by_path': TokenTree((-1, 0, 1, 0, 3)),
 }
@@ -71,17 +69,16 @@ class Changed(GreedyBlockVerifier):
   how: str
 
 
-@pytest.mark.parametrize('edges', [(), (1.0,)])
-def test_any_order_will_do(edges, monkeypatch):
-  monkeypatch.setattr(greedy_block, '_EDGES', edges)
-  tree = TREES['3x1']
-  verifier = Changed(f'edges {edges}')
+def test_any_order_will_do(monkeypatch):
+  monkeypatch.setattr(greedy_block, '_EDGES', ())
+  tree = TREES['3']
+  verifier = Changed('edges')
   for outcome in run_tables(verifier, _tables(tree), tree, 'iid'):
     assert outcome.error <= TOLERANCE, outcome.table.name
 
 
 def test_float32_is_as_good_as_float32_can_be():
-  tree, rule = TREES['3x1'], make('greedy_block')
+  tree, rule = TREES['2x1'], make('greedy_block')
   for outcome in run_tables(rule, _tables(tree), tree, 'iid', dtype=np.float32):
     check_float32(outcome)
 
@@ -91,9 +88,9 @@ def test_of_one_path_it_is_block_verification():
   check_same(_outcomes('greedy_block', tree), _outcomes('block', tree))
 
 
-@pytest.mark.parametrize('name', ['2', '3', '2x1', '3x1', '2x1x1'])
+@pytest.mark.parametrize('name', ['3', '2x1'])
 def test_expects_no_fewer_tokens_than_the_block_rule_on_one_path(name):
-  """In these tables; the next test has one where it does not."""
+  """In these tables. A longer draft may expect fewer in others."""
   tree, chain = TREES[name], TokenTree.chain(TREES[name].depth)
   outcomes = [
     o for o in _outcomes('greedy_block', tree) if 'whole' in o.table.name
@@ -109,40 +106,6 @@ def test_expects_no_fewer_tokens_than_the_block_rule_on_one_path(name):
   assert max(gains) > 0.1
   for outcome, block in pairs:
     assert accepted_first(outcome) >= accepted_first(block) - TOLERANCE
-
-
-def test_a_longer_draft_may_still_expect_fewer():
-  """The number of paths that race depends on the next token alone.
-
-  More of the first token is kept with two, but less of the second token's
-  paths, and what follows the first is never accepted.
-  """
-  p = [np.array([0.63, 0.37]), np.eye(2)[::-1], np.full((2, 2, 2), 0.5)]
-  q = [np.full(2, 0.5), np.eye(2)[[0, 0]]]
-  every = [np.ones((2,) * i + (2,), bool) for i in range(2)]
-  table = Table('made', p, q, every)
-  (two,) = run_tables(make('greedy_block'), [table], TREES['2x1'], 'iid')
-  (one,) = run_tables(make('block'), [table], TokenTree.chain(2), 'iid')
-  np.testing.assert_allclose(
-    [accepted_first(two), accepted_first(one)], [0.88, 0.87]
-  )
-  np.testing.assert_allclose(
-    [expected_tokens(two), expected_tokens(one)], [2.13, 2.24]
-  )
-
-
-def test_paths_that_are_not_drafted_do_not_race():
-  """Three would be best, and of two the first alone is better than both."""
-  p = [np.array([0.5107198, 0.11166664, 0.37761356]), np.full((3, 3), 1 / 3)]
-  q = [np.array([0.71987113, 0.21130701, 0.06882186])]
-  accepted = {}
-  for count in (1, 2, 3):
-    table = Table('made', p, q, [np.arange(3) < count])
-    (outcome,) = run_tables(make('greedy_block'), [table], TREES['3'], 'iid')
-    assert outcome.error <= TOLERANCE
-    accepted[count] = accepted_first(outcome)
-  assert accepted[2] == pytest.approx(accepted[1], abs=TOLERANCE)
-  assert accepted[3] > accepted[1] + 0.02
 
 
 # The proof can fail.
@@ -175,9 +138,7 @@ def test_a_broken_rule_is_found_out(how, monkeypatch):
   assert outcome.error > 1e-3
 
 
-@pytest.mark.parametrize(
-  'tree', [TokenTree.branching((2, 2)), TokenTree((-1, 0, 0, 1))], ids=str
-)
-def test_other_trees_are_refused(tree):
-  with pytest.raises(UserError, match='paths of one length that part at'):
-    check_law(make('greedy_block'), 'iid', tree)
+def test_other_trees_are_refused():
+  for tree in TokenTree.branching((2, 2)), TokenTree((-1, 0, 0, 1)):
+    with pytest.raises(UserError, match='paths of one length that part at'):
+      check_law(make('greedy_block'), 'iid', tree)

@@ -14,7 +14,6 @@ from rounds import (
   cut_tables,
   expected_tokens,
 )
-from scipy import optimize
 
 from specsamp.conformance.enumeration import (
   TOLERANCE,
@@ -25,12 +24,10 @@ from specsamp.drafting.draft import TokenTree
 from specsamp.verification import (
   KSeqVerifier,
   NaiveVerifier,
-  TopPlusOneVerifier,
   TraversalVerifier,
   k_seq,
   make,
   probs,
-  top_plus_one,
   tree_ops,
 )
 
@@ -54,15 +51,10 @@ EVEN = {
   'chain3': TokenTree.chain(3),
   '2x2': TokenTree.branching((2, 2)),
   '2x1x1': TokenTree.branching((2, 1, 1)),
-  # Parts of the trees above, and the star below with another level.
-  'chain1': TokenTree.chain(1),
-  'chain2': TokenTree.chain(2),
-  '3x1': TokenTree.branching((3, 1)),
 }
-_SLOW = ('chain1', 'chain2', '3x1')
 UNEVEN = {
   'leaf_early': TokenTree((-1, 0, 0, 1, 1)),
-  'not_by_levels': TokenTree((-1, 0, 1, 0, 1, 3, 0)),
+  'not_by_levels': TokenTree((-1, 0, 1, 0, 1, 3)),
 }
 TREES = EVEN | UNEVEN
 STAR = TokenTree.branching((3,))
@@ -93,19 +85,8 @@ def _expected(rule, law, tree, vocab=3):
 
 
 all_rules = pytest.mark.parametrize(('rule', 'law'), PAIRS)
-
-
-def _each(trees):
-  return pytest.mark.parametrize(
-    'name',
-    [
-      pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else [])
-      for name in trees
-    ],
-  )
-
-
-all_trees, even_trees = _each(TREES), _each(EVEN)
+all_trees = pytest.mark.parametrize('name', TREES)
+even_trees = pytest.mark.parametrize('name', EVEN)
 
 
 @all_trees
@@ -131,10 +112,6 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
 
 
 @pytest.mark.parametrize(
-  'length',
-  [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3],
-)
-@pytest.mark.parametrize(
   ('rule', 'law', 'chain_rule'),
   [
     ('multi_candidate', IID, 'token'),
@@ -145,8 +122,8 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
     ('k_seq', IID, 'token'),
   ],
 )
-def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
-  tree = TokenTree.chain(length)
+def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law):
+  tree = TREES['chain3']
   check_same(_outcomes(rule, law, tree), _outcomes(chain_rule, IID, tree))
 
 
@@ -160,7 +137,6 @@ def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
     (('multi_candidate', WITHOUT), ('multi_candidate', IID)),
     (('multi_candidate', IID), ('naive', IID)),
     (('multi_candidate', WITHOUT), ('naive', WITHOUT)),
-    (('naive', WITHOUT), ('naive', IID)),
     (('top_plus_one', TOP), ('naive', TOP)),
   ],
   ids=str,
@@ -168,21 +144,13 @@ def test_on_a_chain_it_is_the_rule_for_chains(rule, chain_rule, law, length):
 def test_order_of_expected_tokens(more, fewer, name):
   """Yang et al., appendix C: MCSS >= MCNS on samples of either law.
 
-  On trees with even levels. Elsewhere it is false: see the next test.
+  On trees with even levels. On (-1, 0, 0, 2) it is false: a later sibling goes
+  deeper, and MCSS prefers the first.
   """
   gains = _expected(*more, TREES[name]) - _expected(*fewer, TREES[name])
   assert gains.min() >= -TOLERANCE
   if more[0] != fewer[0] or TREES[name].width > 1:
     assert gains.max() > 1e-2
-
-
-def test_a_later_sibling_that_goes_deeper_turns_the_order():
-  """MCSS prefers the first sibling; the naive rule has no preference."""
-  tree = TokenTree((-1, 0, 0, 2))
-  candidates = _expected('multi_candidate', WITHOUT, tree)
-  gains = candidates - _expected('naive', WITHOUT, tree)
-  assert gains.min() < -0.1
-  assert gains.max() > 0.1
 
 
 @all_trees
@@ -200,26 +168,10 @@ def test_traversal_expects_no_fewer_tokens_than_multi_candidate(law, name):
 def _best_acceptance(p, q, count):
   """Returns the most that a lossless rule accepts of independent candidates.
 
-  Moving p onto candidates is a flow from sets of candidates to the tokens in
-  them. A cut leaves a set A of tokens on the sink's side at p(A) and then must
-  stop each set that is not within A: p(A) + 1 - q(A)^C, minimized over A.
+  A minimal cut: p(A) + 1 - q(A)^C, minimized over sets A of tokens.
   """
   sets = np.array(list(itertools.product([False, True], repeat=len(p))))
   return (sets @ p + 1 - (sets @ q) ** count).min()
-
-
-def test_best_acceptance_is_that_of_the_linear_program():
-  for table in _tables(STAR, 4)[::6]:
-    p, q = table.p[0], table.q[0]
-    drafts = list(itertools.product(range(4), repeat=2))
-    reward = [-(y in draft) for draft in drafts for y in range(4)]
-    moved = np.eye(len(drafts) * 4).reshape(len(drafts), 4, -1)
-    result = optimize.linprog(
-      reward,
-      A_eq=np.concatenate([moved.sum(1), moved.sum(0)]),
-      b_eq=np.concatenate([[q[a] * q[b] for a, b in drafts], p]),
-    )
-    assert abs(-result.fun - _best_acceptance(p, q, 2)) < 1e-8, table.name
 
 
 @pytest.mark.parametrize('rule', ['k_seq', 'multi_candidate', 'naive'])
@@ -277,14 +229,10 @@ def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
   [
     (make('multi_candidate'), STAR, WITHOUT, IID),
     (make('multi_candidate'), STAR, IID, WITHOUT),
-    (make('multi_candidate'), STAR, FIXED, WITHOUT),
     (make('top_plus_one'), STAR, FIXED, TOP),
     (make('traversal'), STAR, WITHOUT, IID),
-    (make('traversal'), STAR, FIXED, WITHOUT),
     (make('k_seq'), STAR, WITHOUT, IID),
-    (make('k_seq'), STAR, FIXED, IID),
     (CountsTwinsTwice(), STAR, IID, IID),
-    (TraversalThatLeavesAsCandidates(), TREES['2x1x1'], IID, IID),
     (TraversalThatLeavesAsCandidates(), TREES['2x1x1'], WITHOUT, WITHOUT),
   ],
   ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -293,34 +241,10 @@ def test_wrong_rules_are_found_out(verifier, tree, drawn, stated):
   assert _error(verifier, tree, drawn, stated) > 1e-3
 
 
-@pytest.mark.parametrize('law', [IID, WITHOUT, FIXED])
-def test_typical_acceptance_is_not_lossless(law):
-  """Except if p is a one-hot, as in greedy rows."""
-  rule = make('typical_lossy')
-  for outcome in run_tables(rule, _tables(STAR, 4), STAR, law):
-    kind = outcome.table.name.rsplit('-', 1)[0]
-    if kind in ('one_hot_p', 'one_hot_both'):
-      assert outcome.error <= TOLERANCE, outcome.table.name
-    elif kind == 'mild':
-      assert outcome.error > 1e-2, outcome.table.name
-
-
 def test_rho_below_its_bound_is_found_out(monkeypatch):
   ones = lambda p, q, count, max_count: jnp.ones(count.shape, p.dtype)
   monkeypatch.setattr(k_seq, '_solve', ones)
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class AllOfQ(TopPlusOneVerifier):
-  """Accepts the drawn token as if it were drawn from q."""
-
-
-def test_q_for_that_of_the_draw_is_found_out(monkeypatch):
-  excess = top_plus_one._excess
-  whole = lambda *args: (excess(*args)[0], jnp.ones_like(excess(*args)[1]))
-  monkeypatch.setattr(top_plus_one, '_excess', whole)
-  assert _error(AllOfQ(), STAR, TOP, TOP) > 1e-3
 
 
 @pytest.mark.parametrize('rule', ['multi_candidate', 'traversal'])
@@ -332,7 +256,10 @@ def test_siblings_in_another_order_are_found_out(rule):
   assert _error(make(rule), STAR, WITHOUT, WITHOUT, turn) > 1e-3
 
 
-@pytest.mark.parametrize(('rule', 'law'), [p for p in PAIRS if FIXED not in p])
+@pytest.mark.parametrize(
+  ('rule', 'law'),
+  [('multi_candidate', IID), ('traversal', WITHOUT), ('naive', IID)],
+)
 def test_validity_that_looks_at_the_token_is_found_out(rule, law):
   """`Draft.valid` forbids to drop a candidate because it is improbable.
 

@@ -77,28 +77,6 @@ def test_block_never_expects_fewer_tokens_and_sometimes_more():
   assert max(gains) > 1e-2
 
 
-def test_token_rule_accepts_with_one_less_the_total_variation():
-  for outcome in _outcomes('token', 5, 1):
-    if outcome.table.name.endswith('cut1'):
-      overlap = np.minimum(outcome.table.p[0], outcome.table.q[0]).sum()
-      assert abs(expected_tokens(outcome) - 1 - overlap) <= TOLERANCE
-
-
-@both_rules
-def test_a_shorter_draft_is_the_shorter_chain(rule):
-  """A row cut at 2 of 3 is judged as a chain of 2, to the last bit or so."""
-  longer = {o.table.name: o for o in _outcomes(rule, 4, 3)}['close-cut2']
-  table = longer.table
-  short = dataclasses.replace(
-    table, p=table.p[:3], q=table.q[:2], valid=table.valid[:2]
-  )
-  (shorter,) = _run(make(rule), [short])
-  for name in ('stop', 'leave'):
-    np.testing.assert_allclose(
-      getattr(longer, name)[:, :3], getattr(shorter, name), atol=1e-15
-    )
-
-
 @both_rules
 def test_float32_is_as_good_as_float32_can_be(rule):
   for outcome in _run(make(rule), _tables(4, 3), dtype=np.float32):
@@ -139,9 +117,7 @@ class BlockThatLeavesAsToken(TokenVerifier):
 @pytest.mark.parametrize(
   ('verifier', 'length'),
   [
-    (ResidualFromTarget(), 1),
     (ResidualFromTarget(), 2),
-    (RatioUpsideDown(), 1),
     (RatioUpsideDown(), 2),
     (BlockThatLeavesAsToken(), 2),
   ],

@@ -9,18 +9,16 @@ import time
 from typing import Any, NamedTuple
 
 import httpx
-import uvicorn
 from testing import tiny
 
 from specsamp.decoding.engine import Engine
 from specsamp.drafting import model_drafter
-from specsamp.serving import app, hosts, server
-from specsamp.serving.detokenize import Vocabulary
-from specsamp.serving.metrics import Metrics
+from specsamp.serving import app, server
 from specsamp.serving.requests import Limits
 from specsamp.serving.worker import Worker
 
 VOCAB, LENGTH, SLOTS, QUEUE, BODY = 11, 48, 3, 5, 20_000
+CANCELLED = 'requests_total{outcome="cancelled"'
 PATIENCE = 60  # seconds
 
 
@@ -35,16 +33,7 @@ class Chatty(tiny.Letters):
 
 
 class Running(NamedTuple):
-  """A running server.
-
-  Attributes:
-    url: its address.
-    client: client of it.
-    limits: limits of a request.
-    worker: its worker.
-    engine: its engine.
-    http: its HTTP server.
-  """
+  """Running server, with a client of it."""
 
   url: str
   client: httpx.Client
@@ -58,7 +47,6 @@ class Running(NamedTuple):
     return self.client.post(path, json=body)
 
   def stream(self, body: dict[str, Any], chat: bool = False) -> list[dict]:
-    """Returns the chunks of a stream."""
     response = self.post(body | {'stream': True}, chat)
     assert response.status_code == 200, response.text
     return events(response.text)
@@ -71,13 +59,7 @@ class Running(NamedTuple):
     """Returns the sum of a metric over its labels."""
     lines = self.client.get('metrics').text.splitlines()
     values = [line for line in lines if line.startswith(f'specsamp_{name}')]
-    assert values, name
     return sum(float(line.split()[-1]) for line in values)
-
-  def num_cancelled(self) -> float:
-    """Returns the number of completions whose clients have disconnected."""
-    requests = self.worker._metrics._requests
-    return requests.labels('/v1/completions', 'cancelled')._value.get()
 
 
 def events(text: str) -> list[dict]:
@@ -135,33 +117,11 @@ def serving(target, drafter, rounds=1, queue=QUEUE):
     logprobs=4,
   )
   engine.compile()
-  limits = Limits(
-    'tiny',
-    target.tokenizer,
-    target.config.num_tokens,
-    LENGTH,
-    LENGTH,
-    SLOTS + queue,
-    logprobs=4,
-  )
-  metrics = Metrics()
-  worker = Worker(
-    engine,
-    Vocabulary(target.tokenizer),
-    queue=queue,
-    slots=SLOTS,
-    rounds=rounds,
-    metrics=metrics,
-  )
+  limits = Limits('tiny', engine, LENGTH, SLOTS + queue)
+  worker = Worker(engine, queue)
   listener = server.listen('127.0.0.1', 0)
-  config = uvicorn.Config(
-    app.make(worker, limits, metrics, BODY, hosts.allowed('127.0.0.1')),
-    log_level='error',
-    lifespan='on',
-    ws='none',
-    timeout_graceful_shutdown=5,
-  )
-  http = server.Server(config, worker)
+  names = server.allowed_names('127.0.0.1')
+  http = server.Server(app.make(worker, limits, BODY, names), worker)
   thread = threading.Thread(
     target=lambda: asyncio.run(http.serve(sockets=[listener])), daemon=True
   )
