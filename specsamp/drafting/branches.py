@@ -4,8 +4,6 @@ Drafters without a model propose what followed the root before: the best
 continuation, or one branch for each of several.
 """
 
-import functools
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,8 +33,7 @@ def check_shape(shape: int | TokenTree) -> TokenTree:
 def choose(score_bt, first_bt, uniform_bc2):
   """Chooses the best C of T branches that begin with different tokens.
 
-  A verifier follows the first branch that begins with the token it draws. It
-  would never follow another branch that begins with the same token.
+  A verifier would never follow a second branch with the same first token.
 
   Args:
     score_bt: int [B, T], higher is better; 0 marks a branch that is missing.
@@ -59,38 +56,15 @@ def choose(score_bt, first_bt, uniform_bc2):
   return jnp.stack(places, axis=1), jnp.stack(valids, axis=1)
 
 
-def draft_of(
-  tree: TokenTree, root_b1, tokens_bcg, valid_bcg, extra_tokens=None
-):
-  """Returns the draft of C branches.
-
-  Args:
-    tree: tree from `check_shape`.
-    root_b1: int [B, 1], the root's token.
-    tokens_bcg: int [B, C, depth], tokens of each branch.
-    valid_bcg: bool [B, C, depth], tokens that were drafted.
-    extra_tokens: see `Draft`.
-  """
-  branch_k, step_k = _places(tree)
-  draft = candidates.draft_of(
+def draft_of(tree: TokenTree, root_b1, tokens_bcg, valid_bcg):
+  """Returns the draft of C branches, of tokens [B, C, depth] and validity."""
+  branch_k = np.searchsorted(tree.children(0), tree.paths[1:, 1])
+  step_k = np.asarray(tree.depths[1:]) - 1
+  return candidates.draft_of(
     tree,
     'deterministic',
     root_b1,
     tokens_bcg[:, branch_k, step_k],
     valid_bcg[:, branch_k, step_k],
     None,
-  )
-  return draft.replace(extra_tokens=extra_tokens)
-
-
-@functools.cache
-def _places(tree: TokenTree) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the branch of each draft token, and its index there from 0."""
-  branch = {node: i for i, node in enumerate(tree.children(0))}
-  for node in range(1, tree.size):
-    branch.setdefault(node, branch.get(tree.parents[node]))
-  nodes = range(1, tree.size)
-  return (
-    np.asarray([branch[node] for node in nodes]),
-    np.asarray([tree.depths[node] - 1 for node in nodes]),
   )

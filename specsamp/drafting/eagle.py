@@ -38,10 +38,10 @@ class DraftLayers(Layers):
 
   num_masks: ClassVar[int] = 0
   ahead: ClassVar[None] = None  # they draft to any depth
+  taps: ClassVar[tuple[int, ...]] = ()
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """Returns the module for a target."""
     return cls(dataclasses.replace(target, num_layers=num_layers))
 
   def init_params(self, key):
@@ -70,23 +70,13 @@ class EagleLayer(DraftLayers):
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
     """Returns the stream after the layers, [B, T, D], and the updated cache.
 
-    Args:
-      x_btd: inputs from `text` and `masks`.
-      positions_bt: int [B, T].
-      cache: see `Transformer`.
-      mask: see `Transformer`.
-      **arguments: see `Transformer`.
+    `x_btd` is made by `text` and `masks`; see `Transformer` for the others.
     """
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return streams[-1], cache
 
   def text(self, embedded_btd, before_btd):
-    """Returns the layer's input at tokens: [B, T, D].
-
-    Args:
-      embedded_btd: embeddings of the tokens.
-      before_btd: features of the tokens before them.
-    """
+    """Returns the layer's input at tokens, with features before: [B, T, D]."""
     dtype = self.config.dtype
     both = jnp.concatenate(
       [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)],
@@ -218,15 +208,10 @@ def features_before(verdict, hidden_bnd):
 
 
 def without_first_pair(mask_bts, positions_bt, num_slots: int):
-  """Returns a mask in which only the first position sees slot 0.
+  """Returns a mask [B, T, S] in which only the first position sees slot 0.
 
   Slot 0 has the text's first token without a feature, and published layers
   never saw such a pair. A text of one token has no other pair.
-
-  Args:
-    mask_bts: bool [B, T, S]; None is the causal mask.
-    positions_bt: int [B, T].
-    num_slots: S.
   """
   if mask_bts is None:
     mask_bts = attention.causal_mask(positions_bt, num_slots)

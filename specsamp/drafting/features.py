@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specsamp.drafting import candidates, growth
 from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter, check_fits
+from specsamp.drafting.drafter import Drafter, check_fits, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, kernels
@@ -149,12 +150,11 @@ class FeatureDrafter(Drafter):
   Attributes:
     params: the drafter's parameters.
     target_head: the target's embedding and LM head.
-    module: the drafter's layers, static.
+    module: the drafter's layers, static. Its `taps` are the drafter's.
     tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
-    least_confidence: see `growth.grow`. A drafter that drafts in one pass reads
-      only whether it is set.
+    least_confidence: see `growth.grow`.
   """
 
   params: Any
@@ -165,10 +165,9 @@ class FeatureDrafter(Drafter):
   trained_for: str = struct.field(pytree_node=False)
   least_confidence: jax.Array | None = None
 
-  @classmethod
-  def min_layers(cls, module: nn.Module) -> int:
-    """Returns the least number of layers of a target that a module can read."""
-    return 1
+  @property
+  def taps(self) -> tuple[int, ...]:
+    return self.module.taps
 
   def apply(self, *args, **kwargs):
     """Applies the module with the drafter's parameters."""
@@ -203,6 +202,43 @@ class FeatureDrafter(Drafter):
     """Returns the numbers of a draw for each drafted node, [B, N - 1, 2]."""
     keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
     return draw.uniforms(keys_b, self.tree.size - 1)
+
+
+@struct.dataclass
+class OnePassDrafter(FeatureDrafter):
+  """Base of drafters whose q depend on committed tokens alone.
+
+  Of `least_confidence` it reads only whether it is set.
+  """
+
+  def outputs(self, state):
+    """Returns the input of `logits` for each depth: [B, depth, D]."""
+    # A pass has more outputs than a shallower tree reads.
+    return state.hidden[:, : self.tree.depth]
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    tree, law, root_b1 = self.tree, self.law, root_of(tokens_bs, length_b)
+    uniform_bk2 = self._uniforms(keys_b, length_b)
+    logits_bgv = self.logits(self.outputs(state))
+    if tree.is_chain:
+      tokens_bg1, valid_bg1, q_bgv = candidates.pick(
+        logits_bgv,
+        uniform_bk2[:, :, None],
+        sampling,
+        law,
+        is_confidence=self.least_confidence is not None,
+      )
+      return candidates.draft_of(
+        tree, law, root_b1, tokens_bg1[:, :, 0], valid_bg1[:, :, 0], q_bgv
+      ), state
+
+    # The nodes of a level share q, but have different candidates. Otherwise a
+    # verifier that rejected a token under one parent would know it under
+    # another.
+    feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
+    return growth.grow(
+      tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, state
+    )
 
 
 def as_taps(taps: Sequence[int]) -> tuple[int, ...]:

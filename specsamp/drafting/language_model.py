@@ -87,11 +87,9 @@ class LanguageModelDrafter(Drafter):
     handicap_bgv = None
     if self.coupled:
       at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
-      handicap_bgv = coupling.handicaps(
-        keys_b,
-        root_b[:, None] + at_g[None, :],
-        self.transformer.config.vocab_size,
-      )
+      at_bg = root_b[:, None] + at_g[None, :]
+      vocab_size = self.transformer.config.vocab_size
+      handicap_bgv = coupling.handicaps(keys_b, at_bg, vocab_size)
     # A row of one token has no token before the root and is fed [root, any
     # token]. The first does not see the second, which the next pass overwrites.
     before_b = jnp.maximum(length_b - 2, 0)
@@ -134,14 +132,9 @@ class LanguageModelDrafter(Drafter):
     return kv_cache.keep_path(state, root_b, path_bt)
 
   def catch_up(self, state, tokens_bs, length_b, behind):
-    """Returns the cache after rounds in which nothing was drafted.
+    """Returns the cache after `behind` rounds in which nothing was drafted.
 
-    Args:
-      state: the cache before these rounds.
-      tokens_bs: int [B, S], committed tokens.
-      length_b: int [B].
-      behind: int [], number of these rounds. A row that was inserted later
-        reads tokens before its root again.
+    A row that was inserted later reads tokens before its root again.
     """
     # The token before the first of these roots may not have been fed. The
     # present root is fed when the next round begins.
@@ -233,16 +226,15 @@ class LanguageModelDrafter(Drafter):
         )
       return carry, carry[-1]
 
-    handicap_bv = handicap_gbv = None
-    if self.coupled:
-      handicap_bv = handicap_bgv[:, 0]
-      handicap_gbv = jnp.swapaxes(handicap_bgv, 0, 1)[1:]
-    first = pick(logits_b1v, uniform_bk2[:, 0], handicap_bv)
+    inputs = jax.tree.map(
+      lambda x: jnp.moveaxis(x, 1, 0), (uniform_bk2, handicap_bgv)
+    )
+    first = pick(logits_b1v, *jax.tree.map(lambda x: x[0], inputs))
     tokens_b2 = jnp.concatenate([root_b1, first[0]], axis=1)
     (cache, *_), others = jax.lax.scan(
       step,
       (cache, tokens_b2, root_b[:, None] + 1, prob(first), first),
-      (jnp.moveaxis(uniform_bk2[:, 1:], 1, 0), handicap_gbv),
+      jax.tree.map(lambda x: x[1:], inputs),
     )
     tokens, valid, q = (
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
@@ -268,12 +260,11 @@ def model_drafter(
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
     coupled: True for the verifier `gumbel`: drafts run the races of the target.
-      The law must be `deterministic`.
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the
       tree is not numbered breadth first, the law is unknown, or the drafter is
-      coupled and its law is not `deterministic`.
+      coupled and its law is not `deterministic`, or its tree is dynamic.
   """
   shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':
@@ -284,10 +275,5 @@ def model_drafter(
       'tokens: got a dynamic tree'
     )
   return LanguageModelDrafter(
-    params=draft.params,
-    transformer=draft.transformer,
-    tokenizer=draft.tokenizer,
-    tree=shape,
-    law=law,
-    coupled=coupled,
+    draft.params, draft.transformer, draft.tokenizer, shape, law, coupled
   )

@@ -177,13 +177,8 @@ def ngram_drafter(
     if not any(map(len, documents)):
       raise UserError('datastore: got no tokens, expected at least one')
     datastore = _padded([documents])
-  return NgramDrafter(
-    reference=reference,
-    datastore=datastore,
-    tree=branches.check_shape(shape),
-    n_max=n_max,
-    n_min=n_min,
-  )
+  tree = branches.check_shape(shape)
+  return NgramDrafter(reference, datastore, tree, n_max, n_min)
 
 
 def _concatenate(text: Documents, *others: Documents | None) -> Documents:
@@ -203,11 +198,6 @@ def _concatenate(text: Documents, *others: Documents | None) -> Documents:
 
 
 def _ids(name: str, document) -> np.ndarray:
-  """Returns a document's tokens, int32 [T].
-
-  Raises:
-    UserError: it is not a list of token ids.
-  """
   ids = np.asarray(document)
   if ids.size and (
     ids.ndim != 1

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import features, growth
-from specsamp.drafting.drafter import emitted_tokens, root_of
+from specsamp.drafting import features
+from specsamp.drafting.drafter import emitted_tokens
 from specsamp.drafting.eagle import (
   DraftLayers,
   EagleLayer,
@@ -26,7 +26,10 @@ from specsamp.models.transformer import Norm
 
 
 class Masked:
-  """Mix-in of layers with masks; `num_masks` is a field of each class."""
+  """Mix-in of layers with masks.
+
+  Each class has a field `num_masks`: tokens that a pass drafts after the first.
+  """
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
@@ -46,9 +49,7 @@ class Masked:
   def masks(self, index_k, places_bkd):
     """Returns the layers' input at masks: [B, K, D], or [1, K, D].
 
-    Args:
-      index_k: int [K], indices of the masks, from 0.
-      places_bkd: position embeddings of the masks, [B, K, D], or 0.
+    The places are their position embeddings, [B, K, D], or 0.
     """
     dtype = float16.wide(self.config.dtype)
     embedded_kd = self.mask_embedding[index_k].astype(dtype)
@@ -56,11 +57,7 @@ class Masked:
 
 
 class EagleParallelLayer(Masked, EagleLayer):
-  """EAGLE's layer with masks, which are all paired with one trained feature.
-
-  Attributes:
-    num_masks: number of tokens that one pass drafts after the first.
-  """
+  """EAGLE's layer with masks, which are all paired with one trained feature."""
 
   num_masks: int
 
@@ -79,11 +76,7 @@ class EagleParallelLayer(Masked, EagleLayer):
 
 
 class MedusaParallelLayer(Masked, DraftLayers):
-  """Layers with masks that read no features and end in a norm.
-
-  Attributes:
-    num_masks: number of tokens that one pass drafts after the first.
-  """
+  """Layers with masks that read no features and end in a norm."""
 
   num_masks: int
 
@@ -102,28 +95,7 @@ class MedusaParallelLayer(Masked, DraftLayers):
 
 
 @struct.dataclass
-class OnePassDrafter(features.FeatureDrafter):
-  """Base of drafters that draft all depths from the outputs of one pass.
-
-  The pass runs in `commit`, on the emitted tokens.
-  """
-
-  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    draft = growth.grow_at_once(
-      self.tree,
-      self.law,
-      sampling,
-      root_of(tokens_bs, length_b),
-      self._uniforms(keys_b, length_b),
-      # A pass has more outputs than a shallower tree reads.
-      self.logits(state.hidden[:, : self.tree.depth]),
-      is_confidence=self.least_confidence is not None,
-    )
-    return draft, state
-
-
-@struct.dataclass
-class ParallelDrafter(OnePassDrafter):
+class ParallelDrafter(features.OnePassDrafter):
   """Drafts from layers with masks, which run over emitted tokens and masks.
 
   No later pass sees the cache entries of masks.
@@ -187,12 +159,6 @@ class ParallelDrafter(OnePassDrafter):
       mask=jnp.concatenate([tokens_see_bts, masks_see_bks], axis=1),
       start=start_b,
     )
-    at_bg = jnp.concatenate(
-      [
-        (root_b - start_b)[:, None],
-        jnp.broadcast_to(length + index_k[None, :], mask_positions_bk.shape),
-      ],
-      axis=1,
-    )
-    hidden = jnp.take_along_axis(out_btd, at_bg[:, :, None], axis=1)
+    hidden_b1d = features.at(out_btd, root_b - start_b)
+    hidden = jnp.concatenate([hidden_b1d, out_btd[:, length:]], axis=1)
     return EagleState(cache, hidden)

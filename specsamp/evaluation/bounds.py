@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specsamp import verification
-from specsamp.conformance.recorder import Recorder, draft_of
+from specsamp.conformance.drafters import Recorder, draft_of
 from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft
 from specsamp.evaluation import likelihood, optimal_acceptance

@@ -26,7 +26,7 @@ from specsamp.drafting import (
   trained_drafter,
 )
 from specsamp.drafting.draft import DynamicTree, Law
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.errors import UserError, describe_unknown
 from specsamp.experiments import trial
 from specsamp.language_model import LanguageModel

@@ -14,7 +14,7 @@ from specsamp.drafting import (
   ngram_drafter,
 )
 from specsamp.drafting.draft import DynamicTree, Law
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.experiments import loading
 

@@ -9,7 +9,7 @@ from testing import tiny
 import specsamp
 from specsamp.data.prompts import Prompt
 from specsamp.drafting import TokenTree, model_drafter
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.evaluation import metrics, runner
 from specsamp.evaluation.methods import Method
 from specsamp.evaluation.tasks import Question, Task

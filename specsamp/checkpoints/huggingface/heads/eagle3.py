@@ -15,9 +15,8 @@ from specsamp.checkpoints.huggingface.families.values import agreed
 from specsamp.checkpoints.huggingface.heads import folder, keys
 from specsamp.checkpoints.layouts import Layout
 from specsamp.checkpoints.tensor_files import Stored
-from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
-from specsamp.drafting.peagle import PEagleLayers
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 
