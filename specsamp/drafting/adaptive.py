@@ -9,6 +9,7 @@ so the output follows the target's distribution.
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree, Verdict
+from specsamp.drafting.draft import Draft, DynamicTree, TokenTree, Verdict
 from specsamp.drafting.drafter import (
   CATCH_UP,
   Drafter,
@@ -83,18 +84,9 @@ class AdaptiveDrafter(SkippingDrafter):
   depths: tuple[int, ...] = struct.field(pytree_node=False)
   refilled: bool = struct.field(pytree_node=False, default=False)
   mixes_rows: ClassVar[bool] = True
-
-  @property
-  def tree(self) -> TokenTree:
-    return self.drafter.tree
-
-  @property
-  def law(self) -> Law:
-    return self.drafter.law
-
-  @property
-  def taps(self) -> tuple[int, ...]:
-    return self.drafter.taps
+  tree = property(operator.attrgetter('drafter.tree'))
+  law = property(operator.attrgetter('drafter.law'))
+  taps = property(operator.attrgetter('drafter.taps'))
 
   @property
   def passes(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from flax import struct
 
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.eagle import EagleState, features_before
-from specsamp.drafting.features import OnePassDrafter, as_taps
+from specsamp.drafting.features import OnePassDrafter
 from specsamp.models import TransformerConfig, float16, kernels
 from specsamp.models.transformer import Layers, Norm
 
@@ -69,7 +69,7 @@ class DFlashLayers(Layers):
     if taps is None:
       taps = spread_taps(target.num_layers, num_layers)
     config = dataclasses.replace(target, num_layers=num_layers, qk_norm=True)
-    return cls(config, ahead + 1, as_taps(taps))
+    return cls(config, ahead + 1, tuple(taps))
 
   @property
   def ahead(self) -> int:

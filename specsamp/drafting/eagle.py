@@ -119,8 +119,7 @@ class EagleState:
   Attributes:
     cache: pairs with the target's features, up to the root. Entries written
       while drafting are overwritten.
-    hidden: [B, G, D], the layer's outputs at the root and at the masks after
-      it.
+    hidden: [B, G, D], the layer's outputs at the root and the masks after it.
   """
 
   cache: KVCache

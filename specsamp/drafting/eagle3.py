@@ -103,8 +103,8 @@ class Eagle3Layer(Layers):
     """Returns the module for a target; a `draft_vocab` of 0 stands for all.
 
     Raises:
-      UserError: an argument has a wrong type, `draft_vocab` is larger than the
-        target's vocabulary, or the target has too few layers to tap.
+      UserError: `draft_vocab` exceeds the target's vocabulary, or the target
+        has too few layers to tap.
     """
     num_tokens = target.num_tokens
     if type(draft_vocab) is not int or not 0 <= draft_vocab <= num_tokens:
@@ -112,8 +112,6 @@ class Eagle3Layer(Layers):
         f'draft_vocab: got {draft_vocab!r}, expected at most the {num_tokens} '
         'tokens of the target, or 0 for all'
       )
-    if type(has_embedding) is not bool:
-      raise UserError(f'has_embedding: got {has_embedding!r}, expected a bool')
     if taps is None:
       taps = default_taps(target.num_layers)
     config = dataclasses.replace(
@@ -122,9 +120,7 @@ class Eagle3Layer(Layers):
       vocab_size=num_tokens,  # without rows that are not tokens
       padding=0,
     )
-    return cls(
-      config, draft_vocab or num_tokens, has_embedding, features.as_taps(taps)
-    )
+    return cls(config, draft_vocab or num_tokens, has_embedding, tuple(taps))
 
   @property
   def num_taps(self) -> int:

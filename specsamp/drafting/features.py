@@ -1,11 +1,6 @@
-"""Common parts of drafters that are trained on the features of one target.
-
-They share the target's embedding and LM head, so they are small and serve no
-other target.
-"""
+"""Common parts of drafters that are trained on the features of one target."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -27,7 +22,7 @@ _SHARED = ('embedding', 'position_embedding', 'head')
 
 @struct.dataclass
 class TargetHead:
-  """Embedding and LM head of a target: its own arrays, not copies.
+  """Embedding and LM head of a target: the same arrays, not copies.
 
   Attributes:
     params: the target's parameters outside of its layers.
@@ -90,10 +85,9 @@ class DraftModule:
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 
   def check(self, target: LanguageModel) -> None:
-    """Checks that it was trained for this target; only its shapes if unknown.
+    """Raises `UserError` if it was trained for another target.
 
-    Raises:
-      UserError: it was trained for another target.
+    If that is unknown, only shapes are compared.
     """
     config, expected = self.module.config, target.config
     # A layer with its own embedding may have another width.
@@ -123,12 +117,7 @@ def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
 
 
 class LMHead(nn.Module):
-  """LM head that belongs to a drafter.
-
-  Attributes:
-    config: the drafter's configuration.
-    rows: number of logits.
-  """
+  """LM head that belongs to a drafter, with this number of rows."""
 
   config: TransformerConfig
   rows: int
@@ -146,6 +135,9 @@ class LMHead(nn.Module):
 @struct.dataclass
 class FeatureDrafter(Drafter):
   """Base of drafters that read the target's features.
+
+  They share its embedding and LM head, so they are small and serve no other
+  target.
 
   Attributes:
     params: the drafter's parameters.
@@ -208,7 +200,7 @@ class FeatureDrafter(Drafter):
 class OnePassDrafter(FeatureDrafter):
   """Base of drafters whose q depend on committed tokens alone.
 
-  Of `least_confidence` it reads only whether it is set.
+  They read only whether `least_confidence` is set.
   """
 
   def outputs(self, state):
@@ -239,13 +231,6 @@ class OnePassDrafter(FeatureDrafter):
     return growth.grow(
       tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, state
     )
-
-
-def as_taps(taps: Sequence[int]) -> tuple[int, ...]:
-  """Returns the layers to tap; raises `UserError` if they are not integers."""
-  if not all(type(tap) is int and tap >= 0 for tap in taps):
-    raise UserError(f'taps: got {taps!r}, expected numbers of layers')
-  return tuple(taps)
 
 
 def shifted(features_btd):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import branches
+from specsamp.drafting import candidates
 from specsamp.drafting.draft import ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
@@ -88,7 +88,7 @@ class LookaheadDrafter(Drafter):
     # From 1, the oldest entry, to K.
     recency_bk = (slot_k - written_b1) % count + 1
     is_match_bk = (state.pool[:, :, 0] == root_b1) & (slot_k < written_b1)
-    place_bc, valid_bc = branches.choose(
+    place_bc, valid_bc = candidates.best_branches(
       jnp.where(is_match_bk, recency_bk, 0),
       state.pool[:, :, 1],
       # No two entries are equally recent, so nothing is drawn.
@@ -97,7 +97,9 @@ class LookaheadDrafter(Drafter):
     tokens_bcj = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
     tokens_bcg = tokens_bcj[:, :, 1:]
     valid_bcg = jnp.broadcast_to(valid_bc[:, :, None], tokens_bcg.shape)
-    draft = branches.draft_of(self.tree, root_b1, tokens_bcg, valid_bcg)
+    draft = candidates.draft_of_branches(
+      self.tree, root_b1, tokens_bcg, valid_bcg
+    )
     extra_bk = state.window.reshape(len(length_b), -1)
     return draft.replace(extra_tokens=extra_bk), state
 
@@ -143,4 +145,4 @@ def lookahead_drafter(
     raise UserError(
       f'window: got {window!r}, expected an integer of at least 1'
     )
-  return LookaheadDrafter(branches.check_shape(shape), window)
+  return LookaheadDrafter(candidates.check_branches(shape), window)

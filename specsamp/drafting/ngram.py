@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import branches
+from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
@@ -109,13 +109,13 @@ class NgramDrafter(Drafter):
       tie_break,
       jnp.zeros((len(length_b), self.tree.width, 2), jnp.float32),
     )
-    place_bc, valid_bc = branches.choose(
+    place_bc, valid_bc = candidates.best_branches(
       score_bt, jnp.roll(tokens_bt, -1, axis=1), uniform_bc2
     )
     step_11g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
     next_bcg = place_bc[:, :, None] + 1 + step_11g
     following_bc = jnp.take_along_axis(following_bt, place_bc, axis=1)
-    draft = branches.draft_of(
+    draft = candidates.draft_of_branches(
       self.tree,
       root_of(tokens_bs, length_b),
       jnp.take_along_axis(tokens_bt[:, None], next_bcg, axis=2, mode='clip'),
@@ -177,7 +177,7 @@ def ngram_drafter(
     if not any(map(len, documents)):
       raise UserError('datastore: got no tokens, expected at least one')
     datastore = _padded([documents])
-  tree = branches.check_shape(shape)
+  tree = candidates.check_branches(shape)
   return NgramDrafter(reference, datastore, tree, n_max, n_min)
 
 

@@ -6,11 +6,12 @@ So both kinds of drafts have one law, and one verifier serves a batch in which
 rows have either.
 """
 
+import operator
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import SkippingDrafter
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
@@ -22,7 +23,7 @@ from specsamp.utils import flow
 
 @struct.dataclass
 class NgramOrModelState:
-  """The model's cache, and the number of tokens in it.
+  """State of a `NgramOrModelDrafter`.
 
   Attributes:
     cache: see `LanguageModelDrafter`.
@@ -49,14 +50,8 @@ class NgramOrModelDrafter(SkippingDrafter):
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-
-  @property
-  def tree(self) -> TokenTree:
-    return self.ngram.tree
-
-  @property
-  def law(self) -> Law:
-    return self.model.law
+  tree = property(operator.attrgetter('ngram.tree'))
+  law = property(operator.attrgetter('model.law'))
 
   @property
   def passes(self) -> tuple[int, ...]:

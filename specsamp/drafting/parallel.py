@@ -13,23 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import features
+from specsamp.drafting import eagle, features
 from specsamp.drafting.drafter import emitted_tokens
-from specsamp.drafting.eagle import (
-  DraftLayers,
-  EagleLayer,
-  EagleState,
-  features_before,
-)
+from specsamp.drafting.eagle import EagleState
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Norm
 
 
-class Masked:
-  """Mix-in of layers with masks.
+class MaskedLayers(eagle.DraftLayers):
+  """Base of layers with masks.
 
-  Each class has a field `num_masks`: tokens that a pass drafts after the first.
+  Attributes:
+    num_masks: number of tokens that one pass drafts after the first.
   """
+
+  num_masks: int
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
@@ -56,10 +54,8 @@ class Masked:
     return embedded_kd[None] + places_bkd
 
 
-class EagleParallelLayer(Masked, EagleLayer):
+class EagleParallelLayer(MaskedLayers, eagle.EagleLayer):
   """EAGLE's layer with masks, which are all paired with one trained feature."""
-
-  num_masks: int
 
   def setup(self):
     super().setup()
@@ -75,10 +71,8 @@ class EagleParallelLayer(Masked, EagleLayer):
     )
 
 
-class MedusaParallelLayer(Masked, DraftLayers):
+class MedusaParallelLayer(MaskedLayers):
   """Layers with masks that read no features and end in a norm."""
-
-  num_masks: int
 
   def setup(self):
     super().setup()
@@ -114,7 +108,7 @@ class ParallelDrafter(features.OnePassDrafter):
     return self._pass(
       state.cache,
       emitted_tokens(draft, verdict),
-      self.read(features_before(verdict, scored.features)),
+      self.read(eagle.features_before(verdict, scored.features)),
       root_b + 1,
       root_b + 1 + verdict.num_accepted,
     )

@@ -1,6 +1,7 @@
 """Kinds of drafters that are trained for a target, one record each."""
 
 import dataclasses
+import inspect
 import operator
 from typing import Any, NamedTuple
 
@@ -34,9 +35,6 @@ class Kind(NamedTuple):
       published weights exist.
     reads_features: True if the layers read the target's features.
     min_ahead: least depth that it is trained to draft.
-    fields: fields of the module, besides the common ones, that `for_target`
-      takes and a folder stores. If `draft_vocab` is among them, its number of
-      draft tokens, the parameters have `draft_rows`, their rows.
   """
 
   name: str
@@ -45,7 +43,15 @@ class Kind(NamedTuple):
   loss: str | None = None
   reads_features: bool = True
   min_ahead: int = 1
-  fields: tuple[str, ...] = ()
+
+  @property
+  def fields(self) -> tuple[str, ...]:
+    """Fields of the module that `for_target` takes and a folder stores.
+
+    If `draft_vocab` is among them, its number of draft tokens, the parameters
+    have `draft_rows`, their rows.
+    """
+    return tuple(inspect.signature(self.module.for_target).parameters)[3:]
 
   @property
   def has_layers(self) -> bool:
@@ -57,13 +63,7 @@ _ALL = (
   Kind('medusa', medusa.MedusaHeads, medusa.MedusaDrafter, 'heads.loss'),
   Kind('hydra', medusa.HydraHeads, medusa.HydraDrafter, 'heads.loss'),
   Kind('eagle', eagle.EagleLayer, eagle.EagleDrafter, 'layers.eagle'),
-  Kind(
-    'eagle3',
-    eagle3.Eagle3Layer,
-    eagle3.Eagle3Drafter,
-    'eagle3.loss',
-    fields=('draft_vocab', 'has_embedding', 'taps'),
-  ),
+  Kind('eagle3', eagle3.Eagle3Layer, eagle3.Eagle3Drafter, 'eagle3.loss'),
   Kind(
     'medusa_parallel',
     parallel.MedusaParallelLayer,
@@ -80,13 +80,7 @@ _ALL = (
     min_ahead=2,
   ),
   Kind('peagle', eagle3.PEagleLayers, eagle3.PEagleDrafter),
-  Kind(
-    'dflash',
-    dflash.DFlashLayers,
-    dflash.DFlashDrafter,
-    'blocks.dflash',
-    fields=('taps',),
-  ),
+  Kind('dflash', dflash.DFlashLayers, dflash.DFlashDrafter, 'blocks.dflash'),
 )
 KINDS = {kind.name: kind for kind in _ALL if kind.loss}
 

@@ -65,7 +65,7 @@ def measure(
   request = Request.make(
     target,
     prompts,
-    Recorder.of(method.drafter),
+    Recorder(method.drafter),
     method.verifier,
     sampling=sampling,
     max_new_tokens=max_new_tokens,

@@ -94,7 +94,7 @@ def test_other_rules_refuse_them(rows):
 @pytest.mark.parametrize(
   ('sizes', 'message'),
   [
-    ((1, 1, 1), 'at least 2 nodes'),
+    ((1, 1, 1), 'depth below'),
     ((4, 4, 2), 'depth below'),
     ((4, 0, 2), 'depth below'),
     ((4, 2, 0), 'at least 1 child'),

@@ -136,9 +136,9 @@ def test_other_axes_are_whole_where_they_do_not_divide(mesh, axis, size, part):
   assert rules.spec(('width', axis), (24, size), mesh) == _P(None, part)
 
 
-def test_a_parameter_without_a_rule_is_refused(mesh):
-  with pytest.raises(KeyError, match='gamma'):
-    rules.param_shardings({'gamma': np.zeros(3)}, mesh)
+def test_a_parameter_without_a_rule_is_whole(mesh):
+  shardings = rules.param_shardings({'gamma': np.zeros((4, 8))}, mesh)
+  assert shardings['gamma'].is_fully_replicated
 
 
 def test_the_state_of_an_optimizer_is_split_like_the_parameters(mesh):
