@@ -78,11 +78,8 @@ class EagleLayer(DraftLayers):
   def text(self, embedded_btd, before_btd):
     """Returns the layer's input at tokens, with features before: [B, T, D]."""
     dtype = self.config.dtype
-    both = jnp.concatenate(
-      [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)],
-      axis=-1,
-    )
-    return kernels.project(both, self.fuse, dtype)
+    both = [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)]
+    return kernels.project(jnp.concatenate(both, axis=-1), self.fuse, dtype)
 
 
 class PublishedEagleLayer(EagleLayer):
@@ -139,13 +136,9 @@ class EagleDrafter(features.FeatureDrafter):
     # A dynamic tree is chosen from more nodes than it has.
     capacity += max(0, self.tree.num_fed - self.tree.size)
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
-    hidden_bpd, cache = feed_text(
-      self,
-      cache,
-      tokens_bp,
-      features.shifted(self.read(features_bpd)),
-      jnp.zeros_like(length_b),
-    )
+    before_bpd = features.shifted(self.read(features_bpd))
+    first_b = jnp.zeros_like(length_b)
+    hidden_bpd, cache = feed_text(self, cache, tokens_bp, before_bpd, first_b)
     return EagleState(cache, features.at(hidden_bpd, length_b - 1))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
@@ -176,12 +169,10 @@ class EagleDrafter(features.FeatureDrafter):
     return draft, state.replace(cache=cache)
 
   def commit(self, state, draft, verdict, root_b, scored):
+    tokens_bt = emitted_tokens(draft, verdict)
+    before_btd = self.read(features_before(verdict, scored.features))
     hidden_btd, cache = feed_text(
-      self,
-      state.cache,
-      emitted_tokens(draft, verdict),
-      self.read(features_before(verdict, scored.features)),
-      root_b + 1,
+      self, state.cache, tokens_bt, before_btd, root_b + 1
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
 

@@ -182,9 +182,8 @@ class FeatureDrafter(Drafter):
 
   def embed(self, tokens_bt, positions_bt):
     """Returns the tokens' embeddings that the layers read: [B, T, D]."""
-    return self.target_head.embed(tokens_bt) + self.target_head.place(
-      positions_bt
-    )
+    placed_btd = self.target_head.place(positions_bt)
+    return self.target_head.embed(tokens_bt) + placed_btd
 
   def logits(self, hidden_btd):
     """Returns the logits of the next token: float32 [B, T, V]."""

@@ -52,19 +52,16 @@ class LanguageModelDrafter(Drafter):
   least_confidence: jax.Array | None = None
 
   def check(self, target: LanguageModel, batch: int) -> None:
-    if self.tokenizer != target.tokenizer:
+    rows, target_rows = (
+      self.transformer.config.vocab_size,
+      target.config.vocab_size,
+    )
+    if self.tokenizer != target.tokenizer or rows != target_rows:
       raise UserError(
-        'draft and target must share a tokenizer; got '
+        'draft and target must share a tokenizer and a vocabulary; got '
         f'{self.tokenizer.vocab_size} and {target.tokenizer.vocab_size} pieces'
-        ' of different tokenizers; LanguageModel.for_target makes a draft '
-        'with fewer or more pieces fit'
-      )
-    got = self.transformer.config.vocab_size
-    expected = target.config.vocab_size
-    if got != expected:
-      raise UserError(
-        f'draft and target must share a vocabulary; the draft has {got} '
-        f'rows, the target {expected}; LanguageModel.for_target makes it fit'
+        f', {rows} and {target_rows} rows; LanguageModel.for_target makes a '
+        'draft with fewer or more pieces fit'
       )
     check_fits(self.params, self.tree, target)
 

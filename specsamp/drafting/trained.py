@@ -161,12 +161,7 @@ def trained_drafter(
       f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '
       'target in float16; load it in float32'
     ) from None
-  if meshes.of(params) != target.mesh:
-    if target.mesh is None:
-      raise UserError(
-        'drafter: got parameters on a mesh and a target on one device; load '
-        'the drafter again'
-      )
+  if target.mesh is not None and meshes.of(params) != target.mesh:
     params = meshes.shard(params, target.mesh)
   drafter = kind.drafter(
     params=params,

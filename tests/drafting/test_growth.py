@@ -1,5 +1,6 @@
 """Dynamic trees hold exactly the nodes of the most probable paths."""
 
+import functools
 import itertools
 
 import jax
@@ -35,8 +36,9 @@ def _after(logits, path_bwd):
   return jnp.asarray(logits)[row, full[..., 0], full[..., 1], full[..., 2]]
 
 
-def _grow(tree, logits):
-  """Grows a tree, and checks that the levels given to `feed` are consistent."""
+@functools.partial(jax.jit, static_argnums=0)
+def _grown(tree, logits):
+  """Grows a tree; returns what each level given to `feed` says of its nodes."""
   numbers = []
 
   def feed(carry, level):
@@ -64,10 +66,7 @@ def _grow(tree, logits):
     feed,
     (none, read),
   )
-  for count, tokens, expected in numbers:
-    assert (count == 1).all()
-    np.testing.assert_array_equal(tokens, expected)
-  return draft, number_bn, read
+  return draft, number_bn, read, numbers
 
 
 def _values(logits, row):
@@ -88,7 +87,11 @@ def _values(logits, row):
 
 @pytest.mark.parametrize(('size', 'children'), [(8, 2), (12, 4)])
 def test_the_best_nodes_are_kept(logits, size, children):
-  draft, number_bn, read = _grow(DynamicTree.of(size, DEPTH, children), logits)
+  tree = DynamicTree.of(size, DEPTH, children)
+  draft, number_bn, read, numbers = _grown(tree, logits)
+  for count, tokens, expected in numbers:
+    assert (count == 1).all()
+    np.testing.assert_array_equal(tokens, expected)
   for row in range(BATCH):
     values = _values(logits, row)
     paths = [()]

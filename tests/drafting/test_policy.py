@@ -36,6 +36,13 @@ def _after(rounds, active=ALL, valid=(1, 1, 1, 1)):
   return policy
 
 
+@functools.partial(jax.jit, static_argnames='refilled')
+def _chosen(policy, ms_k=MS, active_b=ALL, refilled=False):
+  """Returns the depth that is chosen."""
+  at = policy.choose(DEPTHS, ms_k, active_b, refilled)
+  return jnp.asarray(DEPTHS)[at]
+
+
 def _waiting(policy, **counts):
   """Returns a policy with other counts of rounds without a draft."""
   counts = {name: jnp.int32(count) for name, count in counts.items()}
@@ -65,14 +72,13 @@ def _waiting(policy, **counts):
   ],
 )
 def test_the_depth_that_pays(rounds, options, depth):
-  options = dict(ms_k=MS, active_b=ALL) | options
-  assert DEPTHS[int(_after(rounds).choose(DEPTHS, **options))] == depth
+  assert _chosen(_after(rounds), **options) == depth
 
 
 def test_a_useless_draft_is_recognized_by_its_first_tokens():
   """Sooner than by their mean with the prior."""
   policy = _after([(0, 0)] * 2, ONE)
-  assert int(policy.choose(DEPTHS, MS, ONE)) == 0
+  assert _chosen(policy, MS, ONE) == 0
   useful = 16 * PRIOR / (16 + 2)
   assert policy.acceptance()[0, 3] < 0.6 * useful
 
@@ -99,9 +105,9 @@ def test_after_a_wait_the_draft_that_pays_best_is_tried():
   """If one token costs as much as two, one is never tried."""
   steep = np.asarray([1.0, 2.0, 2.1, 4.0], np.float32)
   policy = _after([(1, 1), (0, 0)] * 8)
-  assert DEPTHS[int(policy.choose(DEPTHS, steep, ALL))] == 0
+  assert _chosen(policy, steep) == 0
   waited = _waiting(policy, waited=2 * policy.shared.wait)
-  assert DEPTHS[int(waited.choose(DEPTHS, steep, ALL))] == 2
+  assert _chosen(waited, steep) == 2
 
 
 def test_a_draft_that_hardly_loses_is_tried_soon():
@@ -113,8 +119,8 @@ def test_a_draft_that_hardly_loses_is_tried_soon():
     costs = np.asarray([1.0, ms, ms, 4.0], np.float32)
     of_none, _, of_two, _ = policy.rates(DEPTHS, costs, ALL)
     assert of_two < of_none
-    assert int(policy.choose(DEPTHS, costs, ALL)) == 0
-    tried.append(DEPTHS[int(waited.choose(DEPTHS, costs, ALL))])
+    assert _chosen(policy, costs) == 0
+    tried.append(int(_chosen(waited, costs)))
   assert tried == [2, 0]
 
 
@@ -122,16 +128,15 @@ def test_a_draft_that_could_never_pay_is_not_tried():
   """Even if all of it were accepted it would be slower."""
   dear = np.asarray([1.0, 2.5, 3.5, 5.5], np.float32)
   waited = _waiting(Policy.initial(2, 4), waited=600)
-  assert DEPTHS[int(waited.choose(DEPTHS, MS, ALL))] > 0
-  assert DEPTHS[int(waited.choose(DEPTHS, dear, ALL))] == 0
+  assert _chosen(waited) > 0
+  assert _chosen(waited, dear) == 0
   # One that could pay is tried, if others could not.
   flat = np.asarray([1.0, 2.5, 3.5, 4.5], np.float32)
-  assert DEPTHS[int(waited.choose(DEPTHS, flat, ALL))] == 4
+  assert _chosen(waited, flat) == 4
 
 
 def test_a_draft_that_never_pays_is_tried_less_and_less():
   policy, tried = Policy.initial(2, 4), []
-  choose = jax.jit(lambda policy: policy.choose(DEPTHS, MS, ONE))
 
   @functools.partial(jax.jit, static_argnums=1)
   def seen(policy, depth):
@@ -140,7 +145,7 @@ def test_a_draft_that_never_pays_is_tried_less_and_less():
     return policy.after_round(draft, depth, np.asarray([0, 4]), ONE)
 
   for round_ in range(700):
-    depth = DEPTHS[int(choose(policy))]
+    depth = int(_chosen(policy, MS, ONE))
     if depth:
       tried.append(round_)
     policy = seen(policy, depth)
