@@ -38,7 +38,7 @@ def _in_file_order(tree):
     value, name = np.asarray(value), getattr(path[-1], 'key', '')
     if name not in _FILE_AXES:
       return value
-    axes = rules.PARAM_AXES[name]
+    axes = rules.PARAM_AXES.get(name, ('width', 'parts'))  # of fuse
     return value.transpose([axes.index(axis) for axis in _FILE_AXES[name]])
 
   return jax.tree_util.tree_map_with_path(leaf, tree)

@@ -6,13 +6,14 @@ draw from q, and NaN here if the token is not a draw.
 """
 
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.scipy import special
 
-from specsamp.conformance.recorder import Recorder, draft_of
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import DecodeState
 from specsamp.drafting import checks
@@ -22,6 +23,7 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
+from specsamp.sharding import mesh as meshes
 
 _MAX_PROMPT_LEN = 12
 _MIN_P = 1e-6  # a test refuses one correct drafter in a million
@@ -30,11 +32,10 @@ _REPEATS = 4  # drafts from one state, with different keys
 # A table of the ranks of K repeats is a sum of permutation matrices, whose
 # cells vary by K / (K - 1) times as much as those of K independent pairs.
 _RANK_SCALE = 1 - 1 / _REPEATS
-# Allowed mean distance of two q after the same tokens, by the target's dtype.
-# In float32 they differ by 1e-7, and by 0.03 if a drafter of random weights has
-# kept the wrong path of a tree.
-_MAX_DISTANCE = {'float32': 0.005}
-_MAX_DISTANCE_OF_OTHERS = 0.05
+# Allowed mean distance of two q after the same tokens, for a target in float32
+# and in other dtypes. In float32 they differ by 1e-7, and by 0.03 if a drafter
+# of random weights has kept the wrong path of a tree.
+_MAX_DISTANCE, _MAX_DISTANCE_OF_OTHERS = 0.005, 0.05
 # One row in eight is greedy. It drafts the most probable tokens, no draws.
 _TEMPERATURES = (1.0, 0.6, 1.0, 1.0, 0.6, 1.0, 1.0, 0.0)
 _TOP_P = (1.0, 1.0, 0.9, 1.0, 1.0, 0.9, 1.0, 1.0)
@@ -57,21 +58,18 @@ def check_drafter(
   Drawn tokens must be draws from the reported q, and independent of each other.
   An error of q in long or special texts only is not found.
 
-  The test of q is valid even if draws of two tokens or rounds depend on each
-  other, so it runs before the tests of these. A correct drafter is refused less
-  than once in 100,000 times, and then always, because the seeds are fixed. A
-  chain of 4 tokens has about 1,700 draws. They reveal a q that is off by a
-  total variation of 0.1 in 19 of 20 cases, and by 0.08 in one of two. If q is
-  only too flat or too sharp, 0.07 is enough in 19 of 20. More rows and rounds
-  reveal smaller errors.
+  A correct drafter is refused less than once in 100,000 times, and then always,
+  because the seeds are fixed. A chain of 4 tokens has about 1,700 draws. They
+  reveal a q that is off by a total variation of 0.1 in 19 of 20 cases, and by
+  0.08 in one of two. If q is only too flat or too sharp, 0.07 is enough in 19
+  of 20. More rows and rounds reveal smaller errors.
 
   Args:
     drafter: the drafter.
     target: a target for it; a small one is as good.
-    reads_text_alone: True if drafts depend only on the tokens so far, so that
-      they are the same after a prompt as after steps that gave the same tokens.
-      Those of lookahead are not. If they differ, `commit` has lost something,
-      which costs speed but not losslessness.
+    reads_text_alone: True if drafts after steps must be those after the same
+      tokens as a prompt; those of lookahead are not. If they differ, `commit`
+      has lost something, which costs speed but not losslessness.
     rows: batch size, two rows per prompt.
     rounds: number of steps.
 
@@ -103,21 +101,63 @@ def check_drafter(
   fresh = trial.round(*trial.start(texts))[0] if reads_text_alone else None
   try:
     if is_drawn:
-      _check_repeats(first, last, trial.is_drawn_b)
       _check_quantiles(*trial.quantiles(first, between, last))
     if fresh is not None:
-      bound = _MAX_DISTANCE.get(target.config.dtype, _MAX_DISTANCE_OF_OTHERS)
+      is_float32 = target.config.dtype == 'float32'
+      bound = _MAX_DISTANCE if is_float32 else _MAX_DISTANCE_OF_OTHERS
       _check_same(bound, last[0], fresh)
   except UserError as error:
     raise UserError(f'{name}: {error}') from None
 
 
+@struct.dataclass
+class Recorder(Drafter):
+  """Wrapper of a drafter that keeps the last draft in its state."""
+
+  drafter: Drafter
+  tree = property(operator.attrgetter('drafter.tree'))
+  law = property(operator.attrgetter('drafter.law'))
+  extra_tree = property(operator.attrgetter('drafter.extra_tree'))
+  taps = property(operator.attrgetter('drafter.taps'))
+
+  def check(self, target, batch):
+    self.drafter.check(target, batch)
+
+  def init(self, tokens_bp, length_b, features_bpd, capacity):
+    batch = len(length_b)
+    state = self.drafter.init(tokens_bp, length_b, features_bpd, capacity)
+    draft, _ = jax.eval_shape(
+      self.drafter.propose,
+      state,
+      jax.ShapeDtypeStruct((batch, capacity), jnp.int32),
+      length_b,
+      jax.tree.map(jnp.asarray, SamplingParams().broadcast(batch)),
+      draw.row_keys(jnp.zeros((batch,), jnp.int32)),
+    )
+    return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draft)
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    draft, new_state = self.drafter.propose(
+      state[0], tokens_bs, length_b, sampling, keys_b
+    )
+    return draft, (new_state, draft)
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    new_state = self.drafter.commit(state[0], draft, verdict, root_b, scored)
+    return new_state, state[1]
+
+
+def draft_of(request: Request, state: DecodeState) -> Draft:
+  """Returns the last draft of a request with a `Recorder`, on the host."""
+  draft = meshes.fetch(state.drafter[1])
+  return jax.tree.map(lambda rows: rows[: request.batch], draft)
+
+
 class _Trial:
   """Requests with a drafter, all of which run the same two programs.
 
-  Attributes:
-    prompts: random tokens; the second half repeats the first.
-    is_drawn_b: bool [B], rows that are not greedy.
+  The second half of the prompts repeats the first. `is_drawn_b` are the rows
+  that are not greedy.
   """
 
   def __init__(self, drafter, target, rows, rounds):
@@ -151,7 +191,7 @@ class _Trial:
     request = Request.make(
       self._target,
       texts,
-      Recorder.of(self._drafter),
+      Recorder(self._drafter),
       'naive',  # accepts any law
       sampling=self._sampling,
       max_new_tokens=[max_length - len(text) for text in texts],
@@ -190,10 +230,8 @@ class _Trial:
 
   def texts(self, request: Request, state: DecodeState) -> list[np.ndarray]:
     """Returns the committed tokens of each row."""
-    host = request.fetch(state)
-    return [
-      row[:length] for row, length in zip(host.tokens, host.length, strict=True)
-    ][: len(self.prompts)]
+    host, rows = request.fetch(state), range(len(self.prompts))
+    return [host.tokens[row, : host.length[row]] for row in rows]
 
   def quantiles(
     self, first: list[Draft], between: list[Draft], last: list[Draft]
@@ -204,13 +242,12 @@ class _Trial:
     successive rounds.
     """
     rng = np.random.default_rng(0)
-    is_drawn_b1 = self.is_drawn_b[:, None]
     first_kbn, last_kbn, between_rbn = (
-      np.stack(
-        [np.where(is_drawn_b1, _quantiles(d, rng), np.nan) for d in drafts]
-      )
+      np.stack([_quantiles(draft, rng) for draft in drafts])
       for drafts in (first, last, between)
     )
+    for quantiles in (first_kbn, last_kbn, between_rbn):
+      quantiles[:, ~self.is_drawn_b] = np.nan
     rounds_rbn = np.concatenate([first_kbn[-1:], between_rbn, last_kbn[:1]])
     return np.stack([first_kbn, last_kbn]), rounds_rbn
 
@@ -241,37 +278,13 @@ def _quantiles(draft: Draft, rng: np.random.Generator) -> np.ndarray:
   return quantiles
 
 
-def _check_repeats(
-  first: list[Draft], last: list[Draft], is_drawn_b: np.ndarray
-) -> None:
-  """Refuses drafts whose first tokens are the same with all keys.
-
-  `first` and `last` are drafts from one state each.
-  """
-  log_p = 0.0
-  for drafts in (first, last):
-    drafted_b = is_drawn_b & np.all([d.valid[:, 1] for d in drafts], axis=0)
-    tokens_kb = np.stack([draft.tokens[drafted_b, 1] for draft in drafts])
-    if (tokens_kb != tokens_kb[0]).any():
-      return
-    q_bv = drafts[0].q[drafted_b, 0].astype(np.float64)
-    log_p += np.log((q_bv ** len(drafts)).sum(axis=-1)).sum()
-  if drafts[0].law != 'top_plus_one' and log_p < np.log(_MIN_P):
-    raise UserError(
-      'its tokens are not drawn from the q that it reports: with other keys it '
-      f'drafts the same tokens, which has p = {np.exp(log_p):.1g} under that q'
-    )
-
-
 def _check_quantiles(states_skbn: np.ndarray, rounds_rbn: np.ndarray) -> None:
   """Refuses quantiles that are not uniform or not independent.
 
   Repeated drafts from a state have one distribution, right or wrong. So the
   ranks of their quantiles show a dependence of rows or tokens whatever q is.
-
-  Args:
-    states_skbn: quantiles of K repeated drafts from each of S states.
-    rounds_rbn: quantiles of drafts of successive rounds.
+  The test of q is valid even if draws of two tokens or rounds depend on each
+  other, so it runs before the tests of these.
   """
   states_skbn, rounds_rbn = states_skbn[..., 1:], rounds_rbn[..., 1:]
   quantiles = np.concatenate([states_skbn.ravel(), rounds_rbn[1:-1].ravel()])

@@ -79,8 +79,7 @@ KINDS = tuple(_PAIRS)
 class Table:
   """Distributions of one target and one drafter, and the drafted candidates.
 
-  All depend on the whole context, the tokens on the path. So two nodes have the
-  same distributions iff their paths have the same tokens.
+  All depend on the tokens on the path alone.
 
   Attributes:
     name: kind of p and q, and name of the drafted candidates.
@@ -105,13 +104,6 @@ def make_tables(
   """Returns a table for each kind of p and q and each (name, valid) of `cuts`.
 
   The tables of one kind have the same p and q.
-
-  Args:
-    vocab: V.
-    depth: depth of the trees.
-    cuts: yields names and values of `Table.valid`, from a generator.
-    seed: seed of the generator.
-    kinds: kinds of p and q, from `KINDS`.
   """
   rng = np.random.default_rng(seed)
   tables = []
@@ -162,7 +154,7 @@ def context(tree: TokenTree, node: int) -> list[int]:
 def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
   """Returns every draft of a table with its probability under the law.
 
-  An invalid node has token 0, whatever its siblings have.
+  An invalid node has token 0.
   """
   vocab = table.p[0].shape[-1]
   tokens = _all_tokens(vocab, tree.size)
@@ -201,12 +193,8 @@ def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
 class Outcome:
   """Stop and leave probabilities of a verifier for each draft of a table.
 
-  Attributes:
-    table: the table.
-    tree: the tree of its drafts.
-    drafts: its drafts.
-    stop: float [B, N], the probability to stop at each node.
-    leave: float [B, N, V], the distribution of the token emitted there.
+  They are float [B, N], for each node, and [B, N, V], for each token emitted
+  there.
   """
 
   table: Table
@@ -265,15 +253,10 @@ def run_tables(
   drafts: Sequence[Drafts] | None = None,
   dtype: Any = np.float64,
 ) -> list[Outcome]:
-  """Returns the outcomes of all tables of one tree, from one call on the host.
+  """Returns the outcomes of tables of one vocabulary and tree, from one call.
 
-  Args:
-    verifier: the rule.
-    tables: the tables, of one vocabulary.
-    tree: tree of the drafts.
-    law: law that the drafts state.
-    drafts: drafts of each table; by default those of `enumerate_drafts`.
-    dtype: dtype of p and q, in which the verifier computes.
+  By default the drafts are those of `enumerate_drafts`. The verifier computes
+  in the dtype of p and q.
 
   Raises:
     UserError: the verifier returns another dtype or a wrong shape.

@@ -39,9 +39,6 @@ def check_verifier(verifier: Verifier) -> None:
   `specsamp.generate` refuses it. For a rule with `lossless = False` it checks
   only that probabilities sum to 1 and that no undrafted token is accepted.
 
-  Args:
-    verifier: the rule.
-
   Raises:
     UserError: a check fails, the object is not a verifier, or it takes none of
       the trees under one of its laws.
@@ -89,26 +86,17 @@ def _tables(tree: TokenTree, vocab: int, is_coupled: bool) -> list[Table]:
 
 
 def _check_outcome(verifier: Verifier, outcome: Outcome, where: str) -> None:
-  """Checks the stop and leave probabilities for the drafts of one table.
-
-  Raises:
-    UserError: they are not distributions, accept an undrafted node, or make a
-      lossless rule emit another distribution than the target's.
-  """
+  """Checks the stop and leave probabilities for the drafts of one table."""
   where = f'{where}, p and q {outcome.table.name}'
   drafts = outcome.drafts
 
   def describe_draft(row, node=None):
-    return (
-      f', draft {drafts.tokens[row].tolist()}, drafted '
-      f'{drafts.valid[row].astype(int).tolist()}'
-      + (f', node {node}' if node is not None else '')
-    )
+    tokens, valid = drafts.tokens[row], drafts.valid[row].astype(int)
+    at = '' if node is None else f', node {node}'
+    return f', draft {tokens.tolist()}, drafted {valid.tolist()}{at}'
 
-  for method, probs in (
-    ('stop_probs', outcome.stop),
-    ('leave_probs', outcome.leave),
-  ):
+  probs_of = {'stop_probs': outcome.stop, 'leave_probs': outcome.leave}
+  for method, probs in probs_of.items():
     checks.check_distributions(where, method, probs, _TOLERANCE, describe_draft)
   is_wrong = (outcome.stop > _TOLERANCE) & ~drafts.valid
   if is_wrong.any():

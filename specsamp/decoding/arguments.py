@@ -13,8 +13,7 @@ from specsamp.decoding import scoring
 from specsamp.decoding.loop import Decoder
 from specsamp.decoding.state import Prompts
 from specsamp.drafting import checks
-from specsamp.drafting.drafter import Drafter
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import Drafter, NoDrafter
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams

@@ -2,7 +2,7 @@
 
 from specsamp.drafting.adaptive import adaptive_drafter
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
-from specsamp.drafting.drafter import Drafter
+from specsamp.drafting.drafter import Drafter, NoDrafter
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.language_model import (
   LanguageModelDrafter,
@@ -11,7 +11,6 @@ from specsamp.drafting.language_model import (
 from specsamp.drafting.lookahead import lookahead_drafter
 from specsamp.drafting.ngram import ngram_drafter
 from specsamp.drafting.ngram_or_model import ngram_or_model
-from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.drafting.trained import trained_drafter
 
 __all__ = [

@@ -4,14 +4,12 @@ A round takes the depth with the most expected tokens per second, see `policy`.
 The choice depends on what the rows, and in an engine earlier requests, have
 accepted. Those tokens used random bits that no row uses again (`mixes_rows`),
 so the output follows the target's distribution.
-
-Within a draft a row may stop when its path has become too improbable. Whether
-x_i is drafted may depend on the tokens before it, never on x_i itself.
 """
 
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree, Verdict
+from specsamp.drafting.draft import Draft, DynamicTree, TokenTree, Verdict
 from specsamp.drafting.drafter import (
   CATCH_UP,
   Drafter,
@@ -49,8 +47,7 @@ class AdaptiveState:
     policy: counts of accepted tokens.
     depth: int32 [], depth chosen for the round.
     length: int32 [B], lengths of the rows when the round began.
-    active: bool [B], rows that have grown since the round before; the others
-      are done.
+    active: bool [B], rows that have grown since the round before.
     behind: int32 [], rounds that the drafter has not read; -1 between `propose`
       and `commit` of a round with a draft.
     features: [B, W, F], the target's features at the roots of these rounds,
@@ -87,28 +84,18 @@ class AdaptiveDrafter(SkippingDrafter):
   depths: tuple[int, ...] = struct.field(pytree_node=False)
   refilled: bool = struct.field(pytree_node=False, default=False)
   mixes_rows: ClassVar[bool] = True
-
-  @property
-  def tree(self) -> TokenTree:
-    return self.drafter.tree
-
-  @property
-  def law(self) -> Law:
-    return self.drafter.law
-
-  @property
-  def taps(self) -> tuple[int, ...]:
-    return self.drafter.taps
+  tree = property(operator.attrgetter('drafter.tree'))
+  law = property(operator.attrgetter('drafter.law'))
+  taps = property(operator.attrgetter('drafter.taps'))
 
   @property
   def passes(self) -> tuple[int, ...]:
     return tuple(self.tree.down_to(depth).size for depth in self.depths)
 
   def at_each_depth(self) -> list['AdaptiveDrafter']:
-    """Returns the drafter with costs that make every round take one depth.
+    """Returns a drafter per depth, with costs that make every round take it.
 
-    There is one drafter per depth. All run the same program, and none stops
-    within a draft.
+    All run the same program, and none stops within a draft.
     """
     is_chosen_kk = jnp.eye(len(self.depths), dtype=bool)
     confidence = None if self.least_confidence is None else jnp.float32(0)
@@ -177,11 +164,9 @@ class AdaptiveDrafter(SkippingDrafter):
     )
 
   def commit(self, state, draft, verdict, root_b, scored):
+    active_b = state.active & scored.active
     policy = state.policy.after_round(
-      draft,
-      state.depth,
-      verdict.num_accepted,
-      state.active & scored.active,
+      draft, state.depth, verdict.num_accepted, active_b
     )
 
     def commit(inner):
@@ -208,15 +193,47 @@ class AdaptiveDrafter(SkippingDrafter):
     return not isinstance(self.drafter, LanguageModelDrafter)
 
   def _catch_up(self, inner, tokens_bs, length_b, state: AdaptiveState):
-    """Has the drafter read the text of the rounds in which it did not draft."""
-    if self._keeps_features:
-      return commit_skipped(
-        self.drafter, inner, tokens_bs, length_b, state.behind, state.features
+    """Returns the drafter's state after rounds in which it did not draft.
+
+    In each of these rounds every row that was not done grew by one token. These
+    tokens are committed as if they had been drafted and accepted, `CATCH_UP` at
+    once. A row that was inserted later reads tokens before its root again.
+    """
+    behind, tree = state.behind, TokenTree.chain(CATCH_UP - 1)
+    if not self._keeps_features:
+      return self.drafter.catch_up(inner, tokens_bs, length_b, behind)
+    at_n = np.arange(tree.size, dtype=np.int32)[None]
+    batch, num_kept = state.features.shape[:2]
+    first_b = length_b - 1 - behind  # negative in a row that is short
+
+    def commit(carry):
+      done, inner = carry
+      end_b = first_b + jnp.minimum(behind, done + tree.size)
+      start_b = jnp.maximum(first_b + done, 0)
+      count_b = jnp.clip(end_b - start_b, 1, tree.size)
+      at_bn = start_b[:, None] + at_n
+      token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
+      is_valid_bn = jnp.ones(at_bn.shape, bool)
+      draft = Draft(token(at_bn), None, tree, 'deterministic', is_valid_bn)
+      verdict = Verdict(
+        node=count_b - 1,
+        num_accepted=count_b - 1,
+        path=jnp.broadcast_to(at_n, at_bn.shape),
+        next_token=token(at_bn[:, :1] + count_b[:, None])[:, 0],
       )
-    return self.drafter.catch_up(inner, tokens_bs, length_b, state.behind)
+      features_bnf = jnp.take_along_axis(
+        state.features, (at_bn % num_kept)[:, :, None], axis=1
+      )
+      no_logits = jnp.zeros((batch, 0, 0), jnp.float32)
+      scored = Scored(features_bnf, no_logits, jnp.ones((batch,), bool))
+      inner = self.drafter.commit(inner, draft, verdict, at_bn[:, 0], scored)
+      return done + tree.size, inner
+
+    return jax.lax.while_loop(
+      lambda carry: carry[0] < behind, commit, (jnp.int32(0), inner)
+    )[1]
 
   def _down_to(self, depth: int) -> Drafter:
-    """Returns the drafter to a smaller depth."""
     shorter = self.drafter.replace(tree=self.tree.down_to(depth))
     # A model that draws may stop early. Deterministic drafts are kept whole.
     if self.law == 'deterministic' or not hasattr(shorter, 'least_confidence'):
@@ -238,10 +255,7 @@ class AdaptiveDrafter(SkippingDrafter):
 def _propose_into(drafter: Drafter, inputs, carry):
   """Proposes a shorter draft and writes it over the beginning of a longer one.
 
-  Args:
-    drafter: drafts to the smaller depth.
-    inputs: arguments of `Drafter.propose` after the state.
-    carry: the longer draft and the drafter's state.
+  `carry` is the longer draft and the drafter's state.
   """
   whole, state = carry
   draft, state = drafter.propose(state, *inputs)
@@ -249,83 +263,15 @@ def _propose_into(drafter: Drafter, inputs, carry):
   def write(into, part):
     return jax.lax.dynamic_update_slice(into, part, (0,) * into.ndim)
 
-  return whole.replace(
-    tokens=write(whole.tokens, draft.tokens),
-    q=None if whole.q is None else write(whole.q, draft.q),
-    valid=write(whole.valid, draft.valid),
-  ), state
-
-
-def commit_skipped(
-  drafter: Drafter, state, tokens_bs, length_b, behind, features_bwf
-) -> Any:
-  """Returns a drafter's state after rounds in which it did not draft.
-
-  In each of these rounds every row that was not done grew by one token. These
-  tokens are committed as if they had been drafted and accepted, `CATCH_UP` at
-  once.
-
-  Args:
-    drafter: the drafter.
-    state: its state before these rounds.
-    tokens_bs: int [B, S], committed tokens.
-    length_b: int [B].
-    behind: int [], number of these rounds, at least 1 and at most W. A row that
-      was inserted later reads tokens before its root again.
-    features_bwf: [B, W, F], see `AdaptiveState`.
-  """
-  tree = TokenTree.chain(CATCH_UP - 1)
-  at_n = np.arange(tree.size, dtype=np.int32)[None]
-  batch = len(length_b)
-  first_b = length_b - 1 - behind  # negative in a row that is short
-
-  def commit(carry):
-    done, state = carry
-    end_b = first_b + jnp.minimum(behind, done + tree.size)
-    start_b = jnp.maximum(first_b + done, 0)
-    count_b = jnp.clip(end_b - start_b, 1, tree.size)
-    at_bn = start_b[:, None] + at_n
-    token = lambda at: jnp.take_along_axis(tokens_bs, at, axis=1, mode='clip')
-    draft = Draft(
-      tokens=token(at_bn),
-      q=None,
-      tree=tree,
-      law='deterministic',
-      valid=jnp.ones(at_bn.shape, bool),
-    )
-    verdict = Verdict(
-      node=count_b - 1,
-      num_accepted=count_b - 1,
-      path=jnp.broadcast_to(at_n, at_bn.shape),
-      next_token=token(at_bn[:, :1] + count_b[:, None])[:, 0],
-    )
-    features_bnf = jnp.take_along_axis(
-      features_bwf, (at_bn % features_bwf.shape[1])[:, :, None], axis=1
-    )
-    scored = Scored(
-      features_bnf,
-      extra_logits=jnp.zeros((batch, 0, 0), jnp.float32),
-      active=jnp.ones((batch,), bool),
-    )
-    state = drafter.commit(state, draft, verdict, at_bn[:, 0], scored)
-    return done + tree.size, state
-
-  _, state = jax.lax.while_loop(
-    lambda carry: carry[0] < behind, commit, (jnp.int32(0), state)
-  )
-  return state
+  return jax.tree.map(write, whole, draft.replace(tree=whole.tree)), state
 
 
 def while_confident(draft: Draft, least_confidence: jax.Array) -> Draft:
   """Returns the draft without nodes below a path that is too improbable.
 
-  Whether a token is drafted depends on the tokens above it: a token that is
-  improbable itself is kept, but its children are not.
-
-  Args:
-    draft: a draft of any law; a deterministic one is kept whole.
-    least_confidence: [], least probability under q of the path to a token's
-      parent.
+  Whether a token is drafted may depend on the tokens above it, never on itself:
+  a token that is improbable itself is kept, but its children are not. A
+  deterministic draft is kept whole.
   """
   if draft.q is None or not draft.tree.depth:
     return draft
@@ -354,8 +300,7 @@ def adaptive_drafter(
 ) -> AdaptiveDrafter:
   """Returns a drafter that chooses how deep to draft in every round.
 
-  The choice is made on the device, from what was accepted before, and changes
-  no distribution. Use the verifier of the given drafter.
+  The choice changes no distribution. Use the verifier of the given drafter.
 
   Args:
     drafter: drafts to the maximum depth; its chain or tree is cut at the other
@@ -366,35 +311,30 @@ def adaptive_drafter(
       this; None always drafts.
 
   Raises:
-    UserError: the depth of this drafter cannot be chosen, its tree cannot be
-      cut, the depths are not ascending or do not end with the drafter's, a cost
-      is missing or not above 0, or the confidence is not a probability.
+    UserError: the drafter cannot be cut at these depths, the depths or costs
+      are invalid, or the confidence is not a probability.
   """
   name, tree, depths = type(drafter).__name__, drafter.tree, tuple(depths)
   fields = {field.name for field in dataclasses.fields(drafter)}
-  is_dynamic = isinstance(tree, DynamicTree)
-  if is_dynamic or len(drafter.passes) > 1 or 'tree' not in fields:
+  chooses = isinstance(tree, DynamicTree) or len(drafter.passes) > 1
+  if chooses or 'tree' not in fields or drafter.extra_tree.parents:
     raise UserError(
-      f'adaptive: got a {name}, which chooses itself how much it drafts'
-    )
-  if drafter.extra_tree.parents:
-    raise UserError(
-      f'adaptive: got a {name}, which sends tokens alongside its draft'
+      f'adaptive: got a {name}, which chooses itself how much it drafts or '
+      'sends tokens alongside its draft'
     )
   if any(a > b for a, b in itertools.pairwise(tree.depths)):
     raise UserError(
       f'adaptive: got the parents {tree.parents}, expected a tree numbered '
       'depth by depth'
     )
-  is_integer = all(type(depth) is int for depth in depths)
-  if not (
-    is_integer and all(a < b for a, b in itertools.pairwise((-1, *depths)))
-  ):
-    raise UserError(f'depths: got {depths}, expected ascending integers')
-  if not depths or not 0 < depths[-1] == tree.depth:
+  are_integers = all(type(depth) is int for depth in depths)
+  is_ascending = are_integers and all(
+    a < b for a, b in itertools.pairwise((-1, *depths))
+  )
+  if not (is_ascending and depths and 0 < depths[-1] == tree.depth):
     raise UserError(
-      f'depths: got {depths}, expected the last to be the {tree.depth} of the '
-      'drafter, at least 1'
+      f'depths: got {depths}, expected ascending integers, the last being the '
+      f'{tree.depth} of the drafter, at least 1'
     )
   costs = np.asarray(ms)
   if (
@@ -406,13 +346,11 @@ def adaptive_drafter(
       f'ms: got {ms!r}, expected a cost above 0 for each of the {len(depths)} '
       'depths'
     )
-  confidence = None
-  if least_confidence is not None:
-    if not 0 <= least_confidence <= 1:
-      raise UserError(
-        f'least_confidence: got {least_confidence}, expected 0 to 1'
-      )
-    confidence = jnp.float32(least_confidence)
+  confidence = least_confidence
+  if confidence is not None:
+    if not 0 <= confidence <= 1:
+      raise UserError(f'least_confidence: got {confidence}, expected 0 to 1')
+    confidence = jnp.float32(confidence)
   return AdaptiveDrafter(
     drafter, jnp.asarray(ms, jnp.float32), confidence, depths
   )

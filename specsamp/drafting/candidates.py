@@ -1,4 +1,8 @@
-"""Candidates of a draft's nodes, chosen from a drafter's logits."""
+"""Candidates of a draft's nodes, chosen from a drafter's logits.
+
+Drafters without a model propose what followed the root before, in branches:
+chains of draft tokens that part at the root only.
+"""
 
 import numbers
 from collections.abc import Sequence
@@ -6,6 +10,7 @@ from typing import get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.errors import UserError, check_name
@@ -53,49 +58,45 @@ def pick(
     Candidates and their validity, [B, W, C], and q, [B, W, V].
   """
   batch, _, count = uniform_bwc2.shape[:3]
-  greedy_b = sampling.broadcast(batch).temperature == 0
+  sampling = sampling.broadcast(batch)
+  greedy_b = sampling.temperature == 0
   needs_q = count > 1 or law == 'deterministic' or is_confidence
   if needs_q:
     temperature = GREEDY_TEMPERATURE if is_confidence else 1.0
-    sampling = greedy_at(temperature, sampling.broadcast(batch))
+    sampling = greedy_at(temperature, sampling)
   q_bwv = transforms.probabilities(logits_bwv, sampling)
   most_probable = lambda: _most_probable(q_bwv, count, greedy_b, handicap_bv)
   drawn = lambda: _drawn(q_bwv, uniform_bwc2, law, counts_w)
+
+  def by_row():
+    select = lambda a, b: jnp.where(greedy_b[:, None, None], a, b)
+    return jax.tree.map(select, most_probable(), drawn())
+
   if law == 'deterministic':
     tokens, valid = most_probable()
   elif not needs_q:
     tokens, valid = drawn()
   else:
-    greedy_b11 = greedy_b[:, None, None]
-    tokens, valid = jax.lax.cond(
-      greedy_b.any(),
-      lambda: jax.tree.map(
-        lambda a, b: jnp.where(greedy_b11, a, b), most_probable(), drawn()
-      ),
-      drawn,
-    )
+    tokens, valid = jax.lax.cond(greedy_b.any(), by_row, drawn)
   return tokens, valid, q_bwv
 
 
 def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
-  """Returns the C most probable tokens and their validity, see `pick`.
+  """Returns the C most probable tokens and their validity.
 
   A coupled drafter takes the first C tokens of its race in rows that are not
   greedy.
   """
   speed_bwv = q_bwv
   if handicap_bv is not None:
-    speed_bwv = jnp.where(
-      greedy_b[:, None, None],
-      q_bwv,
-      coupling.speeds(q_bwv, handicap_bv[:, None]),
-    )
+    raced_bwv = coupling.speeds(q_bwv, handicap_bv[:, None])
+    speed_bwv = jnp.where(greedy_b[:, None, None], q_bwv, raced_bwv)
   best, tokens = draw.largest(speed_bwv, count)
   return tokens, best > 0
 
 
 def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
-  """Returns C tokens drawn from q and their validity, see `pick`."""
+  """Returns C tokens drawn from q and their validity."""
   batch, width, count = uniform_bwc2.shape[:3]
   uniform_rc2 = uniform_bwc2.reshape(-1, count, 2)
   q_rv = q_bwv.reshape(-1, q_bwv.shape[-1])
@@ -104,12 +105,9 @@ def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
     tokens = inverse_cdf(uniform_rc2, q_rv)
     valid = jnp.ones(tokens.shape, bool)
   elif law == 'top_plus_one':
-    counts_bw = jnp.broadcast_to(
-      jnp.asarray([count] * width if counts_w is None else counts_w),
-      (batch, width),
-    )
+    counts_r = jnp.tile(jnp.asarray(counts_w or [count] * width), batch)
     tokens, valid = draw.top_plus_one(
-      uniform_rc2[:, -1], q_rv, counts_bw.reshape(-1) - 1, count - 1
+      uniform_rc2[:, -1], q_rv, counts_r - 1, count - 1
     )
   else:
     tokens, valid = draw.without_replacement(uniform_rc2, q_rv)
@@ -157,28 +155,21 @@ def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
 
 
 def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
-  """Returns the tree of a draft that `grow` can grow.
-
-  Args:
-    shape: a draft length, or a tree.
-    law: how its candidates are chosen.
+  """Returns the tree of a draft length, or a tree that `grow` can grow.
 
   Raises:
     UserError: the draft length is below 1, the tree is not numbered breadth
       first, the law is unknown, or a dynamic tree is to be drawn.
   """
-  if not isinstance(shape, TokenTree):
-    if not isinstance(shape, numbers.Integral):
-      raise UserError(
-        f'shape: got {shape!r}, expected a draft length or a TokenTree, such '
-        'as TokenTree.branching((4, 2))'
-      )
+  if isinstance(shape, numbers.Integral):
     if shape < 1:
       raise UserError(f'draft length: got {shape}, expected at least 1')
-    try:
-      shape = TokenTree.chain(shape)
-    except ValueError as error:
-      raise UserError(str(error)) from None
+    shape = TokenTree.chain(shape)
+  if not isinstance(shape, TokenTree):
+    raise UserError(
+      f'shape: got {shape!r}, expected a draft length or a TokenTree, such as '
+      'TokenTree.branching((4, 2))'
+    )
   if shape.size < 2 or not shape.is_breadth_first:
     raise UserError(
       'the tree of a draft must have a node below the root and be numbered '
@@ -192,3 +183,60 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
       'nodes are the most probable ones'
     )
   return shape
+
+
+def check_branches(shape: int | TokenTree) -> TokenTree:
+  """Returns the tree of a draft length, or a tree of branches.
+
+  Raises:
+    UserError: the draft length is below 1, or the tree parts below the root.
+  """
+  tree = check_shape(shape, 'deterministic')
+  if isinstance(tree, DynamicTree) or any(
+    len(tree.children(node)) > 1 for node in range(1, tree.size)
+  ):
+    raise UserError(
+      'the tree of this drafter parts at the root only, as 3x1x1 does; got '
+      f'parents {tree.parents}'
+    )
+  return tree
+
+
+def best_branches(score_bt, first_bt, uniform_bc2):
+  """Chooses the best C of T branches that begin with different tokens.
+
+  A verifier would never follow a second branch with the same first token.
+
+  Args:
+    score_bt: int [B, T], higher is better; 0 marks a branch that is missing.
+    first_bt: int [B, T], first tokens of the branches.
+    uniform_bc2: float32 [B, C, 2], numbers of `draw.uniforms`, one draw among
+      equally good branches for each choice.
+
+  Returns:
+    Indices of the chosen branches, int [B, C], and their validity, bool [B, C].
+  """
+  places, valids = [], []
+  for uniform_b2 in jnp.moveaxis(uniform_bc2, 1, 0):
+    best_b1 = score_bt.max(axis=1, keepdims=True)
+    tied_bt = (score_bt == best_b1) & (best_b1 > 0)
+    place_b = draw.inverse_cdf(uniform_b2, tied_bt.astype(jnp.float32))
+    token_b1 = jnp.take_along_axis(first_bt, place_b[:, None], axis=1)
+    score_bt = jnp.where(first_bt == token_b1, 0, score_bt)
+    places.append(place_b)
+    valids.append(best_b1[:, 0] > 0)
+  return jnp.stack(places, axis=1), jnp.stack(valids, axis=1)
+
+
+def draft_of_branches(tree: TokenTree, root_b1, tokens_bcg, valid_bcg):
+  """Returns the draft of C branches, of tokens [B, C, depth] and validity."""
+  branch_k = np.searchsorted(tree.children(0), tree.paths[1:, 1])
+  step_k = np.asarray(tree.depths[1:]) - 1
+  return draft_of(
+    tree,
+    'deterministic',
+    root_b1,
+    tokens_bcg[:, branch_k, step_k],
+    valid_bcg[:, branch_k, step_k],
+    None,
+  )

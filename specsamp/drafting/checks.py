@@ -40,9 +40,6 @@ def check_parts(drafter: Any) -> None:
     )
   if type(drafter).propose is Drafter.propose:
     raise UserError(f'{name}: has no method propose')
-  for method in ('check', 'init', 'propose', 'commit'):
-    if not callable(getattr(drafter, method)):
-      raise UserError(f'{name}: {method} is not a method')
   tree, law = getattr(drafter, 'tree', None), getattr(drafter, 'law', None)
   if not isinstance(tree, TokenTree):
     raise UserError(f'{name}: tree: got {tree!r}, expected a TokenTree')
@@ -57,10 +54,8 @@ def check_parts(drafter: Any) -> None:
         f'{name}: {jax.tree_util.keystr(path)} is a {type(leaf).__name__}, '
         'expected an array, or a static field: struct.field(pytree_node=False)'
       )
-  fields = (
-    dataclasses.fields(drafter) if dataclasses.is_dataclass(drafter) else ()
-  )
-  for field in fields:
+  is_dataclass = dataclasses.is_dataclass(drafter)
+  for field in dataclasses.fields(drafter) if is_dataclass else ():
     if field.metadata.get('pytree_node', True):
       continue
     try:
@@ -92,25 +87,18 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
   tokens_bs = np.pad(tokens_bp, ((0, 0), (0, capacity - width)))
 
   @jax.jit
-  def first_draft(drafter, features_bpd):
-    state = drafter.init(
-      tokens_bp, jnp.asarray(length_b), features_bpd, capacity
-    )
-    draft, _ = drafter.propose(
-      state,
-      jnp.asarray(tokens_bs),
-      jnp.asarray(length_b),
-      SamplingParams().broadcast(batch),
-      draw.row_keys(jnp.arange(batch, dtype=jnp.int32)),
-    )
-    return draft
+  def first_draft(drafter, features_bpd, tokens_bs, length_b):
+    state = drafter.init(tokens_bp, length_b, features_bpd, capacity)
+    sampling = SamplingParams().broadcast(batch)
+    keys_b = draw.row_keys(jnp.arange(batch, dtype=jnp.int32))
+    return drafter.propose(state, tokens_bs, length_b, sampling, keys_b)[0]
 
   lengths = ' and '.join(map(str, _PROMPT_LENS))
   trial = f', tried after prompts of {lengths} tokens'
   name = f'drafter {type(drafter).__name__}{trial}'
   with meshes.use(target.mesh):
     try:
-      draft = first_draft(drafter, features_bpd)
+      draft = first_draft(drafter, features_bpd, tokens_bs, length_b)
     except UserError:
       raise
     except Exception as error:
@@ -133,14 +121,10 @@ def check_draft(
   vocab_size: int,
   trial: str = '',
 ) -> None:
-  """Checks a draft of a drafter.
+  """Checks a draft on the host.
 
-  Args:
-    drafter: the drafter.
-    draft: its draft, on the host.
-    root_b: last token of each row.
-    vocab_size: V.
-    trial: words for messages, after the drafter's name.
+  `root_b` are the last tokens of the rows, and `trial` follows the drafter's
+  name in messages.
 
   Raises:
     UserError: the tree or law is not the drafter's, a shape or dtype does not
@@ -168,10 +152,10 @@ def check_draft(
         f'{name}: draft.{what}: got {got}, expected {shape}, {dtype}'
       )
   tokens, valid = draft.tokens, reached(draft)
+  is_outside = (tokens < 0) | (tokens >= vocab_size)
   faults = {
-    'tokens outside of the vocabulary': valid
-    & ((tokens < 0) | (tokens >= vocab_size)),
-    'a root that is not the last token': (tokens != np.c_[root_b])[:, :1],
+    'tokens outside of the vocabulary': valid & is_outside,
+    'a root that is not the last token': tokens[:, :1] != np.c_[root_b],
     'a root that is not valid': ~valid[:, :1],
   }
   for fault, is_wrong in faults.items():
@@ -182,11 +166,7 @@ def check_draft(
 
 
 def reached(draft: Draft) -> np.ndarray:
-  """Returns the nodes that are valid like all their ancestors, bool [B, N].
-
-  Args:
-    draft: on the host.
-  """
+  """Returns the nodes that are valid like all their ancestors, bool [B, N]."""
   valid = draft.valid.copy()
   for node, parent in enumerate(draft.tree.parents[1:], start=1):
     valid[:, node] &= valid[:, parent]

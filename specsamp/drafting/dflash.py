@@ -18,8 +18,7 @@ from flax import struct
 
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.eagle import EagleState, features_before
-from specsamp.drafting.features import as_taps
-from specsamp.drafting.parallel import OnePassDrafter
+from specsamp.drafting.features import OnePassDrafter
 from specsamp.models import TransformerConfig, float16, kernels
 from specsamp.models.transformer import Layers, Norm
 
@@ -27,9 +26,7 @@ from specsamp.models.transformer import Layers, Norm
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
   """Returns the layers that the authors' drafters tap: 2, 10, .., 34 of 36.
 
-  Args:
-    num_layers: layers of the target.
-    count: number of taps; a target of few layers may have fewer.
+  A target of few layers may have fewer than `count`.
   """
   if count == 1:
     return (num_layers // 2 + 1,)
@@ -65,21 +62,14 @@ class DFlashLayers(Layers):
     num_layers: int,
     taps: Sequence[int] | None = None,
   ):
-    """Returns the module for a target.
+    """Returns the module for a target, with `ahead` masks.
 
-    Args:
-      target: the target's configuration.
-      ahead: masks of a block.
-      num_layers: layers of the drafter.
-      taps: see the attribute; None spreads as many as it has layers evenly.
-
-    Raises:
-      UserError: the taps are not integers of at least 0.
+    By default it has as many taps as layers, spread evenly.
     """
     if taps is None:
       taps = spread_taps(target.num_layers, num_layers)
     config = dataclasses.replace(target, num_layers=num_layers, qk_norm=True)
-    return cls(config, ahead + 1, as_taps(taps))
+    return cls(config, ahead + 1, tuple(taps))
 
   @property
   def ahead(self) -> int:
@@ -115,11 +105,7 @@ class DFlashLayers(Layers):
     return self.final_norm(streams[-1]), cache
 
   def context(self, tapped_bte):
-    """Returns the context of the layers, [B, T, D].
-
-    Args:
-      tapped_bte: the target's features.
-    """
+    """Returns the context of the layers, [B, T, D], from features."""
     dtype = self.config.dtype
     return self.context_norm(kernels.project(tapped_bte, self.fuse, dtype))
 
@@ -140,12 +126,8 @@ class DFlashLayers(Layers):
 def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
   """Returns the inputs of M blocks of each row, [B, M K, D], and positions.
 
-  Args:
-    module: `DFlashLayers`, with K tokens per block.
-    params: its parameters.
-    target_head: embeds the roots.
-    root_bm: int [B, M], positions of the roots.
-    tokens_bm: int [B, M], the roots.
+  The module has K tokens per block; `root_bm` and `tokens_bm` are positions and
+  tokens of the roots.
   """
   at_k = np.arange(module.block_size, dtype=np.int32)
   embedded_bmd = target_head.embed(tokens_bm)
@@ -171,14 +153,6 @@ class DFlashDrafter(OnePassDrafter):
 
   The cache in its state holds the text before the root.
   """
-
-  @classmethod
-  def min_layers(cls, module: DFlashLayers) -> int:
-    return max(module.taps)
-
-  @property
-  def taps(self) -> tuple[int, ...]:
-    return self.module.taps
 
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     # A block comes after the longest draft.

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from specsamp.errors import UserError
+
 MAX_NODES = 2**14  # of a tree; a larger one is taken for a mistake
 
 Law = Literal['iid', 'without_replacement', 'top_plus_one', 'deterministic']
@@ -23,11 +25,9 @@ these. `deterministic`: any choice that is independent of the verdict's draws.
 """
 
 
-def _check_size(num_nodes: int) -> None:
-  if num_nodes > MAX_NODES:
-    raise ValueError(
-      f'draft: got {num_nodes} nodes, expected at most {MAX_NODES}'
-    )
+def _check_size(size: int) -> None:
+  if size > MAX_NODES:
+    raise UserError(f'draft: got {size} nodes, expected at most {MAX_NODES}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TokenTree:
     parents: parent of each of the N nodes; `parents[0] == -1`.
 
   Raises:
-    ValueError: the first parent is not -1, a parent does not come before its
+    UserError: the first parent is not -1, a parent does not come before its
       node, or there are more than `MAX_NODES` nodes.
   """
 
@@ -52,24 +52,20 @@ class TokenTree:
     parents = tuple(map(operator.index, self.parents))
     object.__setattr__(self, 'parents', parents)
     if not parents or parents[0] != -1:
-      raise ValueError(
+      raise UserError(
         f'parent of node 0 must be -1 (the root has none), got {parents[:1]}'
       )
     for node, parent in enumerate(parents[1:], start=1):
       if not 0 <= parent < node:
-        raise ValueError(
+        raise UserError(
           f'parent of node {node} must be in [0, {node}), got {parent}'
         )
 
   @classmethod
   def chain(cls, length: int) -> 'TokenTree':
-    """Returns a chain of `length` draft tokens; 0 is the empty draft.
-
-    Raises:
-      ValueError: the length is negative or exceeds `MAX_NODES`.
-    """
+    """Returns a chain of `length` draft tokens; 0 is the empty draft."""
     if length < 0:
-      raise ValueError(f'draft length must be at least 0, got {length}')
+      raise UserError(f'draft length must be at least 0, got {length}')
     _check_size(length + 1)
     return cls(tuple(range(-1, length)))
 
@@ -77,29 +73,25 @@ class TokenTree:
   def branching(cls, factors: Sequence[int | Sequence[int]]) -> 'TokenTree':
     """Returns a tree whose nodes at depth d all have `factors[d]` children.
 
-    Nodes are numbered breadth first, so siblings are consecutive.
-
-    Args:
-      factors: number of children at each depth. A sequence in place of a number
-        has one count per node of that depth; missing counts are 0.
+    Nodes are numbered breadth first, so siblings are consecutive. A sequence in
+    place of a factor has one count per node of that depth; missing counts are
+    0.
 
     Raises:
-      ValueError: a depth has no nodes, a factor is negative, a sequence has
+      UserError: a depth has no nodes, a factor is negative, a sequence has
         more counts than there are nodes, or the tree exceeds `MAX_NODES`.
     """
     parents, level = [-1], [0]
     for factor in factors:
-      if isinstance(factor, Sequence):
-        if len(factor) > len(level):
-          raise ValueError(
-            f'branching: got {len(factor)} counts {tuple(factor)} for a depth '
-            f'of {len(level)} nodes'
-          )
-        counts = factor
-      else:
-        counts = [factor] * len(level)
+      is_uniform = not isinstance(factor, Sequence)
+      counts = [factor] * len(level) if is_uniform else factor
+      if len(counts) > len(level):
+        raise UserError(
+          f'branching: got {len(counts)} counts {tuple(counts)} for a depth of '
+          f'{len(level)} nodes'
+        )
       if min(counts, default=0) < 0 or not any(counts):
-        raise ValueError(
+        raise UserError(
           f'branching factors must be at least 1, got {tuple(factors)}'
         )
       start = len(parents)
@@ -113,12 +105,11 @@ class TokenTree:
     return cls(tuple(parents))
 
   def with_extra(self, extra_tree: 'ExtraTree') -> 'TokenTree':
-    """Returns this tree with K further nodes, which hang from its root."""
+    """Returns this tree with the K extra nodes, which hang from its root."""
     extra = (0 if p < 0 else self.size + p for p in extra_tree.parents)
     return TokenTree((*self.parents, *extra))
 
   def first(self, size: int) -> 'TokenTree':
-    """Returns the tree of the first `size` nodes."""
     return TokenTree(self.parents[:size])
 
   def down_to(self, depth: int) -> 'TokenTree':
@@ -127,7 +118,7 @@ class TokenTree:
 
   @property
   def factors(self) -> tuple[int, ...] | None:
-    """Factors with which `branching` makes this tree, or None."""
+    """Number of children at each depth, or None if it differs there."""
     counts = [
       {len(self.children(n)) for n in range(self.size) if self.depths[n] == d}
       for d in range(self.depth)
@@ -236,29 +227,19 @@ class DynamicTree(TokenTree):
 
   @classmethod
   def of(cls, size: int, depth: int, max_children: int) -> 'DynamicTree':
-    """Returns the bounds of trees of `size` nodes.
-
-    Args:
-      size: N, the root included.
-      depth: upper bound on the depth of a node.
-      max_children: see the attribute.
+    """Returns the bounds of trees of `size` nodes and at most this depth.
 
     Raises:
-      ValueError: an argument is too small, the size exceeds `MAX_NODES`, or no
+      UserError: an argument is too small, the size exceeds `MAX_NODES`, or no
         tree within these bounds has as many nodes.
     """
     _check_size(size)
-    if size < 2 or not 1 <= depth < size or max_children < 1:
-      raise ValueError(
-        f'dynamic tree: got {size} nodes, depth {depth} and max_children '
-        f'{max_children}, expected at least 2 nodes, a depth below their '
-        'number and at least 1 child'
-      )
     max_size = 1 + max_children + (depth - 1) * max_children**2
-    if size > max_size:
-      raise ValueError(
-        f'dynamic tree: got {size} nodes, expected at most {max_size} for '
-        f'max_children {max_children} and depth {depth}'
+    if max_children < 1 or not 1 <= depth < size <= max_size:
+      raise UserError(
+        f'dynamic tree: got {size} nodes, depth {depth} and max_children '
+        f'{max_children}, expected at least 1 child, a depth below the number '
+        f'of nodes, and at most {max_size} nodes for these'
       )
     last = size - depth  # the last child of the root; a chain hangs from it
     parents = (-1, *[0] * last, *range(last, size - 1))
@@ -284,9 +265,7 @@ class DynamicTree(TokenTree):
 def lineage(parents_bn: jax.Array, depth: int) -> tuple[jax.Array, jax.Array]:
   """Returns node depths, int [B, N], and ancestor masks, bool [B, N, N].
 
-  Args:
-    parents_bn: int [B, N], see `Draft.parents`.
-    depth: upper bound on the depth of a node.
+  `depth` is an upper bound on the depth of a node.
   """
   nodes_n = jnp.arange(parents_bn.shape[1], dtype=jnp.int32)
   at_bn = jnp.broadcast_to(nodes_n[None], parents_bn.shape)
@@ -347,13 +326,9 @@ class Draft:
     return lineage(self.parents, self.tree.depth)[0]
 
   def path_to(self, node_b: jax.Array) -> jax.Array:
-    """Returns the nodes from the root to a node of each row.
+    """Returns the nodes from the root to each row's node.
 
-    Args:
-      node_b: int [B].
-
-    Returns:
-      int32 [B, depth + 1], padded by -1.
+    They are int32 [B, depth + 1], padded by -1.
     """
     if self.parents is None:
       return jnp.asarray(self.tree.paths)[node_b]

@@ -124,6 +124,19 @@ class Drafter:
     return state
 
 
+@struct.dataclass
+class NoDrafter(Drafter):
+  """Drafts nothing: autoregressive sampling in the same loop, the baseline."""
+
+  tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
+  law: Law = struct.field(pytree_node=False, default='iid')
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    root_b1 = root_of(tokens_bs, length_b)
+    is_valid_b1 = jnp.ones(root_b1.shape, bool)
+    return Draft(root_b1, None, self.tree, self.law, is_valid_b1), state
+
+
 class SkippingDrafter(Drafter):
   """Base of drafters whose model does not run in every round.
 
@@ -139,24 +152,16 @@ def cache_slots(drafter: Drafter) -> int:
 
 
 def rounds_differ(drafter: Drafter) -> bool:
-  """Returns True if the cost of a round depends on the text.
-
-  The parts of such a round cannot be timed by themselves.
-  """
+  """Returns True if the cost of a round depends on the text."""
   return len(drafter.passes) > 1 or isinstance(drafter, SkippingDrafter)
 
 
 def with_params(
   drafter: Drafter, params: Any = None, target: Any = None
 ) -> Drafter:
-  """Returns a drafter with other parameters.
+  """Returns a drafter with new parameters, its and its target's.
 
-  Args:
-    drafter: the drafter.
-    params: its new parameters, in a tree like the present ones; None keeps
-      the present ones.
-    target: the target's new parameters, which some drafters share; None keeps
-      the present ones.
+  None keeps the present ones. Some drafters share parameters of the target.
 
   Raises:
     UserError: parameters for a drafter that takes none.
@@ -189,7 +194,7 @@ def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:
   """Returns the last committed token of each row, int [B, 1].
 
-  The second axis is the root's node, as `candidates.draft_of` takes it.
+  `candidates.draft_of` takes it in this shape.
 
   Args:
     tokens_bs: int [B, S], committed tokens.

@@ -38,10 +38,10 @@ class DraftLayers(Layers):
 
   num_masks: ClassVar[int] = 0
   ahead: ClassVar[None] = None  # they draft to any depth
+  taps: ClassVar[tuple[int, ...]] = ()
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """Returns the module for a target."""
     return cls(dataclasses.replace(target, num_layers=num_layers))
 
   def init_params(self, key):
@@ -70,29 +70,16 @@ class EagleLayer(DraftLayers):
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
     """Returns the stream after the layers, [B, T, D], and the updated cache.
 
-    Args:
-      x_btd: inputs from `text` and `masks`.
-      positions_bt: int [B, T].
-      cache: see `Transformer`.
-      mask: see `Transformer`.
-      **arguments: see `Transformer`.
+    `x_btd` is made by `text` and `masks`; see `Transformer` for the others.
     """
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return streams[-1], cache
 
   def text(self, embedded_btd, before_btd):
-    """Returns the layer's input at tokens: [B, T, D].
-
-    Args:
-      embedded_btd: embeddings of the tokens.
-      before_btd: features of the tokens before them.
-    """
+    """Returns the layer's input at tokens, with features before: [B, T, D]."""
     dtype = self.config.dtype
-    both = jnp.concatenate(
-      [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)],
-      axis=-1,
-    )
-    return kernels.project(both, self.fuse, dtype)
+    both = [x.astype(float16.wide(dtype)) for x in (before_btd, embedded_btd)]
+    return kernels.project(jnp.concatenate(both, axis=-1), self.fuse, dtype)
 
 
 class PublishedEagleLayer(EagleLayer):
@@ -129,8 +116,7 @@ class EagleState:
   Attributes:
     cache: pairs with the target's features, up to the root. Entries written
       while drafting are overwritten.
-    hidden: [B, G, D], the layer's outputs at the root and at the masks after
-      it.
+    hidden: [B, G, D], the layer's outputs at the root and the masks after it.
   """
 
   cache: KVCache
@@ -150,13 +136,9 @@ class EagleDrafter(features.FeatureDrafter):
     # A dynamic tree is chosen from more nodes than it has.
     capacity += max(0, self.tree.num_fed - self.tree.size)
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
-    hidden_bpd, cache = feed_text(
-      self,
-      cache,
-      tokens_bp,
-      features.shifted(self.read(features_bpd)),
-      jnp.zeros_like(length_b),
-    )
+    before_bpd = features.shifted(self.read(features_bpd))
+    first_b = jnp.zeros_like(length_b)
+    hidden_bpd, cache = feed_text(self, cache, tokens_bp, before_bpd, first_b)
     return EagleState(cache, features.at(hidden_bpd, length_b - 1))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
@@ -187,12 +169,10 @@ class EagleDrafter(features.FeatureDrafter):
     return draft, state.replace(cache=cache)
 
   def commit(self, state, draft, verdict, root_b, scored):
+    tokens_bt = emitted_tokens(draft, verdict)
+    before_btd = self.read(features_before(verdict, scored.features))
     hidden_btd, cache = feed_text(
-      self,
-      state.cache,
-      emitted_tokens(draft, verdict),
-      self.read(features_before(verdict, scored.features)),
-      root_b + 1,
+      self, state.cache, tokens_bt, before_btd, root_b + 1
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
 
@@ -218,15 +198,10 @@ def features_before(verdict, hidden_bnd):
 
 
 def without_first_pair(mask_bts, positions_bt, num_slots: int):
-  """Returns a mask in which only the first position sees slot 0.
+  """Returns a mask [B, T, S] in which only the first position sees slot 0.
 
   Slot 0 has the text's first token without a feature, and published layers
   never saw such a pair. A text of one token has no other pair.
-
-  Args:
-    mask_bts: bool [B, T, S]; None is the causal mask.
-    positions_bt: int [B, T].
-    num_slots: S.
   """
   if mask_bts is None:
     mask_bts = attention.causal_mask(positions_bt, num_slots)

@@ -4,6 +4,11 @@ The layer reads the target's residual stream at a low, a middle and a high
 layer, fused into one feature. While it drafts, its outputs replace the
 features. It was trained on these, so it need not predict any feature. It drafts
 tokens of a reduced vocabulary, the most frequent ones of the target's.
+
+P-EAGLE (2602.01469) is EAGLE-3 with masks: it drafts all tokens in one pass. A
+mask is a token of the target's vocabulary with a trained vector in place of
+features, both the same at every depth. The two to four layers see the text and
+the masks before, but no draft tokens.
 """
 
 import dataclasses
@@ -16,6 +21,7 @@ from flax import struct
 
 from specsamp.drafting import features
 from specsamp.drafting.eagle import EagleDrafter, without_first_pair
+from specsamp.drafting.parallel import ParallelDrafter
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention, float16, kernels
 from specsamp.models.transformer import MLP, Block, Layers, Norm
@@ -27,11 +33,9 @@ _MIN_LAYERS = 6
 
 
 class PairBlock(nn.Module):
-  """Block that reads a token's embedding and a feature, and adds to the latter.
+  """Block that reads a token's embedding and a feature.
 
-  Attributes:
-    config: shape of the block.
-    adds_to_normed: True if it adds to the normed feature.
+  It adds to the feature, or to the normed one if `adds_to_normed`.
   """
 
   config: TransformerConfig
@@ -49,14 +53,9 @@ class PairBlock(nn.Module):
     normed = self.feature_norm(x)
     if self.adds_to_normed:
       x = normed.astype(x.dtype)
-    both = [self.attention_norm(embedded), normed]
+    both = jnp.concatenate([self.attention_norm(embedded), normed], axis=-1)
     attended, cache = self.attention(
-      jnp.concatenate(both, axis=-1),
-      positions,
-      start,
-      mask,
-      slot_positions,
-      cache,
+      both, positions, start, mask, slot_positions, cache
     )
     x = x + attended
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -101,19 +100,11 @@ class Eagle3Layer(Layers):
     has_embedding: bool = False,
     taps: Sequence[int] | None = None,
   ):
-    """Returns the module for a target.
-
-    Args:
-      target: the target's configuration.
-      ahead: not read; it drafts to any depth.
-      num_layers: layers of the drafter.
-      draft_vocab: see the attribute; 0 stands for all tokens of the target.
-      has_embedding: see the attribute.
-      taps: see the attribute.
+    """Returns the module for a target; a `draft_vocab` of 0 stands for all.
 
     Raises:
-      UserError: an argument has a wrong type, `draft_vocab` is larger than the
-        target's vocabulary, or the target has too few layers to tap.
+      UserError: `draft_vocab` exceeds the target's vocabulary, or the target
+        has too few layers to tap.
     """
     num_tokens = target.num_tokens
     if type(draft_vocab) is not int or not 0 <= draft_vocab <= num_tokens:
@@ -121,8 +112,6 @@ class Eagle3Layer(Layers):
         f'draft_vocab: got {draft_vocab!r}, expected at most the {num_tokens} '
         'tokens of the target, or 0 for all'
       )
-    if type(has_embedding) is not bool:
-      raise UserError(f'has_embedding: got {has_embedding!r}, expected a bool')
     if taps is None:
       taps = default_taps(target.num_layers)
     config = dataclasses.replace(
@@ -131,9 +120,7 @@ class Eagle3Layer(Layers):
       vocab_size=num_tokens,  # without rows that are not tokens
       padding=0,
     )
-    return cls(
-      config, draft_vocab or num_tokens, has_embedding, features.as_taps(taps)
-    )
+    return cls(config, draft_vocab or num_tokens, has_embedding, tuple(taps))
 
   @property
   def num_taps(self) -> int:
@@ -171,12 +158,7 @@ class Eagle3Layer(Layers):
   def __call__(self, pairs_bte, positions_bt, cache=None, mask=None, **where):
     """Returns the stream after the layers, [B, T, D], and the updated cache.
 
-    Args:
-      pairs_bte: pairs from `text`.
-      positions_bt: int [B, T].
-      cache: see `Transformer`.
-      mask: see `Transformer`.
-      **where: see `Transformer`.
+    `pairs_bte` are pairs from `text`; see `Transformer` for the others.
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
@@ -190,11 +172,9 @@ class Eagle3Layer(Layers):
     the text up to the place and the tokens drafted after it.
 
     Args:
-      pairs_bme: pairs from `text`, the tokens with the outputs of the previous
-        step.
+      pairs_bme: pairs from `text`, with the outputs of the previous step.
       positions_bm: int [B, M], positions of the tokens.
-      roots_bm: int [B, M], the places, whose slots are the last ones of the
-        text that are seen.
+      roots_bm: int [B, M], the places, the last ones of the text that are seen.
       entries: `attention.PrivateEntries` of each layer.
 
     Returns:
@@ -233,12 +213,7 @@ class Eagle3Layer(Layers):
     return (x_btpd.reshape(shape) * scale_e[None, None]).astype(c.dtype)
 
   def text(self, embedded_btd, before_btd):
-    """Returns the layers' input at tokens: [B, T, 2 D].
-
-    Args:
-      embedded_btd: embeddings of the tokens.
-      before_btd: features or outputs at the tokens before them.
-    """
+    """Returns pairs of tokens and features or outputs before: [B, T, 2 D]."""
     return jnp.concatenate([embedded_btd, before_btd], axis=-1)
 
   def embed(self, tokens_bt):
@@ -284,11 +259,7 @@ class Eagle3Layer(Layers):
 
 
 def default_taps(num_layers: int) -> tuple[int, int, int]:
-  """Returns the layers that the authors' heads tap in a target of these layers.
-
-  Raises:
-    UserError: the target has too few layers.
-  """
+  """Returns the layers that the authors' heads tap in a target."""
   if num_layers < _MIN_LAYERS:
     raise UserError(
       f'eagle3: got a target of {num_layers} layers, expected at least '
@@ -299,12 +270,6 @@ def default_taps(num_layers: int) -> tuple[int, int, int]:
 
 class ReadsTaps:
   """Mix-in of drafters that draft from an `Eagle3Layer`."""
-
-  @classmethod
-  def min_layers(cls, module: Eagle3Layer) -> int:
-    if module.taps is None:
-      return _MIN_LAYERS
-    return max(module.taps, default=1)
 
   @property
   def taps(self) -> tuple[int, ...]:
@@ -330,3 +295,36 @@ class ReadsTaps:
 @struct.dataclass
 class Eagle3Drafter(ReadsTaps, EagleDrafter):
   """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
+
+
+class PEagleLayers(Eagle3Layer):
+  """EAGLE-3's layers with masks.
+
+  Attributes:
+    mask_token: token whose embedding is read at masks.
+  """
+
+  mask_token: int = 0
+
+  def setup(self):
+    super().setup()
+    self.mask_hidden = self.param(
+      'mask_hidden', nn.initializers.normal(1), (self.tapped_width,)
+    )
+
+
+@struct.dataclass
+class PEagleDrafter(ReadsTaps, ParallelDrafter):
+  """Drafts from `PEagleLayers`, in one pass per round."""
+
+  def masks(self, index_k, positions_bk):
+    shape = (1, len(index_k))
+    tokens_1k = jnp.full(shape, self.module.mask_token, jnp.int32)
+    dtype = float16.wide(self.module.config.dtype)
+    hidden_11e = self.params['mask_hidden'].astype(dtype)[None, None]
+    hidden_11d = self.read(hidden_11e)
+    return self.apply(
+      self.embed(tokens_1k, positions_bk),
+      jnp.broadcast_to(hidden_11d, (*shape, hidden_11d.shape[-1])),
+      method='text',
+    )

@@ -1,11 +1,6 @@
-"""Common parts of drafters that are trained on the features of one target.
-
-They share the target's embedding and LM head, so they are small and serve no
-other target.
-"""
+"""Common parts of drafters that are trained on the features of one target."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -13,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specsamp.drafting import candidates, growth
 from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.drafter import Drafter, check_fits
+from specsamp.drafting.drafter import Drafter, check_fits, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, kernels
@@ -26,7 +22,7 @@ _SHARED = ('embedding', 'position_embedding', 'head')
 
 @struct.dataclass
 class TargetHead:
-  """Embedding and LM head of a target: its own arrays, not copies.
+  """Embedding and LM head of a target: the same arrays, not copies.
 
   Attributes:
     params: the target's parameters outside of its layers.
@@ -89,10 +85,9 @@ class DraftModule:
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 
   def check(self, target: LanguageModel) -> None:
-    """Checks that it was trained for this target; only its shapes if unknown.
+    """Raises `UserError` if it was trained for another target.
 
-    Raises:
-      UserError: it was trained for another target.
+    If that is unknown, only shapes are compared.
     """
     config, expected = self.module.config, target.config
     # A layer with its own embedding may have another width.
@@ -122,12 +117,7 @@ def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
 
 
 class LMHead(nn.Module):
-  """LM head that belongs to a drafter.
-
-  Attributes:
-    config: the drafter's configuration.
-    rows: number of logits.
-  """
+  """LM head that belongs to a drafter, with this number of rows."""
 
   config: TransformerConfig
   rows: int
@@ -146,15 +136,17 @@ class LMHead(nn.Module):
 class FeatureDrafter(Drafter):
   """Base of drafters that read the target's features.
 
+  They share its embedding and LM head, so they are small and serve no other
+  target.
+
   Attributes:
     params: the drafter's parameters.
     target_head: the target's embedding and LM head.
-    module: the drafter's layers, static.
+    module: the drafter's layers, static. Its `taps` are the drafter's.
     tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
-    least_confidence: see `growth.grow`. A drafter that drafts in one pass reads
-      only whether it is set.
+    least_confidence: see `growth.grow`.
   """
 
   params: Any
@@ -165,10 +157,9 @@ class FeatureDrafter(Drafter):
   trained_for: str = struct.field(pytree_node=False)
   least_confidence: jax.Array | None = None
 
-  @classmethod
-  def min_layers(cls, module: nn.Module) -> int:
-    """Returns the least number of layers of a target that a module can read."""
-    return 1
+  @property
+  def taps(self) -> tuple[int, ...]:
+    return self.module.taps
 
   def apply(self, *args, **kwargs):
     """Applies the module with the drafter's parameters."""
@@ -191,9 +182,8 @@ class FeatureDrafter(Drafter):
 
   def embed(self, tokens_bt, positions_bt):
     """Returns the tokens' embeddings that the layers read: [B, T, D]."""
-    return self.target_head.embed(tokens_bt) + self.target_head.place(
-      positions_bt
-    )
+    placed_btd = self.target_head.place(positions_bt)
+    return self.target_head.embed(tokens_bt) + placed_btd
 
   def logits(self, hidden_btd):
     """Returns the logits of the next token: float32 [B, T, V]."""
@@ -205,11 +195,41 @@ class FeatureDrafter(Drafter):
     return draw.uniforms(keys_b, self.tree.size - 1)
 
 
-def as_taps(taps: Sequence[int]) -> tuple[int, ...]:
-  """Returns the layers to tap; raises `UserError` if they are not integers."""
-  if not all(type(tap) is int and tap >= 0 for tap in taps):
-    raise UserError(f'taps: got {taps!r}, expected numbers of layers')
-  return tuple(taps)
+@struct.dataclass
+class OnePassDrafter(FeatureDrafter):
+  """Base of drafters whose q depend on committed tokens alone.
+
+  They read only whether `least_confidence` is set.
+  """
+
+  def outputs(self, state):
+    """Returns the input of `logits` for each depth: [B, depth, D]."""
+    # A pass has more outputs than a shallower tree reads.
+    return state.hidden[:, : self.tree.depth]
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    tree, law, root_b1 = self.tree, self.law, root_of(tokens_bs, length_b)
+    uniform_bk2 = self._uniforms(keys_b, length_b)
+    logits_bgv = self.logits(self.outputs(state))
+    if tree.is_chain:
+      tokens_bg1, valid_bg1, q_bgv = candidates.pick(
+        logits_bgv,
+        uniform_bk2[:, :, None],
+        sampling,
+        law,
+        is_confidence=self.least_confidence is not None,
+      )
+      return candidates.draft_of(
+        tree, law, root_b1, tokens_bg1[:, :, 0], valid_bg1[:, :, 0], q_bgv
+      ), state
+
+    # The nodes of a level share q, but have different candidates. Otherwise a
+    # verifier that rejected a token under one parent would know it under
+    # another.
+    feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
+    return growth.grow(
+      tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, state
+    )
 
 
 def shifted(features_btd):

@@ -110,7 +110,14 @@ def grow(
   tokens, valids, probs = [], [], []
   for depth in range(tree.depth):
     level_w = internal[depths_i == depth]
-    table_wc, is_child, counts_w = _children(tree, level_w)
+    children = [tree.children(node) for node in level_w]
+    counts_w = tuple(map(len, children))
+    width = max(counts_w)
+    # Short rows repeat their last child.
+    table_wc = np.asarray(
+      [c + c[-1:] * (width - len(c)) for c in children], np.int32
+    )
+    is_child = (np.arange(width) < np.c_[list(counts_w)]).ravel()
     token_bwc, valid_bwc, q_bwv = pick(
       logits_bwv,
       uniform_bk2[:, table_wc - 1],
@@ -144,71 +151,8 @@ def grow(
         carry, logits_bwv = feed(carry, level)
       shape = (*level.tokens.shape, logits_bwv.shape[-1])
       logits_bwv = jnp.broadcast_to(logits_bwv, shape)
-  concatenate = lambda parts: jnp.concatenate(parts, axis=1)
-  draft = draft_of(
-    tree, law, root_b1, *map(concatenate, (tokens, valids, probs))
-  )
-  return draft, carry
-
-
-def _children(
-  tree: TokenTree, level_w: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-  """Returns the children of W internal nodes of one depth.
-
-  Returns:
-    A table [W, C] of the children, whose short rows repeat their last child;
-    the indices of the flat table without the repetitions; and the number of
-    children of each node.
-  """
-  children = [tree.children(node) for node in level_w]
-  counts_w = tuple(map(len, children))
-  width = max(counts_w)
-  table_wc = np.asarray(
-    [c + (c[-1],) * (width - len(c)) for c in children], np.int32
-  )
-  is_child_wc = np.arange(width) < np.asarray(counts_w)[:, None]
-  return table_wc, np.flatnonzero(is_child_wc), counts_w
-
-
-def grow_at_once(
-  tree: TokenTree,
-  law: Law,
-  sampling: SamplingParams,
-  root_b1,
-  uniform_bk2,
-  logits_bgv,
-  *,
-  is_confidence: bool = False,
-) -> Draft:
-  """Drafts a tree whose q depend on the depth alone.
-
-  The nodes of a level share q, but have different candidates. Otherwise a
-  verifier that rejected a token under one parent would know it under another.
-
-  Args:
-    tree: tree of the draft, numbered breadth first or dynamic.
-    law: how the candidates of a node are chosen.
-    sampling: values per row.
-    root_b1: int [B, 1], the root's token.
-    uniform_bk2: numbers of `draw.uniforms`, one draw for each draft token.
-    logits_bgv: the drafter's logits for the tokens of each depth.
-    is_confidence: see `candidates.pick`.
-  """
-  if tree.is_chain:
-    tokens, valid, q = pick(
-      logits_bgv,
-      uniform_bk2[:, :, None],
-      sampling,
-      law,
-      is_confidence=is_confidence,
-    )
-    return draft_of(tree, law, root_b1, tokens[:, :, 0], valid[:, :, 0], q)
-
-  feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
-  return grow(
-    tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, None
-  )[0]
+  arrays = [jnp.concatenate(parts, axis=1) for parts in (tokens, valids, probs)]
+  return draft_of(tree, law, root_b1, *arrays), carry
 
 
 def grow_dynamic(
@@ -227,14 +171,8 @@ def grow_dynamic(
   and a node may have N - 1 children, this tree has the most expected tokens
   under q (DDTree, 2604.12989).
 
-  Args:
-    tree: bounds of the tree.
-    sampling: values per row; q is the distribution after this transform. Rows
-      of temperature 0 take q of `GREEDY_TEMPERATURE`.
-    root_b1: int [B, 1], the root's token.
-    logits_b1v: the drafter's logits after the root.
-    feed: reads the best nodes of a depth.
-    carry: first carry of `feed`.
+  Rows of temperature 0 take q of `GREEDY_TEMPERATURE`. See `grow` for the
+  arguments; `feed` reads the best nodes of a depth.
 
   Returns:
     The draft; the last carry; and each node's number among the nodes that were
@@ -287,21 +225,18 @@ def grow_dynamic(
   value_bm, tokens_bm, parent_bm, number_bm = (
     jnp.concatenate(arrays, axis=1) for arrays in zip(*levels, strict=True)
   )
-  value_bk, place_bk = draw.largest(value_bm, tree.size - 1)
+  _, place_bk = draw.largest(value_bm, tree.size - 1)
   # Back into the order of depths, in which parents come first.
-  order_bk = jnp.argsort(place_bk, axis=1)
-  place_bk = jnp.take_along_axis(place_bk, order_bk, axis=1)
-  value_bk = jnp.take_along_axis(value_bk, order_bk, axis=1)
+  place_bk = jnp.sort(place_bk, axis=1)
   gather = lambda array_bm: jnp.take_along_axis(array_bm, place_bk, axis=1)
   # All False for a child of the root, whose parent is then node 0.
   is_parent_bkk = gather(parent_bm)[:, :, None] == place_bk[:, None, :]
   node_k = np.arange(1, tree.size, dtype=np.int32)
   parents_bk = jnp.where(is_parent_bkk, node_k[None, None], 0).max(axis=-1)
-  tokens_bk, valid_bk = gather(tokens_bm), value_bk > _NOT_DRAFTED / 2
+  tokens_bk, valid_bk = gather(tokens_bm), gather(value_bm) > _NOT_DRAFTED / 2
   draft = draft_of(tree, 'deterministic', root_b1, tokens_bk, valid_bk, None)
 
-  def prepend(root, array_bk):
-    return jnp.pad(array_bk, ((0, 0), (1, 0)), constant_values=root)
-
-  draft = draft.replace(parents=prepend(-1, parents_bk))
-  return draft, carry, prepend(0, gather(number_bm))
+  after_root = (0, 0), (1, 0)
+  parents_bn = jnp.pad(parents_bk, after_root, constant_values=-1)
+  number_bn = jnp.pad(gather(number_bm), after_root)
+  return draft.replace(parents=parents_bn), carry, number_bn

@@ -4,6 +4,7 @@ On a chain the model is sampled γ times. On a tree it is sampled level by level
 all nodes of a level in one pass (Yang et al. 2401.06706, section 3).
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -36,8 +37,7 @@ class LanguageModelDrafter(Drafter):
     transformer: the draft model, static.
     tokenizer: its tokenizer, static.
     tree: numbered breadth first, or dynamic; static.
-    law: how the candidates of a node are chosen, static; `deterministic`
-      takes the most probable ones.
+    law: how the candidates of a node are chosen, static.
     coupled: True if drafts run the races of a `GumbelVerifier`'s target. The
       law is then `deterministic`. Static.
     least_confidence: see `growth.grow`.
@@ -52,19 +52,16 @@ class LanguageModelDrafter(Drafter):
   least_confidence: jax.Array | None = None
 
   def check(self, target: LanguageModel, batch: int) -> None:
-    if self.tokenizer != target.tokenizer:
+    rows, target_rows = (
+      self.transformer.config.vocab_size,
+      target.config.vocab_size,
+    )
+    if self.tokenizer != target.tokenizer or rows != target_rows:
       raise UserError(
-        'draft and target must share a tokenizer; got '
+        'draft and target must share a tokenizer and a vocabulary; got '
         f'{self.tokenizer.vocab_size} and {target.tokenizer.vocab_size} pieces'
-        ' of different tokenizers; LanguageModel.for_target makes a draft '
-        'with fewer or more pieces fit'
-      )
-    got = self.transformer.config.vocab_size
-    expected = target.config.vocab_size
-    if got != expected:
-      raise UserError(
-        f'draft and target must share a vocabulary; the draft has {got} '
-        f'rows, the target {expected}; LanguageModel.for_target makes it fit'
+        f', {rows} and {target_rows} rows; LanguageModel.for_target makes a '
+        'draft with fewer or more pieces fit'
       )
     check_fits(self.params, self.tree, target)
 
@@ -87,11 +84,9 @@ class LanguageModelDrafter(Drafter):
     handicap_bgv = None
     if self.coupled:
       at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
-      handicap_bgv = coupling.handicaps(
-        keys_b,
-        root_b[:, None] + at_g[None, :],
-        self.transformer.config.vocab_size,
-      )
+      at_bg = root_b[:, None] + at_g[None, :]
+      vocab_size = self.transformer.config.vocab_size
+      handicap_bgv = coupling.handicaps(keys_b, at_bg, vocab_size)
     # A row of one token has no token before the root and is fed [root, any
     # token]. The first does not see the second, which the next pass overwrites.
     before_b = jnp.maximum(length_b - 2, 0)
@@ -134,14 +129,9 @@ class LanguageModelDrafter(Drafter):
     return kv_cache.keep_path(state, root_b, path_bt)
 
   def catch_up(self, state, tokens_bs, length_b, behind):
-    """Returns the cache after rounds in which nothing was drafted.
+    """Returns the cache after `behind` rounds in which nothing was drafted.
 
-    Args:
-      state: the cache before these rounds.
-      tokens_bs: int [B, S], committed tokens.
-      length_b: int [B].
-      behind: int [], number of these rounds. A row that was inserted later
-        reads tokens before its root again.
+    A row that was inserted later reads tokens before its root again.
     """
     # The token before the first of these roots may not have been fed. The
     # present root is fed when the next round begins.
@@ -176,18 +166,16 @@ class LanguageModelDrafter(Drafter):
   def _feed_second(self, cache, tokens_b2, position_b1):
     """Feeds the second of two tokens, which has this position."""
 
-    def alone(cache, tokens_b2, position_b1):
-      zero_b = jnp.zeros_like(position_b1[:, 0])
-      return self._feed(cache, tokens_b2[:, 1:], position_b1, zero_b)
-
-    def both(cache, tokens_b2, position_b1):
-      positions_b2 = jnp.concatenate([position_b1 - 1, position_b1], axis=1)
-      one_b = jnp.ones_like(position_b1[:, 0])
-      return self._feed(cache, tokens_b2, positions_b2, one_b)
+    def feed(count, cache, tokens_b2, position_b1):
+      back_t = jnp.arange(count - 1, -1, -1, dtype=jnp.int32)
+      last_b = jnp.full_like(position_b1[:, 0], count - 1)
+      tokens_bt = tokens_b2[:, 2 - count :]
+      return self._feed(cache, tokens_bt, position_b1 - back_t[None], last_b)
 
     # A TPU multiplies one token on its vector unit, which reads the weights in
     # another order and so needs a copy of them; for two tokens it does not.
     # XLA for GPUs does the same.
+    alone, both = (functools.partial(feed, count) for count in (1, 2))
     return jax.lax.platform_dependent(
       cache, tokens_b2, position_b1, cpu=alone, default=both
     )
@@ -233,16 +221,15 @@ class LanguageModelDrafter(Drafter):
         )
       return carry, carry[-1]
 
-    handicap_bv = handicap_gbv = None
-    if self.coupled:
-      handicap_bv = handicap_bgv[:, 0]
-      handicap_gbv = jnp.swapaxes(handicap_bgv, 0, 1)[1:]
-    first = pick(logits_b1v, uniform_bk2[:, 0], handicap_bv)
+    inputs = jax.tree.map(
+      lambda x: jnp.moveaxis(x, 1, 0), (uniform_bk2, handicap_bgv)
+    )
+    first = pick(logits_b1v, *jax.tree.map(lambda x: x[0], inputs))
     tokens_b2 = jnp.concatenate([root_b1, first[0]], axis=1)
     (cache, *_), others = jax.lax.scan(
       step,
       (cache, tokens_b2, root_b[:, None] + 1, prob(first), first),
-      (jnp.moveaxis(uniform_bk2[:, 1:], 1, 0), handicap_gbv),
+      jax.tree.map(lambda x: x[1:], inputs),
     )
     tokens, valid, q = (
       jnp.concatenate([a, jnp.swapaxes(b[:, :, 0], 0, 1)], axis=1)
@@ -268,12 +255,11 @@ def model_drafter(
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
     coupled: True for the verifier `gumbel`: drafts run the races of the target.
-      The law must be `deterministic`.
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the
       tree is not numbered breadth first, the law is unknown, or the drafter is
-      coupled and its law is not `deterministic`.
+      coupled and its law is not `deterministic`, or its tree is dynamic.
   """
   shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':
@@ -284,10 +270,5 @@ def model_drafter(
       'tokens: got a dynamic tree'
     )
   return LanguageModelDrafter(
-    params=draft.params,
-    transformer=draft.transformer,
-    tokenizer=draft.tokenizer,
-    tree=shape,
-    law=law,
-    coupled=coupled,
+    draft.params, draft.transformer, draft.tokenizer, shape, law, coupled
   )

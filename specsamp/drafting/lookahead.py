@@ -9,7 +9,6 @@ the window by one place, whatever the accepted length. So does the authors'
 code, whose level 0 begins at the root and not, as here, after it.
 """
 
-import functools
 from typing import ClassVar
 
 import jax
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import branches
-from specsamp.drafting.draft import MAX_NODES, ExtraTree, Law, TokenTree
+from specsamp.drafting import candidates
+from specsamp.drafting.draft import ExtraTree, Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
 
@@ -60,9 +59,9 @@ class LookaheadDrafter(Drafter):
 
   @property
   def extra_tree(self) -> ExtraTree:
-    return ExtraTree(
-      _columns(self.tree.depth, self.window), num_read=self.window
-    )
+    # Level 0 is a chain from the root; each column is a chain down from there.
+    below = range((self.tree.depth - 1) * self.window)
+    return ExtraTree((*range(-1, self.window - 1), *below), self.window)
 
   @property
   def passes(self) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class LookaheadDrafter(Drafter):
     # From 1, the oldest entry, to K.
     recency_bk = (slot_k - written_b1) % count + 1
     is_match_bk = (state.pool[:, :, 0] == root_b1) & (slot_k < written_b1)
-    place_bc, valid_bc = branches.choose(
+    place_bc, valid_bc = candidates.best_branches(
       jnp.where(is_match_bk, recency_bk, 0),
       state.pool[:, :, 1],
       # No two entries are equally recent, so nothing is drawn.
@@ -97,14 +96,12 @@ class LookaheadDrafter(Drafter):
     )
     tokens_bcj = jnp.take_along_axis(state.pool, place_bc[:, :, None], axis=1)
     tokens_bcg = tokens_bcj[:, :, 1:]
-    draft = branches.draft_of(
-      self.tree,
-      root_b1,
-      tokens_bcg,
-      jnp.broadcast_to(valid_bc[:, :, None], tokens_bcg.shape),
-      extra_tokens=state.window.reshape(len(length_b), -1),
+    valid_bcg = jnp.broadcast_to(valid_bc[:, :, None], tokens_bcg.shape)
+    draft = candidates.draft_of_branches(
+      self.tree, root_b1, tokens_bcg, valid_bcg
     )
-    return draft, state
+    extra_bk = state.window.reshape(len(length_b), -1)
+    return draft.replace(extra_tokens=extra_bk), state
 
   def commit(self, state, draft, verdict, root_b, scored):
     guess_bw = jnp.argmax(scored.extra_logits, axis=-1)
@@ -127,16 +124,6 @@ class LookaheadDrafter(Drafter):
     )
 
 
-@functools.cache
-def _columns(levels: int, window: int) -> tuple[int, ...]:
-  """Returns the parents of the window's tokens, level by level.
-
-  Level 0 is a chain from the root; each column is a chain down from level 0.
-  """
-  below = range((levels - 1) * window)
-  return (*range(-1, window - 1), *below)
-
-
 def lookahead_drafter(
   shape: int | TokenTree = _DEFAULT, window: int = 7
 ) -> LookaheadDrafter:
@@ -152,17 +139,10 @@ def lookahead_drafter(
     window: W, columns of guesses.
 
   Raises:
-    UserError: the shape is not one of branches, or the window is below 1 or too
-      large.
+    UserError: the shape is not one of branches, or the window is below 1.
   """
   if type(window) is not int or window < 1:
     raise UserError(
       f'window: got {window!r}, expected an integer of at least 1'
     )
-  tree = branches.check_shape(shape)
-  if tree.depth * window >= MAX_NODES:
-    raise UserError(
-      f'window: got {window} guesses at {tree.depth} levels, expected fewer '
-      f'than {MAX_NODES} in all'
-    )
-  return LookaheadDrafter(tree=tree, window=window)
+  return LookaheadDrafter(candidates.check_branches(shape), window)

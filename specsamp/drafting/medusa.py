@@ -1,4 +1,9 @@
-"""Medusa (Cai et al. 2401.10774): a head for every token ahead."""
+"""Medusa (Cai et al. 2401.10774): a head for every token ahead.
+
+Hydra's heads (Ankner et al. 2402.05109) also read drafted tokens.
+"""
+
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -28,15 +33,14 @@ class MedusaHeads(nn.Module):
   num_heads: int
   num_blocks: int = 1
   has_lm_heads: bool = False
+  taps: ClassVar[tuple[int, ...]] = ()
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    """Returns the module for a target; `num_layers` is not read."""
     return cls(target, ahead)
 
   @property
   def ahead(self) -> int:
-    """Maximum depth of a draft."""
     return self.num_heads
 
   def inputs(self, feature_bd, path_bjd, head: int):
@@ -94,8 +98,15 @@ class Residual(nn.Module):
     return x.astype(dtype) + nn.silu(fused + bias.astype(dtype)[None])
 
 
+class HydraHeads(MedusaHeads):
+  """Medusa's heads that also read the embeddings of the root and its path."""
+
+  def inputs(self, feature_bd, path_bjd, head: int):
+    return [feature_bd, *(path_bjd[:, i] for i in range(head))]
+
+
 @struct.dataclass
-class MedusaDrafter(features.FeatureDrafter):
+class MedusaDrafter(features.OnePassDrafter):
   """Drafts from `MedusaHeads`.
 
   Its state is the target's feature of the token before the root, [B, D].
@@ -104,22 +115,50 @@ class MedusaDrafter(features.FeatureDrafter):
   def init(self, tokens_bp, length_b, features_bpd, capacity):
     return features.at(features.shifted(features_bpd), length_b - 1)[:, 0]
 
+  def outputs(self, state):
+    heads = range(1, self.tree.depth + 1)
+    return jnp.stack([self.apply(state, None, j) for j in heads], axis=1)
+
+  def logits(self, hidden_btd):
+    if self.module.has_lm_heads:
+      return self.target_head.widen(hidden_btd)
+    return self.target_head.logits(hidden_btd)
+
+  def commit(self, state, draft, verdict, root_b, scored):
+    return features.at(scored.features, verdict.node)[:, 0]
+
+
+@struct.dataclass
+class HydraDrafter(MedusaDrafter):
+  """Drafts level by level from `HydraHeads`, which read a node's path."""
+
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
-    heads = range(1, self.tree.depth + 1)
-    out_bg = jnp.stack([self.apply(state, None, j) for j in heads], axis=1)
-    head = self.target_head
-    logits = head.widen if self.module.has_lm_heads else head.logits
-    draft = growth.grow_at_once(
+    embed = lambda tokens_bw: self.target_head.embed(tokens_bw)[:, :, None]
+
+    def feed(path_bwjd, level):
+      """Returns the embeddings of the path to each node, and its logits."""
+      path_bwjd = jnp.concatenate(
+        [level.of_parents(path_bwjd), embed(level.tokens)], axis=2
+      )
+      return path_bwjd, self._logits(state, path_bwjd)
+
+    path_b11d = embed(root_b1)
+    return growth.grow(
       self.tree,
       self.law,
       sampling,
       root_b1,
       self._uniforms(keys_b, length_b),
-      logits(out_bg),
-      is_confidence=self.least_confidence is not None,
-    )
-    return draft, state
+      self._logits(state, path_b11d),
+      feed,
+      path_b11d,
+    )[0], state
 
-  def commit(self, state, draft, verdict, root_b, scored):
-    return features.at(scored.features, verdict.node)[:, 0]
+  def _logits(self, feature_bd, path_bwjd):
+    """Returns logits [B, W, V] after W nodes, with paths of J tokens."""
+    batch, count, length, width = path_bwjd.shape
+    path = path_bwjd.reshape(batch * count, length, width)
+    feature = jnp.repeat(feature_bd, count, axis=0)
+    hidden = self.apply(feature, path, length)
+    return self.target_head.logits(hidden.reshape(batch, count, width))

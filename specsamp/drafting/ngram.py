@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import branches
+from specsamp.drafting import candidates
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.errors import UserError
@@ -109,13 +109,13 @@ class NgramDrafter(Drafter):
       tie_break,
       jnp.zeros((len(length_b), self.tree.width, 2), jnp.float32),
     )
-    place_bc, valid_bc = branches.choose(
+    place_bc, valid_bc = candidates.best_branches(
       score_bt, jnp.roll(tokens_bt, -1, axis=1), uniform_bc2
     )
     step_11g = np.arange(self.tree.depth, dtype=np.int32)[None, None, :]
     next_bcg = place_bc[:, :, None] + 1 + step_11g
     following_bc = jnp.take_along_axis(following_bt, place_bc, axis=1)
-    draft = branches.draft_of(
+    draft = candidates.draft_of_branches(
       self.tree,
       root_of(tokens_bs, length_b),
       jnp.take_along_axis(tokens_bt[:, None], next_bcg, axis=2, mode='clip'),
@@ -177,13 +177,8 @@ def ngram_drafter(
     if not any(map(len, documents)):
       raise UserError('datastore: got no tokens, expected at least one')
     datastore = _padded([documents])
-  return NgramDrafter(
-    reference=reference,
-    datastore=datastore,
-    tree=branches.check_shape(shape),
-    n_max=n_max,
-    n_min=n_min,
-  )
+  tree = candidates.check_branches(shape)
+  return NgramDrafter(reference, datastore, tree, n_max, n_min)
 
 
 def _concatenate(text: Documents, *others: Documents | None) -> Documents:
@@ -203,11 +198,6 @@ def _concatenate(text: Documents, *others: Documents | None) -> Documents:
 
 
 def _ids(name: str, document) -> np.ndarray:
-  """Returns a document's tokens, int32 [T].
-
-  Raises:
-    UserError: it is not a list of token ids.
-  """
   ids = np.asarray(document)
   if ids.size and (
     ids.ndim != 1

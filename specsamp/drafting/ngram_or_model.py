@@ -6,11 +6,12 @@ So both kinds of drafts have one law, and one verifier serves a batch in which
 rows have either.
 """
 
+import operator
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.drafting.drafter import SkippingDrafter
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.ngram import NgramDrafter
@@ -22,7 +23,7 @@ from specsamp.utils import flow
 
 @struct.dataclass
 class NgramOrModelState:
-  """The model's cache, and the number of tokens in it.
+  """State of a `NgramOrModelDrafter`.
 
   Attributes:
     cache: see `LanguageModelDrafter`.
@@ -49,14 +50,8 @@ class NgramOrModelDrafter(SkippingDrafter):
 
   ngram: NgramDrafter
   model: LanguageModelDrafter
-
-  @property
-  def tree(self) -> TokenTree:
-    return self.ngram.tree
-
-  @property
-  def law(self) -> Law:
-    return self.model.law
+  tree = property(operator.attrgetter('ngram.tree'))
+  law = property(operator.attrgetter('model.law'))
 
   @property
   def passes(self) -> tuple[int, ...]:
@@ -92,31 +87,19 @@ class NgramOrModelDrafter(SkippingDrafter):
       cache = self.model.catch_up(cache, tokens_bs, length_b, behind)
       draft, cache = self.model.propose(cache, *inputs)
 
-      def select(a, b):
-        return jnp.where(matched_b.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)
+      def select(matched, x):
+        matched_b1 = matched_b.reshape((-1,) + (1,) * (x.ndim - 1))
+        padding = ((0, 0), missing) + ((0, 0),) * (x.ndim - 2)
+        return jnp.where(matched_b1, matched, jnp.pad(x, padding))
 
-      draft = jax.tree.map(select, match, self._lengthened(draft))
-      return draft, cache, length_b
+      missing = 0, self.tree.depth - draft.tree.depth
+      draft = draft.replace(tree=self.tree)
+      return jax.tree.map(select, match, draft), cache, length_b
 
     draft, cache, known_b = flow.cond_in_place(
       ~matched_b.all(), run_model, (match, state.cache, state.known)
     )
     return draft, NgramOrModelState(cache, known_b, matched_b)
-
-  def _lengthened(self, draft: Draft) -> Draft:
-    """Returns the model's draft, padded to the length of a match."""
-    missing = self.tree.depth - draft.tree.depth
-
-    def pad(x):
-      widths = [(0, missing if axis == 1 else 0) for axis in range(x.ndim)]
-      return jnp.pad(x, widths)
-
-    return draft.replace(
-      tokens=pad(draft.tokens),
-      q=None if draft.q is None else pad(draft.q),
-      valid=pad(draft.valid),
-      tree=self.tree,
-    )
 
   def commit(self, state, draft, verdict, root_b, scored):
     # The model has read the accepted tokens, except perhaps the last one.
@@ -129,14 +112,11 @@ def ngram_or_model(
 ) -> NgramOrModelDrafter:
   """Returns a drafter that looks up matches, and runs the model without one.
 
-  Args:
-    ngram: drafts chains.
-    model: drafts chains of at most the same length. Its law is `iid` or
-      `deterministic`; verify the drafter as the model alone.
+  Verify it as the model alone.
 
   Raises:
     UserError: a draft is not a chain, the model drafts more tokens than a match
-      has, or a match cannot have the model's law.
+      has, or its law is neither `iid` nor `deterministic`.
   """
   if not (ngram.tree.is_chain and model.tree.is_chain):
     raise UserError(

@@ -13,20 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting import features, growth
-from specsamp.drafting.drafter import emitted_tokens, root_of
-from specsamp.drafting.eagle import (
-  DraftLayers,
-  EagleLayer,
-  EagleState,
-  features_before,
-)
+from specsamp.drafting import eagle, features
+from specsamp.drafting.drafter import emitted_tokens
+from specsamp.drafting.eagle import EagleState
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Norm
 
 
-class Masked:
-  """Mix-in of layers with masks; `num_masks` is a field of each class."""
+class MaskedLayers(eagle.DraftLayers):
+  """Base of layers with masks.
+
+  Attributes:
+    num_masks: number of tokens that one pass drafts after the first.
+  """
+
+  num_masks: int
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
@@ -46,23 +47,15 @@ class Masked:
   def masks(self, index_k, places_bkd):
     """Returns the layers' input at masks: [B, K, D], or [1, K, D].
 
-    Args:
-      index_k: int [K], indices of the masks, from 0.
-      places_bkd: position embeddings of the masks, [B, K, D], or 0.
+    The places are their position embeddings, [B, K, D], or 0.
     """
     dtype = float16.wide(self.config.dtype)
     embedded_kd = self.mask_embedding[index_k].astype(dtype)
     return embedded_kd[None] + places_bkd
 
 
-class EagleParallelLayer(Masked, EagleLayer):
-  """EAGLE's layer with masks, which are all paired with one trained feature.
-
-  Attributes:
-    num_masks: number of tokens that one pass drafts after the first.
-  """
-
-  num_masks: int
+class EagleParallelLayer(MaskedLayers, eagle.EagleLayer):
+  """EAGLE's layer with masks, which are all paired with one trained feature."""
 
   def setup(self):
     super().setup()
@@ -78,14 +71,8 @@ class EagleParallelLayer(Masked, EagleLayer):
     )
 
 
-class MedusaParallelLayer(Masked, DraftLayers):
-  """Layers with masks that read no features and end in a norm.
-
-  Attributes:
-    num_masks: number of tokens that one pass drafts after the first.
-  """
-
-  num_masks: int
+class MedusaParallelLayer(MaskedLayers):
+  """Layers with masks that read no features and end in a norm."""
 
   def setup(self):
     super().setup()
@@ -102,28 +89,7 @@ class MedusaParallelLayer(Masked, DraftLayers):
 
 
 @struct.dataclass
-class OnePassDrafter(features.FeatureDrafter):
-  """Base of drafters that draft all depths from the outputs of one pass.
-
-  The pass runs in `commit`, on the emitted tokens.
-  """
-
-  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    draft = growth.grow_at_once(
-      self.tree,
-      self.law,
-      sampling,
-      root_of(tokens_bs, length_b),
-      self._uniforms(keys_b, length_b),
-      # A pass has more outputs than a shallower tree reads.
-      self.logits(state.hidden[:, : self.tree.depth]),
-      is_confidence=self.least_confidence is not None,
-    )
-    return draft, state
-
-
-@struct.dataclass
-class ParallelDrafter(OnePassDrafter):
+class ParallelDrafter(features.OnePassDrafter):
   """Drafts from layers with masks, which run over emitted tokens and masks.
 
   No later pass sees the cache entries of masks.
@@ -142,7 +108,7 @@ class ParallelDrafter(OnePassDrafter):
     return self._pass(
       state.cache,
       emitted_tokens(draft, verdict),
-      self.read(features_before(verdict, scored.features)),
+      self.read(eagle.features_before(verdict, scored.features)),
       root_b + 1,
       root_b + 1 + verdict.num_accepted,
     )
@@ -187,12 +153,6 @@ class ParallelDrafter(OnePassDrafter):
       mask=jnp.concatenate([tokens_see_bts, masks_see_bks], axis=1),
       start=start_b,
     )
-    at_bg = jnp.concatenate(
-      [
-        (root_b - start_b)[:, None],
-        jnp.broadcast_to(length + index_k[None, :], mask_positions_bk.shape),
-      ],
-      axis=1,
-    )
-    hidden = jnp.take_along_axis(out_btd, at_bg[:, :, None], axis=1)
+    hidden_b1d = features.at(out_btd, root_b - start_b)
+    hidden = jnp.concatenate([hidden_b1d, out_btd[:, length:]], axis=1)
     return EagleState(cache, hidden)

@@ -7,6 +7,7 @@ its rows counts. Where finished rows are replaced, the mean counts (goodput, Liu
 et al. 2406.14066).
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -49,8 +50,6 @@ _LOST_IN_TRIES = 0.005
 @struct.dataclass
 class SharedCounts(SharedState):
   """Acceptance counts shared by all rows.
-
-  They survive when an engine refills a slot.
 
   Attributes:
     judged: float32 [2], accepted and rejected tokens, recent ones weighted
@@ -109,8 +108,7 @@ class Policy:
     """Returns the index of the depth that pays best, int [].
 
     After a wait it is a try: the best depth above 0 that would pay if its whole
-    draft were accepted. The wait is longer if drafts are probably useless or a
-    try is expected to lose more.
+    draft were accepted.
 
     Args:
       depths: depths to choose from, ascending.
@@ -140,7 +138,7 @@ class Policy:
   def rates(
     self, depths: Sequence[int], ms_k, active_b, refilled: bool = False
   ) -> jax.Array:
-    """Returns tokens per millisecond [K]; see `choose` for the arguments."""
+    """Returns tokens per millisecond [K]; see `choose`."""
     reached_bg = jnp.cumprod(self.acceptance(), axis=1)
     expected_bg = jnp.pad(jnp.cumsum(reached_bg, axis=1), ((0, 0), (1, 0)))
     tokens_bk = 1 + expected_bg[:, np.asarray(depths)]
@@ -162,16 +160,10 @@ class Policy:
   def after_round(
     self, draft: Draft, depth, num_accepted_b, active_b
   ) -> 'Policy':
-    """Returns the policy after one more round.
+    """Returns the policy after a round of this depth, in which some rows count.
 
     A token that was not drafted for lack of confidence counts as not accepted:
     the depth is worth that much less.
-
-    Args:
-      draft: draft of the round.
-      depth: int [], depth chosen for the round.
-      num_accepted_b: int [B], accepted length.
-      active_b: bool [B], rows that count.
     """
     depths = np.arange(1, self.tried.shape[1] + 1, dtype=np.int32)[None, :]
     at_depth_ng = np.asarray(draft.tree.depths)[:, None] == depths
@@ -182,6 +174,7 @@ class Policy:
     accepted_bg = judged_bg & (depths <= num_accepted_b[:, None])
     num_accepted = accepted_bg.sum(dtype=jnp.float32)
     num_rejected = judged_bg.sum(dtype=jnp.float32) - num_accepted
+    judged = jnp.stack([num_accepted, num_rejected])
     planned_g, drafted_g = planned_bg.any(axis=0), valid_bg.any(axis=0)
     drafted = drafted_g.any()
     old = self.shared
@@ -192,12 +185,7 @@ class Policy:
       tried=_decayed(self.tried, judged_bg, planned_bg[:, :1]),
       accepted=_decayed(self.accepted, accepted_bg, planned_bg[:, :1]),
       shared=SharedCounts(
-        judged=_decayed(
-          old.judged,
-          jnp.stack([num_accepted, num_rejected]),
-          planned_g.any(),
-          _SHARED_DECAY,
-        ),
+        judged=_decayed(old.judged, judged, planned_g.any(), _SHARED_DECAY),
         planned=_decayed(old.planned, planned_g, drafted),
         drafted=_decayed(old.drafted, drafted_g, drafted),
         waited=jnp.where(drafted, 0, old.waited + 1),
@@ -219,8 +207,7 @@ def _posterior(prior, weight, accepted, rejected):
 def _useful_chance(accepted, rejected):
   """Returns the probability that a draft is useful, given counts of tokens.
 
-  The chance of acceptance has a beta prior if the draft is useful; it is a
-  constant if the draft is useless.
+  Its chance of acceptance then has a beta prior, and is a constant otherwise.
   """
   prior = _PRIOR_WEIGHT * PRIOR, _PRIOR_WEIGHT * (1 - PRIOR)
   return jax.nn.sigmoid(
@@ -238,11 +225,8 @@ def _ms_per_token(depths: Sequence[int], ms_k) -> jax.Array:
   The tokens up to the smallest depth cost nothing here: rounds of every depth
   have them.
   """
-  ms_g = []
-  below = 0
-  for i, depth in enumerate(depths):
-    if depth:
-      step = ms_k[i] - ms_k[i - 1] if i else 0 * ms_k[i]
-      ms_g += [step / (depth - below)] * (depth - below)
-    below = depth
+  ms_g = [0 * ms_k[0]] * depths[0]
+  for i, (below, depth) in enumerate(itertools.pairwise(depths), start=1):
+    step = (ms_k[i] - ms_k[i - 1]) / (depth - below)
+    ms_g += [step] * (depth - below)
   return jnp.stack(ms_g)

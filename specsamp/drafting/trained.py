@@ -1,70 +1,88 @@
 """Kinds of drafters that are trained for a target, one record each."""
 
 import dataclasses
+import inspect
 import operator
 from typing import Any, NamedTuple
 
-from specsamp.drafting import candidates
-from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
-from specsamp.drafting.draft import Law, TokenTree
-from specsamp.drafting.eagle import EagleDrafter, EagleLayer
-from specsamp.drafting.eagle3 import Eagle3Drafter, Eagle3Layer
-from specsamp.drafting.features import DraftModule, FeatureDrafter, TargetHead
-from specsamp.drafting.hydra import HydraDrafter, HydraHeads
-from specsamp.drafting.medusa import MedusaDrafter, MedusaHeads
-from specsamp.drafting.parallel import (
-  EagleParallelLayer,
-  MedusaParallelLayer,
-  ParallelDrafter,
+from specsamp.drafting import (
+  candidates,
+  dflash,
+  eagle,
+  eagle3,
+  medusa,
+  parallel,
 )
-from specsamp.drafting.peagle import PEagleDrafter, PEagleLayers
+from specsamp.drafting.draft import Law, TokenTree
+from specsamp.drafting.features import DraftModule, FeatureDrafter, TargetHead
 from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
 from specsamp.models import TransformerConfig, float16
+from specsamp.models.transformer import Layers
 from specsamp.sharding import mesh as meshes
 
 
 class Kind(NamedTuple):
-  """Kind of trained drafters.
+  """Kind of trained drafters. One record adds a kind to all of the package.
 
   Attributes:
     name: name in configs.
     module: class of its layers. `module.for_target(target, ahead, num_layers)`
-      makes them; their `ahead` is the maximum depth of a draft, None for any.
+      makes them; their `ahead` is the maximum depth of a draft, None for any,
+      and their `taps` are the layers of the target that they read.
     drafter: class that drafts from the layers.
+    loss: 'MODULE.FUNCTION' of `specsamp.training.objectives`; None if only
+      published weights exist.
+    reads_features: True if the layers read the target's features.
     min_ahead: least depth that it is trained to draft.
-    has_layers: True if it is made of layers with the target's shape.
-    fields: fields of the module, besides the common ones, that `for_target`
-      takes and a folder stores. If `draft_vocab` is among them, its number of
-      draft tokens, the parameters have `draft_rows`, their rows.
-    is_trained_here: False if only published weights exist.
   """
 
   name: str
   module: Any
   drafter: type[FeatureDrafter]
+  loss: str | None = None
+  reads_features: bool = True
   min_ahead: int = 1
-  has_layers: bool = True
-  fields: tuple[str, ...] = ()
-  is_trained_here: bool = True
+
+  @property
+  def fields(self) -> tuple[str, ...]:
+    """Fields of the module that `for_target` takes and a folder stores.
+
+    If `draft_vocab` is among them, its number of draft tokens, the parameters
+    have `draft_rows`, their rows.
+    """
+    return tuple(inspect.signature(self.module.for_target).parameters)[3:]
+
+  @property
+  def has_layers(self) -> bool:
+    """True if it is made of layers with the target's shape."""
+    return issubclass(self.module, Layers)
 
 
 _ALL = (
-  Kind('medusa', MedusaHeads, MedusaDrafter, has_layers=False),
-  Kind('hydra', HydraHeads, HydraDrafter, has_layers=False),
-  Kind('eagle', EagleLayer, EagleDrafter),
+  Kind('medusa', medusa.MedusaHeads, medusa.MedusaDrafter, 'heads.loss'),
+  Kind('hydra', medusa.HydraHeads, medusa.HydraDrafter, 'heads.loss'),
+  Kind('eagle', eagle.EagleLayer, eagle.EagleDrafter, 'layers.eagle'),
+  Kind('eagle3', eagle3.Eagle3Layer, eagle3.Eagle3Drafter, 'eagle3.loss'),
   Kind(
-    'eagle3',
-    Eagle3Layer,
-    Eagle3Drafter,
-    fields=('draft_vocab', 'has_embedding', 'taps'),
+    'medusa_parallel',
+    parallel.MedusaParallelLayer,
+    parallel.ParallelDrafter,
+    'layers.medusa_parallel',
+    reads_features=False,
+    min_ahead=2,
   ),
-  Kind('medusa_parallel', MedusaParallelLayer, ParallelDrafter, min_ahead=2),
-  Kind('eagle_parallel', EagleParallelLayer, ParallelDrafter, min_ahead=2),
-  Kind('peagle', PEagleLayers, PEagleDrafter, is_trained_here=False),
-  Kind('dflash', DFlashLayers, DFlashDrafter, fields=('taps',)),
+  Kind(
+    'eagle_parallel',
+    parallel.EagleParallelLayer,
+    parallel.ParallelDrafter,
+    'layers.eagle',
+    min_ahead=2,
+  ),
+  Kind('peagle', eagle3.PEagleLayers, eagle3.PEagleDrafter),
+  Kind('dflash', dflash.DFlashLayers, dflash.DFlashDrafter, 'blocks.dflash'),
 )
-KINDS = {kind.name: kind for kind in _ALL if kind.is_trained_here}
+KINDS = {kind.name: kind for kind in _ALL if kind.loss}
 
 
 def make(
@@ -79,8 +97,7 @@ def make(
   Args:
     name: one of `KINDS`.
     target: the target's configuration.
-    ahead: maximum depth of a draft: the number of heads, or of masks and one.
-      EAGLE drafts to any depth.
+    ahead: maximum depth of a draft; EAGLE drafts to any depth.
     num_layers: number of layers; heads have none.
     **fields: values of `Kind.fields`.
 
@@ -95,11 +112,7 @@ def make(
 
 
 def kind_of(module) -> Kind:
-  """Returns the kind of a module: that of its class or of a base class.
-
-  Raises:
-    UserError: the module is of no kind.
-  """
+  """Returns the kind of a module: that of its class or of a base class."""
   kinds = {kind.module: kind for kind in _ALL}
   for cls in type(module).__mro__:
     if cls in kinds:
@@ -108,11 +121,6 @@ def kind_of(module) -> Kind:
     f'drafter: got a {type(module).__name__}, expected a module of '
     'specsamp.drafting.trained'
   )
-
-
-def taps(module) -> tuple[int, ...]:
-  """Returns the layers of the target that a module taps; see `Drafter`."""
-  return getattr(module, 'taps', ())
 
 
 def trained_drafter(
@@ -139,12 +147,6 @@ def trained_drafter(
   trained.check(target)
   module = trained.module
   kind = kind_of(module)
-  min_layers = kind.drafter.min_layers(module)
-  if target.config.num_layers < min_layers:
-    raise UserError(
-      f'{kind.name}: got a target of {target.config.num_layers} layers, '
-      f'expected at least {min_layers}'
-    )
   if module.ahead is not None and tree.depth > module.ahead:
     raise UserError(
       f'{kind.name}: drafts at most {module.ahead} tokens deep, got a draft of '
@@ -159,14 +161,9 @@ def trained_drafter(
       f'{kind.name}: {error}, expected at most {float16.LARGEST:.0f} for a '
       'target in float16; load it in float32'
     ) from None
-  if meshes.of(params) != target.mesh:
-    if target.mesh is None:
-      raise UserError(
-        'drafter: got parameters on a mesh and a target on one device; load '
-        'the drafter again'
-      )
+  if target.mesh is not None and meshes.of(params) != target.mesh:
     params = meshes.shard(params, target.mesh)
-  return kind.drafter(
+  drafter = kind.drafter(
     params=params,
     target_head=TargetHead.of(target.transformer, target.params),
     module=module.clone(config=config),
@@ -174,3 +171,10 @@ def trained_drafter(
     law=law,
     trained_for=trained.target or target.fingerprint,
   )
+  min_layers = max(drafter.taps, default=1)
+  if target.config.num_layers < min_layers:
+    raise UserError(
+      f'{kind.name}: got a target of {target.config.num_layers} layers, '
+      f'expected at least {min_layers}'
+    )
+  return drafter

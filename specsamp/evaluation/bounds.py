@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specsamp import verification
-from specsamp.conformance.recorder import Recorder, draft_of
+from specsamp.conformance.drafters import Recorder, draft_of
 from specsamp.decoding.request import Request
 from specsamp.drafting.draft import Draft, Law
 from specsamp.evaluation import likelihood
@@ -73,7 +73,7 @@ def measure(
   request = Request.make(
     target,
     prompts,
-    Recorder.of(method.drafter),
+    Recorder(method.drafter),
     method.verifier,
     sampling=sampling,
     max_new_tokens=max_new_tokens,

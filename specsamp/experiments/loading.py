@@ -29,7 +29,7 @@ from specsamp.drafting import (
   trained_drafter,
 )
 from specsamp.drafting.draft import DynamicTree, Law
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.errors import UserError, describe_unknown
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams

@@ -20,8 +20,8 @@ from specsamp.decoding import scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import Prompts, with_axes
 from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.drafting.language_model import LanguageModelDrafter
-from specsamp.drafting.no_drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.models import KVCache, Transformer, TransformerConfig
 from specsamp.planning import work

@@ -31,7 +31,8 @@ RULES = {
 # memory. For heads and hidden units the price is too high: that is an error.
 _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 
-# The logical axes of every parameter, by the last part of its name.
+# The logical axes of parameters, by the last part of their names. A parameter
+# that is not listed is whole on every device: those of drafters are small.
 PARAM_AXES = {
   # Transformer
   'embedding': ('vocab', 'width'),
@@ -57,14 +58,8 @@ PARAM_AXES = {
   'up_bias': ('gate_or_up', 'mlp'),
   'down': ('width', 'mlp'),
   'down_bias': ('width',),
-  # Drafters. Their weights are small and whole on every device.
-  'fuse': ('width', 'parts'),
-  'fuse_bias': ('width',),
-  'tap_scale': ('parts',),
+  # Drafters
   'draft_rows': ('vocab',),
-  'mask_embedding': ('mask', 'width'),
-  'mask_feature': ('width',),
-  'mask_hidden': ('parts',),
 }
 
 # Order of a parameter's axes in a TPU's memory, slowest first, where it is not
@@ -108,14 +103,14 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
   Scalars and arrays without a name are whole on every device.
 
   Raises:
-    KeyError: a parameter is not in `PARAM_AXES`.
     UserError: see `spec`.
   """
   sharding_of = sharding(mesh)
 
   def leaf_sharding(path, leaf):
+    whole = (None,) * len(leaf.shape)
     is_param = leaf.shape and isinstance(path[-1], jax.tree_util.DictKey)
-    axes = PARAM_AXES[path[-1].key] if is_param else (None,) * len(leaf.shape)
+    axes = PARAM_AXES.get(path[-1].key, whole) if is_param else whole
     return sharding_of(leaf, *axes)
 
   return jax.tree_util.tree_map_with_path(leaf_sharding, params)

@@ -62,7 +62,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   on features. It may have `features`, the result of `feature_cache.compute`.
   The target has no gradient.
   """
-  transformer = target.transformer.clone(taps=kinds.taps(module))
+  transformer = target.transformer.clone(taps=module.taps)
   objective = OBJECTIVES[config.kind]
 
   def loss(params, frozen, batch):
@@ -302,7 +302,7 @@ def _data(
   """Returns training and held-out data; `folder` has the continuations."""
   parts = corpora.split(corpora.read(config.corpus, config.pattern))
   reads_features = OBJECTIVES[config.kind].reads_features(config.weights)
-  taps = kinds.taps(module)
+  taps = module.taps
   data = []
   for seed, name in enumerate(('train', 'held_out')):
     tokens = packing.tokenize(parts[seed].values(), target.tokenizer)

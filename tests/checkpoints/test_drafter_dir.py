@@ -103,8 +103,10 @@ def _cut(folder):
     ('eagle_parallel', _drafter(ahead=3), 'mask_embedding '),
     ('eagle3', _drafter(draft_vocab=12), 'got 12, expected at most the 11 tok'),
     ('eagle3', _drafter(draft_vocab='7'), "draft_vocab: got '7', expected"),
-    ('eagle3', _drafter(has_embedding=1), 'has_embedding: got 1, expected a b'),
-    ('dflash', _drafter(taps=[-1]), r'taps: got \[-1\], expected numbers of l'),
+    ('eagle3', _drafter(draft_vocab=6), 'do not fit the config'),
+    ('eagle3', _drafter(has_embedding=True), 'do not fit the config'),
+    ('dflash', _drafter(taps=2), 'config.json: '),
+    ('dflash', _drafter(taps=[1, 2]), 'do not fit the config'),
   ],
 )
 def test_damage_is_named_in_one_line(target, tmp_path, kind, damage, message):

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from testing import tiny
@@ -46,6 +47,24 @@ def features_of(target, tokens_bs, taps=()):
   return _features(
     target.transformer.clone(taps=taps), target.params, tokens_bs
   )
+
+
+def check_greedy(target, prompts, texts):
+  """Checks that texts are the target's most probable tokens, in one pass."""
+  rows = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
+  tokens = np.zeros((len(rows), max(map(len, rows))), np.int32)
+  for into, row in zip(tokens, rows, strict=True):
+    into[: len(row)] = row
+  best = _best(target.transformer, target.params, tokens)
+  for row, prompt, text in zip(best, prompts, texts, strict=True):
+    begin = len(prompt) - 1
+    assert row[begin : begin + len(text)].tolist() == list(text)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _best(transformer, params, tokens_bs):
+  logits_bsv = transformer.apply({'params': params}, tokens_bs).logits
+  return jnp.argmax(logits_bsv, axis=-1)
 
 
 def make_drafter(kind, shape, target=None, num_layers=1):

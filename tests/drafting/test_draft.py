@@ -2,12 +2,12 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsamp.drafting import TokenTree
+from specsamp.errors import UserError
 
 
 @st.composite
@@ -47,26 +47,13 @@ def test_properties_match_climbing(tree):
   )
 
 
-@pytest.mark.parametrize('length', range(4))
-def test_chain(length):
-  tree = TokenTree.chain(length)
-  assert tree.parents == tuple(range(-1, length))
-  assert tree.is_chain
-  assert (tree.size, tree.depth) == (length + 1, length)
-  assert tree.internal == tuple(range(length))
-  assert (tree.ancestor_mask == np.tri(length + 1, dtype=bool)).all()
-
-
 def test_branching_is_breadth_first():
   tree = TokenTree.branching((4, 2, 1))
-  assert tree.size == 1 + 4 + 8 + 8
   assert tree.depths == (0,) + (1,) * 4 + (2,) * 8 + (3,) * 8
-  assert tree.children(0) == (1, 2, 3, 4)
-  assert tree.children(1) == (5, 6)
   assert tree.children(4) == (11, 12)
   assert tree.children(5) == (13,)
   assert tree.children(20) == ()
-  assert not tree.is_chain
+  assert tree.factors == (4, 2, 1)
   assert TokenTree.branching(()) == TokenTree.chain(0)
   assert TokenTree.branching((1, 1)) == TokenTree.chain(2)
 
@@ -74,34 +61,30 @@ def test_branching_is_breadth_first():
 def test_branching_of_single_nodes():
   tree = TokenTree.branching((3, (2, 0, 1), (0, 1), 1))
   assert tree.parents == (-1, 0, 0, 0, 1, 1, 3, 5, 7)
-  assert TokenTree.branching((2, (2, 2))) == TokenTree.branching((2, 2))
+  assert tree.ranks == (0, 0, 1, 2, 0, 1, 0, 0, 0)
+  assert tree.factors is None
   assert TokenTree.branching(((2,), 1)) == TokenTree.branching((2, 1))
 
 
 @pytest.mark.parametrize(
-  ('parents', 'message'),
+  ('make', 'args', 'message'),
   [
-    ((), r'parent of node 0 must be -1 .* got \(\)'),
-    ((0,), r'parent of node 0 must be -1 .* got \(0,\)'),
-    ((-1, 1), r'parent of node 1 must be in \[0, 1\), got 1'),
-    ((-1, 0, -1), r'parent of node 2 must be in \[0, 2\), got -1'),
+    (TokenTree, (), r'parent of node 0 must be -1 .* got \(\)'),
+    (TokenTree, (0,), r'parent of node 0 must be -1 .* got \(0,\)'),
+    (TokenTree, (-1, 1), r'parent of node 1 must be in \[0, 1\), got 1'),
+    (TokenTree, (-1, 0, -1), r'parent of node 2 must be in \[0, 2\), got -1'),
+    (TokenTree.chain, -1, '^draft length must be at least 0, got -1$'),
+    (TokenTree.chain, 20_000, 'got 20001 nodes, expected at most 16384'),
+    (TokenTree.branching, (2, 0), r'at least 1, got \(2, '),
+    (TokenTree.branching, (2, (0, 0)), r'at least 1, got \(2, '),
+    (TokenTree.branching, (2, ()), r'at least 1, got \(2, '),
+    (TokenTree.branching, (2, (2, -1)), r'at least 1, got \(2, '),
+    (TokenTree.branching, (2, (1, 1, 1)), r'3 counts \(1, 1, 1\) .* 2 nodes'),
   ],
 )
-def test_wrong_parents(parents, message):
-  with pytest.raises(ValueError, match=message):
-    TokenTree(parents)
-
-
-def test_wrong_sizes():
-  with pytest.raises(
-    ValueError, match='^draft length must be at least 0, got -1$'
-  ):
-    TokenTree.chain(-1)
-  for empty in ((2, 0), (2, (0, 0)), (2, ()), (2, (2, -1))):
-    with pytest.raises(ValueError, match=r'at least 1, got \(2, '):
-      TokenTree.branching(empty)
-  with pytest.raises(ValueError, match=r'got 3 counts \(1, 1, 1\) .* 2 nodes'):
-    TokenTree.branching((2, (1, 1, 1)))
+def test_invalid_trees(make, args, message):
+  with pytest.raises(UserError, match=message):
+    make(args)
 
 
 def test_tree_is_hashable_and_its_arrays_are_read_only():

@@ -17,13 +17,6 @@ VOCAB = 7
 CHAIN = TokenTree.chain(2)
 
 
-class Underived:
-  tree, law = CHAIN, 'iid'
-
-  def propose(self, *args):
-    """As a drafter's."""
-
-
 @struct.dataclass
 class NoPropose(Drafter):
   tree: TokenTree = struct.field(pytree_node=False, default=CHAIN)
@@ -81,7 +74,7 @@ class NoPytree(Drafter):
 @pytest.mark.parametrize(
   ('drafter', 'line'),
   [
-    (Underived(), 'drafter: got a Underived, expected an object of a class'),
+    (object(), 'drafter: got a object, expected an object of a class'),
     (Own, 'drafter: got a type, expected an object of a class'),
     (NoPropose(), 'drafter NoPropose: has no method propose'),
     (NoPytree(), 'drafter NoPytree: got no pytree, expected a flax.struct'),

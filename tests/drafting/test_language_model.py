@@ -22,7 +22,6 @@ SAMPLING = SamplingParams(
 )
 TREES = {
   'chain': TokenTree.chain(3),
-  'branching': TokenTree.branching((3, 2, 1)),
   # Leaves at every depth; nodes with one, two and three children in a level.
   'irregular': TokenTree((-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 5)),
 }
@@ -52,8 +51,6 @@ def _propose(model, tree, law):
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
-        ('branching', 'iid', 'rotary'),
-        ('branching', 'without_replacement', 'rotary'),
         ('irregular', 'without_replacement', 'rotary'),
         ('irregular', 'top_plus_one', 'rotary'),
       )
@@ -97,21 +94,6 @@ def test_q_is_what_follows_each_path(tree, law, positions):
         assert chosen.tolist() == best.tolist()
   # Rows without cuts, and greedy rows, have enough tokens.
   assert valid[0].all() and valid[2].all()
-
-
-def test_deterministic_drafts_have_no_q():
-  model, tree = tiny.model(VOCAB, 1), TokenTree.branching((3,))
-  _, draft = _propose(model, tree, 'deterministic')
-  assert draft.law == 'deterministic' and draft.q is None
-  _, sampled = _propose(model, tree, 'without_replacement')
-  children = list(tree.children(0))
-  for row in range(4):
-    q = np.asarray(sampled.q)[row, 0]
-    best = np.argsort(-q, kind='stable')[:3]
-    valid = np.asarray(draft.valid)[row, children]
-    assert valid.sum() == min(3, (q > 0).sum())
-    chosen = np.asarray(draft.tokens)[row, children][valid]
-    assert chosen.tolist() == best[: valid.sum()].tolist()
 
 
 def test_candidates_of_siblings_and_rounds_share_no_bits():

@@ -7,8 +7,10 @@ the paper lets it see.
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from readers import check_greedy
 from testing import tiny
 
 import specsamp
@@ -20,11 +22,6 @@ from specsamp.sampling.transforms import SamplingParams
 VOCAB = 5
 # Prompts of other lengths; the last is shorter than the window.
 PROMPTS = [[1, 2, 3, 1, 2], [4, 0, 4, 4, 1, 3], [2]]
-SHAPES = {
-  'chain': (3, 4),
-  'tree': (TokenTree.branching((3, 1)), 3),
-  'one column': (2, 1),
-}
 
 
 @functools.cache
@@ -73,10 +70,11 @@ class _Row:
 
 
 @pytest.mark.parametrize(
-  'shape', [pytest.param('chain', marks=pytest.mark.slow), 'tree', 'one column']
+  ('shape', 'window'),
+  [(TokenTree.branching((3, 1)), 3), (2, 1)],
+  ids=['tree', 'one column'],
 )
-def test_guesses_are_those_of_single_passes(shape):
-  shape, window = SHAPES[shape]
+def test_guesses_are_those_of_single_passes(shape, window):
   drafter = lookahead_drafter(shape, window)
   request = Request.make(
     _target(), PROMPTS, drafter,
@@ -124,67 +122,52 @@ def test_the_oldest_are_forgotten(monkeypatch):
     pool=np.asarray([[[1, 3, 3], [1, 2, 2]]], np.int32),
     rounds=np.asarray([3], np.int32),
   )
-  draft = _drafted(drafter, state)
-  assert draft.tokens.tolist() == [[1, 3, 3]]
+
+  @jax.jit
+  def drafted(state):
+    tokens, length = jnp.asarray([[4, 1, 0]]), jnp.asarray([2])
+    return drafter.propose(state, tokens, length, None, 0)[0]
+
+  assert drafted(state).tokens.tolist() == [[1, 3, 3]]
   # A slot that was not written yet is empty.
   first = state.replace(
     pool=np.asarray([[[0, 2, 2], [1, 3, 3]]], np.int32),
     rounds=np.asarray([1], np.int32),
   )
-  assert _drafted(drafter, first).valid.tolist() == [[True, False, False]]
-
-
-def _drafted(drafter, state):
-  draft, _ = drafter.propose(
-    state, np.asarray([[4, 1, 0]], np.int32), np.asarray([2], np.int32), None, 0
-  )
-  return draft
+  assert drafted(first).valid.tolist() == [[True, False, False]]
 
 
 def test_extra_tokens_never_touch_the_text():
-  """The greedy row is the target's text. Every row is the same alone, and with
-  a row for each path."""
-  arguments = dict(
-    prompts=PROMPTS,
-    sampling=SamplingParams(temperature=[0.0, 1.0, 0.7]),
-    max_new_tokens=[20, 9, 30],
-    verifier='naive',
-    seed=5,
-    stop_tokens=[],
-  )
-  together = specsamp.generate(
-    _target(), drafter=lookahead_drafter(2, 1), **arguments
-  )
-  plain = specsamp.generate(_target(), **arguments)
-  assert together.tokens[0] == plain.tokens[0]
-  in_rows = specsamp.generate(
-    _target(),
-    drafter=lookahead_drafter(2, 1),
-    tree_attention=False,
-    **arguments,
-  )
-  assert in_rows.tokens == together.tokens
-  for i in range(3):
-    (alone,) = specsamp.generate(
+  """The greedy row is the target's text. A row is the same alone, and with a
+  row for each path."""
+  temperatures, budgets = [0.0, 1.0, 0.7], [20, 9, 12]
+
+  def run(rows, **options):
+    return specsamp.generate(
       _target(),
+      [PROMPTS[i] for i in rows],
       drafter=lookahead_drafter(2, 1),
-      **arguments
-      | dict(
-        prompts=[PROMPTS[i]],
-        sampling=SamplingParams(temperature=[0.0, 1.0, 0.7][i]),
-        max_new_tokens=[20, 9, 30][i],
-        seed=5 + i,
-      ),
+      sampling=SamplingParams(temperature=[temperatures[i] for i in rows]),
+      max_new_tokens=[budgets[i] for i in rows],
+      seed=[5 + i for i in rows],
+      stop_tokens=[],
+      **options,
     ).tokens
-    assert alone == together.tokens[i]
+
+  together = run(range(3))
+  check_greedy(_target(), PROMPTS[:1], together[:1])
+  assert run(range(3), tree_attention=False) == together
+  assert run([2]) == together[2:]
 
 
-@pytest.mark.parametrize('window', [0, -1, 2.5])
-def test_invalid_windows(window):
-  with pytest.raises(UserError, match='window: got'):
-    lookahead_drafter(3, window)
-
-
-def test_a_tree_that_parts_below_the_root_is_refused():
-  with pytest.raises(UserError, match='parts at the root only'):
-    lookahead_drafter(TokenTree.branching((1, 2)))
+@pytest.mark.parametrize(
+  ('shape', 'window', 'message'),
+  [
+    (3, 0, 'window: got 0, expected an integer'),
+    (3, 2.5, 'window: got 2.5, expected an integer'),
+    (TokenTree.branching((1, 2)), 7, 'parts at the root only'),
+  ],
+)
+def test_invalid_arguments(shape, window, message):
+  with pytest.raises(UserError, match=message):
+    lookahead_drafter(shape, window)

@@ -124,30 +124,6 @@ def test_drafts_are_those_of_a_plain_search(kind, data):
     _check_branches(row, documents, lengths, n_max, n_min, branches)
 
 
-@pytest.mark.parametrize(
-  ('text', 'expected'),
-  [
-    # The match of three tokens, although one of two is longer after it.
-    ([2, 3, 4, 6, 7, 8, 1, 2, 3, 1, 2, 3], [1, 2, 3]),
-    # The longest continuation, although a later match is as long.
-    ([1, 2, 3, 4, 5, 6, 1, 2, 1, 2], [3, 4, 5, 6]),
-    # A period: the match overlaps the text's end.
-    ([7, 7, 7], [7]),
-    ([1, 2] * 4, [1, 2, 1, 2]),
-    # The last tokens match themselves only.
-    ([1, 2, 3, 4], []),
-    ([3], []),
-    ([4, 4], [4]),
-  ],
-)
-def test_by_hand(text, expected):
-  tokens_bs = np.zeros((1, SLOTS), np.int32)
-  tokens_bs[0, : len(text)] = text
-  length_b = np.asarray([len(text)], np.int32)
-  draft = _propose(ngram_drafter(4), tokens_bs, length_b, np.zeros(1, np.int32))
-  assert _branches(draft, 0) == [expected]
-
-
 def test_ties_are_broken_evenly_by_the_seed():
   rows = 4096
   text = [1, 5, 1, 6, 1, 7, 1]
@@ -162,25 +138,23 @@ def test_ties_are_broken_evenly_by_the_seed():
 
 
 def test_no_text_of_a_row_reaches_another():
-  target = tiny.model(11, 28)
+  """Alone a row has rounds without a draft, which run another pass."""
   prompts = [[1, 2, 3, 1, 2], [4], [5, 5, 5, 5], [9, 8, 7, 9]]
-  drafter = ngram_drafter(TokenTree.branching((2, 1, 1)), 3, 1)
-  arguments = dict(
-    drafter=drafter,
-    verifier='naive',
-    sampling=SamplingParams(temperature=[1.0, 0.0, 0.7, 1.0]),
-  )
-  together = specsamp.generate(
-    target, prompts, max_new_tokens=[9, 5, 12, 7], seed=[3, 4, 5, 6],
-    **arguments,
-  )  # fmt: skip
-  # Alone a row has rounds without a draft, which run another pass.
+  temperatures, budgets = [1.0, 0.0, 0.7, 1.0], [9, 5, 12, 7]
+
+  def run(rows):
+    return specsamp.generate(
+      tiny.model(11, 28),
+      [prompts[i] for i in rows],
+      drafter=ngram_drafter(TokenTree.branching((2, 1, 1)), 3, 1),
+      sampling=SamplingParams(temperature=[temperatures[i] for i in rows]),
+      max_new_tokens=[budgets[i] for i in rows],
+      seed=[3 + i for i in rows],
+    )
+
+  together = run(range(4))
   for i in (1, 3):
-    arguments['sampling'] = SamplingParams(temperature=[0.0, 1.0][i // 2])
-    alone = specsamp.generate(
-      target, [prompts[i]], max_new_tokens=[9, 5, 12, 7][i], seed=3 + i,
-      **arguments,
-    )  # fmt: skip
+    alone = run([i])
     assert alone.tokens == [together.tokens[i]]
     for name in ('rounds', 'num_drafted_per_pos', 'num_accepted_per_pos'):
       np.testing.assert_array_equal(
@@ -189,70 +163,31 @@ def test_no_text_of_a_row_reaches_another():
     assert alone.num_drafted_per_pos[0, 0] < alone.rounds[0]
 
 
-def test_without_a_match_it_is_autoregressive_sampling():
-  target = tiny.model(11, 28)
-  arguments = dict(
-    prompts=[[1, 2], [3, 4, 5]], max_new_tokens=20, verifier='naive', seed=2
-  )
-  plain = specsamp.generate(target, **arguments)
-  out = specsamp.generate(target, drafter=ngram_drafter(4, 9, 9), **arguments)
-  assert out.tokens == plain.tokens
-  assert out.rounds.tolist() == plain.rounds.tolist()
-  assert not out.num_drafted_per_pos.any()
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     (dict(shape=0), 'draft length: got 0, expected at least 1'),
     (dict(shape=TokenTree.branching((2, 2))), 'parts at the root only'),
-    (dict(shape=2, n_max=2, n_min=3), 'n_max 2 and n_min 3'),
-    (dict(shape=2, n_max=2.0), 'n_max 2.0'),
-    (dict(shape=2, datastore=[[]]), 'datastore: got no tokens'),
-    (dict(shape=2, datastore=['abc']), 'datastore: expected lists of token'),
-    (dict(shape=2, datastore=[1, 2]), 'datastore: expected lists of token'),
-    (dict(shape=2, reference=[[1, -1]]), 'reference: expected lists of token'),
-    (dict(shape=2, datastore=[[2**32]]), 'datastore: expected lists of token'),
-  ],
-)
-def test_invalid_arguments(arguments, message):
-  with pytest.raises(UserError, match=message):
-    ngram_drafter(**arguments)
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
+    (dict(n_max=2, n_min=3), 'n_max 2 and n_min 3'),
+    (dict(n_max=2.0), 'n_max 2.0'),
+    (dict(datastore=[[]]), 'datastore: got no tokens'),
+    (dict(datastore=['abc']), 'datastore: expected lists of token'),
+    (dict(datastore=[1, 2]), 'datastore: expected lists of token'),
+    (dict(datastore=[[2**32]]), 'datastore: expected lists of token'),
+    (dict(reference=[[1, -1]]), 'reference: expected lists of token'),
     (dict(datastore=[[10, 11]]), 'got token 11, the target has 11'),
     (dict(reference=[[1]]), 'got 1 texts for a batch of 3'),
     (dict(reference=[]), 'got 0 texts for a batch of 3'),
   ],
 )
-def test_documents_that_do_not_fit(arguments, message):
+def test_invalid_arguments(arguments, message):
   with pytest.raises(UserError, match=message):
-    ngram_drafter(2, **arguments).check(tiny.model(11, 28), 3)
-
-
-def test_a_verifier_of_draws_refuses_a_match():
-  with pytest.raises(UserError, match="got law 'deterministic'"):
-    specsamp.generate(
-      tiny.model(11, 28),
-      [[1]],
-      drafter=ngram_drafter(2),
-      verifier='token',
-      max_new_tokens=4,
-    )
+    ngram_drafter(**arguments).check(tiny.model(11, 28), 3)
 
 
 def test_texts_are_padded_to_a_power_of_two():
-  source = ngram_drafter(2, reference=[[1, 2], [1, 2, 1, 2, 3]]).reference
-  assert source.tokens.tolist() == [
-    [-1, 1, 2, -1, -1, -1, -1, -1],
-    [-1, 1, 2, 1, 2, 3, -1, -1],
-  ]
-  assert source.num_following.tolist() == [
-    [0, 1, 0, 0, 0, 0, 0, 0],
-    [0, 4, 3, 2, 1, 0, 0, 0],
-  ]
+  """Texts of other lengths compile nothing."""
+  reference = ngram_drafter(2, reference=[[1, 2], [1, 2, 1, 2, 3]]).reference
+  assert reference.tokens.shape == (2, 8)
   store = ngram_drafter(2, datastore=[[1, 2], [], [3]]).datastore
   assert store.tokens.tolist() == [[-1, 1, 2, -1, -1, 3, -1, -1]]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import runpy
 
 import jax
 import pytest
@@ -10,7 +9,6 @@ from testing import launching, shallow
 
 from specsamp import zoo
 from specsamp.errors import UserError
-from specsamp.evaluation import timing
 from specsamp.evaluation.reporting.report import device
 from specsamp.planning import topology
 from specsamp.planning.rounds import Prediction

@@ -97,7 +97,13 @@ def test_other_rules_refuse_them():
 
 @pytest.mark.parametrize(
   ('sizes', 'message'),
-  [((1, 1, 1), '2 nodes'), ((4, 4, 2), 'depth'), ((9, 2, 2), 'at most 7')],
+  [
+    ((1, 1, 1), 'depth below'),
+    ((4, 4, 2), 'depth below'),
+    ((4, 0, 2), 'depth below'),
+    ((4, 2, 0), 'at least 1 child'),
+    ((9, 2, 2), 'at most 7'),
+  ],
 )
 def test_bounds_that_no_tree_has(sizes, message):
   with pytest.raises(ValueError, match=message):

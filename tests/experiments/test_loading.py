@@ -16,7 +16,7 @@ from specsamp import verification
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.drafting.draft import DynamicTree, Law
-from specsamp.drafting.no_drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter
 from specsamp.errors import UserError
 from specsamp.experiments import loading
 

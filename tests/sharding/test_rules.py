@@ -11,8 +11,7 @@ from jax.experimental.layout import Format
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from testing import tiny
 
-from specsamp.drafting.eagle3 import Eagle3Layer
-from specsamp.drafting.peagle import PEagleLayers
+from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.trained import KINDS, make
 from specsamp.errors import UserError
 from specsamp.models import Transformer, TransformerConfig, param_shapes
@@ -61,7 +60,7 @@ def _named(tree):
   ]
 
 
-def test_the_table_has_the_axes_of_every_parameter_and_no_others():
+def test_the_table_has_the_axes_of_every_target_and_no_others():
   layer = dataclasses.replace(_CONFIG, num_layers=1)
   modules = [make(kind, _CONFIG, 3) for kind in KINDS]
   modules.append(Eagle3Layer(layer, 5, True, tap_norm='each'))
@@ -72,8 +71,9 @@ def test_the_table_has_the_axes_of_every_parameter_and_no_others():
   for name, leaf in targets:
     assert tuple(_SIZES[axis] for axis in rules.PARAM_AXES[name]) == leaf.shape
   for name, leaf in drafters:
-    assert len(rules.PARAM_AXES[name]) == leaf.ndim, name
-  assert dict(targets + drafters).keys() == rules.PARAM_AXES.keys()
+    # Parameters of drafters that are not listed are whole.
+    assert len(rules.PARAM_AXES.get(name, leaf.shape)) == leaf.ndim, name
+  assert {*dict(targets), 'draft_rows'} == rules.PARAM_AXES.keys()
 
 
 def test_matmuls_are_split_as_in_megatron(mesh):
@@ -101,6 +101,11 @@ def test_matmuls_are_split_as_in_megatron(mesh):
 )
 def test_other_axes_are_whole_where_they_do_not_divide(mesh, axis, size, part):
   assert rules.spec(('width', axis), (24, size), mesh) == _P(None, part)
+
+
+def test_a_parameter_without_a_rule_is_whole(mesh):
+  shardings = rules.param_shardings({'gamma': np.zeros((4, 8))}, mesh)
+  assert shardings['gamma'].is_fully_replicated
 
 
 def test_the_state_of_an_optimizer_is_split_like_the_parameters(mesh):

@@ -8,10 +8,9 @@ import numpy as np
 
 from specsamp import LanguageModel, file_order
 from specsamp.drafting.eagle import PublishedEagleLayer
-from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
-from specsamp.drafting.peagle import PEagleLayers
 from specsamp.drafting.trained import make
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.training import draft_vocab

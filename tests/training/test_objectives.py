@@ -12,7 +12,7 @@ from small import log_softmax
 from testing import tiny
 
 from specsamp.drafting.features import TargetHead
-from specsamp.drafting.trained import KINDS, make, taps
+from specsamp.drafting.trained import KINDS, make
 from specsamp.models import Transformer
 from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
@@ -36,7 +36,7 @@ def _batch(module):
   rng = np.random.default_rng(1)
   draw = lambda width: rng.standard_normal((_BATCH, _LENGTH, width), np.float32)
   hidden, noise = draw(16), np.float32(0.3) * draw(16)
-  features = draw(16 * len(taps(module))) if taps(module) else hidden
+  features = draw(16 * len(module.taps)) if module.taps else hidden
   return Batch(_TOKENS, _STARTS, features, noise, hidden)
 
 

@@ -21,10 +21,9 @@ from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.dflash import DFlashLayers
 from specsamp.drafting.eagle import PublishedEagleLayer
-from specsamp.drafting.eagle3 import Eagle3Layer
+from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
-from specsamp.drafting.peagle import PEagleLayers
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig, param_shapes
 

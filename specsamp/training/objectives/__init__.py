@@ -1,9 +1,10 @@
 """Losses of the drafters that `drafting.trained` names: one for each kind."""
 
+import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specsamp.training.objectives import blocks, eagle3, heads, layers
+from specsamp.drafting.trained import KINDS, Kind
 from specsamp.training.objectives.batch import Weights
 
 
@@ -26,14 +27,10 @@ class Objective(NamedTuple):
     return self.drafts_from_features or weights.read_p
 
 
-OBJECTIVES = {
-  'medusa': Objective(heads.loss),
-  'hydra': Objective(heads.loss),
-  'eagle': Objective(layers.eagle),
-  'eagle3': Objective(eagle3.loss),
-  'medusa_parallel': Objective(
-    layers.medusa_parallel, drafts_from_features=False
-  ),
-  'eagle_parallel': Objective(layers.eagle),
-  'dflash': Objective(blocks.dflash),
-}
+def _objective(kind: Kind) -> Objective:
+  module, function = kind.loss.split('.')
+  module = importlib.import_module(f'{__name__}.{module}')
+  return Objective(getattr(module, function), kind.reads_features)
+
+
+OBJECTIVES = {name: _objective(kind) for name, kind in KINDS.items()}
