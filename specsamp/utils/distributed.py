@@ -1,11 +1,10 @@
 """Runs of several processes: start-up, who writes files, shared values."""
 
 import os
-import pathlib
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -15,11 +14,9 @@ from specsamp.errors import UserError
 # A process that is silent for longer counts as dead, and the others end.
 _TIMEOUT_SECONDS = 30
 
-_ADDRESS, _COUNT, _INDEX = (
-  'JAX_COORDINATOR_ADDRESS',
-  'JAX_NUM_PROCESSES',
-  'JAX_PROCESS_ID',
-)
+_ADDRESS = 'JAX_COORDINATOR_ADDRESS'
+_COUNT = 'JAX_NUM_PROCESSES'
+_INDEX = 'JAX_PROCESS_ID'
 
 
 def initialize() -> None:
@@ -66,16 +63,13 @@ def _from_environment(names: list[str]) -> dict[str, Any]:
     raise UserError(
       f'{_ADDRESS}, {_COUNT} and {_INDEX} go together, got only {names}'
     )
-  address = os.environ[_ADDRESS]
+  address, *numbers = (os.environ[name] for name in names)
   if not address.rpartition(':')[2].isdecimal():
     raise UserError(f'{_ADDRESS}: got {address!r}, expected HOST:PORT')
-  values = []
-  for name in (_COUNT, _INDEX):
-    text = os.environ[name]
+  for name, text in zip((_COUNT, _INDEX), numbers, strict=True):
     if not text.isdecimal():
       raise UserError(f'{name}: got {text!r}, expected a number')
-    values.append(int(text))
-  count, index = values
+  count, index = map(int, numbers)
   if index >= count:
     raise UserError(f'{_INDEX} is {index}, expected below {_COUNT} {count}')
   return dict(
@@ -86,11 +80,6 @@ def _from_environment(names: list[str]) -> dict[str, Any]:
 def is_first() -> bool:
   """Returns True in the process that writes reports and shows progress."""
   return jax.process_index() == 0
-
-
-def first_opens(path: pathlib.Path, mode: str) -> TextIO:
-  """Opens the file in the first process, and the null device in the others."""
-  return open(path if is_first() else os.devnull, mode)
 
 
 def first_does(action: Callable[[], None], what: str) -> None:

@@ -111,7 +111,6 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('seed: got 4294967296', 'pretrain', ['--config.seed=4294967296']),
     ('max_length', 'pretrain', ['--config.length=65']),
     ('noise: got nan', 'distill', ['--config.noise=nan']),
-    ('groups: got 33', 'distill', ['--config.groups=33']),
     ('length: got 65', 'distill', ['--config.length=65']),
     ('alphas: got', 'plan', ["--config.alphas=('a',)"]),
     ('paper_ms: got (', 'plan', ["--config.paper_ms=(('target', 'v4'),)"]),

@@ -94,10 +94,11 @@ def test_the_rate_is_held_and_then_falls():
     _CONFIG, steps=20, warmup_steps=4, decay_share=0.5, weight_decay=0.0
   )
   tx = optimizer.make_optimizer(config)
+  update = jax.jit(tx.update)
   params = {'scale': jnp.ones(1)}
   state, moves = tx.init(params), []
   for _ in range(config.steps):
-    move, state = tx.update(params, state, params)
+    move, state = update(params, state, params)
     moves.append(-float(move['scale'][0]))
   # With equal gradients every move of AdamW is as long as the rate.
   rates = [0, 0.25, 0.5, 0.75, *[1] * 6, *np.linspace(1, 0.1, 10)]
@@ -121,7 +122,7 @@ def test_muon_orthogonalizes_the_matrices_of_layers_only():
   for name in ('muon', 'adamw'):
     tx = optimizer.make_optimizer(dataclasses.replace(config, optimizer=name))
     state = tx.init(params)
-    moves[name] = tx.update(grads, state, params)[0]['block']
+    moves[name] = jax.jit(tx.update)(grads, state, params)[0]['block']
   muon = moves['muon']
   for matrix in (
     muon['kv'][0].reshape(6, 8),

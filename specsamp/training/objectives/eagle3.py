@@ -17,19 +17,24 @@ from specsamp.drafting.eagle3 import Eagle3Drafter
 from specsamp.models import attention
 from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
-from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.depths import Labels, take, weighted_sum
+from specsamp.training.distill_config import DistillConfig
+from specsamp.training.objectives.depths import (
+  Batch,
+  Labels,
+  take,
+  weighted_sum,
+)  # fmt: skip
 
 
-def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all steps; see `Objective.loss`.
+def loss(module, params, target_head, batch: Batch, config: DistillConfig):
+  """Sums the losses of all steps.
 
   A position has a loss only if the layer can draft its label: the target's most
   probable token, or the text's token for the loss text. Other positions would
   teach what the layer cannot express. The paper has the loss kl and a decay of
   0.8 for 7 steps: step j weighs 0.8^j.
   """
-  length = batch.tokens.shape[1] - 1
+  length, count = batch.tokens.shape[1] - 1, batch.starts.shape[1]
   hidden_by_step = unrolled(
     module,
     params,
@@ -37,10 +42,10 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     batch.features + batch.noise,
     batch.tokens[:, :-1],
     batch.starts,
-    steps(batch.starts.shape[1], weights.unroll, weights.retention),
+    [int(np.ceil(count * config.retention**j)) for j in range(config.ahead)],
   )
   labels = _drafted_labels(module, params, Labels.make(target_head, batch))
-  label_bt = labels.next if weights.loss == 'text' else labels.best
+  label_bt = labels.next if config.loss == 'text' else labels.best
   teaches_bt = label_bt < module.draft_vocab
   labels = labels._replace(
     next=jnp.minimum(labels.next, module.draft_vocab - 1)
@@ -51,15 +56,10 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
-    depth = labels.compare(weights, logits_bmk, places_bm, j)
+    depth = labels.compare(config, logits_bmk, places_bm, j)
     teaches_bm = depth.inside & take(teaches_bt, places_bm)
     depths.append(depth._replace(teaches=teaches_bm))
-  return weighted_sum(weights, depths, length)
-
-
-def steps(num_starts: int, count: int, retention: float) -> list[int]:
-  """Returns the number of starts of step 0, 1, ..; see `groups.sizes`."""
-  return [int(np.ceil(num_starts * retention**j)) for j in range(count)]
+  return weighted_sum(config, depths, length)
 
 
 def unrolled(
@@ -73,9 +73,9 @@ def unrolled(
 
   Args:
     module: an `Eagle3Layer`.
-    params: of the module.
+    params: parameters of the module.
     target_head: the target's embedding and LM head.
-    features_bte: the target's at the tokens.
+    features_bte: the target's features at the tokens.
     tokens_bt: int [B, T].
     starts_bm: int [B, M].
     counts: M_j of each step, static; the first M_j starts have it.
@@ -134,9 +134,8 @@ def _drafted_labels(module, params, labels: Labels) -> Labels:
   row_of = lambda tokens_bt: jnp.take(
     params['draft_rows'], tokens_bt, mode='clip'
   )
-  return Labels(
+  return labels._replace(
     logits=constrain(logits_btk, 'batch', None, 'vocab'),
-    normalizer=labels.normalizer,
     best=row_of(labels.best),
     next=row_of(labels.next),
   )
