@@ -40,13 +40,12 @@ def make_update(
 
   Args:
     transformer: the policy.
-    optimizer: of its parameters.
-    temperature: at which the rollouts were drawn.
+    optimizer: optimizer of its parameters.
+    temperature: temperature of the rollouts.
 
   Returns:
     (params, moments, tokens [B, T], is_new [B, T], advantages [B]) -> params,
-    moments, metrics. `is_new` is 1 for the tokens of rollouts, 0 for those of
-    prompts and for padding.
+    moments, metrics. `is_new` is 1 for the tokens of rollouts and 0 for others.
   """
 
   def loss(params, tokens_bt, is_new_bt, advantage_b):

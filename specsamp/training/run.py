@@ -23,8 +23,7 @@ from specsamp.errors import UserError
 from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
-from specsamp.training.optimizer import make_optimizer
-from specsamp.training.run_config import RunConfig
+from specsamp.training.run_config import RunConfig, make_optimizer
 from specsamp.utils import progress
 
 

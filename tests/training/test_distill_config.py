@@ -1,7 +1,6 @@
 """Configs of distillation, and what is refused of one."""
 
 import dataclasses
-import json
 import runpy
 
 import pytest
@@ -45,12 +44,6 @@ def test_bad_configs(changes, message):
   with pytest.raises(UserError, match=f'^config: {message}$') as error:
     schema.read(DistillConfig, values)
   assert '\n' not in str(error.value)
-
-
-def test_configs_round_trip():
-  config = dataclasses.replace(_CONFIG, temperatures=(0, 1))
-  values = json.loads(json.dumps(dataclasses.asdict(config)))
-  assert schema.read(DistillConfig, values) == config
 
 
 @pytest.mark.parametrize('arg', [None, *KINDS, 'eagle_parallel_deep', 'smoke'])

@@ -51,44 +51,39 @@ def test_a_parallel_drafter_starts_from_eagle(tmp_path):
   heads = make('medusa', target.config, 3)
   with pytest.raises(UserError, match='has no parameter'):
     distill._init(config, heads, target)(jax.random.key(0))
+  other = tiny.model(11, 1)
   with pytest.raises(UserError, match='trained for the target'):
-    distill._init(config, module, _other(target))
+    distill._init(config, module, other)
 
 
 @pytest.mark.parametrize(
-  ('kind', 'start', 'message'),
+  ('kind', 'start', 'fields', 'message'),
   [
     # The parameters have the same names and shapes.
-    ('dflash', lambda t: tiny.trained(t, 'eagle'), r'taps: got \(\), exp'),
+    ('dflash', 'eagle', {}, r'taps: got \(\), exp'),
     (
       'eagle3',
-      lambda t: tiny.trained(t, 'eagle3', taps=(1, 2, 3)),
+      'eagle3',
+      dict(taps=(1, 2, 3)),
       r'taps: got \(1, 2, 3\), expected \(2, 3, 3\)$',
     ),
     (
       'eagle3',
-      lambda t: _feeding_normed(tiny.trained(t, 'eagle3')),
+      'eagle3',
+      dict(feeds_normed=True),
       'feeds_normed: got True, expected False$',
     ),
   ],
 )
 def test_drafters_that_read_other_features_are_refused(
-  kind, start, message, monkeypatch
+  kind, start, fields, message, monkeypatch
 ):
   target = tiny.model(11, 0, num_layers=6)
-  monkeypatch.setattr(drafter_dir, 'load', lambda _: start(target))
+  trained = tiny.trained(target, start)
+  module = trained.module.clone(**fields)
+  trained = dataclasses.replace(trained, module=module)
+  monkeypatch.setattr(drafter_dir, 'load', lambda _: trained)
   config = DistillConfig(kind=kind, init='IT')
   module = make(kind, target.config, 3, num_layers=2 - (kind == 'eagle3'))
   with pytest.raises(UserError, match=f'^init IT: {message}'):
     distill._init(config, module, target)
-
-
-def _feeding_normed(trained):
-  module = trained.module.clone(feeds_normed=True)
-  return dataclasses.replace(trained, module=module)
-
-
-def _other(target):
-  """Returns another target of the same shape."""
-  params = jax.tree.map(lambda leaf: leaf * 2, target.params)
-  return dataclasses.replace(target, params=params)

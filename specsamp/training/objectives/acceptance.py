@@ -68,7 +68,7 @@ def per_position(
       p_normalizer = jax.nn.logsumexp(p_logits, axis=-1)
     log_p = p_logits - jax.lax.stop_gradient(p_normalizer)[..., None]
     log_q = jax.nn.log_softmax(q_logits, axis=-1)
-    log_alpha = log_acceptance(log_p, log_q)
+    log_alpha = jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
   match name:
     case 'text':
       loss = optax.softmax_cross_entropy_with_integer_labels(q_logits, labels)
@@ -85,11 +85,6 @@ def per_position(
   if log_alpha is not None:
     log_alpha = jax.lax.stop_gradient(log_alpha)
   return loss, log_alpha
-
-
-def log_acceptance(log_p, log_q):
-  """Returns log sum_v min(p, q), [..], of log-probabilities [.., V]."""
-  return jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
 
 
 def expected_length_weights(log_alpha, known=True):

@@ -11,13 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.dflash import embedded_blocks
-from specsamp.training.distill_config import DistillConfig
-from specsamp.training.objectives.depths import (
-  Batch,
-  Labels,
-  take,
-  weighted_sum,
-)  # fmt: skip
+from specsamp.training.objectives import depths
 
 # Tokens of blocks in a part: after a text of as many tokens they have 1 GB of
 # scores in a layer of 32 heads, where 512 blocks of 16 at once have 11 GB.
@@ -38,7 +32,7 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
   """
   (batch, length), count = tokens_bt.shape, starts_bm.shape[1]
   x_bqd, block_bq = embedded_blocks(
-    module, params, target_head, starts_bm, take(tokens_bt, starts_bm)
+    module, params, target_head, starts_bm, depths.take(tokens_bt, starts_bm)
   )
   text_t = np.arange(length, dtype=np.int32)
   text_bt = jnp.broadcast_to(text_t, tokens_bt.shape)
@@ -60,7 +54,7 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
   return out_bqd.reshape(shape)[:, :, 1:]
 
 
-def dflash(module, params, target_head, batch: Batch, config: DistillConfig):
+def dflash(module, params, target_head, batch, config):
   """Sums the losses of all masks.
 
   p is the target's distribution along the text. q has read no token after the
@@ -73,7 +67,7 @@ def dflash(module, params, target_head, batch: Batch, config: DistillConfig):
   context_btd = module.apply(
     {'params': params}, batch.features, method='context'
   )
-  labels = Labels.make(target_head, batch)
+  labels = depths.Labels.make(target_head, batch)
 
   def compare(starts_bm):
     """Returns a `Depth` of arrays [B, m, K - 1]."""
@@ -89,10 +83,10 @@ def dflash(module, params, target_head, batch: Batch, config: DistillConfig):
 
   max_starts = max(_PART // module.block_size, 1)
   whole = _in_parts(compare, batch.starts, max_starts, padding=length)
-  depths = [
+  by_depth = [
     jax.tree.map(lambda x, j=j: x[:, :, j], whole) for j in range(module.ahead)
   ]
-  return weighted_sum(config, depths, length)
+  return depths.weighted_sum(config, by_depth, length)
 
 
 def _in_parts(compute, starts_bm, max_starts: int, padding: int):

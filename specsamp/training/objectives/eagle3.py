@@ -17,16 +17,10 @@ from specsamp.drafting.eagle3 import Eagle3Drafter
 from specsamp.models import attention
 from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
-from specsamp.training.distill_config import DistillConfig
-from specsamp.training.objectives.depths import (
-  Batch,
-  Labels,
-  take,
-  weighted_sum,
-)  # fmt: skip
+from specsamp.training.objectives import depths
 
 
-def loss(module, params, target_head, batch: Batch, config: DistillConfig):
+def loss(module, params, target_head, batch, config):
   """Sums the losses of all steps.
 
   A position has a loss only if the layer can draft its label: the target's most
@@ -44,22 +38,23 @@ def loss(module, params, target_head, batch: Batch, config: DistillConfig):
     batch.starts,
     [int(np.ceil(count * config.retention**j)) for j in range(config.ahead)],
   )
-  labels = _drafted_labels(module, params, Labels.make(target_head, batch))
+  labels = depths.Labels.make(target_head, batch)
+  labels = _drafted_labels(module, params, labels)
   label_bt = labels.next if config.loss == 'text' else labels.best
   teaches_bt = label_bt < module.draft_vocab
   labels = labels._replace(
     next=jnp.minimum(labels.next, module.draft_vocab - 1)
   )
-  depths = []
+  by_depth = []
   for j, hidden_bmd in enumerate(hidden_by_step):
     places_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
     depth = labels.compare(config, logits_bmk, places_bm, j)
-    teaches_bm = depth.inside & take(teaches_bt, places_bm)
-    depths.append(depth._replace(teaches=teaches_bm))
-  return weighted_sum(config, depths, length)
+    teaches_bm = depth.inside & depths.take(teaches_bt, places_bm)
+    by_depth.append(depth._replace(teaches=teaches_bm))
+  return depths.weighted_sum(config, by_depth, length)
 
 
 def unrolled(
@@ -104,10 +99,10 @@ def unrolled(
     attention.PrivateEntries(cache.entry(i))
     for i in range(module.config.num_layers)
   ]
-  outputs = [take(hidden_btd, starts_bm[:, : counts[0]])]
+  outputs = [depths.take(hidden_btd, starts_bm[:, : counts[0]])]
   for j, count in enumerate(counts[1:], start=1):
     roots_bm = starts_bm[:, :count]
-    tokens_bm = take(tokens_bt, roots_bm + j)
+    tokens_bm = depths.take(tokens_bt, roots_bm + j)
     embedded_bmd = drafter.embed(tokens_bm, roots_bm + j)
     entries = [
       entry.replace(
@@ -124,7 +119,7 @@ def unrolled(
   return outputs
 
 
-def _drafted_labels(module, params, labels: Labels) -> Labels:
+def _drafted_labels(module, params, labels: depths.Labels) -> depths.Labels:
   """Returns labels whose columns are the K tokens that the layer can draft.
 
   `best` and `next` are K for tokens that it cannot draft.

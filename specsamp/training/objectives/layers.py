@@ -25,16 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting import features
-from specsamp.training.distill_config import DistillConfig
-from specsamp.training.objectives.depths import (
-  Batch,
-  Labels,
-  take,
-  weighted_sum,
-)  # fmt: skip
+from specsamp.training.objectives import depths
 
 
-def heads(module, params, target_head, batch: Batch, config: DistillConfig):
+def heads(module, params, target_head, batch, config):
   """Sums the losses of all heads of Medusa or Hydra.
 
   Head j reads the target's feature at t; Hydra's also reads the tokens t + 1 to
@@ -44,25 +38,23 @@ def heads(module, params, target_head, batch: Batch, config: DistillConfig):
   """
   tokens, starts_bm, features_btd = batch.tokens, batch.starts, batch.features
   length, width = features_btd.shape[1:]
-  labels = Labels.make(target_head, batch)
+  labels = depths.Labels.make(target_head, batch)
   rows = lambda array: array.reshape(-1, *array.shape[2:])
-  feature_rd = rows(take(features_btd, starts_bm))
+  feature_rd = rows(depths.take(features_btd, starts_bm))
   distances = range(1, module.num_heads + 1)
   embedded_bjmd = [
-    target_head.embed(take(tokens, starts_bm + j)) for j in distances
+    target_head.embed(depths.take(tokens, starts_bm + j)) for j in distances
   ]
   path_rjd = rows(jnp.stack(embedded_bjmd, axis=2))
-  depths = []
+  by_depth = []
   for j in distances:
     hidden_rd = module.apply({'params': params}, feature_rd, path_rjd, j)
     logits_bmv = target_head.logits(hidden_rd.reshape(*starts_bm.shape, width))
-    depths.append(labels.compare(config, logits_bmv, starts_bm + j, j))
-  return weighted_sum(config, depths, length, first=1)
+    by_depth.append(labels.compare(config, logits_bmv, starts_bm + j, j))
+  return depths.weighted_sum(config, by_depth, length, first=1)
 
 
-def medusa_parallel(
-  module, params, target_head, batch: Batch, config: DistillConfig
-):
+def medusa_parallel(module, params, target_head, batch, config):
   """Sums the losses at the root and at every mask.
 
   The paper has the loss text and a decay of 0.8: mask j weighs 0.8^j. That loss
@@ -79,17 +71,17 @@ def medusa_parallel(
     batch.starts,
     config.retention,
   )
-  labels = Labels.make(target_head, batch)
+  labels = depths.Labels.make(target_head, batch)
   labels = labels._replace(best=labels.next)
   logits_bqv = target_head.logits(outputs.hidden)
   whole = labels.compare(
     config, logits_bqv, outputs.reads, outputs.number[None]
   )
   length = batch.tokens.shape[1] - 1
-  return weighted_sum(config, outputs.by_depth(whole), length)
+  return depths.weighted_sum(config, outputs.by_depth(whole), length)
 
 
-def eagle(module, params, target_head, batch: Batch, config: DistillConfig):
+def eagle(module, params, target_head, batch, config):
   """Sums SmoothL1(feature) + cross_entropy * loss(p, q) over the groups.
 
   EAGLE has the loss kl with a weight of 0.1; ParallelSpec
@@ -106,13 +98,13 @@ def eagle(module, params, target_head, batch: Batch, config: DistillConfig):
     batch.starts,
     config.retention,
   )
-  label_bqd = take(features_btd, outputs.reads).astype(jnp.float32)
+  label_bqd = depths.take(features_btd, outputs.reads).astype(jnp.float32)
   error_bqd = jnp.abs(outputs.hidden.astype(jnp.float32) - label_bqd)
   smooth_bq = jnp.mean(
     jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
   )
   logits_bqv = target_head.logits(outputs.hidden)
-  labels = Labels.make(target_head, batch)
+  labels = depths.Labels.make(target_head, batch)
   whole = labels.compare(
     config, logits_bqv, outputs.reads, outputs.number[None]
   )
@@ -121,8 +113,8 @@ def eagle(module, params, target_head, batch: Batch, config: DistillConfig):
     config.loss: whole.loss[:, :length].mean(),
   }
   loss_bq = smooth_bq + config.cross_entropy_weight * whole.loss
-  depths = outputs.by_depth(whole._replace(loss=loss_bq))
-  total, metrics = weighted_sum(config, depths, length)
+  by_depth = outputs.by_depth(whole._replace(loss=loss_bq))
+  total, metrics = depths.weighted_sum(config, by_depth, length)
   return total, metrics | of_tokens
 
 
