@@ -27,7 +27,7 @@ _CONFIG = DistillConfig(kind='dflash', decay=0.7)
 
 @functools.cache
 def _made(positions='rotary'):
-  target = tiny.model(_VOCAB, 28, num_layers=6, positions=positions)
+  target = tiny.model(_VOCAB, 28, num_layers=3, positions=positions)
   return target, tiny.trained(target, 'dflash', _AHEAD, num_layers=2)
 
 

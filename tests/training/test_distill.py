@@ -1,7 +1,6 @@
 """Drafters learn from a fixed target, and their runs resume."""
 
 import dataclasses
-import functools
 import pathlib
 import shutil
 
@@ -13,8 +12,7 @@ from testing import tiny
 
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
-from specsamp.drafting import trained
-from specsamp.drafting.trained import kind_of, make
+from specsamp.drafting.trained import make
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
@@ -71,11 +69,15 @@ def config(corpus, target):
 
 
 @pytest.fixture(scope='module')
-def on_continuations(config, tmp_path_factory):
-  """Returns the config of training on continuations with kept features."""
-  folder = tmp_path_factory.mktemp('shared')
+def job(config, tmp_path_factory, tokenizer):
+  """Returns a config with continuations, features and a small vocabulary."""
+  folder = tmp_path_factory.mktemp('job')
   return dataclasses.replace(
     config,
+    kind='eagle3',
+    target=str(_save_target(folder / 'target', tokenizer, 6)),
+    draft_vocab=300,
+    learning_rate=1e-2,
     num_continuations=32,
     prompt_length=8,
     continuation_batch=8,
@@ -85,59 +87,21 @@ def on_continuations(config, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def for_eagle3(on_continuations, tmp_path_factory, tokenizer):
-  """Returns a config with a deeper target, to tap, and a small vocabulary."""
-  folder = tmp_path_factory.mktemp('deep')
-  return dataclasses.replace(
-    on_continuations,
-    kind='eagle3',
-    target=str(_save_target(folder / 'target', tokenizer, 6)),
-    draft_vocab=300,
-    learning_rate=1e-2,
-    continuations=str(folder / 'continuations'),
-    features=str(folder / 'features'),
-  )
-
-
-@pytest.fixture(scope='module')
-def undisturbed(config, on_continuations, for_eagle3, tmp_path_factory):
-  """Returns (kind) -> config, workdir, drafter, target; on one device.
-
-  eagle_parallel computes features in every step; the others share the target's
-  continuations and features.
-  """
-
-  @functools.cache
-  def run(kind):
-    bases = {'eagle_parallel': config, 'eagle3': for_eagle3}
-    base = bases.get(kind, on_continuations)
-    job = dataclasses.replace(base, kind=kind)
-    workdir = tmp_path_factory.mktemp(kind)
-    loaded = []
-    with pytest.MonkeyPatch.context() as patch:
-      real = model_dir.load
-      load = lambda *args: loaded.append(real(*args)) or loaded[-1]
-      patch.setattr(model_dir, 'load', load)
-      return job, workdir, distill.distill(job, workdir), loaded[0]
-
-  return run
+def undisturbed(job, tmp_path_factory):
+  """Returns the workdir, the drafter and the target of a run."""
+  workdir = tmp_path_factory.mktemp('undisturbed')
+  loaded = []
+  with pytest.MonkeyPatch.context() as patch:
+    real = model_dir.load
+    load = lambda *args: loaded.append(real(*args)) or loaded[-1]
+    patch.setattr(model_dir, 'load', load)
+    return workdir, distill.distill(job, workdir), loaded[0]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'eagle3',
-    # The losses of each kind are proved in test_objectives.py.
-    *(
-      pytest.param(kind, marks=pytest.mark.slow)
-      for kind in trained.KINDS
-      if kind != 'eagle3'
-    ),
-  ],
-)
-def test_only_the_drafter_is_trained_and_saved(undisturbed, kind):
-  job, workdir, drafter, target = undisturbed(kind)
+def test_only_the_drafter_is_trained_and_saved(job, undisturbed):
+  """The losses of the other kinds are proved in test_objectives.py."""
+  workdir, drafter, target = undisturbed
   lines = small.metrics(workdir)
   steps = {
     name: [line['step'] for line in lines if line['kind'] == name]
@@ -145,24 +109,21 @@ def test_only_the_drafter_is_trained_and_saved(undisturbed, kind):
   }
   assert steps == {'train': list(range(1, 31)), 'validation': [15, 30]}
   train = [line for line in lines if line['kind'] == 'train']
-  depths = 1 if kind == 'eagle' else job.ahead
-  for depth in range(1, depths + 1):
+  for depth in range(1, job.ahead + 1):
     losses = [line[f'loss_{depth}'] for line in train]
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
   read = drafter_dir.load(workdir / 'drafter')
-  assert kind_of(read.module).name == kind
   assert (read.module, read.target) == (drafter.module, drafter.target)
-  jax.tree.map(np.testing.assert_array_equal, read.params, drafter.params)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    target.params,
-    model_dir.load(job.target).params,
-  )
+  for got, wanted in (
+    (read.params, drafter.params),
+    (target.params, model_dir.load(job.target).params),
+  ):
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
 
 
 @pytest.mark.integration
-def test_eagle3_drafts_the_tokens_of_the_continuations(undisturbed):
-  job, workdir, drafter, target = undisturbed('eagle3')
+def test_eagle3_drafts_the_tokens_of_the_continuations(job, undisturbed):
+  workdir, drafter, target = undisturbed
   rows = np.asarray(drafter.params['draft_rows'])
   shards = pathlib.Path(job.continuations).glob('t0/train/*.npy')
   written = np.concatenate([np.load(shard) for shard in shards])
@@ -170,15 +131,16 @@ def test_eagle3_drafts_the_tokens_of_the_continuations(undisturbed):
   counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
   assert counts[rows < 300].min() >= counts[rows == 300].max()
   config = dataclasses.replace(job, init=str(workdir / 'drafter'))
-  params = distill._init(config, drafter.module, target)(jax.random.key(0))
+  init = jax.jit(distill._init(config, drafter.module, target))
+  params = init(jax.random.key(0))
   params |= distill._chosen(config, drafter.module, None, None, None)
   jax.tree.map(np.testing.assert_array_equal, params, drafter.params)
 
 
 @pytest.mark.integration
-def test_an_interrupted_run_resumes(undisturbed, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes(job, undisturbed, tmp_path, monkeypatch):
   """Noise and groups of every step are drawn from its number."""
-  job, workdir, _, _ = undisturbed('eagle3')
+  workdir, _, _ = undisturbed
   resumed = tmp_path / 'run'
   shutil.copytree(workdir, resumed)
   shutil.rmtree(resumed / 'drafter')
@@ -195,13 +157,9 @@ def test_an_interrupted_run_resumes(undisturbed, tmp_path, monkeypatch):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-  'kind', ['eagle3', pytest.param('dflash', marks=pytest.mark.slow)]
-)
 def test_losses_on_a_mesh_are_those_of_one_device(
-  undisturbed, tmp_path, monkeypatch, kind
+  job, undisturbed, tmp_path, monkeypatch
 ):
-  job, workdir, _, _ = undisturbed(kind)
   real = Rows.batch
 
   def batch(self, step):
@@ -214,7 +172,7 @@ def test_losses_on_a_mesh_are_those_of_one_device(
     distill.distill(job, tmp_path, meshes.make(2, 4))
   lines = small.metrics(tmp_path)
   assert len(lines) == 8
-  for got, line in zip(lines, small.metrics(workdir)[:8], strict=True):
+  for got, line in zip(lines, small.metrics(undisturbed[0])[:8], strict=True):
     expected = {k: v for k, v in line.items() if k.startswith(('loss', 'step'))}
     assert {k: got[k] for k in expected} == pytest.approx(expected, abs=1e-4)
 
