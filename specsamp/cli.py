@@ -5,6 +5,7 @@ A launcher defines its flags and passes its `main` to `run`.
 
 import ast
 import contextlib
+import functools
 import json
 import logging as stdlib_logging
 import os
@@ -63,8 +64,8 @@ def run(
       configs; None for a launcher without a config.
     default_config: config of a command line without --config. None if it must
       be given; '' is the defaults of the schema.
-    distributes: True if the launcher may be one of several processes. Only the
-      first of them prints to standard output.
+    distributes: True if the launcher may be one of several processes, of which
+      the first one prints.
     takes_names: True if the command line may have words that are not flags.
   """
   cache = flags.DEFINE_string(
@@ -73,9 +74,6 @@ def run(
     'Folder that keeps compiled programs for later runs, at most 1 GiB; empty '
     f'keeps none. If left out, {compilation_cache.default_folder()}.',
   )
-
-  def parse(argv):
-    return _parse(argv, config_schema, default_config)
 
   def guarded(argv):
     names = argv[1:]
@@ -108,6 +106,9 @@ def run(
   for stream in (sys.stdout, sys.stderr):
     if hasattr(stream, 'reconfigure'):  # a terminal may only know ASCII
       stream.reconfigure(errors='backslashreplace')
+  parse = functools.partial(
+    _parse, config_schema=config_schema, default_config=default_config
+  )
   app.run(guarded, flags_parser=parse)
 
 
@@ -282,7 +283,7 @@ def _take_config(
     raise UserError('--config: got two of them, expected one')
   if names == ['']:
     raise UserError("--config: got '', expected a file")
-  return (names[0] if names else default), others
+  return [*names, default][0], others
 
 
 def _configs(launcher: str) -> dict[str, str]:
@@ -444,9 +445,8 @@ def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
 
 def _remove_own(folder: pathlib.Path) -> None:
   """Removes the files of a run that has not begun."""
-  if not distributed.is_first():
-    return
   own = {'config.json', tokenizers.FILE}
-  if {path.name for path in folder.iterdir()} <= own | {locks.LOCK}:
+  others = {path.name for path in folder.iterdir()} - own - {locks.LOCK}
+  if distributed.is_first() and not others:
     for name in own:
       (folder / name).unlink(missing_ok=True)
