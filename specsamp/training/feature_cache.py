@@ -36,10 +36,9 @@ def check_processes(folder: str) -> None:
 
 
 def compute(transformer: Transformer, params, tokens_bt):
-  """Computes what a drafter reads of a target: [B, T, E].
+  """Computes the features of a target that a drafter reads: [B, T, E].
 
-  It is the input of the LM head, of which the target's distribution is made.
-  Features at the transformer's taps come before it.
+  They are those at the transformer's taps and, last, the input of the LM head.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:

@@ -30,7 +30,7 @@ class PretrainConfig(run_config.RunConfig):
     pattern: files of the corpus, a glob relative to its folder.
     repeats: times that an epoch reads each file of the corpus.
     extra_corpus: folder of text that an epoch reads once in addition; '' is
-      none. Its files match the same pattern. None is held out, and those that
+      unused. Its files match the same pattern. No file is held out; those that
       largely repeat a held-out file of the corpus are left out.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
       on the corpus.
@@ -40,7 +40,7 @@ class PretrainConfig(run_config.RunConfig):
       the text alone.
     continuations: folder of the teacher's continuations that
       `launch/distill.py` made, which replace the corpus (DistillSpec,
-      2310.08461); each has `length` tokens and a label. '' is none.
+      2310.08461); each has `length` tokens and a label.
     features: folder that keeps the teacher's final hidden states of these
       continuations for later runs, those of launch/distill.py too; '' computes
       them in every step.

@@ -118,7 +118,7 @@ def _is_matrix(params):
 def _matmuls_of_layers(params):
   """Returns the axes that the matrices of layers sum over; None for others.
 
-  Muon then treats keys apart from values, and gates apart from what they gate.
+  Muon then treats keys apart from values, and gates apart from hidden units.
   """
   matmuls = {
     'q': ((2,), (0, 1)),

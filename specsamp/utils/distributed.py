@@ -90,8 +90,8 @@ def first_does(action: Callable[[], None], what: str) -> None:
     what: its name in errors.
 
   Raises:
-    UserError: the action failed; raised in every process, so that none waits
-      for the others.
+    UserError: the action failed; raised in every process, because a process
+      would wait for the others.
   """
   failure = None
   if is_first():

@@ -75,7 +75,7 @@ def lock(folder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
-  """Locks the folders that a run writes in besides its workdir.
+  """Locks the folders that a run writes in, in addition to its workdir.
 
   Args:
     folders: written by other runs too; '' is skipped, and so is the workdir.

@@ -178,7 +178,7 @@ def test_losses_on_a_mesh_are_those_of_one_device(
 
 
 def test_positions_that_are_trained(config):
-  """All of a text; of a continuation none in its prompt."""
+  """They are all positions of a text, and none in a prompt."""
   starts = lambda **changes: distill._starts(
     jax.random.key(0), dataclasses.replace(config, **changes), 16
   ).tolist()

@@ -1,4 +1,4 @@
-"""Configs of distillation, and what is refused of one."""
+"""Configs of distillation, and the values that are refused."""
 
 import dataclasses
 import runpy

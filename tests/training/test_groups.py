@@ -86,7 +86,7 @@ def test_one_pass_drafts_at_every_position(kind, positions, num_layers):
   ('retention', 'masks'), [(1.0, [3, 3, 3, 3]), (0.6, [3, 3, 2, 1])]
 )
 def test_some_groups_equal_those_among_all(retention, masks):
-  """And groups with fewer masks equal whole ones."""
+  """Groups with fewer masks equal the first part of whole ones."""
   target, trained = _made('eagle_parallel')
   target_head = TargetHead.of(target.transformer, target.params)
   found = layers.group_sizes(4, _MASKS, retention)

@@ -1,4 +1,4 @@
-"""EAGLE-3 is trained on what it computes when it drafts."""
+"""EAGLE-3 computes in training as it does when it drafts."""
 
 import functools
 

@@ -32,7 +32,7 @@ def per_position(
   """Computes a loss and log alpha at every position ::
 
     text      -log q(label). Gradient in the draft's logits: q - 1[label].
-    kl        KL(p || q). Gradient: q - p, as of cross-entropy with p.
+    kl        KL(p || q). Gradient: q - p.
     tv        1 - alpha. Gradient: -q (1[q < p] - S), where S is the sum of q
               over tokens with q < p.
     lk_alpha  -log alpha. Gradient: that of tv divided by alpha.
