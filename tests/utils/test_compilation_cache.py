@@ -37,12 +37,11 @@ cli.run(main, distributes=False)
 
 def _launch(home, *flags, **variables):
   """Returns (hits, misses) and standard error of a run that succeeds."""
-  environment = {
-    name: value
-    for name, value in os.environ.items()
-    if name != 'JAX_ENABLE_COMPILATION_CACHE'
+  environment = os.environ | {
+    'JAX_ENABLE_COMPILATION_CACHE': 'true',
+    'XDG_CACHE_HOME': str(home),
+    'PYTHONPATH': str(_ROOT),
   }
-  environment |= {'XDG_CACHE_HOME': str(home), 'PYTHONPATH': str(_ROOT)}
   ended = subprocess.run(
     [sys.executable, '-c', _LAUNCHER, *flags],
     env=environment | variables,
