@@ -144,6 +144,13 @@ def server():
 
 
 @pytest.fixture(scope='module')
+def standard_promotion():
+  """Allows Adam of optax, which mixes integers and floats."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+@pytest.fixture(scope='module')
 def optimized():
   """Compiles with all optimizations, as users do."""
   before = jax.config.read('jax_disable_most_optimizations')

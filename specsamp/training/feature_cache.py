@@ -70,7 +70,7 @@ class FeatureCache:
     """Opens or makes a cache.
 
     Args:
-      folder: for the arrays, N x T x E x 2 bytes.
+      folder: folder for N x T x E x 2 bytes.
       target: the model whose features they are.
       rows: int [N, T + 1]; the last token of each has no feature.
       taps: see `Transformer`.

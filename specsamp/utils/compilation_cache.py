@@ -42,9 +42,8 @@ def enable(folder: str | None = None) -> None:
       None is `default_folder()`, or nothing before jax 0.10.2.
   """
   if folder is None:
-    if jax.config.jax_compilation_cache_dir:
-      return  # the user's folder, with the bounds of jax's variables
-    if jax.__version_info__ < _QUIET:
+    # The user's folder keeps the bounds of jax's variables.
+    if jax.config.jax_compilation_cache_dir or jax.__version_info__ < _QUIET:
       return
     folder = str(default_folder())
   if not folder.strip():

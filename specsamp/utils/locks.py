@@ -24,11 +24,8 @@ def lock(folder) -> Iterator[None]:
   The first process holds the lock for all processes of a run. Hidden files of
   killed runs are removed; so is the folder in the end, if it is new and empty.
 
-  Args:
-    folder: is created if missing.
-
   Raises:
-    UserError: another run holds the folder; or it cannot be written.
+    UserError: another run holds the folder, or it cannot be written.
   """
   folder = pathlib.Path(folder)
   path = folder / LOCK

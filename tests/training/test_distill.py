@@ -21,12 +21,7 @@ from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache, Sequences
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats; test_groups.py stays strict."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
+pytestmark = pytest.mark.usefixtures('standard_promotion')
 
 
 def _save_target(folder, tokenizer, num_layers):

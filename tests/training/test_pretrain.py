@@ -15,12 +15,7 @@ from specsamp.training import pretrain, run
 from specsamp.training.pretrain import PretrainConfig
 from specsamp.utils import schema
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats; test_losses.py stays strict."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
+pytestmark = pytest.mark.usefixtures('standard_promotion')
 
 
 @pytest.fixture(scope='module')

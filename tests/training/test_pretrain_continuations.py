@@ -14,14 +14,10 @@ from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.training import continuations, pretrain
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats; test_losses.py stays strict."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
+pytestmark = [
+  pytest.mark.integration,
+  pytest.mark.usefixtures('standard_promotion'),
+]
 
 
 @pytest.fixture(scope='module')

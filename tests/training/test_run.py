@@ -13,6 +13,8 @@ from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
 from specsamp.training import run, run_config
 
+pytestmark = pytest.mark.usefixtures('standard_promotion')
+
 _CONFIG = run_config.RunConfig(
   batch_size=8,
   length=1,
@@ -23,13 +25,6 @@ _CONFIG = run_config.RunConfig(
   eval_every=60,
   checkpoint_every=60,
 )
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
 
 
 class _Data:

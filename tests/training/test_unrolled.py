@@ -94,29 +94,14 @@ def test_each_step_equals_that_of_drafting(positions, num_layers):
   for row, root in enumerate(length - 1):
     text[row, root : root + STEPS + 1] = drafted.tokens[row]
   features = _tapped(target, trained, text)[0]
-  # The steps of the other rows' starts are computed too.
+  # The first start is compared. Others are computed too, fewer in each step.
   starts = np.stack([np.roll(np.arange(LENGTH), -root) for root in length - 1])
-  logits = _logits(made, features, text, starts)
+  logits = _logits(made, features, text, starts, (LENGTH, 9, 8))
   for j in range(STEPS):
     log_q = jax.nn.log_softmax(logits[j][:, 0] / 3)
     np.testing.assert_allclose(np.exp(log_q), drafted.q[:, j], atol=1e-5)
   assert np.ptp(drafted.q) > 0.3 and not np.any(drafted.q[..., VOCAB - 2])
   assert np.all(np.asarray(logits[0])[..., VOCAB - 2] == np.float32(-1e30))
-
-
-def test_starts_do_not_see_each_other():
-  target, trained = made = _made()
-  text, root = _text(), 4
-  features = _tapped(target, trained, text)[0]
-  starts = np.tile(np.arange(LENGTH), (4, 1))
-  logits = _logits(made, features, text, starts)
-  # Alone, or with fewer starts in every step.
-  alone = _logits(made, features, text, starts[:, root : root + 1])
-  few = _logits(made, features, text, starts[:, ::-1][:, :10], (10, 9, 8))
-  at = LENGTH - 1 - root
-  for j in range(STEPS):
-    np.testing.assert_allclose(alone[j][:, 0], logits[j][:, root], atol=1e-5)
-    np.testing.assert_allclose(few[j][:, at], logits[j][:, root], atol=1e-5)
 
 
 # The loss.
