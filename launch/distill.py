@@ -5,14 +5,16 @@ python launch/distill.py --config=configs/distill_pycode.py:eagle \
 """
 
 from specsamp import cli
-from specsamp.training import distill, distill_config, run
+from specsamp.training import distill, run
+from specsamp.training.distill_config import DistillConfig
+from specsamp.utils import schema
 
 _WORKDIR = cli.define_workdir()
 _mesh = cli.define_mesh('data')
 
 
 def main(config):
-  job = distill_config.from_dict(config.to_dict())
+  job = schema.read(DistillConfig, config.to_dict())
   mesh = _mesh()
   workdir = cli.make_workdir(_WORKDIR.value, config)
   distill.distill(job, workdir, mesh)
@@ -20,4 +22,4 @@ def main(config):
 
 
 if __name__ == '__main__':
-  cli.run(main, distill_config.DistillConfig)
+  cli.run(main, DistillConfig)

@@ -6,13 +6,14 @@ python launch/pretrain.py --config=configs/pretrain_pycode.py:target \
 
 from specsamp import cli
 from specsamp.training import pretrain, run
+from specsamp.utils import schema
 
 _WORKDIR = cli.define_workdir()
 _mesh = cli.define_mesh('data')
 
 
 def main(config):
-  job = pretrain.from_dict(config.to_dict())
+  job = schema.read(pretrain.PretrainConfig, config.to_dict())
   mesh = _mesh()
   workdir = cli.make_workdir(_WORKDIR.value, config)
   pretrain.pretrain(job, workdir, mesh)

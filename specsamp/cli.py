@@ -5,6 +5,7 @@ A launcher defines its flags and passes its `main` to `run`.
 
 import ast
 import contextlib
+import functools
 import json
 import logging as stdlib_logging
 import os
@@ -38,7 +39,6 @@ from specsamp.utils import (
 
 _HELP = {'--help', '-help', '-h', '--helpfull', '--helpshort', '-?'}
 _TIME = '-{time}'  # replaced by the time when the folder is made
-_CONFIG_FLAG = 'config'
 
 # Locks that this process holds until it ends.
 _locks = contextlib.ExitStack()
@@ -64,8 +64,8 @@ def run(
       configs; None for a launcher without a config.
     default_config: config of a command line without --config. None if it must
       be given; '' is the defaults of the schema.
-    distributes: True if the launcher may be one of several processes. Only the
-      first of them prints to standard output.
+    distributes: True if the launcher may be one of several processes, of which
+      the first one prints.
     takes_names: True if the command line may have words that are not flags.
   """
   cache = flags.DEFINE_string(
@@ -74,9 +74,6 @@ def run(
     'Folder that keeps compiled programs for later runs, at most 1 GiB; empty '
     f'keeps none. If left out, {compilation_cache.default_folder()}.',
   )
-
-  def parse(argv):
-    return _parse(argv, config_schema, default_config)
 
   def guarded(argv):
     names = argv[1:]
@@ -91,12 +88,10 @@ def run(
         distributed.initialize()
         if not distributed.is_first():
           sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
-      main(*([flags.FLAGS[_CONFIG_FLAG].value] if config_schema else names))
+      main(*([flags.FLAGS.config] if config_schema else names))
       sys.stdout.flush()  # an error of this flush is reported, too
-    except UserError as error:
+    except (UserError, FloatingPointError) as error:
       _undo.close()  # while the lock on the folder is held
-      _fail(str(error))
-    except FloatingPointError as error:  # weights or updates are not finite
       _fail(str(error))
     except OSError as error:
       if not error.errno:
@@ -111,6 +106,9 @@ def run(
   for stream in (sys.stdout, sys.stderr):
     if hasattr(stream, 'reconfigure'):  # a terminal may only know ASCII
       stream.reconfigure(errors='backslashreplace')
+  parse = functools.partial(
+    _parse, config_schema=config_schema, default_config=default_config
+  )
   app.run(guarded, flags_parser=parse)
 
 
@@ -137,7 +135,7 @@ def _path(launcher: str) -> str:
 
 
 def _is_ours_or_error(record: stdlib_logging.LogRecord) -> bool:
-  package = f'{pathlib.Path(__file__).parent}{os.sep}'
+  package = str(pathlib.Path(__file__).parent)
   is_error = record.levelno >= stdlib_logging.ERROR
   return is_error or record.pathname.startswith(package)
 
@@ -178,13 +176,10 @@ def define_workdir(prefix: str | None = None) -> flags.FlagHolder[str]:
 
 
 def define_mesh(axis: str) -> Callable[[], Mesh | None]:
-  """Defines the flag --mesh.
+  """Defines the flag --mesh; returns a function that returns the mesh.
 
   Args:
     axis: axis of all devices if the flag is left out, see `mesh.parse`.
-
-  Returns:
-    A function that returns the mesh, None on a single device.
   """
   flag = flags.DEFINE_string(
     'mesh',
@@ -212,13 +207,13 @@ def _parse(
   """Parses all flags; returns the words that are not flags."""
   main = sys.modules['__main__']
   launcher = pathlib.Path(getattr(main, '__file__', argv[0])).stem
+  name = default_config
   try:
-    name = default_config
     if config_schema:
       name, argv = _take_config(argv, default_config)
     if _HELP & set(argv):
-      help = _help(launcher, main.__doc__, config_schema, name, default_config)
-      _print(help)
+      lines = _help(launcher, main.__doc__, config_schema, name, default_config)
+      _print('\n'.join(lines))
       raise SystemExit
     if config_schema:
       if name is None:
@@ -226,7 +221,7 @@ def _parse(
         raise UserError(f'--config: must be given, expected one of {names}')
       config = load_config(name, config_schema, launcher)
       _check_keys(config, argv)
-      config_flags.DEFINE_config_dict(_CONFIG_FLAG, config, sys_argv=argv)
+      config_flags.DEFINE_config_dict('config', config, sys_argv=argv)
     return flags.FLAGS(argv)
   except (flags.Error, ValueError, TypeError, LookupError) as error:
     _fail(str(error))
@@ -241,9 +236,8 @@ def load_config(
   """Returns the config of a file, with the schema's defaults filled in.
 
   Args:
-    name: FILE or FILE:ARGUMENT. A file that does not exist in the working
-      directory is taken from the checkout or the installed package. '' is the
-      config of the defaults.
+    name: FILE or FILE:ARGUMENT, in the working directory, the checkout or the
+      installed package. '' is the config of the defaults.
     config_schema: a dataclass whose fields are the keys.
     launcher: name of the launcher that the config is for.
 
@@ -257,10 +251,8 @@ def load_config(
   if not file.is_file():
     file = home.folder() / path
   if not file.is_file():
-    others = ', or your own file'
-    raise UserError(
-      describe_unknown('--config', path, _configs(launcher), others)
-    )
+    names, others = _configs(launcher), ', or your own file'
+    raise UserError(describe_unknown('--config', path, names, others))
   try:
     module = runpy.run_path(str(file))
     owner = module.get('LAUNCHER', launcher)
@@ -269,15 +261,11 @@ def load_config(
         f'is a config of {owner}, expected one of {launcher}: '
         f'{", ".join(_configs(launcher))}'
       )
-    if 'get_config' not in module:
-      raise UserError('has no get_config')
     config = module['get_config'](*([argument] if colon else []))
     return schema.config_dict(config_schema, **config.to_dict())
-  except UserError as error:
-    raise UserError(f'--config={name}: {error}') from None
-  except Exception as error:  # a mistake in the user's own file
-    kind = type(error).__name__
-    raise UserError(f'--config={name}: {kind}: {error}') from None
+  except Exception as error:  # any mistake in the user's file
+    kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+    raise UserError(f'--config={name}: {kind}{error}') from None
 
 
 def _take_config(
@@ -295,7 +283,7 @@ def _take_config(
     raise UserError('--config: got two of them, expected one')
   if names == ['']:
     raise UserError("--config: got '', expected a file")
-  return (names[0] if names else default), others
+  return [*names, default][0], others
 
 
 def _configs(launcher: str) -> dict[str, str]:
@@ -331,47 +319,31 @@ def _help(
   launcher: str,
   docstring: str,
   config_schema: type | None,
-  config_name: str | None,
+  name: str | None,
   default_config: str | None,
-) -> str:
-  """Returns the text of --help: docstring, flags, configs and config keys."""
+) -> Iterator[str]:
+  """Yields the lines of --help: docstring, flags, configs and config keys."""
   if not home.is_checkout():
     docstring = docstring.replace(_path(launcher), f'-m specsamp {launcher}')
-  lines = [*docstring.strip().splitlines(), '', 'Flags:']
+  yield from [*docstring.strip().splitlines(), '', 'Flags:']
   if config_schema:
     default = f'If left out, {default_config}.' if default_config else ''
-    lines += _entry(
+    yield from _entry(
       '--config=..',
       'Experiment, FILE or FILE:ARGUMENT; --config.KEY=VALUE changes a value. '
       + default,
     )
-  for flag in _launcher_flags():
-    lines += _entry(f'--{flag.name}{_default(flag)}', flag.help)
-  if config_schema:
-    lines += _help_configs(launcher, config_schema, config_name)
-  return '\n'.join(lines)
-
-
-def _launcher_flags() -> Iterator[flags.Flag]:
-  """Yields the flags of this module and of the launcher."""
   libraries = ('absl.', 'jax', 'orbax')
   for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
-    if not module.startswith(libraries):
-      yield from module_flags
-
-
-def _default(flag: flags.Flag) -> str:
-  if flag.boolean:
-    return f', --no{flag.name}' if flag.default else ''
-  if flag.default in (None, '') or flag.name == 'workdir':
-    return '=..'
-  return f'={flag.default}'
-
-
-def _help_configs(
-  launcher: str, config_schema: type, name: str | None
-) -> Iterator[str]:
-  """Yields the launcher's configs, and the keys of the config of this name."""
+    for flag in () if module.startswith(libraries) else module_flags:
+      value = f'={flag.default}'
+      if flag.boolean:
+        value = f', --no{flag.name}' if flag.default else ''
+      elif flag.default in (None, '') or flag.name == 'workdir':
+        value = '=..'
+      yield from _entry(f'--{flag.name}{value}', flag.help)
+  if not config_schema:
+    return
   titles = _configs(launcher)
   if titles:
     yield from ['', 'Configs, whose keys --config=FILE --help prints:']
@@ -384,8 +356,7 @@ def _help_configs(
     yield from ['', str(error)]
     return
   yield from ['', f'Keys and values of {name}:' if name else 'Keys:']
-  keys = schema.describe(config_schema, config.to_dict())
-  for key, value, text in keys:
+  for key, value, text in schema.describe(config_schema, config.to_dict()):
     start = f'--config.{key}'
     if not isinstance(value, dict):
       value = textwrap.shorten(repr(value), 60, placeholder=' ..')
@@ -397,15 +368,14 @@ def _entry(name: str, text: str) -> list[str]:
   """Returns the lines of a name and its text, to the right of it or below."""
   column = 30
   width = max(shutil.get_terminal_size().columns - 1, column + 30)
-  first = f'  {name}'.ljust(column - 1) + ' '
   indent = ' ' * column
   lines = textwrap.wrap(
-    text,
-    width,
-    initial_indent=first if len(first) == column else indent,
-    subsequent_indent=indent,
+    text, width, initial_indent=indent, subsequent_indent=indent
   )
-  return lines if len(first) == column and lines else [first.rstrip(), *lines]
+  first = f'  {name}'
+  if len(first) < column and lines:
+    return [first.ljust(column) + lines[0][column:], *lines[1:]]
+  return [first, *lines]
 
 
 # Workdirs.
@@ -416,10 +386,9 @@ def make_workdir(
 ) -> pathlib.Path:
   """Creates a run's folder and writes the config into it as config.json.
 
-  The folder belongs to this run until the process ends: other runs are
-  refused. All processes of a run must see the folder, the first one makes it.
-  If the run raises a `UserError` before it writes anything else, nothing
-  remains of the folder.
+  The folder belongs to this run until the process ends. All processes of a run
+  must see it. If the run raises a `UserError` before it writes anything else,
+  nothing remains of the folder.
 
   Args:
     path: folder.
@@ -439,12 +408,10 @@ def make_workdir(
     folder = pathlib.Path(path.removesuffix(_TIME) + suffix)
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True) + '\n'
   try:
-    _is_new(folder, text, resumes)  # before anything, even a lock, is written
-    _locks.enter_context(locks.lock(folder))
     is_new = _is_new(folder, text, resumes)
-    distributed.wait('workdir checked')
   except OSError as error:
     raise UserError(f'workdir {folder}: {error.strerror}') from None
+  _locks.enter_context(locks.lock(folder))
   if is_new:
     _undo.callback(_remove_own, folder)
   file = folder / 'config.json'
@@ -453,15 +420,8 @@ def make_workdir(
 
 
 def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
-  """Returns True if no run has begun in the folder, False to resume one.
-
-  Raises:
-    UserError: the folder holds files that must not be overwritten.
-    OSError: it cannot be read.
-  """
+  """Returns True if no run has begun in the folder, False to resume one."""
   file = folder / 'config.json'
-  if file.is_dir():
-    raise UserError(f'workdir {folder}: config.json is a folder')
   # Hidden files are locks and parts of files. A config without other files is
   # of a run that never began.
   if not folder.exists() or not any(
@@ -485,9 +445,8 @@ def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
 
 def _remove_own(folder: pathlib.Path) -> None:
   """Removes the files of a run that has not begun."""
-  if not distributed.is_first():
-    return
   own = {'config.json', tokenizers.FILE}
-  if {path.name for path in folder.iterdir()} <= own | {locks.LOCK}:
+  others = {path.name for path in folder.iterdir()} - own - {locks.LOCK}
+  if distributed.is_first() and not others:
     for name in own:
       (folder / name).unlink(missing_ok=True)

@@ -49,20 +49,6 @@ def check_name(
     raise UserError(describe_unknown(what, got, names, others))
 
 
-def check_scalars(name: str, values: Iterable[Any]) -> None:
-  """Checks that values are numbers, and that there is at least one.
-
-  Raises:
-    UserError: there is no value, or a value is not a number.
-  """
-  values = list(values)
-  if not values:
-    raise UserError(f'{name}: got an empty list, expected at least one number')
-  for value in values:
-    if type(value) not in (int, float):
-      raise UserError(f'{name}: got {value!r}, expected numbers')
-
-
 def check_range(
   config: Any,
   *names: str,

@@ -1,11 +1,6 @@
-"""Strict numerics for every test, eight devices to build meshes of, and lanes.
+"""Strict numerics for every test, eight devices for meshes, and lanes.
 
-pytest -n 2 -m 'not integration'  what one runs while editing: one small program
-                                  each, or none
-pytest -n 2 -m 'not extended'     and what decodes, trains and evaluates, is
-                                  given bad input, is cut off and goes on
-pytest -n 2                       and all the rest, as CI runs it
-pytest -n 2 --slow                and proofs at full size
+CONTRIBUTING.md describes the lanes.
 """
 
 import gc
@@ -16,22 +11,23 @@ import pathlib
 import sysconfig
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Tiny programs, run a few times: compiling them is what takes long. These
-# halve it, in the last step of the compiler only.
+# Compiling tiny programs takes longer than running them. These settings halve
+# that, in the last step of the compiler only.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if importlib.metadata.version('jaxlib').startswith('0.10.'):
-  # The older of its two emitters (later ones have one, and refuse the flag),
-  # and a program in one piece: the other worker has the other core.
+  # The older of its two emitters (later versions have one, and refuse the
+  # flag), and a program in one piece, because the other worker has the other
+  # core.
   os.environ.setdefault(
     'XLA_FLAGS',
     '--xla_cpu_use_fusion_emitters=false '
     '--xla_cpu_parallel_codegen_split_count=1',
   )
-# Nothing is written into the user's home, and what is tested is compiled.
+# Nothing is written into the user's home, and tested programs are compiled.
 os.environ.setdefault('JAX_ENABLE_COMPILATION_CACHE', 'false')
-# Without a driver the compiler for GPUs is not let in otherwise.
+# Without a driver jax refuses the compiler for GPUs otherwise.
 os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
-# Torch's threads wait for each other by spinning, which the workers feel.
+# Threads of torch wait actively, which slows down the other worker.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 import jax
@@ -41,7 +37,7 @@ from testing import benchmarks
 
 from specsamp.data import tokenizers
 
-# Virtual devices for the meshes; all else runs on the first of them.
+# Virtual devices for the meshes; other programs run on the first of them.
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -51,11 +47,9 @@ def pytest_addoption(parser):
   parser.addoption('--slow', action='store_true', help='proofs at full size')
 
 
-# All of what is in these folders is integration, and all of these is extended.
+# All tests in the first folders are integration, in the others extended.
 _INTEGRATION = ('end_to_end', 'notebooks', 'serving', 'sharding')
 _EXTENDED = ('notebooks', 'checkpoints/test_huggingface.py')
-
-
 # The packages without which tests with a marker are skipped.
 _PACKAGES = {
   'tpu_aot': ['libtpu'],
@@ -96,7 +90,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-  # What is imported stays: it need not be gone through again and again.
+  # Imported modules stay, so that collections may skip them.
   gc.collect()
   gc.freeze()
   gc.set_threshold(20_000)
@@ -104,7 +98,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope='session')
 def sources():
-  """Relative path -> text of a few modules of the standard library."""
+  """Returns path -> text of a few modules of the standard library."""
   stdlib = pathlib.Path(sysconfig.get_paths()['stdlib'])
   names = ('argparse.py', 'ast.py', 'json/encoder.py', 'textwrap.py')
   return {name: (stdlib / name).read_text(encoding='utf-8') for name in names}
@@ -112,13 +106,13 @@ def sources():
 
 @pytest.fixture(scope='session')
 def tokenizer(sources):
-  """512 pieces, trained on `sources`."""
+  """Returns a tokenizer of 512 pieces, trained on `sources`."""
   return tokenizers.train(sources.values(), 512)
 
 
 @pytest.fixture(scope='session')
 def corpus(tmp_path_factory):
-  """40 small files; some land on each side of the split."""
+  """Returns a folder of 40 small files, some on each side of the split."""
   root = tmp_path_factory.mktemp('corpus')
   rng = np.random.default_rng(0)
   words = ['alpha', 'beta', 'gamma', 'delta', 'if', 'else', '=', '+', '0', '\n']
@@ -129,7 +123,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def data(tmp_path_factory):
-  """A folder with files as the benchmarks' authors lay them out."""
+  """Returns a folder with files in the formats of the benchmarks' authors."""
   folder = tmp_path_factory.mktemp('data')
   benchmarks.write(folder)
   return folder
@@ -137,7 +131,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def server():
-  """Forks off a process in which everything is imported and nothing has run."""
+  """Returns a context that forks a process with most modules imported."""
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(
     [
@@ -150,8 +144,15 @@ def server():
 
 
 @pytest.fixture(scope='module')
+def standard_promotion():
+  """Allows Adam of optax, which mixes integers and floats."""
+  with jax.numpy_dtype_promotion('standard'):
+    yield
+
+
+@pytest.fixture(scope='module')
 def optimized():
-  """Programs as users compile them: what runs for long, or elsewhere."""
+  """Compiles with all optimizations, as users do."""
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', False)
   yield
@@ -160,10 +161,10 @@ def optimized():
 
 @pytest.fixture(scope='module', autouse=True)
 def _room_for_programs():
-  """Forgets compiled programs before a process has too many of them.
+  """Deletes compiled programs before a process has too many of them.
 
-  Each takes some memory maps, of which Linux allows 65,530; the compiler then
-  dies of the next one.
+  Each takes some memory maps, and Linux allows 65,530. The compiler dies of
+  the next one.
   """
   yield
   maps = pathlib.Path('/proc/self/maps')

@@ -60,9 +60,9 @@ def is_ours(folder: pathlib.Path) -> bool:
     if not _NAMES.fullmatch(path.relative_to(folder).as_posix()):
       return False
   try:
-    values = files.read_json(folder / folders.CONFIG)
-    if files.has_shape(values, {'model': {'vocab_size': int, 'width': int}}):
-      return True
+    match files.read_json(folder / folders.CONFIG):
+      case {'model': {'vocab_size': int(), 'width': int()}}:
+        return True
     stored = min(folder.glob('model*.safetensors'))
     with safetensors.safe_open(stored, framework='numpy') as opened:
       return (opened.metadata() or {}).items() >= EXPORTED.items()

@@ -141,7 +141,7 @@ def read_json(
   """
   with files.reading(f'prompts {path}'):
     texts = files.read_json(path)
-    if not files.has_shape(texts, [str]):
+    if type(texts) is not list or not all(type(t) is str for t in texts):
       raise ValueError('expected a JSON list of texts')
   prompts = [
     Prompt(f'{pathlib.Path(path).name}:{i}', text)

@@ -60,8 +60,8 @@ class Kind(NamedTuple):
 
 
 _ALL = (
-  Kind('medusa', medusa.MedusaHeads, medusa.MedusaDrafter, 'heads.loss'),
-  Kind('hydra', medusa.HydraHeads, medusa.HydraDrafter, 'heads.loss'),
+  Kind('medusa', medusa.MedusaHeads, medusa.MedusaDrafter, 'layers.heads'),
+  Kind('hydra', medusa.HydraHeads, medusa.HydraDrafter, 'layers.heads'),
   Kind('eagle', eagle.EagleLayer, eagle.EagleDrafter, 'layers.eagle'),
   Kind('eagle3', eagle3.Eagle3Layer, eagle3.Eagle3Drafter, 'eagle3.loss'),
   Kind(

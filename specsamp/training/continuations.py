@@ -4,9 +4,9 @@ A drafter drafts the target's text, not the corpus. See Medusa (2401.10774),
 section 2.3.2, and ParallelSpec (2410.05589), section 5.3.
 """
 
+import functools
 import hashlib
 import io
-import json
 import pathlib
 
 import numpy as np
@@ -45,9 +45,9 @@ def continuations(
     count: number of sequences, a multiple of `batch_size`.
     prompt_length: tokens of the text at the start of each sequence.
     length: tokens of each sequence, the prompt included.
-    temperature: of the target; 0 is greedy.
+    temperature: temperature of the target; 0 is greedy.
     batch_size: sequences that are decoded at once.
-    seed: of the choice of prompts and the draws.
+    seed: seed of the choice of prompts and of the draws.
 
   Returns:
     int32 [count, length].
@@ -66,8 +66,8 @@ def continuations(
   prompts = tokens[: available * prompt_length].reshape(-1, prompt_length)
   prompts = prompts[chosen]
   folder = pathlib.Path(folder)
-  _claim(
-    folder,
+  files.claim(
+    folder / _SETTINGS,
     {
       'target': target.fingerprint,
       'text': hashlib.sha256(tokens.tobytes()).hexdigest()[:16],
@@ -85,9 +85,9 @@ def continuations(
     unit='batch',
   ):
     path = folder / _SHARD.format(start // batch_size)
-    batch = prompts[start : start + batch_size]
-    is_done = distributed.is_first() and _has_continuations(path, batch, length)
-    if not distributed.of_first(int(is_done)):
+    # The first process decides, because others may see its files later.
+    if not distributed.of_first(int(path.exists())):
+      batch = prompts[start : start + batch_size]
       out = generate(
         target,
         batch.tolist(),
@@ -96,8 +96,11 @@ def continuations(
         stop_tokens=(),
         seed=seed + start,
       )
-      whole = np.concatenate([batch, out.tokens], axis=1).astype(np.int32)
-      distributed.first_does(lambda: _write(path, whole), f'{path}')  # noqa: B023
+      content = io.BytesIO()
+      whole = np.concatenate([batch, out.tokens], axis=1)
+      np.save(content, whole.astype(np.int32))
+      write = functools.partial(files.replace, path, content.getvalue())
+      distributed.first_does(write, str(path))
     rows.append(np.load(path))
   return np.concatenate(rows)
 
@@ -116,8 +119,8 @@ def read(folder, name: str, target: LanguageModel, length: int) -> np.ndarray:
     `launch/distill.py` trains on them.
 
   Raises:
-    UserError: the folder has no continuations, those of another target or
-      length, or a file that cannot be read.
+    UserError: the folder has no continuations, or those of another target or
+      length.
   """
   parts = sorted(pathlib.Path(folder).glob(f't*/{name}'))
   shards = [sorted(part.glob('tokens-*.npy')) for part in parts]
@@ -126,56 +129,14 @@ def read(folder, name: str, target: LanguageModel, length: int) -> np.ndarray:
       f'continuations {folder}: got no t*/{name}/{_SHARD.format(0)}, expected '
       'the files that launch/distill.py writes'
     )
-  try:
-    settings = [files.read_json(part / _SETTINGS) for part in parts]
-    rows = [np.concatenate(list(map(np.load, paths))) for paths in shards]
-  except (OSError, ValueError) as error:
-    raise UserError(
-      f'continuations {folder}: {" ".join(str(error).split())}'
-    ) from error
-  for part, values in zip(parts, settings, strict=True):
-    for key, expected in (('target', target.fingerprint), ('length', length)):
-      if values[key] != expected:
+  expected = {'target': target.fingerprint, 'length': length}
+  for part in parts:
+    settings = files.read_json(part / _SETTINGS)
+    for key, value in expected.items():
+      if settings[key] != value:
         raise UserError(
-          f'continuations {part}: {key}: got {values[key]}, expected {expected}'
+          f'continuations {part}: {key}: got {settings[key]}, expected {value}'
         )
+  rows = [np.concatenate(list(map(np.load, paths))) for paths in shards]
   order = np.concatenate([np.arange(len(part)) for part in rows])
   return np.concatenate(rows)[np.argsort(order, kind='stable')]
-
-
-def _claim(folder: pathlib.Path, settings: dict) -> None:
-  """Writes the settings of a folder, or compares them with its own."""
-  path, text = folder / _SETTINGS, json.dumps(settings, indent=2)
-
-  def write():
-    folder.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-      files.replace(path, text + '\n')
-
-  distributed.first_does(write, f'continuations {folder}')
-  if path.read_bytes().strip() != text.encode():
-    raise UserError(
-      f'continuations {folder}: has those of another target, text or size; '
-      'name another folder'
-    )
-
-
-def _write(path: pathlib.Path, rows: np.ndarray) -> None:
-  content = io.BytesIO()
-  np.save(content, rows)
-  files.replace(path, content.getvalue())
-
-
-def _has_continuations(
-  path: pathlib.Path, prompts: np.ndarray, length: int
-) -> bool:
-  """Returns True if a file has whole sequences that start with the prompts."""
-  if not path.exists():
-    return False
-  try:
-    rows = np.load(path)
-  except Exception:  # numpy raises the errors of several parsers
-    return False
-  return rows.shape == (len(prompts), length) and np.array_equal(
-    rows[:, : prompts.shape[1]], prompts
-  )

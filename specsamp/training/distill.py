@@ -1,9 +1,6 @@
 """Training of a drafter on the features of a target, which stays fixed."""
 
-import dataclasses
 import pathlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,61 +9,43 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from specsamp import zoo
-from specsamp.checkpoints import drafter_dir, dtypes, model_dir, weights
+from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import TransformerConfig, float16
-from specsamp.sharding import devices
+from specsamp.models import float16
 from specsamp.sharding import mesh as meshes
 from specsamp.training import draft_vocab, feature_cache, run
 from specsamp.training.continuations import continuations
 from specsamp.training.distill_config import DistillConfig
 from specsamp.training.feature_cache import FeatureCache, Sequences
-from specsamp.training.objectives import OBJECTIVES
-from specsamp.training.objectives.batch import Batch
+from specsamp.training.objectives import LOSSES
+from specsamp.training.objectives.depths import Batch
 from specsamp.utils import files, locks
 
 # Fields of a module that change the meaning of its parameters.
 _MEANINGS = (
-  'taps',
-  'adds_to_normed',
-  'feeds_normed',
-  'has_lm_head',
-  'mask_token',
-)
+  'taps', 'adds_to_normed', 'feeds_normed', 'has_lm_head', 'mask_token',
+)  # fmt: skip
 # Parameters of a layer that write to the residual stream. If they are 0 the
 # layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 _ROWS = 'draft_rows'
 
 
-class Frozen(NamedTuple):
-  """Arrays of a run without gradient.
-
-  Attributes:
-    target: parameters of the target.
-    chosen: parameters of the drafter that are chosen and not trained.
-  """
-
-  target: Any
-  chosen: dict[str, jax.Array]
-
-
 def make_loss(config: DistillConfig, module, target: LanguageModel):
-  """Returns the loss of a run: (params, `Frozen`, batch) -> loss, metrics.
+  """Returns the loss of a run: (params, frozen, batch) -> loss, metrics.
 
-  A batch has `tokens` [B, T + 1], `seed` [B] and `noise` [B], the largest noise
-  on features. It may have `features`, the result of `feature_cache.compute`.
-  The target has no gradient.
+  `frozen` are the target's parameters and those of the drafter that are chosen
+  and not trained; they have no gradient. See `Sequences` for a batch.
   """
   transformer = target.transformer.clone(taps=module.taps)
-  objective = OBJECTIVES[config.kind]
 
   def loss(params, frozen, batch):
-    target_params = jax.lax.stop_gradient(frozen.target)
+    target_params, chosen = frozen
+    target_params = jax.lax.stop_gradient(target_params)
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
@@ -74,7 +53,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       keys_b
     )
     sequences = Batch(tokens, starts_bm)
-    if objective.reads_features(config.weights):
+    if config.reads_features:
       if 'features' in batch:
         read = batch['features'].astype(transformer.config.dtype)
       else:
@@ -82,12 +61,12 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       features, hidden = feature_cache.split(read, transformer.config.width)
       noise = _noise(keys_b, batch['noise'], features)
       sequences = Batch(tokens, starts_bm, features, noise, hidden)
-    return objective.loss(
+    return LOSSES[config.kind](
       module,
-      params | frozen.chosen,
+      params | chosen,
       TargetHead.of(transformer, target_params),
       sequences,
-      config.weights,
+      config,
     )
 
   return loss
@@ -113,31 +92,6 @@ def _starts(key, config: DistillConfig, length: int):
   return jax.random.permutation(key, starts_t)[: config.groups or None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Batches(Sequences):
-  """Sequences with the seed and the noise of a training step.
-
-  Attributes:
-    noise: largest noise on the features of training batches.
-  """
-
-  noise: float
-
-  def batch(self, step: int) -> dict[str, np.ndarray]:
-    return self._with_seeds(super().batch(step), step, self.noise)
-
-  def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
-    for i, batch in enumerate(super().in_order(num_batches)):
-      yield self._with_seeds(batch, i, 0.0)
-
-  def _with_seeds(self, batch, step: int, noise: float):
-    size = len(batch['tokens'])
-    return batch | {
-      'seed': np.arange(step * size, (step + 1) * size, dtype=np.uint32),
-      'noise': np.full(size, noise, np.float32),
-    }
-
-
 def distill(
   config: DistillConfig, workdir, mesh: Mesh | None = None
 ) -> DraftModule:
@@ -148,7 +102,7 @@ def distill(
   of the tokens; and at the end drafter/, a folder for `drafter_dir.load`.
 
   Args:
-    config: of the run, which it determines.
+    config: settings of the run.
     workdir: a folder that all processes see.
     mesh: where to train; None is one device.
 
@@ -156,8 +110,8 @@ def distill(
     The drafter in float32.
 
   Raises:
-    UserError: the target or the corpus does not fit the config, or the config
-      does not fit the mesh, or the last checkpoint cannot be read.
+    UserError: the target or the corpus does not fit the config, or see
+      `run.fit`.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()
@@ -171,7 +125,10 @@ def distill(
       f'has {target.config.max_length} positions'
     )
   feature_cache.check_processes(config.features)
-  module = module_for(config, target.config)
+  fields = {'draft_vocab': config.draft_vocab} if config.draft_vocab else {}
+  module = kinds.make(
+    config.kind, target.config, config.ahead, config.num_layers, **fields
+  )
   folder = pathlib.Path(config.continuations or workdir / 'continuations')
   shared = [config.features]
   if config.num_continuations:
@@ -182,7 +139,7 @@ def distill(
     nonlocal chosen  # depends on the text
     train, held_out = _data(config, module, target, folder)
     chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
-    return train, held_out, Frozen(target.params, chosen)
+    return train, held_out, (target.params, chosen)
 
   with locks.lock_shared(shared, workdir):
     params = run.fit(
@@ -198,30 +155,12 @@ def distill(
   return trained
 
 
-def module_for(config: DistillConfig, target: TransformerConfig):
-  """Returns the module that a run trains for a target of this shape.
-
-  Raises:
-    UserError: the target does not fit the config.
-  """
-  fields = {'draft_vocab': config.draft_vocab} if config.draft_vocab else {}
-  return kinds.make(
-    config.kind, target, config.ahead, config.num_layers, **fields
-  )
-
-
 def _target(config, mesh: Mesh | None) -> LanguageModel:
   if not config.target:
     return zoo.load('pycode').target.on(mesh)
-  # Without bfloat16 `load` would choose float16, in which gradients vanish.
-  has_bfloat16 = devices.has_bfloat16(dtypes.device_of(mesh))
-  dtype = None if has_bfloat16 else 'float32'
-  target = model_dir.load(config.target, mesh, dtype)
-  if target.config.dtype == float16.NAME:
-    raise UserError(
-      f'target {config.target}: got float16, expected float32 or bfloat16, '
-      'because gradients vanish in float16'
-    )
+  target = model_dir.load(config.target, mesh)
+  if target.config.dtype == float16.NAME:  # in which gradients vanish
+    target = model_dir.load(config.target, mesh, 'float32')
   return target
 
 
@@ -243,12 +182,10 @@ def _init(config: DistillConfig, module, target: LanguageModel):
       raise UserError(
         f'init {config.init}: {name}: got {got}, expected {expected}'
       )
-  # It was loaded in the target's dtype, and is trained in 32 bits.
+  start_params = traverse_util.flatten_dict(_trainable(start.params))
+  # They have the target's dtype, and are trained in 32 bits.
   start_params = {
-    name: value.astype(jnp.float32)
-    for name, value in traverse_util.flatten_dict(
-      _trainable(start.params)
-    ).items()
+    name: value.astype(jnp.float32) for name, value in start_params.items()
   }
   start_modules = {name[0] for name in start_params}
 
@@ -298,55 +235,40 @@ def _chosen(
 
 def _data(
   config: DistillConfig, module, target: LanguageModel, folder: pathlib.Path
-) -> tuple[Batches, Batches]:
+) -> tuple[Sequences, Sequences]:
   """Returns training and held-out data; `folder` has the continuations."""
   parts = corpora.split(corpora.read(config.corpus, config.pattern))
-  reads_features = OBJECTIVES[config.kind].reads_features(config.weights)
   taps = module.taps
+  many = config.num_continuations // len(config.temperatures)
+  # A validation needs few continuations, but at least a batch.
+  few = max(many // 64, config.batch_size)
+  few = -(-few // config.continuation_batch) * config.continuation_batch
   data = []
-  for seed, name in enumerate(('train', 'held_out')):
+  for seed, (name, count) in enumerate((('train', many), ('held_out', few))):
     tokens = packing.tokenize(parts[seed].values(), target.tokenizer)
     if config.num_continuations:
-      tokens = _continuations(config, target, tokens, folder, seed, name)
+      rows = [
+        continuations(
+          target,
+          tokens,
+          folder / f't{temperature:g}' / name,
+          count=count,
+          prompt_length=config.prompt_length,
+          length=config.length + 1,
+          temperature=temperature,
+          batch_size=config.continuation_batch,
+          seed=seed,
+        )
+        for temperature in config.temperatures
+      ]
+      # The temperatures are interleaved.
+      tokens = np.stack(rows, axis=1).reshape(-1, config.length + 1)
     else:
       tokens = packing.windows(tokens, config.length)
     features = None
-    if config.features and reads_features:
-      part = '_'.join([name, *map(str, taps)])
-      features = FeatureCache(
-        pathlib.Path(config.features) / part, target, tokens, taps
-      )
+    if config.features and config.reads_features:
+      part = pathlib.Path(config.features, '_'.join([name, *map(str, taps)]))
+      features = FeatureCache(part, target, tokens, taps)
     rows = packing.Rows(tokens, config.batch_size, config.seed)
-    data.append(Batches(rows, features, config.noise))
+    data.append(Sequences(rows, features, config.noise))
   return tuple(data)
-
-
-def _continuations(
-  config: DistillConfig,
-  target: LanguageModel,
-  tokens: np.ndarray,
-  folder: pathlib.Path,
-  seed: int,
-  name: str,
-) -> np.ndarray:
-  """Returns continuations of a text, temperatures interleaved: [N, T + 1]."""
-  batch_size = config.continuation_batch
-  count = config.num_continuations // len(config.temperatures)
-  if name == 'held_out':  # a validation needs few, but at least a batch
-    count = max(count // 64, config.batch_size)
-    count = -(-count // batch_size) * batch_size
-  rows = [
-    continuations(
-      target,
-      tokens,
-      folder / f't{temperature:g}' / name,
-      count=count,
-      prompt_length=config.prompt_length,
-      length=config.length + 1,
-      temperature=temperature,
-      batch_size=batch_size,
-      seed=seed,
-    )
-    for temperature in config.temperatures
-  ]
-  return np.stack(rows, axis=1).reshape(-1, config.length + 1)

@@ -1,15 +1,15 @@
 """Config of a drafter's training."""
 
 import dataclasses
-from typing import Any
+from typing import Literal
 
 from specsamp.drafting import trained as kinds
-from specsamp.errors import UserError, check_name, check_range, check_scalars
+from specsamp.errors import UserError, check_name, check_range
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.training import run_config
-from specsamp.training.objectives import acceptance
-from specsamp.training.objectives.batch import Positions, Weights
-from specsamp.utils import schema
+
+Loss = Literal['text', 'kl', 'tv', 'lk_alpha', 'lk_lambda']
+Positions = Literal['decay', 'expected_length']
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,7 @@ class DistillConfig(run_config.RunConfig):
       training text; 0 is all.
     num_layers: layers of EAGLE, EAGLE-3, DFlash or a parallel drafter. Most
       papers have one. More layers pay where a round is one pass and not a pass
-      a token, because masks see what the masks before them computed in the
-      layer below.
+      a token.
     init: folder of a drafter to start from, for a parallel drafter also one of
       EAGLE. Layers that it lacks start as the identity, other parameters at
       random. '' starts at random.
@@ -43,8 +42,7 @@ class DistillConfig(run_config.RunConfig):
       that it was trained on.
     continuation_batch: sequences that the target writes at once.
     continuations: folder for these sequences, which several runs can share, one
-      after the other: t0/train, t0/held_out, t1/train, .. for temperatures 0
-      and 1. '' is in the workdir.
+      after the other. '' is in the workdir.
     features: folder for the target's features, which several runs can share,
       one after the other. '' computes them in every step. Features of several
       layers have their own files there, and take as many times the space.
@@ -87,7 +85,7 @@ class DistillConfig(run_config.RunConfig):
   features: str = ''
   groups: int = 0
   retention: float = 1.0
-  loss: acceptance.Loss = 'kl'
+  loss: Loss = 'kl'
   eta: float = 3.0
   position_weights: Positions = 'decay'
   decay: float = 0.8
@@ -102,31 +100,33 @@ class DistillConfig(run_config.RunConfig):
       self, 'ahead', 'prompt_length', 'continuation_batch', min=1, kind=int
     )
     check_range(self, 'num_layers', min=1, max=64, kind=int)
-    if self.num_layers > 1 and not kinds.KINDS[self.kind].has_layers:
-      raise UserError(
-        f'num_layers: {self.kind} has none, got {self.num_layers}'
-      )
-    if self.draft_vocab and 'draft_vocab' not in kinds.KINDS[self.kind].fields:
-      raise UserError(
-        f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
-      )
     check_range(
       self, 'num_continuations', 'groups', 'draft_vocab', min=0, kind=int
     )
-    self._check_temperatures()
     check_range(self, 'decay', 'noise', 'eta', 'cross_entropy_weight', min=0)
     check_range(self, 'retention', min=0, max=1)
-    if 0 < self.num_continuations < self.batch_size:
+    kind = kinds.KINDS[self.kind]
+    if self.num_layers > 1 and not kind.has_layers:
       raise UserError(
-        f'num_continuations: got {self.num_continuations}, fewer than the '
-        f'{self.batch_size} of a batch'
+        f'num_layers: {self.kind} has none, got {self.num_layers}'
       )
-    whole = self.continuation_batch * len(self.temperatures)
-    if self.num_continuations % whole:
+    if self.draft_vocab and 'draft_vocab' not in kind.fields:
+      raise UserError(
+        f'draft_vocab: {self.kind} drafts all tokens, got {self.draft_vocab}'
+      )
+    for temperature in self.temperatures:
+      SamplingParams(temperature=temperature).check()
+    number = len(set(self.temperatures))
+    if not number or number < len(self.temperatures):
+      raise UserError(
+        f'temperatures: got {self.temperatures}, expected one or more, each '
+        'once'
+      )
+    if self.num_continuations % (self.continuation_batch * number):
       raise UserError(
         f'num_continuations: got {self.num_continuations}, expected a multiple '
-        f'of {whole}: whole batches of continuation_batch='
-        f'{self.continuation_batch} at each of {len(self.temperatures)} '
+        f'of {self.continuation_batch * number}: whole batches of '
+        f'continuation_batch={self.continuation_batch} at each of {number} '
         'temperatures'
       )
     if self.num_continuations and self.prompt_length > self.length:
@@ -134,40 +134,12 @@ class DistillConfig(run_config.RunConfig):
         f'prompt_length: got {self.prompt_length}, more than the length '
         f'{self.length} of a sequence'
       )
-    if self.ahead > self.length:
-      raise UserError(
-        f'ahead: got {self.ahead}, more than the {self.length} tokens of a '
-        'sequence'
-      )
-    if self.groups > self.length - self.first_group:
-      raise UserError(
-        f'groups: got {self.groups}, more than the '
-        f'{self.length - self.first_group} positions of a sequence that are '
-        'trained'
-      )
-
-  def _check_temperatures(self) -> None:
-    check_scalars('temperatures', self.temperatures)
-    # A whole number is a float in the names of folders.
-    temperatures = tuple(map(float, self.temperatures))
-    object.__setattr__(self, 'temperatures', temperatures)
-    for temperature in temperatures:
-      SamplingParams(temperature=temperature).check()
-    if len(set(temperatures)) < len(temperatures):
-      raise UserError(f'temperatures: duplicate value in {temperatures}')
 
   @property
-  def weights(self) -> Weights:
-    """Returns the weights of the loss."""
-    return Weights(
-      decay=self.decay,
-      retention=self.retention,
-      cross_entropy=self.cross_entropy_weight,
-      loss=self.loss,
-      eta=self.eta,
-      positions=self.position_weights,
-      unroll=self.ahead,
-    )
+  def reads_features(self) -> bool:
+    """True if the drafter or the loss needs the target's features."""
+    needs_p = self.loss != 'text' or self.position_weights == 'expected_length'
+    return needs_p or kinds.KINDS[self.kind].reads_features
 
   @property
   def first_group(self) -> int:
@@ -176,8 +148,3 @@ class DistillConfig(run_config.RunConfig):
     In a sequence that the target wrote it is the last token of the prompt.
     """
     return self.prompt_length - 1 if self.num_continuations else 0
-
-
-def from_dict(values: dict[str, Any]) -> DistillConfig:
-  """Returns the config of plain values; `UserError` on a bad key or value."""
-  return schema.read(DistillConfig, values)

@@ -6,9 +6,9 @@ in every epoch, and then cost no passes of the target.
 
 import dataclasses
 import hashlib
-import json
+import io
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +36,9 @@ def check_processes(folder: str) -> None:
 
 
 def compute(transformer: Transformer, params, tokens_bt):
-  """Computes what a drafter reads of a target: [B, T, E].
+  """Computes the features of a target that a drafter reads: [B, T, E].
 
-  Args:
-    transformer: the target, with the taps of the drafter.
-    params: of the target.
-    tokens_bt: int [B, T].
-
-  Returns:
-    The input of the LM head, of which the target's distribution is made. If the
-    drafter has taps, their features come before it.
+  They are those at the transformer's taps and, last, the input of the LM head.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:
@@ -77,14 +70,13 @@ class FeatureCache:
     """Opens or makes a cache.
 
     Args:
-      folder: for the arrays, N x T x E x 2 bytes.
+      folder: folder for N x T x E x 2 bytes.
       target: the model whose features they are.
       rows: int [N, T + 1]; the last token of each has no feature.
       taps: see `Transformer`.
 
     Raises:
-      UserError: the folder has another target's or another text's features, or
-        cannot be written.
+      UserError: the folder has another target's or another text's features.
     """
     self._rows = rows
     self._params = target.params
@@ -97,17 +89,16 @@ class FeatureCache:
     }
     if taps:
       settings['taps'] = taps
-    settings = json.dumps(settings)
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / 'features.json'
-    if path.exists() and path.read_bytes() != settings.encode():
-      raise UserError(
-        f'features {folder}: has those of another target or text, or of other '
-        'layers; name another folder'
-      )
-    files.replace(path, settings)  # before the files that it describes
-    self._features, self._done = _open(folder, shape)
+    files.claim(folder / 'features.json', settings)
+    features, done = folder / 'features.npy', folder / 'done.npy'
+    if not done.exists():
+      np.lib.format.open_memmap(features, 'w+', _DTYPE, shape)
+      content = io.BytesIO()
+      np.save(content, np.zeros(len(rows), bool))
+      files.replace(done, content.getvalue())  # after the features
+    self._features = np.lib.format.open_memmap(features, 'r+')
+    self._done = np.lib.format.open_memmap(done, 'r+')
     transformer = target.transformer.clone(taps=taps)
     # Features beyond the range of 16 bits become its largest number.
     self._compute = jax.jit(
@@ -127,50 +118,38 @@ class FeatureCache:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-  """Batches of rows: `tokens`, int32 [B, T + 1], and their `features`.
+  """Batches of rows.
+
+  A batch has `tokens`, int32 [B, T + 1], `seed`, uint32 [B], and `noise`,
+  float32 [B], the largest noise on features, which is 0 in validation. It may
+  have `features`, [B, T, E].
 
   Attributes:
     rows: the sequences, shuffled again in each epoch.
-    features: of the rows, [B, T, E]; None for batches without features.
+    features: features of the rows; None for batches without features.
+    noise: largest noise on the features of training batches.
   """
 
   rows: packing.Rows
   features: FeatureCache | None
+  noise: float = 0.0
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    return self._make(self.rows.batch(step))
+    return self._make(self.rows.batch(step), step, self.noise)
 
-  def in_order(self, num_batches: int) -> Iterable[dict[str, np.ndarray]]:
-    return map(self._make, self.rows.in_order(num_batches))
+  def in_order(self, num_batches: int) -> Iterator[dict[str, np.ndarray]]:
+    for step, index_b in enumerate(self.rows.in_order(num_batches)):
+      yield self._make(index_b, step, 0.0)
 
-  def _make(self, index_b: np.ndarray) -> dict[str, np.ndarray]:
-    batch = {'tokens': self.rows.tokens[index_b]}
+  def _make(
+    self, index_b: np.ndarray, step: int, noise: float
+  ) -> dict[str, np.ndarray]:
+    size = len(index_b)
+    batch = {
+      'tokens': self.rows.tokens[index_b],
+      'seed': np.arange(step * size, (step + 1) * size, dtype=np.uint32),
+      'noise': np.full(size, noise, np.float32),
+    }
     if self.features is not None:
       batch['features'] = self.features(index_b)
     return batch
-
-
-def _open(folder: pathlib.Path, shape) -> list[np.memmap]:
-  """Opens features.npy and done.npy; makes both again if one is damaged."""
-  wanted = {'features.npy': (_DTYPE, shape), 'done.npy': (bool, shape[:1])}
-  arrays = [_read(folder / name, *layout) for name, layout in wanted.items()]
-  if all(array is not None for array in arrays):
-    return arrays
-  return [
-    np.lib.format.open_memmap(folder / name, 'w+', dtype, size)
-    for name, (dtype, size) in wanted.items()
-  ]
-
-
-def _read(path: pathlib.Path, dtype, shape) -> np.memmap | None:
-  """Returns a writable array of a file; None if it has no such array."""
-  if not path.exists():
-    return None
-  try:
-    np.lib.format.open_memmap(path, 'r')  # r+ would extend a short file
-    array = np.lib.format.open_memmap(path, 'r+')
-  except OSError as error:
-    raise UserError(f'features {path}: {error.strerror}') from None
-  except Exception:  # numpy raises the errors of several parsers
-    return None
-  return array if (array.dtype, array.shape) == (dtype, shape) else None

@@ -12,7 +12,6 @@ import numpy as np
 import optax
 
 from specsamp.models import Transformer
-from specsamp.training.objectives import language_model
 
 
 def advantages(rewards: np.ndarray, group: int) -> np.ndarray:
@@ -27,10 +26,9 @@ def advantages(rewards: np.ndarray, group: int) -> np.ndarray:
   """
   by_prompt = rewards.reshape(-1, group)
   centred = by_prompt - by_prompt.mean(axis=1, keepdims=True)
-  spread = by_prompt.std(axis=1, keepdims=True)
-  equal = (by_prompt == by_prompt[:, :1]).all(axis=1, keepdims=True)
-  scaled = np.where(equal, 0, centred / np.where(equal, 1, spread))
-  return scaled.reshape(-1).astype(np.float32)
+  differs = np.ptp(by_prompt, axis=1, keepdims=True) > 0
+  spread = np.where(differs, by_prompt.std(axis=1, keepdims=True), 1)
+  return (differs * centred / spread).reshape(-1).astype(np.float32)
 
 
 def make_update(
@@ -42,18 +40,17 @@ def make_update(
 
   Args:
     transformer: the policy.
-    optimizer: of its parameters.
-    temperature: at which the rollouts were drawn.
+    optimizer: optimizer of its parameters.
+    temperature: temperature of the rollouts.
 
   Returns:
     (params, moments, tokens [B, T], is_new [B, T], advantages [B]) -> params,
-    moments, metrics. `is_new` is 1 for the tokens of rollouts, 0 for those of
-    prompts and for padding.
+    moments, metrics. `is_new` is 1 for the tokens of rollouts and 0 for others.
   """
 
   def loss(params, tokens_bt, is_new_bt, advantage_b):
     logits_btv = transformer.apply({'params': params}, tokens_bt).logits
-    logprobs_bt = -language_model.next_tokens(
+    logprobs_bt = -optax.softmax_cross_entropy_with_integer_labels(
       logits_btv[:, :-1] / temperature, tokens_bt[:, 1:]
     )
     gain_bt = advantage_b[:, None] * is_new_bt[:, 1:] * logprobs_bt

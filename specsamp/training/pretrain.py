@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import pathlib
-from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import model_dir, weights
@@ -15,8 +16,8 @@ from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, float16
 from specsamp.training import continuations, feature_cache, run, run_config
 from specsamp.training.feature_cache import FeatureCache, Sequences
-from specsamp.training.objectives import language_model as losses
-from specsamp.utils import distributed, files, locks, schema
+from specsamp.training.objectives import acceptance
+from specsamp.utils import distributed, files, locks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class PretrainConfig(run_config.RunConfig):
     pattern: files of the corpus, a glob relative to its folder.
     repeats: times that an epoch reads each file of the corpus.
     extra_corpus: folder of text that an epoch reads once in addition; '' is
-      none. Its files match the same pattern. None is held out, and those that
+      unused. Its files match the same pattern. No file is held out; those that
       largely repeat a held-out file of the corpus are left out.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
       on the corpus.
@@ -39,7 +40,7 @@ class PretrainConfig(run_config.RunConfig):
       the text alone.
     continuations: folder of the teacher's continuations that
       `launch/distill.py` made, which replace the corpus (DistillSpec,
-      2310.08461); each has `length` tokens and a label. '' is none.
+      2310.08461); each has `length` tokens and a label.
     features: folder that keeps the teacher's final hidden states of these
       continuations for later runs, those of launch/distill.py too; '' computes
       them in every step.
@@ -86,15 +87,6 @@ class PretrainConfig(run_config.RunConfig):
       )
 
 
-def from_dict(values: dict[str, Any]) -> PretrainConfig:
-  """Returns the config of nested plain values.
-
-  Raises:
-    UserError: a key or a value is invalid.
-  """
-  return schema.read(PretrainConfig, values)
-
-
 def make_loss(
   transformer: Transformer,
   teacher: LanguageModel | None,
@@ -110,7 +102,9 @@ def make_loss(
     tokens = batch['tokens']
     inputs, labels = tokens[:, :-1], tokens[:, 1:]
     logits = transformer.apply({'params': params}, inputs).logits
-    text_loss = losses.next_token(logits, labels)
+    text_loss = optax.softmax_cross_entropy_with_integer_labels(
+      logits, labels
+    ).mean()
     if teacher is None:
       return text_loss, {'loss': text_loss}
     apply = functools.partial(
@@ -121,9 +115,12 @@ def make_loss(
       teacher_logits = apply(features, method='logits')
     else:
       teacher_logits = apply(inputs).logits
-    kl = losses.distillation(logits, teacher_logits)
+    kl_bt, log_alpha_bt = acceptance.per_position(
+      'kl', logits, teacher_logits, labels
+    )
+    kl = kl_bt.mean()
     total = (1 - distillation_weight) * text_loss + distillation_weight * kl
-    agreement = losses.agreement(logits, teacher_logits)
+    agreement = jnp.exp(log_alpha_bt).mean()
     return total, {'loss': text_loss, 'kl': kl, 'agreement': agreement}
 
   return loss
@@ -138,7 +135,7 @@ def pretrain(
   end model/, a folder for `specsamp.load` with `config.storage`.
 
   Args:
-    config: of the run, which it determines together with the files it names.
+    config: settings of the run.
     workdir: a folder that all processes see.
     mesh: where to train; None is one device.
 
@@ -147,8 +144,7 @@ def pretrain(
 
   Raises:
     UserError: the corpus, the tokenizer, the teacher or its files do not fit
-      the config, the config does not fit the mesh, another run holds a folder,
-      or the last checkpoint cannot be read.
+      the config, another run holds a folder, or see `run.fit`.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()
@@ -161,19 +157,28 @@ def pretrain(
 
   def data():
     nonlocal tokenizer  # may be trained on the text
+    frozen = teacher.params if teacher else None
     if config.continuations:
       tokenizer = _tokenizer(config, teacher, [], workdir)
-      sequences = _sequences(config, teacher)
-    else:
-      parts = corpora.split(corpora.read(config.corpus, config.pattern))
-      train, held_out = (list(part.values()) for part in parts)
-      extra = []
-      if config.extra_corpus:
-        more = corpora.read_folder(config.extra_corpus, config.pattern)
-        extra = corpora.unlike(more.values(), held_out)
-      tokenizer = _tokenizer(config, teacher or start, train + extra, workdir)
-      sequences = _packed(config, tokenizer, train, extra, held_out)
-    return *sequences, teacher.params if teacher else None
+      return *_sequences(config, teacher), frozen
+    parts = corpora.split(corpora.read(config.corpus, config.pattern))
+    train, held_out = (list(part.values()) for part in parts)
+    extra = []
+    if config.extra_corpus:
+      more = corpora.read_folder(config.extra_corpus, config.pattern)
+      extra = corpora.unlike(more.values(), held_out)
+    tokenizer = _tokenizer(config, teacher or start, train + extra, workdir)
+    tokens = [packing.tokenize(train, tokenizer)] * config.repeats
+    if extra:
+      tokens.append(packing.tokenize(extra, tokenizer))
+    packed = [
+      packing.Packed(part, config.batch_size, config.length, config.seed)
+      for part in (
+        np.concatenate(tokens),
+        packing.tokenize(held_out, tokenizer),
+      )
+    ]
+    return *packed, frozen
 
   with locks.lock_shared([config.features], workdir):
     params = run.fit(
@@ -189,19 +194,8 @@ def pretrain(
   return model
 
 
-def _packed(config: PretrainConfig, tokenizer, train, extra, held_out):
-  """Returns the data of texts: to train on and to validate on."""
-  tokens = [packing.tokenize(train, tokenizer)] * config.repeats
-  if extra:
-    tokens.append(packing.tokenize(extra, tokenizer))
-  return tuple(
-    packing.Packed(part, config.batch_size, config.length, config.seed)
-    for part in (np.concatenate(tokens), packing.tokenize(held_out, tokenizer))
-  )
-
-
 def _sequences(config: PretrainConfig, teacher: LanguageModel):
-  """Returns the data of the teacher's continuations, see `_packed`."""
+  """Returns the teacher's continuations: to train on and to validate on."""
   data = []
   for name in ('train', 'held_out'):
     tokens = continuations.read(
@@ -210,10 +204,10 @@ def _sequences(config: PretrainConfig, teacher: LanguageModel):
     rows = packing.Rows(tokens, config.batch_size, config.seed)
     features = None
     if config.features:
-      folder = pathlib.Path(config.features) / name
+      folder = pathlib.Path(config.features, name)
       features = FeatureCache(folder, teacher, tokens)
     data.append(Sequences(rows, features))
-  return tuple(data)
+  return data
 
 
 def _start(
@@ -260,11 +254,10 @@ def _tokenizer(
 
   if model is not None:
     tokenizer = model.tokenizer
-  elif config.tokenizer:
-    tokenizer = tokenizers.SentencePiece.load(config.tokenizer)
   else:
-    distributed.first_does(train, f'tokenizer {path}')
-    tokenizer = tokenizers.SentencePiece.load(path)
+    if not config.tokenizer:
+      distributed.first_does(train, f'tokenizer {path}')
+    tokenizer = tokenizers.SentencePiece.load(config.tokenizer or path)
   if tokenizer.vocab_size != config.model.vocab_size:
     raise UserError(
       f'model.vocab_size is {config.model.vocab_size}, but the tokenizer has '

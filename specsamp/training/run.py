@@ -4,11 +4,12 @@ A run that was killed continues from its last checkpoint. It ends with the
 weights that it would have had without the interruption.
 """
 
+import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +20,27 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specsamp import file_order
 from specsamp.errors import UserError
+from specsamp.evaluation.reporting.run_log import RunLog
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
-from specsamp.training.optimizer import make_optimizer
-from specsamp.training.run_config import RunConfig
-from specsamp.utils import distributed, files, progress
+from specsamp.training.run_config import RunConfig, make_optimizer
+from specsamp.utils import progress
 
 
 class TrainState(NamedTuple):
   step: jax.Array
   params: Any
   optimizer: Any
+
+
+class _Line(TypedDict):
+  """A line of metrics.jsonl; other metrics of a loss are added to it."""
+
+  kind: str
+  step: int
+  loss: float
+  seconds: float
+  tokens_per_second: float
 
 
 def fit(
@@ -48,20 +59,20 @@ def fit(
   resume on another mesh.
 
   Args:
-    config: of the run.
+    config: settings of the run.
     workdir: see `resume`.
     mesh: where to train; None is one device.
-    init: (key) -> parameters, nested dicts of arrays.
+    init: (key) -> parameters, nested dicts of arrays in float32.
     loss: (parameters, frozen, batch) -> the loss to minimize and metrics,
       scalars by name with 'loss' among them.
     data: () -> training data, validation data, frozen. Both data have the
       methods of `packing.Packed`; a batch is a tree of arrays, rows on the
-      first axis. `frozen` is a tree of arrays without gradient, such as a
-      teacher's parameters, or None. `data` is called after the parameters are
-      known to fit the mesh, because reading may take long.
+      first axis. `frozen` is a tree of arrays without gradient, or None. `data`
+      is called after the parameters are known to fit the mesh, because reading
+      may take long.
 
   Returns:
-    The trained parameters, in float32.
+    The trained parameters.
 
   Raises:
     UserError: the config does not fit the mesh, or see `resume`.
@@ -100,14 +111,11 @@ def fit(
 
   def prepare(state):
     batch = feed(next(iter(validation_data.in_order(1))))
-    programs = [
-      (train, state, frozen, batch),
-      (evaluate, state.params, frozen, batch),
-    ]
-    for program, *arguments in progress.bar(
+    programs = [(train, state), (evaluate, state.params)]
+    for program, tree in progress.bar(
       'compiling training', programs, unit='program'
     ):
-      program.lower(*arguments).compile()
+      program.lower(tree, frozen, batch).compile()
 
   def validate(state):
     metrics = [
@@ -134,6 +142,21 @@ def fit(
   return state.params
 
 
+def _shapes(init, key, mesh: Mesh | None) -> TrainState:
+  """Returns the shapes of the state, with the shardings of a whole run."""
+  shapes = jax.eval_shape(init, key)
+  if mesh is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: device, shapes)
+  else:
+    shardings = rules.param_shardings(shapes, mesh)
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
+
+
 def resume(
   config: RunConfig,
   workdir: pathlib.Path,
@@ -147,10 +170,10 @@ def resume(
   """Takes the steps of a run that its last checkpoint does not have.
 
   Writes `workdir`/metrics.jsonl, a line for each log or validation, and
-  `workdir`/checkpoints.
+  `workdir`/checkpoints. Lines after the checkpoint are dropped.
 
   Args:
-    config: of the run.
+    config: settings of the run.
     workdir: an absolute path that all processes see.
     begin: () -> the state before the first step, a tree of arrays.
     shapes: arrays or shapes of the state, with shardings.
@@ -163,19 +186,28 @@ def resume(
     The state after the last step.
 
   Raises:
-    UserError: the last checkpoint cannot be read or is not finite.
+    UserError: the last checkpoint cannot be read.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   folder = workdir / 'checkpoints'
   with checkpoints(folder, config.checkpoint_every) as manager:
     start = manager.latest_step() or 0
     state = restore(manager, shapes) if start else begin()
-    if start and not is_finite(state):
-      raise UserError(
-        f'checkpoint {folder}/{start}: contains numbers that are not finite'
-      )
     batch_tokens = config.batch_size * config.length
-    log = _Log(workdir / 'metrics.jsonl', start, batch_tokens)
+    key = lambda line: (line['kind'], line['step'])
+    log = RunLog(workdir / 'metrics.jsonl', _Line, key)
+    log.keep([(kind, step) for kind, step in log.records if step <= start])
+    start_time = time.monotonic()
+
+    def write(kind, step, metrics):
+      seconds = time.monotonic() - start_time
+      tokens = (step - start) * batch_tokens
+      speed = {
+        'seconds': round(seconds, 3),
+        'tokens_per_second': round(tokens / seconds, 1),
+      }
+      log.append({'kind': kind, 'step': step, **metrics, **speed})
+
     if start < config.steps:
       prepare(state)
     for step in progress.bar(
@@ -201,9 +233,9 @@ def resume(
           f'step {step}: the update left a state that is not finite'
         )
       if logs:
-        log.write('train', step, {k: float(v) for k, v in metrics.items()})
+        write('train', step, {k: float(v) for k, v in metrics.items()})
       if validate and (is_last or step % config.eval_every == 0):
-        log.write('validation', step, validate(state))
+        write('validation', step, validate(state))
       if saves:
         save(manager, step, state, force=is_last)
   return state
@@ -232,39 +264,22 @@ def summary(workdir: pathlib.Path, result: pathlib.Path) -> str:
   return f'{result}: {step} steps, held-out loss {loss:.3f}'
 
 
-def _shapes(init, key, mesh: Mesh | None) -> TrainState:
-  """Returns the shapes of the state, with the shardings of a whole run."""
-  shapes = jax.eval_shape(init, key)
-  if mesh is None:
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shardings = jax.tree.map(lambda _: device, shapes)
-  else:
-    shardings = rules.param_shardings(shapes, mesh)
-  return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    shapes,
-    shardings,
-  )
-
-
 def checkpoints(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
-  """Opens a folder of checkpoints: the last two of every `every` steps.
-
-  Raises:
-    UserError: the folder cannot be read.
-  """
+  """Opens a folder of checkpoints: the last two of every `every` steps."""
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=every, max_to_keep=2
   )
-  try:
+  with _reading(folder):
     return ocp.CheckpointManager(folder, options=options)
+
+
+@contextlib.contextmanager
+def _reading(path: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
   except Exception as error:  # orbax raises the errors of its file formats
-    raise _unreadable(folder, error) from error
-
-
-def _unreadable(path, error: Exception) -> UserError:
-  reason = (str(error).strip().splitlines() or [''])[0]
-  return UserError(f'checkpoint {path}: cannot be read: {reason}')
+    reason = (str(error).strip().splitlines() or [''])[0]
+    raise UserError(f'checkpoint {path}: cannot be read: {reason}') from error
 
 
 def save(
@@ -276,63 +291,11 @@ def save(
 
 
 def restore(manager: ocp.CheckpointManager, shapes: Any) -> Any:
-  """Reads the last checkpoint into shards, whatever its shards were.
-
-  Args:
-    manager: of a folder with a checkpoint.
-    shapes: a tree of arrays, or of shapes with shardings.
-
-  Raises:
-    UserError: the checkpoint cannot be read.
-  """
+  """Reads the last checkpoint into the shards of `shapes`."""
   step = manager.latest_step()
-  try:
+  with _reading(manager.directory / str(step)):
     args = ocp.args.StandardRestore(file_order.shapes(shapes))
     state = file_order.from_files(manager.restore(step, args=args))
     return jax.tree.map(
       lambda x, s: jax.device_put(x, s.sharding), state, shapes
     )
-  except Exception as error:  # orbax raises the errors of its file formats
-    raise _unreadable(manager.directory / str(step), error) from error
-
-
-class _Log:
-  """The file metrics.jsonl, which the first process writes.
-
-  Lines after the checkpoint of a resumed run are dropped.
-  """
-
-  def __init__(self, path: pathlib.Path, step: int, batch_tokens: int):
-    self._path = path
-    self._first = step
-    self._batch_tokens = batch_tokens
-    self._start_time = time.monotonic()
-    if not distributed.is_first():
-      return
-    lines = files.read_lines(
-      path,
-      lambda line: files.has_shape(line, _LINE),
-      key=lambda line: (line['kind'], line['step']),
-    )
-    lines.rewrite([line for line in lines.kept if line['step'] <= step])
-
-  def write(self, kind: str, step: int, metrics) -> None:
-    """Adds a line with the time and the tokens a second of this process."""
-    if not distributed.is_first():
-      return
-    seconds = time.monotonic() - self._start_time
-    tokens = (step - self._first) * self._batch_tokens
-    line = {'kind': kind, 'step': step, **metrics}
-    line['seconds'] = round(seconds, 3)
-    line['tokens_per_second'] = round(tokens / seconds, 1)
-    with self._path.open('a') as file:
-      file.write(json.dumps(line) + '\n')
-
-
-_LINE = {
-  'kind': str,
-  'step': int,
-  'loss': float,
-  'seconds': float,
-  'tokens_per_second': float,
-}

@@ -33,7 +33,7 @@ def default_folder() -> pathlib.Path:
 def enable(folder: str | None = None) -> None:
   """Makes jax keep the programs of this process on disk and load kept ones.
 
-  Must be called before anything is compiled. If the folder cannot be written, a
+  Must be called before anything is compiled. If the folder cannot be made, a
   line on standard error reports it and nothing is kept. jax's variables
   JAX_COMPILATION_CACHE_DIR and JAX_ENABLE_COMPILATION_CACHE take precedence.
 
@@ -42,9 +42,8 @@ def enable(folder: str | None = None) -> None:
       None is `default_folder()`, or nothing before jax 0.10.2.
   """
   if folder is None:
-    if jax.config.jax_compilation_cache_dir:
-      return  # the user's folder, with the bounds of jax's variables
-    if jax.__version_info__ < _QUIET:
+    # The user's folder keeps the bounds of jax's variables.
+    if jax.config.jax_compilation_cache_dir or jax.__version_info__ < _QUIET:
       return
     folder = str(default_folder())
   if not folder.strip():
@@ -56,8 +55,6 @@ def enable(folder: str | None = None) -> None:
   try:
     path = path.expanduser().absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(path, os.W_OK | os.X_OK):
-      raise PermissionError(None, 'Permission denied')
   except (OSError, RuntimeError) as error:  # RuntimeError: no home
     reason = getattr(error, 'strerror', None) or error
     print(

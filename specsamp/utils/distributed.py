@@ -1,11 +1,10 @@
 """Runs of several processes: start-up, who writes files, shared values."""
 
 import os
-import pathlib
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -15,11 +14,9 @@ from specsamp.errors import UserError
 # A process that is silent for longer counts as dead, and the others end.
 _TIMEOUT_SECONDS = 30
 
-_ADDRESS, _COUNT, _INDEX = (
-  'JAX_COORDINATOR_ADDRESS',
-  'JAX_NUM_PROCESSES',
-  'JAX_PROCESS_ID',
-)
+_ADDRESS = 'JAX_COORDINATOR_ADDRESS'
+_COUNT = 'JAX_NUM_PROCESSES'
+_INDEX = 'JAX_PROCESS_ID'
 
 
 def initialize() -> None:
@@ -66,16 +63,13 @@ def _from_environment(names: list[str]) -> dict[str, Any]:
     raise UserError(
       f'{_ADDRESS}, {_COUNT} and {_INDEX} go together, got only {names}'
     )
-  address = os.environ[_ADDRESS]
+  address, *numbers = (os.environ[name] for name in names)
   if not address.rpartition(':')[2].isdecimal():
     raise UserError(f'{_ADDRESS}: got {address!r}, expected HOST:PORT')
-  values = []
-  for name in (_COUNT, _INDEX):
-    text = os.environ[name]
+  for name, text in zip((_COUNT, _INDEX), numbers, strict=True):
     if not text.isdecimal():
       raise UserError(f'{name}: got {text!r}, expected a number')
-    values.append(int(text))
-  count, index = values
+  count, index = map(int, numbers)
   if index >= count:
     raise UserError(f'{_INDEX} is {index}, expected below {_COUNT} {count}')
   return dict(
@@ -88,11 +82,6 @@ def is_first() -> bool:
   return jax.process_index() == 0
 
 
-def first_opens(path: pathlib.Path, mode: str) -> TextIO:
-  """Opens the file in the first process, and the null device in the others."""
-  return open(path if is_first() else os.devnull, mode)
-
-
 def first_does(action: Callable[[], None], what: str) -> None:
   """Runs an action in the first process, such as writing a shared file.
 
@@ -101,8 +90,8 @@ def first_does(action: Callable[[], None], what: str) -> None:
     what: its name in errors.
 
   Raises:
-    UserError: the action failed; raised in every process, so that none waits
-      for the others.
+    UserError: the action failed; raised in every process, because a process
+      would wait for the others.
   """
   failure = None
   if is_first():
@@ -119,9 +108,7 @@ def first_does(action: Callable[[], None], what: str) -> None:
 def of_first(value: Any) -> Any:
   """Returns the value of process 0 in all processes, such as measured times.
 
-  Args:
-    value: a number, or a pytree of arrays and numbers whose shapes are equal in
-      all processes.
+  It is a number, or a pytree of arrays and numbers of equal shapes everywhere.
   """
   if jax.process_count() == 1:
     return value

@@ -24,11 +24,8 @@ def lock(folder) -> Iterator[None]:
   The first process holds the lock for all processes of a run. Hidden files of
   killed runs are removed; so is the folder in the end, if it is new and empty.
 
-  Args:
-    folder: is created if missing.
-
   Raises:
-    UserError: another run holds the folder; or it cannot be written.
+    UserError: another run holds the folder, or it cannot be written.
   """
   folder = pathlib.Path(folder)
   path = folder / LOCK
@@ -75,7 +72,7 @@ def lock(folder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
-  """Locks the folders that a run writes in besides its workdir.
+  """Locks the folders that a run writes in, in addition to its workdir.
 
   Args:
     folders: written by other runs too; '' is skipped, and so is the workdir.

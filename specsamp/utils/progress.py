@@ -45,8 +45,8 @@ def bar(
       `update`.
     total: number of steps; the number of values by default.
     unit: name of one step.
-    stays: False for a bar inside of another bar. Such a bar disappears from a
-      terminal when it is done, and is not shown in a log.
+    stays: False for a bar inside of another bar, which disappears from a
+      terminal at its end and is not shown in a log.
     **options: further options of tqdm.
   """
   total = len(values) if total is None else total

@@ -17,11 +17,8 @@ import ml_collections
 from specsamp.errors import UserError, describe_unknown
 
 _EXPECTED = {
-  bool: 'true or false',
-  int: 'an integer',
-  float: 'a number',
-  str: 'a string',
-}
+  bool: 'true or false', int: 'an integer', float: 'a number', str: 'a string',
+}  # fmt: skip
 
 T = typing.TypeVar('T')
 

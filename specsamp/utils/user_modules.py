@@ -1,6 +1,5 @@
 """User-defined classes and functions by name: `my.module:Name`."""
 
-import functools
 import hashlib
 import importlib
 import os
@@ -113,16 +112,11 @@ def source_digest(part: Any) -> str:
   Returns:
     16 digits; '' for parts of this package and for parts without a file.
   """
-  return _digest_of(_module_of(part)) if is_own(part) else ''
+  file = getattr(sys.modules.get(_module_of(part)), '__file__', None)
+  if file is None or not is_own(part):
+    return ''
+  return hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()[:16]
 
 
 def _module_of(part: Any) -> str:
   return (part if hasattr(part, '__qualname__') else type(part)).__module__
-
-
-@functools.cache
-def _digest_of(module: str) -> str:
-  file = getattr(sys.modules.get(module), '__file__', None)
-  if file is None or not pathlib.Path(file).is_file():
-    return ''
-  return hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Files as the benchmarks' authors lay them out, with prompts of our own."""
+"""Files in the formats of the benchmarks' authors, with a few prompts."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ _FUNCTION = '''def {name}(values):
 
 
 def write(folder: pathlib.Path) -> None:
-  """A few prompts of each, in one folder."""
+  """Writes a few prompts of each benchmark into one folder."""
   folder.mkdir(parents=True, exist_ok=True)
   kinds = ('writing', 'coding', 'translation', 'summarization', 'qa',
            'math_reasoning', 'rag')  # fmt: skip

@@ -1,25 +1,8 @@
-"""Calls that must come back, on a thread that may be left behind if not."""
+"""Calls that must return within a minute, far longer than any of them takes."""
 
-import threading
-
-_SECONDS = 60  # far more than any takes
+from concurrent.futures import ThreadPoolExecutor
 
 
 def call(function, *args):
-  """Returns or raises what a call does; AssertionError if it goes on."""
-  outcome = []
-
-  def run():
-    try:
-      outcome.append((function(*args), None))
-    except Exception as error:
-      outcome.append((None, error))
-
-  thread = threading.Thread(target=run, daemon=True)
-  thread.start()
-  thread.join(_SECONDS)
-  assert outcome, f'still running after {_SECONDS} s'
-  result, error = outcome[0]
-  if error:
-    raise error
-  return result
+  """Returns the result of a call or raises its error, or a TimeoutError."""
+  return ThreadPoolExecutor(1).submit(function, *args).result(60)

@@ -1,4 +1,4 @@
-"""Requests of this machine lowered for other devices, and their copies."""
+"""Requests lowered for devices that are not here, and their copies."""
 
 import dataclasses
 import re
@@ -17,8 +17,8 @@ from specsamp.sharding import rules
 
 
 def lower_decode(job: Request, mesh: Mesh):
-  """All rounds of a request, and the shapes of the state that they consume."""
-  # As many slots as it would have there.
+  """Returns all rounds of a request, lowered, and the shapes of their state."""
+  # The number of slots that it would have there.
   job = dataclasses.replace(
     job, capacity=arguments.capacity(job.capacity, mesh)
   )
@@ -42,7 +42,7 @@ def lower_decode(job: Request, mesh: Mesh):
 
 
 def caches(state) -> list:
-  """Keys and values of the target and of what drafts."""
+  """Returns the keys and values of the target and of the drafter."""
   found = jax.tree.leaves(
     (state.cache, state.drafter), is_leaf=lambda node: isinstance(node, KVCache)
   )
@@ -57,8 +57,7 @@ def caches(state) -> list:
 def copies(hlo: str, shapes) -> list[str]:
   """Returns the copies and transpositions of arrays of these shapes.
 
-  Anywhere in it, the while body and all that it calls included; and in any
-  order of the axes.
+  Axes may have any order. Loops and called functions are searched, too.
   """
   sizes = [sorted(shape) for shape in shapes]
   return [

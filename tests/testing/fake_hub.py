@@ -19,7 +19,7 @@ class Hub:
     is_gated: True if nobody may download files.
     is_down: True if every request fails.
     commit: of the repository; huggingface_hub caches the list of its files.
-    asked: paths of the requests so far, of HEAD and GET.
+    asked: paths of the HEAD and GET requests so far.
     url: of the server.
   """
 

@@ -35,7 +35,7 @@ _OPT = dict(
 )
 _GPT2 = dict(n_embd=24, n_layer=2, n_head=4, n_positions=64)
 
-# Name -> (its class of config, what differs from the class's defaults).
+# Name -> (class of its config, values that differ from the defaults).
 FAMILIES = {
   'llama': ('LlamaConfig', _GROUPED),
   'llama, tied, biases': (
@@ -75,7 +75,7 @@ def config(name: str, **changes):
 
 
 def model(name: str, seed: int = 0, **changes):
-  """A random model of one family, far from its initial zeros and ones."""
+  """Returns a random model, far from its initial zeros and ones."""
   made = config(name, **changes)
   import torch
   import transformers
@@ -91,14 +91,14 @@ def model(name: str, seed: int = 0, **changes):
 
 
 def save(model, folder: pathlib.Path, pieces: int = VOCAB, **options) -> None:
-  """Writes the model and a tokenizer of this number of words, quietly."""
-  with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+  """Writes the model and a tokenizer of `pieces` words, without a bar."""
+  with contextlib.redirect_stderr(io.StringIO()):
     model.save_pretrained(folder, **options)
   save_tokenizer(folder, pieces)
 
 
 def save_tokenizer(folder: pathlib.Path, pieces: int) -> None:
-  """A tokenizer of the words w0, w1, .. with neither bos nor eos."""
+  """Writes a tokenizer of the words w0, w1, .. without bos and eos."""
   import tokenizers
 
   words = {f'w{i}': i for i in range(pieces)}

@@ -60,14 +60,7 @@ def load(name: str) -> types.ModuleType:
 
 
 def run(argv, out, err, variables):
-  """Replaces this process by a launcher.
-
-  Args:
-    argv: command line.
-    out: path of its standard output.
-    err: path of its standard error.
-    variables: variables of the environment.
-  """
+  """Replaces this process by a launcher, with output in files `out`, `err`."""
   for descriptor, file in ((1, out), (2, err)):
     opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(opened, descriptor)
@@ -82,12 +75,7 @@ def run(argv, out, err, variables):
 
 
 def run_here(name, *arguments) -> Ended:
-  """Runs a launcher in this process.
-
-  Args:
-    name: name of the launcher.
-    *arguments: its flags.
-  """
+  """Runs a launcher in this process with these flags."""
   argv = [path(name), *map(str, arguments)]
   out, err = io.StringIO(), io.StringIO()
   with (
@@ -111,14 +99,7 @@ def run_here(name, *arguments) -> Ended:
 
 
 class Started(NamedTuple):
-  """A launcher that runs.
-
-  Attributes:
-    argv: command line.
-    process: the process.
-    out: path of its standard output.
-    err: path of its standard error.
-  """
+  """A running launcher, and the paths of its standard output and error."""
 
   argv: list[str]
   process: BaseProcess
@@ -137,15 +118,7 @@ class Started(NamedTuple):
 
 
 def start(server, folder, name, *arguments, variables=None) -> Started:
-  """Starts a launcher.
-
-  Args:
-    server: context that forks it off.
-    folder: folder of its output.
-    name: name of the launcher.
-    *arguments: its flags.
-    variables: variables of the environment, a dict.
-  """
+  """Starts a launcher in a fork of `server`; its output is in the folder."""
   out, err = folder / 'stdout', folder / 'stderr'
   argv = [path(name), *map(str, arguments)]
   process = server.Process(target=run, args=(argv, out, err, variables or {}))

@@ -1,6 +1,6 @@
-"""The embedded models without most layers: what takes long is compiling them.
+"""The embedded models without most layers, whose compilation takes long.
 
-What they say makes no sense; everything about it is as lossless.
+Their completions make no sense; all other properties are the same.
 """
 
 import dataclasses
@@ -9,17 +9,15 @@ from specsamp import zoo
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 
-_LAYERS = 1
-
 
 def pair() -> zoo.Pair:
-  """The embedded target's first layer, and all that drafts for the whole."""
+  """Returns the embedded target's first layer, and its drafters."""
   whole = zoo.load('pycode')
-  config = dataclasses.replace(whole.target.config, num_layers=_LAYERS)
+  config = dataclasses.replace(whole.target.config, num_layers=1)
   params = {
     name: value
     for name, value in whole.target.params.items()
-    if not name.startswith('layers_') or int(name[7:]) < _LAYERS
+    if not name.startswith('layers_') or name == 'layers_0'
   }
   assert len(params) < len(whole.target.params)
   target = LanguageModel(Transformer(config), params, whole.target.tokenizer)
@@ -31,6 +29,6 @@ def pair() -> zoo.Pair:
 
 
 def zoo_load():
-  """In place of `zoo.load`, for whoever asks for this pair or for none."""
+  """Returns a function that replaces `zoo.load` and knows only this pair."""
   shallow = pair()
   return lambda name, dtype='': {('pycode', ''): shallow}[name, dtype]

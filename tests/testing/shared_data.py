@@ -1,4 +1,4 @@
-"""Files that are too large or not ours to keep: beside the repository."""
+"""Files next to the repository, too large for it or of another licence."""
 
 import pathlib
 
@@ -8,8 +8,8 @@ _ROOT = pathlib.Path(__file__).parents[3] / 'shared' / 'data'
 
 
 def find(name: str) -> pathlib.Path:
-  """A file of ../shared/data; a test that calls this is skipped without it."""
+  """Returns a file of ../shared/data; skips the calling test without it."""
   path = _ROOT / name
   if not path.is_file():
-    pytest.skip(f'no ../shared/data/{name} beside the repository')
+    pytest.skip(f'no ../shared/data/{name} next to the repository')
   return path

@@ -60,7 +60,6 @@ def model(
   transformer = Transformer(
     TransformerConfig(vocab_size=vocab_size, max_length=max_length, **values)
   )
-
   params = noise(transformer, seed)
   return LanguageModel(transformer, params, Letters(vocab_size))
 
@@ -70,8 +69,8 @@ def noise(module, seed: int):
   rng = np.random.default_rng(seed)
 
   def leaf(path, shape):
-    # In a fresh model the branches add so little that a distribution depends on
-    # the last token alone, and no stale cache entry could be seen.
+    # The branches of a fresh model add so little that a distribution depends
+    # on the last token alone. Then no test would see a stale cache entry.
     noise = rng.standard_normal(shape.shape, np.float32)
     match path[-1].key:
       case 'embedding' | 'mask_embedding' | 'mask_feature':
@@ -81,8 +80,8 @@ def noise(module, seed: int):
       case _:
         return np.float32(0.45) * noise
 
-  # On the host: compiling the initialisation takes longer than most tests.
-  # Drawn in the order of files, on which seeds of many tests depend.
+  # On the host, because compiling the initialization takes longer than most
+  # tests. Seeds of many tests depend on the order, which is that of files.
   shapes = file_order.shapes(param_shapes(module))
   params = jax.tree_util.tree_map_with_path(leaf, shapes)
   return jax.tree.map(jnp.asarray, file_order.from_files(params))

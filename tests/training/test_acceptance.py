@@ -1,7 +1,6 @@
 """Losses on acceptance against closed forms."""
 
 import functools
-import itertools
 from typing import get_args
 
 import jax
@@ -63,22 +62,28 @@ def _closed_form(name, q, p):
   }[name]
 
 
-def _gradient(name, q_logits, p_logits, labels=_LABELS, **options):
-  loss = lambda q_logits: acceptance.per_position(
-    name, q_logits, p_logits, labels, eta=_ETA, **options
-  )[0].sum()
-  return np.asarray(jax.grad(loss)(jnp.asarray(q_logits)))
+@functools.partial(jax.jit, static_argnames='name')
+def _per_position(name, q_logits, p_logits, labels=_LABELS, **options):
+  """Returns the loss, log alpha, and the gradient in the draft's logits."""
+
+  def loss(q_logits):
+    found = acceptance.per_position(
+      name, q_logits, p_logits, labels, eta=_ETA, **options
+    )
+    return found[0].sum(), found
+
+  gradient, found = jax.grad(loss, has_aux=True)(q_logits)
+  return *found, gradient
 
 
 @pytest.mark.parametrize('name', _NAMES)
 def test_losses_and_their_gradients(name):
   p, q = _softmax(_P), _softmax(_Q)
-  found, log_alpha = acceptance.per_position(name, _Q, _P, _LABELS, eta=_ETA)
+  found, log_alpha, gradient = _per_position(name, _Q, _P)
   np.testing.assert_allclose(found, _expected(name, q, p), rtol=1e-12)
   alpha = np.minimum(p, q).sum(-1)
   np.testing.assert_allclose(np.exp(log_alpha), alpha, rtol=1e-12)
-  got = _gradient(name, _Q, _P)
-  np.testing.assert_allclose(got, _closed_form(name, q, p), atol=1e-14)
+  np.testing.assert_allclose(gradient, _closed_form(name, q, p), atol=1e-14)
 
 
 @pytest.mark.parametrize('name', _NAMES[1:])
@@ -87,42 +92,34 @@ def test_a_draft_of_fewer_tokens(name):
   own = np.array([1, 2, 5])
   floored = np.full_like(_Q, acceptance.NEVER)
   floored[:, own] = _Q[:, own]
-  narrow = lambda **options: (name, _Q[:, own], _P[:, own], None)
   normalizer = np.log(np.exp(_P).sum(-1))
-  wide = acceptance.per_position(name, floored, _P, None)
-  few = acceptance.per_position(*narrow(), p_normalizer=normalizer)
+  *wide, gradient = _per_position(name, floored, _P, None)
+  *few, gradient_few = _per_position(
+    name, _Q[:, own], _P[:, own], None, p_normalizer=normalizer
+  )
   np.testing.assert_allclose(wide, few, rtol=1e-12)
   p, q = _softmax(_P)[:, own], _softmax(_Q[:, own])
-  # Acceptance is with p as it is, KL with p renormalised.
+  # Acceptance is with p unchanged, KL with p renormalized.
   np.testing.assert_allclose(np.exp(few[1]), np.minimum(p, q).sum(-1))
-  assert (np.exp(few[1]) <= p.sum(-1) + 1e-12).all()
   if name == 'kl':
     p = p / p.sum(-1, keepdims=True)
     np.testing.assert_allclose(few[0], (p * np.log(p / q)).sum(-1))
-  gradients = (
-    _gradient(name, floored, _P, None),
-    _gradient(*narrow(), p_normalizer=normalizer),
-  )
-  np.testing.assert_allclose(gradients[0][:, own], gradients[1], atol=1e-12)
-  assert not np.delete(gradients[0], own, axis=1).any()
+  np.testing.assert_allclose(gradient[:, own], gradient_few, atol=1e-12)
+  assert not np.delete(gradient, own, axis=1).any()
 
 
-@pytest.mark.parametrize(
-  ('name', 'dtype'), [*itertools.product(_NAMES, ('float32', 'float64'))]
-)
-def test_far_apart_and_alike(name, dtype):
+@pytest.mark.parametrize('name', _NAMES)
+def test_far_apart_and_alike(name):
   """Overlap below the smallest float, no overlap, and p = q."""
-  q_logits = np.zeros((3, 7), dtype)
-  p_logits = np.zeros((3, 7), dtype)
+  q_logits = np.zeros((3, 7), 'float32')
+  p_logits = np.zeros((3, 7), 'float32')
   q_logits[0, 0] = p_logits[0, 1] = 2000
   q_logits[1], p_logits[1, 1:] = [0, *[acceptance.NEVER] * 6], 2000
-  loss = functools.partial(acceptance.per_position, name, labels=_LABELS)
-  found, log_alpha = loss(jnp.asarray(q_logits), jnp.asarray(p_logits))
-  assert found.dtype == dtype
+  found, log_alpha, gradient = _per_position(name, q_logits, p_logits)
+  assert found.dtype == 'float32'
   assert np.isfinite(found).all() and np.isfinite(log_alpha).all()
-  # All seven tokens at exp(-2000), which no float64 has.
+  # All seven tokens at exp(-2000), which no float has.
   np.testing.assert_allclose(log_alpha[0], np.log(7) - 2000, rtol=1e-6)
-  gradient = _gradient(name, q_logits, p_logits)
   assert np.isfinite(gradient).all()
   if name != 'text':
     np.testing.assert_allclose(found[2], 0, atol=1e-6)
@@ -130,11 +127,12 @@ def test_far_apart_and_alike(name, dtype):
 
 
 def test_no_gradient_reaches_the_target():
-  for name in _NAMES:
-    loss = lambda p_logits, name=name: sum(
-      x.sum() for x in acceptance.per_position(name, _Q, p_logits, _LABELS)
-    )
-    assert not np.any(jax.grad(loss)(jnp.asarray(_P)))
+  loss = lambda p_logits: sum(
+    x.sum()
+    for name in _NAMES
+    for x in acceptance.per_position(name, _Q, p_logits, _LABELS)
+  )
+  assert not np.any(jax.jit(jax.grad(loss))(jnp.asarray(_P)))
   loss, log_alpha = acceptance.per_position('text', _Q, None, _LABELS)
   assert loss.shape == (3,) and log_alpha is None
 
@@ -143,13 +141,9 @@ def test_weights_are_those_of_the_expected_length():
   """sum_j W_j grad(-log alpha_j) is the gradient of the expected length."""
   q_logits, p_logits = _logits(2, 4, 7), _logits(2, 4, 7, seed=1)
 
-  def log_alphas(q_logits):
-    return acceptance.log_acceptance(
-      *map(jax.nn.log_softmax, (jnp.asarray(p_logits), q_logits))
-    )
-
   def length(q_logits):
-    return jnp.cumprod(jnp.exp(log_alphas(q_logits)), axis=-1).sum()
+    miss, _ = acceptance.per_position('tv', q_logits, p_logits, None)
+    return jnp.cumprod(1 - miss, axis=-1).sum()
 
   def weighed(q_logits):
     loss, log_alpha = acceptance.per_position(
@@ -159,7 +153,8 @@ def test_weights_are_those_of_the_expected_length():
 
   q_logits = jnp.asarray(q_logits)
   np.testing.assert_allclose(
-    jax.grad(weighed)(q_logits), -jax.grad(length)(q_logits), atol=1e-12
+    *jax.jit(lambda q: (jax.grad(weighed)(q), -jax.grad(length)(q)))(q_logits),
+    atol=1e-12,
   )
 
 

@@ -1,38 +1,27 @@
 """Drafters learn from a fixed target, and their runs resume."""
 
 import dataclasses
-import functools
 import pathlib
 import shutil
 
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 import small
-from flax import traverse_util
 from testing import tiny
 
-import specsamp
-from specsamp import file_order
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
-from specsamp.drafting.trained import kind_of, make, trained_drafter
+from specsamp.drafting.trained import make
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, param_shapes
-from specsamp.sharding import devices
+from specsamp.models import Transformer
 from specsamp.sharding import mesh as meshes
 from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
-from specsamp.training.feature_cache import FeatureCache
+from specsamp.training.feature_cache import FeatureCache, Sequences
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats; test_groups.py stays strict."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
+pytestmark = pytest.mark.usefixtures('standard_promotion')
 
 
 def _save_target(folder, tokenizer, num_layers):
@@ -75,11 +64,15 @@ def config(corpus, target):
 
 
 @pytest.fixture(scope='module')
-def on_continuations(config, tmp_path_factory):
-  """Returns the config of training on continuations with kept features."""
-  folder = tmp_path_factory.mktemp('shared')
+def job(config, tmp_path_factory, tokenizer):
+  """Returns a config with continuations, features and a small vocabulary."""
+  folder = tmp_path_factory.mktemp('job')
   return dataclasses.replace(
     config,
+    kind='eagle3',
+    target=str(_save_target(folder / 'target', tokenizer, 6)),
+    draft_vocab=300,
+    learning_rate=1e-2,
     num_continuations=32,
     prompt_length=8,
     continuation_batch=8,
@@ -89,62 +82,21 @@ def on_continuations(config, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def for_eagle3(on_continuations, tmp_path_factory, tokenizer):
-  """Returns a config with a deeper target, to tap, and a small vocabulary."""
-  folder = tmp_path_factory.mktemp('deep')
-  return dataclasses.replace(
-    on_continuations,
-    kind='eagle3',
-    target=str(_save_target(folder / 'target', tokenizer, 6)),
-    draft_vocab=300,
-    noise=0.0,
-    learning_rate=1e-2,
-    continuations=str(folder / 'continuations'),
-    features=str(folder / 'features'),
-  )
-
-
-@pytest.fixture(scope='module')
-def undisturbed(config, on_continuations, for_eagle3, tmp_path_factory):
-  """Returns (kind) -> config, workdir, drafter, target; on one device.
-
-  eagle_parallel computes features in every step; the others share the target's
-  continuations and features.
-  """
-
-  @functools.cache
-  def run(kind):
-    bases = {'eagle_parallel': config, 'eagle3': for_eagle3}
-    base = bases.get(kind, on_continuations)
-    job = dataclasses.replace(base, kind=kind)
-    workdir = tmp_path_factory.mktemp(kind)
-    loaded = []
-    with pytest.MonkeyPatch.context() as patch:
-      real = model_dir.load
-      load = lambda *args: loaded.append(real(*args)) or loaded[-1]
-      patch.setattr(model_dir, 'load', load)
-      trained = distill.distill(job, workdir)
-    return job, workdir, trained, loaded[0]
-
-  return run
+def undisturbed(job, tmp_path_factory):
+  """Returns the workdir, the drafter and the target of a run."""
+  workdir = tmp_path_factory.mktemp('undisturbed')
+  loaded = []
+  with pytest.MonkeyPatch.context() as patch:
+    real = model_dir.load
+    load = lambda *args: loaded.append(real(*args)) or loaded[-1]
+    patch.setattr(model_dir, 'load', load)
+    return workdir, distill.distill(job, workdir), loaded[0]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'hydra',
-    'eagle_parallel',
-    'eagle3',
-    # They run the code of the kinds above.
-    pytest.param('eagle', marks=pytest.mark.slow),
-    pytest.param('medusa', marks=pytest.mark.slow),
-    pytest.param('medusa_parallel', marks=pytest.mark.slow),
-    pytest.param('dflash', marks=pytest.mark.slow),
-  ],
-)
-def test_only_the_drafter_is_trained_and_saved(undisturbed, kind):
-  job, workdir, trained, target = undisturbed(kind)
+def test_only_the_drafter_is_trained_and_saved(job, undisturbed):
+  """The losses of the other kinds are proved in test_objectives.py."""
+  workdir, drafter, target = undisturbed
   lines = small.metrics(workdir)
   steps = {
     name: [line['step'] for line in lines if line['kind'] == name]
@@ -152,52 +104,38 @@ def test_only_the_drafter_is_trained_and_saved(undisturbed, kind):
   }
   assert steps == {'train': list(range(1, 31)), 'validation': [15, 30]}
   train = [line for line in lines if line['kind'] == 'train']
-  depths = 1 if kind == 'eagle' else job.ahead
-  for depth in range(1, depths + 1):
+  for depth in range(1, job.ahead + 1):
     losses = [line[f'loss_{depth}'] for line in train]
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
   read = drafter_dir.load(workdir / 'drafter')
-  assert kind_of(read.module).name == kind
-  is_recurrent = kind in ('eagle', 'eagle3')  # drafts to any depth
-  assert read.module.ahead == (None if is_recurrent else depths)
-  assert (read.module, read.target) == (trained.module, trained.target)
-  jax.tree.map(np.testing.assert_array_equal, read.params, trained.params)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    target.params,
-    model_dir.load(job.target).params,
-  )
-  saved = safetensors.numpy.load_file(workdir / 'drafter' / model_dir.WEIGHTS)
-  shapes = file_order.shapes(param_shapes(read.module))
-  assert {name: array.shape for name, array in saved.items()} == {
-    name: array.shape
-    for name, array in traverse_util.flatten_dict(shapes, sep='.').items()
-  }
+  assert (read.module, read.target) == (drafter.module, drafter.target)
+  for got, wanted in (
+    (read.params, drafter.params),
+    (target.params, model_dir.load(job.target).params),
+  ):
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
 
 
 @pytest.mark.integration
-def test_eagle3_drafts_the_tokens_of_the_continuations(undisturbed):
-  job, workdir, trained, target = undisturbed('eagle3')
-  rows = np.asarray(trained.params['draft_rows'])
+def test_eagle3_drafts_the_tokens_of_the_continuations(job, undisturbed):
+  workdir, drafter, target = undisturbed
+  rows = np.asarray(drafter.params['draft_rows'])
   shards = pathlib.Path(job.continuations).glob('t0/train/*.npy')
   written = np.concatenate([np.load(shard) for shard in shards])
   assert written.shape == (32, job.length + 1)
   counts = np.bincount(written[:, job.prompt_length :].ravel(), minlength=512)
   assert counts[rows < 300].min() >= counts[rows == 300].max()
   config = dataclasses.replace(job, init=str(workdir / 'drafter'))
-  params = distill._init(config, trained.module, target)(jax.random.key(0))
-  params |= distill._chosen(config, trained.module, None, None, None)
-  jax.tree.map(np.testing.assert_array_equal, params, trained.params)
-  drafter = trained_drafter(trained, target, 3)
-  out = specsamp.generate(target, [[3, 1]], drafter=drafter, max_new_tokens=8)
-  assert len(out.tokens[0]) == 8
+  init = jax.jit(distill._init(config, drafter.module, target))
+  params = init(jax.random.key(0))
+  params |= distill._chosen(config, drafter.module, None, None, None)
+  jax.tree.map(np.testing.assert_array_equal, params, drafter.params)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize('kind', ['eagle_parallel', 'eagle3'])
-def test_an_interrupted_run_resumes(undisturbed, tmp_path, monkeypatch, kind):
+def test_an_interrupted_run_resumes(job, undisturbed, tmp_path, monkeypatch):
   """Noise and groups of every step are drawn from its number."""
-  job, workdir, _, _ = undisturbed(kind)
+  workdir, _, _ = undisturbed
   resumed = tmp_path / 'run'
   shutil.copytree(workdir, resumed)
   shutil.rmtree(resumed / 'drafter')
@@ -214,20 +152,9 @@ def test_an_interrupted_run_resumes(undisturbed, tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'eagle3',
-    *(
-      pytest.param(kind, marks=pytest.mark.slow)
-      for kind in ('eagle_parallel', 'hydra', 'dflash')
-    ),
-  ],
-)
 def test_losses_on_a_mesh_are_those_of_one_device(
-  undisturbed, tmp_path, monkeypatch, kind
+  job, undisturbed, tmp_path, monkeypatch
 ):
-  job, workdir, _, _ = undisturbed(kind)
   real = Rows.batch
 
   def batch(self, step):
@@ -240,13 +167,13 @@ def test_losses_on_a_mesh_are_those_of_one_device(
     distill.distill(job, tmp_path, meshes.make(2, 4))
   lines = small.metrics(tmp_path)
   assert len(lines) == 8
-  for got, line in zip(lines, small.metrics(workdir)[:8], strict=True):
+  for got, line in zip(lines, small.metrics(undisturbed[0])[:8], strict=True):
     expected = {k: v for k, v in line.items() if k.startswith(('loss', 'step'))}
     assert {k: got[k] for k in expected} == pytest.approx(expected, abs=1e-4)
 
 
 def test_positions_that_are_trained(config):
-  """All of a text; of a continuation none in its prompt."""
+  """They are all positions of a text, and none in a prompt."""
   starts = lambda **changes: distill._starts(
     jax.random.key(0), dataclasses.replace(config, **changes), 16
   ).tolist()
@@ -271,14 +198,14 @@ def test_kept_features_give_the_same_losses(config, tmp_path):
   loss = jax.jit(distill.make_loss(config, module, target))
   losses = []
   for features in (cache, None):
-    batch = distill.Batches(Rows(rows, 4), features, config.noise).batch(5)
+    batch = Sequences(Rows(rows, 4), features, config.noise).batch(5)
     assert ('features' in batch) == (features is not None)
-    metrics = loss(params, distill.Frozen(target.params, {}), batch)[1]
+    metrics = loss(params, (target.params, {}), batch)[1]
     losses.append({name: float(value) for name, value in metrics.items()})
   # A feature has 10 bits.
   assert losses[0] == pytest.approx(losses[1], rel=2.0**-9)
   # Another step has other noise and other groups.
-  batches = distill.Batches(Rows(rows, 12), None, config.noise)
+  batches = Sequences(Rows(rows, 12), None, config.noise)
   assert batches.batch(0)['seed'].tolist() == list(range(12))
   assert batches.batch(3)['seed'].tolist() == list(range(36, 48))
   (in_order,) = batches.in_order(5)
@@ -302,7 +229,7 @@ def test_continuations_at_several_temperatures(config, tmp_path):
     temperatures=(0, 1),
   )
   target = model_dir.load(config.target)
-  module = distill.module_for(config, target.config)
+  module = make(config.kind, target.config, config.ahead)
   data = distill._data(config, module, target, tmp_path)
   train, held_out = (batches.rows.tokens for batches in data)
   assert (len(train), len(held_out)) == (32, 16)
@@ -344,19 +271,10 @@ def test_inputs_that_do_not_fit(config, tmp_path, changes, message):
   assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize(
-  ('stored', 'got'), [('bfloat16', 'float32'), ('float16', None)]
-)
-def test_targets_are_not_in_float16(config, tmp_path, monkeypatch, stored, got):
-  """Neither on devices without bfloat16, nor from a folder in float16."""
+def test_a_target_in_float16_is_trained_on_in_float32(config, tmp_path):
   target = model_dir.load(config.target)
-  transformer = Transformer(dataclasses.replace(target.config, dtype=stored))
+  transformer = Transformer(dataclasses.replace(target.config, dtype='float16'))
   target = dataclasses.replace(target, transformer=transformer)
   model_dir.save(target, tmp_path / 'target')
   config = dataclasses.replace(config, target=str(tmp_path / 'target'))
-  if got is None:
-    with pytest.raises(UserError, match='expected float32 or bfloat16'):
-      distill._target(config, None)
-    return
-  monkeypatch.setattr(devices, 'has_bfloat16', lambda device: False)
-  assert distill._target(config, None).config.dtype == got
+  assert distill._target(config, None).config.dtype == 'float32'

@@ -16,8 +16,8 @@ from specsamp.drafting.trained import KINDS, make
 from specsamp.models import Transformer
 from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
-from specsamp.training.objectives import OBJECTIVES, blocks, groups
-from specsamp.training.objectives.batch import Batch, Weights
+from specsamp.training.objectives import LOSSES, blocks, layers
+from specsamp.training.objectives.depths import Batch
 
 _VOCAB, _BATCH, _LENGTH, _AHEAD = 29, 2, 10, 4
 _STARTS = np.array([[7, 2, 9, 0], [1, 8, 4, 5]], np.int32)
@@ -79,12 +79,12 @@ def _outputs(kind, made, batch, retention):
       features = batch.features + batch.noise
     hidden = jax.jit(
       lambda: (
-        groups.outputs(
+        layers.group_outputs(
           module, params, target_head, features, inputs, _STARTS, retention
         ).hidden
       )
     )()
-    masks = groups.sizes(_STARTS.shape[1], module.num_masks, retention)
+    masks = layers.group_sizes(_STARTS.shape[1], module.num_masks, retention)
     for b in range(_BATCH):
       slots = [(t, 0) for t in range(_LENGTH)]
       for start, count in zip(_STARTS[b], masks, strict=True):
@@ -105,7 +105,7 @@ def _loss_and_alpha(name, q_logits, p_logits, label):
   return losses[name], alpha
 
 
-def _total(weights, losses, alphas, first):
+def _total(config, losses, alphas, first):
   """Returns the total of {(draft, depth): loss}: weighted means of depths."""
   depths = sorted({depth for _, depth in losses})
   at = lambda values, depth: {
@@ -114,8 +114,8 @@ def _total(weights, losses, alphas, first):
   total = 0
   for j in depths:
     for draft, loss in at(losses, j).items():
-      weight = weights.decay ** (first + j)
-      if weights.positions == 'expected_length':
+      weight = config.decay ** (first + j)
+      if config.position_weights == 'expected_length':
         weight, reached = 0, 1
         for m in depths:
           others = at(alphas, m)
@@ -125,40 +125,45 @@ def _total(weights, losses, alphas, first):
   return total
 
 
+_TEXT = dict(loss='text', decay=0.7)
+_KL = dict(loss='kl', decay=0.7)
+_ALPHA = dict(loss='lk_alpha', position_weights='expected_length', decay=1.0)
+
+
+# EAGLE-3, with fewer tokens than the target, is in test_unrolled.py.
 @pytest.mark.parametrize(
-  'weights',
+  ('kind', 'loss'),
   [
-    Weights(0.7, cross_entropy=0.3, loss='text'),
-    Weights(0.7, cross_entropy=0.3),
-    Weights(cross_entropy=0.3, loss='lk_alpha', positions='expected_length'),
+    *((kind, _ALPHA) for kind in KINDS if kind != 'eagle3'),
+    ('hydra', _TEXT),
+    ('medusa_parallel', _TEXT),  # reads no features
+    ('eagle_parallel', _KL | dict(retention=0.6)),
+    ('dflash', _KL),
   ],
-  ids=lambda weights: weights.loss,
+  ids=lambda value: value if isinstance(value, str) else value['loss'],
 )
-@pytest.mark.parametrize('kind', [k for k in KINDS if k != 'eagle3'])
-def test_losses_and_metrics(kind, weights):
-  """EAGLE-3, with fewer tokens than the target, is in test_unrolled.py."""
+def test_losses_and_metrics(kind, loss):
+  config = DistillConfig(kind=kind, cross_entropy_weight=0.3, **loss)
   target, trained = _made(kind)
   target_head = TargetHead.of(target.transformer, target.params)
   made = trained.module, trained.params, target_head
   batch = _batch(trained.module)
-  if kind == 'eagle_parallel':
-    weights = weights._replace(retention=0.6)
-  reads = OBJECTIVES[kind].reads_features(weights)
+  reads = config.reads_features
   total, metrics = jax.jit(
-    lambda: OBJECTIVES[kind].loss(
-      *made, batch if reads else Batch(_TOKENS, _STARTS), weights
+    lambda: LOSSES[kind](
+      *made, batch if reads else Batch(_TOKENS, _STARTS), config
     )
   )()
   head = np.asarray(target_head.params['head'], np.float64).T
   values, losses, alphas = {}, {}, {}
   for b, start, depth, place, output in _outputs(
-    kind, made, batch, weights.retention
+    kind, made, batch, config.retention
   ):
     output = np.asarray(output, np.float64)
     q_logits, p_logits = output @ head, batch.hidden[b, place] @ head
     label, at = _TOKENS[b, place + 1], ((b, start), depth)
     losses[at], alphas[at] = _loss_and_alpha(
-      weights.loss, q_logits, p_logits, label
+      config.loss, q_logits, p_logits, label
     )
     best = label if kind == 'medusa_parallel' else p_logits.argmax()
     row = {f'agreement_{depth + 1}': q_logits.argmax() == best}
@@ -168,14 +173,14 @@ def test_losses_and_metrics(kind, weights):
       error = np.abs(output - batch.features[b, place])
       smooth = np.where(error < 1, error**2 / 2, error - 0.5).mean()
       if not depth:
-        row |= {'regression': smooth, weights.loss: losses[at]}
+        row |= {'regression': smooth, config.loss: losses[at]}
       losses[at] = smooth + 0.3 * losses[at]
     row[f'loss_{depth + 1}'] = losses[at]
     for name, value in row.items():
       values.setdefault(name, []).append(value)
   expected = {name: np.mean(rows) for name, rows in values.items()}
   first = 1 if kind in ('medusa', 'hydra') else 0
-  expected['loss'] = _total(weights, losses, alphas, first)
+  expected['loss'] = _total(config, losses, alphas, first)
   assert metrics == pytest.approx(expected, rel=1e-4)
   assert total == metrics['loss']
 
@@ -194,6 +199,6 @@ def test_activations_of_a_16_bit_target_stay_in_16_bits(kind):
     'noise': np.zeros(_BATCH, np.float32),
   }
   loss = distill.make_loss(config, module, target)
-  frozen = distill.Frozen(target.params, {})
+  frozen = (target.params, {})
   total, _ = jax.eval_shape(loss, trained.params, frozen, batch)
   assert total.dtype == jnp.float32

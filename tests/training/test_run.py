@@ -11,7 +11,9 @@ import small
 
 from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
-from specsamp.training import optimizer, run, run_config
+from specsamp.training import run, run_config
+
+pytestmark = pytest.mark.usefixtures('standard_promotion')
 
 _CONFIG = run_config.RunConfig(
   batch_size=8,
@@ -23,13 +25,6 @@ _CONFIG = run_config.RunConfig(
   eval_every=60,
   checkpoint_every=60,
 )
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _promotion():
-  """Optax's Adam mixes ints and floats."""
-  with jax.numpy_dtype_promotion('standard'):
-    yield
 
 
 class _Data:
@@ -93,11 +88,12 @@ def test_the_rate_is_held_and_then_falls():
   config = dataclasses.replace(
     _CONFIG, steps=20, warmup_steps=4, decay_share=0.5, weight_decay=0.0
   )
-  tx = optimizer.make_optimizer(config)
+  tx = run_config.make_optimizer(config)
+  update = jax.jit(tx.update)
   params = {'scale': jnp.ones(1)}
   state, moves = tx.init(params), []
   for _ in range(config.steps):
-    move, state = tx.update(params, state, params)
+    move, state = update(params, state, params)
     moves.append(-float(move['scale'][0]))
   # With equal gradients every move of AdamW is as long as the rate.
   rates = [0, 0.25, 0.5, 0.75, *[1] * 6, *np.linspace(1, 0.1, 10)]
@@ -119,9 +115,9 @@ def test_muon_orthogonalizes_the_matrices_of_layers_only():
   config = dataclasses.replace(_CONFIG, warmup_steps=0, optimizer='muon')
   moves = {}
   for name in ('muon', 'adamw'):
-    tx = optimizer.make_optimizer(dataclasses.replace(config, optimizer=name))
+    tx = run_config.make_optimizer(dataclasses.replace(config, optimizer=name))
     state = tx.init(params)
-    moves[name] = tx.update(grads, state, params)[0]['block']
+    moves[name] = jax.jit(tx.update)(grads, state, params)[0]['block']
   muon = moves['muon']
   for matrix in (
     muon['kv'][0].reshape(6, 8),
@@ -142,7 +138,7 @@ def test_muon_orthogonalizes_the_matrices_of_layers_only():
 
 def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
   """Loss and gradient of the step that breaks it are finite."""
-  make = optimizer.make_optimizer
+  make = run_config.make_optimizer
 
   def breaking(config):
     breaks = optax.stateless_with_tree_map(lambda g, p: g / 0.0)

@@ -37,12 +37,11 @@ cli.run(main, distributes=False)
 
 def _launch(home, *flags, **variables):
   """Returns (hits, misses) and standard error of a run that succeeds."""
-  environment = {
-    name: value
-    for name, value in os.environ.items()
-    if name != 'JAX_ENABLE_COMPILATION_CACHE'
+  environment = os.environ | {
+    'JAX_ENABLE_COMPILATION_CACHE': 'true',
+    'XDG_CACHE_HOME': str(home),
+    'PYTHONPATH': str(_ROOT),
   }
-  environment |= {'XDG_CACHE_HOME': str(home), 'PYTHONPATH': str(_ROOT)}
   ended = subprocess.run(
     [sys.executable, '-c', _LAUNCHER, *flags],
     env=environment | variables,
@@ -74,39 +73,35 @@ def test_a_second_process_compiles_nothing(tmp_path):
 
 def test_it_can_be_elsewhere_or_off(tmp_path):
   flag, variable = tmp_path / 'flag', tmp_path / 'variable'
-  by_jax = {'JAX_COMPILATION_CACHE_DIR': str(variable)}
+  by_jax = {
+    'JAX_COMPILATION_CACHE_DIR': str(variable),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+  }
   assert _launch(tmp_path, '--compilation_cache=', **by_jax) == ((0, 0), '')
-  off = {'JAX_ENABLE_COMPILATION_CACHE': 'false'}
-  assert _launch(tmp_path, **off) == ((0, 0), '')
   _launch(tmp_path, f'--compilation_cache={flag}', **by_jax)
   assert _programs(flag) and not variable.exists()
   # jax's variables decide what is kept in jax's folder.
-  by_jax['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
   _launch(tmp_path, **by_jax)
   assert _programs(variable) and not (tmp_path / 'specsamp').exists()
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
-  (tmp_path / 'specsamp').write_text('a file')
-  counts, printed = _launch(tmp_path)
-  folder = tmp_path / 'specsamp' / 'xla'
-  assert counts == (0, 0)
-  assert printed.startswith(f'compilation cache {folder}: Not a directory; ')
-
-
-def test_no_home(monkeypatch, capsys):
-  def no_user(number):
-    raise KeyError(number)
-
-  monkeypatch.setattr('pwd.getpwuid', no_user)
-  for name in ('HOME', 'XDG_CACHE_HOME'):
-    monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(
+  ('folder', 'reason'),
+  [
+    ('{tmp}/file', 'File exists'),
+    ('~no_such_user/xla', 'Could not determine home directory'),
+  ],
+)
+def test_a_folder_that_cannot_be_made(
+  folder, reason, tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'file').write_text('')
   config = types.SimpleNamespace(
     jax_enable_compilation_cache=True, update=lambda *_: None
   )
-  jax = types.SimpleNamespace(config=config)
-  monkeypatch.setattr(compilation_cache, 'jax', jax)
-  folder = compilation_cache.default_folder()
-  assert folder == pathlib.Path('~/.cache/specsamp/xla')
-  compilation_cache.enable(str(folder))
-  assert 'Could not determine home directory' in capsys.readouterr().err
+  fake = types.SimpleNamespace(config=config)
+  monkeypatch.setattr(compilation_cache, 'jax', fake)
+  folder = folder.replace('{tmp}', str(tmp_path))
+  compilation_cache.enable(folder)
+  line = f'compilation cache {folder}: {reason}'
+  assert capsys.readouterr().err.startswith(line)

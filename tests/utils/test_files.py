@@ -1,12 +1,9 @@
 """Files of a user are never lost, whatever is passed, killed or damaged."""
 
-import json
-import pathlib
 import random
 import shutil
 import time
 
-import numpy as np
 import pytest
 import safetensors.numpy
 from testing import tiny
@@ -19,11 +16,10 @@ from specsamp.utils import files
 
 def _tree(root):
   """Returns all names below a folder, with the contents of files."""
+  paths = {path.relative_to(root).as_posix(): path for path in root.rglob('*')}
   return {
-    path.relative_to(root).as_posix(): path.read_bytes()
-    if path.is_file()
-    else None
-    for path in sorted(root.rglob('*'))
+    name: path.read_bytes() if path.is_file() else None
+    for name, path in paths.items()
   }
 
 
@@ -77,20 +73,17 @@ def model_folder(tmp_path_factory, tokenizer):
 )  # fmt: skip
 def test_goals_that_are_refused(goal, model_folder, tmp_path, monkeypatch):
   """Every goal that holds, or would bury, files of a user."""
-  home = tmp_path / 'home'
-  (home / 'work').mkdir(parents=True)
-  monkeypatch.setenv('HOME', str(home))
-  monkeypatch.chdir(home / 'work')
-  (home / 'work' / 'other').mkdir()
-  (home / 'work' / 'other' / 'notes').write_text('precious')
-  (home / 'work' / 'file').write_text('precious')
-  (home / 'work' / 'link').symlink_to('other')
+  work = tmp_path / 'home' / 'work'
+  (work / 'other').mkdir(parents=True)
+  monkeypatch.setenv('HOME', str(work.parent))
+  monkeypatch.chdir(work)
+  (work / 'other' / 'notes').write_text('precious')
+  (work / 'file').write_text('precious')
+  (work / 'link').symlink_to('other')
   shutil.copytree(model_folder, 'all/llama')
   before = _tree(tmp_path)
-  if goal == '~':
-    goal = str(home)
   with pytest.raises(UserError) as error:
-    convert.convert('all/llama', goal)
+    convert.convert('all/llama', str(work.parent) if goal == '~' else goal)
   assert '\n' not in str(error.value)
   assert _tree(tmp_path) == before
 
@@ -100,7 +93,7 @@ def test_siblings_of_a_goal_stay(model_folder, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'notes').write_text('precious')
   before = _tree(tmp_path)
-  for form in ('orbax', 'huggingface', 'orbax'):
+  for form in ('orbax', 'huggingface'):
     convert.convert(model_folder, tmp_path / 'new', form)
     assert weights.is_ours(tmp_path / 'new')
   shutil.rmtree(tmp_path / 'new')
@@ -133,24 +126,6 @@ def test_an_export_that_was_trained_further_is_not_ours(model_folder, tmp_path):
   assert not weights.is_ours(tmp_path / 'hf')
 
 
-# Names around a goal, and in it.
-_NAMES = ('a', 'a.old', 'a.partial', '.a', 'a.lock', 'b', 'model', 'ours')
-
-
-def _write_random_tree(root, rng):
-  for _ in range(rng.randrange(8)):
-    parts = [rng.choice(_NAMES) for _ in range(rng.randint(1, 3))]
-    path = root.joinpath(*parts)
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      if rng.random() < 0.7:
-        path.write_text(str(rng.random()))
-      else:
-        path.mkdir()
-    except OSError:  # a file in place of a folder, or the reverse
-      continue
-
-
 def _replace_for_ever(goal):
   """Replaces a folder of two files with the same number, again and again."""
   for i in range(10**6):
@@ -164,23 +139,12 @@ def _holds_numbers(folder):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-  'seed', [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
-)
-def test_kills_at_random_moments(seed, server, tmp_path):
-  """The goal is whole after a kill, and files outside of it are unchanged."""
-  rng = random.Random(seed)
-  written = 0
-  for i in range(25):
-    root = tmp_path / str(i)
-    root.mkdir()
-    _write_random_tree(root, rng)
-    goal = root / rng.choice(_NAMES)
-    before = _tree(root)
-    if goal.is_file() or goal.is_dir() and any(goal.iterdir()):
-      with pytest.raises(UserError):
-        files.check_replaceable(goal, _holds_numbers)
-      continue
+def test_kills_at_random_moments(server, tmp_path):
+  """The goal is whole after a kill, and its siblings are unchanged."""
+  for name in ('a.old', 'a.partial', '.a', 'a.lock', 'b'):
+    (tmp_path / name).write_text(name)
+  before, goal, rng = _tree(tmp_path), tmp_path / 'a', random.Random(0)
+  for _ in range(5):
     writer = server.Process(target=_replace_for_ever, args=(goal,))
     writer.start()
     while not (goal / 'model').exists():
@@ -188,16 +152,11 @@ def test_kills_at_random_moments(seed, server, tmp_path):
     time.sleep(rng.uniform(0, 0.02))
     writer.kill()
     writer.join()
-    files.clean_up(root)
-    after = _tree(root)
-    name = goal.name
+    files.clean_up(tmp_path)
     assert _holds_numbers(goal)
-    assert after.pop(f'{name}/ours') == after.pop(f'{name}/model')
-    assert after.pop(name, 0) is None
-    before.pop(name, None)
-    assert after == before
-    written += 1
-  assert written > 5
+    assert (goal / 'ours').read_text() == (goal / 'model').read_text()
+    shutil.rmtree(goal)
+    assert _tree(tmp_path) == before
 
 
 def test_a_kill_between_two_renames(tmp_path):
@@ -208,80 +167,3 @@ def test_a_kill_between_two_renames(tmp_path):
     (old / 'ours').write_text(text)
     files.clean_up(tmp_path)
     assert _tree(tmp_path) == {'a': None, 'a/ours': b'first'}
-
-
-_SHAPE = {'id': str, 'n': [int], 'x': float, 'y': (None, {'z': bool})}
-_GOOD = {'id': 'a', 'n': [1, 2], 'x': 1, 'y': {'z': True}, 'more': None}
-
-
-@pytest.mark.parametrize(
-  'change',
-  [
-    dict(id=1), dict(n=1), dict(n=[1.0]), dict(n=[True]), dict(x='1'),
-    dict(x=float('nan')), dict(x=float('inf')), dict(x=True), dict(x=10**400),
-    dict(n=[2**63]), dict(y={}), dict(y={'z': 1}), dict(y=0),
-  ],
-  ids=repr,
-)  # fmt: skip
-def test_shapes(change):
-  assert files.has_shape(_GOOD, _SHAPE)
-  assert files.has_shape(_GOOD | {'y': None}, _SHAPE)
-  assert not files.has_shape(_GOOD | change, _SHAPE)
-
-
-def _read(path):
-  return files.read_lines(
-    path, lambda v: files.has_shape(v, _SHAPE), key=lambda v: v['id']
-  )
-
-
-def test_lines_of_others_are_set_aside(tmp_path, capsys):
-  path = tmp_path / 'lines.jsonl'
-  own = [json.dumps(_GOOD | {'id': str(i)}).encode() for i in range(3)]
-  others = [
-    b'{}', b'5', b'null', b'"x"', b'\xff\xfe', b'[' * 10**5, b'{"id": ', b'nan',
-    b'9' * 5000, json.dumps(_GOOD | {'n': 'x'}).encode(),
-    json.dumps(_GOOD | {'id': '0', 'x': 7}).encode(),
-  ]  # fmt: skip
-  path.write_bytes(b'\n'.join([own[0], *others[:5], own[1], b'', *others[5:],
-                               own[2], own[0][:9]]))  # fmt: skip
-  lines = _read(path)
-  assert [line['id'] for line in lines.kept] == ['0', '1', '2']
-  lines.rewrite(lines.kept)
-  assert path.read_bytes() == b'\n'.join([*own, b''])
-  aside = tmp_path / 'lines.jsonl.set-aside'
-  assert aside.read_bytes().split(b'\n')[:-1] == others
-  assert '11 lines are not of this run, the first is line 2' in (
-    capsys.readouterr().err
-  )
-  path.write_bytes(own[0] + b'\n\x00\xff')
-  assert len(_read(path).aside) == 1
-  # A last line without its end counts.
-  path.write_bytes(b'\n'.join(own))
-  assert len(_read(path).kept) == 3
-
-
-def test_random_bytes_lose_no_line(tmp_path):
-  rng = np.random.default_rng(0)
-  path = tmp_path / 'lines.jsonl'
-  for i in range(300):
-    own = json.dumps(_GOOD | {'id': str(i)}).encode()
-    noise = [rng.bytes(rng.integers(40)) for _ in range(rng.integers(4))]
-    text = b'\n'.join([*noise, own, *noise, b''])
-    path.write_bytes(text)
-    lines = _read(path)
-    assert [line['id'] for line in lines.kept] == [str(i)]
-    kept = [own, *(line for _, line in lines.aside)]
-    expected = [line for line in text.split(b'\n') if line.strip()]
-    assert sorted(kept) == sorted(expected)
-
-
-def test_a_file_that_is_set_aside_overwrites_nothing(tmp_path):
-  for _ in range(3):
-    (tmp_path / 'a.npy').write_text('x')
-    files.set_aside(tmp_path / 'a.npy', 'is not an array')
-  assert sorted(path.name for path in pathlib.Path(tmp_path).iterdir()) == [
-    'a.npy.set-aside',
-    'a.npy.set-aside1',
-    'a.npy.set-aside2',
-  ]

@@ -112,14 +112,13 @@ def test_read():
   [
     ({'sed': 1}, "config: key: got 'sed', .*did you mean seed"),
     ({'kind': 'three'}, "kind: got 'three', expected one of one, two"),
-    ({'seed': 1.0}, 'seed: got 1.0, expected an integer'),
+    ({'kind': ...}, "config: missing key 'kind'"),
     ({'seed': True}, 'seed: got True, expected an integer'),
     ({'seed': -1}, 'config: negative seed'),
     ({'rates': 0.5}, 'rates: got 0.5, expected tuple'),
     ({'rates': ('a',)}, "rates: got 'a', expected a number"),
     ({'inner': 3}, 'inner: got 3, expected a dict'),
     ({'inner': {'siz': 3}}, "config: inner: key: got 'siz'"),
-    ({'items': ('a',)}, "items: got 'a', expected a dict"),
     ({'shape': (2, (1, 'a'))}, "shape: got 'a', expected an integer"),
     ({'pair': ('a',)}, r"pair: got \('a',\), expected tuple\[str, int\]"),
     ({'flag': 1}, 'flag: got 1, expected true or false'),
@@ -127,13 +126,13 @@ def test_read():
   ],
 )
 def test_invalid_values(changes, message):
+  values = {'kind': 'one'} | changes
+  values = {key: value for key, value in values.items() if value is not ...}
   with pytest.raises(UserError, match=message):
-    schema.read(_Config, {'kind': 'one'} | changes)
+    schema.read(_Config, values)
 
 
-def test_missing_and_unknown_keys():
-  with pytest.raises(UserError, match="config: missing key 'kind'"):
-    schema.read(_Config, {})
+def test_config_dict_of_invalid_keys():
   with pytest.raises(UserError, match="config: missing key 'kind'"):
     schema.config_dict(_Config)
   with pytest.raises(UserError, match="config: inner: key: got 'siz'"):

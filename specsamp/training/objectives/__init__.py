@@ -1,36 +1,20 @@
-"""Losses of the drafters that `drafting.trained` names: one for each kind."""
+"""Losses of the drafters that `drafting.trained` names: one for each kind.
+
+A loss is a function of a drafter's module, its parameters, a `TargetHead`, a
+`depths.Batch` and a `DistillConfig`. It returns the loss to minimize and the
+metrics of `depths.weighted_sum`.
+"""
 
 import importlib
 from collections.abc import Callable
-from typing import NamedTuple
 
-from specsamp.drafting.trained import KINDS, Kind
-from specsamp.training.objectives.batch import Weights
+from specsamp.drafting.trained import KINDS
 
 
-class Objective(NamedTuple):
-  """Loss of a kind of drafters.
-
-  Attributes:
-    loss: (module, params, target_head, batch, weights) -> the loss to minimize
-      and metrics, see `depths.weighted_sum`. The module is a drafter's, params
-      are its parameters, `target_head` is a `TargetHead`; see `batch.Batch` and
-      `batch.Weights`.
-    drafts_from_features: True if the drafter reads the target's features.
-  """
-
-  loss: Callable
-  drafts_from_features: bool = True
-
-  def reads_features(self, weights: Weights) -> bool:
-    """Returns True if the drafter or the loss needs the target's features."""
-    return self.drafts_from_features or weights.read_p
+def _find(name: str) -> Callable:
+  """Returns the function that is named as 'MODULE.FUNCTION'."""
+  module, function = name.split('.')
+  return getattr(importlib.import_module(f'{__name__}.{module}'), function)
 
 
-def _objective(kind: Kind) -> Objective:
-  module, function = kind.loss.split('.')
-  module = importlib.import_module(f'{__name__}.{module}')
-  return Objective(getattr(module, function), kind.reads_features)
-
-
-OBJECTIVES = {name: _objective(kind) for name, kind in KINDS.items()}
+LOSSES = {name: _find(kind.loss) for name, kind in KINDS.items()}

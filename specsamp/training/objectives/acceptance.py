@@ -10,14 +10,11 @@ without a lower bound on alpha, which would remove the gradient where it matters
 most. p and q are the distributions at temperature 1.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
+import optax
 
-from specsamp.training.objectives import language_model
-
-Loss = Literal['text', 'kl', 'tv', 'lk_alpha', 'lk_lambda']
+from specsamp.training.distill_config import Loss
 
 # The logit of a token that cannot be drafted. With infinity gradients are NaN.
 NEVER = -1e30
@@ -35,7 +32,7 @@ def per_position(
   """Computes a loss and log alpha at every position ::
 
     text      -log q(label). Gradient in the draft's logits: q - 1[label].
-    kl        KL(p || q). Gradient: q - p, as of cross-entropy with p.
+    kl        KL(p || q). Gradient: q - p.
     tv        1 - alpha. Gradient: -q (1[q < p] - S), where S is the sum of q
               over tokens with q < p.
     lk_alpha  -log alpha. Gradient: that of tv divided by alpha.
@@ -47,23 +44,22 @@ def per_position(
   A draft may have fewer tokens than the target. Then its logits are over its
   tokens, p's logits are taken at these and `p_normalizer` is given; or its
   logits are `NEVER` elsewhere. Both ways alpha uses p unchanged, so that it is
-  at most the mass of the draft's tokens, and KL uses p renormalized on these
+  at most the mass of the draft's tokens. KL uses p renormalized on these
   tokens, because KL with p unchanged is infinite.
 
   Args:
-    name: of the loss.
+    name: name of the loss.
     q_logits: float [.., V].
-    p_logits: float [.., V] of the same tokens, without gradient. None if they
-      are unknown, which only the loss text allows.
+    p_logits: float [.., V] of the same tokens; None only for the loss text.
     labels: int [..], the text's tokens as columns of V; only text reads them.
-    eta: of lk_lambda: how fast KL gives way to TV as alpha grows. The paper has
-      3, and 10 for Medusa.
+    eta: speed at which KL gives way to TV in lk_lambda as alpha grows. The
+      paper has 3, and 10 for Medusa.
     p_normalizer: float [..], logsumexp of p's logits over all tokens of the
       target; None if V has all of them.
 
   Returns:
-    The loss and log alpha, both [..]. log alpha has no gradient; it is None if
-    `p_logits` is None.
+    The loss and log alpha, both [..]. log alpha is None without `p_logits`, and
+    has no gradient. Nor has p.
   """
   log_alpha = None
   if p_logits is not None:
@@ -72,10 +68,10 @@ def per_position(
       p_normalizer = jax.nn.logsumexp(p_logits, axis=-1)
     log_p = p_logits - jax.lax.stop_gradient(p_normalizer)[..., None]
     log_q = jax.nn.log_softmax(q_logits, axis=-1)
-    log_alpha = log_acceptance(log_p, log_q)
+    log_alpha = jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
   match name:
     case 'text':
-      loss = language_model.next_tokens(q_logits, labels)
+      loss = optax.softmax_cross_entropy_with_integer_labels(q_logits, labels)
     case 'kl':
       loss = _divergence(p_logits, log_q)
     case 'tv':
@@ -91,24 +87,17 @@ def per_position(
   return loss, log_alpha
 
 
-def log_acceptance(log_p, log_q):
-  """Returns log sum_v min(p, q), [..], of log-probabilities [.., V]."""
-  return jax.nn.logsumexp(jnp.minimum(log_p, log_q), axis=-1)
-
-
 def expected_length_weights(log_alpha, known=True):
   """Returns W_j = sum_{m >= j} prod_{i <= m} alpha_i, without gradient.
 
   The expected number of accepted tokens along a text is
   sum_m prod_{i <= m} alpha_i. Its gradient is that of sum_j W_j log alpha_j, so
-  these weights on the loss lk_alpha train for the accepted length. A position
-  weighs little if it is seldom reached or if little is accepted after it.
+  these weights on the loss lk_alpha train for the accepted length.
 
   Args:
     log_alpha: float [.., J], of a draft's positions in order.
-    known: bool [.., J], True if the draft has that position; it may be shorter
-      or reach beyond the text. A missing alpha is replaced by the mean of the
-      known ones at that position.
+    known: bool [.., J], True if the draft has that position. A missing alpha is
+      replaced by the mean of the known ones at that position.
 
   Returns:
     float [.., J], of all positions, known or not.

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.dflash import embedded_blocks
-from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.depths import Labels, take, weighted_sum
+from specsamp.training.objectives import depths
 
 # Tokens of blocks in a part: after a text of as many tokens they have 1 GB of
 # scores in a layer of 32 heads, where 512 blocks of 16 at once have 11 GB.
@@ -24,16 +23,16 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
 
   Args:
     module: `DFlashLayers`, of K tokens a block.
-    params: of the module.
+    params: parameters of the module.
     target_head: the target's embedding.
     context_btd: result of the module's `context` for the text.
     tokens_bt: int [B, T].
-    starts_bm: int [B, M], the anchors. The block of an anchor beyond the text
-      has no meaning.
+    starts_bm: int [B, M], the anchors. Outputs of an anchor beyond the text
+      have no meaning.
   """
   (batch, length), count = tokens_bt.shape, starts_bm.shape[1]
   x_bqd, block_bq = embedded_blocks(
-    module, params, target_head, starts_bm, take(tokens_bt, starts_bm)
+    module, params, target_head, starts_bm, depths.take(tokens_bt, starts_bm)
   )
   text_t = np.arange(length, dtype=np.int32)
   text_bt = jnp.broadcast_to(text_t, tokens_bt.shape)
@@ -55,8 +54,8 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
   return out_bqd.reshape(shape)[:, :, 1:]
 
 
-def dflash(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all masks; see `Objective.loss`.
+def dflash(module, params, target_head, batch, config):
+  """Sums the losses of all masks.
 
   p is the target's distribution along the text. q has read no token after the
   root, so it averages over the tokens that may come there. Mask j weighs
@@ -68,7 +67,7 @@ def dflash(module, params, target_head, batch: Batch, weights: Weights):
   context_btd = module.apply(
     {'params': params}, batch.features, method='context'
   )
-  labels = Labels.make(target_head, batch)
+  labels = depths.Labels.make(target_head, batch)
 
   def compare(starts_bm):
     """Returns a `Depth` of arrays [B, m, K - 1]."""
@@ -79,26 +78,22 @@ def dflash(module, params, target_head, batch: Batch, weights: Weights):
     distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
     places_br = jnp.repeat(starts_bm, ahead, axis=1) + distance_r[None]
     logits_brv = target_head.logits(hidden_bmjd.reshape(rows, -1, width))
-    depth = labels.compare(weights, logits_brv, places_br, distance_r[None])
+    depth = labels.compare(config, logits_brv, places_br, distance_r[None])
     return jax.tree.map(lambda x: x.reshape(rows, count, ahead), depth)
 
   max_starts = max(_PART // module.block_size, 1)
   whole = _in_parts(compare, batch.starts, max_starts, padding=length)
-  depths = [
+  by_depth = [
     jax.tree.map(lambda x, j=j: x[:, :, j], whole) for j in range(module.ahead)
   ]
-  return weighted_sum(weights, depths, length)
+  return depths.weighted_sum(config, by_depth, length)
 
 
 def _in_parts(compute, starts_bm, max_starts: int, padding: int):
-  """Computes a function of the starts for at most `max_starts` at once.
+  """Computes a tree of arrays [B, M, ..] for at most `max_starts` at once.
 
-  Args:
-    compute: int [B, m] -> a tree of arrays [B, m, ..]. The backward pass
-      recomputes it.
-    starts_bm: int [B, M].
-    max_starts: upper bound on m.
-    padding: the start that fills up the last part.
+  The backward pass computes each part again. `padding` is the start that fills
+  up the last part.
   """
   batch, count = starts_bm.shape
   parts = -(-count // max_starts)

@@ -6,21 +6,42 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import acceptance
-from specsamp.training.objectives.batch import Batch, Weights
+
+
+class Batch(NamedTuple):
+  """A batch of training sequences.
+
+  Attributes:
+    tokens: int [B, T + 1].
+    starts: int [B, M], positions whose heads, masks, blocks or steps are
+      trained.
+    features: [B, T, E], the target's features at the first T tokens: `hidden`,
+      or the inputs of the layers that the drafter taps. None, like the next
+      two, for objectives that read no features.
+    noise: [B, T, E], added to the features that the drafter reads.
+    hidden: [B, T, D], input of the target's LM head.
+  """
+
+  tokens: jax.Array
+  starts: jax.Array
+  features: jax.Array | None = None
+  noise: jax.Array | None = None
+  hidden: jax.Array | None = None
 
 
 class Depth(NamedTuple):
-  """Losses of the tokens that drafts have at one depth.
+  """Losses of the tokens that drafts have at one depth: arrays [B, M].
 
   Attributes:
-    start: int [B, M], the position that each draft continues.
-    loss: float [B, M].
-    log_alpha: float [B, M], see `acceptance.per_position`; None if the target's
+    start: int, the position that each draft continues.
+    loss: float.
+    log_alpha: float, see `acceptance.per_position`; None if the target's
       distribution is unknown.
-    hit: bool [B, M], True if the draft's most probable token is the right one.
-    inside: bool [B, M], True if the text has a token there.
-    teaches: bool [B, M], True if the loss counts; None for wherever `inside`.
+    hit: bool, True if the draft's most probable token is the right one.
+    inside: bool, True if the text has a token there.
+    teaches: bool, True if the loss counts.
   """
 
   start: jax.Array
@@ -28,7 +49,7 @@ class Depth(NamedTuple):
   log_alpha: jax.Array | None
   hit: jax.Array
   inside: jax.Array
-  teaches: jax.Array | None = None
+  teaches: jax.Array
 
 
 class Labels(NamedTuple):
@@ -61,11 +82,13 @@ class Labels(NamedTuple):
       next_bt,
     )
 
-  def compare(self, weights: Weights, q_logits, places_bm, distance) -> Depth:
+  def compare(
+    self, config: DistillConfig, q_logits, places_bm, distance
+  ) -> Depth:
     """Compares drafted distributions with the labels.
 
     Args:
-      weights: of the loss.
+      config: names the loss.
       q_logits: float32 [B, M, V], the draft's logits.
       places_bm: int [B, M], position of the token before each drafted one. It
         may be beyond the text.
@@ -74,29 +97,31 @@ class Labels(NamedTuple):
     there = [None if x is None else take(x, places_bm) for x in self]
     logits_bmv, normalizer_bm, best_bm, next_bm = there
     loss_bm, log_alpha_bm = acceptance.per_position(
-      weights.loss,
+      config.loss,
       q_logits,
       logits_bmv,
       next_bm,
-      eta=weights.eta,
+      eta=config.eta,
       p_normalizer=normalizer_bm,
     )
+    inside_bm = places_bm < self.next.shape[1]
     return Depth(
       start=places_bm - distance,
       loss=loss_bm,
       log_alpha=log_alpha_bm,
       hit=jnp.argmax(q_logits, axis=-1) == best_bm,
-      inside=places_bm < self.next.shape[1],
+      inside=inside_bm,
+      teaches=inside_bm,
     )
 
 
 def weighted_sum(
-  weights: Weights, depths: Sequence[Depth], length: int, first: int = 0
+  config: DistillConfig, depths: Sequence[Depth], length: int, first: int = 0
 ):
   """Sums the mean losses of all depths, weighted.
 
   Args:
-    weights: with positions 'decay', depth j weighs decay^j.
+    config: with position_weights 'decay', depth j weighs decay^j.
     depths: in order.
     length: T, tokens of the text.
     first: j of the first depth.
@@ -105,30 +130,22 @@ def weighted_sum(
     The total; and by name the total as `loss`, and loss_1, agreement_1 and
     alpha_1 of the first depth, and so on: means without weights.
   """
-  metrics = {}
-  counts = [d.inside if d.teaches is None else d.teaches for d in depths]
-  for j, (depth, counts_bm) in enumerate(
-    zip(depths, counts, strict=True), start=1
-  ):
+  by_length = config.position_weights == 'expected_length'
+  if by_length:
+    weights_jbm = _expected_length_weights(depths, length)
+  metrics, total = {}, 0
+  for j, depth in enumerate(depths):
+    loss = mean_where(depth.loss, depth.teaches)
     hit = depth.hit.astype(jnp.float32)
-    metrics[f'loss_{j}'] = mean_where(depth.loss, counts_bm)
-    metrics[f'agreement_{j}'] = mean_where(hit, depth.inside)
+    metrics[f'loss_{j + 1}'] = loss
+    metrics[f'agreement_{j + 1}'] = mean_where(hit, depth.inside)
     if depth.log_alpha is not None:
       alpha = jnp.exp(depth.log_alpha)
-      metrics[f'alpha_{j}'] = mean_where(alpha, depth.inside)
-  if weights.positions == 'expected_length':
-    losses = [
-      mean_where(weights_bm * depth.loss, counts_bm)
-      for weights_bm, depth, counts_bm in zip(
-        _expected_length_weights(depths, length), depths, counts, strict=True
-      )
-    ]
-  else:
-    losses = [
-      weights.decay ** (first + j) * metrics[f'loss_{j + 1}']
-      for j in range(len(depths))
-    ]
-  total = sum(losses)
+      metrics[f'alpha_{j + 1}'] = mean_where(alpha, depth.inside)
+    if by_length:
+      total += mean_where(weights_jbm[j] * depth.loss, depth.teaches)
+    else:
+      total += config.decay ** (first + j) * loss
   return total, {'loss': total, **metrics}
 
 

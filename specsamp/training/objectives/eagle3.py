@@ -17,19 +17,18 @@ from specsamp.drafting.eagle3 import Eagle3Drafter
 from specsamp.models import attention
 from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
-from specsamp.training.objectives.batch import Batch, Weights
-from specsamp.training.objectives.depths import Labels, take, weighted_sum
+from specsamp.training.objectives import depths
 
 
-def loss(module, params, target_head, batch: Batch, weights: Weights):
-  """Sums the losses of all steps; see `Objective.loss`.
+def loss(module, params, target_head, batch, config):
+  """Sums the losses of all steps.
 
   A position has a loss only if the layer can draft its label: the target's most
   probable token, or the text's token for the loss text. Other positions would
   teach what the layer cannot express. The paper has the loss kl and a decay of
   0.8 for 7 steps: step j weighs 0.8^j.
   """
-  length = batch.tokens.shape[1] - 1
+  length, count = batch.tokens.shape[1] - 1, batch.starts.shape[1]
   hidden_by_step = unrolled(
     module,
     params,
@@ -37,29 +36,25 @@ def loss(module, params, target_head, batch: Batch, weights: Weights):
     batch.features + batch.noise,
     batch.tokens[:, :-1],
     batch.starts,
-    steps(batch.starts.shape[1], weights.unroll, weights.retention),
+    [int(np.ceil(count * config.retention**j)) for j in range(config.ahead)],
   )
-  labels = _drafted_labels(module, params, Labels.make(target_head, batch))
-  label_bt = labels.next if weights.loss == 'text' else labels.best
+  labels = depths.Labels.make(target_head, batch)
+  labels = _drafted_labels(module, params, labels)
+  label_bt = labels.next if config.loss == 'text' else labels.best
   teaches_bt = label_bt < module.draft_vocab
   labels = labels._replace(
     next=jnp.minimum(labels.next, module.draft_vocab - 1)
   )
-  depths = []
+  by_depth = []
   for j, hidden_bmd in enumerate(hidden_by_step):
     places_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
-    depth = labels.compare(weights, logits_bmk, places_bm, j)
-    teaches_bm = depth.inside & take(teaches_bt, places_bm)
-    depths.append(depth._replace(teaches=teaches_bm))
-  return weighted_sum(weights, depths, length)
-
-
-def steps(num_starts: int, count: int, retention: float) -> list[int]:
-  """Returns the number of starts of step 0, 1, ..; see `groups.sizes`."""
-  return [int(np.ceil(num_starts * retention**j)) for j in range(count)]
+    depth = labels.compare(config, logits_bmk, places_bm, j)
+    teaches_bm = depth.inside & depths.take(teaches_bt, places_bm)
+    by_depth.append(depth._replace(teaches=teaches_bm))
+  return depths.weighted_sum(config, by_depth, length)
 
 
 def unrolled(
@@ -73,9 +68,9 @@ def unrolled(
 
   Args:
     module: an `Eagle3Layer`.
-    params: of the module.
+    params: parameters of the module.
     target_head: the target's embedding and LM head.
-    features_bte: the target's at the tokens.
+    features_bte: the target's features at the tokens.
     tokens_bt: int [B, T].
     starts_bm: int [B, M].
     counts: M_j of each step, static; the first M_j starts have it.
@@ -104,10 +99,10 @@ def unrolled(
     attention.PrivateEntries(cache.entry(i))
     for i in range(module.config.num_layers)
   ]
-  outputs = [take(hidden_btd, starts_bm[:, : counts[0]])]
+  outputs = [depths.take(hidden_btd, starts_bm[:, : counts[0]])]
   for j, count in enumerate(counts[1:], start=1):
     roots_bm = starts_bm[:, :count]
-    tokens_bm = take(tokens_bt, roots_bm + j)
+    tokens_bm = depths.take(tokens_bt, roots_bm + j)
     embedded_bmd = drafter.embed(tokens_bm, roots_bm + j)
     entries = [
       entry.replace(
@@ -124,7 +119,7 @@ def unrolled(
   return outputs
 
 
-def _drafted_labels(module, params, labels: Labels) -> Labels:
+def _drafted_labels(module, params, labels: depths.Labels) -> depths.Labels:
   """Returns labels whose columns are the K tokens that the layer can draft.
 
   `best` and `next` are K for tokens that it cannot draft.
@@ -134,9 +129,8 @@ def _drafted_labels(module, params, labels: Labels) -> Labels:
   row_of = lambda tokens_bt: jnp.take(
     params['draft_rows'], tokens_bt, mode='clip'
   )
-  return Labels(
+  return labels._replace(
     logits=constrain(logits_btk, 'batch', None, 'vocab'),
-    normalizer=labels.normalizer,
     best=row_of(labels.best),
     next=row_of(labels.next),
   )
