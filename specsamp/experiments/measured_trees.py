@@ -81,7 +81,6 @@ class Found:
       f'fastest tree is expected to emit at most {self.rate:.3f} tokens per '
       'ms, without the costs of wider levels and of verification.',
       Table(trees),
-      _best_branchings(self.acceptance),
     ]
 
 
@@ -178,30 +177,3 @@ def _acceptance(
   )
   accepted = out.num_accepted_per_rank.sum(axis=0)
   return (accepted / out.num_tried_per_rank.sum(axis=0)).tolist()
-
-
-def _best_branchings(acceptance: Sequence[float]) -> str:
-  """Returns the branching of the most tokens for each number of paths.
-
-  The branching never increases: if acceptance depends on the rank alone, an
-  increasing order cannot be better (the monotonic rule of Yang et al.
-  2401.06706, 4.4).
-  """
-  lines = []
-  for budget in (8, 16, 32):
-    branchings = [
-      factors
-      for factors in tree_search.branchings(budget, 6)
-      if max(factors) <= len(acceptance)
-    ]
-    value = lambda factors: tree_search.expected_tokens(
-      TokenTree.branching(factors), acceptance
-    )
-    best = max(branchings, key=value)
-    shape = 'x'.join(map(str, best))
-    lines.append(
-      f'- at most {budget} paths, 6 levels: {shape}, expected τ '
-      f'{value(best):.2f}, of {len(branchings)} branchings of at most '
-      f'{len(acceptance)} candidates'
-    )
-  return '\n'.join(lines)
