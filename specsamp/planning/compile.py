@@ -1,7 +1,6 @@
-"""Programs compiled for chips that need not be there, and their memory.
+"""Decoding programs compiled for chips that need not be there.
 
-The programs are the code that decodes, lowered for the devices of a topology: a
-draft step, the target's scoring pass, and the whole speculative loop.
+The programs are a draft step, a scoring pass, and the whole speculative loop.
 """
 
 import collections

@@ -150,8 +150,7 @@ def price(
       logits.
 
   Raises:
-    UserError: the logits of a draft of one token do not fit, or heads or hidden
-      units do not divide into the chips.
+    UserError: the logits of a draft of one token do not fit.
   """
   shards = topology.num_chips
 
@@ -257,10 +256,9 @@ def draft_rows(prices: Sequence[Price]) -> list[dict[str, Any]]:
 
 
 def plot(prices: Sequence[Price], path: pathlib.Path) -> None:
-  """Draws milliseconds of a pass by nodes, a panel for each slice.
+  """Draws milliseconds of a pass by nodes, at the longest context.
 
-  A panel has a line for each batch at the longest context. A star marks the
-  last node whose arithmetic is hidden by reads.
+  A star marks the last node whose arithmetic is hidden by reads.
   """
   longest = max(price.context for price in prices)
   slices = list(dict.fromkeys(price.topology for price in prices))

@@ -68,8 +68,7 @@ def curve(
   Args:
     alpha: probability that a draft token is accepted.
     draft_ms: milliseconds of a draft step.
-    score_ms: returns the milliseconds of a scoring pass over γ + 1 tokens,
-      given γ.
+    score_ms: γ -> milliseconds of a scoring pass over γ + 1 tokens.
     target_ms: milliseconds of an autoregressive token.
   """
   points = []

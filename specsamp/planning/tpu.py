@@ -179,9 +179,8 @@ class Slice:
     from jax.experimental import topologies
 
     # Otherwise the two cores of a v4 are two devices. Those of a v5p never are.
-    options = {}
-    if self.chip.name == 'v4':
-      options['chip_config_name'] = 'megacore'
+    megacore = {'chip_config_name': 'megacore'}
+    options = megacore if self.chip.name == 'v4' else {}
     return list(
       topologies.get_topology_desc(self.name, 'tpu', **options).devices
     )

@@ -72,9 +72,9 @@ def of_pass(
 ) -> Work:
   """Returns the work of a pass of a model sharded by `sharding.rules`.
 
-  Weights of which a pass reads only some rows are not counted: embeddings that
-  are not also the LM head, and the projection of relative positions, whose
-  results are in the cache. The few bytes that sampling sends are not counted.
+  Weights that a pass hardly reads are not counted: embeddings that are not also
+  the LM head, and the projection of relative positions, whose results are in
+  the cache. The few bytes that sampling sends are not counted.
 
   Args:
     config: model.
@@ -132,7 +132,7 @@ def of_round(
   Args:
     target: target model.
     tree: tree of the draft. A root alone is autoregressive decoding.
-    draft: returns the draft's pass over a number of tokens.
+    draft: number of tokens -> the draft's pass over them.
     context: cache slots of the target.
   """
   depths = [tree.depths[node] for node in tree.internal]

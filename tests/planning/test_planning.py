@@ -15,6 +15,7 @@ from specsamp.planning.work import Collective
 
 _chinchilla = runpy.run_path('configs/chinchilla.py')['get_config']
 _pair = runpy.run_path('configs/plan_pairs.py')['get_config']
+_OTHER = _chinchilla().draft.to_dict() | {'vocab_size': 7}
 _decode = runpy.run_path('configs/pairs.py')['get_config']
 
 
@@ -126,6 +127,7 @@ def test_bad_measured_times(tmp_path, text, words):
     (None, dict(gamma=0), 'gamma: got 0, expected at least 1'),
     (None, dict(context=4096), 'context: got 4096, but the models have 2048'),
     (None, dict(paper_ms=()), 'paper_speedups: expected paper_ms'),
+    (None, dict(draft=_OTHER), 'share a vocabulary; the draft has 7 tokens'),
     (
       None,
       dict(paper_ms=(('gpt', 'v4-32', 1.0),)),
@@ -139,12 +141,6 @@ def test_bad_values(names, changes, words):
   assert words in str(error.value)
 
 
-def test_models_of_two_vocabularies():
-  draft = _chinchilla().draft.to_dict() | {'vocab_size': 7}
-  with pytest.raises(UserError, match='share a vocabulary.* has 7 tokens'):
-    _prepare(draft=draft)
-
-
 @pytest.mark.extended
 @pytest.mark.parametrize('name', PAIRS)
 def test_a_pair_fits_its_slice_and_is_decoded_from_its_folders(name):
@@ -156,12 +152,6 @@ def test_a_pair_fits_its_slice_and_is_decoded_from_its_folders(name):
   )
   with pytest.raises(UserError, match='^model MODELS/.*: no such folder'):
     decode.prepare(values)
-
-
-def test_an_unknown_pair():
-  for get_config in (_pair, _decode):
-    with pytest.raises(ValueError, match='expected one of llama-13b'):
-      get_config('llama-13b')
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ _CONFIG = PriceConfig(
   acceptance=(
     ('even', True, _CHANCES),
     ('greedy', False, _CHANCES),
-    ('hopeless', True, (0.0,)),
   ),
 )
 
@@ -94,12 +93,6 @@ def test_the_best_drafts_are_those_of_the_searches(name, sampled, verified):
   assert best['chain'] == f'γ={chain.gamma}'
   assert best['chain speedup'] == pytest.approx(chain.speedup)
   assert best['chain speedup'] < best['tree speedup']
-
-
-def test_nothing_is_drafted_where_nothing_is_accepted():
-  best = _price('h100', batch=8).drafts['hopeless']
-  assert (best['chain'], best['tree nodes']) == ('γ=1', 1)
-  assert best['chain speedup'] < best['tree speedup'] == 1
 
 
 def test_only_passes_that_fit_are_candidates():
