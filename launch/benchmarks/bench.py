@@ -40,8 +40,8 @@ from specsamp.experiments import loading, random_models
 from specsamp.experiments.config import SampledConfig
 from specsamp.experiments.methods import MethodConfig, baseline
 from specsamp.models import TransformerConfig
-from specsamp.planning import gpu, rounds, work
-from specsamp.planning.rounds import Prediction
+from specsamp.planning import gpu, latency, work
+from specsamp.planning.latency import Time
 from specsamp.utils import schema
 from specsamp.verification.token import TokenVerifier
 
@@ -153,7 +153,7 @@ class Group(NamedTuple):
   """
 
   model: str
-  plans: Mapping[str, Prediction | None]
+  plans: Mapping[str, Time | None]
   measure: Callable[[], Iterable[tuple[str, str, float, float | None]]]
   packages: tuple[str, ...] = (_OURS,)
 
@@ -189,17 +189,17 @@ def pair_group(
     '': lambda tokens: work.of_pass(
       models.draft.config, shards=1, tokens=tokens, context=context
     ),
-    'eagle': lambda tokens: rounds.eagle_pass(target.config, tokens, context),
+    'eagle': lambda tokens: work.eagle_pass(target.config, tokens, context),
   }
   plans = {}
   names = [*[None] * len(samplings), *(m.drafter for m in config.methods)]
   for method, drafter in zip(compared, names, strict=True):
     plans[label_name(method.label)] = None
     if topology and drafter in drafts:
-      passes = rounds.of_round(
+      passes = work.of_round(
         target.config, method.label.tree, drafts[drafter], context
       )
-      plans[label_name(method.label)] = rounds.of_passes(passes, topology)
+      plans[label_name(method.label)] = latency.predict_all(passes, topology)
 
   def measure():
     settings = runner.Settings(
@@ -243,13 +243,13 @@ def shape_groups(
     return random_target(shape.shape, seed)
 
   def plan(*passes):
-    return topology and rounds.of_passes(list(passes), topology)
+    return topology and latency.predict_all(list(passes), topology)
 
   def one_pass(tokens):
     return work.of_pass(shape.shape, shards=1, tokens=tokens, context=context)
 
   def eagle(tokens):
-    return rounds.eagle_pass(shape.shape, tokens, context)
+    return work.eagle_pass(shape.shape, tokens, context)
 
   def measure_plain():
     packages = {_OURS: timing.decoding(target(), prompt, new_tokens)}
@@ -287,7 +287,7 @@ def shape_groups(
   ]
   if shape.gamma:
     tree = TokenTree.chain(shape.gamma)
-    round_passes = rounds.of_round(shape.shape, tree, eagle, context)
+    round_passes = work.of_round(shape.shape, tree, eagle, context)
     plans = {draft_step: plan(eagle(1)), eagle_round: plan(*round_passes)}
     groups.append(Group(shape.name, plans, measure_eagle))
   return groups

@@ -1,7 +1,6 @@
-"""Programs compiled for chips that need not be there, and their memory.
+"""Decoding programs compiled for chips that need not be there.
 
-The programs are the code that decodes, lowered for the devices of a topology: a
-draft step, the target's scoring pass, and the whole speculative loop.
+The programs are a draft step, a scoring pass, and the whole speculative loop.
 """
 
 import collections
@@ -10,7 +9,7 @@ import functools
 import math
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,41 +28,15 @@ from specsamp.planning.topology import Topology
 from specsamp.planning.work import Collective
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
-from specsamp.sharding import rules
 from specsamp.verification.token import TokenVerifier
 
-DRAFT_STEP = 'draft step'
-SCORING_PASS = 'scoring pass'
-LOOP = 'speculative loop'
-TREE_PASS = 'tree pass'
-KINDS = (DRAFT_STEP, SCORING_PASS, LOOP)  # of every plan
+DRAFT_STEP = 'draft step'  # one token from the draft
+SCORING_PASS = 'scoring pass'  # the target over a draft and its root
+LOOP = 'speculative loop'  # all rounds of both models
+KINDS = (DRAFT_STEP, SCORING_PASS, LOOP)
 
 _PROMPT_LENGTH = 32  # only the shape of its cache is used
 _NUM_STOP_TOKENS = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-  """A program to compile.
-
-  Attributes:
-    kind: DRAFT_STEP, one token from the draft; SCORING_PASS or TREE_PASS, the
-      target over all nodes of a tree; or LOOP, all rounds of both models.
-    tree: tree of the draft.
-    context: slots of the caches.
-    batch: rows.
-  """
-
-  kind: str
-  tree: TokenTree
-  context: int
-  batch: int = 1
-
-  @property
-  def name(self) -> str:
-    if self.kind == TREE_PASS:
-      return f'{TREE_PASS}, N={self.tree.size}, B={self.batch}'
-    return self.kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,24 +45,22 @@ class Compiled:
 
   Attributes:
     topology: chips that run the program.
-    program: the program.
+    kind: kind of the program.
     weights: bytes of the weights.
     caches: bytes of the caches.
     temporaries: bytes that the program needs while it runs.
     other: bytes of its code and its other inputs and outputs.
     collectives: all collectives, those of a loop's body once.
-    num_layers: layers of the models that it runs.
     seconds: time of the compilation.
   """
 
   topology: Topology
-  program: Program
+  kind: str
   weights: int
   caches: int
   temporaries: int
   other: int
   collectives: tuple[Collective, ...]
-  num_layers: int
   seconds: float
 
   @property
@@ -106,38 +77,39 @@ def mesh_of(topology: Topology) -> Mesh:
 
 
 def compile_program(
-  program: Program,
+  kind: str,
   target: TransformerConfig,
   draft: TransformerConfig,
   topology: Topology,
+  **shape: int,
 ) -> Compiled:
   """Compiles a program and measures its memory and messages.
 
   Args:
-    program: the program.
+    kind: one of `KINDS`.
     target: target model.
     draft: draft model.
     topology: chips to compile for.
+    **shape: keyword arguments of `lower`.
 
   Raises:
     UserError: the program does not fit into a chip's memory.
   """
   start = time.perf_counter()
-  mesh = mesh_of(topology)
+  lowered, shapes = lower(kind, target, draft, mesh_of(topology), **shape)
   try:
-    compiled = lower(program, target, draft, mesh).compile()
+    compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
     line = str(error).splitlines()[0]
-    raise UserError(f'{program.name} does not fit: {line}') from None
-  models = _models(program, target, draft, mesh)
-  weights = sum(work.num_bytes(model.params) for model in models)
-  caches = sum(work.num_bytes(model.cache) for model in models)
+    raise UserError(f'{kind} does not fit: {line}') from None
+  weights = work.num_bytes([params for params, _ in shapes])
+  caches = work.num_bytes([cache for _, cache in shapes])
   memory = compiled.memory_analysis()
   return Compiled(
     topology=topology,
-    program=program,
+    kind=kind,
     weights=weights,
     caches=caches,
     temporaries=memory.temp_size_in_bytes,
@@ -148,107 +120,82 @@ def compile_program(
     - memory.alias_size_in_bytes
     + memory.generated_code_size_in_bytes,
     collectives=collectives(compiled.as_text()),
-    num_layers=sum(model.config.num_layers for model in models),
     seconds=time.perf_counter() - start,
   )
 
 
-class _Model(NamedTuple):
-  """Model of a program, with the shapes of its parameters and cache."""
-
-  config: TransformerConfig
-  params: Any
-  cache: KVCache
-
-
-def _models(program: Program, target, draft, mesh: Mesh) -> list[_Model]:
-  configs = [draft if program.kind == DRAFT_STEP else target]
-  if program.kind == LOOP:
-    configs = [target, draft]
-  shape = (mesh.size, program.context, program.batch, mesh)
-  return [_Model(config, *work.shapes(config, *shape)) for config in configs]
-
-
 def lower(
-  program: Program,
+  kind: str,
   target: TransformerConfig,
   draft: TransformerConfig,
   mesh: Mesh,
-) -> jax.stages.Lowered:
-  """Lowers a program for the devices of a mesh, see `compile_program`."""
-  lower_kind = {DRAFT_STEP: _lower_draft_step, LOOP: _lower_loop}.get(
-    program.kind, _lower_pass
-  )
-  models = _models(program, target, draft, mesh)
-  with jax.set_mesh(mesh):
-    return lower_kind(program, mesh, *models)
+  *,
+  gamma: int,
+  context: int,
+  batch: int = 1,
+) -> tuple[jax.stages.Lowered, list[tuple[Any, KVCache]]]:
+  """Lowers a program for the devices of a mesh.
 
+  Args:
+    kind: one of `KINDS`.
+    target: target model.
+    draft: draft model.
+    mesh: mesh whose devices need not be there.
+    gamma: draft tokens.
+    context: slots of the caches.
+    batch: rows.
 
-def _lower_draft_step(program: Program, mesh: Mesh, model: _Model):
-  decoder = Decoder(Transformer(model.config), TokenVerifier())
-  inputs, state = _state(decoder, model.params, NoDrafter(), program, mesh)
-  jitted = jax.jit(decoder.round, donate_argnums=1, keep_unused=True)
-  return jitted.lower(inputs, state)
-
-
-def _lower_pass(program: Program, mesh: Mesh, model: _Model):
-  transformer = Transformer(model.config)
+  Returns:
+    The program, and the parameters and cache of each model that it runs.
+  """
+  configs = {DRAFT_STEP: [draft], SCORING_PASS: [target], LOOP: [target, draft]}
+  configs = configs[kind]
+  shapes = [
+    work.shapes(config, mesh.size, context, batch, mesh) for config in configs
+  ]
+  params, cache = shapes[0]
+  transformer = Transformer(configs[0])
+  tree = TokenTree.chain(gamma)
+  integers = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
 
   def score(params, tokens_bn, root_b, cache):
     out = scoring.tree_attention(
-      transformer, params, program.tree, tokens_bn, root_b, cache
+      transformer, params, tree, tokens_bn, root_b, cache
     )
     return out.logits, out.cache
 
-  batch, size = program.batch, program.tree.size
-  tokens = jax.ShapeDtypeStruct((batch, size), jnp.int32)
-  root = jax.ShapeDtypeStruct((batch,), jnp.int32)
-  jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
-  return jitted.lower(model.params, tokens, root, model.cache)
-
-
-def _lower_loop(program: Program, mesh: Mesh, target: _Model, draft: _Model):
-  drafter = LanguageModelDrafter(
-    params=draft.params,
-    transformer=Transformer(draft.config),
-    tokenizer=None,  # nothing is decoded
-    tree=program.tree,
-  )
-  decoder = Decoder(Transformer(target.config), TokenVerifier())
-  inputs, state = _state(decoder, target.params, drafter, program, mesh)
-  jitted = jax.jit(decoder.decode, donate_argnums=1, keep_unused=True)
-  return jitted.lower(inputs, state, jax.ShapeDtypeStruct((), jnp.int32))
-
-
-def _state(decoder: Decoder, params, drafter, program: Program, mesh: Mesh):
-  """Returns the shapes of a round's inputs and of the state before it."""
-  rows = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct(
-    (program.batch, *shape), dtype
-  )
-  inputs = Inputs(
-    params=params,
-    drafter=drafter,
-    sampling=SamplingParams(
-      temperature=rows(dtype=jnp.float32),
-      top_k=rows(),
-      top_p=rows(dtype=jnp.float32),
-      min_p=rows(dtype=jnp.float32),
-    ),
-    stop_tokens=rows(_NUM_STOP_TOKENS),
-  )
-  prompt = rows(min(_PROMPT_LENGTH, program.context))
-  state = jax.eval_shape(
-    functools.partial(decoder.prefill, capacity=program.context),
-    inputs,
-    Prompts(prompt, rows(), rows(), rows()),
-  )
-  sharding = rules.sharding(mesh)
-  return inputs, with_axes(
-    state,
-    lambda x, *axes: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=sharding(x, *axes)
-    ),
-  )
+  with jax.set_mesh(mesh):
+    if kind == SCORING_PASS:
+      jitted = jax.jit(score, donate_argnums=3, keep_unused=True)
+      tokens = integers(batch, tree.size)
+      lowered = jitted.lower(params, tokens, integers(batch), cache)
+      return lowered, shapes
+    decoder = Decoder(transformer, TokenVerifier())
+    if kind == DRAFT_STEP:
+      run, drafter, bounds = decoder.round, NoDrafter(), ()
+    else:
+      drafter = LanguageModelDrafter(
+        params=shapes[1][0],
+        transformer=Transformer(configs[1]),
+        tokenizer=None,  # nothing is decoded
+        tree=tree,
+      )
+      run, bounds = decoder.decode, (integers(),)
+    floats = jax.ShapeDtypeStruct((batch,), jnp.float32)
+    inputs = Inputs(
+      params=params,
+      drafter=drafter,
+      sampling=SamplingParams(floats, integers(batch), floats, floats),
+      stop_tokens=integers(batch, _NUM_STOP_TOKENS),
+    )
+    prompts = Prompts(
+      integers(batch, min(_PROMPT_LENGTH, context)), *[integers(batch)] * 3
+    )
+    prefill = functools.partial(decoder.prefill, capacity=context)
+    state = jax.eval_shape(prefill, inputs, prompts)
+    state = with_axes(state, work.sharded_shape(mesh))
+    jitted = jax.jit(run, donate_argnums=1, keep_unused=True)
+    return jitted.lower(inputs, state, *bounds), shapes
 
 
 def collectives(hlo: str) -> tuple[Collective, ...]:
@@ -262,9 +209,8 @@ def collectives(hlo: str) -> tuple[Collective, ...]:
 
 
 def _num_bits(dtype: str) -> int:
-  """Returns 32 for f32, 8 for f8e4m3fn and for pred."""
   match = re.match(r'[a-z]+(\d+)', dtype)
-  return int(match[1]) if match else 8
+  return int(match[1]) if match else 8  # pred
 
 
 def messages(hlo: str) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:

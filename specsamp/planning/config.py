@@ -1,12 +1,10 @@
-"""Config of a plan: models, slices, and figures that papers report."""
+"""Config of a plan: models, their shapes, and published figures."""
 
 import dataclasses
 
 from specsamp.errors import UserError, check_name, check_range
 from specsamp.models import TransformerConfig
 from specsamp.planning.prices import PriceConfig
-
-MODELS = ('target', 'draft', 'alternative')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,24 +15,20 @@ class PlanConfig:
     title: title of the report.
     target: shape of the target.
     draft: shape of the draft.
-    alternative: shape of another draft, on its own slices; None is no such
-      draft.
-    gamma: draft tokens of the compiled programs.
+    alternative: shape of another draft that `paper_ms` may name, or None.
+    gamma: number of draft tokens in the compiled programs.
     context: slots of the caches.
     batch: rows.
     alphas: acceptance rates to predict speedups at.
-    compare: slices to predict in addition to the compiled ones. The report
-      names those that are too small.
-    alternative_on: slices of the alternative draft.
-    measured: a JSON file of measured times, which replace predicted ones on
-      every slice: an object with any of draft_ms (a draft step), score_ms (a
-      scoring pass over gamma + 1 tokens) and target_ms (a step of the target).
-      '' is none.
-    paper_ms: reported times, ((model, slice, milliseconds a token), ..).
-    paper_speedups: reported speedups with gamma draft tokens on the first slice
-      of `paper_ms`, ((task, speedup), ..).
-    compile: compile the programs, which takes minutes for each slice.
-    prices: price list of every slice, predicted.
+    measured: a JSON file of measured times, which replace the predicted times
+      of every slice, or ''. It is an object with any of draft_ms (a draft
+      step), score_ms (a scoring pass over gamma + 1 tokens) and target_ms (a
+      step of the target).
+    paper_ms: published times, ((model, slice, milliseconds per token), ..).
+    paper_speedups: published speedups with gamma draft tokens on the first
+      slice of `paper_ms`, ((task, speedup), ..).
+    compile: True to compile the programs, which takes minutes per slice.
+    prices: entries of the predicted price list of every slice.
   """
 
   title: str
@@ -45,8 +39,6 @@ class PlanConfig:
   context: int = 2048
   batch: int = 1
   alphas: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)
-  compare: tuple[str, ...] = ()
-  alternative_on: tuple[str, ...] = ()
   measured: str = ''
   paper_ms: tuple[tuple[str, str, float], ...] = ()
   paper_speedups: tuple[tuple[str, float], ...] = ()
@@ -64,17 +56,9 @@ class PlanConfig:
         raise UserError(
           f'context: got {context}, but the models have {longest} positions'
         )
-    if self.gamma + 1 > self.context:
-      raise UserError(
-        f'gamma: got {self.gamma}, expected below the context, {self.context}'
-      )
-    models = [name for name in MODELS if getattr(self, name)]
+    models = ['target', 'draft'] + ['alternative'] * bool(self.alternative)
     for model, _, _ in self.paper_ms:
       check_name('model of paper_ms', model, models)
-    if self.alternative_on and not self.alternative:
-      raise UserError(
-        f'alternative: got None, expected the shape for {self.alternative_on}'
-      )
     if self.paper_speedups and not self.paper_ms:
       raise UserError('paper_speedups: expected paper_ms to name their slice')
     if self.target.vocab_size != self.draft.vocab_size:

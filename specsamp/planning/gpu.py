@@ -4,71 +4,31 @@ import dataclasses
 import importlib.util
 import os
 import re
-from typing import NamedTuple
 
 from specsamp.errors import UserError
 
-NOTE = (
-  'Times of GPUs are predicted from published figures alone: the longer of '
-  'reading weights and caches and of the arithmetic, plus {kernel:g} µs per '
-  "kernel in a CUDA graph, plus NCCL's own estimate of an all-reduce: "
-  '{collective:g} µs, and for each of its 2 (n - 1) messages {nvlink:g} µs '
-  '(NVLink), {pcie:g} µs (PCIe) or {network:g} µs (another host). Branches '
-  'that the host decides are not included.'
-)
-
-
-class Constants(NamedTuple):
-  """Times in seconds that no data sheet has.
-
-  Attributes:
-    kernel: gap between the end of a kernel and the work of the next.
-    collective: start of a collective, before its first message.
-    nvlink: message between GPUs joined by NVLink.
-    pcie: message between GPUs of one host that are not.
-    network: message between hosts.
-  """
-
-  kernel: float
-  collective: float
-  nvlink: float
-  pcie: float
-  network: float
-
-
-# Kernels of one CUDA graph on an H100: hazyresearch.stanford.edu/blog/
-# 2025-05-27-no-bubbles. Messages: baseLatencies and hwLatencies of rings under
-# the protocol LL in NCCL 2.28's src/graph/tuning.cc.
-CONSTANTS = Constants(1.3e-6, 6.6e-6, 0.6e-6, 1.0e-6, 2.7e-6)
+# Times in seconds that no data sheet has: the gap between two kernels of a CUDA
+# graph on an H100 (hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles), the
+# start of an all-reduce, and its messages over NVLink, PCIe and the network
+# (baseLatencies and hwLatencies of rings under the protocol LL in NCCL 2.28's
+# src/graph/tuning.cc).
+_KERNEL = 1.3e-6
+_ALL_REDUCE = 6.6e-6
+_NVLINK, _PCIE, _NETWORK = 0.6e-6, 1.0e-6, 2.7e-6
 
 _GPUS_PER_HOST = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-  """Properties that all GPUs of a compute capability share.
-
-  Source: CUDA C++ Programming Guide, Compute Capabilities.
-
-  Attributes:
-    capability: major and minor version.
-    threads: maximum number of threads per multiprocessor.
-    shared_memory: bytes per multiprocessor, and the share that a block may use.
-    fp32_units: float32 units per multiprocessor.
-  """
-
-  capability: tuple[int, int]
-  threads: int
-  shared_memory: tuple[int, int]
-  fp32_units: int
-
-
 _KIB = 1024
-TURING = Architecture((7, 5), 1024, (64 * _KIB, 64 * _KIB), 64)
-AMPERE = Architecture((8, 0), 2048, (164 * _KIB, 163 * _KIB), 64)
-ADA = Architecture((8, 9), 1536, (100 * _KIB, 99 * _KIB), 128)
-HOPPER = Architecture((9, 0), 2048, (228 * _KIB, 227 * _KIB), 128)
-BLACKWELL = Architecture((10, 0), 2048, (228 * _KIB, 227 * _KIB), 128)
+# Threads, KiB of shared memory, KiB that a block may use, and float32 units of
+# a multiprocessor, by compute capability (CUDA C++ Programming Guide).
+_MULTIPROCESSORS = {
+  (7, 5): (1024, 64, 64, 64),
+  (8, 0): (2048, 164, 163, 64),
+  (8, 9): (1536, 100, 99, 128),
+  (9, 0): (2048, 228, 227, 128),
+  (10, 0): (2048, 228, 227, 128),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +38,12 @@ class Gpu:
   Attributes:
     name: name in this package.
     description: name in the driver.
-    architecture: architecture of its compute capability.
+    capability: major and minor version of the compute capability.
     hbm_bytes: memory size that the driver reports.
     hbm_bandwidth: bytes per second.
     peak_flops: dense 16-bit operations per second of the tensor cores.
     link_bandwidth: bytes per second to the other GPUs of the host, one way.
-    network_bandwidth: bytes per second of its share of the host's adapters.
+    network_bandwidth: bytes per second, its share of the host's adapters.
     has_nvlink: True if NVLink joins the GPUs of a host, False for PCIe.
     multiprocessors: number of multiprocessors.
     clock_ghz: highest clock.
@@ -92,7 +52,7 @@ class Gpu:
 
   name: str
   description: str
-  architecture: Architecture
+  capability: tuple[int, int]
   hbm_bytes: int
   hbm_bandwidth: float
   peak_flops: float
@@ -105,23 +65,22 @@ class Gpu:
 
   @property
   def has_bfloat16(self) -> bool:
-    return self.architecture.capability >= (8, 0)
+    return self.capability >= (8, 0)
 
   @property
   def target_config(self) -> str:
     """XLA's `GpuTargetConfigProto` as text."""
-    architecture = self.architecture
-    major, minor = architecture.capability
-    shared_bytes, shared_bytes_optin = architecture.shared_memory
+    major, minor = self.capability
+    threads, shared, shared_optin, units = _MULTIPROCESSORS[self.capability]
     fields = dict(
       threads_per_block_limit=1024,
       threads_per_warp=32,
       shared_memory_per_block=48 * _KIB,
-      shared_memory_per_core=shared_bytes,
-      shared_memory_per_block_optin=shared_bytes_optin,
-      threads_per_core_limit=architecture.threads,
+      shared_memory_per_core=shared * _KIB,
+      shared_memory_per_block_optin=shared_optin * _KIB,
+      threads_per_core_limit=threads,
       core_count=self.multiprocessors,
-      fpus_per_core=architecture.fp32_units,
+      fpus_per_core=units,
       block_dim_limit_x=2**31 - 1,
       block_dim_limit_y=2**16 - 1,
       block_dim_limit_z=2**16 - 1,
@@ -149,39 +108,40 @@ device_description_str: "{self.description}"
 # Sources: NVIDIA's data sheets, nvidia.com/en-us/data-center/{h100,h200,a100,
 # l4,tesla-t4} and the HGX B200's. Figures for sparse operations are halved, and
 # so are bandwidths of NVLink and PCIe, which count both ways. Clocks, caches
-# and memory as the driver reports it (less than is sold): XLA's target files,
-# xla/backends/gpu/target_config/specs; for L4 and T4 their white papers and
-# `nvidia-smi`. Network: one 400 Gb/s adapter per GPU in DGX H100, H200 and
-# B200, 200 in DGX A100; 100 for all L4 or T4 of a cloud host.
+# and memory as the driver reports it (less than is sold) are from XLA's target
+# files, xla/backends/gpu/target_config/specs; for L4 and T4, from their white
+# papers and `nvidia-smi`. Each GPU of a DGX H100, H200 or B200 has a network
+# adapter of 400 Gb/s, of a DGX A100 one of 200. All L4 or T4 of a cloud host
+# share 100 Gb/s.
 GPUS = {
   gpu.name: gpu
   for gpu in (
     Gpu(
-      'h100', 'NVIDIA H100 80GB HBM3', HOPPER, 84_942_979_072, 3350e9, 989e12,
+      'h100', 'NVIDIA H100 80GB HBM3', (9, 0), 84_942_979_072, 3350e9, 989e12,
       450e9, 50e9, True, 132, 1.98, 50 * 2**20,
     ),
     Gpu(
-      'h200', 'NVIDIA H200', HOPPER, 151_397_597_184, 4800e9, 989e12,
+      'h200', 'NVIDIA H200', (9, 0), 151_397_597_184, 4800e9, 989e12,
       450e9, 50e9, True, 132, 1.98, 50 * 2**20,
     ),
     Gpu(
-      'b200', 'NVIDIA B200', BLACKWELL, 191_514_411_008, 7700e9, 2250e12,
+      'b200', 'NVIDIA B200', (10, 0), 191_514_411_008, 7700e9, 2250e12,
       900e9, 50e9, True, 148, 1.965, 126 * 2**20,
     ),
     Gpu(
-      'a100-80', 'NVIDIA A100-SXM4-80GB', AMPERE, 84_987_740_160, 2039e9,
+      'a100-80', 'NVIDIA A100-SXM4-80GB', (8, 0), 84_987_740_160, 2039e9,
       312e12, 300e9, 25e9, True, 108, 1.41, 40 * 2**20,
     ),
     Gpu(
-      'a100-40', 'NVIDIA A100-SXM4-40GB', AMPERE, 42_331_013_120, 1555e9,
+      'a100-40', 'NVIDIA A100-SXM4-40GB', (8, 0), 42_331_013_120, 1555e9,
       312e12, 300e9, 25e9, True, 108, 1.41, 40 * 2**20,
     ),
     Gpu(
-      'l4', 'NVIDIA L4', ADA, int(22.03 * 2**30), 300e9, 121e12,
+      'l4', 'NVIDIA L4', (8, 9), int(22.03 * 2**30), 300e9, 121e12,
       32e9, 1.5e9, False, 58, 2.04, 48 * 2**20,
     ),
     Gpu(
-      't4', 'Tesla T4', TURING, 15_843_721_216, 320e9, 65e12,
+      't4', 'Tesla T4', (7, 5), 15_843_721_216, 320e9, 65e12,
       16e9, 1.5e9, False, 40, 1.59, 4 * 2**20,
     ),
   )
@@ -216,10 +176,8 @@ def parse(name: str) -> 'Nodes | None':
 
 def of_kind(description: str) -> 'Nodes | None':
   """Returns one GPU of the driver's name for it, None if it is not listed."""
-  for gpu in GPUS.values():
-    if gpu.description == description:
-      return Nodes(gpu, 1, 1)
-  return None
+  gpus = {gpu.description: Nodes(gpu, 1, 1) for gpu in GPUS.values()}
+  return gpus.get(description)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,31 +216,29 @@ class Nodes:
       return min(self.chip.link_bandwidth, network)
     return self.chip.link_bandwidth
 
-  def latency(self, share: float) -> float:
-    """Returns the seconds that a collective of short messages takes.
-
-    Args:
-      share: number of its messages, relative to an all-reduce.
-    """
-    hop = CONSTANTS.nvlink if self.chip.has_nvlink else CONSTANTS.pcie
+  @property
+  def all_reduce_seconds(self) -> float:
+    """The time of an all-reduce of a few bytes: NCCL's estimate for a ring."""
+    hop = _NVLINK if self.chip.has_nvlink else _PCIE
     all_steps = 2 * (self.num_chips - 1)
     between = min(2 * self.hosts, all_steps) if self.hosts > 1 else 0
-    steps = (all_steps - between) * hop + between * CONSTANTS.network
-    return CONSTANTS.collective + share * steps
-
-  @property
-  def constants(self) -> Constants:
-    return CONSTANTS
+    return _ALL_REDUCE + (all_steps - between) * hop + between * _NETWORK
 
   def overhead(self, num_kernels: float) -> float:
     """Returns the seconds of a pass between its kernels."""
-    return CONSTANTS.kernel * num_kernels
+    return _KERNEL * num_kernels
 
   @property
   def note(self) -> str:
     """An explanation of the predicted times, for a report."""
-    return NOTE.format(
-      **{name: 1e6 * value for name, value in CONSTANTS._asdict().items()}
+    return (
+      'Times of GPUs are predicted from published figures alone: the longer of '
+      'reading weights and caches and of the arithmetic, plus '
+      f'{1e6 * _KERNEL:g} µs per kernel in a CUDA graph, plus '
+      f"NCCL's own estimate of an all-reduce: {1e6 * _ALL_REDUCE:g} µs, and "
+      f'for each of its 2 (n - 1) messages {1e6 * _NVLINK:g} µs (NVLink), '
+      f'{1e6 * _PCIE:g} µs (PCIe) or {1e6 * _NETWORK:g} µs (another host). '
+      'Branches that the host decides are not included.'
     )
 
   def devices(self) -> list:

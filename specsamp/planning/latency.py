@@ -1,57 +1,39 @@
-"""Predicted times of passes: a roofline plus collectives and overhead.
+"""Predicted times of passes: a roofline plus all-reduces and overhead.
 
-The model follows Chen et al. 2302.01318, section 3. A pass over few tokens
+The prediction follows Chen et al. 2302.01318, section 3. A pass over few tokens
 reads the weights and the caches, and does its arithmetic meanwhile. Then it
 waits for its all-reduces, whose few bytes take less time than their hops.
 
-Known error: the paper finds a 7B slower on 16 chips than on 4. Predicted are
-4.8 ms on 4, 3.8 on 8, 4.0 on 16 and 4.7 on 32. The paper's order would need a
-hop of 5.9 µs, with which a step of the 70B takes 16.7 ms instead of 14.1. The
-paper's conclusion holds: the 4B of 8 layers on 16 chips, at 1.8 ms, is faster
-than the 7B on any slice.
+Known error: the paper finds a 7B slower on 16 chips than on 4. The predicted
+times are 4.8 ms on 4 chips, 3.8 on 8, 4.0 on 16 and 4.7 on 32. The paper's
+order needs a hop of 5.9 µs, with which a step of the 70B would take 16.7 ms
+instead of 14.1. The paper's conclusion holds: the 4B of 8 layers on 16 chips,
+at 1.8 ms, is faster than the 7B on any slice.
 """
 
-import dataclasses
-import pathlib
-import sys
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from specsamp.errors import UserError, check_name
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective, Work
-from specsamp.utils import files
-
-MEASURED = ('draft_ms', 'score_ms', 'target_ms')
-
-# By kind: the number of messages relative to an all-reduce, and the bytes that
-# a chip sends per byte of its result, given the number of chips.
-_KINDS = {
-  'all-reduce': (1, lambda n: 2 * (n - 1) / n),
-  'all-gather': (1 / 2, lambda n: (n - 1) / n),
-  'reduce-scatter': (1 / 2, lambda n: n - 1),
-  'all-to-all': (1 / 2, lambda n: (n - 1) / n),
-  'collective-permute': (1 / 2, lambda n: 1),
-}
+from specsamp.planning.work import Work
 
 
-@dataclasses.dataclass(frozen=True)
-class Time:
-  """Milliseconds of a pass.
+class Time(NamedTuple):
+  """Milliseconds of one or several passes.
 
   Attributes:
     memory: time to read weights and caches.
     compute: time of the arithmetic, which overlaps with `memory`.
     collectives: time to wait for other chips.
     step: fixed time of a pass, or of its kernels.
+    total: time in all.
   """
 
   memory: float
   compute: float
   collectives: float
   step: float
-
-  @property
-  def total(self) -> float:
-    return max(self.memory, self.compute) + self.collectives + self.step
+  total: float
 
 
 def predict(work: Work, topology: Topology) -> Time:
@@ -60,59 +42,23 @@ def predict(work: Work, topology: Topology) -> Time:
   Args:
     work: work of one chip.
     topology: chips that run the pass together.
-
-  Raises:
-    ValueError: unknown kind of collective.
   """
-  chip = topology.chip
-  return Time(
-    memory=1e3 * (work.weights + work.caches) / chip.hbm_bandwidth,
-    compute=1e3 * work.flops / chip.peak_flops,
-    collectives=1e3
-    * sum(
-      collective.count * _seconds(collective, topology)
-      for collective in work.collectives
-    ),
-    step=1e3 * topology.overhead(work.kernels),
-  )
+  chip, num_chips = topology.chip, topology.num_chips
+  seconds = 0.0
+  for reduce in work.collectives if num_chips > 1 else ():
+    # A chip sends (n - 1) / n of the result to sum, and as much to send back.
+    num_bytes = 2 * (num_chips - 1) / num_chips * reduce.num_bytes
+    each = topology.all_reduce_seconds + num_bytes / topology.link_bandwidth
+    seconds += reduce.count * each
+  memory = 1e3 * (work.weights + work.caches) / chip.hbm_bandwidth
+  compute = 1e3 * work.flops / chip.peak_flops
+  collectives = 1e3 * seconds
+  step = 1e3 * topology.overhead(work.kernels)
+  total = max(memory, compute) + collectives + step
+  return Time(memory, compute, collectives, step, total)
 
 
-def _seconds(collective: Collective, topology: Topology) -> float:
-  check_name('collective', collective.kind, _KINDS)
-  if topology.num_chips == 1:
-    return 0.0
-  share, bytes_sent = _KINDS[collective.kind]
-  num_bytes = bytes_sent(topology.num_chips) * collective.num_bytes
-  return topology.latency(share) + num_bytes / topology.link_bandwidth
-
-
-def measured(path: str | pathlib.Path) -> dict[str, float]:
-  """Reads measured milliseconds, which replace predicted ones in a plan.
-
-  Args:
-    path: a JSON object with any of draft_ms (a draft step), score_ms (a scoring
-      pass) and target_ms (a pass of the target over one token).
-
-  Raises:
-    UserError: the file cannot be read, or has other keys or values.
-  """
-  try:
-    values = files.read_json(path)
-  except OSError as error:
-    raise UserError(f'measured times {path}: {error.strerror}') from None
-  except ValueError:
-    values = None
-  if not isinstance(values, dict):
-    raise UserError(
-      f'measured times {path}: expected a JSON object with any of '
-      f'{", ".join(MEASURED)}'
-    )
-  for key, value in values.items():
-    check_name(f'measured times {path}: key', key, MEASURED)
-    # Written so that NaN fails too; bool is a subclass of int.
-    if type(value) not in (int, float) or not 0 < value < sys.float_info.max:
-      raise UserError(
-        f'measured times {path}: {key}: got {value!r}, expected a positive '
-        'number of milliseconds'
-      )
-  return {key: float(value) for key, value in values.items()}
+def predict_all(passes: Sequence[Work], topology: Topology) -> Time:
+  """Returns the time of passes that run one after the other."""
+  times = [predict(work, topology) for work in passes]
+  return Time(*map(sum, zip(*times, strict=True)))

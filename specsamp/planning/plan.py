@@ -1,29 +1,35 @@
 """A plan of a model pair on pods: memory, times, and the best draft length."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specsamp.drafting.draft import TokenTree
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
+from specsamp.evaluation.reporting.report import Figure, Report, Table
+from specsamp.evaluation.reporting.run_log import from_plain
 from specsamp.models import TransformerConfig
 from specsamp.planning import (
   compile,
   latency,
   prices,
-  report,
   speculation,
   topology,
   work,
 )
-from specsamp.planning.compile import Compiled, Program
+from specsamp.planning.compile import Compiled
 from specsamp.planning.config import PlanConfig
 from specsamp.planning.prices import Price
-from specsamp.planning.report import GIB
 from specsamp.planning.topology import Topology
-from specsamp.planning.work import Collective
-from specsamp.utils import progress, schema
+from specsamp.utils import files, progress, schema
+
+GIB = 2**30
+_NOTE = (
+  'τ: tokens per loop, the bonus token included. α: probability that a draft '
+  'token is accepted. HBM: memory that the TPU compiler grants a program, or '
+  'that the driver of a GPU reports.'
+)
 
 # Measured times replace the predicted ones of these passes.
 _PASSES = dict(
@@ -44,30 +50,32 @@ def prepare(values: dict[str, Any], names: Sequence[str]) -> 'PlanJob':
       memory of a slice or do not divide into its chips.
   """
   config = schema.read(PlanConfig, values)
-  slices = [topology.parse(name) for name in names]
-  if len(set(slices)) < len(slices):
-    raise UserError(f'topology: got a slice twice in {list(names)}')
-  measured = latency.measured(config.measured) if config.measured else {}
-  measured = {_PASSES[key]: ms for key, ms in measured.items()}
-  job = PlanJob(config, slices, [], measured, [])
+  slices = list(dict.fromkeys(map(topology.parse, names)))
+  measured = _read_measured(config.measured) if config.measured else {}
+  job = PlanJob(config, slices, measured)
   for where in slices:
-    job.room(where)
-  for where in map(topology.parse, config.compare):
-    try:
-      job.room(where)
-    except UserError as error:
-      job.misfits.append(str(error))
-    else:
-      if where not in slices:
-        job.compared.append(where)
+    job.free_bytes(where, config.context, config.batch)
   # Impossible figures of papers and models that do not divide are found here.
   job.paper_rows()
   job.implied_rows()
-  job.alternative_rows()
   if config.compile:
     for where in slices:
       where.devices()  # fails without the compiler
   return job
+
+
+def _read_measured(path: str) -> dict[str, float]:
+  """Returns measured milliseconds by the name of the pass."""
+  what = f'measured times {path}'
+  try:
+    values = from_plain(dict[str, float], files.read_json(path))
+  except (OSError, ValueError) as error:
+    raise UserError(f'{what}: {error}') from None
+  for key, ms in values.items():
+    check_name(f'{what}: key', key, _PASSES)
+    if ms <= 0:
+      raise UserError(f'{what}: {key}: got {ms}, expected milliseconds above 0')
+  return {_PASSES[key]: ms for key, ms in values.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,65 +84,56 @@ class PlanJob:
 
   Attributes:
     config: its config.
-    slices: slices to compile for.
-    compared: slices to predict only.
+    slices: slices to plan for.
     measured: measured milliseconds by name of the pass.
-    misfits: reasons why slices are not compared.
   """
 
   config: PlanConfig
   slices: list[Topology]
-  compared: list[Topology]
   measured: dict[str, float]
-  misfits: list[str]
 
   def run(self, workdir: pathlib.Path) -> None:
     """Compiles, and writes report.md, summary.json and prices.png."""
-    slices = [*self.slices, *self.compared]
     compiled = self._compile() if self.config.compile else []
     listed, unlisted = self.prices()
-    tables = {
-      'memory': [report.memory_row(each) for each in compiled],
-      'collectives': [
-        row for each in compiled for row in report.collective_rows(each)
-      ],
-      'times': [
-        report.time_row(where, name, time, self.measured.get(name))
-        for where in slices
-        for name, time in self.times(where).items()
-      ],
-      'speedups': [
-        report.speedup_row(where, alpha, self.curve(where, alpha))
-        for where in slices
-        for alpha in self.config.alphas
-      ],
-      'paper': self.paper_rows(),
-      'implied': self.implied_rows(),
-      'alternatives': self.alternative_rows(),
-      'prices': prices.price_rows(listed, self.config.prices.nodes),
-      'drafts': prices.draft_rows(listed),
-    }
-    notes = [
-      self._compare_collectives(each)
+    collectives = [
+      {'topology': each.topology.name, 'part': each.kind}
+      | {'kind': sent.kind, 'count': sent.count, 'bytes each': sent.num_bytes}
       for each in compiled
-      if each.program.kind in (compile.SCORING_PASS, compile.TREE_PASS)
+      for sent in each.collectives
     ]
-    notes += [*self.misfits, *unlisted]
-    report.write(workdir, self.config.title, tables, slices, listed, notes)
+    speedups = itertools.product(self.slices, self.config.alphas)
+    tables = {
+      'memory': ('Memory of a chip', [memory_row(each) for each in compiled]),
+      'collectives': ('Collectives', collectives),
+      'times': ('Times', sum(map(self.time_rows, self.slices), [])),
+      'speedups': ('Speedups', [self.speedup_row(*pair) for pair in speedups]),
+      'paper': ('Paper and plan', self.paper_rows()),
+      'implied': ('Published speedups, inverted', self.implied_rows()),
+      'prices': (
+        'Price list',
+        prices.price_rows(listed, self.config.prices.nodes),
+      ),
+      'drafts': ('Best chain and best static tree', prices.draft_rows(listed)),
+    }
+    report = Report(self.config.title, device='')
+    for heading, rows in tables.values():
+      if rows:
+        report.add(f'## {heading}', Table(rows))
+    if listed:
+      prices.plot(listed, workdir / 'prices.png')
+      report.add(Figure('prices.png'), prices.NOTE)
+    report.add(*dict.fromkeys(where.note for where in self.slices))
+    report.add(_NOTE, *unlisted)
+    report.write(workdir, {name: rows for name, (_, rows) in tables.items()})
+    report.show(workdir)
 
   def model(self, name: str, where: Topology) -> TransformerConfig:
     """Returns a model of the config in the dtype of a slice."""
     return topology.as_computed(getattr(self.config, name), where)
 
-  def room(
-    self, where: Topology, context: int | None = None, batch: int | None = None
-  ) -> int:
+  def free_bytes(self, where: Topology, context: int, batch: int) -> int:
     """Returns the bytes of a chip that weights and caches leave free.
-
-    Args:
-      where: slice.
-      context: cache slots; by default the config's.
-      batch: rows; by default the config's.
 
     Raises:
       UserError: the models do not fit, or do not divide into the chips.
@@ -142,12 +141,8 @@ class PlanJob:
     needed = 0
     for name in ('target', 'draft'):
       try:
-        shapes = work.shapes(
-          self.model(name, where),
-          where.num_chips,
-          context or self.config.context,
-          batch or self.config.batch,
-        )
+        model = self.model(name, where)
+        shapes = work.shapes(model, where.num_chips, context, batch)
       except UserError as error:
         raise UserError(f'{where.name}, {name}: {error}') from None
       needed += work.num_bytes(shapes)
@@ -159,64 +154,38 @@ class PlanJob:
       )
     return where.chip.hbm_bytes - needed
 
-  def programs(self, where: Topology) -> list[Program]:
-    """Returns the programs to compile, without trees that do not fit."""
-    config = self.config
-    chain = TokenTree.chain(config.gamma)
-    programs = [
-      Program(kind, chain, config.context, config.batch)
-      for kind in compile.KINDS
-    ]
-    for tree, context, batch in config.prices.trees():
-      try:
-        self.room(where, context, batch)
-      except UserError:
-        continue
-      programs.append(Program(compile.TREE_PASS, tree, context, batch))
-    return programs
-
   def _compile(self) -> list[Compiled]:
-    programs = [
-      (program, self.model('target', where), self.model('draft', where), where)
-      for where in self.slices
-      for program in self.programs(where)
-    ]
+    config = self.config
+    programs = itertools.product(self.slices, compile.KINDS)
     return [
-      compile.compile_program(*arguments)
-      for arguments in progress.bar('compiling', programs, unit='program')
+      compile.compile_program(
+        kind,
+        self.model('target', where),
+        self.model('draft', where),
+        where,
+        gamma=config.gamma,
+        context=config.context,
+        batch=config.batch,
+      )
+      for where, kind in progress.bar(
+        'compiling', list(programs), unit='program'
+      )
     ]
-
-  def _compare_collectives(self, compiled: Compiled) -> str:
-    """Reports if a compiled pass sends what the prediction assumes."""
-    program, where = compiled.program, compiled.topology
-    predicted = work.of_pass(
-      self.model('target', where),
-      shards=where.num_chips,
-      tokens=program.tree.size,
-      context=program.context,
-      batch=program.batch,
-    ).collectives
-    line = f'{where.name}: the compiled {program.name} runs the collectives'
-    sent = _listed(compiled.collectives)
-    if compiled.collectives == predicted:
-      return f'{line} as predicted: {sent}.'
-    return f'{line} UNLIKE predicted: {sent} against {_listed(predicted)}.'
 
   def prices(self) -> tuple[list[Price], list[str]]:
     """Returns the price list of all slices, and reasons for missing entries."""
     listed, misfits = [], []
-    for where in (*self.slices, *self.compared):
+    config = self.config.prices
+    shapes = itertools.product(self.slices, config.batches, config.contexts)
+    for where, batch, context in shapes if config.nodes else ():
       target, draft = self.model('target', where), self.model('draft', where)
-      for batch, context in self.config.prices.shapes():
-        try:
-          room = self.room(where, context, batch)
-        except UserError as error:
-          misfits.append(f'No price of {batch} x {context} slots: {error}.')
-          continue
-        price = prices.price(
-          target, draft, where, self.config.prices, context, batch, room
+      try:
+        free = self.free_bytes(where, context, batch)
+        listed.append(
+          prices.price(target, draft, where, config, context, batch, free)
         )
-        listed.append(price)
+      except UserError as error:
+        misfits.append(f'No price of {batch} x {context} slots: {error}.')
     return listed, misfits
 
   def times(self, where: Topology) -> dict[str, latency.Time]:
@@ -230,16 +199,13 @@ class PlanJob:
   def _predict(
     self, name: str, where: Topology, tokens: int = 1
   ) -> latency.Time:
-    try:
-      model_pass = work.of_pass(
-        self.model(name, where),
-        shards=where.num_chips,
-        tokens=tokens,
-        context=self.config.context,
-        batch=self.config.batch,
-      )
-    except UserError as error:
-      raise UserError(f'{where.name}, {name}: {error}') from None
+    model_pass = work.of_pass(
+      self.model(name, where),
+      shards=where.num_chips,
+      tokens=tokens,
+      context=self.config.context,
+      batch=self.config.batch,
+    )
     return latency.predict(model_pass, where)
 
   def _milliseconds(
@@ -257,9 +223,28 @@ class PlanJob:
 
     return times['draft step'], score_ms, times['target step']
 
-  def curve(self, where: Topology, alpha: float) -> list[speculation.Point]:
-    """Returns the predicted loops of 1 to 10 draft tokens on a slice."""
-    return speculation.curve(alpha, *self._milliseconds(where))
+  def time_rows(self, where: Topology) -> list[_Row]:
+    """Returns the predicted milliseconds of the passes, and measured ones."""
+    rows = []
+    for name, time in self.times(where).items():
+      causes = ('memory', 'compute', 'collectives', 'step')
+      row = {'topology': where.name, 'part': name}
+      row |= {f'{cause} ms': getattr(time, cause) for cause in causes}
+      row['predicted ms'] = time.total
+      if name in self.measured:
+        row['measured ms'] = self.measured[name]
+      rows.append(row)
+    return rows
+
+  def speedup_row(self, where: Topology, alpha: float) -> _Row:
+    """Returns predicted speedups by γ, and the best γ."""
+    points = speculation.curve(alpha, *self._milliseconds(where))
+    best = speculation.best(points)
+    return (
+      {'topology': where.name, 'α': alpha}
+      | {f'γ={point.gamma}': point.speedup for point in points}
+      | {'best γ': best.gamma, 'ms/token': best.ms_per_token}
+    )
 
   def paper_rows(self) -> list[_Row]:
     """Returns reported milliseconds compared with the plan's."""
@@ -287,12 +272,10 @@ class PlanJob:
     for task, speedup in self.config.paper_speedups:
       where = topology.parse(self.config.paper_ms[0][1])
       draft_ms, score_ms, target_ms = self._milliseconds(where)
-      loop_ms = speculation.loop_ms(draft_ms, score_ms(gamma), gamma)
-      tau = speculation.implied_tau(speedup, loop_ms, target_ms)
-      try:
-        alpha = speculation.alpha_of(tau, gamma)
-      except ValueError as error:
-        raise UserError(f'paper_speedups: {error}') from None
+      loop_ms = gamma * draft_ms + score_ms(gamma)
+      tau = loop_ms / (target_ms / speedup)
+      alpha = speculation.alpha_of(tau, gamma)
+      points = speculation.curve(alpha, draft_ms, score_ms, target_ms)
       rows.append(
         {
           'task': task,
@@ -301,35 +284,24 @@ class PlanJob:
           'loop ms': loop_ms,
           'implied τ': tau,
           'implied α': alpha,
-          'best γ': speculation.best(self.curve(where, alpha)).gamma,
+          'best γ': speculation.best(points).gamma,
         }
       )
     return rows
 
-  def alternative_rows(self) -> list[_Row]:
-    """Returns step times of the draft and of the alternative, per slice."""
-    if not self.config.alternative_on:
-      return []
-    runs = [('draft', self.slices[0])]
-    runs += [
-      ('alternative', topology.parse(name))
-      for name in self.config.alternative_on
-    ]
-    return [
-      {
-        'model': name,
-        'topology': where.name,
-        'layers': getattr(self.config, name).num_layers,
-        'width': getattr(self.config, name).width,
-        'step ms': self._predict(name, where).total,
-      }
-      for name, where in runs
-    ]
 
-
-def _listed(collectives: Sequence[Collective]) -> str:
-  lines = [
-    f'{each.count} {each.kind} of {each.num_bytes} bytes'
-    for each in collectives
-  ]
-  return ', '.join(lines) or 'none'
+def memory_row(compiled: Compiled) -> _Row:
+  """Returns GiB per chip of a compiled program, and whether it fits."""
+  hbm_bytes = compiled.topology.chip.hbm_bytes
+  return {
+    'topology': compiled.topology.name,
+    'part': compiled.kind,
+    **{
+      name: getattr(compiled, name) / GIB
+      for name in ('weights', 'caches', 'temporaries', 'other')
+    },
+    'total GiB': compiled.total / GIB,
+    'HBM GiB': hbm_bytes / GIB,
+    'fits': 'yes' if compiled.total <= hbm_bytes else 'no',
+    'compile s': compiled.seconds,
+  }

@@ -1,25 +1,26 @@
-"""Price list of draft trees: passes over N nodes of each row, and best drafts.
+"""Price list of draft trees: times of passes over N nodes, and best drafts.
 
 All prices are predicted: the roofline of `latency`, plus the reads and writes
-of all nodes' logits.
+of the logits of all nodes.
 """
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.figure
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.planning import latency, speculation, tree_search, work
-from specsamp.planning.speculation import Point
 from specsamp.planning.topology import Topology
 
-# Acceptance by rank of the embedded pair, 12 held-out functions of 128 tokens,
-# multi-candidate rule without replacement: acceptance-0.json and
-# acceptance-1.json of the first minute of
+# Acceptance by rank of the embedded pair under the multi-candidate rule without
+# replacement, on 12 held-out functions of 128 tokens. This command writes the
+# figures in its first minute, to acceptance-0.json and acceptance-1.json:
 #   python launch/evaluate.py --config=configs/papers/mcsd/best_tree.py \
 #     --config.top_p=0.95 --workdir=runs/acceptance
 EMBEDDED_PAIR = (
@@ -35,27 +36,27 @@ EMBEDDED_PAIR = (
   ),
 )  # fmt: skip
 
-# Reads and writes of arrays as large as the logits, counted over the kernels
-# that XLA compiles for an H100 for rounds under the multi-candidate rule (8
-# rows of 32 nodes, 32,000 tokens). With a nucleus there are 42: 1 to write the
-# logits, 7 to weigh them, 20 to find the nucleus, and 14 to verify. A greedy
-# round has 25 in all, so 11 without verification; any sampling without a
+# Number of reads and writes of arrays as large as the logits, counted in the
+# kernels that XLA compiles for an H100 for rounds under the multi-candidate
+# rule (8 rows of 32 nodes, 32,000 tokens). With a nucleus there are 42: 1 to
+# write the logits, 7 to weigh them, 20 to find the nucleus, and 14 to verify. A
+# greedy round has 25, thus 11 without verification. Every sampling without a
 # nucleus is charged as greedy.
 _VERIFY_PASSES = 14
 _SAMPLE_PASSES = {True: 1 + 7 + 20, False: 25 - _VERIFY_PASSES}
 
 NOTE = (
-  'The price list is predicted. Free nodes: the nodes of each row whose '
-  'arithmetic takes no longer than reading weights and caches. Messages and '
-  'logits grow with N before that. The logits, float32 [B, N, V], are read or '
-  'written 42 times with a nucleus and 25 times without; 28 and 11 times where '
-  'no draft is verified, at N=1 and in the draft. Milliseconds by N are those '
-  'of the most expensive sampling listed, - where weights, caches and one copy '
-  'of the logits do not fit. A level of a tree is charged as a pass of the '
-  'draft over one token, whatever its width.'
+  'The price list is predicted. Free nodes: number of nodes per row whose '
+  'arithmetic takes no longer than reading weights and caches. Time for '
+  'messages and logits grows with every node. The logits, float32 [B, N, V], '
+  'are read or written 42 times with a nucleus and 25 times without; 28 and 11 '
+  'times at N=1 and in the draft, where no draft is verified. Milliseconds by '
+  'N are those of the most expensive sampling, and empty if weights, caches '
+  'and one copy of the logits do not fit. A level of a tree is charged as a '
+  'pass of the draft over one token, whatever its width.'
 )
 
-_MAX_NODES = 1024  # also of rows; the search takes time with the square
+_MAX_NODES = 1024  # the search takes time with the square
 _MAX_DEPTH = max(speculation.GAMMAS)
 
 
@@ -67,26 +68,20 @@ class PriceConfig:
     nodes: sizes of a token tree, the root included; () leaves the list out.
     batches: numbers of rows.
     contexts: cache slots.
-    acceptance: acceptance of samplings, ((name, has_nucleus, (probability,
-      ..)), ..): True if the sampling has a nucleus, and the probability that
-      the child of rank k is accepted.
-    compile_nodes: sizes whose passes are compiled as well, each for the best
-      tree of its size under the first acceptance, at the first and last batch
-      and the first context; this takes minutes for each slice.
+    acceptance: acceptance by sampling, ((name, has_nucleus, (probability,
+      ..)), ..), with the probability that the child of rank k is accepted.
   """
 
   nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
   batches: tuple[int, ...] = (1, 8, 32)
   contexts: tuple[int, ...] = (2048,)
   acceptance: tuple[tuple[str, bool, tuple[float, ...]], ...] = EMBEDDED_PAIR
-  compile_nodes: tuple[int, ...] = ()
 
   def __post_init__(self):
     for name, maximum in (
-      ('nodes', _MAX_NODES),
-      ('batches', _MAX_NODES),
+      ('batches', 2**31 - 1),
       ('contexts', 2**31 - 1),
-      ('compile_nodes', _MAX_NODES),
+      ('nodes', min((_MAX_NODES, *self.contexts))),
     ):
       values = getattr(self, name)
       if not all(1 <= n <= maximum for n in values):
@@ -103,46 +98,6 @@ class PriceConfig:
           f'prices.acceptance: got {entry!r}, expected (name, has_nucleus, '
           f'(probability, ..)): {error}'
         ) from None
-    sizes = (*self.nodes, *self.compile_nodes)
-    if sizes and not (self.batches and self.contexts and self.acceptance):
-      raise UserError('prices: expected batches, contexts and acceptance')
-    if max(sizes, default=0) > min(self.contexts, default=0):
-      raise UserError(
-        f'prices.nodes: got {max(sizes)}, expected at most the shortest '
-        f'context, {min(self.contexts)}'
-      )
-
-  def trees(self) -> Iterable[tuple[TokenTree, int, int]]:
-    """Yields the trees to compile passes over, with their context and batch."""
-    for num_nodes in self.compile_nodes:
-      chances = self.acceptance[0][2]
-      tree = tree_search.best_tree(chances, num_nodes, _MAX_DEPTH)
-      for batch in dict.fromkeys((self.batches[0], self.batches[-1])):
-        yield tree, self.contexts[0], batch
-
-  def shapes(self) -> Iterable[tuple[int, int]]:
-    """Returns every batch and context of the list."""
-    if not self.nodes:
-      return ()
-    return itertools.product(self.batches, self.contexts)
-
-
-class BestDraft(NamedTuple):
-  """Fastest chain and fastest static tree.
-
-  Attributes:
-    chain: the chain, None if no pass over a draft fits.
-    tree: shape of the tree, no deeper than the longest chain.
-    tau: expected tokens per round of the tree, the bonus token included.
-    ms_per_token: milliseconds of a round of the tree / tau.
-    speedup: speedup of the tree over autoregressive decoding.
-  """
-
-  chain: Point | None
-  tree: TokenTree
-  tau: float
-  ms_per_token: float
-  speedup: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +108,10 @@ class Price:
     topology: name of the slice.
     batch: B, rows.
     context: S, cache slots.
-    pass_ms: milliseconds of a pass over N nodes of each row by N, under the
-      most expensive sampling. An N that does not fit is missing.
-    free_nodes: number of nodes of each row whose arithmetic is hidden by reads.
-    best: fastest drafts by the name of an acceptance, None if no pass fits.
+    pass_ms: by N, milliseconds of a pass over N nodes per row under the most
+      expensive sampling. An N that does not fit is missing.
+    free_nodes: number of nodes per row whose arithmetic is hidden by reads.
+    drafts: cells of `best_drafts` by the name of a sampling.
   """
 
   topology: str
@@ -164,7 +119,7 @@ class Price:
   context: int
   pass_ms: Mapping[int, float]
   free_nodes: int
-  best: Mapping[str, BestDraft | None]
+  drafts: Mapping[str, Mapping[str, Any]]
 
   @property
   def key(self) -> dict[str, Any]:
@@ -180,7 +135,7 @@ def price(
   config: PriceConfig,
   context: int,
   batch: int,
-  room: int,
+  free_bytes: int,
 ) -> Price:
   """Returns the price of a slice with its best chains and trees.
 
@@ -191,10 +146,11 @@ def price(
     config: sizes and acceptance.
     context: S, cache slots.
     batch: B, rows.
-    room: bytes of a chip that weights and caches leave for the target's logits.
+    free_bytes: bytes of a chip that weights and caches leave for the target's
+      logits.
 
   Raises:
-    UserError: heads or hidden units do not divide into the chips.
+    UserError: the logits of a draft of one token do not fit.
   """
   shards = topology.num_chips
 
@@ -205,66 +161,77 @@ def price(
     return latency.predict(model_pass, topology)
 
   def logit_bytes(model: TransformerConfig, nodes: int) -> int:
-    return work.logit_bytes(model, shards=shards, tokens=nodes, batch=batch)
+    # A vocabulary that does not divide into the chips is whole on each.
+    vocab = model.vocab_size
+    return 4 * batch * nodes * (vocab if vocab % shards else vocab // shards)
 
   def logits_ms(model: TransformerConfig, nodes: int, nucleus: bool) -> float:
-    # One node is a step without a draft, or a step of the draft itself.
+    # A pass over one node verifies nothing.
     passes = _SAMPLE_PASSES[nucleus] + _VERIFY_PASSES * (nodes > 1)
     num_bytes = passes * logit_bytes(model, nodes)
     return 1e3 * num_bytes / topology.chip.hbm_bandwidth
 
-  free = free_nodes(time(target, 1))
+  if logit_bytes(target, 2) > free_bytes:
+    raise UserError(f'{topology.name}: the logits do not fit')
+  # Arithmetic grows with the nodes, reads do not.
+  one = time(target, 1)
+  free = int(one.memory / one.compute)
   # Chains of every length are trees too; tables show `config.nodes` only.
   sizes = {*config.nodes, *range(1, _MAX_DEPTH + 2)}
   sizes |= {free} if 1 <= free <= max(sizes) else set()
   target_ms = {
     n: time(target, n).total
     for n in sorted(sizes)
-    if logit_bytes(target, n) <= room
+    if logit_bytes(target, n) <= free_bytes
   }
   draft_ms = time(draft, 1).total
-  best, ms_by_sampling = {}, {}
-  for name, nucleus, chances in config.acceptance:
-    pass_ms = ms_by_sampling[nucleus] = {
+
+  def pass_ms(nucleus: bool) -> dict[int, float]:
+    return {
       n: ms + logits_ms(target, n, nucleus) for n, ms in target_ms.items()
     }
-    level_ms = draft_ms + logits_ms(draft, 1, nucleus)
-    best[name] = best_draft(chances, pass_ms, level_ms) if pass_ms else None
-  most_expensive = ms_by_sampling[max(ms_by_sampling)]
-  return Price(topology.name, batch, context, most_expensive, free, best)
+
+  drafts = {
+    name: best_drafts(
+      chances, pass_ms(nucleus), draft_ms + logits_ms(draft, 1, nucleus)
+    )
+    for name, nucleus, chances in config.acceptance
+  }
+  most_expensive = pass_ms(any(nucleus for _, nucleus, _ in config.acceptance))
+  return Price(topology.name, batch, context, most_expensive, free, drafts)
 
 
-def best_draft(
+def best_drafts(
   chances: Sequence[float], pass_ms: Mapping[int, float], draft_ms: float
-) -> BestDraft:
-  """Returns the fastest chain and the fastest static tree.
+) -> dict[str, Any]:
+  """Returns the cells of the fastest chain and of the fastest static tree.
+
+  The tree is no deeper than the longest chain.
 
   Args:
     chances: [K], probability that the child of rank k is the accepted one.
-    pass_ms: milliseconds of a pass over N nodes, by N, which includes 1.
+    pass_ms: milliseconds of a pass over N nodes, by N, which includes 1 and 2.
     draft_ms: milliseconds to draft a level.
   """
-  points = speculation.curve(
-    chances[0],
-    draft_ms,
-    lambda gamma: pass_ms.get(gamma + 1, math.inf),
-    pass_ms[1],
+  chain = speculation.best(
+    speculation.curve(
+      chances[0],
+      draft_ms,
+      lambda gamma: pass_ms.get(gamma + 1, math.inf),
+      pass_ms[1],
+    )
   )
-  points = [point for point in points if point.gamma + 1 in pass_ms]
-  chain = speculation.best(points) if points else None
   tree, rate = tree_search.fastest_tree(chances, pass_ms, draft_ms, _MAX_DEPTH)
-  tau = tree_search.expected_tokens(tree, chances)
-  return BestDraft(chain, tree, tau, 1 / rate, pass_ms[1] * rate)
-
-
-def free_nodes(time_of_one: latency.Time) -> int:
-  """Returns the nodes of each row whose arithmetic is hidden by reads.
-
-  Args:
-    time_of_one: time of a pass over one node of each row. Arithmetic grows with
-      the nodes, reads do not.
-  """
-  return int(time_of_one.memory / time_of_one.compute)
+  return {
+    'chain': f'γ={chain.gamma}',
+    'chain ms/token': chain.ms_per_token,
+    'chain speedup': chain.speedup,
+    'tree nodes': tree.size,
+    'depth': tree.depth,
+    'τ': tree_search.expected_tokens(tree, chances),
+    'tree ms/token': 1 / rate,
+    'tree speedup': pass_ms[1] * rate,
+  }
 
 
 def price_rows(
@@ -280,39 +247,37 @@ def price_rows(
 
 
 def draft_rows(prices: Sequence[Price]) -> list[dict[str, Any]]:
-  """Returns the best chain and the best static tree at each acceptance.
-
-  Cells of a chain that does not fit are None.
-  """
-  rows = []
-  for price in prices:
-    for name, best in price.best.items():
-      row = price.key | {'acceptance': name}
-      if best is None:
-        rows.append(row | {'chain': 'not even N=1 fits'})
-        continue
-      chain = best.chain
-      rows.append(
-        row
-        | {
-          'chain': chain and f'γ={chain.gamma}',
-          'chain ms/token': chain and chain.ms_per_token,
-          'chain speedup': chain and chain.speedup,
-          'tree nodes': best.tree.size,
-          'depth': best.tree.depth,
-          'τ': best.tau,
-          'tree ms/token': best.ms_per_token,
-          'tree speedup': best.speedup,
-        }
-      )
-  return rows
-
-
-def tree_rows(prices: Sequence[Price]) -> list[dict[str, Any]]:
-  """Returns the parents of every best tree, the arguments of `TokenTree`."""
+  """Returns the best chain and the best static tree at each acceptance."""
   return [
-    price.key | {'acceptance': name, 'parents': best.tree.parents}
+    price.key | {'acceptance': name} | cells
     for price in prices
-    for name, best in price.best.items()
-    if best
+    for name, cells in price.drafts.items()
   ]
+
+
+def plot(prices: Sequence[Price], path: pathlib.Path) -> None:
+  """Draws milliseconds of a pass by nodes, at the longest context.
+
+  A star marks the last node whose arithmetic is hidden by reads.
+  """
+  longest = max(price.context for price in prices)
+  slices = list(dict.fromkeys(price.topology for price in prices))
+  figure = matplotlib.figure.Figure(
+    figsize=(3.2 * len(slices), 3.2), layout='constrained'
+  )
+  panels = figure.subplots(1, len(slices), sharey=True, squeeze=False)[0]
+  for panel, name in zip(panels, slices, strict=True):
+    for price in prices:
+      if (price.topology, price.context) == (name, longest):
+        sizes, ms = zip(*price.pass_ms.items(), strict=True)
+        knees = [i for i, n in enumerate(sizes) if n == price.free_nodes]
+        style = dict(marker='*', markersize=11, markevery=knees)
+        panel.plot(sizes, ms, label=f'batch {price.batch}', **style)
+    panel.set_xscale('log', base=2)
+    panel.set_yscale('log')
+    panel.set_xlabel('nodes N')
+    panel.set_title(name)
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+  panels[0].set_ylabel('pass (ms)')
+  figure.savefig(path, dpi=100)

@@ -1,13 +1,14 @@
-"""Gain of a speculative loop, from times and an acceptance rate.
+"""Speedup of a speculative loop, from times and an acceptance rate.
 
-As in Chen et al. 2302.01318 and Leviathan et al. 2211.17192, every draft token
-is accepted with the same probability α, independently of the tokens before it.
+Every draft token is accepted with the same probability α, independently of the
+tokens before it (Chen et al. 2302.01318, Leviathan et al. 2211.17192).
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from specsamp.drafting.draft import TokenTree
+from specsamp.errors import UserError
 from specsamp.planning import tree_search
 
 GAMMAS = range(1, 11)
@@ -32,30 +33,18 @@ class Point(NamedTuple):
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-  """Returns τ of a chain, (1 - α^(γ + 1)) / (1 - α), or γ + 1 for α = 1.
-
-  Args:
-    alpha: probability that a draft token is accepted.
-    gamma: number of draft tokens, at least 0.
-
-  Raises:
-    ValueError: α is not a probability.
-  """
+  """Returns τ of a chain, (1 - α^(γ + 1)) / (1 - α), or γ + 1 for α = 1."""
   return tree_search.expected_tokens(TokenTree.chain(gamma), (alpha,))
 
 
 def alpha_of(tau: float, gamma: int) -> float:
   """Returns the α for which `expected_tokens` is τ.
 
-  Args:
-    tau: tokens per loop, 1 to γ + 1.
-    gamma: number of draft tokens, at least 1.
-
   Raises:
-    ValueError: τ is out of range.
+    UserError: τ is not between 1 and γ + 1.
   """
   if not 1 <= tau <= gamma + 1:
-    raise ValueError(
+    raise UserError(
       f'tau of {gamma} draft tokens must be 1 to {gamma + 1}, got {tau:g}'
     )
   low, high = 0.0, 1.0
@@ -66,22 +55,6 @@ def alpha_of(tau: float, gamma: int) -> float:
     else:
       high = middle
   return (low + high) / 2
-
-
-def loop_ms(draft_ms: float, score_ms: float, gamma: int) -> float:
-  """Returns the milliseconds of a loop: γ draft steps and one scoring pass."""
-  return gamma * draft_ms + score_ms
-
-
-def implied_tau(speedup: float, loop_ms: float, target_ms: float) -> float:
-  """Returns the tokens per loop that a published speedup implies.
-
-  Args:
-    speedup: speedup over autoregressive decoding.
-    loop_ms: milliseconds of a loop.
-    target_ms: milliseconds of an autoregressive token.
-  """
-  return loop_ms / (target_ms / speedup)
 
 
 def curve(
@@ -95,14 +68,13 @@ def curve(
   Args:
     alpha: probability that a draft token is accepted.
     draft_ms: milliseconds of a draft step.
-    score_ms: returns the milliseconds of a scoring pass over γ + 1 tokens,
-      given γ.
+    score_ms: γ -> milliseconds of a scoring pass over γ + 1 tokens.
     target_ms: milliseconds of an autoregressive token.
   """
   points = []
   for gamma in GAMMAS:
     tau = expected_tokens(alpha, gamma)
-    loop = loop_ms(draft_ms, score_ms(gamma), gamma)
+    loop = gamma * draft_ms + score_ms(gamma)
     points.append(Point(gamma, tau, loop, loop / tau, target_ms * tau / loop))
   return points
 

@@ -11,14 +11,13 @@ from specsamp.errors import UserError
 
 
 def parse(name: str) -> 'Slice':
-  """Returns the slice of a name. It has at least the four chips of one host.
+  """Returns the slice of a name: the four chips of a host or more.
 
   Args:
     name: a generation with a shape in chips, in libtpu's form (v4:2x2x4,
-      v5e:4x4), or a product name of Google Cloud. Product names of v4 and v5p
-      count TensorCores, two per chip (v4-32); those of v5e (also v5litepod)
-      and v6e count chips (v5e-16). A product name has the default shape of its
-      size.
+      v5e:4x4), or a product name of Google Cloud, which means the default shape
+      of its size. Product names of v4 and v5p count TensorCores, two per chip
+      (v4-32). Those of v5e (also v5litepod) and v6e count chips (v5e-16).
 
   Raises:
     UserError: the generation, size or shape is unknown.
@@ -40,39 +39,27 @@ def parse(name: str) -> 'Slice':
       refuse(f'for {match[1]} one of {", ".join(shapes)} {unit}')
     return Slice(chip, shapes[match[3]])
   largest = chip.shapes[-1]
-  dims = match[3].split('x')
-  if len(dims) != len(largest) or not all(
-    re.fullmatch('[1-9][0-9]{0,3}', dim) for dim in dims
-  ):
+  dims = 'x'.join(['([1-9][0-9]{0,3})'] * len(largest))
+  numbers = re.fullmatch(dims, match[3])
+  if not numbers:
     refuse(
       f'{len(largest)} dimensions for {chip.name}, such as '
       f'{Slice(chip, chip.shapes[2]).name}'
     )
-  shape = tuple(map(int, dims))
+  shape = tuple(map(int, numbers.groups()))
   if shape[0] % 2 or shape[1] % 2:
     refuse('even numbers in the first two dimensions: a host has 2x2 chips')
   if math.prod(shape) > math.prod(largest):
-    refuse(
-      f'at most {math.prod(largest)} chips for {chip.name}, not '
-      f'{math.prod(shape)}'
-    )
+    refuse(f'at most {math.prod(largest)} chips for {chip.name}')
   return Slice(chip, shape)
-
-
-NOTE = (
-  'Times of TPUs are predicted: the longer of reading weights and caches and '
-  'of the arithmetic, plus all collectives, plus a constant per pass. '
-  '{hop:g} µs per hop of a collective and {step:g} ms per pass are fitted to '
-  'the three times that Chen et al. 2302.01318 report.'
-)
 
 
 class Constants(NamedTuple):
   """Times in seconds that no data sheet has.
 
   Attributes:
-    hop_seconds: time from a chip to its neighbour and into the sum there.
-    step_seconds: fixed time of a pass: launch, sampling, host.
+    hop_seconds: time to send a message to the neighbour and add it there.
+    step_seconds: fixed time of a pass for its launch, sampling and the host.
   """
 
   hop_seconds: float
@@ -81,8 +68,8 @@ class Constants(NamedTuple):
 
 # Fitted to the times that Chen et al. 2302.01318, section 6, report at batch
 # size 1: 14.1 ms for Chinchilla 70B and 1.8 ms for the 4B draft on 16 TPU v4,
-# 5 ms for a 7B on 4. The fit is least squares on the logarithm of predicted
-# over reported time, with caches of 2,048 slots, and reproduces them within 4%.
+# 5 ms for a 7B on 4. The fit minimizes the squared logarithms of predicted over
+# reported times with caches of 2,048 slots. It reproduces the times within 4 %;
 # tests/planning/test_latency.py repeats it.
 CONSTANTS = Constants(hop_seconds=3.9e-6, step_seconds=0.73e-3)
 
@@ -93,15 +80,15 @@ class Chip:
 
   Attributes:
     name: generation.
-    hbm_bytes: memory available to a program. This is libtpu's limit, a little
-      less than the published size.
+    hbm_bytes: memory that libtpu grants a program, a little less than the
+      published size.
     hbm_bandwidth: bytes per second.
     peak_flops: bfloat16 operations per second.
     link_bandwidth: bytes per second over one link to a neighbour, one way.
-      Google Cloud's pages give the sum over all links, two for each dimension
-      of the torus, and both ways.
-    cores: TensorCores per chip in product names.
-    shapes: shapes of the slices sold by size, largest last.
+      Google Cloud's pages sum over both ways of all links, two for each
+      dimension of the torus.
+    cores: number that a chip counts for in product names.
+    shapes: default shapes of the product sizes, largest last.
   """
 
   name: str
@@ -138,31 +125,23 @@ class Slice:
     return math.prod(self.shape)
 
   @property
-  def all_reduce_steps(self) -> int:
-    """The number of messages of an all-reduce, one after the other.
+  def all_reduce_seconds(self) -> float:
+    """The time of an all-reduce of a few bytes.
 
-    It runs dimension by dimension. A dimension of d chips takes d - 1 messages
-    to sum, and d - 1 to send the sums back. One chip takes 0.
+    An all-reduce runs dimension by dimension. In a dimension of d chips, d - 1
+    consecutive messages sum, and d - 1 others send the sums back.
     """
-    return sum(2 * (dim - 1) for dim in self.shape)
+    steps = sum(2 * (dim - 1) for dim in self.shape)
+    return steps * self.constants.hop_seconds
 
   @property
   def link_bandwidth(self) -> float:
     """The bytes per second that a chip can send in an all-reduce.
 
     A chip sends over one link for each dimension in which it has a neighbour.
-    The second link helps where a dimension is closed to a ring, which small
-    slices are not.
+    A second link would help only in rings, which small slices do not have.
     """
     return self.chip.link_bandwidth * sum(dim > 1 for dim in self.shape)
-
-  def latency(self, share: float) -> float:
-    """Returns the seconds that a collective of short messages takes.
-
-    Args:
-      share: number of its messages, relative to an all-reduce.
-    """
-    return share * self.all_reduce_steps * self.constants.hop_seconds
 
   def overhead(self, num_kernels: float) -> float:
     """Returns the fixed seconds of a pass. A TPU runs no separate kernels."""
@@ -171,9 +150,12 @@ class Slice:
   @property
   def note(self) -> str:
     """An explanation of the predicted times, for a report."""
-    return NOTE.format(
-      hop=1e6 * self.constants.hop_seconds,
-      step=1e3 * self.constants.step_seconds,
+    hop, step = self.constants
+    return (
+      'Times of TPUs are predicted: the longer of reading weights and caches '
+      'and of the arithmetic, plus all collectives, plus a constant per pass. '
+      f'{1e6 * hop:g} µs per hop of a collective and {1e3 * step:g} ms per '
+      'pass are fitted to the three times that Chen et al. 2302.01318 report.'
     )
 
   def devices(self) -> list:
@@ -187,19 +169,18 @@ class Slice:
         'libtpu is not installed, which compiles for TPUs: '
         "pip install 'specsamp[tpu]'"
       )
-    # Otherwise libtpu asks a cloud machine's metadata server for its hardware,
-    # and writes long complaints where there is no such server.
+    # Otherwise libtpu queries a metadata server for the machine's hardware, and
+    # logs many lines if there is no such server.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
     os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
-    # The lock of one process per TPU does not matter to a compiler.
+    # A compiler need not hold libtpu's lock, which only one process can hold.
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
     from jax.experimental import topologies
 
-    # Otherwise the two cores of a v4 count as two devices; v5p's never do.
-    options = {}
-    if self.chip.name == 'v4':
-      options['chip_config_name'] = 'megacore'
+    # Otherwise the two cores of a v4 are two devices. Those of a v5p never are.
+    megacore = {'chip_config_name': 'megacore'}
+    options = megacore if self.chip.name == 'v4' else {}
     return list(
       topologies.get_topology_desc(self.name, 'tpu', **options).devices
     )

@@ -4,9 +4,9 @@ Sequoia, Chen et al. 2402.12374, section 3. The search rests on the paper's
 positional acceptance assumption: at any node, the child of rank k (the k-th of
 its siblings, in node order) is the accepted one with probability
 `acceptance[k]`. This probability depends neither on the path to the node nor on
-the number of later siblings. It holds for verifiers that try the children one
-by one. For a verifier that depends on their number, such as K-SEQ, acceptance
-holds for the number it was measured with.
+the number of later siblings. The assumption fits verifiers that try the
+children one by one. For a verifier that depends on the number of children, such
+as K-SEQ, measure acceptance with the number that the tree will have.
 
 A node is reached with the product of the probabilities along its path. A round
 emits the tokens of the nodes it reaches and one more, the bonus or residual
@@ -26,9 +26,9 @@ def best_tree(
 ) -> TokenTree:
   """Returns the tree of the most expected tokens, by dynamic programming.
 
-  The search is exact, even where acceptance increases with rank. Its time grows
-  with `ranks * levels * num_nodes ** 2`; it stops at the level that changes
-  nothing.
+  The search is exact, even if acceptance increases with rank. Its time grows
+  with `ranks * levels * num_nodes ** 2`, and ends at the first level that
+  changes nothing.
 
   Args:
     acceptance: [K], probability that the child of rank k is the accepted one.
@@ -37,12 +37,12 @@ def best_tree(
     max_depth: upper bound on the levels below the root, None for no bound.
 
   Returns:
-    The smallest tree of the highest value, and of those the shallowest. Nodes
+    The smallest tree of the highest value, and the shallowest of several. Nodes
     are numbered breadth first, so siblings are consecutive.
 
   Raises:
     ValueError: acceptance is not a vector of probabilities that sum to at most
-      1, there are no nodes, or the depth is negative.
+      1, or there are no nodes.
   """
   values, choices = _solve(acceptance, num_nodes, max_depth)
   return _tree(values, choices, len(choices), num_nodes)
@@ -60,15 +60,14 @@ def expected_tokens(tree: TokenTree, acceptance: Sequence[float]) -> float:
       1, or a node has more than K children.
   """
   chance_k = _checked(acceptance)
+  if tree.width > len(chance_k):
+    raise ValueError(
+      f'a node has {tree.width} children, but acceptance covers '
+      f'{len(chance_k)} ranks'
+    )
   reached_n = np.ones(tree.size)
-  for node in tree.internal:
-    children = list(tree.children(node))
-    if len(children) > len(chance_k):
-      raise ValueError(
-        f'node {node} has {len(children)} children, but acceptance covers '
-        f'{len(chance_k)} ranks'
-      )
-    reached_n[children] = reached_n[node] * chance_k[: len(children)]
+  for node, parent in enumerate(tree.parents[1:], start=1):
+    reached_n[node] = reached_n[parent] * chance_k[tree.ranks[node]]
   return float(reached_n.sum())
 
 
@@ -86,8 +85,9 @@ def fastest_tree(
 
   Args:
     acceptance: [K], probability that the child of rank k is the accepted one.
-    pass_ms: milliseconds of a target pass by its number of nodes, the root
-      included. A tree of another size costs as much as the next larger one.
+    pass_ms: positive milliseconds of a target pass by its number of nodes, the
+      root included. A tree of another size costs as much as the next larger
+      one.
     draft_ms: milliseconds to draft one level.
     max_depth: upper bound on the levels below the root, None for no bound.
 
@@ -95,20 +95,10 @@ def fastest_tree(
     The tree, numbered as by `best_tree`, and its tokens per millisecond.
 
   Raises:
-    ValueError: as `best_tree`; or sizes or times are out of range.
+    ValueError: acceptance is not a vector of probabilities that sum to at most
+      1.
   """
-  if not pass_ms:
-    raise ValueError('pass_ms must time at least one size')
   sizes = sorted(pass_ms)
-  if sizes[0] < 1:
-    raise ValueError(f'sizes must be at least 1, got {sizes[0]}')
-  for size in sizes:
-    if not pass_ms[size] > 0:
-      raise ValueError(
-        f'pass_ms of {size} nodes must be above 0, got {pass_ms[size]}'
-      )
-  if not draft_ms >= 0:
-    raise ValueError(f'draft_ms must be at least 0, got {draft_ms}')
   values, choices = _solve(acceptance, sizes[-1], max_depth)
   target_ms = np.array([pass_ms[size] for size in sizes])
   draft_ms_by_depth = draft_ms * np.arange(len(values))
@@ -118,55 +108,16 @@ def fastest_tree(
   return tree, float(rates[depth, best])
 
 
-def branchings(budget: int, max_depth: int) -> list[tuple[int, ...]]:
-  """Returns all branching factors within a budget of leaves.
-
-  Yang et al. 2401.06706, section 4, search among them with a budget of 32. For
-  a budget B the number of depth d grows as B · log(B)^(d - 1) / (d - 1)!. Up to
-  4 levels there are 1,073 for 32 leaves and 2,964 for 64; up to 6 levels 4,143
-  and 13,272.
-
-  Under the assumption of this module the decreasing order of the same factors
-  is never worse than another order, so a search may skip the others. It has the
-  same number of leaves but more nodes: 4 x 2 has 13, 2 x 4 has 11.
-
-  Args:
-    budget: upper bound on the leaves, which are paths to verify.
-    max_depth: upper bound on the levels below the root.
-
-  Returns:
-    Every (k_1, .., k_d) with 1 <= d <= `max_depth`, all factors at least 1 and
-    their product at most `budget`; shorter ones first. `TokenTree.branching`
-    makes the tree.
-
-  Raises:
-    ValueError: the budget or the depth is below 1.
-  """
-  if budget < 1:
-    raise ValueError(f'budget must be at least 1, got {budget}')
-  if max_depth < 1:
-    raise ValueError(f'max_depth must be at least 1, got {max_depth}')
-  all_factors, level = [], [((), budget)]
-  for _ in range(max_depth):
-    level = [
-      ((*factors, factor), left // factor)
-      for factors, left in level
-      for factor in range(1, left + 1)
-    ]
-    all_factors += [factors for factors, _ in level]
-  return all_factors
-
-
 def _checked(acceptance: Sequence[float]) -> np.ndarray:
   """Returns acceptance as float64 [K]."""
   chance_k = np.asarray(acceptance, np.float64)
-  if chance_k.ndim != 1:
-    raise ValueError(f'acceptance must be a vector, got {chance_k.ndim} axes')
   # Written so that NaN fails too.
-  if not (chance_k >= 0).all():
-    raise ValueError(f'acceptance must be at least 0, got {chance_k.min()}')
-  if chance_k.sum() > 1 + 1e-6:
-    raise ValueError(f'acceptance must sum to at most 1, got {chance_k.sum()}')
+  valid = chance_k.ndim == 1 and (chance_k >= 0).all()
+  if not (valid and chance_k.sum() <= 1 + 1e-6):
+    raise ValueError(
+      f'acceptance: got {acceptance}, expected probabilities that sum to at '
+      'most 1'
+    )
   return chance_k
 
 
@@ -177,19 +128,17 @@ def _solve(
 
   Returns:
     values: [D + 1, N + 1]; at [d, n], tokens per round of the best tree of at
-      most n nodes and d levels, 0 for no nodes. D is `max_depth`, or less where
+      most n nodes and d levels, 0 for no nodes. D is `max_depth`, or less if
       one more level changes nothing.
-    choices: D of int [K, N + 1]. For the root of a tree of d levels and at most
-      n nodes left for its children of ranks k.., [d - 1][k, n] is the number of
-      nodes for the subtree of rank k. 0 ends the row of siblings.
+    choices: D arrays, int [K, N + 1]. If n nodes are left for the children of
+      ranks k.. of a root with d levels below, [d - 1][k, n] is the number of
+      nodes in the subtree of rank k. 0 ends the row of siblings.
   """
   chance_k = _checked(acceptance)
   if num_nodes < 1:
     raise ValueError(f'num_nodes must be at least 1, got {num_nodes}')
   if max_depth is None:
     max_depth = num_nodes - 1
-  if max_depth < 0:
-    raise ValueError(f'max_depth must be at least 0, got {max_depth}')
   ranks = min(len(chance_k), num_nodes - 1)
 
   budget = np.arange(num_nodes + 1)
@@ -211,7 +160,7 @@ def _solve(
       choice_kn[rank] = value_nm.argmax(axis=1)
       siblings_n = value_nm.max(axis=1)
     value_n = np.concatenate([[0.0], 1.0 + siblings_n[:-1]])
-    # A level follows from the last one alone: after two equal levels all are.
+    # A level follows from the last one alone, so all further levels are equal.
     if (value_n == values[-1]).all():
       break
     values.append(value_n)
@@ -222,16 +171,12 @@ def _solve(
 def _tree(
   values: np.ndarray, choices: list[np.ndarray], depth: int, num_nodes: int
 ) -> TokenTree:
-  """Returns the smallest, then shallowest tree as good as the budget's best.
+  """Returns the smallest, then shallowest tree with the best value.
 
-  Args:
-    values: values of `_solve`.
-    choices: choices of `_solve`.
-    depth: upper bound on the levels.
-    num_nodes: upper bound on the nodes.
+  The values and choices are those of `_solve`; depth and num_nodes are upper
+  bounds.
   """
-  # A tree is summed in the same order for every budget, so an equal value means
-  # that no better tree was found.
+  # Every budget sums a tree in the same order, so values of a tree are equal.
   value = values[depth, num_nodes]
   num_nodes = int((values[depth] == value).argmax())
   depth = int((values[:, num_nodes] == value).argmax())

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from specsamp.checkpoints import weights
+from specsamp.drafting.draft import TokenTree
 from specsamp.models import (
   KVCache,
   Transformer,
@@ -20,8 +22,8 @@ from specsamp.models import (
 )
 from specsamp.sharding import rules
 
-# Counted in the programs that XLA compiles for an H100, see
-# tests/planning/test_lean.py. The others embed, and sample from the logits.
+# Counted in the schedules of the programs that XLA compiles for an H100. The
+# other kernels embed tokens, and sample from the logits.
 _KERNELS_PER_LAYER = 19
 _OTHER_KERNELS = 30
 
@@ -49,7 +51,7 @@ class Work:
     weights: bytes of weights read.
     caches: bytes of caches read.
     flops: multiplications and additions.
-    collectives: collectives, one after the other.
+    collectives: all-reduces, one after the other.
     kernels: number of kernels of a GPU, collectives excluded.
   """
 
@@ -70,10 +72,9 @@ def of_pass(
 ) -> Work:
   """Returns the work of a pass of a model sharded by `sharding.rules`.
 
-  Weights of which a pass reads only some rows are not counted: an embedding
-  that is not the LM head too, and the projection of relative positions, which
-  the cache holds as a table. The few bytes that sampling sends are not counted
-  either.
+  Weights that a pass hardly reads are not counted: embeddings that are not also
+  the LM head, and the projection of relative positions, whose results are in
+  the cache. The few bytes that sampling sends are not counted.
 
   Args:
     config: model.
@@ -108,13 +109,45 @@ def of_pass(
   )
 
 
+def eagle_pass(target: TransformerConfig, tokens: int, context: int) -> Work:
+  """Returns a pass of an EAGLE layer, with fusion and the target's LM head."""
+  layer = dataclasses.replace(target, num_layers=1)
+  layer_pass = of_pass(layer, shards=1, tokens=tokens, context=context)
+  fusion = 2 * target.width**2
+  return dataclasses.replace(
+    layer_pass,
+    weights=layer_pass.weights + fusion * jnp.dtype(target.dtype).itemsize,
+    flops=layer_pass.flops + 2 * fusion * tokens,
+  )
+
+
+def of_round(
+  target: TransformerConfig,
+  tree: TokenTree,
+  draft: Callable[[int], Work] | None,
+  context: int,
+) -> list[Work]:
+  """Returns the passes of a round: one of the draft per depth, then the target.
+
+  Args:
+    target: target model.
+    tree: tree of the draft. A root alone is autoregressive decoding.
+    draft: number of tokens -> the draft's pass over them.
+    context: cache slots of the target.
+  """
+  depths = [tree.depths[node] for node in tree.internal]
+  drafted = [draft(depths.count(depth)) for depth in range(tree.depth)]
+  scored = of_pass(target, shards=1, tokens=tree.size, context=context)
+  return [*drafted, scored]
+
+
 def _all_reduces(
   config: TransformerConfig, shards: int, tokens: int
 ) -> tuple[Collective, ...]:
   """Returns two all-reduces per layer and one for the embedding, largest first.
 
-  In float16 the sums of a layer are float32, and each layer reduces the largest
-  hidden unit of every token too.
+  In float16 the sums of a layer are float32, and each layer also reduces the
+  largest hidden unit of every token.
   """
   if shards == 1:
     return ()
@@ -132,23 +165,6 @@ def _all_reduces(
   return tuple(
     Collective('all-reduce', size, count) for size, count in sizes if count
   )
-
-
-def logit_bytes(
-  config: TransformerConfig, *, shards: int, tokens: int, batch: int = 1
-) -> int:
-  """Returns the bytes of a pass's logits on one chip, float32 [B, T, V].
-
-  Args:
-    config: model.
-    shards: number of chips that share the model. Each holds the whole
-      vocabulary if it does not divide into them.
-    tokens: T, tokens in each row.
-    batch: B, rows.
-  """
-  vocab = config.vocab_size
-  shard_vocab = vocab if vocab % shards else vocab // shards
-  return 4 * batch * tokens * shard_vocab
 
 
 def shapes(
@@ -170,13 +186,13 @@ def shapes(
   Raises:
     UserError: heads or hidden units do not divide into the shards.
   """
-  params, cache = _unsharded(config, context, batch)
+  params = _params(config)
+  cache = _cache(config, batch, context)
   if mesh is None:
     mesh = AbstractMesh((1, shards), (rules.DATA, rules.MODEL))
     shardings = rules.param_shardings(params, mesh)
   else:
     shardings = rules.param_formats(params, mesh)
-  sharding = rules.sharding(mesh)
 
   def param_shape(path, x, sharding):
     is_matrix = weights.is_matrix(path[-1].key, x)
@@ -185,21 +201,28 @@ def shapes(
 
   return (
     jax.tree_util.tree_map_with_path(param_shape, params, shardings),
-    kv_cache.with_axes(
-      cache,
-      lambda x, *axes: jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=sharding(x, *axes)
-      ),
-    ),
+    kv_cache.with_axes(cache, sharded_shape(mesh)),
+  )
+
+
+def sharded_shape(mesh: Mesh) -> Callable[..., jax.ShapeDtypeStruct]:
+  """Returns a function `(array, *axes)` -> its shape with its sharding."""
+  sharding = rules.sharding(mesh)
+  return lambda x, *axes: jax.ShapeDtypeStruct(
+    x.shape, x.dtype, sharding=sharding(x, *axes)
   )
 
 
 @functools.cache
-def _unsharded(config: TransformerConfig, context: int, batch: int):
-  transformer = Transformer(config)
-  params = param_shapes(transformer)
-  return params, jax.eval_shape(
-    lambda params: transformer.init_cache(params, batch, context), params
+def _params(config: TransformerConfig) -> Any:
+  return param_shapes(Transformer(config))
+
+
+@functools.cache
+def _cache(config: TransformerConfig, batch: int, context: int) -> KVCache:
+  init_cache = Transformer(config).init_cache
+  return jax.eval_shape(
+    lambda p: init_cache(p, batch, context), _params(config)
   )
 
 

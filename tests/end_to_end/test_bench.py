@@ -11,7 +11,7 @@ from specsamp import zoo
 from specsamp.errors import UserError
 from specsamp.evaluation.reporting.report import device
 from specsamp.planning import topology
-from specsamp.planning.rounds import Prediction
+from specsamp.planning.latency import Time
 
 _CONFIG = 'configs/accelerator.py'
 
@@ -113,7 +113,7 @@ def test_measured_times_next_to_planned_ones(bench):
     (row,) = bench.make_rows(groups, {line.key: line for line in lines})
     return row, bench.make_report('T', [row], topology).markdown()
 
-  plan = Prediction(memory=5.0, total=6.0)
+  plan = Time(memory=5.0, compute=0.0, collectives=0.0, step=1.0, total=6.0)
   where = topology.parse('h100:1')
   row, text = report(plan, line, theirs, in_graphs, topology=where)
   assert row['ms / bytes'] == pytest.approx(1.2)

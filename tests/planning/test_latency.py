@@ -1,125 +1,136 @@
 """The latency model against the times that Chen et al. 2302.01318 report."""
 
 import dataclasses
+import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from passes import (
-  CHINCHILLA_7B,
-  CHINCHILLA_70B,
-  DRAFT_4B,
-  REPORTED_MS,
-  ms,
-)
 from scipy import optimize
 
+from specsamp.drafting.draft import TokenTree
+from specsamp.drafting.trained import make
 from specsamp.errors import UserError
-from specsamp.planning import latency, tpu
-from specsamp.planning.latency import predict
+from specsamp.models import param_shapes, presets
+from specsamp.planning import latency, speculation, tpu, work
 from specsamp.planning.topology import parse
 from specsamp.planning.work import Collective, Work
 
-_SLICES = ('v4-8', 'v4-16', 'v4-32', 'v4-64')  # 4 to 32 chips, one a head
+_TARGET = presets.chinchilla_70b()
+_DRAFT = presets.chinchilla_draft_4b()
+_ALTERNATIVE = presets.chinchilla_7b()
+_REPORTED_MS = [  # section 6
+  (_TARGET, 'v4:2x2x4', 14.1),
+  (_DRAFT, 'v4:2x2x4', 1.8),
+  (_ALTERNATIVE, 'v4:2x2x1', 5.0),
+]
 
 
-@pytest.mark.parametrize(('model', 'name', 'reported'), REPORTED_MS)
-def test_reported_times(model, name, reported):
-  assert ms(model, name) == pytest.approx(reported, rel=0.05)
+@functools.cache
+def _pass(config, shards, tokens):
+  return work.of_pass(config, shards=shards, tokens=tokens, context=2048)
 
 
-def test_constants_are_the_fitted_ones():
+def _ms(config, name, tokens=1, constants=tpu.CONSTANTS):
+  """Returns the predicted milliseconds of a pass on the slice of a name."""
+  where = dataclasses.replace(parse(name), constants=constants)
+  return latency.predict(_pass(config, where.num_chips, tokens), where).total
+
+
+def test_constants_are_fitted_to_the_reported_times():
+  for model, name, reported in _REPORTED_MS:
+    assert _ms(model, name) == pytest.approx(reported, rel=0.05)
   fitted = optimize.least_squares(
     lambda logs: [
-      np.log(ms(model, name, constants=tpu.Constants(*np.exp(logs))) / reported)
-      for model, name, reported in REPORTED_MS
+      np.log(_ms(model, name, 1, tpu.Constants(*np.exp(logs))) / reported)
+      for model, name, reported in _REPORTED_MS
     ],
     np.log([1e-6, 1e-3]),
   )
   np.testing.assert_allclose(np.exp(fitted.x), tpu.CONSTANTS, rtol=0.02)
 
 
-def test_a_shallow_draft_on_the_targets_chips_beats_the_7b_on_any():
-  draft_ms = ms(DRAFT_4B, 'v4:2x2x4')
-  assert all(draft_ms < ms(CHINCHILLA_7B, name) / 2 for name in _SLICES)
-
-
-def test_more_chips_gain_a_small_model_less():
-  gain = lambda model: ms(model, 'v4-8') / ms(model, 'v4-32')
-  assert gain(DRAFT_4B) < 2 and gain(CHINCHILLA_7B) < 2 < gain(CHINCHILLA_70B)
-  # The paper reports it for 16 chips against 4, the model for 16 against 8.
-  assert ms(CHINCHILLA_7B, 'v4-32') > ms(CHINCHILLA_7B, 'v4-16')
-
-
 def test_roofline_in_closed_form():
-  topology = dataclasses.replace(
+  where = dataclasses.replace(
     parse('v5e:4x4'),
     constants=tpu.Constants(hop_seconds=1e-6, step_seconds=1e-3),
   )
-  time = predict(
-    Work(
-      weights=819_000_000 - 9,
-      caches=9,
-      flops=197e9,
-      collectives=(
-        Collective('all-reduce', 16_000_000, 2),
-        Collective('all-gather', 16_000_000, 1),
-        Collective('reduce-scatter', 1_000_000, 1),
-      ),
-      kernels=1000,  # a TPU ignores them
-    ),
-    topology,
-  )
-  assert time.memory == pytest.approx(1)
-  assert time.compute == pytest.approx(1)
-  # 12 hops an all-reduce, 6 each half; 30 MB and 15 MB over two links.
-  assert time.collectives == pytest.approx(36e-3 + 1e3 * 90e6 / 100e9)
-  assert time.step == pytest.approx(1)
-  assert time.total == pytest.approx(2 + time.collectives)
+  # A TPU ignores the kernels.
+  reduces = (Collective('all-reduce', 16_000_000, 2),)
+  time = latency.predict(Work(819_000_000 - 9, 9, 197e9, reduces, 1000), where)
+  # 12 hops an all-reduce; 30 MB over two links.
+  collectives = 2 * (12e-3 + 1e3 * 30e6 / 100e9)
+  assert time == pytest.approx([1, 1, collectives, 1, 2 + collectives])
 
 
 def test_gpus_in_closed_form():
   reduces = (Collective('all-reduce', 4_500_000, 1),)
   model_pass = Work(3_350_000_000, 0, 989e9, reduces, 1000)
-  one, eight = (predict(model_pass, parse(name)) for name in ('h100', 'h100:8'))
-  assert (one.memory, one.compute) == (pytest.approx(1), pytest.approx(1))
+  one = latency.predict(model_pass, parse('h100'))
   # Kernels one after the other.
-  assert (one.collectives, one.step) == (0, pytest.approx(1.3))
-  assert eight.step == one.step
+  assert one == pytest.approx([1, 1, 0, 1.3, 2.3])
   # A constant, 14 messages, and 7/4 of 4.5 MB over 450 GB/s.
-  assert eight.collectives == pytest.approx(6.6e-3 + 14 * 0.6e-3 + 7 / 4 * 0.01)
+  reduce_ms = 6.6e-3 + 14 * 0.6e-3 + 7 / 4 * 0.01
+  eight = latency.predict(model_pass, parse('h100:8'))
+  assert eight == pytest.approx([1, 1, reduce_ms, 1.3, 2.3 + reduce_ms])
+  both = latency.predict_all([model_pass, model_pass], parse('h100'))
+  assert both == pytest.approx([2 * ms for ms in one])
 
 
-def test_unknown_collective():
-  work = Work(1, 1, 1.0, (Collective('gossip', 1, 1),), 0)
-  with pytest.raises(ValueError, match="'gossip'"):
-    predict(work, parse('v4-8'))
+def test_a_pass_of_eagle_reads_its_layer_and_the_targets_head():
+  config = presets.llama31_8b()
+  params = param_shapes(make('eagle', config, 4))
+  matrices = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+  scales = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 1]
+  head = config.width * config.vocab_size
+  eagle = work.eagle_pass(config, 3, 1024)
+  expected = 2 * (head + sum(leaf.size for leaf in matrices))
+  # The scale of the target's last norm is counted, but not read.
+  expected += 4 * (sum(leaf.size for leaf in scales) + config.width)
+  assert eagle.weights == expected
+  assert eagle.flops == 3 * work.eagle_pass(config, 1, 1024).flops
+  cache = 2 * config.num_kv_heads * config.head_dim * 1024
+  assert eagle.caches == cache * jnp.dtype(config.dtype).itemsize
 
 
-def test_measured(tmp_path):
-  path = tmp_path / 'times.json'
-  path.write_text('{"draft_ms": 1.8, "target_ms": 14}')
-  assert latency.measured(path) == {'draft_ms': 1.8, 'target_ms': 14.0}
+def test_a_round_drafts_level_by_level():
+  draft = functools.partial(_pass, _DRAFT, 1)
+  tree = TokenTree.branching((4, 2, 1))
+  levels = [draft(1), draft(4), draft(8), _pass(_TARGET, 1, 21)]
+  assert work.of_round(_TARGET, tree, draft, 2048) == levels
+  alone = work.of_round(_TARGET, TokenTree.chain(0), None, 2048)
+  assert alone == [_pass(_TARGET, 1, 1)]
 
 
 @pytest.mark.parametrize(
-  ('text', 'words'),
-  [
-    (None, 'No such file'),
-    ('{"draft_ms": 1.8,}', 'expected a JSON object with any of draft_ms'),
-    ('[1.8]', 'expected a JSON object with any of draft_ms, score_ms'),
-    ('{"draft": 1.8}', "key: got 'draft', expected one of draft_ms, score_ms"),
-    ('{"draft_ms": 0}', 'draft_ms: got 0, expected a positive number'),
-    ('{"draft_ms": NaN}', 'got nan'),
-    ('{"score_ms": Infinity}', 'score_ms: got inf'),
-    ('{"score_ms": true}', 'got True'),
-    ('{"target_ms": "14.1"}', "target_ms: got '14.1'"),
-  ],
+  ('alpha', 'gamma', 'tau'),
+  [(0.0, 4, 1.0), (0.5, 1, 1.5), (0.3, 10, (1 - 0.3**11) / 0.7), (1.0, 4, 5.0)],
 )
-def test_measured_refuses(tmp_path, text, words):
-  path = tmp_path / 'times.json'
-  if text is not None:
-    path.write_text(text)
-  with pytest.raises(UserError) as error:
-    latency.measured(path)
-  line = str(error.value)
-  assert line.startswith(f'measured times {path}: ') and words in line
+def test_expected_tokens_and_their_inverse(alpha, gamma, tau):
+  assert speculation.expected_tokens(alpha, gamma) == pytest.approx(tau)
+  assert speculation.alpha_of(tau, gamma) == pytest.approx(alpha, abs=1e-9)
+
+
+@pytest.mark.parametrize('tau', [0.99, 5.01, float('nan')])
+def test_tau_that_no_alpha_gives(tau):
+  with pytest.raises(UserError, match='must be 1 to 5, got'):
+    speculation.alpha_of(tau, 4)
+
+
+def test_shape_of_figure_1():
+  target_ms, draft_ms = _ms(_TARGET, 'v4-32'), _ms(_DRAFT, 'v4-32')
+  score_ms = lambda gamma: _ms(_TARGET, 'v4-32', gamma + 1)
+  # Table 1: the speedup of XSum with a nucleus.
+  tau = (4 * draft_ms + score_ms(4)) / (target_ms / 1.92)
+  alpha = speculation.alpha_of(tau, 4)
+  points = speculation.curve(alpha, draft_ms, score_ms, target_ms)
+  assert [point.gamma for point in points] == list(range(1, 11))
+  assert points[3].tau == pytest.approx(tau)
+  assert points[3].speedup == pytest.approx(1.92)
+  # Linear: one more draft step each, while the scoring pass hardly grows.
+  loops = [point.loop_ms for point in points]
+  np.testing.assert_allclose(np.diff(loops), draft_ms, rtol=0.1)
+  best = speculation.best(points)
+  assert 3 <= best.gamma <= 5
+  assert points[-1].speedup < 0.95 * best.speedup

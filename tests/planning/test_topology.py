@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from specsamp.errors import UserError
-from specsamp.planning.gpu import GPUS
+from specsamp.planning.gpu import GPUS, of_kind
 from specsamp.planning.topology import parse
 from specsamp.planning.tpu import CHIPS
 
@@ -14,12 +14,9 @@ from specsamp.planning.tpu import CHIPS
   ('name', 'full', 'chips'),
   [
     ('v4:2x2x1', 'v4:2x2x1', 4),
-    ('v5p:4x4x4', 'v5p:4x4x4', 64),
-    ('v5e:4x2', 'v5e:4x2', 8),
     ('v5litepod:4x4', 'v5e:4x4', 16),
     ('v4-256', 'v4:4x4x8', 128),
     ('v5p-12288', 'v5p:16x16x24', 6144),
-    ('v5litepod-16', 'v5e:4x4', 16),
     ('v6e-16', 'v6e:4x4', 16),
     ('h100', 'h100:1', 1),
     ('h100:2x8', 'h100:2x8', 16),
@@ -40,68 +37,44 @@ def test_every_product_size_has_a_valid_shape():
       assert parse(name).shape == shape
 
 
-_GENERATIONS = (
-  'expected one of v4, v5e, v5p, v6e, h100, h200, b200, a100-80, a100-40, l4, '
-  't4 with a shape or size, such as v4:2x2x4, v5e-16 or h100:8'
-)
-_SIZE = 'expected a generation with a shape or size, such as v4:2x2x4 or v5e-16'
-_GPUS = (
-  'expected 1 to 8 GPUs of a host, such as h100:8, or of several, such as '
-  'h100:2x8'
-)
-_EVEN = (
-  'expected even numbers in the first two dimensions: a host has 2x2 chips'
-)
+def test_a_driver_names_its_gpu():
+  for name, chip in GPUS.items():
+    assert of_kind(chip.description) == parse(f'{name}:1')
+  assert of_kind('NVIDIA H100 PCIe') is None  # another bandwidth
 
 
 @pytest.mark.parametrize(
   ('name', 'expected'),
   [
-    ('', _GENERATIONS),
-    ('v4', _SIZE),
-    ('v4:2x2x4\n', _SIZE),
-    ('H100:8', f'{_GENERATIONS}; did you mean h100?'),
-    ('h100:', _GPUS),
-    ('h100:9', _GPUS),
-    ('h100:0x8', _GPUS),
-    ('h100:2x2x2', _GPUS),
-    (
-      'v5e-12',
-      'expected for v5e one of 4, 8, 16, 32, 64, 128, 256 chips',
-    ),
-    (
-      'v4-4',
-      'expected for v4 one of 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, '
-      '8192 TensorCores',
-    ),
+    ('', 'expected one of v4, v5e, v5p, v6e, h100'),
+    ('H100:8', 'did you mean h100?'),
+    ('v4', 'expected a generation with a shape or size, such as v4:2x2x4'),
+    ('h100:9', 'expected 1 to 8 GPUs of a host, such as h100:8'),
+    ('v5e-12', 'expected for v5e one of 4, 8, 16, 32, 64, 128, 256 chips'),
+    ('v4-4', '4096, 8192 TensorCores'),
     ('v4:4x4', 'expected 3 dimensions for v4, such as v4:2x2x4'),
-    ('v5litepod:16', 'expected 2 dimensions for v5e, such as v5e:4x4'),
-    ('v4:2x2x0', 'expected 3 dimensions for v4, such as v4:2x2x4'),
-    ('v4:2x2xa', 'expected 3 dimensions for v4, such as v4:2x2x4'),
-    ('v4:1x1x1', _EVEN),
-    ('v5e:1x4', _EVEN),
-    ('v5e:32x32', 'expected at most 256 chips for v5e, not 1024'),
+    ('v5e:1x4', 'expected even numbers in the first two dimensions'),
+    ('v5e:32x32', 'expected at most 256 chips for v5e'),
   ],
 )
 def test_bad_names(name, expected):
   with pytest.raises(UserError) as error:
     parse(name)
-  assert str(error.value) == f'topology: got {name!r}, {expected}'
+  line = str(error.value)
+  assert line.startswith(f'topology: got {name!r}, ') and expected in line
 
 
-@pytest.mark.parametrize(
-  ('name', 'steps', 'dims'),
-  [
-    ('v4:2x2x1', 4, 2),
-    ('v4:2x2x4', 10, 3),
-    ('v4:4x4x4', 18, 3),
-    ('v5e:4x4', 12, 2),
-  ],
-)
-def test_all_reduce(name, steps, dims):
-  topology = parse(name)
-  assert topology.all_reduce_steps == steps
-  assert topology.link_bandwidth == dims * topology.chip.link_bandwidth
+def test_all_reduce_of_gpus():
+  """NCCL's estimate is a constant and 2 (n - 1) messages."""
+  seconds = lambda name: pytest.approx(parse(name).all_reduce_seconds)
+  assert seconds('h100:8') == 6.6e-6 + 14 * 0.6e-6
+  assert seconds('t4:4') == 6.6e-6 + 6 * 1e-6
+  assert seconds('h100:2x8') == 6.6e-6 + 26 * 0.6e-6 + 4 * 2.7e-6
+  assert seconds('h100:4x1') == 6.6e-6 + 6 * 2.7e-6
+  # All eight adapters of a host carry the bytes that one GPU sends.
+  eight, sixteen = (parse(n).link_bandwidth for n in ('h100:8', 'h100:2x8'))
+  assert sixteen == 8 * 50e9 < eight
+  assert parse('h100:4x1').link_bandwidth == 50e9
 
 
 @pytest.mark.parametrize(
@@ -111,19 +84,6 @@ def test_no_compiler(monkeypatch, name, extra):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match=rf"pip install 'specsamp\[{extra}\]'"):
     parse(name).devices()
-
-
-def test_all_reduce_of_gpus():
-  """NCCL's estimate is a constant and 2 (n - 1) messages."""
-  assert parse('h100:8').latency(1) == pytest.approx(6.6e-6 + 14 * 0.6e-6)
-  assert parse('t4:4').latency(0.5) == pytest.approx(6.6e-6 + 3 * 1e-6)
-  across = parse('h100:2x8')
-  assert across.latency(1) == pytest.approx(6.6e-6 + 26 * 0.6e-6 + 4 * 2.7e-6)
-  # All eight adapters of a host carry the bytes that one GPU sends.
-  assert across.link_bandwidth == 8 * 50e9 < parse('h100:8').link_bandwidth
-  alone = parse('h100:4x1')
-  assert alone.latency(1) == pytest.approx(6.6e-6 + 6 * 2.7e-6)
-  assert alone.link_bandwidth == 50e9
 
 
 @pytest.mark.gpu_aot
