@@ -135,11 +135,8 @@ def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
     mask_11d = params['mask_embedding'][None].astype(embedded_bmd.dtype)
   else:
     mask_11d = target_head.embed(np.full((1, 1), module.mask_token, np.int32))
-  x_bmkd = jnp.where(
-    (at_k == 0)[None, None, :, None],
-    embedded_bmd[:, :, None],
-    mask_11d[:, :, None],
-  )
+  is_root_k = (at_k == 0)[None, None, :, None]
+  x_bmkd = jnp.where(is_root_k, embedded_bmd[:, :, None], mask_11d[:, :, None])
   positions_bmk = root_bm[:, :, None] + at_k[None, None]
   batch, width = len(root_bm), x_bmkd.shape[-1]
   positions_bq = positions_bmk.reshape(batch, -1)

@@ -174,11 +174,7 @@ def with_params(
 
 
 def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
-  """Checks a drafter's mesh and its number of candidates against a target.
-
-  Raises:
-    UserError: the meshes differ, or there are more candidates than tokens.
-  """
+  """Raises `UserError` if meshes differ or candidates exceed the vocabulary."""
   if meshes.of(params) != target.mesh:
     raise UserError(
       f'drafter and target must be on the same mesh; got {meshes.of(params)} '

@@ -181,9 +181,8 @@ class Eagle3Layer(Layers):
       The stream after the layers, [B, M, D], and the updated entries.
     """
     num_slots = entries[0].slots[0].shape[2]
-    mask = without_first_pair(
-      attention.causal_mask(roots_bm, num_slots), positions_bm, num_slots
-    )
+    mask = attention.causal_mask(roots_bm, num_slots)
+    mask = without_first_pair(mask, positions_bm, num_slots)
     slots_1s = jnp.arange(num_slots, dtype=jnp.int32)[None]
     x_bmd, updated = constrain(pairs_bme, 'batch', None, None), []
     for layer, entry in zip(self.layers, entries, strict=True):
@@ -240,9 +239,8 @@ class Eagle3Layer(Layers):
     logits_btk = self.row_logits(x_btd)
     # All rows on every shard: there are few, and each shard reads any of them.
     logits_btk = constrain(logits_btk, 'batch', None, None)
-    logits_btk = jnp.pad(
-      logits_btk, ((0, 0), (0, 0), (0, 1)), constant_values=-1e30
-    )
+    padding = (0, 0), (0, 0), (0, 1)
+    logits_btk = jnp.pad(logits_btk, padding, constant_values=-1e30)
     return jnp.take(logits_btk, self.draft_rows, axis=-1, mode='clip')
 
   def init_params(self, key):

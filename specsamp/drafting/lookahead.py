@@ -142,7 +142,5 @@ def lookahead_drafter(
     UserError: the shape is not one of branches, or the window is below 1.
   """
   if type(window) is not int or window < 1:
-    raise UserError(
-      f'window: got {window!r}, expected an integer of at least 1'
-    )
+    raise UserError(f'window: got {window!r}, expected an integer above 0')
   return LookaheadDrafter(candidates.check_branches(shape), window)

@@ -89,11 +89,8 @@ class NgramDrafter(Drafter):
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     back_j = np.arange(1, self.n_max + 1, dtype=np.int32)
     back_bj = length_b[:, None] - back_j[None, :]
-    last_bj = jnp.where(
-      back_bj < 0,
-      _BEFORE_FIRST,
-      jnp.take_along_axis(tokens_bs, jnp.maximum(back_bj, 0), axis=1),
-    )
+    last_bj = jnp.take_along_axis(tokens_bs, jnp.maximum(back_bj, 0), axis=1)
+    last_bj = jnp.where(back_bj < 0, _BEFORE_FIRST, last_bj)
     at_s = jnp.arange(tokens_bs.shape[1], dtype=jnp.int32)
     text = Documents(tokens_bs, length_b[:, None] - 1 - at_s[None, :])
     tokens_bt, following_bt = _concatenate(text, self.reference, self.datastore)
@@ -128,9 +125,8 @@ class NgramDrafter(Drafter):
     depth = self.tree.depth
     matched_bt, same_bt = 0, True
     for j in range(self.n_max):
-      before_bt = jnp.pad(
-        tokens_bt, ((0, 0), (j, 0)), constant_values=_SEPARATOR
-      )
+      padding = (0, 0), (j, 0)
+      before_bt = jnp.pad(tokens_bt, padding, constant_values=_SEPARATOR)
       same_bt &= before_bt[:, : tokens_bt.shape[1]] == last_bj[:, j, None]
       matched_bt += same_bt.astype(jnp.int32)
     length_bt = jnp.minimum(following_bt, depth)

@@ -92,10 +92,10 @@ def make(
   num_layers: int = 1,
   **fields,
 ):
-  """Returns the module of a drafter of this kind.
+  """Returns the module of a drafter of a kind, one of `KINDS`.
 
   Args:
-    name: one of `KINDS`.
+    name: name of the kind.
     target: the target's configuration.
     ahead: maximum depth of a draft; EAGLE drafts to any depth.
     num_layers: number of layers; heads have none.
@@ -145,8 +145,7 @@ def trained_drafter(
   """
   tree = candidates.check_shape(shape, law)
   trained.check(target)
-  module = trained.module
-  kind = kind_of(module)
+  module, kind = trained.module, kind_of(trained.module)
   if module.ahead is not None and tree.depth > module.ahead:
     raise UserError(
       f'{kind.name}: drafts at most {module.ahead} tokens deep, got a draft of '

@@ -126,22 +126,22 @@ def test_the_best_nodes_are_kept(logits, size, children):
 def test_greedy_rows_rank_by_a_sharper_q(logits):
   tree = DynamicTree.of(4, DEPTH, 4)
   flat = jnp.asarray([[0.0, -1.0, -1.5, -2.0]] * BATCH)[:, None]
-  for temperature, deepest in ((0.0, 3), (1.0, 2)):
-    draft, _, _ = growth.grow_dynamic(
-      tree,
-      SamplingParams(temperature=temperature),
-      jnp.zeros((BATCH, 1), jnp.int32),
-      flat,
-      lambda carry, level: (carry, flat),
-      None,
-    )
-    assert int(draft.depths().max()) == deepest, temperature
+
+  @jax.jit
+  def deepest(sampling):
+    root, feed = jnp.zeros((BATCH, 1), jnp.int32), lambda *_: (None, flat)
+    draft, _, _ = growth.grow_dynamic(tree, sampling, root, flat, feed, None)
+    return draft.depths().max()
+
+  assert deepest(SamplingParams(0.0).broadcast(BATCH)) == 3
+  assert deepest(SamplingParams(1.0).broadcast(BATCH)) == 2
 
 
 def test_nodes_of_a_depth_may_share_their_logits():
   rng = np.random.default_rng(2)
   logits_bgv = jnp.asarray(rng.standard_normal((BATCH, DEPTH, VOCAB)))
 
+  @functools.partial(jax.jit, static_argnums=0)
   def grow(repeats):
     feed = lambda carry, level: (
       carry,
