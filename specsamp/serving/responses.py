@@ -38,7 +38,7 @@ class Builder:
     }
 
   def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-    """Returns the whole response, of the deltas of all choices."""
+    """Returns the whole response from the deltas of all choices."""
     choices = []
     for index in range(self._request.num_choices):
       row = [each for each in deltas if each.index == index]
@@ -76,7 +76,6 @@ class Builder:
     return self._chunk([choice])
 
   def usage_chunk(self) -> dict[str, Any]:
-    """Returns the chunk that ends a stream with its usage."""
     return self._chunk([]) | {'usage': self._usage()}
 
   def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:

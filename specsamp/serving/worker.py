@@ -126,7 +126,6 @@ class Worker:
 
   @property
   def num_open(self) -> int:
-    """The number of choices that have not ended in the engine."""
     return len(self._open)
 
   @contextlib.asynccontextmanager

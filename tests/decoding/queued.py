@@ -34,9 +34,5 @@ def requests(count: int, seed: int, max_prompt: int = 40) -> list[dict]:
 
 def alone(target, drafter, verifier, request) -> list[int]:
   """Returns the tokens of `generate`, for the request as a batch of one."""
-  prompt, options = [request['prompt']], dict(request)
-  del options['prompt']
-  out = specsamp.generate(
-    target, prompt, drafter=drafter, verifier=verifier, **options
-  )
-  return out.tokens[0]
+  args = dict(request, drafter=drafter, verifier=verifier)
+  return specsamp.generate(target, [args.pop('prompt')], **args).tokens[0]

@@ -40,8 +40,6 @@ CALLS = {
   'seeds of each row': dict(seed=[5, 4, 3, 2, 1]),
   'budgets of each row': dict(max_new_tokens=[1, 20, 3, 4, 5]),
   'stop tokens': dict(stop_tokens=[1, 2, 3]),
-  'no stop token': dict(stop_tokens=[]),
-  'lists for a tuple': dict(prompts=tuple(map(tuple, PROMPTS))),
 }
 
 

@@ -246,9 +246,6 @@ def test_logprobs_are_those_of_one_pass(pair):
   assert accepted
 
 
-# Compilations.
-
-
 def test_nothing_compiles_once_it_is_warm(pair, chain, compilations):
   engine = Engine(pair[0], slots=6, drafter=chain, max_length=queued.LENGTH)
   engine.compile()  # no other test has 6 slots

@@ -123,7 +123,6 @@ def test_trees(pair, distributions, verifier, law, tree, batches):
     # The same loop with other heads or masks than above.
     _slow('dflash', 'multi_candidate', 'without_replacement', _UNEVEN),
     _slow('eagle', 'naive', 'deterministic', _DYNAMIC),
-    _slow('eagle_parallel', 'multi_candidate', 'without_replacement', _UNEVEN),
     _slow('hydra', 'token', 'iid', _CHAIN),
     _slow('medusa', 'block', 'iid', _CHAIN),
     _slow('medusa_parallel', 'traversal', 'without_replacement', _WIDE),

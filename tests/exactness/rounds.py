@@ -62,5 +62,4 @@ def expected_tokens(outcome):
 
 
 def accepted_first(outcome):
-  """Returns the probability to accept a first token."""
   return 1 - (outcome.drafts.weight * outcome.stop[:, 0]).sum()

@@ -108,9 +108,6 @@ def test_expects_no_fewer_tokens_than_the_block_rule_on_one_path(name):
     assert accepted_first(outcome) >= accepted_first(block) - TOLERANCE
 
 
-# The proof can fail.
-
-
 @pytest.mark.parametrize(
   'how',
   ['q for q^G', 'all paths are left', 'others are not left', 'one path more'],
