@@ -22,6 +22,7 @@ def test_prediction(launch, tmp_path):
   assert len(summary['prices']) == 3 and len(summary['drafts']) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.tpu_aot
 def test_compilation(launch, tmp_path):
   workdir = tmp_path / 'plan'
