@@ -52,10 +52,7 @@ def test_comparison(run, tmp_path):
   assert '«' in out and 'speedup' in out
   assert sorted(path.name for path in (tmp_path / 'run').iterdir()) == [
     'by_draft_length.png',
-    'by_draft_length.svg',
     'config.json',
-    'draft_lengths.png',
-    'draft_lengths.svg',
     'metrics.jsonl',
     'report.md',
     'summary.json',

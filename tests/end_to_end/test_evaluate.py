@@ -73,7 +73,7 @@ def test_a_comparison(folders, tmp_path):
   )
   ended = run_here('evaluate', *flags)
   assert ended.code == 0, ended.err
-  assert '## Losslessness' not in ended.out and '|' not in ended.out
+  assert '|' not in ended.out
   assert sorted(path.name for path in workdir.iterdir()) == [
     'by_budget.png',
     'config.json',

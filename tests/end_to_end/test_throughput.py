@@ -131,3 +131,5 @@ def test_rates_are_compared_turn_by_turn(throughput):
   assert rows['a', 'batches', 'plain']['drafted_per_round'] == 2
   # Both parts one after the other.
   assert rows['all', 'engine', 'plain']['tokens_per_second'] == 3
+  best = rows['all', 'engine', 'the best γ of each part']
+  assert best['over_plain'] == 2 and best['over_fixed'] == 1
