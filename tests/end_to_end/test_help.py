@@ -30,7 +30,7 @@ def test_help_lists_flags_and_keys(name):
 def test_keys_of_a_config():
   config = '--config=configs/plan_pairs.py'
   out = run_here('plan', f'{config}:llama-13b+llama-68m', '--help').out
-  assert '\n  --config.gamma=4            draft tokens' in out
+  assert '\n  --config.gamma=4            number of' in out
   assert '\n  --config.prices.nodes=(1, 8' in out
   without = run_here('plan', config, '--help')  # it needs an argument
   assert without.code == 0

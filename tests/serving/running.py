@@ -105,10 +105,8 @@ def held(engine: Engine):
     batch.burst = burst
 
 
-@contextlib.contextmanager
-def serving(target, drafter, rounds=1, queue=QUEUE):
-  """Yields a `Running` server."""
-  engine = Engine(
+def make_engine(target, drafter, rounds=1) -> Engine:
+  return Engine(
     target,
     slots=SLOTS,
     drafter=drafter,
@@ -116,6 +114,12 @@ def serving(target, drafter, rounds=1, queue=QUEUE):
     rounds=rounds,
     logprobs=4,
   )
+
+
+@contextlib.contextmanager
+def serving(target, drafter, rounds=1, queue=QUEUE):
+  """Yields a `Running` server."""
+  engine = make_engine(target, drafter, rounds)
   engine.compile()
   limits = Limits('tiny', engine, LENGTH, SLOTS + queue)
   worker = Worker(engine, queue)

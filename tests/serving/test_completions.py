@@ -152,13 +152,13 @@ def test_a_stop_string_frees_its_slot_alone(served):
 
 
 def test_logprobs(served, models):
-  target, _ = models
   response = served.post(_BODY | {'logprobs': 3}).json()
   choice = response['choices'][0]
   logprobs = choice['logprobs']
   assert ''.join(logprobs['tokens']) == choice['text']
   assert logprobs['text_offset'] == list(range(20))
-  (completion,) = served.engine.generate('abcd', max_new_tokens=20, seed=5)
+  with running.make_engine(*models) as engine:
+    (completion,) = engine.generate('abcd', max_new_tokens=20, seed=5)
   wanted = completion.logprobs
   np.testing.assert_allclose(logprobs['token_logprobs'], wanted.raw)
   for row, token, top in zip(

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from specsamp.errors import UserError
-from specsamp.utils import files
 
 # Keys that do not change the computation: names, versions and dtypes; tokens,
 # and options of generation; options of transformers' classes, and labels;
@@ -132,7 +131,7 @@ def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
 
   First ids below `minimum` may mean inputs or outputs, and are refused.
   """
-  is_list = files.has_shape(ids, [int]) and ids
+  is_list = type(ids) is list and {type(id_) for id_ in ids} == {int}
   if not is_list or sorted(set(ids)) != ids:
     raise UserError(f'{key}: got {ids!r}, expected layers, ascending')
   if ids[0] < minimum:
