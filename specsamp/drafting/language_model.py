@@ -166,16 +166,18 @@ class LanguageModelDrafter(Drafter):
   def _feed_second(self, cache, tokens_b2, position_b1):
     """Feeds the second of two tokens, which has this position."""
 
-    def feed(count, cache, tokens_b2, position_b1):
-      back_t = jnp.arange(count - 1, -1, -1, dtype=jnp.int32)
-      last_b = jnp.full_like(position_b1[:, 0], count - 1)
-      tokens_bt = tokens_b2[:, 2 - count :]
-      return self._feed(cache, tokens_bt, position_b1 - back_t[None], last_b)
+    def alone(cache, tokens_b2, position_b1):
+      zero_b = jnp.zeros_like(position_b1[:, 0])
+      return self._feed(cache, tokens_b2[:, 1:], position_b1, zero_b)
+
+    def both(cache, tokens_b2, position_b1):
+      positions_b2 = jnp.concatenate([position_b1 - 1, position_b1], axis=1)
+      one_b = jnp.ones_like(position_b1[:, 0])
+      return self._feed(cache, tokens_b2, positions_b2, one_b)
 
     # A TPU multiplies one token on its vector unit, which reads the weights in
     # another order and so needs a copy of them; for two tokens it does not.
     # XLA for GPUs does the same.
-    alone, both = (functools.partial(feed, count) for count in (1, 2))
     return jax.lax.platform_dependent(
       cache, tokens_b2, position_b1, cpu=alone, default=both
     )
