@@ -4,7 +4,6 @@ On a chain the model is sampled γ times. On a tree it is sampled level by level
 all nodes of a level in one pass (Yang et al. 2401.06706, section 3).
 """
 
-import functools
 from typing import Any
 
 import jax

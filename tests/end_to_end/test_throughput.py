@@ -25,6 +25,7 @@ def _run(name, tmp_path, *flags):
   return ended, summary, lines
 
 
+@pytest.mark.extended
 def test_both_ways_emit_the_same(tmp_path):
   ended, summary, lines = _run('throughput', tmp_path, _CONFIG)
   assert 'the same text for 8 of 8' in ended.out

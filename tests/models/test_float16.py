@@ -46,8 +46,8 @@ def _logits(model, dtype):
 @pytest.mark.parametrize(
   ('names', 'factor', 'dtype'),
   [
-    ((), 1, 'bfloat16'),
-    ((), 1, 'float16'),
+    pytest.param((), 1, 'bfloat16', marks=pytest.mark.extended),
+    pytest.param((), 1, 'float16', marks=pytest.mark.extended),
     # The embedding and the stream are beyond 65504.
     (('embedding',), 1e5, 'float16'),
     # The outputs of attention and MLP are beyond it, then the hidden units of
@@ -95,7 +95,7 @@ def test_products_of_any_size(largest):
   ('make', 'kind'),
   [
     (tiny.trained, 'dflash'),
-    (tiny.trained, 'eagle_parallel'),
+    pytest.param(tiny.trained, 'eagle_parallel', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'eagle', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'medusa', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'eagle3', marks=pytest.mark.extended),

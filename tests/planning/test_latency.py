@@ -38,6 +38,7 @@ def _ms(config, name, tokens=1, constants=tpu.CONSTANTS):
   return latency.predict(_pass(config, where.num_chips, tokens), where).total
 
 
+@pytest.mark.extended
 def test_constants_are_fitted_to_the_reported_times():
   for model, name, reported in _REPORTED_MS:
     assert _ms(model, name) == pytest.approx(reported, rel=0.05)
