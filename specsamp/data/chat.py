@@ -46,7 +46,7 @@ def _environment():
   import jinja2.sandbox
 
   class Generation(jinja2.ext.Extension):
-    """Block that marks text of the model, which matters for training only."""
+    """Jinja block that marks the model's text; only training needs the mark."""
 
     tags = {'generation'}
 

@@ -1,6 +1,6 @@
 """Prompts whose completion repeats them: edits of code.
 
-Two kinds, from held-out files: a function followed by the beginning of the same
+Held-out files give two kinds: a function followed by the beginning of the same
 function with a variable renamed, and the most repetitive part of a module.
 """
 
@@ -24,7 +24,7 @@ def code_edits(
 ) -> list[Prompt]:
   """Returns `count` prompts of both kinds, interleaved, from held-out files.
 
-  A prompt has at most `max_tokens`, and more than half of them.
+  The length of a prompt is above half of `max_tokens`, and at most all of it.
 
   Raises:
     UserError: the held-out files have fewer prompts.

@@ -91,7 +91,7 @@ def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
   """Returns the training files and the held-out files.
 
   Raises:
-    UserError: one of them has no file.
+    UserError: one of the two sets is empty.
   """
   train = {k: v for k, v in files.items() if not is_held_out(k)}
   held_out = {k: v for k, v in files.items() if is_held_out(k)}

@@ -91,14 +91,14 @@ def interleaved(
 def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
   """Returns `functions` of files that the embedded pair was not trained on.
 
-  They have more than half of `max_tokens`, so that few programs serve all.
+  Prompts have more than half of `max_tokens`, so that few programs serve all.
   """
   files = corpora.held_out_library()
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
 
 def training(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
-  """Returns such prompts of files that the embedded pair was trained on."""
+  """Returns `functions` of files that the embedded pair was trained on."""
   files, _ = corpora.split(corpora.python_library())
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
@@ -107,7 +107,7 @@ def read(path: str) -> list[Prompt]:
   """Reads a prompt from each line of a file, or one from standard input, '-'.
 
   Raises:
-    UserError: the file cannot be read, is JSON, or has no text.
+    UserError: the file cannot be read, is JSON, or is empty.
   """
   if path.endswith(('.json', '.jsonl')):
     raise UserError(

@@ -63,7 +63,7 @@ def replicated(
   """Scores each path from the root to a leaf in a row with a copy of the cache.
 
   This is decoding without tree attention (the ablation of Yang et al.
-  2401.06706, table 4). A dynamic tree has no paths at compile time.
+  2401.06706, table 4). Dynamic trees are refused: their paths are not static.
   """
   if parents_bn is not None:
     raise UserError(

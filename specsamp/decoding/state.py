@@ -75,8 +75,8 @@ def block_efficiency(num_accepted, rounds):
 
   A round yields the draft tokens that the verifier accepts and one token of the
   target. Tokens that a stop token or the budget then cuts count, so τ does not
-  depend on where a text ends. It is NaN without rounds. Both arguments are
-  numbers or arrays.
+  depend on where a completion ends. It is NaN without rounds. Both arguments
+  are numbers or arrays.
   """
   return 1 + num_accepted / rounds if np.all(rounds) else float('nan')
 

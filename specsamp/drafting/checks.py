@@ -29,8 +29,8 @@ def check_parts(drafter: Any) -> None:
   """Checks that an object has the parts of a drafter.
 
   Raises:
-    UserError: it does not derive from `Drafter`, is not a pytree, or has no
-      `propose`, no tree, no law, or a static field without a hash.
+    UserError: it does not derive from `Drafter`, is not a pytree, lacks
+      `propose`, a tree or a law, or has a static field without a hash.
   """
   name = f'drafter {type(drafter).__name__}'
   if not isinstance(drafter, Drafter):

@@ -38,8 +38,8 @@ class LanguageModelDrafter(Drafter):
     tokenizer: its tokenizer, static.
     tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
-    coupled: True if drafts run the races of a `GumbelVerifier`'s target. The
-      law is then `deterministic`. Static.
+    coupled: True if drafts run the same random races as the target does with
+      `GumbelVerifier`. The law is then `deterministic`. Static.
     least_confidence: see `growth.grow`.
   """
 
@@ -131,7 +131,7 @@ class LanguageModelDrafter(Drafter):
   def catch_up(self, state, tokens_bs, length_b, behind):
     """Returns the cache after `behind` rounds in which nothing was drafted.
 
-    A row that was inserted later reads tokens before its root again.
+    A row inserted after some of these rounds reads older tokens again.
     """
     # The token before the first of these roots may not have been fed. The
     # present root is fed when the next round begins.
@@ -164,7 +164,7 @@ class LanguageModelDrafter(Drafter):
     return out.cache, self._apply(hidden, method='logits')
 
   def _feed_second(self, cache, tokens_b2, position_b1):
-    """Feeds the second of two tokens, which has this position."""
+    """Feeds the second of two tokens, whose position is given; see `_feed`."""
 
     def feed(count, cache, tokens_b2, position_b1):
       back_t = jnp.arange(count - 1, -1, -1, dtype=jnp.int32)
@@ -254,7 +254,7 @@ def model_drafter(
     law: how the candidates of a node are chosen: `iid`, `without_replacement`,
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
-    coupled: True for the verifier `gumbel`: drafts run the races of the target.
+    coupled: True for the verifier `gumbel`: drafts run the target's races.
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the

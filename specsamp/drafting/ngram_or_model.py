@@ -40,8 +40,8 @@ class NgramOrModelState:
 class NgramOrModelDrafter(SkippingDrafter):
   """Drafts a chain from a match, or from the model in rows without a match.
 
-  The model does not run in a round in which all rows have a match; rows that
-  are done count. In other rounds it first reads the text that it skipped.
+  The model does not run in a round in which all rows, finished ones included,
+  have a match. In other rounds it first reads the text that it skipped.
 
   Attributes:
     ngram: looks up matches.
@@ -112,7 +112,7 @@ def ngram_or_model(
 ) -> NgramOrModelDrafter:
   """Returns a drafter that looks up matches, and runs the model without one.
 
-  Verify it as the model alone.
+  Use the verifier that suits the model alone.
 
   Raises:
     UserError: a draft is not a chain, the model drafts more tokens than a match

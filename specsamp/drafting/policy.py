@@ -33,8 +33,8 @@ PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
 # noise.
 _WEIGHT = 32.0
 # Share of drafts that are useless, and the chance that a token of theirs is
-# accepted. The first few tokens of all rows tell a useless draft from a useful
-# one. The weight above alone would let it draft for several more rounds.
+# accepted. The first few tokens of all rows reveal a useless draft. With the
+# weight above alone it would be drafted for several more rounds.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # Weight, in rounds, of the prior that no draft was cut short.
 _UNCUT_ROUNDS = 1.0
@@ -107,8 +107,8 @@ class Policy:
   ) -> jax.Array:
     """Returns the index of the depth that pays best, int [].
 
-    After a wait it is a try: the best depth above 0 that would pay if its whole
-    draft were accepted.
+    After a wait the choice is a trial: the best depth above 0 that would pay if
+    its whole draft were accepted.
 
     Args:
       depths: depths to choose from, ascending.
@@ -207,7 +207,7 @@ def _posterior(prior, weight, accepted, rejected):
 def _useful_chance(accepted, rejected):
   """Returns the probability that a draft is useful, given counts of tokens.
 
-  Its chance of acceptance then has a beta prior, and is a constant otherwise.
+  Acceptance has a beta prior if a draft is useful, and is a constant if not.
   """
   prior = _PRIOR_WEIGHT * PRIOR, _PRIOR_WEIGHT * (1 - PRIOR)
   return jax.nn.sigmoid(

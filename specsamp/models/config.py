@@ -53,7 +53,7 @@ class TransformerConfig:
 
   Attributes:
     vocab_size: V, rows of the embedding.
-    width: D, of the residual stream.
+    width: D, width of the residual stream.
     num_layers: number of blocks, each with attention and an MLP.
     num_heads: H query heads.
     num_kv_heads: U key and value heads; divides `num_heads`.

@@ -72,7 +72,7 @@ NEVER_PUBLISHED = ('chinchilla-70b', 'chinchilla-4b')
 
 
 def command(path) -> str:
-  """Returns the command that fetches the model a path is named after, or ''."""
+  """Returns the command that fetches the model which a path names, or ''."""
   path = pathlib.Path(path)
   if path.name not in MODELS:
     return ''

@@ -26,7 +26,7 @@ class Time(NamedTuple):
     compute: time of the arithmetic, which overlaps with `memory`.
     collectives: time to wait for other chips.
     step: fixed time of a pass, or of its kernels.
-    total: time in all.
+    total: time of the whole pass or passes.
   """
 
   memory: float

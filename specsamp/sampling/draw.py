@@ -32,7 +32,7 @@ def row_keys(seeds: jax.Array) -> jax.Array:
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
   """Returns keys [B] that differ for equal seeds if their turns [B] differ.
 
-  Turn 0 returns the key. `stream_keys` never folds in the same integers.
+  Turn 0 returns the key unchanged. `stream_keys` folds in other integers.
   """
   data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
   folded = jax.vmap(jax.random.fold_in)(row_keys, data)
@@ -126,8 +126,8 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 def _num_blocks(size: int) -> int:
   """Returns a power of two, at most about sqrt(V), that divides V.
 
-  If only a small power divides V, it is the power near sqrt(V). The vocabulary
-  is then padded, which moves it between the devices of a mesh.
+  If only a small power divides V, the result is the power near sqrt(V). The
+  vocabulary is then padded, which moves it between the devices of a mesh.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size

@@ -113,7 +113,7 @@ class Worker:
   """
 
   def __init__(self, engine: Engine, queue: int):
-    """Takes an idle engine, where `queue` choices may wait for a slot."""
+    """Wraps an idle engine, where `queue` choices may wait for a slot."""
     self._engine = engine
     self._max_choices = engine.slots + queue
     self.metrics = Metrics(engine)

@@ -51,7 +51,7 @@ def parse(text: str, default_axis: str) -> Mesh | None:
     default_axis: the axis of '' in several processes, 'data' or 'model'.
 
   Raises:
-    UserError: another form, or another number of devices.
+    UserError: the text has another form, or the number of devices differs.
   """
   if not text:
     if jax.process_count() == 1:

@@ -45,7 +45,7 @@ class DistillConfig(run_config.RunConfig):
       after the other. '' is in the workdir.
     features: folder for the target's features, which several runs can share,
       one after the other. '' computes them in every step. Features of several
-      layers have their own files there, and take as many times the space.
+      layers take separate files there, and that many times the space.
     groups: positions of a sequence whose heads, masks, blocks or steps are
       trained in a step, drawn at random; 0 is all. Positions of a prompt are
       left out, because the text after them is not the target's.

@@ -55,9 +55,9 @@ def split(read_bte, width: int):
 
 
 class FeatureCache:
-  """Results of `compute` for rows of tokens, filled as they are requested.
+  """Results of `compute` for rows of tokens, computed on request and kept.
 
-  Two files keep them: features.npy and done.npy, the rows that are computed.
+  They are kept in features.npy; done.npy marks the rows that are computed.
   """
 
   def __init__(
@@ -118,7 +118,7 @@ class FeatureCache:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-  """Batches of rows.
+  """Batches of training sequences.
 
   A batch has `tokens`, int32 [B, T + 1], `seed`, uint32 [B], and `noise`,
   float32 [B], the largest noise on features, which is 0 in validation. It may

@@ -30,8 +30,8 @@ class PretrainConfig(run_config.RunConfig):
     pattern: files of the corpus, a glob relative to its folder.
     repeats: times that an epoch reads each file of the corpus.
     extra_corpus: folder of text that an epoch reads once in addition; '' is
-      unused. Its files match the same pattern. No file is held out; those that
-      largely repeat a held-out file of the corpus are left out.
+      unused. Its files match the same pattern. No file is held out; files that
+      largely repeat a held-out file of the corpus are skipped.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
       on the corpus.
     init: folder of a model of this shape to start from, with its tokenizer; ''

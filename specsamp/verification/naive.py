@@ -71,7 +71,7 @@ class NaiveVerifier(Verifier):
 
 @dataclasses.dataclass(frozen=True)
 class GumbelVerifier(NaiveVerifier):
-  """Gumbel coupling: a completion depends on its seed and the target alone.
+  """Gumbel coupling: a completion depends only on the target, prompt and seed.
 
   Source: Daliri, Musco and Suresh, arXiv 2408.07978.
 

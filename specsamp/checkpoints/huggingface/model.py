@@ -27,9 +27,9 @@ def load(
 ) -> LanguageModel:
   """Reads a folder of transformers; see `model_dir.load`.
 
-  A sliding window bounds the length of sequences. Rows of the embedding without
-  a piece of the tokenizer have probability 0. Each device reads only its slices
-  of the tensors.
+  A sliding window bounds the length of sequences. Embedding rows that have no
+  piece in the tokenizer get probability 0. Each device reads only its slices of
+  the tensors.
   """
   path = pathlib.Path(path)
   what = f'model {path}'

@@ -24,7 +24,7 @@ _MAX_ANSWER = 32  # tokens: the rest of a line, with some to spare
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Returns library functions that the embedded pair was not trained on.
 
-  The score is whether an answer completes its function to valid Python.
+  The score is 1 if an answer completes its function to valid Python.
   """
   functions = prompts.held_out(tokenizer, count, max_tokens)
   return _functions('held-out Python functions', functions)
