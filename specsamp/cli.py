@@ -117,7 +117,7 @@ def command(launcher: str = '', arguments: Iterable[str] = ()) -> str:
 
   Args:
     launcher: name of the launcher; '' for the running one, with its arguments.
-    arguments: its arguments.
+    arguments: arguments of the launcher.
   """
   if not launcher:
     launcher, arguments = pathlib.Path(sys.argv[0]).stem, sys.argv[1:]
@@ -271,7 +271,7 @@ def load_config(
 def _take_config(
   argv: list[str], default: str | None
 ) -> tuple[str | None, list[str]]:
-  """Returns the value of --config, or the default, and the other words."""
+  """Returns the value of --config, or the default, and all other words."""
   names, others, words = [], [], iter(argv)
   for word in words:
     flag, equals, value = word.partition('=')

@@ -1,4 +1,4 @@
-"""Folders of models and drafters: local ones, and repositories of the hub.
+"""Folders of models and drafters: local folders, and repositories of the hub.
 
 The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
 are those of huggingface_hub.

@@ -63,7 +63,7 @@ def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
 def in_folder(folder) -> dict[str, Stored]:
   """Returns the tensors of a folder in the format of Hugging Face's libraries.
 
-  They are in model.safetensors, or in the files that an index lists.
+  Tensors are in model.safetensors, or in the files that an index lists.
 
   Raises:
     UserError: see `in_files`; or weights are missing, or are only pickles.

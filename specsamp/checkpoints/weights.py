@@ -54,7 +54,7 @@ EXPORTED = {'format': 'pt', 'written_by': 'specsamp'}
 def is_ours(folder: pathlib.Path) -> bool:
   """Returns True if a folder holds only a model or drafter of specsamp.
 
-  Such a folder may be replaced by another one.
+  Such a folder may be replaced.
   """
   for path in (*folder.iterdir(), *folder.glob(f'{_ORBAX}/*')):
     if not _NAMES.fullmatch(path.relative_to(folder).as_posix()):

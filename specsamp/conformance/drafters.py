@@ -238,8 +238,8 @@ class _Trial:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns quantiles, NaN in greedy rows.
 
-    They are [2, K, B, N] of the repeats from two states, and [R, B, N] of
-    successive rounds.
+    The quantiles are [2, K, B, N] of the repeats from two states, and [R, B, N]
+    of successive rounds.
     """
     rng = np.random.default_rng(0)
     first_kbn, last_kbn, between_rbn = (

@@ -24,7 +24,7 @@ def code_edits(
 ) -> list[Prompt]:
   """Returns `count` prompts of both kinds, interleaved, from held-out files.
 
-  The length of a prompt is above half of `max_tokens`, and at most all of it.
+  A prompt has more than half of `max_tokens` tokens, and at most `max_tokens`.
 
   Raises:
     UserError: the held-out files have fewer prompts.

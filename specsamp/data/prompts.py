@@ -21,7 +21,7 @@ class Prompt(NamedTuple):
   """A text to complete.
 
   Attributes:
-    name: its source.
+    name: source of the text.
     text: the prompt.
     reference: text that a score needs: the rest of a line, or for the body of
       a function its lines from `def` on.
@@ -71,7 +71,7 @@ def interleaved(
   """Returns the first prompt of each file, then the second ones, up to a count.
 
   Files are in the order of their names' hashes, equal on every machine. Only
-  the needed ones are read.
+  the needed files are read.
   """
   by_hash = lambda path: hashlib.sha256(path.encode()).digest()
   queues = [of_file(path) for path in sorted(paths, key=by_hash)]

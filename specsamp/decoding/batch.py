@@ -1,8 +1,8 @@
 """A compiled batch whose slots receive prompts between rounds.
 
 A prompt is prefilled as a batch of one row, in a state of the batch's capacity.
-That row is then written over a row of the batch. It does not depend on the
-index of that row or on the rest of the batch.
+That row is then written over a row of the batch. The new row does not depend on
+its index or on the rest of the batch.
 """
 
 import dataclasses

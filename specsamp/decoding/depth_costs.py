@@ -21,7 +21,7 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
 
   The timings are interleaved and use the request's batch size. Depth costs are
   traced values, so one compiled program serves all depths: each timing sets
-  costs that force its depth. Means are over the fastest third of `repeats`.
+  costs that force its depth. A result is the mean of the fastest third.
 
   Raises:
     UserError: the request's drafter is not an `AdaptiveDrafter`.

@@ -231,7 +231,7 @@ class DynamicTree(TokenTree):
 
     Raises:
       UserError: an argument is too small, the size exceeds `MAX_NODES`, or no
-        tree within these bounds has as many nodes.
+        tree within these bounds has `size` nodes.
     """
     _check_size(size)
     max_size = 1 + max_children + (depth - 1) * max_children**2
@@ -328,7 +328,7 @@ class Draft:
   def path_to(self, node_b: jax.Array) -> jax.Array:
     """Returns the nodes from the root to each row's node.
 
-    They are int32 [B, depth + 1], padded by -1.
+    The result is int32 [B, depth + 1], padded by -1.
     """
     if self.parents is None:
       return jnp.asarray(self.tree.paths)[node_b]

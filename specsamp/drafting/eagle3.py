@@ -35,7 +35,7 @@ _MIN_LAYERS = 6
 class PairBlock(nn.Module):
   """Block that reads a token's embedding and a feature.
 
-  It adds to the feature, or to the normed one if `adds_to_normed`.
+  Its residual stream is the feature, normed first if `adds_to_normed`.
   """
 
   config: TransformerConfig
@@ -174,7 +174,7 @@ class Eagle3Layer(Layers):
     Args:
       pairs_bme: pairs from `text`, with the outputs of the previous step.
       positions_bm: int [B, M], positions of the tokens.
-      roots_bm: int [B, M], the places, the last ones of the text that are seen.
+      roots_bm: int [B, M], the places, each the last text position it sees.
       entries: `attention.PrivateEntries` of each layer.
 
     Returns:

@@ -68,8 +68,8 @@ class DraftModule:
   """Trained drafter, in the form that folders store and `load` returns.
 
   Attributes:
-    module: its layers, of a kind in `specsamp.drafting.trained`.
-    params: their parameters.
+    module: the layers, of a kind in `specsamp.drafting.trained`.
+    params: the module's parameters.
     target: `LanguageModel.fingerprint` of the target it was trained for; '' if
       unknown, as for published heads.
   """

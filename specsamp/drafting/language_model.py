@@ -28,7 +28,7 @@ class LanguageModelDrafter(Drafter):
   """Samples a chain or tree from a model with the target's tokenizer.
 
   Its state is the model's cache. When a round begins, the cache holds the text
-  before the root, but perhaps not the last token of it, because leaves are
+  before the root, but perhaps not that text's last token, because leaves are
   never fed. So the first pass of a round takes two tokens. In a round the
   internal nodes come after the root, in the order of `tree.internal`.
 

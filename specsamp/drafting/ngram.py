@@ -45,9 +45,9 @@ class NgramDrafter(Drafter):
   """Proposes the continuations of the longest matches, a branch for each.
 
   A match is an earlier occurrence of the row's last n tokens, followed by at
-  least one token. The longest match of n_max to n_min tokens wins; among equal
-  ones the one with the longest continuation, up to the depth of the draft;
-  among these a random one. A round without a match has no draft.
+  least one token. The longest match of n_max to n_min tokens wins. Among equal
+  lengths the match with the longest continuation wins, up to the draft's depth;
+  ties are broken at random. A round without a match has no draft.
 
   A round compares every searched token n_max times, on the device. For a text
   within the target's context this is cheap next to the target's pass. Every row

@@ -45,7 +45,7 @@ class NgramOrModelDrafter(SkippingDrafter):
 
   Attributes:
     ngram: looks up matches.
-    model: drafts for the other rows, a chain not longer than that of a match.
+    model: drafts for the other rows, a chain no longer than a match's.
   """
 
   ngram: NgramDrafter
@@ -110,7 +110,7 @@ class NgramOrModelDrafter(SkippingDrafter):
 def ngram_or_model(
   ngram: NgramDrafter, model: LanguageModelDrafter
 ) -> NgramOrModelDrafter:
-  """Returns a drafter that looks up matches, and runs the model without one.
+  """Returns a drafter that looks up matches, or else runs the model.
 
   Use the verifier that suits the model alone.
 

@@ -54,8 +54,8 @@ class SharedCounts(SharedState):
   Attributes:
     judged: float32 [2], accepted and rejected tokens, recent ones weighted
       more.
-    planned: float32 [γ], rounds that were to draft to each depth, weighted
-      alike.
+    planned: float32 [γ], rounds that were to draft to each depth, with the same
+      weights.
     drafted: float32 [γ], rounds in which some row drafted to this depth.
     waited: int32 [], rounds since the last draft.
     wait: int32 [], rounds without a draft before the next try.

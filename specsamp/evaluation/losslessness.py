@@ -165,7 +165,7 @@ class Test(NamedTuple):
 
 
 def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
-  """Tests paired differences, whose signs are random if both draw alike.
+  """Tests paired differences, whose signs are random if both laws are equal.
 
   The statistic is the length of their sum. All signs of up to 14 pairs are
   tried, and random signs of more pairs. Pairs without a difference do not

@@ -34,9 +34,9 @@ class Settings:
     seed: seed of all draws.
     samples: samples of each prompt at temperatures above 0.
     chat: True to write prompts as turns of the target's chat template.
-    sweep_prompts: number of prompts of each task that every method answers; the
-      baselines and the fastest draft of each sampling answer the others. None
-      is all prompts.
+    sweep_prompts: number of prompts of each task that every method answers;
+      only the baselines and the fastest draft of each sampling answer the rest.
+      None is all prompts.
     batch_size: prompts of a task that are answered together, each in a single
       turn. A line then has its share of their time. Rows begin and end
       together: in an `Engine` prompt passes would fall between the rounds of

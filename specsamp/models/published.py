@@ -13,7 +13,7 @@ class PublishedModel(NamedTuple):
   Attributes:
     repository: `org/name`.
     billions: number of parameters.
-    licence: as its authors named it; the terms on the hub's page prevail.
+    licence: the authors' name of it; the terms on the hub's page prevail.
     use: the papers that decode it, as target or draft.
   """
 

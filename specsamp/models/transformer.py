@@ -158,7 +158,7 @@ class Layers(nn.Module):
     Args:
       x: [B, T, D].
       positions: int [B, T], or [B, C + T] with a context.
-      cache: see `Transformer` for this and the others.
+      cache: see `Transformer` for this and the other arguments.
       context: [B, C, D], or None. Every block computes its keys and values,
         which take the slots before those of x.
     """

@@ -65,7 +65,7 @@ class Compiled:
 
   @property
   def total(self) -> int:
-    """Sum of the bytes."""
+    """Total of all bytes."""
     return self.weights + self.caches + self.temporaries + self.other
 
 

@@ -93,9 +93,9 @@ def make(
 def check_host(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
   """Returns an application that answers 421 to requests for other hosts.
 
-  This stops DNS rebinding: a web site can make its name resolve to 127.0.0.1
-  after it is loaded. To a browser this server is then part of that site, which
-  may read its responses. The Host header still has the site's name.
+  The check stops DNS rebinding: a web site can make its name resolve to
+  127.0.0.1 after it is loaded. A browser then lets that site read this server's
+  responses. The Host header still has the site's name.
 
   Starlette's `TrustedHostMiddleware` answers 400, and knows no IPv6.
   """

@@ -48,8 +48,8 @@ class Choice:
 class ActiveRequest:
   """Request in flight, whose `deltas` are read once.
 
-  It has an id in the engine for each prompt. `num_unread` is the number of
-  choices whose end is not read yet.
+  The request has an id in the engine for each prompt. `num_unread` is the
+  number of choices whose end is not read yet.
   """
 
   def __init__(self, request: Request):

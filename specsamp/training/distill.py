@@ -97,9 +97,9 @@ def distill(
 ) -> DraftModule:
   """Trains a drafter, resuming a run of the workdir.
 
-  Adds to the files of `run.fit`: the target's continuations, unless the config
-  names another folder for them; `draft_vocab.FILE`, if the kind drafts a part
-  of the tokens; and at the end drafter/, a folder for `drafter_dir.load`.
+  In addition to the files of `run.fit` it writes the target's continuations
+  (unless the config names a folder for them), `draft_vocab.FILE` if the kind
+  drafts a part of the tokens, and at the end drafter/ for `drafter_dir.load`.
 
   Args:
     config: settings of the run.
@@ -110,8 +110,8 @@ def distill(
     The drafter in float32.
 
   Raises:
-    UserError: the target or the corpus does not fit the config, or see
-      `run.fit`.
+    UserError: see `run.fit`; or the target or the corpus does not fit the
+      config.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()

@@ -38,7 +38,8 @@ def check_processes(folder: str) -> None:
 def compute(transformer: Transformer, params, tokens_bt):
   """Computes the features of a target that a drafter reads: [B, T, E].
 
-  They are those at the transformer's taps and, last, the input of the LM head.
+  The features are those at the transformer's taps and, last, the LM head's
+  input.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:
@@ -57,7 +58,7 @@ def split(read_bte, width: int):
 class FeatureCache:
   """Results of `compute` for rows of tokens, computed on request and kept.
 
-  They are kept in features.npy; done.npy marks the rows that are computed.
+  features.npy keeps the results; done.npy marks the rows that are computed.
   """
 
   def __init__(

@@ -75,7 +75,7 @@ def fit(
     The trained parameters.
 
   Raises:
-    UserError: the config does not fit the mesh, or see `resume`.
+    UserError: see `resume`; or the config does not fit the mesh.
     FloatingPointError: see `resume`.
   """
   if mesh and config.batch_size % mesh.shape[rules.DATA]:

@@ -55,8 +55,9 @@ def _solve(
 ) -> jax.Array:
   """Returns rho, by bisection of 1 - (1 - β(rho))^C = rho β(rho).
 
-  It is the upper end of the last bracket, where the rule is exact even if the
-  bisection has not converged. `count` is C, at most `max_count`; 0 counts as 1.
+  The result is the upper end of the last bracket, where the rule is exact even
+  if the bisection has not converged. `count` is C, at most `max_count`; 0
+  counts as 1.
   """
 
   def halve(_, ends):

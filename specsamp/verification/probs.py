@@ -44,7 +44,7 @@ def at_tokens(
 def token_probs(draft: Draft, p_bnv: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns p(x) and q(x) of each node's token, both [B, N] in p's dtype.
 
-  They are the probabilities after the node's parent; 0 at the root.
+  The probabilities are those after the node's parent; 0 at the root.
   """
   parents = draft.tree.parents[1:]
   p_bn = at_tokens(p_bnv, parents, draft)

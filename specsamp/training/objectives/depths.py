@@ -122,7 +122,7 @@ def weighted_sum(
 
   Args:
     config: with position_weights 'decay', depth j weighs decay^j.
-    depths: in order.
+    depths: losses of each depth, in order.
     length: T, tokens of the text.
     first: j of the first depth.
 
