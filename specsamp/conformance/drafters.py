@@ -216,7 +216,7 @@ class _Trial:
   def repeat(
     self, request: Request, state: DecodeState, count: int
   ) -> tuple[list[Draft], DecodeState]:
-    """Returns drafts from one state, with different keys, and a next state."""
+    """Drafts from one state with different keys; returns also a next state."""
     drafts = []
     for _ in range(count):
       self._num_keys += len(state.length)
@@ -389,7 +389,7 @@ def _chi_square_p(
 
 
 def _check_same(bound: float, after: Draft, fresh: Draft) -> None:
-  """Refuses drafts after rounds and after a prompt that differ on average."""
+  """Refuses drafts that differ on average after rounds and after a prompt."""
   if after.q is None:
     distance_b = after.tokens[:, 1] != fresh.tokens[:, 1]
   else:

@@ -113,7 +113,7 @@ class HuggingFace(Tokenizer):
 
 
 def _kind(files: Files) -> str | None:
-  """Returns the class of transformers that reads such a folder, if known."""
+  """Returns the class of transformers that reads these files, if known."""
   kind = files.raw.get('tokenizer_class')
   if kind is None:
     return _KINDS.get(files.raw.get('model_type'))

@@ -258,8 +258,8 @@ def model_drafter(
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the
-      tree is not numbered breadth first, the law is unknown, or the drafter is
-      coupled and its law is not `deterministic`, or its tree is dynamic.
+      tree is not numbered breadth first, the law is unknown, or a coupled
+      drafter has a dynamic tree or a law other than `deterministic`.
   """
   shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':

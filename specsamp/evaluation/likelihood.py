@@ -44,7 +44,7 @@ def text_likelihood(
   output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores the tokens of an output, whose prompt has at least one token.
+  """Scores the tokens of an output after a prompt that is not empty.
 
   A score is one pass, compiled for each power of two of the length.
   """

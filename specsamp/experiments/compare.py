@@ -293,7 +293,7 @@ class Comparison:
   def _time_parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
   ) -> tuple[list[RoundCost], list[Part]]:
-    """Times the rounds for which the paper has figures; also its section."""
+    """Times rounds for which the paper has figures; returns a section too."""
     timed = [row for row in rows if row.paper and self.config.parts]
     costs = [
       (row, self._cost(row, methods[row.label], rows))

@@ -248,14 +248,14 @@ def _warn_if_chance(
 ) -> None:
   """Warns if a drafter drafts for this target no better than chance.
 
-    The folder of a published drafter does not name the weights that it was
-    trained for, and no shape reveals that it reads the wrong layers of a target.
+  The folder of a published drafter does not name the weights that it was
+  trained for, and no shape reveals that it reads the wrong layers of a target.
 
-    The target draws four beginnings and continues them greedily, while the
-    drafter drafts its most probable token, one at a time. Measured acceptance of
-    the embedded pair's drafters is 0.54 (Medusa) to 0.90 (EAGLE in parallel), and
-    0.00 if the inputs of EAGLE's layer are swapped. The most frequent token is
-    0.1 to 0.2 of such a text. At temperature 1 acceptance would be 0.11 to 0.23.
+  The target draws four beginnings and continues them greedily, while the
+  drafter drafts its most probable token, one at a time. Measured acceptance of
+  the embedded pair's drafters is 0.54 (Medusa) to 0.90 (EAGLE in parallel), and
+  0.00 if the inputs of EAGLE's layer are swapped. The most frequent token is
+  0.1 to 0.2 of such a text. At temperature 1 acceptance would be 0.11 to 0.23.
 
   Raises:
     UserError: specsamp trained the drafter, for another target.

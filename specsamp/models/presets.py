@@ -6,7 +6,7 @@ from specsamp.models.config import RopeScaling, TransformerConfig
 
 
 def _shape(width: int, num_heads: int, num_layers: int, **values):
-  """Returns a shape without grouped keys, unless the values group them."""
+  """Returns a bfloat16 shape; `values` replace the defaults of LLaMA 1."""
   defaults = dict(
     vocab_size=32_000,
     num_kv_heads=num_heads,

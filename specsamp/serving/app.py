@@ -182,7 +182,7 @@ async def _events(
 
 
 async def _unless_disconnected(receive: Receive, work: Awaitable[None]) -> None:
-  """Does the work, which ends with `ClientDisconnect` if the client does."""
+  """Does the work; raises `ClientDisconnect` if the client disconnects."""
 
   async def wait_for_disconnect():
     while (await receive())['type'] != 'http.disconnect':

@@ -23,7 +23,7 @@ def make(
   Args:
     data: number of shards of a batch.
     model: number of shards of a model.
-    devices: the devices of the mesh; by default all of all processes.
+    devices: devices of the mesh; by default all devices of all processes.
 
   Raises:
     UserError: data x model is not the number of devices.

@@ -91,7 +91,7 @@ def save(model: LanguageModel, path) -> None:
 
   A folder that holds only a model of specsamp is replaced by a rename. All
   processes of a run must call this, and the first one writes. Tensors have the
-  dtype that the model computes in; padded rows of the vocabulary are left out.
+  dtype that the model computes in; padded rows of the vocabulary are omitted.
 
   Raises:
     UserError: no architecture of transformers computes the same function, or

@@ -339,7 +339,7 @@ def _whole(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _single(rows: Sequence[Row]) -> list[Row]:
-  """Returns the rows of single tasks."""
+  """Returns the rows of single tasks, without rows of all tasks together."""
   return [row for row in rows if row.task != metrics.ALL]
 
 

@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
   Attributes:
     rows: one mapping per row. A missing cell or None stays empty; a column of
-      such cells is left out.
+      such cells is omitted.
     digits: decimal places of numbers.
     column_digits: decimal places of single columns, by their names.
   """
