@@ -97,7 +97,7 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
 
 
 def _stored_tensors(params, storage: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the names and tensors of parameters, and of the scales of int8."""
+  """Yields the names and tensors of parameters and of int8 scales."""
   for name, value in flat(params).items():
     order = _file_axes(name, value.ndim)
     value = np.ascontiguousarray(meshes.fetch(value).transpose(order))

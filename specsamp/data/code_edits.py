@@ -90,7 +90,9 @@ def _repeated_share(ids: list[int]) -> float:
 def renames(
   files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
 ) -> list[Prompt]:
-  """Returns functions, each followed by half of it with a renamed argument."""
+  """Returns functions, each followed by its renamed first half.
+
+  The most frequent argument is renamed."""
   edits = []
   for path in sorted(files):
     for node, source in _functions(files[path]):

@@ -177,7 +177,7 @@ class SlotBatch:
     self._num_inserted = 0
 
   def rows(self, prompts, **row_options) -> HostRows:
-    """Returns checked rows of requests; arguments: `arguments.check_rows`."""
+    """Returns checked rows of requests; see `arguments.check_rows`."""
     rows = arguments.check_rows(self.model, prompts, **row_options)
     longest = max(rows.prompts.limit)
     if longest > self.max_length:

@@ -44,8 +44,8 @@ class Stats:
     num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
     num_accepted_per_pos: int [B, γ], rounds that accepted a token of this
       depth.
-    num_tried_per_rank: int [B, C], times that a node was reached which has a
-      child of this rank. Not counted for dynamic trees.
+    num_tried_per_rank: int [B, C], times that a node with a child of this rank
+      was reached. Dynamic trees do not count here.
     num_accepted_per_rank: int [B, C], times that the child of this rank was
       accepted.
   """

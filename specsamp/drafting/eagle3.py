@@ -225,7 +225,7 @@ class Eagle3Layer(Layers):
     return x_btd if self.feeds_normed else self.final_norm(x_btd)
 
   def row_logits(self, x_btd):
-    """Returns the logits of the K draft tokens by row: float32 [B, T, K]."""
+    """Returns the logits of the LM head's K rows: float32 [B, T, K]."""
     return self.lm_head(self.normed(x_btd))
 
   def row_tokens(self):

@@ -208,7 +208,7 @@ def _ids(name: str, document) -> np.ndarray:
 def _padded(rows: Sequence[Sequence[np.ndarray]]) -> Documents:
   """Returns the documents of each row, padded to a power of two of tokens.
 
-  Texts of other lengths then compile nothing.
+  Texts of similar lengths then share compiled programs.
   """
   longest = max((sum(len(ids) + 1 for ids in row) for row in rows), default=0)
   shape = (len(rows), 1 << longest.bit_length())

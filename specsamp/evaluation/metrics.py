@@ -62,7 +62,7 @@ class Line(Label):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-  """Speedup over autoregressive sampling and τ that a paper reports."""
+  """A paper's speedup over autoregressive sampling, and its τ."""
 
   speedup: float
   tau: float | None = None

@@ -139,7 +139,7 @@ def measure(
 
 
 def medians(round_ms, draft_ms, score_ms, both_ms) -> dict[str, float]:
-  """Returns the medians of times, and those of the ratios of each turn.
+  """Returns the medians of times, and of their ratios in each turn.
 
   A machine that changes its speed between turns shifts the medians of times
   independently, so that no turn may have had the ratio of the medians. There is

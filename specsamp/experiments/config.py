@@ -152,8 +152,8 @@ class DrafterConfig(ModelsConfig):
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
       user-defined one, my.module:Name; '' is the default of the drafter.
-    draft_len: draft tokens a round, of a server, a streamed completion and your
-      prompts.
+    draft_len: draft tokens in a round of a server, of a streamed completion and
+      of your prompts.
     branching: token tree to compare as well, and for a server and your prompts:
       (4, 2, 1) has 4 candidates, 2 after each of them, and so on; in (4, (2,
       1)) the first one has 2 and the second 1. () omits it.

@@ -42,7 +42,7 @@ def chinchilla_draft_4b() -> TransformerConfig:
 
 
 def chinchilla_7b() -> TransformerConfig:
-  """Returns a shape of 7.1B for the 7B draft of Chen et al. 2302.01318, 5."""
+  """Returns a shape of 7.1B for the 7B draft in section 5 of 2302.01318."""
   return chinchilla(width=4096, num_heads=32, num_layers=32)
 
 

@@ -179,7 +179,7 @@ def _top_p(weights, top_p, use):
 
 
 def _keep_until(weights, amounts, need, use):
-  """Keeps the largest weights, ties included, until amounts reach the need."""
+  """Keeps the fewest largest weights whose amounts sum to `need`, with ties."""
   kind = jnp.uint64 if weights.dtype == jnp.float64 else jnp.uint32
   bits = lax.bitcast_convert_type(weights, kind)
   need = jnp.broadcast_to(need, (*weights.shape[:-1], 1))

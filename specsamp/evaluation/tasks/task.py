@@ -78,10 +78,10 @@ class Task:
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """Returns the tokens before the next answer, after answers to first turns.
+  """Returns the tokens of a conversation up to the next answer.
 
-  The turns are in the tokenizer's chat template if `chat` is True, else
-  separated by blank lines.
+  `answers` are those to the first turns. Turns are in the tokenizer's chat
+  template if `chat` is True, else separated by blank lines.
 
   Raises:
     UserError: the tokenizer lacks a chat template.
