@@ -90,9 +90,7 @@ def _repeated_share(ids: list[int]) -> float:
 def renames(
   files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
 ) -> list[Prompt]:
-  """Returns functions, each followed by its renamed first half.
-
-  The most frequent argument is renamed."""
+  """Returns functions, then their first half with an argument renamed."""
   edits = []
   for path in sorted(files):
     for node, source in _functions(files[path]):

@@ -39,9 +39,9 @@ def pick(
   """Chooses C candidates for each of W nodes.
 
   Rows of temperature 0 take the C most probable tokens. They report q at
-  temperature 1, or at `GREEDY_TEMPERATURE` if q is a confidence; one candidate
-  of a law that draws gets the cheaper one-hot. Any q is lossless in such a row,
-  because p is a one-hot and every verifier emits its argmax.
+  temperature 1, or at `GREEDY_TEMPERATURE` if q is a confidence. If a single
+  candidate is drawn, they report the cheaper one-hot. Any q is lossless in such
+  a row, because p is a one-hot and every verifier emits its argmax.
 
   Args:
     logits_bwv: the drafter's logits after each node.
@@ -50,7 +50,7 @@ def pick(
     law: how the candidates of a node are chosen.
     handicap_bv: handicaps of this depth's race, for a coupled drafter.
     counts_w: number of first candidates that each node keeps; None is all. With
-      `top_plus_one` the last kept one uses the node's last uniform numbers.
+      `top_plus_one` the last of them uses the node's last uniform numbers.
     is_confidence: True if q of a greedy candidate is read as the probability
       that it is accepted.
 
@@ -116,7 +116,7 @@ def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
 
 
 def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
-  """Returns sampling values with greedy rows at a temperature, untruncated."""
+  """Returns `sampling` with greedy rows at `temperature` and untruncated."""
   is_greedy_b = sampling.temperature == 0
   plain = SamplingParams(temperature).broadcast(len(is_greedy_b))
   return jax.tree.map(

@@ -41,11 +41,11 @@ def per_position(
   TV and -log alpha have little or no gradient where p and q hardly overlap.
   Start with a trained drafter, or with lk_lambda, which is nearly KL there.
 
-  A drafter may have fewer tokens than the target. Either all logits are at the
-  drafter's tokens and `p_normalizer` is given, or its logits are `NEVER` at
-  other tokens. Both ways alpha uses p unchanged, so that it is at most the mass
-  of the drafter's tokens. KL uses p renormalized on these tokens, because KL
-  with p unchanged is infinite.
+  A drafter may have fewer tokens than the target. Either both logits cover only
+  the drafter's tokens and `p_normalizer` is given, or the drafter's logits are
+  `NEVER` at other tokens. In both cases alpha uses p unchanged, and is at most
+  the mass of the drafter's tokens. KL uses p renormalized on these tokens,
+  because KL with p unchanged is infinite.
 
   Args:
     name: name of the loss.
