@@ -220,7 +220,7 @@ def _useful_chance(accepted, rejected):
 
 
 def _ms_per_token(depths: Sequence[int], ms_k) -> jax.Array:
-  """Returns the cost [γ] of each further token, 0 up to the smallest depth."""
+  """Returns the cost [γ] of each added draft token, 0 up to the least depth."""
   ms_g = [0 * ms_k[0]] * depths[0]
   for i, (below, depth) in enumerate(itertools.pairwise(depths), start=1):
     step = (ms_k[i] - ms_k[i - 1]) / (depth - below)

@@ -283,9 +283,9 @@ def _converse(
 ) -> list[dict[str, Json]]:
   """Answers all turns of a batch, and returns the fields of each line.
 
-  Several items have one turn each. `compiled` is called after a program was
-  compiled, because an answer made the conversation longer or the program was
-  evicted.
+  In a batch of several items each has one turn. `compiled` is called after a
+  program was compiled, because an answer made the conversation longer or the
+  program was evicted.
   """
   answers: list[Generation] = []
   cuts = []

@@ -13,7 +13,7 @@ class PublishedModel(NamedTuple):
   Attributes:
     repository: `org/name`.
     billions: number of parameters.
-    licence: the authors' name of it; the terms on the hub's page prevail.
+    licence: licence named by the authors; the terms on the hub's page prevail.
     use: the papers that decode it, as target or draft.
   """
 

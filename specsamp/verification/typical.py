@@ -1,4 +1,4 @@
-"""Typical acceptance: keeps tokens that are likely under the target. Lossy.
+"""Typical acceptance (lossy): keeps tokens that are likely under the target.
 
 Source: Medusa, Cai et al., arXiv 2401.10774, section 2.3.1.
 
