@@ -62,9 +62,9 @@ def run(
     main: called with the config if there is a schema, else with the names.
     config_schema: a dataclass whose fields are the keys of the launcher's
       configs; None for a launcher without a config.
-    default_config: config of a command line without --config. None if it must
-      be given; '' is the defaults of the schema.
-    distributes: True if the launcher may be one of several processes, of which
+    default_config: config of a command line without --config. None makes the
+      flag mandatory; '' is the defaults of the schema.
+    distributes: True if the launcher may run as several processes; then only
       the first one prints.
     takes_names: True if the command line may have words that are not flags.
   """
@@ -113,11 +113,11 @@ def run(
 
 
 def command(launcher: str = '', arguments: Iterable[str] = ()) -> str:
-  """Returns a command for a report, without the folders of the caller.
+  """Returns a launcher's command line for a report, without local folders.
 
   Args:
     launcher: name of the launcher; '' for the running one, with its arguments.
-    arguments: its arguments.
+    arguments: arguments of the launcher.
   """
   if not launcher:
     launcher, arguments = pathlib.Path(sys.argv[0]).stem, sys.argv[1:]
@@ -179,7 +179,7 @@ def define_mesh(axis: str) -> Callable[[], Mesh | None]:
   """Defines the flag --mesh; returns a function that returns the mesh.
 
   Args:
-    axis: axis of all devices if the flag is left out, see `mesh.parse`.
+    axis: axis that has all devices by default, see `mesh.parse`.
   """
   flag = flags.DEFINE_string(
     'mesh',
@@ -271,7 +271,7 @@ def load_config(
 def _take_config(
   argv: list[str], default: str | None
 ) -> tuple[str | None, list[str]]:
-  """Returns the value of --config, or the default, and the other words."""
+  """Returns the value of --config, or the default, and all other words."""
   names, others, words = [], [], iter(argv)
   for word in words:
     flag, equals, value = word.partition('=')

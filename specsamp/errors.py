@@ -6,7 +6,7 @@ from typing import Any
 
 
 class UserError(ValueError):
-  """A mistake in the input. The message is one line: what, got and expected.
+  """Mistake in the input. Its one-line message states the value and what fits.
 
   Launchers print the line and exit with code 2. Any other exception is a bug
   and keeps its traceback.

@@ -1,7 +1,7 @@
 """Order of a weight's axes in files and fingerprints: summed axes first.
 
 Programs read weights whose summed axes are last (see `models.kernels`). Files
-keep the other order, in which specsamp has always written them.
+have summed axes first, the order in which specsamp has always written them.
 """
 
 from typing import Any

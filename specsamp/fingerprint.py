@@ -1,4 +1,4 @@
-"""Fingerprints: a few hex digits that tell one set of weights from another."""
+"""Fingerprints: a few hex digits that distinguish sets of weights."""
 
 import hashlib
 from typing import Any
@@ -22,8 +22,8 @@ def of(params: Any, num_tokens: int | None = None, stored: Any = None) -> str:
     params: arrays in nested dicts or other trees.
     num_tokens: tokens of a model, whose vocabulary may have more rows on one
       mesh than on another.
-    stored: a tree as `params`, with the result of `rows` before a cast; by
-      default that of `params`.
+    stored: result of `rows` before the parameters were cast; by default that of
+      `params`.
   """
   leaves = jax.tree_util.tree_leaves_with_path(params)
   if stored is None:

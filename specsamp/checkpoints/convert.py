@@ -28,15 +28,14 @@ def convert(
   """Reads a model or drafter, writes it in a format and prints a summary.
 
   Args:
-    source: a folder, or a name of the hub, that `specsamp.load` reads; for
-      speculators one that `drafter_dir.load` reads.
+    source: a folder or hub name that `specsamp.load` reads; for the form
+      speculators, one that `drafter_dir.load` reads.
     destination: folder; one that holds only a model of specsamp is replaced.
-    form: orbax is read in parallel by `specsamp.load`, huggingface by
-      transformers and vLLM too; speculators is a drafter's, for vLLM.
-    mesh: devices that hold the model meanwhile; None is one device.
-    dtype: of matrices; None is the stored one, with bfloat16 for float16.
-    target: of a drafter, where vLLM finds it: a folder of Hugging Face's
-      libraries or a name of the hub.
+    form: `specsamp.load` reads orbax in parallel; transformers and vLLM read
+      huggingface; speculators is a format of drafters for vLLM.
+    mesh: devices that hold the model during conversion; None is one device.
+    dtype: dtype of matrices; None keeps it, but float16 becomes bfloat16.
+    target: where vLLM finds the target of a drafter: a folder or a hub name.
 
   Raises:
     UserError: see `specsamp.load`; or no architecture of transformers computes

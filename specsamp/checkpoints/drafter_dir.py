@@ -43,14 +43,14 @@ def load(path) -> DraftModule:
   """Reads a drafter, which `trained_drafter` shards over a mesh.
 
   Folders in published formats do not name the weights of their target: `target`
-  is '', and any target of their width and vocabulary is accepted. With a wrong
-  one few draft tokens are accepted, of which launchers warn.
+  is '', and any target of their width and vocabulary is accepted. A wrong
+  target accepts few draft tokens, and launchers warn about it.
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
 
   Raises:
-    UserError: a file is missing or corrupt, or not a drafter's.
+    UserError: a file is missing or corrupt, or the folder is not a drafter's.
   """
   path = folders.find('drafter', path)
   values = folders.read_config('drafter', path)

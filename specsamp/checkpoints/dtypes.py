@@ -28,7 +28,7 @@ def stored_dtype(tensors: Iterable[Stored]) -> str:
 
 
 def default_dtype(tensors: Iterable[Stored]) -> str:
-  """Returns the default dtype to compute in for weights in other formats."""
+  """Returns the default compute dtype of weights in a published format."""
   return 'float32' if jax.default_backend() == 'cpu' else stored_dtype(tensors)
 
 
@@ -63,11 +63,11 @@ def read_in_range(
   is_requested: bool,
   read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
 ) -> tuple[TransformerConfig, Any, dict[str, str]]:
-  """Reads parameters, in float32 if they exceed the config's float16.
+  """Reads parameters, in float32 if the config's float16 cannot hold them.
 
   Args:
     what: name of the model in the log and in errors.
-    config: of the model.
+    config: config of the model.
     is_requested: True if the user chose the dtype; excess is then an error.
     read: maps a dtype to parameters as `weights.place` yields them.
 

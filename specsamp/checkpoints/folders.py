@@ -1,4 +1,4 @@
-"""Folders of models and drafters: local ones, and repositories of the hub.
+"""Folders of models and drafters: local folders, and repositories of the hub.
 
 The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
 are those of huggingface_hub.
@@ -41,7 +41,7 @@ _NAME = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]*\w(@.+)?')
 
 
 def find(what: str, name) -> pathlib.Path:
-  """Returns the local folder of a name, or the cached one of the hub.
+  """Returns the local folder of a name, or the hub's folder in the cache.
 
   A local folder takes precedence. A name that begins with an existing folder,
   or with the folder where configs keep models, is a path and never a name of
@@ -53,8 +53,8 @@ def find(what: str, name) -> pathlib.Path:
     name: a path, or `org/name` or `org/name@revision` of the hub.
 
   Raises:
-    UserError: there is no such folder, and the message says what to do; or the
-      hub refuses the repository or cannot be reached, the repository has no
+    UserError: the folder does not exist (the message gives advice), the hub
+      refuses the repository or cannot be reached, the repository lacks
       safetensors, or huggingface_hub is not installed.
   """
   path = pathlib.Path(name)
@@ -112,7 +112,7 @@ def fetch(what: str, repository: str, folder) -> None:
   begin with `what`.
 
   Raises:
-    UserError: see `find`; or a file is missing or not the hub's.
+    UserError: see `find`; or a file is missing or differs from the hub's.
   """
   folder = pathlib.Path(folder)
   with _hub(f'{what}:', repository) as api:

@@ -90,7 +90,7 @@ def prefixed(layout: Layout, name: str, key: str) -> Layout:
 
 
 def repeated(layer: Layout, count: int, key: str) -> Layout:
-  """Returns the layout of equal layers, whose tensors have prefixes `key`I."""
+  """Returns the layout of equal layers; layer i has the prefix `key` + i."""
   layout = {}
   for i in range(count):
     layout |= prefixed(layer, f'layers_{i}.', f'{key}{i}.')
@@ -100,7 +100,7 @@ def repeated(layer: Layout, count: int, key: str) -> Layout:
 def check(
   what: str, layout: Layout, shapes, tensors: dict[str, Stored]
 ) -> None:
-  """Checks that the tensors are those of a layout, and floats.
+  """Checks that the tensors are those of a layout and are floats.
 
   `shapes` has the parameters' shapes, and `what` begins the error.
   """
@@ -186,7 +186,7 @@ def export(
 
   Args:
     folder: the destination.
-    layout: of the parameters.
+    layout: layout of the parameters.
     sizes: parameter -> shape, by the axes of its source.
     fetch: maps a parameter's name to its values on this host.
     extra: tensors that are not parameters.
@@ -220,7 +220,7 @@ def tensor_shapes(layout: Layout, shapes) -> dict[str, tuple[int, ...]]:
 
 
 def _tensor_index(part: TensorSlice, sizes, bounds=None) -> tuple[slice, ...]:
-  """Returns the index into a tensor for bounds of the parameter's axes."""
+  """Returns a slice's index into its tensor; `bounds` limit parameter axes."""
   whole = {letter: (0, size) for letter, size in sizes.items()}
   bounds = bounds or whole
   words = part.axes.split()

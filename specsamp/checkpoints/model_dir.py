@@ -46,12 +46,12 @@ def load(
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
-    mesh: devices to place the model on; each process reads only its own shards.
+    mesh: devices to place the model on; each process reads only its shards.
       None is one device.
-    dtype: to compute in. None is the folder's. For folders of Hugging Face it
-      is float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs without
-      bfloat16 it becomes float16, or float32 if a weight exceeds float16; the
-      log has which.
+    dtype: dtype to compute in. None is the folder's. For Hugging Face folders
+      None is float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs
+      without bfloat16 it becomes float16, or float32 if a weight exceeds
+      float16; the log reports the choice.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, or a pickle; the

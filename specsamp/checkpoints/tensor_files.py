@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, of which any slice can be read."""
+"""Tensors in safetensors files, and reads of any slice of them."""
 
 import pathlib
 import re
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
 
 def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
-  """Returns the tensors of some files, without buffers; reads only headers.
+  """Returns the tensors of files except module buffers; reads only headers.
 
   Raises:
     UserError: a file is missing, truncated or not a safetensors file, or two
@@ -63,10 +63,10 @@ def in_files(paths: Iterable[pathlib.Path]) -> dict[str, Stored]:
 def in_folder(folder) -> dict[str, Stored]:
   """Returns the tensors of a folder in the format of Hugging Face's libraries.
 
-  They are in model.safetensors, or in the files that an index lists.
+  Tensors are in model.safetensors, or in the files that an index lists.
 
   Raises:
-    UserError: see `in_files`; or there are no weights, or only pickles.
+    UserError: see `in_files`; or weights are missing, or are only pickles.
   """
   folder = pathlib.Path(folder)
   if (folder / SINGLE).exists():
@@ -98,8 +98,8 @@ def check_shapes(
 ) -> None:
   """Raises `UserError` unless tensors have the expected names and shapes.
 
-  The message lists the first tensors of each kind of fault. `faults` are other
-  kinds, with descriptions of tensors.
+  The message lists the first tensors of each kind of fault. `faults` maps
+  further kinds to descriptions of tensors.
   """
   faults = {
     'missing': sorted(expected.keys() - got.keys()),

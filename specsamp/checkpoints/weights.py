@@ -54,7 +54,7 @@ EXPORTED = {'format': 'pt', 'written_by': 'specsamp'}
 def is_ours(folder: pathlib.Path) -> bool:
   """Returns True if a folder holds only a model or drafter of specsamp.
 
-  Such a folder may be replaced by another one.
+  Such a folder may be replaced.
   """
   for path in (*folder.iterdir(), *folder.glob(f'{_ORBAX}/*')):
     if not _NAMES.fullmatch(path.relative_to(folder).as_posix()):
@@ -84,8 +84,8 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
   """Writes nested dicts of arrays into an existing folder without weights.
 
   All processes of a run must call this. The first one writes safetensors; each
-  one writes its shards of an orbax checkpoint. `storage` is the format of
-  matrices, others being float32; orbax keeps all dtypes.
+  one writes its shards of an orbax checkpoint. `storage` is the dtype of
+  matrices; other arrays are float32. orbax keeps all dtypes.
   """
   check_name('storage', storage, get_args(Storage))
   if storage == 'orbax':
@@ -97,7 +97,7 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
 
 
 def _stored_tensors(params, storage: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the tensors of parameters, with int8 those of their scales too."""
+  """Yields the names and tensors of parameters and of int8 scales."""
   for name, value in flat(params).items():
     order = _file_axes(name, value.ndim)
     value = np.ascontiguousarray(meshes.fetch(value).transpose(order))
@@ -122,9 +122,9 @@ def write(
 
   Args:
     folder: the destination.
-    tensors: (name, tensor).
-    names: format of several files' names, of an index, a number and a count.
-    metadata: of each file.
+    tensors: pairs (name, tensor).
+    names: format string for several files, of an index, a number and a count.
+    metadata: metadata of each file.
 
   Returns:
     The name of each tensor's file, and the size of all tensors in bytes.
@@ -161,13 +161,13 @@ def stream(
 ) -> Iterator[tuple[str, jax.Array]]:
   """Yields the names and parameters that `save` wrote.
 
-  They are read one after the other, but all at once from an orbax checkpoint.
+  Parameters are read one by one, but all at once from an orbax checkpoint.
 
   Args:
-    folder: of the files.
-    shapes: of the parameters, nested dicts as `jax.eval_shape` returns them.
-    dtype: of matrices, other parameters being float32; None keeps the stored
-      dtypes.
+    folder: folder of the files.
+    shapes: shapes of the parameters, nested dicts from `jax.eval_shape`.
+    dtype: dtype of matrices; other parameters are float32. None keeps the
+      stored dtypes.
     mesh: devices to place the parameters on; None is one device.
 
   Raises:
@@ -280,7 +280,7 @@ def flat(params: Any) -> dict[str, Any]:
 
 
 def tree(leaves) -> Any:
-  """Returns nested dicts of arrays by name, of a dict or pairs."""
+  """Returns nested dicts, from a dict or pairs of dotted names and arrays."""
   return traverse_util.unflatten_dict(dict(leaves), sep='.')
 
 
@@ -327,7 +327,7 @@ def _file_axes(name: str, ndim: int) -> tuple[int, ...]:
 
 
 def _input_axes(name: str) -> tuple[int, ...]:
-  """Returns the axes that a product sums over, in the order of files."""
+  """Returns the axes that a product sums over, in the axis order of files."""
   axes = {'embedding': (1,), 'mask_embedding': (1,), 'o': (0, 1)}
   return axes.get(name.rpartition('.')[2], (0,))
 

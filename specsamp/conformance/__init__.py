@@ -1,8 +1,8 @@
 """Conformance tests of user-defined drafters and verifiers.
 
-`check_verifier` computes that a verifier is lossless. `check_drafter` tests
-that a drafter draws its tokens from the q that it reports. Call them in your
-tests.
+`check_verifier` computes exactly whether a verifier is lossless.
+`check_drafter` tests whether a drafter draws its tokens from the q that it
+reports. Call them in your tests.
 """
 
 from specsamp.conformance.drafters import check_drafter

@@ -56,20 +56,20 @@ def check_drafter(
   from the same states with other keys, and continues with the tokens that the
   target accepts. Each draft must fit its tree, its law and the vocabulary.
   Drawn tokens must be draws from the reported q, and independent of each other.
-  An error of q in long or special texts only is not found.
+  An error of q that occurs only in long or special texts is not found.
 
-  A correct drafter is refused less than once in 100,000 times, and then always,
-  because the seeds are fixed. A chain of 4 tokens has about 1,700 draws. They
+  A correct drafter fails with a chance below 1 in 100,000. Seeds are fixed, so
+  a rerun has the same result. A chain of 4 tokens has about 1,700 draws. They
   reveal a q that is off by a total variation of 0.1 in 19 of 20 cases, and by
   0.08 in one of two. If q is only too flat or too sharp, 0.07 is enough in 19
   of 20. More rows and rounds reveal smaller errors.
 
   Args:
     drafter: the drafter.
-    target: a target for it; a small one is as good.
-    reads_text_alone: True if drafts after steps must be those after the same
-      tokens as a prompt; those of lookahead are not. If they differ, `commit`
-      has lost something, which costs speed but not losslessness.
+    target: a target for the drafter; a small target suffices.
+    reads_text_alone: True if a draft depends on the text alone, so that after
+      steps it must be the draft after the same prompt; False for lookahead. A
+      difference means that `commit` lost state, which costs only speed.
     rows: batch size, two rows per prompt.
     rounds: number of steps.
 
@@ -154,7 +154,7 @@ def draft_of(request: Request, state: DecodeState) -> Draft:
 
 
 class _Trial:
-  """Requests with a drafter, all of which run the same two programs.
+  """Requests with one drafter; all run the same two programs.
 
   The second half of the prompts repeats the first. `is_drawn_b` are the rows
   that are not greedy.
@@ -216,7 +216,7 @@ class _Trial:
   def repeat(
     self, request: Request, state: DecodeState, count: int
   ) -> tuple[list[Draft], DecodeState]:
-    """Returns drafts from one state, with different keys, and a next state."""
+    """Drafts from one state with different keys; returns also a next state."""
     drafts = []
     for _ in range(count):
       self._num_keys += len(state.length)
@@ -238,8 +238,8 @@ class _Trial:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns quantiles, NaN in greedy rows.
 
-    They are [2, K, B, N] of the repeats from two states, and [R, B, N] of
-    successive rounds.
+    The quantiles are [2, K, B, N] of the repeats from two states, and [R, B, N]
+    of successive rounds.
     """
     rng = np.random.default_rng(0)
     first_kbn, last_kbn, between_rbn = (
@@ -322,7 +322,7 @@ def _check_quantiles(states_skbn: np.ndarray, rounds_rbn: np.ndarray) -> None:
 
 
 def _check_uniform(quantiles: np.ndarray, num_tests: int = 1) -> None:
-  """Refuses quantiles that are not uniform; `num_tests` may fail by chance."""
+  """Refuses quantiles that are not uniform, as one of `num_tests` tests."""
   quantiles = quantiles[~np.isnan(quantiles)]
   count = len(quantiles)
   counts = np.bincount(_bins(quantiles, _BINS), minlength=_BINS)
@@ -350,7 +350,7 @@ def _check_independent(
 ) -> None:
   """Refuses quantiles or ranks that depend on those of other tokens.
 
-  `num_tests` may fail by chance. `scale` is `_RANK_SCALE` for ranks.
+  The p-value is corrected for `num_tests`. `scale` is `_RANK_SCALE` for ranks.
   """
   p, count = _p_of_independent(one, other, scale)
   if p * num_tests < _MIN_P:
@@ -389,7 +389,7 @@ def _chi_square_p(
 
 
 def _check_same(bound: float, after: Draft, fresh: Draft) -> None:
-  """Refuses drafts after rounds and after a prompt that differ on average."""
+  """Refuses drafts that differ on average after rounds and after a prompt."""
   if after.q is None:
     distance_b = after.tokens[:, 1] != fresh.tokens[:, 1]
   else:

@@ -79,7 +79,7 @@ KINDS = tuple(_PAIRS)
 class Table:
   """Distributions of one target and one drafter, and the drafted candidates.
 
-  All depend on the tokens on the path alone.
+  All of them depend only on the tokens of the path.
 
   Attributes:
     name: kind of p and q, and name of the drafted candidates.
@@ -193,8 +193,8 @@ def enumerate_drafts(table: Table, tree: TokenTree, law: Law) -> Drafts:
 class Outcome:
   """Stop and leave probabilities of a verifier for each draft of a table.
 
-  They are float [B, N], for each node, and [B, N, V], for each token emitted
-  there.
+  Stop probabilities are float [B, N], per node. Leave probabilities are
+  [B, N, V], per node and token emitted there.
   """
 
   table: Table

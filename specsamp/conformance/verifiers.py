@@ -1,4 +1,4 @@
-"""Computes that a verifier is lossless, over every draft of small trees."""
+"""Exact check that a verifier is lossless, over every draft of small trees."""
 
 import numpy as np
 
@@ -30,12 +30,12 @@ _TREES = (
 
 
 def check_verifier(verifier: Verifier) -> None:
-  """Computes in float64 that a rule is lossless.
+  """Checks in float64 that a rule is lossless.
 
   It sums P(draft) * stop * leave over every draft of small trees and
   vocabularies, with all or some of the candidates drafted and with p and q of
   many kinds. The sum must be the target's distribution, for each law that the
-  rule accepts. A tree for which the rule raises an exception is skipped, as
+  rule accepts. A tree for which the rule raises an exception is skipped, since
   `specsamp.generate` refuses it. For a rule with `lossless = False` it checks
   only that probabilities sum to 1 and that no undrafted token is accepted.
 

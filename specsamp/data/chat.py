@@ -14,7 +14,7 @@ def render(
   """Renders a template as transformers does, up to the model's next turn.
 
   Templates come with weights from anywhere, so they run in jinja2's sandbox.
-  They may write the named special tokens, such as `bos_token`.
+  Templates may write the named special tokens, such as `bos_token`.
 
   Raises:
     UserError: the template is empty or fails, or jinja2 is not installed.
@@ -46,7 +46,7 @@ def _environment():
   import jinja2.sandbox
 
   class Generation(jinja2.ext.Extension):
-    """Block that marks text of the model, which matters for training only."""
+    """Jinja block that marks the model's text; only training needs the mark."""
 
     tags = {'generation'}
 

@@ -51,7 +51,7 @@ def questions(
   The reference is the rest of the line in the file.
 
   Raises:
-    UserError: there is no question with a prompt of at most `max_tokens`.
+    UserError: every question has a prompt of more than `max_tokens`.
   """
   files = corpora.held_out_library()
 

@@ -1,6 +1,6 @@
 """Prompts whose completion repeats them: edits of code.
 
-Two kinds, from held-out files: a function followed by the beginning of the same
+Held-out files give two kinds: a function followed by the beginning of the same
 function with a variable renamed, and the most repetitive part of a module.
 """
 
@@ -24,7 +24,7 @@ def code_edits(
 ) -> list[Prompt]:
   """Returns `count` prompts of both kinds, interleaved, from held-out files.
 
-  A prompt has at most `max_tokens`, and more than half of them.
+  A prompt has more than half of `max_tokens` tokens, and at most `max_tokens`.
 
   Raises:
     UserError: the held-out files have fewer prompts.
@@ -90,7 +90,7 @@ def _repeated_share(ids: list[int]) -> float:
 def renames(
   files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
 ) -> list[Prompt]:
-  """Returns functions, each followed by half of it with a renamed argument."""
+  """Returns functions, then their first half with an argument renamed."""
   edits = []
   for path in sorted(files):
     for node, source in _functions(files[path]):

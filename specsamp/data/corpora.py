@@ -21,8 +21,8 @@ _MAX_COPIED = 0.1  # of a text's passages
 def is_held_out(name: str) -> bool:
   """Returns True for one file in ten, by a hash of its relative path.
 
-  The result depends on nothing else: not on the other files, the machine or the
-  version of the library.
+  The result does not depend on other files, the machine or the library's
+  version.
   """
   return hashlib.sha256(name.encode()).digest()[0] * 10 < 256
 
@@ -91,7 +91,7 @@ def split(files: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
   """Returns the training files and the held-out files.
 
   Raises:
-    UserError: one of them has no file.
+    UserError: one of the two sets is empty.
   """
   train = {k: v for k, v in files.items() if not is_held_out(k)}
   held_out = {k: v for k, v in files.items() if is_held_out(k)}

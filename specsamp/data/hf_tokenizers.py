@@ -26,11 +26,11 @@ _KINDS = {
 def load(folder) -> Tokenizer:
   """Reads tokenizer.json, tokenizer.model, or vocab.json with merges.txt.
 
-  The first of these that exists and can be read counts.
+  It uses the first of these files that exists and can be read.
 
   Raises:
-    UserError: there is no such file, it is invalid, or it needs a library that
-      is not installed.
+    UserError: the files are missing, invalid, or need a library that is not
+      installed.
   """
   folder = pathlib.Path(folder)
   has_json = (folder / FILE).is_file()
@@ -53,9 +53,9 @@ def load(folder) -> Tokenizer:
 class HuggingFace(Tokenizer):
   """A tokenizer.json with the ids of transformers' AutoTokenizer.
 
-  Qwen2's class adds a normalizer to a file without one. If a class replaces the
-  file's normalizer or its pre-tokenizer, as Qwen2's does for other tokenizers,
-  the file's one is kept.
+  Qwen2's class adds a normalizer to a file without one. In transformers that
+  class also replaces the normalizer and pre-tokenizer in files of other
+  tokenizers; here the file's parts are kept.
   """
 
   def __init__(self, content: str, files: Files):
@@ -113,7 +113,7 @@ class HuggingFace(Tokenizer):
 
 
 def _kind(files: Files) -> str | None:
-  """Returns the class of transformers that reads such a folder, if known."""
+  """Returns the class of transformers that reads these files, if known."""
   kind = files.raw.get('tokenizer_class')
   if kind is None:
     return _KINDS.get(files.raw.get('model_type'))
@@ -121,7 +121,7 @@ def _kind(files: Files) -> str | None:
 
 
 def _apply_class(backend, files: Files) -> None:
-  """Sets the parts that transformers' class has in place of the file's.
+  """Replaces the parts of a tokenizer that transformers' class overrides.
 
   Qwen2's class composes characters. LLaMA's pre-tokenizer differs from the
   file's for texts that begin with a space or contain special tokens.

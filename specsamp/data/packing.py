@@ -10,22 +10,22 @@ from specsamp.errors import UserError
 
 
 def tokenize(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
-  """Returns all documents in a row, each with bos and eos: int32 [tokens]."""
+  """Concatenates the documents, each with bos and eos: int32 [tokens]."""
   ids = [tokenizer.encode(text, eos=True) for text in texts]
   return np.concatenate([np.asarray(i, np.int32) for i in ids])
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """Training sequences, cut at another phase and shuffled in every epoch.
+  """Training sequences, cut at a new offset and shuffled in every epoch.
 
-  A batch depends only on the fields and the step, as do those of a resumed run.
+  A batch depends only on the fields and the step, so a resumed run repeats it.
 
   Attributes:
     tokens: int32 [tokens].
     batch_size: B.
     length: T, inputs of a sequence.
-    seed: of the phases and the shuffles.
+    seed: seed of the offsets and the shuffles.
   """
 
   tokens: np.ndarray
@@ -67,7 +67,7 @@ class Packed:
 
 
 def windows(tokens: np.ndarray, length: int) -> np.ndarray:
-  """Cuts a stream into rows, int32 [N, T + 1], without the rest.
+  """Cuts a stream into rows, int32 [N, T + 1], and drops the remainder.
 
   The last token of a row is the first one of the next.
   """
@@ -81,15 +81,15 @@ def _rows(tokens: np.ndarray, starts_n: np.ndarray, length: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Sequences of fixed borders, shuffled again in each epoch.
+  """Sequences with fixed borders, shuffled again in each epoch.
 
-  `batch` and `in_order` return row numbers, int [B], of whatever belongs to a
-  row.
+  `batch` and `in_order` return row numbers, int [B], which index anything that
+  is stored per row.
 
   Attributes:
     tokens: int32 [N, T + 1].
     batch_size: B.
-    seed: of the shuffles.
+    seed: seed of the shuffles.
   """
 
   tokens: np.ndarray

@@ -21,7 +21,7 @@ class Prompt(NamedTuple):
   """A text to complete.
 
   Attributes:
-    name: its source.
+    name: source of the text.
     text: the prompt.
     reference: text that a score needs: the rest of a line, or for the body of
       a function its lines from `def` on.
@@ -71,7 +71,7 @@ def interleaved(
   """Returns the first prompt of each file, then the second ones, up to a count.
 
   Files are in the order of their names' hashes, equal on every machine. Only
-  the needed ones are read.
+  the needed files are read.
   """
   by_hash = lambda path: hashlib.sha256(path.encode()).digest()
   queues = [of_file(path) for path in sorted(paths, key=by_hash)]
@@ -91,14 +91,14 @@ def interleaved(
 def held_out(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
   """Returns `functions` of files that the embedded pair was not trained on.
 
-  They have more than half of `max_tokens`, so that few programs serve all.
+  Prompts have more than half of `max_tokens`, so that few programs serve all.
   """
   files = corpora.held_out_library()
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
 
 def training(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[Prompt]:
-  """Returns such prompts of files that the embedded pair was trained on."""
+  """Returns `functions` of files that the embedded pair was trained on."""
   files, _ = corpora.split(corpora.python_library())
   return functions(files, tokenizer, count, max_tokens, max_tokens // 2 + 1)
 
@@ -107,7 +107,7 @@ def read(path: str) -> list[Prompt]:
   """Reads a prompt from each line of a file, or one from standard input, '-'.
 
   Raises:
-    UserError: the file cannot be read, is JSON, or has no text.
+    UserError: the file cannot be read, is JSON, or is empty.
   """
   if path.endswith(('.json', '.jsonl')):
     raise UserError(

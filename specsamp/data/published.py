@@ -17,11 +17,11 @@ _TIMEOUT_SECONDS = 30
 
 
 class PublishedSet(NamedTuple):
-  """A file of prompts, `path` in a folder of data.
+  """Published file of prompts, stored at `path` in a folder of data.
 
-  It is the file `source` of a commit of a repository `owner/name` on GitHub.
-  The licence is that of the set; quoted texts belong to others. `task` is the
-  name in `--config.tasks`, and the contents.
+  It is the file `source` at a commit of the GitHub repository `owner/name`. The
+  licence covers the set, but not texts that it quotes. `task` is the name in
+  `--config.tasks`, followed by a description.
   """
 
   path: str
@@ -106,7 +106,7 @@ def fetch(name: str, folder) -> pathlib.Path:
   """Downloads a set to a folder of data, and returns the path of its file.
 
   Raises:
-    UserError: another file has its path, the address cannot be reached, or the
+    UserError: another file has that path, the address cannot be reached, or the
       download is not the published file.
   """
   wanted = SETS[name]

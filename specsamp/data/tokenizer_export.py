@@ -18,8 +18,8 @@ def export(tokenizer: SentencePiece, folder) -> None:
   """Writes tokenizer.json and tokenizer_config.json.
 
   Ids and texts are the model's, with two exceptions: control pieces in a text
-  are parsed, as in transformers, and consecutive bytes that are not characters
-  become one U+FFFD each.
+  are parsed, as in transformers, and each of several consecutive bytes that are
+  not characters becomes one U+FFFD.
 
   Raises:
     UserError: the model is of another kind, or the tokenizers library is not
@@ -102,8 +102,8 @@ def _check(model: _Proto) -> None:
 def _merges(model: _Proto) -> list[tuple[str, str]]:
   """Returns the pairs that become a piece, by the piece's score.
 
-  Only normal pieces result from merges. Of the pairs of one piece the one whose
-  parts have lower ids comes first.
+  Only normal pieces result from merges. If several pairs become one piece, the
+  pair with the lower ids comes first.
   """
   ids = {
     p.piece: i for i, p in enumerate(model.pieces) if p.type == _Piece.NORMAL

@@ -14,7 +14,7 @@ _EOS = 'eos_token_id'
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """Contents of the files.
+  """Special tokens, chat template and options of a tokenizer.
 
   Attributes:
     named: special tokens by role, such as eos_token.
@@ -23,11 +23,11 @@ class Files:
       and flags of how it is found in a text.
     stop_ids: ids that end a completion.
     chat_template: Jinja source, or ''.
-    adds_bos: True if a text gets bos where the pieces' file does not decide.
+    adds_bos: True if a text gets bos, unless the pieces' file decides that.
     legacy: True if a dummy space follows a special token in a text.
     parses: True if special tokens in a text are parsed.
     raw: tokenizer_config.json and `model_type`, for options of one kind of
-      tokenizer; is not saved.
+      tokenizer; they are not saved.
   """
 
   named: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -47,7 +47,7 @@ class Files:
     return list(dict.fromkeys([*self.named.values(), *self.extra, *added]))
 
   def naming(self, **tokens: str | None) -> 'Files':
-    """Returns a copy with tokens for roles that have none; None is skipped."""
+    """Returns a copy in which missing roles get these tokens; skips None."""
     tokens = {name: t for name, t in tokens.items() if t is not None}
     return dataclasses.replace(self, named=tokens | self.named)
 
@@ -79,7 +79,7 @@ class Files:
 
 
 def read(folder) -> Files:
-  """Reads the files of a folder, of which any may be missing.
+  """Reads the files of a folder; any of them may be missing.
 
   Raises:
     UserError: a file is invalid; the message begins with its name.
@@ -168,7 +168,7 @@ def _ids(value) -> tuple[int, ...]:
 
 
 def _template(folder: pathlib.Path, value) -> str:
-  """Returns the template: its own file, or the one named `default`."""
+  """Returns the template from its file, or the value named `default`."""
   path = folder / 'chat_template.jinja'
   if path.is_file():
     return path.read_text(encoding='utf-8')

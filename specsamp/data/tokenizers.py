@@ -1,4 +1,4 @@
-"""Tokenizers: the interface, and the kind of SentencePiece."""
+"""Interface of tokenizers, and tokenizers that wrap a SentencePiece model."""
 
 import abc
 import hashlib
@@ -112,11 +112,11 @@ class Tokenizer(abc.ABC):
 
     A completion must be decoded after its prompt: a first token may lose its
     space, and the bytes of a character may belong to two tokens. Special tokens
-    have no text.
+    add nothing.
     """
     after = [int(i) for i in after]
     text = self._text(after + [int(i) for i in ids])
-    # The text before may end in half a character, so its length is no measure.
+    # The text before may end in half a character, so its length does not help.
     return text[len(os.path.commonprefix([self._text(after), text])) :]
 
   def chat(self, messages: Sequence[dict[str, Any]]) -> str:
@@ -126,7 +126,7 @@ class Tokenizer(abc.ABC):
     message has a role and its content.
 
     Raises:
-      UserError: there is no template, or it refuses these messages.
+      UserError: the template is missing, or refuses these messages.
     """
     if isinstance(messages, str):
       raise UserError(

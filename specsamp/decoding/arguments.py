@@ -42,7 +42,7 @@ class HostRows:
   stop_tokens: np.ndarray
 
   def with_done(self, extra: int) -> 'HostRows':
-    """Returns the rows and further ones that are done before they begin."""
+    """Returns the rows, followed by `extra` padding rows that are done."""
 
     def pad(row):
       return np.pad(row, [(0, extra)] + [(0, 0)] * (row.ndim - 1), 'edge')
@@ -61,7 +61,7 @@ def check_rows(
   seed: int | Sequence[int] = 0,
   stop_tokens: Sequence[int] | None = None,
 ) -> HostRows:
-  """Returns the rows of a call of `specsamp.generate`: see there."""
+  """Returns checked rows; `specsamp.generate` documents the arguments."""
   if not isinstance(model, LanguageModel):
     raise UserError(
       f'model: got a {type(model).__name__}, expected the result of '
@@ -157,7 +157,7 @@ def check_int(name: str, value, least: int, largest: int = 2**31 - 1) -> None:
 
 
 def slots(model: LanguageModel, length: int) -> int:
-  """Returns the slots of compiled programs for the longest prompt or text.
+  """Returns the compiled width for the longest prompt or sequence.
 
   It is the next power of two, or the target's positions if these are fewer.
   """
@@ -166,7 +166,7 @@ def slots(model: LanguageModel, length: int) -> int:
 
 
 def num_rows(batch: int, mesh: Mesh | None) -> int:
-  """Returns the rows of compiled programs for a batch, in whole shards.
+  """Returns the batch size that programs are compiled for, in whole shards.
 
   It is the batch size up to 8, then the next of 10, 12, 14, 16, 20, .., so few
   programs serve all sizes, with at most a quarter more rows than needed.
@@ -179,8 +179,8 @@ def num_rows(batch: int, mesh: Mesh | None) -> int:
 def capacity(num_slots: int, mesh: Mesh | None) -> int:
   """Returns the slots of a cache, rounded up so that rows stay aligned.
 
-  XLA for GPUs sums over the slots in up to 16 parts of 8. It pads a cache that
-  does not divide into these: a copy in every layer of every pass.
+  XLA for GPUs sums over the slots in up to 16 parts of 8. A cache that does not
+  divide into these is padded, which copies it in every layer of every pass.
   """
   platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
   multiple = 128 if platform == 'gpu' else 16

@@ -1,8 +1,8 @@
-"""Compiled batch with slots that prompts are put into between rounds.
+"""A compiled batch whose slots receive prompts between rounds.
 
 A prompt is prefilled as a batch of one row, in a state of the batch's capacity.
-That row is then written over a row of the batch. It does not depend on the
-index of that row or on the rest of the batch.
+That row is then written over a row of the batch. The new row does not depend on
+its index or on the rest of the batch.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ from specsamp.verification.verifier import Verifier
 
 @dataclasses.dataclass(eq=False)
 class SlotPrograms:
-  """Programs of batches with slots, of one kind.
+  """Programs of one kind of batches with slots.
 
   Attributes:
-    prefill: of (inputs, prompts of one row); compiled for each width of these.
-    spread: of (inputs, state of one row) -> state of B rows that are done.
+    prefill: (inputs, prompts of one row) -> state; compiled for each width.
+    spread: (inputs, state of one row) -> state of B rows that are done.
     insert: see `insert`; consumes the batch's state.
-    burst: `Decoder.decode` of (inputs, state, rounds, max_done, bool [B] of
-      slots without a sample); consumes the state.
-    widths: prompt widths for which `prefill` is compiled. If there is one, the
-      other programs are compiled too.
+    burst: (inputs, state, rounds, max_done, bool [B] of slots without a sample)
+      -> state after `Decoder.decode`; consumes the state.
+    widths: prompt widths for which `prefill` is compiled. If it is not empty,
+      the other programs are compiled too.
   """
 
   prefill: jax.stages.Wrapped
@@ -101,8 +101,8 @@ def insert(
 
   Every array with a row for each row of the batch takes the new row.
   `SharedState` stays. Arrays without rows, such as tables of relative
-  positions, stay too, unless there is one slot: then nothing distinguishes
-  them. `slot`, `seed` and `turn` (see `draw.apart`) are int [].
+  positions, stay too, except in a batch of one slot, where their shapes do not
+  reveal them. `slot`, `seed` and `turn` (see `draw.apart`) are int [].
   """
   keys = draw.apart(draw.row_keys(seed[None]), turn[None])
   is_shared = lambda node: isinstance(node, SharedState)
@@ -177,7 +177,7 @@ class SlotBatch:
     self._num_inserted = 0
 
   def rows(self, prompts, **row_options) -> HostRows:
-    """Returns checked rows of requests; arguments: `arguments.check_rows`."""
+    """Returns checked rows of requests; see `arguments.check_rows`."""
     rows = arguments.check_rows(self.model, prompts, **row_options)
     longest = max(rows.prompts.limit)
     if longest > self.max_length:

@@ -69,7 +69,7 @@ class Completion:
 
   @property
   def block_efficiency(self) -> float:
-    """τ, see `state.block_efficiency`."""
+    """Block efficiency τ, see `state.block_efficiency`."""
     rounds = int(self.stats.rounds) if self.stats else 0
     return block_efficiency(self.num_accepted, rounds)
 
@@ -126,7 +126,7 @@ class PendingRequest:
 class PendingSample:
   """Sample in an engine's queue or in a slot.
 
-  `num_tokens`, `num_accepted` and `rounds` are those of earlier chunks.
+  `num_tokens`, `num_accepted` and `rounds` count earlier chunks.
   """
 
   request: PendingRequest
@@ -201,5 +201,5 @@ class PendingSample:
 
 
 def _span(logprobs: Logprobs | None, slot: int, start: int, end: int):
-  """Returns a copy of a span of a row; None for None."""
+  """Returns a copy of a span of a row, or None without log-probabilities."""
   return jax.tree.map(lambda rows: rows[slot, start:end].copy(), logprobs)

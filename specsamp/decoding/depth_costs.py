@@ -1,4 +1,4 @@
-"""Cost of a round of each draft depth, timed in the program that decodes."""
+"""Cost of a round at each draft depth, timed in the program that decodes."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,11 @@ _ROUNDS = 16  # timed together
 
 
 def measure(request: Request, repeats: int = 9) -> np.ndarray:
-  """Returns milliseconds [K] of a round of each depth, of the first process.
+  """Returns the milliseconds [K] of a round at each depth, from process 0.
 
-  The depths are timed interleaved, at this request's batch size. All run the
-  one compiled program, which always takes the depth of the least cost, because
-  costs are values. The mean of the fastest third of the `repeats` counts.
+  The timings are interleaved and use the request's batch size. Depth costs are
+  traced values, so one compiled program serves all depths: each timing sets
+  costs that force its depth. A result is the mean of the fastest third.
 
   Raises:
     UserError: the request's drafter is not an `AdaptiveDrafter`.

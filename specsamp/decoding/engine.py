@@ -63,11 +63,11 @@ class Engine:
     Args:
       model: the target.
       slots: rows of the batch, samples that are decoded at once.
-      drafter: proposes draft tokens. A `reference` must be one text, for all
-        requests.
+      drafter: proposes draft tokens. The `reference` of an n-gram drafter must
+        be one text, for all requests.
       verifier: see `specsamp.generate`.
       max_length: upper bound on the tokens of a prompt with its new ones; None
-        is the target's positions. Every pass reads as many slots of a cache.
+        is the target's positions. Every pass reads this number of cache slots.
       rounds: upper bound on the rounds of a burst, after which new tokens are
         returned. A burst ends early if a sample ends and another one waits.
       logprobs: K, to record log-probabilities of all tokens and of the K most
@@ -129,8 +129,8 @@ class Engine:
   ) -> int:
     """Queues a request of n samples, which share a prefill; returns its id.
 
-    Sample i draws from `seed + i`, or from its seed of a list. The other
-    arguments are those of `specsamp.generate`, for one prompt.
+    Sample i draws from `seed + i`, or from entry i of a list of seeds. The
+    other arguments are those of `specsamp.generate`, for one prompt.
 
     Raises:
       UserError: an argument is invalid, or the engine is closed.
@@ -256,7 +256,7 @@ class Engine:
 
     Args:
       target: the target's parameters, in a tree like the present ones; None
-        keeps those.
+        keeps the present ones.
       drafter: parameters of a draft model or trained drafter for this target;
         None keeps the present ones.
       stale: True allows a drafter that was trained for other weights. It costs

@@ -1,4 +1,4 @@
-"""Generation from text to text: prefill, the compiled loop, streaming."""
+"""Generation of completions: prefill, the compiled loop, streaming."""
 
 import dataclasses
 import time
@@ -72,7 +72,7 @@ class Generation:
 
   @property
   def block_efficiency(self) -> float:
-    """τ of all rows together, see `state.block_efficiency`."""
+    """Block efficiency τ of all rows together, see `state.block_efficiency`."""
     accepted = self.num_accepted_per_pos.sum()
     return float(block_efficiency(accepted, self.rounds.sum()))
 
@@ -111,8 +111,8 @@ def generate(
 ) -> Generation:
   """Continues prompts, distributed exactly as by the target alone.
 
-  Greedy text equals the target's up to near ties, because a pass over several
-  tokens adds up in another order than a pass over one. Programs are compiled
+  Greedy completions equal the target's up to near ties, because a pass over
+  several tokens sums in another order. Programs are compiled
   once for each batch size (above 8 for the next of 10, 12, 14, 16, 20, ..),
   power of two of prompt length and power of two of total length. Other prompts,
   budgets, seeds, stop tokens or sampling values compile nothing.
@@ -131,11 +131,11 @@ def generate(
     max_new_tokens: upper bound on the new tokens, one for all rows or one per
       row.
     seed: row i draws from `seed + i`; or one seed per row. For a given drafter
-      and verifier a row's text depends on its prompt, seed and sampling values,
+      and verifier a completion depends on its prompt, seed and sampling values,
       not on other rows. Near ties are an exception, because other rows may
-      widen the target's passes. So is an adaptive draft length, which all rows
-      share.
-    stop_tokens: tokens that end a text; None is the tokenizer's `stop_ids`.
+      widen the target's passes. Another exception is an adaptive draft length,
+      which all rows share.
+    stop_tokens: tokens that end a row; None is the tokenizer's `stop_ids`.
       Programs are compiled for eight, or the next multiple of eight.
     tree_attention: True scores a tree as one sequence. False gives every path a
       row and a copy of the cache, to show the cost.
@@ -161,7 +161,7 @@ def stream(
   stop_tokens: Sequence[int] | None = None,
   tree_attention: bool = True,
 ) -> Iterator[Round]:
-  """Yields the text of `generate` round by round. Arguments: see `generate`."""
+  """Yields the tokens of `generate` round by round, with its arguments."""
   return rounds(Request.make(**locals()))  # locals are the arguments
 
 
@@ -200,7 +200,7 @@ def rounds(
 ) -> Iterator[Round]:
   """Yields the rounds of a request one by one.
 
-  They begin with the prompts, or after `state`, which is consumed.
+  Rounds begin after the prompts, or after `state`, which is consumed.
   """
   if state is None:
     compile_programs([request], runs=False)

@@ -62,7 +62,7 @@ def after_round(
   verdict: Verdict,
   root_b,
 ) -> Logprobs | None:
-  """Returns the log-probabilities with those of a round's emitted tokens.
+  """Returns the log-probabilities after adding a round's emitted tokens.
 
   `logits_bnv` and the distribution `p_bnv` are the target's after each node,
   `root_b` is the position of the root. None stays None.

@@ -78,7 +78,7 @@ class Decoder:
 
     The last token of each prompt is the first root, so no token is sampled
     outside of the loop. The first round overwrites the cache entries of that
-    token and of the padding, which nothing sees before.
+    token and of the padding before anything reads them.
 
     The capacity S is at least the largest limit plus `cache_slots` of the
     drafter. Sampling values and stop tokens are not read.
@@ -113,8 +113,8 @@ class Decoder:
   ) -> DecodeState:
     """Repeats rounds until every row is done, in one program.
 
-    It ends after `rounds`, int [], or once more than `max_done` rows, int [],
-    are done.
+    The loop also ends after `rounds`, int [], or once more than `max_done`
+    rows, int [], are done.
     """
 
     def has_work(carry):
@@ -237,8 +237,8 @@ class Decoder:
   def needs_distinct_bits(self, drafter: Drafter) -> bool:
     """Returns True if rows of one seed must not share random bits.
 
-    Neither must successive requests in one slot. See `Drafter.mixes_rows`. A
-    coupled verifier emits the winners of its races, whatever is drafted.
+    The same holds for successive requests in a slot, see `Drafter.mixes_rows`.
+    Coupled verifiers are exempt: they emit the same tokens for any draft.
     """
     return drafter.mixes_rows and not is_coupled(self.verifier)
 

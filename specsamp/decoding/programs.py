@@ -1,7 +1,7 @@
-"""Compiled programs of batches. The most recently used ones are kept.
+"""Compiled programs of batches. The most recently used programs are kept.
 
 On CPUs a program of a small model takes 48 MB and about 900 memory maps. Linux
-gives a process 65,530 of these, and the compiler crashes without one.
+gives a process 65,530 maps, and the compiler crashes when they are used up.
 """
 
 import collections
@@ -28,8 +28,8 @@ _kept: collections.OrderedDict[Hashable, 'Programs'] = collections.OrderedDict()
 class Programs:
   """Programs of batches of one kind, which `Request.build` compiles.
 
-  `prefill` is of (inputs, prompts). `decode` is of (inputs, state, rounds), and
-  consumes the state.
+  `prefill` maps (inputs, prompts) to a state. `decode` maps (inputs, state,
+  rounds) to a state, and consumes its argument.
   """
 
   prefill: jax.stages.Wrapped

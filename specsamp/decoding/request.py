@@ -1,4 +1,4 @@
-"""Checked call of `generate`, as the compiled programs take it."""
+"""Checked arguments of `generate`, in the form that compiled programs take."""
 
 import dataclasses
 import functools
@@ -55,9 +55,9 @@ class Request:
   ) -> 'Request':
     """Checks the arguments of `specsamp.generate`, and `max_length`.
 
-    As in an `Engine`, `max_length` is the upper bound on the tokens of a prompt
-    with its new ones, and every pass reads as many slots of a cache. None is
-    the next power of two, within the target's positions.
+    `max_length` bounds the tokens of a prompt with its new ones, as in an
+    `Engine`, and every pass reads this number of cache slots. None is the next
+    power of two, within the target's positions.
 
     Raises:
       UserError: see `generate`, or a prompt with its new tokens is longer.
@@ -121,7 +121,7 @@ class Request:
     self.programs.is_compiled = True
 
   def compile(self) -> None:
-    """Compiles the programs and runs a round, of each depth if it is adaptive.
+    """Compiles the programs and runs a round at each depth of the drafter.
 
     On CPUs the first run of a part takes several times as long as later ones.
     """
@@ -138,7 +138,7 @@ class Request:
       jax.block_until_ready(other.decode(state, rounds=1))
 
   def with_drafter(self, drafter: Drafter) -> 'Request':
-    """Returns the request with other values of its drafter, same programs."""
+    """Returns the request with other drafter values; the programs stay."""
     return dataclasses.replace(
       self, inputs=self.inputs.replace(drafter=drafter)
     )
@@ -151,7 +151,7 @@ class Request:
   def decode(self, state: DecodeState, rounds: int = _UNBOUNDED) -> DecodeState:
     """Runs rounds until all rows are done; consumes `state`.
 
-    Another upper bound on the `rounds` compiles nothing.
+    A new value of `rounds`, an upper bound, compiles nothing.
     """
     with meshes.use(self.model.mesh):
       return self.programs.decode(self.inputs, state, np.int32(rounds))

@@ -20,10 +20,10 @@ from specsamp.sampling.transforms import SamplingParams
 
 @dataclasses.dataclass(frozen=True)
 class SamplerOutput:
-  """Rollouts, those of a prompt next to each other.
+  """Rollouts; those of one prompt are adjacent.
 
   Attributes:
-    text: text of each.
+    text: text of each rollout.
     tokens: int32 tokens of each rollout, a stop token included; with
       `pad_output` one array [B, T], padded on the right.
     padded_prompt_tokens: int32 [B, P], padded on the left.
@@ -31,7 +31,7 @@ class SamplerOutput:
     logprobs: float32 log-probabilities of the new tokens after temperature and
       truncation; None if they were not requested.
     logits: always empty.
-    completions: all else, such as `logprobs.raw` and counts.
+    completions: the engine's completions, with `logprobs.raw` and counts.
   """
 
   text: list[str]
@@ -44,7 +44,7 @@ class SamplerOutput:
 
   @property
   def block_efficiency(self) -> float:
-    """τ of all completions, see `state.block_efficiency`."""
+    """Block efficiency τ of all completions, see `state.block_efficiency`."""
     return block_efficiency(
       sum(completion.num_accepted for completion in self.completions),
       sum(int(completion.stats.rounds) for completion in self.completions),
@@ -52,7 +52,7 @@ class SamplerOutput:
 
 
 class EngineSampler:
-  """Sampler that draws rollouts with its `engine`, drafted or not."""
+  """Sampler that draws rollouts with its `engine`, with or without a draft."""
 
   def __init__(
     self,

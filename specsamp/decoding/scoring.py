@@ -1,6 +1,6 @@
 """The target's pass over a draft: as one tree, or path by path.
 
-Both write the entries of node n to slot `root + n` of the cache.
+Both ways write the entries of node n to slot `root + n` of the cache.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ root, whose position is `root_b`. `parents_bn` are those of a dynamic tree.
 def tree_attention(
   transformer, params, tree, tokens_bn, root_b, cache, parents_bn=None
 ) -> Output:
-  """Scores all nodes in one sequence: each sees the text and its ancestors."""
+  """Scores all nodes in one sequence. A node sees the text and ancestors."""
   if not tree.is_chain or parents_bn is not None:
     if parents_bn is None:
       relations = tree.depths, tree.ancestor_mask
@@ -62,8 +62,8 @@ def replicated(
 ) -> Output:
   """Scores each path from the root to a leaf in a row with a copy of the cache.
 
-  This is decoding without tree attention (the ablation of Yang et al.
-  2401.06706, table 4). A dynamic tree has no paths at compile time.
+  The result is decoding without tree attention (the ablation of Yang et al.
+  2401.06706, table 4). Dynamic trees are refused: their paths are not static.
   """
   if parents_bn is not None:
     raise UserError(

@@ -44,8 +44,8 @@ class Stats:
     num_drafted_per_pos: int [B, γ], rounds that drafted a token of this depth.
     num_accepted_per_pos: int [B, γ], rounds that accepted a token of this
       depth.
-    num_tried_per_rank: int [B, C], times that a node was reached which has a
-      child of this rank. Not counted for dynamic trees.
+    num_tried_per_rank: int [B, C], times that a node with a child of this rank
+      was reached. Dynamic trees do not count here.
     num_accepted_per_rank: int [B, C], times that the child of this rank was
       accepted.
   """
@@ -75,8 +75,8 @@ def block_efficiency(num_accepted, rounds):
 
   A round yields the draft tokens that the verifier accepts and one token of the
   target. Tokens that a stop token or the budget then cuts count, so τ does not
-  depend on where a text ends. It is NaN without rounds. Both arguments are
-  numbers or arrays.
+  depend on where a completion ends. It is NaN without rounds. Both arguments
+  are numbers or arrays.
   """
   return 1 + num_accepted / rounds if np.all(rounds) else float('nan')
 

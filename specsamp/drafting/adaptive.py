@@ -1,8 +1,8 @@
 """Adaptive draft length: each round's depth is chosen on the device.
 
 A round takes the depth with the most expected tokens per second, see `policy`.
-The choice depends on what the rows, and in an engine earlier requests, have
-accepted. Those tokens used random bits that no row uses again (`mixes_rows`),
+The choice depends on earlier acceptances in all rows, and in an engine those of
+earlier requests. These used random bits that no row uses again (`mixes_rows`),
 so the output follows the target's distribution.
 """
 
@@ -93,9 +93,9 @@ class AdaptiveDrafter(SkippingDrafter):
     return tuple(self.tree.down_to(depth).size for depth in self.depths)
 
   def at_each_depth(self) -> list['AdaptiveDrafter']:
-    """Returns a drafter per depth, with costs that make every round take it.
+    """Returns a drafter per depth, whose costs make all rounds take that depth.
 
-    All run the same program, and none stops within a draft.
+    All run the same program, and none ends a draft early.
     """
     is_chosen_kk = jnp.eye(len(self.depths), dtype=bool)
     confidence = None if self.least_confidence is None else jnp.float32(0)
@@ -196,8 +196,8 @@ class AdaptiveDrafter(SkippingDrafter):
     """Returns the drafter's state after rounds in which it did not draft.
 
     In each of these rounds every row that was not done grew by one token. These
-    tokens are committed as if they had been drafted and accepted, `CATCH_UP` at
-    once. A row that was inserted later reads tokens before its root again.
+    tokens are committed as if they had been drafted and accepted, `CATCH_UP` a
+    time. A row inserted after some of these rounds reads older tokens again.
     """
     behind, tree = state.behind, TokenTree.chain(CATCH_UP - 1)
     if not self._keeps_features:
@@ -269,9 +269,9 @@ def _propose_into(drafter: Drafter, inputs, carry):
 def while_confident(draft: Draft, least_confidence: jax.Array) -> Draft:
   """Returns the draft without nodes below a path that is too improbable.
 
-  Whether a token is drafted may depend on the tokens above it, never on itself:
-  a token that is improbable itself is kept, but its children are not. A
-  deterministic draft is kept whole.
+  A decision to draft a token may depend on its ancestors, never on the token:
+  the token that makes a path improbable is kept, and only its children are
+  dropped. A deterministic draft is kept whole.
   """
   if draft.q is None or not draft.tree.depth:
     return draft

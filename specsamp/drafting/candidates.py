@@ -1,7 +1,7 @@
 """Candidates of a draft's nodes, chosen from a drafter's logits.
 
-Drafters without a model propose what followed the root before, in branches:
-chains of draft tokens that part at the root only.
+Drafters without a model propose branches: chains of draft tokens that share
+only the root.
 """
 
 import numbers
@@ -18,7 +18,7 @@ from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
 # A greedy target accepts the draft's most probable token far more often than
-# its q says. At this temperature q says how often: of EAGLE's tokens with q
+# its q. At this temperature q is near the acceptance: of EAGLE's tokens with q
 # 0.49, 0.74, 0.90 and 0.99 the target accepted 58, 71, 87 and 93 % (692 rounds
 # on three tasks); of a draft model's with q 0.46, 0.68, 0.87 and 0.99 it
 # accepted 41, 66, 74 and 92 %. Dynamic trees of 32 nodes have τ 6.5 to 6.6 at
@@ -38,10 +38,10 @@ def pick(
 ):
   """Chooses C candidates for each of W nodes.
 
-  Rows of temperature 0 take the C most probable tokens and report q of
-  temperature 1: p is then a one-hot, of which every verifier emits the argmax,
-  whatever was drafted. If C is 1, q is the one-hot itself, which is less to
-  compute, or q of `GREEDY_TEMPERATURE` if it is needed as a confidence.
+  Rows of temperature 0 take the C most probable tokens. They report q at
+  temperature 1, or at `GREEDY_TEMPERATURE` if q is a confidence. If a single
+  candidate is drawn, they report the cheaper one-hot. Any q is lossless in such
+  a row, because p is a one-hot and every verifier emits its argmax.
 
   Args:
     logits_bwv: the drafter's logits after each node.
@@ -49,8 +49,8 @@ def pick(
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: handicaps of this depth's race, for a coupled drafter.
-    counts_w: number of candidates that each node keeps, the first ones; None
-      keeps all. The last one kept is drawn with the last of its numbers.
+    counts_w: number of first candidates that each node keeps; None is all. With
+      `top_plus_one` the last of them uses the node's last uniform numbers.
     is_confidence: True if q of a greedy candidate is read as the probability
       that it is accepted.
 
@@ -116,7 +116,7 @@ def _drawn(q_bwv, uniform_bwc2, law: Law, counts_w: Sequence[int] | None):
 
 
 def greedy_at(temperature: float, sampling: SamplingParams) -> SamplingParams:
-  """Returns sampling values with greedy rows at a temperature, without cuts."""
+  """Returns `sampling` with greedy rows at `temperature` and untruncated."""
   is_greedy_b = sampling.temperature == 0
   plain = SamplingParams(temperature).broadcast(len(is_greedy_b))
   return jax.tree.map(
@@ -159,7 +159,7 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
 
   Raises:
     UserError: the draft length is below 1, the tree is not numbered breadth
-      first, the law is unknown, or a dynamic tree is to be drawn.
+      first, the law is unknown, or a dynamic tree has a law that draws.
   """
   if isinstance(shape, numbers.Integral):
     if shape < 1:
@@ -229,7 +229,7 @@ def best_branches(score_bt, first_bt, uniform_bc2):
 
 
 def draft_of_branches(tree: TokenTree, root_b1, tokens_bcg, valid_bcg):
-  """Returns the draft of C branches, of tokens [B, C, depth] and validity."""
+  """Returns the draft of C branches from [B, C, depth] tokens and validity."""
   branch_k = np.searchsorted(tree.children(0), tree.paths[1:, 1])
   step_k = np.asarray(tree.depths[1:]) - 1
   return draft_of(

@@ -1,7 +1,7 @@
 """Checks of user-defined drafters, before anything is compiled with them.
 
-They find missing parts and an invalid first draft. `specsamp.conformance` tests
-that the tokens are drawn from their q.
+The checks find missing parts and an invalid first draft. `specsamp.conformance`
+tests that the tokens are drawn from their q.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ def check_parts(drafter: Any) -> None:
   """Checks that an object has the parts of a drafter.
 
   Raises:
-    UserError: it does not derive from `Drafter`, is not a pytree, or has no
-      `propose`, no tree, no law, or a static field without a hash.
+    UserError: it does not derive from `Drafter`, is not a pytree, lacks
+      `propose`, a tree or a law, or has a static field without a hash.
   """
   name = f'drafter {type(drafter).__name__}'
   if not isinstance(drafter, Drafter):
@@ -166,7 +166,7 @@ def check_draft(
 
 
 def reached(draft: Draft) -> np.ndarray:
-  """Returns the nodes that are valid like all their ancestors, bool [B, N]."""
+  """Returns True for nodes that are valid with all their ancestors, [B, N]."""
   valid = draft.valid.copy()
   for node, parent in enumerate(draft.tree.parents[1:], start=1):
     valid[:, node] &= valid[:, parent]

@@ -40,8 +40,8 @@ class DFlashLayers(Layers):
   """Layers on blocks, with features of the text as context.
 
   Attributes:
-    config: configuration of the layers. They norm queries and keys like Qwen3,
-      the only norm in the layers that the context passes.
+    config: configuration of the layers. They norm queries and keys like Qwen3.
+      No other norm of the layers is applied to the context.
     block_size: number of tokens in a block, the root and its masks. It is fixed
       by training, because masks see the masks after them.
     taps: layers of the target whose inputs are read; L is the last one's

@@ -113,12 +113,12 @@ class TokenTree:
     return TokenTree(self.parents[:size])
 
   def down_to(self, depth: int) -> 'TokenTree':
-    """Returns the tree down to a depth, for nodes numbered depth by depth."""
+    """Returns the tree down to a depth; nodes must be numbered by depth."""
     return self.first(sum(d <= depth for d in self.depths))
 
   @property
   def factors(self) -> tuple[int, ...] | None:
-    """Number of children at each depth, or None if it differs there."""
+    """Number of children at each depth; None if it varies within a depth."""
     counts = [
       {len(self.children(n)) for n in range(self.size) if self.depths[n] == d}
       for d in range(self.depth)
@@ -231,7 +231,7 @@ class DynamicTree(TokenTree):
 
     Raises:
       UserError: an argument is too small, the size exceeds `MAX_NODES`, or no
-        tree within these bounds has as many nodes.
+        tree within these bounds has `size` nodes.
     """
     _check_size(size)
     max_size = 1 + max_children + (depth - 1) * max_children**2
@@ -302,8 +302,8 @@ class Draft:
     law: how the children of a node were chosen, static.
     valid: bool [B, N]. A node that was not drafted (no n-gram match, support
       exhausted) is never accepted. Validity may depend on the tokens of a
-      node's ancestors, never on its own or a later token: dropping a token
-      because of its value is not lossless.
+      node's ancestors, never on the node's token or a later one: dropping a
+      token because of its value is not lossless.
     extra_tokens: int32 [B, K], tokens of the drafter's `extra_tree`, which no
       verifier sees; None if there are none.
     parents: int32 [B, N], set for a `DynamicTree` only: the parent of each
@@ -328,7 +328,7 @@ class Draft:
   def path_to(self, node_b: jax.Array) -> jax.Array:
     """Returns the nodes from the root to each row's node.
 
-    They are int32 [B, depth + 1], padded by -1.
+    The result is int32 [B, depth + 1], padded by -1.
     """
     if self.parents is None:
       return jnp.asarray(self.tree.paths)[node_b]

@@ -47,8 +47,8 @@ class Drafter:
   static. Its state is a pytree that the loop carries and donates. By default it
   has no state and reads no features of the target.
 
-  A drafter with parameters that an `Engine` may update has a further method,
-  `with_params(params, target)`: see `with_params`.
+  If an `Engine` may update its parameters, a drafter also has a method
+  `with_params(params, target)`. See the function `with_params`.
 
   Attributes:
     tree: shape of every draft, static.
@@ -56,13 +56,13 @@ class Drafter:
     extra_tree: tokens that pass through the target alongside the draft, static.
     passes: sizes of the target's pass, ascending, the last one the whole tree;
       static. A round takes the smallest size that holds all nodes which were
-      drafted in any row. `commit` is given the draft of these nodes alone.
+      drafted in any row. `commit` receives a draft of that size.
     taps: layers of the target whose inputs, concatenated, are the features; ()
-      stands for the output of the final norm. Static.
+      means the output of the final norm. Static.
     mixes_rows: True if a row's draft depends on tokens drawn by other rows, or
-      by earlier requests in the same batch. Rows of equal seeds would then know
-      random bits before they use them, so the loop gives each row other bits.
-      Static.
+      by earlier requests in the same batch. A row's draft would then depend on
+      random bits that a row of equal seed uses later, so the loop gives each
+      row other bits. Static.
   """
 
   tree: TokenTree
@@ -76,7 +76,7 @@ class Drafter:
     return (self.tree.size,)
 
   def check(self, target: LanguageModel, batch: int) -> None:
-    """Raises `UserError` if it cannot draft for this target and batch size."""
+    """Raises `UserError` if the target or the batch size is not supported."""
 
   def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
     """Returns the state after the prompts.
@@ -159,12 +159,12 @@ def rounds_differ(drafter: Drafter) -> bool:
 def with_params(
   drafter: Drafter, params: Any = None, target: Any = None
 ) -> Drafter:
-  """Returns a drafter with new parameters, its and its target's.
+  """Returns a drafter with new parameters, and with those of a new target.
 
   None keeps the present ones. Some drafters share parameters of the target.
 
   Raises:
-    UserError: parameters for a drafter that takes none.
+    UserError: the drafter takes no parameters.
   """
   if hasattr(drafter, 'with_params'):
     return drafter.with_params(params, target)

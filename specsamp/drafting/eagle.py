@@ -27,7 +27,7 @@ from specsamp.models.transformer import Block, Layers
 
 
 class DraftLayers(Layers):
-  """Base of layers with the target's shape that draft.
+  """Base of drafting layers that have the target's shape.
 
   A subclass has `text`, which returns the layers' input at tokens, and
   `__call__`, which runs the layers.
@@ -70,7 +70,7 @@ class EagleLayer(DraftLayers):
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
     """Returns the stream after the layers, [B, T, D], and the updated cache.
 
-    `x_btd` is made by `text` and `masks`; see `Transformer` for the others.
+    `text` and `masks` make `x_btd`. See `Transformer` for other arguments.
     """
     streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
     return streams[-1], cache
@@ -86,7 +86,7 @@ class PublishedEagleLayer(EagleLayer):
   """EAGLE's layer in the form of the authors' published weights.
 
   It has a bias after fusing and no norm before attention, and it never sees the
-  pair of the text's first token, which has no feature before it.
+  pair of the text's first token, before which there is no feature.
   """
 
   def block(self, layer):
@@ -201,7 +201,7 @@ def without_first_pair(mask_bts, positions_bt, num_slots: int):
   """Returns a mask [B, T, S] in which only the first position sees slot 0.
 
   Slot 0 has the text's first token without a feature, and published layers
-  never saw such a pair. A text of one token has no other pair.
+  never saw such a pair. Position 0 keeps it, as its only pair.
   """
   if mask_bts is None:
     mask_bts = attention.causal_mask(positions_bt, num_slots)

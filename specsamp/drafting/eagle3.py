@@ -35,7 +35,7 @@ _MIN_LAYERS = 6
 class PairBlock(nn.Module):
   """Block that reads a token's embedding and a feature.
 
-  It adds to the feature, or to the normed one if `adds_to_normed`.
+  Its residual stream is the feature, normed first if `adds_to_normed`.
   """
 
   config: TransformerConfig
@@ -70,9 +70,9 @@ class Eagle3Layer(Layers):
     draft_vocab: K, number of tokens that it can draft.
     has_embedding: True if it embeds tokens itself; else the target does.
     taps: layers of the target whose inputs it fuses; L is the last one's
-      output. None stands for those of the paper. () reads the output of the
-      target's final norm, and fuses nothing.
-    target_width: width of the target; 0 if it equals its own.
+      output. None means the paper's taps. () reads the output of the target's
+      final norm, and fuses nothing.
+    target_width: width of the target; 0 if it is the width of these layers.
     tap_norm: normalizes all taps together, or each tap.
     adds_to_normed: see `PairBlock`.
     feeds_normed: True if it continues from its normed outputs (EAGLE-3.1).
@@ -100,7 +100,7 @@ class Eagle3Layer(Layers):
     has_embedding: bool = False,
     taps: Sequence[int] | None = None,
   ):
-    """Returns the module for a target; a `draft_vocab` of 0 stands for all.
+    """Returns the module for a target; a `draft_vocab` of 0 is all tokens.
 
     Raises:
       UserError: `draft_vocab` exceeds the target's vocabulary, or the target
@@ -158,7 +158,7 @@ class Eagle3Layer(Layers):
   def __call__(self, pairs_bte, positions_bt, cache=None, mask=None, **where):
     """Returns the stream after the layers, [B, T, D], and the updated cache.
 
-    `pairs_bte` are pairs from `text`; see `Transformer` for the others.
+    `pairs_bte` are pairs from `text`. See `Transformer` for other arguments.
     """
     num_slots = pairs_bte.shape[1] if cache is None else cache.capacity
     mask = without_first_pair(mask, positions_bt, num_slots)
@@ -174,7 +174,7 @@ class Eagle3Layer(Layers):
     Args:
       pairs_bme: pairs from `text`, with the outputs of the previous step.
       positions_bm: int [B, M], positions of the tokens.
-      roots_bm: int [B, M], the places, the last ones of the text that are seen.
+      roots_bm: int [B, M], the places, each the last text position it sees.
       entries: `attention.PrivateEntries` of each layer.
 
     Returns:
@@ -225,7 +225,7 @@ class Eagle3Layer(Layers):
     return x_btd if self.feeds_normed else self.final_norm(x_btd)
 
   def row_logits(self, x_btd):
-    """Returns the logits of the K draft tokens by row: float32 [B, T, K]."""
+    """Returns the logits of the LM head's K rows: float32 [B, T, K]."""
     return self.lm_head(self.normed(x_btd))
 
   def row_tokens(self):

@@ -51,7 +51,7 @@ class TargetHead:
     """Returns logits of another LM head, padded to the target's vocabulary.
 
     A target that is sharded, or whose tokenizer is smaller than its embedding,
-    has rows without tokens.
+    has vocabulary rows without tokens.
     """
     missing = self.transformer.config.vocab_size - logits_btv.shape[-1]
     logits_btv = jnp.pad(
@@ -65,13 +65,13 @@ class TargetHead:
 
 @dataclasses.dataclass(frozen=True)
 class DraftModule:
-  """Trained drafter as it is stored and as `load` and the zoo return it.
+  """Trained drafter, in the form that folders store and `load` returns.
 
   Attributes:
-    module: its layers, of a kind in `specsamp.drafting.trained`.
-    params: their parameters.
+    module: the layers, of a kind in `specsamp.drafting.trained`.
+    params: the module's parameters.
     target: `LanguageModel.fingerprint` of the target it was trained for; '' if
-      its folder does not contain that, like published heads.
+      unknown, as for published heads.
   """
 
   module: nn.Module
@@ -85,12 +85,12 @@ class DraftModule:
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 
   def check(self, target: LanguageModel) -> None:
-    """Raises `UserError` if it was trained for another target.
+    """Raises `UserError` if the drafter was trained for another target.
 
-    If that is unknown, only shapes are compared.
+    If its target is unknown, only shapes are compared.
     """
     config, expected = self.module.config, target.config
-    # A layer with its own embedding may have another width.
+    # A layer with a separate embedding may have another width.
     width = getattr(self.module, 'target_width', 0) or config.width
     # On a mesh the target may have been padded by rows without tokens.
     is_vocab = expected.num_tokens <= config.vocab_size <= expected.vocab_size
@@ -136,8 +136,8 @@ class LMHead(nn.Module):
 class FeatureDrafter(Drafter):
   """Base of drafters that read the target's features.
 
-  They share its embedding and LM head, so they are small and serve no other
-  target.
+  They share the target's embedding and LM head, so they are small and serve no
+  other target.
 
   Attributes:
     params: the drafter's parameters.
@@ -199,7 +199,7 @@ class FeatureDrafter(Drafter):
 class OnePassDrafter(FeatureDrafter):
   """Base of drafters whose q depend on committed tokens alone.
 
-  They read only whether `least_confidence` is set.
+  They read only whether `least_confidence` is set, not its value.
   """
 
   def outputs(self, state):

@@ -25,15 +25,15 @@ from specsamp.utils import flow
 class Level:
   """W nodes of one depth that a drafter reads together.
 
-  The I nodes of a tree that are read are numbered from 0, the root.
+  A drafter reads I nodes of a tree, numbered from 0, the root.
 
   Attributes:
-    depth: depth of these nodes, static.
-    first: number of the first of them, static.
+    depth: depth of the W nodes, static.
+    first: number of the first of the W nodes, static.
     depths: depths of all I nodes, static.
-    tokens: int [B, W].
+    tokens: int [B, W], tokens of the W nodes.
     above: int [W] or [B, W], index of each node's parent in the level above.
-    ancestors: bool [W, I] or [B, W, I], the nodes themselves and their
+    ancestors: bool [W, I] or [B, W, I], True for the node itself and for its
       ancestors.
   """
 

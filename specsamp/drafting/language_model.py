@@ -27,7 +27,7 @@ class LanguageModelDrafter(Drafter):
   """Samples a chain or tree from a model with the target's tokenizer.
 
   Its state is the model's cache. When a round begins, the cache holds the text
-  before the root, but perhaps not the last token of it, because leaves are
+  before the root, but perhaps not that text's last token, because leaves are
   never fed. So the first pass of a round takes two tokens. In a round the
   internal nodes come after the root, in the order of `tree.internal`.
 
@@ -37,8 +37,8 @@ class LanguageModelDrafter(Drafter):
     tokenizer: its tokenizer, static.
     tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
-    coupled: True if drafts run the races of a `GumbelVerifier`'s target. The
-      law is then `deterministic`. Static.
+    coupled: True if drafts run the same random races as the target does with
+      `GumbelVerifier`. The law is then `deterministic`. Static.
     least_confidence: see `growth.grow`.
   """
 
@@ -130,7 +130,7 @@ class LanguageModelDrafter(Drafter):
   def catch_up(self, state, tokens_bs, length_b, behind):
     """Returns the cache after `behind` rounds in which nothing was drafted.
 
-    A row that was inserted later reads tokens before its root again.
+    A row inserted after some of these rounds reads older tokens again.
     """
     # The token before the first of these roots may not have been fed. The
     # present root is fed when the next round begins.
@@ -163,7 +163,7 @@ class LanguageModelDrafter(Drafter):
     return out.cache, self._apply(hidden, method='logits')
 
   def _feed_second(self, cache, tokens_b2, position_b1):
-    """Feeds the second of two tokens, which has this position."""
+    """Feeds the second of two tokens, whose position is given; see `_feed`."""
 
     def alone(cache, tokens_b2, position_b1):
       zero_b = jnp.zeros_like(position_b1[:, 0])
@@ -255,12 +255,12 @@ def model_drafter(
     law: how the candidates of a node are chosen: `iid`, `without_replacement`,
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
-    coupled: True for the verifier `gumbel`: drafts run the races of the target.
+    coupled: True for the verifier `gumbel`: drafts run the target's races.
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the
-      tree is not numbered breadth first, the law is unknown, or the drafter is
-      coupled and its law is not `deterministic`, or its tree is dynamic.
+      tree is not numbered breadth first, the law is unknown, or a coupled
+      drafter has a dynamic tree or a law other than `deterministic`.
   """
   shape = candidates.check_shape(shape, law)
   if coupled and law != 'deterministic':

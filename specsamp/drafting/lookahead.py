@@ -5,8 +5,8 @@ alongside the draft (Jacobi iteration). Level 0 guesses the W tokens after the
 root. A column continues from there level by level, and the target predicts the
 token after its last level. The N tokens of a column are an n-gram, which a pool
 keeps; n-grams that begin with the root are the next drafts. Each round moves
-the window by one place, whatever the accepted length. So does the authors'
-code, whose level 0 begins at the root and not, as here, after it.
+the window by one place, whatever the accepted length. The authors' code does
+the same, but there level 0 begins at the root, and here after the root.
 """
 
 from typing import ClassVar
@@ -129,7 +129,7 @@ def lookahead_drafter(
 ) -> LookaheadDrafter:
   """Returns a drafter that guesses with the target itself.
 
-  Its law is deterministic: verify it by `naive`. A pass of the target scores
+  Its law is deterministic: use the verifier `naive`. A target pass scores
   G (N - 1) draft tokens and W (N - 1) guesses in addition to the root.
 
   Args:

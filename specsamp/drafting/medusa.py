@@ -26,7 +26,7 @@ class MedusaHeads(nn.Module):
     num_heads: number of heads.
     num_blocks: blocks of each head; a block after the first reads the one
       before it.
-    has_lm_heads: True if each head has its own LM head.
+    has_lm_heads: True if each head has a separate LM head.
   """
 
   config: TransformerConfig

@@ -45,18 +45,18 @@ class NgramDrafter(Drafter):
   """Proposes the continuations of the longest matches, a branch for each.
 
   A match is an earlier occurrence of the row's last n tokens, followed by at
-  least one token. The longest match of n_max to n_min tokens wins; among equal
-  ones the one with the longest continuation, up to the depth of the draft;
-  among these a random one. A round without a match has no draft.
+  least one token. The longest match of n_max to n_min tokens wins. Among equal
+  lengths the match with the longest continuation wins, up to the draft's depth;
+  ties are broken at random. A round without a match has no draft.
 
-  A round compares all tokens that a row searches n_max times, on the device.
-  For a text within the target's context this is cheap next to the target's
-  pass. Every row of a batch searches the whole datastore.
+  A round compares every searched token n_max times, on the device. For a text
+  within the target's context this is cheap next to the target's pass. Every row
+  of a batch searches the whole datastore.
 
   Attributes:
     reference: a text for each row, or None.
     datastore: documents that all rows share, or None.
-    tree: its branches part at the root, static.
+    tree: branches that share only the root, static.
     n_max: tokens of the longest match, static.
     n_min: tokens of the shortest match, static.
   """
@@ -143,7 +143,7 @@ def ngram_drafter(
 ) -> NgramDrafter:
   """Returns a drafter that looks up what followed the row's last tokens.
 
-  Its law is deterministic: verify it by `naive`.
+  Its law is deterministic: use the verifier `naive`.
 
   Args:
     shape: a draft length, or a tree with one branch for each of several
@@ -151,9 +151,9 @@ def ngram_drafter(
     n_max: tokens of the longest match.
     n_min: tokens of the shortest match.
     reference: token ids of a further text for each row of the batch. It must
-      not be sampled after the same prompt from the same seed: it would reveal
-      the random bits of the verdict. Texts of other seeds are independent of
-      it, and `gumbel` emits such a text again.
+      not be a completion of the same prompt and seed, which would reveal the
+      random bits of the verdict. Completions of other seeds are safe. `gumbel`
+      accepts any reference, because it emits the same tokens for any draft.
     datastore: token ids of documents that all rows search.
 
   Raises:
@@ -208,7 +208,7 @@ def _ids(name: str, document) -> np.ndarray:
 def _padded(rows: Sequence[Sequence[np.ndarray]]) -> Documents:
   """Returns the documents of each row, padded to a power of two of tokens.
 
-  Texts of other lengths then compile nothing.
+  Texts of similar lengths then share compiled programs.
   """
   longest = max((sum(len(ids) + 1 for ids in row) for row in rows), default=0)
   shape = (len(rows), 1 << longest.bit_length())

@@ -40,12 +40,12 @@ class NgramOrModelState:
 class NgramOrModelDrafter(SkippingDrafter):
   """Drafts a chain from a match, or from the model in rows without a match.
 
-  The model does not run in a round in which all rows have a match; rows that
-  are done count. In other rounds it first reads the text that it skipped.
+  The model does not run in a round in which all rows, finished ones included,
+  have a match. In other rounds it first reads the text that it skipped.
 
   Attributes:
     ngram: looks up matches.
-    model: drafts for the other rows, a chain not longer than that of a match.
+    model: drafts for the other rows, a chain no longer than a match's.
   """
 
   ngram: NgramDrafter
@@ -110,9 +110,9 @@ class NgramOrModelDrafter(SkippingDrafter):
 def ngram_or_model(
   ngram: NgramDrafter, model: LanguageModelDrafter
 ) -> NgramOrModelDrafter:
-  """Returns a drafter that looks up matches, and runs the model without one.
+  """Returns a drafter that looks up matches, or else runs the model.
 
-  Verify it as the model alone.
+  Use the verifier that suits the model alone.
 
   Raises:
     UserError: a draft is not a chain, the model drafts more tokens than a match

@@ -2,8 +2,8 @@
 
 Masks follow the text: the layer's output at the root proposes the next token,
 its output at mask j the token j places further. The distributions depend on the
-committed tokens only, not on each other's draft tokens. They are exact all the
-same, because the draft tokens are drawn from them.
+committed tokens only, not on each other's draft tokens. Verification is exact
+nevertheless, because the draft tokens are drawn from these distributions.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class MaskedLayers(eagle.DraftLayers):
   def masks(self, index_k, places_bkd):
     """Returns the layers' input at masks: [B, K, D], or [1, K, D].
 
-    The places are their position embeddings, [B, K, D], or 0.
+    `places_bkd` are the masks' position embeddings, or 0.
     """
     dtype = float16.wide(self.config.dtype)
     embedded_kd = self.mask_embedding[index_k].astype(dtype)

@@ -33,8 +33,8 @@ PRIOR, _PRIOR_WEIGHT = 0.75, 16.0
 # noise.
 _WEIGHT = 32.0
 # Share of drafts that are useless, and the chance that a token of theirs is
-# accepted. The first few tokens of all rows tell a useless draft from a useful
-# one. The weight above alone would let it draft for several more rounds.
+# accepted. The first few tokens of all rows reveal a useless draft. With the
+# weight above alone it would be drafted for several more rounds.
 _USELESS, _USELESS_CHANCE = 0.1, 0.02
 # Weight, in rounds, of the prior that no draft was cut short.
 _UNCUT_ROUNDS = 1.0
@@ -54,8 +54,8 @@ class SharedCounts(SharedState):
   Attributes:
     judged: float32 [2], accepted and rejected tokens, recent ones weighted
       more.
-    planned: float32 [γ], rounds that were to draft to each depth, weighted
-      alike.
+    planned: float32 [γ], rounds that were to draft to each depth, with the same
+      weights.
     drafted: float32 [γ], rounds in which some row drafted to this depth.
     waited: int32 [], rounds since the last draft.
     wait: int32 [], rounds without a draft before the next try.
@@ -107,8 +107,8 @@ class Policy:
   ) -> jax.Array:
     """Returns the index of the depth that pays best, int [].
 
-    After a wait it is a try: the best depth above 0 that would pay if its whole
-    draft were accepted.
+    After a wait the choice is a trial: the best depth above 0 that would pay if
+    its whole draft were accepted.
 
     Args:
       depths: depths to choose from, ascending.
@@ -207,7 +207,7 @@ def _posterior(prior, weight, accepted, rejected):
 def _useful_chance(accepted, rejected):
   """Returns the probability that a draft is useful, given counts of tokens.
 
-  Its chance of acceptance then has a beta prior, and is a constant otherwise.
+  Acceptance has a beta prior if a draft is useful, and is a constant if not.
   """
   prior = _PRIOR_WEIGHT * PRIOR, _PRIOR_WEIGHT * (1 - PRIOR)
   return jax.nn.sigmoid(
@@ -220,7 +220,7 @@ def _useful_chance(accepted, rejected):
 
 
 def _ms_per_token(depths: Sequence[int], ms_k) -> jax.Array:
-  """Returns the cost [γ] of each further token, 0 up to the smallest depth."""
+  """Returns the cost [γ] of each added draft token, 0 up to the least depth."""
   ms_g = [0 * ms_k[0]] * depths[0]
   for i, (below, depth) in enumerate(itertools.pairwise(depths), start=1):
     step = (ms_k[i] - ms_k[i - 1]) / (depth - below)

@@ -48,14 +48,14 @@ class Kind(NamedTuple):
   def fields(self) -> tuple[str, ...]:
     """Fields of the module that `for_target` takes and a folder stores.
 
-    If `draft_vocab` is among them, its number of draft tokens, the parameters
-    have `draft_rows`, their rows.
+    If they include `draft_vocab`, the number of tokens that it can draft, its
+    parameters include `draft_rows`, the LM head's row of each token.
     """
     return tuple(inspect.signature(self.module.for_target).parameters)[3:]
 
   @property
   def has_layers(self) -> bool:
-    """True if it is made of layers with the target's shape."""
+    """True if the drafter is made of layers with the target's shape."""
     return issubclass(self.module, Layers)
 
 

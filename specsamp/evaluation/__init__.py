@@ -1,1 +1,1 @@
-"""Tasks, methods side by side, losslessness of texts, and reports."""
+"""Tasks, comparisons of methods, tests of losslessness, and reports."""

@@ -7,7 +7,7 @@ whose value is a minimum cut over sets H of tokens ::
 
 For draws from q, with replacement or without, the best H is a prefix of the
 tokens in ascending order of p / q. The bound holds for one step: it limits how
-often any rule accepts the first drafted token. Computed on the host in float64.
+often any rule accepts the first drafted token. The host computes it in float64.
 """
 
 import dataclasses
@@ -49,8 +49,8 @@ class Bound(Label):
 def is_bounded(method: Method) -> bool:
   """Returns True if the bound holds for the method and is informative.
 
-  It does not hold for lossy rules and for races that the drafter knows. For
-  greedy texts it equals the acceptance.
+  The bound does not hold for lossy rules and for races that the drafter knows.
+  In greedy decoding it equals the acceptance.
   """
   if method.drafter is None or not method.temperature:
     return False
@@ -67,7 +67,7 @@ def measure(
 ) -> Bound:
   """Decodes prompts as a batch, and bounds the first step of each round.
 
-  The method `is_bounded`; the seed is that of the first prompt.
+  `is_bounded` must be True for the method. Prompt i draws from `seed + i`.
   """
   sampling = method.sampling_params
   request = Request.make(
@@ -169,16 +169,17 @@ def best_acceptance(
 def _not_all_inside(q_v: np.ndarray, count: int) -> np.ndarray:
   """Returns Pr(a draw without replacement is not in H) / (1 - q(H)), [V + 1].
 
-  There is a value for every prefix H. Tokens that arrive at random times of
-  rate q arrive in the order of such draws. A draw is not in H if fewer than n
+  There is a value for every prefix H, and n is `count`. Tokens that arrive at
+  random times of rate q arrive in the order of such draws. A draw is not in H if fewer than n
   tokens of H arrive before the first one outside, whose time has rate 1 - q(H).
   The result is therefore ::
 
     sum_{k < n} integral exp(-t) e_k(exp(q t) - 1 of the tokens in H) dt,
 
   where e_k are elementary symmetric polynomials: prefix sums of prefix sums.
-  The first two integrals are 1 and sum q / (1 - q). The others are sums over
-  log t, in logarithms, because the remaining tokens may have any time scale.
+  The first two integrals are 1 and sum q / (1 - q). Further integrals are sums
+  over log t, in logarithms, because the remaining tokens may have any time
+  scale.
   """
   terms = np.ones(len(q_v) + 1)
   if count < 2:

@@ -45,7 +45,7 @@ def sentences(
   """Returns a sentence per sampling that explains why its draft gains or not.
 
   Args:
-    rows: rows of `metrics.summarize`; those of the first task count.
+    rows: rows of `metrics.summarize`; only those of the first task are read.
     costs: measured round costs of one draft, one for each sampling; empty for
       drafts whose rounds differ.
     method: method of that draft.

@@ -1,4 +1,4 @@
-"""Likelihood of a text under the target's distribution."""
+"""Likelihood of a completion under the target's distribution."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -44,9 +44,9 @@ def text_likelihood(
   output: Sequence[int],
   sampling: SamplingParams,
 ) -> TextLikelihood:
-  """Scores the tokens of an output, whose prompt has at least one token.
+  """Scores the tokens of an output after a prompt that is not empty.
 
-  It is one pass, compiled for each power of two of the length.
+  A score is one pass, compiled for each power of two of the length.
   """
   bounds = np.int32(len(prompt)), np.int32(len(prompt) + len(output))
   law = sampling.broadcast(_CHUNK)

@@ -1,13 +1,13 @@
-"""Tests of whether the texts of a method follow the target's distribution.
+"""Tests of whether a method's completions follow the target's distribution.
 
 A method and the baseline answer the same prompts with independent random bits.
 If both draw from the target's distribution, the two answers to a prompt may be
 exchanged: all signs of their differences are equally likely. This gives an
-exact test of any statistic for any text. Two statistics are tested: the excess
+exact test of any statistic. Two statistics are tested: the excess
 NLL (a rule that prefers likely tokens emits too few unlikely ones), and the
 number of times that each token is emitted. The most sensitive test compares the
 excess NLL with the target's distribution, under which its mean and variance are
-known. Greedy texts must be the same except for near ties.
+known. Greedy completions must be the same except for near ties.
 """
 
 import dataclasses
@@ -58,8 +58,8 @@ class Score:
 
   Attributes:
     id: hash of the text, its reference and its scorer.
-    excess_nll, variance, outside, gap: see `TextLikelihood`; the maximum of the
-      gaps of all turns, and sums of the others.
+    excess_nll, variance, outside, gap: see `TextLikelihood`; sums over all
+      turns, but the maximum of `gap`.
     scores: scores of the task by their names, or None.
   """
 
@@ -165,7 +165,7 @@ class Test(NamedTuple):
 
 
 def sign_flip_test(differences: np.ndarray, flips: int = _FLIPS) -> Test:
-  """Tests paired differences, whose signs are random if both draw alike.
+  """Tests paired differences, whose signs are random if both laws are equal.
 
   The statistic is the length of their sum. All signs of up to 14 pairs are
   tried, and random signs of more pairs. Pairs without a difference do not
@@ -208,20 +208,20 @@ class Parity(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding(Label):
-  """Result of the tests of a method's texts.
+  """Result of the tests of a method's completions.
 
   Excess NLL is in nats per token beyond the entropy of the target's
-  distribution. Draws from it have a mean of 0.
+  distribution. Draws from that distribution have a mean of 0.
 
   Attributes:
-    texts: number of texts.
-    same: number of texts that are equal to the baseline's.
-    baseline_excess_nll, excess_nll: of the baseline's and the method's texts.
+    texts: number of completions.
+    same: number of completions that are equal to the baseline's.
+    baseline_excess_nll, excess_nll: excess NLL of the baseline and the method.
     p_target: p-value of the excess NLL under the target's distribution; None
-      for few tokens. Greedy texts have no p-values.
+      for few tokens. All p-values are None for greedy completions.
     p_nll: p-value of the excess NLL against the baseline's, by sign flips.
     p_tokens: p-value of the token counts, by sign flips.
-    gap: for greedy texts, largest distance of a token's logit from the best.
+    gap: in greedy completions, largest distance of a logit from the best.
     near_tie: largest gap that is allowed.
     scores: scores of the tasks.
     verdict: lossless, LOSSY, or too few texts.
@@ -246,7 +246,7 @@ _Pair = tuple[Line, Line]  # the answers of the baseline and of a method
 def examine(
   lines: Sequence[Line], scores: Mapping[str, Score], dtype: str
 ) -> list[Finding]:
-  """Tests the texts of each method and sampling against the baseline's.
+  """Tests each method's completions against the baseline's, per sampling.
 
   The dtype of the target determines the size of a near tie.
   """
@@ -329,7 +329,7 @@ def _examine(
 def _count_differences(pairs: Sequence[_Pair]) -> np.ndarray:
   """Returns the differences of token counts, [pairs, tokens].
 
-  The counts are square roots, so that very frequent tokens do not hide others.
+  It compares square roots of counts: frequent tokens then do not hide others.
   """
   outputs = [
     [list(itertools.chain(*line.output_tokens)) for line in pair]
@@ -414,9 +414,9 @@ def check(
   max_new_tokens: int = 32,
   seed: int = 0,
 ) -> list[Finding]:
-  """Tests the texts of a drafter and a verifier against the target's texts.
+  """Tests completions of a drafter and a verifier against the target's.
 
-  A finding's `verdict` is LOSSY with a chance of 1% if the method is lossless.
+  If the method is lossless, a finding's `verdict` is LOSSY with a chance of 1%.
 
   Args:
     target: the target.
@@ -426,7 +426,7 @@ def check(
     verifier: see `specsamp.generate`.
     temperatures: temperatures, with a finding for each.
     samples: samples of each prompt at temperatures above 0.
-    max_new_tokens: upper bound on the tokens of each text.
+    max_new_tokens: upper bound on the tokens of each completion.
     seed: seed of all draws.
   """
   questions = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]

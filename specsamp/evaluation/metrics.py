@@ -62,7 +62,7 @@ class Line(Label):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-  """Speedup over autoregressive sampling and τ that a paper reports."""
+  """A paper's speedup over autoregressive sampling, and its τ."""
 
   speedup: float
   tau: float | None = None
@@ -278,7 +278,7 @@ def _scores(lines: Sequence[Line], scores: Scores) -> dict[str, float]:
 def pass_at_k(samples: int, passed: int, k: int) -> float:
   """Returns the chance that one of k samples passes.
 
-  It is 1 - C(n - c, k) / C(n, k), where c of n samples of a problem passed: the
-  unbiased estimate of Chen et al. 2107.03374, section 2.1.
+  The estimate is 1 - C(n - c, k) / C(n, k), where c of n samples of a problem
+  passed: the unbiased estimate of Chen et al. 2107.03374, section 2.1.
   """
   return 1 - math.comb(samples - passed, k) / math.comb(samples, k)

@@ -34,13 +34,13 @@ class Settings:
     seed: seed of all draws.
     samples: samples of each prompt at temperatures above 0.
     chat: True to write prompts as turns of the target's chat template.
-    sweep_prompts: number of prompts of each task that every method answers; the
-      baselines and the fastest draft of each sampling answer the others. None
-      is all prompts.
+    sweep_prompts: number of prompts of each task that every method answers;
+      only the baselines and the fastest draft of each sampling answer the rest.
+      None is all prompts.
     batch_size: prompts of a task that are answered together, each in a single
-      turn. A line then has its share of their time. They begin and end
+      turn. A line then has its share of their time. Rows begin and end
       together: in an `Engine` prompt passes would fall between the rounds of
-      other rows, and no line would have a time.
+      other rows, and a line's time would be undefined.
   """
 
   max_prompt_tokens: int
@@ -91,8 +91,8 @@ def compare(
   """Answers every prompt by every method, batch by batch.
 
   The methods are interleaved on each batch, so that a machine whose speed
-  drifts is equally fast for all of them. Every program runs once before its
-  times count. The methods draw from independent random bits.
+  drifts is equally fast for all of them. Every program runs once before it is
+  timed. The methods draw from independent random bits.
 
   Args:
     target: the target.
@@ -283,9 +283,9 @@ def _converse(
 ) -> list[dict[str, Json]]:
   """Answers all turns of a batch, and returns the fields of each line.
 
-  Several items have one turn each. `compiled` is called after a program was
-  compiled, because an answer made the conversation longer or the program was
-  evicted.
+  In a batch of several items each has one turn. `compiled` is called after a
+  program was compiled, because an answer made the conversation longer or the
+  program was evicted.
   """
   answers: list[Generation] = []
   cuts = []

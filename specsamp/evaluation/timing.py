@@ -38,7 +38,7 @@ class RoundCost:
     draft_ms: milliseconds of all levels of the draft, and of the drafter's
       update after the verdict.
     score_ms: milliseconds of the target's pass over all nodes.
-    both_ms: milliseconds of both, one after the other in one loop.
+    both_ms: milliseconds of draft and pass, one after the other in one loop.
     overhead: `round_ms` over `draft_ms + score_ms`.
     verification: `round_ms` over `both_ms`. If a processor's cache holds one
       model but not two, the parts are faster alone; verification does not cause
@@ -139,11 +139,11 @@ def measure(
 
 
 def medians(round_ms, draft_ms, score_ms, both_ms) -> dict[str, float]:
-  """Returns the medians of times, and those of the ratios of each turn.
+  """Returns the medians of times, and of their ratios in each turn.
 
   A machine that changes its speed between turns shifts the medians of times
-  independently, so that their ratio may be one that no turn has had. There is a
-  time per turn; the result has the first six fields of `RoundCost`.
+  independently, so that no turn may have had the ratio of the medians. There is
+  a time per turn; the result has the first six fields of `RoundCost`.
   """
   times = dict(
     round_ms=round_ms, draft_ms=draft_ms, score_ms=score_ms, both_ms=both_ms

@@ -1,1 +1,1 @@
-"""Jobs of the launchers, and their configs."""
+"""Experiments that the launchers run, and their configs."""

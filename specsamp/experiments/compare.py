@@ -122,7 +122,7 @@ class Comparison:
 
   @functools.cached_property
   def first(self) -> list[int]:
-    """The tokens of the first prompt, which its first answer follows."""
+    """The tokens of the first prompt, up to its first answer."""
     return self._tokens(self.tasks[0].prompts[0])
 
   def run(
@@ -293,7 +293,7 @@ class Comparison:
   def _time_parts(
     self, rows: Sequence[Row], methods: Mapping[Label, Method]
   ) -> tuple[list[RoundCost], list[Part]]:
-    """Times the rounds for which the paper has figures; also its section."""
+    """Times rounds for which the paper has figures; returns a section too."""
     timed = [row for row in rows if row.paper and self.config.parts]
     costs = [
       (row, self._cost(row, methods[row.label], rows))
@@ -357,5 +357,5 @@ class Comparison:
     return dataclasses.replace(cost, row=row, ideal_speedup=ideal)
 
   def _tokens(self, prompt: tasks.Question) -> list[int]:
-    """Returns the tokens of a prompt, which its first answer follows."""
+    """Returns the tokens of a prompt up to its first answer."""
     return self.settings.conversation(self.target, prompt, ())[0]

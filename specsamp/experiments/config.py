@@ -51,14 +51,14 @@ class ModelsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairConfig(ModelsConfig):
-  """A target and a draft, and the number and lengths of their texts.
+  """A target and a draft, and the number and lengths of their completions.
 
   Attributes:
     data: folder with the published sets of prompts.
     num_prompts: prompts of each task.
     max_prompt_tokens: upper bound on the tokens of a prompt.
-    max_new_tokens: upper bound on the new tokens of a text; a task may have a
-      lower one.
+    max_new_tokens: upper bound on the new tokens of a completion; a task may
+      have a lower bound.
     seed: seed of all draws; prompt or request i may draw from seed + i.
   """
 
@@ -89,7 +89,7 @@ class PairConfig(ModelsConfig):
     """Returns the tasks of a name; prints which have too few prompts.
 
     Raises:
-      UserError: see `tasks.load`; or a prompt and its text do not fit the
+      UserError: see `tasks.load`; or a prompt and its completion do not fit the
         target's positions.
     """
     positions = target.config.max_length
@@ -112,7 +112,7 @@ class PairConfig(ModelsConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampledConfig(PairConfig):
-  """A pair and the sampling of its texts.
+  """A pair and the sampling of its completions.
 
   Attributes:
     top_p: nucleus at temperatures above 0.
@@ -146,14 +146,14 @@ class DrafterConfig(ModelsConfig):
     dtype: dtype that the target computes in; '' is that of its folder.
     drafter: '' is the draft model, none is plain decoding. medusa, hydra,
       eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep are trained
-      on the embedded target. ngram, lookahead and ngram_or_draft look up.
-      Others are the folder of a trained drafter, and a user-defined one,
-      my.module:Name.
+      on the embedded target. ngram, lookahead and ngram_or_draft look up
+      tokens. Other values are a trained drafter's folder, or a user-defined
+      drafter, my.module:Name.
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
       user-defined one, my.module:Name; '' is the default of the drafter.
-    draft_len: draft tokens a round, of a server, a streamed text and your
-      prompts.
+    draft_len: draft tokens in a round of a server, of a streamed completion and
+      of your prompts.
     branching: token tree to compare as well, and for a server and your prompts:
       (4, 2, 1) has 4 candidates, 2 after each of them, and so on; in (4, (2,
       1)) the first one has 2 and the second 1. () omits it.
@@ -179,7 +179,7 @@ class DrafterConfig(ModelsConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig(DrafterConfig, SampledConfig):
-  """Texts to decode, and the drafts to compare.
+  """Prompts to complete, and the drafts to compare.
 
   Attributes:
     draft_lens: draft lengths to compare. A trained drafter skips those that it
@@ -190,11 +190,11 @@ class DecodeConfig(DrafterConfig, SampledConfig):
       4). () omits it.
     adaptive: choose in each round how deep to draft, 0 or one of draft_lens, or
       a depth of the tree.
-    temperatures: temperatures to compare. Your prompts use the first, the text
-      that is shown before a comparison the last.
+    temperatures: temperatures to compare. Your prompts use the first one, and
+      the completion shown before a comparison uses the last.
     other_drafters: (drafter, draft length) of drafters to compare with the
       draft model; unused with another drafter or a verifier.
-    shown: number and seed of the prompt whose text is shown before a
+    shown: number and seed of the prompt whose completion is shown before a
       comparison.
     prompts: code (held-out functions), code_edits, humaneval, xsum, alpaca,
       wmt, spec_bench, spec_bench/CATEGORY, a .json or .jsonl file of prompts,

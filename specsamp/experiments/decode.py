@@ -93,7 +93,7 @@ def prepare(
 def _drafters(
   config: DecodeConfig, models: loading.Models
 ) -> tuple[Drafter, list[tuple[str, Drafter]]]:
-  """Returns the drafter of streamed texts, and the drafters to compare."""
+  """Returns the drafter of streamed completions, and drafters to compare."""
   make = functools.partial(config.make_drafter, models)
   drafter, drafters = make(config.draft_len), []
   if config.drafter != loading.NO_DRAFTER:
@@ -135,7 +135,7 @@ class Decoding:
   Attributes:
     config: the config.
     target: the target.
-    drafter: drafter of the streamed texts.
+    drafter: drafter of the streamed completions.
     compared: names and drafters to compare.
     prompts: prompts to complete.
     tasks: tasks on which all methods are measured. Empty for user-defined

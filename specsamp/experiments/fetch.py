@@ -55,8 +55,8 @@ def run(names: Sequence[str], to: str | None = None) -> None:
     to: folder for all of them; None is where configs look.
 
   Raises:
-    UserError: a name is unknown or its weights were never published, and
-      nothing is fetched; or a download failed, and those before it are kept.
+    UserError: a name is unknown or its weights were never published (nothing
+      is fetched), or a download failed (earlier downloads are kept).
   """
   if not names:
     print(listing(), end='')

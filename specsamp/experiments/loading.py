@@ -64,7 +64,7 @@ _ROWS, _DRAWN, _TRIED = 4, 8, 32
 
 
 def _default_law(name: str, is_dynamic: bool, verifier: str) -> Law:
-  """Returns the law of a draft for which none is given."""
+  """Returns the law of a draft if the config does not name a law."""
   if name in ('ngram', 'lookahead') or is_dynamic:
     return 'deterministic'
   if not verifier:
@@ -122,8 +122,8 @@ class Models:
       lookup: parameters of drafters that look up tokens.
 
     Raises:
-      UserError: an unknown drafter, one for another target or law, or an
-        invalid user-defined one.
+      UserError: the drafter is unknown, is for another target or law, or is
+        user-defined and invalid.
     """
     if name == NO_DRAFTER:
       return NoDrafter()
@@ -251,15 +251,14 @@ def _warn_if_chance(
   The folder of a published drafter does not name the weights that it was
   trained for, and no shape reveals that it reads the wrong layers of a target.
 
-  The drafter drafts one token at a time, the most probable one, while the
-  target continues four beginnings greedily that it has drawn itself. Measured
-  acceptance of the embedded pair's drafters: 0.54 (Medusa) to 0.90 (EAGLE in
-  parallel), and 0.00 if the inputs of EAGLE's layer are swapped. The most
-  frequent token is 0.1 to 0.2 of such a text. At temperature 1 acceptance would
-  be 0.11 to 0.23.
+  The target draws four beginnings and continues them greedily, while the
+  drafter drafts its most probable token, one at a time. Measured acceptance of
+  the embedded pair's drafters is 0.54 (Medusa) to 0.90 (EAGLE in parallel), and
+  0.00 if the inputs of EAGLE's layer are swapped. The most frequent token is
+  0.1 to 0.2 of such a text. At temperature 1 acceptance would be 0.11 to 0.23.
 
   Raises:
-    UserError: the drafter was trained here, for another target.
+    UserError: specsamp trained the drafter, for another target.
   """
   length = min(_TRIED, target.config.max_length - _DRAWN - 4)
   if length < 1:

@@ -1,4 +1,4 @@
-"""Completions with accepted draft tokens marked: on a terminal, and a page."""
+"""Completions with accepted draft tokens marked, on a terminal or a page."""
 
 import html
 import pathlib
@@ -175,7 +175,7 @@ def _against_plain(drafted: Request, plain: Request) -> dict[str, float]:
 
 
 def _ms(request: Request) -> float:
-  """Returns the milliseconds of a token."""
+  """Returns the milliseconds per token of a request."""
   out = complete(request)
   return 1e3 * out.decode_seconds / len(out.tokens[0])
 
@@ -222,7 +222,7 @@ def _without_stop(tokens: Sequence[int], target: LanguageModel):
 
 
 class Incremental:
-  """Text of tokens that arrive in pieces; incomplete characters wait."""
+  """Text of tokens that arrive in pieces, without incomplete characters."""
 
   def __init__(self, model: LanguageModel, prompt: Sequence[int]):
     self._model = model

@@ -1,7 +1,7 @@
 """The best static trees of a pair on this machine: measured, then searched.
 
-Sequoia (Chen et al. 2402.12374) for the multi-candidate rule without
-replacement: acceptance by candidate rank, and the time of a pass by its size.
+The search is Sequoia's (Chen et al. 2402.12374), for the multi-candidate rule
+without replacement. It needs the acceptance of each rank and the pass times.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def search(
 def _measured_once(
   path: pathlib.Path, fields: dict[str, Any], measure: Callable[[], dict]
 ) -> dict[str, Any]:
-  """Reads measurements with these types, or measures and writes them."""
+  """Reads measurements of these fields from a file, or measures and writes."""
   kind = TypedDict('_Measured', fields)
   with contextlib.suppress(FileNotFoundError, ValueError):
     return from_plain(kind, files.read_json(path))

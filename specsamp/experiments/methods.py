@@ -22,8 +22,8 @@ class MethodConfig:
   """One way to draft and to verify.
 
   Attributes:
-    name: name in the report, which names the best of all methods of one name
-      and temperature. Not `autoregressive`, the name of the baseline.
+    name: name in the report, which lists the best of all methods of one name
+      and temperature. `autoregressive` is reserved for the baseline.
     temperature: temperature of target and draft.
     branching: see `TokenTree.branching`; all 1 is a chain.
     dynamic_tree: (nodes, depth, children), see `DynamicTree.of`; replaces
@@ -74,7 +74,7 @@ class MethodConfig:
     self._figures()  # raises for an invalid one
 
   def make(self, models: loading.Models, top_p: float) -> Method:
-    """Returns the method, with this `top_p` if the method sets none.
+    """Returns the method, with this `top_p` unless it sets one.
 
     Raises:
       UserError: the drafter, the verifier or the tree is invalid.
@@ -102,7 +102,7 @@ class MethodConfig:
     )
 
   def paper_on(self, task: str, alone: bool) -> PaperFigure | None:
-    """Returns the paper's figure of a task, or of all tasks if it is alone."""
+    """Returns the paper's figure of a task, or if `alone` that of all tasks."""
     figures = self._figures()
     return figures.get(task, figures.get(metrics.ALL) if alone else None)
 

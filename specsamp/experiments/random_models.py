@@ -1,7 +1,7 @@
 """Models with random weights, made on the device that computes.
 
-They are as fast as trained models of their shape. Their text, and how much of a
-draft they accept, is noise.
+They are as fast as trained models of their shape. Their completions and their
+acceptance rates mean nothing.
 """
 
 import functools

@@ -22,14 +22,14 @@ class ServeConfig(DrafterConfig):
 
   Attributes:
     name: name of the model in requests; '' is the name of its folder.
-    slots: texts that are decoded at once.
+    slots: completions that are decoded at once.
     rounds: rounds of a burst, after which tokens are sent. After 1 round the
       page can mark accepted tokens; more rounds cost less between bursts.
-    queue: texts that may wait for a slot; further requests get status 429.
-    max_length: upper bound on the tokens of a prompt with its text, which every
-      pass reads; 0 is the positions of the target.
-    max_new_tokens: upper bound on the new tokens of a text; 0 is what
-      max_length leaves.
+    queue: completions that may wait for a slot; later requests get status 429.
+    max_length: upper bound on the tokens of a prompt with its completion; every
+      pass reads this number of cache slots. 0 is the positions of the target.
+    max_new_tokens: upper bound on the new tokens of a completion; 0 is the rest
+      of max_length.
     logprobs: alternatives of a token that have log-probabilities; -1 computes
       no log-probabilities.
     max_body_bytes: upper bound on the bytes of a request.
@@ -64,7 +64,7 @@ def run(
   Args:
     values: a `ServeConfig` as plain values.
     host: address to listen on.
-    port: its port, 0 for any free one.
+    port: port to listen on, 0 for any free one.
     mesh: mesh to decode on, None for one device.
     names: further names of the server, see `server.allowed_names`.
 

@@ -93,7 +93,7 @@ def rms(x, scale, epsilon: float):
 
 
 def sinusoids(length: int, width: int):
-  """Returns float32 [length, width], a row per distance (1901.02860)."""
+  """Returns float32 [length, width], sinusoids by distance (1901.02860)."""
   half = (width + 1) // 2
   frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
   angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies[None, :]
@@ -123,9 +123,9 @@ def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
 class PrivateEntries:
   """Slots that all queries share, plus entries that a single query sees.
 
-  They train a drafter that reads its outputs, from every position of a sequence
-  at once. The sequence is in the shared slots. The tokens drafted after a
-  position are private to the query of that position.
+  They serve to train a drafter that reads its outputs, from every position of a
+  sequence at once. The sequence is in the shared slots. The tokens drafted
+  after a position are private to the query of that position.
 
   Attributes:
     slots: keys, values [B, U, S, Z] and the relative table or None, as in a
@@ -146,13 +146,13 @@ class PrivateEntries:
     )
 
   def scores(self, q_bugtz):
-    """Returns float32 [B, U, G, T, J], products of queries with their keys."""
+    """Returns float32 [B, U, G, T, J], products of queries and private keys."""
     # J is small: a matmul would have all queries as its batch.
     steps = [_products(q_bugtz, k_butz).sum(axis=-1) for k_butz in self.keys]
     return jnp.stack(steps, axis=-1)
 
   def mix(self, weights_bugtj):
-    """Returns [B, U, G, T, Z], each query's values in these proportions."""
+    """Returns [B, U, G, T, Z], weighted sums of each query's private values."""
     return sum(
       _products(weights_bugtj[..., j : j + 1], v_butz)
       for j, v_butz in enumerate(self.values)

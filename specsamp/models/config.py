@@ -53,18 +53,18 @@ class TransformerConfig:
 
   Attributes:
     vocab_size: V, rows of the embedding.
-    width: D, of the residual stream.
+    width: D, width of the residual stream.
     num_layers: number of blocks, each with attention and an MLP.
     num_heads: H query heads.
     num_kv_heads: U key and value heads; divides `num_heads`.
     head_dim: Z, width of one head.
     mlp_width: F, hidden width of the MLP.
-    max_length: positions of training: bounds prompt and completion together.
+    max_length: positions of training, which bound prompt plus completion.
     norm: RMS norm, or layer norm with its bias.
     positions: rotary (LLaMA), learned (GPT-2, OPT), or relative as in
       Transformer-XL (Gopher, Chinchilla).
     rope_theta: base of the rotary wavelengths.
-    rope_scaling: their scaling, or None.
+    rope_scaling: scaling of these wavelengths, or None.
     qk_norm: applies an RMS norm to each head's query and key before rotation.
     gated: a gated MLP, act(gate(x)) * up(x), instead of act(up(x)).
     activation: activation function of the MLP.

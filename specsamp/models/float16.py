@@ -31,7 +31,7 @@ def is_matrix(name: str, value) -> bool:
 
 
 def wide(dtype: str) -> str:
-  """Returns the type of streams and sums: float32 for float16, else `dtype`."""
+  """Returns the dtype of residual streams and sums: float32 for float16."""
   return 'float32' if dtype == NAME else dtype
 
 

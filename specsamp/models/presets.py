@@ -6,7 +6,7 @@ from specsamp.models.config import RopeScaling, TransformerConfig
 
 
 def _shape(width: int, num_heads: int, num_layers: int, **values):
-  """Returns a shape without grouped keys, unless the values group them."""
+  """Returns a bfloat16 shape; `values` replace the defaults of LLaMA 1."""
   defaults = dict(
     vocab_size=32_000,
     num_kv_heads=num_heads,
@@ -42,7 +42,7 @@ def chinchilla_draft_4b() -> TransformerConfig:
 
 
 def chinchilla_7b() -> TransformerConfig:
-  """Returns a shape of 7.1B for the 7B draft of Chen et al. 2302.01318, 5."""
+  """Returns a shape of 7.1B for the 7B draft in section 5 of 2302.01318."""
   return chinchilla(width=4096, num_heads=32, num_layers=32)
 
 
@@ -79,7 +79,7 @@ def llama_160m() -> TransformerConfig:
 
 
 def llama2(config: TransformerConfig) -> TransformerConfig:
-  """Returns the LLaMA 2 (Touvron et al. 2307.09288) of a LLaMA's shape."""
+  """Returns a LLaMA's shape for LLaMA 2 (Touvron et al. 2307.09288)."""
   return dataclasses.replace(config, max_length=4096, norm_epsilon=1e-5)
 
 
@@ -149,6 +149,6 @@ def opt_30b() -> TransformerConfig:
 
 
 def gpt2(width: int, num_heads: int, num_layers: int, **changes):
-  """Returns a GPT-2 shape (Radford et al. 2019): OPT's, other activation."""
+  """Returns a GPT-2 shape (Radford et al. 2019): OPT's with a tanh GELU."""
   values = dict(vocab_size=50_257, max_length=1024, activation='gelu_tanh')
   return opt(width, num_heads, num_layers, **(values | changes))

@@ -13,7 +13,7 @@ class PublishedModel(NamedTuple):
   Attributes:
     repository: `org/name`.
     billions: number of parameters.
-    licence: as its authors named it; the terms on the hub's page prevail.
+    licence: licence named by the authors; the terms on the hub's page prevail.
     use: the papers that decode it, as target or draft.
   """
 
@@ -72,7 +72,7 @@ NEVER_PUBLISHED = ('chinchilla-70b', 'chinchilla-4b')
 
 
 def command(path) -> str:
-  """Returns the command that fetches the model a path is named after, or ''."""
+  """Returns the command that fetches the model which a path names, or ''."""
   path = pathlib.Path(path)
   if path.name not in MODELS:
     return ''

@@ -25,7 +25,7 @@ def frequencies(config: TransformerConfig) -> np.ndarray:
 
 
 def rotate(x_bthz, positions_bt, frequencies):
-  """Rotates heads by their positions; pairs entries i and i + head_dim / 2."""
+  """Rotates pairs of head entries, i and i + head_dim / 2, by position."""
   angles = (
     positions_bt[:, :, None, None].astype(jnp.float32)
     * jnp.asarray(frequencies, jnp.float32)[None, None, None, :]

@@ -63,7 +63,7 @@ class Norm(nn.Module):
 
 
 class MLP(nn.Module):
-  """act(gate(x)) * up(x), or act(up(x)), projected back."""
+  """MLP: act(gate(x)) * up(x), or act(up(x)), projected back."""
 
   config: TransformerConfig
 
@@ -95,7 +95,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-  """x + attention(norm(x)), then x + mlp(norm(x))."""
+  """Block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
   config: TransformerConfig
   has_attention_norm: bool = True
@@ -126,7 +126,7 @@ class Block(nn.Module):
 def _apply(block: nn.Module, params, *inputs):
   """Applies a block. Equal blocks are traced once for inputs of a shape.
 
-  For eight layers that halves the time of tracing. XLA inlines all calls.
+  With eight layers this halves the time of tracing. XLA inlines all calls.
   """
   return block.apply({'params': params}, *inputs)
 
@@ -158,7 +158,7 @@ class Layers(nn.Module):
     Args:
       x: [B, T, D].
       positions: int [B, T], or [B, C + T] with a context.
-      cache: see `Transformer` for this and the others.
+      cache: see `Transformer` for this and the other arguments.
       context: [B, C, D], or None. Every block computes its keys and values,
         which take the slots before those of x.
     """
@@ -204,7 +204,7 @@ class Layers(nn.Module):
 
 
 class Transformer(Layers):
-  """tokens -> logits, hidden states and the updated cache.
+  """Decoder-only transformer, from tokens to logits, hidden states and cache.
 
   Attributes:
     config: shape of the transformer.
@@ -302,10 +302,10 @@ class Transformer(Layers):
 
 @functools.cache  # tracing a large model takes seconds
 def param_shapes(module: nn.Module) -> Any:
-  """Returns the shapes of `module.init_params` without computing it.
+  """Returns the shapes of `module.init_params` without computing parameters.
 
-  These are nested dicts of float32 `jax.ShapeDtypeStruct`. Equal modules share
-  one object, which must not be changed.
+  The result is nested dicts of float32 `jax.ShapeDtypeStruct`. Equal modules
+  share one result, which must not be changed.
   """
   # The cached shapes must not depend on the caller's x64 setting.
   with jax.enable_x64(False):

@@ -1,4 +1,4 @@
-"""Decoding programs compiled for chips that need not be there.
+"""Decoding programs compiled for chips that need not be attached.
 
 The programs are a draft step, a scoring pass, and the whole speculative loop.
 """
@@ -65,7 +65,7 @@ class Compiled:
 
   @property
   def total(self) -> int:
-    """Bytes in all."""
+    """Total of all bytes."""
     return self.weights + self.caches + self.temporaries + self.other
 
 
@@ -140,7 +140,7 @@ def lower(
     kind: one of `KINDS`.
     target: target model.
     draft: draft model.
-    mesh: mesh whose devices need not be there.
+    mesh: mesh whose devices need not be attached.
     gamma: draft tokens.
     context: slots of the caches.
     batch: rows.

@@ -175,7 +175,7 @@ def parse(name: str) -> 'Nodes | None':
 
 
 def of_kind(description: str) -> 'Nodes | None':
-  """Returns one GPU of the driver's name for it, None if it is not listed."""
+  """Returns one GPU of this driver name, or None if it is not listed."""
   gpus = {gpu.description: Nodes(gpu, 1, 1) for gpu in GPUS.values()}
   return gpus.get(description)
 
@@ -225,7 +225,7 @@ class Nodes:
     return _ALL_REDUCE + (all_steps - between) * hop + between * _NETWORK
 
   def overhead(self, num_kernels: float) -> float:
-    """Returns the seconds of a pass between its kernels."""
+    """Returns the seconds that a pass spends between its kernels."""
     return _KERNEL * num_kernels
 
   @property

@@ -1,8 +1,8 @@
 """Predicted times of passes: a roofline plus all-reduces and overhead.
 
 The prediction follows Chen et al. 2302.01318, section 3. A pass over few tokens
-reads the weights and the caches, and does its arithmetic meanwhile. Then it
-waits for its all-reduces, whose few bytes take less time than their hops.
+reads the weights and the caches, and overlaps its arithmetic with the reads.
+Then it waits for its all-reduces, whose bytes take less time than their hops.
 
 Known error: the paper finds a 7B slower on 16 chips than on 4. The predicted
 times are 4.8 ms on 4 chips, 3.8 on 8, 4.0 on 16 and 4.7 on 32. The paper's
@@ -26,7 +26,7 @@ class Time(NamedTuple):
     compute: time of the arithmetic, which overlaps with `memory`.
     collectives: time to wait for other chips.
     step: fixed time of a pass, or of its kernels.
-    total: time in all.
+    total: time of the whole pass or passes.
   """
 
   memory: float

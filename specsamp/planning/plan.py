@@ -211,7 +211,7 @@ class PlanJob:
   def _milliseconds(
     self, where: Topology
   ) -> tuple[float, Callable[[int], float], float]:
-    """Returns the arguments of `speculation.curve` behind α."""
+    """Returns the arguments of `speculation.curve` after `alpha`."""
     times = {name: time.total for name, time in self.times(where).items()}
     times |= self.measured
     base = self._predict('target', where, self.config.gamma + 1).total
@@ -266,7 +266,7 @@ class PlanJob:
     """Returns the τ and α that reported speedups imply, and the best γ there.
 
     Raises:
-      UserError: no α gives a speedup.
+      UserError: some reported speedup is not reached at any α.
     """
     rows, gamma = [], self.config.gamma
     for task, speedup in self.config.paper_speedups:

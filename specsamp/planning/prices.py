@@ -65,7 +65,7 @@ class PriceConfig:
   """Entries of the price list.
 
   Attributes:
-    nodes: sizes of a token tree, the root included; () leaves the list out.
+    nodes: sizes of a token tree, the root included; () omits the list.
     batches: numbers of rows.
     contexts: cache slots.
     acceptance: acceptance by sampling, ((name, has_nucleus, (probability,

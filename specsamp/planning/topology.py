@@ -29,7 +29,7 @@ def parse(name: str) -> Topology:
 def as_computed(
   model: TransformerConfig, topology: Topology
 ) -> TransformerConfig:
-  """Returns the model in the dtype that `specsamp.load` would choose there.
+  """Returns the model in the dtype that `specsamp.load` chooses on such chips.
 
   A GPU without bfloat16 computes in float16 instead.
   """

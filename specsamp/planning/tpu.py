@@ -55,7 +55,7 @@ def parse(name: str) -> 'Slice':
 
 
 class Constants(NamedTuple):
-  """Times in seconds that no data sheet has.
+  """Times in seconds that data sheets do not state.
 
   Attributes:
     hop_seconds: time to send a message to the neighbour and add it there.

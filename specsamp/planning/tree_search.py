@@ -1,6 +1,6 @@
 """Search of the best static draft tree for a budget, from measurements.
 
-Sequoia, Chen et al. 2402.12374, section 3. The search rests on the paper's
+Source: Sequoia, Chen et al. 2402.12374, section 3. It rests on the paper's
 positional acceptance assumption: at any node, the child of rank k (the k-th of
 its siblings, in node order) is the accepted one with probability
 `acceptance[k]`. This probability depends neither on the path to the node nor on
@@ -27,7 +27,7 @@ def best_tree(
   """Returns the tree of the most expected tokens, by dynamic programming.
 
   The search is exact, even if acceptance increases with rank. Its time grows
-  with `ranks * levels * num_nodes ** 2`, and ends at the first level that
+  with `ranks * levels * num_nodes ** 2`. It stops at the first level that
   changes nothing.
 
   Args:

@@ -30,9 +30,9 @@ def row_keys(seeds: jax.Array) -> jax.Array:
 
 
 def apart(row_keys: jax.Array, turns: jax.Array) -> jax.Array:
-  """Returns keys [B] that differ for equal seeds if their turns [B] differ.
+  """Returns keys [B] that differ for rows of one seed, numbered by `turns` [B].
 
-  Turn 0 returns the key. `stream_keys` never folds in the same integers.
+  Turn 0 returns the key unchanged. `stream_keys` folds in other integers.
   """
   data = turns.astype(jnp.uint32) | jnp.uint32(2**31)
   folded = jax.vmap(jax.random.fold_in)(row_keys, data)
@@ -126,8 +126,8 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 def _num_blocks(size: int) -> int:
   """Returns a power of two, at most about sqrt(V), that divides V.
 
-  If only a small power divides V, it is the power near sqrt(V). The vocabulary
-  is then padded, which moves it between the devices of a mesh.
+  If only a small power divides V, the result is the power near sqrt(V). The
+  vocabulary is then padded, which moves it between the devices of a mesh.
   """
   near = 1 << (size - 1).bit_length() // 2
   divisor = size & -size
@@ -135,10 +135,10 @@ def _num_blocks(size: int) -> int:
 
 
 def _first_above(u, amounts):
-  """Returns the first index whose running sum exceeds u of the total, [B].
+  """Returns the first index whose running sum exceeds u times the total, [B].
 
-  Only indices of positive amounts count; the last of them if no sum exceeds it.
-  A parallel sum rounds each entry separately, so sums may be unsorted.
+  Only indices of positive amounts count; the last one is returned if no sum is
+  large enough. A parallel sum may round to running sums that are unsorted.
   """
   running = jnp.cumsum(amounts, -1)
   goal = u * running[:, -1]

@@ -40,7 +40,7 @@ _FIELD_RANGES = {
 class SamplingParams:
   """Transformation of logits to probabilities; scalars, or one value per row.
 
-  It is a pytree of traced values, so other values do not recompile.
+  It is a pytree of traced values, so new values do not recompile.
 
   Attributes:
     temperature: divisor of the logits; 0 is greedy, a one-hot of the argmax.
@@ -97,13 +97,13 @@ def probabilities(logits: jax.Array, sampling: SamplingParams) -> jax.Array:
   """Returns the next-token distribution of logits.
 
   It applies temperature, top-k, top-p and min-p of `SamplingParams` in this
-  order, each to the renormalised result of the one before. A row of temperature
-  0 is the one-hot of its largest logit, the lowest index in a tie, whatever its
-  other values. In all other rows, logits are tied if their weights are equal.
+  order, and renormalises after each of them. A row of temperature 0 is the
+  one-hot of its largest logit, the lowest index in a tie, and ignores the other
+  values. In all other rows, logits are tied if their weights are equal.
 
   No result is NaN. A logit of -inf (padded vocabulary) or NaN has probability
-  exactly 0, +inf counts as the largest finite number, and the logits of a row
-  without a finite one count as equal.
+  exactly 0, and +inf counts as the largest finite number. If a row has no
+  finite logit, all its logits count as equal.
 
   Args:
     logits: [B, ..., V]; float64 is computed in float64, all else in float32.
@@ -179,7 +179,7 @@ def _top_p(weights, top_p, use):
 
 
 def _keep_until(weights, amounts, need, use):
-  """Keeps the largest weights until their amounts reach the need, and ties."""
+  """Keeps the fewest largest weights whose amounts sum to `need`, with ties."""
   kind = jnp.uint64 if weights.dtype == jnp.float64 else jnp.uint32
   bits = lax.bitcast_convert_type(weights, kind)
   need = jnp.broadcast_to(need, (*weights.shape[:-1], 1))

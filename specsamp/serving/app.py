@@ -26,7 +26,7 @@ from specsamp.serving.worker import ActiveRequest, Worker
 
 _PAGE = pathlib.Path(__file__).with_name('page.html')
 _HEADERS = {'cache-control': 'no-store', 'x-content-type-options': 'nosniff'}
-# The page has its own script and style, and connects to this server only.
+# The page contains its script and style, and connects to this server only.
 _POLICY = (
   "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
   "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -43,7 +43,7 @@ def make(
 ) -> Starlette:
   """Returns the application. Its lifespan is that of the engine's thread.
 
-  It answers to `names`, see `server.allowed_names`; None for any.
+  It answers to the host `names`, see `server.allowed_names`; None for any.
   """
   model = {'id': limits.model, 'object': 'model', 'created': int(time.time())}
   models = {'object': 'list', 'data': [model | {'owned_by': 'specsamp'}]}
@@ -91,11 +91,11 @@ def make(
 
 
 def check_host(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
-  """Returns an application that answers 421 to requests by another name.
+  """Returns an application that answers 421 to requests for other hosts.
 
-  This stops DNS rebinding: a web site can make its name resolve to 127.0.0.1
-  after it is loaded. To a browser this server is then part of that site, which
-  may read its responses. The Host header still has the site's name.
+  The check stops DNS rebinding: a web site can make its name resolve to
+  127.0.0.1 after it is loaded. A browser then lets that site read this server's
+  responses. The Host header still has the site's name.
 
   Starlette's `TrustedHostMiddleware` answers 400, and knows no IPv6.
   """
@@ -182,7 +182,7 @@ async def _events(
 
 
 async def _unless_disconnected(receive: Receive, work: Awaitable[None]) -> None:
-  """Does the work, which ends with `ClientDisconnect` if the client does."""
+  """Does the work; raises `ClientDisconnect` if the client disconnects."""
 
   async def wait_for_disconnect():
     while (await receive())['type'] != 'http.disconnect':

@@ -87,7 +87,7 @@ class Detokenizer:
     )
 
   def named(self, token: int) -> tuple[str, list[int] | None]:
-    """Returns the text and the bytes of a token that would come next."""
+    """Returns the text and the bytes of a token, if it came next."""
     piece = self._pieces[token] if token < len(self._pieces) else None
     byte = re.fullmatch('<0x([89A-F][0-9A-F])>', piece or '')
     if byte:  # part of a character

@@ -1,4 +1,4 @@
-"""Bodies of requests. Every field is granted, or refused by its name."""
+"""Bodies of requests. Every field is either obeyed or refused by its name."""
 
 import dataclasses
 import itertools
@@ -86,8 +86,8 @@ class _StreamOptions(_Strict):
 class Request(_Strict):
   """Fields that completions and chat completions share.
 
-  `parse` fills in `seed`, `max_tokens` and `prompts`, token ids of each.
-  `num_alternatives` are those of a token, None for no log-probabilities.
+  `parse` fills in `seed`, `max_tokens` and `prompts`, lists of token ids.
+  `num_alternatives` is the number of log-probabilities per token, or None.
   """
 
   is_chat: ClassVar[bool]
@@ -232,7 +232,7 @@ class Chat(Request):
 
 
 def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
-  """Parses the body of a request, and checks what the engine does not.
+  """Parses the body of a request, and checks all that the engine does not.
 
   Raises:
     ApiError: the body is not JSON, or a field is wrong.
@@ -272,7 +272,7 @@ def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
 
 
 def _api_error(error: pydantic.ValidationError) -> ApiError:
-  """Returns the first error. `param` is its field, without positions in it."""
+  """Returns the first error; its `param` is the field without list indices."""
   first = error.errors(include_url=False, include_context=False)[0]
   names = itertools.takewhile(lambda part: type(part) is str, first['loc'])
   place = '.'.join(map(str, first['loc'])) or 'body'

@@ -102,7 +102,7 @@ class Builder:
     }
 
   def _usage(self) -> dict[str, Any]:
-    """Returns token counts; accepted draft tokens count as predicted ones."""
+    """Returns token counts, with draft tokens as OpenAI's prediction tokens."""
     texts = [choice.text for choice in self._active.choices]
     num_prompt = self._request.num_prompt_tokens
     num_output = sum(text.num_tokens for text in texts)

@@ -1,4 +1,4 @@
-"""Process of the server: its socket, signals, and an end without losses."""
+"""Process of the server: socket, signals, and a graceful shutdown."""
 
 import asyncio
 import ipaddress
@@ -42,10 +42,10 @@ def address(listener: socket.socket) -> str:
 def allowed_names(
   host: str, names: Iterable[str] = ()
 ) -> frozenset[str] | None:
-  """Returns the names of a server, without ports; None for any name.
+  """Returns the host names of a server, without ports; None for any name.
 
-  A server on a loopback address has the names of localhost, another one any
-  name unless `names` lists some.
+  On a loopback address they include the names of localhost. On other addresses
+  any name is allowed unless `names` lists some.
   """
   names = set(names)
   try:

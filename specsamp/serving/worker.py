@@ -48,8 +48,8 @@ class Choice:
 class ActiveRequest:
   """Request in flight, whose `deltas` are read once.
 
-  It has an id in the engine for each prompt. `num_unread` is the number of
-  choices whose end is not read yet.
+  The request has an id in the engine for each prompt. `num_unread` is the
+  number of choices whose end is not read yet.
   """
 
   def __init__(self, request: Request):
@@ -113,7 +113,7 @@ class Worker:
   """
 
   def __init__(self, engine: Engine, queue: int):
-    """Takes an idle engine, where `queue` choices may wait for a slot."""
+    """Wraps an idle engine, where `queue` choices may wait for a slot."""
     self._engine = engine
     self._max_choices = engine.slots + queue
     self.metrics = Metrics(engine)

@@ -23,7 +23,7 @@ def make(
   Args:
     data: number of shards of a batch.
     model: number of shards of a model.
-    devices: the devices of the mesh; by default all of all processes.
+    devices: devices of the mesh; by default all devices of all processes.
 
   Raises:
     UserError: data x model is not the number of devices.
@@ -51,7 +51,7 @@ def parse(text: str, default_axis: str) -> Mesh | None:
     default_axis: the axis of '' in several processes, 'data' or 'model'.
 
   Raises:
-    UserError: another form, or another number of devices.
+    UserError: the text has another form, or the number of devices differs.
   """
   if not text:
     if jax.process_count() == 1:

@@ -100,7 +100,7 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
   """Returns a `NamedSharding` for each array or shape of a tree of parameters.
 
   The tree may contain trees of parameters, like the state of an optimizer.
-  Scalars and arrays without a name are whole on every device.
+  Scalars and arrays without a name are replicated.
 
   Raises:
     UserError: see `spec`.
@@ -117,7 +117,7 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def param_formats(params: Any, mesh: Mesh) -> Any:
-  """Returns `param_shardings`, on TPUs with the memory order of decoding."""
+  """Returns `param_shardings`, on TPUs with the memory layout of decoding."""
   shardings = param_shardings(params, mesh)
   if mesh.devices.flat[0].platform != 'tpu':
     return shardings
@@ -132,7 +132,7 @@ def param_formats(params: Any, mesh: Mesh) -> Any:
 def mesh_in_use():
   """Returns the abstract mesh of `jax.set_mesh`, None if it is a single device.
 
-  A mesh of other axes than 'data' and 'model' is the user's, and ignored.
+  A mesh with axes other than 'data' and 'model' is the user's and is ignored.
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_ours = mesh.axis_names == (DATA, MODEL) and mesh.size > 1

@@ -1,1 +1,1 @@
-"""Training of language models and of drafters; runs resume when killed."""
+"""Training of language models and of drafters, in runs that resume."""

@@ -41,7 +41,7 @@ def continuations(
   Args:
     target: the model that writes.
     tokens: int [tokens], a text.
-    folder: for the batches.
+    folder: folder that keeps the batches.
     count: number of sequences, a multiple of `batch_size`.
     prompt_length: tokens of the text at the start of each sequence.
     length: tokens of each sequence, the prompt included.

@@ -38,8 +38,8 @@ _ROWS = 'draft_rows'
 def make_loss(config: DistillConfig, module, target: LanguageModel):
   """Returns the loss of a run: (params, frozen, batch) -> loss, metrics.
 
-  `frozen` are the target's parameters and those of the drafter that are chosen
-  and not trained; they have no gradient. See `Sequences` for a batch.
+  `frozen` has the target's parameters and the drafter's untrained ones, such as
+  `draft_rows`, without gradients. See `Sequences` for a batch.
   """
   transformer = target.transformer.clone(taps=module.taps)
 
@@ -97,9 +97,9 @@ def distill(
 ) -> DraftModule:
   """Trains a drafter, resuming a run of the workdir.
 
-  Adds to the files of `run.fit`: the target's continuations, unless the config
-  names another folder for them; `draft_vocab.FILE`, if the kind drafts a part
-  of the tokens; and at the end drafter/, a folder for `drafter_dir.load`.
+  In addition to the files of `run.fit` it writes the target's continuations
+  (unless the config names a folder for them), `draft_vocab.FILE` if the kind
+  drafts a part of the tokens, and at the end drafter/ for `drafter_dir.load`.
 
   Args:
     config: settings of the run.
@@ -110,8 +110,8 @@ def distill(
     The drafter in float32.
 
   Raises:
-    UserError: the target or the corpus does not fit the config, or see
-      `run.fit`.
+    UserError: see `run.fit`; or the target or the corpus does not fit the
+      config.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()
@@ -168,8 +168,8 @@ def _init(config: DistillConfig, module, target: LanguageModel):
   """Returns (key) -> initial parameters.
 
   Raises:
-    UserError: the drafter of `config.init` has another target, another shape or
-      another meaning.
+    UserError: the drafter of `config.init` has another target or shape, or its
+      parameters have another meaning.
   """
   if not config.init:
     return lambda key: _trainable(module.init_params(key))
@@ -215,7 +215,7 @@ def _trainable(params):
 def _chosen(
   config: DistillConfig, module, rows: np.ndarray, workdir, mesh: Mesh | None
 ) -> dict[str, jax.Array]:
-  """Returns the parameters that are chosen and not trained, on the devices."""
+  """Returns the drafter's untrained parameters, on the devices."""
   if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
     return {}
   if config.init:
@@ -223,7 +223,7 @@ def _chosen(
   else:
     draft_rows = draft_vocab.choose_rows(
       workdir,
-      rows[:, config.first_group + 1 :],  # what the target wrote
+      rows[:, config.first_group + 1 :],  # tokens of the target
       module.config.vocab_size,
       module.draft_vocab,
     )

@@ -45,12 +45,12 @@ class DistillConfig(run_config.RunConfig):
       after the other. '' is in the workdir.
     features: folder for the target's features, which several runs can share,
       one after the other. '' computes them in every step. Features of several
-      layers have their own files there, and take as many times the space.
+      layers take separate files there, and that many times the space.
     groups: positions of a sequence whose heads, masks, blocks or steps are
       trained in a step, drawn at random; 0 is all. Positions of a prompt are
-      left out, because the text after them is not the target's.
-    retention: share of the positions with mask or step j that have the next one
-      too.
+      skipped, because the text after them is not the target's.
+    retention: share of the positions with mask or step j that also have mask or
+      step j + 1.
     loss: loss of the draft's distribution, see `acceptance.per_position`. The
       published one is text for Medusa, Hydra and Medusa's ParallelSpec, and kl
       for EAGLE and its ParallelSpec; tv, lk_alpha and lk_lambda train the
@@ -59,7 +59,7 @@ class DistillConfig(run_config.RunConfig):
       3 is common.
     position_weights: weights of the tokens of a draft: by `decay`, or by how
       much the expected length of a draft depends on each (expected_length).
-      EAGLE learns one token ahead, so that its weight is its acceptance.
+      EAGLE learns one token ahead, so that token's weight is its acceptance.
     decay: factor of a weight per head, mask or step. Medusa, its ParallelSpec
       and EAGLE-3 have 0.8, EAGLE's ParallelSpec has 1, DFlash exp(-1 / 4) for
       blocks of 8 and exp(-1 / 7) for blocks of 16.

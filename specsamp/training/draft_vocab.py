@@ -1,7 +1,7 @@
 """Choice of the tokens that a drafter with a small vocabulary can draft.
 
-They are chosen once from the training text and kept in the workdir, because
-rows of an LM head mean nothing without them.
+The tokens are chosen once from the training text and kept in the workdir,
+because the rows of an LM head mean nothing without them.
 """
 
 import json

@@ -38,7 +38,8 @@ def check_processes(folder: str) -> None:
 def compute(transformer: Transformer, params, tokens_bt):
   """Computes the features of a target that a drafter reads: [B, T, E].
 
-  They are those at the transformer's taps and, last, the input of the LM head.
+  The features are those at the transformer's taps and, last, the LM head's
+  input.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:
@@ -55,9 +56,9 @@ def split(read_bte, width: int):
 
 
 class FeatureCache:
-  """Results of `compute` for rows of tokens, filled as they are requested.
+  """Results of `compute` for rows of tokens, computed on request and kept.
 
-  Two files keep them: features.npy and done.npy, the rows that are computed.
+  features.npy keeps the results; done.npy marks the rows that are computed.
   """
 
   def __init__(
@@ -118,7 +119,7 @@ class FeatureCache:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-  """Batches of rows.
+  """Batches of training sequences.
 
   A batch has `tokens`, int32 [B, T + 1], `seed`, uint32 [B], and `noise`,
   float32 [B], the largest noise on features, which is 0 in validation. It may

@@ -30,8 +30,8 @@ class PretrainConfig(run_config.RunConfig):
     pattern: files of the corpus, a glob relative to its folder.
     repeats: times that an epoch reads each file of the corpus.
     extra_corpus: folder of text that an epoch reads once in addition; '' is
-      unused. Its files match the same pattern. No file is held out; those that
-      largely repeat a held-out file of the corpus are left out.
+      unused. Its files match the same pattern. No file is held out; files that
+      largely repeat a held-out file of the corpus are skipped.
     tokenizer: a SentencePiece model; '' trains one of `model.vocab_size` pieces
       on the corpus.
     init: folder of a model of this shape to start from, with its tokenizer; ''
@@ -131,8 +131,8 @@ def pretrain(
 ) -> LanguageModel:
   """Trains a model, resuming a run of the workdir.
 
-  Adds to the files of `run.fit`: tokenizer.model, if it trains one; and at the
-  end model/, a folder for `specsamp.load` with `config.storage`.
+  In addition to the files of `run.fit` it writes tokenizer.model, if it trains
+  a tokenizer, and at the end the folder model/ for `specsamp.load`.
 
   Args:
     config: settings of the run.
@@ -143,8 +143,8 @@ def pretrain(
     The model in float32.
 
   Raises:
-    UserError: the corpus, the tokenizer, the teacher or its files do not fit
-      the config, another run holds a folder, or see `run.fit`.
+    UserError: see `run.fit`; or the corpus, tokenizer, teacher or its files do
+      not fit the config, or another run holds a folder.
     FloatingPointError: a loss, a gradient or the state is not finite.
   """
   workdir = pathlib.Path(workdir).absolute()

@@ -75,7 +75,7 @@ def fit(
     The trained parameters.
 
   Raises:
-    UserError: the config does not fit the mesh, or see `resume`.
+    UserError: see `resume`; or the config does not fit the mesh.
     FloatingPointError: see `resume`.
   """
   if mesh and config.batch_size % mesh.shape[rules.DATA]:
@@ -143,7 +143,7 @@ def fit(
 
 
 def _shapes(init, key, mesh: Mesh | None) -> TrainState:
-  """Returns the shapes of the state, with the shardings of a whole run."""
+  """Returns the shapes of the state, with shardings."""
   shapes = jax.eval_shape(init, key)
   if mesh is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -177,7 +177,7 @@ def resume(
     workdir: an absolute path that all processes see.
     begin: () -> the state before the first step, a tree of arrays.
     shapes: arrays or shapes of the state, with shardings.
-    prepare: (state) -> None, called before the first step that is left.
+    prepare: (state) -> None, called before the first remaining step.
     advance: (number of the step, from 1; state) -> state, metrics. The metrics
       are scalars with 'loss' and 'grad_norm' among them.
     validate: (state) -> metrics; None for a run without validation.

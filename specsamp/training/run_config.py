@@ -116,7 +116,7 @@ def _is_matrix(params):
 
 
 def _matmuls_of_layers(params):
-  """Returns the axes that the matrices of layers sum over; None for others.
+  """Returns the summed axes of the matrices of layers, None for other arrays.
 
   Muon then treats keys apart from values, and gates apart from hidden units.
   """

@@ -31,7 +31,7 @@ def default_folder() -> pathlib.Path:
 
 
 def enable(folder: str | None = None) -> None:
-  """Makes jax keep the programs of this process on disk and load kept ones.
+  """Makes jax keep this process's programs on disk and load kept programs.
 
   Must be called before anything is compiled. If the folder cannot be made, a
   line on standard error reports it and nothing is kept. jax's variables

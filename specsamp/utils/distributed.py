@@ -1,4 +1,4 @@
-"""Runs of several processes: start-up, who writes files, shared values."""
+"""Runs of several processes: start-up, choice of the writer, shared values."""
 
 import os
 import sys
@@ -87,11 +87,11 @@ def first_does(action: Callable[[], None], what: str) -> None:
 
   Args:
     action: the function to run.
-    what: its name in errors.
+    what: name of the action in errors.
 
   Raises:
-    UserError: the action failed; raised in every process, because a process
-      would wait for the others.
+    UserError: the action failed. Every process raises this, so that none
+      waits for the others.
   """
   failure = None
   if is_first():
@@ -108,7 +108,8 @@ def first_does(action: Callable[[], None], what: str) -> None:
 def of_first(value: Any) -> Any:
   """Returns the value of process 0 in all processes, such as measured times.
 
-  It is a number, or a pytree of arrays and numbers of equal shapes everywhere.
+  The value is a number, or a pytree of arrays and numbers whose shapes are
+  equal in all processes.
   """
   if jax.process_count() == 1:
     return value

@@ -115,7 +115,7 @@ def replace_folder(
   """Yields a new folder that takes the place of `path` when the block ends.
 
   If the block raises, the old folder stays. All processes of a run must enter;
-  the first one creates and renames folders, and the others leave after it.
+  the first one creates and renames folders, and the others leave later.
 
   Args:
     path: the destination.

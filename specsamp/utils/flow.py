@@ -13,7 +13,7 @@ def cond_in_place(
 ) -> Carry:
   """Returns `step(carry)` if the predicate is true, else `carry`.
 
-  It is a loop of at most one iteration: XLA copies the operands of a
+  The function is a loop of at most one iteration: XLA copies the operands of a
   conditional, such as a whole cache, but not the carry of a loop.
 
   Args:

@@ -90,7 +90,7 @@ def lock_shared(folders: Iterable, workdir) -> Iterator[None]:
 
 
 def _holder(path: pathlib.Path) -> str:
-  """Returns the text of a lock's holder, who may write it a moment later."""
+  """Returns a lock file's text; waits a moment if it is not written yet."""
   for _ in range(20):
     with contextlib.suppress(OSError):
       if text := path.read_text(errors='replace').strip():

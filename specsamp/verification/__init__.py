@@ -91,9 +91,10 @@ def default_name(law: Law, tree: TokenTree) -> str:
 def name_without_draft(name: str) -> str:
   """Returns the name of the rule for plain decoding to compare a rule with.
 
-  It is the same rule if that rule verifies an empty draft, so that coupled
-  rules emit the same completions with and without a draft. It is `token`
-  otherwise, and for user-defined rules, which may not handle an empty draft.
+  A rule that verifies empty drafts is compared with itself, so that coupled
+  rules emit the same completions with and without a draft. The result is
+  `token` for other rules and for user-defined rules, which may not handle such
+  drafts.
   """
   if user_modules.is_name(name) or 'iid' not in make(name).accepts:
     return 'token'

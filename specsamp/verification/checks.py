@@ -1,6 +1,6 @@
 """Checks of user-defined verifiers before any program is compiled with them.
 
-`specsamp.conformance` computes that a rule's distributions are the right ones.
+`specsamp.conformance` checks that a rule is lossless.
 """
 
 import functools
@@ -100,7 +100,7 @@ def check_distributions(
   """Checks that each row of a method's probabilities is a distribution.
 
   Sums may be off by `tolerance`, entries below 0 by a thousandth of it. `where`
-  begins the message, and `describe_row` of the row's index ends it.
+  begins the message, and `describe_row(*index)` of the row ends it.
 
   Raises:
     UserError: the sum of a row is not 1, or an entry is negative or NaN.

@@ -70,7 +70,7 @@ class Classes(NamedTuple):
   upto_bm: jax.Array
 
   def factors(self, left_bk: jax.Array) -> jax.Array:
-    """Returns q^G / q of each class, [B, M], for probabilities w_1 .. w_K."""
+    """Returns q^G / q of each class, [B, M], given w_1 .. w_K in `left_bk`."""
     terms_bm = power_bm = jnp.ones_like(self.upto_bm)
     factor_bm = left_bk[:, :1] * terms_bm
     for j in range(1, left_bk.shape[1]):
@@ -80,7 +80,7 @@ class Classes(NamedTuple):
     return factor_bm
 
   def kept_probs(self, q_bv: jax.Array, left_bk: jax.Array) -> jax.Array:
-    """Returns q^G, [B, V], for probabilities w_1 .. w_K."""
+    """Returns q^G, [B, V], given w_1 .. w_K in `left_bk`."""
     factor_bm = self.factors(left_bk)
     factor_bv = jnp.zeros_like(q_bv)
     for m in range(factor_bm.shape[1]):

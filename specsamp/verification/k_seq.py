@@ -6,8 +6,8 @@ node it accepts at least 1 - 1/e times as often as the best lossless rule.
 Drafts: static trees of law `iid`. On a chain it is the token rule.
 
 A child x is accepted with min(1, p(x) / (rho q(x))), whatever its rank. With C
-valid children and β = sum(min(q, p / rho)), a child is accepted with β, so that
-one of them is with 1 - (1 - β)^C. They emit min(q, p / rho) (1 - (1 - β)^C) / β
+valid children and β = sum(min(q, p / rho)), a child is accepted with chance β,
+and some child with 1 - (1 - β)^C. They emit min(q, p / rho) (1 - (1 - β)^C) / β
 in all. The rule is exact if that is nowhere above p, because the residual
 distribution then supplies the rest. This holds for any rho in [1, C] with ::
 
@@ -55,8 +55,9 @@ def _solve(
 ) -> jax.Array:
   """Returns rho, by bisection of 1 - (1 - β(rho))^C = rho β(rho).
 
-  It is the upper end of the last bracket, where the rule is exact even if the
-  bisection has not converged. `count` is C, at most `max_count`; 0 counts as 1.
+  The result is the upper end of the last bracket, where the rule is exact even
+  if the bisection has not converged. `count` is C, at most `max_count`; 0
+  counts as 1.
   """
 
   def halve(_, ends):

@@ -7,9 +7,9 @@ Drafts: static trees of these two laws.
 
 A child x is accepted with min(1, p(x) / q(x)). After a rejection the next
 sibling is tried with p <- norm((p - q)+) and, without replacement, with q
-without x. It is exact because each trial is the token rule, whose rejection
-leaves the residual distribution to the next trial. On a chain it is the token
-rule.
+without x. The rule is exact because each trial is the token rule, whose
+rejection leaves the residual distribution to the next trial. On a chain it is
+the token rule.
 """
 
 import dataclasses

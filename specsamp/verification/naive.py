@@ -6,8 +6,8 @@ candidates it is the token rule with a one-hot q.
 
 Drafts: any static or dynamic tree, of any law.
 
-It is exact because every emitted token is a draw from p. The candidates decide
-only whether the token costs another step. The rule reads no q.
+The rule is exact because every emitted token is a draw from p. The candidates
+decide only whether the token costs another step. The rule does not read q.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ class NaiveVerifier(Verifier):
 
 @dataclasses.dataclass(frozen=True)
 class GumbelVerifier(NaiveVerifier):
-  """Gumbel coupling: a completion depends on its seed and the target alone.
+  """Gumbel coupling: a completion depends only on the target, prompt and seed.
 
   Source: Daliri, Musco and Suresh, arXiv 2408.07978.
 

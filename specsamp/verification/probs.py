@@ -1,4 +1,4 @@
-"""p and q at the drafted tokens, and after a single node.
+"""Lookups of p and q: at the drafted tokens, and after a single node.
 
 No function allocates an array over the vocabulary except for its result.
 """
@@ -44,7 +44,7 @@ def at_tokens(
 def token_probs(draft: Draft, p_bnv: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns p(x) and q(x) of each node's token, both [B, N] in p's dtype.
 
-  They are the probabilities after the node's parent; 0 at the root.
+  The probabilities are those after the node's parent; 0 at the root.
   """
   parents = draft.tree.parents[1:]
   p_bn = at_tokens(p_bnv, parents, draft)
@@ -102,7 +102,7 @@ def rows(probs_bkv: jax.Array, index: Sequence[int]) -> jax.Array:
 
 
 def is_among(tokens: jax.Array, vocab: int) -> jax.Array:
-  """Returns the vocabulary's mask of tokens int32 [..., C], bool [..., V]."""
+  """Returns a mask of the vocabulary, bool [..., V], True at the tokens."""
   vocabulary = jnp.arange(vocab, dtype=jnp.int32)
   vocabulary = vocabulary.reshape((1,) * (tokens.ndim - 1) + (vocab,))
   among = jnp.zeros((*tokens.shape[:-1], vocab), bool)

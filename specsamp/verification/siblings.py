@@ -45,8 +45,8 @@ def _replace(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
 def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
   """Returns R, the q that its valid elder siblings leave each node, [B, N].
 
-  It is not computed as 1 - sum(q(x)), which is rounding noise if the elders
-  hold nearly all of q. `q_bn` is the q of each node's token.
+  R is not computed as 1 - sum(q(x)), which is rounding noise if the elders hold
+  nearly all of q. `q_bn` is the q of each node's token.
   """
   tree = draft.tree
   crowded = tree_ops.crowded(tree)

@@ -5,9 +5,9 @@ theorem 1; the same as Leviathan et al., arXiv 2211.17192, algorithm 1.
 
 Drafts: chains of law `iid`.
 
-It is exact token by token. Token x is drafted and accepted with probability
-min(p(x), q(x)). A rejection has probability sum((p - q)+) and then emits x with
-norm((p - q)+), which adds (p(x) - q(x))+. The sum is p(x).
+The rule is exact token by token. Token x is drafted and accepted with
+probability min(p(x), q(x)). A rejection has probability sum((p - q)+) and then
+emits x with norm((p - q)+), which adds (p(x) - q(x))+. The sum is p(x).
 """
 
 import dataclasses

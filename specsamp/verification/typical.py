@@ -1,11 +1,11 @@
-"""Typical acceptance: keeps tokens that are likely under the target. Lossy.
+"""Typical acceptance (lossy): keeps tokens that are likely under the target.
 
 Source: Medusa, Cai et al., arXiv 2401.10774, section 2.3.1.
 
 Drafts: static trees of any law. The rule reads no q.
 
-It is not lossless: the drafter chooses among the tokens that pass. Medusa's
-code keeps the likeliest of the longest paths; here the first one wins.
+The rule is not lossless: the drafter chooses among the tokens that pass.
+Medusa's code keeps the likeliest of the longest paths; here the first one wins.
 """
 
 import dataclasses

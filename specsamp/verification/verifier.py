@@ -67,7 +67,7 @@ def check_accepts(verifier: Verifier, law: Law, tree: TokenTree) -> None:
   """Checks that a rule accepts a law, and the tree if that is dynamic.
 
   Raises:
-    ValueError: it does not.
+    ValueError: the rule does not accept them.
   """
   name = type(verifier).__name__
   if law not in verifier.accepts:

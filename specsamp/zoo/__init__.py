@@ -36,7 +36,7 @@ def load(name: str, dtype: str = '') -> Pair:
 
   Args:
     name: one of `names()`.
-    dtype: that the target computes in; '' is the dtype of its training.
+    dtype: dtype that the target computes in; '' is that of its training.
 
   Raises:
     UserError: the name or the dtype is unknown.

@@ -78,7 +78,7 @@ def check_layers(
 ) -> None:
   """Checks the keys of a config with layers, and refuses sliding windows.
 
-  See `check`. Programs differ in the keys of a window that they obey.
+  See `check`. Inference programs disagree on which keys set a window.
   """
   check(values, (*_LAYERS.split(), *known), fixed)
   keys = ('layer_types', 'use_sliding_window', 'sliding_window')
@@ -129,7 +129,7 @@ def flag(values: dict[str, Any], key: str, default: bool = False) -> bool:
 def layer_ids(key: str, ids: Any, minimum: int) -> list[int]:
   """Returns the layer ids of a key, which must ascend.
 
-  First ids below `minimum` may mean inputs or outputs, and are refused.
+  A first id below `minimum` is refused: it may mean an input or an output.
   """
   is_list = type(ids) is list and {type(id_) for id_ in ids} == {int}
   if not is_list or sorted(set(ids)) != ids:

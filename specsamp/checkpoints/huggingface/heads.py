@@ -1,9 +1,9 @@
-"""Drafters in published formats, read: Medusa, EAGLE, EAGLE-3, P-EAGLE, DFlash.
+"""Readers of published drafters: Medusa, EAGLE, EAGLE-3, P-EAGLE, DFlash.
 
-A folder has safetensors and a config.json, of the authors' kind or of the
-speculators library. EAGLE-3's may also have an `eagle_config`, as NVIDIA's and
-SpecForge's. No format names the weights of the target that the drafter was
-trained for, and no shape reveals a wrong tap, so ambiguous taps are refused.
+A folder has safetensors and a config.json in the format of the authors or of
+the speculators library. NVIDIA and SpecForge add an `eagle_config` for EAGLE-3.
+No format names the weights of the target that the drafter was trained for, and
+no shape reveals a wrong tap, so ambiguous taps are refused.
 """
 
 import pathlib
@@ -137,8 +137,8 @@ def reader(values: dict[str, Any]) -> Reader | None:
 def _speculators(values: dict[str, Any]) -> Reader:
   """Returns the reader of a folder of the speculators library.
 
-  Its taps are inputs of layers. Some converted folders name outputs: ids that
-  begin with layer 1 or the embedding are refused.
+  Its taps name inputs of layers, but some converted folders name outputs. So
+  ids that begin with layer 1 or the embedding are refused.
   """
   check_name(KIND, values[KIND], ('eagle3', 'peagle', 'dflash'))
   layers = keys.nested(values, LAYERS)
@@ -172,7 +172,7 @@ def _speculators(values: dict[str, Any]) -> Reader:
 
 
 def _medusa(values: dict[str, Any]) -> Reader:
-  """Returns the reader of Medusa's blocks, and the LM head of each head."""
+  """Returns the reader of Medusa's heads, each with blocks and an LM head."""
   counts = ('medusa_num_heads', 'medusa_num_layers')
   # The last two follow from the shapes of the tensors.
   keys.check(values, (*counts, 'hidden_size', 'vocab_size'))
@@ -219,7 +219,7 @@ def _medusa(values: dict[str, Any]) -> Reader:
 
 
 def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
-  """Returns the reader of EAGLE's layer, which has no norm before attention."""
+  """Returns the reader of EAGLE's layer, without a norm before attention."""
   fixed = {
     'qkv_bias': False,
     'parallel_drafting': False,
@@ -248,7 +248,7 @@ def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
 
 
 def _authors_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
-  """Returns `Eagle3Layer` fields of the authors' kinds of config.json."""
+  """Returns `Eagle3Layer` fields of a config.json in the authors' format."""
   known = (*_EAGLE3_KEYS, *_MASKS, 'eagle_config', 'parallel_drafting')
   keys.check_layers(values, known, {'logit_scale': 1.0, 'qkv_bias': False})
   inside = {}
@@ -273,7 +273,7 @@ def _authors_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
 
 
 def _eagle3_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
-  """Returns `Eagle3Layer` fields by the keys that all kinds of config have."""
+  """Returns the `Eagle3Layer` fields that all config formats share."""
   norms = {'together': 'norm_before_fc', 'each': 'fc_norm'}
   tap_norms = [norm for norm, key in norms.items() if keys.flag(values, key)]
   if len(tap_norms) > 1:
@@ -293,9 +293,9 @@ def _eagle3_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
 def _eagle3(
   config: TransformerConfig, draft_vocab: int, fields: dict[str, Any]
 ) -> Reader:
-  """Returns the reader of layers, fusion of taps, and LM head if there is one.
+  """Returns the reader of the layers, the fusion of taps and any LM head.
 
-  Without an LM head the drafter uses the target's, and drafts all its tokens.
+  Without an LM head the drafter uses the target's and can draft every token.
   Fields with a `mask_token` are those of P-EAGLE (2602.01469).
   """
 
@@ -365,10 +365,10 @@ def eagle3_layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:
 def _draft_rows(
   what: str, tensors: dict[str, Stored], vocab: int, draft_vocab: int
 ) -> np.ndarray:
-  """Removes the tables of tokens and returns each token's row in the LM head.
+  """Removes the token tables and returns each token's row in the LM head.
 
-  `d2t` has the difference of token and row for each row, and `t2d` follows from
-  it. A drafter of all tokens may lack both.
+  `d2t` has token minus row for each row, and `t2d` follows from it. A drafter
+  of all tokens may lack both tables.
 
   Returns:
     int32 [V]: rows; `draft_vocab` for tokens without one.
@@ -411,9 +411,9 @@ def _dflash_of_authors(values: dict[str, Any]) -> Reader:
 def _dflash(
   values: dict[str, Any], layers: dict[str, Any], taps: list[int]
 ) -> Reader:
-  """Returns the reader of Qwen3's layers, which read inputs of the taps.
+  """Returns the reader of Qwen3's layers, which read inputs of tapped layers.
 
-  They share the target's embedding and LM head.
+  The drafter shares the target's embedding and LM head.
   """
   check_name('model_type', layers.get('model_type'), ('qwen3',))
   config = llama.read(layers)

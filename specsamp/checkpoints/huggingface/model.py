@@ -27,9 +27,9 @@ def load(
 ) -> LanguageModel:
   """Reads a folder of transformers; see `model_dir.load`.
 
-  A sliding window bounds the length of sequences. Rows of the embedding without
-  a piece of the tokenizer have probability 0. Each device reads only its slices
-  of the tensors.
+  A sliding window bounds the length of sequences. Embedding rows that have no
+  piece in the tokenizer get probability 0. Each device reads only its slices of
+  the tensors.
   """
   path = pathlib.Path(path)
   what = f'model {path}'
@@ -91,7 +91,7 @@ def save(model: LanguageModel, path) -> None:
 
   A folder that holds only a model of specsamp is replaced by a rename. All
   processes of a run must call this, and the first one writes. Tensors have the
-  dtype that the model computes in; padded rows of the vocabulary are left out.
+  dtype that the model computes in; padded rows of the vocabulary are omitted.
 
   Raises:
     UserError: no architecture of transformers computes the same function, or

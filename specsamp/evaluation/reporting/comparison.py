@@ -80,9 +80,9 @@ def notes(
   scores: Mapping[str, Score],
   max_prompt_tokens: int,
 ) -> list[str]:
-  """Returns a sentence for each difference from a task as its authors have it.
+  """Returns a sentence for each difference between a task and its original.
 
-  Of longer conversations the last `max_prompt_tokens` were read.
+  Turns after more than `max_prompt_tokens` tokens see only the last ones.
   """
   sentences = []
   for task in tasks:

@@ -1,4 +1,4 @@
-"""Sections of a comparison that papers have too."""
+"""Sections of a report that set a comparison next to a paper's figures."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def alternatives(rows: Sequence[Row]) -> list[list[Row]]:
 def break_even(
   chain: Row, tree: Row, chain_cost: RoundCost, tree_cost: RoundCost
 ) -> str:
-  """Returns the cost of a tree's pass at which it is as fast as a chain."""
+  """Returns text with the pass cost below which a tree beats a chain."""
   gain = tree.block_efficiency / chain.block_efficiency
   rest = tree_cost.round_ms - tree_cost.score_ms
   allowed = gain * chain_cost.round_ms - rest
@@ -45,8 +45,8 @@ def at_paper_cost(
 ) -> list[Part]:
   """Returns the parts of rounds, and the speedup at the paper's round cost.
 
-  A round of a paper costs τ over speedup, in steps of the target alone. Another
-  machine has other costs and the same τ. The costs are None if rounds differ.
+  A round in a paper costs τ over speedup, in steps of the target alone. On
+  another machine costs differ and τ does not. Costs are None if rounds differ.
   """
   cells = []
   for row, cost in costs:

@@ -26,8 +26,8 @@ _PARTS = {'draft': 'tab:orange', 'score': 'tab:blue', 'verify': 'tab:green'}
 def by_draft_length(rows: Sequence[Row]) -> matplotlib.figure.Figure | None:
   """Draws round time, speedup and acceptance against the draft length.
 
-  Figure 1 of Chen et al. 2302.01318, with a line per task and sampling. Returns
-  None for fewer than two draft lengths.
+  The plot is figure 1 of Chen et al. 2302.01318, a line per task and sampling.
+  Returns None for fewer than two draft lengths.
   """
   is_chain = lambda row: row.tree.is_chain and row.tree.depth and not row.depths
   lines = _lines(
@@ -70,7 +70,7 @@ def by_method(rows: Sequence[Row]) -> matplotlib.figure.Figure:
 def by_candidates(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   """Draws the acceptance of one token against its number of candidates.
 
-  Figure 3 of Yang et al. 2401.06706, with a line per task, rule and
+  The plot is figure 3 of Yang et al. 2401.06706, with a line per task, rule and
   temperature.
   """
   lines = _lines(
@@ -94,7 +94,7 @@ def by_candidates(rows: Sequence[Row]) -> matplotlib.figure.Figure:
 def by_budget(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   """Draws speedup against block efficiency of branchings, by number of paths.
 
-  Figure 4 of Yang et al. 2401.06706.
+  The plot is figure 4 of Yang et al. 2401.06706.
   """
   figure, (panel,) = _panels((8, 5.4), [''])
   colors = {}
@@ -127,7 +127,7 @@ def by_budget(rows: Sequence[Row]) -> matplotlib.figure.Figure:
 def by_masks(rows: Sequence[Row]) -> matplotlib.figure.Figure:
   """Draws speedup and block efficiency against a parallel drafter's masks k.
 
-  Figure 4 of Xiao et al. 2410.05589, with a line per task and sampling.
+  The plot is figure 4 of Xiao et al. 2410.05589, a line per task and sampling.
   """
   lines = _lines(
     (row for row in _single(rows) if row.tree.depth),
@@ -182,8 +182,8 @@ def by_sampling(rows: Sequence[Row]) -> matplotlib.figure.Figure:
 def trace(costs: Sequence[RoundCost]) -> matplotlib.figure.Figure:
   """Draws two rounds of each method: draft, score, and the rest as verify.
 
-  The right half of figure 1 of Xiao et al. 2410.05589. The parts are medians,
-  each timed in a separate loop.
+  The plot is the right half of figure 1 of Xiao et al. 2410.05589. The parts
+  are medians, each timed in a separate loop.
   """
   costs = [cost for cost in costs if cost.row]
   figure = matplotlib.figure.Figure(
@@ -262,8 +262,8 @@ def _lines(
 ) -> dict[str, list[Row]]:
   """Groups rows by their names.
 
-  The key of a group is the names that differ between groups, and the second
-  name.
+  A group's key joins the names that differ between groups, and always has the
+  second name.
   """
   groups: dict[tuple[str, ...], list[Row]] = {}
   for row in rows:
@@ -323,7 +323,7 @@ def _paper_value(row: Row, key: str) -> float | None:
 
 
 def _reaches(rows: Sequence[Row], key: str) -> list[list[float]]:
-  """Returns how far the intervals reach below and above, as matplotlib does."""
+  """Returns the lengths of error bars, [below, above], in matplotlib's form."""
   reaches = [[], []]
   for row in rows:
     value = getattr(row, key)
@@ -339,7 +339,7 @@ def _whole(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _single(rows: Sequence[Row]) -> list[Row]:
-  """Returns the rows of single tasks."""
+  """Returns the rows of single tasks, without rows of all tasks together."""
   return [row for row in rows if row.task != metrics.ALL]
 
 

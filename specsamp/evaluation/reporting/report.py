@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
   Attributes:
     rows: one mapping per row. A missing cell or None stays empty; a column of
-      such cells is left out.
+      such cells is omitted.
     digits: decimal places of numbers.
     column_digits: decimal places of single columns, by their names.
   """
@@ -68,7 +68,7 @@ class Report:
     title: title, without `#`.
     command: command that makes the report, if there is one.
     device: devices of the measurement; '' for a report without measurements.
-    packages: further distributions whose versions the summary names.
+    packages: further Python packages whose versions the summary lists.
     parts: parts of the report, in order.
     details: further parts at the end of report.md, which a terminal does not
       show.

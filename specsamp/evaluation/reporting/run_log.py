@@ -29,8 +29,8 @@ class RunLog(Generic[Record]):
 
   Without a key the log starts an empty file, and a record may be any dict. A
   line that does not belong to the run (other types, a duplicate key, refused by
-  `accepts`) moves to `NAME.set-aside`, and a message on standard error says so.
-  A last line that was interrupted while it was written is dropped. All
+  `accepts`) moves to `NAME.set-aside`, and a message reports that. A last line
+  whose writing was interrupted is dropped. All
   processes of a run read the file, and the first one writes it.
 
   Attributes:
@@ -52,7 +52,7 @@ class RunLog(Generic[Record]):
       path: path of the file; its folder exists.
       kind: type of a record. A dataclass drops fields that it does not declare,
         a TypedDict keeps them.
-      key: returns what identifies a record; None starts an empty file.
+      key: returns the identity of a record; None starts an empty file.
       accepts: returns True if a record belongs to this run.
     """
     self.path = path

@@ -40,7 +40,7 @@ def heads(label: Label) -> dict[str, str]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-  """Returns the main table, without the nodes of chains.
+  """Returns the main table, with a column of nodes only if there are trees.
 
   The column of a paper has its speedup, or its speedup / τ.
   """

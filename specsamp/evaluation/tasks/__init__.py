@@ -29,7 +29,7 @@ def load(
     count: number of prompts of each task; an upper bound for published sets and
       files.
     max_tokens: upper bound on the tokens of a prompt. Longer prompts of
-      published sets lose their beginning, those of files are skipped.
+      published sets lose their beginning, and longer ones of files are skipped.
     data: folder of the published files.
 
   Raises:

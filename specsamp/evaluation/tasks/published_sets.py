@@ -28,7 +28,7 @@ SPEC_BENCH_CATEGORIES = (
 def humaneval(data: str, count: int) -> Task:
   """Returns functions to complete, scored by their tests.
 
-  Chen et al. 2107.03374.
+  Source: Chen et al. 2107.03374.
   """
   path = find(data, 'humaneval')
   prompts = [
@@ -60,8 +60,8 @@ def function_body(answer: str) -> str:
 def xsum(data: str, count: int) -> Task:
   """Returns articles to summarize after one example, scored by ROUGE.
 
-  Narayan et al. 1808.08745; one shot and 128 tokens as in Chen et al.
-  2302.01318. The first article is the example.
+  Source: Narayan et al. 1808.08745. As in Chen et al. 2302.01318, there is one
+  example, the first article, and an answer has 128 tokens.
   """
   rouge_scorer()  # raises if the package is missing
   path = find(data, 'xsum', 'xsum*.jsonl')
@@ -111,8 +111,8 @@ def _read_list(data: str, name: str, kind: type) -> list:
 def spec_bench(data: str, count: int, category: str = '') -> list[Task]:
   """Returns a task for each category of Spec-Bench, or for the named one.
 
-  Xia et al. 2401.07851. The eight categories of MT-bench are one task of
-  conversations with two turns.
+  Source: Xia et al. 2401.07851. The eight categories of MT-bench are one task
+  of conversations with two turns.
   """
   if category:
     check_name('task: spec_bench', category, SPEC_BENCH_CATEGORIES)

@@ -29,13 +29,13 @@ def rouge(prompt: Question, answer: str) -> dict[str, float]:
 
 
 def _first_lines(prompt: Question, answer: str) -> str:
-  """Returns as many lines as the reference has: models rarely stop there."""
+  """Returns the first lines of an answer, up to the reference's number."""
   count = len(prompt.reference.strip().split('\n'))
   return '\n'.join(answer.strip().split('\n')[:count])
 
 
 def valid_python(prompt: Question, answer: str) -> dict[str, float]:
-  """Returns whether the answer completes a function that Python can parse.
+  """Returns 1 if the answer completes a function that Python can parse, else 0.
 
   The reference is the function from `def` to the body, which the answer is.
   The function ends before a line that is indented no more than its `def`: it is

@@ -36,7 +36,7 @@ class Task:
   Attributes:
     name: name in reports.
     prompts: prompts to answer.
-    ends: True if a stop token ends an answer. False if answers have no natural
+    ends: True if a stop token ends an answer. False if answers lack a natural
       end; then all of them have the same length.
     most_new_tokens: upper bound on the tokens of an answer, in addition to that
       of the config; None for no further bound.
@@ -78,13 +78,13 @@ class Task:
 def tokens_of(
   tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
 ) -> list[int]:
-  """Returns the tokens before the next answer, after answers to first turns.
+  """Returns the tokens of a conversation up to the next answer.
 
-  The turns are in the tokenizer's chat template if `chat` is True, else
-  separated by blank lines.
+  `answers` are those to the first turns. Turns are in the tokenizer's chat
+  template if `chat` is True, else separated by blank lines.
 
   Raises:
-    UserError: the tokenizer has no chat template.
+    UserError: the tokenizer lacks a chat template.
   """
   first, *later = (prompt.text, *prompt.later)[: len(answers) + 1]
   if chat:
@@ -136,7 +136,7 @@ def read_lines(path: pathlib.Path, *keys: str) -> list[Any]:
   """Reads a file of JSON lines, which may be compressed.
 
   Raises:
-    UserError: the file cannot be read, or a line lacks a text of the keys.
+    UserError: the file cannot be read, or a line lacks one of the keys.
   """
   opens = gzip.open if path.suffix == '.gz' else open
   with files.reading(f'{path}'), opens(path, 'rt', encoding='utf-8') as file:

@@ -24,7 +24,7 @@ _MAX_ANSWER = 32  # tokens: the rest of a line, with some to spare
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   """Returns library functions that the embedded pair was not trained on.
 
-  The score is whether an answer completes its function to valid Python.
+  The score is 1 if an answer completes its function to valid Python.
   """
   functions = prompts.held_out(tokenizer, count, max_tokens)
   return _functions('held-out Python functions', functions)
@@ -41,7 +41,7 @@ def _functions(name: str, functions: Sequence[prompts.Prompt]) -> Task:
 
 
 def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
-  """Returns functions to repeat with a change."""
+  """Returns a task of functions to repeat with a change."""
   edits = code_edits_data.code_edits(tokenizer, count, max_tokens)
   questions = [Question(edit.name, edit.text) for edit in edits]
   return Task('code edits', questions, ends=False)
@@ -50,7 +50,7 @@ def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
 def code_answers(
   tokenizer: Tokenizer, count: int, max_tokens: int
 ) -> list[Task]:
-  """Returns lines to complete, of three kinds that suit a small model.
+  """Returns tasks of lines to complete, of three kinds that suit a small model.
 
   A prompt stops within a line, or before a line that it contains. The answer is
   right if it equals the rest of that line in the file.

@@ -41,25 +41,25 @@ def per_position(
   TV and -log alpha have little or no gradient where p and q hardly overlap.
   Start with a trained drafter, or with lk_lambda, which is nearly KL there.
 
-  A draft may have fewer tokens than the target. Then its logits are over its
-  tokens, p's logits are taken at these and `p_normalizer` is given; or its
-  logits are `NEVER` elsewhere. Both ways alpha uses p unchanged, so that it is
-  at most the mass of the draft's tokens. KL uses p renormalized on these
-  tokens, because KL with p unchanged is infinite.
+  A drafter may have fewer tokens than the target. Either both logits cover only
+  the drafter's tokens and `p_normalizer` is given, or the drafter's logits are
+  `NEVER` at other tokens. In both cases alpha uses p unchanged, and is at most
+  the mass of the drafter's tokens. KL uses p renormalized on these tokens,
+  because KL with p unchanged is infinite.
 
   Args:
     name: name of the loss.
     q_logits: float [.., V].
-    p_logits: float [.., V] of the same tokens; None only for the loss text.
-    labels: int [..], the text's tokens as columns of V; only text reads them.
+    p_logits: float [.., V] of the same tokens; None only for the loss `text`.
+    labels: int [..], the text's tokens as columns of V; only `text` reads them.
     eta: speed at which KL gives way to TV in lk_lambda as alpha grows. The
-      paper has 3, and 10 for Medusa.
+      paper uses 3, and 10 for Medusa.
     p_normalizer: float [..], logsumexp of p's logits over all tokens of the
       target; None if V has all of them.
 
   Returns:
-    The loss and log alpha, both [..]. log alpha is None without `p_logits`, and
-    has no gradient. Nor has p.
+    The loss and log alpha, both [..]. log alpha is None without `p_logits`. log
+    alpha and p are constants to the gradient.
   """
   log_alpha = None
   if p_logits is not None:

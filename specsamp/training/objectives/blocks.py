@@ -28,7 +28,7 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
     context_btd: result of the module's `context` for the text.
     tokens_bt: int [B, T].
     starts_bm: int [B, M], the anchors. Outputs of an anchor beyond the text
-      have no meaning.
+      are noise.
   """
   (batch, length), count = tokens_bt.shape, starts_bm.shape[1]
   x_bqd, block_bq = embedded_blocks(
@@ -59,7 +59,7 @@ def dflash(module, params, target_head, batch, config):
 
   p is the target's distribution along the text. q has read no token after the
   root, so it averages over the tokens that may come there. Mask j weighs
-  decay^(j - 1). The authors have the loss text and a decay of exp(-1 / 7) for
+  decay^(j - 1). The authors use the loss `text` and a decay of exp(-1 / 7) for
   blocks of 16, exp(-1 / 4) for blocks of 8.
   """
   tokens = batch.tokens

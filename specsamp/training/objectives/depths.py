@@ -58,7 +58,7 @@ class Labels(NamedTuple):
   Attributes:
     logits: float32 [B, T, V], the target's; None if only the text is known.
     normalizer: float32 [B, T], logsumexp of the target's logits over all of its
-      tokens, of which `logits` may have a part.
+      tokens; `logits` may have only a part of the tokens.
     best: int [B, T], the column of the target's most probable token.
     next: int [B, T], the column of the text's next token.
   """
@@ -70,7 +70,7 @@ class Labels(NamedTuple):
 
   @classmethod
   def make(cls, target_head, batch: Batch) -> 'Labels':
-    """Returns the labels of a batch; those of its text without `hidden`."""
+    """Returns the labels of a batch, from its text alone without `hidden`."""
     next_bt = batch.tokens[:, 1:]
     if batch.hidden is None:
       return cls(None, None, next_bt, next_bt)
@@ -122,7 +122,7 @@ def weighted_sum(
 
   Args:
     config: with position_weights 'decay', depth j weighs decay^j.
-    depths: in order.
+    depths: losses of each depth, in order.
     length: T, tokens of the text.
     first: j of the first depth.
 
@@ -152,7 +152,7 @@ def weighted_sum(
 def _expected_length_weights(depths: Sequence[Depth], length: int):
   """Returns `acceptance.expected_length_weights` of each depth: [B, M] each.
 
-  Drafts that a depth lacks count as the others of that depth do on average.
+  A draft that lacks a depth gets the mean acceptance of that depth's drafts.
   """
   # A row for each position of the text, whether or not a draft starts there.
   scatter = jax.vmap(

@@ -3,7 +3,7 @@
 From every start in a text the layer drafts a few steps (Li et al. 2503.01840,
 3.2). Step 0 reads the target's features. Each later step reads the layer's
 output of the step before, at the same position, next to the text's token. The
-label of each step is the target's distribution; the features have no loss.
+label of each step is the target's distribution; features are not compared.
 """
 
 import jax
@@ -24,9 +24,9 @@ def loss(module, params, target_head, batch, config):
   """Sums the losses of all steps.
 
   A position has a loss only if the layer can draft its label: the target's most
-  probable token, or the text's token for the loss text. Other positions would
-  teach what the layer cannot express. The paper has the loss kl and a decay of
-  0.8 for 7 steps: step j weighs 0.8^j.
+  probable token, or the text's token for the loss `text`. The layer cannot
+  express other labels. The paper uses the loss `kl` and a decay of 0.8 for 7
+  steps: step j weighs 0.8^j.
   """
   length, count = batch.tokens.shape[1] - 1, batch.starts.shape[1]
   hidden_by_step = unrolled(
@@ -63,8 +63,8 @@ def unrolled(
   """Returns the layer's outputs of step 0, 1, ..: [B, M_j, D] each.
 
   Output j of start t predicts the token after t + j, and has read token t + j.
-  It sees the text's pairs up to t and those that it drafted from t: T + j
-  scores. Beyond the text it reads the last token again.
+  It sees the text's pairs up to t and the pairs drafted from t, which takes
+  T + j scores. Beyond the text it reads the last token again.
 
   Args:
     module: an `Eagle3Layer`.

@@ -1,7 +1,7 @@
 """Losses of Medusa, Hydra and EAGLE, and of ParallelSpec's drafters.
 
-Medusa's (2401.10774, 2.2.1) and Hydra's (2402.05109, 3) heads have the sum of
-their losses. EAGLE (2401.15077, 4.2) has a regression of the feature and
+Heads of Medusa (2401.10774, 2.2.1) and Hydra (2402.05109, 3) minimize the sum
+of their losses. EAGLE (2401.15077, 4.2) has a regression of the feature and
 cross-entropy with the target's distribution. ParallelSpec (2410.05589, 4.3)
 sums EAGLE's losses over a group, or Medusa's losses of the text. Any loss of
 `acceptance` can replace the cross-entropy.
@@ -34,7 +34,7 @@ def heads(module, params, target_head, batch, config):
   Head j reads the target's feature at t; Hydra's also reads the tokens t + 1 to
   t + j. Its label is token t + 1 + j, or the target's distribution after the
   text up to t + j. Means are over the positions that have such a token. The
-  papers have the loss text and a decay of 0.8: head j weighs 0.8^j.
+  papers use the loss `text` and a decay of 0.8: head j weighs 0.8^j.
   """
   tokens, starts_bm, features_btd = batch.tokens, batch.starts, batch.features
   length, width = features_btd.shape[1:]
@@ -57,10 +57,10 @@ def heads(module, params, target_head, batch, config):
 def medusa_parallel(module, params, target_head, batch, config):
   """Sums the losses at the root and at every mask.
 
-  The paper has the loss text and a decay of 0.8: mask j weighs 0.8^j. That loss
-  needs no target, so `agreement` is with the text for every loss. Other losses
-  compare with the target's distribution after the text and the tokens in
-  between, which the drafter did not see.
+  ParallelSpec uses the loss `text` and a decay of 0.8: mask j weighs 0.8^j. As
+  that loss reads no target, the metric `agreement` always compares with the
+  text. Other losses compare with the target's distribution after all tokens up
+  to the mask, some of which the drafter did not see.
   """
   outputs = group_outputs(
     module,
@@ -84,9 +84,9 @@ def medusa_parallel(module, params, target_head, batch, config):
 def eagle(module, params, target_head, batch, config):
   """Sums SmoothL1(feature) + cross_entropy * loss(p, q) over the groups.
 
-  EAGLE has the loss kl with a weight of 0.1; ParallelSpec
-  has a decay of 1. Further metrics, of the tokens without masks, are
-  `regression` and the distribution's loss by its name.
+  EAGLE uses the loss `kl` with a weight of 0.1; ParallelSpec uses a decay of 1.
+  Further metrics, over the tokens without masks, are `regression` and the loss
+  of the distribution under its name.
   """
   features_btd, length = batch.features, batch.features.shape[1]
   outputs = group_outputs(

@@ -2,8 +2,8 @@
 
 The module of an architecture has `BASE`, the prefix of all tensors but the LM
 head's; `read`, values of a config.json -> config; `layout`, config -> layout;
-and `write`, config -> the config.json that computes it, or None if there is
-none.
+and `write`, config -> the config.json that computes it, or None if the
+architecture cannot.
 """
 
 from types import ModuleType
@@ -43,7 +43,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
   """Returns the config.json of the architecture that computes a config.
 
   Raises:
-    UserError: no architecture does.
+    UserError: no architecture computes the config.
   """
   for family in (llama, opt, gpt2):
     values = family.write(config)

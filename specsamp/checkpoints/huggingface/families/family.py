@@ -1,6 +1,6 @@
 """Values of a config.json, and layouts that several architectures share.
 
-Values under which another function is computed are refused by name.
+A value that would change the computed function is refused by its name.
 """
 
 import math
@@ -30,7 +30,7 @@ _LEARNED = dict(norm='layer', positions='learned', gated=False, biases='all')
 def agreed(key: str, *configs: dict[str, Any]) -> Any:
   """Returns the value of a key that several parts of a config may have.
 
-  Absent keys and null do not count; None if all are absent.
+  Absent keys and nulls are ignored. The result is None if all are absent.
 
   Raises:
     UserError: the parts have different values.
@@ -62,7 +62,7 @@ class Values:
     return self._values[key]
 
   def must(self, key: str, expected: Any) -> None:
-    """Refuses a value under which another function is computed."""
+    """Refuses a value that would change the computed function."""
     got = self.get(key, expected)
     if got != expected:
       raise UserError(f'{key}: got {got!r}, only {expected!r} is supported')
@@ -73,7 +73,7 @@ class Values:
     return _ACTIVATIONS[got]
 
   def rope(self) -> dict[str, Any]:
-    """Returns rope_theta and rope_scaling, by the keys of any version."""
+    """Returns rope_theta and rope_scaling, from any version's keys."""
     self.must('partial_rotary_factor', 1)
     names = [
       name for name in ('rope_parameters', 'rope_scaling') if self.get(name)
@@ -91,7 +91,7 @@ class Values:
   def _rope_of(
     self, nested: dict[str, Any]
   ) -> tuple[float, RopeScaling | None]:
-    """Returns the theta and scaling by the keys of a nested config."""
+    """Returns the theta and the scaling that a nested config describes."""
     values = Values(nested)
     values.must('partial_rotary_factor', 1)
     kind = values.get('rope_type') or values.get('type', 'default')
@@ -138,14 +138,14 @@ class Values:
 
 
 def head(config: TransformerConfig) -> Layout:
-  """Returns the layout of the LM head, which a tied model lacks."""
+  """Returns the layout of the LM head; it is empty for a tied model."""
   if config.tied_embeddings:
     return {}
   return {'head': layouts.single('vd', 'lm_head.weight', 'v d')}
 
 
 def attention(config: TransformerConfig, out: str = 'o_proj') -> Layout:
-  """Returns the layout of attention by separate [outputs, inputs] matrices."""
+  """Returns the layout of attention in separate [outputs, inputs] matrices."""
   kv_biases = ['k_proj.bias', 'v_proj.bias']
   layout = {
     'q': layouts.single('hkd', 'q_proj.weight', 'hk d'),

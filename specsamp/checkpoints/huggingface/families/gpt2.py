@@ -1,4 +1,4 @@
-"""GPT-2."""
+"""GPT-2's config.json and tensors, read and written."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _DEFAULTS = dict(
 
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """Returns the config of a config.json."""
+  """Returns the `TransformerConfig` of a config.json."""
   v = Values(values, _DEFAULTS)
   v.must('scale_attn_weights', True)
   v.must('scale_attn_by_inverse_layer_idx', False)
@@ -85,7 +85,7 @@ def _layer(config: TransformerConfig) -> Layout:
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns the config.json that computes a config, or None."""
+  """Returns GPT-2's config.json for a config, or None if GPT-2 does not fit."""
   if not is_learned(config):
     return None
   return dict(

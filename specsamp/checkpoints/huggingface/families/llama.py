@@ -1,4 +1,4 @@
-"""LLaMA, Mistral, Qwen2 and Qwen3."""
+"""The config.json and tensors of LLaMA, Mistral, Qwen2 and Qwen3."""
 
 from typing import Any
 
@@ -50,10 +50,10 @@ _DEFAULTS = {
 
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """Returns the config of a config.json.
+  """Returns the `TransformerConfig` of a config.json.
 
-  A sliding window bounds the length of sequences: within the window sliding
-  attention is full attention.
+  A sliding window bounds `max_length`, because shorter sequences have full
+  attention.
   """
   kind = values['model_type']
   v = Values(values, _DEFAULTS[kind])
@@ -79,7 +79,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
 
 
 def _biases(v: Values, kind: str) -> str:
-  """Returns the biases by the keys that the class of a kind reads."""
+  """Returns `biases`, from the keys that the model type's class reads."""
   if kind == 'qwen2':
     return 'qkv'
   in_attention = kind != 'mistral' and v.get('attention_bias', False)
@@ -118,7 +118,7 @@ def layer(config: TransformerConfig) -> Layout:
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns the config.json that computes a config, or None."""
+  """Returns the config.json for a config, or None if no family expresses it."""
   if (config.norm, config.positions, config.gated) != ('rms', 'rotary', True):
     return None
   if config.qk_norm:

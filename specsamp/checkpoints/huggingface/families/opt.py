@@ -1,4 +1,4 @@
-"""OPT in the sizes with norms before blocks."""
+"""OPT's config.json and tensors, for the sizes with norms before blocks."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ _DEFAULTS = dict(
 
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """Returns the config of a config.json."""
+  """Returns the `TransformerConfig` of a config.json."""
   v = Values(values, _DEFAULTS)
   v.must('do_layer_norm_before', True)
   v.must('_remove_final_layer_norm', False)
@@ -74,7 +74,7 @@ def layout(config: TransformerConfig) -> Layout:
 
 
 def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns the config.json that computes a config, or None."""
+  """Returns OPT's config.json for a config, or None if OPT does not fit."""
   is_opt = config.activation == 'relu' and config.norm_epsilon == 1e-5
   if not is_opt or not is_learned(config):
     return None
