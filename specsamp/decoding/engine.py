@@ -374,7 +374,7 @@ class Engine:
       self._in_slots[slot] = sample
 
   def _add_chunk(self, sample: PendingSample, slot: int) -> None:
-    """Adds the chunk of a slot, which it frees if the sample has ended."""
+    """Adds the chunk of a slot, and frees the slot if the sample has ended."""
     chunk = sample.next_chunk(
       self._batch.model, self._host, slot, self._has_prompt_logprobs
     )

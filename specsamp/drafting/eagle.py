@@ -125,7 +125,7 @@ class EagleState:
 
 @struct.dataclass
 class EagleDrafter(features.FeatureDrafter):
-  """Drafts feature by feature, in one pass of the layer per depth.
+  """Drafter of features one by one, in one pass of the layer per depth.
 
   The pass of depth 1 runs in `commit`, which feeds the emitted tokens with the
   target's features. With predicted features instead the accepted length is 8 to

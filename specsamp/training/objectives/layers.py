@@ -133,7 +133,7 @@ class Groups(NamedTuple):
   number: np.ndarray
 
   def by_depth(self, tree: Any) -> list[Any]:
-    """Splits a tree of arrays [B, Q] into those of tokens, masks 1, .."""
+    """Splits a tree of arrays [B, Q] into one tree for tokens, one per mask."""
     return [
       jax.tree.map(lambda x, j=j: x[:, self.number == j], tree)
       for j in range(self.number.max() + 1)
