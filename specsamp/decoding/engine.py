@@ -1,8 +1,8 @@
 """Engine: requests pass through the rows of one compiled batch.
 
 Between two bursts of rounds, the row of a finished sample is given to the next
-request; nothing is compiled for that. As in `generate`, the output of a request
-does not depend on other requests, unless the draft length is adaptive.
+request; nothing is compiled for that. The output of a request does not depend
+on other requests, unless the draft length is adaptive.
 """
 
 import collections
