@@ -287,7 +287,7 @@ def _take_config(
 
 
 def _configs(launcher: str) -> dict[str, str]:
-  """Returns path -> first line of the docstring, of a launcher's configs."""
+  """Maps each config of a launcher to the first line of its docstring."""
   titles = {}
   for path in sorted(home.folder().glob('configs/**/*.py')):
     source = path.read_text(encoding='utf-8')
@@ -365,7 +365,7 @@ def _help(
 
 
 def _entry(name: str, text: str) -> list[str]:
-  """Returns the lines of a name and its text, to the right of it or below."""
+  """Returns help lines: a name, and its text at the right or below."""
   column = 30
   width = max(shutil.get_terminal_size().columns - 1, column + 30)
   indent = ' ' * column

@@ -1,7 +1,7 @@
 """Maps parameters to tensors in the formats of other libraries.
 
 A layout names the tensors that a parameter consists of and the order of their
-axes. With it any slice of a parameter is read from only the needed slices of
+axes. So any slice of a parameter is read from only the needed slices of
 tensors, and tensors are built from parameters.
 """
 

@@ -90,7 +90,7 @@ def _repeated_share(ids: list[int]) -> float:
 def renames(
   files: dict[str, str], tokenizer: Tokenizer, max_tokens: int
 ) -> list[Prompt]:
-  """Returns functions, then their first half with an argument renamed."""
+  """Returns prompts: functions, then their first half with new names."""
   edits = []
   for path in sorted(files):
     for node, source in _functions(files[path]):

@@ -184,7 +184,7 @@ def _heads(source: str):
 def last_lines(
   text: str, tokenizer: Tokenizer, max_tokens: int, min_tokens: int
 ) -> str:
-  """Returns the longest run of last lines that fits, or '' if it is short."""
+  """Returns the longest run of last lines that fits, or '' if too short."""
   lines = text.splitlines(keepends=True)
   longest, size = '', 0
   for start in range(len(lines) - 1, -1, -1):

@@ -22,7 +22,7 @@ FILE = 'tokenizer.model'
 
 
 class Tokenizer(abc.ABC):
-  """Maps text to token ids and back; a subclass implements a kind of model.
+  """Map from text to token ids and back; a subclass implements a kind of model.
 
   Two tokenizers are equal if they were read from equal files.
 

@@ -292,7 +292,7 @@ class SlotBatch:
       compiled.add(one.tokens.shape[1])
 
   def _compile_others(self, prompts: Prompts) -> None:
-    """Compiles the programs after a prefill, and empties the slots."""
+    """Compiles the programs that follow a prefill, and empties the slots."""
     row = self._run(self._programs.prefill, self._inputs, prompts)
     sampling = SamplingParams().broadcast(1)
     sampling = jax.tree.map(lambda x: x[0], sampling)

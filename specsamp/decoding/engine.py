@@ -1,8 +1,8 @@
 """Engine: requests pass through the rows of one compiled batch.
 
 Between two bursts of rounds, the row of a finished sample is given to the next
-request; nothing is compiled for that. As in `generate`, the output of a request
-does not depend on other requests, unless the draft length is adaptive.
+request; nothing is compiled for that. The output of a request does not depend
+on other requests, unless the draft length is adaptive.
 """
 
 import collections
@@ -374,7 +374,7 @@ class Engine:
       self._in_slots[slot] = sample
 
   def _add_chunk(self, sample: PendingSample, slot: int) -> None:
-    """Adds the chunk of a slot, which it frees if the sample has ended."""
+    """Adds the chunk of a slot, and frees the slot if the sample has ended."""
     chunk = sample.next_chunk(
       self._batch.model, self._host, slot, self._has_prompt_logprobs
     )

@@ -65,7 +65,7 @@ class AdaptiveState:
 
 @struct.dataclass
 class AdaptiveDrafter(SkippingDrafter):
-  """Adapts the draft length of another drafter.
+  """Drafter that adapts the draft length of another drafter.
 
   Attributes:
     drafter: drafts to the maximum depth.

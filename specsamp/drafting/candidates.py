@@ -49,8 +49,8 @@ def pick(
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
     handicap_bv: handicaps of this depth's race, for a coupled drafter.
-    counts_w: number of first candidates that each node keeps; None is all. With
-      `top_plus_one` the last of them uses the node's last uniform numbers.
+    counts_w: number of first candidates that each node keeps; None is all. The
+      last of them uses the node's last uniform numbers under `top_plus_one`.
     is_confidence: True if q of a greedy candidate is read as the probability
       that it is accepted.
 

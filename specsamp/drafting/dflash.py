@@ -146,7 +146,7 @@ def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
 
 @struct.dataclass
 class DFlashDrafter(OnePassDrafter):
-  """Drafts a block, in one pass per round.
+  """Drafter of a block, in one pass per round.
 
   The cache in its state holds the text before the root.
   """

@@ -40,7 +40,7 @@ class SharedState:
 
 
 class Drafter:
-  """Proposes a tree of draft tokens in every round.
+  """Base of drafters, which propose a tree of draft tokens in every round.
 
   A drafter derives from this class and is a pytree (`flax.struct.dataclass`):
   its parameters are leaves, traced; everything that shapes the program is
@@ -126,7 +126,7 @@ class Drafter:
 
 @struct.dataclass
 class NoDrafter(Drafter):
-  """Drafts nothing: autoregressive sampling in the same loop, the baseline."""
+  """Drafter of nothing: autoregressive sampling in the same loop."""
 
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(0))
   law: Law = struct.field(pytree_node=False, default='iid')

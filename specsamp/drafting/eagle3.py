@@ -196,7 +196,7 @@ class Eagle3Layer(Layers):
     return x_btd
 
   def fused(self, tapped_bte):
-    """Returns one feature of the target's taps: [B, T, D]."""
+    """Returns the target's taps fused into one feature: [B, T, D]."""
     if not self.num_taps:
       return tapped_bte.astype(float16.wide(self.config.dtype))
     if self.tap_norm != 'none':
@@ -212,7 +212,7 @@ class Eagle3Layer(Layers):
     return (x_btpd.reshape(shape) * scale_e[None, None]).astype(c.dtype)
 
   def text(self, embedded_btd, before_btd):
-    """Returns pairs of tokens and features or outputs before: [B, T, 2 D]."""
+    """Returns tokens paired with the feature or output before: [B, T, 2 D]."""
     return jnp.concatenate([embedded_btd, before_btd], axis=-1)
 
   def embed(self, tokens_bt):
@@ -229,7 +229,7 @@ class Eagle3Layer(Layers):
     return self.lm_head(self.normed(x_btd))
 
   def row_tokens(self):
-    """Returns the token of each row: int [K]."""
+    """Returns the token of each row of the LM head: int [K]."""
     tokens_v = jnp.arange(len(self.draft_rows), dtype=jnp.int32)
     rows_k = jnp.zeros(self.draft_vocab, jnp.int32)
     return rows_k.at[self.draft_rows].set(tokens_v, mode='drop')
@@ -292,7 +292,7 @@ class ReadsTaps:
 
 @struct.dataclass
 class Eagle3Drafter(ReadsTaps, EagleDrafter):
-  """Drafts token by token from an `Eagle3Layer`, as `EagleDrafter` does."""
+  """Drafter with an `Eagle3Layer`, token by token like `EagleDrafter`."""
 
 
 class PEagleLayers(Eagle3Layer):
@@ -313,7 +313,7 @@ class PEagleLayers(Eagle3Layer):
 
 @struct.dataclass
 class PEagleDrafter(ReadsTaps, ParallelDrafter):
-  """Drafts from `PEagleLayers`, in one pass per round."""
+  """Drafter with `PEagleLayers`, in one pass per round."""
 
   def masks(self, index_k, positions_bk):
     shape = (1, len(index_k))

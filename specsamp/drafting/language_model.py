@@ -24,7 +24,7 @@ from specsamp.utils import flow
 
 @struct.dataclass
 class LanguageModelDrafter(Drafter):
-  """Samples a chain or tree from a model with the target's tokenizer.
+  """Drafter that samples a chain or tree from a smaller language model.
 
   Its state is the model's cache. When a round begins, the cache holds the text
   before the root, but perhaps not that text's last token, because leaves are

@@ -43,7 +43,7 @@ class LookaheadState:
 
 @struct.dataclass
 class LookaheadDrafter(Drafter):
-  """Proposes pooled n-grams that begin with the root, the newest ones first.
+  """Drafter of pooled n-grams that begin with the root, newest first.
 
   Guesses are the target's most probable tokens at any temperature, so they do
   not depend on any draw of a round.

@@ -107,7 +107,7 @@ class HydraHeads(MedusaHeads):
 
 @struct.dataclass
 class MedusaDrafter(features.OnePassDrafter):
-  """Drafts from `MedusaHeads`.
+  """Drafter with `MedusaHeads`.
 
   Its state is the target's feature of the token before the root, [B, D].
   """
@@ -130,7 +130,7 @@ class MedusaDrafter(features.OnePassDrafter):
 
 @struct.dataclass
 class HydraDrafter(MedusaDrafter):
-  """Drafts level by level from `HydraHeads`, which read a node's path."""
+  """Drafter with `HydraHeads`, level by level; they read a node's path."""
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)

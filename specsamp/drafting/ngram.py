@@ -42,7 +42,7 @@ class Documents(NamedTuple):
 
 @struct.dataclass
 class NgramDrafter(Drafter):
-  """Proposes the continuations of the longest matches, a branch for each.
+  """Drafter of the continuations of the longest matches, a branch for each.
 
   A match is an earlier occurrence of the row's last n tokens, followed by at
   least one token. The longest match of n_max to n_min tokens wins. Among equal
@@ -178,7 +178,7 @@ def ngram_drafter(
 
 
 def _concatenate(text: Documents, *others: Documents | None) -> Documents:
-  """Returns all that each row searches, [B, T], its text first."""
+  """Returns the tokens that each row searches, [B, T], its text first."""
   batch = len(text.tokens)
 
   def rows(array):

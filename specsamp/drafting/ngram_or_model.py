@@ -38,7 +38,7 @@ class NgramOrModelState:
 
 @struct.dataclass
 class NgramOrModelDrafter(SkippingDrafter):
-  """Drafts a chain from a match, or from the model in rows without a match.
+  """Drafter of a chain from a match, or from the model if there is no match.
 
   The model does not run in a round in which all rows, finished ones included,
   have a match. In other rounds it first reads the text that it skipped.

@@ -90,7 +90,7 @@ class MedusaParallelLayer(MaskedLayers):
 
 @struct.dataclass
 class ParallelDrafter(features.OnePassDrafter):
-  """Drafts from layers with masks, which run over emitted tokens and masks.
+  """Drafter with masked layers, which run over emitted tokens and masks.
 
   No later pass sees the cache entries of masks.
   """

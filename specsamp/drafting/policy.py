@@ -160,7 +160,7 @@ class Policy:
   def after_round(
     self, draft: Draft, depth, num_accepted_b, active_b
   ) -> 'Policy':
-    """Returns the policy after a round of this depth, in which some rows count.
+    """Returns the policy after a round of this depth; active rows count.
 
     A token that was not drafted for lack of confidence counts as not accepted:
     the depth is worth that much less.
@@ -195,7 +195,7 @@ class Policy:
 
 
 def _decayed(old, new, counts, decay=_DECAY):
-  """Returns the decayed counts with those of a round, if the round counts."""
+  """Returns the old counts decayed plus the new ones, where a round counts."""
   return jnp.where(counts, decay * old + new.astype(jnp.float32), old)
 
 

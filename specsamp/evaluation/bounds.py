@@ -169,10 +169,10 @@ def best_acceptance(
 def _not_all_inside(q_v: np.ndarray, count: int) -> np.ndarray:
   """Returns Pr(a draw without replacement is not in H) / (1 - q(H)), [V + 1].
 
-  There is a value for every prefix H, and n is `count`. Tokens that arrive at
-  random times of rate q arrive in the order of such draws. A draw is not in H if fewer than n
-  tokens of H arrive before the first one outside, whose time has rate 1 - q(H).
-  The result is therefore ::
+  There is a value for every prefix H. Tokens that arrive at random times of
+  rate q arrive in the order of such draws. One of n = `count` draws is not in H
+  if fewer than n tokens of H arrive before the first one outside, whose time
+  has rate 1 - q(H). The result is therefore ::
 
     sum_{k < n} integral exp(-t) e_k(exp(q t) - 1 of the tokens in H) dt,
 

@@ -213,7 +213,7 @@ class Comparison:
     ).show(workdir)
 
   def _with_depth_costs(self) -> list[Method]:
-    """Returns the methods; adaptive ones have the measured costs of depths."""
+    """Returns the methods, with measured depth costs in adaptive drafters."""
     adaptive = [method for method in self.methods if method.label.depths]
     measured = {}
     # Each compiles a program of all its depths first.

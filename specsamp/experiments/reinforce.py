@@ -185,7 +185,7 @@ def _draw(
 def _padded(
   rollouts: SamplerOutput, config: ReinforceConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns tokens, int32 [B, T], and 1 for new ones, float32 [B, T]."""
+  """Returns tokens, int32 [B, T], and a mask of new tokens, float32 [B, T]."""
   width = config.max_prompt_tokens + config.max_new_tokens
   tokens_bt = np.zeros((len(rollouts.completions), width), np.int32)
   is_new_bt = np.zeros(tokens_bt.shape, np.float32)

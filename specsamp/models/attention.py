@@ -72,7 +72,7 @@ def tree_pass(root_b, depths_n, ancestors_tn, first: int, num_slots: int):
 
 
 def slot_positions(start_b, positions_bn, num_slots: int):
-  """Returns int [B, S]: N positions from slot `start` on, else the index."""
+  """Returns int [B, S]: N positions from slot `start` on, else slot indices."""
   slots_s = jnp.arange(num_slots, dtype=positions_bn.dtype)
   return jax.vmap(
     lambda row, start: jax.lax.dynamic_update_slice(slots_s, row, (start,))

@@ -78,7 +78,7 @@ def cast_matrices(params: Any, dtype: str) -> Any:
 
 
 def overflow_hint(dtype: str) -> str:
-  """Returns advice for the error about NaN logits, '' for other dtypes."""
+  """Returns advice on NaN logits for float16, and '' for other dtypes."""
   hint = "; load the model with dtype='float32' if float16 overflows"
   return hint if dtype == NAME else ''
 

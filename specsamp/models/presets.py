@@ -79,7 +79,7 @@ def llama_160m() -> TransformerConfig:
 
 
 def llama2(config: TransformerConfig) -> TransformerConfig:
-  """Returns a LLaMA's shape for LLaMA 2 (Touvron et al. 2307.09288)."""
+  """Returns a LLaMA shape changed to LLaMA 2 (Touvron et al. 2307.09288)."""
   return dataclasses.replace(config, max_length=4096, norm_epsilon=1e-5)
 
 

@@ -24,7 +24,7 @@ class PublishedModel(NamedTuple):
 
   @property
   def is_gated(self) -> bool:
-    """True if its terms must be accepted on the hub first."""
+    """True if the model's terms must be accepted on the hub first."""
     return self.repository.startswith('meta-llama/')
 
 

@@ -126,7 +126,7 @@ class Block(nn.Module):
 def _apply(block: nn.Module, params, *inputs):
   """Applies a block. Equal blocks are traced once for inputs of a shape.
 
-  With eight layers this halves the time of tracing. XLA inlines all calls.
+  Tracing eight layers then takes half the time. XLA inlines all calls.
   """
   return block.apply({'params': params}, *inputs)
 
@@ -208,8 +208,8 @@ class Transformer(Layers):
 
   Attributes:
     config: shape of the transformer.
-    taps: layers before which drafters read the residual stream. With () they
-      read the output of the final norm.
+    taps: layers before which drafters read the residual stream. Drafters with
+      () read the output of the final norm.
   """
 
   taps: tuple[int, ...] = ()

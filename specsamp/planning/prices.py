@@ -123,7 +123,7 @@ class Price:
 
   @property
   def key(self) -> dict[str, Any]:
-    """The first cells of its rows in a table."""
+    """The first cells of the price's rows in a table."""
     fields = ('topology', 'batch', 'context')
     return {name: getattr(self, name) for name in fields}
 

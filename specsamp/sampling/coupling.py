@@ -19,8 +19,8 @@ def handicaps(
 ) -> jax.Array:
   """Returns -log(u) for each position and token, float32 [B, N, V].
 
-  Each u has 64 random bits. With 24 bits, a token of probability far below
-  2**-24 would win one race in 2**24.
+  Each u has 64 random bits. A token of probability far below 2**-24 would win
+  one race in 2**24 if u had 24 bits.
 
   Args:
     row_keys: typed keys [B] of the rows' seeds.

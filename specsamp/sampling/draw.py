@@ -87,10 +87,10 @@ def inverse_cdf(u: jax.Array, probs: jax.Array) -> jax.Array:
 
   The first number picks the first block whose running sum of probabilities
   exceeds this share of the total. The second picks a token of the block in the
-  same way. With one number of 24 bits for both, the distribution over 151,936
-  tokens was off by a total variation of 1e-3, and a third of the tokens could
-  never be drawn. With two the total variation is 1e-5, the rounding of the
-  running sums (`tests/sampling/test_draw_error.py`).
+  same way. One number of 24 bits for both made the distribution over 151,936
+  tokens wrong by a total variation of 1e-3, and a third of the tokens could
+  never be drawn. Two numbers leave 1e-5, the rounding of the running sums
+  (`tests/sampling/test_draw_error.py`).
 
   Blocks have about sqrt(V) tokens. A running sum over the whole vocabulary is
   slow on every platform, and shards would exchange each of its steps. On a CPU

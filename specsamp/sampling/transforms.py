@@ -179,7 +179,7 @@ def _top_p(weights, top_p, use):
 
 
 def _keep_until(weights, amounts, need, use):
-  """Keeps the fewest largest weights whose amounts sum to `need`, with ties."""
+  """Keeps the fewest largest weights whose amounts reach `need`, with ties."""
   kind = jnp.uint64 if weights.dtype == jnp.float64 else jnp.uint32
   bits = lax.bitcast_convert_type(weights, kind)
   need = jnp.broadcast_to(need, (*weights.shape[:-1], 1))
@@ -197,7 +197,7 @@ def _keep_until(weights, amounts, need, use):
 
 
 def _threshold(bits, amounts, need, *, digit):
-  """Returns the largest pattern whose tokens at or above it reach the need.
+  """Returns the largest pattern such that tokens not below it reach the need.
 
   The sum of the amounts over {bits >= x} falls as x grows, even if rounded, so
   the search sets the pattern from its highest digit down. The pattern is 0,

@@ -54,7 +54,7 @@ def _pieces(tokenizer: Any) -> list[str | None]:
 
 
 class Detokenizer:
-  """Converts tokens to characters one by one; an incomplete character waits."""
+  """Converter of tokens to characters, which holds back incomplete ones."""
 
   def __init__(self, tokenizer: Any, prompt: Sequence[int]):
     self._tokenizer = tokenizer
@@ -150,7 +150,7 @@ class CompletionText:
         self._write(self._detokenizer.add(token), is_accepted)
 
   def take(self, is_last: bool = False) -> Delta:
-    """Returns the new characters that are final, all if the text has ended."""
+    """Returns the new final characters, or all new ones at the end."""
     if is_last and not self.is_stopped:
       self._write(self._detokenizer.flush(), False)
     count = len(self._held)

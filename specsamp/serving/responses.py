@@ -16,10 +16,10 @@ def dumps(value: Any) -> bytes:
 
 
 class Builder:
-  """Builds the response to a request, whole or in chunks."""
+  """Builder of the response to a request, whole or in chunks."""
 
   def __init__(self, model: str, active: ActiveRequest, has_marks: bool):
-    """Starts a response of a model, by its name.
+    """Starts a response of the model with this name.
 
     `has_marks` is True if it is known which characters were drafted.
     """

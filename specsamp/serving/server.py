@@ -15,7 +15,7 @@ _LINGER_SECONDS = 10  # at the end, for responses to reach their clients
 
 
 def listen(host: str, port: int) -> socket.socket:
-  """Returns a listening socket, at any free port for 0.
+  """Returns a listening socket; port 0 is any free port.
 
   Clients that connect wait until `run`.
   """

@@ -104,7 +104,7 @@ class ActiveRequest:
 
 
 class Worker:
-  """Passes requests to an engine, within the limits of its queue.
+  """Link between requests and an engine, within the limits of its queue.
 
   Attributes:
     metrics: metrics of the server.

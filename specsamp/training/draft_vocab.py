@@ -24,7 +24,7 @@ def rows_of(tokens_k, vocab_size: int) -> np.ndarray:
 def choose_rows(
   folder: pathlib.Path, text: np.ndarray, vocab_size: int, count: int
 ) -> np.ndarray:
-  """Returns `rows_of` the most frequent tokens, or of those in the run's file.
+  """Returns `rows_of` the most frequent tokens, or of tokens in the run's file.
 
   Ties go to the smaller token. All processes must call this.
 

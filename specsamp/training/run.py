@@ -265,7 +265,7 @@ def summary(workdir: pathlib.Path, result: pathlib.Path) -> str:
 
 
 def checkpoints(folder: pathlib.Path, every: int) -> ocp.CheckpointManager:
-  """Opens a folder of checkpoints: the last two of every `every` steps."""
+  """Opens a folder that keeps the last two checkpoints, one per `every`."""
   options = ocp.CheckpointManagerOptions(
     save_interval_steps=every, max_to_keep=2
   )

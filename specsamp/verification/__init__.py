@@ -89,7 +89,7 @@ def default_name(law: Law, tree: TokenTree) -> str:
 
 
 def name_without_draft(name: str) -> str:
-  """Returns the name of the rule for plain decoding to compare a rule with.
+  """Returns the rule of the plain decoding that a rule is compared with.
 
   A rule that verifies empty drafts is compared with itself, so that coupled
   rules emit the same completions with and without a draft. The result is

@@ -5,7 +5,7 @@ per step, in expectation, than the token rule.
 
 Drafts: chains of law `iid`.
 
-With drafted tokens x_1 .. x_γ, and p and q after x_i, define ::
+Let x_1 .. x_γ be the drafted tokens, and p and q those after x_i. Define ::
 
   r_0 = 1,  r_i = min(1, r_{i-1} p(x_i) / q(x_i))     weight of the prefix
   M_i = sum((r_i p - q)+)                             mass left after it

@@ -3,15 +3,15 @@
 Source: GBV, arXiv 2602.16961.
 
 Drafts: K paths of one length, drawn independently from the root (law `iid`, a
-tree `TokenTree.branching((K, 1, 1, ..))`). With K = 1 it is block verification.
+tree `TokenTree.branching((K, 1, 1, ..))`). It is block verification if K = 1.
 
 The rule orders the tokens after a prefix by p / q, and the paths as words in
 this order. It keeps the largest path and verifies it as a block against q^G,
 the distribution of the kept path's next token. It is exact because q^G is known
 and block verification is exact for any known q.
 
-As published it accepts less than one path does if q is close to p, because the
-larger of two tokens is distributed far from both. Two changes avoid that:
+The published rule accepts less than one path does if q is close to p, because
+the larger of two tokens is distributed far from both. Two changes avoid that:
 
 * Tokens of about the same p / q form a class. Among tied paths the first wins.
 * Only the first k paths that are left at a prefix continue, for the best k.

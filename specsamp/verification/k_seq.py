@@ -5,7 +5,7 @@ node it accepts at least 1 - 1/e times as often as the best lossless rule.
 
 Drafts: static trees of law `iid`. On a chain it is the token rule.
 
-A child x is accepted with min(1, p(x) / (rho q(x))), whatever its rank. With C
+A child x is accepted with min(1, p(x) / (rho q(x))), whatever its rank. For C
 valid children and β = sum(min(q, p / rho)), a child is accepted with chance β,
 and some child with 1 - (1 - β)^C. They emit min(q, p / rho) (1 - (1 - β)^C) / β
 in all. The rule is exact if that is nowhere above p, because the residual

@@ -78,8 +78,8 @@ class GumbelVerifier(NaiveVerifier):
   It is the naive rule with a one-hot for p: the winner of a random race at each
   position, as the decoding loop computes it with `sampling.coupling`. A drafter
   that runs its q in the same race often proposes the winner. The rule is exact
-  over random seeds, because each winner is a draw from p. With a given seed
-  nothing is left to draw, so every draft leads to the same completion.
+  over random seeds, because each winner is a draw from p. A given seed leaves
+  nothing to draw, so every draft leads to the same completion.
   """
 
   coupled: ClassVar[bool] = True

@@ -43,7 +43,7 @@ def _replace(old_bn: jax.Array, nodes: Sequence[int], new_bk: jax.Array):
 
 
 def mass_left(draft: Draft, q_bn: jax.Array) -> jax.Array:
-  """Returns R, the q that its valid elder siblings leave each node, [B, N].
+  """Returns R, the q that each node's valid elder siblings leave, [B, N].
 
   R is not computed as 1 - sum(q(x)), which is rounding noise if the elders hold
   nearly all of q. `q_bn` is the q of each node's token.
@@ -132,7 +132,7 @@ def judge(
 
 
 def _turns(tree: TokenTree, joint: bool) -> Iterator[tuple[list[int], int]]:
-  """Yields the nodes whose child of some rank is tried together, and the rank.
+  """Yields nodes whose children of one rank are tried together, and the rank.
 
   Joint weights come from the parents, so these nodes are of one level.
   """

@@ -10,7 +10,7 @@ At one node, T is the set of all children but the last, and x is the last child,
 drawn from q' = norm(q without T). The rule accepts x with min(1, p(x) / q'(x)).
 After a rejection it draws y from norm(p - min(p, q') outside T), and descends
 to y if y is in T. It is exact for the reason the token rule is: it emits
-min(p, q') outside T, and y supplies the rest of p. With one child it is the
+min(p, q') outside T, and y supplies the rest of p. For one child it is the
 token rule. If no token was left to draw, it is the naive rule.
 """
 

@@ -55,12 +55,12 @@ def q_rows(tree: TokenTree) -> np.ndarray:
 
 
 def take(values: jax.Array, nodes: Sequence[int] | np.ndarray) -> jax.Array:
-  """Returns the entries along axis 1 at static indices, all of them inside."""
+  """Returns the entries along axis 1 at static indices, which are in range."""
   return jnp.take(values, np.asarray(nodes, np.int32), axis=1, mode='clip')
 
 
 def at(values_bn: jax.Array, table: np.ndarray, fill) -> jax.Array:
-  """Returns the values at a table's nodes, with B before its shape.
+  """Returns the values at a table's nodes, [B, *table.shape].
 
   Entries N of the table get `fill`.
   """

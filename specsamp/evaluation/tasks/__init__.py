@@ -78,7 +78,7 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
 
 
 def _check(name: str, task: Any) -> None:
-  """Checks a user-defined task, and scores a reference with it."""
+  """Checks a user-defined task, and that it can score a reference."""
   if not isinstance(task, Task):
     raise UserError(
       f'task {name}: made a {type(task).__name__}, expected a '

@@ -60,8 +60,8 @@ def function_body(answer: str) -> str:
 def xsum(data: str, count: int) -> Task:
   """Returns articles to summarize after one example, scored by ROUGE.
 
-  Source: Narayan et al. 1808.08745. As in Chen et al. 2302.01318, there is one
-  example, the first article, and an answer has 128 tokens.
+  Source: Narayan et al. 1808.08745. There is one example, the first article,
+  and an answer has 128 tokens, as in Chen et al. 2302.01318.
   """
   rouge_scorer()  # raises if the package is missing
   path = find(data, 'xsum', 'xsum*.jsonl')

@@ -69,7 +69,7 @@ def _bodies(head: str, answer: str) -> tuple[list[str], str]:
 
 
 def _parses(text: str, is_cut: bool = False) -> bool:
-  """Returns True if Python can parse a text, or a completion of a cut one."""
+  """Returns True if Python can parse a text; a cut text may be completed."""
   flags = codeop.PyCF_ALLOW_INCOMPLETE_INPUT if is_cut else 0
   try:
     with warnings.catch_warnings():

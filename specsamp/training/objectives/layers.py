@@ -57,10 +57,10 @@ def heads(module, params, target_head, batch, config):
 def medusa_parallel(module, params, target_head, batch, config):
   """Sums the losses at the root and at every mask.
 
-  ParallelSpec uses the loss `text` and a decay of 0.8: mask j weighs 0.8^j. As
-  that loss reads no target, the metric `agreement` always compares with the
+  ParallelSpec uses the loss `text` and a decay of 0.8: mask j weighs 0.8^j.
+  This loss reads no target, so the metric `agreement` always compares with the
   text. Other losses compare with the target's distribution after all tokens up
-  to the mask, some of which the drafter did not see.
+  to the mask. The drafter did not see all of these tokens.
   """
   outputs = group_outputs(
     module,
@@ -133,7 +133,7 @@ class Groups(NamedTuple):
   number: np.ndarray
 
   def by_depth(self, tree: Any) -> list[Any]:
-    """Splits a tree of arrays [B, Q] into those of tokens, masks 1, .."""
+    """Splits a tree of arrays [B, Q] into one tree for tokens, one per mask."""
     return [
       jax.tree.map(lambda x, j=j: x[:, self.number == j], tree)
       for j in range(self.number.max() + 1)
