@@ -181,7 +181,10 @@ class Engine:
       except BaseException:
         self.close()  # half a step may have consumed the state
         raise
-    return [self._chunks.popleft() for _ in range(len(self._chunks))]
+    with self._lock:
+      chunks = list(self._chunks)
+      self._chunks.clear()
+    return chunks
 
   def stream(self) -> Iterator[Chunk]:
     """Runs until all requests have ended; yields their chunks."""

@@ -60,7 +60,7 @@ def pass_over(
 ):
   """Computes a function of the target's hidden features after each token.
 
-  The function is (hidden_td, logits_of, tokens_t, *arguments) -> arrays, where
+  `function` maps (hidden_td, logits_of, tokens_t, arguments) to arrays, and
   `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled for
   each power of two of T; later positions are padding. Returns the arrays on the
   host.

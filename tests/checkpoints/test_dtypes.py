@@ -4,7 +4,6 @@ import dataclasses
 import types
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -14,7 +13,6 @@ from testing import tiny
 import specsamp
 from specsamp.checkpoints import (
   dtypes,
-  layouts,
   model_dir,
   tensor_files,
   weights,
@@ -23,20 +21,12 @@ from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.drafting import trained_drafter
 from specsamp.errors import UserError
 from specsamp.models import Transformer
-from specsamp.sharding import devices
 from specsamp.sharding import mesh as meshes
 
 
 def _device(capability):
   kinds = {'compute_capability': capability} if capability else {}
   return types.SimpleNamespace(platform='gpu', device_kind='GPU', **kinds)
-
-
-def test_devices_with_bfloat16():
-  for capability in ('8.0', '8.9', '10.0', 'gfx90a', None):  # None: TPUs, CPUs
-    assert devices.has_bfloat16(_device(capability))
-  for capability in ('7.0', '7.5'):
-    assert not devices.has_bfloat16(_device(capability))
 
 
 @pytest.fixture
@@ -186,15 +176,3 @@ def test_float16_lies_where_other_dtypes_do(save):
       np.testing.assert_array_equal(
         half[name], np.asarray(value).astype(half[name].dtype), err_msg=name
       )
-
-
-@pytest.mark.parametrize('part', [slice(1, 4), slice(3, 5)])
-def test_rows_past_a_tensor_have_its_dtype(tmp_path, part):
-  """A shard of such rows alone has the same dtype."""
-  tensor = np.arange(6).reshape(3, 2).astype(ml_dtypes.bfloat16)
-  safetensors.numpy.save_file({'x': tensor}, tmp_path / 'x.safetensors')
-  tensors = tensor_files.in_files([tmp_path / 'x.safetensors'])
-  source = layouts.single('vd', 'x', 'v d')
-  found = layouts.read(tensors, source, (5, 2), (part, slice(0, 2)))
-  assert found.dtype == tensor.dtype
-  np.testing.assert_array_equal(found, np.pad(tensor, ((0, 2), (0, 0)))[part])

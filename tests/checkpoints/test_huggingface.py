@@ -127,26 +127,6 @@ def test_one_file_or_several(tmp_path, monkeypatch):
   )
 
 
-@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
-def test_weights_of_16_bits(dtype, tmp_path):
-  """The default on a CPU is float32."""
-  import torch
-  import transformers
-
-  foreign.save(foreign.model('llama').to(getattr(torch, dtype)), tmp_path)
-  theirs = transformers.AutoModelForCausalLM.from_pretrained(
-    tmp_path, dtype=torch.float32
-  )
-  ours = specsamp.load(tmp_path)
-  assert ours.config.dtype == 'float32'
-  tokens = jnp.array([[1, 2, 3, 4]])
-  expected = foreign.logits(theirs, tokens)
-  np.testing.assert_allclose(_logits(ours, tokens), expected, atol=1e-4)
-  small = specsamp.load(tmp_path, dtype='bfloat16')
-  assert small.params['layers_0']['attention']['q'].dtype == jnp.bfloat16
-  assert small.params['final_norm']['scale'].dtype == jnp.float32
-
-
 @pytest.mark.parametrize('name', ['opt', 'gpt2', 'llama'])
 def test_files_of_the_bare_model(name, tmp_path):
   """Older versions saved no prefix, and buffers with the weights."""

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from specsamp.data import code_answers, corpora
-from specsamp.errors import UserError
 
 
 @pytest.fixture(scope='module')
@@ -39,9 +38,3 @@ def test_kinds(questions, tokenizer):
   for question in questions['copied lines']:
     *before, shown = [line.strip() for line in question.text.split('\n')]
     assert not shown and question.reference in before
-
-
-def test_too_short(tokenizer):
-  message = 'no such line with a prompt of at most 1 tokens'
-  with pytest.raises(UserError, match=message):
-    code_answers.KINDS['ends of calls'](tokenizer, 2, 1)

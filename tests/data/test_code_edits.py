@@ -24,12 +24,6 @@ _AREA = 'm.py: rename width of area'
 _LINE = 'table.append((0, 1, 2))\n'
 
 
-def test_only_names_are_renamed():
-  """Names of keywords and attributes count too."""
-  assert code_edits._renamed(_SOURCE, 'width', 'w') == _RENAMED
-  assert code_edits._renamed(_SOURCE, 'metres', 'w') == _SOURCE
-
-
 def test_a_function_and_the_beginning_of_its_edit(tokenizer):
   begin = ''.join(_RENAMED.splitlines(keepends=True)[:2])
   begin = begin.replace('(w,', '(new_width,')
@@ -42,18 +36,6 @@ def test_a_function_and_the_beginning_of_its_edit(tokenizer):
     assert renames(f'import os\n\n{_SOURCE}', most) == [(_AREA, text, '')]
   for most in (size - 1, 2 * size):  # too long, too short
     assert not renames(_SOURCE, most)
-
-
-def test_one_function_of_a_file(tokenizer):
-  """The first function of a module that uses an argument more than once."""
-  files = {
-    'z.py': _SOURCE,
-    'm.py': f'def f(x):\n  return x\n\n{_SOURCE}\n{_SOURCE}',
-    'python2.py': f'{_SOURCE}\nprint "2"\n',
-    'null.py': f'{_SOURCE}\nx = "\0"\n',
-  }
-  edits = code_edits.renames(files, tokenizer, 300)
-  assert [name for name, *_ in edits] == [_AREA, _AREA.replace('m.py', 'z.py')]
 
 
 def _random(seed: int, lines: int = 40) -> str:

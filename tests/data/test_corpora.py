@@ -24,15 +24,6 @@ def test_the_split_depends_on_a_files_name_alone():
     corpora.split({'lib/m0.py': ''})
 
 
-def test_about_a_tenth_of_the_standard_library():
-  files = corpora.python_library()
-  assert len(files) > 300 and 'argparse.py' in files
-  assert not any('test' in name.split('/') for name in files)
-  _, held_out = corpora.split(files)
-  assert corpora.held_out_library() == held_out
-  assert 0.07 < len(held_out) / len(files) < 0.15
-
-
 @pytest.fixture
 def folder(tmp_path):
   for name in ('b.py', 'a/c.py', 'a/d.txt', 'tests/e.py', '__pycache__/f.py'):

@@ -119,19 +119,3 @@ def test_read(tmp_path, monkeypatch):
   assert len({p.name for p in found}) == 2
   monkeypatch.setattr('sys.stdin', io.StringIO('def f():\n  x\n'))
   assert [p.text for p in prompts.read('-')] == ['def f():\n  x\n']
-
-
-@pytest.mark.parametrize(
-  ('content', 'message'),
-  [
-    (None, 'No such file or directory'),
-    (b'\xff\xfe', 'not UTF-8 text'),
-    (b' \n\n', 'empty'),
-  ],
-)
-def test_read_errors(tmp_path, content, message):
-  path = tmp_path / 'p.txt'
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(UserError, match=f'^prompts .*p.txt: {message}$'):
-    prompts.read(str(path))

@@ -34,23 +34,6 @@ def test_every_character_survives(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text, **options)) == text
 
 
-def test_texts_survive(tokenizer, sources):
-  for text in sources.values():
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-  # A prompt and its completion are tokenized apart and joined.
-  parts = ['def f(', 'x):\n', '    return', ' x', '\n']
-  ids = [i for part in parts for i in tokenizer.encode(part, bos=False)]
-  assert tokenizer.decode(ids) == ''.join(parts)
-
-
-def test_ends_of_documents(tokenizer):
-  bare = tokenizer.encode('x = 1', bos=False)
-  assert not {tokenizer.bos_id, tokenizer.eos_id} & set(bare)
-  assert tokenizer.encode('x = 1') == [tokenizer.bos_id, *bare]
-  assert tokenizer.encode('x = 1', eos=True)[-1] == tokenizer.eos_id
-  assert tokenizer.bos_id >= 0 and tokenizer.eos_id >= 0
-
-
 def test_equal_by_content(tokenizer, sources, tmp_path):
   tokenizer.save(tmp_path)
   same = SentencePiece.load(tmp_path / 'tokenizer.model')

@@ -19,7 +19,6 @@ from testing import tiny
 import specsamp
 from specsamp import Engine, SamplingParams, UserError
 from specsamp.drafting import TokenTree, adaptive_drafter, model_drafter
-from specsamp.drafting.drafter import with_params
 from specsamp.drafting.trained import trained_drafter
 
 PROMPTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1], [8, 2], [5, 5]]
@@ -94,12 +93,6 @@ def test_a_stale_drafter_must_be_allowed(pair, compilations):
   # A new drafter is taken to be made for the new target.
   engine.update_params(other.params, drafter.params)
   assert not engine.is_stale and _tokens(engine) == tokens
-
-
-def test_an_adaptive_drafter_passes_weights_on(pair):
-  draft, other = pair[1], tiny.draft(11, 5)
-  drafter = adaptive_drafter(model_drafter(draft, 2), (1, 2), (1.0, 0.9))
-  assert with_params(drafter, other.params).drafter.params is other.params
 
 
 def test_acceptance_of_other_weights_is_forgotten():

@@ -10,7 +10,6 @@ from specsamp.decoding import programs
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.request import Request
 from specsamp.drafting import adaptive_drafter, model_drafter
-from specsamp.drafting.features import DraftModule
 
 PROMPT = [3, 1, 4]
 
@@ -50,24 +49,6 @@ def test_all_is_compiled_before_the_prompt_pass(
   assert capsys.readouterr().err == ''
 
 
-def test_an_engine_shows_what_it_compiles(pair, compilations, capsys):
-  """Without a call of `compile` the first prompt of a width waits."""
-  make = lambda: Engine(pair[0], slots=3, max_length=57)
-  args = dict(max_new_tokens=3, stop_tokens=[])
-  make().generate([PROMPT], **args)
-  assert compilations
-  assert 'compiling' in capsys.readouterr().err
-  compilations.clear()
-  # The next engine of this kind is warm, except for wider prompts.
-  engine = make()
-  engine.generate([PROMPT], **args)
-  assert not compilations
-  assert capsys.readouterr().err == ''
-  engine.generate([PROMPT * 13], **args)
-  assert len(compilations) == 1
-  assert 'compiling' in capsys.readouterr().err
-
-
 def test_an_engine_compiles_wide_prompts_without_running_them(
   pair, compilations
 ):
@@ -86,19 +67,3 @@ def test_a_flat_list_is_one_prompt(pair, kind):
   args = dict(max_new_tokens=5, stop_tokens=[])
   expected = specsamp.generate(pair[0], [PROMPT], **args).tokens
   assert specsamp.generate(pair[0], kind(PROMPT), **args).tokens == expected
-
-
-def test_results_and_models_are_shown_in_one_short_line(pair):
-  target, _ = pair
-  args = dict(max_new_tokens=5, stop_tokens=[])
-  out = specsamp.generate(target, PROMPT, **args)
-  first = next(specsamp.stream(target, PROMPT, **args))
-  completion = specsamp.Completion(0, 0, PROMPT, [1, 2], 'bc', 'length')
-  module = DraftModule(target.transformer, target.params, '')
-  shown = list(map(repr, [out, first, completion, target, module]))
-  for text in shown:
-    assert '\n' not in text and len(text) < 120
-  assert '1 completion, 5 tokens' in shown[0]
-  assert f'τ {out.block_efficiency:.2f}' in shown[0] and 'ms' in shown[0]
-  assert '1 tokens' in shown[1] and '2 tokens' in shown[2]
-  assert 'float32' in shown[3] and 'vocabulary of 11' in shown[3]

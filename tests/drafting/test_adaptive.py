@@ -274,15 +274,6 @@ def test_drafters_whose_depth_cannot_be_chosen():
       adaptive.adaptive_drafter(made, DEPTHS, (1.0, 1.5, 2.0))
 
 
-def test_costs_are_means_of_the_fastest_third(monkeypatch):
-  monkeypatch.setattr(Request, 'compile', lambda self: None)
-  # Depth by depth, six turns.
-  times = iter([9, 2, 90, 1, 9, 3, 9, 9, 9, 3, 9, 4, 9, 2, 2, 90, 9, 9])
-  monkeypatch.setattr(depth_costs, '_ms_per_round', lambda _: next(times))
-  ms = depth_costs.measure(_request('model'), repeats=6)
-  assert ms.tolist() == [2, 2, 2.5]
-
-
 def test_each_depth_is_timed_in_its_own_rounds():
   request = _request('model')
   ms = depth_costs.measure(request, repeats=1)

@@ -85,12 +85,3 @@ def test_branching_of_single_nodes():
 def test_invalid_trees(make, args, message):
   with pytest.raises(UserError, match=message):
     make(args)
-
-
-def test_tree_is_hashable_and_its_arrays_are_read_only():
-  tree = TokenTree([-1, 0, 0])
-  assert {tree: 1}[TokenTree((-1, 0, 0))] == 1
-  assert hash(tree) == hash(TokenTree((-1, 0, 0)))
-  for array in (tree.paths, tree.ancestor_mask):
-    with pytest.raises(ValueError, match='read-only'):
-      array[0, 0] = 0

@@ -130,10 +130,3 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
 def test_invalid_arguments(shape, law, coupled, message):
   with pytest.raises(UserError, match=message):
     model_drafter(tiny.model(VOCAB, 1), shape, law, coupled)
-
-
-def test_more_candidates_than_tokens():
-  model = tiny.model(VOCAB, 1)
-  drafter = model_drafter(model, TokenTree.branching((VOCAB + 1,)))
-  with pytest.raises(UserError, match='got 8 candidates, more than the 7'):
-    drafter.check(model, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from specsamp.drafting import TokenTree
 from specsamp.drafting.draft import Draft
-from specsamp.drafting.policy import PRIOR, Policy
+from specsamp.drafting.policy import Policy
 
 
 def _draft(valid):
@@ -75,23 +75,6 @@ def test_the_depth_that_pays(rounds, options, depth):
   assert _chosen(_after(rounds), **options) == depth
 
 
-def test_a_useless_draft_is_recognized_by_its_first_tokens():
-  """Sooner than by their mean with the prior."""
-  policy = _after([(0, 0)] * 2, ONE)
-  assert _chosen(policy, MS, ONE) == 0
-  useful = 16 * PRIOR / (16 + 2)
-  assert policy.acceptance()[0, 3] < 0.6 * useful
-
-
-def test_depths_inform_each_other():
-  """Counts of the second to fourth token inform the chance of the first."""
-  chance = lambda accepted: _after([(accepted,) * 2] * 24).acceptance()
-  # The first token was accepted in every round of both.
-  assert (chance(1)[:, 0] < chance(4)[:, 0] - 0.02).all()
-  first, _, _, last = chance(2)[0]
-  assert first > last + 0.1
-
-
 def test_rows_that_are_not_done_inform_each_other():
   alone = _after([(4, 0)], ONE).acceptance()
   beside = _after([(4, 0)]).acceptance()
@@ -99,29 +82,6 @@ def test_rows_that_are_not_done_inform_each_other():
   assert (beside[0] < alone[0]).all()
   # A row without counts is expected to be like the other.
   assert (alone[1] > Policy.initial(2, 4).acceptance()[1]).all()
-
-
-def test_after_a_wait_the_draft_that_pays_best_is_tried():
-  """If one token costs as much as two, one is never tried."""
-  steep = np.asarray([1.0, 2.0, 2.1, 4.0], np.float32)
-  policy = _after([(1, 1), (0, 0)] * 8)
-  assert _chosen(policy, steep) == 0
-  waited = _waiting(policy, waited=2 * policy.shared.wait)
-  assert _chosen(waited, steep) == 2
-
-
-def test_a_draft_that_hardly_loses_is_tried_soon():
-  """However often it was tried; one that loses much is not."""
-  policy = _after([(1, 1), (0, 0)] * 8)
-  waited = _waiting(policy, waited=12, wait=512)
-  tried = []
-  for ms in (1.6, 2.4):
-    costs = np.asarray([1.0, ms, ms, 4.0], np.float32)
-    of_none, _, of_two, _ = policy.rates(DEPTHS, costs, ALL)
-    assert of_two < of_none
-    assert _chosen(policy, costs) == 0
-    tried.append(int(_chosen(waited, costs)))
-  assert tried == [2, 0]
 
 
 def test_a_draft_that_could_never_pay_is_not_tried():

@@ -24,7 +24,7 @@ from testing import tiny
 
 import specsamp
 from specsamp.drafting import TokenTree
-from specsamp.drafting.trained import kind_of, make, trained_drafter
+from specsamp.drafting.trained import kind_of, trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
@@ -232,13 +232,6 @@ def test_taps_of_a_target():
     _published('eagle3', 'chain', 5)
 
 
-def test_a_published_drafter_serves_one_target():
-  """Its folder names no target; from then on it has the one it was made for."""
-  _, drafter = _published('medusa', 'chain')
-  with pytest.raises(UserError, match='^drafter: trained for the target'):
-    drafter.check(tiny.model(VOCAB, 2, num_layers=7), 1)
-
-
 # Texts.
 
 TEXTS = [[3, 1, 4, 1, 5], [7], [2, 7, 1]]
@@ -307,19 +300,6 @@ def test_the_depth_of_a_kind(kind):
   for shape in (5, TokenTree.branching((2, 1, 1, 1, 1))):
     with pytest.raises(UserError, match=message):
       trained_drafter(trained, target, shape)
-
-
-@pytest.mark.parametrize(
-  ('kind', 'ahead', 'message'),
-  [
-    ('lookahead', 4, "got 'lookahead', expected one of medusa, hydra, eagle"),
-    ('eagle', 0, '^ahead: got 0, expected at least 1$'),
-    ('eagle_parallel', 1, '^ahead: got 1, expected at least 2$'),
-  ],
-)
-def test_layers_that_cannot_be_made(kind, ahead, message):
-  with pytest.raises(UserError, match=message):
-    make(kind, make_target().config, ahead)
 
 
 @pytest.mark.parametrize(

@@ -127,20 +127,3 @@ def test_measured_times_next_to_planned_ones(bench):
   assert row['ms/token'] == pytest.approx(2.0)
   assert '| plan' not in text and 'transformers' not in text
   assert 'No plan: ' in text
-
-
-@pytest.mark.parametrize(
-  ('flag', 'words'),
-  [
-    ('--config.context=57', 'context: got 57, expected at least 58'),
-    ('--config.context=131073', 'the 131072 positions of tiny llama-3.1-8b'),
-    ('--config.shapes=({"name": 1},)', "shapes: missing key 'shape'"),
-    ('--config.methods=({},)', "methods: missing key 'name'"),
-    ('--config.max_new_tokens=100000', 'positions'),
-  ],
-)
-def test_bad_input(flag, words, tmp_path):
-  ended = _run(f'--workdir={tmp_path}/bench', flag)
-  assert ended.code == 2 and not ended.out, ended
-  assert words in ended.err and ended.err.count('\n') == 1
-  assert not (tmp_path / 'bench').exists()

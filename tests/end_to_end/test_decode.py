@@ -114,27 +114,6 @@ def test_prompts_of_a_user(run, tmp_path):
     assert line['verifier'] == 'naive' and line['speedup'] > 0
 
 
-@pytest.mark.usefixtures('parts')
-def test_user_defined_parts(run):
-  out, lines = run(
-    '--config.drafter=parts:own_words',
-    '--config.verifier=parts:FirstToken',
-    '--config.prompts=parts:sums',
-    '--config.draft_lens=(2,)',
-    '--config.temperatures=(1.0,)',
-  )
-  assert '# 0 + 0 =' in out
-  assert {
-    (line['task'], line['method'], line['verifier']) for line in lines
-  } == {
-    ('sums', 'autoregressive', ''),
-    ('sums', 'parts:own_words', 'parts:FirstToken'),
-  }
-  # The rule accepts the first token at most.
-  for line in lines:
-    assert line['num_accepted_per_pos'][1:] in ([], [0])
-
-
 @pytest.fixture
 def chat(folders, tokenizer, tmp_path):
   """Returns the values of a config whose target has a template."""

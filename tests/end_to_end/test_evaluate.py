@@ -236,25 +236,6 @@ def pair(monkeypatch):
 
 @pytest.mark.extended
 @pytest.mark.usefixtures('pair')
-def test_trees_of_parallelspec(data, folders):
-  """In full size they have 25 tokens and fit drafter, law and verifier."""
-  trees = {
-    (method.name, method.label.tree.size - 1, method.label.tree.depth)
-    for method in _job(_TABLE1, data, folders, arg=None).methods
-    if method.name != 'Lookahead' and not method.label.tree.is_chain
-  }
-  assert trees == {
-    ('Medusa', 25, 5),
-    ('Medusa + ParallelSpec', 25, 5),
-    ('Hydra', 25, 5),
-    ('EAGLE', 25, 5),
-    ('EAGLE + ParallelSpec', 25, 5),
-    ('EAGLE + ParallelSpec, 3 layers', 25, 9),
-  }
-
-
-@pytest.mark.extended
-@pytest.mark.usefixtures('pair')
 @pytest.mark.parametrize(
   ('path', 'whole'),
   [

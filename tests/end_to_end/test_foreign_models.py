@@ -50,16 +50,6 @@ def test_decode_with_two_folders(models, tmp_path):
   assert line['tokens'] == 20
 
 
-def test_a_draft_never_drafts_tokens_it_lacks(models):
-  found = loading.load(f'{models}/target', f'{models}/draft', None)
-  draft = found.draft
-  assert (draft.config.vocab_size, draft.config.num_tokens) == (53, 50)
-  tokens = np.array([[1, 52, 3]])
-  out = draft.transformer.apply({'params': draft.params}, tokens)
-  assert (np.asarray(out.logits)[..., 50:] == -1e30).all()
-  assert (np.asarray(out.logits)[..., :50] > -1e3).all()
-
-
 def test_drafters_without_a_model_need_no_draft(models):
   """The embedded draft has another tokenizer."""
   found = loading.load(f'{models}/target', '', None)
@@ -85,20 +75,6 @@ def test_conversion_there_and_back(models, tmp_path):
     assert other.config == first.config
     assert other.tokenizer.pieces() == first.tokenizer.pieces()
     jax.tree.map(np.testing.assert_array_equal, other.params, first.params)
-
-
-@pytest.mark.parametrize(
-  ('flags', 'message'),
-  [
-    (('--source=nowhere',), 'model nowhere: no such folder'),
-    (('--format=pickle',), '--format'),
-    (('--source=configs',), 'config.json: No such file'),
-  ],
-)
-def test_mistakes_of_conversion(refused, models, flags, message, tmp_path):
-  flags = (f'--source={models}/target', f'--to={tmp_path}/out', *flags)
-  assert message in refused('import_weights', *flags)
-  assert not (tmp_path / 'out').exists()
 
 
 def test_compare(folders, tmp_path):
@@ -127,22 +103,3 @@ def test_compare(folders, tmp_path):
   assert '| greedy' in (tmp_path / 'run/report.md').read_text()
   again = specsamp.load(tmp_path / 'run/target')
   assert again.fingerprint == specsamp.load(folders / 'long').fingerprint
-
-
-@pytest.mark.parametrize(
-  ('flag', 'message'),
-  [
-    ('draft_len=0', 'draft length'),
-    ('temperatures=()', 'temperatures: got'),
-    ('draft={root}/small', 'tokenizer'),
-  ],
-)
-def test_mistakes_of_comparison(folders, refused, flag, message, tmp_path):
-  line = refused(
-    'compare',
-    f'--config.target={folders}/long',
-    f'--config.draft={folders}/draft',
-    f'--config.{flag.replace("{root}", str(folders))}',
-    f'--workdir={tmp_path}/run',
-  )
-  assert message in line and not (tmp_path / 'run').exists()

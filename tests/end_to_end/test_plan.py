@@ -39,32 +39,3 @@ def test_compilation(launch, tmp_path):
   ]  # fmt: skip
   assert all(row['fits'] == 'yes' for row in summary['memory'])
   assert {row['kind'] for row in summary['collectives']} == {'all-reduce'}
-
-
-@pytest.mark.parametrize(
-  ('flags', 'words'),
-  [
-    (['--topology='], "got '', expected one of v4, v5e"),
-    ([], '--topology'),
-    (['--topology=v5e-4'], 'v5e:2x2: weights and caches take 36.56 GiB'),
-    ([_SLICE, '--config.measured=/nowhere'], 'No such file'),
-    ([_SLICE, '--config.target.num_heads=63'], 'num_kv_heads must divide'),
-  ],
-)
-def test_bad_input(refused, tmp_path, flags, words):
-  workdir = tmp_path / 'out'
-  line = refused('plan', f'{_CONFIG}:predict', f'--workdir={workdir}', *flags)
-  assert words in line
-  assert not workdir.exists()
-
-
-def test_a_config_of_another_kind(refused, tmp_path):
-  own = tmp_path / 'own.py'  # no command in it tells whose it is
-  own.write_text(
-    'import ml_collections\n'
-    'get_config = lambda: ml_collections.ConfigDict(dict(draft_len=4))\n'
-  )
-  line = refused(
-    'plan', f'--config={own}', _SLICE, f'--workdir={tmp_path / "out"}'
-  )
-  assert 'config: ' in line

@@ -36,12 +36,6 @@ def test_published_sets(tokenizer, data, name, found):
   assert len(fewer.prompts) == 1
 
 
-def test_a_missing_set(tokenizer, tmp_path):
-  command = f'specsamp fetch xsum --to={tmp_path} fetches it'
-  with pytest.raises(UserError, match=rf'{command}.*--config\.data'):
-    _load('xsum', tokenizer, tmp_path)
-
-
 @pytest.mark.parametrize(
   ('task', 'name', 'text', 'words'),
   [
@@ -66,14 +60,6 @@ def test_equal_names_are_numbered(tokenizer, tmp_path):
   (tmp_path / 'question.jsonl').write_text(f'{row}\n' * 3)
   (task,) = _load('spec_bench', tokenizer, tmp_path)
   assert [p.name for p in task.prompts] == ['qa:1', 'qa:1 (2)', 'qa:1 (3)']
-
-
-@pytest.mark.parametrize(
-  'name', ['nope', 'spec_bench/nope', 'humaneval/1', None]
-)
-def test_no_such_task(tokenizer, data, name):
-  with pytest.raises(UserError, match='^task: '):
-    _load(name, tokenizer, data)
 
 
 def _lines(path, *rows):

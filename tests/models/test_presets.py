@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import jax
-import numpy as np
 import pytest
 
 from specsamp.drafting.trained import make
@@ -41,14 +40,6 @@ def test_numbers_of_parameters():
     *((_PAIRED[name], 1e9 * m.billions, 0.01) for name, m in MODELS.items()),
   ):
     assert _count(config) == pytest.approx(published, rel=tolerance)
-
-
-def test_shapes_are_float32_whatever_the_first_caller_enables():
-  config = presets.gpt2(64, 2, 2, max_length=9)
-  with jax.enable_x64(True):
-    first = param_shapes(Transformer(config))
-  assert {leaf.dtype for leaf in jax.tree.leaves(first)} == {np.dtype('f4')}
-  assert param_shapes(Transformer(config)) is first
 
 
 def test_a_parallel_drafter_is_as_large_as_the_papers():

@@ -4,7 +4,6 @@ Most of the embedded target's layers are removed, see `shallow`. The notebooks
 store their full-size outputs, see `execute`.
 """
 
-import ast
 import base64
 import json
 import pathlib
@@ -74,8 +73,6 @@ _SMOKE = {
   ),
 }
 
-# Packages of a checkout that the installed package lacks.
-_ONLY_HERE = {'configs', 'launch', 'tests'}
 
 _each = pytest.mark.parametrize('name', _SMOKE)
 
@@ -142,22 +139,6 @@ def test_install_cell(is_installed, tmp_path, monkeypatch):
     run()
   ((magic, line),) = [call.args for call in shell.run_line_magic.mock_calls]
   assert magic == 'pip' and line.startswith('install -q "specsamp')
-
-
-@_each
-def test_uses_public_names_of_the_package_only(name):
-  for cell in _code(_read(name))[1:]:  # the first one installs the package
-    for node in ast.walk(ast.parse(cell.source)):
-      used = []
-      if isinstance(node, ast.Attribute):
-        used = [node.attr]
-      elif isinstance(node, ast.Import | ast.ImportFrom):
-        used = [alias.name for alias in node.names]
-        module = getattr(node, 'module', None) or used[0]
-        assert module.split('.')[0] not in _ONLY_HERE, module
-        used.append(module)
-      for word in used:
-        assert not word.startswith('_') and '._' not in word, word
 
 
 @_each

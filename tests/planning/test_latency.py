@@ -11,7 +11,6 @@ from scipy import optimize
 
 from specsamp.drafting.draft import TokenTree
 from specsamp.drafting.trained import make
-from specsamp.errors import UserError
 from specsamp.models import param_shapes, presets
 from specsamp.planning import latency, speculation, tpu, work
 from specsamp.planning.topology import parse
@@ -111,27 +110,3 @@ def test_a_round_drafts_level_by_level():
 def test_expected_tokens_and_their_inverse(alpha, gamma, tau):
   assert speculation.expected_tokens(alpha, gamma) == pytest.approx(tau)
   assert speculation.alpha_of(tau, gamma) == pytest.approx(alpha, abs=1e-9)
-
-
-@pytest.mark.parametrize('tau', [0.99, 5.01, float('nan')])
-def test_tau_that_no_alpha_gives(tau):
-  with pytest.raises(UserError, match='must be 1 to 5, got'):
-    speculation.alpha_of(tau, 4)
-
-
-def test_shape_of_figure_1():
-  target_ms, draft_ms = _ms(_TARGET, 'v4-32'), _ms(_DRAFT, 'v4-32')
-  score_ms = lambda gamma: _ms(_TARGET, 'v4-32', gamma + 1)
-  # Table 1: the speedup of XSum with a nucleus.
-  tau = (4 * draft_ms + score_ms(4)) / (target_ms / 1.92)
-  alpha = speculation.alpha_of(tau, 4)
-  points = speculation.curve(alpha, draft_ms, score_ms, target_ms)
-  assert [point.gamma for point in points] == list(range(1, 11))
-  assert points[3].tau == pytest.approx(tau)
-  assert points[3].speedup == pytest.approx(1.92)
-  # Linear: one more draft step each, while the scoring pass hardly grows.
-  loops = [point.loop_ms for point in points]
-  np.testing.assert_allclose(np.diff(loops), draft_ms, rtol=0.1)
-  best = speculation.best(points)
-  assert 3 <= best.gamma <= 5
-  assert points[-1].speedup < 0.95 * best.speedup

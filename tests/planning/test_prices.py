@@ -47,19 +47,6 @@ def test_free_nodes_in_closed_form():
   assert _price('h100', batch=8).free_nodes == int(share * 989e12 / 3350e9)
 
 
-def test_a_pass_is_flat_but_for_its_logits_until_the_knee():
-  price = _price('h100')
-  free, ms = price.free_nodes, price.pass_ms
-  assert list(ms) == sorted({*_CONFIG.nodes, *range(1, 12), free})
-  once = 1e3 * 4 * 32_000 / 3350e9
-  logits = 42 * once
-  # A pass over one node verifies no draft.
-  assert ms[free] - ms[1] == pytest.approx(free * logits - 28 * once)
-  one_node = work.of_pass(_TARGET, shards=1, tokens=1, context=2048)
-  beyond = latency.predict(one_node, topology.parse('h100')).compute + logits
-  assert ms[512] - ms[free] == pytest.approx((512 - free) * beyond, rel=0.01)
-
-
 @pytest.mark.parametrize(
   ('name', 'sampled', 'verified'), [('even', 28, 42), ('greedy', 11, 25)]
 )

@@ -102,18 +102,6 @@ def test_float64_to_twelve_digits(case):
   np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-300)
 
 
-@pytest.mark.parametrize('scale', [0.1, 3.0])
-def test_a_vocabulary_of_4096(scale):
-  sampling = SamplingParams(np.array([0.7, 1.3]), 40, 0.8, 0.05)
-  logits = np.random.default_rng(1).normal(size=(2, 3, 4096), scale=scale)
-  logits = logits.astype(np.float32)
-  expected, margin = reference(logits, sampling)
-  assert margin > 1e-8
-  got = np.asarray(jitted(logits, sampling.broadcast(2)))
-  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-8)
-  np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
-
-
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_threshold_is_exact_for_any_digit(dtype):
   """Both the CPU's search and the accelerators', to the last bit."""

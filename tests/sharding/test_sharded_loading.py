@@ -137,9 +137,3 @@ def test_matrices_have_the_dtype_of_the_config(folder, tmp_path, storage):
       kind = ml_dtypes.bfloat16 if matrix else np.float32
       assert got[name].dtype == kind, name
       np.testing.assert_array_equal(got[name], np.asarray(value).astype(kind))
-
-
-def test_a_model_that_does_not_divide(folder):
-  mesh = meshes.make(2, 3, jax.devices()[:6])
-  with pytest.raises(UserError, match='^(heads|mlp): .* into 3 shards'):
-    model_dir.load(folder / 'float32', mesh)

@@ -9,7 +9,6 @@ import pytest
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
-from specsamp.errors import UserError
 from specsamp.models import TransformerConfig
 from specsamp.sharding import mesh as meshes
 from specsamp.training import pretrain, run
@@ -142,10 +141,3 @@ def test_distillation_on_a_mesh(config, one_device, tmp_path):
     curves.append(_metrics(workdir, 'loss', 'kl', 'agreement'))
   np.testing.assert_allclose(*curves, atol=1e-4, rtol=0)
   assert len(curves[0]) == 5
-
-
-def test_a_batch_that_does_not_divide_is_refused(config, tmp_path):
-  config = dataclasses.replace(config, batch_size=6)
-  with pytest.raises(UserError, match='^batch_size 6 does not divide into 8'):
-    pretrain.pretrain(config, tmp_path, meshes.make(8, 1))
-  assert not (tmp_path / 'metrics.jsonl').exists()

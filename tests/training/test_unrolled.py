@@ -10,7 +10,7 @@ from testing import tiny
 
 from specsamp.drafting import TokenTree
 from specsamp.drafting.features import TargetHead
-from specsamp.drafting.trained import make, trained_drafter
+from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 from specsamp.sampling.transforms import SamplingParams
@@ -207,16 +207,3 @@ def test_the_most_frequent_tokens_have_rows(tmp_path):
   np.testing.assert_array_equal(again, rows)
   with pytest.raises(UserError, match='got 4 tokens, expected 5'):
     draft_vocab.choose_rows(tmp_path, text, VOCAB, 5)
-
-
-@pytest.mark.parametrize(
-  ('num_layers', 'draft_vocab', 'message'),
-  [
-    (5, 10, 'of 5 layers, expected at least 6'),
-    (7, 12, 'draft_vocab: got 12, expected at most'),
-  ],
-)
-def test_targets_that_do_not_fit(num_layers, draft_vocab, message):
-  target = tiny.model(VOCAB, 1, num_layers=num_layers)
-  with pytest.raises(UserError, match=message):
-    make('eagle3', target.config, 3, draft_vocab=draft_vocab)

@@ -121,10 +121,3 @@ def test_invalid_values(changes, message):
   values = {key: value for key, value in values.items() if value is not ...}
   with pytest.raises(UserError, match=message):
     schema.read(_Config, values)
-
-
-def test_config_dict_of_invalid_keys():
-  with pytest.raises(UserError, match="config: missing key 'kind'"):
-    schema.config_dict(_Config)
-  with pytest.raises(UserError, match="config: inner: key: got 'siz'"):
-    schema.config_dict(_Config, kind='', inner={'siz': 1})

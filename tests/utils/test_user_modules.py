@@ -51,14 +51,6 @@ def folder(tmp_path, monkeypatch):
     del sys.modules[name]
 
 
-@pytest.mark.parametrize(
-  ('name', 'is_name'),
-  [('a.b_1.c:D', True), ('a.b', False), ('runs/x:y', False), ('a:b.c', False)],
-)
-def test_names(name, is_name):
-  assert user_modules.is_name(name) == is_name
-
-
 def test_calls(folder):
   rule = user_modules.make('verifier', 'own_whole:Rule')
   assert type(rule).__name__ == 'Rule'
