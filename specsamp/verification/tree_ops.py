@@ -60,7 +60,7 @@ def take(values: jax.Array, nodes: Sequence[int] | np.ndarray) -> jax.Array:
 
 
 def at(values_bn: jax.Array, table: np.ndarray, fill) -> jax.Array:
-  """Returns the values at a table's nodes, [B, *table.shape].
+  """Returns the values at a table's nodes, [B, ..] for a table of shape [..].
 
   Entries N of the table get `fill`.
   """
