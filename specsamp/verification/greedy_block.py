@@ -11,8 +11,7 @@ the distribution of the kept path's next token. It is exact because q^G is known
 and block verification is exact for any known q.
 
 The published rule accepts less than one path does if q is close to p, because
-the larger of two tokens is distributed far from p and q. Two changes avoid
-that:
+the larger of two tokens is distributed far from both. Two changes avoid that:
 
 * Tokens of about the same p / q form a class. Among tied paths the first wins.
 * Only the first k paths that are left at a prefix continue, for the best k.
