@@ -1,9 +1,9 @@
 """The exact distribution of the tokens that a verifier emits, by enumeration.
 
 Every possible draft is a row of a batch. P(draft) * stop * leave, summed over
-the drafts, is the exact distribution of the tokens of one step. Continued by
-the target it must be the target's joint distribution of depth + 1 tokens. The
-verifier's code is the production code, in float64.
+the drafts, is the exact distribution of the tokens of one step. After the
+target has continued shorter steps to depth + 1 tokens, their joint distribution
+must be the target's. The verifier's code is the production code, in float64.
 """
 
 import dataclasses

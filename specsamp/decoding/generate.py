@@ -112,10 +112,10 @@ def generate(
   """Continues prompts, distributed exactly as by the target alone.
 
   Greedy completions equal the target's up to near ties, because a pass over
-  several tokens sums in another order. Programs are compiled
-  once for each batch size (above 8 for the next of 10, 12, 14, 16, 20, ..),
-  power of two of prompt length and power of two of total length. Other prompts,
-  budgets, seeds, stop tokens or sampling values compile nothing.
+  several tokens sums in another order. Programs are compiled once for each
+  batch size (above 8 for the next of 10, 12, 14, 16, 20, ..), power of two of
+  prompt length and power of two of total length. Other prompts, budgets, seeds,
+  stop tokens or sampling values compile nothing.
 
   Args:
     model: the target.

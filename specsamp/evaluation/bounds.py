@@ -177,9 +177,8 @@ def _not_all_inside(q_v: np.ndarray, count: int) -> np.ndarray:
     sum_{k < n} integral exp(-t) e_k(exp(q t) - 1 of the tokens in H) dt,
 
   where e_k are elementary symmetric polynomials: prefix sums of prefix sums.
-  The first two integrals are 1 and sum q / (1 - q). Further integrals are sums
-  over log t, in logarithms, because the remaining tokens may have any time
-  scale.
+  The first two integrals are 1 and sum q / (1 - q). Later integrals are sums
+  over log t in log space, because the remaining tokens may have any time scale.
   """
   terms = np.ones(len(q_v) + 1)
   if count < 2:

@@ -181,7 +181,7 @@ class Models:
   def _user_defined(
     self, name: str, shape: int | TokenTree, law: str, is_fixed: bool
   ) -> Drafter:
-    """Returns a user-defined drafter; its law may differ unless it is fixed."""
+    """Returns a user-defined drafter of any law, or of `law` if `is_fixed`."""
     tree = candidates.check_shape(shape, law)
     drafter = user_modules.make(
       'drafter', name, models=self, tree=tree, law=law

@@ -123,7 +123,7 @@ def _relative_scores(q_bthz, table_hsz, positions_bt, slot_positions_bs):
 class PrivateEntries:
   """Slots that all queries share, plus entries that a single query sees.
 
-  They serve to train a drafter that reads its outputs, from every position of a
+  They let a drafter that reads its outputs train from every position of a
   sequence at once. The sequence is in the shared slots. The tokens drafted
   after a position are private to the query of that position.
 

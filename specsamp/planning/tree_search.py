@@ -37,7 +37,7 @@ def best_tree(
     max_depth: upper bound on the levels below the root, None for no bound.
 
   Returns:
-    The smallest tree of the highest value, and the shallowest of several. Nodes
+    The smallest tree of the highest value; among equals the shallowest. Nodes
     are numbered breadth first, so siblings are consecutive.
 
   Raises:

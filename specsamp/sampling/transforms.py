@@ -1,10 +1,10 @@
 """From logits to the probabilities that tokens are drawn from.
 
 Drafter and target use the same function, so the q and p of a verifier are the
-distributions that were sampled. No step sorts the vocabulary: bisection on the
-bit patterns of floats, which are ordered like non-negative floats, finds the
-thresholds of top-k and top-p exactly. It needs only sums over the vocabulary,
-so a sharded one is never gathered. A sort takes a CPU 30 times as long.
+distributions that were sampled. No step sorts the vocabulary: bisection on bit
+patterns, which have the order of the non-negative floats, finds the thresholds
+of top-k and top-p exactly. It needs only sums over the vocabulary, so a sharded
+vocabulary is never gathered. A sort takes a CPU 30 times as long.
 """
 
 import functools

@@ -38,8 +38,7 @@ def check_processes(folder: str) -> None:
 def compute(transformer: Transformer, params, tokens_bt):
   """Computes the features of a target that a drafter reads: [B, T, E].
 
-  The features are those at the transformer's taps and, last, the LM head's
-  input.
+  Features are those at the transformer's taps and, last, the LM head's input.
   """
   out = transformer.apply({'params': params}, tokens_bt)
   if not transformer.taps:

@@ -108,8 +108,7 @@ def first_does(action: Callable[[], None], what: str) -> None:
 def of_first(value: Any) -> Any:
   """Returns the value of process 0 in all processes, such as measured times.
 
-  The value is a number, or a pytree of arrays and numbers whose shapes are
-  equal in all processes.
+  The value is a pytree of arrays and numbers, of equal shapes everywhere.
   """
   if jax.process_count() == 1:
     return value

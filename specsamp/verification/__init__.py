@@ -92,9 +92,8 @@ def name_without_draft(name: str) -> str:
   """Returns the rule of the plain decoding that a rule is compared with.
 
   A rule that verifies empty drafts is compared with itself, so that coupled
-  rules emit the same completions with and without a draft. The result is
-  `token` for other rules and for user-defined rules, which may not handle such
-  drafts.
+  rules emit the same completions with and without a draft. Other rules and
+  user-defined ones, which may refuse such drafts, are compared with `token`.
   """
   if user_modules.is_name(name) or 'iid' not in make(name).accepts:
     return 'token'

@@ -56,8 +56,7 @@ def _solve(
   """Returns rho, by bisection of 1 - (1 - β(rho))^C = rho β(rho).
 
   The result is the upper end of the last bracket, where the rule is exact even
-  if the bisection has not converged. `count` is C, at most `max_count`; 0
-  counts as 1.
+  before convergence. `count` is C, at most `max_count`; 0 counts as 1.
   """
 
   def halve(_, ends):

@@ -127,8 +127,8 @@ def weighted_sum(
     first: j of the first depth.
 
   Returns:
-    The total; and by name the total as `loss`, and loss_1, agreement_1 and
-    alpha_1 of the first depth, and so on: means without weights.
+    The total, and metrics by name: the total as `loss`, and unweighted means
+    loss_1, agreement_1 and alpha_1 of the first depth, and so on.
   """
   by_length = config.position_weights == 'expected_length'
   if by_length:
