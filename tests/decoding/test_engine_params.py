@@ -164,7 +164,7 @@ def _counts(engine):
   return sum(count(texts, GROUPS) for texts in tokens)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.usefixtures('optimized')
 def test_a_stale_drafter_leaves_the_distribution():
   target, other = (tiny.model(VOCAB, seed, max_length=8) for seed in (0, 3))

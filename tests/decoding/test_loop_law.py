@@ -225,7 +225,7 @@ def test_dynamic_trees(pair, distributions, batches):
   )
 
 
-@pytest.mark.extended  # test_loop.py compares with sampling without a draft
+@pytest.mark.slow  # test_loop.py compares with sampling without a draft
 @sizes
 def test_coupled(pair, distributions, batches):
   """The distribution is over seeds: each seed has one text."""

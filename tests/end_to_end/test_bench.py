@@ -39,7 +39,7 @@ def _lines(workdir):
   return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_run_resumes(tmp_path):
   workdir = tmp_path / 'bench'
   ended = _run(f'--workdir={workdir}')

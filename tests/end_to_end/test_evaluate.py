@@ -190,14 +190,10 @@ def test_search_and_passes(monkeypatch, folders, tmp_path):
 # Configs that run completely in their smallest size, in one process that
 # compiles their programs once. The others run with --slow.
 _SOME = {
-  f'{_PAPERS}/chinchilla/sampling.py',
   f'{_PAPERS}/chinchilla/table1.py',
-  f'{_PAPERS}/llama31/tables.py',
   f'{_PAPERS}/mcsd/figure3.py',
   f'{_PAPERS}/mcsd/table2.py',
-  f'{_PAPERS}/parallelspec/figure4.py',
   _TABLE1,
-  'configs/dynamic_trees.py',
   'configs/spec_bench.py',
 }
 _RUN = [

@@ -36,7 +36,7 @@ def test_both_ways_emit_the_same(tmp_path):
   assert all(row['tokens_per_second'] > 0 for row in rows.values())
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_an_adaptive_length_and_fixed_ones(tmp_path):
   ended, summary, lines = _run(
     'throughput',
