@@ -6,26 +6,18 @@ import json
 import jax
 import numpy as np
 import pytest
+from testing import small
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed
-from specsamp.models import TransformerConfig
 from specsamp.sharding import mesh as meshes
 from specsamp.training import pretrain, run
-from specsamp.training.pretrain import PretrainConfig
 
 pytestmark = pytest.mark.extended
 
 # Two kv heads are fewer than most meshes' shards; 300 pieces divide into four.
-_MODEL = TransformerConfig(
-  vocab_size=300,
-  width=16,
-  num_layers=1,
-  num_heads=8,
-  num_kv_heads=2,
-  head_dim=4,
-  mlp_width=32,
-  max_length=16,
+_MODEL = dataclasses.replace(
+  small.MODEL, num_heads=8, num_kv_heads=2, head_dim=4
 )
 
 
@@ -38,18 +30,14 @@ def _promotion():
 
 @pytest.fixture(scope='module')
 def config(corpus):
-  return PretrainConfig(
+  return dataclasses.replace(
+    small.config(corpus),
     model=_MODEL,
-    corpus=str(corpus),
-    pattern='*.txt',
     batch_size=8,
-    length=16,
     steps=12,
-    learning_rate=1e-2,
     warmup_steps=3,
     log_every=1,
     eval_every=6,
-    eval_batches=2,
     checkpoint_every=4,
   )
 

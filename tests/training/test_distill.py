@@ -7,8 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import small
-from testing import tiny
+from testing import small, tiny
 
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import log_softmax
 from testing import tiny
+from testing.small import log_softmax
 
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import KINDS, make

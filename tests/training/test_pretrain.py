@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import small
+from testing import small
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.packing import Packed

@@ -6,8 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-import small
-from testing import tiny
+from testing import small, tiny
 
 from specsamp.checkpoints import model_dir
 from specsamp.errors import UserError

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import small
+from testing import small
 
 from specsamp.errors import UserError
 from specsamp.sharding import mesh as meshes
