@@ -38,17 +38,38 @@ class Source(NamedTuple):
   """The tensors that make up a parameter.
 
   Attributes:
-    axes: a letter for each axis of the parameter.
+    axes: a letter for each axis of the parameter. With spaces between axes, one
+      of two letters is split into two of 2 and size / 2 entries: 'h pi d' has
+      the halves p of a head, whose entries some formats interleave.
     slices: one, or one for each entry of the axis whose letter they lack.
+    added: number that the parameter exceeds its tensor by.
   """
 
   axes: str
   slices: tuple[TensorSlice, ...]
+  added: float = 0.0
+
+  @property
+  def words(self) -> list[str]:
+    """The letters of each axis of the parameter."""
+    return self.axes.split() if ' ' in self.axes else list(self.axes)
+
+  @property
+  def letters(self) -> str:
+    return ''.join(self.words)
 
   @property
   def stacked(self) -> str:
     """The letter of the axis along which slices are stacked, or ''."""
-    return ''.join(set(self.axes) - set(self.slices[0].axes))
+    return ''.join(set(self.letters) - set(self.slices[0].axes))
+
+  def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+    """Returns the size of each letter in a parameter of a shape."""
+    result = {}
+    for word, size in zip(self.words, shape, strict=True):
+      parts = (size,) if len(word) == 1 else (2, size // 2)
+      result |= dict(zip(word, parts, strict=True))
+    return result
 
 
 Layout = dict[str, Source]
@@ -125,24 +146,31 @@ def read(
   axis; () reads all of it.
   """
   index = index or (slice(None),) * len(shape)
-  bounds = {
-    letter: axis.indices(size)[:2]
-    for letter, axis, size in zip(source.axes, index, shape, strict=True)
-  }
-  sizes = dict(zip(source.axes, shape, strict=True))
+  sizes = source.sizes(shape)
+  bounds = {letter: (0, size) for letter, size in sizes.items()}
+  for word, axis, size in zip(source.words, index, shape, strict=True):
+    limits = axis.indices(size)[:2]
+    assert len(word) == 1 or limits == (0, size)  # split axes are read whole
+    bounds |= {word: limits} if len(word) == 1 else {}
+  part_shape = [
+    math.prod(bounds[x][1] - bounds[x][0] for x in word)
+    for word in source.words
+  ]
   stacked, slices = source.stacked, source.slices
   if stacked:
     slices = slices[slice(*bounds.pop(stacked))]
-  axes = source.axes.replace(stacked, '')
+  axes = source.letters.replace(stacked, '')
   pieces = []
   for part in slices:
     letters = part.axes.replace(' ', '')
     piece = _read_padded(tensors[part.key], _tensor_index(part, sizes, bounds))
     piece = piece.reshape([bounds[x][1] - bounds[x][0] for x in letters])
     pieces.append(piece.transpose([letters.index(x) for x in axes]))
-  if not stacked:
-    return pieces[0]
-  return np.stack(pieces, axis=source.axes.index(stacked))
+  value = pieces[0]
+  if stacked:
+    value = np.stack(pieces, axis=source.letters.index(stacked))
+  value = value.reshape(part_shape)
+  return value.astype(np.float32) + source.added if source.added else value
 
 
 def build_tensor(
@@ -160,10 +188,13 @@ def build_tensor(
     for i, part in enumerate(source.slices):
       if part.key != key:
         continue
-      value, axes = fetch(name), source.axes
+      value, axes = fetch(name), source.letters
       if tensor is None:
         tensor = np.zeros(shape, value.dtype)
-      sizes = dict(zip(axes, value.shape, strict=True))
+      if source.added:
+        value = value - np.asarray(source.added, value.dtype)
+      sizes = source.sizes(value.shape)
+      value = value.reshape(tuple(sizes.values()))
       if source.stacked:
         value = value.take(i, axis=axes.index(source.stacked))
         axes = axes.replace(source.stacked, '')
@@ -211,7 +242,7 @@ def tensor_shapes(layout: Layout, shapes) -> dict[str, tuple[int, ...]]:
   """Returns the smallest shape of each tensor that contains all its slices."""
   result: dict[str, tuple[int, ...]] = {}
   for name, source in layout.items():
-    sizes = dict(zip(source.axes, shapes[name], strict=True))
+    sizes = source.sizes(shapes[name])
     for part in source.slices:
       index = _tensor_index(part, sizes)
       ends = tuple(axis.stop for axis in index)

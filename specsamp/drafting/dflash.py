@@ -68,7 +68,7 @@ class DFlashLayers(Layers):
     """
     if taps is None:
       taps = spread_taps(target.num_layers, num_layers)
-    config = dataclasses.replace(target, num_layers=num_layers, qk_norm=True)
+    config = dataclasses.replace(target.for_drafter(num_layers), qk_norm=True)
     return cls(config, ahead + 1, tuple(taps))
 
   @property

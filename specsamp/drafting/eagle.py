@@ -5,7 +5,6 @@ It predicts the token's feature, and the LM head turns that into the
 distribution of the next token. While it drafts, predictions replace features.
 """
 
-import dataclasses
 from typing import ClassVar
 
 import flax.linen as nn
@@ -42,7 +41,7 @@ class DraftLayers(Layers):
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    return cls(dataclasses.replace(target, num_layers=num_layers))
+    return cls(target.for_drafter(num_layers))
 
   def init_params(self, key):
     """Returns random parameters, a nested dict of float32 arrays."""

@@ -115,8 +115,7 @@ class Eagle3Layer(Layers):
     if taps is None:
       taps = default_taps(target.num_layers)
     config = dataclasses.replace(
-      target,
-      num_layers=num_layers,
+      target.for_drafter(num_layers),
       vocab_size=num_tokens,  # without rows that are not tokens
       padding=0,
     )

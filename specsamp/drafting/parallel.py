@@ -6,8 +6,6 @@ committed tokens only, not on each other's draft tokens. Verification is exact
 nevertheless, because the draft tokens are drawn from these distributions.
 """
 
-import dataclasses
-
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +29,7 @@ class MaskedLayers(eagle.DraftLayers):
 
   @classmethod
   def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    return cls(dataclasses.replace(target, num_layers=num_layers), ahead - 1)
+    return cls(target.for_drafter(num_layers), ahead - 1)
 
   @property
   def ahead(self) -> int:

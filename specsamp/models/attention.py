@@ -23,6 +23,14 @@ def causal_mask(positions_bt, num_slots: int):
   return slots_s[None, None, :] <= positions_bt[:, :, None]
 
 
+def windowed(mask_bts, window: int, positions_bt, slot_positions_bs):
+  """Returns the mask without entries `window` or more positions back."""
+  if not window:
+    return mask_bts
+  distance_bts = positions_bt[:, :, None] - slot_positions_bs[:, None, :]
+  return mask_bts & (distance_bts < window)
+
+
 def tree_mask(start_b, ancestors_tn, num_slots: int):
   """Returns bool [B, T, S]: nodes see the prefix, their ancestors, themselves.
 
@@ -90,6 +98,11 @@ def rms(x, scale, epsilon: float):
   )
   scale = scale.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))
   return (x32 * scale).astype(x.dtype)
+
+
+def capped(x, cap: float | None):
+  """Returns x bounded to (-cap, cap) by a tanh, or x if there is no cap."""
+  return cap * jnp.tanh(x / cap) if cap else x
 
 
 def sinusoids(length: int, width: int):
@@ -277,9 +290,12 @@ class Attention(nn.Module):
       q = rms(q, self.q_norm, c.norm_epsilon)
       k = rms(k, self.k_norm, c.norm_epsilon)
     if c.positions == 'rotary':
-      frequencies = rotary.frequencies(c)
-      q = rotary.rotate(q, q_positions_bt, frequencies)
-      k = rotary.rotate(k, positions_bt, frequencies)
+      q = rotary.rotate(q, q_positions_bt, c)
+      k = rotary.rotate(k, positions_bt, c)
+    if c.query_growth:
+      spans_bt = q_positions_bt // c.rope_scaling.original_length
+      growth_bt = 1 + c.query_growth * jnp.log1p(spans_bt.astype(jnp.float32))
+      q = q * growth_bt[:, :, None, None].astype(q.dtype)
     return q, k.astype(c.dtype), v.astype(c.dtype)
 
   def _attend(
@@ -315,10 +331,12 @@ class Attention(nn.Module):
     # product with everything up to the exponential. For the keys of many rows
     # a product alone is several times slower. Unseen keys must be finite, and
     # so must values, even for a weight of zero.
-    scores = scores * c.head_dim**-0.5
+    scale = c.query_scale or c.head_dim**-0.5
+    scores = scores * scale
     scores = scores.reshape(batch, *groups, length, num_slots)
     if c.positions == 'relative':
-      scores = scores + relative.reshape(scores.shape) * c.head_dim**-0.5
+      scores = scores + relative.reshape(scores.shape) * scale
+    scores = capped(scores, c.score_cap)
     scores = scores + jnp.where(mask_bts, 0.0, -1e30)[:, None, None]
     if private:
       private_scores = private.scores(q_grouped)
@@ -327,7 +345,7 @@ class Attention(nn.Module):
         private_table = jnp.flip(table[:, : len(private.keys)], axis=1)
         relative = _distance_scores(biased, private_table)
         private_scores = private_scores + relative.reshape(private_scores.shape)
-      private_scores = private_scores * c.head_dim**-0.5
+      private_scores = capped(private_scores * scale, c.score_cap)
       scores = jnp.concatenate([scores, private_scores], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
     slot_weights = weights[..., :num_slots] if private else weights

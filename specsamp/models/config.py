@@ -9,6 +9,7 @@ from specsamp.errors import check_name
 # Bounds of integers; the others are from 1 to 2**24. Larger numbers are
 # mistakes, and even the shapes of such a model take forever.
 _MIN, _MAX = {'padding': 0}, {'num_layers': 2**12}
+_NUMBERS = (float, float | None)
 
 Dtype = Literal['float32', 'bfloat16', 'float16']
 
@@ -19,20 +20,27 @@ class RopeScaling:
 
   Attributes:
     kind: 'linear' stretches all wavelengths (Chen et al. 2306.15595). 'llama3'
-      stretches the longer ones, by how often they fit into the original length
-      (Llama 3.1).
+      and 'yarn' stretch the longer ones, by how often they fit into the
+      original length. Between the two bounds, the stretch of llama3 (Llama 3.1)
+      is linear in this number, that of yarn (Peng et al. 2309.00071) in the
+      index of the wavelength.
     factor: ratio of the new wavelengths to the old ones.
-    low_frequency: llama3: wavelengths that fit at most this often are stretched
-      in full.
-    high_frequency: llama3: wavelengths that fit at least this often are kept.
-    original_length: llama3: positions of training before the stretch.
+    low_frequency: wavelengths that fit at most this often are stretched in
+      full; not for linear.
+    high_frequency: wavelengths that fit at least this often are kept; not for
+      linear.
+    original_length: positions of training before the stretch; not for linear.
+    rounded: yarn: the indices of the two bounds are integers.
+    attention_factor: yarn: factor of the rotated queries and keys.
   """
 
-  kind: Literal['linear', 'llama3']
+  kind: Literal['linear', 'llama3', 'yarn']
   factor: float
   low_frequency: float = 1.0
   high_frequency: float = 4.0
   original_length: int = 8192
+  rounded: bool = True
+  attention_factor: float = 1.0
 
   def __post_init__(self):
     _check_values(self)
@@ -49,7 +57,8 @@ class RopeScaling:
 class TransformerConfig:
   """Everything that fixes a transformer's parameters and its mathematics.
 
-  The fields span Chinchilla, LLaMA, OPT and GPT-2; `presets` has their shapes.
+  The fields span Chinchilla, OPT, GPT-2, and LLaMA and the families after it up
+  to Gemma 3; `presets` has shapes.
 
   Attributes:
     vocab_size: V, rows of the embedding.
@@ -65,7 +74,21 @@ class TransformerConfig:
       Transformer-XL (Gopher, Chinchilla).
     rope_theta: base of the rotary wavelengths.
     rope_scaling: scaling of these wavelengths, or None.
+    rotary_fraction: share of a head that is rotated; a whole number of pairs.
+    query_growth: b, for queries that grow with their position:
+      1 + b ln(1 + floor(position / rope_scaling.original_length)) times.
+    windows: number of positions that a layer sees, its own included; 0 is all.
+      The tuple is repeated over the layers; () is 0 for all.
+    window_rope_theta: rope_theta of layers with a window, whose wavelengths are
+      then not scaled. None is the rope of the other layers.
+    query_scale: factor of products of queries and keys; None is
+      head_dim**-0.5.
+    score_cap: c, bounds these products x to c tanh(x / c); None is no bound.
+    logit_cap: the same for logits.
+    embedding_scale: factor of the tokens' embeddings.
     qk_norm: applies an RMS norm to each head's query and key before rotation.
+    output_norms: also norms the outputs of attention and MLP, before their
+      addition to the residual stream.
     gated: a gated MLP, act(gate(x)) * up(x), instead of act(up(x)).
     activation: activation function of the MLP.
     biases: projections that have biases: none; those to queries, keys and
@@ -92,7 +115,16 @@ class TransformerConfig:
   positions: Literal['rotary', 'learned', 'relative'] = 'rotary'
   rope_theta: float = 10_000.0
   rope_scaling: RopeScaling | None = None
+  rotary_fraction: float = 1.0
+  query_growth: float | None = None
+  windows: tuple[int, ...] = ()
+  window_rope_theta: float | None = None
+  query_scale: float | None = None
+  score_cap: float | None = None
+  logit_cap: float | None = None
+  embedding_scale: float = 1.0
   qk_norm: bool = False
+  output_norms: bool = False
   gated: bool = True
   activation: Literal['silu', 'gelu', 'gelu_tanh', 'relu'] = 'silu'
   biases: Literal['none', 'qkv', 'attention', 'all'] = 'none'
@@ -112,9 +144,24 @@ class TransformerConfig:
       raise ValueError(
         f'rotary positions need an even head_dim, got {self.head_dim}'
       )
-    if self.rope_scaling and self.positions != 'rotary':
+    if self.positions != 'rotary':
+      for name in ('rope_scaling', 'window_rope_theta', 'query_growth'):
+        if getattr(self, name) is not None:
+          raise ValueError(
+            f'{name} is for rotary positions, got {self.positions!r}'
+          )
+    rotated = self.head_dim * self.rotary_fraction
+    is_even = 2 <= rotated <= self.head_dim and rotated % 2 == 0
+    if self.positions == 'rotary' and not is_even:
       raise ValueError(
-        f'rope_scaling is for rotary positions, got {self.positions!r}'
+        f'rotary_fraction must be a whole number of pairs of head_dim='
+        f'{self.head_dim}, got {self.rotary_fraction}'
+      )
+    if self.query_growth and not self.rope_scaling:
+      raise ValueError('query_growth needs a rope_scaling.original_length')
+    if not all(type(n) is int and 0 <= n <= 2**24 for n in self.windows):
+      raise ValueError(
+        f'windows must be integers of at least 0, got {self.windows!r}'
       )
     if self.padding >= self.vocab_size:
       raise ValueError(
@@ -127,6 +174,38 @@ class TransformerConfig:
     """Number of tokens that can be emitted: the vocabulary less its padding."""
     return self.vocab_size - self.padding
 
+  def window(self, layer: int) -> int:
+    """Returns the number of positions that a layer sees; 0 is all."""
+    return self.windows[layer % len(self.windows)] if self.windows else 0
+
+  def of_layer(self, layer: int) -> 'TransformerConfig':
+    """Returns the config of a layer, in which all layers have its rope."""
+    if not self.window_rope_theta or not self.window(layer):
+      return dataclasses.replace(self, window_rope_theta=None)
+    return dataclasses.replace(
+      self,
+      rope_theta=self.window_rope_theta,
+      rope_scaling=None,
+      window_rope_theta=None,
+    )
+
+  def for_drafter(self, num_layers: int) -> 'TransformerConfig':
+    """Returns the config of a drafter's layers for a target of this config.
+
+    They have the widths and the rope of the target's layers, and see the whole
+    sequence. The other fields are those of LLaMA.
+    """
+    return dataclasses.replace(
+      self,
+      num_layers=num_layers,
+      query_growth=None,
+      windows=(),
+      window_rope_theta=None,
+      query_scale=None,
+      score_cap=None,
+      output_norms=False,
+    )
+
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TransformerConfig':
     """Returns the config that `dataclasses.asdict` wrote."""
@@ -134,6 +213,7 @@ class TransformerConfig:
       values = dict(values)
       if values.get('rope_scaling') is not None:
         values['rope_scaling'] = RopeScaling(**values['rope_scaling'])
+      values['windows'] = tuple(values.get('windows', ()))
       return cls(**values)
     except TypeError as error:  # names the unknown or missing keys
       raise ValueError(f'model config: {error}') from None
@@ -148,7 +228,11 @@ def _check_values(config) -> None:
       check_name(name, value, get_args(hint))
     elif hint is bool and type(value) is not bool:
       raise ValueError(f'{name} must be true or false, got {value!r}')
-    elif hint is float and not is_number:
+    elif (
+      hint in _NUMBERS
+      and not is_number
+      and (value, hint) != (None, float | None)
+    ):
       raise ValueError(f'{name} must be a positive number, got {value!r}')
     elif hint is int:
       smallest, largest = _MIN.get(name, 1), _MAX.get(name, 2**24)

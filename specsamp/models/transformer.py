@@ -95,7 +95,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-  """Block: x + attention(norm(x)), then x + mlp(norm(x))."""
+  """Block: x + attention(norm(x)), then x + mlp(norm(x)).
+
+  With `config.output_norms`, the outputs of attention and MLP are normed too.
+  """
 
   config: TransformerConfig
   has_attention_norm: bool = True
@@ -106,6 +109,9 @@ class Block(nn.Module):
     self.attention = attention.Attention(self.config)
     self.mlp_norm = Norm(self.config)
     self.mlp = MLP(self.config)
+    if self.config.output_norms:
+      self.attention_output_norm = Norm(self.config)
+      self.mlp_output_norm = Norm(self.config)
 
   def __call__(
     self, x, positions, start, mask, slot_positions, cache, context=None
@@ -118,8 +124,11 @@ class Block(nn.Module):
     attended, cache = self.attention(
       normed, positions, start, mask, slot_positions, cache, context
     )
-    x = x + attended
-    return x + self.mlp(self.mlp_norm(x)), cache
+    if not self.config.output_norms:
+      x = x + attended
+      return x + self.mlp(self.mlp_norm(x)), cache
+    x = x + self.attention_output_norm(attended)
+    return x + self.mlp_output_norm(self.mlp(self.mlp_norm(x))), cache
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -141,7 +150,7 @@ class Layers(nn.Module):
 
   def block(self, layer: int) -> nn.Module:
     """Returns the block of a layer; blocks may differ between layers."""
-    return Block(self.config)
+    return Block(self.config.of_layer(layer))
 
   def run(
     self,
@@ -159,6 +168,8 @@ class Layers(nn.Module):
       x: [B, T, D].
       positions: int [B, T], or [B, C + T] with a context.
       cache: see `Transformer` for this and the other arguments.
+      mask: for the layers without a window; layers with one see the part of it
+        inside their window. A dict has the mask of each window.
       context: [B, C, D], or None. Every block computes its keys and values,
         which take the slots before those of x.
     """
@@ -169,11 +180,22 @@ class Layers(nn.Module):
       mask = attention.causal_mask(positions, num_slots)
     if slot_positions is None:
       slot_positions = attention.slot_positions(start, positions, num_slots)
+    windows = [self.config.window(i) for i in range(len(self.layers))]
+    if not isinstance(mask, dict):
+      where = positions[:, -x.shape[1] :], slot_positions
+      mask = {n: attention.windowed(mask, n, *where) for n in set(windows)}
     x = constrain(x, 'batch', None, 'width')
     streams, keys, values = [x], [], []
     for layer, block in enumerate(self.layers):
       entry = None if cache is None else cache.entry(layer)
-      inputs = (x, positions, start, mask, slot_positions, entry)
+      inputs = (
+        x,
+        positions,
+        start,
+        mask[windows[layer]],
+        slot_positions,
+        entry,
+      )
       if context is not None:
         inputs = (*inputs, context)
       if self.is_initializing():
@@ -271,8 +293,13 @@ class Transformer(Layers):
 
   def embed(self, tokens):
     """Returns embeddings of tokens, [B, T, D], without their positions."""
-    x = lookup.rows(self.embedding, tokens)
-    return x.astype(float16.wide(self.config.dtype))
+    c = self.config
+    x = lookup.rows(self.embedding, tokens).astype(float16.wide(c.dtype))
+    if c.embedding_scale == 1:
+      return x
+    # Gemma was trained with a factor that is rounded to the model's dtype.
+    scale = jnp.asarray(c.embedding_scale, c.dtype).astype(x.dtype)
+    return x * scale
 
   def place(self, positions):
     """Returns learned embeddings of positions, [B, T, D], or 0."""
@@ -288,6 +315,7 @@ class Transformer(Layers):
       # After an overflow all logits are NaN, which decoding reports.
       hidden = jnp.where(jnp.isinf(hidden), jnp.nan, hidden)
     logits = kernels.logits(hidden, head, self.config.dtype)
+    logits = attention.capped(logits, self.config.logit_cap)
     if self.config.padding:
       # Finite: a cross-entropy sums p log q over the whole vocabulary.
       rows_v = jnp.arange(self.config.vocab_size, dtype=jnp.int32)

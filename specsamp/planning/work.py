@@ -111,7 +111,7 @@ def of_pass(
 
 def eagle_pass(target: TransformerConfig, tokens: int, context: int) -> Work:
   """Returns the work of an EAGLE layer with fusion and the target's LM head."""
-  layer = dataclasses.replace(target, num_layers=1)
+  layer = target.for_drafter(1)
   layer_pass = of_pass(layer, shards=1, tokens=tokens, context=context)
   fusion = 2 * target.width**2
   return dataclasses.replace(

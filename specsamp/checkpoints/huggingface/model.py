@@ -106,7 +106,7 @@ def save(model: LanguageModel, path) -> None:
   for name, source in layout.items():
     sizes[name] = tuple(
       config.num_tokens if axis == 'v' else size
-      for axis, size in zip(source.axes, sizes[name], strict=True)
+      for axis, size in zip(source.words, sizes[name], strict=True)
     )
 
   def fetch(name: str) -> np.ndarray:
