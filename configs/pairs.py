@@ -12,7 +12,8 @@ safetensors and a tokenizer, as at Hugging Face, or what
 The folders are MODELS/llama-13b and MODELS/llama-68m, where `launch/fetch.py
 llama-13b+llama-68m` puts them, or --config.target=DIR --config.draft=DIR, which
 may also be names of the hub. `--config.chat=true --prompt=..` puts a prompt in
-the target's chat template. A wrong pair lists all of them; of
+the target's chat template, and `--config.chat_template_kwargs.NAME=VALUE` sets
+a variable of it. A wrong pair lists all of them; of
 `chinchilla-70b+chinchilla-4b` no weights were published.
 """
 

@@ -221,7 +221,13 @@ def _parse(
         raise UserError(f'--config: must be given, expected one of {names}')
       config = load_config(name, config_schema, launcher)
       _check_keys(config, argv)
-      config_flags.DEFINE_config_dict('config', config, sys_argv=argv)
+      config_flags.DEFINE_config_dict(
+        'config',
+        config,
+        lock_config=False,  # it is, except dicts that take any key
+        accept_new_attributes=True,
+        sys_argv=argv,
+      )
     return flags.FLAGS(argv)
   except (flags.Error, ValueError, TypeError, LookupError) as error:
     _fail(str(error))
@@ -307,6 +313,8 @@ def _check_keys(config: ml_collections.ConfigDict, argv: list[str]) -> None:
       key = key.partition('[')[0]
       if not isinstance(values, ml_collections.ConfigDict):
         raise UserError(f'{prefix}: has no keys, got {word}')
+      if key not in values and not values.is_locked:
+        break  # the dict takes any key
       if key not in values:
         raise UserError(describe_unknown(f'key of {prefix}', key, values))
       values, prefix = values[key], f'{prefix}.{key}'

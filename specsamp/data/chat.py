@@ -2,19 +2,46 @@
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from specsamp.errors import UserError
 
+# Variables that `render` sets, and arguments of transformers'
+# `apply_chat_template` that it does not pass to the template.
+_RESERVED = {
+  'messages',
+  'tools',
+  'documents',
+  'add_generation_prompt',
+  'chat_template',
+  'continue_final_message',
+  'tokenize',
+}
+
+
+def check_variables(names: Iterable[str]) -> None:
+  """Raises `UserError` if users must not set one of these variables.
+
+  Special tokens are those named `.._token`, see `tokenizer_files`.
+  """
+  for name in names:
+    if name in _RESERVED or name.endswith('_token'):
+      raise UserError(f'chat template: {name!r} is a reserved variable')
+
 
 def render(
-  template: str, messages: Sequence[dict[str, Any]], named: dict[str, str]
+  template: str,
+  messages: Sequence[dict[str, Any]],
+  named: dict[str, str],
+  /,
+  **variables: Any,
 ) -> str:
   """Renders a template as transformers does, up to the model's next turn.
 
   Templates come with weights from anywhere, so they run in jinja2's sandbox.
-  Templates may write the named special tokens, such as `bos_token`.
+  Templates may write the named special tokens, such as `bos_token`, and read
+  `variables`, such as `enable_thinking`.
 
   Raises:
     UserError: the template is empty or fails, or jinja2 is not installed.
@@ -29,11 +56,14 @@ def render(
     ) from None
   try:
     return environment.from_string(template).render(
-      messages=messages,
-      tools=None,
-      documents=None,
-      add_generation_prompt=True,
-      **named,
+      {
+        'messages': messages,
+        'tools': None,
+        'documents': None,
+        'add_generation_prompt': True,
+        **named,
+        **variables,
+      }
     )
   except Exception as error:  # a template can raise anything
     reason = ' '.join(str(error).split()) or type(error).__name__

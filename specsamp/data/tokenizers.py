@@ -119,20 +119,28 @@ class Tokenizer(abc.ABC):
     # The text before may end in half a character, so its length does not help.
     return text[len(os.path.commonprefix([self._text(after), text])) :]
 
-  def chat(self, messages: Sequence[dict[str, Any]]) -> str:
+  def chat(
+    self, messages: Sequence[dict[str, Any]], /, **variables: Any
+  ) -> str:
     """Returns a conversation as the text before the model's next turn.
 
     The template writes bos if the model needs it: encode with bos=False. Each
-    message has a role and its content.
+    message has a role and its content. `variables` are further variables of
+    the template, such as `enable_thinking=False`. As in transformers, a
+    template ignores those that it does not know.
 
     Raises:
-      UserError: the template is missing, or refuses these messages.
+      UserError: a variable is reserved, or the template is missing or refuses
+        these messages.
     """
+    chat.check_variables(variables)
     if isinstance(messages, str):
       raise UserError(
         f'chat: got the text {messages!r}, expected a list of turns'
       )
-    return chat.render(self.files.chat_template, messages, self.files.named)
+    return chat.render(
+      self.files.chat_template, messages, self.files.named, **variables
+    )
 
 
 class SentencePiece(Tokenizer):

@@ -5,8 +5,8 @@ import hashlib
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from specsamp import fingerprint, verification
 from specsamp.decoding.generate import Generation, complete
@@ -34,6 +34,7 @@ class Settings:
     seed: seed of all draws.
     samples: samples of each prompt at temperatures above 0.
     chat: True to write prompts as turns of the target's chat template.
+    chat_template_kwargs: variables of the template.
     sweep_prompts: number of prompts of each task that every method answers;
       only the baselines and the fastest draft of each sampling answer the rest.
       None is all prompts.
@@ -48,6 +49,7 @@ class Settings:
   seed: int
   samples: int = 1
   chat: bool = False
+  chat_template_kwargs: Mapping[str, Any] | None = None
   sweep_prompts: int | None = None
   batch_size: int = 1
 
@@ -55,7 +57,9 @@ class Settings:
     self, target: LanguageModel, prompt: Question, answers: Sequence[str]
   ) -> tuple[list[int], bool]:
     """Returns the tokens to answer, and True if their beginning was dropped."""
-    whole = tokens_of(target.tokenizer, prompt, answers, self.chat)
+    whole = tokens_of(
+      target.tokenizer, prompt, answers, self.chat, self.chat_template_kwargs
+    )
     tokens = last(whole, self.max_prompt_tokens, target.tokenizer)
     return tokens, len(tokens) < len(whole)
 
@@ -139,6 +143,8 @@ def _items(target, methods, tasks, settings: Settings) -> list[_Item]:
     sizes = [settings.max_prompt_tokens, new_tokens, settings.chat]
     if settings.batch_size > 1:
       sizes.append(settings.batch_size)
+    if settings.chat_template_kwargs:
+      sizes.append(settings.chat_template_kwargs)
     for sample, (i, prompt) in itertools.product(
       range(settings.samples), enumerate(task.prompts)
     ):

@@ -63,7 +63,13 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
     raise UserError(f'tasks: got {names}, expected no task twice')
   for task in loaded:
     # Raises if a chat template is requested and missing.
-    tasks.tokens_of(target.tokenizer, task.prompts[0], (), config.chat)
+    tasks.tokens_of(
+      target.tokenizer,
+      task.prompts[0],
+      (),
+      config.chat,
+      config.chat_template_kwargs,
+    )
     if config.batch_size > 1 and any(prompt.later for prompt in task.prompts):
       raise UserError(
         f'batch_size: got {config.batch_size}, expected 1 for {task.name}, '
@@ -117,6 +123,7 @@ class Comparison:
       seed=self.config.seed,
       samples=self.config.samples,
       chat=self.config.chat,
+      chat_template_kwargs=self.config.chat_template_kwargs,
       batch_size=self.config.batch_size,
     )
 

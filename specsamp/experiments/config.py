@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import ml_collections
 
+from specsamp.data import chat
 from specsamp.drafting import Drafter, TokenTree
 from specsamp.drafting.draft import Law
 from specsamp.errors import UserError, check_name, check_range, describe_unknown
@@ -178,7 +179,25 @@ class DrafterConfig(ModelsConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeConfig(DrafterConfig, SampledConfig):
+class ChatTemplateConfig:
+  """Variables of the target's chat template.
+
+  Attributes:
+    chat_template_kwargs: variables of the chat template by name;
+      --config.chat_template_kwargs.enable_thinking=false sets one.
+  """
+
+  chat_template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def check_chat_template(self, is_used: bool) -> None:
+    """Raises `UserError` for variables that are reserved or not used."""
+    chat.check_variables(self.chat_template_kwargs)
+    if self.chat_template_kwargs and not is_used:
+      raise UserError('chat_template_kwargs: needs --config.chat=true')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig(ChatTemplateConfig, DrafterConfig, SampledConfig):
   """Prompts to complete, and the drafts to compare.
 
   Attributes:
@@ -224,6 +243,7 @@ class DecodeConfig(DrafterConfig, SampledConfig):
       raise UserError(f'shown: got {self.shown}, expected at least 0')
     check_range(self, 'sweep_prompts', 'repeats', min=1, kind=int)
     self.check_compared('draft_lens', 'temperatures')
+    self.check_chat_template(is_used=self.chat)
     self.check_temperatures(self.temperatures)
     if self.dynamic_tree and (self.branching or self.adaptive):
       raise UserError(
@@ -242,7 +262,7 @@ class DecodeConfig(DrafterConfig, SampledConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonConfig(SampledConfig):
+class ComparisonConfig(ChatTemplateConfig, SampledConfig):
   """Methods to compare, and the tasks to compare them on.
 
   Attributes:
@@ -288,6 +308,7 @@ class ComparisonConfig(SampledConfig):
   def __post_init__(self):
     super().__post_init__()
     check_name('plot', self.plot, plots.PLOTS)
+    self.check_chat_template(is_used=self.chat)
     for name in ('methods', 'tasks'):
       if not getattr(self, name):
         raise UserError(f'{name}: got (), expected at least one')

@@ -75,11 +75,10 @@ def prepare(
   else:
     raise UserError(f'--prompt: got {prompt!r}, expected a text')
   if config.chat:
-    turn = lambda text: [{'role': 'user', 'content': text}]
-    texts = [
-      Prompt(text.name, target.tokenizer.chat(turn(text.text)))
-      for text in texts
-    ]
+    render = lambda text: target.tokenizer.chat(
+      [{'role': 'user', 'content': text}], **config.chat_template_kwargs
+    )
+    texts = [Prompt(text.name, render(text.text)) for text in texts]
   job = Decoding(config, target, drafter, compared, texts, compared_tasks)
   # Raises what `generate` would, before anything is decoded or written.
   if is_comparison:

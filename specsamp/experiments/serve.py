@@ -11,14 +11,20 @@ from jax.sharding import Mesh
 from specsamp.decoding.engine import Engine
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import loading
-from specsamp.experiments.config import EMBEDDED, DrafterConfig
+from specsamp.experiments.config import (
+  EMBEDDED,
+  ChatTemplateConfig,
+  DrafterConfig,
+)
 from specsamp.experiments.methods import make_tree
 from specsamp.utils import schema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeConfig(DrafterConfig):
+class ServeConfig(ChatTemplateConfig, DrafterConfig):
   """Models to serve, and bounds on their requests.
+
+  A request overrides `chat_template_kwargs` key by key.
 
   Attributes:
     name: name of the model in requests; '' is the name of its folder.
@@ -50,6 +56,7 @@ class ServeConfig(DrafterConfig):
     names = ('draft_len', 'queue', 'max_length', 'max_new_tokens')
     check_range(self, *names, min=0, kind=int)
     check_range(self, 'logprobs', min=-1, kind=int)
+    self.check_chat_template(is_used=True)
 
 
 def run(
@@ -103,6 +110,7 @@ def run(
     engine=engine,
     max_new_tokens=config.max_new_tokens or engine.max_length,
     max_choices=min(config.slots + config.queue, MAX_CHOICES),
+    chat_template_kwargs=config.chat_template_kwargs,
   )
   worker = Worker(engine, config.queue)
   allowed = server.allowed_names(host, names)

@@ -4,12 +4,14 @@ import dataclasses
 import itertools
 import json
 import secrets
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pydantic
 import pydantic_core
 from pydantic import Field
 
+from specsamp.data import chat
 from specsamp.decoding.engine import Engine
 from specsamp.errors import UserError
 from specsamp.sampling.transforms import SamplingParams
@@ -56,12 +58,15 @@ class Limits:
     engine: engine that decodes. Its `max_length` and `logprobs` are limits too.
     max_new_tokens: upper bound on the tokens of a completion.
     max_choices: upper bound on the choices of a request, over all its prompts.
+    chat_template_kwargs: variables of the chat template, each for requests that
+      do not set it.
   """
 
   model: str
   engine: Engine
   max_new_tokens: int
   max_choices: int
+  chat_template_kwargs: Mapping[str, Any]
 
 
 class _Strict(pydantic.BaseModel):
@@ -177,8 +182,9 @@ class Completion(Request):
   def num_alternatives(self) -> int | None:
     return self.logprobs
 
-  def encode(self, tokenizer: Any) -> list[list[int]]:
+  def encode(self, limits: Limits) -> list[list[int]]:
     """Returns the token ids of each prompt."""
+    tokenizer = limits.engine.model.tokenizer
     return [
       tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
       for prompt in self.prompt
@@ -220,14 +226,24 @@ class Chat(Request):
   max_completion_tokens: int | None = Field(None, ge=1)
   logprobs: bool = False
   top_logprobs: int | None = Field(None, ge=0)
+  chat_template_kwargs: dict[str, Any] = {}  # vLLM's and SGLang's name
+
+  @pydantic.field_validator('chat_template_kwargs')
+  @classmethod
+  def _check_variables(cls, variables: dict[str, Any]) -> dict[str, Any]:
+    chat.check_variables(variables)
+    return variables
 
   @property
   def num_alternatives(self) -> int | None:
     return (self.top_logprobs or 0) if self.logprobs else None
 
-  def encode(self, tokenizer: Any) -> list[list[int]]:
+  def encode(self, limits: Limits) -> list[list[int]]:
     """Returns the token ids of the conversation."""
-    text = tokenizer.chat([message.turn() for message in self.messages])
+    tokenizer = limits.engine.model.tokenizer
+    variables = {**limits.chat_template_kwargs, **self.chat_template_kwargs}
+    turns = [message.turn() for message in self.messages]
+    text = tokenizer.chat(turns, **variables)
     return [tokenizer.encode(text, bos=False)]  # the template writes it
 
 
@@ -256,7 +272,7 @@ def parse(content: bytes, is_chat: bool, limits: Limits) -> Request:
     raise ApiError('best_of: only the value of n is supported', param='best_of')
   _check_logprobs(request, limits.engine.logprobs)
   try:
-    request._prompts = request.encode(limits.engine.model.tokenizer)
+    request._prompts = request.encode(limits)
   except UserError as error:  # of the tokenizer or its chat template
     raise ApiError(str(error)) from None
   if request.num_choices > limits.max_choices:

@@ -41,6 +41,8 @@ def documentation(schema: type) -> dict[str, str]:
 def config_dict(schema: type, **values: Any) -> ml_collections.ConfigDict:
   """Returns a locked config of all keys: with these values, else defaults.
 
+  Fields that are dicts take any key, so they are not locked.
+
   Args:
     schema: a dataclass. Fields that are dataclasses are nested configs.
     **values: plain values of some keys.
@@ -48,7 +50,12 @@ def config_dict(schema: type, **values: Any) -> ml_collections.ConfigDict:
   Raises:
     UserError: a key is not in the schema, or one without a default is missing.
   """
-  return ml_collections.ConfigDict(_fill('config', schema, values)).lock()
+  config = ml_collections.ConfigDict(_fill('config', schema, values)).lock()
+  for name, hint in get_type_hints(schema).items():
+    is_dict = isinstance(config[name], ml_collections.ConfigDict)
+    if is_dict and get_origin(hint) is dict:
+      config[name].unlock()
+  return config
 
 
 def _fill(what: str, schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +164,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
   elif (
     type(value) is hint
     or (hint, type(value)) == (float, int)
-    or get_origin(hint) is dict
+    or (get_origin(hint) is dict and isinstance(value, Mapping))
   ):
     return value
   expected = _EXPECTED.get(hint, str(hint))

@@ -5,8 +5,11 @@ import sys
 
 import hf_folders
 import pytest
+from testing.chat_templates import NO_THOUGHTS, QWEN3
 
 from specsamp.data import chat, hf_tokenizers
+from specsamp.data.tokenizer_files import Files
+from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
 
 _LLAMA = """\
@@ -66,21 +69,67 @@ def _with(folder, template):
 
 @pytest.mark.parity
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('template', [_LLAMA, _CONTROLS])
+@pytest.mark.parametrize(
+  ('template', 'variables'),
+  [
+    (_LLAMA, {}),
+    (_CONTROLS, {}),
+    (QWEN3, {}),
+    (QWEN3, {'enable_thinking': False}),
+    (QWEN3, {'enable_thinking': True, 'unheard_of': [1]}),
+  ],
+)
 @pytest.mark.parametrize('turns', [_TURNS, _TURNS[1:]])
-def test_texts_and_ids_of_transformers(folder, template, turns):
+def test_texts_and_ids_of_transformers(folder, template, variables, turns):
   import transformers
 
   tokenizer = _with(folder, template)
   reference = transformers.AutoTokenizer.from_pretrained(folder)
   render = lambda **options: reference.apply_chat_template(
-    turns, add_generation_prompt=True, **options
+    turns, add_generation_prompt=True, **variables, **options
   )
-  text = tokenizer.chat(turns)
+  text = tokenizer.chat(turns, **variables)
   assert text == render(tokenize=False) and text
   # A template that writes bos has written the only one.
   ids = render(tokenize=True, return_dict=False)
   assert tokenizer.encode(text, bos=False) == ids
+
+
+def test_variables(folder):
+  tokenizer = _with(folder, QWEN3)
+  text = tokenizer.chat(_TURNS)
+  assert tokenizer.chat(_TURNS, enable_thinking=True) == text
+  # Names of the function's own arguments are variables like others.
+  assert tokenizer.chat(_TURNS, self=1, template='x', named=None) == text
+  without = tokenizer.chat(_TURNS, enable_thinking=False)
+  assert without == text + NO_THOUGHTS
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'messages', 'tools', 'documents', 'add_generation_prompt', 'bos_token',
+    'pad_token', 'chat_template', 'continue_final_message', 'tokenize',
+  ],
+)  # fmt: skip
+def test_reserved_variables(folder, name):
+  tokenizer = _with(folder, QWEN3)
+  with pytest.raises(UserError, match=f"^chat template: '{name}' is a reserv"):
+    tokenizer.chat(_TURNS, **{name: None})
+
+
+@pytest.mark.parametrize('kind', ['tokenizer.json', 'tokenizer.model'])
+def test_one_bos(folder, tokenizer, kind):
+  """A template writes it, and the tokenizer adds it to other texts."""
+  if kind == 'tokenizer.json':
+    loaded = _with(folder, QWEN3)
+  else:
+    files = Files(chat_template=QWEN3, parses=True)
+    loaded = SentencePiece(tokenizer.proto, files)
+  text = loaded.chat(_TURNS[1:2])
+  for ids in (loaded.encode(text, bos=False), loaded.encode('x = 1')):
+    assert ids.count(loaded.bos_id) == 1 and ids[0] == loaded.bos_id
+  assert loaded.encode(text).count(loaded.bos_id) == 2
 
 
 def test_places_of_a_template(folder):

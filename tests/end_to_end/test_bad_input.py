@@ -33,6 +33,8 @@ _VALID = {
   'pretrain': [_PRETRAIN],
 }
 _TREES = '--config.verifier=multi_candidate'
+_TEMPLATE = '--config.chat_template_kwargs'
+_CHAT = '--config.chat=true'
 _NGRAM = '--config.drafter=ngram'
 _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
 
@@ -62,6 +64,11 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('--config.draft_len: has no keys', 'decode', ['--config.draft_len.x=3']),
     ('did you mean chat?', 'decode', ['--noconfig.chats']),
     ('did you mean branching?', 'evaluate', [f'--config.methods={_METHOD}']),
+    ('needs --config.chat=true', 'decode', [f'{_TEMPLATE}.x=1']),
+    ('needs --config.chat=true', 'evaluate', [f'{_TEMPLATE}.x=1']),
+    ("'tools' is a reserved", 'evaluate', [f'{_TEMPLATE}.tools=1', _CHAT]),
+    ("'x'", 'decode', [f'{_TEMPLATE}.x.y=1', _CHAT]),
+    (f'{_TEMPLATE}=3', 'decode', [f'{_TEMPLATE}=3', _CHAT]),
     ('--config.draft_len=four', 'decode', ['--config.draft_len=four']),
     # A value out of its range.
     ('num_prompts: got 0', 'decode', ['--config.num_prompts=0']),
@@ -116,7 +123,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       ['--config.tasks=("humaneval",)', '--config.data=tests'],
     ),
     ('no task twice', 'evaluate', ['--config.tasks=("code", "code")']),
-    ('no chat template', 'evaluate', ['--config.chat=true']),
+    ('no chat template', 'evaluate', [_CHAT]),
     ('/no/such/folder', 'pretrain', ['--config.corpus=/no/such/folder']),
     ('continuation_batch=32', 'distill', ['--config.num_continuations=33']),
     # Models and folders.

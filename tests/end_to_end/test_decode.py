@@ -4,13 +4,14 @@ import json
 import runpy
 
 import pytest
+from testing import chat_templates
 from testing.launching import run_here
 
 from specsamp.checkpoints import model_dir
 from specsamp.data.tokenizer_files import Files
 from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
-from specsamp.experiments import decode
+from specsamp.experiments import compare, decode
 from specsamp.language_model import LanguageModel
 
 _CONFIG = 'configs/quickstart.py'
@@ -20,10 +21,8 @@ _RUN_KEYS = {
   'acceptance_rate', 'acceptance_by_position', 'round_ms', 'p50_ms', 'p90_ms',
   'p99_ms', 'lossless',
 }  # fmt: skip
-_TEMPLATE = (
-  '{{ bos_token }}{% for m in messages %}<{{ m.role }}> {{ m.content }}'
-  '{% endfor %}{% if add_generation_prompt %} <assistant>{% endif %}'
-)
+_TURNS = [{'role': 'user', 'content': 'x = 1'}]
+_NO_THINKING = {'enable_thinking': False}
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_prompts_of_a_user(run, tmp_path):
 def chat(folders, tokenizer, tmp_path):
   """Returns the values of a config whose target has a template."""
   target = model_dir.load(folders / 'target')
-  files = Files(chat_template=_TEMPLATE, parses=True)
+  files = Files(chat_template=chat_templates.QWEN3, parses=True)
   tokens = SentencePiece(tokenizer.proto, files)
   target = LanguageModel(target.transformer, target.params, tokens)
   model_dir.save(target, tmp_path / 'target')
@@ -129,13 +128,42 @@ def chat(folders, tokenizer, tmp_path):
 
 def test_a_prompt_is_a_turn(chat, tmp_path):
   job = decode.prepare(chat, prompt='x = 1')
-  assert job.prompts[0].text == '<s><user> x = 1 <assistant>'
+  assert job.prompts[0].text == '<s><user>x = 1\n<assistant>'
   tokens = job.tokens(job.prompts[0])
   assert tokens.count(job.target.tokenizer.bos_id) == 1  # none is added
   assert tokens[0] == job.target.tokenizer.bos_id
   job.run(tmp_path)
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
   assert line['prompt'] == job.prompts[0].text
+  # A prompt without a template gets the only one from the tokenizer.
+  plain = decode.prepare(chat | dict(chat=False), prompt='x = 1')
+  tokens = plain.tokens(plain.prompts[0])
+  assert tokens.count(job.target.tokenizer.bos_id) == 1
+
+
+@pytest.mark.parity
+def test_variables_of_the_template(chat, run):
+  _, (line,) = run(
+    f'--config.target={chat["target"]}',
+    f'--config.draft={chat["draft"]}',
+    '--config.chat=true',
+    '--config.chat_template_kwargs.enable_thinking=false',
+    '--config.chat_template_kwargs.unheard_of=high',
+    '--prompt=x = 1',
+  )
+  wanted = chat_templates.of_transformers(_TURNS, '<s>', **_NO_THINKING)
+  assert line['prompt'] == wanted
+  assert wanted.endswith(chat_templates.NO_THOUGHTS)
+
+
+def test_a_comparison_of_turns(chat):
+  config = 'configs/papers/mcsd/figure4.py'
+  values = runpy.run_path(config)['get_config']('smoke').to_dict()
+  values |= {name: chat[name] for name in ('target', 'draft', 'chat')}
+  values |= dict(max_prompt_tokens=48, chat_template_kwargs=_NO_THINKING)
+  job = compare.prepare(values)
+  text = job.target.tokenizer.decode(job.first)
+  assert text.endswith(f'\n<assistant>{chat_templates.NO_THOUGHTS}')
 
 
 def test_chat_needs_prompts_and_a_template(chat, folders):

@@ -105,6 +105,23 @@ def test_programs_are_compiled_before_one_is_timed(target, calls, tmp_path):
   assert calls == [('z', n, t) for t in (0.0, 1.0) for n in (0, 2)]
 
 
+def test_a_line_depends_on_variables_of_the_template(
+  target, calls, tmp_path, monkeypatch
+):
+  chat = lambda _, messages, **variables: variables.get('end', 'a')
+  monkeypatch.setattr(tiny.Letters, 'chat', chat, raising=False)
+  encode = lambda _, text, bos: [ord(letter) - ord('a') for letter in text]
+  monkeypatch.setattr(tiny.Letters, 'encode', encode)
+  path, task = tmp_path / 'metrics.jsonl', _task('x')
+  for variables, letter in ((None, 'a'), ({'end': 'b'}, 'b')):
+    settings = dataclasses.replace(
+      _SETTINGS, chat=True, chat_template_kwargs=variables
+    )
+    calls.clear()
+    runner.compare(target, _methods(target), [task], settings, path)
+    assert {call[0] for call in calls if len(call) == 3} == {letter}
+
+
 def test_an_evicted_program_is_not_timed(target, calls, tmp_path):
   calls.seconds = lambda answer: programs._kept.clear() or 1.0
   path = tmp_path / 'metrics.jsonl'

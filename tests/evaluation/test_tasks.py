@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from testing.chat_templates import NO_THOUGHTS, QWEN3
 
 from specsamp.data import corpora
+from specsamp.data.tokenizer_files import Files
+from specsamp.data.tokenizers import SentencePiece
 from specsamp.errors import UserError
 from specsamp.evaluation import tasks
 from specsamp.evaluation.tasks import published_sets, scorers
@@ -152,6 +155,16 @@ def test_a_long_conversation_loses_its_beginning(tokenizer):
   assert cut[0] == tokenizer.bos_id and cut[1:] == whole[-5:]
   assert last(whole, len(whole), tokenizer) == whole
   assert last(whole[1:], 6, tokenizer) == whole[-6:]  # there was no bos
+
+
+def test_turns_in_a_chat_template(tokenizer):
+  files = Files(chat_template=QWEN3, parses=True)
+  tokenizer = SentencePiece(tokenizer.proto, files)
+  prompt = Question('p', 'a', ('b',))
+  for variables, end in (({}, ''), ({'enable_thinking': False}, NO_THOUGHTS)):
+    tokens = tokens_of(tokenizer, prompt, ['x'], True, variables)
+    text = f'<s><user>a\n<assistant>x\n<user>b\n<assistant>{end}'
+    assert tokens == tokenizer.encode(text, bos=False)
 
 
 def test_humaneval_runs_the_tests_of_a_problem(data, tokenizer):

@@ -28,8 +28,8 @@ class Chatty(tiny.Letters):
   def encode(self, text, bos=True):
     return super().encode(text)
 
-  def chat(self, messages):
-    return ''.join(message['content'] for message in messages)
+  def chat(self, messages, /, end='', **_):
+    return ''.join(message['content'] for message in messages) + end
 
 
 class Running(NamedTuple):
@@ -121,7 +121,7 @@ def serving(target, drafter, rounds=1, queue=QUEUE):
   """Yields a `Running` server."""
   engine = make_engine(target, drafter, rounds)
   engine.compile()
-  limits = Limits('tiny', engine, LENGTH, SLOTS + queue)
+  limits = Limits('tiny', engine, LENGTH, SLOTS + queue, {'end': ''})
   worker = Worker(engine, queue)
   listener = server.listen('127.0.0.1', 0)
   names = server.allowed_names('127.0.0.1')

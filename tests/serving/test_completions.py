@@ -115,6 +115,19 @@ def test_a_chat_is_the_completion_of_its_template(served):
   assert usage['total_tokens'] == 48
 
 
+def test_variables_of_a_chat(served):
+  body = _BODY | {'messages': [{'role': 'user', 'content': 'ab'}]}
+  del body['prompt']
+  for variables, prompt in (
+    (None, 'ab'),
+    ({'end': 'cd', 'unheard_of': {'x': None}}, 'abcd'),
+  ):
+    chat = served.post(body | {'chat_template_kwargs': variables}, chat=True)
+    message = chat.json()['choices'][0]['message']
+    wanted = _texts(served.post(_BODY | {'prompt': prompt}))
+    assert [message['content']] == wanted
+
+
 @pytest.mark.parametrize('stop', ['g', ['zz', 'kk', 'ba'], ['abcdefgh']])
 def test_stop_strings(served, stop):
   """Each letter is a token, so they may begin and end anywhere in a round."""

@@ -41,6 +41,7 @@ def _error(response, status: int) -> dict:
     ('best_of', [3]),
     *((name, ['x']) for name in NEUTRAL),
     ('guided_regex', ['.*']),
+    ('chat_template_kwargs', [{}]),  # of a chat
     ('max_completion_tokens', [3]),  # of a chat
     ('messages', [[]]),  # of a chat
     ('prompt', [[], 7, [[]], [1, 'a'], ['ab', None], '', 'a' * 48]),
@@ -98,12 +99,17 @@ def test_chats(served):
   ):
     response = served.post(_CHAT | {'messages': messages}, chat=True)
     assert _error(response, 400)['param'] == 'messages', messages
+  for variables in ([], 'x', 3, {'messages': []}, {'bos_token': 'x'}):
+    body = _CHAT | {'chat_template_kwargs': variables}
+    error = _error(served.post(body, chat=True), 400)
+    assert error['param'] == 'chat_template_kwargs', variables
   error = _error(served.post(_CHAT | {'top_logprobs': 2}, chat=True), 400)
   assert error['param'] == 'top_logprobs'
 
 
 def test_a_model_without_a_template_has_no_chat(served, tokenizer, monkeypatch):
-  monkeypatch.setattr(running.Chatty, 'chat', lambda _, m: tokenizer.chat(m))
+  chat = lambda _, messages, **variables: tokenizer.chat(messages, **variables)
+  monkeypatch.setattr(running.Chatty, 'chat', chat)
   error = _error(served.post(_CHAT, chat=True), 400)
   assert 'chat template' in error['message']
 

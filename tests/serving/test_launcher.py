@@ -10,9 +10,13 @@ import sys
 import httpx
 import pytest
 import running
-from testing import launching, tiny
+from starlette.testclient import TestClient
+from testing import chat_templates, launching, tiny
 
 from specsamp.checkpoints import model_dir
+from specsamp.data.tokenizer_files import Files
+from specsamp.data.tokenizers import SentencePiece
+from specsamp.serving import server as http_server
 
 _CONFIG = '--config=configs/serve.py:smoke'
 
@@ -35,11 +39,14 @@ def folder(tmp_path_factory, tokenizer):
     (['--config.verifier=tokens'], 'did you mean token?'),
     (['--config.logprobs=65'], 'logprobs: got 65'),
     (['--config.drafter=medusas'], 'drafter'),
+    (['--config.chat_template_kwargs.tools=1'], "'tools' is a reserved"),
     (['--port=65536'], '--port: got 65536'),
     (['--host=no.such.host.invalid'], '--host=no.such.host.invalid'),
   ],
 )
-def test_mistakes(folder, flags, words):
+def test_mistakes(folder, flags, words, monkeypatch):
+  # A mistake that is not found ends the launcher with code 0.
+  monkeypatch.setattr(http_server, 'run', lambda *_: None)
   ended = launching.run_here('serve', _CONFIG, *_models(folder), *flags)
   assert ended.code == 2 and ended.out == ''
   assert words in ended.err and ended.err.count('\n') == 1
@@ -61,6 +68,53 @@ def test_the_extra_is_missing(monkeypatch):
 
 def _models(folder):
   return f'--config.target={folder}', f'--config.draft={folder}'
+
+
+@pytest.mark.parity
+def test_prompts_with_one_bos_and_the_variables_of_a_template(
+  tokenizer, tmp_path, monkeypatch
+):
+  """A request overrides the variables of the config."""
+  files = Files(chat_template=chat_templates.QWEN3, parses=True)
+  tokenizer = SentencePiece(tokenizer.proto, files)
+  model = tiny.model(tokenizer.vocab_size, seed=0, max_length=96)
+  folder = tmp_path / 'model'
+  model_dir.save(dataclasses.replace(model, tokenizer=tokenizer), folder)
+  turns = [{'role': 'user', 'content': 'x = 1'}]
+  thinks = {'enable_thinking': True}
+  cases = [('<s>x = 1', 'completions', {'prompt': 'x = 1'})]
+  for variables in ({}, {'unheard_of': 1}, thinks):
+    text = chat_templates.of_transformers(
+      turns, '<s>', **({'enable_thinking': False} | variables)
+    )
+    body = {'messages': turns, 'chat_template_kwargs': variables}
+    cases.append((text, 'chat/completions', body))
+  answers = []
+
+  def answer(app, worker, listener):
+    listener.close()
+    with TestClient(app, 'http://localhost') as client:
+      for text, route, body in cases:
+        ids = tokenizer.encode(text, bos=False)
+        assert ids.count(tokenizer.bos_id) == 1
+        for path, prompt in ((route, body), ('completions', {'prompt': ids})):
+          common = {'temperature': 0, 'max_tokens': 8}
+          answers.append(client.post(f'v1/{path}', json=common | prompt).json())
+
+  monkeypatch.setattr(http_server, 'run', answer)
+  flags = ['--port=0', '--config.max_length=0']
+  flags += ['--config.chat_template_kwargs.enable_thinking=false']
+  ended = launching.run_here('serve', _CONFIG, *_models(folder), *flags)
+  assert ended.code == 0, ended.err
+  for response, wanted in zip(answers[::2], answers[1::2], strict=True):
+    assert response['usage'] == wanted['usage']
+    choice = response['choices'][0]
+    text = (
+      choice['message']['content'] if 'message' in choice else choice['text']
+    )
+    assert text == wanted['choices'][0]['text']
+  counts = [response['usage']['prompt_tokens'] for response in answers[::2]]
+  assert counts[1] == counts[2] > counts[3] > counts[0]
 
 
 def test_sigterm_completes_requests_in_flight(server, tmp_path, folder):

@@ -55,6 +55,7 @@ class _Config(_Base):
   pair: tuple[str, int] = ('a', 1)
   flag: bool = False
   top_p: float | None = None
+  free: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if self.seed < 0:
@@ -63,7 +64,8 @@ class _Config(_Base):
 
 def test_config_dict():
   config = schema.config_dict(_Config, kind='one', seed=7)
-  assert config.is_locked
+  assert config.is_locked and config.inner.is_locked
+  assert not config.free.is_locked
   assert config.seed == 7 and config.rates == (0.5,)
   assert config.inner.to_dict() == {'size': 3}
   config = schema.config_dict(_Config, kind='', inner={})
@@ -114,6 +116,7 @@ def test_read():
     ({'pair': ('a',)}, r"pair: got \('a',\), expected tuple\[str, int\]"),
     ({'flag': 1}, 'flag: got 1, expected true or false'),
     ({'top_p': 'a'}, "top_p: got 'a', expected a number"),
+    ({'free': 3}, 'free: got 3, expected dict'),
   ],
 )
 def test_invalid_values(changes, message):

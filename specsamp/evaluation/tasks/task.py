@@ -76,15 +76,20 @@ class Task:
 
 
 def tokens_of(
-  tokenizer: Tokenizer, prompt: Question, answers: Sequence[str], chat: bool
+  tokenizer: Tokenizer,
+  prompt: Question,
+  answers: Sequence[str],
+  chat: bool,
+  variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
   """Returns the tokens of a conversation up to the next answer.
 
   `answers` are those to the first turns. Turns are in the tokenizer's chat
-  template if `chat` is True, else separated by blank lines.
+  template if `chat` is True, else separated by blank lines. `variables` are
+  variables of the template.
 
   Raises:
-    UserError: the tokenizer lacks a chat template.
+    UserError: the tokenizer lacks a chat template, or a variable is reserved.
   """
   first, *later = (prompt.text, *prompt.later)[: len(answers) + 1]
   if chat:
@@ -92,7 +97,8 @@ def tokens_of(
     for answer, turn in zip(answers, later, strict=True):
       messages.append({'role': 'assistant', 'content': answer})
       messages.append({'role': 'user', 'content': turn})
-    return tokenizer.encode(tokenizer.chat(messages), bos=False)
+    text = tokenizer.chat(messages, **(variables or {}))
+    return tokenizer.encode(text, bos=False)
   text = first
   for answer, turn in zip(answers, later, strict=True):
     text += f'{answer}\n\n{turn}\n\n'
