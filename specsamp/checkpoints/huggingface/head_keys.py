@@ -7,7 +7,7 @@ acceptance would reveal. So every key must be known.
 from collections.abc import Iterable
 from typing import Any
 
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 
 # Keys that do not change the computation: names, versions and dtypes; tokens,
 # and options of generation; options of transformers' classes, and labels;
@@ -41,8 +41,16 @@ num_key_value_heads head_dim intermediate_size hidden_act rms_norm_eps
 max_position_embeddings max_sequence_length attention_bias mlp_bias
 tie_word_embeddings rope_theta rope_scaling rope_parameters
 partial_rotary_factor original_max_position_embeddings quantization_config
-layer_types use_sliding_window sliding_window max_window_layers
 """
+_WINDOWS = (
+  'layer_types',
+  'use_sliding_window',
+  'sliding_window',
+  'max_window_layers',
+)
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+# Defaults of Qwen3's class: the window, and the first layer with one.
+_WINDOW, _FIRST = 4096, 28
 
 
 def check(
@@ -76,22 +84,57 @@ def check_layers(
   known: Iterable[str] = (),
   fixed: dict[str, Any] | None = None,
 ) -> None:
-  """Checks the keys of a config with layers, and refuses sliding windows.
+  """Checks the keys of a config with layers; see `check`."""
+  check(values, (*_LAYERS.split(), *_WINDOWS, *known), fixed)
 
-  See `check`. Inference programs disagree on which keys set a window.
-  """
-  check(values, (*_LAYERS.split(), *known), fixed)
-  keys = ('layer_types', 'use_sliding_window', 'sliding_window')
-  kinds, is_used, window = (values.get(key) for key in keys)
+
+def refuse_windows(values: dict[str, Any]) -> None:
+  """Refuses sliding windows, and keys that some programs read as windows."""
+  kinds, is_used, window = (values.get(key) for key in _WINDOWS[:3])
   if kinds:
-    slides = any(kind != 'full_attention' for kind in kinds)
+    slides = any(kind != FULL for kind in kinds)
   else:
     slides = is_used or (is_used is None and window is not None)
   if slides:
     raise UserError(
-      f'{", ".join(keys)}: got {kinds!r:.60}, {is_used!r} and {window!r}, '
-      'expected a drafter without sliding windows'
+      f'{", ".join(_WINDOWS[:3])}: got {kinds!r:.60}, {is_used!r} and '
+      f'{window!r}, expected a drafter without sliding windows'
     )
+
+
+def windows(values: dict[str, Any]) -> tuple[int, ...]:
+  """Returns the window of each layer as Qwen3's class in transformers does.
+
+  A window needs `use_sliding_window`. Without `layer_types`, the layers from
+  `max_window_layers` on have one. 0 is none, and () is none in any layer.
+  """
+  values = {'sliding_window': _WINDOW} | values
+  num_layers, window = count(values, 'num_hidden_layers'), 0
+  is_used = flag(values, 'use_sliding_window')
+  if is_used and values['sliding_window'] is not None:
+    window = count(values, 'sliding_window')
+  kinds = values.get('layer_types')
+  if not kinds:
+    first = _FIRST
+    if values.get('max_window_layers') is not None:
+      first = count(values, 'max_window_layers', 0)
+    num_full = min(first, num_layers) if window else num_layers
+    kinds = [FULL] * num_full + [SLIDING] * (num_layers - num_full)
+  for kind in kinds:
+    check_name('layer_types', kind, (FULL, SLIDING))
+  if SLIDING not in kinds:
+    return ()
+  if not window or len(kinds) != num_layers:
+    raise UserError(
+      f'layer_types: got {SLIDING} in {len(kinds)} layers, expected '
+      f'{num_layers} layers, a sliding_window and use_sliding_window'
+    )
+  return tuple(window if kind == SLIDING else 0 for kind in kinds)
+
+
+def without_windows(values: dict[str, Any]) -> dict[str, Any]:
+  """Returns the config of layers that see the whole sequence."""
+  return {key: x for key, x in values.items() if key not in _WINDOWS}
 
 
 def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
