@@ -29,7 +29,7 @@ class Torch:
     layout = llama.layout(target.config)
     fetch = lambda name: np.asarray(flat[name])
     self.target = {
-      key: array(layouts.build_tensor(layout, key, shape, fetch))
+      key: array(layouts.build_tensor(layout, key, shape, fetch, np.float32))
       for key, shape in layouts.tensor_shapes(layout, sizes).items()
     }
     self.own = {name: array(value) for name, value in tensors.items()}

@@ -72,22 +72,33 @@ def test_greedy_texts(both):
 
 
 def test_there_and_back(both, tmp_path):
-  """Every tensor is equal, bit for bit, in transformers and read again."""
+  """Every tensor is equal, bit for bit, in transformers and read again.
+
+  Some families are written as LLaMA, which computes the same function.
+  """
   import torch
   import transformers
 
   theirs, ours, _ = both
   huggingface.save(ours, tmp_path / 'out')
   again, found = transformers.AutoModelForCausalLM.from_pretrained(
-    tmp_path / 'out', output_loading_info=True
+    tmp_path / 'out', output_loading_info=True, attn_implementation='eager'
   )
   assert not any(found.values()), found
-  expected, got = theirs.state_dict(), again.state_dict()
-  assert expected.keys() == got.keys()
-  for name, value in expected.items():
-    if name.endswith('embed_positions.weight'):
-      value, got[name] = value[2:], got[name][2:]  # without padding
-    assert torch.equal(value, got[name]), name
+  tokens = np.arange(60)[None] % foreign.VOCAB
+  np.testing.assert_allclose(
+    foreign.logits(again, tokens), foreign.logits(theirs, tokens), atol=1e-4
+  )
+  if type(again) is type(theirs):
+    expected, got = theirs.state_dict(), again.state_dict()
+    assert expected.keys() == got.keys()
+    for name, value in expected.items():
+      if name.endswith('embed_positions.weight'):
+        value, got[name] = value[2:], got[name][2:]  # without padding
+      assert torch.equal(value, got[name]), name
+  else:
+    assert theirs.config.model_type in ('mistral', 'phi3')
+    assert again.config.model_type == 'llama'
   back = specsamp.load(tmp_path / 'out')
   assert back.config == ours.config
   assert back.fingerprint == ours.fingerprint
@@ -122,8 +133,10 @@ def test_one_file_or_several(tmp_path, monkeypatch):
   assert index['metadata']['total_size'] == 4 * theirs.num_parameters()
   again = transformers.AutoModelForCausalLM.from_pretrained(out)
   _same(specsamp.load(out).params, ours.params)
-  np.testing.assert_array_equal(
-    foreign.logits(again, [[1, 2, 3]]), foreign.logits(theirs, [[1, 2, 3]])
+  np.testing.assert_allclose(
+    foreign.logits(again, [[1, 2, 3]]),
+    foreign.logits(theirs, [[1, 2, 3]]),
+    atol=1e-5,
   )
 
 

@@ -14,7 +14,7 @@ import flax.linen as nn
 import numpy as np
 
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import head_keys as keys
+from specsamp.checkpoints.huggingface import config_keys as keys
 from specsamp.checkpoints.huggingface.families import llama
 from specsamp.checkpoints.huggingface.families.family import agreed
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
@@ -108,7 +108,7 @@ def reader(values: dict[str, Any]) -> Reader | None:
   check_name('architecture', name, (_LLAMA, *_EAGLE, *_EAGLE3, _DFLASH))
   if name == _DFLASH:
     return _dflash_of_authors(values)
-  config = llama.read(values | {'model_type': 'llama'})
+  config = llama.read(keys.layers(values) | {'model_type': 'llama'})
   is_parallel = keys.flag(values, 'parallel_drafting')
   if config.num_layers != 1 and not is_parallel:
     raise UserError(
@@ -158,7 +158,7 @@ def _speculators(values: dict[str, Any]) -> Reader:
     return _dflash(values, layers, ids)
   known = (KIND, LAYERS, 'mask_token_id', 'tie_word_embeddings')
   keys.check(values, (*_EAGLE3_KEYS, *known))
-  config = llama.read(layers)
+  config = llama.read(keys.layers(layers))
   # The default is true in vLLM and false in speculators.
   if values.get('norm_before_residual') is None:
     raise UserError('no norm_before_residual, expected true or false')
@@ -416,7 +416,7 @@ def _dflash(
   The drafter shares the target's embedding and LM head.
   """
   check_name('model_type', layers.get('model_type'), ('qwen3',))
-  config = llama.read(layers)
+  config = llama.read(keys.layers(layers))
   vocab = config.vocab_size
   width = values.get('target_hidden_size') or config.width
   if width != config.width:
