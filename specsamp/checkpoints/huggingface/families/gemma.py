@@ -143,7 +143,7 @@ def write(config: TransformerConfig, model_type: str) -> dict[str, Any]:
     )
   return values | dict(
     hidden_activation='gelu_pytorch_tanh',
-    query_pre_attn_scalar=round(scale**-2),
+    query_pre_attn_scalar=max(round(scale**-2), 1),
     attn_logit_softcapping=config.score_cap,
     final_logit_softcapping=config.logit_cap,
   )
