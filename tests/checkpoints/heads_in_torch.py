@@ -6,14 +6,16 @@ from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface.families import llama
 
 
-def _yarn(frequencies, theta, factor, original, beta_fast, beta_slow):
+def _yarn(frequencies, theta, scaling):
   """Returns YaRN's frequencies, and the factor of cosines and sines."""
+  names = 'factor', 'original_max_position_embeddings'
+  factor, original = (scaling[name] for name in names)
   size = 2 * len(frequencies)
   at = lambda turns: (
     size * np.log(original / (2 * np.pi * turns)) / (2 * np.log(theta))
   )
-  low = max(np.floor(at(beta_fast)), 0)
-  high = min(np.ceil(at(beta_slow)), size - 1)
+  low = max(np.floor(at(scaling['beta_fast'])), 0)
+  high = min(np.ceil(at(scaling['beta_slow'])), size - 1)
   ramp = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
   assert len({*ramp}) > 2
   ramp = frequencies.new_tensor(ramp)
@@ -45,7 +47,7 @@ class Torch:
     layout = llama.layout(target.config)
     fetch = lambda name: np.asarray(flat[name])
     self.target = {
-      key: array(layouts.build_tensor(layout, key, shape, fetch))
+      key: array(layouts.build_tensor(layout, key, shape, fetch, np.float32))
       for key, shape in layouts.tensor_shapes(layout, sizes).items()
     }
     self.own = {name: array(value) for name, value in tensors.items()}
@@ -62,7 +64,7 @@ class Torch:
     frequencies = theta ** (-self.torch.arange(0, width, 2).double() / width)
     factor = 1.0
     if yarn:
-      frequencies, factor = _yarn(frequencies, theta, **yarn)
+      frequencies, factor = _yarn(frequencies, theta, yarn)
     at = start + self.torch.arange(length).double()
     angles = at[:, None, None] * frequencies
     a, b = x_thd.chunk(2, dim=-1)

@@ -274,6 +274,15 @@ FOLDERS = {
   ),
   'eagle3, wider': _wider,
   "eagle3, target's head": _borrowed,
+  'eagle3, YaRN': lambda: _authors(
+    rope_scaling=dict(
+      rope_type='yarn',
+      factor=16.0,
+      original_max_position_embeddings=64,
+      beta_fast=8.0,
+      beta_slow=1.0,
+    )
+  ),
   'P-EAGLE': lambda: _peagle(by_authors=True),
   'speculators': lambda: _speculators(norm_before_residual=True),
   'speculators, taps': lambda: _speculators(

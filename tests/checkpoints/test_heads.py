@@ -1,7 +1,5 @@
 """Drafters in published formats, against their mathematics in torch."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import trained_drafter
-from specsamp.models.config import RopeScaling
 
 # One of each computation; the other kinds differ in a norm, a tap or a table.
 _MAIN = (
@@ -74,18 +71,6 @@ def test_every_step_is_torchs(target, tmp_path, name):
   if values.get('block_size') == 4 and name != 'dspark':
     shape = 'three'
   check(drafter_dir.load(tmp_path), target, in_torch, shape)
-
-
-@pytest.mark.parity
-def test_yarn_in_the_layers_of_eagle3(target, tmp_path):
-  values, tensors = FOLDERS['eagle3']()
-  trained = drafter_dir.load(write(tmp_path, values, tensors))
-  scaling = RopeScaling('yarn', 16.0, 1.0, 8.0, 64, True, 1.2772588722239782)
-  config = dataclasses.replace(trained.module.config, rope_scaling=scaling)
-  module = trained.module.clone(config=config)
-  yarn = dict(factor=16.0, original=64, beta_fast=8.0, beta_slow=1.0)
-  in_torch = Torch(target, tensors, values | dict(rope_scaling=yarn))
-  check(dataclasses.replace(trained, module=module), target, in_torch.eagle3)
 
 
 def test_a_window_of_the_whole_text_is_full_attention_unless_causal(

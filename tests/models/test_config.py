@@ -1,8 +1,9 @@
 """Wrong shapes are refused in one line that names the expected values."""
 
+import numpy as np
 import pytest
 
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, rotary
 from specsamp.models.config import RopeScaling
 
 _GOOD = dict(
@@ -34,6 +35,10 @@ _SCALING = dict(kind='llama3', factor=8.0)
       dict(positions='learned', rope_scaling=RopeScaling('linear', 2.0)),
       "rope_scaling is for rotary positions, got 'learned'",
     ),
+    (dict(rotary_fraction=0.5), 'rotary_fraction must be a whole .*, got 0.5'),
+    (dict(query_growth=0.1), 'query_growth needs a rope_scaling.*'),
+    (dict(windows=(4, -1)), r'windows must be integers .*, got \(4, -1\)'),
+    (dict(score_cap=-1.0), 'score_cap must be a positive number, got -1.0'),
   ],
 )
 def test_refused(changes, message):
@@ -54,3 +59,21 @@ def test_refused(changes, message):
 def test_from_dict_refuses(changes, message):
   with pytest.raises(ValueError, match=message):
     TransformerConfig.from_dict(_GOOD | changes)
+
+
+@pytest.mark.parametrize(
+  ('head_dim', 'theta', 'factor', 'original', 'rounded', 'kept'),
+  [
+    (128, 1e6, 4, 32_768, True, [1, 1, 0.9118, 0.6912, 0.25]),
+    (64, 1.5e5, 32, 4096, False, [0.8014] + [0.03125] * 4),
+    (64, 1e4, 16, 4096, True, [1, 0.2788, 0.0625, 0.0625, 0.0625]),
+    (128, 1e6, 16, 16_384, True, [1, 1, 0.7243, 0.4485, 0.0625]),
+  ],
+)
+def test_yarn(head_dim, theta, factor, original, rounded, kept):
+  """Qwen, gpt-oss, a drafter of Kimi, Ministral 3: figures of transformers."""
+  scaling = RopeScaling('yarn', factor, 1.0, 32.0, original, rounded)
+  changes = dict(head_dim=head_dim, rope_theta=theta, rope_scaling=scaling)
+  scaled = rotary.frequencies(TransformerConfig(**(_GOOD | changes)))
+  ratios = scaled / theta ** (-np.arange(0, head_dim, 2) / head_dim)
+  np.testing.assert_allclose(ratios[[10, 20, 25, 30, -1]], kept, atol=5e-5)

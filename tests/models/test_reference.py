@@ -1,5 +1,6 @@
 """The transformer against a NumPy reference: float64, one head at a time."""
 
+import dataclasses
 import math
 
 import jax
@@ -30,6 +31,16 @@ def _frequency(config, exponent):
   scaling = config.rope_scaling
   if scaling is None:
     return frequency
+  if scaling.kind == 'yarn':
+    pairs = config.head_dim * config.rotary_fraction / 2
+    first, last = (
+      pairs
+      * math.log(scaling.original_length / (2 * math.pi * fits))
+      / math.log(config.rope_theta)
+      for fits in (scaling.high_frequency, scaling.low_frequency)
+    )
+    ramp = min(max((exponent * pairs - first) / (last - first), 0), 1)
+    return frequency * (ramp / scaling.factor + 1 - ramp)
   wavelength = 2 * math.pi / frequency
   longest = scaling.original_length / scaling.low_frequency
   shortest = scaling.original_length / scaling.high_frequency
@@ -48,13 +59,15 @@ def _rms(x, scale, epsilon):
 
 def _rotate(config, x, position):
   """Rotates one head's vector as complex numbers."""
-  half = len(x) // 2
-  turned = (x[:half] + 1j * x[half:]) * np.exp(
+  half = int(len(x) * config.rotary_fraction) // 2
+  turned = (x[:half] + 1j * x[half : 2 * half]) * np.exp(
     1j
     * position
     * np.array([_frequency(config, i / half) for i in range(half)])
   )
-  return np.concatenate([turned.real, turned.imag])
+  if config.rope_scaling:
+    turned *= config.rope_scaling.attention_factor
+  return np.concatenate([turned.real, turned.imag, x[2 * half :]])
 
 
 def _sinusoid(width, distance):
@@ -63,7 +76,15 @@ def _sinusoid(width, distance):
   return np.concatenate([np.sin(angles), np.cos(angles)])[:width]
 
 
-def _attention(config, params, x):
+def _cap(x, cap):
+  return x if cap is None else cap * np.tanh(x / cap)
+
+
+def _attention(config, params, x, window):
+  if window and config.window_rope_theta:
+    config = dataclasses.replace(
+      config, rope_theta=config.window_rope_theta, rope_scaling=None
+    )
   per_group = config.num_heads // config.num_kv_heads
   out = np.zeros_like(x)
   for head in range(config.num_heads):
@@ -90,7 +111,13 @@ def _attention(config, params, x):
           scores[s] = _rotate(config, q[t], t) @ _rotate(config, k[s], s)
         else:
           scores[s] = q[t] @ k[s]
-      scores /= math.sqrt(config.head_dim)
+      if config.query_growth:
+        spans = t // config.rope_scaling.original_length
+        scores *= 1 + config.query_growth * math.log(1 + spans)
+      scores *= config.query_scale or 1 / math.sqrt(config.head_dim)
+      scores = _cap(scores, config.score_cap)
+      if window:
+        scores[: max(t + 1 - window, 0)] = -np.inf
       weights = np.exp(scores - scores.max())
       weights /= weights.sum()
       out[t] += params['o'][:, head] @ (weights @ v[: t + 1])
@@ -112,17 +139,24 @@ def _mlp(config, params, x):
 def _reference(config, params, tokens):
   """Returns logits [T, V] and hidden states [T, D] of one row."""
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
-  x = params['embedding'][tokens]
+  x = params['embedding'][tokens] * config.embedding_scale
   if config.positions == 'learned':
     x = x + params['position_embedding'][: len(tokens)]
   for i in range(config.num_layers):
     block = params[f'layers_{i}']
     normed = _norm(config, block['attention_norm'], x)
-    x = x + _attention(config, block['attention'], normed)
-    x = x + _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
+    window = config.windows[i % len(config.windows)] if config.windows else 0
+    attended = _attention(config, block['attention'], normed, window)
+    if config.output_norms:
+      attended = _norm(config, block['attention_output_norm'], attended)
+    x = x + attended
+    out = _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
+    if config.output_norms:
+      out = _norm(config, block['mlp_output_norm'], out)
+    x = x + out
   hidden = _norm(config, params['final_norm'], x)
   head = params['embedding' if config.tied_embeddings else 'head']
-  logits = hidden @ head.T
+  logits = _cap(hidden @ head.T, config.logit_cap)
   logits[:, config.num_tokens :] = -1e30
   return logits, hidden
 

@@ -20,6 +20,7 @@ from specsamp.drafting import (
   ngram_or_model,
 )
 from specsamp.drafting.trained import trained_drafter
+from specsamp.models import presets
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import compilation_cache
 
@@ -34,8 +35,22 @@ def _pair(num_kv_heads=2, num_layers=2):
 
 
 @pytest.mark.extended
-def test_logits():
+@pytest.mark.parametrize('is_gemma', [False, True])
+def test_logits(is_gemma):
+  """Gemma's layers, and attention with fewer heads than devices."""
   target, _, mesh = _pair(num_kv_heads=1)
+  if is_gemma:
+    fields = dataclasses.asdict(presets.gemma3_1b())
+    names = ('windows', 'window_rope_theta', 'qk_norm', 'output_norms')
+    target = tiny.model(
+      26,
+      0,
+      num_heads=1,
+      num_layers=2,
+      logit_cap=3.0,
+      score_cap=2.0,
+      **{name: fields[name] for name in names} | dict(windows=(3, 0)),
+    )
   tokens = np.random.default_rng(0).integers(0, 26, (8, 16), np.int32)
 
   @jax.jit

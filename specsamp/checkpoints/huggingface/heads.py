@@ -6,7 +6,6 @@ No format names the weights of the target that the drafter was trained for, and
 no shape reveals a wrong tap, so ambiguous taps are refused.
 """
 
-import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import flax.linen as nn
 import numpy as np
 
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import head_keys as keys
+from specsamp.checkpoints.huggingface import config_keys as keys
 from specsamp.checkpoints.huggingface.families import llama
 from specsamp.checkpoints.huggingface.families.family import agreed
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
@@ -125,7 +124,7 @@ def reader(values: dict[str, Any]) -> Reader | None:
   check_name('architecture', name, known)
   if name in (_DFLASH, *_DSPARK):
     return _dflash_of_authors(values, name in _DSPARK)
-  config = llama.read(values | {'model_type': 'llama'})
+  config = llama.read(keys.layers(values) | {'model_type': 'llama'})
   is_parallel = keys.flag(values, 'parallel_drafting')
   if config.num_layers != 1 and not is_parallel:
     raise UserError(
@@ -168,7 +167,7 @@ def _speculators(values: dict[str, Any]) -> Reader:
   keys.refuse_windows(layers)
   known = (KIND, LAYERS, 'mask_token_id', 'tie_word_embeddings')
   keys.check(values, (*_EAGLE3_KEYS, *known))
-  config = llama.read(layers)
+  config = llama.read(keys.layers(layers))
   # The default is true in vLLM and false in speculators.
   if values.get('norm_before_residual') is None:
     raise UserError('no norm_before_residual, expected true or false')
@@ -482,8 +481,7 @@ def _dflash(
   for a part of the tokens.
   """
   check_name('model_type', layers.get('model_type'), ('qwen3',))
-  config = llama.read(keys.without_windows(layers))
-  config = dataclasses.replace(config, windows=keys.windows(layers))
+  config = llama.read(keys.layers(layers))
   vocab = config.vocab_size
   width = values.get('target_hidden_size') or config.width
   if width != config.width:

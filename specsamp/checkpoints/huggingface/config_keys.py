@@ -1,13 +1,13 @@
-"""Checks of the keys and values of a drafter's config.json.
+"""Checks of the keys and values of a model's or a drafter's config.json.
 
-A key that is ignored may change the drafter's function, which only a low
-acceptance would reveal. So every key must be known.
+A key that is ignored may change the computed function: a model then emits other
+tokens, and a drafter is accepted less often. So every key must be known.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from specsamp.errors import UserError, check_name
+from specsamp.errors import UserError
 
 # Keys that do not change the computation: names, versions and dtypes; tokens,
 # and options of generation; options of transformers' classes, and labels;
@@ -31,8 +31,10 @@ base_model_tp_plan base_model_pp_plan base_model_ep_plan has_no_defaults_at_init
 is_decoder is_encoder_decoder cross_attention_hidden_size tie_encoder_decoder
 id2label label2id num_labels problem_type finetuning_task task_specific_params
 initializer_range init_std attention_dropout hidden_dropout dropout
+activation_dropout layerdrop embd_pdrop attn_pdrop resid_pdrop
 gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
-embed_requires_grad enable_sp_ulysses max_anchors
+embed_requires_grad enable_sp_ulysses max_anchors cache_implementation
+transformers.js_config
 """
 # Keys that `llama.read` reads, or that are checked here.
 _LAYERS = """
@@ -41,16 +43,8 @@ num_key_value_heads head_dim intermediate_size hidden_act rms_norm_eps
 max_position_embeddings max_sequence_length attention_bias mlp_bias
 tie_word_embeddings rope_theta rope_scaling rope_parameters
 partial_rotary_factor original_max_position_embeddings quantization_config
+layer_types use_sliding_window sliding_window max_window_layers
 """
-_WINDOWS = (
-  'layer_types',
-  'use_sliding_window',
-  'sliding_window',
-  'max_window_layers',
-)
-FULL, SLIDING = 'full_attention', 'sliding_attention'
-# Defaults of Qwen3's class: the window, and the first layer with one.
-_WINDOW, _FIRST = 4096, 28
 
 
 def check(
@@ -70,8 +64,8 @@ def check(
       continue
     if key not in fixed:
       raise UserError(
-        f'got {key!r}: {value!r:.60}, an unknown key, which may change what '
-        'the drafter computes'
+        f'got {key!r}: {value!r:.60}, an unknown key, which may change the '
+        'computed function'
       )
     if value != fixed[key]:
       raise UserError(
@@ -85,56 +79,28 @@ def check_layers(
   fixed: dict[str, Any] | None = None,
 ) -> None:
   """Checks the keys of a config with layers; see `check`."""
-  check(values, (*_LAYERS.split(), *_WINDOWS, *known), fixed)
+  check(values, (*_LAYERS.split(), *known), fixed)
 
 
 def refuse_windows(values: dict[str, Any]) -> None:
   """Refuses sliding windows, and keys that some programs read as windows."""
-  kinds, is_used, window = (values.get(key) for key in _WINDOWS[:3])
+  names = ('layer_types', 'use_sliding_window', 'sliding_window')
+  kinds, is_used, window = (values.get(name) for name in names)
   if kinds:
-    slides = any(kind != FULL for kind in kinds)
+    slides = any(kind != 'full_attention' for kind in kinds)
   else:
     slides = is_used or (is_used is None and window is not None)
   if slides:
     raise UserError(
-      f'{", ".join(_WINDOWS[:3])}: got {kinds!r:.60}, {is_used!r} and '
-      f'{window!r}, expected a drafter without sliding windows'
+      f'{", ".join(names)}: got {kinds!r:.60}, {is_used!r} and {window!r}, '
+      'expected a drafter without sliding windows'
     )
 
 
-def windows(values: dict[str, Any]) -> tuple[int, ...]:
-  """Returns the window of each layer as Qwen3's class in transformers does.
-
-  A window needs `use_sliding_window`. Without `layer_types`, the layers from
-  `max_window_layers` on have one. 0 is none, and () is none in any layer.
-  """
-  values = {'sliding_window': _WINDOW} | values
-  num_layers, window = count(values, 'num_hidden_layers'), 0
-  is_used = flag(values, 'use_sliding_window')
-  if is_used and values['sliding_window'] is not None:
-    window = count(values, 'sliding_window')
-  kinds = values.get('layer_types')
-  if not kinds:
-    first = _FIRST
-    if values.get('max_window_layers') is not None:
-      first = count(values, 'max_window_layers', 0)
-    num_full = min(first, num_layers) if window else num_layers
-    kinds = [FULL] * num_full + [SLIDING] * (num_layers - num_full)
-  for kind in kinds:
-    check_name('layer_types', kind, (FULL, SLIDING))
-  if SLIDING not in kinds:
-    return ()
-  if not window or len(kinds) != num_layers:
-    raise UserError(
-      f'layer_types: got {SLIDING} in {len(kinds)} layers, expected '
-      f'{num_layers} layers, a sliding_window and use_sliding_window'
-    )
-  return tuple(window if kind == SLIDING else 0 for kind in kinds)
-
-
-def without_windows(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns the config of layers that see the whole sequence."""
-  return {key: x for key, x in values.items() if key not in _WINDOWS}
+def layers(values: dict[str, Any]) -> dict[str, Any]:
+  """Returns the part of a drafter's config that `llama.read` reads."""
+  names = ('model_type', *_LAYERS.split())
+  return {key: values[key] for key in names if key in values}
 
 
 def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
