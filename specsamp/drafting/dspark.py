@@ -36,7 +36,7 @@ class DSparkLayers(DFlashLayers):
     self.head = self.param('head', normal(self.rank**-0.5), shape)
 
   def bias(self, tokens_bw):
-    """Returns what is added to the logits after tokens: float32 [B, W, V]."""
+    """Returns the bias of the logits after tokens: float32 [B, W, V]."""
     dtype = self.config.dtype
     x_bwr = lookup.rows(self.embedding, tokens_bw).astype(float16.wide(dtype))
     bias_bwk = kernels.logits(x_bwr, self.head, dtype)
