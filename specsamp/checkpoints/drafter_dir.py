@@ -1,6 +1,6 @@
 """A trained drafter as a folder: config.json and model.safetensors.
 
-Published formats are read too: Medusa, EAGLE, DFlash and speculators.
+Published formats are read too, see `huggingface.heads`.
 """
 
 import dataclasses

@@ -38,9 +38,10 @@ class Source(NamedTuple):
   """The tensors that make up a parameter.
 
   Attributes:
-    axes: a letter for each axis of the parameter. With spaces between axes, one
-      of two letters is split into two of 2 and size / 2 entries: 'h pi d' has
-      the halves p of a head, whose entries some formats interleave.
+    axes: a letter for each axis of the parameter. With spaces between axes, all
+      letters of a word but the last have 2 entries: 'h pi d' has the halves p
+      of a head, whose entries some formats interleave, and 'h npi d' those of
+      each half n of a head.
     slices: one, or one for each entry of the axis whose letter they lack.
     added: number that the parameter exceeds its tensor by.
   """
@@ -67,7 +68,8 @@ class Source(NamedTuple):
     """Returns the size of each letter in a parameter of a shape."""
     result = {}
     for word, size in zip(self.words, shape, strict=True):
-      parts = (size,) if len(word) == 1 else (2, size // 2)
+      halvings = len(word) - 1
+      parts = (2,) * halvings + (size >> halvings,)
       result |= dict(zip(word, parts, strict=True))
     return result
 
@@ -92,6 +94,13 @@ def matrix(key: str) -> Source:
 
 def vector(key: str) -> Source:
   return single('d', key, 'd')
+
+
+def fused(axes: str, key: str, tensor_axes: str, starts: list[int]) -> Source:
+  """Returns the source of a stack that one tensor has from its rows on."""
+  rest = (0,) * (len(tensor_axes.split()) - 1)
+  parts = tuple(TensorSlice(key, tensor_axes, (n, *rest)) for n in starts)
+  return Source(axes, parts)
 
 
 def layer_norm(name: str, key: str) -> Layout:
@@ -178,21 +187,20 @@ def build_tensor(
   key: str,
   shape: tuple[int, ...],
   fetch: Callable[[str], np.ndarray],
+  dtype: np.dtype,
 ) -> np.ndarray:
   """Builds a tensor of a layout from the parameters that it contains.
 
   Entries without a parameter are 0. `fetch` returns a parameter by its name.
   """
-  tensor = None
+  tensor = np.zeros(shape, dtype)
   for name, source in layout.items():
     for i, part in enumerate(source.slices):
       if part.key != key:
         continue
       value, axes = fetch(name), source.letters
-      if tensor is None:
-        tensor = np.zeros(shape, value.dtype)
-      if source.added:
-        value = value - np.asarray(source.added, value.dtype)
+      if source.added:  # before the cast, which would round the sum
+        value = value.astype(np.float32) - np.float32(source.added)
       sizes = source.sizes(value.shape)
       value = value.reshape(tuple(sizes.values()))
       if source.stacked:
@@ -209,6 +217,7 @@ def export(
   layout: Layout,
   sizes,
   fetch: Callable[[str], np.ndarray],
+  dtype: np.dtype,
   extra: dict[str, np.ndarray] | None = None,
 ) -> None:
   """Writes the tensors of a layout, with an index if they need several files.
@@ -220,11 +229,12 @@ def export(
     layout: layout of the parameters.
     sizes: parameter -> shape, by the axes of its source.
     fetch: maps a parameter's name to its values on this host.
+    dtype: type of the tensors.
     extra: tensors that are not parameters.
   """
   shapes = tensor_shapes(layout, sizes)
   tensors = (
-    (key, build_tensor(layout, key, shape, fetch))
+    (key, build_tensor(layout, key, shape, fetch, dtype))
     for key, shape in shapes.items()
   )
   places, num_bytes = weights.write(

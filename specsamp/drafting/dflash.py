@@ -6,6 +6,9 @@ attends to the text before the root, in the form of the target's features, fused
 from several depths and normed. Every layer computes keys and values of these
 features, and no layer changes the features. Only these keys and values are kept
 from round to round; accepted tokens return as features of the target's pass.
+
+Published heads may have layers with a window. Such a layer sees the end of the
+text, and usually no later masks.
 """
 
 import dataclasses
@@ -18,7 +21,7 @@ from flax import struct
 
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.eagle import EagleState, features_before
-from specsamp.drafting.features import OnePassDrafter
+from specsamp.drafting.features import LMHead, OnePassDrafter, spread_rows
 from specsamp.models import TransformerConfig, float16, kernels
 from specsamp.models.transformer import Layers, Norm
 
@@ -48,11 +51,25 @@ class DFlashLayers(Layers):
       output.
     mask_token: token whose embedding in the target is read at masks; None for a
       trained embedding.
+    drafts_at_root: True if the output at the root proposes the first token
+      after it, and the output at mask i token i + 1.
+    windows_end_at_root: True if a layer's window W is the last W tokens before
+      the root for the whole block, as in speculators. Otherwise it is W
+      positions that end with the query's, as in the authors' and SpecForge's
+      training.
+    causal_windows: True if layers with a window see no later masks. The other
+      layers always see them.
+    draft_vocab: K, number of tokens that it can draft with a separate LM head;
+      0 uses the target's and drafts all tokens.
   """
 
   block_size: int
   taps: tuple[int, ...]
   mask_token: int | None = None
+  drafts_at_root: bool = False
+  windows_end_at_root: bool = False
+  causal_windows: bool = True
+  draft_vocab: int = 0
 
   @classmethod
   def for_target(
@@ -73,7 +90,11 @@ class DFlashLayers(Layers):
 
   @property
   def ahead(self) -> int:
-    return self.block_size - 1
+    return self.block_size - (not self.drafts_at_root)
+
+  @property
+  def windows(self) -> tuple[int, ...]:
+    return self.config.windows
 
   def setup(self):
     super().setup()
@@ -88,6 +109,12 @@ class DFlashLayers(Layers):
       self.mask_embedding = self.param(
         'mask_embedding', nn.initializers.normal(1), (1, c.width)
       )
+    if self.draft_vocab:
+      self.lm_head = LMHead(c, self.draft_vocab)
+      # Row of each token in the LM head, or one past the last.
+      self.draft_rows = self.param(
+        'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
+      )
 
   def __call__(self, x_btd, context_bcd, positions, cache=None, **where):
     """Returns the normed stream, [B, T, D], and the updated cache.
@@ -97,7 +124,7 @@ class DFlashLayers(Layers):
       context_bcd: context from `context`, in the slots before those of x.
       positions: int [B, C + T], of context and blocks.
       cache: see `Transformer`.
-      **where: see `Transformer`; a mask [B, T, S] is required.
+      **where: see `Layers.run`; the mask is that of `block_masks`.
     """
     streams, cache = self.run(
       x_btd, positions, cache, context=context_bcd, **where
@@ -109,8 +136,12 @@ class DFlashLayers(Layers):
     dtype = self.config.dtype
     return self.context_norm(kernels.project(tapped_bte, self.fuse, dtype))
 
+  def logits(self, hidden_btd):
+    """Returns logits of its LM head for the target's tokens: [B, T, V]."""
+    return spread_rows(self.lm_head(hidden_btd), self.draft_rows)
+
   def init_params(self, key):
-    """Returns random parameters, a nested dict of float32 arrays."""
+    """Returns random parameters, a nested dict of arrays."""
 
     def call(module):
       c = self.config
@@ -118,7 +149,8 @@ class DFlashLayers(Layers):
       x = jnp.zeros((1, 1, c.width), float16.wide(c.dtype))
       positions = jnp.zeros((1, 2), jnp.int32)
       mask = jnp.ones((1, 1, 2), bool)
-      return module(x, module.context(tapped), positions, mask=mask)
+      hidden, _ = module(x, module.context(tapped), positions, mask=mask)
+      return module.logits(hidden) if self.draft_vocab else hidden
 
     return nn.init(call, self)(key)['params']
 
@@ -144,6 +176,37 @@ def embedded_blocks(module, params, target_head, root_bm, tokens_bm):
   return x_bqd + target_head.place(positions_bq), positions_bq
 
 
+def block_masks(module, root_bq, at_q, text_bs, at_bqs):
+  """Returns the mask of the layers of each window, bool [B, Q, S].
+
+  Axes of one row may be 1. Drafting and training see the same.
+
+  Args:
+    module: `DFlashLayers`.
+    root_bq: int [B, Q], positions of the roots of Q queries.
+    at_q: int [Q], places of the queries in their blocks.
+    text_bs: int [B, S], position of the text in each slot. Slots without text
+      have one behind every root.
+    at_bqs: int [B, Q, S], place of each slot in the query's block, -1 outside.
+
+  Returns:
+    A dict with a mask for each window; 0 is the whole sequence.
+  """
+  at_1q1, root_bq1 = at_q[None, :, None], root_bq[:, :, None]
+  is_text_bqs = text_bs[:, None] < root_bq1
+  masks = {0: is_text_bqs | (at_bqs >= 0)}
+  for window in {*module.windows} - {0}:
+    first_bq1 = root_bq1 - window
+    if not module.windows_end_at_root:
+      first_bq1 = first_bq1 + 1 + at_1q1
+    is_block_bqs = at_bqs >= 0
+    if module.causal_windows:
+      is_block_bqs = is_block_bqs & (at_bqs <= at_1q1)
+    is_seen_bqs = is_text_bqs & (text_bs[:, None] >= first_bq1)
+    masks[window] = is_seen_bqs | is_block_bqs
+  return masks
+
+
 @struct.dataclass
 class DFlashDrafter(OnePassDrafter):
   """Drafter of a block, in one pass per round.
@@ -159,6 +222,11 @@ class DFlashDrafter(OnePassDrafter):
     first_b = jnp.zeros_like(length_b)
     root_b1 = root_of(tokens_bp, length_b)
     return self._pass(cache, features_bpd, first_b, length_b - 1, root_b1)
+
+  def logits(self, hidden_btd):
+    if not self.module.draft_vocab:
+      return self.target_head.logits(hidden_btd)
+    return self.target_head.widen(self.apply(hidden_btd, method='logits'))
 
   def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(
@@ -181,16 +249,23 @@ class DFlashDrafter(OnePassDrafter):
     )
     text_bt = start_b[:, None] + np.arange(length, dtype=np.int32)[None]
     slots_s = jnp.arange(cache.capacity, dtype=jnp.int32)[None]
-    first_b1 = start_b[:, None] + length  # slot of the block's root
-    seen_bs = (slots_s < root_b[:, None]) | (
-      (slots_s >= first_b1) & (slots_s < first_b1 + size)
+    # Slots from the block's root on.
+    at_bs = slots_s - (start_b[:, None] + length)
+    at_bs = jnp.where(at_bs < size, jnp.maximum(at_bs, -1), -1)
+    masks = block_masks(
+      self.module,
+      jnp.repeat(root_b[:, None], size, axis=1),
+      np.arange(size, dtype=np.int32),
+      slots_s,
+      at_bs[:, None],
     )
     out_bkd, cache = self.apply(
       x_bkd,
       self.apply(tapped_bte, method='context'),
       jnp.concatenate([text_bt, block_bk], axis=1),
       cache,
-      mask=jnp.repeat(seen_bs[:, None], size, axis=1),
+      mask=masks,
       start=start_b,
     )
-    return EagleState(cache, out_bkd[:, 1 : 1 + self.tree.depth])
+    first = size - self.module.ahead
+    return EagleState(cache, out_bkd[:, first : first + self.tree.depth])

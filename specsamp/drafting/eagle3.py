@@ -235,12 +235,7 @@ class Eagle3Layer(Layers):
 
   def logits(self, x_btd):
     """Returns logits, float32 [B, T, V], -1e30 for tokens it cannot draft."""
-    logits_btk = self.row_logits(x_btd)
-    # All rows on every shard: there are few, and each shard reads any of them.
-    logits_btk = constrain(logits_btk, 'batch', None, None)
-    padding = (0, 0), (0, 0), (0, 1)
-    logits_btk = jnp.pad(logits_btk, padding, constant_values=-1e30)
-    return jnp.take(logits_btk, self.draft_rows, axis=-1, mode='clip')
+    return features.spread_rows(self.row_logits(x_btd), self.draft_rows)
 
   def init_params(self, key):
     """Returns random parameters, a nested dict of arrays."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from specsamp.drafting import (
   candidates,
   dflash,
+  dspark,
   eagle,
   eagle3,
   medusa,
@@ -81,6 +82,7 @@ _ALL = (
   ),
   Kind('peagle', eagle3.PEagleLayers, eagle3.PEagleDrafter),
   Kind('dflash', dflash.DFlashLayers, dflash.DFlashDrafter, 'blocks.dflash'),
+  Kind('dspark', dspark.DSparkLayers, dspark.DSparkDrafter),
 )
 KINDS = {kind.name: kind for kind in _ALL if kind.loss}
 

@@ -1,5 +1,6 @@
 """Published pairs of a target and a draft, by name."""
 
+import dataclasses
 from typing import NamedTuple
 
 from specsamp.models import presets
@@ -11,7 +12,7 @@ class Pair(NamedTuple):
 
   `topology` is the smallest TPU slice of at least four chips that holds both in
   16 bits. All chips split every layer, so that the heads of both models must be
-  divisible by their number.
+  divisible by their number, or fewer than it.
   """
 
   target: TransformerConfig
@@ -79,6 +80,15 @@ PAIRS = {
   ),
   'llama-3.1-8b+llama-3.2-1b': Pair(
     presets.llama31_8b(), presets.llama32_1b(), 'v5e:2x2'
+  ),
+  # Gemma 3 and Qwen3. Rows of the draft's embedding are padded to the target's.
+  'gemma-3-27b-it+gemma-3-1b-it': Pair(
+    presets.gemma3_27b(),
+    dataclasses.replace(presets.gemma3_1b(), vocab_size=262_208, padding=64),
+    'v5p:2x2x1',
+  ),
+  'qwen3-8b+qwen3-0.6b': Pair(
+    presets.qwen3_8b(), presets.qwen3_0_6b(), 'v5e:2x2'
   ),
   # Chen et al. 2302.01318, who published no weights.
   'chinchilla-70b+chinchilla-4b': Pair(

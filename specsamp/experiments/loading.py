@@ -30,8 +30,10 @@ from specsamp.drafting import (
 )
 from specsamp.drafting.draft import DynamicTree, Law
 from specsamp.drafting.drafter import NoDrafter
+from specsamp.drafting.trained import kind_of
 from specsamp.errors import UserError, describe_unknown
 from specsamp.language_model import LanguageModel
+from specsamp.models import TransformerConfig
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import files, user_modules
 
@@ -171,6 +173,7 @@ class Models:
     if folders.is_path(name):
       trained = drafter_dir.load(name)
       # Once for all shapes and laws, unlike in `trained_drafter`.
+      _note_rope(name, trained, self.target.config)
       _warn_if_chance(name, trained, self.target)
       self.trained[name] = trained
       return trained
@@ -241,6 +244,24 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
       ) from None
 
   return Models(loaded, load_embedded, trained)
+
+
+def _note_rope(
+  name: str, trained: DraftModule, target: TransformerConfig
+) -> None:
+  """Logs the rotary embeddings of a drafter and its target if they differ.
+
+  Some heads were trained so. Others lost theirs in a conversion.
+  """
+  config = trained.module.config
+  rotary = [
+    f'rope_theta {c.rope_theta:g}'
+    + (f' and {c.rope_scaling}' if c.rope_scaling else '')
+    for c in (config, target)
+    if c.positions == 'rotary'
+  ]
+  if kind_of(trained.module).has_layers and len({*rotary}) == 2:
+    logging.info('drafter %s: %s, the target has %s', name, *rotary)
 
 
 def _warn_if_chance(

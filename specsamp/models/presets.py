@@ -121,6 +121,83 @@ def llama32_1b() -> TransformerConfig:
   )
 
 
+def qwen3(
+  width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
+):
+  """Returns a Qwen3 shape (2505.09388)."""
+  values = dict(
+    vocab_size=151_936,
+    num_kv_heads=8,
+    head_dim=128,
+    max_length=40_960,
+    rope_theta=1_000_000.0,
+    qk_norm=True,
+  )
+  return llama(width, num_heads, num_layers, mlp_width, **(values | changes))
+
+
+def qwen3_8b() -> TransformerConfig:
+  return qwen3(width=4096, num_heads=32, num_layers=36, mlp_width=12_288)
+
+
+def qwen3_0_6b() -> TransformerConfig:
+  return qwen3(
+    width=1024,
+    num_heads=16,
+    num_layers=28,
+    mlp_width=3072,
+    tied_embeddings=True,
+  )
+
+
+def gemma3(
+  width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
+):
+  """Returns a Gemma 3 shape (2503.19786): five layers of six have a window."""
+  values = dict(
+    vocab_size=262_144,
+    rope_theta=1_000_000.0,
+    window_rope_theta=10_000.0,
+    embedding_scale=width**0.5,
+    qk_norm=True,
+    output_norms=True,
+    activation='gelu_tanh',
+    tied_embeddings=True,
+  )
+  return llama(width, num_heads, num_layers, mlp_width, **(values | changes))
+
+
+def gemma3_27b() -> TransformerConfig:
+  """Returns the text model of Gemma 3 27B."""
+  return gemma3(
+    width=5376,
+    num_heads=32,
+    num_layers=62,
+    mlp_width=21_504,
+    vocab_size=262_208,
+    num_kv_heads=16,
+    head_dim=128,
+    max_length=131_072,
+    rope_scaling=RopeScaling('linear', 8.0),
+    windows=(1024,) * 5 + (0,),
+    query_scale=168**-0.5,
+  )
+
+
+def gemma3_1b() -> TransformerConfig:
+  """Returns Gemma 3 1B."""
+  return gemma3(
+    width=1152,
+    num_heads=4,
+    num_layers=26,
+    mlp_width=6912,
+    num_kv_heads=1,
+    head_dim=256,
+    max_length=32_768,
+    windows=(512,) * 5 + (0,),
+  )
+
+
 def opt(width: int, num_heads: int, num_layers: int, **changes):
   """Returns an OPT shape (Zhang et al. 2205.01068) with norms before blocks."""
   values = dict(

@@ -25,7 +25,7 @@ class PublishedModel(NamedTuple):
   @property
   def is_gated(self) -> bool:
     """True if the model's terms must be accepted on the hub first."""
-    return self.repository.startswith('meta-llama/')
+    return self.repository.startswith(('meta-llama/', 'google/gemma-'))
 
 
 _SEE = 'see its page'
@@ -65,6 +65,11 @@ _ROWS = (
    f'target and draft of {_POST}'),
   ('llama-3.2-1b', 'meta-llama/Llama-3.2-1B-Instruct', 1.24, _LLAMA32,
    'draft of Llama 3 and 3.1'),
+  ('gemma-3-27b-it', 'google/gemma-3-27b-it', 27.0, 'Gemma',
+   'target of Gemma 3 1B'),
+  ('gemma-3-1b-it', 'google/gemma-3-1b-it', 1.0, 'Gemma', 'draft of Gemma 3'),
+  ('qwen3-8b', 'Qwen/Qwen3-8B', 8.19, 'Apache-2.0', 'target of Qwen3 0.6B'),
+  ('qwen3-0.6b', 'Qwen/Qwen3-0.6B', 0.596, 'Apache-2.0', 'draft of Qwen3'),
 )  # fmt: skip
 MODELS = {name: PublishedModel(*values) for name, *values in _ROWS}
 # `pairs.PAIRS` has Chinchilla's shapes too, but its weights are not public.

@@ -146,14 +146,15 @@ def _all_reduces(
 ) -> tuple[Collective, ...]:
   """Returns two all-reduces per layer and one for the embedding, largest first.
 
-  In float16 the sums of a layer are float32, and each layer also reduces the
-  largest hidden unit of every token.
+  Attention needs none if there are fewer heads than shards. In float16 the sums
+  of a layer are float32, and each layer also reduces the largest hidden unit of
+  every token.
   """
   if shards == 1:
     return ()
   num_bytes = lambda dtype: tokens * config.width * jnp.dtype(dtype).itemsize
   embedding = int(config.vocab_size % shards == 0)
-  layers = 2 * config.num_layers
+  layers = (1 + (config.num_heads >= shards)) * config.num_layers
   if config.dtype != float16.NAME:
     sizes = [(num_bytes(config.dtype), layers + embedding)]
   else:

@@ -28,7 +28,9 @@ RULES = {
 }
 
 # Axes that stay whole where they do not divide into the shards, at a price in
-# memory. For heads and hidden units the price is too high: that is an error.
+# memory. For hidden units the price is too high: that is an error. So it is for
+# heads, unless they are fewer than the shards, as those of a small draft are
+# (4 of Gemma 3 1B): every device then computes all of them.
 _MAY_BE_WHOLE = ('batch', 'vocab', 'kv_heads')
 
 # The logical axes of parameters, by the last part of their names. A parameter
@@ -82,7 +84,8 @@ def spec(axes, shape, mesh) -> PartitionSpec:
   parts = [RULES.get(axis) for axis in axes]
   for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
     if parts[i] and size % mesh.shape[parts[i]]:
-      if axis not in _MAY_BE_WHOLE:
+      are_few = axis == 'heads' and size < mesh.shape[parts[i]]
+      if axis not in _MAY_BE_WHOLE and not are_few:
         raise UserError(
           f'{axis}: {size} do not divide into {mesh.shape[parts[i]]} shards, '
           f'the size of the mesh axis {parts[i]!r}'

@@ -28,6 +28,7 @@ from specsamp.utils import files, locks
 # Fields of a module that change the meaning of its parameters.
 _MEANINGS = (
   'taps', 'adds_to_normed', 'feeds_normed', 'has_lm_head', 'mask_token',
+  'drafts_at_root', 'windows',
 )  # fmt: skip
 # Parameters of a layer that write to the residual stream. If they are 0 the
 # layer is the identity.

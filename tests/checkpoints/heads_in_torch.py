@@ -6,6 +6,22 @@ from specsamp.checkpoints import layouts, weights
 from specsamp.checkpoints.huggingface.families import llama
 
 
+def _yarn(frequencies, theta, scaling):
+  """Returns YaRN's frequencies, and the factor of cosines and sines."""
+  names = 'factor', 'original_max_position_embeddings'
+  factor, original = (scaling[name] for name in names)
+  size = 2 * len(frequencies)
+  at = lambda turns: (
+    size * np.log(original / (2 * np.pi * turns)) / (2 * np.log(theta))
+  )
+  low = max(np.floor(at(scaling['beta_fast'])), 0)
+  high = min(np.ceil(at(scaling['beta_slow'])), size - 1)
+  ramp = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
+  assert len({*ramp}) > 2
+  ramp = frequencies.new_tensor(ramp)
+  return frequencies * (ramp / factor + 1 - ramp), 0.1 * np.log(factor) + 1
+
+
 class Torch:
   """Drafters of one sequence at a time, in float64 and without a cache."""
 
@@ -21,6 +37,8 @@ class Torch:
       layers.get(name)
       for name in ('num_attention_heads', 'num_key_value_heads', 'rope_theta')
     ]
+    if layers.get('rope_scaling'):
+      self.layers[2] = self.layers[2], layers['rope_scaling']
     self.epsilon = layers.get('rms_norm_eps')
     array = lambda value: self.torch.tensor(np.asarray(value)).double()
     self.config = target.config
@@ -29,7 +47,7 @@ class Torch:
     layout = llama.layout(target.config)
     fetch = lambda name: np.asarray(flat[name])
     self.target = {
-      key: array(layouts.build_tensor(layout, key, shape, fetch))
+      key: array(layouts.build_tensor(layout, key, shape, fetch, np.float32))
       for key, shape in layouts.tensor_shapes(layout, sizes).items()
     }
     self.own = {name: array(value) for name, value in tensors.items()}
@@ -42,15 +60,21 @@ class Torch:
 
   def rotate(self, x_thd, theta, start=0):
     length, _, width = x_thd.shape
+    theta, yarn = theta if isinstance(theta, tuple) else (theta, None)
     frequencies = theta ** (-self.torch.arange(0, width, 2).double() / width)
+    factor = 1.0
+    if yarn:
+      frequencies, factor = _yarn(frequencies, theta, yarn)
     at = start + self.torch.arange(length).double()
     angles = at[:, None, None] * frequencies
     a, b = x_thd.chunk(2, dim=-1)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = factor * angles.cos(), factor * angles.sin()
     return self.torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
-  def attention(self, weights, name, x, heads, kv_heads, theta, context=None):
-    """Causal attention, or that of a block to a context and itself."""
+  def attention(
+    self, weights, name, x, heads, kv_heads, theta, context=None, seen=None
+  ):
+    """Causal attention, or a block's to what it sees of context and itself."""
     reads = x if context is None else self.torch.cat([context, x])
     length, before = len(x), len(reads) - len(x)
     project = lambda which, x, n: (
@@ -65,8 +89,8 @@ class Torch:
     k, v = (a.repeat_interleave(heads // kv_heads, dim=1) for a in (k, v))
     scores = self.torch.einsum('thd,shd->hts', q, k) * q.shape[-1] ** -0.5
     if context is None:
-      later = self.torch.ones(length, length).triu(1).bool()
-      scores = scores.masked_fill(later, -self.torch.inf)
+      seen = self.torch.ones(length, length).tril().bool()
+    scores = scores.masked_fill(~seen, -self.torch.inf)
     mixed = self.torch.einsum('hts,shd->thd', scores.softmax(-1), v)
     return mixed.reshape(length, -1) @ weights[f'{name}o_proj.weight'].T
 
@@ -80,8 +104,8 @@ class Torch:
   def silu(self, x):
     return x * x.sigmoid()
 
-  def layer(self, w, name, x, reads, shape, epsilon, context=None):
-    x = x + self.attention(w, name + 'self_attn.', reads, *shape, context)
+  def layer(self, w, name, x, reads, shape, epsilon, *block):
+    x = x + self.attention(w, name + 'self_attn.', reads, *shape, *block)
     normed = self.rms(x, w[name + 'post_attention_layernorm.weight'], epsilon)
     return x + self.mlp(w, name + 'mlp.', normed)
 
@@ -166,7 +190,11 @@ class Torch:
     w = self.own
     if not self.values.get('norm_output'):
       x = self.rms(x, w['norm.weight'])
-    logits = w.get('lm_head.weight', self.lm_head) @ x
+    return self.spread(w.get('lm_head.weight', self.lm_head) @ x)
+
+  def spread(self, logits):
+    """Returns the logits of all tokens, from those of the head's tokens."""
+    w = self.own
     if 'd2t' not in w:
       return logits
     shape = (self.config.vocab_size,)
@@ -176,7 +204,17 @@ class Torch:
     return all_logits
 
   def dflash(self, text, path):
-    """Returns logits at a mask of a block, which does not see the path."""
+    """Returns logits at a place of a block, which does not see the path."""
+    return self.spread(self.dflash_logits(text, path))
+
+  def dspark(self, text, path):
+    """Returns DFlash's logits with the bias after the last token."""
+    w = self.own
+    first = w['markov_head.markov_w1.weight'][[*text, *path][-1]]
+    bias = w['markov_head.markov_w2.weight'] @ first
+    return self.spread(self.dflash_logits(text, path) + bias)
+
+  def dflash_logits(self, text, path):
     w, values = self.own, self.values
     config = values | values.get('dflash_config', {})
     if 'target_layer_ids' in config:
@@ -186,13 +224,36 @@ class Torch:
     streams = self.streams(text[:-1])
     tapped = self.torch.cat([streams[i] for i in taps], dim=-1)
     context = self.rms(tapped @ w['fc.weight'].T, w['hidden_norm.weight'])
-    masks = [config['mask_token_id']] * (config['block_size'] - 1)
-    x = self.embedding[[text[-1], *masks]]
+    size = config['block_size']
+    x = self.embedding[[text[-1], *[config['mask_token_id']] * (size - 1)]]
     for i in range(8):
       if f'layers.{i}.input_layernorm.weight' in w:
         normed = self.rms(x, w[f'layers.{i}.input_layernorm.weight'])
-        x = self.rest_of_layer(f'layers.{i}.', x, normed, context)
-    return self.lm_head @ self.rms(x[len(path) + 1], w['norm.weight'])
+        seen = self.seen(i, len(context), size)
+        x = self.rest_of_layer(f'layers.{i}.', x, normed, context, seen)
+    # The authors' DSpark, but not their DFlash, drafts at the root.
+    at_root = config.get('sample_from_anchor', 'markov_rank' in config)
+    x = self.rms(x[len(path) + (not at_root)], w['norm.weight'])
+    is_part = config.get('draft_vocab_size', len(self.lm_head)) < len(
+      self.lm_head
+    )
+    return (w['lm_head.weight'] if is_part else self.lm_head) @ x
+
+  def seen(self, layer, root, size):
+    """Returns what a block sees of the text and itself, in a layer."""
+    values, at = self.values, self.torch.arange(size)[:, None]
+    layers = values.get('transformer_layer_config', values)
+    slots = self.torch.arange(root + size)[None]
+    if layers.get('layer_types', ['full_attention'] * 8)[layer][0] == 'f':
+      return (slots + at) >= 0
+    window = layers['sliding_window']
+    first = root + at - (window - 1)
+    if 'speculators_model_type' in values:
+      first = root - window
+    is_causal = not values.get('sliding_window_non_causal')
+    return (slots >= first) & (
+      slots <= (root + at if is_causal else root + size)
+    )
 
   def steps(self, text, path, embedding, features, layer, logits):
     """Returns logits after the text, then the path with fed-back outputs."""
@@ -231,7 +292,7 @@ class Torch:
       self.rms(x, w['norm.weight']) if self.values.get('norm_output') else x
     )
 
-  def rest_of_layer(self, name, x, reads, context=None):
+  def rest_of_layer(self, name, x, reads, *block):
     return self.layer(
-      self.own, name, x, reads, self.layers, self.epsilon, context
+      self.own, name, x, reads, self.layers, self.epsilon, *block
     )

@@ -51,8 +51,9 @@ _DRAFTED = np.array([0, 2, 3, 5, 6, 9, 10])
 SHAPES = {
   'chain': (TokenTree.chain(4), 'iid'),
   'tree': (TokenTree((-1, 0, 0, 0, 1, 1, 3, 4, 6)), 'without_replacement'),
+  'three': (TokenTree.chain(3), 'iid'),
 }
-_LENGTHS = np.array([3, 6, 2, 9], np.int32)
+_LENGTHS = np.array([11, 6, 2, 9], np.int32)
 
 
 def _layer(name, reads=WIDTH, d=WIDTH, norms=()):
@@ -195,23 +196,66 @@ def _dflash():
     'embed_tokens.weight': (VOCAB, WIDTH),
     'lm_head.weight': (VOCAB, WIDTH),
   }
-  return random_tensors(shapes, seed=1)
+  return random_tensors(shapes, seed=5)
 
 
-def _dflash_of_authors():
+def _dflash_of_authors(**changed):
   about = dict(architectures=['DFlashDraftModel'], dflash_config=INSIDE)
-  return _QWEN3 | about | dict(block_size=6), _dflash()
+  return _QWEN3 | about | dict(block_size=6) | changed, _dflash()
 
 
-def _dflash_of_speculators():
+def _dflash_of_speculators(layers=None, **changed):
   return dict(
     speculators_model_type='dflash',
-    transformer_layer_config=_QWEN3,
+    transformer_layer_config=_QWEN3 | (layers or {}),
     draft_vocab_size=VOCAB,
     block_size=6,
     mask_token_id=0,
     aux_hidden_state_layer_ids=[2, 4, 7],
-  ), _dflash()
+  ) | changed, _dflash()
+
+
+# A layer that slides, and one that sees the whole text.
+SLIDING = dict(
+  layer_types=['sliding_attention', 'full_attention'],
+  use_sliding_window=True,
+  sliding_window=4,
+)
+_ALL_SLIDE = SLIDING | dict(layer_types=['sliding_attention'] * 2)
+_MARKOV = dict(
+  markov_rank=3,
+  markov_head_type='vanilla',
+  enable_confidence_head=True,
+  confidence_head_with_markov=True,
+)
+
+
+def _with_markov(folder, draft_vocab=VOCAB):
+  values, tensors = folder
+  shapes = {
+    'markov_head.markov_w1.weight': (VOCAB, 3),
+    'markov_head.markov_w2.weight': (draft_vocab, 3),
+    'confidence_head.proj.weight': (1, WIDTH + 3),
+    'confidence_head.proj.bias': (1,),
+  }
+  markov = {name: 4 * x for name, x in random_tensors(shapes, seed=2).items()}
+  return values | _MARKOV, tensors | markov
+
+
+def _with_part(folder):
+  """Drafts a part of the tokens."""
+  values, tensors = folder
+  more = _eagle3(seed=4)
+  part = {name: more[name] for name in ('lm_head.weight', 'd2t', 't2d')}
+  return values | dict(draft_vocab_size=DRAFT_VOCAB), tensors | part
+
+
+def _dspark():
+  """DeepSpec's: no nested config, and the embedding may be tapped."""
+  values, tensors = _with_markov(_dflash_of_authors(block_size=4))
+  del values['dflash_config']
+  about = dict(architectures=['Qwen3DSparkModel'], num_anchors=512)
+  return values | about | INSIDE | dict(target_layer_ids=[-1, 3, 5]), tensors
 
 
 # Kind of folder -> function that returns its config.json and its tensors.
@@ -230,6 +274,15 @@ FOLDERS = {
   ),
   'eagle3, wider': _wider,
   "eagle3, target's head": _borrowed,
+  'eagle3, YaRN': lambda: _authors(
+    rope_scaling=dict(
+      rope_type='yarn',
+      factor=16.0,
+      original_max_position_embeddings=64,
+      beta_fast=8.0,
+      beta_slow=1.0,
+    )
+  ),
   'P-EAGLE': lambda: _peagle(by_authors=True),
   'speculators': lambda: _speculators(norm_before_residual=True),
   'speculators, taps': lambda: _speculators(
@@ -248,6 +301,35 @@ FOLDERS = {
   'speculators, P-EAGLE': _peagle,
   'dflash': _dflash_of_authors,
   'speculators, dflash': _dflash_of_speculators,
+  'dflash, windows': lambda: _dflash_of_authors(block_size=4, **SLIDING),
+  'speculators, dflash, windows': lambda: _dflash_of_speculators(
+    SLIDING, block_size=4
+  ),
+  'speculators, dflash, free windows': lambda: _with_part(
+    _dflash_of_speculators(
+      _ALL_SLIDE,
+      block_size=4,
+      sliding_window_non_causal=True,
+      sample_from_anchor=True,
+    )
+  ),
+  'dspark': _dspark,
+  'speculators, dspark': lambda: _with_markov(
+    _dflash_of_speculators(
+      speculators_model_type='dspark', sample_from_anchor=False
+    )
+  ),
+  'speculators, dspark, windows': lambda: _with_markov(
+    _with_part(
+      _dflash_of_speculators(
+        SLIDING,
+        speculators_model_type='dspark',
+        sample_from_anchor=True,
+        block_size=4,
+      )
+    ),
+    DRAFT_VOCAB,
+  ),
 }
 
 

@@ -34,6 +34,23 @@ _WINDOWS = [
   dict(use_sliding_window=True, sliding_window=8, max_window_layers=28),
   dict(sliding_window=8),
 ]
+_SLIDE = ['sliding_attention'] * 2
+# Keys of layers -> their windows, as in transformers.
+_GATES = [
+  (dict(sliding_window=8), (0, 0)),
+  (dict(use_sliding_window=True, sliding_window=8), (0, 0)),
+  (dict(use_sliding_window=True, sliding_window=None), (0, 0)),
+  (
+    dict(use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    (0, 8),
+  ),
+  (dict(use_sliding_window=True, max_window_layers=0), (4096, 4096)),
+  (dict(use_sliding_window=False, layer_types=['full_attention'] * 2), (0, 0)),
+  (
+    dict(use_sliding_window=True, sliding_window=8, layer_types=_SLIDE),
+    (8, 8),
+  ),
+]
 
 
 def _changed(name, in_layers, **changes):
@@ -51,17 +68,41 @@ def test_keys(name):
     values = _changed(name, in_layers, residual_multiplier=0.5)
     message = "got 'residual_multiplier': 0.5, an unknown key"
     refused(message, heads.reader, values)
-  if name == 'medusa':
+  if name == 'medusa' or 'windows' in name:
     return
   for values in (_NEUTRAL_LAYERS, *_FULL_ATTENTION):
     assert heads.reader(_changed(name, True, **values))
+  if 'dflash' in name or 'dspark' in name:
+    return
   for values in _WINDOWS:
     message = 'sliding_window: got .* expected a drafter without sliding'
     refused(message, heads.reader, _changed(name, True, **values))
 
 
+@pytest.mark.parametrize(('layers', 'windows'), _GATES)
+def test_windows_are_those_of_transformers(tmp_path, layers, windows):
+  for name in ('dflash', 'speculators, dspark'):
+    values, tensors = _changed(name, True, **layers), FOLDERS[name]()[1]
+    module = drafter_dir.load(write(tmp_path, values, tensors)).module
+    got = [module.config.window(i) for i in range(2)]
+    assert got == list(windows)
+
+
 def test_values_that_are_supported():
   for name, changes in (
+    ('dflash, windows', dict(is_causal=False)),
+    ('dflash, windows', dict(causal=False, sliding_window_non_causal=True)),
+    ('dflash', dict(sample_from_anchor=True)),
+    ('dspark', dict(markov_rank=0, sample_from_anchor=False)),
+    (
+      'dspark',
+      dict(
+        architectures=['DSparkDraftModel'],
+        markov_rank=None,
+        dflash_config=dict(projector_type='dspark', confidence_head_alpha=1.0),
+        dspark_config=dict(markov_rank=3),
+      ),
+    ),
     ('dflash', dict(sliding_window_non_causal=False, is_causal=False)),
     ('dflash', dict(num_target_layers=7, mask_token_id=10)),
     ('speculators, dflash', dict(sliding_window_non_causal=False, auf=True)),
@@ -156,7 +197,7 @@ _REVERSED = lambda t: np.arange(VOCAB)[::-1] - np.arange(VOCAB)
     ('P-EAGLE', _keys(pard_token=3), r'got \[3, 8\], expected one token'),
     ('P-EAGLE', _keys(parallel_drafting=1), 'got 1, expected true or false'),
     ('P-EAGLE', _without('mask_hidden'), 'mask_hidden: got None, expected '),
-    ('speculators', _keys(speculators_model_type='dspark'), "got 'dspark', ex"),
+    ('speculators', _keys(speculators_model_type='mtp'), "got 'mtp', expected"),
     ('speculators', _keys(quantization_config={'bits': 4}), "{'bits': 4}, an"),
     (
       'speculators',
@@ -173,6 +214,7 @@ _REVERSED = lambda t: np.arange(VOCAB)[::-1] - np.arange(VOCAB)
       'mask_token_id: got 11, ',
     ),
     ('dflash', _keys(is_causal=True), 'is_causal: got True, only False'),
+    ('dflash', _keys(causal_head=True), 'causal_head: got True, only False'),
     ('dflash', _keys(mask_token_id=3), 'mask_token_id: got 3 and 10, expected'),
     ('dflash', _keys(model_type='llama'), "model_type: got 'llama', expected"),
     ('dflash', _keys(target_hidden_size=8), 'target_hidden_size: got 8, expec'),
@@ -180,9 +222,55 @@ _REVERSED = lambda t: np.arange(VOCAB)[::-1] - np.arange(VOCAB)
     ('dflash', _inside(block_size=5), 'block_size: got 6 and 5, expected one'),
     ('dflash', _inside(target_layer_ids=[1, 3]), r'\[16, 48\] instead of'),
     ('dflash', _table(_REVERSED), 'd2t: got a table of other tokens'),
-    ('speculators, dflash', _keys(draft_vocab_size=7), 'only the 11 tokens of'),
+    ('speculators, dflash', _keys(draft_vocab_size=7), 'd2t: got None, expec'),
+    ('speculators, dflash', _keys(draft_vocab_size=12), 'd2t: got None, expe'),
+    ('speculators, dflash', _keys(mask_token_id=None), 'mask_token_id: got N'),
     ('speculators, dflash', _keys(**{_AUX: [1, 4, 6]}), _AMBIGUOUS),
     ('speculators, dflash', _keys(projector_type='domino'), "only 'dflash' is"),
+    (
+      'speculators, dflash, free windows',
+      _without('lm_head.weight'),
+      '1 missing: lm_head.weight$',
+    ),
+    (
+      'dflash',
+      _keys(layer_types=_SLIDE),
+      'a sliding_window and use_sli',
+    ),
+    (
+      'dflash, windows',
+      _keys(layer_types=['sliding_attention']),
+      'layer_types: got .* 2 layers',
+    ),
+    (
+      'dflash, windows',
+      _keys(layer_types=['full', 'm']),
+      "layer_types: got 'fu",
+    ),
+    ('dflash, windows', _keys(sliding_window=3), 'at least the block_size 4$'),
+    ('dflash, windows', _keys(sliding_window='4'), "sliding_window: got '4', "),
+    ('dflash, windows', _keys(causal=True), 'causal: got True, only False'),
+    (
+      'dflash, windows',
+      _keys(is_causal=False, sliding_window_non_causal=False),
+      r'got \[False, False\], which differ',
+    ),
+    (
+      'dspark',
+      _keys(markov_head_type='gated'),
+      "markov_head_type: got 'gated'",
+    ),
+    ('dspark', _keys(markov_rank=2), r'markov_w1.weight \[11, 3\] instead of'),
+    ('dspark', _keys(projector_type='dspine'), "only 'dspark' is supported"),
+    ('dspark', _keys(target_layer_ids=[-2, 3, 5]), _AMBIGUOUS),
+    ('dspark', _keys(selector_rank=3), "got 'selector_rank': 3, an unknown"),
+    ('dspark', _without('markov_head.markov_w2.weight'), '1 missing: markov_h'),
+    ('dspark', _keys(dspark_config=dict(markov_rank=4)), 'got 3 and 4, expect'),
+    (
+      'speculators, dspark',
+      _keys(sample_from_anchor=None),
+      'no sample_from_anchor, expected true or false$',
+    ),
   ],
 )
 def test_damage_is_named_in_one_line(tmp_path, name, damage, message):

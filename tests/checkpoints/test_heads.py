@@ -4,14 +4,32 @@ import jax
 import numpy as np
 import pytest
 from heads_in_torch import Torch
-from heads_on_disk import FOLDERS, VOCAB, check, draft_after, refused, write
+from heads_on_disk import (
+  FOLDERS,
+  SLIDING,
+  VOCAB,
+  check,
+  draft_after,
+  refused,
+  write,
+)
 from testing import tiny
 
 from specsamp.checkpoints import drafter_dir
 from specsamp.drafting.trained import trained_drafter
 
 # One of each computation; the other kinds differ in a norm, a tap or a table.
-_MAIN = ('medusa', 'eagle', 'eagle3', 'P-EAGLE', 'dflash')
+_MAIN = (
+  'medusa',
+  'eagle',
+  'eagle3',
+  'P-EAGLE',
+  'dflash',
+  'dflash, windows',
+  'speculators, dflash, windows',
+  'dspark',
+  'speculators, dspark',
+)
 
 
 def _load(folder, name):
@@ -21,6 +39,8 @@ def _load(folder, name):
 def _method(values, tensors):
   if 'medusa_num_heads' in values:
     return 'medusa'
+  if 'markov_rank' in values:
+    return 'dspark'
   if 'hidden_norm.weight' in tensors:
     return 'dflash'
   if 'mask_hidden' in tensors:
@@ -47,8 +67,41 @@ def test_every_step_is_torchs(target, tmp_path, name):
       key.removeprefix('medusa_head.'): x for key, x in tensors.items()
     }
   in_torch = getattr(Torch(target, tensors, values), _method(values, tensors))
-  shape = 'tree' if name in ('eagle', 'eagle3') else 'chain'
+  shape = 'tree' if name in ('eagle', 'eagle3', 'dspark') else 'chain'
+  if values.get('block_size') == 4 and name != 'dspark':
+    shape = 'three'
   check(drafter_dir.load(tmp_path), target, in_torch, shape)
+
+
+def test_a_window_of_the_whole_text_is_full_attention_unless_causal(
+  target, tmp_path
+):
+  values, tensors = FOLDERS['dflash']()
+
+  def q(**changed):
+    folder = write(tmp_path, values | changed, tensors)
+    return np.asarray(draft_after(drafter_dir.load(folder), target)[2].q)
+
+  wide, full = SLIDING | dict(sliding_window=32), q()
+  seeing = q(**wide, sliding_window_non_causal=True)
+  np.testing.assert_allclose(seeing, full, atol=1e-6)
+  assert np.abs(q(**wide) - full).max() > 0.01
+
+
+def test_a_vocabulary_that_is_padded_in_the_target(tmp_path):
+  """A head without an LM head then uses the target's."""
+  for name in ("eagle3, target's head", 'speculators, dflash', 'dflash'):
+    values, tensors = FOLDERS[name]()
+    tensors.pop('lm_head.weight', None)
+    plain = drafter_dir.load(write(tmp_path, values, tensors))
+    values['draft_vocab_size'] = VOCAB - 2
+    tensors['d2t'] = np.zeros(VOCAB - 2, int)
+    padded = drafter_dir.load(write(tmp_path, values, tensors))
+    vocab = plain.module.draft_vocab
+    assert padded.module.clone(draft_vocab=vocab) == plain.module
+    for trained in (plain, padded):
+      trained.params.pop('draft_rows', None)
+    jax.tree.map(np.testing.assert_array_equal, padded.params, plain.params)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +114,7 @@ def test_every_step_is_torchs(target, tmp_path, name):
     ('speculators, taps', (3, 5, 7)),
     ('dflash', (2, 4, 6)),
     ('speculators, dflash', (2, 4, 7)),
+    ('dspark', (0, 4, 6)),
   ],
 )
 def test_taps(target, tmp_path, name, taps):
@@ -103,6 +157,9 @@ def test_limits_of_a_drafter(target, tmp_path):
   refused('of width 16, this one has 20$', trained_drafter, wider, other, 2)
   block = _load(tmp_path, 'dflash')
   refused('at most 5 tokens deep', trained_drafter, block, target, 6)
+  at_root = _load(tmp_path, 'dspark')
+  assert trained_drafter(at_root, target, 4).tree.depth == 4
+  refused('^dspark: drafts at most 4', trained_drafter, at_root, target, 5)
   # A target whose export dropped the rows of the mask.
   short = tiny.model(VOCAB - 1, 0, num_layers=7)
   refused('vocab_size 11, this one has 10', trained_drafter, block, short, 3)

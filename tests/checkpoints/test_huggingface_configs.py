@@ -1,5 +1,6 @@
 """Folders of transformers: values of config.json, and mistakes in one line."""
 
+import dataclasses
 import json
 import shutil
 
@@ -12,12 +13,23 @@ from testing import foreign, tiny
 import specsamp
 from specsamp.checkpoints.huggingface import families
 from specsamp.checkpoints.huggingface import model as huggingface
+from specsamp.models import presets, rotary
 from specsamp.models.config import RopeScaling
 
 _LLAMA3 = dict(
   rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0
 )
 _LLAMA = dict(architectures=['LlamaForCausalLM'], model_type='llama')
+_MISTRAL = dict(architectures=['MistralForCausalLM'], model_type='mistral')
+_MINISTRAL = dict(
+  architectures=['Ministral3ForCausalLM'], model_type='ministral3'
+)
+_PHI = dict(architectures=['Phi3ForCausalLM'], model_type='phi3')
+_GLM = dict(architectures=['Glm4ForCausalLM'], model_type='glm4')
+_GEMMA3 = dict(architectures=['Gemma3ForCausalLM'], model_type='gemma3_text')
+_MULTIMODAL = dict(
+  architectures=['Gemma3ForConditionalGeneration'], model_type='gemma3'
+)
 _QWEN2 = dict(architectures=['Qwen2ForCausalLM'], model_type='qwen2')
 _OPT = dict(architectures=['OPTForCausalLM'], model_type='opt')
 _GPT2 = dict(architectures=['GPT2LMHeadModel'], model_type='gpt2')
@@ -31,7 +43,8 @@ def _defaults(name, **values):
   """Returns a config.json with all keys of an architecture's config class."""
   import transformers
 
-  kind = name.removesuffix('ForCausalLM').removesuffix('LMHeadModel') + 'Config'
+  kind = name.removesuffix('ForCausalLM').removesuffix('LMHeadModel')
+  kind = kind.replace('Gemma3', 'Gemma3Text') + 'Config'
   values = getattr(transformers, kind)(**values).to_dict()
   return values | dict(architectures=[name])
 
@@ -45,6 +58,11 @@ def _defaults(name, **values):
     ('MistralForCausalLM', 'sliding_window'),
     ('Qwen2ForCausalLM', 'rope_scaling'),
     ('Qwen3ForCausalLM', 'rope_scaling'),
+    ('Ministral3ForCausalLM', 'sliding_window'),
+    ('Phi3ForCausalLM', 'num_key_value_heads'),
+    ('Glm4ForCausalLM', 'rope_parameters'),
+    ('Gemma2ForCausalLM', 'attn_logit_softcapping'),
+    ('Gemma3ForCausalLM', 'layer_types'),
     ('OPTForCausalLM', 'word_embed_proj_dim'),
     ('GPT2LMHeadModel', 'n_inner'),
   ],
@@ -74,7 +92,15 @@ def test_keys_that_transformers_ignores(name, key, value):
   assert _read(**(whole | {key: value})) == _read(**whole)
 
 
+def _windows(**values):
+  """Returns the window of each of two layers."""
+  config = _read(num_hidden_layers=2, max_position_embeddings=64, **values)
+  assert config.max_length == 64
+  return [config.window(i) for i in range(2)]
+
+
 @pytest.mark.parity
+@pytest.mark.parametrize('name', ['qwen2', 'qwen3'])
 @pytest.mark.parametrize(
   'values',
   [
@@ -84,26 +110,142 @@ def test_keys_that_transformers_ignores(name, key, value):
     dict(),
     dict(sliding_window=None, max_window_layers=0),
     dict(use_sliding_window=False, max_window_layers=0),
+    dict(layer_types=['full_attention', 'sliding_attention']),
+    dict(layer_types=['sliding_attention', 'full_attention']),
   ],
 )
-def test_windows_without_layer_types(values):
-  """Layers from max_window_layers on slide."""
+def test_windows_of_qwen(name, values):
+  """Without layer_types, layers from max_window_layers on slide."""
   import transformers
 
-  values = (
-    dict(
-      num_hidden_layers=2,
-      max_position_embeddings=64,
-      use_sliding_window=True,
-      sliding_window=8,
-    )
-    | values
+  values = dict(use_sliding_window=True, sliding_window=8) | values
+  kind = getattr(transformers, f'{name.capitalize()}Config')
+  theirs = kind(num_hidden_layers=2, **values)
+  expected = [
+    theirs.sliding_window if kind == 'sliding_attention' else 0
+    for kind in theirs.layer_types
+  ]
+  about = dict(
+    architectures=[f'{name.capitalize()}ForCausalLM'], model_type=name
   )
-  kinds = transformers.Qwen2Config(**values).layer_types
-  length = 8 if 'sliding_attention' in kinds else 64
-  assert _read(**_QWEN2, **values).max_length == length
-  mistral = dict(architectures=['MistralForCausalLM'], model_type='mistral')
-  assert _read(**mistral, sliding_window=12).max_length == 12
+  assert _windows(**about, **values) == expected
+
+
+def test_windows():
+  """A window is no limit on the length of a text."""
+  kinds = ['sliding_attention', 'full_attention']
+  assert _windows(**_MISTRAL, sliding_window=12) == [12, 12]
+  assert _windows(**_MISTRAL, sliding_window=None) == [0, 0]
+  assert _windows(**_MISTRAL, layer_types=kinds) == [4096, 4096]
+  assert _windows(**_PHI, sliding_window=12) == [12, 12]
+  assert _windows(**_GEMMA3, sliding_window=12) == [12, 12]
+  assert _windows(**_GEMMA3, sliding_window=12, sliding_window_pattern=2) == [
+    12,
+    0,
+  ]
+  assert _windows(**_GEMMA3, sliding_window=12, layer_types=kinds) == [12, 0]
+  # The published config of Gemma 3 27B, which leaves most to its class.
+  text = dict(
+    model_type='gemma3_text',
+    head_dim=128,
+    hidden_size=5376,
+    intermediate_size=21_504,
+    num_attention_heads=32,
+    num_hidden_layers=62,
+    num_key_value_heads=16,
+    query_pre_attn_scalar=168,
+    rope_scaling=dict(factor=8.0, rope_type='linear'),
+    sliding_window=1024,
+  )
+  values = _MULTIMODAL | dict(
+    text_config=text,
+    vision_config=dict(model_type='siglip_vision_model'),
+    mm_tokens_per_image=256,
+    boi_token_index=255_999,
+    eoi_token_index=256_000,
+    image_token_index=262_144,
+    initializer_range=0.02,
+  )
+  text = families.text_config(values)
+  config = families.of(text).read(text)
+  expected = dataclasses.replace(presets.gemma3_27b(), dtype='float32')
+  assert config == expected
+
+
+# d, theta, factor, original length, further keys; first and last stretched
+# pair; factor of cos and sin; share of the frequencies that is kept.
+_YARN = [
+  (
+    (128, 1e6, 4.0, 32_768, {}),
+    1.138629,
+    {10: 1, 20: 1, 25: 0.9118, 30: 0.6912, 63: 0.25},
+  ),
+  (
+    (64, 1.5e5, 32.0, 4096, dict(truncate=False)),
+    1.346574,
+    {10: 0.8014, 20: 0.03125, 25: 0.03125, 30: 0.03125, 31: 0.03125},
+  ),
+  (
+    (64, 1e4, 16.0, 4096, {}),
+    1.277259,
+    {10: 1, 20: 0.2788, 25: 0.0625, 30: 0.0625, 31: 0.0625},
+  ),
+  (
+    (128, 1e6, 16.0, 16_384, dict(mscale=1.0, mscale_all_dim=1.0)),
+    1.0,
+    {10: 1, 20: 1, 25: 0.7243, 30: 0.4485, 63: 0.0625},
+  ),
+]
+
+
+@pytest.mark.parametrize(('values', 'attention', 'kept'), _YARN)
+@pytest.mark.parametrize('in_rope', [True, False])
+@pytest.mark.parametrize('key', ['type', 'rope_type'])
+@pytest.mark.parametrize('name', ['rope_scaling', 'rope_parameters'])
+def test_yarn(values, attention, kept, in_rope, key, name):
+  """Figures of Qwen, gpt-oss, Kimi's head and Ministral 3.
+
+  The width of a head is head_dim, not hidden_size over the heads.
+  """
+  size, theta, factor, length, more = values
+  original = dict(original_max_position_embeddings=length)
+  rope = {key: 'yarn', 'factor': factor} | more | (original if in_rope else {})
+  config = _read(
+    hidden_size=1024,
+    num_attention_heads=32,
+    head_dim=size,
+    rope_theta=theta,
+    **{name: rope},
+    **({} if in_rope else original),
+  )
+  assert config.rope_scaling.attention_factor == pytest.approx(attention)
+  ratio = rotary.frequencies(config) / theta ** (-np.arange(0, size, 2) / size)
+  assert {i: ratio[i] for i in kept} == pytest.approx(kept, abs=1e-4)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  'rope',
+  [
+    dict(beta_fast=None, beta_slow=None),
+    dict(beta_fast=8.0, beta_slow=2.0, attention_factor=1.5),
+    dict(mscale=0.707, mscale_all_dim=0.5, truncate=False),
+    dict(mscale=0.707),
+    dict(factor=1.0),
+  ],
+)
+def test_yarn_in_transformers(rope):
+  from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+  rope = dict(rope_type='yarn', factor=4.0, rope_theta=1e4) | rope
+  values = dict(head_dim=64, max_position_embeddings=2048, rope_parameters=rope)
+  import transformers
+
+  theirs = transformers.LlamaConfig(**json.loads(json.dumps(values)))
+  expected, attention = ROPE_INIT_FUNCTIONS['yarn'](theirs)
+  config = _read(**values)
+  np.testing.assert_allclose(rotary.frequencies(config), expected, rtol=1e-5)
+  assert config.rope_scaling.attention_factor == pytest.approx(attention)
 
 
 def test_rope_in_each_place():
@@ -136,11 +278,60 @@ def test_rope_in_each_place():
     (dict(num_key_value_heads=3), 'num_kv_heads must divide num_hea'),
     (dict(hidden_act='relu6'), "hidden_act: got 'relu6', expected"),
     (dict(quantization_config=dict(bits=4)), 'quantization_config: '),
-    (
-      dict(rope_parameters=dict(rope_type='yarn')),
-      "rope_type: got 'yarn', ",
-    ),
+    (dict(rope_parameters=dict(rope_type='yarn')), 'no factor'),
     (dict(rope_scaling=dict(type='dynamic')), "rope_type: got 'dynamic'"),
+    (dict(rope_scaling=dict(type='longrope')), "rope_type: got 'longrope'"),
+    (_PHI | dict(rope_scaling=dict(type='su')), "rope_type: got 'su'"),
+    (_PHI | dict(rope_scaling=dict(type='yarn')), "rope_type: got 'yarn'"),
+    (
+      dict(rope_scaling=dict(rope_type='default', type='yarn', factor=2.0)),
+      "rope_type: got 'default' and 'yarn', expected one",
+    ),
+    (
+      dict(rope_scaling=dict(type='linear', factor=2.0, alpha=3)),
+      "got 'alpha': 3, an unknown key",
+    ),
+    (dict(residual_multiplier=0.2), "got 'residual_multiplier': 0.2, an unk"),
+    (_GPT2 | dict(rotary=True), "got 'rotary': True, an unknown key"),
+    (dict(quantization=dict(bits=4)), "'quantization': {'bits': 4}, an unkn"),
+    (
+      _MISTRAL | dict(sliding_window=0),
+      'sliding_window: got 0, expected at least 1',
+    ),
+    (
+      _MINISTRAL | dict(rope_scaling=dict(type='yarn', factor=2.0)),
+      'no llama_4_scaling_beta',
+    ),
+    (
+      _MINISTRAL | dict(rope_parameters=dict(type='default')),
+      "rope_type: got 'default', expected one of yarn",
+    ),
+    (_GLM | dict(partial_rotary_factor=0.25), 'partial_rotary_factor: got 0.2'),
+    (
+      _GEMMA3 | dict(use_bidirectional_attention=True),
+      'use_bidirectional_attention: got True',
+    ),
+    (
+      _GEMMA3 | dict(attn_logit_softcapping=50.0),
+      'softcapping: got 50.0, only',
+    ),
+    (
+      _GEMMA3 | dict(rope_parameters=dict(rope_theta=1e6)),
+      "got 'rope_theta': 1000000.0, an unknown key",
+    ),
+    (
+      _GEMMA3 | dict(layer_types=['sliding_attention']),
+      'layer_types: got 1 kinds of 26 layers',
+    ),
+    (_MULTIMODAL, 'no text_config'),
+    (
+      _MULTIMODAL | dict(text_config=dict(model_type='llama')),
+      "model_type of text_config: got 'llama'",
+    ),
+    (
+      _MULTIMODAL | dict(quantization_config=dict(bits=4), text_config={}),
+      "'quantization_config': {'bits': 4}, an unkn",
+    ),
     (
       dict(rope_parameters=dict(rope_type='llama3', factor=2.0)),
       'no low_freq_factor',
@@ -262,8 +453,33 @@ def test_tied_embeddings(tmp_path):
   refused(message, specsamp.load, tmp_path)
 
 
-def test_a_model_that_no_architecture_computes(tmp_path):
-  relative = tiny.model(11, 0, positions='relative')
-  message = 'no architecture .* relative positions'
-  refused(message, huggingface.save, relative, tmp_path / 'out')
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(positions='relative'), "no positions 'relative'"),
+    (dict(score_cap=5.0), 'a LlamaForCausalLM has no score_cap 5.0'),
+    (
+      dict(logit_cap=5.0, windows=(3,)),
+      'MistralForCausalLM has no logit_cap 5',
+    ),
+    (
+      dict(output_norms=True, qk_norm=True),
+      'has no .*output_norms|qk_norm True',
+    ),
+    (dict(windows=(3, 0), biases='attention'), 'has no .*windows'),
+    (dict(embedding_scale=2.0), 'no embedding_scale 2.0'),
+    (dict(query_scale=2.0), 'no query_scale 2.0'),
+    (dict(window_rope_theta=10.0, windows=(3,)), 'no window_rope_theta 10.0'),
+    (dict(rotary_fraction=0.5, qk_norm=True), 'no rotary_fraction 0.5'),
+    (
+      dict(query_growth=0.1, rope_scaling=RopeScaling('llama3', 2.0)),
+      'no query_growth 0.1',
+    ),
+  ],
+)
+def test_a_model_that_no_architecture_computes(tmp_path, changes, message):
+  """Each field that a family lacks keeps it from being written."""
+  model = tiny.model(11, 0, **changes)
+  message = f'no architecture of transformers .*{message}'
+  refused(message, huggingface.save, model, tmp_path / 'out')
   assert not (tmp_path / 'out').exists()

@@ -18,6 +18,7 @@ from specsamp.drafting import (
   model_drafter,
 )
 from specsamp.drafting.drafter import root_of
+from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw
 
@@ -43,6 +44,13 @@ def draft():
 )
 def test_a_tree_of_draws(target, draft, law):
   check_drafter(model_drafter(draft, TREE, law), target)
+
+
+@pytest.mark.extended
+def test_levels_that_depend_on_drawn_tokens(target):
+  trained = tiny.published(target, 'dspark')
+  drafter = trained_drafter(trained, target, TREE, 'without_replacement')
+  check_drafter(drafter, target)
 
 
 @struct.dataclass

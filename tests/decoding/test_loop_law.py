@@ -121,6 +121,8 @@ def test_trees(pair, distributions, verifier, law, tree, batches):
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
     _extended('eagle3', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
+    _extended('dspark', 'block', 'iid', _CHAIN),
+    _slow('dspark', 'traversal', 'without_replacement', _UNEVEN),
     _slow('dflash', 'multi_candidate', 'without_replacement', _UNEVEN),
     _slow('eagle', 'naive', 'deterministic', _DYNAMIC),
     _slow('hydra', 'token', 'iid', _CHAIN),
@@ -135,7 +137,8 @@ def test_trained_drafters(
   if kind == 'eagle3':  # q is 0 for a token that the target emits
     target = tiny.model(VOCAB, 0, max_length=8, num_layers=6)
     distributions, fields = distributions_of(target), {'draft_vocab': 3}
-  trained = tiny.trained(target, kind, **fields)
+  make = tiny.published if kind == 'dspark' else tiny.trained
+  trained = make(target, kind, **fields)
   drafter = trained_drafter(trained, target, tree, law)
   check_law(
     target, distributions, batches, drafter=drafter, verifier=verifier, seed=7

@@ -208,9 +208,11 @@ def _published(kind, shape, num_layers=7):
   [
     ('eagle3', 'tree'),
     ('peagle', 'tree'),
+    ('dspark', 'tree'),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
+        ('dspark', 'dynamic'),
         ('eagle3', 'dynamic'),
         ('peagle', 'dynamic'),
         ('eagle', 'tree'),

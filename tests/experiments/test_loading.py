@@ -187,3 +187,17 @@ def test_drafters_in_folders_are_tried(alphabet, tmp_path, warnings):
   drafter_dir.save(tiny.trained(alphabet.target, 'medusa'), trained)
   alphabet.drafter(str(trained), 1, 'iid')
   assert 'trained too little' in warnings[-1]
+
+
+def test_rotary_embeddings_that_differ_are_noted(models, monkeypatch):
+  lines, config = [], models.target.config
+  log = lambda line, *args: lines.append(line % args)
+  monkeypatch.setattr(loading.logging, 'info', log)
+  for kind in ('eagle', 'medusa'):
+    head = tiny.published(models.target, kind)
+    loading._note_rope(kind, head, config)
+    other = dataclasses.replace(config, rope_theta=1e6)
+    loading._note_rope(kind, head, other)
+  assert lines == [
+    'drafter eagle: rope_theta 10000, the target has rope_theta 1e+06'
+  ]

@@ -96,6 +96,7 @@ def test_products_of_any_size(largest):
   [
     (tiny.trained, 'dflash'),
     pytest.param(tiny.trained, 'eagle_parallel', marks=pytest.mark.extended),
+    pytest.param(tiny.published, 'dspark', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'eagle', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'medusa', marks=pytest.mark.extended),
     pytest.param(tiny.published, 'eagle3', marks=pytest.mark.extended),

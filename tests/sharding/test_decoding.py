@@ -20,6 +20,7 @@ from specsamp.drafting import (
   ngram_or_model,
 )
 from specsamp.drafting.trained import trained_drafter
+from specsamp.models import presets
 from specsamp.sharding import mesh as meshes
 from specsamp.utils import compilation_cache
 
@@ -34,8 +35,22 @@ def _pair(num_kv_heads=2, num_layers=2):
 
 
 @pytest.mark.extended
-def test_logits():
+@pytest.mark.parametrize('is_gemma', [False, True])
+def test_logits(is_gemma):
+  """Gemma's layers, and attention with fewer heads than devices."""
   target, _, mesh = _pair(num_kv_heads=1)
+  if is_gemma:
+    fields = dataclasses.asdict(presets.gemma3_1b())
+    names = ('windows', 'window_rope_theta', 'qk_norm', 'output_norms')
+    target = tiny.model(
+      26,
+      0,
+      num_heads=1,
+      num_layers=2,
+      logit_cap=3.0,
+      score_cap=2.0,
+      **{name: fields[name] for name in names} | dict(windows=(3, 0)),
+    )
   tokens = np.random.default_rng(0).integers(0, 26, (8, 16), np.int32)
 
   @jax.jit
@@ -132,6 +147,7 @@ _OTHERS = {
   ),
   'eagle_parallel': (_trained(tiny.trained, 'eagle_parallel'), 'token', 30.0),
   'dflash': (_trained(tiny.trained, 'dflash'), 'token', 30.0),
+  'dspark': (_trained(tiny.published, 'dspark'), 'token', 30.0),
   'eagle3': (_trained(tiny.published, 'eagle3'), 'token', 30.0),
   'medusa': (_trained(tiny.published, 'medusa'), 'token', 30.0),
 }

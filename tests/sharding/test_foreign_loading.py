@@ -14,8 +14,12 @@ pytestmark = [pytest.mark.extended, pytest.mark.parity]
 
 # Heads and hidden units divide into eight shards, the 53 rows of a vocabulary
 # do not.
+_HEADS = dict(num_attention_heads=8, num_key_value_heads=8, head_dim=4)
 _EIGHT = {
-  'llama': dict(num_attention_heads=8, num_key_value_heads=8, head_dim=4),
+  'llama': _HEADS,
+  'phi 3': dict(hidden_size=32, num_attention_heads=8, num_key_value_heads=8),
+  'glm 4': _HEADS,
+  'gemma 3': _HEADS,
   'opt': dict(hidden_size=32, word_embed_proj_dim=32, num_attention_heads=8),
   'gpt2': dict(n_embd=32, n_head=8),
 }

@@ -159,5 +159,9 @@ def test_a_model_on_a_mesh(mesh):
   jax.tree.map(np.testing.assert_array_equal, sharded.params, model.params)
   q = sharded.params['layers_0']['attention']['q']
   assert q.addressable_shards[0].data.shape == (1, 8, 16)  # one of four heads
-  with pytest.raises(UserError, match='^heads: 4 do not divide into 8 shards'):
-    model.on(meshes.make(1, 8))
+  few = model.on(meshes.make(1, 8)).params['layers_0']['attention']['q']
+  assert few.sharding.is_fully_replicated
+  many = tiny.model(32, 0, num_heads=12)
+  message = '^heads: 12 do not divide into 8 shards'
+  with pytest.raises(UserError, match=message):
+    many.on(meshes.make(1, 8))

@@ -15,6 +15,13 @@ _LLAMA3 = dict(
   high_freq_factor=4.0,
   original_max_position_embeddings=32,
 )
+_YARN = dict(
+  rope_type='yarn',
+  factor=4.0,
+  original_max_position_embeddings=16,
+  beta_fast=2.0,
+  beta_slow=0.05,
+)
 _LINEAR = dict(rope_type='linear', factor=4.0)
 _GROUPED = dict(
   hidden_size=24,
@@ -50,10 +57,79 @@ FAMILIES = {
     'LlamaConfig',
     _GROUPED | dict(rope_parameters=_ROPE | _LINEAR),
   ),
-  'mistral': ('MistralConfig', _GROUPED | dict(sliding_window=40)),
+  'llama, yarn': (
+    'LlamaConfig',
+    _GROUPED | dict(rope_parameters=_ROPE | _YARN, head_dim=12),
+  ),
+  'mistral': ('MistralConfig', _GROUPED | dict(sliding_window=5)),
+  'mistral, full': ('MistralConfig', _GROUPED | dict(sliding_window=None)),
   'qwen2': ('Qwen2Config', _GROUPED | dict(tie_word_embeddings=True)),
+  'qwen2, windows': (
+    'Qwen2Config',
+    _GROUPED
+    | dict(use_sliding_window=True, sliding_window=4, max_window_layers=1),
+  ),
   'qwen3': ('Qwen3Config', _GROUPED | dict(head_dim=10)),
   'qwen3, biases': ('Qwen3Config', _GROUPED | dict(attention_bias=True)),
+  'qwen3, yarn': (
+    'Qwen3Config',
+    _GROUPED
+    | dict(rope_parameters=_ROPE | _YARN | dict(truncate=False), head_dim=10),
+  ),
+  'ministral 3': (
+    'Ministral3Config',
+    _GROUPED
+    | dict(
+      head_dim=8,
+      rope_parameters=_ROPE
+      | _YARN
+      | dict(mscale=1.0, mscale_all_dim=0.7, llama_4_scaling_beta=0.3),
+    ),
+  ),
+  'phi 3': ('Phi3Config', _GROUPED),
+  'phi 3, windows, part': (
+    'Phi3Config',
+    _GROUPED
+    | dict(
+      hidden_size=32,
+      sliding_window=5,
+      rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
+    ),
+  ),
+  'glm 4': ('Glm4Config', _GROUPED | dict(head_dim=8, rope_parameters=_ROPE)),
+  'glm 4, no biases': (
+    'Glm4Config',
+    _GROUPED
+    | dict(
+      head_dim=12,
+      attention_bias=False,
+      rope_parameters=_ROPE | dict(partial_rotary_factor=1.0),
+    ),
+  ),
+  'gemma 2': (
+    'Gemma2Config',
+    _GROUPED
+    | dict(
+      head_dim=8,
+      query_pre_attn_scalar=5,
+      sliding_window=5,
+      attn_logit_softcapping=2.0,
+      final_logit_softcapping=3.0,
+    ),
+  ),
+  'gemma 3': (
+    'Gemma3TextConfig',
+    _GROUPED
+    | dict(
+      head_dim=8,
+      num_hidden_layers=3,
+      sliding_window_pattern=3,
+      sliding_window=5,
+      query_pre_attn_scalar=5,
+      attention_bias=True,
+      rope_scaling=dict(rope_type='linear', factor=8.0),
+    ),
+  ),
   'opt': ('OPTConfig', _OPT),
   'opt, untied': ('OPTConfig', _OPT | dict(tie_word_embeddings=False)),
   'gpt2': ('GPT2Config', _GPT2),
@@ -69,9 +145,11 @@ def config(name: str, **changes):
   values = values | changes
   if values.get('eos_token_id') is None:
     values |= dict(bos_token_id=0, eos_token_id=None)
-  return getattr(transformers, kind)(
+  made = getattr(transformers, kind)(
     **(dict(vocab_size=VOCAB, pad_token_id=None) | values)
   )
+  made.eos_token_id = values['eos_token_id']  # GLM-4's class replaces None
+  return made
 
 
 def model(name: str, seed: int = 0, **changes):
@@ -81,11 +159,17 @@ def model(name: str, seed: int = 0, **changes):
   import transformers
 
   torch.manual_seed(seed)
-  model = transformers.AutoModelForCausalLM.from_config(made).eval()
+  # The default implementation of attention drops caps of scores.
+  model = transformers.AutoModelForCausalLM.from_config(
+    made, attn_implementation='eager'
+  ).eval()
   with torch.no_grad():
     for parameter in model.parameters():
       is_vector = parameter.ndim == 1
-      parameter.copy_(0.4 * torch.randn(parameter.shape) + 0.5 * is_vector)
+      value = 0.4 * torch.randn(parameter.shape) + 0.5 * is_vector
+      if is_vector:  # of few bits, so that 1 + w of Gemma's norms is exact
+        value = value.bfloat16()
+      parameter.copy_(value)
   model.tie_weights()
   return model
 

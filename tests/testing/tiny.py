@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp import LanguageModel, file_order
+from specsamp.drafting.dspark import DSparkLayers
 from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
@@ -148,6 +149,14 @@ def published(
     case 'peagle':
       layers = dataclasses.replace(config, num_layers=2)
       module = PEagleLayers(layers, config.vocab_size - 1, mask_token=1)
+    case 'dspark':
+      layers = dataclasses.replace(
+        config, num_layers=2, qk_norm=True, windows=(ahead, 0)
+      )
+      taps = (0, config.num_layers)
+      module = DSparkLayers(
+        layers, ahead, taps, mask_token=1, drafts_at_root=True, rank=3
+      )
   params = noise(module, seed)
   if 'draft_rows' in params:
     params['draft_rows'] = _draft_rows(module)

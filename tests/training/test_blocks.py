@@ -10,7 +10,7 @@ from testing import tiny
 
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
-from specsamp.drafting import TokenTree
+from specsamp.drafting import TokenTree, dflash
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import make, trained_drafter
 from specsamp.training.distill_config import DistillConfig
@@ -26,9 +26,12 @@ _CONFIG = DistillConfig(kind='dflash', decay=0.7)
 
 
 @functools.cache
-def _made(positions='rotary'):
+def _made(positions='rotary', windows=(), **fields):
   target = tiny.model(_VOCAB, 28, num_layers=3, positions=positions)
-  return target, tiny.trained(target, 'dflash', _AHEAD, num_layers=2)
+  trained = tiny.trained(target, 'dflash', _AHEAD, num_layers=2)
+  config = dataclasses.replace(trained.module.config, windows=windows)
+  module = trained.module.clone(config=config, **fields)
+  return target, dataclasses.replace(trained, module=module)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -50,15 +53,28 @@ def _read(target, taps, tokens_bt):
 
 
 @pytest.mark.parametrize(
-  ('positions', 'shape'),
+  ('shape', 'args'),
   [
-    ('rotary', (-1, 0, 0, 0, 1, 1, 3, 4)),
-    pytest.param('relative', (-1, 0, 1, 2), marks=pytest.mark.slow),
+    ((-1, 0, 0, 0, 1, 1, 3, 4), {}),
+    ((-1, 0, 1, 2), dict(windows=(4, 0))),
+    pytest.param(
+      (-1, 0, 1, 2, 3),
+      dict(
+        windows=(5,),
+        windows_end_at_root=True,
+        causal_windows=False,
+        drafts_at_root=True,
+      ),
+      marks=pytest.mark.extended,
+    ),
+    pytest.param(
+      (-1, 0, 1, 2), dict(positions='relative'), marks=pytest.mark.slow
+    ),
   ],
 )
-def test_blocks_are_drafts_after_rounds_with_rejections(positions, shape):
+def test_blocks_are_drafts_after_rounds_with_rejections(shape, args):
   """Compares logits of training with those of drafting from a used cache."""
-  target, trained = _made(positions)
+  target, trained = _made(**args)
   drafter = trained_drafter(
     trained, target, TokenTree(shape), 'without_replacement'
   )
@@ -100,6 +116,28 @@ def test_blocks_do_not_see_each_other():
   )
   alone = np.concatenate([logits(_STARTS[:, [m]]) for m in range(5)], axis=1)
   np.testing.assert_allclose(logits(_STARTS), alone, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize('at_root', [False, True])
+@pytest.mark.parametrize('is_causal', [False, True])
+def test_masks_by_hand(at_root, is_causal):
+  """A block of 3 at position 5 of a text of 7, in a window of 4."""
+  _, trained = _made(
+    windows=(4, 0), windows_end_at_root=at_root, causal_windows=is_causal
+  )
+  at_q = np.arange(3, dtype=np.int32)
+  masks = dflash.block_masks(
+    trained.module,
+    np.full((1, 3), 5),
+    at_q,
+    np.r_[:7, [99] * 3][None],
+    np.r_[[-1] * 7, at_q][None, None],
+  )
+  draw = lambda mask: [''.join('.x'[int(x)] for x in row) for row in mask[0]]
+  assert draw(np.broadcast_to(masks[0], (1, 3, 10))) == ['xxxxx..xxx'] * 3
+  text = ['.xxxx..'] * 3 if at_root else ['..xxx..', '...xx..', '....x..']
+  block = ['x..', 'xx.', 'xxx'] if is_causal else ['xxx'] * 3
+  assert draw(masks[4]) == [a + b for a, b in zip(text, block, strict=True)]
 
 
 def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):

@@ -1,4 +1,4 @@
-"""Readers of published drafters: Medusa, EAGLE, EAGLE-3, P-EAGLE, DFlash.
+"""Readers of published drafters, from Medusa to DSpark.
 
 A folder has safetensors and a config.json in the format of the authors or of
 the speculators library. NVIDIA and SpecForge add an `eagle_config` for EAGLE-3.
@@ -14,12 +14,13 @@ import flax.linen as nn
 import numpy as np
 
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
-from specsamp.checkpoints.huggingface import head_keys as keys
+from specsamp.checkpoints.huggingface import config_keys as keys
 from specsamp.checkpoints.huggingface.families import llama
 from specsamp.checkpoints.huggingface.families.family import agreed
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.dflash import DFlashLayers
+from specsamp.drafting.dspark import DSparkLayers
 from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
@@ -34,6 +35,7 @@ _LLAMA = 'LlamaForCausalLM'
 _EAGLE = ('LlamaForCausalLMEagle', 'EagleLlamaForCausalLM')
 _EAGLE3 = ('LlamaForCausalLMEagle3', 'Eagle3LlamaForCausalLM')
 _DFLASH = 'DFlashDraftModel'
+_DSPARK = ('Qwen3DSparkModel', 'DSparkDraftModel')  # of DeepSpec and SpecForge
 
 # Keys of config.json.
 KIND, LAYERS = 'speculators_model_type', 'transformer_layer_config'
@@ -58,25 +60,38 @@ _EAGLE_CONFIG = {
   'parallel_draft_heads_num_layers': 1,
 }
 _MASKS = ('pard_token', 'ptd_token_id')  # P-EAGLE's mask has two names
-_DFLASH_KEYS = ('target_layer_ids', 'mask_token_id', 'block_size')
+_DFLASH_KEYS = (
+  'target_layer_ids',
+  'mask_token_id',
+  'block_size',
+  'sample_from_anchor',
+  'sliding_window_non_causal',
+)
+_CAUSAL = ('causal', 'is_causal')  # of all layers, or of sliding ones
 # Keys of DFlash -> their only supported value.
 _DFLASH_FIXED = {
   'use_aux_hidden_state': True,
   'causal': False,
   'is_causal': False,
   'causal_head': False,
-  'sliding_window_non_causal': False,
-  'sample_from_anchor': False,
   'shift_label': False,
-  'projector_type': 'dflash',
   'attention_mode': 'gqa',
 }
+# Further keys of DSpark. The confidence head is not read: how many tokens the
+# target scores is fixed before the draft, so it would save nothing.
+_DSPARK_KEYS = (
+  'markov_rank',
+  'markov_head_type',
+  'enable_confidence_head',
+  'confidence_head_with_markov',
+)
+_CONFIDENCE = ('confidence_head.proj.weight', 'confidence_head.proj.bias')
 # Keys of DFlash in speculators; the last ones are those of training, and of
 # another projector_type.
 _DFLASH_OF_SPECULATORS = """
 speculators_model_type transformer_layer_config draft_vocab_size
 target_hidden_size block_size aux_hidden_state_layer_ids mask_token_id
-tie_word_embeddings
+tie_word_embeddings sample_from_anchor sliding_window_non_causal
 auf pure_draft_prefix_len emb_dim gru_hidden_dim lambda_base_start
 lambda_base_decay_ratio
 """
@@ -87,8 +102,8 @@ def reader(values: dict[str, Any]) -> Reader | None:
 
   Medusa's config (Cai et al. 2401.10774) has a number of heads. EAGLE's (Li et
   al. 2401.15077) and EAGLE-3's (2503.01840) describe a LLaMA of one layer, the
-  latter with a draft vocabulary. DFlash's (2602.06036) describes layers of
-  Qwen3.
+  latter with a draft vocabulary. Those of DFlash (2602.06036) and DSpark
+  (2607.05147) describe layers of Qwen3.
 
   Raises:
     UserError: the architecture, the number of layers, a key or a value is not
@@ -105,10 +120,11 @@ def reader(values: dict[str, Any]) -> Reader | None:
     return None
   names = values['architectures']
   name = names[0] if len(names) == 1 else names
-  check_name('architecture', name, (_LLAMA, *_EAGLE, *_EAGLE3, _DFLASH))
-  if name == _DFLASH:
-    return _dflash_of_authors(values)
-  config = llama.read(values | {'model_type': 'llama'})
+  known = (_LLAMA, *_EAGLE, *_EAGLE3, _DFLASH, *_DSPARK)
+  check_name('architecture', name, known)
+  if name in (_DFLASH, *_DSPARK):
+    return _dflash_of_authors(values, name in _DSPARK)
+  config = llama.read(keys.layers(values) | {'model_type': 'llama'})
   is_parallel = keys.flag(values, 'parallel_drafting')
   if config.num_layers != 1 and not is_parallel:
     raise UserError(
@@ -140,25 +156,18 @@ def _speculators(values: dict[str, Any]) -> Reader:
   Its taps name inputs of layers, but some converted folders name outputs. So
   ids that begin with layer 1 or the embedding are refused.
   """
-  check_name(KIND, values[KIND], ('eagle3', 'peagle', 'dflash'))
+  kinds = ('eagle3', 'peagle', 'dflash', 'dspark')
+  check_name(KIND, values[KIND], kinds)
   layers = keys.nested(values, LAYERS)
   # Without a type the layers are Qwen3's for speculators and LLaMA's for vLLM.
   check_name('model_type', layers.get('model_type'), LAYER_TYPES)
   keys.check_layers(layers)
-  if values[KIND] == 'dflash':
-    keys.check(values, _DFLASH_OF_SPECULATORS.split(), _DFLASH_FIXED)
-    key = 'aux_hidden_state_layer_ids'
-    ids = keys.layer_ids(key, values[key], 2)
-    vocab, draft_vocab = layers['vocab_size'], values['draft_vocab_size']
-    if vocab != draft_vocab:
-      raise UserError(
-        f'draft_vocab_size: got {draft_vocab}, only the {vocab} tokens of the '
-        'target are supported for dflash'
-      )
-    return _dflash(values, layers, ids)
+  if values[KIND] in ('dflash', 'dspark'):
+    return _dflash_of_speculators(values, layers, values[KIND] == 'dspark')
+  keys.refuse_windows(layers)
   known = (KIND, LAYERS, 'mask_token_id', 'tie_word_embeddings')
   keys.check(values, (*_EAGLE3_KEYS, *known))
-  config = llama.read(layers)
+  config = llama.read(keys.layers(layers))
   # The default is true in vLLM and false in speculators.
   if values.get('norm_before_residual') is None:
     raise UserError('no norm_before_residual, expected true or false')
@@ -227,6 +236,7 @@ def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
     'draft_vocab_size': config.vocab_size,
   }
   keys.check_layers(values, ('bias',), fixed)
+  keys.refuse_windows(values)
   has_bias = keys.flag(values, 'bias', True)
 
   def read(path) -> DraftModule:
@@ -251,6 +261,7 @@ def _authors_fields(values: dict[str, Any], width: int) -> dict[str, Any]:
   """Returns `Eagle3Layer` fields of a config.json in the authors' format."""
   known = (*_EAGLE3_KEYS, *_MASKS, 'eagle_config', 'parallel_drafting')
   keys.check_layers(values, known, {'logit_scale': 1.0, 'qkv_bias': False})
+  keys.refuse_windows(values)
   inside = {}
   if values.get('eagle_config'):
     inside = keys.nested(values, 'eagle_config')
@@ -296,6 +307,7 @@ def _eagle3(
   """Returns the reader of the layers, the fusion of taps and any LM head.
 
   Without an LM head the drafter uses the target's and can draft every token.
+  The target's vocabulary may then be larger by rows that pad it.
   Fields with a `mask_token` are those of P-EAGLE (2602.01469).
   """
 
@@ -308,7 +320,7 @@ def _eagle3(
     has_lm_head = (
       'lm_head.weight' in tensors
       or is_wider
-      or not np.array_equal(rows_v, np.arange(config.vocab_size))
+      or not _is_in_order(rows_v, draft_vocab)
     )
     if not has_lm_head and has_embedding and config.tied_embeddings:
       raise UserError(
@@ -362,6 +374,11 @@ def eagle3_layout(module: Eagle3Layer, first: str = 'layers.0.') -> Layout:
   return result
 
 
+def _is_in_order(rows_v: np.ndarray, draft_vocab: int) -> bool:
+  """Returns True if the LM head has the first tokens of the vocabulary."""
+  return np.array_equal(rows_v[:draft_vocab], np.arange(draft_vocab))
+
+
 def _draft_rows(
   what: str, tensors: dict[str, Stored], vocab: int, draft_vocab: int
 ) -> np.ndarray:
@@ -393,19 +410,66 @@ def _draft_rows(
   return rows_v
 
 
-def _dflash_of_authors(values: dict[str, Any]) -> Reader:
+def _dflash_of_authors(values: dict[str, Any], has_markov: bool) -> Reader:
   """Returns the reader for a config that names layers by their outputs.
 
-  Unknown keys are refused, such as those of DFlash's successors.
+  Keys may be in nested configs. Unknown keys are refused, such as those of
+  DFlash's successors. DeepSpec and SpecForge train DSpark to draft at the root,
+  and may tap the embedding, layer -1.
   """
-  inside = keys.nested(values, 'dflash_config')
-  keys.check(inside, _DFLASH_KEYS, _DFLASH_FIXED)
-  vocab = {'draft_vocab_size': values.get('vocab_size')}
-  known = (*_DFLASH_KEYS, 'dflash_config', 'target_hidden_size')
-  keys.check_layers(values, known, _DFLASH_FIXED | vocab)
-  both = values | {key: agreed(key, values, inside) for key in _DFLASH_KEYS}
-  ids = keys.layer_ids('target_layer_ids', both['target_layer_ids'], 0)
+  fixed = _DFLASH_FIXED | {'projector_type': 'dflash'}
+  read, nested = _DFLASH_KEYS, ['dflash_config']
+  if has_markov:
+    read += _DSPARK_KEYS
+    nested = [
+      key for key in ('dflash_config', 'dspark_config') if values.get(key)
+    ]
+    fixed['projector_type'] = 'dspark'
+  training = ('num_anchors', 'confidence_head_alpha') if has_markov else ()
+  parts = [keys.nested(values, key) for key in nested]
+  for part in parts:
+    keys.check(part, (*read, *training), fixed)
+  known = (*read, *training, *nested, 'target_hidden_size', 'draft_vocab_size')
+  keys.check_layers(values, known, fixed)
+  merged = (*read, *_CAUSAL)
+  both = values | {key: agreed(key, values, *parts) for key in merged}
+  ids = keys.layer_ids(
+    'target_layer_ids', both['target_layer_ids'], -1 if has_markov else 0
+  )
+  if both['sample_from_anchor'] is None:
+    both['sample_from_anchor'] = has_markov
   return _dflash(both, values, [i + 1 for i in ids])
+
+
+def _dflash_of_speculators(
+  values: dict[str, Any], layers: dict[str, Any], has_markov: bool
+) -> Reader:
+  """Returns the reader for a config that names layers by their inputs."""
+  known = _DFLASH_OF_SPECULATORS.split()
+  if has_markov:
+    known += _DSPARK_KEYS
+    # The default is true in speculators and false in vLLM.
+    if values.get('sample_from_anchor') is None:
+      raise UserError('no sample_from_anchor, expected true or false')
+  fixed = _DFLASH_FIXED | {'projector_type': 'dflash'}
+  keys.check(values, known, fixed)
+  key = 'aux_hidden_state_layer_ids'
+  ids = keys.layer_ids(key, values[key], 2)
+  return _dflash(values, layers, ids)
+
+
+def _are_causal(values: dict[str, Any]) -> bool:
+  """Returns True if layers with a window see no later masks, the default."""
+  says = {key: False for key in _CAUSAL if values.get(key) is not None}
+  key = 'sliding_window_non_causal'
+  if values.get(key) is not None:
+    says[key] = not keys.flag(values, key)
+  if len({*says.values()}) > 1:
+    raise UserError(
+      f'{", ".join(says)}: got {[values[key] for key in says]}, which differ '
+      'in whether sliding layers see later masks'
+    )
+  return all(says.values())
 
 
 def _dflash(
@@ -413,10 +477,11 @@ def _dflash(
 ) -> Reader:
   """Returns the reader of Qwen3's layers, which read inputs of tapped layers.
 
-  The drafter shares the target's embedding and LM head.
+  The drafter shares the target's embedding, and its LM head unless it has one
+  for a part of the tokens.
   """
   check_name('model_type', layers.get('model_type'), ('qwen3',))
-  config = llama.read(layers)
+  config = llama.read(keys.layers(layers))
   vocab = config.vocab_size
   width = values.get('target_hidden_size') or config.width
   if width != config.width:
@@ -424,29 +489,61 @@ def _dflash(
       f'target_hidden_size: got {width}, expected the hidden_size '
       f'{config.width} of layers that share its embedding'
     )
-  size = keys.count(values, 'block_size', 2)
-  mask = keys.token(values, 'mask_token_id', vocab)
-  module = DFlashLayers(config, size, tuple(taps), mask)
+  at_root = keys.flag(values, 'sample_from_anchor')
+  size = keys.count(values, 'block_size', 1 if at_root else 2)
+  fields = {
+    'block_size': size,
+    'taps': tuple(taps),
+    'mask_token': keys.token(values, 'mask_token_id', vocab),
+    'drafts_at_root': at_root,
+    'windows_end_at_root': KIND in values,
+  }
+  if config.windows:
+    # Programs disagree on a smaller window inside a block.
+    if max(config.windows) < size:
+      raise UserError(
+        f'sliding_window: got {max(config.windows)}, expected at least the '
+        f'block_size {size}'
+      )
+    fields['causal_windows'] = _are_causal(values)
+  draft_vocab = vocab
+  if values.get('draft_vocab_size') is not None:
+    draft_vocab = keys.count(values, 'draft_vocab_size')
   layout = {
     'fuse': layouts.matrix('fc.weight'),
     'context_norm.scale': layouts.vector('hidden_norm.weight'),
     'final_norm.scale': layouts.vector('norm.weight'),
     **layouts.repeated(llama.layer(config), config.num_layers, 'layers.'),
   }
+  cls = DFlashLayers
+  if values.get('markov_rank'):
+    cls, fields['rank'] = DSparkLayers, keys.count(values, 'markov_rank')
+    kind = values.get('markov_head_type') or 'vanilla'
+    check_name('markov_head_type', kind, ('vanilla',))
+    layout['embedding'] = layouts.single(
+      'vr', 'markov_head.markov_w1.weight', 'v r'
+    )
+    layout['head'] = layouts.matrix('markov_head.markov_w2.weight')
 
   def read(path) -> DraftModule:
+    what = f'drafter {path}'
     tensors = tensor_files.in_folder(path)
-    # Some folders have a table of all tokens, in order, or copies of the
-    # target's matrices.
-    rows_v = _draft_rows(f'drafter {path}', tensors, vocab, vocab)
-    if not np.array_equal(rows_v, np.arange(vocab)):
+    rows_v = _draft_rows(what, tensors, vocab, draft_vocab)
+    if draft_vocab == vocab and not _is_in_order(rows_v, vocab):
       raise UserError(
-        f'drafter {path}: d2t: got a table of other tokens, expected all in '
-        'order'
+        f'{what}: d2t: got a table of other tokens, expected all in order'
       )
-    for name in ('embed_tokens.weight', 'lm_head.weight'):
+    # The matrices of all tokens are copies of the target's.
+    tensors.pop('embed_tokens.weight', None)
+    for name in _CONFIDENCE:
       tensors.pop(name, None)
-    return _read(path, module, layout, tensors)
+    if draft_vocab == vocab:
+      tensors.pop('lm_head.weight', None)
+    if _is_in_order(rows_v, draft_vocab) and 'lm_head.weight' not in tensors:
+      return _read(path, cls(config, **fields), layout, tensors)
+    module = cls(config, draft_vocab=draft_vocab, **fields)
+    own = {'lm_head.head': layouts.matrix('lm_head.weight')}
+    return _read(path, module, layout | own, tensors, {'draft_rows': rows_v})
 
   return read
 

@@ -27,15 +27,17 @@ def load(
 ) -> LanguageModel:
   """Reads a folder of transformers; see `model_dir.load`.
 
-  A sliding window bounds the length of sequences. Embedding rows that have no
-  piece in the tokenizer get probability 0. Each device reads only its slices of
-  the tensors.
+  Embedding rows that have no piece in the tokenizer get probability 0. Of a
+  multimodal model only the text model is read. Each device reads only its
+  slices of the tensors.
   """
   path = pathlib.Path(path)
   what = f'model {path}'
-  _, family, config = read_config(path)
+  values, family, config = read_config(path)
   tokenizer = hf_tokenizers.load(path)
   tensors = tensor_files.in_folder(path)
+  if families.TEXT in values:
+    tensors = families.text_tensors(tensors)
   if not any(name.startswith(family.BASE) for name in tensors):
     # Files of the bare model lack the prefix.
     tensors = {
@@ -110,13 +112,13 @@ def save(model: LanguageModel, path) -> None:
     )
 
   def fetch(name: str) -> np.ndarray:
-    value = meshes.fetch(params[name]).astype(dtype)
-    return value[tuple(map(slice, sizes[name]))]
+    return meshes.fetch(params[name])[tuple(map(slice, sizes[name]))]
 
   bos, stop_ids = model.tokenizer.bos_id, list(model.tokenizer.stop_ids)
   values |= {
     'bos_token_id': bos if bos >= 0 else None,
     'eos_token_id': stop_ids[0] if len(stop_ids) == 1 else stop_ids or None,
+    'pad_token_id': None,  # some classes have a default beyond a small table
     'dtype': dtype.name,
   }
   with weights.new_folder(path, values) as folder:
@@ -125,7 +127,7 @@ def save(model: LanguageModel, path) -> None:
         tokenizer_export.export(model.tokenizer, folder)
       else:
         model.tokenizer.save(folder)
-    layouts.export(folder, layout, sizes, fetch)
+    layouts.export(folder, layout, sizes, fetch, dtype)
 
 
 def read_config(
@@ -134,5 +136,6 @@ def read_config(
   """Returns the values of a folder's config.json, the family and the config."""
   values = folders.read_config('model', path)
   with files.reading(f'model {path / folders.CONFIG}'):
-    family = families.of(values)
-    return values, family, family.read(values)
+    text = families.text_config(values)
+    family = families.of(text)
+    return values, family, family.read(text)

@@ -76,7 +76,7 @@ def save(
   sizes = heads.sizes_of(layout, shapes)
 
   def fetch(name: str) -> np.ndarray:
-    value = np.asarray(meshes.fetch(params[name])).astype(dtype)
+    value = np.asarray(meshes.fetch(params[name]))
     if name == 'lm_head.head':
       value = value[rows_v[tokens_k]]
     if name == 'embedding':
@@ -91,7 +91,7 @@ def save(
     steps_k = tokens_k.astype(np.int64) - np.arange(len(tokens_k))
     tables = {'d2t': steps_k, 't2d': can_draft_v}
   with weights.new_folder(path, values | {'dtype': dtype.name}) as partial:
-    layouts.export(partial, layout, sizes, fetch, tables)
+    layouts.export(partial, layout, sizes, fetch, dtype, tables)
 
 
 def _check_target(module: Eagle3Layer, target: TransformerConfig) -> None:

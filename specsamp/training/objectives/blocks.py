@@ -1,16 +1,16 @@
 """Loss of DFlash: blocks after anchors of a text (2602.06036).
 
-Every anchor is the root of a block, which sees itself and the text before the
-anchor, as in drafting. All blocks of a text are rows of one pass and share
-their context. Many blocks are trained in parts, so that no layer holds the
-attention scores of all blocks at once.
+Every anchor is the root of a block. It sees itself and the text before the
+anchor by the masks of drafting. All blocks of a text are rows of one pass and
+share their context. Many blocks are trained in parts, so that no layer holds
+the attention scores of all blocks at once.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.drafting.dflash import embedded_blocks
+from specsamp.drafting.dflash import block_masks, embedded_blocks
 from specsamp.training.objectives import depths
 
 # Tokens of blocks in a part: after a text of as many tokens they have 1 GB of
@@ -19,10 +19,10 @@ _PART = 2048
 
 
 def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
-  """Returns the outputs at the masks of blocks: [B, M, K - 1, D].
+  """Returns the outputs of blocks that propose tokens: [B, M, J, D].
 
   Args:
-    module: `DFlashLayers`, of K tokens a block.
+    module: `DFlashLayers`, of K tokens a block, J of which propose one.
     params: parameters of the module.
     target_head: the target's embedding.
     context_btd: result of the module's `context` for the text.
@@ -37,21 +37,31 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
   text_t = np.arange(length, dtype=np.int32)
   text_bt = jnp.broadcast_to(text_t, tokens_bt.shape)
   positions_bs = jnp.concatenate([text_bt, block_bq], axis=1)
-  block_q = np.repeat(np.arange(count, dtype=np.int32), module.block_size)
-  to_text_bqt = text_t[None, None] < starts_bm[:, block_q, None]
-  same_block_bqq = jnp.broadcast_to(
-    block_q[:, None] == block_q[None], (batch, len(block_q), len(block_q))
+  size = module.block_size
+  block_q = np.repeat(np.arange(count, dtype=np.int32), size)
+  at_q = np.tile(np.arange(size, dtype=np.int32), count)
+  # Blocks follow the text, and have no text in their slots.
+  no_text_q = np.full(len(at_q), np.iinfo(np.int32).max, np.int32)
+  # Not of numpy: the program would contain this array as a constant.
+  is_same_qq = jnp.asarray(block_q)[:, None] == block_q[None]
+  at_qq = jnp.where(is_same_qq, at_q[None], -1)
+  masks = block_masks(
+    module,
+    starts_bm[:, block_q],
+    at_q,
+    np.concatenate([text_t, no_text_q])[None],
+    jnp.pad(at_qq, ((0, 0), (length, 0)), constant_values=-1)[None],
   )
   out_bqd, _ = module.apply(
     {'params': params},
     x_bqd,
     context_btd,
     positions_bs,
-    mask=jnp.concatenate([to_text_bqt, same_block_bqq], axis=-1),
+    mask=masks,
     slot_positions=positions_bs,
   )
-  shape = (batch, count, module.block_size, out_bqd.shape[-1])
-  return out_bqd.reshape(shape)[:, :, 1:]
+  shape = (batch, count, size, out_bqd.shape[-1])
+  return out_bqd.reshape(shape)[:, :, size - module.ahead :]
 
 
 def dflash(module, params, target_head, batch, config):
@@ -70,7 +80,7 @@ def dflash(module, params, target_head, batch, config):
   labels = depths.Labels.make(target_head, batch)
 
   def compare(starts_bm):
-    """Returns a `Depth` of arrays [B, m, K - 1]."""
+    """Returns a `Depth` of arrays [B, m, J]."""
     hidden_bmjd = outputs(
       module, params, target_head, context_btd, tokens[:, :-1], starts_bm
     )

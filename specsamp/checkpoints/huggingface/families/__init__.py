@@ -2,34 +2,66 @@
 
 The module of an architecture has `BASE`, the prefix of all tensors but the LM
 head's; `read`, values of a config.json -> config; `layout`, config -> layout;
-and `write`, config -> the config.json that computes it, or None if the
-architecture cannot.
+and `write`, config and model_type -> the keys of a config.json. `write` may
+return keys of another function than the config's: they are read again, and
+count only if that gives the config.
 """
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
-from specsamp.checkpoints.huggingface.families import gpt2, llama, opt
+from specsamp.checkpoints.huggingface import config_keys
+from specsamp.checkpoints.huggingface.families import (
+  gemma,
+  glm4,
+  gpt2,
+  llama,
+  opt,
+  phi3,
+)
+from specsamp.checkpoints.huggingface.families.family import agreed
+from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
 
-# The architecture's name in config.json -> (model_type there, module).
+# The architecture's name in config.json -> (model_type there, module). A model
+# is written as the first one that computes it.
 FAMILIES = {
   'LlamaForCausalLM': ('llama', llama),
   'LLaMAForCausalLM': ('llama', llama),
   'MistralForCausalLM': ('mistral', llama),
   'Qwen2ForCausalLM': ('qwen2', llama),
   'Qwen3ForCausalLM': ('qwen3', llama),
+  'Ministral3ForCausalLM': ('ministral3', llama),
+  'Phi3ForCausalLM': ('phi3', phi3),
+  'Glm4ForCausalLM': ('glm4', glm4),
+  'Gemma2ForCausalLM': ('gemma2', gemma),
+  'Gemma3ForCausalLM': ('gemma3_text', gemma),
   'OPTForCausalLM': ('opt', opt),
   'OPTModel': ('opt', opt),
   'GPT2LMHeadModel': ('gpt2', gpt2),
 }
+# Models of images and texts -> architectures of the text model, and keys that
+# are about images.
+_MULTIMODAL = {
+  'Gemma3ForConditionalGeneration': (
+    ('Gemma3ForCausalLM',),
+    'mm_tokens_per_image boi_token_index eoi_token_index image_token_index',
+  ),
+  'Mistral3ForConditionalGeneration': (
+    ('Ministral3ForCausalLM', 'MistralForCausalLM'),
+    'image_token_index multimodal_projector_bias projector_hidden_act '
+    'spatial_merge_size vision_feature_layer',
+  ),
+}
+TEXT = 'text_config'
 
 
 def of(values: dict[str, Any]) -> ModuleType:
   """Returns the module of a config.json's architecture, if it is supported."""
-  name = (values.get('architectures') or [None])[0]
-  check_name('architecture', name, sorted(FAMILIES))
+  name = _name(values)
+  check_name('architecture', name, sorted({*FAMILIES, *_MULTIMODAL}))
   model_type, family = FAMILIES[name]
   if values.get('model_type') != model_type:
     raise UserError(
@@ -39,23 +71,71 @@ def of(values: dict[str, Any]) -> ModuleType:
   return family
 
 
+def text_config(values: dict[str, Any]) -> dict[str, Any]:
+  """Returns the text model's part of a multimodal config.json, else all."""
+  if _name(values) not in _MULTIMODAL:
+    return values
+  names, known = _MULTIMODAL[_name(values)]
+  tied = 'tie_word_embeddings'
+  config_keys.check(values, (TEXT, 'vision_config', tied, *known.split()))
+  text = config_keys.nested(values, TEXT)
+  kinds = {FAMILIES[name][0]: name for name in names}
+  check_name(f'model_type of {TEXT}', text.get('model_type'), kinds)
+  name = kinds[text['model_type']]
+  return text | {'architectures': [name], tied: agreed(tied, values, text)}
+
+
+def text_tensors(tensors: dict[str, Stored]) -> dict[str, Stored]:
+  """Returns the text model's tensors of a multimodal model, by its names."""
+  result = {}
+  for name, stored in tensors.items():
+    # As transformers writes them in memory, and in files.
+    name = name.replace('model.language_model.', 'language_model.model.', 1)
+    if name == 'lm_head.weight' or name.startswith('language_model.'):
+      result[name.removeprefix('language_model.')] = stored
+  return result
+
+
 def write(config: TransformerConfig) -> dict[str, Any]:
   """Returns the config.json of the architecture that computes a config.
 
   Raises:
     UserError: no architecture computes the config.
   """
-  for family in (llama, opt, gpt2):
-    values = family.write(config)
-    if values is not None:
-      return values | dict(
-        vocab_size=config.num_tokens,
-        tie_word_embeddings=config.tied_embeddings,
-      )
+  ours, misfits = _function(config), {}
+  for name, (model_type, family) in FAMILIES.items():
+    values = dict(
+      architectures=[name],
+      model_type=model_type,
+      vocab_size=config.num_tokens,
+      tie_word_embeddings=config.tied_embeddings,
+    )
+    values |= family.write(config, model_type)
+    try:
+      theirs = _function(family.read(values))
+    except ValueError:  # such as heads that do not divide a width
+      continue
+    misfits[name] = [key for key in ours if ours[key] != theirs[key]]
+    if not misfits[name]:
+      return values
+  name = min(misfits, key=lambda name: len(misfits[name]))
+  fields = ', '.join(f'{key} {ours[key]!r}' for key in misfits[name])
   raise UserError(
-    f'export: no architecture of transformers has {config.norm} norms, '
-    f'{config.positions} positions, biases {config.biases!r}, gated MLPs: '
-    f'{config.gated}, norms of queries and keys: {config.qk_norm} and '
-    f'{config.num_heads} heads of {config.head_dim} at a width of '
-    f'{config.width}'
+    f'export: no architecture of transformers computes this model; that of a '
+    f'{name} has no {fields}'
+  )
+
+
+def _name(values: dict[str, Any]) -> str | None:
+  return (values.get('architectures') or [None])[0]
+
+
+def _function(config: TransformerConfig) -> dict[str, Any]:
+  """Returns the fields of a config, equal for configs of one function."""
+  return dataclasses.asdict(config) | dict(
+    vocab_size=config.num_tokens,
+    padding=0,
+    dtype='',
+    query_scale=config.query_scale or config.head_dim**-0.5,
+    windows=[config.window(i) for i in range(config.num_layers)],
   )

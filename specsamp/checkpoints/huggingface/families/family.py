@@ -1,12 +1,14 @@
 """Values of a config.json, and layouts that several architectures share.
 
-A value that would change the computed function is refused by its name.
+A key that is not known, or whose value would change the computed function, is
+refused by its name.
 """
 
 import math
 from typing import Any
 
 from specsamp.checkpoints import layouts
+from specsamp.checkpoints.huggingface import config_keys
 from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
@@ -23,8 +25,8 @@ _ACTIVATIONS = {
 HF_ACTIVATIONS = dict(
   silu='silu', gelu='gelu', gelu_tanh='gelu_new', relu='relu'
 )
-# Fields of OPT and GPT-2.
-_LEARNED = dict(norm='layer', positions='learned', gated=False, biases='all')
+_ROPE_KINDS = ('default', 'linear', 'llama3', 'yarn')
+SLIDING, FULL = 'sliding_attention', 'full_attention'  # in layer_types
 
 
 def agreed(key: str, *configs: dict[str, Any]) -> Any:
@@ -43,23 +45,30 @@ def agreed(key: str, *configs: dict[str, Any]) -> Any:
 
 
 class Values:
-  """Values of a config.json, with its class's defaults for absent keys."""
+  """Values of a config.json, with its class's defaults for absent keys.
+
+  It notes the keys that are read, and `check` refuses all others.
+  """
 
   def __init__(
     self, values: dict[str, Any], defaults: dict[str, Any] | None = None
   ):
     """Wraps the values; raises `UserError` if the weights are quantized."""
+    self._given = values
     self._values = (defaults or {}) | values
+    self._known: set[str] = set()
     self.must('quantization_config', None)
 
   def get(self, key: str, default: Any = None) -> Any:
+    self._known.add(key)
     value = self._values.get(key)
     return default if value is None else value
 
   def need(self, key: str) -> Any:
-    if self._values.get(key) is None:
+    value = self.get(key)
+    if value is None:
       raise UserError(f'no {key}')
-    return self._values[key]
+    return value
 
   def must(self, key: str, expected: Any) -> None:
     """Refuses a value that would change the computed function."""
@@ -67,74 +76,208 @@ class Values:
     if got != expected:
       raise UserError(f'{key}: got {got!r}, only {expected!r} is supported')
 
+  def ignore(self, keys: str) -> None:
+    """Notes keys that the class of transformers ignores."""
+    self._known.update(keys.split())
+
+  def check(self) -> None:
+    """Refuses keys that were not read and may change the function."""
+    config_keys.check(self._given, self._known)
+
+  def config(self, **fields) -> TransformerConfig:
+    """Returns a config of these fields, which are all that was to be read."""
+    self.check()
+    return TransformerConfig(**fields)
+
   def activation(self, key: str) -> str:
     got = self.need(key)
     check_name(key, got, _ACTIVATIONS)
     return _ACTIVATIONS[got]
 
-  def rope(self) -> dict[str, Any]:
-    """Returns rope_theta and rope_scaling, from any version's keys."""
-    self.must('partial_rotary_factor', 1)
-    names = [
-      name for name in ('rope_parameters', 'rope_scaling') if self.get(name)
+  def rope(
+    self,
+    kinds: tuple[str, ...] = _ROPE_KINDS,
+    theta: float = 10_000.0,
+    fraction: float | None = None,
+    ignored: str = '',
+  ) -> dict[str, Any]:
+    """Returns the fields of the rope, from any version's keys.
+
+    Args:
+      kinds: values of rope_type that the class has.
+      theta: its default.
+      fraction: default share of a head that the class rotates, or None if it
+        rotates whole heads.
+      ignored: further keys of the nested config.
+    """
+    nested = [
+      key for key in ('rope_parameters', 'rope_scaling') if self.get(key)
     ]
-    results = [self._rope_of(self.get(name)) for name in names]
+    results = [
+      self._rope_of(config_keys.nested(self._values, key), kinds, ignored)
+      for key in nested
+    ]
     # Programs differ in the key that they prefer.
     if results[1:] and results[0] != results[1]:
       raise UserError(
-        f'rope_parameters and rope_scaling differ: got {self.get(names[0])!r} '
-        f'and {self.get(names[1])!r}'
+        'rope_parameters and rope_scaling differ: got '
+        f'{self.get(nested[0])!r} and {self.get(nested[1])!r}'
       )
-    theta, scaling = results[0] if results else self._rope_of({})
-    return dict(rope_theta=theta, rope_scaling=scaling)
+    result = results[0] if results else self._rope_of({}, kinds, ignored)
+    result.setdefault('rope_theta', theta)
+    rotated = result.setdefault('rotary_fraction', fraction or 1.0)
+    if fraction is None and rotated != 1:
+      raise UserError(
+        f'partial_rotary_factor: got {rotated!r}, only 1 is supported'
+      )
+    return result
 
   def _rope_of(
-    self, nested: dict[str, Any]
-  ) -> tuple[float, RopeScaling | None]:
-    """Returns the theta and the scaling that a nested config describes."""
+    self, nested: dict[str, Any], kinds: tuple[str, ...], ignored: str
+  ) -> dict[str, Any]:
+    """Returns the fields that a nested config sets."""
     values = Values(nested)
-    values.must('partial_rotary_factor', 1)
-    kind = values.get('rope_type') or values.get('type', 'default')
-    check_name('rope_type', kind, ('default', 'linear', 'llama3'))
-    theta = agreed('rope_theta', nested, self._values)
-    theta = 10_000.0 if theta is None else float(theta)
-    if kind == 'default':
-      return theta, None
+    values.ignore('rope_type type rope_theta partial_rotary_factor')
+    values.ignore('original_max_position_embeddings ' + ignored)
+    kind = agreed('rope_type', nested, {'rope_type': nested.get('type')})
+    check_name('rope_type', kind or 'default', kinds)
+    fields: dict[str, Any] = dict(
+      rope_scaling=None
+      if kind in (None, 'default')
+      else self._scaling(kind, values, nested)
+    )
+    values.check()
+    names = dict(
+      rope_theta='rope_theta', rotary_fraction='partial_rotary_factor'
+    )
+    for name, key in names.items():
+      value = agreed(key, nested, {key: self.get(key)})
+      if value is not None:
+        fields[name] = float(value)
+    return fields
+
+  def _scaling(
+    self, kind: str, values: 'Values', nested: dict[str, Any]
+  ) -> RopeScaling:
     factor = float(values.need('factor'))
     if kind == 'linear':
-      return theta, RopeScaling('linear', factor)
-    length = agreed('original_max_position_embeddings', nested, self._values)
-    return theta, RopeScaling(
-      'llama3',
+      return RopeScaling(kind, factor)
+    key = 'original_max_position_embeddings'
+    length = agreed(key, nested, {key: self.get(key)})
+    if length is None:
+      length = self.need('max_position_embeddings')
+    if kind == 'llama3':
+      low, high = 'low_freq_factor', 'high_freq_factor'
+      frequencies = float(values.need(low)), float(values.need(high))
+      return RopeScaling(kind, factor, *frequencies, length)
+    log = max(math.log(factor), 0.0) / 10
+    mscale, of_all = values.get('mscale'), values.get('mscale_all_dim')
+    attention = 1 + log
+    if mscale and of_all:
+      attention = (1 + mscale * log) / (1 + of_all * log)
+    return RopeScaling(
+      kind,
       factor,
-      float(values.need('low_freq_factor')),
-      float(values.need('high_freq_factor')),
-      self.need('max_position_embeddings') if length is None else length,
+      float(values.get('beta_slow') or 1),
+      float(values.get('beta_fast') or 32),
+      length,
+      values.get('truncate', True),
+      float(values.get('attention_factor', attention)),
     )
 
-  def window(self, model_type: str) -> float:
-    """Returns the number of positions within which attention is full."""
-    window = self.get('sliding_window', math.inf)
-    if model_type == 'llama':  # its class ignores the key
-      return math.inf
-    if model_type == 'mistral':  # all its layers slide
-      return window
-    if not self.get('use_sliding_window', False):
-      window = math.inf
-    kinds = self.get('layer_types')
-    if kinds is None:
-      slides = self.need('num_hidden_layers') > self.need('max_window_layers')
-      return window if slides else math.inf
+  def window(self) -> int:
+    """Returns sliding_window, or 0 if layers see everything."""
+    if self.get('sliding_window') is None:
+      return 0
+    return config_keys.count(self._values, 'sliding_window')
+
+  def windows(self, window: int, kinds: list[str]) -> tuple[int, ...]:
+    """Returns `TransformerConfig.windows`, with a window for sliding layers.
+
+    `kinds` has the kind of each layer where there are no layer_types.
+    """
+    kinds = self.get('layer_types', kinds)
     for kind in kinds:
-      check_name('layer_types', kind, ('full_attention', 'sliding_attention'))
-    if 'sliding_attention' not in kinds:
-      return math.inf
-    if window == math.inf:
+      check_name('layer_types', kind, (FULL, SLIDING))
+    if SLIDING not in kinds:
+      return ()
+    if not window:
       raise UserError(
-        'layer_types: got sliding_attention, expected a sliding_window and '
+        f'layer_types: got {SLIDING}, expected a sliding_window and '
         'use_sliding_window'
       )
-    return window
+    num_layers = self.need('num_hidden_layers')
+    if len(kinds) != num_layers:
+      raise UserError(
+        f'layer_types: got {len(kinds)} kinds of {num_layers} layers'
+      )
+    windows = [window if kind == SLIDING else 0 for kind in kinds]
+    # The shortest tuple that gives all windows when it is repeated.
+    for size in range(1, num_layers + 1):
+      if all(n == windows[i % size] for i, n in enumerate(windows)):
+        break
+    return tuple(windows[:size])
+
+
+def shared_values(config: TransformerConfig) -> dict[str, Any]:
+  """Returns the keys that LLaMA and the families after it have."""
+  return dict(
+    hidden_size=config.width,
+    num_hidden_layers=config.num_layers,
+    num_attention_heads=config.num_heads,
+    num_key_value_heads=config.num_kv_heads,
+    head_dim=config.head_dim,
+    intermediate_size=config.mlp_width,
+    max_position_embeddings=config.max_length,
+    rms_norm_eps=config.norm_epsilon,
+    attention_bias=config.biases in ('qkv', 'attention', 'all'),
+  )
+
+
+def window_values(config: TransformerConfig) -> dict[str, Any]:
+  """Returns the keys of layers that have one window or none."""
+  windows = [config.window(i) for i in range(config.num_layers)]
+  return dict(
+    sliding_window=max(windows) or None,
+    layer_types=[SLIDING if n else FULL for n in windows],
+  )
+
+
+def rope_values(config: TransformerConfig) -> dict[str, Any]:
+  """Returns the keys of the rope: those of today, and those before them."""
+  scaling = config.rope_scaling
+  rope: dict[str, Any] = dict(rope_type=scaling.kind if scaling else 'default')
+  if scaling:
+    rope['factor'] = scaling.factor
+  if scaling and scaling.kind != 'linear':
+    rope['original_max_position_embeddings'] = scaling.original_length
+  if scaling and scaling.kind == 'llama3':
+    rope |= dict(
+      low_freq_factor=scaling.low_frequency,
+      high_freq_factor=scaling.high_frequency,
+    )
+  if scaling and scaling.kind == 'yarn':
+    rope |= dict(
+      beta_slow=scaling.low_frequency,
+      beta_fast=scaling.high_frequency,
+      truncate=scaling.rounded,
+      attention_factor=scaling.attention_factor,
+    )
+  return dict(
+    rope_parameters=rope | dict(rope_theta=config.rope_theta),
+    rope_theta=config.rope_theta,
+    rope_scaling=rope if scaling else None,
+  )
+
+
+def whole(base: str, layer: Layout, config: TransformerConfig) -> Layout:
+  """Returns the layout of a model of equal layers, by LLaMA's names."""
+  return {
+    'embedding': layouts.single('vd', base + 'embed_tokens.weight', 'v d'),
+    'final_norm.scale': layouts.vector(base + 'norm.weight'),
+    **layouts.repeated(layer, config.num_layers, base + 'layers.'),
+    **head(config),
+  }
 
 
 def head(config: TransformerConfig) -> Layout:
@@ -142,6 +285,14 @@ def head(config: TransformerConfig) -> Layout:
   if config.tied_embeddings:
     return {}
   return {'head': layouts.single('vd', 'lm_head.weight', 'v d')}
+
+
+def norms(**keys: str) -> Layout:
+  """Returns the layout of RMS norms, by the names of their tensors."""
+  return {
+    f'{name}.scale': layouts.vector(f'{key}.weight')
+    for name, key in keys.items()
+  }
 
 
 def attention(config: TransformerConfig, out: str = 'o_proj') -> Layout:
@@ -157,6 +308,9 @@ def attention(config: TransformerConfig, out: str = 'o_proj') -> Layout:
     layout['kv_bias'] = layouts.stack('cgk', kv_biases, 'gk')
   if config.biases in ('attention', 'all'):
     layout['o_bias'] = layouts.vector(f'{out}.bias')
+  if config.qk_norm:
+    for norm in ('q_norm', 'k_norm'):
+      layout[norm] = layouts.single('k', f'{norm}.weight', 'k')
   return layout
 
 
@@ -178,25 +332,29 @@ def mlp(up: list[str], down: str, order: str, has_biases: bool) -> Layout:
   return layout
 
 
-def learned_config(width: int, num_heads: int, **values) -> TransformerConfig:
+def fused_mlp(config: TransformerConfig) -> Layout:
+  """Returns the layout of an MLP whose gate and up are rows of one tensor."""
+  starts = [0, config.mlp_width]
+  return {
+    'up': layouts.fused('cfd', 'gate_up_proj.weight', 'f d', starts),
+    'down': layouts.single('df', 'down_proj.weight', 'd f'),
+  }
+
+
+def learned_config(
+  v: Values, width: int, num_heads: int, **fields
+) -> TransformerConfig:
   """Returns a config of OPT or GPT-2."""
   if width % num_heads:
     raise UserError(f'{num_heads} heads do not divide a width of {width}')
-  return TransformerConfig(
+  return v.config(
     width=width,
     num_heads=num_heads,
     num_kv_heads=num_heads,
     head_dim=width // num_heads,
-    **_LEARNED,
-    **values,
-  )
-
-
-def is_learned(config: TransformerConfig) -> bool:
-  """Returns True if `learned_config` can return this config."""
-  return (
-    all(getattr(config, name) == value for name, value in _LEARNED.items())
-    and not config.qk_norm
-    and config.num_kv_heads == config.num_heads
-    and config.head_dim * config.num_heads == config.width
+    norm='layer',
+    positions='learned',
+    gated=False,
+    biases='all',
+    **fields,
   )

@@ -7,7 +7,6 @@ from specsamp.checkpoints.huggingface.families.family import (
   HF_ACTIVATIONS,
   Values,
   head,
-  is_learned,
   learned_config,
   mlp,
 )
@@ -25,16 +24,23 @@ _DEFAULTS = dict(
   activation_function='gelu_new',
   layer_norm_epsilon=1e-5,
 )
+# Keys of other classes of GPT-2, of rounding, and an older name of n_positions.
+_IGNORED = """
+summary_activation summary_first_dropout summary_proj_to_labels summary_type
+summary_use_proj reorder_and_upcast_attn n_ctx
+"""
 
 
 def read(values: dict[str, Any]) -> TransformerConfig:
   """Returns the `TransformerConfig` of a config.json."""
   v = Values(values, _DEFAULTS)
+  v.ignore(_IGNORED)
   v.must('scale_attn_weights', True)
   v.must('scale_attn_by_inverse_layer_idx', False)
   v.must('add_cross_attention', False)
   width = v.need('n_embd')
   return learned_config(
+    v,
     vocab_size=v.need('vocab_size'),
     width=width,
     num_layers=v.need('n_layer'),
@@ -84,13 +90,10 @@ def _layer(config: TransformerConfig) -> Layout:
   }
 
 
-def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns GPT-2's config.json for a config, or None if GPT-2 does not fit."""
-  if not is_learned(config):
-    return None
+def write(config: TransformerConfig, model_type: str) -> dict[str, Any]:
+  """Returns the keys of a config.json, see `families`."""
+  del model_type
   return dict(
-    architectures=['GPT2LMHeadModel'],
-    model_type='gpt2',
     n_embd=config.width,
     n_layer=config.num_layers,
     n_head=config.num_heads,

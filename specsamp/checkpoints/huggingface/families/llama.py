@@ -1,14 +1,21 @@
-"""The config.json and tensors of LLaMA, Mistral, Qwen2 and Qwen3."""
+"""LLaMA, Mistral, Ministral 3, Qwen2 and Qwen3, read and written."""
 
+import math
 from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families.family import (
+  FULL,
   HF_ACTIVATIONS,
+  SLIDING,
   Values,
   attention,
-  head,
   mlp,
+  norms,
+  rope_values,
+  shared_values,
+  whole,
+  window_values,
 )
 from specsamp.checkpoints.layouts import Layout
 from specsamp.errors import UserError
@@ -46,19 +53,51 @@ _DEFAULTS = {
   ),
   'qwen2': _QWEN,
   'qwen3': _QWEN | dict(head_dim=128),
+  'ministral3': _SHARED
+  | dict(
+    vocab_size=131_072,
+    num_hidden_layers=34,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=14_336,
+    max_position_embeddings=262_144,
+    rms_norm_eps=1e-5,
+  ),
 }
+_GROWTH = 'llama_4_scaling_beta'
+_MINISTRAL_ROPE = dict(
+  rope_type='yarn',
+  rope_theta=1_000_000.0,
+  factor=16.0,
+  original_max_position_embeddings=16_384,
+  mscale=1.0,
+  mscale_all_dim=1.0,
+  llama_4_scaling_beta=0.1,
+)
+# Keys of one class that the others ignore, and one of old Vicunas.
+_IGNORED = """
+attention_bias mlp_bias head_dim layer_types sliding_window use_sliding_window
+max_window_layers max_sequence_length
+"""
 
 
 def read(values: dict[str, Any]) -> TransformerConfig:
-  """Returns the `TransformerConfig` of a config.json.
-
-  A sliding window bounds `max_length`, because shorter sequences have full
-  attention.
-  """
+  """Returns the `TransformerConfig` of a config.json."""
   kind = values['model_type']
-  v = Values(values, _DEFAULTS[kind])
+  defaults = _DEFAULTS[kind]
+  has_rope = values.get('rope_parameters') or values.get('rope_scaling')
+  if kind == 'ministral3' and not has_rope:
+    defaults = defaults | dict(rope_parameters=_MINISTRAL_ROPE)
+  v = Values(values, defaults)
+  v.ignore(_IGNORED)
   heads, width = v.need('num_attention_heads'), v.need('hidden_size')
-  return TransformerConfig(
+  growth = None
+  if kind == 'ministral3':
+    rope = v.rope(('yarn',), ignored=f'{_GROWTH} max_position_embeddings')
+    growth = float(_growth(v)) or None
+  else:
+    rope = v.rope()
+  return v.config(
     vocab_size=v.need('vocab_size'),
     width=width,
     num_layers=v.need('num_hidden_layers'),
@@ -68,14 +107,38 @@ def read(values: dict[str, Any]) -> TransformerConfig:
     if kind == 'qwen3'
     else v.get('head_dim', width // heads),
     mlp_width=v.need('intermediate_size'),
-    max_length=min(v.need('max_position_embeddings'), v.window(kind)),
+    max_length=v.need('max_position_embeddings'),
     activation=v.activation('hidden_act'),
     biases=_biases(v, kind),
     qk_norm=kind == 'qwen3',
     tied_embeddings=v.get('tie_word_embeddings', False),
     norm_epsilon=v.need('rms_norm_eps'),
-    **v.rope(),
+    windows=_windows(v, kind),
+    query_growth=growth,
+    **rope,
   )
+
+
+def _growth(v: Values) -> float:
+  """Returns the growth of queries, which has no default in the class."""
+  rope = v.get('rope_scaling', v.get('rope_parameters'))
+  if rope.get(_GROWTH) is None:
+    raise UserError(f'no {_GROWTH}')
+  return rope[_GROWTH]
+
+
+def _windows(v: Values, kind: str) -> tuple[int, ...]:
+  """Returns `windows`, from the keys that the model type's class reads."""
+  if kind == 'llama':
+    return ()
+  window = v.window()
+  if kind in ('mistral', 'ministral3'):
+    return (window,) if window else ()
+  if not v.get('use_sliding_window', False):
+    window = 0
+  first = v.need('max_window_layers') if window else math.inf
+  layers = range(v.need('num_hidden_layers'))
+  return v.windows(window, [SLIDING if i >= first else FULL for i in layers])
 
 
 def _biases(v: Values, kind: str) -> str:
@@ -91,70 +154,40 @@ def _biases(v: Values, kind: str) -> str:
 
 def layout(config: TransformerConfig) -> Layout:
   """Returns the layout of the whole model."""
-  result = {
-    'embedding': layouts.single('vd', BASE + 'embed_tokens.weight', 'v d'),
-    'final_norm.scale': layouts.vector(BASE + 'norm.weight'),
-  }
-  for i in range(config.num_layers):
-    one = layer(config)
-    result |= layouts.prefixed(one, f'layers_{i}.', f'{BASE}layers.{i}.')
-  return result | head(config)
+  return whole(BASE, layer(config), config)
 
 
 def layer(config: TransformerConfig) -> Layout:
   """Returns the layout of a layer, without prefixes."""
   up = ['gate_proj'] * config.gated + ['up_proj']
-  in_attention = attention(config)
-  if config.qk_norm:
-    for norm in ('q_norm', 'k_norm'):
-      in_attention[norm] = layouts.single('k', f'{norm}.weight', 'k')
   in_mlp = mlp(up, 'down_proj', 'od', config.biases == 'all')
   return {
-    'attention_norm.scale': layouts.vector('input_layernorm.weight'),
-    'mlp_norm.scale': layouts.vector('post_attention_layernorm.weight'),
-    **layouts.prefixed(in_attention, 'attention.', 'self_attn.'),
+    **norms(
+      attention_norm='input_layernorm', mlp_norm='post_attention_layernorm'
+    ),
+    **layouts.prefixed(attention(config), 'attention.', 'self_attn.'),
     **layouts.prefixed(in_mlp, 'mlp.', 'mlp.'),
   }
 
 
-def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns the config.json for a config, or None if no family expresses it."""
-  if (config.norm, config.positions, config.gated) != ('rms', 'rotary', True):
-    return None
-  if config.qk_norm:
-    kind, name = 'qwen3', 'Qwen3ForCausalLM'
-    if config.biases not in ('none', 'attention'):
-      return None
-  elif config.biases == 'qkv':
-    kind, name = 'qwen2', 'Qwen2ForCausalLM'
-  else:
-    kind, name = 'llama', 'LlamaForCausalLM'
-  rope: dict[str, Any] = dict(rope_type='default')
-  scaling = config.rope_scaling
-  if scaling:
-    rope = dict(rope_type=scaling.kind, factor=scaling.factor)
-  if scaling and scaling.kind == 'llama3':
-    rope |= dict(
-      low_freq_factor=scaling.low_frequency,
-      high_freq_factor=scaling.high_frequency,
-      original_max_position_embeddings=scaling.original_length,
+def write(config: TransformerConfig, model_type: str) -> dict[str, Any]:
+  """Returns the keys of a config.json, see `families`."""
+  values = (
+    shared_values(config)
+    | rope_values(config)
+    | dict(
+      hidden_act=HF_ACTIVATIONS[config.activation],
+      mlp_bias=config.biases == 'all',
     )
-  return dict(
-    architectures=[name],
-    model_type=kind,
-    hidden_size=config.width,
-    num_hidden_layers=config.num_layers,
-    num_attention_heads=config.num_heads,
-    num_key_value_heads=config.num_kv_heads,
-    head_dim=config.head_dim,
-    intermediate_size=config.mlp_width,
-    max_position_embeddings=config.max_length,
-    hidden_act=HF_ACTIVATIONS[config.activation],
-    rms_norm_eps=config.norm_epsilon,
-    attention_bias=config.biases in ('attention', 'all'),
-    mlp_bias=config.biases == 'all',
-    # The keys of today, and those that other programs still read.
-    rope_parameters=rope | dict(rope_theta=config.rope_theta),
-    rope_theta=config.rope_theta,
-    rope_scaling=rope if scaling else None,
   )
+  if model_type in ('mistral', 'ministral3'):
+    values['sliding_window'] = config.window(0) or None
+  elif any(config.windows) and model_type != 'llama':
+    values |= window_values(config)
+    # For programs that do not read layer_types.
+    values['max_window_layers'] = values['layer_types'].index(SLIDING)
+    values['use_sliding_window'] = True
+  if config.query_growth:
+    values['rope_parameters'][_GROWTH] = config.query_growth
+    values['rope_scaling'] = None
+  return values

@@ -4,11 +4,9 @@ from typing import Any
 
 from specsamp.checkpoints import layouts
 from specsamp.checkpoints.huggingface.families.family import (
-  HF_ACTIVATIONS,
   Values,
   attention,
   head,
-  is_learned,
   learned_config,
   mlp,
 )
@@ -37,6 +35,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v.must('layer_norm_elementwise_affine', True)
   v.must('word_embed_proj_dim', v.need('hidden_size'))
   return learned_config(
+    v,
     vocab_size=v.need('vocab_size'),
     width=v.need('hidden_size'),
     num_layers=v.need('num_hidden_layers'),
@@ -73,19 +72,15 @@ def layout(config: TransformerConfig) -> Layout:
   return result | head(config)
 
 
-def write(config: TransformerConfig) -> dict[str, Any] | None:
-  """Returns OPT's config.json for a config, or None if OPT does not fit."""
-  is_opt = config.activation == 'relu' and config.norm_epsilon == 1e-5
-  if not is_opt or not is_learned(config):
-    return None
+def write(config: TransformerConfig, model_type: str) -> dict[str, Any]:
+  """Returns the keys of a config.json, see `families`."""
+  del model_type
   return dict(
-    architectures=['OPTForCausalLM'],
-    model_type='opt',
     hidden_size=config.width,
     word_embed_proj_dim=config.width,
     num_hidden_layers=config.num_layers,
     num_attention_heads=config.num_heads,
     ffn_dim=config.mlp_width,
     max_position_embeddings=config.max_length,
-    activation_function=HF_ACTIVATIONS[config.activation],
+    activation_function='relu',
   )

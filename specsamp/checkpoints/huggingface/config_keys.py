@@ -1,7 +1,7 @@
-"""Checks of the keys and values of a drafter's config.json.
+"""Checks of the keys and values of a model's or a drafter's config.json.
 
-A key that is ignored may change the drafter's function, which only a low
-acceptance would reveal. So every key must be known.
+A key that is ignored may change the computed function: a model then emits other
+tokens, and a drafter is accepted less often. So every key must be known.
 """
 
 from collections.abc import Iterable
@@ -31,8 +31,10 @@ base_model_tp_plan base_model_pp_plan base_model_ep_plan has_no_defaults_at_init
 is_decoder is_encoder_decoder cross_attention_hidden_size tie_encoder_decoder
 id2label label2id num_labels problem_type finetuning_task task_specific_params
 initializer_range init_std attention_dropout hidden_dropout dropout
+activation_dropout layerdrop embd_pdrop attn_pdrop resid_pdrop
 gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
-embed_requires_grad enable_sp_ulysses max_anchors
+embed_requires_grad enable_sp_ulysses max_anchors cache_implementation
+transformers.js_config
 """
 # Keys that `llama.read` reads, or that are checked here.
 _LAYERS = """
@@ -62,8 +64,8 @@ def check(
       continue
     if key not in fixed:
       raise UserError(
-        f'got {key!r}: {value!r:.60}, an unknown key, which may change what '
-        'the drafter computes'
+        f'got {key!r}: {value!r:.60}, an unknown key, which may change the '
+        'computed function'
       )
     if value != fixed[key]:
       raise UserError(
@@ -76,22 +78,29 @@ def check_layers(
   known: Iterable[str] = (),
   fixed: dict[str, Any] | None = None,
 ) -> None:
-  """Checks the keys of a config with layers, and refuses sliding windows.
-
-  See `check`. Inference programs disagree on which keys set a window.
-  """
+  """Checks the keys of a config with layers; see `check`."""
   check(values, (*_LAYERS.split(), *known), fixed)
-  keys = ('layer_types', 'use_sliding_window', 'sliding_window')
-  kinds, is_used, window = (values.get(key) for key in keys)
+
+
+def refuse_windows(values: dict[str, Any]) -> None:
+  """Refuses sliding windows, and keys that some programs read as windows."""
+  names = ('layer_types', 'use_sliding_window', 'sliding_window')
+  kinds, is_used, window = (values.get(name) for name in names)
   if kinds:
     slides = any(kind != 'full_attention' for kind in kinds)
   else:
     slides = is_used or (is_used is None and window is not None)
   if slides:
     raise UserError(
-      f'{", ".join(keys)}: got {kinds!r:.60}, {is_used!r} and {window!r}, '
+      f'{", ".join(names)}: got {kinds!r:.60}, {is_used!r} and {window!r}, '
       'expected a drafter without sliding windows'
     )
+
+
+def layers(values: dict[str, Any]) -> dict[str, Any]:
+  """Returns the part of a drafter's config that `llama.read` reads."""
+  names = ('model_type', *_LAYERS.split())
+  return {key: values[key] for key in names if key in values}
 
 
 def nested(values: dict[str, Any], key: str) -> dict[str, Any]:
