@@ -145,6 +145,16 @@ def test_there_and_back(both, tmp_path):
   _same(back.params, ours.params)
 
 
+@pytest.mark.parametrize('both', ['gemma 3'], indirect=True)
+def test_norms_of_gemma_are_written_in_16_bits(both, tmp_path):
+  """A file has w for a scale of 1 + w, which would need more bits."""
+  _, _, folder = both
+  ours = specsamp.load(folder, dtype='bfloat16')
+  huggingface.save(ours, tmp_path / 'out')
+  back = specsamp.load(tmp_path / 'out', dtype='bfloat16')
+  _same(back.params, ours.params)
+
+
 def _logits(model, tokens):
   return model.transformer.apply({'params': model.params}, tokens).logits
 

@@ -248,6 +248,17 @@ def test_yarn_in_transformers(rope):
   assert config.rope_scaling.attention_factor == pytest.approx(attention)
 
 
+def test_the_width_of_a_head():
+  """Heads of Mistral Nemo are narrower than the model. Null is as absent."""
+  nemo = _MISTRAL | dict(hidden_size=5120, num_attention_heads=32)
+  for values, expected in (
+    (dict(head_dim=128), 128),
+    (dict(head_dim=None), 160),
+    (dict(), 160),
+  ):
+    assert _read(**nemo, **values).head_dim == expected
+
+
 def test_rope_in_each_place():
   linear = dict(rope_type='linear', factor=2.0)
   scaling = RopeScaling('linear', 2.0)

@@ -145,6 +145,11 @@ def test_eos_may_be_many(sources, tmp_path):
   assert hf_tokenizers.load(tmp_path).stop_ids == (turn, end)
   folders.write(tmp_path, generation_config={'eos_token_id': [turn]})
   assert hf_tokenizers.load(tmp_path).stop_ids == (turn,)
+  # As in transformers, its null counts although config.json has a token. The
+  # tokenizer's own end of a text stays.
+  (tmp_path / 'config.json').write_text(json.dumps({'eos_token_id': end}))
+  folders.write(tmp_path, generation_config={'eos_token_id': None})
+  assert hf_tokenizers.load(tmp_path).stop_ids == (turn,)
   assert hf_tokenizers.load(tmp_path) != loaded
 
 

@@ -74,7 +74,7 @@ def folders(tmp_path_factory, sources, tokenizer):
     ('small', other),
     ('turned', turned),
   ):
-    made = tiny.model(tokens.vocab_size, seed=0)
+    made = tiny.model(tokens.vocab_size, seed=0, mlp_width=20)
     made = LanguageModel(made.transformer, made.params, tokens)
     model_dir.save(made, root / name)
   long = tiny.model(512, seed=0, max_length=1024)  # more positions than tokens

@@ -172,7 +172,7 @@ def test_a_missing_flag(refused, tmp_path, words, name, flags):
   [
     ('decode', '3x3', 'mesh 3x3 takes 9 devices, got 8'),
     ('pretrain', '2x', "mesh: got '2x', expected DATAxMODEL such as 2x4"),
-    ('evaluate', '1x3', 'mlp: 16 do not divide into 3 shards'),
+    ('evaluate', '1x8', 'mlp: 20 do not divide into 8 shards'),
   ],
 )
 def test_a_mesh_that_does_not_fit(refused, folders, tmp_path, name, mesh, line):
