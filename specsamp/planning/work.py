@@ -99,7 +99,9 @@ def of_pass(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in matrices
   )
   attention = 4 * context * config.num_heads * config.head_dim
-  per_token = 2 * size + config.num_layers * attention / shards
+  # A device computes all heads if they are fewer than the shards.
+  parts = shards if config.num_heads >= shards else 1
+  per_token = 2 * size + config.num_layers * attention / parts
   return Work(
     weights=num_bytes(matrices),
     caches=num_bytes(cache),

@@ -80,6 +80,8 @@ def test_absent_keys_and_null_are_the_classes_defaults(name, key):
   ('name', 'key', 'value'),
   [
     ('MistralForCausalLM', 'attention_bias', True),
+    ('Ministral3ForCausalLM', 'attention_bias', True),
+    ('Gemma2ForCausalLM', 'hidden_act', 'silu'),
     ('MistralForCausalLM', 'layer_types', ['full_attention'] * 2),
     ('Qwen2ForCausalLM', 'mlp_bias', True),
     ('Qwen2ForCausalLM', 'attention_bias', False),

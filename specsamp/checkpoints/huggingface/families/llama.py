@@ -74,10 +74,10 @@ _MINISTRAL_ROPE = dict(
   mscale_all_dim=1.0,
   llama_4_scaling_beta=0.1,
 )
-# Keys of one class that the others ignore, and one of old Vicunas.
+# Keys of one class that the others ignore, and those of Vicuna and SmolLM.
 _IGNORED = """
 attention_bias mlp_bias head_dim layer_types sliding_window use_sliding_window
-max_window_layers max_sequence_length
+max_window_layers max_sequence_length is_llama_config
 """
 
 
@@ -90,6 +90,7 @@ def read(values: dict[str, Any]) -> TransformerConfig:
     defaults = defaults | dict(rope_parameters=_MINISTRAL_ROPE)
   v = Values(values, defaults)
   v.ignore(_IGNORED)
+  v.must('rope_interleaved', False)
   heads, width = v.need('num_attention_heads'), v.need('hidden_size')
   growth = None
   if kind == 'ministral3':
@@ -145,7 +146,7 @@ def _biases(v: Values, kind: str) -> str:
   """Returns `biases`, from the keys that the model type's class reads."""
   if kind == 'qwen2':
     return 'qkv'
-  in_attention = kind != 'mistral' and v.get('attention_bias', False)
+  in_attention = kind in ('llama', 'qwen3') and v.get('attention_bias', False)
   in_mlp = kind == 'llama' and v.get('mlp_bias', False)
   if in_mlp and not in_attention:
     raise UserError('mlp_bias: only supported with attention_bias')
