@@ -85,7 +85,7 @@ PAIRS = {
   'gemma-3-27b-it+gemma-3-1b-it': Pair(
     presets.gemma3_27b(),
     dataclasses.replace(presets.gemma3_1b(), vocab_size=262_208, padding=64),
-    'v5p:2x2x1',
+    'v5e:2x2',
   ),
   'qwen3-8b+qwen3-0.6b': Pair(
     presets.qwen3_8b(), presets.qwen3_0_6b(), 'v5e:2x2'
