@@ -26,6 +26,7 @@ _MINISTRAL = dict(
 )
 _PHI = dict(architectures=['Phi3ForCausalLM'], model_type='phi3')
 _GLM = dict(architectures=['Glm4ForCausalLM'], model_type='glm4')
+_GEMMA2 = dict(architectures=['Gemma2ForCausalLM'], model_type='gemma2')
 _GEMMA3 = dict(architectures=['Gemma3ForCausalLM'], model_type='gemma3_text')
 _MULTIMODAL = dict(
   architectures=['Gemma3ForConditionalGeneration'], model_type='gemma3'
@@ -92,6 +93,20 @@ def test_absent_keys_and_null_are_the_classes_defaults(name, key):
 def test_keys_that_transformers_ignores(name, key, value):
   whole = _defaults(name)
   assert _read(**(whole | {key: value})) == _read(**whole)
+
+
+@pytest.mark.parametrize(
+  ('about', 'keys'),
+  [
+    (_QWEN2, dict(use_mrope=False)),  # Qwen2.5, R1-Distill-Qwen
+    (_GEMMA2, dict(sliding_window=9, sliding_window_size=4096)),  # 9B
+    (_GPT2, dict(n_special=0, predict_special_tokens=True)),  # medium
+    (_GPT2, dict(_num_labels=1, id2label={'0': 'LABEL_0'})),  # DistilGPT-2
+  ],
+)
+def test_more_keys_of_published_files(about, keys):
+  expected = {key: keys[key] for key in keys if key == 'sliding_window'}
+  assert _read(**about, **keys) == _read(**about, **expected)
 
 
 def _windows(**values):

@@ -29,7 +29,8 @@ torchscript use_bfloat16 tf_legacy_loss chunk_size_feed_forward pretraining_tp
 attn_implementation _attn_implementation _attn_implementation_autoset
 base_model_tp_plan base_model_pp_plan base_model_ep_plan has_no_defaults_at_init
 is_decoder is_encoder_decoder cross_attention_hidden_size tie_encoder_decoder
-id2label label2id num_labels problem_type finetuning_task task_specific_params
+id2label label2id num_labels _num_labels problem_type finetuning_task
+task_specific_params
 initializer_range init_std attention_dropout hidden_dropout dropout
 activation_dropout layerdrop embd_pdrop attn_pdrop resid_pdrop
 gradient_checkpointing unsloth_fixed _flash_attn_2_enabled output_past
@@ -57,7 +58,7 @@ def check(
   `known` are keys that the caller reads; `fixed` has keys with one supported
   value.
   """
-  fixed = {'add_cross_attention': False} | (fixed or {})
+  fixed = {'add_cross_attention': False, 'use_mrope': False} | (fixed or {})
   names = {*_NEUTRAL.split(), *known}
   for key, value in values.items():
     if value in (None, '', [], {}) or key in names:

@@ -55,6 +55,8 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   is_2 = values['model_type'] == 'gemma2'
   v = Values(values, _DEFAULTS | (_OF_GEMMA2 if is_2 else _OF_GEMMA3))
   v.ignore('hidden_act sliding_window_pattern _sliding_window_pattern')
+  # Gemma 2 9B has a second name of sliding_window, which its class ignores.
+  v.ignore('sliding_window_size')
   v.must('use_bidirectional_attention', False)
   if not is_2:  # its class has the key, and its attention ignores it
     v.must('attn_logit_softcapping', None)

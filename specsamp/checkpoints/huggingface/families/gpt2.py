@@ -27,7 +27,7 @@ _DEFAULTS = dict(
 # Keys of other classes of GPT-2, of rounding, and an older name of n_positions.
 _IGNORED = """
 summary_activation summary_first_dropout summary_proj_to_labels summary_type
-summary_use_proj reorder_and_upcast_attn n_ctx
+summary_use_proj predict_special_tokens n_special reorder_and_upcast_attn n_ctx
 """
 
 
