@@ -276,6 +276,15 @@ def test_the_width_of_a_head():
     assert _read(**nemo, **values).head_dim == expected
 
 
+def test_a_rotated_part_is_written_in_each_place():
+  """Older programs read no rope_parameters and would rotate whole heads."""
+  key = 'partial_rotary_factor'
+  for about in (_PHI, _GLM):
+    written = families.write(_read(**about, **{key: 0.5}))
+    assert written['architectures'] == about['architectures']
+    assert written[key] == written['rope_parameters'][key] == 0.5
+
+
 def test_rope_in_each_place():
   linear = dict(rope_type='linear', factor=2.0)
   scaling = RopeScaling('linear', 2.0)

@@ -78,4 +78,4 @@ def write(config: TransformerConfig, model_type: str) -> dict[str, Any]:
   """Returns the keys of a config.json, see `families`."""
   values = llama.write(config, 'mistral')
   values['rope_parameters']['partial_rotary_factor'] = config.rotary_fraction
-  return values
+  return values | dict(partial_rotary_factor=config.rotary_fraction)
