@@ -13,6 +13,8 @@ _FOLDERS = {
 
 # Models of the Hugging Face hub, tokenizer.json and chat templates.
 _HF = ['huggingface_hub>=1.4', 'jinja2>=3.1.6', 'tokenizers>=0.20']
+# Models in llama.cpp's format.
+_GGUF = ['gguf>=0.17', *_HF]
 # ROUGE, a score of tasks.
 _EVAL = ['rouge-score>=0.1.2']
 # A server with OpenAI's interface; jinja2 is for chat templates.
@@ -64,6 +66,7 @@ setup(
     # no CUDA library.
     'gpuaot': ['jax[cuda12-local]>=0.10,<0.12'],
     'eval': _EVAL,
+    'gguf': _GGUF,
     'hf': _HF,
     'serve': _SERVE,
     # To be compared with transformers.
@@ -79,7 +82,7 @@ setup(
     # All that the README's test command needs, with nothing else installed.
     'test': [
       *_EVAL,
-      *_HF,
+      *_GGUF,
       *_SERVE,
       'httpx>=0.27',
       'hypothesis>=6.100',

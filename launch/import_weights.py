@@ -20,8 +20,8 @@ from specsamp.checkpoints import convert
 _SOURCE = flags.DEFINE_string(
   'source',
   None,
-  'Folder of the model or drafter to read, or its name at the hub. Must be '
-  'given.',
+  'Folder of the model or drafter to read, a GGUF file, or its name at the '
+  'hub. Must be given.',
   required=True,
 )
 _TO = flags.DEFINE_string(

@@ -28,8 +28,8 @@ def convert(
   """Reads a model or drafter, writes it in a format and prints a summary.
 
   Args:
-    source: a folder or hub name that `specsamp.load` reads; for the form
-      speculators, one that `drafter_dir.load` reads.
+    source: a folder, GGUF file or hub name that `specsamp.load` reads;
+      for the form speculators, one that `drafter_dir.load` reads.
     destination: folder; one that holds only a model of specsamp is replaced.
     form: `specsamp.load` reads orbax in parallel; transformers and vLLM read
       huggingface; speculators is a format of drafters for vLLM.

@@ -1,4 +1,4 @@
-"""Folders of models and drafters: local folders, and repositories of the hub.
+"""Places of models and drafters: local ones, and repositories of the hub.
 
 The hub is `HF_ENDPOINT`, or huggingface.co; cache, token and `HF_HUB_OFFLINE`
 are those of huggingface_hub.
@@ -37,51 +37,72 @@ _NEEDED = (
   'medusa_lm_head.safetensors',
   'LICENSE*',
 )
-_NAME = re.compile(r'[A-Za-z0-9][\w.-]*/[\w.-]*\w(@.+)?')
+_NAME = re.compile(
+  r'(?P<repository>[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[^:]+)?)(:(?P<file>.+\.gguf))?'
+)
 
 
 def find(what: str, name) -> pathlib.Path:
   """Returns the local folder of a name, or the hub's folder in the cache.
 
-  A local folder takes precedence. A name that begins with an existing folder,
-  or with the folder where configs keep models, is a path and never a name of
-  the hub. Missing files are downloaded; without a network the cached ones are
-  used. All processes of a run must call this.
+  A model may also be a GGUF file. A local folder takes precedence. A name that
+  begins with an existing folder, or with the folder where configs keep models,
+  is a path and never a name of the hub. Missing files are downloaded; without a
+  network the cached ones are used. All processes of a run must call this.
 
   Args:
     what: 'model', 'drafter' or 'target', for errors.
-    name: a path, or `org/name` or `org/name@revision` of the hub.
+    name: a path, or `org/name` or `org/name@revision` of the hub. A model's
+      file follows after a colon: `org/name:FILE.gguf`.
 
   Raises:
-    UserError: the folder does not exist (the message gives advice), the hub
-      refuses the repository or cannot be reached, the repository lacks
-      safetensors, or huggingface_hub is not installed.
+    UserError: the folder or file does not exist (the message gives advice), a
+      GGUF file is not requested as a model, the hub refuses the repository or
+      cannot be reached, the repository lacks safetensors or the file, or
+      huggingface_hub is not installed.
   """
   path = pathlib.Path(name)
   repository, hint = os.fspath(name), ''
-  if _NAME.fullmatch(repository) and path.parts[0] != published.FOLDER:
+  is_file = path.suffix == '.gguf'
+  if is_file and what != 'model':
+    raise UserError(f'{what} {repository}: got a GGUF file, expected a folder')
+  match = _NAME.fullmatch(repository)
+  is_name = match and (match['file'] or not is_file)  # DIR/FILE.gguf is a path
+  if is_name and path.parts[0] != published.FOLDER:
     # The first process decides, so that none waits for another at the hub.
     if not distributed.of_first(int(pathlib.Path(path.parts[0]).is_dir())):
-      return _snapshot(what, repository)
+      return _snapshot(what, match['repository'], match['file'])
     hint = f', and not a name of the hub, as {path.parts[0]} is a folder here'
-  if path.is_dir():
+  if path.is_dir() or is_file and path.is_file():
     return path
   if command := published.command(path):
     hint = f'; {command} fetches it'
   elif path.parent.is_dir():
-    names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    names = [
+      entry.name
+      for entry in path.parent.iterdir()
+      if (entry.suffix == '.gguf' if is_file else entry.is_dir())
+    ]
     if close := difflib.get_close_matches(path.name, names, 1):
       hint = f'; did you mean {path.with_name(close[0])}?'
-  raise UserError(f'{what} {repository}: no such folder{hint}')
+  kind = 'file' if is_file else 'folder'
+  raise UserError(f'{what} {repository}: no such {kind}{hint}')
 
 
-def _snapshot(what: str, repository: str) -> pathlib.Path:
-  """Returns the folder of the hub's cache that holds a repository."""
+def _snapshot(what: str, repository: str, file: str | None) -> pathlib.Path:
+  """Returns the hub's cached folder of a repository, or one file of it."""
+  kind = 'file' if file else 'folder'
+  whole = ':'.join(filter(None, (repository, file)))
 
   def download() -> pathlib.Path:
-    intro = f'{what} {repository}: no such folder, and'
+    intro = f'{what} {whole}: no such {kind}, and'
     with _hub(intro, repository) as api:
-      return _download(api, repository)
+      if not file:
+        return _download(api, repository)
+      name, _, revision = repository.partition('@')
+      return pathlib.Path(
+        api.hf_hub_download(name, file, revision=revision or None)
+      )
 
   # The first process downloads before the others look.
   distributed.first_does(download, f'{what} {repository}')
@@ -96,6 +117,11 @@ def is_path(name: str) -> bool:
 def read_config(what: str, folder: pathlib.Path) -> dict[str, Any]:
   """Returns the values of a folder's config.json, which must be an object."""
   file = folder / CONFIG
+  if not file.exists() and (others := sorted(folder.glob('*.gguf'))):
+    raise UserError(
+      f'{what} {folder}: no {CONFIG}, but GGUF files, which are models by '
+      f'their own paths, such as {others[0]}'
+    )
   with files.reading(f'{what} {file}'):
     values = files.read_json(file)
     if not isinstance(values, dict):
@@ -144,6 +170,12 @@ def _download(api, repository: str, **options) -> pathlib.Path:
     name, revision=revision or None, allow_patterns=list(_NEEDED), **options
   )
   if not any(pathlib.Path(folder).glob('*.safetensors')):
+    others = api.list_repo_files(name, revision=revision or None)
+    if others := [file for file in others if file.endswith('.gguf')]:
+      raise UserError(
+        f'{repository}: has no model.safetensors, but GGUF files; name one: '
+        f'{repository}:{others[0]}'
+      )
     raise UserError(
       f'{repository}: has no model.safetensors, and pickles are not read; a '
       f'pull request of it may have one: {name}@refs/pr/NUMBER'
@@ -190,6 +222,7 @@ def _hub(intro: str, repository: str) -> Iterator[Any]:
     errors.RepositoryNotFoundError: 'does not exist, or is private: set '
     'HF_TOKEN or run `hf auth login`',
     errors.RevisionNotFoundError: f'has no revision {revision}',
+    errors.RemoteEntryNotFoundError: 'has no such file',
   }
   try:
     yield huggingface_hub.HfApi(endpoint=endpoint)

@@ -7,6 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from specsamp.checkpoints import dtypes, folders, tensor_files, weights
+from specsamp.checkpoints.gguf import model as gguf
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import hf_tokenizers
 from specsamp.errors import UserError
@@ -39,17 +40,20 @@ def save(
 def load(
   path, mesh: Mesh | None = None, dtype: Dtype | None = None
 ) -> LanguageModel:
-  """Reads a folder that `save` wrote, or one of Hugging Face's libraries.
+  """Reads a folder of `save` or of Hugging Face's libraries, or a GGUF file.
 
   The families are LLaMA 1 to 3 and Vicuna, Mistral, Qwen2 and 3, OPT and GPT-2.
+  GGUF files hold LLaMA, Mistral, Qwen2, Qwen3 or Gemma 3; quantized weights are
+  dequantized.
   Matrices get the dtype that the model computes in, other parameters float32.
 
   Args:
-    path: folder, or a name of the Hugging Face hub; see `folders.find`.
+    path: folder, GGUF file, or a name of the Hugging Face hub; see
+      `folders.find`.
     mesh: devices to place the model on; each process reads only its shards.
       None is one device.
-    dtype: dtype to compute in. None is the folder's. For Hugging Face folders
-      None is float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs
+    dtype: dtype to compute in. None is the folder's. In the other formats it is
+      float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs
       without bfloat16 it becomes float16, or float32 if a weight exceeds
       float16; the log reports the choice.
 
@@ -60,6 +64,8 @@ def load(
       is float16 and a weight exceeds it.
   """
   path = folders.find('model', path)
+  if not path.is_dir():
+    return gguf.load(path, mesh, dtype)
   values = folders.read_config('model', path)
   if 'model' not in values:
     return huggingface.load(path, mesh, dtype)
@@ -84,8 +90,10 @@ def load(
 
 
 def stored_dtype(path) -> str:
-  """Returns the dtype in a folder's config, or that of its largest tensor."""
+  """Returns the dtype in a folder's config, or that of the largest tensor."""
   path = folders.find('model', path)
+  if not path.is_dir():
+    return gguf.stored_dtype(path)
   values = folders.read_config('model', path)
   if 'model' in values:
     return _config_of(path, values).dtype

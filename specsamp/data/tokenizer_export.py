@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 from sentencepiece import sentencepiece_model_pb2
 
@@ -36,10 +37,13 @@ def export(tokenizer: SentencePiece, folder) -> None:
       "'specsamp[hf]'"
     ) from None
   unknown = next(p.piece for p in model.pieces if p.type == _Piece.UNKNOWN)
+  ids = {
+    p.piece: i for i, p in enumerate(model.pieces) if p.type == _Piece.NORMAL
+  }
   backend = tokenizers.Tokenizer(
     models.BPE(
       vocab={p.piece: i for i, p in enumerate(model.pieces)},
-      merges=_merges(model),
+      merges=merges(ids, [p.score for p in model.pieces]),
       unk_token=unknown,
       fuse_unk=True,
       byte_fallback=model.trainer_spec.byte_fallback,
@@ -99,18 +103,20 @@ def _check(model: _Proto) -> None:
     )
 
 
-def _merges(model: _Proto) -> list[tuple[str, str]]:
+def merges(
+  ids: dict[str, int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
   """Returns the pairs that become a piece, by the piece's score.
 
-  Only normal pieces result from merges. If several pairs become one piece, the
-  pair with the lower ids comes first.
+  If several pairs become one piece, the pair with the lower ids comes first.
+
+  Args:
+    ids: the normal pieces, from which and to which pairs are merged.
+    scores: scores by id.
   """
-  ids = {
-    p.piece: i for i, p in enumerate(model.pieces) if p.type == _Piece.NORMAL
-  }
-  merges = []
-  for piece in sorted(ids, key=lambda p: (-model.pieces[ids[p]].score, ids[p])):
+  result = []
+  for piece in sorted(ids, key=lambda p: (-scores[ids[p]], ids[p])):
     pairs = [(piece[:n], piece[n:]) for n in range(1, len(piece))]
     pairs = [(a, b) for a, b in pairs if a in ids and b in ids]
-    merges += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-  return merges
+    result += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+  return result

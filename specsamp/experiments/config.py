@@ -40,10 +40,10 @@ class ModelsConfig:
   """A target and a draft.
 
   Attributes:
-    target: folder of the target, or its name at the hub; '' is the embedded
-      target.
-    draft: folder of the draft, or its name at the hub; '' is the embedded
-      draft.
+    target: folder or GGUF file of the target, or its name at the hub; '' is the
+      embedded target.
+    draft: folder or GGUF file of the draft, or its name at the hub; '' is the
+      embedded draft.
   """
 
   target: str = ''

@@ -219,9 +219,10 @@ def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
   """Loads the models of a config.
 
   Args:
-    target: a folder or a name on the hub; '' is the embedded target.
-    draft: a folder or a name on the hub; '' is the embedded draft, which needs
-      a target with its tokenizer.
+    target: a folder, a GGUF file or a name on the hub; '' is the embedded
+      target.
+    draft: a folder, a GGUF file or a name on the hub; '' is the embedded
+      draft, which needs a target with its tokenizer.
     mesh: mesh to place the models on.
     dtype: compute dtype of the target; '' is that of its folder.
   """

@@ -19,8 +19,8 @@ class DistillConfig(run_config.RunConfig):
   Attributes:
     kind: kind of the drafter, one of `drafting.trained.KINDS`: medusa, hydra,
       eagle, eagle3, medusa_parallel, eagle_parallel or dflash.
-    target: folder of the target, or its name at the hub; '' is the embedded
-      target.
+    target: folder or GGUF file of the target, or its name at the hub; '' is the
+      embedded target.
     ahead: tokens that the drafter drafts in a round: heads, or masks plus one.
       EAGLE can draft any number, and so can EAGLE-3, which learns to draft this
       number.

@@ -14,7 +14,8 @@ class Hub:
   """The repository and its answers.
 
   Attributes:
-    files: name -> content; names that end in .safetensors are LFS files.
+    files: name -> content; names that end in .safetensors or .gguf are LFS
+      files.
     spoilt: names whose content is sent with its bytes reversed.
     is_gated: True if nobody may download files.
     is_down: True if every request fails.
@@ -55,6 +56,8 @@ class Hub:
     if self.is_gated:
       return 403, {'X-Error-Code': 'GatedRepo'}, b''
     name = path.removeprefix(f'/{NAME}/resolve/').partition('/')[2]
+    if name not in self.files:
+      return 404, {'X-Error-Code': 'EntryNotFound'}, b''
     content = self.files[name]
     headers = {
       'X-Repo-Commit': self.commit,
@@ -100,7 +103,7 @@ def _json(value):
 
 
 def _is_large(name):
-  return name.endswith('.safetensors')
+  return name.endswith(('.safetensors', '.gguf'))
 
 
 def _hash(name, content):

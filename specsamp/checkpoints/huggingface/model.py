@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from specsamp.checkpoints import dtypes, folders, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import families
 from specsamp.data import hf_tokenizers, tokenizer_export
-from specsamp.data.tokenizers import SentencePiece
+from specsamp.data.tokenizers import SentencePiece, Tokenizer
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
@@ -64,6 +64,23 @@ def load(
     weights.sizes(param_shapes(Transformer(config))),
     tensors,
   )
+  return from_tensors(what, config, layout, tensors, tokenizer, mesh, dtype)
+
+
+def from_tensors(
+  what: str,
+  config: TransformerConfig,
+  layout: layouts.Layout,
+  tensors: dict[str, tensor_files.Stored],
+  tokenizer: Tokenizer,
+  mesh: Mesh | None,
+  dtype: Dtype | None,
+) -> LanguageModel:
+  """Reads the tensors of a layout; see `model_dir.load`.
+
+  Embedding rows that have no piece in the tokenizer are padding. `what` begins
+  errors and warnings.
+  """
   # The vocabulary is padded to a multiple of the shards.
   shards = mesh.shape[MODEL] if mesh else 1
   rows = -(-config.vocab_size // shards) * shards

@@ -1,0 +1,1 @@
+"""Models in llama.cpp's format: one file with weights and a tokenizer."""
