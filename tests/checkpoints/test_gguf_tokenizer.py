@@ -142,6 +142,25 @@ def test_roles_of_tokens(tmp_path):
   assert hf_tokenizers.load(tmp_path) == made
 
 
+@pytest.mark.parametrize(
+  ('text', 'type_', 'stop_ids'),
+  [
+    ('<end_of_turn>', 3, (1, 2)),
+    ('<|eot_id|>', 4, (1, 2)),
+    ('<|im_end|>', 1, (1,)),  # a piece of plain text
+  ],
+)
+def test_ends_without_an_id(text, type_, stop_ids):
+  """Files of Gemma 3 name <eos> alone, which no turn of a chat ends with."""
+  made = _bytes(
+    tokens=['a', '<eos>', text],
+    token_type=np.array([1, 3, type_]),
+    merges=[],
+    eos_token_id=1,
+  )
+  assert made.stop_ids == stop_ids
+
+
 def _pieces(proto) -> dict:
   """Returns the metadata of a SentencePiece model."""
   model = sentencepiece_model_pb2.ModelProto.FromString(proto)

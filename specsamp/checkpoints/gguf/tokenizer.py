@@ -52,6 +52,16 @@ _ROLES = dict(bos='bos', eos='eos', unk='unknown', pad='padding')
 # Ids that the format's first files leave out.
 _LLAMA_IDS = dict(bos=1, eos=2, unknown=0)
 _ENDS = ('eos', 'eot', 'eom')  # of a text, a turn, a message
+# Many files have the id of one of these ends, such as Gemma 3's <eos> and not
+# <end_of_turn>. Like llama.cpp, this module knows the others by their texts.
+_END_TEXTS = (
+  '<|end_of_text|>',
+  '<|eot_id|>',
+  '<|eom_id|>',
+  '<|endoftext|>',
+  '<|im_end|>',
+  '<end_of_turn>',
+)
 
 
 def read(values: dict[str, Any]) -> hf_tokenizers.HuggingFace:
@@ -102,6 +112,12 @@ def read(values: dict[str, Any]) -> hf_tokenizers.HuggingFace:
     for role, key in _ROLES.items()
     if key in ids
   }
+  ends = [ids[key] for key in _ENDS if key in ids]
+  ends += [
+    i
+    for i, (token, type_) in enumerate(zip(tokens, types, strict=True))
+    if token in _END_TEXTS and type_ in (_CONTROL, _USER_DEFINED)
+  ]
   adds_bos &= 'bos' in ids
   adds_bos = bool(values.get(_PREFIX + 'add_bos_token', adds_bos))
   adds_eos = bool(values.get(_PREFIX + 'add_eos_token', False))
@@ -122,7 +138,7 @@ def read(values: dict[str, Any]) -> hf_tokenizers.HuggingFace:
     )
   files = Files(
     named=named,
-    stop_ids=tuple(dict.fromkeys(ids[key] for key in _ENDS if key in ids)),
+    stop_ids=tuple(dict.fromkeys(ends)),
     chat_template=values.get('tokenizer.chat_template', ''),
     adds_bos=adds_bos,
     parses=True,
