@@ -42,10 +42,10 @@ def load(
 ) -> LanguageModel:
   """Reads a folder of `save` or of Hugging Face's libraries, or a GGUF file.
 
-  The families are LLaMA 1 to 3 and Vicuna, Mistral, Qwen2 and 3, OPT and GPT-2.
-  GGUF files hold LLaMA, Mistral, Qwen2, Qwen3 or Gemma 3; quantized weights are
-  dequantized.
-  Matrices get the dtype that the model computes in, other parameters float32.
+  `huggingface.families.FAMILIES` has the architectures of folders. GGUF files
+  hold LLaMA, Mistral, Qwen2, Qwen3 or Gemma 3; quantized weights are
+  dequantized. Matrices get the dtype that the model computes in, other
+  parameters float32.
 
   Args:
     path: folder, GGUF file, or a name of the Hugging Face hub; see

@@ -47,7 +47,11 @@ class DSparkLayers(DFlashLayers):
 
 @struct.dataclass
 class DSparkDrafter(DFlashDrafter):
-  """Drafter of a block in one pass, whose tokens are chosen level by level."""
+  """Drafter of a block in one pass, whose tokens are chosen level by level.
+
+  Unlike those of its base classes, its q depend on the tokens drafted before,
+  and a chain ends early by the value of `least_confidence`.
+  """
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)

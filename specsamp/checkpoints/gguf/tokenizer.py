@@ -90,7 +90,8 @@ def read(values: dict[str, Any]) -> hf_tokenizers.HuggingFace:
   ids = _ids(values, kind, len(tokens))
   # Rows of the embedding that no text uses.
   while types and types[-1] == _UNUSED and len(types) - 1 not in ids.values():
-    types.pop(), tokens.pop()
+    types.pop()
+    tokens.pop()
   build = _byte_level if kind == 'gpt2' else _sentencepiece
   try:
     backend, adds_bos = build(values, tokens, types)
