@@ -285,6 +285,20 @@ def test_a_rotated_part_is_written_in_each_place():
     assert written[key] == written['rope_parameters'][key] == 0.5
 
 
+@pytest.mark.parametrize(
+  ('outer', 'inner', 'expected'),
+  [(True, False, True), (False, True, False), (None, True, True)],
+)
+def test_the_outer_config_ties_embeddings(outer, inner, expected):
+  values = dict(
+    architectures=['Mistral3ForConditionalGeneration'],
+    text_config=dict(model_type='mistral', tie_word_embeddings=inner),
+    tie_word_embeddings=outer,
+  )
+  text = families.text_config(values)
+  assert families.of(text).read(text).tied_embeddings == expected
+
+
 def test_rope_in_each_place():
   linear = dict(rope_type='linear', factor=2.0)
   scaling = RopeScaling('linear', 2.0)

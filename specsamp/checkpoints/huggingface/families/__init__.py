@@ -20,7 +20,6 @@ from specsamp.checkpoints.huggingface.families import (
   opt,
   phi3,
 )
-from specsamp.checkpoints.huggingface.families.family import agreed
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError, check_name
 from specsamp.models import TransformerConfig
@@ -81,8 +80,10 @@ def text_config(values: dict[str, Any]) -> dict[str, Any]:
   text = config_keys.nested(values, TEXT)
   kinds = {FAMILIES[name][0]: name for name in names}
   check_name(f'model_type of {TEXT}', text.get('model_type'), kinds)
-  name = kinds[text['model_type']]
-  return text | {'architectures': [name], tied: agreed(tied, values, text)}
+  text = text | {'architectures': [kinds[text['model_type']]]}
+  # The outer key decides in transformers, which writes its default, true, next
+  # to a text model's false.
+  return text if values.get(tied) is None else text | {tied: values[tied]}
 
 
 def text_tensors(tensors: dict[str, Stored]) -> dict[str, Stored]:
