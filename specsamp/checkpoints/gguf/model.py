@@ -116,6 +116,11 @@ class _Values:
       raise UserError(f'no {key}')
     return self.get(key)
 
+  def count(self, key: str) -> int:
+    if type(got := self.need(key)) is not int or got < 1:
+      raise UserError(f'{key}: got {got!r}, expected an integer of at least 1')
+    return got
+
   def check_all_read(self) -> None:
     if unknown := sorted(self._values.keys() - self._read):
       raise UserError(f'{unknown[0]} is not supported')
@@ -126,7 +131,7 @@ def _read_config(
 ) -> TransformerConfig:
   """Returns the config of a file, which keys and tensors decide."""
   v = _Values(name, values)
-  width, heads = v.need('embedding_length'), v.need('attention.head_count')
+  width, heads = v.count('embedding_length'), v.count('attention.head_count')
   head_dim = v.get('attention.key_length', width // heads)
   for key in ('attention.value_length', 'rope.dimension_count'):
     if v.get(key, head_dim) != head_dim:
@@ -142,6 +147,11 @@ def _read_config(
     slides = v.get('attention.sliding_window_pattern', _PERIOD, per_layer=True)
     if isinstance(slides, int):  # the period
       slides = np.arange(slides) < slides - 1
+    elif len(slides) != num_layers:
+      raise UserError(
+        f'attention.sliding_window_pattern: got {len(slides)} layers, expected '
+        f'{num_layers}'
+      )
     others = dict(
       windows=tuple(window * int(is_local) for is_local in slides if window),
       window_rope_theta=theta if window else None,
