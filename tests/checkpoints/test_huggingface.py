@@ -15,6 +15,7 @@ from specsamp.checkpoints import weights
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.drafting import model_drafter
 from specsamp.models import kv_cache
+from specsamp.sharding import mesh as meshes
 
 pytestmark = pytest.mark.parity
 
@@ -57,7 +58,29 @@ def test_logits_of_ragged_prompts_and_cached_decoding(both):
     np.testing.assert_allclose(cached[row], expected[length:], atol=1e-4)
 
 
-# The test above compares all logits of every family.
+@pytest.mark.extended
+def test_logits_on_a_mesh(both):
+  """On two shards of two rows each, of texts longer than the windows."""
+  theirs, _, folder = both
+  mesh = meshes.make(2, 2, jax.devices()[:4])
+  ours = specsamp.load(folder, mesh=mesh)
+  shape = (4, 12)
+  tokens = np.random.default_rng(1).integers(0, foreign.VOCAB, shape, np.int32)
+
+  @jax.jit
+  def pass_over(params, tokens):
+    cache = ours.transformer.init_cache(params, 4, 32)
+    return ours.transformer.apply({'params': params}, tokens, cache=cache)
+
+  with meshes.use(mesh):
+    logits = pass_over(ours.params, tokens).logits
+  assert len(logits.sharding.device_set) == 4
+  np.testing.assert_allclose(
+    logits[..., : foreign.VOCAB], foreign.logits(theirs, tokens), atol=1e-4
+  )
+
+
+# The first test compares all logits of every family.
 @pytest.mark.parametrize('both', ['llama', 'gpt2', 'gemma 3'], indirect=True)
 @pytest.mark.parametrize('drafts', [False, True])
 def test_greedy_texts(both, drafts):
