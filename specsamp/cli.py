@@ -453,8 +453,10 @@ def _is_new(folder: pathlib.Path, text: str, resumes: bool) -> bool:
 
 def _remove_own(folder: pathlib.Path) -> None:
   """Removes the files of a run that has not begun."""
+  # Other processes must not look: the first may have removed the folder.
+  if not distributed.is_first():
+    return
   own = {'config.json', tokenizers.FILE}
-  others = {path.name for path in folder.iterdir()} - own - {locks.LOCK}
-  if distributed.is_first() and not others:
+  if not {path.name for path in folder.iterdir()} - own - {locks.LOCK}:
     for name in own:
       (folder / name).unlink(missing_ok=True)
