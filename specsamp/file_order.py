@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from specsamp.sharding import rules
+
 # Number of summed axes where it is not 1. Lookups have none.
 _NUM_SUMMED = {
   'o': 2,
@@ -79,4 +81,4 @@ def _transposed(tree: Any, order_of) -> Any:
 
 def last_name(path) -> str:
   """Returns the key of the dict that holds a leaf, '' if no dict holds it."""
-  return str(getattr(path[-1], 'key', '')) if path else ''
+  return rules.param_name(path)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specsamp import file_order
+from specsamp.models import quantized
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
@@ -14,9 +15,9 @@ from specsamp.sharding import rules
 def of(params: Any, num_tokens: int | None = None, stored: Any = None) -> str:
   """Returns a hash of one row of every array, in bfloat16.
 
-  Integers are not weights and enter the hash whole. The same weights have the
-  same fingerprint on any mesh, and in float32 or bfloat16; float16 rounds small
-  weights. All processes of a mesh must call this.
+  Integers that are not quantized weights enter the hash whole. The same weights
+  have the same fingerprint on any mesh, and in float32 or bfloat16; float16
+  rounds small weights. All processes of a mesh must call this.
 
   Args:
     params: arrays in nested dicts or other trees.
@@ -28,14 +29,15 @@ def of(params: Any, num_tokens: int | None = None, stored: Any = None) -> str:
   leaves = jax.tree_util.tree_leaves_with_path(params)
   if stored is None:
     stored = rows(params)
-  digest = hashlib.sha256()
+  digest = hashlib.sha256(quantized.kind_of(params).encode())
   for (path, leaf), row in zip(leaves, jax.tree.leaves(stored), strict=True):
     shape, row = leaf.shape, meshes.fetch(row)
     name = file_order.last_name(path)
     if num_tokens is not None:
       shape = tuple(
         num_tokens if axis == 'vocab' else size
-        for axis, size in zip(rules.PARAM_AXES[name], shape, strict=True)
+        # The scale of a quantized weight has the first of its axes.
+        for axis, size in zip(rules.PARAM_AXES[name], shape, strict=False)
       )
     shape = tuple(shape[axis] for axis in file_order.axes(name, leaf.ndim))
     if num_tokens is not None:
@@ -51,7 +53,10 @@ def rows(params: Any) -> Any:
   """Returns the part of each array that is hashed, in the same tree."""
 
   def row(path, leaf):
-    if not leaf.ndim or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    is_weight = leaf.dtype == jnp.int8 or jnp.issubdtype(
+      leaf.dtype, jnp.inexact
+    )
+    if not leaf.ndim or not is_weight:
       return leaf
     # The first row in the order of files.
     *_, last = file_order.axes(file_order.last_name(path), leaf.ndim)

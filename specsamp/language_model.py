@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from specsamp import fingerprint
 from specsamp.data import tokenizers
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.models import Transformer
+from specsamp.models import Transformer, quantized
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
@@ -26,8 +26,8 @@ class LanguageModel:
     params: its parameters, a nested dict of arrays. Decoding runs on their
       devices: one, or a mesh.
     tokenizer: text to tokens and back.
-    stored_as: fingerprint of parameters after rounding to float16 -> that of
-      the weights they were read from.
+    stored_as: fingerprint of parameters after rounding to float16 or 8 bits ->
+      that of the weights they were read from.
   """
 
   transformer: Transformer
@@ -41,6 +41,7 @@ class LanguageModel:
       f'{self.num_params / 1e6:,.1f}M parameters',
       f'{config.num_layers} layers of width {config.width}',
       config.dtype,
+      *([f'{self.weights} weights'] if self.weights else []),
       f'vocabulary of {config.num_tokens}',
     ]
     if self.mesh is not None:
@@ -90,13 +91,42 @@ class LanguageModel:
 
   @property
   def num_params(self) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(self.params))
+    """Number of parameters, without the scales of quantized weights."""
+    is_leaf = quantized.is_quantized
+    leaves = jax.tree.leaves(self.params, is_leaf=is_leaf)
+    return sum(leaf.size for leaf in leaves)
+
+  @property
+  def weights(self) -> str:
+    """Kind of its quantized weights, int8 or w8a8; '' if it has none."""
+    return quantized.kind_of(self.params)
+
+  def quantized(self, kind: quantized.Kind) -> 'LanguageModel':
+    """Returns the model with weights in 8 bits, which is another distribution.
+
+    Arrays that stay floats are shared, not copied.
+    """
+    params = quantized.quantize(self.params, kind)
+    digest = fingerprint.of(params, self.config.num_tokens)
+    stored_as = {digest: self.source_fingerprint}
+    return dataclasses.replace(self, params=params, stored_as=stored_as)
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """A hash of the weights, by which trained drafters recognize their target.
+    """A hash of the weights, which names the model's distribution.
 
-    See `specsamp.fingerprint`.
+    Quantized weights have another one than their floats. See
+    `specsamp.fingerprint`.
+    """
+    if not self.weights:
+      return self.source_fingerprint
+    return fingerprint.of(self.params, self.config.num_tokens)
+
+  @functools.cached_property
+  def source_fingerprint(self) -> str:
+    """Fingerprint of the weights that were rounded to those of the model.
+
+    Trained drafters recognize their target by it.
     """
     digest = fingerprint.of(self.params, self.config.num_tokens)
     return self.stored_as.get(digest, digest)
@@ -106,7 +136,7 @@ def _with_rows(params: Any, rows: int) -> Any:
   """Returns parameters with this number of vocabulary rows; new ones are 0."""
 
   def resize(path, array):
-    axes = rules.PARAM_AXES[path[-1].key]
+    axes = rules.PARAM_AXES[rules.param_name(path)][: array.ndim]
     if 'vocab' not in axes:
       return array
     axis = axes.index('vocab')

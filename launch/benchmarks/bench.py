@@ -36,7 +36,7 @@ from specsamp.errors import check_range
 from specsamp.evaluation import methods, metrics, runner, timing
 from specsamp.evaluation.reporting.report import Report, Table, device
 from specsamp.evaluation.reporting.run_log import RunLog
-from specsamp.experiments import loading, random_models
+from specsamp.experiments import random_models
 from specsamp.experiments.config import SampledConfig
 from specsamp.experiments.methods import MethodConfig, baseline
 from specsamp.models import TransformerConfig
@@ -166,7 +166,7 @@ def pair_group(
   The topology is this device, None if the plan does not know it. An interrupted
   run resumes from the log of the texts at the path.
   """
-  models = loading.load(config.target, config.draft, None)
+  models = config.load_models(None)
   target = models.target
   tasks = config.load_tasks('code', target)
   drafting = [method.make(models, config.top_p) for method in config.methods]

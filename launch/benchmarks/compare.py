@@ -244,7 +244,7 @@ def prepare(values: dict) -> tuple[CompareConfig, loading.Models, list]:
       )
   if jax.default_backend() not in ('cpu', 'gpu'):
     raise UserError(f'device: got {device()}, expected a CPU or a GPU')
-  models = loading.load(config.target, config.draft, None)
+  models = config.load_models(None)
   got, expected = (m.config.num_tokens for m in (models.draft, models.target))
   if got != expected:
     raise UserError(

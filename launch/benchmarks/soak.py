@@ -19,7 +19,6 @@ from specsamp import Engine, SamplingParams, cli
 from specsamp.errors import check_range
 from specsamp.evaluation.reporting.report import Figure, Report, Table
 from specsamp.evaluation.reporting.run_log import RunLog
-from specsamp.experiments import loading
 from specsamp.experiments.config import SampledConfig
 from specsamp.utils import compilation_cache, progress, schema
 
@@ -105,7 +104,7 @@ def memory_mb() -> float:
 
 def main(values):
   config = schema.read(SoakConfig, values.to_dict())
-  models = loading.load(config.target, config.draft, None)
+  models = config.load_models(None)
   prompts = config.load_prompts('code', models.target)
   engine = Engine(
     models.target,

@@ -396,7 +396,7 @@ def make_contenders(
 
 def main(values):
   config = schema.read(ThroughputConfig, values.to_dict())
-  models = loading.load(config.target, config.draft, None)
+  models = config.load_models(None)
   parts = make_parts(config, models.target)
   contenders = make_contenders(config, models, parts)
   workdir = cli.make_workdir(_WORKDIR.value, values, resumes=False)

@@ -6,12 +6,13 @@ Published formats are read too, see `huggingface.heads`.
 import dataclasses
 from typing import Literal
 
-from specsamp.checkpoints import folders, weights
+from specsamp.checkpoints import folders
+from specsamp.checkpoints import weights as weight_files
 from specsamp.checkpoints.huggingface import heads
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.trained import KINDS, kind_of, make
 from specsamp.errors import UserError, check_name
-from specsamp.models import TransformerConfig, param_shapes
+from specsamp.models import TransformerConfig, param_shapes, quantized
 from specsamp.utils import files
 
 
@@ -35,11 +36,11 @@ def save(
     kind=kind.name, ahead=module.ahead or 1, target=trained.target
   ) | {name: getattr(module, name) for name in kind.fields}
   config = {'drafter': about, 'model': dataclasses.asdict(module.config)}
-  with weights.new_folder(path, config) as folder:
-    weights.save(trained.params, folder, storage)
+  with weight_files.new_folder(path, config) as folder:
+    weight_files.save(trained.params, folder, storage)
 
 
-def load(path) -> DraftModule:
+def load(path, weights: quantized.Kind | None = None) -> DraftModule:
   """Reads a drafter, which `trained_drafter` shards over a mesh.
 
   Folders in published formats do not name the weights of their target: `target`
@@ -48,6 +49,7 @@ def load(path) -> DraftModule:
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
+    weights: see `model_dir.load`.
 
   Raises:
     UserError: a file is missing or corrupt, or the folder is not a drafter's.
@@ -64,6 +66,8 @@ def load(path) -> DraftModule:
       fields = {name: about[name] for name in KINDS[kind].fields}
       module = make(kind, config, ahead, config.num_layers, **fields)
   if read:
-    return read(path)
-  leaves = weights.stream(path, param_shapes(module), config.dtype)
-  return DraftModule(module, weights.tree(leaves), target)
+    trained = read(path)
+  else:
+    leaves = weight_files.stream(path, param_shapes(module), config.dtype)
+    trained = DraftModule(module, weight_files.tree(leaves), target)
+  return trained.quantized(weights) if weights else trained

@@ -17,7 +17,7 @@ from specsamp import fingerprint
 from specsamp.checkpoints import weights
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.errors import UserError
-from specsamp.models import TransformerConfig, float16
+from specsamp.models import TransformerConfig, float16, quantized
 from specsamp.sharding import devices
 
 
@@ -62,34 +62,41 @@ def read_in_range(
   config: TransformerConfig,
   is_requested: bool,
   read: Callable[[str | None], Iterable[tuple[str, jax.Array]]],
+  kind: str = '',
 ) -> tuple[TransformerConfig, Any, dict[str, str]]:
   """Reads parameters, in float32 if the config's float16 cannot hold them.
+
+  Weights are quantized one by one if `kind` is a `quantized.Kind`.
 
   Args:
     what: name of the model in the log and in errors.
     config: config of the model.
     is_requested: True if the user chose the dtype; excess is then an error.
     read: maps a dtype to parameters as `weights.place` yields them.
+    kind: how to quantize weights, '' for not.
 
   Returns:
     The config with the dtype to compute in, the parameters, and their
     `LanguageModel.stored_as`.
   """
-  if config.dtype != float16.NAME:
+  if config.dtype != float16.NAME and not kind:
     return config, weights.tree(read(config.dtype)), {}
   try:
-    params, rows = {}, {}
+    params, rows, shapes = {}, {}, {}
     for name, value in read(None):  # at most one parameter is in memory twice
       last = name.rpartition('.')[2]
-      rows[name] = fingerprint.rows({last: value})[last]
-      params[name] = float16.cast(name, value)
-      if params[name] is not value:
+      rows[name] = _source_rows({last: value})[last]
+      shapes[name] = jax.ShapeDtypeStruct(value.shape, value.dtype)
+      params[name] = _rounded(name, value, config.dtype, kind)
+      if params[name] is not value and not quantized.is_quantized(value):
         value.delete()
   except float16.OutOfRange as error:
     fault = f'{error}, beyond the {float16.LARGEST:.0f} of float16'
   else:
     params, num_tokens = weights.tree(params), config.num_tokens
-    stored = fingerprint.of(params, num_tokens, weights.tree(rows))
+    stored = fingerprint.of(
+      weights.tree(shapes), num_tokens, weights.tree(rows)
+    )
     return config, params, {fingerprint.of(params, num_tokens): stored}
   if is_requested:
     raise UserError(
@@ -98,4 +105,21 @@ def read_in_range(
   logging.warning('%s: computes in float32: %s', what, fault)
   del params  # before all of them are read again
   config = dataclasses.replace(config, dtype='float32')
-  return config, weights.tree(read(config.dtype)), {}
+  return read_in_range(what, config, False, read, kind)
+
+
+@jax.jit
+def _source_rows(params: Any) -> Any:
+  return fingerprint.rows(quantized.dequantize(params))
+
+
+def _rounded(name: str, value, dtype: str, kind: str):
+  """Returns a parameter as the model reads it, on its devices."""
+  last = name.rpartition('.')[2]
+  if kind and quantized.num_summed(last):
+    return quantized.quantize({last: value}, kind)[last]
+  if dtype == float16.NAME:
+    return float16.cast(name, value)
+  return float16.cast_to(
+    value, dtype if float16.is_matrix(name, value) else 'float32'
+  )

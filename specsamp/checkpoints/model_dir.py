@@ -2,25 +2,31 @@
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, get_args
 
 from jax.sharding import Mesh
 
-from specsamp.checkpoints import dtypes, folders, tensor_files, weights
+from specsamp.checkpoints import dtypes, folders, tensor_files
+from specsamp.checkpoints import weights as weight_files
 from specsamp.checkpoints.gguf import model as gguf
 from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import hf_tokenizers
-from specsamp.errors import UserError
+from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig, param_shapes
+from specsamp.models import (
+  Transformer,
+  TransformerConfig,
+  param_shapes,
+  quantized,
+)
 from specsamp.models.config import Dtype
 from specsamp.utils import distributed, files
 
-CONFIG, WEIGHTS = folders.CONFIG, weights.FILE
+CONFIG, WEIGHTS = folders.CONFIG, weight_files.FILE
 
 
 def save(
-  model: LanguageModel, path, storage: weights.Storage = 'float32'
+  model: LanguageModel, path, storage: weight_files.Storage = 'float32'
 ) -> None:
   """Writes a model to a folder; `storage` is that of `weights.save`.
 
@@ -31,14 +37,17 @@ def save(
     UserError: the folder cannot be written, or holds other files.
   """
   config = {'model': dataclasses.asdict(model.config)}
-  with weights.new_folder(path, config) as folder:
+  with weight_files.new_folder(path, config) as folder:
     if distributed.is_first():
       model.tokenizer.save(folder)
-    weights.save(model.params, folder, storage)
+    weight_files.save(model.params, folder, storage)
 
 
 def load(
-  path, mesh: Mesh | None = None, dtype: Dtype | None = None
+  path,
+  mesh: Mesh | None = None,
+  dtype: Dtype | None = None,
+  weights: quantized.Kind | None = None,
 ) -> LanguageModel:
   """Reads a folder of `save` or of Hugging Face's libraries, or a GGUF file.
 
@@ -56,19 +65,26 @@ def load(
       float32 on CPUs and for 32-bit weights, else bfloat16. On GPUs
       without bfloat16 it becomes float16, or float32 if a weight exceeds
       float16; the log reports the choice.
+    weights: 'int8' rounds each weight of a product to 8 bits with a scale per
+      output channel, as it is read (from orbax, after all are). The model is
+      then another distribution. Weights stored in int8 keep their integers.
+      'w8a8' also rounds activations, with a scale per token. None keeps
+      floats.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, or a pickle; the
       architecture or a value of the config is not supported; the tensors do not
-      fit the config; the model does not divide into the mesh's shards; or dtype
-      is float16 and a weight exceeds it.
+      fit the config; the model does not divide into the mesh's shards; dtype is
+      float16 and a weight exceeds it; or weights is another word.
   """
+  kind = weights or ''
+  check_name('weights', kind, ('', *get_args(quantized.Kind)))
   path = folders.find('model', path)
   if not path.is_dir():
-    return gguf.load(path, mesh, dtype)
+    return gguf.load(path, mesh, dtype, kind)
   values = folders.read_config('model', path)
   if 'model' not in values:
-    return huggingface.load(path, mesh, dtype)
+    return huggingface.load(path, mesh, dtype, kind)
   config = _config_of(path, values)
   config = dataclasses.replace(
     config, dtype=dtypes.choose(f'model {path}', dtype, config.dtype, mesh)
@@ -79,7 +95,8 @@ def load(
     f'model {path}',
     config,
     dtype is not None,
-    lambda dtype: weights.stream(path, shapes, dtype, mesh),
+    lambda dtype: weight_files.stream(path, shapes, dtype, mesh, bool(kind)),
+    kind,
   )
   if tokenizer.vocab_size < config.num_tokens:
     raise UserError(

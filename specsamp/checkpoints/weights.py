@@ -26,6 +26,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from specsamp import file_order
 from specsamp.checkpoints import folders, tensor_files
 from specsamp.errors import UserError, check_name
+from specsamp.models import quantized
 from specsamp.models.float16 import is_matrix
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
@@ -85,9 +86,18 @@ def save(params: Any, folder, storage: Storage = 'float32') -> None:
 
   All processes of a run must call this. The first one writes safetensors; each
   one writes its shards of an orbax checkpoint. `storage` is the dtype of
-  matrices; other arrays are float32. orbax keeps all dtypes.
+  matrices; other arrays are float32. orbax keeps all dtypes. Quantized weights
+  are always stored in int8.
+
+  Raises:
+    UserError: orbax cannot store quantized weights.
   """
   check_name('storage', storage, get_args(Storage))
+  if storage == 'orbax' and quantized.kind_of(params):
+    raise UserError(
+      f"storage: got 'orbax' for {quantized.kind_of(params)} weights, expected "
+      "'int8'"
+    )
   if storage == 'orbax':
     with ocp.StandardCheckpointer() as checkpointer:
       path = pathlib.Path(folder).absolute() / _ORBAX
@@ -100,10 +110,15 @@ def _stored_tensors(params, storage: str) -> Iterator[tuple[str, np.ndarray]]:
   """Yields the names and tensors of parameters and of int8 scales."""
   for name, value in flat(params).items():
     order = _file_axes(name, value.ndim)
+    if quantized.is_quantized(value):
+      scale = meshes.fetch(value.scale)
+      scale = scale.reshape(scale.shape + (1,) * (value.ndim - scale.ndim))
+      yield name + _SCALE, np.ascontiguousarray(scale.transpose(order))
+      value = value.values
     value = np.ascontiguousarray(meshes.fetch(value).transpose(order))
     if not _is_integer(value):
       value = value.astype(np.float32)
-    if storage == 'int8' and is_matrix(name, value):
+    if storage == 'int8' and is_matrix(name, value) and value.dtype != np.int8:
       value, scale = _quantize(name, value)
       yield name + _SCALE, scale
     yield name, value
@@ -157,7 +172,11 @@ def write(
 
 
 def stream(
-  folder, shapes: Any, dtype: str | None, mesh: Mesh | None = None
+  folder,
+  shapes: Any,
+  dtype: str | None,
+  mesh: Mesh | None = None,
+  keep_int8: bool = False,
 ) -> Iterator[tuple[str, jax.Array]]:
   """Yields the names and parameters that `save` wrote.
 
@@ -169,6 +188,7 @@ def stream(
     dtype: dtype of matrices; other parameters are float32. None keeps the
       stored dtypes.
     mesh: devices to place the parameters on; None is one device.
+    keep_int8: True to yield a `Quantized` for weights stored in int8.
 
   Raises:
     UserError: a file is missing, truncated or corrupt, the tensors have other
@@ -185,7 +205,16 @@ def stream(
     raise UserError(f'weights {folder}: got both {FILE} and {paths[0].name}')
   tensors = tensor_files.in_files(paths)
   _check(folder, flat(shapes), tensors)
-  yield from place(shapes, dtype, mesh, functools.partial(_read, tensors))
+  if not keep_int8:
+    yield from place(shapes, dtype, mesh, functools.partial(_read, tensors))
+    return
+  for name, shape in flat(shapes).items():
+    last = name.rpartition('.')[2]
+    if name + _SCALE in tensors and quantized.num_summed(last):
+      yield name, _place_stored(tensors, name, shape.shape, mesh)
+    else:
+      read = functools.partial(_read, tensors)
+      yield from place(tree({name: shape}), dtype, mesh, read)
 
 
 def _restore(
@@ -228,6 +257,35 @@ def _restore(
     return params
   # Orbax restores shardings, but not the order of axes in memory.
   return jax.device_put(params, rules.param_formats(shapes, mesh))
+
+
+def _place_stored(tensors, name: str, shape, mesh) -> quantized.Quantized:
+  """Reads the integers and scales of a weight to its devices."""
+  last = name.rpartition('.')[2]
+  kept = len(shape) - quantized.num_summed(last)
+
+  def read_values(index):
+    return _read(tensors, name, index, keeps_int8=True)
+
+  def read_scale(index):
+    order = _file_axes(name, len(shape))
+    whole = tensors[name + _SCALE].read()
+    whole = whole.transpose([order.index(axis) for axis in range(len(shape))])
+    return whole.reshape(shape[:kept])[index]
+
+  values = jax.ShapeDtypeStruct(shape, jnp.int8)
+  scale = jax.ShapeDtypeStruct(shape[:kept], jnp.float32)
+  parts = quantized.Quantized(values, scale)
+  if mesh is None:
+    return quantized.Quantized(
+      jnp.asarray(read_values(())), jnp.asarray(read_scale(()))
+    )
+  formats = rules.param_formats({last: parts}, mesh)[last]
+  array = jax.make_array_from_callback
+  return quantized.Quantized(
+    array(shape, formats.values, read_values),
+    array(shape[:kept], formats.scale, read_scale),
+  )
 
 
 def place(
@@ -306,12 +364,12 @@ def _check(path, shapes, tensors) -> None:
   tensor_files.check_shapes(f'weights {path}', expected, sizes(tensors), faults)
 
 
-def _read(tensors, name: str, index) -> np.ndarray:
-  """Reads a slice of a parameter; () is all of it."""
+def _read(tensors, name: str, index, keeps_int8: bool = False) -> np.ndarray:
+  """Reads a slice of a parameter, or of its integers; () is all of it."""
   order = _file_axes(name, len(tensors[name].shape))
   index = tuple(index[axis] for axis in order) if index else ()
   value = tensors[name].read(index)
-  if name + _SCALE in tensors:
+  if name + _SCALE in tensors and not keeps_int8:
     scale = tensors[name + _SCALE].read()
     # Scales have one entry along the axes that share them.
     part = tuple(

@@ -25,7 +25,6 @@ from specsamp.drafting.parallel import ParallelDrafter
 from specsamp.errors import UserError
 from specsamp.models import TransformerConfig, attention, float16, kernels
 from specsamp.models.transformer import MLP, Block, Layers, Norm
-from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 
 _NUM_TAPS = 3
@@ -216,7 +215,7 @@ class Eagle3Layer(Layers):
 
   def embed(self, tokens_bt):
     """Returns the tokens' embeddings, [B, T, D], if it has an embedding."""
-    x_btd = lookup.rows(self.embedding, tokens_bt)
+    x_btd = kernels.rows(self.embedding, tokens_bt)
     return x_btd.astype(float16.wide(self.config.dtype))
 
   def normed(self, x_btd):

@@ -13,7 +13,7 @@ from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.drafter import Drafter, check_fits, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig, kernels
+from specsamp.models import Transformer, TransformerConfig, kernels, quantized
 from specsamp.sampling import draw
 from specsamp.sharding.rules import constrain
 
@@ -84,6 +84,11 @@ class DraftModule:
     kind = type(self.module).__name__
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 
+  def quantized(self, kind: quantized.Kind) -> 'DraftModule':
+    """Returns the drafter with weights in 8 bits."""
+    params = quantized.quantize(self.params, kind)
+    return dataclasses.replace(self, params=params)
+
   def check(self, target: LanguageModel) -> None:
     """Raises `UserError` if the drafter was trained for another target.
 
@@ -109,7 +114,8 @@ class DraftModule:
 
 def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
   """Raises `UserError` if the target has other weights than at training."""
-  if trained_for != target.fingerprint:
+  # A drafter also serves the quantized weights: any draft is lossless.
+  if trained_for not in (target.fingerprint, target.source_fingerprint):
     raise UserError(
       f'drafter: trained for the target {trained_for}, this one is '
       f'{target.fingerprint}; a drafter serves the weights it was trained on'

@@ -53,7 +53,7 @@ def prepare(values: dict[str, Any], mesh: Mesh | None = None) -> 'Comparison':
     UserError: a file or value is invalid.
   """
   config = schema.read(ComparisonConfig, values)
-  models = loading.load(config.target, config.draft, mesh, config.dtype)
+  models = config.load_models(mesh, config.dtype)
   target = models.target
   loaded = [
     task for name in config.tasks for task in config.load_tasks(name, target)
@@ -189,11 +189,17 @@ class Comparison:
     parts, parts_section = self._time_parts(overall, by_label)
     passes, passes_section = self._time_passes(overall, by_label)
 
-    folders = (self.config.target, self.config.draft)
-    names = [pathlib.Path(folder).name or 'embedded' for folder in folders]
+    config = self.config
+    folders = (
+      (config.target, config.weights),
+      (config.draft, config.draft_weights),
+    )
+    names = [
+      loading.name_of(folder or 'embedded', kind) for folder, kind in folders
+    ]
     pair = '+'.join(dict.fromkeys(names))
     sections: list[Part] = [
-      *filter(None, [self.config.note]),
+      *filter(None, [self.config.note, loading.note(self.target)]),
       *searched_sections,
       *comparison.notes(
         self.tasks, lines, scored, self.config.max_prompt_tokens

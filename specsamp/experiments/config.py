@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import ml_collections
+from jax.sharding import Mesh
 
 from specsamp.data import chat
 from specsamp.drafting import Drafter, TokenTree
@@ -14,6 +15,7 @@ from specsamp.evaluation.reporting import plots
 from specsamp.experiments import loading
 from specsamp.experiments.methods import Branching, MethodConfig
 from specsamp.language_model import LanguageModel
+from specsamp.models import quantized
 from specsamp.models.config import Dtype
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import schema
@@ -43,11 +45,25 @@ class ModelsConfig:
     target: folder or GGUF file of the target, or its name at the hub; '' is the
       embedded target.
     draft: folder or GGUF file of the draft, or its name at the hub; '' is the
-      embedded draft.
+      embedded draft. self is the target with weights in 8 bits, self:6 its
+      first 6 layers with its LM head, the same arrays.
+    weights: int8 for weights of the target in 8 bits, which is another
+      distribution than that of its floats; w8a8 for activations in 8 bits too,
+      which is less exact, and faster on CPUs; '' for floats.
+    draft_weights: the same for the draft, and for trained drafters; '' is int8
+      if the draft is self.
   """
 
   target: str = ''
   draft: str = ''
+  weights: Literal['', quantized.Kind] = ''
+  draft_weights: Literal['', quantized.Kind] = ''
+
+  def load_models(self, mesh: Mesh | None, dtype: str = '') -> loading.Models:
+    """Loads the models; see `loading.load`."""
+    return loading.load(
+      self.target, self.draft, mesh, dtype, self.weights, self.draft_weights
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def prepare(
   is_comparison = prompt is None and prompts_file is None
   if config.chat and is_comparison:
     raise UserError('chat is for your own --prompt or --prompts_file')
-  models = loading.load(config.target, config.draft, mesh, config.dtype)
+  models = config.load_models(mesh, config.dtype)
   target = models.target
   drafter, compared = _drafters(config, models)
   compared_tasks = []
@@ -299,7 +299,7 @@ class Decoding:
     sections = [
       *tables.draft_length_section(lines),
       *break_even.sentences(rows, costs, fastest.method if fastest else ''),
-      *filter(None, [warning]),
+      *filter(None, [loading.note(self.target), warning]),
     ]
     report = comparison.write(
       workdir,

@@ -33,7 +33,7 @@ from specsamp.drafting.drafter import NoDrafter
 from specsamp.drafting.trained import kind_of
 from specsamp.errors import UserError, describe_unknown
 from specsamp.language_model import LanguageModel
-from specsamp.models import TransformerConfig
+from specsamp.models import Transformer, TransformerConfig
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import files, user_modules
 
@@ -60,6 +60,7 @@ class Lookup:
 
 
 NO_DRAFTER = 'none'  # plain decoding
+SELF = 'self'  # a draft made of the target's weights
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
 # Texts of the trial of a drafter, with their drawn and their greedy tokens.
 _ROWS, _DRAWN, _TRIED = 4, 8, 32
@@ -92,11 +93,13 @@ class Models:
       drafter needs it.
     trained: trained drafters by their names: the embedded ones, and those of
       folders after they have been loaded.
+    draft_weights: kind of the weights of drafters that are loaded, or ''.
   """
 
   target: LanguageModel
   load_draft: Callable[[], LanguageModel]
   trained: dict[str, DraftModule]
+  draft_weights: str = ''
 
   @functools.cached_property
   def draft(self) -> LanguageModel:
@@ -171,7 +174,7 @@ class Models:
     if name in self.trained:
       return self.trained[name]
     if folders.is_path(name):
-      trained = drafter_dir.load(name)
+      trained = drafter_dir.load(name, self.draft_weights or None)
       # Once for all shapes and laws, unlike in `trained_drafter`.
       _note_rope(name, trained, self.target.config)
       _warn_if_chance(name, trained, self.target)
@@ -215,36 +218,115 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
   return [tokenizer.encode(text) for text in texts]
 
 
-def load(target: str, draft: str, mesh: Mesh | None, dtype: str = '') -> Models:
+def name_of(path: str, weights: str) -> str:
+  """Returns the name of a model in reports and servers."""
+  return '-'.join(filter(None, (pathlib.Path(path).name, weights)))
+
+
+def note(target: LanguageModel) -> str:
+  """Returns a sentence on a target with quantized weights, or ''."""
+  if not target.weights:
+    return ''
+  return (
+    f'The target has {target.weights} weights, whose distribution is not that '
+    f'of its floats (fingerprint {target.fingerprint} instead of '
+    f'{target.source_fingerprint}). Methods are compared with its own plain '
+    'decoding.'
+  )
+
+
+def load(
+  target: str,
+  draft: str,
+  mesh: Mesh | None,
+  dtype: str = '',
+  weights: str = '',
+  draft_weights: str = '',
+) -> Models:
   """Loads the models of a config.
 
   Args:
     target: a folder, a GGUF file or a name on the hub; '' is the embedded
       target.
     draft: a folder, a GGUF file or a name on the hub; '' is the embedded
-      draft, which needs a target with its tokenizer.
+      draft, which needs a target with its tokenizer. See `self_draft` for
+      'self' and 'self:N'.
     mesh: mesh to place the models on.
     dtype: compute dtype of the target; '' is that of its folder.
+    weights: kind of the target's weights, see `model_dir.load`; '' is floats.
+    draft_weights: the same for the draft and trained drafters.
   """
   if target:
-    loaded, trained = model_dir.load(target, mesh, dtype or None), {}
+    loaded = model_dir.load(target, mesh, dtype or None, weights or None)
+    trained = {}
   else:
     pair = zoo.load('pycode', dtype)
     loaded, trained = pair.target.on(mesh), dict(pair.drafters)
+    if weights:
+      loaded = loaded.quantized(weights)
+  if draft_weights:
+    quantize = lambda drafter: drafter.quantized(draft_weights)
+    trained = {name: quantize(drafter) for name, drafter in trained.items()}
+  if draft == SELF or draft.startswith(f'{SELF}:'):
+    named = self_draft(loaded, draft, draft_weights)
+    return Models(loaded, lambda: named, trained, draft_weights)
   if draft:
-    named = model_dir.load(draft, mesh).for_target(loaded)
-    return Models(loaded, lambda: named, trained)
+    named = model_dir.load(draft, mesh, weights=draft_weights or None)
+    named = named.for_target(loaded)
+    return Models(loaded, lambda: named, trained, draft_weights)
 
   def load_embedded() -> LanguageModel:
     try:
-      return zoo.load('pycode').draft.on(mesh).for_target(loaded)
+      model = zoo.load('pycode').draft.on(mesh).for_target(loaded)
+      return model.quantized(draft_weights) if draft_weights else model
     except UserError as error:
       raise UserError(
         'draft: got none, expected a folder or a name on the hub, because the '
         f'embedded draft does not fit: {error}'
       ) from None
 
-  return Models(loaded, load_embedded, trained)
+  return Models(loaded, load_embedded, trained, draft_weights)
+
+
+def self_draft(target: LanguageModel, name: str, weights: str) -> LanguageModel:
+  """Returns a draft made of the target's weights.
+
+  Args:
+    target: the target.
+    name: 'self' for all layers, with weights in 8 bits; 'self:N' for the first
+      N layers and the LM head, which share the target's arrays unless
+      `weights` is set.
+    weights: kind of the draft's weights; '' for 'self' is 'int8'.
+
+  Raises:
+    UserError: the number of layers is invalid, or the draft is the target.
+  """
+  count, config = name.removeprefix(SELF)[1:], target.config
+  if name != SELF:
+    if not (count.isdecimal() and 0 < int(count) < config.num_layers):
+      raise UserError(
+        f'draft: got {name!r}, expected {SELF}:N with N from 1 to '
+        f'{config.num_layers - 1}: the target has {config.num_layers} layers'
+      )
+    target = first_layers(target, int(count))
+    return target.quantized(weights) if weights else target
+  weights = weights or 'int8'
+  if weights == target.weights:
+    raise UserError(
+      f'draft: got {name!r} with {weights} weights, which the target has too'
+    )
+  return target.quantized(weights)
+
+
+def first_layers(model: LanguageModel, count: int) -> LanguageModel:
+  """Returns a model of the first layers and the LM head, the same arrays."""
+  config = dataclasses.replace(model.config, num_layers=count)
+  params = {
+    name: value
+    for name, value in model.params.items()
+    if not name.startswith('layers_') or int(name.split('_')[1]) < count
+  }
+  return LanguageModel(Transformer(config), params, model.tokenizer)
 
 
 def _note_rope(

@@ -11,9 +11,8 @@ import optax
 
 from specsamp.checkpoints import model_dir
 from specsamp.decoding.rollouts import EngineSampler, SamplerOutput
-from specsamp.errors import check_range
+from specsamp.errors import UserError, check_range
 from specsamp.evaluation.reporting.report import Table
-from specsamp.experiments import loading
 from specsamp.experiments.config import PairConfig, TaskPrompt
 from specsamp.training import run as training
 from specsamp.training.policy_gradient import advantages, make_update
@@ -84,7 +83,11 @@ def run(
   config = schema.read(ReinforceConfig, values)
   # Steps are too small for weights of 16 bits. The embedded ones have 32.
   dtype = 'float32' if config.target else ''
-  models = loading.load(config.target, config.draft, None, dtype)
+  if config.weights:
+    raise UserError(
+      f'weights: got {config.weights!r}, expected floats: they are trained'
+    )
+  models = config.load_models(None, dtype)
   target = models.target
   prompts = config.load_prompts(config.prompts, target)
   drafters = [None] if config.compare or not config.draft_len else []

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +89,7 @@ def run(
   from specsamp.serving.worker import Worker
 
   config = schema.read(ServeConfig, values)
-  models = loading.load(config.target, config.draft, mesh, config.dtype)
+  models = config.load_models(mesh, config.dtype)
   shape = config.draft_len
   if config.branching:
     shape = make_tree(config.branching, (), models.target)
@@ -106,7 +105,8 @@ def run(
   listener = server.listen(host, port)  # before it compiles
   engine.compile()
   limits = Limits(
-    model=config.name or pathlib.Path(config.target).name or EMBEDDED,
+    model=config.name
+    or loading.name_of(config.target or EMBEDDED, config.weights),
     engine=engine,
     max_new_tokens=config.max_new_tokens or engine.max_length,
     max_choices=min(config.slots + config.queue, MAX_CHOICES),

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specsamp.models.quantized import is_quantized
+
 NAME = 'float16'
 LARGEST = 65504.0
 _INFINITE = 65520.0  # smallest number that is rounded to infinity
@@ -53,11 +55,11 @@ def cast(name: str, value: jax.Array) -> jax.Array:
     OutOfRange: a weight has an entry beyond float16.
   """
   if not is_matrix(name, value):
-    return _astype(value, 'float32')
+    return cast_to(value, 'float32')
   largest = float(_largest(value))
   if not largest < _INFINITE:
     raise OutOfRange(f'{name} has a value of {largest:.4g}')
-  return _astype(value, NAME)
+  return cast_to(value, NAME)
 
 
 def cast_matrices(params: Any, dtype: str) -> Any:
@@ -69,12 +71,14 @@ def cast_matrices(params: Any, dtype: str) -> Any:
 
   def cast_leaf(path, value):
     name = '.'.join(entry.key for entry in path)
-    if not is_matrix(name, value):
+    if is_quantized(value) or not is_matrix(name, value):
       return value
     value = jnp.asarray(value)
-    return cast(name, value) if dtype == NAME else _astype(value, dtype)
+    return cast(name, value) if dtype == NAME else cast_to(value, dtype)
 
-  return jax.tree_util.tree_map_with_path(cast_leaf, params)
+  return jax.tree_util.tree_map_with_path(
+    cast_leaf, params, is_leaf=is_quantized
+  )
 
 
 def overflow_hint(dtype: str) -> str:
@@ -83,7 +87,8 @@ def overflow_hint(dtype: str) -> str:
   return hint if dtype == NAME else ''
 
 
-def _astype(value: jax.Array, dtype: str) -> jax.Array:
+def cast_to(value: jax.Array, dtype: str) -> jax.Array:
+  """Casts an array on its devices, in its order of axes in memory."""
   if value.dtype == dtype:
     return value
   # By default a cast may change the order of the axes in memory.

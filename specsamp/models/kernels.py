@@ -21,10 +21,13 @@ import jax
 import jax.numpy as jnp
 
 from specsamp.models import float16
-from specsamp.sharding import rules
+from specsamp.models.quantized import MAX, Quantized, is_quantized
+from specsamp.sharding import lookup, rules
 
 # For more columns, the form by rows is as fast.
 _MAX_COLUMNS = 16
+# For more tokens, converting a quantized weight on a CPU pays.
+_MAX_DIGIT_TOKENS = 64
 
 
 def project(x, weight, dtype: str, num_summed: int = 1):
@@ -32,7 +35,7 @@ def project(x, weight, dtype: str, num_summed: int = 1):
 
   Args:
     x: [B, T, K..] or [B, K..], in `dtype`, or float32 if `dtype` is float16.
-    weight: [N.., K..], of any type.
+    weight: [N.., K..], of any type, or a `Quantized`.
     dtype: type to compute in.
     num_summed: number of summed axes K, the last ones of both.
 
@@ -65,18 +68,34 @@ def gate_and_up(x_btd, up, dtype: str):
 
   Args:
     x_btd: [B, T, D], see `project`.
-    up: gate and up [2, F, D], or up alone [1, F, D], in `dtype`.
+    up: gate and up [2, F, D], or up alone [1, F, D], of any type.
     dtype: type to compute in.
 
   Returns:
     [B, T, 2 or 1, F], of type `float16.wide(dtype)`.
   """
   together = functools.partial(project, dtype=dtype)
+  if not is_quantized(up):
+    up = up.astype(dtype)
 
   def apart(x_btd, up):
-    return jnp.stack([together(x_btd, part) for part in up], axis=2)
+    part = lambda i: jax.tree.map(lambda array: array[i], up)
+    parts = [together(x_btd, part(i)) for i in range(up.shape[0])]
+    return jnp.stack(parts, axis=2)
 
   return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
+
+
+def rows(table, index):
+  """Returns rows of an embedding, which may be quantized; see `lookup.rows`."""
+  if not is_quantized(table):
+    return lookup.rows(table, index)
+
+  def take(table, index):
+    scale = jnp.take(table.scale, index, axis=0)[..., None]
+    return jnp.take(table.values, index, axis=0).astype(scale.dtype) * scale
+
+  return lookup.rows(table, index, take)
 
 
 def scores(q_buqz, keys_busz, num_tokens: int):
@@ -109,6 +128,9 @@ def scores(q_buqz, keys_busz, num_tokens: int):
 
 
 def _product(x, weight, dtype: str, result: str, num_summed: int):
+  if is_quantized(weight):
+    out = _quantized_product(x, weight, dtype, num_summed, result)
+    return out.astype(result)
   weight = weight.astype(dtype)
   if dtype == float16.NAME:
     return _float16_product(x, weight, num_summed)
@@ -163,17 +185,98 @@ def _num_tokens(x, num_summed: int) -> int:
 
 
 def _by_columns(x, weight, num_summed: int):
-  """Computes `_dot` of float32 as weight times columns."""
+  """Computes `_dot` of float32 or int8 as weight times columns."""
   kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
   size = math.prod(weight.shape[-num_summed:])
   count = _num_tokens(x, num_summed)
   # Vectors of 4 or 8 tokens. Vectors of 16 are slower, also with AVX-512.
-  padding = -count % (4 if count <= 4 else 8)
+  # A product of integers is slow for a single column, and fast for two.
+  is_integer = weight.dtype == jnp.int8
+  padding = -count % (
+    2 if is_integer and count <= 2 else 4 if count <= 4 else 8
+  )
   columns = jnp.pad(x.reshape(count, size).T, ((0, 0), (0, padding)))
   columns = jax.lax.optimization_barrier(columns)
-  product = jnp.dot(weight.reshape(-1, size), columns)
+  product = jnp.dot(
+    weight.reshape(-1, size),
+    columns,
+    preferred_element_type='int32' if is_integer else None,
+  )
   product = jax.lax.optimization_barrier(product)
   return product[:, :count].T.reshape(*kept, *outputs)
+
+
+def _quantized_product(
+  x, weight: Quantized, dtype: str, num_summed: int, result: str
+):
+  """Multiplies integers, and then the product with their scales, in float32."""
+  # Chips of a mesh add their products before the scale, in the type of floats.
+  if rules.mesh_in_use() is None or dtype == float16.NAME:
+    result = 'float32'
+  values, outputs = weight.values, weight.scale.shape
+  if weight.kind == 'w8a8':
+    out = _digit_product(x, values, num_summed, 1)
+  else:
+    out = jax.lax.platform_dependent(
+      x,
+      values,
+      cpu=functools.partial(_product_on_cpu, dtype, num_summed, result),
+      default=functools.partial(_convert_and_dot, dtype, num_summed, result),
+    )
+  scale = weight.scale.reshape((1,) * (out.ndim - len(outputs)) + outputs)
+  return out.astype(jnp.float32) * scale
+
+
+def _convert_and_dot(dtype: str, num_summed: int, result: str, x, values):
+  """Computes `_dot` of converted integers; XLA converts them as it reads."""
+  if dtype == float16.NAME:
+    return _float16_product(x, values, num_summed)
+  return _dot(x, values.astype(dtype), num_summed, result)
+
+
+def _product_on_cpu(dtype: str, num_summed: int, result: str, x, values):
+  """Multiplies integers with floats, which XLA for CPUs has no fast form for.
+
+  A product with three digits of 8 bits takes as long as one of floats.
+  Converting the weight first takes some 40 times as long, which many tokens
+  share.
+  """
+  few = _num_tokens(x, num_summed) <= _MAX_DIGIT_TOKENS
+  if few and rules.mesh_in_use() is None:
+    return _digit_product(x, values, num_summed, 3)
+  weight = jax.lax.optimization_barrier(values.astype(dtype))
+  return _product(x, weight, dtype, result, num_summed)
+
+
+def _digit_product(x, values, num_summed: int, num_digits: int):
+  """Computes `_dot` of integers and activations that are split into digits.
+
+  A token's activations are its scale times the sum of digits[i] / 254**i, each
+  an integer of 8 bits: one digit rounds them, three are as exact as float32.
+  Products of digits are added in int32.
+  """
+  kept, outputs = x.shape[:-num_summed], values.shape[:-num_summed]
+  x = x.astype(jnp.float32)
+  axes = tuple(range(x.ndim - num_summed, x.ndim))
+  scale = jnp.abs(x).max(axis=axes, keepdims=True) / MAX
+  scale = jnp.maximum(scale, jnp.finfo(jnp.float32).tiny)
+  rest, digits = x / scale, []
+  for _ in range(num_digits):
+    digits.append(jnp.rint(rest))
+    rest = (rest - digits[-1]) * (2 * MAX)
+  x = digits[0] if num_digits == 1 else jnp.stack(digits)
+  x = x.astype(jnp.int8)
+  plain = functools.partial(_dot, num_summed=num_summed, result='int32')
+  if rules.mesh_in_use() is None:
+    columns = functools.partial(_by_columns, num_summed=num_summed)
+    sums = jax.lax.platform_dependent(x, values, cpu=columns, default=plain)
+  else:
+    sums = plain(x, values)
+  sums = sums.astype(jnp.float32)
+  out = sums
+  if num_digits > 1:
+    out = sum(part / (2 * MAX) ** i for i, part in enumerate(sums))
+  return out * scale.reshape(kept + (1,) * len(outputs))
 
 
 def _float16_product(x, weight, num_summed: int):
@@ -184,10 +287,29 @@ def _float16_product(x, weight, num_summed: int):
   # XLA for GPUs would otherwise concatenate weights that multiply the same
   # activations, such as those of queries, keys and values, in every pass.
   x, weight = jax.lax.optimization_barrier((x, weight))
-  out = _sum_in_float32(x, weight, num_summed)
+  if weight.dtype == jnp.int8 and _num_tokens(x, num_summed) <= _MAX_COLUMNS:
+    out = _sum_by_tokens(x, weight, num_summed)
+  else:
+    out = _sum_in_float32(x, weight.astype(float16.NAME), num_summed)
   if power is None:
     return out
   return out * power.reshape(power.shape + (1,) * (out.ndim - power.ndim))
+
+
+def _sum_by_tokens(x, weight, num_summed: int):
+  """Computes `_dot` of few tokens as one reduction with a result for each.
+
+  It reads a weight once and converts it in registers. The matrix products of
+  GPUs without bfloat16 cannot: XLA would write a float copy of the weight.
+  """
+  kept, outputs = x.shape[:-num_summed], weight.shape[:-num_summed]
+  tokens = x.reshape(-1, *(1,) * len(outputs), *x.shape[-num_summed:])
+  weight = weight.astype(jnp.float32)
+  axes = tuple(range(len(outputs), weight.ndim))
+  sums = [
+    (weight * token).sum(axis=axes) for token in tokens.astype(jnp.float32)
+  ]
+  return jnp.stack(sums).reshape(*kept, *outputs)
 
 
 def _sum_in_float32(x, weight, num_summed: int):

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from specsamp.models import attention, float16, kernels, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
-from specsamp.sharding import lookup
 from specsamp.sharding.rules import constrain
 
 _ACTIVATIONS = {
@@ -79,7 +78,7 @@ class MLP(nn.Module):
       nn.initializers.normal((2 * c.num_layers * c.mlp_width) ** -0.5),
       (c.width, c.mlp_width),
     )
-    h = kernels.gate_and_up(x, up.astype(c.dtype), c.dtype)
+    h = kernels.gate_and_up(x, up, c.dtype)
     if c.biases == 'all':
       zeros = nn.initializers.zeros
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
@@ -294,7 +293,7 @@ class Transformer(Layers):
   def embed(self, tokens):
     """Returns embeddings of tokens, [B, T, D], without their positions."""
     c = self.config
-    x = lookup.rows(self.embedding, tokens).astype(float16.wide(c.dtype))
+    x = kernels.rows(self.embedding, tokens).astype(float16.wide(c.dtype))
     if c.embedding_scale == 1:
       return x
     # Gemma was trained with a factor that is rounded to the model's dtype.

@@ -1,9 +1,10 @@
 """Config of a plan: models, their shapes, and published figures."""
 
 import dataclasses
+from typing import Literal
 
 from specsamp.errors import UserError, check_name, check_range
-from specsamp.models import TransformerConfig
+from specsamp.models import TransformerConfig, quantized
 from specsamp.planning.prices import PriceConfig
 
 
@@ -16,6 +17,9 @@ class PlanConfig:
     target: shape of the target.
     draft: shape of the draft.
     alternative: shape of another draft that `paper_ms` may name, or None.
+    weights: int8 or w8a8 for weights of the target in 8 bits, '' for its
+      dtype.
+    draft_weights: the same for the draft.
     gamma: number of draft tokens in the compiled programs.
     context: slots of the caches.
     batch: rows.
@@ -35,6 +39,8 @@ class PlanConfig:
   target: TransformerConfig
   draft: TransformerConfig
   alternative: TransformerConfig | None = None
+  weights: Literal['', quantized.Kind] = ''
+  draft_weights: Literal['', quantized.Kind] = ''
   gamma: int = 4
   context: int = 2048
   batch: int = 1

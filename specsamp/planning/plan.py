@@ -130,7 +130,11 @@ class PlanJob:
 
   def model(self, name: str, where: Topology) -> TransformerConfig:
     """Returns a model of the config in the dtype of a slice."""
-    return topology.as_computed(getattr(self.config, name), where)
+    model = topology.as_computed(getattr(self.config, name), where)
+    kind = {'target': self.config.weights, 'draft': self.config.draft_weights}
+    if not kind.get(name):
+      return model
+    return work.quantized_config(model, kind[name])
 
   def free_bytes(self, where: Topology, context: int, batch: int) -> int:
     """Returns the bytes of a chip that weights and caches leave free.

@@ -19,6 +19,7 @@ from specsamp.models import (
   float16,
   kv_cache,
   param_shapes,
+  quantized,
 )
 from specsamp.sharding import rules
 
@@ -26,6 +27,26 @@ from specsamp.sharding import rules
 # other kernels embed tokens, and sample from the logits.
 _KERNELS_PER_LAYER = 19
 _OTHER_KERNELS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedConfig(TransformerConfig):
+  """Shape of a transformer with weights in 8 bits.
+
+  Attributes:
+    weights: kind of the weights.
+  """
+
+  weights: quantized.Kind = 'int8'
+
+
+def quantized_config(
+  config: TransformerConfig, kind: quantized.Kind
+) -> QuantizedConfig:
+  """Returns the config with weights of a kind."""
+  fields = dataclasses.fields(TransformerConfig)
+  values = {field.name: getattr(config, field.name) for field in fields}
+  return QuantizedConfig(**values, weights=kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +114,7 @@ def of_pass(
   matrices = [
     leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    if path[-1].key not in unread
+    if rules.param_name(path) not in unread
   ]
   size = sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in matrices
@@ -197,13 +218,9 @@ def shapes(
   else:
     shardings = rules.param_formats(params, mesh)
 
-  def param_shape(path, x, sharding):
-    is_matrix = weights.is_matrix(path[-1].key, x)
-    dtype = config.dtype if is_matrix else x.dtype
-    return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
-
+  placed = lambda x, sharding: x.update(sharding=sharding)
   return (
-    jax.tree_util.tree_map_with_path(param_shape, params, shardings),
+    jax.tree.map(placed, params, shardings),
     kv_cache.with_axes(cache, sharded_shape(mesh)),
   )
 
@@ -218,7 +235,23 @@ def sharded_shape(mesh: Mesh) -> Callable[..., jax.ShapeDtypeStruct]:
 
 @functools.cache
 def _params(config: TransformerConfig) -> Any:
-  return param_shapes(Transformer(config))
+  """Returns the shapes of the parameters in the dtypes of memory."""
+  kind = config.weights if isinstance(config, QuantizedConfig) else ''
+
+  def param_shape(path, x):
+    name = path[-1].key
+    if kind and quantized.num_summed(name):
+      scale = x.shape[: len(x.shape) - quantized.num_summed(name)]
+      return quantized.Quantized(
+        jax.ShapeDtypeStruct(x.shape, jnp.int8),
+        jax.ShapeDtypeStruct(scale, jnp.float32),
+        kind,
+      )
+    dtype = config.dtype if weights.is_matrix(name, x) else x.dtype
+    return jax.ShapeDtypeStruct(x.shape, dtype)
+
+  shapes = param_shapes(Transformer(config))
+  return jax.tree_util.tree_map_with_path(param_shape, shapes)
 
 
 @functools.cache

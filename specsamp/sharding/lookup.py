@@ -15,17 +15,21 @@ from jax.sharding import PartitionSpec
 from specsamp.sharding import rules
 
 
-def rows(table_vd: jax.Array, index: jax.Array) -> jax.Array:
+def _take_rows(table_vd, index):
+  return jnp.take(table_vd, index, axis=0)
+
+
+def rows(table_vd, index: jax.Array, take: Callable = _take_rows) -> jax.Array:
   """Returns rows of a table that is split by 'vocab', such as an embedding.
 
   Args:
-    table_vd: [V, D].
+    table_vd: [V, D], or a tree of arrays that `take` reads, of this shape.
     index: int [B, ...], from 0 to below V.
+    take: returns the rows of a table, or of a shard of it, at an index.
 
   Returns:
     [B, ..., D]. On a mesh, an index out of range gives NaN.
   """
-  take = lambda table, index: jnp.take(table, index, axis=0)
   mesh = rules.mesh_in_use()
   batch = None
   if mesh and mesh.shape[rules.DATA] > 1:

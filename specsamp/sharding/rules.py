@@ -111,12 +111,22 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
   sharding_of = sharding(mesh)
 
   def leaf_sharding(path, leaf):
-    whole = (None,) * len(leaf.shape)
-    is_param = leaf.shape and isinstance(path[-1], jax.tree_util.DictKey)
-    axes = PARAM_AXES.get(path[-1].key, whole) if is_param else whole
-    return sharding_of(leaf, *axes)
+    axes = PARAM_AXES.get(param_name(path)) if leaf.shape else None
+    axes = axes or (None,) * len(leaf.shape)
+    return sharding_of(leaf, *axes[: len(leaf.shape)])
 
   return jax.tree_util.tree_map_with_path(leaf_sharding, params)
+
+
+def param_name(path) -> str:
+  """Returns the last part of the name of a parameter, '' for other leaves.
+
+  The values and the scale of a quantized weight have the name of the weight. A
+  scale has the first of its axes.
+  """
+  if len(path) > 1 and getattr(path[-1], 'name', '') in ('values', 'scale'):
+    path = path[:-1]
+  return str(getattr(path[-1], 'key', '')) if path else ''
 
 
 def param_formats(params: Any, mesh: Mesh) -> Any:
@@ -126,8 +136,10 @@ def param_formats(params: Any, mesh: Mesh) -> Any:
     return shardings
 
   def leaf_format(path, leaf_sharding):
-    order = _TPU_ORDER.get(path[-1].key)
-    return Format(Layout(order), leaf_sharding) if order else leaf_sharding
+    order = _TPU_ORDER.get(param_name(path))
+    if not order or len(order) > len(leaf_sharding.spec):  # a scale
+      return leaf_sharding
+    return Format(Layout(order), leaf_sharding)
 
   return jax.tree_util.tree_map_with_path(leaf_format, shardings)
 

@@ -7,6 +7,7 @@ import sys
 
 import gguf
 import gguf_on_disk as on_disk
+import jax
 import numpy as np
 import pytest
 from testing import fake_hub, foreign, launching
@@ -341,6 +342,18 @@ def test_shards(name, tmp_path):
   sharded = specsamp.load(tmp_path / 'm.gguf', meshes.make(4, 2))
   assert sharded.mesh is not None
   _same(whole, stored.flat(meshes.fetch(sharded.params)))
+
+
+def test_weights_in_8_bits(tmp_path):
+  _make(tmp_path / 'm.gguf', 'gemma3')
+  whole = specsamp.load(tmp_path / 'm.gguf')
+  got = specsamp.load(tmp_path / 'm.gguf', weights='int8')
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    got.params,
+    whole.quantized('int8').params,
+  )
+  assert got.source_fingerprint == whole.fingerprint
 
 
 def test_rows_without_a_token_are_padding(tmp_path):

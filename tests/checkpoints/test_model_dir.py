@@ -1,6 +1,7 @@
 """Models as folders: written, read again, refused if damaged."""
 
 import json
+import re
 
 import jax
 import numpy as np
@@ -10,10 +11,16 @@ from flax import traverse_util
 
 from specsamp import file_order
 from specsamp.checkpoints import model_dir
+from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.data import tokenizers
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, TransformerConfig, param_shapes
+from specsamp.models import (
+  Transformer,
+  TransformerConfig,
+  param_shapes,
+  quantized,
+)
 
 _CONFIG = TransformerConfig(
   vocab_size=512,
@@ -89,6 +96,49 @@ def test_int8_is_right_to_half_a_step_and_small(model, tmp_path):
     for name in ('whole', 'small')
   ]
   assert 3 < sizes[0] / sizes[1] < 4
+
+
+def test_weights_in_8_bits_are_those_of_an_int8_folder(model, tmp_path):
+  model_dir.save(model, tmp_path / 'whole')
+  model_dir.save(model, tmp_path / 'small', storage='int8')
+  rounded = model_dir.load(tmp_path / 'whole', weights='int8')
+  model_dir.save(rounded, tmp_path / 'again')  # stays int8
+  wanted = model.quantized('int8')
+  stored = safetensors.numpy.load_file(tmp_path / 'small' / model_dir.WEIGHTS)
+  for folder in ('whole', 'small', 'again'):
+    got = model_dir.load(tmp_path / folder, weights='int8')
+    for name, value in _flat(got).items():
+      if quantized.is_quantized(value):
+        jax.tree.map(np.testing.assert_array_equal, value, _flat(wanted)[name])
+    kv = got.params['layers_0']['attention']['kv']
+    name = 'layers_0.attention.kv'
+    np.testing.assert_array_equal(np.moveaxis(stored[name], 0, -1), kv.values)
+    np.testing.assert_array_equal(stored[f'{name}:scale'][0], kv.scale)
+  assert rounded.source_fingerprint == model.fingerprint
+  assert rounded.fingerprint != model.fingerprint
+
+
+@pytest.mark.parametrize(
+  ('act', 'message'),
+  [
+    (
+      lambda model, folder: model_dir.load(folder, weights='int4'),
+      "weights: got 'int4', expected one of",
+    ),
+    (
+      lambda model, folder: model_dir.save(model, folder / 'm', 'orbax'),
+      "storage: got 'orbax' for int8 weights, expected 'int8'",
+    ),
+    (
+      lambda model, folder: huggingface.save(model, folder / 'm'),
+      'its weights are int8; transformers reads floats',
+    ),
+  ],
+)
+def test_refused_for_weights_in_8_bits(model, tmp_path, act, message):
+  with pytest.raises(UserError, match=re.escape(message)) as caught:
+    act(model.quantized('int8'), tmp_path)
+  assert '\n' not in str(caught.value)
 
 
 def _without(name):

@@ -93,6 +93,22 @@ def test_speculative(pair, distributions, verifier, draft_len, batches):
   )
 
 
+@sizes
+@pytest.mark.parametrize('kind', ['int8', _slow('w8a8')])
+def test_quantized_target(pair, kind, batches):
+  """Its distribution is its own, not that of its floats."""
+  target, draft = (model.quantized(kind) for model in pair)
+  drafter = drafter_of((target, draft), 3)
+  check_law(
+    target,
+    distributions_of(target),
+    batches,
+    drafter=drafter,
+    verifier='block',
+    seed=2,
+  )
+
+
 @pytest.mark.slow  # quick trees: a trained drafter's, and two vocabularies
 @sizes
 @pytest.mark.parametrize(

@@ -32,6 +32,47 @@ def models():
 
 
 @pytest.mark.parametrize(
+  ('name', 'weights', 'num_layers', 'kind'),
+  [
+    ('self', '', 2, 'int8'),
+    ('self', 'w8a8', 2, 'w8a8'),
+    ('self:1', '', 1, ''),
+    ('self:1', 'int8', 1, 'int8'),
+  ],
+)
+def test_a_draft_of_the_targets_weights(name, weights, num_layers, kind):
+  target = tiny.model(26, seed=0)
+  draft = loading.self_draft(target, name, weights)
+  assert (draft.config.num_layers, draft.weights) == (num_layers, kind)
+  embedding = draft.params['embedding']
+  assert (embedding is target.params['embedding']) == (not kind)
+  norm = draft.params['layers_0']['mlp_norm']['scale']
+  assert norm is target.params['layers_0']['mlp_norm']['scale']
+  sampling = dict(max_new_tokens=12, sampling=specsamp.SamplingParams(0.0))
+  plain = specsamp.generate(target, [[1, 2, 3]], **sampling)
+  drafter = model_drafter(draft, 3)
+  out = specsamp.generate(target, [[1, 2, 3]], drafter=drafter, **sampling)
+  assert out.tokens == plain.tokens
+  assert out.block_efficiency > 1
+
+
+@pytest.mark.parametrize(
+  ('name', 'weights', 'words'),
+  [
+    ('self:0', '', 'expected self:N with N from 1 to 1'),
+    ('self:2', '', 'the target has 2 layers'),
+    ('self:half', '', 'expected self:N'),
+    ('self', '', 'int8 weights, which the target has too'),
+    ('self', 'w8a8', 'w8a8 weights, which the target has too'),
+  ],
+)
+def test_drafts_that_are_no_part_of_the_target(name, weights, words):
+  target = tiny.model(26, seed=0).quantized(weights or 'int8')
+  with pytest.raises(UserError, match=words):
+    loading.self_draft(target, name, weights)
+
+
+@pytest.mark.parametrize(
   ('law', 'tree'),
   [
     *((law, tree) for law in get_args(Law) for tree in (_CHAIN, _TREE)),

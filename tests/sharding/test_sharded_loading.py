@@ -88,6 +88,18 @@ def test_each_device_reads_its_shards(folder, monkeypatch, storage, shape):
   assert shapes['layers_0.attention.o'] == {(16, heads, 4)}
 
 
+@pytest.mark.parametrize('shape', [(1, 8), (2, 4)], ids=str)
+@_storages
+def test_weights_in_8_bits(folder, storage, shape):
+  mesh = meshes.make(*shape)
+  whole = model_dir.load(folder / storage, weights='int8')
+  got = model_dir.load(folder / storage, mesh, weights='int8')
+  _assert_same(got, whole.on(mesh))
+  assert got.fingerprint == whole.fingerprint
+  assert got.source_fingerprint == whole.source_fingerprint
+  assert got.params['layers_0']['mlp']['down'].values.dtype == np.int8
+
+
 def test_several_files(folder, tmp_path, monkeypatch):
   whole = model_dir.load(folder / 'int8')
   monkeypatch.setattr(weights, '_FILE_BYTES', 5_000)

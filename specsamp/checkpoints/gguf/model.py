@@ -52,7 +52,10 @@ _LAYERS_27B = 62  # its queries are scaled in another way
 
 
 def load(
-  path: pathlib.Path, mesh: Mesh | None = None, dtype: Dtype | None = None
+  path: pathlib.Path,
+  mesh: Mesh | None = None,
+  dtype: Dtype | None = None,
+  kind: str = '',
 ) -> LanguageModel:
   """Reads a GGUF file; see `model_dir.load`.
 
@@ -78,7 +81,7 @@ def load(
   sizes = weights.sizes(param_shapes(Transformer(config)))
   layouts.check(what, layout, sizes, tensors)
   return huggingface.from_tensors(
-    what, config, layout, tensors, pieces, mesh, dtype
+    what, config, layout, tensors, pieces, mesh, dtype, kind
   )
 
 

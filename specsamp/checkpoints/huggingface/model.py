@@ -12,6 +12,7 @@ from specsamp.checkpoints import dtypes, folders, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import families
 from specsamp.data import hf_tokenizers, tokenizer_export
 from specsamp.data.tokenizers import SentencePiece, Tokenizer
+from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, param_shapes
 from specsamp.models.config import Dtype
@@ -23,7 +24,7 @@ _HEAD = 'lm_head.weight'
 
 
 def load(
-  path, mesh: Mesh | None = None, dtype: Dtype | None = None
+  path, mesh: Mesh | None = None, dtype: Dtype | None = None, kind: str = ''
 ) -> LanguageModel:
   """Reads a folder of transformers; see `model_dir.load`.
 
@@ -64,7 +65,9 @@ def load(
     weights.sizes(param_shapes(Transformer(config))),
     tensors,
   )
-  return from_tensors(what, config, layout, tensors, tokenizer, mesh, dtype)
+  return from_tensors(
+    what, config, layout, tensors, tokenizer, mesh, dtype, kind
+  )
 
 
 def from_tensors(
@@ -75,6 +78,7 @@ def from_tensors(
   tokenizer: Tokenizer,
   mesh: Mesh | None,
   dtype: Dtype | None,
+  kind: str = '',
 ) -> LanguageModel:
   """Reads the tensors of a layout; see `model_dir.load`.
 
@@ -101,6 +105,7 @@ def from_tensors(
     config,
     dtype is not None,
     lambda dtype: weights.place(shapes, dtype, mesh, read),
+    kind,
   )
   return LanguageModel(Transformer(config), params, tokenizer, stored_as)
 
@@ -113,10 +118,16 @@ def save(model: LanguageModel, path) -> None:
   dtype that the model computes in; padded rows of the vocabulary are omitted.
 
   Raises:
-    UserError: no architecture of transformers computes the same function, or
-      the tokenizer cannot be written as a tokenizer.json.
+    UserError: no architecture of transformers computes the same function, the
+      weights are quantized, or the tokenizer cannot be written as a
+      tokenizer.json.
   """
   config = model.config
+  if model.weights:
+    raise UserError(
+      f'model: its weights are {model.weights}; transformers reads floats, '
+      'which another load of the model has'
+    )
   values = families.write(config)
   layout = families.of(values).layout(config)
   dtype = np.dtype(config.dtype)
