@@ -123,9 +123,9 @@ class Recorder(Drafter):
   def check(self, target, batch):
     self.drafter.check(target, batch)
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     batch = len(length_b)
-    state = self.drafter.init(tokens_bp, length_b, features_bpd, capacity)
+    state = self.drafter.init(tokens_bp, length_b, no_feature_b1f, capacity)
     draft, _ = jax.eval_shape(
       self.drafter.propose,
       state,
@@ -135,6 +135,9 @@ class Recorder(Drafter):
       draw.row_keys(jnp.zeros((batch,), jnp.int32)),
     )
     return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draft)
+
+  def prefill(self, state, *chunk):
+    return self.drafter.prefill(state[0], *chunk), state[1]
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     draft, new_state = self.drafter.propose(

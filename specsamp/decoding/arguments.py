@@ -9,7 +9,7 @@ from flax import struct
 from jax.sharding import Mesh
 
 from specsamp import verification
-from specsamp.decoding import scoring
+from specsamp.decoding import loop, scoring
 from specsamp.decoding.loop import Decoder
 from specsamp.decoding.state import Prompts
 from specsamp.drafting import checks
@@ -116,8 +116,11 @@ def make_decoder(
   verifier: str | Verifier | None,
   batch: int,
   tree_attention: bool = True,
+  prefill_chunk: int | None = None,
 ) -> tuple[Decoder, Drafter]:
   """Returns the decoder and drafter of a call of `specsamp.generate`."""
+  if prefill_chunk is not None:
+    check_int('prefill_chunk', prefill_chunk, 1, model.config.max_length)
   drafter = NoDrafter() if drafter is None else drafter
   if user_modules.is_own(drafter) or not isinstance(drafter, Drafter):
     checks.check_parts(drafter)
@@ -145,7 +148,14 @@ def make_decoder(
   except ValueError as error:
     raise UserError(str(error)) from None
   scorer = scoring.tree_attention if tree_attention else scoring.replicated
-  return Decoder(model.transformer, verifier, scorer), drafter
+  is_cpu = _platform(model.mesh) == 'cpu'
+  return Decoder(
+    model.transformer,
+    verifier,
+    scorer,
+    prefill_chunk,
+    loop.CPU_TOKENS if is_cpu else loop.ACCELERATOR_TOKENS,
+  ), drafter
 
 
 def check_int(name: str, value, least: int, largest: int = 2**31 - 1) -> None:
@@ -182,9 +192,12 @@ def capacity(num_slots: int, mesh: Mesh | None) -> int:
   XLA for GPUs sums over the slots in up to 16 parts of 8. A cache that does not
   divide into these is padded, which copies it in every layer of every pass.
   """
-  platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
-  multiple = 128 if platform == 'gpu' else 16
+  multiple = 128 if _platform(mesh) == 'gpu' else 16
   return -(-num_slots // multiple) * multiple
+
+
+def _platform(mesh: Mesh | None) -> str:
+  return mesh.devices.flat[0].platform if mesh else jax.default_backend()
 
 
 def _token_ids(prompts, tokenizer) -> list[Sequence[int]]:

@@ -144,12 +144,15 @@ class SlotBatch:
     slots: int,
     max_length: int,
     logprob_options: LogprobOptions | None,
+    prefill_chunk: int | None = None,
   ):
     # Parameters of later updates are committed to a device, a different type
     # to a jit than uncommitted ones. So these are committed too.
     params = _place_like(model.params, model.params)
     model = dataclasses.replace(model, params=params)
-    decoder, drafter = arguments.make_decoder(model, drafter, verifier, 1)
+    decoder, drafter = arguments.make_decoder(
+      model, drafter, verifier, 1, prefill_chunk=prefill_chunk
+    )
     if isinstance(drafter, AdaptiveDrafter):
       drafter = drafter.replace(refilled=True)
     self.model = model

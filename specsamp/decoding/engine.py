@@ -57,6 +57,7 @@ class Engine:
     rounds: int = 16,
     logprobs: int | None = None,
     prompt_logprobs: bool = False,
+    prefill_chunk: int | None = None,
   ):
     """Makes an engine, without compiling anything: see `compile`.
 
@@ -73,6 +74,7 @@ class Engine:
       logprobs: K, to record log-probabilities of all tokens and of the K most
         probable ones at each position; None records none.
       prompt_logprobs: True to record those of prompts too.
+      prefill_chunk: see `specsamp.generate`.
 
     Raises:
       UserError: an argument is invalid.
@@ -100,6 +102,7 @@ class Engine:
       slots,
       max_length,
       None if logprobs is None else LogprobOptions(logprobs, prompt_logprobs),
+      prefill_chunk,
     )
     self.slots = slots
     self.max_length = max_length

@@ -108,6 +108,7 @@ def generate(
   seed: int | Sequence[int] = 0,
   stop_tokens: Sequence[int] | None = None,
   tree_attention: bool = True,
+  prefill_chunk: int | None = None,
 ) -> Generation:
   """Continues prompts, distributed exactly as by the target alone.
 
@@ -139,6 +140,9 @@ def generate(
       Programs are compiled for eight, or the next multiple of eight.
     tree_attention: True scores a tree as one sequence. False gives every path a
       row and a copy of the cache, to show the cost.
+    prefill_chunk: prompt tokens of a row in one pass, at least 1. None is 512
+      tokens of all rows (128 on CPUs), or fewer for long caches: see
+      `specsamp.decoding.loop.chunk_size`.
 
   Raises:
     UserError: an argument is invalid: for example a prompt and its budget
@@ -160,6 +164,7 @@ def stream(
   seed: int | Sequence[int] = 0,
   stop_tokens: Sequence[int] | None = None,
   tree_attention: bool = True,
+  prefill_chunk: int | None = None,
 ) -> Iterator[Round]:
   """Yields the tokens of `generate` round by round, with its arguments."""
   return rounds(Request.make(**locals()))  # locals are the arguments

@@ -25,33 +25,38 @@ class LogprobOptions:
   Attributes:
     top: K, number of most probable tokens at each position.
     prompts: True to record those of the prompts too, which applies the LM head
-      to whole prompts at once.
+      to every prompt token.
   """
 
   top: int
   prompts: bool = False
 
 
-def after_prefill(
-  options: LogprobOptions | None, logits_bpv, tokens_bp, capacity: int
+def empty(
+  options: LogprobOptions | None, batch: int, capacity: int
 ) -> Logprobs | None:
-  """Returns the log-probabilities after the prompts; None if not recorded."""
+  """Returns log-probabilities before any token; None if not recorded."""
   if options is None:
     return None
-  shape = (len(tokens_bp), capacity)
-  logprobs = Logprobs(
+  shape = (batch, capacity)
+  return Logprobs(
     raw=jnp.zeros(shape, jnp.float32),
     processed=jnp.zeros(shape, jnp.float32),
     top_tokens=jnp.zeros((*shape, options.top), jnp.int32),
     top_raw=jnp.zeros((*shape, options.top), jnp.float32),
   )
-  if not options.prompts or tokens_bp.shape[1] == 1:
-    return logprobs
-  raw_btv = _log_softmax(logits_bpv[:, :-1])
-  raw_bt = _at_tokens(raw_btv, tokens_bp[:, 1:])
-  top_raw, top_tokens = draw.largest(raw_btv, options.top)
-  new = Logprobs(raw_bt, jnp.zeros_like(raw_bt), top_tokens, top_raw)
-  return _write(logprobs, new, jnp.ones((len(tokens_bp),), jnp.int32))
+
+
+def after_chunk(logprobs: Logprobs, logits_bcv, next_bc, start_b) -> Logprobs:
+  """Returns the log-probabilities after adding those of a prompt's tokens.
+
+  `next_bc` are the tokens after those of the chunk, which begins at `start`.
+  """
+  raw_bcv = _log_softmax(logits_bcv)
+  raw_bc = _at_tokens(raw_bcv, next_bc)
+  top_raw, top_tokens = draw.largest(raw_bcv, logprobs.top_raw.shape[-1])
+  new = Logprobs(raw_bc, jnp.zeros_like(raw_bc), top_tokens, top_raw)
+  return _write(logprobs, new, start_b + 1)
 
 
 def after_round(

@@ -50,6 +50,7 @@ class Request:
     verifier: str | Verifier | None = None,
     *,
     tree_attention: bool = True,
+    prefill_chunk: int | None = None,
     max_length: int | None = None,
     **row_options,
   ) -> 'Request':
@@ -65,7 +66,7 @@ class Request:
     rows = arguments.check_rows(model, prompts, **row_options)
     batch = len(rows.prompts.length)
     decoder, drafter = arguments.make_decoder(
-      model, drafter, verifier, batch, tree_attention
+      model, drafter, verifier, batch, tree_attention, prefill_chunk
     )
     longest = max(rows.prompts.limit)
     if max_length is None:

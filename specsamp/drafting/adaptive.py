@@ -27,6 +27,7 @@ from specsamp.drafting.drafter import (
   root_of,
   with_params,
 )
+from specsamp.drafting.features import within
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.drafting.policy import Policy
 from specsamp.errors import UserError
@@ -113,21 +114,34 @@ class AdaptiveDrafter(SkippingDrafter):
   def with_params(self, params=None, target=None):
     return self.replace(drafter=with_params(self.drafter, params, target))
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    # The features at the end of the prompt are read if the row is inserted into
-    # a batch that is behind.
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     num_kept = _MAX_BEHIND if self._keeps_features else 0
-    root_b1 = length_b[:, None] - 1
-    slot_w = np.arange(num_kept, dtype=np.int32)[None]
-    at_bw = jnp.maximum(root_b1 - (root_b1 - slot_w) % _MAX_BEHIND, 0)
     return AdaptiveState(
-      drafter=self.drafter.init(tokens_bp, length_b, features_bpd, capacity),
+      drafter=self.drafter.init(tokens_bp, length_b, no_feature_b1f, capacity),
       policy=Policy.initial(len(length_b), self.tree.depth),
       depth=jnp.int32(0),
       length=jnp.zeros_like(length_b),
       active=jnp.zeros(length_b.shape, bool),
       behind=jnp.int32(0),
-      features=jnp.take_along_axis(features_bpd, at_bw[:, :, None], axis=1),
+      features=jnp.repeat(no_feature_b1f, num_kept, axis=1),
+    )
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    # The features at the end of the prompt are read if the row is inserted into
+    # a batch that is behind.
+    num_kept, size = state.features.shape[1], tokens_bc.shape[1]
+    root_b1 = length_b[:, None] - 1
+    slot_w = np.arange(num_kept, dtype=np.int32)[None]
+    at_bw = root_b1 - (root_b1 - slot_w) % _MAX_BEHIND - start_b[:, None]
+    is_new_bw = (at_bw >= 0) & (at_bw < size)
+    new_bwf = jnp.take_along_axis(
+      features_bcf, 1 + within(at_bw, size)[:, :, None], axis=1
+    )
+    return state.replace(
+      drafter=self.drafter.prefill(
+        state.drafter, tokens_bc, features_bcf, start_b, length_b
+      ),
+      features=jnp.where(is_new_bw[:, :, None], new_bwf, state.features),
     )
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.drafting.draft import Draft, Law, TokenTree
-from specsamp.drafting.drafter import Drafter, cache_slots
+from specsamp.drafting.drafter import Drafter, after_prompts, cache_slots
 from specsamp.errors import UserError, check_name
 from specsamp.language_model import LanguageModel
 from specsamp.sampling import draw
@@ -88,7 +88,7 @@ def check_first_draft(drafter: Drafter, target: LanguageModel) -> None:
 
   @jax.jit
   def first_draft(drafter, features_bpd, tokens_bs, length_b):
-    state = drafter.init(tokens_bp, length_b, features_bpd, capacity)
+    state = after_prompts(drafter, tokens_bp, length_b, features_bpd, capacity)
     sampling = SamplingParams().broadcast(batch)
     keys_b = draw.row_keys(jnp.arange(batch, dtype=jnp.int32))
     return drafter.propose(state, tokens_bs, length_b, sampling, keys_b)[0]

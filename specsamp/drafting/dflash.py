@@ -20,8 +20,17 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting.drafter import root_of
-from specsamp.drafting.eagle import EagleState, features_before
-from specsamp.drafting.features import LMHead, OnePassDrafter, spread_rows
+from specsamp.drafting.eagle import (
+  EagleState,
+  before_prompts,
+  features_before,
+)
+from specsamp.drafting.features import (
+  LMHead,
+  OnePassDrafter,
+  spread_rows,
+  within,
+)
 from specsamp.models import TransformerConfig, float16, kernels
 from specsamp.models.transformer import Layers, Norm
 
@@ -214,14 +223,22 @@ class DFlashDrafter(OnePassDrafter):
   The cache in its state holds the text before the root.
   """
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     # A block comes after the longest draft.
     capacity = -(-(capacity + self.module.block_size) // 16) * 16
     batch = tokens_bp.shape[0]
     cache = self.module.init_cache(self.params, batch, capacity)
-    first_b = jnp.zeros_like(length_b)
-    root_b1 = root_of(tokens_bp, length_b)
-    return self._pass(cache, features_bpd, first_b, length_b - 1, root_b1)
+    return before_prompts(self, cache, tokens_bp, no_feature_b1f)
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    root_b = within(length_b - 1 - start_b, tokens_bc.shape[1])
+    return self._pass(
+      state.cache,
+      features_bcf[:, 1:],
+      start_b,
+      start_b + root_b,
+      root_of(tokens_bc, root_b + 1),
+    )
 
   def logits(self, hidden_btd):
     if not self.module.draft_vocab:

@@ -78,16 +78,33 @@ class Drafter:
   def check(self, target: LanguageModel, batch: int) -> None:
     """Raises `UserError` if the target or the batch size is not supported."""
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity: int) -> Any:
-    """Returns the state after the prompts.
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity: int) -> Any:
+    """Returns the state before `prefill` reads the prompts.
 
     Args:
       tokens_bp: int [B, P], prompts, padded on the right.
       length_b: int [B], their lengths.
-      features_bpd: the target's features; noise past a row's length.
+      no_feature_b1f: zeros, of the shape and type of one token's features.
       capacity: number of slots for the text and `cache_slots` more.
     """
     return ()
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b) -> Any:
+    """Returns the state after a chunk of the prompts.
+
+    Chunks come in order, and the last one has the last token of every row. A
+    row that is shorter than others gets its last chunk several times.
+
+    Args:
+      state: the drafter's state.
+      tokens_bc: int [B, C], tokens of each row from position `start` on; noise
+        past its length.
+      features_bcf: [B, 1 + C, features], the target's features of the token
+        before the chunk, or zeros, and of its tokens.
+      start_b: int [B], positions of the first tokens.
+      length_b: int [B], lengths of the prompts.
+    """
+    return state
 
   def propose(
     self, state, tokens_bs, length_b, sampling: SamplingParams, keys_b
@@ -143,6 +160,17 @@ class SkippingDrafter(Drafter):
   The model reads the text that it skipped before it drafts again, `CATCH_UP`
   tokens in a pass.
   """
+
+
+def after_prompts(
+  drafter: Drafter, tokens_bp, length_b, features_bpf, capacity: int
+) -> Any:
+  """Returns the state after prompts that are read in one chunk."""
+  no_feature_b1f = jnp.zeros_like(features_bpf[:, :1])
+  state = drafter.init(tokens_bp, length_b, no_feature_b1f, capacity)
+  features_bpf = jnp.concatenate([no_feature_b1f, features_bpf], axis=1)
+  start_b = jnp.zeros_like(length_b)
+  return drafter.prefill(state, tokens_bp, features_bpf, start_b, length_b)
 
 
 def cache_slots(drafter: Drafter) -> int:

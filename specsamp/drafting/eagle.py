@@ -131,14 +131,19 @@ class EagleDrafter(features.FeatureDrafter):
   features instead.
   """
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     # A dynamic tree is chosen from more nodes than it has.
     capacity += max(0, self.tree.num_fed - self.tree.size)
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
-    before_bpd = features.shifted(self.read(features_bpd))
-    first_b = jnp.zeros_like(length_b)
-    hidden_bpd, cache = feed_text(self, cache, tokens_bp, before_bpd, first_b)
-    return EagleState(cache, features.at(hidden_bpd, length_b - 1))
+    return before_prompts(self, cache, tokens_bp, no_feature_b1f)
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    before_bcd = self.read(features_bcf[:, :-1])
+    hidden_bcd, cache = feed_text(
+      self, state.cache, tokens_bc, before_bcd, start_b
+    )
+    root_b = features.within(length_b - 1 - start_b, tokens_bc.shape[1])
+    return EagleState(cache, features.at(hidden_bcd, root_b))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b = length_b - 1
@@ -174,6 +179,21 @@ class EagleDrafter(features.FeatureDrafter):
       self, state.cache, tokens_bt, before_btd, root_b + 1
     )
     return EagleState(cache, features.at(hidden_btd, verdict.num_accepted))
+
+
+def before_prompts(drafter, cache, tokens_bp, no_feature_b1f) -> EagleState:
+  """Returns an empty state, with zeros in place of the layer's outputs."""
+  no_features_b2f = jnp.repeat(no_feature_b1f, 2, axis=1)
+  first_b = jnp.zeros((len(tokens_bp),), jnp.int32)
+  hidden = jax.eval_shape(
+    lambda state, *chunk: drafter.prefill(state, *chunk).hidden,
+    EagleState(cache, None),
+    tokens_bp[:, :1],
+    no_features_b2f,
+    first_b,
+    first_b + 1,
+  )
+  return EagleState(cache, jnp.zeros(hidden.shape, hidden.dtype))
 
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):

@@ -255,6 +255,11 @@ def shifted(features_btd):
   return jnp.pad(features_btd, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
+def within(index_b, size: int):
+  """Returns indices of a chunk, those outside of it moved to its ends."""
+  return jnp.clip(index_b, 0, size - 1)
+
+
 def at(array_btd, index_b):
   """Returns each row's entry at an index, [B, 1, D]."""
   return jnp.take_along_axis(array_btd, index_b[:, None, None], axis=1)

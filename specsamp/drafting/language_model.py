@@ -67,13 +67,16 @@ class LanguageModelDrafter(Drafter):
   def with_params(self, params=None, target=None):
     return self if params is None else self.replace(params=params)
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     # A dynamic tree is chosen from more nodes than it has.
     capacity += max(0, self.tree.num_fed - self.tree.size)
-    cache = self.transformer.init_cache(
-      self.params, tokens_bp.shape[0], capacity
-    )
-    return self._apply(tokens_bp, cache=cache).cache
+    batch = tokens_bp.shape[0]
+    return self.transformer.init_cache(self.params, batch, capacity)
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    at_c = jnp.arange(tokens_bc.shape[1], dtype=jnp.int32)
+    positions_bc = start_b[:, None] + at_c[None, :]
+    return self._apply(tokens_bc, positions_bc, state).cache
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b = length_b - 1

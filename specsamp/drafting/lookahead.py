@@ -67,7 +67,7 @@ class LookaheadDrafter(Drafter):
   def passes(self) -> tuple[int, ...]:
     return 1, self.tree.size
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     batch, levels = len(length_b), self.tree.depth
     # The first guesses are tokens from all over the prompt.
     index = np.arange(levels * self.window, dtype=np.int32) * 7919

@@ -112,8 +112,12 @@ class MedusaDrafter(features.OnePassDrafter):
   Its state is the target's feature of the token before the root, [B, D].
   """
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
-    return features.at(features.shifted(features_bpd), length_b - 1)[:, 0]
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
+    return no_feature_b1f[:, 0]
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    root_b = features.within(length_b - 1 - start_b, tokens_bc.shape[1])
+    return features.at(features_bcf, root_b)[:, 0]
 
   def outputs(self, state):
     heads = range(1, self.tree.depth + 1)

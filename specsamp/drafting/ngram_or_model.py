@@ -64,12 +64,15 @@ class NgramOrModelDrafter(SkippingDrafter):
   def with_params(self, params=None, target=None):
     return self.replace(model=self.model.with_params(params, target))
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     return NgramOrModelState(
-      cache=self.model.init(tokens_bp, length_b, features_bpd, capacity),
+      cache=self.model.init(tokens_bp, length_b, no_feature_b1f, capacity),
       known=length_b,
       matched=jnp.zeros(length_b.shape, bool),
     )
+
+  def prefill(self, state, *chunk):
+    return state.replace(cache=self.model.prefill(state.cache, *chunk))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     inputs = (tokens_bs, length_b, sampling, keys_b)

@@ -93,14 +93,19 @@ class ParallelDrafter(features.OnePassDrafter):
   No later pass sees the cache entries of masks.
   """
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     batch = tokens_bp.shape[0]
     # Masks come after the longest draft.
     capacity = -(-(capacity + self._num_masks) // 16) * 16
     cache = self.module.init_cache(self.params, batch, capacity)
-    before_bpd = features.shifted(self.read(features_bpd))
-    first_b = jnp.zeros_like(length_b)
-    return self._pass(cache, tokens_bp, before_bpd, first_b, length_b - 1)
+    return eagle.before_prompts(self, cache, tokens_bp, no_feature_b1f)
+
+  def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
+    before_bcd = self.read(features_bcf[:, :-1])
+    root_b = features.within(length_b - 1 - start_b, tokens_bc.shape[1])
+    return self._pass(
+      state.cache, tokens_bc, before_bcd, start_b, start_b + root_b
+    )
 
   def commit(self, state, draft, verdict, root_b, scored):
     return self._pass(

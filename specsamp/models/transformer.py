@@ -290,6 +290,13 @@ class Transformer(Layers):
       features = jnp.concatenate([streams[i] for i in self.taps], axis=-1)
     return Output(self.logits(hidden), hidden, features, cache)
 
+  def no_features(self, batch: int):
+    """Returns zeros in place of the features of a token: [B, 1, features]."""
+    dtype, parts = self.config.dtype, len(self.taps) or 1
+    if self.taps:
+      dtype = float16.wide(dtype)
+    return jnp.zeros((batch, 1, parts * self.config.width), dtype)
+
   def embed(self, tokens):
     """Returns embeddings of tokens, [B, T, D], without their positions."""
     c = self.config

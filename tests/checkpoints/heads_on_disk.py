@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 from specsamp.drafting import TokenTree
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw
@@ -356,8 +357,8 @@ def write(folder, values, tensors, name='model.safetensors'):
 
 @jax.jit
 def _first_draft(drafter, tokens_bs, features_bsd, seeds_b):
-  state = drafter.init(
-    tokens_bs, _LENGTHS, features_bsd, tokens_bs.shape[1] + 16
+  state = after_prompts(
+    drafter, tokens_bs, _LENGTHS, features_bsd, tokens_bs.shape[1] + 16
   )
   sampling = SamplingParams().broadcast(4)
   keys = draw.row_keys(seeds_b)

@@ -63,7 +63,7 @@ class Fixed(Drafter):
   tree: TokenTree = struct.field(pytree_node=False, default=TokenTree.chain(3))
   law = 'iid'
 
-  def init(self, tokens_bp, length_b, features_bpd, capacity):
+  def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     return jnp.zeros(len(length_b))
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):

@@ -11,6 +11,7 @@ from testing import tiny
 from specsamp.decoding.request import Request
 from specsamp.drafting import DynamicTree, TokenTree
 from specsamp.drafting.dflash import DFlashDrafter
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.eagle import EagleState
 from specsamp.drafting.trained import KINDS, trained_drafter
 from specsamp.sampling.transforms import SamplingParams
@@ -91,7 +92,7 @@ def check_states(target, drafter):
     max_new_tokens=[20, 9, 12, 1, 18], seed=1, stop_tokens=[],
   )  # fmt: skip
   state = request.prefill()
-  start = jax.jit(lambda drafter, *args: drafter.init(*args), static_argnums=4)
+  start = jax.jit(after_prompts, static_argnums=4)
   counts = []
   for _ in range(8):
     before = np.asarray(state.stats.num_accepted_per_pos).sum(axis=1)

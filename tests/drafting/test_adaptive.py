@@ -20,7 +20,7 @@ from specsamp.drafting import (
   ngram_drafter,
   ngram_or_model,
 )
-from specsamp.drafting.drafter import cache_slots
+from specsamp.drafting.drafter import after_prompts, cache_slots
 from specsamp.errors import UserError
 from specsamp.models import kv_cache
 from specsamp.sampling.transforms import SamplingParams
@@ -121,7 +121,9 @@ def _drafts(drafter, state, tokens, features_bsd):
   length_b, keys_b = state.length, state.keys
   sampling = SamplingParams().broadcast(len(length_b))
   inner = drafter.drafter
-  fresh = inner.init(tokens, length_b, features_bsd, tokens.shape[1] + 8)
+  fresh = after_prompts(
+    inner, tokens, length_b, features_bsd, tokens.shape[1] + 8
+  )
   return [
     each.propose(state, tokens, length_b, sampling, keys_b)[0]
     for each, state in ((drafter, state.drafter), (inner, fresh))

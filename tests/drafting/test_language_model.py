@@ -9,6 +9,7 @@ import pytest
 from testing import tiny
 
 from specsamp.drafting import TokenTree, model_drafter
+from specsamp.drafting.drafter import after_prompts
 from specsamp.errors import UserError
 from specsamp.sampling import draw, transforms
 from specsamp.sampling.transforms import SamplingParams
@@ -36,7 +37,9 @@ def _propose(model, tree, law):
 
   @jax.jit
   def run():
-    state = drafter.init(tokens[:, :16], LENGTH, None, 48)
+    state = after_prompts(
+      drafter, tokens[:, :16], LENGTH, np.zeros((4, 16, 1)), 48
+    )
     keys = draw.row_keys(jnp.arange(4, dtype=jnp.int32))
     return drafter.propose(state, tokens, LENGTH, SAMPLING, keys)[0]
 
@@ -107,7 +110,7 @@ def test_candidates_of_siblings_and_rounds_share_no_bits():
 
   @jax.jit
   def run(at):
-    state = drafter.init(tokens[:, :16], at, None, 48)
+    state = after_prompts(drafter, tokens[:, :16], at, np.zeros((1, 16, 1)), 48)
     sampling = SamplingParams().broadcast(1)
     return drafter.propose(state, tokens, at, sampling, keys)[0].tokens[0, 1:]
 

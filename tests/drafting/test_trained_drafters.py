@@ -24,6 +24,7 @@ from testing import tiny
 
 import specsamp
 from specsamp.drafting import TokenTree
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.trained import kind_of, trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw, transforms
@@ -43,7 +44,7 @@ MIXED = SamplingParams(
 def _first_draft(drafter, tokens_bs, hidden_bsd, sampling, seeds_b):
   """Returns the draft of the first round, for rows of these lengths."""
   capacity = tokens_bs.shape[1] + 16
-  state = drafter.init(tokens_bs, LENGTH, hidden_bsd, capacity)
+  state = after_prompts(drafter, tokens_bs, LENGTH, hidden_bsd, capacity)
   keys = draw.row_keys(seeds_b)
   return drafter.propose(state, tokens_bs, LENGTH, sampling, keys)[0]
 

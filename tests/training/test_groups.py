@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from testing import tiny
 
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import trained_drafter
 from specsamp.training.objectives import layers
@@ -65,7 +66,7 @@ def test_one_pass_drafts_at_every_position(kind, positions, num_layers):
   def draft(prefixes, lengths):
     variables = {'params': target.params}
     hidden = target.transformer.apply(variables, prefixes).hidden
-    state = drafter.init(prefixes, lengths, hidden, _LENGTH)
+    state = after_prompts(drafter, prefixes, lengths, hidden, _LENGTH)
     return drafter.target_head.logits(state.hidden), hidden
 
   lengths = np.tile(np.arange(1, _LENGTH + 1, dtype=np.int32), _BATCH)

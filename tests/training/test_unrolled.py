@@ -9,6 +9,7 @@ import pytest
 from testing import tiny
 
 from specsamp.drafting import TokenTree
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
@@ -84,7 +85,7 @@ def test_each_step_equals_that_of_drafting(positions, num_layers):
 
   @jax.jit
   def draft(drafter, tokens, features):
-    state = drafter.init(tokens, length, features, LENGTH + STEPS)
+    state = after_prompts(drafter, tokens, length, features, LENGTH + STEPS)
     keys = draw.row_keys(jnp.arange(4, dtype=jnp.int32))
     sampling = SamplingParams(temperature=3.0).broadcast(4)
     return drafter.propose(state, tokens, length, sampling, keys)[0]
