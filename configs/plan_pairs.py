@@ -27,10 +27,13 @@ LAUNCHER = 'plan'
 def get_config(arg: str = ''):
   """Returns the config of a pair."""
   check_name('argument', arg, PAIRS)
+  target, draft, _ = PAIRS[arg]
+  longest = min(target.max_length, draft.max_length, 32_768)
+  contexts = [n for n in (512, 2048) if n < longest]
   return config_dict(
     PlanConfig,
     title=arg,
     target=dataclasses.asdict(PAIRS[arg].target),
     draft=dataclasses.asdict(PAIRS[arg].draft),
-    prices=dict(contexts=(512, 2048)),
+    prices=dict(contexts=(*contexts, longest)),
   )

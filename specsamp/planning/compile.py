@@ -1,6 +1,7 @@
 """Decoding programs compiled for chips that need not be attached.
 
-The programs are a draft step, a scoring pass, and the whole speculative loop.
+The programs are a draft step, a scoring pass, the whole speculative loop, and
+the prefill of a prompt that fills the context.
 """
 
 import collections
@@ -19,7 +20,7 @@ from specsamp.decoding import scoring
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import Prompts, with_axes
 from specsamp.drafting.draft import TokenTree
-from specsamp.drafting.drafter import NoDrafter
+from specsamp.drafting.drafter import NoDrafter, cache_slots
 from specsamp.drafting.language_model import LanguageModelDrafter
 from specsamp.errors import UserError
 from specsamp.models import KVCache, Transformer, TransformerConfig
@@ -30,10 +31,11 @@ from specsamp.sampling.transforms import SamplingParams
 from specsamp.sharding import mesh as meshes
 from specsamp.verification.token import TokenVerifier
 
+PREFILL = 'prefill'  # both models over a prompt, in chunks
 DRAFT_STEP = 'draft step'  # one token from the draft
 SCORING_PASS = 'scoring pass'  # the target over a draft and its root
 LOOP = 'speculative loop'  # all rounds of both models
-KINDS = (DRAFT_STEP, SCORING_PASS, LOOP)
+KINDS = (DRAFT_STEP, SCORING_PASS, LOOP)  # those of every plan
 
 _PROMPT_LENGTH = 32  # only the shape of its cache is used
 _NUM_STOP_TOKENS = 8
@@ -86,7 +88,7 @@ def compile_program(
   """Compiles a program and measures its memory and messages.
 
   Args:
-    kind: one of `KINDS`.
+    kind: one of `KINDS`, or `PREFILL`.
     target: target model.
     draft: draft model.
     topology: chips to compile for.
@@ -137,7 +139,7 @@ def lower(
   """Lowers a program for the devices of a mesh.
 
   Args:
-    kind: one of `KINDS`.
+    kind: one of `KINDS`, or `PREFILL`.
     target: target model.
     draft: draft model.
     mesh: mesh whose devices need not be attached.
@@ -148,8 +150,8 @@ def lower(
   Returns:
     The program, and the parameters and cache of each model that it runs.
   """
-  configs = {DRAFT_STEP: [draft], SCORING_PASS: [target], LOOP: [target, draft]}
-  configs = configs[kind]
+  both = [target, draft]
+  configs = {DRAFT_STEP: [draft], SCORING_PASS: [target]}.get(kind, both)
   shapes = [
     work.shapes(config, mesh.size, context, batch, mesh) for config in configs
   ]
@@ -188,10 +190,16 @@ def lower(
       sampling=SamplingParams(floats, integers(batch), floats, floats),
       stop_tokens=integers(batch, _NUM_STOP_TOKENS),
     )
+    width = _PROMPT_LENGTH
+    if kind == PREFILL:
+      width = context - cache_slots(drafter)
     prompts = Prompts(
-      integers(batch, min(_PROMPT_LENGTH, context)), *[integers(batch)] * 3
+      integers(batch, max(1, min(width, context))), *[integers(batch)] * 3
     )
     prefill = functools.partial(decoder.prefill, capacity=context)
+    if kind == PREFILL:
+      jitted = jax.jit(prefill, keep_unused=True)
+      return jitted.lower(inputs, prompts), shapes
     state = jax.eval_shape(prefill, inputs, prompts)
     state = with_axes(state, work.sharded_shape(mesh))
     jitted = jax.jit(run, donate_argnums=1, keep_unused=True)

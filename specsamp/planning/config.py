@@ -32,6 +32,8 @@ class PlanConfig:
     paper_speedups: published speedups with gamma draft tokens on the first
       slice of `paper_ms`, ((task, speedup), ..).
     compile: True to compile the programs, which takes minutes per slice.
+    prefill: True to compile the prefill of a prompt that fills the context,
+      too, which takes many minutes for TPUs.
     prices: entries of the predicted price list of every slice.
   """
 
@@ -49,6 +51,7 @@ class PlanConfig:
   paper_ms: tuple[tuple[str, str, float], ...] = ()
   paper_speedups: tuple[tuple[str, float], ...] = ()
   compile: bool = True
+  prefill: bool = False
   prices: PriceConfig = PriceConfig()
 
   def __post_init__(self):

@@ -1,6 +1,7 @@
 """A plan of a model pair on pods: memory, times, and the best draft length."""
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -28,7 +29,9 @@ GIB = 2**30
 _NOTE = (
   'τ: tokens per loop, the bonus token included. α: probability that a draft '
   'token is accepted. HBM: memory that the TPU compiler grants a program, or '
-  'that the driver of a GPU reports.'
+  'that the driver of a GPU reports. Contexts: GiB of a chip; "unseen" are '
+  'those cache slots that no sliding window reaches, and "may cost" is the '
+  'number of milliseconds per draft token above which γ of them do not pay.'
 )
 
 # Measured times replace the predicted ones of these passes.
@@ -107,6 +110,10 @@ class PlanJob:
       'memory': ('Memory of a chip', [memory_row(each) for each in compiled]),
       'collectives': ('Collectives', collectives),
       'times': ('Times', sum(map(self.time_rows, self.slices), [])),
+      'contexts': (
+        'Contexts',
+        sum(map(self.context_rows, self.slices), []),
+      ),
       'speedups': ('Speedups', [self.speedup_row(*pair) for pair in speedups]),
       'paper': ('Paper and plan', self.paper_rows()),
       'implied': ('Published speedups, inverted', self.implied_rows()),
@@ -160,7 +167,8 @@ class PlanJob:
 
   def _compile(self) -> list[Compiled]:
     config = self.config
-    programs = itertools.product(self.slices, compile.KINDS)
+    kinds = compile.KINDS + (compile.PREFILL,) * config.prefill
+    programs = itertools.product(self.slices, kinds)
     return [
       compile.compile_program(
         kind,
@@ -201,13 +209,17 @@ class PlanJob:
     }
 
   def _predict(
-    self, name: str, where: Topology, tokens: int = 1
+    self,
+    name: str,
+    where: Topology,
+    tokens: int = 1,
+    context: int | None = None,
   ) -> latency.Time:
     model_pass = work.of_pass(
       self.model(name, where),
       shards=where.num_chips,
       tokens=tokens,
-      context=self.config.context,
+      context=context or self.config.context,
       batch=self.config.batch,
     )
     return latency.predict(model_pass, where)
@@ -237,6 +249,35 @@ class PlanJob:
       row['predicted ms'] = time.total
       if name in self.measured:
         row['measured ms'] = self.measured[name]
+      rows.append(row)
+    return rows
+
+  def context_rows(self, where: Topology) -> list[_Row]:
+    """Returns what caches cost by context, and what a draft token may cost.
+
+    The cost is the draft step at which gamma draft tokens do not pay.
+    """
+    config, rows = self.config, []
+    for context in sorted({config.context, *config.prices.contexts}):
+      shape = dict(context=context, batch=config.batch)
+      row = {'topology': where.name, 'context': context}
+      for name in ('target', 'draft'):
+        model = self.model(name, where)
+        weights, cache = work.shapes(model, where.num_chips, **shape)
+        outside = work.unseen_bytes(model, where.num_chips, **shape)
+        row |= {
+          f'{name} weights': work.num_bytes(weights) / GIB,
+          f'{name} cache': work.num_bytes(cache) / GIB,
+          f'{name} unseen': outside / GIB,
+        }
+      predict = functools.partial(self._predict, where=where, context=context)
+      target_ms, draft_ms = predict('target').total, predict('draft').total
+      score_ms = predict('target', tokens=config.gamma + 1).total
+      row |= {'target ms': target_ms, 'draft ms': draft_ms}
+      for alpha in config.alphas:
+        tau = speculation.expected_tokens(alpha, config.gamma)
+        may_cost = (tau * target_ms - score_ms) / config.gamma
+        row[f'α={alpha} may cost'] = may_cost
       rows.append(row)
     return rows
 

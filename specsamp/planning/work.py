@@ -233,6 +233,17 @@ def sharded_shape(mesh: Mesh) -> Callable[..., jax.ShapeDtypeStruct]:
   )
 
 
+def unseen_bytes(
+  config: TransformerConfig, shards: int, context: int, batch: int
+) -> int:
+  """Returns the bytes of a device's cache that no window of a layer reaches."""
+  _, cache = shapes(config, shards, context, batch)
+  windows = map(config.window, range(config.num_layers))
+  shares = [max(0, context - (n or context)) / context for n in windows]
+  pairs = zip(shares, zip(cache.keys, cache.values, strict=True), strict=True)
+  return int(sum(share * num_bytes(layer) for share, layer in pairs))
+
+
 @functools.cache
 def _params(config: TransformerConfig) -> Any:
   """Returns the shapes of the parameters in the dtypes of memory."""

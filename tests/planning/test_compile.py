@@ -134,6 +134,19 @@ def test_weights_in_8_bits_are_not_copied_to_floats(kind, where):
 
 @pytest.mark.extended
 @pytest.mark.gpu_aot
+def test_a_long_prompt_takes_little_memory():
+  """Scores of the whole prompt would take 16 GiB of each GPU."""
+  models = [dataclasses.replace(c, num_layers=2) for c in _PAIR[:2]]
+  where = topology.parse('h100:8')
+  compiled = compile.compile_program(
+    compile.PREFILL, *models, where, gamma=4, context=32_768
+  )
+  assert compiled.temporaries < _GIB
+  assert {each.kind for each in compiled.collectives} == {'all-reduce'}
+
+
+@pytest.mark.extended
+@pytest.mark.gpu_aot
 def test_a_gathered_lookup_would_be_seen(monkeypatch):
   monkeypatch.setattr(
     lookup, '_lookup', lambda take, array, index, *_, **__: take(array, index)
