@@ -87,6 +87,8 @@ class Chunk:
     logprobs: log-probabilities of the new tokens, as in a `Completion`.
     completion: the finished sample; None until it ends.
     rounds: rounds of the burst in which the sample was not done.
+    num_reused: tokens of the prompt whose cache entries an earlier text had, in
+      the first chunk of the sample that was prefilled.
   """
 
   id: int
@@ -96,6 +98,7 @@ class Chunk:
   logprobs: Logprobs | None = None
   completion: Completion | None = None
   rounds: int = 0
+  num_reused: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -126,7 +129,8 @@ class PendingRequest:
 class PendingSample:
   """Sample in an engine's queue or in a slot.
 
-  `num_tokens`, `num_accepted` and `rounds` count earlier chunks.
+  `num_tokens`, `num_accepted` and `rounds` count earlier chunks. `num_reused`
+  is that of the next chunk.
   """
 
   request: PendingRequest
@@ -136,6 +140,7 @@ class PendingSample:
   num_tokens: int = 0
   num_accepted: int = 0
   rounds: int = 0
+  num_reused: int = 0
 
   def next_chunk(
     self,
@@ -160,7 +165,9 @@ class PendingSample:
       logprobs=_span(host.logprobs, slot, start, end),
       completion=completion,
       rounds=rounds - self.rounds,
+      num_reused=self.num_reused,
     )
+    self.num_reused = 0
     self.num_tokens = end - begin
     self.num_accepted, self.rounds = num_accepted, rounds
     return chunk

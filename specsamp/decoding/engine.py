@@ -58,6 +58,7 @@ class Engine:
     logprobs: int | None = None,
     prompt_logprobs: bool = False,
     prefill_chunk: int | None = None,
+    reuse_prefixes: bool = True,
   ):
     """Makes an engine, without compiling anything: see `compile`.
 
@@ -75,6 +76,8 @@ class Engine:
         probable ones at each position; None records none.
       prompt_logprobs: True to record those of prompts too.
       prefill_chunk: see `specsamp.generate`.
+      reuse_prefixes: True to prefill only the rest of a prompt that begins like
+        a text in a slot. An idle slot keeps its last text.
 
     Raises:
       UserError: an argument is invalid.
@@ -90,6 +93,10 @@ class Engine:
       arguments.check_int('logprobs', logprobs, 0, max_top)
     elif prompt_logprobs:
       raise UserError('prompt_logprobs: got True, but logprobs is None')
+    if type(reuse_prefixes) is not bool:
+      raise UserError(
+        f'reuse_prefixes: got {reuse_prefixes!r}, expected True or False'
+      )
     if slots % shards:
       raise UserError(
         f'slots: got {slots}, expected a multiple of {shards}, the shards of '
@@ -103,6 +110,7 @@ class Engine:
       max_length,
       None if logprobs is None else LogprobOptions(logprobs, prompt_logprobs),
       prefill_chunk,
+      reuse_prefixes,
     )
     self.slots = slots
     self.max_length = max_length
@@ -361,9 +369,8 @@ class Engine:
         self._add_chunk(sample, slot)
 
   def _fill_slots(self) -> None:
-    for slot, sample in enumerate(self._in_slots):
-      if sample is not None:
-        continue
+    idle = [i for i, sample in enumerate(self._in_slots) if sample is None]
+    while idle:
       with self._lock:
         if not self._queue:
           return
@@ -371,13 +378,25 @@ class Engine:
         is_last = not self._queue or self._queue[0].request != sample.request
       request = sample.request
       if request.row is None:
-        request.row = self._batch.prefill(request.prompts)
+        prefix = self._batch.prefix_of(request.prompts)
+        if prefix is None:
+          request.row = self._batch.prefill(request.prompts)
+        else:
+          request.row = self._batch.resume(request.prompts, prefix)
+          sample.num_reused = prefix.length
+      slot = self._batch.choose_slot(request.prompts, idle)
       self._batch.insert(
-        request.row, slot, sample.seed, request.sampling, request.stop_tokens
+        request.row,
+        slot,
+        sample.seed,
+        request.sampling,
+        request.stop_tokens,
+        request.prompt,
       )
       if is_last:
         request.row = None
       self._in_slots[slot] = sample
+      idle.remove(slot)
 
   def _add_chunk(self, sample: PendingSample, slot: int) -> None:
     """Adds the chunk of a slot, and frees the slot if the sample has ended."""

@@ -142,7 +142,7 @@ def generate(
       row and a copy of the cache, to show the cost.
     prefill_chunk: prompt tokens of a row in one pass, at least 1. None is 512
       tokens of all rows (128 on CPUs), or fewer for long caches: see
-      `specsamp.decoding.loop.chunk_size`.
+      `specsamp.decoding.loop.Decoder.chunk_size`.
 
   Raises:
     UserError: an argument is invalid: for example a prompt and its budget

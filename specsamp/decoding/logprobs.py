@@ -47,6 +47,13 @@ def empty(
   )
 
 
+def of_prompts(logprobs: Logprobs | None) -> Logprobs | None:
+  """Returns the log-probabilities of texts that are now prompts."""
+  if logprobs is None:
+    return None
+  return logprobs.replace(processed=jnp.zeros_like(logprobs.processed))
+
+
 def after_chunk(logprobs: Logprobs, logits_bcv, next_bc, start_b) -> Logprobs:
   """Returns the log-probabilities after adding those of a prompt's tokens.
 

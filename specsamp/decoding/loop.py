@@ -26,8 +26,14 @@ from specsamp.decoding.logprobs import LogprobOptions
 from specsamp.decoding.scoring import Scorer
 from specsamp.decoding.state import DecodeState, Prompts, Stats, with_axes
 from specsamp.drafting.draft import Draft, Verdict
-from specsamp.drafting.drafter import Drafter, Scored, emitted_tokens
-from specsamp.models import Transformer, TransformerConfig, kv_cache
+from specsamp.drafting.drafter import (
+  Drafter,
+  Scored,
+  emitted_tokens,
+  spans,
+  tokens_from,
+)
+from specsamp.models import Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
@@ -107,76 +113,130 @@ class Decoder:
     """
     drafter = inputs.drafter
     batch, width = prompts.tokens.shape
-    # Its output has the features that the drafter reads.
-    transformer = self.transformer.clone(taps=drafter.taps)
-    no_feature_b1f = transformer.no_features(batch)
-    state = DecodeState(
+    no_feature_b1f = self.transformer.clone(taps=drafter.taps).no_features(
+      batch
+    )
+    state = self._before_prompts(
+      inputs,
+      prompts,
+      capacity,
+      cache=self.transformer.init_cache(inputs.params, batch, capacity),
+      drafter=drafter.init(
+        prompts.tokens, prompts.length, no_feature_b1f, capacity
+      ),
+      logprobs=logprobs.empty(logprob_options, batch, capacity),
+    )
+    size = min(width, self.chunk_size(batch, capacity))
+    start_b = jnp.zeros_like(prompts.length)
+    return self._read(
+      inputs, state, start_b, size, no_feature_b1f, logprob_options
+    )
+
+  def resume(
+    self,
+    inputs: Inputs,
+    state: DecodeState,
+    prompts: Prompts,
+    start_b,
+    size: int,
+    logprob_options: LogprobOptions | None = None,
+  ) -> DecodeState:
+    """Returns the state before the first round of prompts that continue texts.
+
+    It is that of `prefill`, but the first `start` tokens are not read again.
+
+    Args:
+      inputs: see `prefill`.
+      state: a state of other texts with the same parameters, after any round. A
+        text begins with the first `start` and `Drafter.overlap` more tokens of
+        its row's prompt, and at least one more token.
+      prompts: the whole prompts.
+      start_b: int [B].
+      size: tokens of a row in one pass, from 2 to the width of the prompts.
+      logprob_options: those of the state.
+    """
+    drafter, capacity = inputs.drafter, state.tokens.shape[1]
+    state = self._before_prompts(
+      inputs,
+      prompts,
+      capacity,
+      cache=state.cache,
+      drafter=drafter.resume(
+        state.drafter, prompts.tokens, start_b, prompts.length
+      ),
+      logprobs=logprobs.of_prompts(state.logprobs),
+    )
+    return self._read(inputs, state, start_b, size, None, logprob_options)
+
+  def _before_prompts(
+    self, inputs: Inputs, prompts: Prompts, capacity: int, **parts
+  ) -> DecodeState:
+    """Returns a state with these parts, before the prompts are read."""
+    drafter, (batch, width) = inputs.drafter, prompts.tokens.shape
+    return DecodeState(
       tokens=jnp.pad(prompts.tokens, ((0, 0), (0, capacity - width))),
       length=prompts.length,
       limit=prompts.limit,
       done=prompts.length >= prompts.limit,
       broken=jnp.zeros((batch,), bool),
-      cache=self.transformer.init_cache(inputs.params, batch, capacity),
-      drafter=drafter.init(
-        prompts.tokens, prompts.length, no_feature_b1f, capacity
-      ),
       keys=self._row_keys(drafter, prompts.seeds),
       stats=Stats.zeros(batch, drafter.tree, capacity),
-      logprobs=logprobs.empty(logprob_options, batch, capacity),
+      **parts,
     )
+
+  def _read(
+    self,
+    inputs: Inputs,
+    state: DecodeState,
+    start_b,
+    size: int,
+    before_b1f,
+    logprob_options: LogprobOptions | None,
+  ) -> DecodeState:
+    """Returns the state after the prompts' tokens from `start` on, in chunks.
+
+    `before` are features of the tokens before `start`. If they are None, the
+    drafter has read the first token, and each chunk begins with the last token
+    of the one before it.
+    """
+    drafter = inputs.drafter
+    # Its output has the features that the drafter reads.
+    transformer = self.transformer.clone(taps=drafter.taps)
     has_logprobs = logprob_options is not None and logprob_options.prompts
-
-    def read(state, before_b1f, start_b, size):
-      """Reads a chunk; returns the state and the features of 1 + C tokens."""
-      at_c = jnp.arange(size, dtype=jnp.int32)
-      positions_bc = start_b[:, None] + at_c[None]
-      at = lambda index: jnp.take_along_axis(state.tokens, index, axis=1)
-      tokens_bc = at(positions_bc) if size < width else prompts.tokens
-      out = transformer.apply(
-        {'params': inputs.params}, tokens_bc, positions_bc, state.cache
-      )
-      features_bcf = jnp.concatenate([before_b1f, out.features], axis=1)
-      state = state.replace(
-        cache=out.cache,
-        drafter=drafter.prefill(
-          state.drafter, tokens_bc, features_bcf, start_b, state.length
-        ),
-      )
-      if has_logprobs:
-        new = logprobs.after_chunk(
-          state.logprobs, out.logits, at(positions_bc + 1), start_b
-        )
-        state = state.replace(logprobs=new)
-      return state, features_bcf
-
-    chunk = self.prefill_chunk
-    if chunk is None:
-      config, max_tokens = self.transformer.config, self.prefill_tokens
-      chunk = chunk_size(config, batch, capacity, max_tokens)
-    if width <= chunk:
-      start_b = jnp.zeros_like(prompts.length)
-      state, _ = read(state, no_feature_b1f, start_b, width)
-      return with_axes(state, rules.constrain)
+    stride = size - (before_b1f is None)
 
     def first(number):
       # The last chunk of a row ends with its prompt. A row that ended in an
       # earlier chunk reads its last chunk again, with the same results.
-      return jnp.clip(prompts.length - chunk, 0, number * chunk)
+      return jnp.clip(state.length - size, 0, start_b + number * stride)
 
     def step(carry):
       number, state, before_b1f = carry
       start_b, number = first(number), number + 1
-      state, features_bcf = read(state, before_b1f, start_b, chunk)
-      before_b1f = jnp.take_along_axis(
-        features_bcf, (first(number) - start_b)[:, None, None], axis=1
+      positions_bc = spans(start_b, size)
+      tokens_bc = tokens_from(state.tokens, start_b, size)
+      out = transformer.apply(
+        {'params': inputs.params}, tokens_bc, positions_bc, state.cache
       )
+      if has_logprobs:
+        next_bc = tokens_from(state.tokens, start_b + 1, size)
+        new = logprobs.after_chunk(state.logprobs, out.logits, next_bc, start_b)
+        state = state.replace(logprobs=new)
+      if before_b1f is None:
+        chunk = tokens_bc[:, 1:], out.features, start_b + 1
+      else:
+        features_bcf = jnp.concatenate([before_b1f, out.features], axis=1)
+        chunk = tokens_bc, features_bcf, start_b
+        before_b1f = jnp.take_along_axis(
+          features_bcf, (first(number) - start_b)[:, None, None], axis=1
+        )
+      inner = drafter.prefill(state.drafter, *chunk, state.length)
+      state = state.replace(cache=out.cache, drafter=inner)
       return number, state, before_b1f
 
-    count = -(-prompts.length.max() // chunk)
+    count = -(-(state.length - start_b - size + stride).max() // stride)
     _, state, _ = jax.lax.while_loop(
-      lambda carry: carry[0] < count,
-      step,
-      (jnp.int32(0), state, no_feature_b1f),
+      lambda carry: carry[0] < count, step, (jnp.int32(0), state, before_b1f)
     )
     return with_axes(state, rules.constrain)
 
@@ -306,6 +366,18 @@ class Decoder:
     leave_keys = draw.stream_keys(row_keys, root_b, Stream.LEAVE)
     return draw_verdict(stop_keys, leave_keys, self.verifier, draft, p_bnv)
 
+  def chunk_size(self, batch: int, capacity: int) -> int:
+    """Returns the prompt tokens of a row in one pass of the prefill."""
+    if self.prefill_chunk is not None:
+      return self.prefill_chunk
+    mesh = rules.mesh_in_use()
+    rows, heads = batch, self.transformer.config.num_heads
+    if mesh is not None:
+      rows = -(-rows // mesh.shape[rules.DATA])
+      heads = -(-heads // mesh.shape[rules.MODEL])
+    tokens = min(self.prefill_tokens, _MAX_SCORES // (heads * capacity))
+    return max(_MIN_CHUNK, tokens // rows)
+
   def needs_distinct_bits(self, drafter: Drafter) -> bool:
     """Returns True if rows of one seed must not share random bits.
 
@@ -321,26 +393,6 @@ class Decoder:
     is_same_bb = seeds_b[:, None] == seeds_b[None, :]
     earlier_b = jnp.tril(is_same_bb, -1).sum(axis=1, dtype=jnp.int32)
     return draw.apart(keys_b, earlier_b)
-
-
-def chunk_size(
-  config: TransformerConfig, batch: int, capacity: int, max_tokens: int
-) -> int:
-  """Returns the prompt tokens of a row in one pass of the prefill.
-
-  Args:
-    config: the target's shape.
-    batch: rows.
-    capacity: slots of the cache.
-    max_tokens: upper bound on the tokens of all rows of a shard.
-  """
-  mesh = rules.mesh_in_use()
-  rows, heads = batch, config.num_heads
-  if mesh is not None:
-    rows = -(-rows // mesh.shape[rules.DATA])
-    heads = -(-heads // mesh.shape[rules.MODEL])
-  tokens = min(max_tokens, _MAX_SCORES // (heads * capacity))
-  return max(_MIN_CHUNK, tokens // rows)
 
 
 def _append(

@@ -114,16 +114,37 @@ class AdaptiveDrafter(SkippingDrafter):
   def with_params(self, params=None, target=None):
     return self.replace(drafter=with_params(self.drafter, params, target))
 
+  @property
+  def overlap(self) -> int | None:
+    overlap = self.drafter.overlap
+    if overlap is None or not self._keeps_features:
+      return overlap
+    # What a row has read of its last `_MAX_BEHIND` tokens may be of features
+    # that were not kept, if others were behind when it was done.
+    return overlap + _MAX_BEHIND
+
   def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
+    inner = self.drafter.init(tokens_bp, length_b, no_feature_b1f, capacity)
     num_kept = _MAX_BEHIND if self._keeps_features else 0
+    features_bwf = jnp.repeat(no_feature_b1f, num_kept, axis=1)
+    return self._before_prompts(inner, length_b, features_bwf)
+
+  def resume(self, state, tokens_bs, start_b, length_b):
+    inner = state.drafter
+    if not self._keeps_features:
+      inner = self.drafter.catch_up(inner, tokens_bs, start_b + 3, state.behind)
+    inner = self.drafter.resume(inner, tokens_bs, start_b, length_b)
+    return self._before_prompts(inner, length_b, state.features)
+
+  def _before_prompts(self, inner, length_b, features_bwf) -> AdaptiveState:
     return AdaptiveState(
-      drafter=self.drafter.init(tokens_bp, length_b, no_feature_b1f, capacity),
+      drafter=inner,
       policy=Policy.initial(len(length_b), self.tree.depth),
       depth=jnp.int32(0),
       length=jnp.zeros_like(length_b),
       active=jnp.zeros(length_b.shape, bool),
       behind=jnp.int32(0),
-      features=jnp.repeat(no_feature_b1f, num_kept, axis=1),
+      features=features_bwf,
     )
 
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):

@@ -106,6 +106,35 @@ class Drafter:
     """
     return state
 
+  @property
+  def overlap(self) -> int | None:
+    """Number of held tokens that a resumed prompt reads again.
+
+    None if the drafter has an `init` without a `prefill` or `resume` that fits
+    it. An engine then prefills each prompt as a whole.
+    """
+    classes = type(self).__mro__
+    owner = lambda name: next(c for c in classes if name in vars(c))
+    fits = lambda name: issubclass(owner(name), owner('init'))
+    # The last token of a text has no cache entry, and that before it may have
+    # none of the drafter.
+    return 2 if fits('prefill') or fits('resume') else None
+
+  def resume(self, state, tokens_bs, start_b, length_b) -> Any:
+    """Returns the state before `prefill` reads the rest of the prompts.
+
+    After it the state must be that of prompts that are read as a whole.
+
+    Args:
+      state: state after an earlier text, which has the first `start + overlap`
+        tokens of the prompt and at least one more token.
+      tokens_bs: int [B, S], prompts, noise past their lengths.
+      start_b: int [B], at most `length - 1 - overlap`. The rest begins at
+        `start + 1`.
+      length_b: int [B], lengths of the prompts.
+    """
+    return state
+
   def propose(
     self, state, tokens_bs, length_b, sampling: SamplingParams, keys_b
   ) -> tuple[Draft, Any]:
@@ -213,6 +242,17 @@ def check_fits(params: Any, tree: TokenTree, target: LanguageModel) -> None:
       f'branching: got {tree.width} candidates, more than the '
       f'{target.config.vocab_size} tokens of the vocabulary'
     )
+
+
+def spans(start_b: jax.Array, length: int) -> jax.Array:
+  """Returns consecutive positions from `start`, int [B, length]."""
+  return start_b[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :]
+
+
+def tokens_from(tokens_bs, start_b, length: int) -> jax.Array:
+  """Returns the tokens of each row from `start`, int [B, length]."""
+  at_bt = spans(start_b, length)
+  return jnp.take_along_axis(tokens_bs, at_bt, axis=1, mode='clip')
 
 
 def root_of(tokens_bs: jax.Array, length_b: jax.Array) -> jax.Array:

@@ -14,7 +14,14 @@ from flax import struct
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.drafting import candidates, growth
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree
-from specsamp.drafting.drafter import CATCH_UP, Drafter, check_fits, root_of
+from specsamp.drafting.drafter import (
+  CATCH_UP,
+  Drafter,
+  check_fits,
+  root_of,
+  spans,
+  tokens_from,
+)
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, kv_cache
@@ -74,8 +81,7 @@ class LanguageModelDrafter(Drafter):
     return self.transformer.init_cache(self.params, batch, capacity)
 
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
-    at_c = jnp.arange(tokens_bc.shape[1], dtype=jnp.int32)
-    positions_bc = start_b[:, None] + at_c[None, :]
+    positions_bc = spans(start_b, tokens_bc.shape[1])
     return self._apply(tokens_bc, positions_bc, state).cache
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
@@ -139,16 +145,12 @@ class LanguageModelDrafter(Drafter):
     # present root is fed when the next round begins.
     first_b = jnp.maximum(length_b - 2 - behind, 0)
     last_b = jnp.maximum(length_b - 2, 0)
-    at_t = jnp.arange(CATCH_UP, dtype=jnp.int32)
 
     def read(carry):
       done, cache = carry
       start_b = jnp.minimum(first_b + done, last_b)
-      positions_bt = start_b[:, None] + at_t[None, :]
-      tokens_bt = jnp.take_along_axis(
-        tokens_bs, positions_bt, axis=1, mode='clip'
-      )
-      cache = self._apply(tokens_bt, positions_bt, cache).cache
+      tokens_bt = tokens_from(tokens_bs, start_b, CATCH_UP)
+      cache = self._apply(tokens_bt, spans(start_b, CATCH_UP), cache).cache
       return done + CATCH_UP, cache
 
     _, cache = jax.lax.while_loop(

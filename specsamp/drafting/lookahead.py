@@ -80,6 +80,9 @@ class LookaheadDrafter(Drafter):
       rounds=jnp.zeros((batch,), jnp.int32),
     )
 
+  def resume(self, state, tokens_bs, start_b, length_b):
+    return self.init(tokens_bs, length_b, None, tokens_bs.shape[1])
+
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b1 = root_of(tokens_bs, length_b)
     count = state.pool.shape[1]

@@ -74,6 +74,19 @@ class NgramOrModelDrafter(SkippingDrafter):
   def prefill(self, state, *chunk):
     return state.replace(cache=self.model.prefill(state.cache, *chunk))
 
+  def resume(self, state, tokens_bs, start_b, length_b):
+    return NgramOrModelState(
+      # The model may have skipped the end of what is held.
+      cache=self._catch_up(state, tokens_bs, start_b + 3),
+      known=length_b,
+      matched=jnp.zeros(length_b.shape, bool),
+    )
+
+  def _catch_up(self, state, tokens_bs, length_b):
+    """Returns the model's cache once it can draft after `length` tokens."""
+    behind = (length_b - 2 - state.known).max()
+    return self.model.catch_up(state.cache, tokens_bs, length_b, behind)
+
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     inputs = (tokens_bs, length_b, sampling, keys_b)
     match, _ = self.ngram.propose((), *inputs)
@@ -86,8 +99,7 @@ class NgramOrModelDrafter(SkippingDrafter):
 
     def run_model(carry):
       _, cache, _ = carry
-      behind = (length_b - 2 - state.known).max()
-      cache = self.model.catch_up(cache, tokens_bs, length_b, behind)
+      cache = self._catch_up(state.replace(cache=cache), tokens_bs, length_b)
       draft, cache = self.model.propose(cache, *inputs)
 
       def select(matched, x):

@@ -38,6 +38,8 @@ class ServeConfig(ChatTemplateConfig, DrafterConfig):
     logprobs: alternatives of a token that have log-probabilities; -1 computes
       no log-probabilities.
     max_body_bytes: upper bound on the bytes of a request.
+    reuse_prefixes: true to prefill only the rest of a prompt that begins like a
+      text in a slot, such as the next turn of a chat.
   """
 
   name: str = ''
@@ -48,6 +50,7 @@ class ServeConfig(ChatTemplateConfig, DrafterConfig):
   max_new_tokens: int = 0
   logprobs: int = 5
   max_body_bytes: int = 1 << 20
+  reuse_prefixes: bool = True
 
   def __post_init__(self):
     names = ('slots', 'rounds', 'max_body_bytes')
@@ -101,6 +104,7 @@ def run(
     max_length=config.max_length or None,
     rounds=config.rounds,
     logprobs=None if config.logprobs < 0 else config.logprobs,
+    reuse_prefixes=config.reuse_prefixes,
   )
   listener = server.listen(host, port)  # before it compiles
   engine.compile()

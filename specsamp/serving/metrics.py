@@ -35,6 +35,9 @@ class Metrics:
     )
     self.seconds = make(Histogram, 'request_seconds', 'Duration of a request.')
     self.prompt_tokens = make(Counter, 'prompt_tokens', 'Tokens of prompts.')
+    self._reused = make(
+      Counter, 'reused_prompt_tokens', 'Tokens of prompts without a prefill.'
+    )
     self._tokens = make(Counter, 'output_tokens', 'Emitted tokens.')
     self._accepted = make(Counter, 'accepted_tokens', 'Accepted draft tokens.')
     self._rounds = make(
@@ -59,6 +62,7 @@ class Metrics:
     counters = self._tokens, self._accepted, self._rounds
     for counter, count in zip(counters, counts, strict=True):
       counter.inc(count)
+    self._reused.inc(chunk.num_reused)
     self._recent.append((time.monotonic(), *counts))
     self._forget()
 

@@ -111,6 +111,7 @@ class Builder:
       'prompt_tokens': num_prompt,
       'completion_tokens': num_output,
       'total_tokens': num_prompt + num_output,
+      'prompt_tokens_details': {'cached_tokens': self._active.num_reused},
       'completion_tokens_details': {'accepted_prediction_tokens': num_accepted},
     }
 

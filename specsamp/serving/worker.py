@@ -49,7 +49,8 @@ class ActiveRequest:
   """Request in flight, whose `deltas` are read once.
 
   The request has an id in the engine for each prompt. `num_unread` is the
-  number of choices whose end is not read yet.
+  number of choices whose end is not read yet, `num_reused` that of tokens of
+  its prompts that needed no prefill.
   """
 
   def __init__(self, request: Request):
@@ -57,6 +58,7 @@ class ActiveRequest:
     self.choices: list[Choice] = []
     self.ids: list[int] = []
     self.num_unread = request.num_choices
+    self.num_reused = 0
     self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue()
 
   async def deltas(self) -> AsyncIterator[ChoiceDelta]:
@@ -75,6 +77,7 @@ class ActiveRequest:
   def add(self, index: int, chunk: Chunk) -> bool:
     """Adds a chunk. Returns True if a stop string now ends the choice."""
     choice, completion = self.choices[index], chunk.completion
+    self.num_reused += chunk.num_reused
     if choice.has_ended:  # at a stop string, which the engine knows
       return False
     choice.text.add(chunk.tokens, chunk.num_accepted, chunk.logprobs)

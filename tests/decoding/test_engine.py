@@ -265,7 +265,7 @@ def test_nothing_compiles_once_it_is_warm(pair, chain, compilations):
 
 @pytest.mark.integration
 @pytest.mark.usefixtures('optimized')
-def test_neither_insert_nor_burst_copies_a_cache():
+def test_no_program_between_prompts_copies_a_cache():
   """The caches are far larger than everything else."""
   shape = dict(max_length=512, head_dim=32, num_kv_heads=2)
   target = tiny.model(11, 0, num_layers=2, **shape)
@@ -285,16 +285,18 @@ def test_neither_insert_nor_burst_copies_a_cache():
   insert = insert.compile()
   idle = np.zeros(batch.slots, bool)
   burst = batch._programs.burst.lower(inputs, state, zero, zero, idle).compile()
+  resume = batch._programs.resume.lower(inputs, row, prompts, one).compile()
   caches = elsewhere.caches(state)
   assert len(caches) == 2 * (2 + 1)
-  for program in (insert, burst):
-    shapes = {array.shape for array in caches}
+  for program, consumed in ((insert, state), (burst, state), (resume, row)):
+    arrays = elsewhere.caches(consumed)
+    shapes = {array.shape for array in arrays}
     assert not elsewhere.copies(program.as_text(), shapes)
     memory = program.memory_analysis()
-    assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in caches)
-    assert memory.temp_size_in_bytes < state.cache.keys[0].nbytes
+    assert memory.alias_size_in_bytes >= sum(leaf.nbytes for leaf in arrays)
+    assert memory.temp_size_in_bytes < caches[0].nbytes
   before = [x.unsafe_buffer_pointer() for x in caches]
   sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
-  batch.insert(row, 1, 5, sampling, inputs.stop_tokens[0])
+  batch.insert(row, 1, 5, sampling, inputs.stop_tokens[0], one)
   after = [x.unsafe_buffer_pointer() for x in elsewhere.caches(batch._state)]
   assert before == after

@@ -203,9 +203,12 @@ def test_an_engine_keeps_the_shared_counts(slots):
   before = jax.tree.map(np.array, batch._state.drafter.policy)
   assert before.shared.judged.any() and before.tried.any()
   sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
-  row = batch.prefill(_make('model', [[2, 7]], 20).prompts)
+  prompts = _make('model', [[2, 7]], 20).prompts
+  row = batch.prefill(prompts)
   for slot in range(slots):
-    batch.insert(row, slot, 7, sampling, batch._inputs.stop_tokens[slot])
+    batch.insert(
+      row, slot, 7, sampling, batch._inputs.stop_tokens[slot], prompts.tokens[0]
+    )
   after = batch._state.drafter.policy
   jax.tree.map(np.testing.assert_array_equal, after.shared, before.shared)
   assert not np.asarray(after.tried).any()

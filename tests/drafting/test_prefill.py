@@ -1,5 +1,7 @@
 """Prefill in chunks: the same states, texts and log-probabilities as whole."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from readers import make_drafter, make_target
@@ -7,7 +9,7 @@ from testing import tiny
 
 import specsamp
 from specsamp import SamplingParams
-from specsamp.decoding.loop import chunk_size
+from specsamp.decoding.arguments import make_decoder
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
   TokenTree,
@@ -115,8 +117,9 @@ def test_memory_does_not_grow_with_the_prompt():
   ],
 )
 def test_default_size(heads, batch, capacity, size):
-  config = tiny.model(8, 0, num_heads=heads).config
-  assert chunk_size(config, batch, capacity, 512) == size
+  decoder, _ = make_decoder(tiny.model(8, 0, num_heads=heads), None, None, 1)
+  decoder = dataclasses.replace(decoder, prefill_tokens=512)
+  assert decoder.chunk_size(batch, capacity) == size
 
 
 @pytest.mark.parametrize('size', [0, -1, 2.0, True, 65])

@@ -33,6 +33,7 @@ def test_a_text_is_that_of_generate(served, models):
   assert _texts(response) == wanted.texts
   usage = response.json()['usage']
   details = usage.pop('completion_tokens_details')
+  assert usage.pop('prompt_tokens_details') == {'cached_tokens': 0}
   assert list(usage.values()) == [4, 80, 84]  # prompt, completion, total
   accepted = details['accepted_prediction_tokens']
   assert 0 < accepted <= wanted.num_accepted_per_pos.sum()
@@ -232,6 +233,30 @@ def test_nothing_is_compiled_for_a_request(served):
       assert served.post(body | more).status_code == 200
     served.wait_idle()
   assert not compiled
+
+
+def test_a_further_turn_reads_the_rest_alone(served):
+  # In buckets of 32 and 48 tokens.
+  args = dict(max_tokens=4, ignore_eos=True, temperature=0)
+  turn = [{'role': 'user', 'content': 'abcdefgabc' * 3}]
+  before = served.metric('reused_prompt_tokens_total')
+  first = served.post(args | {'messages': turn}, chat=True).json()
+  turn.append(first['choices'][0]['message'])
+  turn.append({'role': 'user', 'content': 'dcb'})
+  second = served.post(args | {'messages': turn}, chat=True).json()
+  cached = [
+    answer['usage']['prompt_tokens_details']['cached_tokens']
+    for answer in (first, second)
+  ]
+  # At most what keeps the rest of 32 tokens within the cache.
+  assert cached == [0, 48 - 32]
+  assert served.metric('reused_prompt_tokens_total') - before == 16
+  prompt = [ord(x) - ord('a') for turn in turn for x in turn['content']]
+  target = served.engine.model
+  alone = specsamp.generate(
+    target, prompt, max_new_tokens=4, sampling=SamplingParams(temperature=0.0)
+  )
+  assert second['choices'][0]['message']['content'] == alone.texts[0]
 
 
 def test_metrics_count(served):
