@@ -285,7 +285,8 @@ def test_no_program_between_prompts_copies_a_cache():
   insert = insert.compile()
   idle = np.zeros(batch.slots, bool)
   burst = batch._programs.burst.lower(inputs, state, zero, zero, idle).compile()
-  resume = batch._programs.resume.lower(inputs, row, prompts, one).compile()
+  resume = batch._programs.resume.lower(inputs, row, prompts, one, 16)
+  resume = resume.compile()
   caches = elsewhere.caches(state)
   assert len(caches) == 2 * (2 + 1)
   for program, consumed in ((insert, state), (burst, state), (resume, row)):
