@@ -272,7 +272,8 @@ class Engine:
       target: the target's parameters, in a tree like the present ones; None
         keeps the present ones.
       drafter: parameters of a draft model or trained drafter for this target;
-        None keeps the present ones.
+        None keeps the present ones, except for a draft made of the target's
+        weights (`of_target` of `model_drafter`), which is made again.
       stale: True allows a drafter that was trained for other weights. It costs
         accepted tokens, and does not change the output's distribution.
 

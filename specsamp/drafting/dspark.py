@@ -13,7 +13,7 @@ from specsamp.drafting import growth
 from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.drafter import root_of
 from specsamp.drafting.features import spread_rows
-from specsamp.models import float16, kernels
+from specsamp.models import kernels
 
 
 class DSparkLayers(DFlashLayers):
@@ -37,7 +37,7 @@ class DSparkLayers(DFlashLayers):
   def bias(self, tokens_bw):
     """Returns the bias of the logits after tokens: float32 [B, W, V]."""
     dtype = self.config.dtype
-    x_bwr = kernels.rows(self.embedding, tokens_bw).astype(float16.wide(dtype))
+    x_bwr = kernels.rows(self.embedding, tokens_bw, dtype)
     bias_bwk = kernels.logits(x_bwr, self.head, dtype)
     return (
       spread_rows(bias_bwk, self.draft_rows) if self.draft_vocab else bias_bwk

@@ -215,8 +215,7 @@ class Eagle3Layer(Layers):
 
   def embed(self, tokens_bt):
     """Returns the tokens' embeddings, [B, T, D], if it has an embedding."""
-    x_btd = kernels.rows(self.embedding, tokens_bt)
-    return x_btd.astype(float16.wide(self.config.dtype))
+    return kernels.rows(self.embedding, tokens_bt, self.config.dtype)
 
   def normed(self, x_btd):
     """Returns the input of the LM head: [B, T, D]."""

@@ -24,7 +24,7 @@ from specsamp.drafting.drafter import (
 )
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
-from specsamp.models import Transformer, kv_cache
+from specsamp.models import Transformer, kv_cache, quantized
 from specsamp.sampling import coupling, draw
 from specsamp.utils import flow
 
@@ -47,6 +47,7 @@ class LanguageModelDrafter(Drafter):
     coupled: True if drafts run the same random races as the target does with
       `GumbelVerifier`. The law is then `deterministic`. Static.
     least_confidence: see `growth.grow`.
+    of_target: see `model_drafter`, static.
   """
 
   params: Any
@@ -56,6 +57,7 @@ class LanguageModelDrafter(Drafter):
   law: Law = struct.field(pytree_node=False, default='iid')
   coupled: bool = struct.field(pytree_node=False, default=False)
   least_confidence: jax.Array | None = None
+  of_target: bool = struct.field(pytree_node=False, default=False)
 
   def check(self, target: LanguageModel, batch: int) -> None:
     rows, target_rows = (
@@ -72,6 +74,10 @@ class LanguageModelDrafter(Drafter):
     check_fits(self.params, self.tree, target)
 
   def with_params(self, params=None, target=None):
+    if params is None and self.of_target and target is not None:
+      params = {name: target[name] for name in self.params}
+      if kind := quantized.kind_of(self.params):
+        params = quantized.quantize(params, kind)
     return self if params is None else self.replace(params=params)
 
   def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
@@ -251,6 +257,7 @@ def model_drafter(
   shape: int | TokenTree,
   law: Law = 'iid',
   coupled: bool = False,
+  of_target: bool = False,
 ) -> LanguageModelDrafter:
   """Returns a drafter that drafts from a language model.
 
@@ -261,6 +268,8 @@ def model_drafter(
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
     coupled: True for the verifier `gumbel`: drafts run the target's races.
+    of_target: True if the draft is made of the target's weights, such as
+      `target.quantized('int8')`. `Engine.update_params` then makes it again.
 
   Raises:
     UserError: the draft length is below 1 (`NoDrafter` drafts nothing), the
@@ -276,5 +285,6 @@ def model_drafter(
       'tokens: got a dynamic tree'
     )
   return LanguageModelDrafter(
-    draft.params, draft.transformer, draft.tokenizer, shape, law, coupled
-  )
+    draft.params, draft.transformer, draft.tokenizer, shape, law, coupled,
+    of_target=of_target,
+  )  # fmt: skip

@@ -94,12 +94,14 @@ class Models:
     trained: trained drafters by their names: the embedded ones, and those of
       folders after they have been loaded.
     draft_weights: kind of the weights of drafters that are loaded, or ''.
+    is_self_draft: True if the smaller model is made of the target's weights.
   """
 
   target: LanguageModel
   load_draft: Callable[[], LanguageModel]
   trained: dict[str, DraftModule]
   draft_weights: str = ''
+  is_self_draft: bool = False
 
   @functools.cached_property
   def draft(self) -> LanguageModel:
@@ -139,8 +141,11 @@ class Models:
     coupled = (
       law == 'deterministic' and not is_dynamic and _is_coupled(verifier)
     )
+    draft = functools.partial(
+      model_drafter, law=law, coupled=coupled, of_target=self.is_self_draft
+    )
     if not name:
-      return model_drafter(self.draft, shape, law, coupled)
+      return draft(self.draft, shape)
     if user_modules.is_name(name):
       return self._user_defined(name, shape, law, is_fixed=bool(config_law))
     if name not in _LOOKUPS:
@@ -162,7 +167,7 @@ class Models:
       return ngram
     if lookup.draft_length:
       shape = min(lookup.draft_length, ngram.tree.depth)
-    return ngram_or_model(ngram, model_drafter(self.draft, shape, law, coupled))
+    return ngram_or_model(ngram, draft(self.draft, shape))
 
   def deepest(self, name: str) -> float:
     """Returns the largest draft length of the drafter of this name."""
@@ -269,7 +274,7 @@ def load(
     trained = {name: quantize(drafter) for name, drafter in trained.items()}
   if draft == SELF or draft.startswith(f'{SELF}:'):
     named = self_draft(loaded, draft, draft_weights)
-    return Models(loaded, lambda: named, trained, draft_weights)
+    return Models(loaded, lambda: named, trained, draft_weights, True)
   if draft:
     named = model_dir.load(draft, mesh, weights=draft_weights or None)
     named = named.for_target(loaded)

@@ -86,14 +86,19 @@ def gate_and_up(x_btd, up, dtype: str):
   return jax.lax.platform_dependent(x_btd, up, tpu=apart, default=together)
 
 
-def rows(table, index):
-  """Returns rows of an embedding, which may be quantized; see `lookup.rows`."""
+def rows(table, index, dtype: str):
+  """Returns rows of an embedding, which may be quantized; see `lookup.rows`.
+
+  They have the type `float16.wide(dtype)`.
+  """
+  wide = float16.wide(dtype)
   if not is_quantized(table):
-    return lookup.rows(table, index)
+    return lookup.rows(table, index).astype(wide)
 
   def take(table, index):
     scale = jnp.take(table.scale, index, axis=0)[..., None]
-    return jnp.take(table.values, index, axis=0).astype(scale.dtype) * scale
+    row = jnp.take(table.values, index, axis=0).astype(scale.dtype) * scale
+    return row.astype(wide)  # the type that shards send
 
   return lookup.rows(table, index, take)
 

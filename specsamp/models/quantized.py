@@ -6,13 +6,15 @@ are only converted on their way into it.
 """
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
+
+from specsamp.errors import check_name
 
 # int8: weights alone. w8a8: activations too, with a scale for each token.
 Kind = Literal['int8', 'w8a8']
@@ -91,7 +93,11 @@ def quantize(params: Any, kind: Kind) -> Any:
   """Quantizes the weights in nested dicts of parameters, on their devices.
 
   Weights that are quantized already keep their integers and scales.
+
+  Raises:
+    UserError: the kind is unknown.
   """
+  check_name('weights', kind, get_args(Kind))
 
   def leaf(path, value):
     name = path[-1].key

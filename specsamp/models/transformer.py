@@ -300,7 +300,7 @@ class Transformer(Layers):
   def embed(self, tokens):
     """Returns embeddings of tokens, [B, T, D], without their positions."""
     c = self.config
-    x = kernels.rows(self.embedding, tokens).astype(float16.wide(c.dtype))
+    x = kernels.rows(self.embedding, tokens, c.dtype)
     if c.embedding_scale == 1:
       return x
     # Gemma was trained with a factor that is rounded to the model's dtype.

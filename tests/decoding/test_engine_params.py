@@ -65,6 +65,23 @@ def test_other_weights_compile_nothing(compilations):
   assert not compilations and not engine.is_stale
 
 
+@pytest.mark.parametrize(
+  'make',
+  [
+    tiny.first_layer,
+    lambda target: target.quantized('int8'),
+    lambda target: tiny.first_layer(target).quantized('w8a8'),
+  ],
+  ids=['first layer', 'int8', 'first layer in w8a8'],
+)
+def test_a_draft_of_the_target_follows_it(make):
+  target, other = tiny.model(11, 28), tiny.model(11, 29)
+  drafter = model_drafter(make(target), 3, of_target=True)
+  engine = Engine(target, slots=2, drafter=drafter)
+  engine.update_params(target=jax.tree.map(np.asarray, other.params))
+  assert _tokens(engine) == _generate(other, model_drafter(make(other), 3))
+
+
 def _eagle(target):
   return trained_drafter(tiny.trained(target, 'eagle'), target, TREE)
 

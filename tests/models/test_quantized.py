@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from testing import tiny
 
+from specsamp.errors import UserError
 from specsamp.models import kernels, quantized
 from specsamp.sharding import mesh as meshes
 
@@ -133,6 +134,8 @@ def test_a_quantized_model_is_another_model():
   assert len({model.fingerprint for model in models}) == 3
   assert {model.source_fingerprint for model in models} == {target.fingerprint}
   assert 'w8a8 weights' in repr(models[2])
+  with pytest.raises(UserError, match="weights: got 'int4'"):
+    target.quantized('int4')
   assert len({model.num_params for model in models}) == 1
   # The same integers serve both kinds.
   again = models[1].quantized('w8a8')
