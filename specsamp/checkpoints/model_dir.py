@@ -77,8 +77,9 @@ def load(
       fit the config; the model does not divide into the mesh's shards; dtype is
       float16 and a weight exceeds it; or weights is another word.
   """
+  if weights is not None:
+    check_name('weights', weights, get_args(quantized.Kind))
   kind = weights or ''
-  check_name('weights', kind, ('', *get_args(quantized.Kind)))
   path = folders.find('model', path)
   if not path.is_dir():
     return gguf.load(path, mesh, dtype, kind)

@@ -217,6 +217,7 @@ class SlotBatch:
       logprob_options,
       (structure, tuple(map(jax.typeof, leaves)), model.mesh),
     )
+    self._capacity = capacity
     self._chunk = self._run(decoder.chunk_size, 1, capacity)
     self._state: DecodeState | None = None
     self._needs_distinct_bits = decoder.needs_distinct_bits(drafter)
@@ -283,7 +284,7 @@ class SlotBatch:
   def choose_slot(self, prompts: Prompts, idle: Sequence[int]) -> int:
     """Returns the slot, one of `idle`, whose text a prompt replaces."""
     prompt = prompts.tokens[0, : prompts.length[0]]
-    # So many tokens take the narrowest pass, of which there is one at least.
+    # The narrowest pass reads so many tokens in any case.
     return self._texts.replaceable(idle, prompt, num_lost=self._width(1))
 
   def insert(
@@ -429,8 +430,8 @@ class SlotBatch:
 
   def _to_resume(self, prompts: Prompts, slot: int, start: int):
     """Returns the inputs of `resume`, of the same shapes for all prompts."""
-    width = self.max_length - prompts.tokens.shape[1]
-    tokens = np.pad(prompts.tokens, ((0, 0), (0, width)))
+    width = prompts.tokens.shape[1]
+    tokens = np.pad(prompts.tokens, ((0, 0), (0, self._capacity - width)))
     start_b = np.asarray([start], np.int32)
     return self._take(slot), prompts.replace(tokens=tokens), start_b
 

@@ -141,8 +141,8 @@ def generate(
     tree_attention: True scores a tree as one sequence. False gives every path a
       row and a copy of the cache, to show the cost.
     prefill_chunk: prompt tokens of a row in one pass, at least 1. None is 512
-      tokens of all rows (128 on CPUs), or fewer for long caches: see
-      `specsamp.decoding.loop.Decoder.chunk_size`.
+      tokens of all rows (128 on CPUs), or fewer for long caches, but 64 of a
+      row at least.
 
   Raises:
     UserError: an argument is invalid: for example a prompt and its budget

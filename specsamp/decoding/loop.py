@@ -33,7 +33,7 @@ from specsamp.drafting.drafter import (
   spans,
   tokens_from,
 )
-from specsamp.models import Transformer, kv_cache
+from specsamp.models import KVCache, Transformer, kv_cache
 from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.draw import Stream
 from specsamp.sampling.transforms import SamplingParams
@@ -82,7 +82,8 @@ class Decoder:
     scorer: the target's pass over a draft.
     prefill_chunk: prompt tokens of a row in one pass of the prefill; None is
       `chunk_size`.
-    prefill_tokens: upper bound on those of all rows of a shard, if it is None.
+    prefill_tokens: upper bound on those of all rows of a shard, if it is None;
+      a row has 64 at least.
   """
 
   transformer: Transformer
@@ -156,14 +157,19 @@ class Decoder:
       logprob_options: those of the state.
     """
     drafter, capacity = inputs.drafter, state.tokens.shape[1]
+    is_cache = lambda node: isinstance(node, KVCache)
+    clear = lambda node: (
+      kv_cache.cleared(node, start_b + 1) if is_cache(node) else node
+    )
+    inner = drafter.resume(
+      state.drafter, prompts.tokens, start_b, prompts.length
+    )
     state = self._before_prompts(
       inputs,
       prompts,
       capacity,
-      cache=state.cache,
-      drafter=drafter.resume(
-        state.drafter, prompts.tokens, start_b, prompts.length
-      ),
+      cache=clear(state.cache),
+      drafter=jax.tree.map(clear, inner, is_leaf=is_cache),
       logprobs=logprobs.of_prompts(state.logprobs),
     )
     return self._read(inputs, state, start_b, size, None, logprob_options)

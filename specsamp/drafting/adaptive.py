@@ -119,8 +119,8 @@ class AdaptiveDrafter(SkippingDrafter):
     overlap = self.drafter.overlap
     if overlap is None or not self._keeps_features:
       return overlap
-    # What a row has read of its last `_MAX_BEHIND` tokens may be of features
-    # that were not kept, if others were behind when it was done.
+    # The last `_MAX_BEHIND` tokens of a row that was done may have been read
+    # with features that were not kept, because other rows were behind.
     return overlap + _MAX_BEHIND
 
   def init(self, tokens_bp, length_b, no_feature_b1f, capacity):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from specsamp.drafting.drafter import root_of
+from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.drafting.eagle import (
   EagleState,
   before_prompts,
@@ -229,6 +229,8 @@ class DFlashDrafter(OnePassDrafter):
     batch = tokens_bp.shape[0]
     cache = self.module.init_cache(self.params, batch, capacity)
     return before_prompts(self, cache, tokens_bp, no_feature_b1f)
+
+  resume = Drafter.resume
 
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
     root_b = within(length_b - 1 - start_b, tokens_bc.shape[1])

@@ -92,8 +92,10 @@ class Drafter:
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b) -> Any:
     """Returns the state after a chunk of the prompts.
 
-    Chunks come in order, and the last one has the last token of every row. A
-    row that is shorter than others gets its last chunk several times.
+    Chunks come in order, and the last one has the last token of every row. It
+    may begin before the end of the chunk before it, and a row that is shorter
+    than others gets it several times: a token that is read again must change
+    nothing.
 
     Args:
       state: the drafter's state.
@@ -110,27 +112,28 @@ class Drafter:
   def overlap(self) -> int | None:
     """Number of held tokens that a resumed prompt reads again.
 
-    None if the drafter has an `init` without a `prefill` or `resume` that fits
-    it. An engine then prefills each prompt as a whole.
+    None if the drafter has an `init` without a `resume` that fits it. An engine
+    then prefills each prompt as a whole.
     """
     classes = type(self).__mro__
     owner = lambda name: next(c for c in classes if name in vars(c))
-    fits = lambda name: issubclass(owner(name), owner('init'))
     # The last token of a text has no cache entry, and that before it may have
     # none of the drafter.
-    return 2 if fits('prefill') or fits('resume') else None
+    return 2 if issubclass(owner('resume'), owner('init')) else None
 
   def resume(self, state, tokens_bs, start_b, length_b) -> Any:
     """Returns the state before `prefill` reads the rest of the prompts.
 
-    After it the state must be that of prompts that are read as a whole.
+    After `prefill` the state must be that of prompts that are read as a whole,
+    and so independent of how the earlier text continued. This function suits a
+    state of caches alone: `resume = Drafter.resume`.
 
     Args:
       state: state after an earlier text, which has the first `start + overlap`
         tokens of the prompt and at least one more token.
       tokens_bs: int [B, S], prompts, noise past their lengths.
       start_b: int [B], at most `length - 1 - overlap`. The rest begins at
-        `start + 1`.
+        `start + 1` or earlier.
       length_b: int [B], lengths of the prompts.
     """
     return state

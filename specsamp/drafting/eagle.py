@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import features, growth
-from specsamp.drafting.drafter import emitted_tokens, root_of
+from specsamp.drafting.drafter import Drafter, emitted_tokens, root_of, spans
 from specsamp.models import (
   KVCache,
   TransformerConfig,
@@ -137,6 +137,8 @@ class EagleDrafter(features.FeatureDrafter):
     cache = self.module.init_cache(self.params, tokens_bp.shape[0], capacity)
     return before_prompts(self, cache, tokens_bp, no_feature_b1f)
 
+  resume = Drafter.resume
+
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
     before_bcd = self.read(features_bcf[:, :-1])
     hidden_bcd, cache = feed_text(
@@ -198,8 +200,7 @@ def before_prompts(drafter, cache, tokens_bp, no_feature_b1f) -> EagleState:
 
 def feed_text(drafter, cache, tokens_bt, before_btd, start_b):
   """Feeds T pairs from position `start`; returns outputs and cache."""
-  at_t = jnp.arange(tokens_bt.shape[1], dtype=jnp.int32)
-  positions_bt = start_b[:, None] + at_t[None, :]
+  positions_bt = spans(start_b, tokens_bt.shape[1])
   return feed_pairs(drafter, cache, tokens_bt, before_btd, positions_bt)
 
 

@@ -80,7 +80,8 @@ class DraftModule:
 
   def __repr__(self) -> str:
     """Returns one line. The parameters would fill many pages."""
-    count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+    leaves = jax.tree.leaves(self.params, is_leaf=quantized.is_quantized)
+    count = sum(leaf.size for leaf in leaves)
     kind = type(self.module).__name__
     return f'DraftModule({kind}, {count / 1e6:,.1f}M parameters)'
 

@@ -86,6 +86,8 @@ class LanguageModelDrafter(Drafter):
     batch = tokens_bp.shape[0]
     return self.transformer.init_cache(self.params, batch, capacity)
 
+  resume = Drafter.resume
+
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
     positions_bc = spans(start_b, tokens_bc.shape[1])
     return self._apply(tokens_bc, positions_bc, state).cache
@@ -104,10 +106,11 @@ class LanguageModelDrafter(Drafter):
     # A row of one token has no token before the root and is fed [root, any
     # token]. The first does not see the second, which the next pass overwrites.
     before_b = jnp.maximum(length_b - 2, 0)
-    positions_b2 = before_b[:, None] + jnp.arange(2, dtype=jnp.int32)[None, :]
-    tokens_b2 = jnp.take_along_axis(tokens_bs, positions_b2, axis=1)
     cache, logits_b1v = self._feed(
-      state, tokens_b2, positions_b2, root_b - before_b
+      state,
+      tokens_from(tokens_bs, before_b, 2),
+      spans(before_b, 2),
+      root_b - before_b,
     )
     if self.tree.is_chain:
       return self._grow_chain(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specsamp.drafting import features, growth
-from specsamp.drafting.drafter import root_of
+from specsamp.drafting.drafter import Drafter, root_of
 from specsamp.models import TransformerConfig, float16, kernels
 
 
@@ -114,6 +114,8 @@ class MedusaDrafter(features.OnePassDrafter):
 
   def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     return no_feature_b1f[:, 0]
+
+  resume = Drafter.resume
 
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
     root_b = features.within(length_b - 1 - start_b, tokens_bc.shape[1])

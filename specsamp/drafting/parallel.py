@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from specsamp.drafting import eagle, features
-from specsamp.drafting.drafter import emitted_tokens
+from specsamp.drafting.drafter import Drafter, emitted_tokens
 from specsamp.drafting.eagle import EagleState
 from specsamp.models import TransformerConfig, float16
 from specsamp.models.transformer import Norm
@@ -99,6 +99,8 @@ class ParallelDrafter(features.OnePassDrafter):
     capacity = -(-(capacity + self._num_masks) // 16) * 16
     cache = self.module.init_cache(self.params, batch, capacity)
     return eagle.before_prompts(self, cache, tokens_bp, no_feature_b1f)
+
+  resume = Drafter.resume
 
   def prefill(self, state, tokens_bc, features_bcf, start_b, length_b):
     before_bcd = self.read(features_bcf[:, :-1])

@@ -225,7 +225,8 @@ def _documents(path: str, tokenizer: Tokenizer) -> list[list[int]]:
 
 def name_of(path: str, weights: str) -> str:
   """Returns the name of a model in reports and servers."""
-  return '-'.join(filter(None, (pathlib.Path(path).name, weights)))
+  name = pathlib.Path(path).absolute().name  # that of '.' too
+  return '-'.join(filter(None, (name, weights)))
 
 
 def note(target: LanguageModel) -> str:
@@ -310,8 +311,8 @@ def self_draft(target: LanguageModel, name: str, weights: str) -> LanguageModel:
   if name != SELF:
     if not (count.isdecimal() and 0 < int(count) < config.num_layers):
       raise UserError(
-        f'draft: got {name!r}, expected {SELF}:N with N from 1 to '
-        f'{config.num_layers - 1}: the target has {config.num_layers} layers'
+        f'draft: got {name!r}, expected {SELF}:N with N at least 1 and below '
+        f"{config.num_layers}, the target's layers"
       )
     target = first_layers(target, int(count))
     return target.quantized(weights) if weights else target

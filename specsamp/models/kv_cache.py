@@ -67,6 +67,23 @@ def with_axes(cache: KVCache, apply: Callable[..., Any]) -> KVCache:
   )
 
 
+def cleared(cache: KVCache, end_b) -> KVCache:
+  """Returns the cache with zeros in the slots from `end` on, int [B].
+
+  Slots that no query sees are multiplied by a probability of 0, so entries of
+  another text, which may be NaN there, must not stay.
+  """
+
+  def clear(slots_busz):
+    slot_s = jnp.arange(slots_busz.shape[2], dtype=jnp.int32)
+    is_kept_bs = slot_s[None] < end_b[:, None]
+    return jnp.where(is_kept_bs[:, None, :, None], slots_busz, 0)
+
+  return cache.replace(
+    keys=tuple(map(clear, cache.keys)), values=tuple(map(clear, cache.values))
+  )
+
+
 def write(slots_busz, new_btuz, start_b):
   """Writes T new entries into consecutive slots of every row.
 

@@ -349,14 +349,7 @@ def test_other_weights_have_other_caches(longer):
 
 def test_a_broken_text_is_not_continued(longer):
   target, _ = longer
-  params = dict(target.params)
-  # Tokens from 9 on have NaN logits after them.
-  params['embedding'] = params['embedding'].at[9:].set(jnp.nan)
-  params['head'] = target.params['embedding']
-  transformer = target.transformer.clone(
-    config=dataclasses.replace(target.config, tied_embeddings=False)
-  )
-  broken = dataclasses.replace(target, transformer=transformer, params=params)
+  broken = _with_nan_after(target, 9)
   engine = Engine(broken, slots=1, max_length=LENGTH)
   healthy = [1, 2, 3, 4, 5] * 9
   fresh = engine.generate(healthy, max_new_tokens=4, stop_tokens=[9, 10])
@@ -369,9 +362,35 @@ def test_a_broken_text_is_not_continued(longer):
   assert fresh[0].tokens
 
 
+def _with_nan_after(target, first):
+  """Returns a target with NaN logits after the tokens from `first` on."""
+  params = dict(target.params)
+  params['embedding'] = params['embedding'].at[first:].set(jnp.nan)
+  params['head'] = target.params['embedding']
+  transformer = target.transformer.clone(
+    config=dataclasses.replace(target.config, tied_embeddings=False)
+  )
+  return dataclasses.replace(target, transformer=transformer, params=params)
+
+
+def test_entries_after_a_prefix_may_be_broken(longer):
+  """Unseen entries are multiplied by 0, which does not remove a NaN."""
+  broken = _with_nan_after(longer[0], 9)
+  shared = [1, 2, 3, 4, 5] * 12
+  engine = Engine(broken, slots=2, max_length=LENGTH)
+  ids = [
+    engine.submit(prompt, max_new_tokens=4, stop_tokens=[9, 10])
+    for prompt in ([*shared, *[1] * 20, 9, 1], [*shared, 2, 2, 2])
+  ]
+  chunks = list(engine.stream())
+  assert sum(chunk.num_reused for chunk in chunks) == 58
+  reasons = {c.id: c.completion.finish_reason for c in chunks if c.completion}
+  assert reasons[ids[0]] == 'nan' and reasons[ids[1]] != 'nan'
+
+
 @struct.dataclass
 class Replanned(LanguageModelDrafter):
-  """A drafter whose state `prefill` of its base does not fit."""
+  """A drafter whose state `resume` of its base may not fit."""
 
   def init(self, tokens_bp, length_b, no_feature_b1f, capacity):
     return super().init(tokens_bp, length_b, no_feature_b1f, capacity)
