@@ -294,7 +294,6 @@ class SlotBatch:
     seed: int,
     sampling: SamplingParams,
     stop_tokens: np.ndarray,
-    prompt: Sequence[int],
   ) -> None:
     """Puts a prompt into a slot, in place of an earlier one.
 
@@ -313,7 +312,7 @@ class SlotBatch:
 
     jax.tree.map(write, self._inputs.sampling, sampling)
     self._inputs.stop_tokens[slot] = stop_tokens
-    self._texts.hold(slot, np.asarray(prompt, np.int32))
+    self._texts.hold(slot, ())  # until a round shows that no entry is NaN
 
   def burst(
     self, rounds: int, max_done: int, is_idle: Sequence[bool]
@@ -401,7 +400,7 @@ class SlotBatch:
   def _insert_idle(self, row: DecodeState, slot: int) -> None:
     sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
     stop_tokens = self._inputs.stop_tokens[slot]
-    self.insert(row, slot, 0, sampling, stop_tokens, prompt=())
+    self.insert(row, slot, 0, sampling, stop_tokens)
 
   def _compile_others(self, prompts: Prompts) -> None:
     """Compiles the programs that follow a prefill, and empties the slots."""

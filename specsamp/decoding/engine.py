@@ -392,7 +392,6 @@ class Engine:
         sample.seed,
         request.sampling,
         request.stop_tokens,
-        request.prompt,
       )
       if is_last:
         request.row = None

@@ -32,9 +32,9 @@ class HeldTexts:
     self._last_use = [0] * slots
     self._num_uses = 0
 
-  def hold(self, slot: int, tokens: np.ndarray) -> None:
+  def hold(self, slot: int, tokens: Sequence[int]) -> None:
     """Sets the text of a slot; no tokens if its caches must not be used."""
-    self._texts[slot] = tokens
+    self._texts[slot] = np.asarray(tokens, np.int32)
     self._num_uses += 1
     self._last_use[slot] = self._num_uses
 

@@ -382,10 +382,26 @@ def test_entries_after_a_prefix_may_be_broken(longer):
     engine.submit(prompt, max_new_tokens=4, stop_tokens=[9, 10])
     for prompt in ([*shared, *[1] * 20, 9, 1], [*shared, 2, 2, 2])
   ]
-  chunks = list(engine.stream())
-  assert sum(chunk.num_reused for chunk in chunks) == 58
-  reasons = {c.id: c.completion.finish_reason for c in chunks if c.completion}
+  reasons = {c.id: c.finish_reason for c in engine.results()}
   assert reasons[ids[0]] == 'nan' and reasons[ids[1]] != 'nan'
+  engine = Engine(broken, slots=2, max_length=LENGTH, rounds=1)
+  args = dict(stop_tokens=[9, 10])
+  num_tried = 0
+  for seed in range(60):
+    # A row that ended with such a token reads it while the other row goes on.
+    short = engine.submit(shared, max_new_tokens=12, seed=seed, **args)
+    long = engine.submit([1, 2, 3], max_new_tokens=16, seed=seed, **args)
+    done = {c.id: c for c in engine.results()}
+    if done[short].finish_reason != 'stop' or (
+      len(done[long].tokens) <= len(done[short].tokens) + 1
+    ):
+      continue
+    num_tried += 1
+    engine.submit([*shared, 3], max_new_tokens=2, seed=1, **args)
+    chunks = list(engine.stream())
+    assert chunks[0].num_reused == 58
+    assert chunks[-1].completion.finish_reason != 'nan'
+  assert num_tried
 
 
 @struct.dataclass
