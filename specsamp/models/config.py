@@ -8,7 +8,8 @@ from specsamp.errors import check_name
 
 # Bounds of integers; the others are from 1 to 2**24. Larger numbers are
 # mistakes, and even the shapes of such a model take forever.
-_MIN, _MAX = {'padding': 0}, {'num_layers': 2**12}
+_MIN = dict(padding=0, num_experts=0, experts_per_token=0, expert_width=0)
+_MAX = {'num_layers': 2**12}
 _NUMBERS = (float, float | None)
 
 Dtype = Literal['float32', 'bfloat16', 'float16']
@@ -93,6 +94,13 @@ class TransformerConfig:
     activation: activation function of the MLP.
     biases: projections that have biases: none; those to queries, keys and
       values; all of attention; attention and MLP.
+    num_experts: E, experts of a layer, in place of its MLP; 0 for dense MLPs.
+    experts_per_token: K, number of experts that each token runs through.
+    expert_width: hidden width of an expert.
+    router: weights of a token's experts. 'top_k' is a softmax over the scores
+      of its K experts, 'softmax' one over all scores, whose sum over the K
+      experts is below 1.
+    dense_layers: layers that have a dense MLP all the same.
     tied_embeddings: the LM head is the embedding, transposed.
     norm_epsilon: added to the variance in every norm.
     padding: number of rows at the end of the vocabulary that are not tokens.
@@ -128,6 +136,11 @@ class TransformerConfig:
   gated: bool = True
   activation: Literal['silu', 'gelu', 'gelu_tanh', 'relu'] = 'silu'
   biases: Literal['none', 'qkv', 'attention', 'all'] = 'none'
+  num_experts: int = 0
+  experts_per_token: int = 0
+  expert_width: int = 0
+  router: Literal['top_k', 'softmax'] = 'top_k'
+  dense_layers: tuple[int, ...] = ()
   tied_embeddings: bool = False
   norm_epsilon: float = 1e-6
   padding: int = 0
@@ -163,10 +176,35 @@ class TransformerConfig:
       raise ValueError(
         f'windows must be integers of at least 0, got {self.windows!r}'
       )
+    self._check_experts()
     if self.padding >= self.vocab_size:
       raise ValueError(
         f'padding must be below vocab_size={self.vocab_size}, got '
         f'{self.padding}'
+      )
+
+  def _check_experts(self) -> None:
+    """Raises ValueError for experts that no layer computes."""
+    most = self.num_experts
+    if not min(most, 1) <= self.experts_per_token <= most:
+      raise ValueError(
+        f'experts_per_token must be 1 to num_experts={most}, or 0 without '
+        f'experts, got {self.experts_per_token}'
+      )
+    if bool(most) != bool(self.expert_width):
+      raise ValueError(
+        f'expert_width is for experts: got {self.expert_width} with '
+        f'num_experts={most}'
+      )
+    if most and (not self.gated or self.biases == 'all'):
+      raise ValueError(
+        'experts are gated MLPs without biases, got gated='
+        f'{self.gated} and biases={self.biases!r}'
+      )
+    if not all(type(n) is int and 0 <= n <= 2**12 for n in self.dense_layers):
+      raise ValueError(
+        f'dense_layers must be integers of at least 0, got '
+        f'{self.dense_layers!r}'
       )
 
   @property
@@ -179,24 +217,38 @@ class TransformerConfig:
     return self.windows[layer % len(self.windows)] if self.windows else 0
 
   def of_layer(self, layer: int) -> 'TransformerConfig':
-    """Returns the config of a layer, in which all layers have its rope."""
+    """Returns the config of a layer, whose rope and MLP all its layers have."""
+    config = dataclasses.replace(self, dense_layers=())
+    if layer in self.dense_layers:
+      config = config.without_experts()
     if not self.window_rope_theta or not self.window(layer):
-      return dataclasses.replace(self, window_rope_theta=None)
+      return dataclasses.replace(config, window_rope_theta=None)
     return dataclasses.replace(
-      self,
+      config,
       rope_theta=self.window_rope_theta,
       rope_scaling=None,
       window_rope_theta=None,
     )
 
+  def without_experts(self) -> 'TransformerConfig':
+    """Returns the config with a dense MLP in every layer."""
+    return dataclasses.replace(
+      self,
+      num_experts=0,
+      experts_per_token=0,
+      expert_width=0,
+      router='top_k',
+      dense_layers=(),
+    )
+
   def for_drafter(self, num_layers: int) -> 'TransformerConfig':
     """Returns the config of a drafter's layers for a target of this config.
 
-    They have the widths and the rope of the target's layers, and see the whole
-    sequence. The other fields are those of LLaMA.
+    They have the widths and the rope of the target's layers, a dense MLP, and
+    see the whole sequence. The other fields are those of LLaMA.
     """
     return dataclasses.replace(
-      self,
+      self.without_experts(),
       num_layers=num_layers,
       query_growth=None,
       windows=(),
@@ -213,7 +265,8 @@ class TransformerConfig:
       values = dict(values)
       if values.get('rope_scaling') is not None:
         values['rope_scaling'] = RopeScaling(**values['rope_scaling'])
-      values['windows'] = tuple(values.get('windows', ()))
+      for name in ('windows', 'dense_layers'):
+        values[name] = tuple(values.get(name, ()))
       return cls(**values)
     except TypeError as error:  # names the unknown or missing keys
       raise ValueError(f'model config: {error}') from None

@@ -24,6 +24,12 @@ from specsamp.models import float16
 from specsamp.models.quantized import MAX, Quantized, is_quantized
 from specsamp.sharding import lookup, rules
 
+ACTIVATIONS = {
+  'silu': jax.nn.silu,
+  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+  'gelu_tanh': jax.nn.gelu,
+  'relu': jax.nn.relu,
+}
 # For more columns, the form by rows is as fast.
 _MAX_COLUMNS = 16
 # For more tokens, converting a quantized weight on a CPU pays.

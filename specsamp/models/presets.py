@@ -150,6 +150,37 @@ def qwen3_0_6b() -> TransformerConfig:
   )
 
 
+def qwen3_30b_a3b() -> TransformerConfig:
+  """Returns Qwen3 30B-A3B: each token runs through 8 of 128 experts."""
+  return qwen3(
+    width=2048,
+    num_heads=32,
+    num_layers=48,
+    mlp_width=6144,
+    num_kv_heads=4,
+    num_experts=128,
+    experts_per_token=8,
+    expert_width=768,
+  )
+
+
+def mixtral_8x7b() -> TransformerConfig:
+  """Returns Mixtral 8x7B (2401.04088): 2 of 8 experts per token."""
+  return llama(
+    width=4096,
+    num_heads=32,
+    num_layers=32,
+    mlp_width=14_336,
+    num_kv_heads=8,
+    max_length=32_768,
+    rope_theta=1_000_000.0,
+    norm_epsilon=1e-5,
+    num_experts=8,
+    experts_per_token=2,
+    expert_width=14_336,
+  )
+
+
 def gemma3(
   width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
 ):

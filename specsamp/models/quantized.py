@@ -29,6 +29,9 @@ _NUM_SUMMED = {
   'o': 2,
   'up': 1,
   'down': 1,
+  'expert_gate': 1,
+  'expert_up': 1,
+  'expert_down': 1,
   'fuse': 1,
 }
 MAX = 127

@@ -12,17 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specsamp.models import attention, float16, kernels, kv_cache
+from specsamp.models import attention, experts, float16, kernels, kv_cache
 from specsamp.models.config import TransformerConfig
 from specsamp.models.kv_cache import KVCache
 from specsamp.sharding.rules import constrain
-
-_ACTIVATIONS = {
-  'silu': jax.nn.silu,
-  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
-  'gelu_tanh': jax.nn.gelu,
-  'relu': jax.nn.relu,
-}
 
 
 class Output(NamedTuple):
@@ -84,7 +77,7 @@ class MLP(nn.Module):
       up_bias = self.param('up_bias', zeros, (parts, c.mlp_width))
       down_bias = self.param('down_bias', zeros, (c.width,))
       h = h + up_bias.astype(h.dtype)[None, None]
-    activated = _ACTIVATIONS[c.activation](h[:, :, 0])
+    activated = kernels.ACTIVATIONS[c.activation](h[:, :, 0])
     if c.gated:
       activated = activated * h[:, :, 1]
     out = kernels.project(activated, down, c.dtype)
@@ -96,7 +89,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
   """Block: x + attention(norm(x)), then x + mlp(norm(x)).
 
-  With `config.output_norms`, the outputs of attention and MLP are normed too.
+  The MLP may be a mixture of experts. With `config.output_norms`, the outputs
+  of attention and MLP are normed too.
   """
 
   config: TransformerConfig
@@ -107,7 +101,8 @@ class Block(nn.Module):
       self.attention_norm = Norm(self.config)
     self.attention = attention.Attention(self.config)
     self.mlp_norm = Norm(self.config)
-    self.mlp = MLP(self.config)
+    has_experts = self.config.num_experts > 0
+    self.mlp = (experts.Experts if has_experts else MLP)(self.config)
     if self.config.output_norms:
       self.attention_output_norm = Norm(self.config)
       self.mlp_output_norm = Norm(self.config)

@@ -60,6 +60,11 @@ PARAM_AXES = {
   'up_bias': ('gate_or_up', 'mlp'),
   'down': ('width', 'mlp'),
   'down_bias': ('width',),
+  # Experts
+  'router': ('expert', 'width'),
+  'expert_gate': ('expert', 'mlp', 'width'),
+  'expert_up': ('expert', 'mlp', 'width'),
+  'expert_down': ('expert', 'width', 'mlp'),
   # Drafters
   'draft_rows': ('vocab',),
 }
@@ -67,7 +72,7 @@ PARAM_AXES = {
 # Order of a parameter's axes in a TPU's memory, slowest first, where it is not
 # the array's own. From any other order XLA copies this weight, before the loop
 # or in every pass.
-_TPU_ORDER = {'o': (1, 0, 2)}
+_TPU_ORDER = {'o': (1, 0, 2), 'expert_down': (0, 2, 1)}
 
 
 def spec(axes, shape, mesh) -> PartitionSpec:

@@ -24,6 +24,7 @@ _MISTRAL = dict(architectures=['MistralForCausalLM'], model_type='mistral')
 _MINISTRAL = dict(
   architectures=['Ministral3ForCausalLM'], model_type='ministral3'
 )
+_QWEN_MOE = dict(architectures=['Qwen3MoeForCausalLM'], model_type='qwen3_moe')
 _PHI = dict(architectures=['Phi3ForCausalLM'], model_type='phi3')
 _GLM = dict(architectures=['Glm4ForCausalLM'], model_type='glm4')
 _GEMMA2 = dict(architectures=['Gemma2ForCausalLM'], model_type='gemma2')
@@ -60,6 +61,8 @@ def _defaults(name, **values):
     ('Qwen2ForCausalLM', 'rope_scaling'),
     ('Qwen3ForCausalLM', 'rope_scaling'),
     ('Ministral3ForCausalLM', 'sliding_window'),
+    ('MixtralForCausalLM', 'head_dim'),
+    ('Qwen3MoeForCausalLM', 'mlp_only_layers'),
     ('Phi3ForCausalLM', 'num_key_value_heads'),
     ('Glm4ForCausalLM', 'rope_parameters'),
     ('Gemma2ForCausalLM', 'attn_logit_softcapping'),
@@ -325,6 +328,7 @@ def test_rope_in_each_place():
   [
     (dict(architectures=None), 'architecture: got None, expected'),
     (dict(architectures=['Mixtral']), "got 'Mixtral', expected one of .*Llama"),
+    (dict(architectures=['GptOssForCausalLM']), "got 'GptOssForCausalLM', ex"),
     (dict(model_type='qwen2'), "got 'qwen2', expected 'llama'"),
     (dict(num_key_value_heads=3), 'num_kv_heads must divide num_hea'),
     (dict(hidden_act='relu6'), "hidden_act: got 'relu6', expected"),
@@ -357,6 +361,13 @@ def test_rope_in_each_place():
       _MINISTRAL | dict(rope_parameters=dict(type='default')),
       "rope_type: got 'default', expected one of yarn",
     ),
+    (_QWEN_MOE | dict(mlp_only_layers=[0.5]), r'mlp_only_layers: got \[0.5\]'),
+    (_QWEN_MOE | dict(decoder_sparse_step=0), 'decoder_sparse_step: got 0'),
+    (
+      _QWEN_MOE | dict(num_experts=8, num_local_experts=4),
+      'num_experts: got 8 and 4, expected one',
+    ),
+    (_QWEN_MOE | dict(num_experts=4), 'experts_per_token must be 1 to .*=4'),
     (_GLM | dict(partial_rotary_factor=0.25), 'partial_rotary_factor: got 0.2'),
     (
       _GEMMA3 | dict(use_bidirectional_attention=True),
@@ -518,6 +529,10 @@ def test_tied_embeddings(tmp_path):
       'has no .*output_norms|qk_norm True',
     ),
     (dict(windows=(3, 0), biases='attention'), 'has no .*windows'),
+    (
+      dict(num_experts=4, experts_per_token=2, expert_width=8),
+      'a MixtralForCausalLM has no expert_width 8',
+    ),
     (dict(embedding_scale=2.0), 'no embedding_scale 2.0'),
     (dict(query_scale=2.0), 'no query_scale 2.0'),
     (dict(window_rope_theta=10.0, windows=(3,)), 'no window_rope_theta 10.0'),

@@ -71,6 +71,18 @@ FAMILIES = {
     **_GROUPED,
     **_TINY,
   ),
+  # The second of three layers is dense; a tree's nodes choose other experts.
+  'experts': TransformerConfig(
+    width=24,
+    head_dim=6,
+    num_experts=5,
+    experts_per_token=2,
+    expert_width=12,
+    router='softmax',
+    dense_layers=(1,),
+    **(_GROUPED | dict(num_layers=3)),
+    **_TINY,
+  ),
   'gpt2': presets.gpt2(16, 2, 2, **_TINY),
   'chinchilla': presets.chinchilla(16, 3, 2, head_dim=6, **_TINY),
   # No preset has relative positions with grouped keys and biases, whose head

@@ -15,7 +15,9 @@ _TREE = TokenTree((-1, 0, 0, 1, 1, 2, 4, 0))
 _BATCH, _LENGTH = 3 * _TREE.size, 18
 # Positions that are rotary, learned and relative: all that a cache depends on.
 pytestmark = pytest.mark.parametrize(
-  'model', ['qwen', 'gemma', 'ministral', 'gpt2', 'mixed'], indirect=True
+  'model',
+  ['qwen', 'gemma', 'ministral', 'experts', 'gpt2', 'mixed'],
+  indirect=True,
 )
 
 

@@ -38,6 +38,21 @@ _SCALING = dict(kind='llama3', factor=8.0)
     (dict(rotary_fraction=0.5), 'rotary_fraction must be a whole .*, got 0.5'),
     (dict(query_growth=0.1), 'query_growth needs a rope_scaling.*'),
     (dict(windows=(4, -1)), r'windows must be integers .*, got \(4, -1\)'),
+    (dict(num_experts=4), 'experts_per_token must be 1 to num_exp.*, got 0'),
+    (
+      dict(num_experts=4, experts_per_token=5, expert_width=8),
+      'experts_per_token must be 1 to num_experts=4, .*, got 5',
+    ),
+    (dict(experts_per_token=1), 'experts_per_token must be .*=0, .*, got 1'),
+    (
+      dict(num_experts=4, experts_per_token=2),
+      'expert_width is for experts: got 0 with num_experts=4',
+    ),
+    (
+      dict(num_experts=4, experts_per_token=2, expert_width=8, biases='all'),
+      "experts are gated MLPs without biases, .*'all'",
+    ),
+    (dict(dense_layers=(-1,)), r'dense_layers must be .*, got \(-1,\)'),
     (dict(score_cap=-1.0), 'score_cap must be a positive number, got -1.0'),
   ],
 )

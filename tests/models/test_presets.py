@@ -36,6 +36,7 @@ def test_numbers_of_parameters():
   for config, published, tolerance in (
     (presets.chinchilla_70b(), 70e9, 0.01),
     (presets.chinchilla_draft_4b(), 4e9, 0.05),
+    (presets.mixtral_8x7b(), 46.7e9, 0.001),
     (presets.gpt2(768, 12, 12), 124.4e6, 0.001),
     *((_PAIRED[name], 1e9 * m.billions, 0.01) for name, m in MODELS.items()),
   ):

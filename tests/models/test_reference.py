@@ -136,6 +136,19 @@ def _mlp(config, params, x):
   return out + params['down_bias'] if config.biases == 'all' else out
 
 
+def _experts(config, params, x):
+  """Runs each token through its experts, one by one."""
+  out = np.zeros_like(x)
+  probs = np.exp(x @ params['router'].T)
+  probs /= probs.sum(axis=-1, keepdims=True)
+  for t, token in enumerate(x):
+    for e in np.argsort(-probs[t])[: config.experts_per_token]:
+      up = np.stack([params['expert_gate'][e], params['expert_up'][e]])
+      mlp = {'up': up, 'down': params['expert_down'][e]}
+      out[t] += probs[t, e] * _mlp(config, mlp, token)
+  return out
+
+
 def _reference(config, params, tokens):
   """Returns logits [T, V] and hidden states [T, D] of one row."""
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
@@ -150,7 +163,9 @@ def _reference(config, params, tokens):
     if config.output_norms:
       attended = _norm(config, block['attention_output_norm'], attended)
     x = x + attended
-    out = _mlp(config, block['mlp'], _norm(config, block['mlp_norm'], x))
+    has_experts = config.num_experts and i not in config.dense_layers
+    run = _experts if has_experts else _mlp
+    out = run(config, block['mlp'], _norm(config, block['mlp_norm'], x))
     if config.output_norms:
       out = _norm(config, block['mlp_output_norm'], out)
     x = x + out

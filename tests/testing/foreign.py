@@ -31,6 +31,7 @@ _GROUPED = dict(
   intermediate_size=40,
   max_position_embeddings=64,
 )
+_EXPERTS = dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=20)
 _BIASES = dict(attention_bias=True, mlp_bias=True)
 _OPT = dict(
   hidden_size=24,
@@ -85,6 +86,22 @@ FAMILIES = {
       | _YARN
       | dict(mscale=1.0, mscale_all_dim=0.7, llama_4_scaling_beta=0.3),
     ),
+  ),
+  'mixtral': ('MixtralConfig', _GROUPED | dict(num_local_experts=5)),
+  'mixtral, windows': (
+    'MixtralConfig',
+    _GROUPED
+    | dict(num_local_experts=3, num_experts_per_tok=1, sliding_window=5),
+  ),
+  'qwen3 moe': (
+    'Qwen3MoeConfig',
+    _GROUPED | _EXPERTS | dict(norm_topk_prob=True, head_dim=10),
+  ),
+  'qwen3 moe, all scores, dense': (
+    'Qwen3MoeConfig',
+    _GROUPED
+    | _EXPERTS
+    | dict(num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3]),
   ),
   'phi 3': ('Phi3Config', _GROUPED),
   'phi 3, windows, part': (

@@ -17,6 +17,7 @@ from specsamp.checkpoints.huggingface.families import (
   glm4,
   gpt2,
   llama,
+  moe,
   opt,
   phi3,
 )
@@ -33,6 +34,8 @@ FAMILIES = {
   'Qwen2ForCausalLM': ('qwen2', llama),
   'Qwen3ForCausalLM': ('qwen3', llama),
   'Ministral3ForCausalLM': ('ministral3', llama),
+  'MixtralForCausalLM': ('mixtral', moe),
+  'Qwen3MoeForCausalLM': ('qwen3_moe', moe),
   'Phi3ForCausalLM': ('phi3', phi3),
   'Glm4ForCausalLM': ('glm4', glm4),
   'Gemma2ForCausalLM': ('gemma2', gemma),
@@ -139,4 +142,5 @@ def _function(config: TransformerConfig) -> dict[str, Any]:
     dtype='',
     query_scale=config.query_scale or config.head_dim**-0.5,
     windows=[config.window(i) for i in range(config.num_layers)],
+    dense_layers=[i for i in config.dense_layers if i < config.num_layers],
   )
