@@ -90,6 +90,9 @@ PAIRS = {
   'qwen3-8b+qwen3-0.6b': Pair(
     presets.qwen3_8b(), presets.qwen3_0_6b(), 'v5e:2x2'
   ),
+  'qwen3-30b-a3b+qwen3-0.6b': Pair(
+    presets.qwen3_30b_a3b(), presets.qwen3_0_6b(), 'v6e:2x2'
+  ),
   # Chen et al. 2302.01318, who published no weights.
   'chinchilla-70b+chinchilla-4b': Pair(
     presets.chinchilla_70b(), presets.chinchilla_draft_4b(), 'v4:2x2x4'

@@ -69,6 +69,8 @@ _ROWS = (
    'target of Gemma 3 1B'),
   ('gemma-3-1b-it', 'google/gemma-3-1b-it', 1.0, 'Gemma', 'draft of Gemma 3'),
   ('qwen3-8b', 'Qwen/Qwen3-8B', 8.19, 'Apache-2.0', 'target of Qwen3 0.6B'),
+  ('qwen3-30b-a3b', 'Qwen/Qwen3-30B-A3B', 30.5, 'Apache-2.0',
+   'target of Qwen3 0.6B'),
   ('qwen3-0.6b', 'Qwen/Qwen3-0.6B', 0.596, 'Apache-2.0', 'draft of Qwen3'),
 )  # fmt: skip
 MODELS = {name: PublishedModel(*values) for name, *values in _ROWS}

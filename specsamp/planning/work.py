@@ -93,6 +93,9 @@ def of_pass(
 ) -> Work:
   """Returns the work of a pass of a model sharded by `sharding.rules`.
 
+  Of a mixture of experts, the experts that T B tokens choose are read once (see
+  `experts_read`), and each token runs through its own.
+
   Weights that a pass hardly reads are not counted: embeddings that are not also
   the LM head, and the projection of relative positions, whose results are in
   the cache. The few bytes that sampling sends are not counted.
@@ -111,25 +114,40 @@ def of_pass(
   unread = {'relative', 'position_embedding'}
   if not config.tied_embeddings:
     unread.add('embedding')
-  matrices = [
-    leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    if rules.param_name(path) not in unread
-  ]
-  size = sum(
-    math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in matrices
-  )
+  reads = experts_read(config, batch * tokens)
+  weights_read, size = 0.0, 0.0
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = rules.param_name(path)
+    if name in unread:
+      continue
+    is_expert = name.startswith('expert_')
+    weights_read += num_bytes(leaf) * (reads if is_expert else 1)
+    used = config.experts_per_token / config.num_experts if is_expert else 1
+    size += math.prod(leaf.sharding.shard_shape(leaf.shape)) * used
   attention = 4 * context * config.num_heads * config.head_dim
   # A device computes all heads if they are fewer than the shards.
   parts = shards if config.num_heads >= shards else 1
   per_token = 2 * size + config.num_layers * attention / parts
   return Work(
-    weights=num_bytes(matrices),
+    weights=round(weights_read),
     caches=num_bytes(cache),
     flops=batch * tokens * per_token,
     collectives=_all_reduces(config, shards, batch * tokens),
     kernels=_KERNELS_PER_LAYER * config.num_layers + _OTHER_KERNELS,
   )
+
+
+def experts_read(config: TransformerConfig, tokens: int) -> float:
+  """Returns the expected share of a layer's experts that tokens choose.
+
+  Each token is assumed to choose K of E experts at random, independently of the
+  other tokens: 1 - (1 - K / E)^tokens. Neighbouring tokens share more experts
+  in practice, so a pass over a draft reads less.
+  """
+  if not config.num_experts:
+    return 1.0
+  share = config.experts_per_token / config.num_experts
+  return 1 - (1 - share) ** tokens
 
 
 def eagle_pass(target: TransformerConfig, tokens: int, context: int) -> Work:

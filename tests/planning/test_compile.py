@@ -103,6 +103,29 @@ def test_llama_sends_activations_and_little_else(kind, where):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize(
+  'where',
+  [
+    pytest.param('v5e-16', marks=pytest.mark.tpu_aot),
+    pytest.param('h100:8', marks=pytest.mark.gpu_aot),
+  ],
+)
+def test_no_table_of_experts_is_copied(where):
+  """On v5e-16 a table of a layer takes 24 MiB of a chip, an expert 192 KiB."""
+  where = topology.parse(where)
+  target = dataclasses.replace(
+    PAIRS['qwen3-30b-a3b+qwen3-0.6b'].target, num_layers=2
+  )
+  compiled = compile.compile_program(
+    compile.SCORING_PASS, target, target, where, gamma=4, context=2048
+  )
+  assert compiled.temporaries < 4 * _MIB
+  chips = where.num_chips
+  predicted = work.of_pass(target, shards=chips, tokens=5, context=2048)
+  assert compiled.collectives == predicted.collectives
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize('kind', compile.KINDS)
 @pytest.mark.parametrize(
   'where',

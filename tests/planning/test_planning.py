@@ -9,7 +9,8 @@ import pytest
 from specsamp.errors import UserError
 from specsamp.evaluation.pairs import PAIRS, folders
 from specsamp.experiments import decode
-from specsamp.planning import compile, plan, topology
+from specsamp.models import presets
+from specsamp.planning import compile, plan, topology, work
 from specsamp.planning.compile import Compiled
 from specsamp.planning.work import Collective
 
@@ -150,6 +151,19 @@ def test_bad_values(names, changes, words):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize(
+  ('tokens', 'num_experts'),
+  [(1, 8.0), (3, 22.53), (5, 35.30), (8, 51.62), (160, 128.0)],
+)
+def test_experts_that_a_pass_reads(tokens, num_experts):
+  """Three tables of bfloat16 [128, 768, 2048] in each of two layers."""
+  config = dataclasses.replace(presets.qwen3_30b_a3b(), num_layers=2)
+  read = lambda n: work.of_pass(config, shards=1, tokens=n, context=256).weights
+  expert = 2 * 3 * 768 * 2048 * 2
+  more = (read(tokens) - read(1)) / expert
+  assert more == pytest.approx(num_experts - 8, abs=0.01)
+
+
 @pytest.mark.parametrize('name', PAIRS)
 def test_a_pair_fits_its_slice_and_is_decoded_from_its_folders(name):
   values = _pair(name).to_dict() | {'compile': False}
