@@ -27,6 +27,8 @@ from `eagle_parallel`, --config.init=RUNS/eagle_parallel/drafter
 --config.steps=700; and `medusa_parallel` --config.steps=800. A step of these
 takes twice as long as one of eight sequences.
 
+`:mtp` is a module of multi-token prediction (2412.19437), trained like EAGLE.
+
 `:eagle3` (2503.01840) is one layer that reads the target before its layers 2, 4
 and 5, and drafts 2,048 of the 4,096 tokens. It learns 7 steps from every
 position that the target wrote, each step at 0.7 of the positions before. A step
@@ -54,6 +56,7 @@ _VALUES = {
   # A head of Hydra reads one token more than the head before it.
   'hydra': dict(loss='text', ahead=6, groups=64, steps=800),
   'eagle': {},
+  'mtp': {},
   'medusa_parallel': dict(loss='text', steps=900),
   # With 8 masks one drafter serves every k of figure 4: mask j does not see the
   # masks after it.

@@ -22,7 +22,7 @@ from specsamp.models import (
   float16,
   kernels,
 )
-from specsamp.models.transformer import Block, Layers
+from specsamp.models.transformer import Block, Layers, Norm
 
 
 class DraftLayers(Layers):
@@ -106,6 +106,39 @@ class PublishedEagleLayer(EagleLayer):
     dtype = float16.wide(self.config.dtype)
     bias = self.fuse_bias.astype(dtype)[None, None]
     return super().text(embedded_btd, before_btd) + bias
+
+
+class MTPLayer(EagleLayer):
+  """Module of multi-token prediction (DeepSeek-V3, 2412.19437, section 2.2).
+
+  It norms the token's embedding and the feature before it, and its output. It
+  continues from its normed outputs, which the target's LM head reads too. Like
+  `PublishedEagleLayer`, it never sees the pair of the text's first token.
+
+  Attributes:
+    taps: () reads the output of the target's final norm (DeepSeek-V3), and (L,)
+      the target's residual stream before that norm (MiMo).
+  """
+
+  taps: tuple[int, ...] = ()
+
+  def setup(self):
+    super().setup()
+    self.token_norm = Norm(self.config)
+    self.feature_norm = Norm(self.config)
+    self.final_norm = Norm(self.config)
+
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
+    num_slots = x_btd.shape[1] if cache is None else cache.capacity
+    mask = without_first_pair(mask, positions_bt, num_slots)
+    x_btd, cache = super().__call__(
+      x_btd, positions_bt, cache, mask, **arguments
+    )
+    return self.final_norm(x_btd), cache
+
+  def text(self, embedded_btd, before_btd):
+    normed_btd = self.token_norm(embedded_btd)
+    return super().text(normed_btd, self.feature_norm(before_btd))
 
 
 @struct.dataclass

@@ -64,6 +64,7 @@ _ALL = (
   Kind('medusa', medusa.MedusaHeads, medusa.MedusaDrafter, 'layers.heads'),
   Kind('hydra', medusa.HydraHeads, medusa.HydraDrafter, 'layers.heads'),
   Kind('eagle', eagle.EagleLayer, eagle.EagleDrafter, 'layers.eagle'),
+  Kind('mtp', eagle.MTPLayer, eagle.EagleDrafter, 'layers.eagle'),
   Kind('eagle3', eagle3.Eagle3Layer, eagle3.Eagle3Drafter, 'eagle3.loss'),
   Kind(
     'medusa_parallel',

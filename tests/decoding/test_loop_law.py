@@ -135,6 +135,7 @@ def test_trees(pair, distributions, verifier, law, tree, batches):
   ('kind', 'verifier', 'law', 'tree'),
   [
     ('eagle', 'traversal', 'without_replacement', _UNEVEN),
+    ('mtp', 'multi_candidate', 'without_replacement', _UNEVEN),
     _extended('eagle3', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
     _extended('dspark', 'block', 'iid', _CHAIN),

@@ -93,7 +93,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 
   masks_rsd = np.zeros_like(before_rsd)
   is_mask_rs = np.zeros(tokens_rs.shape, bool)
-  if kind == 'eagle':  # its outputs replace features
+  if kind in ('eagle', 'mtp'):  # their outputs replace features
     for step in range(max(depth_r)):
       out_rsd = np.asarray(layer(before_rsd, masks_rsd, is_mask_rs))
       before_rsd[rows, root_r + step + 1] = out_rsd[rows, root_r + step]
@@ -114,6 +114,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
     ('medusa', 'tree', 'rotary', 1),
     ('hydra', 'tree', 'rotary', 1),
     ('eagle', 'chain', 'rotary', 1),
+    ('mtp', 'tree', 'rotary', 1),
     ('medusa_parallel', 'tree', 'rotary', 1),
     ('eagle_parallel', 'chain', 'relative', 2),
   ],
@@ -296,7 +297,7 @@ def test_the_depth_of_a_kind(kind):
   trained = tiny.trained(target, kind, ahead=4)
   assert kind_of(trained.module).name == kind
   assert trained_drafter(trained, target, 4).tree.depth == 4
-  if kind in ('eagle', 'eagle3'):  # they read their outputs
+  if kind in ('eagle', 'mtp', 'eagle3'):  # they read their outputs
     assert trained_drafter(trained, target, 5).tree.depth == 5
     return
   message = f'^{kind}: drafts at most 4 tokens deep, got a draft of depth 5$'

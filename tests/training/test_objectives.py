@@ -169,7 +169,7 @@ def test_losses_and_metrics(kind, loss):
     row = {f'agreement_{depth + 1}': q_logits.argmax() == best}
     if reads:
       row[f'alpha_{depth + 1}'] = alphas[at]
-    if kind in ('eagle', 'eagle_parallel'):
+    if kind in ('eagle', 'mtp', 'eagle_parallel'):
       error = np.abs(output - batch.features[b, place])
       smooth = np.where(error < 1, error**2 / 2, error - 0.5).mean()
       if not depth:

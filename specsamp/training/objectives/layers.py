@@ -2,9 +2,10 @@
 
 Heads of Medusa (2401.10774, 2.2.1) and Hydra (2402.05109, 3) minimize the sum
 of their losses. EAGLE (2401.15077, 4.2) has a regression of the feature and
-cross-entropy with the target's distribution. ParallelSpec (2410.05589, 4.3)
-sums EAGLE's losses over a group, or Medusa's losses of the text. Any loss of
-`acceptance` can replace the cross-entropy.
+cross-entropy with the target's distribution, which also train a module of
+multi-token prediction. ParallelSpec (2410.05589, 4.3) sums EAGLE's losses over
+a group, or Medusa's losses of the text. Any loss of `acceptance` can replace
+the cross-entropy.
 
 Group-wise training lets every position draft at once (2410.05589, 4.2). A pass
 has the T tokens of a sequence and after them k masks for each of M positions:
