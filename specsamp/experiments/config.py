@@ -164,7 +164,8 @@ class DrafterConfig(ModelsConfig):
     drafter: '' is the draft model, none is plain decoding. medusa, hydra,
       eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep are trained
       on the embedded target. ngram, lookahead and ngram_or_draft look up
-      tokens. Other values are a trained drafter's folder, or a user-defined
+      tokens. mtp is the module of multi-token prediction in the target's
+      folder. Other values are a trained drafter's folder, or a user-defined
       drafter, my.module:Name.
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a

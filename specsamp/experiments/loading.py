@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from specsamp import verification, zoo
 from specsamp.checkpoints import drafter_dir, folders, model_dir
+from specsamp.checkpoints.huggingface import families
 from specsamp.data import corpora
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.decoding.generate import generate
@@ -61,6 +62,7 @@ class Lookup:
 
 NO_DRAFTER = 'none'  # plain decoding
 SELF = 'self'  # a draft made of the target's weights
+MTP = 'mtp'  # the drafter in the target's folder
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
 # Texts of the trial of a drafter, with their drawn and their greedy tokens.
 _ROWS, _DRAWN, _TRIED = 4, 8, 32
@@ -95,6 +97,8 @@ class Models:
       folders after they have been loaded.
     draft_weights: kind of the weights of drafters that are loaded, or ''.
     is_self_draft: True if the smaller model is made of the target's weights.
+    folder: the target's folder or name on the hub, whose module of multi-token
+      prediction is the drafter `MTP`; '' if unknown.
   """
 
   target: LanguageModel
@@ -102,6 +106,7 @@ class Models:
   trained: dict[str, DraftModule]
   draft_weights: str = ''
   is_self_draft: bool = False
+  folder: str = ''
 
   @functools.cached_property
   def draft(self) -> LanguageModel:
@@ -178,8 +183,10 @@ class Models:
   def _trained(self, name: str) -> DraftModule:
     if name in self.trained:
       return self.trained[name]
-    if folders.is_path(name):
-      trained = drafter_dir.load(name, self.draft_weights or None)
+    is_inside = name == MTP and self.folder
+    if is_inside or folders.is_path(name):
+      path = self._with_mtp() if is_inside else name
+      trained = drafter_dir.load(path, self.draft_weights or None)
       # Once for all shapes and laws, unlike in `trained_drafter`.
       _note_rope(name, trained, self.target.config)
       _warn_if_chance(name, trained, self.target)
@@ -188,6 +195,16 @@ class Models:
     others = f', a folder or a name on the hub, or yours, {user_modules.FORM}'
     names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(describe_unknown('drafter', name, names, others))
+
+  def _with_mtp(self) -> pathlib.Path:
+    """Returns the target's folder if it has multi-token prediction."""
+    path = folders.find('drafter', self.folder)
+    if not folders.read_config('drafter', path).get(families.MTP):
+      raise UserError(
+        f'drafter {MTP}: {path / folders.CONFIG} has no {families.MTP}: the '
+        'model came without a module of multi-token prediction'
+      )
+    return path
 
   def _user_defined(
     self, name: str, shape: int | TokenTree, law: str, is_fixed: bool
@@ -273,13 +290,16 @@ def load(
   if draft_weights:
     quantize = lambda drafter: drafter.quantized(draft_weights)
     trained = {name: quantize(drafter) for name, drafter in trained.items()}
+  models = functools.partial(
+    Models, loaded, trained=trained, draft_weights=draft_weights, folder=target
+  )
   if draft == SELF or draft.startswith(f'{SELF}:'):
     named = self_draft(loaded, draft, draft_weights)
-    return Models(loaded, lambda: named, trained, draft_weights, True)
+    return models(lambda: named, is_self_draft=True)
   if draft:
     named = model_dir.load(draft, mesh, weights=draft_weights or None)
     named = named.for_target(loaded)
-    return Models(loaded, lambda: named, trained, draft_weights)
+    return models(lambda: named)
 
   def load_embedded() -> LanguageModel:
     try:
@@ -291,7 +311,7 @@ def load(
         f'embedded draft does not fit: {error}'
       ) from None
 
-  return Models(loaded, load_embedded, trained, draft_weights)
+  return models(load_embedded)
 
 
 def self_draft(target: LanguageModel, name: str, weights: str) -> LanguageModel:

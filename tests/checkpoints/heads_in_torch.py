@@ -78,8 +78,11 @@ class Torch:
     reads = x if context is None else self.torch.cat([context, x])
     length, before = len(x), len(reads) - len(x)
     project = lambda which, x, n: (
-      x @ weights[f'{name}{which}_proj.weight'].T
-    ).reshape(len(x), n, -1)
+      (
+        x @ weights[f'{name}{which}_proj.weight'].T
+        + weights.get(f'{name}{which}_proj.bias', 0)  # Qwen2
+      ).reshape(len(x), n, -1)
+    )
     q, k = project('q', x, heads), project('k', reads, kv_heads)
     v = project('v', reads, kv_heads)
     if f'{name}q_norm.weight' in weights:  # Qwen3
@@ -148,6 +151,39 @@ class Torch:
       self.fused(self.tapped(self.streams(text[:-1]))),
       self.eagle3_layers,
       self.eagle3_logits,
+    )
+
+  def mimo(self, text, path):
+    """Returns logits of a module that reads [hidden; token] before the norm."""
+    prefix = 'model.mtp_layers.0.'
+    names = 'hidden_layernorm', 'token_layernorm', 'input_proj'
+    return self.mtp(text, path, -2, prefix, *names, 'final_layernorm', False)
+
+  def deepseek(self, text, path):
+    """Returns logits of a module that reads [token; hidden] after the norm."""
+    prefix = f'model.layers.{self.config.num_layers}.'
+    names = 'hnorm', 'enorm', 'eh_proj', 'shared_head.norm'
+    return self.mtp(text, path, -1, prefix, *names, True)
+
+  def mtp(self, text, path, stream, prefix, hidden, token, fuse, norm, swapped):
+    w = {name: self.own[f'{prefix}{name}.weight'] for name in (
+      hidden, token, fuse, norm, 'input_layernorm',
+    )}  # fmt: skip
+
+    def module(embedded, features):
+      read = [self.rms(features, w[hidden]), self.rms(embedded, w[token])]
+      read = read[::-1] if swapped else read
+      x = self.torch.cat(read, dim=-1) @ w[fuse].T
+      normed = self.rms(x, w['input_layernorm'])
+      return self.rms(self.rest_of_layer(prefix, x, normed), w[norm])
+
+    return self.steps(
+      text,
+      path,
+      self.embedding,
+      self.streams(text[:-1])[stream],
+      module,
+      self.lm_head.mv,
     )
 
   def peagle(self, text, path):

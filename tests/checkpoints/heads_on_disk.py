@@ -122,6 +122,48 @@ def _eagle(has_bias=True, **changed):
   return LLAMA | changed, random_tensors(shapes)
 
 
+def _mtp(architecture, prefix, norms, fuse, more=None):
+  """A module inside a target of seven layers, whose tensors are left out."""
+  names = (*norms, 'input_layernorm')
+  shapes = _layer(prefix, norms=names) | {f'{prefix}{fuse}': (WIDTH, 2 * WIDTH)}
+  values = LLAMA | dict(
+    architectures=[f'{architecture}ForCausalLM'],
+    model_type=architecture.lower(),
+    num_hidden_layers=7,
+    num_nextn_predict_layers=1,
+  )
+  return values, random_tensors(shapes | (more or {}), seed=6)
+
+
+def mimo():
+  prefix = 'model.mtp_layers.0.'
+  biases = dict(q=HEADS, k=KV_HEADS, v=KV_HEADS)
+  return _mtp(
+    'MiMo',
+    prefix,
+    ('token_layernorm', 'hidden_layernorm', 'final_layernorm'),
+    'input_proj.weight',
+    {
+      f'{prefix}self_attn.{which}_proj.bias': (heads * HEAD_DIM,)
+      for which, heads in biases.items()
+    },
+  )
+
+
+def deepseek():
+  """DeepSeek-V3's names, on a layer of LLaMA."""
+  prefix, copied = 'model.layers.7.', {}
+  norms = ('enorm', 'hnorm', 'shared_head.norm')
+  values, tensors = _mtp('Llama', prefix, norms, 'eh_proj.weight')
+  for original, copy in (
+    ('model.embed_tokens.weight', 'embed_tokens.weight'),
+    ('lm_head.weight', 'shared_head.head.weight'),
+  ):
+    copied[original] = random_tensors({original: (VOCAB, WIDTH)})[original]
+    copied[prefix + copy] = copied[original].copy()
+  return values, tensors | copied
+
+
 def _authors(tensors=None, **changed):
   return _EAGLE3 | changed, tensors or _eagle3()
 
@@ -264,6 +306,8 @@ FOLDERS = {
   'medusa': _medusa,
   'eagle': _eagle,
   'eagle, no bias': lambda: _eagle(has_bias=False, bias=False),
+  'mtp, MiMo': mimo,
+  'mtp, DeepSeek': deepseek,
   'eagle3': _authors,
   'eagle3, outputs': lambda: _nested(**{IDS: [1, 4, 6]}),
   'eagle3, inputs': lambda: _nested(

@@ -264,6 +264,28 @@ _REVERSED = lambda t: np.arange(VOCAB)[::-1] - np.arange(VOCAB)
     ('dspark', _keys(projector_type='dspine'), "only 'dspark' is supported"),
     ('dspark', _keys(target_layer_ids=[-2, 3, 5]), _AMBIGUOUS),
     ('dspark', _keys(selector_rank=3), "got 'selector_rank': 3, an unknown"),
+    (
+      'mtp, DeepSeek',
+      _keys(architectures=['DeepseekV3ForCausalLM']),
+      "architecture: got 'DeepseekV3ForCausalLM', expected one of ",
+    ),
+    (
+      'mtp, DeepSeek',
+      _keys(architectures=['Glm4ForCausalLM'], model_type='glm4'),
+      "got a model of type 'glm4', expected one with layers like those of LL",
+    ),
+    ('mtp, MiMo', _keys(num_nextn_predict_layers=2), 'got 2, only 1 is suppor'),
+    ('mtp, MiMo', _keys(use_sliding_window=True, sliding_window=8), 'windows$'),
+    (
+      'mtp, DeepSeek',
+      lambda tensors, _: tensors['lm_head.weight'].fill(0),
+      'layers.7.shared_head.head.weight differs from lm_head.weight, expected',
+    ),
+    (
+      'mtp, MiMo',
+      _without('model.mtp_layers.0.input_proj.weight'),
+      '1 missing: input_proj.weight$',
+    ),
     ('dspark', _without('markov_head.markov_w2.weight'), '1 missing: markov_h'),
     ('dspark', _keys(dspark_config=dict(markov_rank=4)), 'got 3 and 4, expect'),
     (

@@ -22,6 +22,8 @@ from specsamp.drafting.trained import trained_drafter
 _MAIN = (
   'medusa',
   'eagle',
+  'mtp, MiMo',
+  'mtp, DeepSeek',
   'eagle3',
   'P-EAGLE',
   'dflash',
@@ -30,6 +32,8 @@ _MAIN = (
   'dspark',
   'speculators, dspark',
 )
+
+_TREES = ('eagle', 'mtp, MiMo', 'mtp, DeepSeek', 'eagle3', 'dspark')
 
 
 def _load(folder, name):
@@ -45,6 +49,8 @@ def _method(values, tensors):
     return 'dflash'
   if 'mask_hidden' in tensors:
     return 'peagle'
+  if 'num_nextn_predict_layers' in values:
+    return 'mimo' if values['model_type'] == 'mimo' else 'deepseek'
   return 'eagle3' if 'norm.weight' in tensors else 'eagle'
 
 
@@ -67,7 +73,7 @@ def test_every_step_is_torchs(target, tmp_path, name):
       key.removeprefix('medusa_head.'): x for key, x in tensors.items()
     }
   in_torch = getattr(Torch(target, tensors, values), _method(values, tensors))
-  shape = 'tree' if name in ('eagle', 'eagle3', 'dspark') else 'chain'
+  shape = 'tree' if name in _TREES else 'chain'
   if values.get('block_size') == 4 and name != 'dspark':
     shape = 'three'
   check(drafter_dir.load(tmp_path), target, in_torch, shape)
@@ -115,6 +121,8 @@ def test_a_vocabulary_that_is_padded_in_the_target(tmp_path):
     ('dflash', (2, 4, 6)),
     ('speculators, dflash', (2, 4, 7)),
     ('dspark', (0, 4, 6)),
+    ('mtp, MiMo', (7,)),
+    ('mtp, DeepSeek', ()),
   ],
 )
 def test_taps(target, tmp_path, name, taps):

@@ -1,4 +1,4 @@
-"""Readers of published drafters, from Medusa to DSpark.
+"""Readers of published drafters, from Medusa to DSpark and inside targets.
 
 A folder has safetensors and a config.json in the format of the authors or of
 the speculators library. NVIDIA and SpecForge add an `eagle_config` for EAGLE-3.
@@ -6,6 +6,7 @@ No format names the weights of the target that the drafter was trained for, and
 no shape reveals a wrong tap, so ambiguous taps are refused.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +16,14 @@ import numpy as np
 
 from specsamp.checkpoints import dtypes, layouts, tensor_files, weights
 from specsamp.checkpoints.huggingface import config_keys as keys
+from specsamp.checkpoints.huggingface import families
 from specsamp.checkpoints.huggingface.families import llama
 from specsamp.checkpoints.huggingface.families.family import agreed
 from specsamp.checkpoints.layouts import Layout, Source, TensorSlice
 from specsamp.checkpoints.tensor_files import Stored
 from specsamp.drafting.dflash import DFlashLayers
 from specsamp.drafting.dspark import DSparkLayers
-from specsamp.drafting.eagle import PublishedEagleLayer
+from specsamp.drafting.eagle import MTPLayer, PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
 from specsamp.drafting.features import DraftModule
 from specsamp.drafting.medusa import MedusaHeads
@@ -86,6 +88,15 @@ _DSPARK_KEYS = (
   'confidence_head_with_markov',
 )
 _CONFIDENCE = ('confidence_head.proj.weight', 'confidence_head.proj.bias')
+# Norms of `MTPLayer` in the modules of MiMo and of DeepSeek-V3.
+_MIMO_NORMS = dict(
+  token_norm='token_layernorm',
+  feature_norm='hidden_layernorm',
+  final_norm='final_layernorm',
+)
+_DEEPSEEK_NORMS = dict(
+  token_norm='enorm', feature_norm='hnorm', final_norm='shared_head.norm'
+)
 # Keys of DFlash in speculators; the last ones are those of training, and of
 # another projector_type.
 _DFLASH_OF_SPECULATORS = """
@@ -103,7 +114,8 @@ def reader(values: dict[str, Any]) -> Reader | None:
   Medusa's config (Cai et al. 2401.10774) has a number of heads. EAGLE's (Li et
   al. 2401.15077) and EAGLE-3's (2503.01840) describe a LLaMA of one layer, the
   latter with a draft vocabulary. Those of DFlash (2602.06036) and DSpark
-  (2607.05147) describe layers of Qwen3.
+  (2607.05147) describe layers of Qwen3. A target's config has a number of
+  modules of multi-token prediction (DeepSeek-V3, 2412.19437).
 
   Raises:
     UserError: the architecture, the number of layers, a key or a value is not
@@ -116,6 +128,8 @@ def reader(values: dict[str, Any]) -> Reader | None:
     return _speculators(values)
   if 'medusa_num_heads' in values:
     return _medusa(values)
+  if values.get(families.MTP):
+    return _mtp(values)
   if 'architectures' not in values:
     return None
   names = values['architectures']
@@ -243,11 +257,7 @@ def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
     tensors = tensor_files.in_folder(path)
     layout = layouts.prefixed(llama.layer(config), 'layers_0.', 'layers.0.')
     del layout['layers_0.attention_norm.scale']
-    # The tensor has the embedding's columns first, the parameter the feature's.
-    starts = ((0, config.width), (0, 0))
-    layout['fuse'] = Source(
-      'wpd', tuple(TensorSlice('fc.weight', 'w d', start) for start in starts)
-    )
+    layout['fuse'] = _embedding_first('fc.weight', config.width)
     computed = {'fuse_bias': np.zeros(config.width, np.float32)}
     if has_bias:
       layout['fuse_bias'] = layouts.vector('fc.bias')
@@ -255,6 +265,68 @@ def _eagle(values: dict[str, Any], config: TransformerConfig) -> Reader:
     return _read(path, PublishedEagleLayer(config), layout, tensors, computed)
 
   return read
+
+
+def _mtp(values: dict[str, Any]) -> Reader:
+  """Returns the reader of the module of multi-token prediction in a target.
+
+  MiMo's module reads the target's stream before the final norm, and
+  DeepSeek-V3's reads it after that norm, as in vLLM and sglang. A module drafts
+  at every depth, so a second one is refused.
+  """
+  family, num_modules = families.of(values), keys.count(values, families.MTP)
+  if family is not llama:
+    raise UserError(
+      f'{families.MTP}: got a model of type {values["model_type"]!r}, expected '
+      'one with layers like those of LLaMA'
+    )
+  if num_modules > 1:
+    raise UserError(f'{families.MTP}: got {num_modules}, only 1 is supported')
+  keys.refuse_windows(values)
+  target = family.read(values)
+  config = dataclasses.replace(target, num_layers=1)
+  apart, after = families.mtp_prefixes(values, target.num_layers)
+
+  def read(path) -> DraftModule:
+    stored = tensor_files.in_folder(path)
+    is_apart = any(name.startswith(apart) for name in stored)
+    prefix = apart if is_apart else after
+    tensors = {
+      name.removeprefix(prefix): tensor
+      for name, tensor in stored.items()
+      if name.startswith(prefix)
+    }
+    if is_apart:
+      fuse, norms = layouts.matrix('input_proj.weight'), _MIMO_NORMS
+    else:
+      fuse = _embedding_first('eh_proj.weight', config.width)
+      norms = _DEEPSEEK_NORMS
+      embedding = 'model.embed_tokens.weight'
+      lm_head = embedding if config.tied_embeddings else 'lm_head.weight'
+      for name, original in (
+        ('embed_tokens.weight', embedding),
+        ('shared_head.head.weight', lm_head),
+      ):
+        copy, tensor = tensors.pop(name, None), stored.get(original)
+        if copy and not (tensor and np.array_equal(copy.read(), tensor.read())):
+          raise UserError(
+            f'drafter {path}: {prefix}{name} differs from {original}, expected '
+            'a copy of it'
+          )
+    layer = layouts.prefixed(llama.layer(config), 'layers_0.', '')
+    module = MTPLayer(config, (target.num_layers,) if is_apart else ())
+    layout = {'fuse': fuse} | llama.norms(**norms) | layer
+    return _read(path, module, layout, tensors)
+
+  return read
+
+
+def _embedding_first(key: str, width: int) -> Source:
+  """Returns the source of `fuse`, whose columns for features come first."""
+  starts = ((0, width), (0, 0))
+  return Source(
+    'wpd', tuple(TensorSlice(key, 'w d', start) for start in starts)
+  )
 
 
 def _authors_fields(values: dict[str, Any], width: int) -> dict[str, Any]:

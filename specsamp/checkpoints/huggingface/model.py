@@ -29,8 +29,8 @@ def load(
   """Reads a folder of transformers; see `model_dir.load`.
 
   Embedding rows that have no piece in the tokenizer get probability 0. Of a
-  multimodal model only the text model is read. Each device reads only its
-  slices of the tensors.
+  multimodal model only the text model is read; `heads` reads modules of
+  multi-token prediction. Each device reads only its slices of the tensors.
   """
   path = pathlib.Path(path)
   what = f'model {path}'
@@ -39,6 +39,12 @@ def load(
   tensors = tensor_files.in_folder(path)
   if families.TEXT in values:
     tensors = families.text_tensors(tensors)
+  if drafters := families.mtp_prefixes(values, config.num_layers):
+    tensors = {
+      name: stored
+      for name, stored in tensors.items()
+      if not name.startswith(drafters)
+    }
   if not any(name.startswith(family.BASE) for name in tensors):
     # Files of the bare model lack the prefix.
     tensors = {

@@ -36,6 +36,7 @@ FAMILIES = {
   'Ministral3ForCausalLM': ('ministral3', llama),
   'MixtralForCausalLM': ('mixtral', moe),
   'Qwen3MoeForCausalLM': ('qwen3_moe', moe),
+  'MiMoForCausalLM': ('mimo', llama),
   'Phi3ForCausalLM': ('phi3', phi3),
   'Glm4ForCausalLM': ('glm4', glm4),
   'Gemma2ForCausalLM': ('gemma2', gemma),
@@ -58,6 +59,8 @@ _MULTIMODAL = {
   ),
 }
 TEXT = 'text_config'
+# Number of modules of multi-token prediction that a folder has.
+MTP = 'num_nextn_predict_layers'
 
 
 def of(values: dict[str, Any]) -> ModuleType:
@@ -98,6 +101,19 @@ def text_tensors(tensors: dict[str, Stored]) -> dict[str, Stored]:
     if name == 'lm_head.weight' or name.startswith('language_model.'):
       result[name.removeprefix('language_model.')] = stored
   return result
+
+
+def mtp_prefixes(values: dict[str, Any], num_layers: int) -> tuple[str, ...]:
+  """Returns prefixes of the tensors of each module of multi-token prediction.
+
+  MiMo has the modules apart, DeepSeek-V3 after the model's layers.
+  """
+  numbers = range(values.get(MTP) or 0)
+  return tuple(
+    prefix
+    for i in numbers
+    for prefix in (f'model.mtp_layers.{i}.', f'model.layers.{num_layers + i}.')
+  )
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""LLaMA, Mistral, Ministral 3, Qwen2 and Qwen3, read and written."""
+"""LLaMA, Mistral, Ministral 3, Qwen2, Qwen3 and MiMo, read and written."""
 
 import math
 from typing import Any
@@ -52,6 +52,7 @@ _DEFAULTS = {
     sliding_window=4096,
   ),
   'qwen2': _QWEN,
+  'mimo': _QWEN,
   'qwen3': _QWEN | dict(head_dim=128),
   'ministral3': _SHARED
   | dict(
@@ -77,7 +78,7 @@ _MINISTRAL_ROPE = dict(
 # Keys of one class that the others ignore, and those of Vicuna and SmolLM.
 _IGNORED = """
 attention_bias mlp_bias head_dim layer_types sliding_window use_sliding_window
-max_window_layers max_sequence_length is_llama_config
+max_window_layers max_sequence_length is_llama_config num_nextn_predict_layers
 """
 
 
@@ -144,7 +145,7 @@ def _windows(v: Values, kind: str) -> tuple[int, ...]:
 
 def _biases(v: Values, kind: str) -> str:
   """Returns `biases`, from the keys that the model type's class reads."""
-  if kind == 'qwen2':
+  if kind in ('qwen2', 'mimo'):
     return 'qkv'
   in_attention = kind in ('llama', 'qwen3') and v.get('attention_bias', False)
   in_mlp = kind == 'llama' and v.get('mlp_bias', False)
