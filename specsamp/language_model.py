@@ -7,12 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
 from specsamp import fingerprint
-from specsamp.data import tokenizers
+from specsamp.data import tokenizers, translation
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.models import Transformer, quantized
+from specsamp.models.translated import TranslatedTransformer
 from specsamp.sharding import mesh as meshes
 from specsamp.sharding import rules
 
@@ -83,6 +86,48 @@ class LanguageModel:
     if config.vocab_size != self.config.vocab_size:
       params = _with_rows(params, rows)
     return LanguageModel(Transformer(config), params, target.tokenizer)
+
+  def translated_for(self, target: 'LanguageModel') -> 'LanguageModel':
+    """Returns this model as a draft for a target with another tokenizer.
+
+    The draft reads and predicts tokens of the target. It proposes the tokens
+    that both vocabularies have, with its probabilities of them, renormalized.
+    In place of a token that it lacks it reads one that ends alike. See
+    `translation.translate`. The parameters are shared, not copied.
+
+    Raises:
+      UserError: the vocabularies share too little.
+    """
+    target_config, rows = target.config, self.config.vocab_size
+    tables = translation.translate(
+      target.tokenizer,
+      self.tokenizer,
+      target_config.num_tokens,
+      self.config.num_tokens,
+    )
+    logging.info(
+      'draft: has another tokenizer and shares %.1f %% of the smaller '
+      'vocabulary, %d of the %d tokens of the target',
+      100 * tables.share,
+      (tables.shared >= 0).sum(),
+      target_config.num_tokens,
+    )
+    # Rows of the target's embedding that are not tokens are never drafted.
+    padding = (0, target_config.padding)
+    drafted_v = np.where(tables.shared < 0, np.int32(rows), tables.shared)
+    added = {
+      'draft_rows': np.pad(drafted_v, padding, constant_values=rows),
+      'read_tokens': np.pad(tables.read, padding),
+    }
+    if self.mesh is None:
+      added = jax.tree.map(jnp.asarray, added)
+    else:
+      added = meshes.shard(added, self.mesh)
+    config = dataclasses.replace(
+      self.config, vocab_size=target_config.vocab_size, padding=0
+    )
+    transformer = TranslatedTransformer(config, own_rows=rows)
+    return LanguageModel(transformer, self.params | added, target.tokenizer)
 
   @property
   def mesh(self) -> Mesh | None:

@@ -1,8 +1,10 @@
 """Tokenizers of models' folders; the `tokenizers` library reads their JSON."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
+from collections.abc import Collection
 
 from specsamp.data import tokenizer_files, tokenizers
 from specsamp.data.tokenizer_files import Files
@@ -78,6 +80,7 @@ class HuggingFace(Tokenizer):
           f'added_tokens_decoder: {token["content"]!r} is {got}, expected {i}'
         )
     self._backend = backend
+    self._is_byte_level = 'ByteLevel' in str(backend.decoder)
     files = dataclasses.replace(files, parses=True)
     if _kind(files) == 'GPT2Tokenizer' and self._id(_END) is not None:
       files = files.naming(bos_token=_END, eos_token=_END)
@@ -102,6 +105,16 @@ class HuggingFace(Tokenizer):
       pieces[i] = piece
     return pieces
 
+  def _kinds(self) -> tuple[Collection[int], Collection[int]]:
+    added = self._backend.get_added_tokens_decoder()
+    return [i for i, token in added.items() if token.special], added
+
+  def _bytes(self, piece: str) -> bytes:
+    alphabet = _byte_alphabet()
+    if not self._is_byte_level or not alphabet.keys() >= {*piece}:
+      return super()._bytes(piece)
+    return bytes(alphabet[letter] for letter in piece)
+
   def _id(self, piece: str) -> int | None:
     return self._backend.token_to_id(piece)
 
@@ -110,6 +123,19 @@ class HuggingFace(Tokenizer):
 
   def _text(self, ids: list[int]) -> str:
     return self._backend.decode(ids, skip_special_tokens=True)
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+  """Returns the byte of each letter in the pieces of a byte-level BPE.
+
+  Printable characters of Latin-1 are their byte. The other bytes follow from
+  256 on, in ascending order.
+  """
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [byte for byte in range(256) if byte not in printable]
+  letters = [*printable, *range(256, 256 + len(others))]
+  return dict(zip(map(chr, letters), printable + others, strict=True))
 
 
 def _kind(files: Files) -> str | None:

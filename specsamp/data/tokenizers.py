@@ -7,8 +7,8 @@ import itertools
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -19,6 +19,18 @@ from specsamp.errors import UserError
 from specsamp.utils import files as file_utils
 
 FILE = 'tokenizer.model'
+
+
+class Meaning(NamedTuple):
+  """Meaning of a token, which two tokenizers can share.
+
+  Attributes:
+    text: bytes that the token adds to a text; the name of a special token.
+    role: 'text'; for special tokens 'special', or 'stop' if a completion ends.
+  """
+
+  text: bytes
+  role: str
 
 
 class Tokenizer(abc.ABC):
@@ -81,8 +93,33 @@ class Tokenizer(abc.ABC):
     """Returns the pieces by id, [vocab_size]; None for unused ids."""
 
   @abc.abstractmethod
+  def _kinds(self) -> tuple[Collection[int], Collection[int]]:
+    """Returns the ids of special tokens, and of other literal pieces."""
+
+  @abc.abstractmethod
   def save(self, folder) -> None:
     """Writes the files that `hf_tokenizers.load` reads."""
+
+  def _bytes(self, piece: str) -> bytes:
+    """Returns the bytes that a piece adds to a text."""
+    byte = re.fullmatch('<0x([0-9A-F]{2})>', piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace('▁', ' ').encode()
+
+  def meanings(self) -> list[Meaning | None]:
+    """Returns the meaning of each token, [vocab_size]; None for unused ids."""
+    special, literal = map(frozenset, self._kinds())
+
+    def meaning(i: int, piece: str) -> Meaning:
+      if i in special or i in self.stop_ids:
+        role = 'stop' if i in self.stop_ids else 'special'
+        return Meaning(piece.encode(), role)
+      text = piece.encode() if i in literal else self._bytes(piece)
+      return Meaning(text, 'text')
+
+    return [
+      None if piece is None else meaning(i, piece)
+      for i, piece in enumerate(self.pieces())
+    ]
 
   def __eq__(self, other) -> bool:
     return isinstance(other, Tokenizer) and self.digest == other.digest
@@ -207,6 +244,9 @@ class SentencePiece(Tokenizer):
   def pieces(self) -> list[str | None]:
     return [self._piece(i) for i in range(self.vocab_size)]
 
+  def _kinds(self) -> tuple[Collection[int], Collection[int]]:
+    return self._silent, self._added
+
   def _piece(self, i: int) -> str | None:
     if i < 0:
       return None
@@ -284,6 +324,25 @@ def train(texts: Iterable[str], vocab_size: int) -> SentencePiece:
   return SentencePiece(model.getvalue())
 
 
+def _differing(
+  target: Tokenizer, draft: Tokenizer
+) -> list[tuple[int, str, str]]:
+  """Returns the ids with different pieces, and both pieces."""
+  if target == draft:
+    return []
+  pairs = zip(target.pieces(), draft.pieces(), strict=False)
+  return [
+    (i, *pair)
+    for i, pair in enumerate(pairs)
+    if pair[0] != pair[1] and None not in pair
+  ]
+
+
+def agree(target: Tokenizer, draft: Tokenizer) -> bool:
+  """Returns True if `check_agree` accepts a pair."""
+  return not _differing(target, draft)
+
+
 def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
   """Checks that a draft's token ids mean the same pieces as its target's.
 
@@ -292,18 +351,11 @@ def check_agree(target: Tokenizer, draft: Tokenizer) -> None:
   Raises:
     UserError: an id has different pieces.
   """
-  if target == draft:
-    return
-  pairs = zip(target.pieces(), draft.pieces(), strict=False)
-  different = [
-    (i, *pair)
-    for i, pair in enumerate(pairs)
-    if pair[0] != pair[1] and None not in pair
-  ]
+  different = _differing(target, draft)
   if different:
     i, wanted, got = different[0]
     raise UserError(
       f'draft and target must share a tokenizer; {len(different)} tokens '
       f'differ, the first is {i}: {got!r} of the draft, {wanted!r} of the '
-      'target'
+      'target; LanguageModel.translated_for makes such a draft fit'
     )

@@ -28,7 +28,6 @@ from specsamp.drafting.eagle import (
 from specsamp.drafting.features import (
   LMHead,
   OnePassDrafter,
-  spread_rows,
   within,
 )
 from specsamp.models import TransformerConfig, float16, kernels
@@ -147,7 +146,7 @@ class DFlashLayers(Layers):
 
   def logits(self, hidden_btd):
     """Returns logits of its LM head for the target's tokens: [B, T, V]."""
-    return spread_rows(self.lm_head(hidden_btd), self.draft_rows)
+    return kernels.spread_rows(self.lm_head(hidden_btd), self.draft_rows)
 
   def init_params(self, key):
     """Returns random parameters, a nested dict of arrays."""

@@ -12,7 +12,6 @@ from flax import struct
 from specsamp.drafting import growth
 from specsamp.drafting.dflash import DFlashDrafter, DFlashLayers
 from specsamp.drafting.drafter import root_of
-from specsamp.drafting.features import spread_rows
 from specsamp.models import kernels
 
 
@@ -40,7 +39,9 @@ class DSparkLayers(DFlashLayers):
     x_bwr = kernels.rows(self.embedding, tokens_bw, dtype)
     bias_bwk = kernels.logits(x_bwr, self.head, dtype)
     return (
-      spread_rows(bias_bwk, self.draft_rows) if self.draft_vocab else bias_bwk
+      kernels.spread_rows(bias_bwk, self.draft_rows)
+      if self.draft_vocab
+      else bias_bwk
     )
 
 

@@ -233,7 +233,7 @@ class Eagle3Layer(Layers):
 
   def logits(self, x_btd):
     """Returns logits, float32 [B, T, V], -1e30 for tokens it cannot draft."""
-    return features.spread_rows(self.row_logits(x_btd), self.draft_rows)
+    return kernels.spread_rows(self.row_logits(x_btd), self.draft_rows)
 
   def init_params(self, key):
     """Returns random parameters, a nested dict of arrays."""

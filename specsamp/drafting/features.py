@@ -139,18 +139,6 @@ class LMHead(nn.Module):
     return kernels.logits(hidden, head, c.dtype)
 
 
-def spread_rows(logits_btk, rows_v):
-  """Returns logits by token, [B, T, V], from those of an LM head's K rows.
-
-  Tokens whose row is K, in `rows_v`, have none: their logits are -1e30.
-  """
-  # All rows on every shard: there are few, and each shard reads any of them.
-  logits_btk = constrain(logits_btk, 'batch', None, None)
-  padding = (0, 0), (0, 0), (0, 1)
-  logits_btk = jnp.pad(logits_btk, padding, constant_values=-1e30)
-  return jnp.take(logits_btk, rows_v, axis=-1, mode='clip')
-
-
 @struct.dataclass
 class FeatureDrafter(Drafter):
   """Base of drafters that read the target's features.

@@ -69,7 +69,7 @@ class LanguageModelDrafter(Drafter):
         'draft and target must share a tokenizer and a vocabulary; got '
         f'{self.tokenizer.vocab_size} and {target.tokenizer.vocab_size} pieces'
         f', {rows} and {target_rows} rows; LanguageModel.for_target makes a '
-        'draft with fewer or more pieces fit'
+        'draft with fewer or more pieces fit, translated_for any other one'
       )
     check_fits(self.params, self.tree, target)
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from specsamp import verification, zoo
 from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.checkpoints.huggingface import families
-from specsamp.data import corpora
+from specsamp.data import corpora, tokenizers
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.decoding.generate import generate
 from specsamp.drafting import (
@@ -271,9 +271,10 @@ def load(
   Args:
     target: a folder, a GGUF file or a name on the hub; '' is the embedded
       target.
-    draft: a folder, a GGUF file or a name on the hub; '' is the embedded
-      draft, which needs a target with its tokenizer. See `self_draft` for
-      'self' and 'self:N'.
+    draft: a folder, a GGUF file or a name on the hub, whose tokenizer may be
+      another one, see `LanguageModel.translated_for`; '' is the embedded draft,
+      which needs a target with its tokenizer. See `self_draft` for 'self' and
+      'self:N'.
     mesh: mesh to place the models on.
     dtype: compute dtype of the target; '' is that of its folder.
     weights: kind of the target's weights, see `model_dir.load`; '' is floats.
@@ -298,7 +299,8 @@ def load(
     return models(lambda: named, is_self_draft=True)
   if draft:
     named = model_dir.load(draft, mesh, weights=draft_weights or None)
-    named = named.for_target(loaded)
+    agrees = tokenizers.agree(loaded.tokenizer, named.tokenizer)
+    named = (named.for_target if agrees else named.translated_for)(loaded)
     return models(lambda: named)
 
   def load_embedded() -> LanguageModel:

@@ -339,3 +339,15 @@ def _sum_in_float32(x, weight, num_summed: int):
     x = jnp.pad(x, [(0, int(i == axis)) for i in range(x.ndim)])
   out = _dot(x, weight, num_summed, 'float32')
   return jax.lax.slice_in_dim(out, 0, 1, axis=axis) if alone else out
+
+
+def spread_rows(logits_btk, rows_v):
+  """Returns logits by token, [B, T, V], from those of an LM head's K rows.
+
+  Tokens whose row is K, in `rows_v`, have none: their logits are -1e30.
+  """
+  # All rows on every shard: there are few, and each shard reads any of them.
+  logits_btk = rules.constrain(logits_btk, 'batch', None, None)
+  padding = (0, 0), (0, 0), (0, 1)
+  logits_btk = jnp.pad(logits_btk, padding, constant_values=-1e30)
+  return jnp.take(logits_btk, rows_v, axis=-1, mode='clip')

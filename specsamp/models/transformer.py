@@ -230,12 +230,17 @@ class Transformer(Layers):
 
   taps: tuple[int, ...] = ()
 
+  @property
+  def rows(self) -> int:
+    """Number of rows of the embedding and of the LM head."""
+    return self.config.vocab_size
+
   def setup(self):
     c = self.config
     self.embedding = self.param(
       'embedding',
       nn.initializers.normal(c.width**-0.5 if c.tied_embeddings else 1.0),
-      (c.vocab_size, c.width),
+      (self.rows, c.width),
     )
     if c.positions == 'learned':
       normal = nn.initializers.normal(0.02)
@@ -246,7 +251,7 @@ class Transformer(Layers):
     self.final_norm = Norm(c)
     if not c.tied_embeddings:
       normal = nn.initializers.normal(c.width**-0.5)
-      self.head = self.param('head', normal, (c.vocab_size, c.width))
+      self.head = self.param('head', normal, (self.rows, c.width))
 
   def __call__(
     self,

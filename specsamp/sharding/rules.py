@@ -67,6 +67,7 @@ PARAM_AXES = {
   'expert_down': ('expert', 'width', 'mlp'),
   # Drafters
   'draft_rows': ('vocab',),
+  'read_tokens': ('token',),
 }
 
 # Order of a parameter's axes in a TPU's memory, slowest first, where it is not

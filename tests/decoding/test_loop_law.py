@@ -188,6 +188,23 @@ def test_two_vocabularies(
   )
 
 
+@sizes
+@pytest.mark.parametrize(
+  ('verifier', 'law', 'tree'),
+  [
+    ('block', 'iid', _CHAIN),
+    _slow('multi_candidate', 'without_replacement', _WIDE),
+  ],
+)
+def test_two_tokenizers(pair, distributions, verifier, law, tree, batches):
+  """The draft has other ids, lacks a token and has others."""
+  draft = tiny.foreign_draft(pair[0]).translated_for(pair[0])
+  drafter = model_drafter(draft, tree, law)
+  check_law(
+    pair[0], distributions, batches, drafter=drafter, verifier=verifier, seed=9
+  )
+
+
 def _lookup(pair, kind, tree):
   documents = ([1, 0, 2, 1, 3, 0, 0], [2, 3, 3, 1, 2, 0], [3, 2, 1, 1, 0, 3])
   if kind == 'lookahead':

@@ -8,7 +8,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from testing import tiny
+from testing import foreign, tiny
 from testing.launching import Ended, run_here, start
 
 from specsamp.checkpoints import model_dir
@@ -73,10 +73,12 @@ def folders(tmp_path_factory, sources, tokenizer):
     ('draft', tokenizer),
     ('small', other),
     ('turned', turned),
+    ('words', tokenizer),
   ):
     made = tiny.model(tokens.vocab_size, seed=0, mlp_width=20)
     made = LanguageModel(made.transformer, made.params, tokens)
     model_dir.save(made, root / name)
+  foreign.save_tokenizer(root / 'words', 512)  # shares no piece
   long = tiny.model(512, seed=0, max_length=1024)  # more positions than tokens
   long = LanguageModel(long.transformer, long.params, tokenizer)
   model_dir.save(long, root / 'long')

@@ -127,8 +127,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('/no/such/folder', 'pretrain', ['--config.corpus=/no/such/folder']),
     ('continuation_batch=32', 'distill', ['--config.num_continuations=33']),
     # Models and folders.
-    ('the first is', 'decode', ['--config.draft={root}/small']),
-    ('tokenizer', 'decode', ['--config.draft={root}/turned']),
+    ('share 0.0%', 'decode', ['--config.draft={root}/words']),
     ('cut/model.safetensors', 'decode', ['--config.target={root}/cut']),
     ('nowhere', 'decode', ['--config.target={root}/nowhere']),
     ('config.json', 'decode', ['--config.target={root}']),

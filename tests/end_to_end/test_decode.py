@@ -98,6 +98,16 @@ def test_plain_decoding_alone(run, folders):
   assert 'between marks' not in out
 
 
+def test_a_draft_with_another_tokenizer(run, folders):
+  _, lines = run(
+    f'--config.target={folders}/target', f'--config.draft={folders}/small'
+  )
+  greedy = [line for line in lines if line['temperature'] == 0]
+  assert {line['branching'] for line in greedy} > {''}
+  texts = {(line['prompt'], line['texts'][0]) for line in greedy}
+  assert len(texts) == len({line['prompt'] for line in greedy})
+
+
 def test_prompts_of_a_user(run, tmp_path):
   prompts = tmp_path / 'prompts.txt'
   prompts.write_text('x = x = x = x =\n\nimport \n')

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp import LanguageModel, file_order
+from specsamp.data.tokenizers import Meaning
 from specsamp.drafting.dspark import DSparkLayers
 from specsamp.drafting.eagle import PublishedEagleLayer
 from specsamp.drafting.eagle3 import Eagle3Layer, PEagleLayers
@@ -24,18 +25,27 @@ class Letters:
   Attributes:
     vocab_size: number of letters.
     language: tokenizers of two languages differ.
+    names: pieces in place of those of the language, or ().
   """
 
   vocab_size: int
   language: str = 'first'
   bos_id: int = -1
   eos_id: int = -1
+  names: tuple[str, ...] = ()
 
   def encode(self, text: str) -> list[int]:
     return [ord(letter) - ord('a') for letter in text]
 
   def pieces(self) -> list[str]:
-    return [f'{self.language} {i}' for i in range(self.vocab_size)]
+    pieces = [f'{self.language} {i}' for i in range(self.vocab_size)]
+    return list(self.names) or pieces
+
+  def meanings(self) -> list[Meaning]:
+    role = lambda i: 'stop' if i in self.stop_ids else 'text'
+    return [
+      Meaning(piece.encode(), role(i)) for i, piece in enumerate(self.pieces())
+    ]
 
   @property
   def stop_ids(self) -> tuple[int, ...]:
@@ -91,6 +101,28 @@ def noise(module, seed: int):
 def draft(vocab_size: int, seed: int, max_length: int = 64) -> LanguageModel:
   """Returns a random model with one layer."""
   return model(vocab_size, seed, max_length, num_layers=1)
+
+
+def foreign_draft(target: LanguageModel, num_missing: int = 1) -> LanguageModel:
+  """Returns a draft whose tokenizer has the target's tokens in another order.
+
+  It is the target's first layer. It lacks some of the target's tokens, before
+  the last, and has two others, one of which ends like a token that it lacks.
+  """
+  layer = first_layer(target)
+  count = target.config.num_tokens
+  missing = range(count - 1 - num_missing, count - 1)
+  kept = [i for i in reversed(range(count)) if i not in missing]
+  pieces = target.tokenizer.pieces()
+  names = ('other', *(pieces[i] for i in kept), pieces[missing[0]][-1:])
+  rows = np.asarray([missing[0], *kept, missing[-1]])
+  config = dataclasses.replace(layer.config, vocab_size=len(names))
+  params = {
+    name: value[rows] if name in ('embedding', 'head') else value
+    for name, value in layer.params.items()
+  }
+  tokenizer = Letters(len(names), names=names)
+  return LanguageModel(Transformer(config), params, tokenizer)
 
 
 def first_layer(target: LanguageModel) -> LanguageModel:
