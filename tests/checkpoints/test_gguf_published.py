@@ -129,3 +129,30 @@ def test_logits_and_greedy_texts(name, optimized):
     )
     print(f'{name}: {emitted.block_efficiency} tokens per step')
     assert emitted.tokens == completions, drafter
+
+
+@pytest.mark.parametrize(('kind', 'least'), [('int8', 0.9), ('w8a8', 0.75)])
+def test_weights_in_8_bits(name, kind, least):
+  """Compares 256 tokens of English with float32; `pytest -s` prints the error.
+
+  The acceptance rate is that of a draft of the rounded model at temperature 1.
+  """
+  model = specsamp.load(_FOLDER / f'{name}.gguf', dtype='float32')
+  text = pathlib.Path('docs/concepts.md').read_text(encoding='utf-8')
+  tokens = np.asarray([model.tokenizer.encode(text)[:256]])
+
+  def logits(model):
+    run = jax.jit(model.transformer.apply)
+    out = run({'params': model.params}, tokens).logits
+    return np.asarray(out)[:, :, : model.config.num_tokens]
+
+  exact, rounded = logits(model), logits(model.quantized(kind))
+  error = np.abs(rounded - exact)
+  accepted = np.minimum(*map(jax.nn.softmax, (exact, rounded))).sum(-1).mean()
+  agreed = (exact.argmax(-1) == rounded.argmax(-1)).mean()
+  print(
+    f'\n{name} {kind}: error of a logit {error.mean():.3f}, at most '
+    f'{error.max():.2f} (standard deviation {exact.std():.2f}); most probable '
+    f'token equal {agreed:.3f}, accepted {accepted:.3f}'
+  )
+  assert min(accepted, agreed) > least
