@@ -298,6 +298,6 @@ def test_no_program_between_prompts_copies_a_cache():
     assert memory.temp_size_in_bytes < caches[0].nbytes
   before = [x.unsafe_buffer_pointer() for x in caches]
   sampling = jax.tree.map(lambda x: x[0], SamplingParams().broadcast(1))
-  batch.insert(row, 1, 5, sampling, inputs.stop_tokens[0], one)
+  batch.insert(row, 1, 5, sampling, inputs.stop_tokens[0])
   after = [x.unsafe_buffer_pointer() for x in elsewhere.caches(batch._state)]
   assert before == after

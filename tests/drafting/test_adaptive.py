@@ -206,9 +206,7 @@ def test_an_engine_keeps_the_shared_counts(slots):
   prompts = _make('model', [[2, 7]], 20).prompts
   row = batch.prefill(prompts)
   for slot in range(slots):
-    batch.insert(
-      row, slot, 7, sampling, batch._inputs.stop_tokens[slot], prompts.tokens[0]
-    )
+    batch.insert(row, slot, 7, sampling, batch._inputs.stop_tokens[slot])
   after = batch._state.drafter.policy
   jax.tree.map(np.testing.assert_array_equal, after.shared, before.shared)
   assert not np.asarray(after.tried).any()
