@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from specsamp import fingerprint
 from specsamp.data import tokenizers, translation
 from specsamp.data.tokenizers import Tokenizer
+from specsamp.errors import UserError
 from specsamp.models import Transformer, quantized
 from specsamp.models.translated import TranslatedTransformer
 from specsamp.sharding import mesh as meshes
@@ -55,6 +56,14 @@ class LanguageModel:
   def config(self):
     return self.transformer.config
 
+  def check_untranslated(self, call: str) -> None:
+    """Raises `UserError` if it is a draft from `translated_for`."""
+    if isinstance(self.transformer, TranslatedTransformer):
+      raise UserError(
+        f'{call}: got a draft that was translated for a target, expected the '
+        'draft itself'
+      )
+
   def on(self, mesh: Mesh | None) -> 'LanguageModel':
     """Returns the model sharded over a mesh; None returns it unchanged.
 
@@ -75,6 +84,7 @@ class LanguageModel:
     Raises:
       UserError: the tokenizers differ on a token.
     """
+    self.check_untranslated('for_target')
     if self.tokenizer != target.tokenizer:
       tokenizers.check_agree(target.tokenizer, self.tokenizer)
     rows = target.config.vocab_size
@@ -98,6 +108,7 @@ class LanguageModel:
     Raises:
       UserError: the vocabularies share too little.
     """
+    self.check_untranslated('translated_for')
     target_config, rows = target.config, self.config.vocab_size
     tables = translation.translate(
       target.tokenizer,

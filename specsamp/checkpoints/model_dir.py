@@ -36,6 +36,7 @@ def save(
   Raises:
     UserError: the folder cannot be written, or holds other files.
   """
+  model.check_untranslated(f'model {path}')
   config = {'model': dataclasses.asdict(model.config)}
   with weight_files.new_folder(path, config) as folder:
     if distributed.is_first():

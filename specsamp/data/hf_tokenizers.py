@@ -80,7 +80,9 @@ class HuggingFace(Tokenizer):
           f'added_tokens_decoder: {token["content"]!r} is {got}, expected {i}'
         )
     self._backend = backend
-    self._is_byte_level = 'ByteLevel' in str(backend.decoder)
+    decoder = str(backend.decoder)
+    self._is_byte_level = 'ByteLevel' in decoder
+    self._has_literals = '▁' not in decoder
     files = dataclasses.replace(files, parses=True)
     if _kind(files) == 'GPT2Tokenizer' and self._id(_END) is not None:
       files = files.naming(bos_token=_END, eos_token=_END)
@@ -107,7 +109,9 @@ class HuggingFace(Tokenizer):
 
   def _kinds(self) -> tuple[Collection[int], Collection[int]]:
     added = self._backend.get_added_tokens_decoder()
-    return [i for i, token in added.items() if token.special], added
+    special = [i for i, token in added.items() if token.special]
+    # A decoder that replaces the sign for a space does so in all tokens.
+    return special, added if self._has_literals else ()
 
   def _bytes(self, piece: str) -> bytes:
     alphabet = _byte_alphabet()

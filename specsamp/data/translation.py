@@ -72,7 +72,7 @@ def translate(
   def replacement(meaning: Meaning | None) -> int:
     if meaning is None:
       return 0
-    if meaning.role != 'text' and meaning.text in names:
+    if meaning.text in names:
       return names[meaning.text]
     ends = (meaning.text[start:] for start in range(len(meaning.text)))
     return next((texts[end] for end in ends if end in texts), 0)

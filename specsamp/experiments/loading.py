@@ -192,6 +192,8 @@ class Models:
       _warn_if_chance(name, trained, self.target)
       self.trained[name] = trained
       return trained
+    if name == MTP:
+      raise UserError(f'drafter {MTP}: it is inside a target; name that folder')
     others = f', a folder or a name on the hub, or yours, {user_modules.FORM}'
     names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(describe_unknown('drafter', name, names, others))

@@ -3,7 +3,8 @@
 No token is dropped, and a pass reads every chosen expert once (in blocks of
 many tokens, once per block). The tokens of an expert are gathered into blocks
 of a fixed number of rows, and a loop over the blocks slices one expert's
-weights from the table, which is never copied.
+weights from the table, which is never copied. GPUs have other forms for few
+tokens, see `_by_sums` and `_by_all`, except for weights in 8 bits.
 
 On a mesh each chip has a part of the hidden units of every expert, like those
 of a dense MLP. All chips then have equal work whatever the router chooses, and

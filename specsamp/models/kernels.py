@@ -346,7 +346,8 @@ def spread_rows(logits_btk, rows_v):
 
   Tokens whose row is K, in `rows_v`, have none: their logits are -1e30.
   """
-  # All rows on every shard: there are few, and each shard reads any of them.
+  # All rows on every shard, for each shard reads any of them. Most drafts have
+  # few; a draft with another tokenizer has all rows of its vocabulary.
   logits_btk = rules.constrain(logits_btk, 'batch', None, None)
   padding = (0, 0), (0, 0), (0, 1)
   logits_btk = jnp.pad(logits_btk, padding, constant_values=-1e30)

@@ -142,7 +142,8 @@ def experts_read(config: TransformerConfig, tokens: int) -> float:
 
   Each token is assumed to choose K of E experts at random, independently of the
   other tokens: 1 - (1 - K / E)^tokens. Neighbouring tokens share more experts
-  in practice, so a pass over a draft reads less.
+  in practice, so a pass over a draft reads less. On GPUs passes over few tokens
+  read more: see `models.experts`.
   """
   if not config.num_experts:
     return 1.0

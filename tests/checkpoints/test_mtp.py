@@ -13,6 +13,7 @@ from testing import foreign
 
 import specsamp
 from specsamp.checkpoints import folders
+from specsamp.checkpoints.huggingface import families
 from specsamp.drafting import TokenTree
 from specsamp.experiments import loading
 
@@ -75,4 +76,10 @@ def test_a_model_without_a_module_is_named(tmp_path):
   without = loading.Models(None, None, {}, folder=str(tmp_path))
   refused('has no num_nextn_predict_layers', without.drafter, 'mtp', 2)
   embedded = loading.Models(None, None, {})
-  refused("drafter: got 'mtp'", embedded.drafter, 'mtp', 2)
+  refused('drafter mtp: it is inside a target', embedded.drafter, 'mtp', 2)
+
+
+@pytest.mark.parametrize('count', ['1', 1.0, [1], True, -1])
+def test_a_bad_number_of_modules_is_named(count):
+  values = {families.MTP: count}
+  refused(f'{families.MTP}: got', families.mtp_prefixes, values, 2)

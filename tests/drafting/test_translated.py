@@ -9,6 +9,8 @@ from testing import tiny
 
 import specsamp
 from specsamp import Engine, SamplingParams
+from specsamp.checkpoints import model_dir
+from specsamp.checkpoints.huggingface import model as huggingface
 from specsamp.conformance import check_drafter
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.errors import UserError
@@ -140,6 +142,17 @@ def test_vocabularies_that_share_too_little(target):
   other = dataclasses.replace(target, tokenizer=tokenizer)
   with pytest.raises(UserError, match=r'share 18.2% .* expected at least 25%'):
     other.translated_for(target)
+
+
+def test_a_draft_is_translated_once(target, draft, tmp_path):
+  calls = draft.for_target, draft.translated_for
+  saves = (
+    lambda _: model_dir.save(draft, tmp_path / 'own'),
+    lambda _: huggingface.save(draft, tmp_path / 'hf'),
+  )
+  for call in (*calls, *saves):
+    with pytest.raises(UserError, match='expected the draft itself'):
+      call(target)
 
 
 def test_a_padded_target(target, foreign):

@@ -128,6 +128,7 @@ def save(model: LanguageModel, path) -> None:
       weights are quantized, or the tokenizer cannot be written as a
       tokenizer.json.
   """
+  model.check_untranslated(f'model {path}')
   config = model.config
   if model.weights:
     raise UserError(

@@ -61,6 +61,7 @@ _MULTIMODAL = {
 TEXT = 'text_config'
 # Number of modules of multi-token prediction that a folder has.
 MTP = 'num_nextn_predict_layers'
+_MAX_MODULES = 64  # more are a mistake, and their tensors would be refused
 
 
 def of(values: dict[str, Any]) -> ModuleType:
@@ -108,7 +109,8 @@ def mtp_prefixes(values: dict[str, Any], num_layers: int) -> tuple[str, ...]:
 
   MiMo has the modules apart, DeepSeek-V3 after the model's layers.
   """
-  numbers = range(values.get(MTP) or 0)
+  count = 0 if values.get(MTP) is None else config_keys.count(values, MTP, 0)
+  numbers = range(min(count, _MAX_MODULES))
   return tuple(
     prefix
     for i in numbers

@@ -6,6 +6,7 @@ Files have three tensors for each expert.
 from typing import Any
 
 from specsamp.checkpoints import layouts
+from specsamp.checkpoints.huggingface import config_keys
 from specsamp.checkpoints.huggingface.families import llama
 from specsamp.checkpoints.huggingface.families.family import (
   Values,
@@ -73,7 +74,8 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   fields: dict[str, Any] = {}
   if is_qwen:
     # The class divides by their sum, which is a softmax over them alone.
-    is_normalized = v.get('norm_topk_prob', False)
+    key = 'norm_topk_prob'
+    is_normalized = config_keys.flag({key: v.get(key)}, key)
     fields = dict(
       expert_width=v.need('moe_intermediate_size'),
       router='top_k' if is_normalized else 'softmax',
@@ -110,7 +112,8 @@ def _dense_layers(v: Values) -> tuple[int, ...]:
     raise UserError(f'mlp_only_layers: got {dense!r}, expected layers')
   if type(step) is not int or step < 1:
     raise UserError(f'decoder_sparse_step: got {step!r}, expected at least 1')
-  layers = range(v.need('num_hidden_layers'))
+  key = 'num_hidden_layers'
+  layers = range(config_keys.count({key: v.need(key)}, key))
   return tuple(i for i in layers if i in dense or (i + 1) % step)
 
 
