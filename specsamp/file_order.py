@@ -11,12 +11,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from specsamp.sharding import rules
 
-# Number of summed axes where it is not 1. Lookups have none.
+# Number of axes that go first where it is not 1. Lookups have none.
 _NUM_SUMMED = {
   'o': 2,
   'embedding': 0,
   'position_embedding': 0,
   'mask_embedding': 0,
+  # Tables of all experts are large, and no old file has them.
+  'expert_gate': 0,
+  'expert_up': 0,
+  'expert_down': 0,
 }
 
 

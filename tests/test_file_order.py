@@ -26,8 +26,10 @@ _FILE_AXES = {
   'down': ('mlp', 'width'),
   'head': ('width', 'vocab'),
   'fuse': ('parts', 'width'),
+  'router': ('width', 'expert'),
 }
 _BIASES = dict(norm='layer', positions='relative', biases='all', padding=2)
+_EXPERTS = dict(num_experts=4, experts_per_token=2, expert_width=6)
 _LEARNED = dict(positions='learned', qk_norm=True, num_heads=4, num_kv_heads=2)
 
 
@@ -61,6 +63,7 @@ def _assert_restored(tree, wanted):
 def _trees():
   yield tiny.model(11, 0, **_BIASES).params
   yield tiny.model(11, 0, **_LEARNED).params
+  yield tiny.model(11, 0, **_EXPERTS).params
   target = tiny.model(11, 0, num_layers=6)
   for kind in trained.KINDS:
     yield tiny.trained(target, kind).params

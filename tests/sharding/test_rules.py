@@ -28,6 +28,7 @@ _CONFIG = TransformerConfig(
   mlp_width=40,
   max_length=32,
 )
+_EXPERTS = dict(num_experts=4, experts_per_token=2, expert_width=40)
 _ALL_BIASES = dict(norm='layer', positions='relative', biases='all')
 _SIZES = dict(
   vocab=64,
@@ -39,6 +40,7 @@ _SIZES = dict(
   position=32,
   key_or_value=2,
   gate_or_up=2,
+  expert=4,
 )
 _P = PartitionSpec
 
@@ -65,14 +67,15 @@ def test_the_table_has_the_axes_of_every_target_and_no_others():
   modules.append(Eagle3Layer(layer, 5, True, tap_norm='each'))
   modules.append(PEagleLayers(layer, 5))
   targets = [_shapes(**_ALL_BIASES), _shapes(positions='learned', qk_norm=True)]
-  targets = _named(targets)
+  targets = _named([*targets, _shapes(**_EXPERTS)])
   drafters = _named([param_shapes(module) for module in modules])
   for name, leaf in targets:
     assert tuple(_SIZES[axis] for axis in rules.PARAM_AXES[name]) == leaf.shape
   for name, leaf in drafters:
     # Parameters of drafters that are not listed are whole.
     assert len(rules.PARAM_AXES.get(name, leaf.shape)) == leaf.ndim, name
-  assert {*dict(targets), 'draft_rows'} == rules.PARAM_AXES.keys()
+  tables = {'draft_rows', 'read_tokens'}
+  assert {*dict(targets), *tables} == rules.PARAM_AXES.keys()
 
 
 def test_matmuls_are_split_as_in_megatron(mesh):
