@@ -137,7 +137,7 @@ class LanguageModel:
     config = dataclasses.replace(
       self.config, vocab_size=target_config.vocab_size, padding=0
     )
-    transformer = TranslatedTransformer(config, own_rows=rows)
+    transformer = TranslatedTransformer(config, draft_vocab_size=rows)
     return LanguageModel(transformer, self.params | added, target.tokenizer)
 
   @property

@@ -284,7 +284,7 @@ class SlotBatch:
   def choose_slot(self, prompts: Prompts, idle: Sequence[int]) -> int:
     """Returns the slot, one of `idle`, whose text a prompt replaces."""
     prompt = prompts.tokens[0, : prompts.length[0]]
-    # The narrowest pass reads so many tokens in any case.
+    # The narrowest pass reads this number of tokens in any case.
     return self._texts.replaceable(idle, prompt, num_lost=self._width(1))
 
   def insert(

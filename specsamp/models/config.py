@@ -185,18 +185,18 @@ class TransformerConfig:
 
   def _check_experts(self) -> None:
     """Raises ValueError for experts that no layer computes."""
-    most = self.num_experts
-    if not min(most, 1) <= self.experts_per_token <= most:
+    count = self.num_experts
+    if not min(count, 1) <= self.experts_per_token <= count:
       raise ValueError(
-        f'experts_per_token must be 1 to num_experts={most}, or 0 without '
+        f'experts_per_token must be 1 to num_experts={count}, or 0 without '
         f'experts, got {self.experts_per_token}'
       )
-    if bool(most) != bool(self.expert_width):
+    if bool(count) != bool(self.expert_width):
       raise ValueError(
         f'expert_width is for experts: got {self.expert_width} with '
-        f'num_experts={most}'
+        f'num_experts={count}'
       )
-    if most and (not self.gated or self.biases == 'all'):
+    if count and (not self.gated or self.biases == 'all'):
       raise ValueError(
         'experts are gated MLPs without biases, got gated='
         f'{self.gated} and biases={self.biases!r}'

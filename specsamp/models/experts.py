@@ -8,8 +8,8 @@ tokens, see `_by_sums` and `_by_all`, except for weights in 8 bits.
 
 On a mesh each chip has a part of the hidden units of every expert, like those
 of a dense MLP. All chips then have equal work whatever the router chooses, and
-one all-reduce adds their results. With whole experts on different chips, the
-few tokens of a scoring pass would wait for the chip with the most experts.
+one all-reduce adds their results. If chips had whole experts, the few tokens of
+a scoring pass would wait for the chip with the most experts.
 """
 
 import functools
@@ -138,8 +138,8 @@ def _by_sums(x_nd, params, experts_nk, config: TransformerConfig):
 def _by_all(x_nd, params, experts_nk, config: TransformerConfig):
   """Computes `_by_blocks` with all experts over all tokens.
 
-  Of some hundred tokens, whose experts are most of all, GPUs do so within the
-  time that reading all weights takes, and in three kernels.
+  A few hundred tokens choose most of the experts. GPUs compute all of them in
+  three kernels, in the time that reading all weights takes.
   """
   gate_efd, up_efd, down_edf = (
     params[f'expert_{name}'].astype(config.dtype)

@@ -11,19 +11,19 @@ class TranslatedTransformer(Transformer):
 
   Its parameters are those of the draft, and two tables by the target's tokens:
   `read_tokens`, int32 [V], the token that the draft reads for each of them, and
-  `draft_rows`, int32 [V], the row of each shared token, or `own_rows` for the
-  tokens that are never drafted. Their logits are -1e30, their probabilities 0.
-  The config has the target's vocabulary.
+  `draft_rows`, int32 [V], the row of each shared token, or `draft_vocab_size`
+  for the tokens that are never drafted. Their logits are -1e30, their
+  probabilities 0. The config has the target's vocabulary.
 
   Attributes:
-    own_rows: rows of the draft's embedding.
+    draft_vocab_size: rows of the draft's embedding.
   """
 
-  own_rows: int = 0
+  draft_vocab_size: int = 0
 
   @property
   def rows(self) -> int:
-    return self.own_rows
+    return self.draft_vocab_size
 
   def setup(self):
     super().setup()

@@ -93,8 +93,8 @@ def of_pass(
 ) -> Work:
   """Returns the work of a pass of a model sharded by `sharding.rules`.
 
-  Of a mixture of experts, the experts that T B tokens choose are read once (see
-  `experts_read`), and each token runs through its own.
+  The experts that T B tokens choose are read once, see `experts_read`. Each
+  token runs through the experts that it chose.
 
   Weights that a pass hardly reads are not counted: embeddings that are not also
   the LM head, and the projection of relative positions, whose results are in
