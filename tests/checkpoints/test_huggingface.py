@@ -82,7 +82,7 @@ def test_logits_on_a_mesh(both):
 
 # The first test compares all logits of every family.
 @pytest.mark.parametrize(
-  'both', ['llama', 'gpt2', 'gemma 3', 'qwen3 moe'], indirect=True
+  'both', ['llama', 'gpt2', 'gemma 3', 'qwen3 moe', 'mixtral'], indirect=True
 )
 @pytest.mark.parametrize('drafts', [False, True])
 def test_greedy_texts(both, drafts):
