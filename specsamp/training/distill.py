@@ -1,6 +1,8 @@
 """Training of a drafter on the features of a target, which stays fixed."""
 
+import functools
 import pathlib
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ from jax.sharding import Mesh
 
 from specsamp import zoo
 from specsamp.checkpoints import drafter_dir, model_dir, weights
-from specsamp.data import corpora, packing
+from specsamp.data import conversations, corpora, packing
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError
@@ -50,10 +52,10 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
     tokens = batch['tokens']
     inputs = tokens[:, :-1]
     keys_b = jax.vmap(jax.random.key)(batch['seed'])
-    starts_bm = jax.vmap(lambda key: _starts(key, config, inputs.shape[1]))(
-      keys_b
-    )
-    sequences = Batch(tokens, starts_bm)
+    counts_bt = batch.get('counts')
+    starts = functools.partial(_starts, config, inputs.shape[1])
+    starts_bm = jax.vmap(starts)(keys_b, counts_bt)
+    sequences = Batch(tokens, starts_bm, counts=counts_bt)
     if config.reads_features:
       if 'features' in batch:
         read = batch['features'].astype(transformer.config.dtype)
@@ -61,7 +63,9 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
         read = feature_cache.compute(transformer, target_params, inputs)
       features, hidden = feature_cache.split(read, transformer.config.width)
       noise = _noise(keys_b, batch['noise'], features)
-      sequences = Batch(tokens, starts_bm, features, noise, hidden)
+      sequences = sequences._replace(
+        features=features, noise=noise, hidden=hidden
+      )
     return LOSSES[config.kind](
       module,
       params | chosen,
@@ -84,13 +88,19 @@ def _noise(keys_b, max_b, features_btd):
   return jax.vmap(draw)(keys_b, max_b).astype(features_btd.dtype)
 
 
-def _starts(key, config: DistillConfig, length: int):
-  """Returns the positions whose heads, masks or steps are trained: int [M]."""
+def _starts(config: DistillConfig, length: int, key, counts_t):
+  """Returns the positions whose heads, masks or steps are trained: int [M].
+
+  Positions before a token that counts come first, if `counts_t` is not None.
+  """
   starts_t = jnp.arange(config.first_group, length, dtype=jnp.int32)
   if not config.groups and config.retention == 1:
     return starts_t
   # Shuffled, because the first of them have the most masks and steps.
-  return jax.random.permutation(key, starts_t)[: config.groups or None]
+  starts_t = jax.random.permutation(key, starts_t)
+  if counts_t is not None:
+    starts_t = starts_t[jnp.argsort(~counts_t[starts_t])]
+  return starts_t[: config.groups or None]
 
 
 def distill(
@@ -139,7 +149,7 @@ def distill(
   def data():
     nonlocal chosen  # depends on the text
     train, held_out = _data(config, module, target, folder)
-    chosen = _chosen(config, module, train.rows.tokens, workdir, mesh)
+    chosen = _chosen(config, module, _labels(config, train), workdir, mesh)
     return train, held_out, (target.params, chosen)
 
   with locks.lock_shared(shared, workdir):
@@ -213,8 +223,16 @@ def _trainable(params):
   return {name: params[name] for name in params if name != _ROWS}
 
 
+def _labels(config: DistillConfig, data: Sequences) -> np.ndarray:
+  """Returns the tokens that drafts are compared with."""
+  labels_nt = data.rows.tokens[:, 1:]
+  if data.counts is not None:
+    return labels_nt[data.counts]
+  return labels_nt[:, config.first_group :]
+
+
 def _chosen(
-  config: DistillConfig, module, rows: np.ndarray, workdir, mesh: Mesh | None
+  config: DistillConfig, module, labels: np.ndarray, workdir, mesh: Mesh | None
 ) -> dict[str, jax.Array]:
   """Returns the drafter's untrained parameters, on the devices."""
   if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
@@ -224,7 +242,7 @@ def _chosen(
   else:
     draft_rows = draft_vocab.choose_rows(
       workdir,
-      rows[:, config.first_group + 1 :],  # tokens of the target
+      labels,
       module.config.vocab_size,
       module.draft_vocab,
     )
@@ -238,13 +256,39 @@ def _data(
   config: DistillConfig, module, target: LanguageModel, folder: pathlib.Path
 ) -> tuple[Sequences, Sequences]:
   """Returns training and held-out data; `folder` has the continuations."""
+  if config.conversations:
+    rows = _conversations(config, target)
+  else:
+    rows = [(tokens, None) for tokens in _texts(config, target, folder)]
+  data, taps = [], module.taps
+  for name, (tokens, counts) in zip(('train', 'held_out'), rows, strict=True):
+    features = None
+    if config.features and config.reads_features:
+      part = pathlib.Path(config.features, '_'.join([name, *map(str, taps)]))
+      features = FeatureCache(part, target, tokens, taps)
+    rows = packing.Rows(tokens, config.batch_size, config.seed)
+    data.append(Sequences(rows, features, counts, config.noise))
+  return tuple(data)
+
+
+def _conversations(config: DistillConfig, target: LanguageModel):
+  """Yields the rows of training and held-out answers, and what counts."""
+  parts = conversations.split(conversations.read(config.conversations))
+  for part in parts:
+    text = conversations.encode(part, target.tokenizer)
+    tokens = packing.windows(text.tokens, config.length)
+    yield tokens, packing.windows(text.is_answer, config.length)[:, 1:]
+
+
+def _texts(
+  config: DistillConfig, target: LanguageModel, folder: pathlib.Path
+) -> Iterator[np.ndarray]:
+  """Yields the rows of training and held-out text or continuations."""
   parts = corpora.split(corpora.read(config.corpus, config.pattern))
-  taps = module.taps
   many = config.num_continuations // len(config.temperatures)
   # A validation needs few continuations, but at least a batch.
   few = max(many // 64, config.batch_size)
   few = -(-few // config.continuation_batch) * config.continuation_batch
-  data = []
   for seed, (name, count) in enumerate((('train', many), ('held_out', few))):
     tokens = packing.tokenize(parts[seed].values(), target.tokenizer)
     if config.num_continuations:
@@ -263,13 +307,6 @@ def _data(
         for temperature in config.temperatures
       ]
       # The temperatures are interleaved.
-      tokens = np.stack(rows, axis=1).reshape(-1, config.length + 1)
+      yield np.stack(rows, axis=1).reshape(-1, config.length + 1)
     else:
-      tokens = packing.windows(tokens, config.length)
-    features = None
-    if config.features and config.reads_features:
-      part = pathlib.Path(config.features, '_'.join([name, *map(str, taps)]))
-      features = FeatureCache(part, target, tokens, taps)
-    rows = packing.Rows(tokens, config.batch_size, config.seed)
-    data.append(Sequences(rows, features, config.noise))
-  return tuple(data)
+      yield packing.windows(tokens, config.length)

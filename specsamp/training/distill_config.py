@@ -33,6 +33,9 @@ class DistillConfig(run_config.RunConfig):
       EAGLE. Layers that it lacks start as the identity, other parameters at
       random. '' starts at random.
     corpus: folder of text; '' is the standard library of this Python.
+    conversations: file to train on in place of a corpus, see
+      `data.conversations`; `launch/dialogues.py` makes one with the target. The
+      loss counts tokens of answers only.
     pattern: files of the corpus, a glob relative to its folder.
     num_continuations: sequences to train on that the target writes
       (self-distillation); 0 trains on the text.
@@ -77,6 +80,7 @@ class DistillConfig(run_config.RunConfig):
   init: str = ''
   corpus: str = ''
   pattern: str = '**/*.py'
+  conversations: str = ''
   num_continuations: int = 0
   prompt_length: int = 128
   temperatures: tuple[float, ...] = (0.0,)
@@ -128,6 +132,10 @@ class DistillConfig(run_config.RunConfig):
         f'of {self.continuation_batch * number}: whole batches of '
         f'continuation_batch={self.continuation_batch} at each of {number} '
         'temperatures'
+      )
+    if self.conversations and (self.corpus or self.num_continuations):
+      raise UserError(
+        'conversations: must not be set with corpus or num_continuations'
       )
     if self.num_continuations and self.prompt_length > self.length:
       raise UserError(

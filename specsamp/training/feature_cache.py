@@ -122,16 +122,19 @@ class Sequences:
 
   A batch has `tokens`, int32 [B, T + 1], `seed`, uint32 [B], and `noise`,
   float32 [B], the largest noise on features, which is 0 in validation. It may
-  have `features`, [B, T, E].
+  have `features`, [B, T, E], and `counts`, bool [B, T].
 
   Attributes:
     rows: the sequences, shuffled again in each epoch.
     features: features of the rows; None for batches without features.
+    counts: bool [N, T], True where the loss of the next token counts; None
+      counts all.
     noise: largest noise on the features of training batches.
   """
 
   rows: packing.Rows
   features: FeatureCache | None
+  counts: np.ndarray | None = None
   noise: float = 0.0
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
@@ -152,4 +155,6 @@ class Sequences:
     }
     if self.features is not None:
       batch['features'] = self.features(index_b)
+    if self.counts is not None:
+      batch['counts'] = self.counts[index_b]
     return batch

@@ -22,6 +22,8 @@ class Batch(NamedTuple):
       two, for objectives that read no features.
     noise: [B, T, E], added to the features that the drafter reads.
     hidden: [B, T, D], input of the target's LM head.
+    counts: bool [B, T], True where the next token's loss counts; None counts
+      all.
   """
 
   tokens: jax.Array
@@ -29,6 +31,7 @@ class Batch(NamedTuple):
   features: jax.Array | None = None
   noise: jax.Array | None = None
   hidden: jax.Array | None = None
+  counts: jax.Array | None = None
 
 
 class Depth(NamedTuple):
@@ -40,7 +43,7 @@ class Depth(NamedTuple):
     log_alpha: float, see `acceptance.per_position`; None if the target's
       distribution is unknown.
     hit: bool, True if the draft's most probable token is the right one.
-    inside: bool, True if the text has a token there.
+    inside: bool, True if the text has a token there that counts.
     teaches: bool, True if the loss counts.
   """
 
@@ -61,25 +64,28 @@ class Labels(NamedTuple):
       tokens; `logits` may have only a part of the tokens.
     best: int [B, T], the column of the target's most probable token.
     next: int [B, T], the column of the text's next token.
+    counts: bool [B, T], see `Batch`, or None.
   """
 
   logits: jax.Array | None
   normalizer: jax.Array | None
   best: jax.Array
   next: jax.Array
+  counts: jax.Array | None = None
 
   @classmethod
   def make(cls, target_head, batch: Batch) -> 'Labels':
     """Returns the labels of a batch, from its text alone without `hidden`."""
     next_bt = batch.tokens[:, 1:]
     if batch.hidden is None:
-      return cls(None, None, next_bt, next_bt)
+      return cls(None, None, next_bt, next_bt, batch.counts)
     logits_btv = target_head.logits(batch.hidden)
     return cls(
       logits_btv,
       jax.nn.logsumexp(logits_btv, axis=-1),
       jnp.argmax(logits_btv, axis=-1),
       next_bt,
+      batch.counts,
     )
 
   def compare(
@@ -95,7 +101,7 @@ class Labels(NamedTuple):
       distance: int, one for all or [1, M], from the starts to `places_bm`.
     """
     there = [None if x is None else take(x, places_bm) for x in self]
-    logits_bmv, normalizer_bm, best_bm, next_bm = there
+    logits_bmv, normalizer_bm, best_bm, next_bm, counts_bm = there
     loss_bm, log_alpha_bm = acceptance.per_position(
       config.loss,
       q_logits,
@@ -105,6 +111,8 @@ class Labels(NamedTuple):
       p_normalizer=normalizer_bm,
     )
     inside_bm = places_bm < self.next.shape[1]
+    if counts_bm is not None:
+      inside_bm &= counts_bm
     return Depth(
       start=places_bm - distance,
       loss=loss_bm,
