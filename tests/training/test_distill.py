@@ -173,8 +173,8 @@ def test_losses_on_a_mesh_are_those_of_one_device(
 
 def test_positions_that_are_trained(config):
   """They are all positions of a text, and none in a prompt."""
-  starts = lambda **changes: distill._starts(
-    jax.random.key(0), dataclasses.replace(config, **changes), 16
+  starts = lambda counts=None, **changes: distill._starts(
+    dataclasses.replace(config, **changes), 16, jax.random.key(0), counts
   ).tolist()
   assert len(set(starts())) == 4
   assert starts(groups=0) == list(range(16))
@@ -185,6 +185,10 @@ def test_positions_that_are_trained(config):
   # Shuffled, so that the last masks are not those of the text's beginning.
   shuffled = starts(groups=0, retention=0.5)
   assert sorted(shuffled) == list(range(16)) != shuffled
+  # Those before a token of an answer come first.
+  counts = np.isin(np.arange(16), [2, 3, 9])
+  assert set(starts(counts)) > {2, 3, 9}
+  assert starts(counts, groups=3) != starts(counts[::-1], groups=3)
 
 
 def test_kept_features_give_the_same_losses(config, tmp_path):
@@ -197,14 +201,14 @@ def test_kept_features_give_the_same_losses(config, tmp_path):
   loss = jax.jit(distill.make_loss(config, module, target))
   losses = []
   for features in (cache, None):
-    batch = Sequences(Rows(rows, 4), features, config.noise).batch(5)
+    batch = Sequences(Rows(rows, 4), features, noise=config.noise).batch(5)
     assert ('features' in batch) == (features is not None)
     metrics = loss(params, (target.params, {}), batch)[1]
     losses.append({name: float(value) for name, value in metrics.items()})
   # A feature has 10 bits.
   assert losses[0] == pytest.approx(losses[1], rel=2.0**-9)
   # Another step has other noise and other groups.
-  batches = Sequences(Rows(rows, 12), None, config.noise)
+  batches = Sequences(Rows(rows, 12), None, noise=config.noise)
   assert batches.batch(0)['seed'].tolist() == list(range(12))
   assert batches.batch(3)['seed'].tolist() == list(range(36, 48))
   (in_order,) = batches.in_order(5)

@@ -16,7 +16,7 @@ from specsamp.drafting.trained import KINDS, make
 from specsamp.models import Transformer
 from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
-from specsamp.training.objectives import LOSSES, blocks, layers
+from specsamp.training.objectives import LOSSES, blocks, depths, layers
 from specsamp.training.objectives.depths import Batch
 
 _VOCAB, _BATCH, _LENGTH, _AHEAD = 29, 2, 10, 4
@@ -165,7 +165,7 @@ def test_losses_and_metrics(kind, loss):
     losses[at], alphas[at] = _loss_and_alpha(
       config.loss, q_logits, p_logits, label
     )
-    best = label if kind == 'medusa_parallel' else p_logits.argmax()
+    best = p_logits.argmax() if reads else label
     row = {f'agreement_{depth + 1}': q_logits.argmax() == best}
     if reads:
       row[f'alpha_{depth + 1}'] = alphas[at]
@@ -183,6 +183,45 @@ def test_losses_and_metrics(kind, loss):
   expected['loss'] = _total(config, losses, alphas, first)
   assert metrics == pytest.approx(expected, rel=1e-4)
   assert total == metrics['loss']
+
+
+@pytest.mark.parametrize('parts', [1, 3])
+@pytest.mark.parametrize('loss', ['text', 'kl'])
+def test_gradients_in_parts(loss, parts, monkeypatch):
+  """They are those of all logits at once, and only some tokens count."""
+  monkeypatch.setattr(
+    depths, '_PART_LOGITS', -(-_LENGTH // parts) * _VOCAB * _BATCH
+  )
+  target, trained = _made('eagle')
+  head = TargetHead.of(target.transformer, target.params)
+  config = DistillConfig(kind='eagle', loss=loss)
+  rng = np.random.default_rng(2)
+  counts = rng.random((_BATCH, _LENGTH)) < 0.6
+  batch = _batch(trained.module)._replace(counts=counts)
+  drafted = rng.standard_normal(batch.hidden.shape, np.float32)
+  places = np.tile(np.arange(1, _LENGTH + 1, dtype=np.int32), (_BATCH, 1))
+  weights = rng.random(places.shape, np.float32)
+
+  def in_parts(drafted):
+    labels = depths.Labels.of(batch)
+    depth = labels.compare(config, head, drafted, places, 1)
+    return (jnp.where(depth.inside, depth.loss, 0) * weights).sum()
+
+  def at_once(drafted):
+    counted = np.pad(counts, ((0, 0), (0, 1)))[:, 1:]
+    p_logits = head.logits(np.roll(batch.hidden, -1, axis=1))
+    tokens = np.roll(_TOKENS, -2, axis=1)[:, :-1]
+    compared = depths.compare(config, head.logits(drafted), tokens, p_logits)
+    return (jnp.where(counted, compared[0], 0) * weights).sum()
+
+  got, expected = (
+    jax.jit(jax.value_and_grad(total))(drafted) for total in (in_parts, at_once)
+  )
+  jax.tree.map(
+    lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-6),
+    got,
+    expected,
+  )
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -77,7 +77,7 @@ def dflash(module, params, target_head, batch, config):
   context_btd = module.apply(
     {'params': params}, batch.features, method='context'
   )
-  labels = depths.Labels.make(target_head, batch)
+  labels = depths.Labels.of(batch)
 
   def compare(starts_bm):
     """Returns a `Depth` of arrays [B, m, J]."""
@@ -87,37 +87,16 @@ def dflash(module, params, target_head, batch, config):
     rows, count, ahead, width = hidden_bmjd.shape
     distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
     places_br = jnp.repeat(starts_bm, ahead, axis=1) + distance_r[None]
-    logits_brv = target_head.logits(hidden_bmjd.reshape(rows, -1, width))
-    depth = labels.compare(config, logits_brv, places_br, distance_r[None])
+    hidden_brd = hidden_bmjd.reshape(rows, -1, width)
+    depth = labels.compare(
+      config, target_head, hidden_brd, places_br, distance_r[None]
+    )
     return jax.tree.map(lambda x: x.reshape(rows, count, ahead), depth)
 
   max_starts = max(_PART // module.block_size, 1)
-  whole = _in_parts(compare, batch.starts, max_starts, padding=length)
+  # The backward pass computes each part again.
+  whole = depths.in_parts(jax.checkpoint(compare), batch.starts, max_starts)
   by_depth = [
     jax.tree.map(lambda x, j=j: x[:, :, j], whole) for j in range(module.ahead)
   ]
   return depths.weighted_sum(config, by_depth, length)
-
-
-def _in_parts(compute, starts_bm, max_starts: int, padding: int):
-  """Computes a tree of arrays [B, M, ..] for at most `max_starts` at once.
-
-  The backward pass computes each part again. `padding` is the start that fills
-  up the last part.
-  """
-  batch, count = starts_bm.shape
-  parts = -(-count // max_starts)
-  if parts == 1:
-    return compute(starts_bm)
-  size = -(-count // parts)
-  starts_bm = jnp.pad(
-    starts_bm, ((0, 0), (0, parts * size - count)), constant_values=padding
-  )
-  starts_pbm = jnp.moveaxis(starts_bm.reshape(batch, parts, size), 1, 0)
-
-  def join(array_pbm):
-    array_bpm = jnp.moveaxis(array_pbm, 0, 1)
-    shape = (batch, parts * size, *array_pbm.shape[3:])
-    return array_bpm.reshape(shape)[:, :count]
-
-  return jax.tree.map(join, jax.lax.map(jax.checkpoint(compute), starts_pbm))

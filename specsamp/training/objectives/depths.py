@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import acceptance
 
+# Logits in a part of a batch: 128 MiB of float32.
+_PART_LOGITS = 1 << 25
+
 
 class Batch(NamedTuple):
   """A batch of training sequences.
@@ -59,68 +62,132 @@ class Labels(NamedTuple):
   """Right answers after each token of a text.
 
   Attributes:
-    logits: float32 [B, T, V], the target's; None if only the text is known.
-    normalizer: float32 [B, T], logsumexp of the target's logits over all of its
-      tokens; `logits` may have only a part of the tokens.
-    best: int [B, T], the column of the target's most probable token.
-    next: int [B, T], the column of the text's next token.
+    next: int [B, T], the text's next token.
+    hidden: [B, T, D], input of the target's LM head; None if only the text is
+      known.
     counts: bool [B, T], see `Batch`, or None.
   """
 
-  logits: jax.Array | None
-  normalizer: jax.Array | None
-  best: jax.Array
   next: jax.Array
-  counts: jax.Array | None = None
+  hidden: jax.Array | None
+  counts: jax.Array | None
 
   @classmethod
-  def make(cls, target_head, batch: Batch) -> 'Labels':
-    """Returns the labels of a batch, from its text alone without `hidden`."""
-    next_bt = batch.tokens[:, 1:]
-    if batch.hidden is None:
-      return cls(None, None, next_bt, next_bt, batch.counts)
-    logits_btv = target_head.logits(batch.hidden)
-    return cls(
-      logits_btv,
-      jax.nn.logsumexp(logits_btv, axis=-1),
-      jnp.argmax(logits_btv, axis=-1),
-      next_bt,
-      batch.counts,
-    )
+  def of(cls, batch: Batch) -> 'Labels':
+    return cls(batch.tokens[:, 1:], batch.hidden, batch.counts)
 
   def compare(
-    self, config: DistillConfig, q_logits, places_bm, distance
+    self, config: DistillConfig, target_head, hidden_bmd, places_bm, distance
   ) -> Depth:
-    """Compares drafted distributions with the labels.
+    """Compares drafted distributions with the labels, in parts.
+
+    The logits of a whole batch take more memory than everything else. Here the
+    loss of a part and its gradient in `hidden_bmd` are computed together, so
+    that the logits are neither kept nor computed again.
 
     Args:
       config: names the loss.
-      q_logits: float32 [B, M, V], the draft's logits.
+      target_head: the target's LM head. It gets no gradient.
+      hidden_bmd: [B, M, D], the drafter's outputs, inputs of the LM head.
       places_bm: int [B, M], position of the token before each drafted one. It
         may be beyond the text.
       distance: int, one for all or [1, M], from the starts to `places_bm`.
     """
-    there = [None if x is None else take(x, places_bm) for x in self]
-    logits_bmv, normalizer_bm, best_bm, next_bm, counts_bm = there
-    loss_bm, log_alpha_bm = acceptance.per_position(
-      config.loss,
-      q_logits,
-      logits_bmv,
-      next_bm,
-      eta=config.eta,
-      p_normalizer=normalizer_bm,
+
+    def compare_part(part):
+      hidden_bmd, places_bm = part
+      p_logits, next_bm = None, take(self.next, places_bm)
+      if self.hidden is not None:
+        p_logits = target_head.logits(take(self.hidden, places_bm))
+
+      def total(hidden_bmd):
+        logits_bmv = target_head.logits(hidden_bmd)
+        compared = compare(config, logits_bmv, next_bm, p_logits)
+        return compared[0].sum(), compared
+
+      return jax.grad(total, has_aux=True)(hidden_bmd)
+
+    constant_bmd = jax.lax.stop_gradient(hidden_bmd)
+    vocab_size = target_head.transformer.config.vocab_size
+    max_places = max(_PART_LOGITS // (vocab_size * len(hidden_bmd)), 1)
+    gradient_bmd, (loss_bm, log_alpha_bm, hit_bm) = in_parts(
+      compare_part, (constant_bmd, places_bm), max_places
     )
-    inside_bm = places_bm < self.next.shape[1]
-    if counts_bm is not None:
-      inside_bm &= counts_bm
+    # Adds 0 with this gradient.
+    change_bmd = (hidden_bmd - constant_bmd) * gradient_bmd
+    loss_bm += change_bmd.astype(loss_bm.dtype).sum(-1)
+    inside_bm = self.is_inside(places_bm)
     return Depth(
       start=places_bm - distance,
       loss=loss_bm,
       log_alpha=log_alpha_bm,
-      hit=jnp.argmax(q_logits, axis=-1) == best_bm,
+      hit=hit_bm,
       inside=inside_bm,
       teaches=inside_bm,
     )
+
+  def is_inside(self, places_bm):
+    """Returns `Depth.inside` of tokens after these places."""
+    inside_bm = places_bm < self.next.shape[1]
+    if self.counts is None:
+      return inside_bm
+    return inside_bm & take(self.counts, places_bm)
+
+
+def compare(
+  config: DistillConfig, q_logits, next_bm, p_logits=None, p_normalizer=None
+):
+  """Compares drafted distributions with the right ones.
+
+  Args:
+    config: names the loss.
+    q_logits: float32 [B, M, V], the draft's logits.
+    next_bm: int [B, M], the column of the text's token.
+    p_logits: float32 [B, M, V], the target's logits; None if only the text is
+      known.
+    p_normalizer: see `acceptance.per_position`.
+
+  Returns:
+    The loss, log alpha and `Depth.hit`, [B, M] each.
+  """
+  loss_bm, log_alpha_bm = acceptance.per_position(
+    config.loss,
+    q_logits,
+    p_logits,
+    next_bm,
+    eta=config.eta,
+    p_normalizer=p_normalizer,
+  )
+  best_bm = next_bm if p_logits is None else jnp.argmax(p_logits, axis=-1)
+  return loss_bm, log_alpha_bm, jnp.argmax(q_logits, axis=-1) == best_bm
+
+
+def in_parts(compute, arrays, max_size: int):
+  """Computes a tree of arrays [B, M, ..] for at most `max_size` of M at once.
+
+  Args:
+    compute: (arrays of a part) -> a tree of arrays.
+    arrays: tree of arrays [B, M, ..]. Copies of the last of M fill up the last
+      part.
+    max_size: largest M of a part.
+  """
+  count = jax.tree.leaves(arrays)[0].shape[1]
+  parts = -(-count // max_size)
+  if parts == 1:
+    return compute(arrays)
+  size = -(-count // parts)
+
+  def split(array):
+    axes = ((0, 0), (0, parts * size - count), *((0, 0),) * (array.ndim - 2))
+    array = jnp.pad(array, axes, mode='edge')
+    array = array.reshape(len(array), parts, size, *array.shape[2:])
+    return jnp.moveaxis(array, 1, 0)
+
+  def join(array):
+    array = jnp.moveaxis(array, 0, 1)
+    return array.reshape(len(array), -1, *array.shape[3:])[:, :count]
+
+  return jax.tree.map(join, jax.lax.map(compute, jax.tree.map(split, arrays)))
 
 
 def weighted_sum(

@@ -38,22 +38,43 @@ def loss(module, params, target_head, batch, config):
     batch.starts,
     [int(np.ceil(count * config.retention**j)) for j in range(config.ahead)],
   )
-  labels = depths.Labels.make(target_head, batch)
-  labels = _drafted_labels(module, params, labels)
-  label_bt = labels.next if config.loss == 'text' else labels.best
-  teaches_bt = label_bt < module.draft_vocab
-  labels = labels._replace(
-    next=jnp.minimum(labels.next, module.draft_vocab - 1)
+  labels = depths.Labels.of(batch)
+  logits_btv = target_head.logits(labels.hidden)
+  normalizer_bt = jax.nn.logsumexp(logits_btv, axis=-1)
+  # Columns are the K tokens that the layer can draft, and K for others.
+  tokens_k = module.apply({'params': params}, method='row_tokens')
+  logits_btk = lookup.along(logits_btv, tokens_k[None, None], axis=2)
+  logits_btk = constrain(logits_btk, 'batch', None, 'vocab')
+  column = lambda tokens_bt: jnp.take(
+    params['draft_rows'], tokens_bt, mode='clip'
   )
+  next_bt = column(labels.next)
+  best_bt = column(jnp.argmax(logits_btv, axis=-1))
+  label_bt = next_bt if config.loss == 'text' else best_bt
   by_depth = []
   for j, hidden_bmd in enumerate(hidden_by_step):
     places_bm = batch.starts[:, : hidden_bmd.shape[1]] + j
     logits_bmk = module.apply(
       {'params': params}, hidden_bmd, method='row_logits'
     )
-    depth = labels.compare(config, logits_bmk, places_bm, j)
-    teaches_bm = depth.inside & depths.take(teaches_bt, places_bm)
-    by_depth.append(depth._replace(teaches=teaches_bm))
+    loss_bm, log_alpha_bm, _ = depths.compare(
+      config,
+      logits_bmk,
+      jnp.minimum(depths.take(next_bt, places_bm), module.draft_vocab - 1),
+      depths.take(logits_btk, places_bm),
+      depths.take(normalizer_bt, places_bm),
+    )
+    inside_bm = labels.is_inside(places_bm)
+    depth = depths.Depth(
+      start=places_bm - j,
+      loss=loss_bm,
+      log_alpha=log_alpha_bm,
+      hit=jnp.argmax(logits_bmk, axis=-1) == depths.take(best_bt, places_bm),
+      inside=inside_bm,
+      teaches=inside_bm
+      & (depths.take(label_bt, places_bm) < module.draft_vocab),
+    )
+    by_depth.append(depth)
   return depths.weighted_sum(config, by_depth, length)
 
 
@@ -117,20 +138,3 @@ def unrolled(
     )
     outputs.append(hidden_bmd)
   return outputs
-
-
-def _drafted_labels(module, params, labels: depths.Labels) -> depths.Labels:
-  """Returns labels whose columns are the K tokens that the layer can draft.
-
-  `best` and `next` are K for tokens that it cannot draft.
-  """
-  tokens_k = module.apply({'params': params}, method='row_tokens')
-  logits_btk = lookup.along(labels.logits, tokens_k[None, None], axis=2)
-  row_of = lambda tokens_bt: jnp.take(
-    params['draft_rows'], tokens_bt, mode='clip'
-  )
-  return labels._replace(
-    logits=constrain(logits_btk, 'batch', None, 'vocab'),
-    best=row_of(labels.best),
-    next=row_of(labels.next),
-  )

@@ -39,7 +39,7 @@ def heads(module, params, target_head, batch, config):
   """
   tokens, starts_bm, features_btd = batch.tokens, batch.starts, batch.features
   length, width = features_btd.shape[1:]
-  labels = depths.Labels.make(target_head, batch)
+  labels = depths.Labels.of(batch)
   rows = lambda array: array.reshape(-1, *array.shape[2:])
   feature_rd = rows(depths.take(features_btd, starts_bm))
   distances = range(1, module.num_heads + 1)
@@ -50,8 +50,10 @@ def heads(module, params, target_head, batch, config):
   by_depth = []
   for j in distances:
     hidden_rd = module.apply({'params': params}, feature_rd, path_rjd, j)
-    logits_bmv = target_head.logits(hidden_rd.reshape(*starts_bm.shape, width))
-    by_depth.append(labels.compare(config, logits_bmv, starts_bm + j, j))
+    hidden_bmd = hidden_rd.reshape(*starts_bm.shape, width)
+    by_depth.append(
+      labels.compare(config, target_head, hidden_bmd, starts_bm + j, j)
+    )
   return depths.weighted_sum(config, by_depth, length, first=1)
 
 
@@ -59,9 +61,9 @@ def medusa_parallel(module, params, target_head, batch, config):
   """Sums the losses at the root and at every mask.
 
   ParallelSpec uses the loss `text` and a decay of 0.8: mask j weighs 0.8^j.
-  This loss reads no target, so the metric `agreement` always compares with the
-  text. Other losses compare with the target's distribution after all tokens up
-  to the mask. The drafter did not see all of these tokens.
+  This loss reads no target, so the metric `agreement` compares with the text.
+  Other losses compare with the target's distribution after all tokens up to the
+  mask. The drafter did not see all of these tokens.
   """
   outputs = group_outputs(
     module,
@@ -72,11 +74,8 @@ def medusa_parallel(module, params, target_head, batch, config):
     batch.starts,
     config.retention,
   )
-  labels = depths.Labels.make(target_head, batch)
-  labels = labels._replace(best=labels.next)
-  logits_bqv = target_head.logits(outputs.hidden)
-  whole = labels.compare(
-    config, logits_bqv, outputs.reads, outputs.number[None]
+  whole = depths.Labels.of(batch).compare(
+    config, target_head, outputs.hidden, outputs.reads, outputs.number[None]
   )
   length = batch.tokens.shape[1] - 1
   return depths.weighted_sum(config, outputs.by_depth(whole), length)
@@ -104,10 +103,8 @@ def eagle(module, params, target_head, batch, config):
   smooth_bq = jnp.mean(
     jnp.where(error_bqd < 1, 0.5 * error_bqd**2, error_bqd - 0.5), axis=-1
   )
-  logits_bqv = target_head.logits(outputs.hidden)
-  labels = depths.Labels.make(target_head, batch)
-  whole = labels.compare(
-    config, logits_bqv, outputs.reads, outputs.number[None]
+  whole = depths.Labels.of(batch).compare(
+    config, target_head, outputs.hidden, outputs.reads, outputs.number[None]
   )
   of_tokens = {
     'regression': smooth_bq[:, :length].mean(),
