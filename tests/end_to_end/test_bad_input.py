@@ -27,6 +27,7 @@ _VALID = {
     '--config.corpus=tests',
     '--config.prompt_length=8',
   ],
+  'dialogues': ['--config=configs/dialogues.py'],
   'evaluate': [_FIGURE4, *_PAIR],
   'import_weights': ['--source={root}/target', '--to={tmp}/run'],
   'plan': [_CHINCHILLA, '--topology=v4:2x2x4'],
@@ -126,6 +127,18 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('no chat template', 'evaluate', [_CHAT]),
     ('/no/such/folder', 'pretrain', ['--config.corpus=/no/such/folder']),
     ('continuation_batch=32', 'distill', ['--config.num_continuations=33']),
+    (
+      'must not be set with corpus',
+      'distill',
+      ['--config.conversations=/no/file'],
+    ),
+    (
+      'conversations /no/file: No such file',
+      'distill',
+      ['--config.conversations=/no/file', '--config.corpus='],
+    ),
+    ('no chat template', 'dialogues', ['--config.target={root}/target']),
+    ('top_p: got 2.0', 'dialogues', ['--config.top_p=2.0']),
     # Models and folders.
     ('share 0.0%', 'decode', ['--config.draft={root}/words']),
     ('cut/model.safetensors', 'decode', ['--config.target={root}/cut']),

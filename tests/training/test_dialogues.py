@@ -11,7 +11,7 @@ from specsamp.training import dialogues
 from specsamp.training.dialogues import DialoguesConfig
 
 _CONFIG = DialoguesConfig(
-  target='', count=24, slots=3, user_tokens=6, answer_tokens=3
+  target='', count=40, slots=3, user_tokens=6, answer_tokens=4
 )
 
 
@@ -47,9 +47,9 @@ def test_dialogues_and_a_resumed_run(target, tmp_path):
   (tmp_path / 'whole').mkdir()
   message = dialogues.write(_CONFIG, tmp_path / 'whole')
   lines = _lines(tmp_path / 'whole')
-  assert sorted(lines) == list(range(24))
+  assert sorted(lines) == list(range(40))
   kept = [line for line in lines.values() if not line['dropped']]
-  assert f': {len(kept)} of 24 dialogues kept' in message
+  assert f': {len(kept)} of 40 dialogues kept' in message
   reasons = {line['dropped'] for line in lines.values()}
   assert {'', 'user: long'} <= reasons
   cuts = set()
