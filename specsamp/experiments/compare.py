@@ -31,13 +31,14 @@ from specsamp.evaluation.reporting import (
   paper_figures,
   tables,
 )
-from specsamp.evaluation.reporting.report import Part
+from specsamp.evaluation.reporting.report import Part, Table
 from specsamp.evaluation.runner import Settings
 from specsamp.evaluation.timing import RoundCost
 from specsamp.experiments import loading, marked_texts, measured_trees
 from specsamp.experiments.config import ComparisonConfig
 from specsamp.experiments.methods import baseline
 from specsamp.language_model import LanguageModel
+from specsamp.planning import accelerators
 from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import progress, schema
 
@@ -211,6 +212,7 @@ class Comparison:
       f'[Texts side by side]({marked_texts.PAGE}) of a prompt.',
       *parts_section,
       *passes_section,
+      *_predictions(overall, by_label),
     ]
     comparison.write(
       workdir,
@@ -372,3 +374,24 @@ class Comparison:
   def _tokens(self, prompt: tasks.Question) -> list[int]:
     """Returns the tokens of a prompt up to its first answer."""
     return self.settings.conversation(self.target, prompt, ())[0]
+
+
+def _predictions(
+  rows: Sequence[Row], methods: Mapping[Label, Method]
+) -> list[Part]:
+  """Returns a section with the speedups predicted for accelerators."""
+  cells = []
+  for row in rows:
+    drafter = methods[row.label].drafter
+    if drafter is not None and (
+      predicted := accelerators.speedups(drafter, row.block_efficiency)
+    ):
+      measured = {'τ': row.block_efficiency, 'speedup here': row.speedup}
+      cells.append(tables.heads(row) | measured | predicted)
+  if not cells:
+    return []
+  return [
+    '## Speedups predicted for accelerators',
+    accelerators.NOTE,
+    Table(cells),
+  ]
