@@ -12,7 +12,8 @@ class Pair(NamedTuple):
 
   `topology` is the smallest TPU slice of at least four chips that holds both in
   16 bits. All chips split every layer, so that the heads of both models must be
-  divisible by their number, or fewer than it.
+  divisible by their number, or fewer than it. A pair that four chips cannot
+  split has a single GPU.
   """
 
   target: TransformerConfig
@@ -92,6 +93,10 @@ PAIRS = {
   ),
   'qwen3-30b-a3b+qwen3-0.6b': Pair(
     presets.qwen3_30b_a3b(), presets.qwen3_0_6b(), 'v6e:2x2'
+  ),
+  # The draft has 14 heads.
+  'qwen2.5-coder-1.5b+qwen2.5-coder-0.5b': Pair(
+    presets.qwen25_coder_1_5b(), presets.qwen25_coder_0_5b(), 'h100:1'
   ),
   # Chen et al. 2302.01318, who published no weights.
   'chinchilla-70b+chinchilla-4b': Pair(

@@ -121,6 +121,30 @@ def llama32_1b() -> TransformerConfig:
   )
 
 
+def qwen25_coder(width: int, num_heads: int, num_layers: int, mlp_width: int):
+  """Returns a small Qwen2.5-Coder shape (2409.12186)."""
+  return llama(
+    width,
+    num_heads,
+    num_layers,
+    mlp_width,
+    vocab_size=151_936,
+    num_kv_heads=2,
+    max_length=32_768,
+    rope_theta=1_000_000.0,
+    tied_embeddings=True,
+    biases='qkv',
+  )
+
+
+def qwen25_coder_1_5b() -> TransformerConfig:
+  return qwen25_coder(width=1536, num_heads=12, num_layers=28, mlp_width=8960)
+
+
+def qwen25_coder_0_5b() -> TransformerConfig:
+  return qwen25_coder(width=896, num_heads=14, num_layers=24, mlp_width=4864)
+
+
 def qwen3(
   width: int, num_heads: int, num_layers: int, mlp_width: int, **changes
 ):

@@ -71,6 +71,10 @@ _ROWS = (
   ('qwen3-8b', 'Qwen/Qwen3-8B', 8.19, 'Apache-2.0', 'target of Qwen3 0.6B'),
   ('qwen3-30b-a3b', 'Qwen/Qwen3-30B-A3B', 30.5, 'Apache-2.0',
    'target of Qwen3 0.6B'),
+  ('qwen2.5-coder-1.5b', 'Qwen/Qwen2.5-Coder-1.5B-Instruct', 1.54,
+   'Apache-2.0', 'target of its 0.5B'),
+  ('qwen2.5-coder-0.5b', 'Qwen/Qwen2.5-Coder-0.5B-Instruct', 0.494,
+   'Apache-2.0', 'draft of its 1.5B'),
   ('qwen3-0.6b', 'Qwen/Qwen3-0.6B', 0.596, 'Apache-2.0', 'draft of Qwen3'),
 )  # fmt: skip
 MODELS = {name: PublishedModel(*values) for name, *values in _ROWS}

@@ -178,7 +178,9 @@ def test_a_pair_fits_its_slice_and_is_decoded_from_its_folders(name):
 
 @pytest.mark.slow
 @pytest.mark.tpu_aot
-@pytest.mark.parametrize('name', PAIRS)
+@pytest.mark.parametrize(
+  'name', [name for name in PAIRS if PAIRS[name].topology != 'h100:1']
+)
 def test_a_pair_is_compiled_for_its_slice(name):
   """The whole loop fits, copies no cache, and sends what Megatron sends.
 
