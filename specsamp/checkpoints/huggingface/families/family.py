@@ -89,6 +89,32 @@ class Values:
     self.check()
     return TransformerConfig(**fields)
 
+  def llama_config(
+    self, *, act_key: str = 'hidden_act', tied: bool = False, **fields
+  ) -> TransformerConfig:
+    """Returns a config whose shape has LLaMA's keys, like most families.
+
+    Args:
+      act_key: key of the activation.
+      tied: default of `tie_word_embeddings`.
+      **fields: further fields.
+    """
+    heads, width = self.need('num_attention_heads'), self.need('hidden_size')
+    return self.config(
+      vocab_size=self.need('vocab_size'),
+      width=width,
+      num_layers=self.need('num_hidden_layers'),
+      num_heads=heads,
+      num_kv_heads=self.get('num_key_value_heads', heads),
+      head_dim=self.get('head_dim', width // heads),
+      mlp_width=self.need('intermediate_size'),
+      max_length=self.need('max_position_embeddings'),
+      activation=self.activation(act_key),
+      tied_embeddings=self.get('tie_word_embeddings', tied),
+      norm_epsilon=self.need('rms_norm_eps'),
+      **fields,
+    )
+
   def activation(self, key: str) -> str:
     got = self.need(key)
     check_name(key, got, _ACTIVATIONS)

@@ -64,20 +64,11 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   width = v.need('hidden_size')
   layers = range(v.need('num_hidden_layers'))
   kinds = [FULL if (i + 1) % period == 0 else SLIDING for i in layers]
-  return v.config(
-    vocab_size=v.need('vocab_size'),
-    width=width,
-    num_layers=v.need('num_hidden_layers'),
-    num_heads=v.need('num_attention_heads'),
-    num_kv_heads=v.need('num_key_value_heads'),
-    head_dim=v.need('head_dim'),
-    mlp_width=v.need('intermediate_size'),
-    max_length=v.need('max_position_embeddings'),
-    activation=v.activation('hidden_activation'),
+  return v.llama_config(
+    act_key='hidden_activation',
+    tied=True,
     biases='attention' if v.get('attention_bias', False) else 'none',
     qk_norm=not is_2,
-    tied_embeddings=v.get('tie_word_embeddings', True),
-    norm_epsilon=v.need('rms_norm_eps'),
     windows=v.windows(v.window(), kinds),
     query_scale=v.need('query_pre_attn_scalar') ** -0.5,
     score_cap=v.get('attn_logit_softcapping'),

@@ -49,19 +49,8 @@ def read(values: dict[str, Any]) -> TransformerConfig:
       f'partial_rotary_factor: got {rope["rotary_fraction"]!r}, expected one '
       f'of {sorted(_HEADS)}'
     )
-  return v.config(
-    vocab_size=v.need('vocab_size'),
-    width=v.need('hidden_size'),
-    num_layers=v.need('num_hidden_layers'),
-    num_heads=v.need('num_attention_heads'),
-    num_kv_heads=v.need('num_key_value_heads'),
-    head_dim=v.need('head_dim'),
-    mlp_width=v.need('intermediate_size'),
-    max_length=v.need('max_position_embeddings'),
-    activation=v.activation('hidden_act'),
+  return v.llama_config(
     biases='qkv' if v.need('attention_bias') else 'none',
-    tied_embeddings=v.get('tie_word_embeddings', False),
-    norm_epsilon=v.need('rms_norm_eps'),
     output_norms=True,
     **rope,
   )

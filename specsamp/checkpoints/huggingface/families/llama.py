@@ -92,29 +92,15 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   v = Values(values, defaults)
   v.ignore(_IGNORED)
   v.must('rope_interleaved', False)
-  heads, width = v.need('num_attention_heads'), v.need('hidden_size')
   growth = None
   if kind == 'ministral3':
     rope = v.rope(('yarn',), ignored=f'{_GROWTH} max_position_embeddings')
     growth = float(_growth(v)) or None
   else:
     rope = v.rope()
-  return v.config(
-    vocab_size=v.need('vocab_size'),
-    width=width,
-    num_layers=v.need('num_hidden_layers'),
-    num_heads=heads,
-    num_kv_heads=v.get('num_key_value_heads', heads),
-    head_dim=v.need('head_dim')
-    if kind == 'qwen3'
-    else v.get('head_dim', width // heads),
-    mlp_width=v.need('intermediate_size'),
-    max_length=v.need('max_position_embeddings'),
-    activation=v.activation('hidden_act'),
+  return v.llama_config(
     biases=_biases(v, kind),
     qk_norm=kind == 'qwen3',
-    tied_embeddings=v.get('tie_word_embeddings', False),
-    norm_epsilon=v.need('rms_norm_eps'),
     windows=_windows(v, kind),
     query_growth=growth,
     **rope,

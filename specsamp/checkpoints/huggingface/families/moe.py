@@ -63,14 +63,12 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   is_qwen = kind == 'qwen3_moe'
   v = Values(values, _DEFAULTS[kind])
   v.ignore(_IGNORED)
-  heads, width = v.need('num_attention_heads'), v.need('hidden_size')
   window = v.window()
   if is_qwen and not v.get('use_sliding_window', False):
     window = 0
   # Versions of transformers differ in the key that they write.
   keys = 'num_experts', 'num_local_experts'
   num_experts = agreed('num_experts', *[{keys[0]: v.get(key)} for key in keys])
-  per_token = v.need('num_experts_per_tok')
   fields: dict[str, Any] = {}
   if is_qwen:
     # The class divides by their sum, which is a softmax over them alone.
@@ -85,20 +83,9 @@ def read(values: dict[str, Any]) -> TransformerConfig:
     )
   else:
     fields = dict(expert_width=v.need('intermediate_size'))
-  return v.config(
-    vocab_size=v.need('vocab_size'),
-    width=width,
-    num_layers=v.need('num_hidden_layers'),
-    num_heads=heads,
-    num_kv_heads=v.get('num_key_value_heads', heads),
-    head_dim=v.get('head_dim', width // heads),
-    mlp_width=v.need('intermediate_size'),
-    max_length=v.need('max_position_embeddings'),
-    activation=v.activation('hidden_act'),
+  return v.llama_config(
     num_experts=_NUM_EXPERTS[kind] if num_experts is None else num_experts,
-    experts_per_token=per_token,
-    tied_embeddings=v.get('tie_word_embeddings', False),
-    norm_epsilon=v.need('rms_norm_eps'),
+    experts_per_token=v.need('num_experts_per_tok'),
     windows=(window,) if window else (),
     **fields,
     **v.rope(theta=_THETA[kind]),

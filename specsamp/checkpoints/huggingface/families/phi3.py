@@ -34,20 +34,8 @@ def read(values: dict[str, Any]) -> TransformerConfig:
   """Returns the `TransformerConfig` of a config.json."""
   v = Values(values, _DEFAULTS)
   v.ignore('original_max_position_embeddings attention_bias mlp_bias')
-  heads, width = v.need('num_attention_heads'), v.need('hidden_size')
   window = v.window()
-  return v.config(
-    vocab_size=v.need('vocab_size'),
-    width=width,
-    num_layers=v.need('num_hidden_layers'),
-    num_heads=heads,
-    num_kv_heads=v.get('num_key_value_heads', heads),
-    head_dim=v.get('head_dim', width // heads),
-    mlp_width=v.need('intermediate_size'),
-    max_length=v.need('max_position_embeddings'),
-    activation=v.activation('hidden_act'),
-    tied_embeddings=v.get('tie_word_embeddings', False),
-    norm_epsilon=v.need('rms_norm_eps'),
+  return v.llama_config(
     windows=(window,) if window else (),
     # Its class takes 'su' and 'yarn' for longrope.
     **v.rope(('default',), fraction=1.0),
