@@ -149,6 +149,7 @@ def distill(
   def data():
     nonlocal chosen  # depends on the text
     train, held_out = _data(config, module, target, folder)
+    print(_outline(config, train))
     chosen = _chosen(config, module, _labels(config, train), workdir, mesh)
     return train, held_out, (target.params, chosen)
 
@@ -221,6 +222,20 @@ def _init(config: DistillConfig, module, target: LanguageModel):
 
 def _trainable(params):
   return {name: params[name] for name in params if name != _ROWS}
+
+
+def _outline(config: DistillConfig, data: Sequences) -> str:
+  """Returns a sentence on the size of a run."""
+  rows, length = data.rows.tokens.shape[0], config.length
+  epochs = config.steps * config.batch_size / rows
+  text = f'{rows:,} sequences of {length} tokens'
+  if data.counts is not None:
+    text += f', {data.counts.mean():.0%} of them in answers'
+  text += f'; {config.steps:,} steps of {config.batch_size} are {epochs:.1f} '
+  text += 'epochs'
+  if data.features is not None:
+    text += f'; features: {data.features.num_bytes / 2**30:.2f} GiB'
+  return text
 
 
 def _labels(config: DistillConfig, data: Sequences) -> np.ndarray:

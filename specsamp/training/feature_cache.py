@@ -107,6 +107,10 @@ class FeatureCache:
       ).astype(_DTYPE)
     )
 
+  @property
+  def num_bytes(self) -> int:
+    return self._features.nbytes
+
   def __call__(self, index_b) -> np.ndarray:
     """Returns the features of these rows, [B, T, E]."""
     if not self._done[index_b].all():
