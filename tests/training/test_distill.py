@@ -1,6 +1,7 @@
 """Drafters learn from a fixed target, and their runs resume."""
 
 import dataclasses
+import json
 import pathlib
 import shutil
 
@@ -213,6 +214,52 @@ def test_kept_features_give_the_same_losses(config, tmp_path):
   assert batches.batch(3)['seed'].tolist() == list(range(36, 48))
   (in_order,) = batches.in_order(5)
   assert not in_order['noise'].any() and batches.batch(0)['noise'].all()
+
+
+def test_only_tokens_of_answers_count(config, tmp_path):
+  """Tokens 1 and 3 are of users, 2 of answers; 0 ends an answer."""
+
+  class Tokenizer:
+    eos_id = 0
+    chat = staticmethod(lambda messages: messages[0]['content'])
+    encode = staticmethod(
+      lambda text, bos, eos=False: [int(c) for c in text] + [0] * eos
+    )
+
+  turns = lambda i: [
+    {'role': 'user', 'content': f'{i % 64:b}'.replace('0', '3')},
+    {'role': 'assistant', 'content': '2' * (3 + i % 5)},
+  ]
+  file = tmp_path / 'conversations.jsonl'
+  lines = [json.dumps({'messages': turns(i)}) for i in range(400)]
+  file.write_text('\n'.join(lines))
+  config = dataclasses.replace(
+    config, corpus='', conversations=str(file), batch_size=4, kind='medusa'
+  )
+  target = model_dir.load(config.target)
+  model = dataclasses.replace(target, tokenizer=Tokenizer())
+  module = make('medusa', target.config, config.ahead)
+  data = distill._data(config, module, model, tmp_path)
+  rows, batch = data[0].rows.tokens, data[0].batch(0)
+  np.testing.assert_array_equal(
+    batch['counts'], batch['tokens'][:, 1:] % 2 == 0
+  )
+  assert set(distill._labels(config, data[0])) == {0, 2}
+  assert f'{len(rows):,} sequences of 16 tokens, ' in distill._outline(
+    config, data[0]
+  )
+  # Another label that does not count changes no loss.
+  loss = jax.jit(distill.make_loss(config, module, target))
+  params = tiny.trained(target, 'medusa', config.ahead).params
+  # Only as the label of the last position is a token not read too.
+  batch['counts'][:, -1] = False
+  losses = []
+  for label in (5, 6):
+    batch['tokens'][:, -1] = label
+    losses.append(float(loss(params, (target.params, {}), batch)[0]))
+  assert losses[0] == losses[1]
+  batch['counts'][:, -1] = True
+  assert float(loss(params, (target.params, {}), batch)[0]) != losses[1]
 
 
 def test_features_need_one_process(config, tmp_path, monkeypatch):
