@@ -339,11 +339,16 @@ class Size(NamedTuple):
   Attributes:
     pair: name of published models, a key of `pairs.PAIRS`; '' is the embedded
       pair.
-    smoke: True for the smallest size.
+    name: '', `small` for a pair on a few CPU cores, or `smoke` for the smallest
+      size.
   """
 
   pair: str
-  smoke: bool
+  name: str
+
+  @property
+  def smoke(self) -> bool:
+    return self.name == 'smoke'
 
   def comparison(
     self,
@@ -355,28 +360,30 @@ class Size(NamedTuple):
     """Returns the config of a comparison of these models at this size.
 
     Args:
-      num_prompts: prompts of each task at full size; `smoke` has one.
+      num_prompts: prompts of each task at full size; `small` has at most 20,
+        `smoke` has one.
       max_prompt_tokens: bound for the embedded pair; other pairs have 1536,
-        `smoke` has 32.
+        `small` has 512 and `smoke` 32.
       max_new_tokens: bound for all pairs; 0 is 128 for the embedded pair and
-        512 for others. `smoke` has 16.
+        512 for others. `small` has at most 96, `smoke` has 16.
       **values: other values of a `ComparisonConfig`.
     """
     target, draft = (
       self.pair and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
     )
     prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
+    bounds = {'small': (20, 512, 96), 'smoke': (1, 32, 16)}.get(self.name)
+    values_at = (num_prompts, prompt, max_new_tokens or new)
+    names = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
     sizes = dict(
-      num_prompts=1 if self.smoke else num_prompts,
-      max_prompt_tokens=32 if self.smoke else prompt,
-      max_new_tokens=16 if self.smoke else max_new_tokens or new,
+      zip(names, map(min, values_at, bounds or values_at), strict=True)
     )
     models = dict(target=target, draft=draft)
     return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
 
 
 def parse(arg: str | None) -> Size:
-  """Returns the size of an argument: a pair, `smoke`, or `PAIR,smoke`.
+  """Returns the size of an argument: a pair, `smoke`, or `PAIR,SIZE`.
 
   The pair is `pycode`, the embedded one, or a key of `pairs.PAIRS`; None is the
   embedded pair at full size.
@@ -385,7 +392,10 @@ def parse(arg: str | None) -> Size:
   if name == 'smoke':
     name, rest = EMBEDDED, ['smoke', *rest]
   names = (EMBEDDED, *pairs.PAIRS)
-  if name not in names or rest not in ([], ['smoke']):
-    others = '; with ,smoke for the smallest size, or smoke alone'
+  if name not in names or rest not in ([], ['small'], ['smoke']):
+    others = (
+      '; with ,small for CPU cores or ,smoke for the smallest size, or smoke '
+      'alone'
+    )
     raise UserError(describe_unknown('argument', arg, names, others))
-  return Size('' if name == EMBEDDED else name, bool(rest))
+  return Size('' if name == EMBEDDED else name, *(rest or ['']))
