@@ -35,6 +35,8 @@ def save(
   about = dict(
     kind=kind.name, ahead=module.ahead or 1, target=trained.target
   ) | {name: getattr(module, name) for name in kind.fields}
+  if trained.acceptance is not None:
+    about['acceptance'] = trained.acceptance
   config = {'drafter': about, 'model': dataclasses.asdict(module.config)}
   with weight_files.new_folder(path, config) as folder:
     weight_files.save(trained.params, folder, storage)
@@ -45,7 +47,8 @@ def load(path, weights: quantized.Kind | None = None) -> DraftModule:
 
   Folders in published formats do not name the weights of their target: `target`
   is '', and any target of their width and vocabulary is accepted. A wrong
-  target accepts few draft tokens, and launchers warn about it.
+  target accepts few draft tokens: launchers refuse it if the folder records the
+  acceptance, and else warn about it.
 
   Args:
     path: folder, or a name of the Hugging Face hub; see `folders.find`.
@@ -58,16 +61,23 @@ def load(path, weights: quantized.Kind | None = None) -> DraftModule:
   values = folders.read_config('drafter', path)
   with files.reading(f'drafter {path / folders.CONFIG}'):
     read = heads.reader(values)
+    acceptance = values.get(heads.ACCEPTANCE)
     if read is None:
       config = TransformerConfig.from_dict(values['model'])
       about = values['drafter']
       kind, ahead, target = about['kind'], about['ahead'], about['target']
+      acceptance = about.get('acceptance')
       check_name('drafter', kind, KINDS)
       fields = {name: about[name] for name in KINDS[kind].fields}
       module = make(kind, config, ahead, config.num_layers, **fields)
+    if acceptance is not None:
+      is_number = type(acceptance) in (int, float)
+      if not (is_number and 0 <= acceptance <= 1):
+        raise UserError(f'acceptance: got {acceptance!r}, expected 0 to 1')
   if read:
     trained = read(path)
   else:
     leaves = weight_files.stream(path, param_shapes(module), config.dtype)
     trained = DraftModule(module, weight_files.tree(leaves), target)
+  trained = dataclasses.replace(trained, acceptance=acceptance)
   return trained.quantized(weights) if weights else trained

@@ -72,11 +72,14 @@ class DraftModule:
     params: the module's parameters.
     target: `LanguageModel.fingerprint` of the target it was trained for; '' if
       unknown, as for published heads.
+    acceptance: acceptance in the trial after its training, in [0, 1], see
+      `decoding.trial`; None if it was not recorded.
   """
 
   module: nn.Module
   params: Any
   target: str
+  acceptance: float | None = None
 
   def __repr__(self) -> str:
     """Returns one line. The parameters would fill many pages."""

@@ -52,17 +52,26 @@ class ModelsConfig:
       which is less exact, and faster on CPUs; '' for floats.
     draft_weights: the same for the draft, and for trained drafters; '' is int8
       if the draft is self.
+    mismatched_drafter: use a trained drafter although its acceptance is under a
+      tenth of the one recorded after its training.
   """
 
   target: str = ''
   draft: str = ''
   weights: Literal['', quantized.Kind] = ''
   draft_weights: Literal['', quantized.Kind] = ''
+  mismatched_drafter: bool = False
 
   def load_models(self, mesh: Mesh | None, dtype: str = '') -> loading.Models:
     """Loads the models; see `loading.load`."""
     return loading.load(
-      self.target, self.draft, mesh, dtype, self.weights, self.draft_weights
+      self.target,
+      self.draft,
+      mesh,
+      dtype,
+      self.weights,
+      self.draft_weights,
+      self.mismatched_drafter,
     )
 
 

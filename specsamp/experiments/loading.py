@@ -1,6 +1,5 @@
 """Loads models and drafters by their names in a config."""
 
-import collections
 import dataclasses
 import functools
 import math
@@ -16,7 +15,7 @@ from specsamp.checkpoints import drafter_dir, folders, model_dir
 from specsamp.checkpoints.huggingface import families
 from specsamp.data import corpora, tokenizers
 from specsamp.data.tokenizers import Tokenizer
-from specsamp.decoding.generate import generate
+from specsamp.decoding import trial
 from specsamp.drafting import (
   Drafter,
   DraftModule,
@@ -35,7 +34,6 @@ from specsamp.drafting.trained import kind_of
 from specsamp.errors import UserError, describe_unknown
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig
-from specsamp.sampling.transforms import SamplingParams
 from specsamp.utils import files, user_modules
 
 
@@ -64,8 +62,6 @@ NO_DRAFTER = 'none'  # plain decoding
 SELF = 'self'  # a draft made of the target's weights
 MTP = 'mtp'  # the drafter in the target's folder
 _LOOKUPS = ('ngram', 'ngram_or_draft', 'lookahead')
-# Texts of the trial of a drafter, with their drawn and their greedy tokens.
-_ROWS, _DRAWN, _TRIED = 4, 8, 32
 
 
 def _default_law(name: str, is_dynamic: bool, verifier: str) -> Law:
@@ -107,6 +103,7 @@ class Models:
   draft_weights: str = ''
   is_self_draft: bool = False
   folder: str = ''
+  mismatched_drafter: bool = False
 
   @functools.cached_property
   def draft(self) -> LanguageModel:
@@ -189,7 +186,7 @@ class Models:
       trained = drafter_dir.load(path, self.draft_weights or None)
       # Once for all shapes and laws, unlike in `trained_drafter`.
       _note_rope(name, trained, self.target.config)
-      _warn_if_chance(name, trained, self.target)
+      _check_acceptance(name, trained, self.target, self.mismatched_drafter)
       self.trained[name] = trained
       return trained
     if name == MTP:
@@ -267,6 +264,7 @@ def load(
   dtype: str = '',
   weights: str = '',
   draft_weights: str = '',
+  mismatched_drafter: bool = False,
 ) -> Models:
   """Loads the models of a config.
 
@@ -281,6 +279,7 @@ def load(
     dtype: compute dtype of the target; '' is that of its folder.
     weights: kind of the target's weights, see `model_dir.load`; '' is floats.
     draft_weights: the same for the draft and trained drafters.
+    mismatched_drafter: see `Models`.
   """
   if target:
     loaded = model_dir.load(target, mesh, dtype or None, weights or None)
@@ -294,7 +293,12 @@ def load(
     quantize = lambda drafter: drafter.quantized(draft_weights)
     trained = {name: quantize(drafter) for name, drafter in trained.items()}
   models = functools.partial(
-    Models, loaded, trained=trained, draft_weights=draft_weights, folder=target
+    Models,
+    loaded,
+    trained=trained,
+    draft_weights=draft_weights,
+    folder=target,
+    mismatched_drafter=mismatched_drafter,
   )
   if draft == SELF or draft.startswith(f'{SELF}:'):
     named = self_draft(loaded, draft, draft_weights)
@@ -377,56 +381,54 @@ def _note_rope(
     logging.info('drafter %s: %s, the target has %s', name, *rotary)
 
 
-def _warn_if_chance(
-  name: str, trained: DraftModule, target: LanguageModel
+def _check_acceptance(
+  name: str, trained: DraftModule, target: LanguageModel, is_forced: bool
 ) -> None:
-  """Warns if a drafter drafts for this target no better than chance.
+  """Compares a drafter's acceptance with its record, or with chance.
 
   The folder of a published drafter does not name the weights that it was
   trained for, and no shape reveals that it reads the wrong layers of a target.
+  A drafter with a record that accepts under a tenth of it is refused, or only
+  warned about if `is_forced`. One that drafts no better than chance is warned
+  about.
 
-  The target draws four beginnings and continues them greedily, while the
-  drafter drafts its most probable token, one at a time. Measured acceptance of
-  the embedded pair's drafters is 0.54 (Medusa) to 0.90 (EAGLE in parallel), and
-  0.00 if the inputs of EAGLE's layer are swapped. The most frequent token is
-  0.1 to 0.2 of such a text. At temperature 1 acceptance would be 0.11 to 0.23.
+  Measured acceptance of the embedded pair's drafters is 0.29 (Medusa), 0.68
+  (EAGLE in parallel) and 0.73 (EAGLE), and at most 0.01 if the rows of their
+  matrices are reversed. The most frequent token is 0.09 to 0.13 of these texts.
 
   Raises:
-    UserError: specsamp trained the drafter, for another target.
+    UserError: the drafter is refused; or specsamp trained it, for another
+      target.
   """
-  length = min(_TRIED, target.config.max_length - _DRAWN - 4)
-  if length < 1:
+  tried = trial.run(trained, target)
+  if tried is None:
     return
-  complete = functools.partial(
-    generate,
-    target,
-    drafter=trained_drafter(trained, target, 1, 'deterministic'),
-    verifier='naive',
-    stop_tokens=[],
+  accepted = (
+    f'drafter {name}: {tried.acceptance:.2f} of the tokens that it drafts for '
+    'this target are accepted'
   )
-  # More tokens than are kept, so that one program serves both calls.
-  first = [max(target.tokenizer.bos_id, 0)]
-  drawn = complete([first] * _ROWS, max_new_tokens=_DRAWN + length).tokens
-  out = complete(
-    [first + text[:_DRAWN] for text in drawn],
-    sampling=SamplingParams(temperature=0.0),
-    max_new_tokens=length,
-  )
-  # The best drafter that ignores the text always drafts one token, in hindsight
-  # the most frequent one. A text of one token proves nothing.
-  counts = collections.Counter(token for text in out.tokens for token in text)
-  share = max(counts.values()) / sum(counts.values())
-  if out.acceptance_rate <= share and out.acceptance_rate < 1:
+  # None or NaN is not a record.
+  if trained.acceptance and tried.acceptance < trained.acceptance / 10:
     cause = 'it was trained for other weights, or reads the wrong layers'
     if trained.target:  # the fingerprint of these weights
+      cause = 'its weights, or how they are computed, have changed'
+    line = (
+      f'{accepted}, under a tenth of the {trained.acceptance:.2f} recorded '
+      f'after its training: {cause}'
+    )
+    if not is_forced:
+      raise UserError(f'{line}; --config.mismatched_drafter=true uses it')
+    logging.warning('%s', line)
+  # A text of one token proves nothing.
+  elif tried.acceptance <= tried.chance and tried.acceptance < 1:
+    cause = 'it was trained for other weights, or reads the wrong layers'
+    if trained.target:
       cause = (
         'it was trained too little, or on texts unlike those of the target'
       )
     logging.warning(
-      'drafter %s: %.2f of the tokens that it drafts for this target are '
-      'accepted, and %.2f would be if it always drafted the same token: %s',
-      name,
-      out.acceptance_rate,
-      share,
+      '%s, and %.2f would be if it always drafted the same token: %s',
+      accepted,
+      tried.chance,
       cause,
     )

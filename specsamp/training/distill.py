@@ -1,5 +1,6 @@
 """Training of a drafter on the features of a target, which stays fixed."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from specsamp import zoo
 from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import conversations, corpora, packing
+from specsamp.decoding import trial
 from specsamp.drafting import trained as kinds
 from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError
@@ -110,7 +112,8 @@ def distill(
 
   In addition to the files of `run.fit` it writes the target's continuations
   (unless the config names a folder for them), `draft_vocab.FILE` if the kind
-  drafts a part of the tokens, and at the end drafter/ for `drafter_dir.load`.
+  drafts a part of the tokens, and at the end drafter/ for `drafter_dir.load`,
+  with the drafter's acceptance in a trial.
 
   Args:
     config: settings of the run.
@@ -163,6 +166,8 @@ def distill(
       data=data,
     )
   trained = DraftModule(module, params | chosen, target.fingerprint)
+  if tried := trial.run(trained, target):
+    trained = dataclasses.replace(trained, acceptance=tried.acceptance)
   drafter_dir.save(trained, workdir / 'drafter', config.storage)
   return trained
 

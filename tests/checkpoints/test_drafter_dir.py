@@ -28,12 +28,14 @@ def _trained(target, kind):
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('storage', ['float32', 'int8'])
 def test_a_saved_drafter_is_read(target, tmp_path, kind, storage):
-  saved = _trained(target, kind)
+  acceptance = {'float32': None, 'int8': 0.625}[storage]
+  saved = dataclasses.replace(_trained(target, kind), acceptance=acceptance)
   path = tmp_path / 'new' / 'd'
   drafter_dir.save(saved, path, storage)
   again = drafter_dir.load(path)
   assert again.module == saved.module
   assert again.target == saved.target == target.fingerprint
+  assert again.acceptance == acceptance
   assert jax.tree.structure(again.params) == jax.tree.structure(saved.params)
 
   def check(keys, got, expected):
@@ -105,6 +107,8 @@ def _cut(folder):
     ('eagle3', _drafter(draft_vocab='7'), "draft_vocab: got '7', expected"),
     ('eagle3', _drafter(draft_vocab=6), 'do not fit the config'),
     ('eagle3', _drafter(has_embedding=True), 'do not fit the config'),
+    ('eagle', _drafter(acceptance='1'), "acceptance: got '1', expected 0 to 1"),
+    ('eagle', _drafter(acceptance=1.1), 'acceptance: got 1.1, expected 0 to 1'),
     ('dflash', _drafter(taps=2), 'config.json: '),
     ('dflash', _drafter(taps=[1, 2]), 'do not fit the config'),
   ],

@@ -49,7 +49,7 @@ def _save_mimo(folder):
 @pytest.mark.parity
 def test_mimo_drafts_for_itself(tmp_path, monkeypatch):
   """The folder is the target and, by the name mtp, its drafter."""
-  monkeypatch.setattr(loading, '_warn_if_chance', lambda *_: None)
+  monkeypatch.setattr(loading, '_check_acceptance', lambda *_: None)
   theirs = _save_mimo(tmp_path)
   models = loading.load(str(tmp_path), '', None)
   prompts = [[3, 1, 4, 1, 5], [9, 2], [6]]

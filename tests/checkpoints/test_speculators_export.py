@@ -112,15 +112,17 @@ def test_the_config(target, target_folder, tmp_path):
 
 
 def test_convert_writes_it_again(target, target_folder, tmp_path, capsys):
-  trained = _layer(target)
+  trained = dataclasses.replace(_layer(target), acceptance=0.625)
   source, out = tmp_path / 'source', tmp_path / 'out'
   speculators.save(trained, source, target_folder)
   for _ in range(2):
     convert.convert(source, out, 'speculators', target=str(target_folder))
   assert 'M parameters' in capsys.readouterr().out
+  again = drafter_dir.load(out)
+  assert again.acceptance == 0.625
   jax.tree.map(
     np.testing.assert_array_equal,
-    drafter_dir.load(out).params,
+    again.params,
     drafter_dir.load(source).params,
   )
 

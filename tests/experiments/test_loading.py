@@ -201,7 +201,7 @@ def alphabet():
   return loading.Models(model, lambda: model, {})
 
 
-def _medusa(folder, step):
+def _medusa(folder, step, **values):
   """Saves a head that drafts the token `step` after the last one."""
   tensors = {
     '0.0.linear.weight': np.zeros((WIDTH, WIDTH), np.float32),
@@ -209,7 +209,7 @@ def _medusa(folder, step):
     '0.1.weight': 9 * np.roll(np.eye(VOCAB, WIDTH, dtype=np.float32), step, 0),
   }
   folder.mkdir()
-  values = dict(medusa_num_heads=1, medusa_num_layers=1)
+  values |= dict(medusa_num_heads=1, medusa_num_layers=1)
   (folder / 'config.json').write_text(json.dumps(values))
   (folder / 'model.safetensors').write_bytes(safetensors.numpy.save(tensors))
   return str(folder)
@@ -228,6 +228,31 @@ def test_drafters_in_folders_are_tried(alphabet, tmp_path, warnings):
   drafter_dir.save(tiny.trained(alphabet.target, 'medusa'), trained)
   alphabet.drafter(str(trained), 1, 'iid')
   assert 'trained too little' in warnings[-1]
+
+
+@pytest.mark.parametrize(
+  ('step', 'recorded', 'refusal', 'warning'),
+  [
+    (2, 1.0, '', ''),
+    (1, 1.0, '0.00 of the .* of the 1.00 recorded .* other weights', ''),
+    (1, 0.0, '', 'the same token'),  # a record of nothing
+  ],
+)
+def test_a_drafter_with_a_record(
+  alphabet, tmp_path, warnings, step, recorded, refusal, warning
+):
+  path = _medusa(tmp_path / 'd', step, specsamp_acceptance=recorded)
+  if refusal:
+    with pytest.raises(UserError, match=f'^drafter {path}: {refusal}') as error:
+      alphabet.drafter(path, 1, 'iid')
+    assert '\n' not in str(error.value) and warnings == []
+    line = str(error.value)
+    assert line.endswith('; --config.mismatched_drafter=true uses it')
+    warning, _, _ = line.partition('; --config')
+    alphabet = dataclasses.replace(alphabet, mismatched_drafter=True)
+  alphabet.drafter(path, 1, 'iid')
+  assert len(warnings) == bool(warning)
+  assert not warning or warning in warnings[0]
 
 
 def test_rotary_embeddings_that_differ_are_noted(models, monkeypatch):

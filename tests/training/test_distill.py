@@ -12,6 +12,7 @@ from testing import small, tiny
 
 from specsamp.checkpoints import drafter_dir, model_dir
 from specsamp.data.packing import Rows
+from specsamp.decoding import trial
 from specsamp.drafting.trained import make
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
@@ -109,6 +110,8 @@ def test_only_the_drafter_is_trained_and_saved(job, undisturbed):
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5]), depth
   read = drafter_dir.load(workdir / 'drafter')
   assert (read.module, read.target) == (drafter.module, drafter.target)
+  tried = trial.run(read, target)
+  assert read.acceptance == drafter.acceptance == tried.acceptance
   for got, wanted in (
     (read.params, drafter.params),
     (target.params, model_dir.load(job.target).params),

@@ -16,6 +16,7 @@ _NEUTRAL = """
 _name_or_path name_or_path base_model_name_or_path architectures auto_map
 model_type target_model_type tokenizer_class _commit_hash torch_dtype dtype
 transformers_version speculators_version unsloth_version _torchspec_version
+specsamp_acceptance
 speculators_config num_target_layers target_num_hidden_layers bos_token_id
 eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id
 max_length min_length do_sample early_stopping num_beams num_beam_groups

@@ -41,6 +41,7 @@ _DSPARK = ('Qwen3DSparkModel', 'DSparkDraftModel')  # of DeepSpec and SpecForge
 
 # Keys of config.json.
 KIND, LAYERS = 'speculators_model_type', 'transformer_layer_config'
+ACCEPTANCE = 'specsamp_acceptance'  # which only specsamp writes
 LAYER_TYPES = ('llama', 'qwen3')  # of speculators
 IDS = 'eagle_aux_hidden_state_layer_ids'
 _EAGLE3_KEYS = (

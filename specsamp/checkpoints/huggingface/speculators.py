@@ -66,6 +66,8 @@ def save(
       'architectures': target_values['architectures'],
     },
   }
+  if trained.acceptance is not None:
+    values[heads.ACCEPTANCE] = trained.acceptance
   layout = heads.eagle3_layout(module)
   dtype = np.dtype(dtype or module.config.dtype)
   params = weights.flat(trained.params)
