@@ -4,9 +4,9 @@ Times the rounds of the embedded pair, plain, as chains, as trees and with
 EAGLE, and models with the shapes of Llama 3.1 8B and 3.2 1B and random weights
 in bfloat16: plain decoding, also by transformers with a static cache, passes
 over several tokens, EAGLE's draft. The times are real, the acceptance of random
-weights is not. Needs about 40 GB of GPU memory, and transformers and torch,
-`pip install 'specsamp[parity]'`; `--transformers=False` takes half of the time
-without them.
+weights is set: 3 tokens per round. Needs about 40 GB of GPU memory, and
+transformers and torch, `pip install 'specsamp[parity]'`; `--transformers=False`
+takes half of the time without them.
 
   python launch/benchmarks/bench.py --config=configs/accelerator.py \
     --workdir=runs/bench
@@ -48,6 +48,7 @@ def get_config(arg: str = 'full'):
       shape=dataclasses.asdict(config),
       sizes=(1, 5) if smoke else (1, 5, 26, 64),
       gamma=gamma,
+      tau=3.0 if gamma else 1.0,
     )
 
   values = dict(

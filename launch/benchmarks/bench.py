@@ -43,7 +43,7 @@ from specsamp.models import TransformerConfig
 from specsamp.planning import gpu, latency, work
 from specsamp.planning.latency import Time
 from specsamp.utils import schema
-from specsamp.verification.token import TokenVerifier
+from specsamp.verification import SyntheticVerifier
 
 _OURS, _THEIRS = 'specsamp', 'transformers'
 _PLAIN = 'plain decoding'
@@ -73,15 +73,19 @@ class ShapeConfig:
     shape: shape of the model.
     sizes: tokens of the passes.
     gamma: draft tokens of the EAGLE rounds; 0 times no such rounds.
+    tau: tokens per EAGLE round, accepted whatever they are, see
+      `verification.SyntheticVerifier`; 1 to gamma + 1.
   """
 
   name: str
   shape: TransformerConfig
   sizes: tuple[int, ...]
   gamma: int
+  tau: float = 1.0
 
   def __post_init__(self):
     check_range(self, 'gamma', min=0, max=64, kind=int)
+    check_range(self, 'tau', min=1, max=self.gamma + 1)
     longest = self.shape.max_length
     if not all(1 <= size <= longest for size in self.sizes):
       raise UserError(f'sizes: got {self.sizes}, expected 1 to {longest}')
@@ -97,8 +101,8 @@ class BenchConfig(SampledConfig):
       `experiments.methods.MethodConfig`. The autoregressive baselines are
       added.
     shapes: models with random weights, each a dict of name, shape (a
-      `TransformerConfig`), sizes (tokens of the passes) and gamma (draft tokens
-      of EAGLE; 0 leaves it out).
+      `TransformerConfig`), sizes (tokens of the passes), gamma (draft tokens of
+      EAGLE; 0 leaves it out) and tau (tokens per round of EAGLE).
     prompt_tokens: tokens before the timing of a shape.
     context: slots of the caches of a shape.
     repeats: turns.
@@ -127,7 +131,7 @@ class BenchConfig(SampledConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A line of results.jsonl: a time, and τ (`tokens`) of trained models."""
+  """A line of results.jsonl: a time, and τ (`tokens`) of rounds."""
 
   model: str
   program: str
@@ -269,14 +273,14 @@ def shape_groups(
     (cost,) = timing.measure(
       target(),
       random_models.eagle(target(), shape.gamma, seed + 1),
-      TokenVerifier(),
+      SyntheticVerifier(shape.tau),
       [SamplingParams(temperature=0.0)],
       prompt,
       new_tokens,
       repeats,
     )
     yield _OURS, draft_step, cost.draft_ms / shape.gamma, None
-    yield _OURS, eagle_round, cost.round_ms, None
+    yield _OURS, eagle_round, cost.round_ms, shape.tau
 
   packages = (_OURS, _THEIRS) if transformers else (_OURS,)
   plain = {_PLAIN: plan(one_pass(1))}
@@ -398,8 +402,9 @@ def make_report(
   report.add(
     Table(rows, digits=3),
     'ms: measured, of a round or a pass; for texts the mean of all rounds, '
-    'else the median over turns. τ: tokens per round; models with random '
-    'weights have none. in graphs: loops and branches are in CUDA graphs too.',
+    'else the median over turns. τ: tokens per round; that of random weights '
+    'is not measured but set, by a verifier that is NOT lossless. in graphs: '
+    'loops and branches are in CUDA graphs too.',
     f'plan: prediction of launch/plan.py for {topology.name}, from none of '
     'these times; it assumes the peak of 16 bits for models in float32, which '
     'they do not reach. bytes: weights, and caches with all slots, over the '

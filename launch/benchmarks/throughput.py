@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
-from specsamp import Engine, SamplingParams, cli, generate
+from specsamp import Engine, SamplingParams, cli, generate, verification
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.decoding.state import block_efficiency
@@ -45,6 +45,8 @@ class ThroughputConfig(SampledConfig):
   Attributes:
     max_new_tokens: new tokens of the longest text.
     drafter: '' is the draft model, other drafters are as in a config of decode.
+    verifier: rule that accepts draft tokens, such as synthetic:2.5; '' is the
+      default of the drafter.
     draft_lens: draft tokens a round, to compare.
     adaptive: also compare a length that is chosen in each round from 0 and
       these lengths.
@@ -62,6 +64,7 @@ class ThroughputConfig(SampledConfig):
   max_prompt_tokens: int = 64
   top_p: float = 0.95
   drafter: str = ''
+  verifier: str = ''
   draft_lens: tuple[int, ...] = (4,)
   adaptive: bool = False
   temperatures: tuple[float, ...] = (1.0,)
@@ -127,6 +130,10 @@ class Batches:
   def is_adaptive(self) -> bool:
     return isinstance(self.drafter, AdaptiveDrafter)
 
+  @property
+  def verifier(self) -> str | None:
+    return self.config.verifier or None if self.drafter else None
+
   def options(self, requests: Part) -> dict[str, Any]:
     """Returns arguments of `generate` and `Engine.submit`."""
     temperature = np.asarray([r.temperature for r in requests], np.float32)
@@ -148,6 +155,7 @@ class Batches:
         self.target,
         prompts[: self.config.slots],
         drafter,
+        self.verifier,
         max_length=self.max_length,
         **self.options(requests * self.config.slots),
       ),
@@ -163,7 +171,13 @@ class Batches:
       requests = part[i : i + self.config.slots]
       prompts = [request.prompt for request in requests]
       options = self.options(requests)
-      out = generate(self.target, prompts, drafter=self.drafter, **options)
+      out = generate(
+        self.target,
+        prompts,
+        drafter=self.drafter,
+        verifier=self.verifier,
+        **options,
+      )
       drafted_b = out.num_drafted_per_pos.sum(axis=1)
       accepted_b = out.num_accepted_per_pos.sum(axis=1)
       texts += map(Text, out.tokens, out.rounds, drafted_b, accepted_b)
@@ -181,6 +195,7 @@ class ThroughEngine(Batches):
       self.target,
       slots=self.config.slots,
       drafter=self.drafter,
+      verifier=self.verifier,
       max_length=self.max_length,
     )
     self.engine.compile()
@@ -320,6 +335,8 @@ def make_note(
     'included, before the length cuts the last round; drafted: draft tokens '
     'per round.'
   ]
+  if config.verifier and not verification.make(config.verifier).lossless:
+    notes.append(f'The verifier {config.verifier} is NOT lossless.')
   if config.batches:
     same = [
       batch == engine
@@ -373,7 +390,9 @@ def make_contenders(
   parts: Mapping[str, Part],
 ) -> list[Batches]:
   """Returns all ways to decode the parts."""
-  chain = lambda length: models.drafter(config.drafter, length)
+  chain = lambda length: models.drafter(
+    config.drafter, length, verifier=config.verifier
+  )
   drafters = {_PLAIN: None}
   drafters |= {f'γ={length}': chain(length) for length in config.draft_lens}
   if config.adaptive:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from specsamp import verification
 from specsamp.decoding.completions import Completion
 from specsamp.decoding.engine import Engine
 from specsamp.decoding.state import block_efficiency
@@ -72,8 +73,13 @@ class EngineSampler:
       stale: True to keep drafting after an update with a drafter that was
         trained for other weights; otherwise such an update is an error.
       **options: other options of `Engine`: slots, drafter, verifier, rounds.
+
+    Raises:
+      UserError: an option is invalid, or the verifier is not lossless, so that
+        rollouts would not be samples of the policy.
     """
     self.engine = Engine(model, max_length=cache_size, logprobs=0, **options)
+    verification.check_lossless('rollouts', options.get('verifier'))
     self._pad_id = pad_id
     self._stale = stale
 

@@ -428,7 +428,11 @@ def check(
     samples: samples of each prompt at temperatures above 0.
     max_new_tokens: upper bound on the tokens of each completion.
     seed: seed of all draws.
+
+  Raises:
+    UserError: the verifier states that it is not lossless.
   """
+  verification.check_lossless('losslessness', verifier)
   questions = [Question(f'{i}', prompt) for i, prompt in enumerate(prompts)]
   tasks = [Task('prompts', questions, ends=False)]
   checks.check_parts(drafter)

@@ -5,8 +5,10 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
 from jax.sharding import Mesh
 
+from specsamp import verification
 from specsamp.decoding.engine import Engine
 from specsamp.errors import UserError, check_range
 from specsamp.experiments import loading
@@ -106,6 +108,8 @@ def run(
     logprobs=None if config.logprobs < 0 else config.logprobs,
     reuse_prefixes=config.reuse_prefixes,
   )
+  if config.verifier and not verification.make(config.verifier).lossless:
+    logging.warning('verifier %s is NOT lossless', config.verifier)
   listener = server.listen(host, port)  # before it compiles
   engine.compile()
   limits = Limits(

@@ -1,8 +1,8 @@
 """Verification rules: which drafted tokens to accept, and what to emit next.
 
 A verifier accepts a path of drafted tokens and then emits one more token. All
-rules here except `typical_lossy` are lossless: the output follows the target's
-distribution whatever the draft is.
+rules here except `typical_lossy` and `synthetic` are lossless: the output
+follows the target's distribution whatever the draft is.
 
 Notation of this package, at one node of a draft:
 
@@ -22,12 +22,14 @@ import functools
 from specsamp.drafting.draft import DynamicTree, Law, TokenTree, Verdict
 from specsamp.errors import UserError, describe_unknown
 from specsamp.utils import user_modules
+from specsamp.verification import synthetic
 from specsamp.verification.block import BlockVerifier
 from specsamp.verification.checks import check_parts, check_sums
 from specsamp.verification.greedy_block import GreedyBlockVerifier
 from specsamp.verification.k_seq import KSeqVerifier
 from specsamp.verification.multi_candidate import MultiCandidateVerifier
 from specsamp.verification.naive import GumbelVerifier, NaiveVerifier
+from specsamp.verification.synthetic import SyntheticVerifier
 from specsamp.verification.token import TokenVerifier
 from specsamp.verification.top_plus_one import TopPlusOneVerifier
 from specsamp.verification.traversal import TraversalVerifier
@@ -47,6 +49,7 @@ __all__ = [
   'KSeqVerifier',
   'MultiCandidateVerifier',
   'NaiveVerifier',
+  'SyntheticVerifier',
   'TokenVerifier',
   'TopPlusOneVerifier',
   'TraversalVerifier',
@@ -54,6 +57,7 @@ __all__ = [
   'Verdict',
   'Verifier',
   'check_law',
+  'check_lossless',
   'check_parts',
   'check_sums',
   'default_name',
@@ -64,7 +68,7 @@ __all__ = [
 ]
 
 
-#: Verifier classes by the name that `make` takes.
+#: Verifier classes by the name that `make` takes, without `synthetic:LENGTH`.
 VERIFIERS = {
   'token': TokenVerifier,
   'block': BlockVerifier,
@@ -92,12 +96,13 @@ def name_without_draft(name: str) -> str:
   """Returns the rule of the plain decoding that a rule is compared with.
 
   A rule that verifies empty drafts is compared with itself, so that coupled
-  rules emit the same completions with and without a draft. Other rules and
-  user-defined ones, which may refuse such drafts, are compared with `token`.
+  rules emit the same completions with and without a draft. Lossy rules, and
+  those which may refuse such drafts, are compared with `token`.
   """
-  if user_modules.is_name(name) or 'iid' not in make(name).accepts:
+  if user_modules.is_name(name):
     return 'token'
-  return name
+  rule = make(name)
+  return name if rule.lossless and 'iid' in rule.accepts else 'token'
 
 
 @functools.cache  # compiled programs are looked up by the verifier
@@ -105,17 +110,38 @@ def make(name: str) -> Verifier:
   """Returns the verifier called `name`.
 
   Args:
-    name: a key of `VERIFIERS`; or `my.module:Rule`, a user-defined class or
-      function that is called without arguments.
+    name: a key of `VERIFIERS`; `synthetic:LENGTH`, see `SyntheticVerifier`; or
+      `my.module:Rule`, a user-defined class or function that is called without
+      arguments.
 
   Raises:
     UserError: the name is unknown, or the user-defined rule is not a verifier.
   """
   if name in VERIFIERS:
     return VERIFIERS[name]()
+  if name.partition(':')[0] == synthetic.NAME:
+    return synthetic.parse(name)
   if not user_modules.is_name(name):
-    others = f', or a rule of yours, {user_modules.FORM}'
+    others = f', {synthetic.NAME}:LENGTH, or yours, {user_modules.FORM}'
     raise UserError(describe_unknown('verifier', name, VERIFIERS, others))
   verifier = user_modules.make('verifier', name)
   check_parts(verifier)
   return verifier
+
+
+def check_lossless(what: str, verifier: str | Verifier | None) -> None:
+  """Checks that a verifier is lossless, where a caller relies on it.
+
+  Args:
+    what: beginning of the message, such as 'rollouts'.
+    verifier: a verifier or its name; None is a lossless default.
+
+  Raises:
+    UserError: the verifier states that it is not lossless.
+  """
+  rule = make(verifier) if isinstance(verifier, str) else verifier
+  if rule is not None and not rule.lossless:
+    raise UserError(
+      f'{what}: got the verifier {rule}, which is NOT lossless, expected a '
+      'lossless one'
+    )

@@ -29,12 +29,14 @@ class Verifier(Protocol):
     coupled: True if p is the one-hot winner of its position's race (see
       `sampling.coupling`). Optional.
     reads_parents: True if the rule verifies dynamic trees. Optional.
+    min_depth: least depth of the drafter's tree. Optional.
   """
 
   accepts: frozenset[Law]
   lossless: bool
   coupled: bool = False
   reads_parents: bool = False
+  min_depth: int = 0
 
   def stop_probs(self, draft: Draft, p_bnv: jax.Array) -> jax.Array:
     """Returns the probability to stop at each node of the draft.
@@ -91,6 +93,12 @@ def check_law(verifier: Verifier, law: Law, tree: TokenTree) -> None:
     ValueError: the rule does not accept the law or the tree.
   """
   check_accepts(verifier, law, tree)
+  min_depth = getattr(verifier, 'min_depth', 0)
+  if tree.depth < min_depth:
+    raise UserError(
+      f'{verifier}: got a draft of {tree.depth} tokens, expected at least '
+      f'{min_depth}'
+    )
   shaped = jax.ShapeDtypeStruct
   nodes = shaped((1, tree.size), jnp.int32)
   q_biv = shaped((1, len(tree.internal), 2), jnp.float32)

@@ -80,6 +80,8 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ('max_length', 'pretrain', ['--config.length=65']),
     # Names that do not exist.
     ('did you mean token', 'decode', ['--config.verifier=tokn']),
+    ('synthetic:LENGTH', 'decode', ['--config.verifier=synthetic']),
+    ('length: got nan', 'decode', ['--config.verifier=synthetic:nan']),
     ("no module 'no_such'", 'decode', ['--config.drafter=no_such:draft']),
     ('my.module:', 'decode', ['--config.drafter=ngrm']),
     ('did you mean by_budget', 'evaluate', ['--config.plot=by_budgt']),
@@ -97,6 +99,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       'decode',
       ['--config.branching=(2, 2)', '--config.verifier=token'],
     ),
+    ('expected at least 5', 'decode', ['--config.verifier=synthetic:5.5']),
     ("got law 'iid'", 'decode', [_NGRAM, '--config.law=iid']),
     ('cannot correct', 'decode', [_NGRAM, '--config.verifier=token']),
     ('n_max 3 and n_min 5', 'decode', [_NGRAM, '--config.lookup.n_min=5']),

@@ -37,6 +37,7 @@ def folder(tmp_path_factory, tokenizer):
     (['--config.queue=-1'], 'queue: '),
     (['--config.max_length=65'], 'max_length: got 65'),
     (['--config.verifier=tokens'], 'did you mean token?'),
+    (['--config.verifier=synthetic:6'], 'got a draft of 4 tokens, expected'),
     (['--config.logprobs=65'], 'logprobs: got 65'),
     (['--config.drafter=medusas'], 'drafter'),
     (['--config.chat_template_kwargs.tools=1'], "'tools' is a reserved"),
@@ -115,6 +116,24 @@ def test_prompts_with_one_bos_and_the_variables_of_a_template(
     assert text == wanted['choices'][0]['text']
   counts = [response['usage']['prompt_tokens'] for response in answers[::2]]
   assert counts[1] == counts[2] > counts[3] > counts[0]
+
+
+def test_a_lossy_verifier_is_marked(folder, monkeypatch, caplog):
+  details = []
+
+  def answer(app, worker, listener):
+    listener.close()
+    body = {'prompt': 'x = 1', 'max_tokens': 12, 'ignore_eos': True}
+    with TestClient(app, 'http://localhost') as client:
+      usage = client.post('v1/completions', json=body).json()['usage']
+      details.append(usage['completion_tokens_details'])
+
+  monkeypatch.setattr(http_server, 'run', answer)
+  flags = ['--port=0', '--config.verifier=synthetic:3']
+  ended = launching.run_here('serve', _CONFIG, *_models(folder), *flags)
+  assert ended.code == 0, ended.err
+  assert 'verifier synthetic:3 is NOT lossless' in caplog.text
+  assert details == [{'accepted_prediction_tokens': 8}]  # 2 of every 3
 
 
 def test_sigterm_completes_requests_in_flight(server, tmp_path, folder):
