@@ -32,9 +32,22 @@ def _families(tree: TokenTree) -> Iterator[tuple[tuple[int, ...], int]]:
   return zip(families, tree.ranks, strict=True)
 
 
-def elders(tree: TokenTree) -> np.ndarray:
-  """Returns the siblings drawn before each node, int32 [N, C - 1]."""
-  return _table(tree, [family[:rank] for family, rank in _families(tree)])
+def elders(tree: TokenTree, last_first: bool = False) -> np.ndarray:
+  """Returns the siblings before each node, int32 [N, C - 1].
+
+  Siblings are in the order in which they were drawn. If `last_first`, the last
+  one comes before the others.
+  """
+  if not last_first:
+    return _table(tree, [family[:rank] for family, rank in _families(tree)])
+  is_last = lambda family, rank: rank == len(family) - 1
+  return _table(
+    tree,
+    [
+      () if is_last(family, rank) else (*family[-1:], *family[:rank])
+      for family, rank in _families(tree)
+    ],
+  )
 
 
 def not_elders(tree: TokenTree) -> np.ndarray:
@@ -90,14 +103,19 @@ def reach(tree: TokenTree, descend_bn: jax.Array) -> jax.Array:
   return at(descend_bn, steps, 1).prod(axis=-1)
 
 
-def stop_in_turn(tree: TokenTree, accept_bn: jax.Array) -> jax.Array:
+def stop_in_turn(
+  tree: TokenTree, accept_bn: jax.Array, last_first: bool = False
+) -> jax.Array:
   """Returns the probability to stop at each node, [B, N].
 
   A row descends to the first accepted child of a node, and stops at a node
   without one. `accept_bn` is the probability to accept a node that is tried.
+  Children are tried ascending; if `last_first`, the last one is tried first.
   """
   reject_bn = 1 - accept_bn
-  descend_bn = accept_bn * at(reject_bn, elders(tree), 1).prod(axis=-1)
+  descend_bn = accept_bn * at(reject_bn, elders(tree, last_first), 1).prod(
+    axis=-1
+  )
   # A product, not 1 - sum(descend): it cannot be below 0.
   end_bn = at(reject_bn, children(tree), 1).prod(axis=-1)
   return reach(tree, descend_bn) * end_bn

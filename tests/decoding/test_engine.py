@@ -90,13 +90,14 @@ def test_rows_are_the_requests_alone(pair, chain):
 def _drafters(target, draft):
   """Returns (drafter, verifier) by name."""
   chain = model_drafter(draft, 3)
-  eagle = trained_drafter(tiny.trained(target, 'eagle'), target, TREE)
+  eagle = tiny.trained(target, 'eagle')
+  eagle = trained_drafter(eagle, target, TREE, 'top_plus_one')
   dynamic = model_drafter(draft, DynamicTree.of(9, 3, 3), 'deterministic')
   races = model_drafter(draft, 3, 'deterministic', coupled=True)
   return {
     'none': (None, 'token'),
     'tree': (model_drafter(draft, TREE, 'without_replacement'), 'traversal'),
-    'eagle': (eagle, 'multi_candidate'),
+    'eagle': (eagle, 'traversal'),
     'lookahead': (lookahead_drafter(2, 2), 'naive'),
     'ngram or model': (ngram_or_model(ngram_drafter(3), chain), 'token'),
     'dynamic': (dynamic, 'naive'),

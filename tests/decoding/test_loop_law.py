@@ -20,14 +20,17 @@ from laws import (
   check_distribution,
   check_law,
   check_whole_drafts,
+  count,
   distributions_of,
   drafter_of,
   p_values_of,
   sizes,
+  stack,
   texts,
 )
 from testing import tiny
 
+from specsamp import Engine
 from specsamp.drafting import (
   DynamicTree,
   LanguageModelDrafter,
@@ -52,6 +55,8 @@ _CHAIN = TokenTree.chain(3)
 _WIDE = TokenTree.branching((3, 1))
 # Leaves at every depth, and nodes of a level with one and two children.
 _UNEVEN = TokenTree((-1, 0, 0, 0, 1, 1, 3, 4))
+# As many candidates as tokens, and levels of unlike nodes.
+_CROWDED = TokenTree((-1, 0, 0, 0, 0, 1, 1, 4))
 _DYNAMIC = DynamicTree.of(6, 3, 2)
 
 
@@ -117,8 +122,8 @@ def test_quantized_target(pair, kind, batches):
     ('multi_candidate', 'iid', _WIDE),
     ('k_seq', 'iid', TokenTree.branching((2, 2))),
     ('greedy_block', 'iid', TokenTree.branching((2, 1, 1))),
-    # As many candidates as tokens, and levels of unlike nodes.
-    ('top_plus_one', 'top_plus_one', TokenTree((-1, 0, 0, 0, 0, 1, 1, 4))),
+    ('top_plus_one', 'top_plus_one', _CROWDED),
+    ('traversal', 'top_plus_one', _CROWDED),
   ],
 )
 def test_trees(pair, distributions, verifier, law, tree, batches):
@@ -134,13 +139,21 @@ def test_trees(pair, distributions, verifier, law, tree, batches):
 @pytest.mark.parametrize(
   ('kind', 'verifier', 'law', 'tree'),
   [
-    ('eagle', 'traversal', 'without_replacement', _UNEVEN),
+    ('eagle', 'traversal', 'top_plus_one', _UNEVEN),
+    _slow('eagle', 'traversal', 'without_replacement', _UNEVEN),
     ('mtp', 'multi_candidate', 'without_replacement', _UNEVEN),
     _extended('eagle3', 'multi_candidate', 'without_replacement', _UNEVEN),
     # The same loop with other heads or masks than above.
     _extended('dspark', 'block', 'iid', _CHAIN),
     _slow('dspark', 'traversal', 'without_replacement', _UNEVEN),
     _slow('dflash', 'multi_candidate', 'without_replacement', _UNEVEN),
+    *(
+      _slow(kind, 'traversal', 'top_plus_one', _UNEVEN)
+      for kind in (
+        *('medusa', 'hydra', 'mtp', 'eagle3', 'medusa_parallel'),
+        *('eagle_parallel', 'peagle', 'dflash', 'dspark'),
+      )
+    ),
     _slow('eagle', 'naive', 'deterministic', _DYNAMIC),
     _slow('hydra', 'token', 'iid', _CHAIN),
     _slow('medusa', 'block', 'iid', _CHAIN),
@@ -151,15 +164,36 @@ def test_trained_drafters(
   pair, distributions, kind, verifier, law, tree, batches
 ):
   target, fields = pair[0], {}
-  if kind == 'eagle3':  # q is 0 for a token that the target emits
+  if kind in ('eagle3', 'peagle'):  # q is 0 for a token that the target emits
     target = tiny.model(VOCAB, 0, max_length=8, num_layers=6)
-    distributions, fields = distributions_of(target), {'draft_vocab': 3}
-  make = tiny.published if kind == 'dspark' else tiny.trained
+    distributions = distributions_of(target)
+    fields = {'draft_vocab': 3} if kind == 'eagle3' else {}
+  make = tiny.published if kind in ('dspark', 'peagle') else tiny.trained
   trained = make(target, kind, **fields)
   drafter = trained_drafter(trained, target, tree, law)
   check_law(
     target, distributions, batches, drafter=drafter, verifier=verifier, seed=7
   )
+
+
+@pytest.mark.extended
+def test_engine(pair, distributions):
+  """Requests take the slots of others that ended, one by one."""
+  target = pair[0]
+  rows_each = 1024
+  drafter = drafter_of(pair, _UNEVEN, 'top_plus_one')
+  with Engine(
+    target, slots=256, drafter=drafter, verifier='traversal', max_length=8
+  ) as engine:
+    completions = engine.generate(
+      [list(group.prompt) for group in GROUPS for _ in range(rows_each)],
+      sampling=stack(GROUPS, rows_each),
+      max_new_tokens=LENGTH,
+      seed=11,
+      stop_tokens=[],
+    )
+  counts = count([c.tokens for c in completions], GROUPS)
+  check_distribution(GROUPS, counts, distributions)
 
 
 @pytest.mark.extended

@@ -100,6 +100,11 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
       ['--config.branching=(2, 2)', '--config.verifier=token'],
     ),
     ('expected at least 5', 'decode', ['--config.verifier=synthetic:5.5']),
+    (
+      "law 'deterministic', expected 'iid' or 'top_plus_one' or 'without_",
+      'decode',
+      ['--config.law=deterministic', '--config.verifier=traversal'],
+    ),
     ("got law 'iid'", 'decode', [_NGRAM, '--config.law=iid']),
     ('cannot correct', 'decode', [_NGRAM, '--config.verifier=token']),
     ('n_max 3 and n_min 5', 'decode', [_NGRAM, '--config.lookup.n_min=5']),

@@ -45,6 +45,7 @@ PAIRS = (
   ('k_seq', IID),
   ('traversal', IID),
   ('traversal', WITHOUT),
+  ('traversal', TOP),
 )
 # In even trees all nodes of a depth have the same number of children.
 EVEN = {
@@ -119,6 +120,7 @@ def test_float32_is_as_good_as_float32_can_be(rule, law):
     ('top_plus_one', TOP, 'token'),
     ('traversal', IID, 'block'),
     ('traversal', WITHOUT, 'block'),
+    ('traversal', TOP, 'block'),
     ('k_seq', IID, 'token'),
   ],
 )
@@ -154,12 +156,17 @@ def test_order_of_expected_tokens(more, fewer, name):
 
 
 @all_trees
-@pytest.mark.parametrize('law', [IID, WITHOUT])
-def test_traversal_expects_no_fewer_tokens_than_multi_candidate(law, name):
+@pytest.mark.parametrize(
+  ('rule', 'law'),
+  [
+    ('multi_candidate', IID),
+    ('multi_candidate', WITHOUT),
+    ('top_plus_one', TOP),
+  ],
+)
+def test_traversal_expects_no_fewer_tokens_than_top_down(rule, law, name):
   tree = TREES[name]
-  gains = _expected('traversal', law, tree) - _expected(
-    'multi_candidate', law, tree
-  )
+  gains = _expected('traversal', law, tree) - _expected(rule, law, tree)
   assert gains.min() >= -TOLERANCE
   if tree.depth > 1:
     assert gains.max() > 1e-2
@@ -231,6 +238,7 @@ def _error(verifier, tree, drawn, stated, change=lambda drafts: drafts):
     (make('multi_candidate'), STAR, IID, WITHOUT),
     (make('top_plus_one'), STAR, FIXED, TOP),
     (make('traversal'), STAR, WITHOUT, IID),
+    (make('traversal'), STAR, FIXED, TOP),
     (make('k_seq'), STAR, WITHOUT, IID),
     (CountsTwinsTwice(), STAR, IID, IID),
     (TraversalThatLeavesAsCandidates(), TREES['2x1x1'], WITHOUT, WITHOUT),
@@ -247,13 +255,16 @@ def test_rho_below_its_bound_is_found_out(monkeypatch):
   assert _error(RhoOfOne(), STAR, IID, IID) > 1e-3
 
 
-@pytest.mark.parametrize('rule', ['multi_candidate', 'traversal'])
-def test_siblings_in_another_order_are_found_out(rule):
-  """Without replacement the order tells from which q each was drawn."""
+@pytest.mark.parametrize(
+  ('rule', 'law'),
+  [('multi_candidate', WITHOUT), ('traversal', WITHOUT), ('traversal', TOP)],
+)
+def test_siblings_in_another_order_are_found_out(rule, law):
+  """The order tells from which q each was drawn, or that it was not."""
   turn = lambda drafts: dataclasses.replace(
     drafts, tokens=drafts.tokens[:, [0, 3, 2, 1]]
   )
-  assert _error(make(rule), STAR, WITHOUT, WITHOUT, turn) > 1e-3
+  assert _error(make(rule), STAR, law, law, turn) > 1e-3
 
 
 @pytest.mark.parametrize(
