@@ -6,8 +6,11 @@ whose value is a minimum cut over sets H of tokens ::
   alpha* = 1 + min_H [p(H) - Pr(all candidates are in H)].
 
 For draws from q, with replacement or without, the best H is a prefix of the
-tokens in ascending order of p / q. The bound holds for one step: it limits how
-often any rule accepts the first drafted token. The host computes it in float64.
+tokens in ascending order of p / q. It limits how often any rule accepts the
+first drafted token. The host computes it in float64.
+
+`best_accepted_length` bounds whole trees by linear programming, which takes an
+enumeration of all drafts.
 """
 
 import dataclasses
@@ -17,8 +20,9 @@ import numpy as np
 
 from specsamp import verification
 from specsamp.conformance.drafters import Recorder, draft_of
+from specsamp.conformance.enumeration import Table, context, enumerate_drafts
 from specsamp.decoding.request import Request
-from specsamp.drafting.draft import Draft, Law
+from specsamp.drafting.draft import Draft, Law, TokenTree
 from specsamp.evaluation import likelihood
 from specsamp.evaluation.methods import Label, Method
 from specsamp.language_model import LanguageModel
@@ -196,3 +200,68 @@ def _not_all_inside(q_v: np.ndarray, count: int) -> np.ndarray:
       log_e = np.append(-np.inf, np.logaddexp.accumulate(odds_v + log_e[:-1]))
       terms += _LOG_STEP * time * np.exp(log_e - time)
   return terms
+
+
+def best_accepted_length(table: Table, tree: TokenTree, law: Law) -> float:
+  """Returns the largest mean accepted length of any lossless rule.
+
+  Such a rule accepts a path s of the drafted tree and emits a token y after it
+  that is not drafted there, and the target continues. Its mean accepted length
+  is linear in P(draft, s, y), and so are its conditions: each draft has its
+  probability, and the first `tree.depth` tokens follow the target's
+  distribution. The rule may know p after tokens that were not drafted. The
+  solver's tolerance is 1e-7.
+
+  Args:
+    table: p, q and the drafted candidates; see `enumerate_drafts`.
+    tree: tree of the drafts, at least one token deep.
+    law: how the candidates of a node are chosen.
+  """
+  # Every installation has it, because jax needs it. It is slow to import.
+  from scipy import optimize, sparse
+
+  drafts = enumerate_drafts(table, tree, law)
+  weights: dict[frozenset[tuple[int, ...]], float] = {}
+  nodes = [context(tree, node) for node in range(tree.size)]
+  for tokens, valid, weight in zip(
+    drafts.tokens.tolist(), drafts.valid, drafts.weight, strict=True
+  ):
+    # Drafts of the same paths are one: their order is no news about p.
+    paths = frozenset(
+      tuple(tokens[n] for n in path) for path in nodes if valid[path].all()
+    )
+    weights[paths] = weights.get(paths, 0) + weight
+
+  vocab, depth = table.p[0].shape[-1], tree.depth
+  target = np.ones(())
+  for p in table.p[:depth]:
+    target = target[..., None] * p
+
+  def continued(emitted: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns continuations, as indices into `target`, and P of each."""
+    probs = target[emitted].reshape(-1)
+    first = sum(x * vocab ** (depth - 1 - i) for i, x in enumerate(emitted))
+    if not probs.sum():  # no rule may emit it
+      return first + np.arange(1), np.ones(1)
+    return first + np.arange(probs.size), probs / probs.sum()
+
+  lengths, values, rows, columns = [], [], [], []
+  for row, paths in enumerate(weights):
+    for path in paths:
+      ends = [(*path, y) for y in range(vocab) if (*path, y) not in paths]
+      for emitted in [path] if len(path) == depth else ends:
+        index, probs = continued(emitted)
+        rows += [row, *(len(weights) + index)]
+        values += [1, *probs]
+        columns += [len(lengths)] * (1 + len(index))
+        lengths.append(len(path))
+  # All rows of either group sum to 1: one of them follows from the others, and
+  # rounding must not contradict it.
+  bounded = np.concatenate([list(weights.values()), target.reshape(-1)])
+  matrix = sparse.csr_matrix((values, (rows, columns)))
+  found = optimize.linprog(
+    -np.array(lengths), A_eq=matrix[:-1], b_eq=bounded[:-1]
+  )
+  if not found.success:
+    raise ArithmeticError(found.message)
+  return -found.fun

@@ -199,7 +199,7 @@ _SOME = {
 _RUN = [
   *(path for path in _CONFIGS if 'best_tree' not in path),
   *('configs/completions.py', 'configs/drafters.py'),
-  'configs/dynamic_trees.py',
+  *('configs/dynamic_trees.py', 'configs/tree_rules.py'),
 ]
 # Drafters of the widest table that run without --slow.
 _DRAFTERS = {'', 'ngram', 'medusa', 'medusa_parallel', 'eagle_parallel'}

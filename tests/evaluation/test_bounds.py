@@ -10,7 +10,7 @@ from testing import tiny
 from specsamp.conformance.enumeration import KINDS, make_tables, run_tables
 from specsamp.drafting import TokenTree, model_drafter
 from specsamp.evaluation import bounds
-from specsamp.evaluation.bounds import best_acceptance
+from specsamp.evaluation.bounds import best_acceptance, best_accepted_length
 from specsamp.evaluation.methods import Method
 from specsamp.sampling import transforms
 from specsamp.sampling.transforms import SamplingParams
@@ -101,6 +101,33 @@ def test_no_rule_accepts_more_than_the_bound(rule, law, count):
     assert accepted <= bound + 1e-9, found.table.name
     if law in ('top_plus_one', 'deterministic'):
       assert abs(accepted - bound) < 1e-12, found.table.name
+
+
+@pytest.mark.parametrize('law', LAWS)
+def test_bound_of_a_tree_of_one_level(law):
+  """Linear programming finds the least cut."""
+  for table in _tables(['dense', 'zeros', 'close'], 4, 2):
+    p, q = table.p[0], table.q[0]
+    count = min(2, (q > 0).sum()) if law != 'iid' else 2
+    expected = best_acceptance(p, q, law, count)
+    found = best_accepted_length(table, TokenTree.branching((2,)), law)
+    assert abs(found - expected) < 1e-6, table.name
+
+
+@pytest.mark.parametrize(
+  ('rule', 'law', 'factors'),
+  [('block', 'iid', (1, 1, 1)), ('naive', 'deterministic', (2, 2))],
+)
+def test_bound_of_drafts_whose_best_rule_is_known(rule, law, factors):
+  """Block verification is optimal on chains: Sun et al. 2403.10444."""
+  tree = TokenTree.branching(factors)
+  valid = [np.ones((3,) * i + (tree.width,), bool) for i in range(tree.depth)]
+  tables = make_tables(3, tree.depth, lambda rng: [('', valid)], seed=3)
+  for found in run_tables(make(rule), tables, tree, law):
+    lengths = found.stop * np.array(tree.depths)
+    accepted = (found.drafts.weight[:, None] * lengths).sum()
+    bound = best_accepted_length(found.table, tree, law)
+    assert abs(accepted - bound) < 1e-6, found.table.name
 
 
 @pytest.fixture(scope='module')
