@@ -26,12 +26,34 @@ from specsamp.sampling.transforms import SamplingParams
 GREEDY_TEMPERATURE = 0.2
 
 
+def random_numbers(tree: TokenTree, keys_b, root_b, num_racing: int | None):
+  """Returns the random numbers of a round's draft.
+
+  Args:
+    tree: tree of the draft.
+    keys_b: keys of the rows.
+    root_b: int [B], positions of the roots.
+    num_racing: V for a coupled drafter, None for others.
+
+  Returns:
+    Numbers of a draw for each draft token, [B, N - 1, 2]; and the handicaps of
+    the target's races, [B, depth, V], or None.
+  """
+  round_keys_b = draw.stream_keys(keys_b, root_b, draw.Stream.DRAFT)
+  uniform_bk2 = draw.uniforms(round_keys_b, tree.size - 1)
+  if num_racing is None:
+    return uniform_bk2, None
+  at_g = 1 + jnp.arange(tree.depth, dtype=jnp.int32)
+  at_bg = root_b[:, None] + at_g[None, :]
+  return uniform_bk2, coupling.handicaps(keys_b, at_bg, num_racing)
+
+
 def pick(
   logits_bwv,
   uniform_bwc2,
   sampling: SamplingParams,
   law: Law,
-  handicap_bv=None,
+  handicap_bwv=None,
   counts_w: Sequence[int] | None = None,
   *,
   is_confidence: bool = False,
@@ -48,7 +70,8 @@ def pick(
     uniform_bwc2: numbers of `draw.uniforms`, one draw for each candidate.
     sampling: values per row; q is the distribution after this transform.
     law: how the candidates of a node are chosen.
-    handicap_bv: handicaps of this depth's race, for a coupled drafter.
+    handicap_bwv: handicaps of each node's race, for a coupled drafter; [B, 1,
+      V] if all nodes have the same depth.
     counts_w: number of first candidates that each node keeps; None is all. The
       last of them uses the node's last uniform numbers under `top_plus_one`.
     is_confidence: True if q of a greedy candidate is read as the probability
@@ -65,7 +88,7 @@ def pick(
     temperature = GREEDY_TEMPERATURE if is_confidence else 1.0
     sampling = greedy_at(temperature, sampling)
   q_bwv = transforms.probabilities(logits_bwv, sampling)
-  most_probable = lambda: _most_probable(q_bwv, count, greedy_b, handicap_bv)
+  most_probable = lambda: _most_probable(q_bwv, count, greedy_b, handicap_bwv)
   drawn = lambda: _drawn(q_bwv, uniform_bwc2, law, counts_w)
 
   def by_row():
@@ -81,15 +104,15 @@ def pick(
   return tokens, valid, q_bwv
 
 
-def _most_probable(q_bwv, count: int, greedy_b, handicap_bv):
+def _most_probable(q_bwv, count: int, greedy_b, handicap_bwv):
   """Returns the C most probable tokens and their validity.
 
   A coupled drafter takes the first C tokens of its race in rows that are not
   greedy.
   """
   speed_bwv = q_bwv
-  if handicap_bv is not None:
-    raced_bwv = coupling.speeds(q_bwv, handicap_bv[:, None])
+  if handicap_bwv is not None:
+    raced_bwv = coupling.speeds(q_bwv, handicap_bwv)
     speed_bwv = jnp.where(greedy_b[:, None, None], q_bwv, raced_bwv)
   best, tokens = draw.largest(speed_bwv, count)
   return tokens, best > 0
@@ -154,12 +177,15 @@ def draft_of(tree, law, root_b1, tokens_bk, valid_bk, q_biv) -> Draft:
   )
 
 
-def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
+def check_shape(
+  shape: int | TokenTree, law: Law, coupled: bool = False
+) -> TokenTree:
   """Returns the tree of a draft length, or a tree that `grow` can grow.
 
   Raises:
     UserError: the draft length is below 1, the tree is not numbered breadth
-      first, the law is unknown, or a dynamic tree has a law that draws.
+      first, the law is unknown, a dynamic tree has a law that draws, or a
+      coupled drafter has a dynamic tree or a law other than `deterministic`.
   """
   if isinstance(shape, numbers.Integral):
     if shape < 1:
@@ -181,6 +207,13 @@ def check_shape(shape: int | TokenTree, law: Law) -> TokenTree:
     raise UserError(
       f"law: got {law!r}, expected 'deterministic' for a dynamic tree, whose "
       'nodes are the most probable ones'
+    )
+  if coupled and law != 'deterministic':
+    raise UserError(f'a coupled drafter is deterministic, got law {law!r}')
+  if coupled and isinstance(shape, DynamicTree):
+    raise UserError(
+      'a coupled drafter takes the winners of races, not the most probable '
+      'tokens: got a dynamic tree'
     )
   return shape
 

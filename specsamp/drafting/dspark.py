@@ -67,7 +67,7 @@ class DSparkDrafter(DFlashDrafter):
       self.law,
       sampling,
       root_b1,
-      self._uniforms(keys_b, length_b),
+      self._numbers(keys_b, length_b),
       logits_after(root_b1, 0),
       feed,
       None,

@@ -199,7 +199,7 @@ class EagleDrafter(features.FeatureDrafter):
       self.law,
       sampling,
       root_of(tokens_bs, length_b),
-      self._uniforms(keys_b, length_b),
+      self._numbers(keys_b, length_b),
       self.logits(state.hidden),
       feed,
       (state.cache, state.hidden),

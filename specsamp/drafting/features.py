@@ -14,7 +14,6 @@ from specsamp.drafting.drafter import Drafter, check_fits, root_of
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, TransformerConfig, kernels, quantized
-from specsamp.sampling import draw
 from specsamp.sharding.rules import constrain
 
 _SHARED = ('embedding', 'position_embedding', 'head')
@@ -156,6 +155,7 @@ class FeatureDrafter(Drafter):
     tree: numbered breadth first, or dynamic; static.
     law: how the candidates of a node are chosen, static.
     trained_for: fingerprint of the target, static.
+    coupled: see `LanguageModelDrafter`, static.
     least_confidence: see `growth.grow`.
   """
 
@@ -165,6 +165,7 @@ class FeatureDrafter(Drafter):
   tree: TokenTree = struct.field(pytree_node=False)
   law: Law = struct.field(pytree_node=False)
   trained_for: str = struct.field(pytree_node=False)
+  coupled: bool = struct.field(pytree_node=False, default=False)
   least_confidence: jax.Array | None = None
 
   @property
@@ -199,10 +200,12 @@ class FeatureDrafter(Drafter):
     """Returns the logits of the next token: float32 [B, T, V]."""
     return self.target_head.logits(hidden_btd)
 
-  def _uniforms(self, keys_b, length_b):
-    """Returns the numbers of a draw for each drafted node, [B, N - 1, 2]."""
-    keys_b = draw.stream_keys(keys_b, length_b - 1, draw.Stream.DRAFT)
-    return draw.uniforms(keys_b, self.tree.size - 1)
+  def _numbers(self, keys_b, length_b):
+    """Returns the random numbers of a round: `candidates.random_numbers`."""
+    vocab_size = self.target_head.transformer.config.vocab_size
+    return candidates.random_numbers(
+      self.tree, keys_b, length_b - 1, vocab_size if self.coupled else None
+    )
 
 
 @struct.dataclass
@@ -219,7 +222,7 @@ class OnePassDrafter(FeatureDrafter):
 
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     tree, law, root_b1 = self.tree, self.law, root_of(tokens_bs, length_b)
-    uniform_bk2 = self._uniforms(keys_b, length_b)
+    uniform_bk2, handicap_bgv = numbers = self._numbers(keys_b, length_b)
     logits_bgv = self.logits(self.outputs(state))
     if tree.is_chain:
       tokens_bg1, valid_bg1, q_bgv = candidates.pick(
@@ -227,6 +230,7 @@ class OnePassDrafter(FeatureDrafter):
         uniform_bk2[:, :, None],
         sampling,
         law,
+        handicap_bgv,
         is_confidence=self.least_confidence is not None,
       )
       return candidates.draft_of(
@@ -238,7 +242,7 @@ class OnePassDrafter(FeatureDrafter):
     # another.
     feed = lambda carry, level: (carry, logits_bgv[:, level.depth, None])
     return growth.grow(
-      tree, law, sampling, root_b1, uniform_bk2, logits_bgv[:, :1], feed, state
+      tree, law, sampling, root_b1, numbers, logits_bgv[:, :1], feed, state
     )
 
 

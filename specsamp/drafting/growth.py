@@ -71,11 +71,10 @@ def grow(
   law: Law,
   sampling: SamplingParams,
   root_b1,
-  uniform_bk2,
+  numbers,
   logits_b1v,
   feed: Feed,
   carry: Any,
-  handicap_bgv=None,
   least_confidence=None,
 ) -> tuple[Draft, Any]:
   """Drafts a tree level by level, all nodes of a level at once.
@@ -85,11 +84,10 @@ def grow(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    uniform_bk2: numbers of `draw.uniforms`, one draw for each draft token.
+    numbers: what `candidates.random_numbers` returns.
     logits_b1v: the drafter's logits after the root.
     feed: reads the nodes of a depth that have children.
     carry: first carry of `feed`.
-    handicap_bgv: handicaps of the races, for a coupled drafter.
     least_confidence: [], a chain ends early once the path probability of every
       row is below this. The nodes after the end are noise, and `feed` must keep
       the shapes of its carry. None never ends early.
@@ -99,6 +97,7 @@ def grow(
   """
   if isinstance(tree, DynamicTree):
     return grow_dynamic(tree, sampling, root_b1, logits_b1v, feed, carry)[:2]
+  uniform_bk2, handicap_bgv = numbers
   batch = root_b1.shape[0]
   internal = np.asarray(tree.internal)
   parents_i = np.asarray(tree.parents)[internal]
@@ -123,7 +122,7 @@ def grow(
       uniform_bk2[:, table_wc - 1],
       sampling,
       law,
-      None if handicap_bgv is None else handicap_bgv[:, depth],
+      None if handicap_bgv is None else handicap_bgv[:, depth, None],
       counts_w,
       is_confidence=least_confidence is not None,
     )

@@ -25,7 +25,6 @@ from specsamp.drafting.drafter import (
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer, kv_cache, quantized
-from specsamp.sampling import coupling, draw
 from specsamp.utils import flow
 
 
@@ -95,14 +94,8 @@ class LanguageModelDrafter(Drafter):
   def propose(self, state, tokens_bs, length_b, sampling, keys_b):
     root_b = length_b - 1
     root_b1 = root_of(tokens_bs, length_b)
-    round_keys_b = draw.stream_keys(keys_b, root_b, draw.Stream.DRAFT)
-    uniform_bk2 = draw.uniforms(round_keys_b, self.tree.size - 1)
-    handicap_bgv = None
-    if self.coupled:
-      at_g = 1 + jnp.arange(self.tree.depth, dtype=jnp.int32)
-      at_bg = root_b[:, None] + at_g[None, :]
-      vocab_size = self.transformer.config.vocab_size
-      handicap_bgv = coupling.handicaps(keys_b, at_bg, vocab_size)
+    num_racing = self.transformer.config.vocab_size if self.coupled else None
+    numbers = candidates.random_numbers(self.tree, keys_b, root_b, num_racing)
     # A row of one token has no token before the root and is fed [root, any
     # token]. The first does not see the second, which the next pass overwrites.
     before_b = jnp.maximum(length_b - 2, 0)
@@ -114,7 +107,7 @@ class LanguageModelDrafter(Drafter):
     )
     if self.tree.is_chain:
       return self._grow_chain(
-        root_b1, cache, logits_b1v, root_b, sampling, uniform_bk2, handicap_bgv
+        root_b1, cache, logits_b1v, root_b, sampling, numbers
       )
 
     def feed(cache, level):
@@ -129,9 +122,8 @@ class LanguageModelDrafter(Drafter):
       # More nodes were read, in another order: moves each to its slot.
       return draft, kv_cache.keep_path(cache, root_b, number_bn[:, 1:])
     return growth.grow(
-      self.tree, self.law, sampling, root_b1, uniform_bk2, logits_b1v, feed,
-      cache, handicap_bgv,
-    )  # fmt: skip
+      self.tree, self.law, sampling, root_b1, numbers, logits_b1v, feed, cache
+    )
 
   def commit(self, state, draft, verdict, root_b, scored):
     if self.tree.is_chain:
@@ -195,10 +187,7 @@ class LanguageModelDrafter(Drafter):
       cache, tokens_b2, position_b1, cpu=alone, default=both
     )
 
-  def _grow_chain(
-    self, root_b1, cache, logits_b1v, root_b, sampling, uniform_bk2,
-    handicap_bgv,
-  ):  # fmt: skip
+  def _grow_chain(self, root_b1, cache, logits_b1v, root_b, sampling, numbers):
     """Drafts token by token; returns the draft and the cache."""
 
     def pick(logits_b1v, uniform_b2, handicap_bv):
@@ -207,7 +196,7 @@ class LanguageModelDrafter(Drafter):
         uniform_b2[:, None, None],
         sampling,
         self.law,
-        handicap_bv,
+        None if handicap_bv is None else handicap_bv[:, None],
         is_confidence=self.least_confidence is not None,
       )
       return token_b11[:, 0], valid_b11[:, 0], q_b1v
@@ -236,9 +225,7 @@ class LanguageModelDrafter(Drafter):
         )
       return carry, carry[-1]
 
-    inputs = jax.tree.map(
-      lambda x: jnp.moveaxis(x, 1, 0), (uniform_bk2, handicap_bgv)
-    )
+    inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), numbers)
     first = pick(logits_b1v, *jax.tree.map(lambda x: x[0], inputs))
     tokens_b2 = jnp.concatenate([root_b1, first[0]], axis=1)
     (cache, *_), others = jax.lax.scan(
@@ -270,7 +257,8 @@ def model_drafter(
     law: how the candidates of a node are chosen: `iid`, `without_replacement`,
       `top_plus_one` (the most probable ones and one draw) or `deterministic`
       (the most probable ones).
-    coupled: True for the verifier `gumbel`: drafts run the target's races.
+    coupled: True for the verifier `gumbel`: the candidates of a node are the
+      first tokens of its draft's race, which has the target's random numbers.
     of_target: True if the draft is made of the target's weights, such as
       `target.quantized('int8')`. `Engine.update_params` then makes it again.
 
@@ -279,14 +267,7 @@ def model_drafter(
       tree is not numbered breadth first, the law is unknown, or a coupled
       drafter has a dynamic tree or a law other than `deterministic`.
   """
-  shape = candidates.check_shape(shape, law)
-  if coupled and law != 'deterministic':
-    raise UserError(f'a coupled drafter is deterministic, got law {law!r}')
-  if coupled and isinstance(shape, DynamicTree):
-    raise UserError(
-      'a coupled drafter takes the winners of races, not the most probable '
-      'tokens: got a dynamic tree'
-    )
+  shape = candidates.check_shape(shape, law, coupled)
   return LanguageModelDrafter(
     draft.params, draft.transformer, draft.tokenizer, shape, law, coupled,
     of_target=of_target,

@@ -155,7 +155,7 @@ class HydraDrafter(MedusaDrafter):
       self.law,
       sampling,
       root_b1,
-      self._uniforms(keys_b, length_b),
+      self._numbers(keys_b, length_b),
       self._logits(state, path_b11d),
       feed,
       path_b11d,

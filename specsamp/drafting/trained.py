@@ -131,6 +131,7 @@ def trained_drafter(
   target: LanguageModel,
   shape: int | TokenTree,
   law: Law = 'iid',
+  coupled: bool = False,
 ):
   """Returns a drafter that drafts from trained parameters.
 
@@ -140,13 +141,14 @@ def trained_drafter(
     target: the target that they were trained for.
     shape: see `model_drafter`.
     law: see `model_drafter`.
+    coupled: see `model_drafter`.
 
   Raises:
     UserError: the parameters are for another target or exceed its float16, the
       target has too few layers, the draft is deeper than the module drafts, or
-      `model_drafter` refuses the shape or law.
+      `model_drafter` refuses the shape, law or coupling.
   """
-  tree = candidates.check_shape(shape, law)
+  tree = candidates.check_shape(shape, law, coupled)
   trained.check(target)
   module, kind = trained.module, kind_of(trained.module)
   if module.ahead is not None and tree.depth > module.ahead:
@@ -172,6 +174,7 @@ def trained_drafter(
     tree=tree,
     law=law,
     trained_for=trained.target or target.fingerprint,
+    coupled=coupled,
   )
   min_layers = max(drafter.taps, default=1)
   if target.config.num_layers < min_layers:

@@ -127,7 +127,8 @@ class Models:
       law: how candidates are chosen, see `model_drafter`; '' is the law that
         this drafter and this verifier need.
       verifier: name of the verifier. If the verifier is coupled and the law
-        deterministic, the draft model runs the races of the verifier.
+        deterministic, a model or trained drafter runs the races of the
+        verifier.
       lookup: parameters of drafters that look up tokens.
 
     Raises:
@@ -151,7 +152,9 @@ class Models:
     if user_modules.is_name(name):
       return self._user_defined(name, shape, law, is_fixed=bool(config_law))
     if name not in _LOOKUPS:
-      return trained_drafter(self._trained(name), self.target, shape, law)
+      return trained_drafter(
+        self._trained(name), self.target, shape, law, coupled
+      )
     if name != 'ngram_or_draft' and law != 'deterministic':
       raise UserError(
         f"drafter {name}: got law {law!r}, expected 'deterministic' or '', the "

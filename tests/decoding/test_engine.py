@@ -90,14 +90,18 @@ def test_rows_are_the_requests_alone(pair, chain):
 def _drafters(target, draft):
   """Returns (drafter, verifier) by name."""
   chain = model_drafter(draft, 3)
-  eagle = tiny.trained(target, 'eagle')
-  eagle = trained_drafter(eagle, target, TREE, 'top_plus_one')
+  trained = tiny.trained(target, 'eagle')
+  eagle = trained_drafter(trained, target, TREE, 'top_plus_one')
+  trained_races = trained_drafter(
+    trained, target, TREE, 'deterministic', coupled=True
+  )
   dynamic = model_drafter(draft, DynamicTree.of(9, 3, 3), 'deterministic')
   races = model_drafter(draft, 3, 'deterministic', coupled=True)
   return {
     'none': (None, 'token'),
     'tree': (model_drafter(draft, TREE, 'without_replacement'), 'traversal'),
     'eagle': (eagle, 'traversal'),
+    'races': (trained_races, 'gumbel'),
     'lookahead': (lookahead_drafter(2, 2), 'naive'),
     'ngram or model': (ngram_or_model(ngram_drafter(3), chain), 'token'),
     'dynamic': (dynamic, 'naive'),
@@ -111,6 +115,7 @@ def _drafters(target, draft):
   [
     'eagle',
     'lookahead',
+    pytest.param('races', marks=pytest.mark.extended),
     pytest.param('adaptive', marks=pytest.mark.extended),
     *(
       pytest.param(name, marks=pytest.mark.slow)
@@ -122,7 +127,9 @@ def test_any_drafter_and_verifier(pair, name):
   drafter, verifier = _drafters(*pair)[name]
   # One bucket, so that few programs are compiled.
   requests = queued.requests(12, 3, max_prompt=7)
-  alone = _alone(pair[0], drafter, verifier, requests)
+  # With races the text is that of no draft.
+  drafted = None if name == 'races' else drafter
+  alone = _alone(pair[0], drafted, verifier, requests)
   engine = Engine(
     pair[0],
     slots=4,

@@ -415,3 +415,35 @@ def test_coupled_text_is_the_same_whatever_is_drafted(pair):
   other = run(draft, TREE, seed=1)
   assert other.tokens[0] != alone.tokens[0]
   assert other.tokens[4] == alone.tokens[4]
+
+
+@pytest.mark.extended
+def test_coupled_branches(pair):
+  """A trained drafter that runs the races has more tokens accepted."""
+  target, draft = pair
+  args = dict(law='deterministic', coupled=True)
+
+  def run(drafter, prompts=PROMPTS, **others):
+    return specsamp.generate(
+      target,
+      prompts,
+      drafter=drafter,
+      verifier='gumbel',
+      stop_tokens=[],
+      **RAGGED | others,
+    )
+
+  tree = lambda count: TokenTree.branching((count, 1))
+  alone = run(None)
+  outs = [run(model_drafter(draft, tree(k), **args)) for k in (1, 2, 4)]
+  assert all(out.tokens == alone.tokens for out in outs)
+  rounds = [int(out.rounds.sum()) for out in outs]
+  assert rounds[0] > rounds[1] > rounds[2]
+  eagle = tiny.trained(target, 'eagle')
+  raced = run(trained_drafter(eagle, target, tree(4), **args))
+  assert raced.tokens == alone.tokens
+  assert raced.num_accepted_per_rank[:, 1].any()
+  eagle = trained_drafter(eagle, target, tree(4), 'deterministic')
+  likeliest = run(eagle)
+  assert likeliest.tokens == alone.tokens
+  assert likeliest.rounds.sum() > raced.rounds.sum()

@@ -69,11 +69,12 @@ def _best(transformer, params, tokens_bs):
   return jnp.argmax(logits_bsv, axis=-1)
 
 
-def make_drafter(kind, shape, target=None, num_layers=1):
+def make_drafter(kind, shape, target=None, num_layers=1, coupled=False):
   target = target or make_target()
   tree, law = SHAPES[shape]
   trained = tiny.trained(target, kind, num_layers=num_layers)
-  return trained_drafter(trained, target, tree, law)
+  law = 'deterministic' if coupled else law
+  return trained_drafter(trained, target, tree, law, coupled)
 
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1], [8, 2, 8, 1, 8], [5, 5]]

@@ -27,7 +27,7 @@ from specsamp.drafting import TokenTree
 from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.trained import kind_of, trained_drafter
 from specsamp.errors import UserError
-from specsamp.sampling import draw, transforms
+from specsamp.sampling import coupling, draw, transforms
 from specsamp.sampling.transforms import SamplingParams
 
 # The distributions of a draft.
@@ -108,6 +108,50 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
   return out_rsd[rows, root_r + depth_r]
 
 
+def _drafted(drafter, target):
+  """Returns a draft, and q after each internal node, by hand.
+
+  Returns:
+    The draft; the row and the internal node of each q; and q, [R, V].
+  """
+  tree = drafter.tree
+  tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
+  draft = _first_draft(
+    drafter,
+    tokens,
+    features_of(target, tokens),
+    MIXED.broadcast(4),
+    np.arange(4, dtype=np.int32),
+  )
+  drafted = np.asarray(draft.tokens)
+  np.testing.assert_array_equal(drafted[:, 0], tokens[range(4), LENGTH - 1])
+
+  where = [(row, node) for row in range(4) for node in tree.internal]
+  row_r, node_r = np.array(where).T
+  depth_r, root_r = np.array(tree.depths)[node_r], LENGTH[row_r] - 1
+  texts = tokens[row_r]
+  for text, root, (row, node) in zip(texts, root_r, where, strict=True):
+    path = tree.paths[node][: tree.depths[node] + 1]
+    text[root : root + len(path)] = drafted[row, path]
+  hidden_rd = _hidden_by_hand(drafter, target, texts, root_r, depth_r)
+  # Greedy rows report temperature 1 if a node of the level has siblings, or if
+  # nothing is drawn.
+  plain = {
+    tree.depths[node]
+    for node in tree.internal
+    if len(tree.children(node)) > 1 or drafter.law == 'deterministic'
+  }
+  sampling = jax.tree.map(
+    lambda value, default: np.where(
+      (row_r == 2) & np.isin(depth_r, list(plain)), default, value[row_r]
+    ),
+    MIXED.broadcast(4),
+    SamplingParams().broadcast(len(where)),
+  )
+  logits_rv = hidden_rd @ np.asarray(target.params['head']).T
+  return draft, where, jax.jit(transforms.probabilities)(logits_rv, sampling)
+
+
 @pytest.mark.parametrize(
   ('kind', 'shape', 'positions', 'num_layers'),
   [
@@ -123,46 +167,41 @@ def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
   """q depends on a node's path and on no other node."""
   target = make_target(positions)
   drafter = make_drafter(kind, shape, target, num_layers)
-  tree = drafter.tree
-  tokens = np.random.default_rng(0).integers(0, VOCAB, (4, 16), np.int32)
-  draft = _first_draft(
-    drafter,
-    tokens,
-    features_of(target, tokens),
-    MIXED.broadcast(4),
-    np.arange(4, dtype=np.int32),
-  )
+  draft, where, q_rv = _drafted(drafter, target)
   drafted, valid = np.asarray(draft.tokens), np.asarray(draft.valid)
-  np.testing.assert_array_equal(drafted[:, 0], tokens[range(4), LENGTH - 1])
-
-  where = [(row, node) for row in range(4) for node in tree.internal]
-  row_r, node_r = np.array(where).T
-  depth_r, root_r = np.array(tree.depths)[node_r], LENGTH[row_r] - 1
-  texts = tokens[row_r]
-  for text, root, (row, node) in zip(texts, root_r, where, strict=True):
-    path = tree.paths[node][: tree.depths[node] + 1]
-    text[root : root + len(path)] = drafted[row, path]
-  hidden_rd = _hidden_by_hand(drafter, target, texts, root_r, depth_r)
-  # Greedy rows report temperature 1 if a node of the level has siblings.
-  branching = {
-    tree.depths[node] for node in tree.internal if len(tree.children(node)) > 1
-  }
-  plain = (row_r == 2) & np.isin(depth_r, list(branching))
-  sampling = jax.tree.map(
-    lambda value, default: np.where(plain, default, value[row_r]),
-    MIXED.broadcast(4),
-    SamplingParams().broadcast(len(where)),
-  )
-  logits_rv = hidden_rd @ np.asarray(target.params['head']).T
-  q_rv = jax.jit(transforms.probabilities)(logits_rv, sampling)
   got = np.asarray(draft.q).reshape(len(where), VOCAB)
   np.testing.assert_allclose(got, q_rv, atol=3e-5)
-  assert got[row_r == 0].max(axis=1).min() < 0.999  # not one-hots all
+  num_internal = len(drafter.tree.internal)
+  assert got[:num_internal].max(axis=1).min() < 0.999  # not one-hots all
   for q_v, (row, node) in zip(got, where, strict=True):
-    children = list(tree.children(node))
+    children = list(drafter.tree.children(node))
     chosen = drafted[row, children][valid[row, children]]
     assert (q_v[chosen] > 0).all() and len(set(chosen)) == len(chosen)
     assert len(chosen) == min(len(children), (q_v > 0).sum())
+
+
+@pytest.mark.parametrize(
+  ('kind', 'shape'),
+  [('medusa', 'chain'), ('medusa_parallel', 'tree'), ('mtp', 'tree')],
+)
+def test_coupled_candidates_are_the_first_of_their_races(kind, shape):
+  """The races are the target's: of the position, not of the round."""
+  target = make_target()
+  drafter = make_drafter(kind, shape, target, coupled=True)
+  draft, where, q_rv = _drafted(drafter, target)
+  keys = draw.row_keys(np.arange(4, dtype=np.int32))
+  at_bs = np.tile(np.arange(16, dtype=np.int32), (4, 1))
+  handicap_bsv = np.asarray(coupling.handicaps(keys, at_bs, VOCAB))
+  for q_v, (row, node) in zip(np.asarray(q_rv), where, strict=True):
+    handicap_v = handicap_bsv[row, LENGTH[row] + drafter.tree.depths[node]]
+    # Greedy rows run no race.
+    order = np.argsort(-q_v if row == 2 else -q_v / handicap_v, kind='stable')
+    children = list(drafter.tree.children(node))
+    count = min(len(children), (q_v > 0).sum())
+    chosen = np.asarray(draft.tokens)[row, children]
+    np.testing.assert_array_equal(chosen[:count], order[:count])
+    is_valid = np.arange(len(children)) < count
+    np.testing.assert_array_equal(draft.valid[row, children], is_valid)
 
 
 # The state from round to round.
@@ -312,10 +351,12 @@ def test_the_depth_of_a_kind(kind):
     (0, 'iid', 'got 0, expected at least 1'),
     (2, 'top', "got 'top', expected one of"),
     (TokenTree.branching((VOCAB + 1,)), 'iid', 'got 12 candidates, more than'),
+    (SHAPES['dynamic'][0], 'deterministic', 'got a dynamic tree$'),
   ],
 )
 def test_shapes_and_laws_that_are_refused(shape, law, message):
   target = make_target()
   trained = tiny.trained(target, 'medusa')
+  coupled = law == 'deterministic'
   with pytest.raises(UserError, match=message):
-    trained_drafter(trained, target, shape, law).check(target, 1)
+    trained_drafter(trained, target, shape, law, coupled).check(target, 1)

@@ -105,6 +105,19 @@ def test_law_of_a_drafter_and_a_verifier(models, name, verifier):
   assert name or drafter.coupled == (verifier == 'gumbel')
 
 
+def test_trained_drafters_run_the_races_of_a_coupled_verifier(models):
+  trained = {'eagle': tiny.trained(models.target, 'eagle')}
+  models = dataclasses.replace(models, trained=trained)
+  assert models.drafter('eagle', _TREE, verifier='gumbel').coupled
+  dynamic = DynamicTree.of(6, 3, 2)
+  for shape, law, verifier in (
+    (_TREE, 'deterministic', 'naive'),
+    (_TREE, 'iid', 'gumbel'),
+    (dynamic, '', 'gumbel'),
+  ):
+    assert not models.drafter('eagle', shape, law, verifier).coupled
+
+
 def test_generate_and_engine_choose_the_verifier(models):
   target, law = models.target, 'without_replacement'
   drafter = model_drafter(models.draft, _TREE, law)
