@@ -71,6 +71,7 @@ _SMOKE = {
     rows=(1, 2),
     nodes=(1, 8),
   ),
+  '08_check_your_sampler': dict(num_samples=200, sizes=(300, 1000)),
 }
 
 
