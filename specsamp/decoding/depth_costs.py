@@ -1,4 +1,4 @@
-"""Cost of a round at each draft depth, timed in the program that decodes."""
+"""Cost of a round at each draft depth or tree size, timed where it decodes."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specsamp.decoding.request import Request
-from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.adaptive import CostAwareDrafter
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
 from specsamp.utils import distributed, progress
@@ -17,26 +17,27 @@ _ROUNDS = 16  # timed together
 
 
 def measure(request: Request, repeats: int = 9) -> np.ndarray:
-  """Returns the milliseconds [K] of a round at each depth, from process 0.
+  """Returns the milliseconds [K] of a round of each choice, from process 0.
 
-  The timings are interleaved and use the request's batch size. Depth costs are
-  traced values, so one compiled program serves all depths: each timing sets
-  costs that force its depth. A result is the mean of the fastest third.
+  A choice is a depth or a tree size. The timings are interleaved and use the
+  request's batch size. Costs are traced values, so one compiled program serves
+  all choices: each timing sets costs that force its choice. A result is the
+  mean of the fastest third.
 
   Raises:
-    UserError: the request's drafter is not an `AdaptiveDrafter`.
+    UserError: the request's drafter does not choose by cost.
   """
   drafter = request.inputs.drafter
-  if not isinstance(drafter, AdaptiveDrafter):
+  if not isinstance(drafter, CostAwareDrafter):
     raise UserError(
       f'depth costs: got a request of a {type(drafter).__name__}, expected one '
-      'of an AdaptiveDrafter'
+      'of an AdaptiveDrafter or AdaptiveTreeDrafter'
     )
   request.compile()
-  requests = list(map(request.with_drafter, drafter.at_each_depth()))
+  requests = list(map(request.with_drafter, drafter.at_each_choice()))
   times = [[] for _ in requests]
   turns = list(range(len(requests))) * repeats
-  for i in progress.bar('timing depths', turns, unit='loop', stays=False):
+  for i in progress.bar('timing drafts', turns, unit='loop', stays=False):
     times[i].append(_ms_per_round(requests[i]))
   # Other work slows some loops. For two depths that differ by a fifth, means of
   # nine loops but the slowest differed by 0.15 to 0.26 in seven timings, means
@@ -46,8 +47,8 @@ def measure(request: Request, repeats: int = 9) -> np.ndarray:
 
 
 def measured(
-  drafter: AdaptiveDrafter, make_request: Callable[[Drafter], Request]
-) -> AdaptiveDrafter:
+  drafter: CostAwareDrafter, make_request: Callable[[Drafter], Request]
+) -> CostAwareDrafter:
   """Returns the drafter with the costs measured for a request."""
   return drafter.replace(ms=jnp.asarray(measure(make_request(drafter))))
 

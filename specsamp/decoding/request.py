@@ -11,7 +11,7 @@ import numpy as np
 from specsamp.decoding import arguments, programs
 from specsamp.decoding.loop import Decoder, Inputs
 from specsamp.decoding.state import DecodeState, Prompts
-from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.adaptive import CostAwareDrafter
 from specsamp.drafting.drafter import Drafter, cache_slots
 from specsamp.language_model import LanguageModel
 from specsamp.models import float16
@@ -129,8 +129,8 @@ class Request:
     self.build()
     drafter = self.inputs.drafter
     drafters = [drafter]
-    if isinstance(drafter, AdaptiveDrafter):
-      drafters = drafter.at_each_depth()
+    if isinstance(drafter, CostAwareDrafter):
+      drafters = drafter.at_each_choice()
     first, *others = map(self.with_drafter, drafters)
     jax.block_until_ready(first.decode(first.prefill(), rounds=1))
     for other in others:

@@ -1,6 +1,7 @@
 """Drafters, and the draft that passes from a drafter to a verifier."""
 
 from specsamp.drafting.adaptive import adaptive_drafter
+from specsamp.drafting.adaptive_tree import adaptive_tree_drafter
 from specsamp.drafting.draft import Draft, DynamicTree, Law, TokenTree
 from specsamp.drafting.drafter import Drafter, NoDrafter
 from specsamp.drafting.features import DraftModule
@@ -23,6 +24,7 @@ __all__ = [
   'Law',
   'TokenTree',
   'adaptive_drafter',
+  'adaptive_tree_drafter',
   'lookahead_drafter',
   'model_drafter',
   'ngram_drafter',

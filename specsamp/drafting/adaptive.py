@@ -39,6 +39,36 @@ from specsamp.utils import flow
 _MAX_BEHIND = 64
 
 
+class CostAwareDrafter(Drafter):
+  """Base of drafters that choose in each round how much another one drafts.
+
+  A derived class has the fields `drafter`, and `ms`, float32 [K], the cost of a
+  round of each choice.
+  """
+
+  mixes_rows: ClassVar[bool] = True
+  tree = property(operator.attrgetter('drafter.tree'))
+  law = property(operator.attrgetter('drafter.law'))
+  taps = property(operator.attrgetter('drafter.taps'))
+
+  def at_each_choice(self) -> list['CostAwareDrafter']:
+    """Returns a drafter per choice, whose costs make all rounds take it.
+
+    All run the same program.
+    """
+    is_chosen_kk = jnp.eye(len(self.ms), dtype=bool)
+    return [
+      self.replace(ms=jnp.where(is_chosen_k, jnp.float32(1), jnp.float32(1e6)))
+      for is_chosen_k in is_chosen_kk
+    ]
+
+  def check(self, target: LanguageModel, batch: int) -> None:
+    self.drafter.check(target, batch)
+
+  def with_params(self, params=None, target=None):
+    return self.replace(drafter=with_params(self.drafter, params, target))
+
+
 @struct.dataclass
 class AdaptiveState:
   """State of an `AdaptiveDrafter`.
@@ -65,7 +95,7 @@ class AdaptiveState:
 
 
 @struct.dataclass
-class AdaptiveDrafter(SkippingDrafter):
+class AdaptiveDrafter(CostAwareDrafter, SkippingDrafter):
   """Drafter that adapts the draft length of another drafter.
 
   Attributes:
@@ -84,35 +114,16 @@ class AdaptiveDrafter(SkippingDrafter):
   least_confidence: jax.Array | None
   depths: tuple[int, ...] = struct.field(pytree_node=False)
   refilled: bool = struct.field(pytree_node=False, default=False)
-  mixes_rows: ClassVar[bool] = True
-  tree = property(operator.attrgetter('drafter.tree'))
-  law = property(operator.attrgetter('drafter.law'))
-  taps = property(operator.attrgetter('drafter.taps'))
 
   @property
   def passes(self) -> tuple[int, ...]:
     return tuple(self.tree.down_to(depth).size for depth in self.depths)
 
-  def at_each_depth(self) -> list['AdaptiveDrafter']:
-    """Returns a drafter per depth, whose costs make all rounds take that depth.
-
-    All run the same program, and none ends a draft early.
-    """
-    is_chosen_kk = jnp.eye(len(self.depths), dtype=bool)
+  def at_each_choice(self) -> list['AdaptiveDrafter']:
+    """Returns a drafter per depth; none ends a draft early."""
     confidence = None if self.least_confidence is None else jnp.float32(0)
-    return [
-      self.replace(
-        ms=jnp.where(is_chosen_k, jnp.float32(1), jnp.float32(1e6)),
-        least_confidence=confidence,
-      )
-      for is_chosen_k in is_chosen_kk
-    ]
-
-  def check(self, target: LanguageModel, batch: int) -> None:
-    self.drafter.check(target, batch)
-
-  def with_params(self, params=None, target=None):
-    return self.replace(drafter=with_params(self.drafter, params, target))
+    whole = self.replace(least_confidence=confidence)
+    return super(AdaptiveDrafter, whole).at_each_choice()
 
   @property
   def overlap(self) -> int | None:
@@ -371,21 +382,29 @@ def adaptive_drafter(
       f'depths: got {depths}, expected ascending integers, the last being the '
       f'{tree.depth} of the drafter, at least 1'
     )
-  costs = np.asarray(ms)
-  if (
-    costs.dtype.kind not in 'iuf'
-    or costs.shape != (len(depths),)
-    or not (np.isfinite(costs) & (costs > 0)).all()
-  ):
-    raise UserError(
-      f'ms: got {ms!r}, expected a cost above 0 for each of the {len(depths)} '
-      'depths'
-    )
+  costs = check_costs(ms, len(depths), 'depths')
   confidence = least_confidence
   if confidence is not None:
     if not 0 <= confidence <= 1:
       raise UserError(f'least_confidence: got {confidence}, expected 0 to 1')
     confidence = jnp.float32(confidence)
-  return AdaptiveDrafter(
-    drafter, jnp.asarray(ms, jnp.float32), confidence, depths
-  )
+  return AdaptiveDrafter(drafter, costs, confidence, depths)
+
+
+def check_costs(ms: Sequence[float], count: int, choices: str) -> jax.Array:
+  """Returns the costs of `count` choices, float32 [K].
+
+  Raises:
+    UserError: they are not a number above 0 for each of the choices.
+  """
+  costs = np.asarray(ms)
+  if (
+    costs.dtype.kind not in 'iuf'
+    or costs.shape != (count,)
+    or not (np.isfinite(costs) & (costs > 0)).all()
+  ):
+    raise UserError(
+      f'ms: got {ms!r}, expected a cost above 0 for each of the {count} '
+      f'{choices}'
+    )
+  return jnp.asarray(costs, jnp.float32)

@@ -245,6 +245,12 @@ class DynamicTree(TokenTree):
     parents = (-1, *[0] * last, *range(last, size - 1))
     return cls(parents, max_children)
 
+  def first(self, size: int) -> TokenTree:
+    """Returns the bounds of the first `size` nodes of such trees."""
+    if size == 1:
+      return TokenTree.chain(0)
+    return DynamicTree.of(size, min(self.depth, size - 1), self.max_children)
+
   @property
   def factors(self) -> None:
     return None
@@ -309,6 +315,8 @@ class Draft:
     parents: int32 [B, N], set for a `DynamicTree` only: the parent of each
       node, which comes before it; -1 for the root. They may depend on all that
       the tokens of a deterministic draft may depend on.
+    path_probs: float32 [B, N], set for a `DynamicTree` only: the probability
+      under q of the path to each node, 1 for the root. No verifier reads them.
   """
 
   tokens: jax.Array
@@ -318,6 +326,7 @@ class Draft:
   valid: jax.Array
   extra_tokens: jax.Array | None = None
   parents: jax.Array | None = None
+  path_probs: jax.Array | None = None
 
   def depths(self) -> jax.Array:
     """Returns the depth of each node: int32 [B, N], [1, N] if rows agree."""
@@ -342,12 +351,17 @@ class Draft:
   def first(self, size: int) -> 'Draft':
     """Returns the draft of the first `size` nodes."""
     tree = self.tree.first(size)
+    # The root alone is a static tree.
+    cut = lambda array: array if array is None else array[:, :size]
+    cut_dynamic = cut if isinstance(tree, DynamicTree) else lambda _: None
     return self.replace(
       tokens=self.tokens[:, :size],
       # A node that loses all its children has no q.
       q=self.q if self.q is None else self.q[:, : len(tree.internal)],
       tree=tree,
       valid=self.valid[:, :size],
+      parents=cut_dynamic(self.parents),
+      path_probs=cut_dynamic(self.path_probs),
     )
 
 

@@ -165,8 +165,9 @@ def grow_dynamic(
   """Drafts the tree of the nodes whose paths are the most probable under q.
 
   At each depth the best nodes have children; of all children of all depths the
-  best N - 1 are kept (EAGLE-2, Li et al. 2406.16858). No node is more probable
-  than its parent, which is therefore kept too. If q depends on the depth alone
+  best N - 1 are kept (EAGLE-2, Li et al. 2406.16858), the most probable first.
+  No node is more probable than its parent, which therefore comes before it. So
+  the first n nodes are the tree of n nodes. If q depends on the depth alone
   and a node may have N - 1 children, this tree has the most expected tokens
   under q (DDTree, 2604.12989).
 
@@ -224,18 +225,20 @@ def grow_dynamic(
   value_bm, tokens_bm, parent_bm, number_bm = (
     jnp.concatenate(arrays, axis=1) for arrays in zip(*levels, strict=True)
   )
-  _, place_bk = draw.largest(value_bm, tree.size - 1)
-  # Back into the order of depths, in which parents come first.
-  place_bk = jnp.sort(place_bk, axis=1)
+  # The most probable first. A parent comes before a child that is as probable,
+  # because its level is first among the candidates.
+  value_bk, place_bk = draw.largest(value_bm, tree.size - 1)
   gather = lambda array_bm: jnp.take_along_axis(array_bm, place_bk, axis=1)
   # All False for a child of the root, whose parent is then node 0.
   is_parent_bkk = gather(parent_bm)[:, :, None] == place_bk[:, None, :]
   node_k = np.arange(1, tree.size, dtype=np.int32)
   parents_bk = jnp.where(is_parent_bkk, node_k[None, None], 0).max(axis=-1)
-  tokens_bk, valid_bk = gather(tokens_bm), gather(value_bm) > _NOT_DRAFTED / 2
+  tokens_bk, valid_bk = gather(tokens_bm), value_bk > _NOT_DRAFTED / 2
   draft = draft_of(tree, 'deterministic', root_b1, tokens_bk, valid_bk, None)
 
   after_root = (0, 0), (1, 0)
-  parents_bn = jnp.pad(parents_bk, after_root, constant_values=-1)
-  number_bn = jnp.pad(gather(number_bm), after_root)
-  return draft.replace(parents=parents_bn), carry, number_bn
+  draft = draft.replace(
+    parents=jnp.pad(parents_bk, after_root, constant_values=-1),
+    path_probs=jnp.pad(jnp.exp(value_bk), after_root, constant_values=1),
+  )
+  return draft, carry, jnp.pad(gather(number_bm), after_root)

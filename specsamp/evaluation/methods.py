@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from specsamp import verification
 from specsamp.drafting.adaptive import AdaptiveDrafter
+from specsamp.drafting.adaptive_tree import AdaptiveTreeDrafter
 from specsamp.drafting.draft import DynamicTree, TokenTree
 from specsamp.drafting.drafter import Drafter
 from specsamp.errors import UserError
@@ -30,6 +31,7 @@ class Label:
     tree: tree of the drafts.
     tree_attention: see `specsamp.generate`.
     depths: the draft depths that an adaptive drafter chooses from, else empty.
+    sizes: the tree sizes that an adaptive drafter chooses from, else empty.
   """
 
   method: str
@@ -41,6 +43,7 @@ class Label:
   tree: TokenTree
   tree_attention: bool
   depths: tuple[int, ...] = ()
+  sizes: tuple[int, ...] = ()
   top_k: int = 0
 
   @property
@@ -70,6 +73,9 @@ class Label:
   def draft_name(self) -> str:
     if self.depths:
       return f'γ of {", ".join(map(str, self.depths))}'
+    if self.sizes:
+      sizes = ', '.join(map(str, self.sizes))
+      return f'dynamic of {sizes} nodes, depth {self.tree.depth}'
     return tree_name(self.tree)
 
   def plain(self) -> dict[str, Json]:
@@ -88,6 +94,8 @@ class Label:
     }
     if self.depths:
       values['depths'] = list(self.depths)
+    if self.sizes:
+      values['sizes'] = list(self.sizes)
     if self.top_k:
       values['top_k'] = self.top_k
     label = Label.__dataclass_fields__
@@ -125,6 +133,7 @@ class Method:
         law=drafter.law,
         tree=drafter.tree,
         depths=depths_of(drafter),
+        sizes=sizes_of(drafter),
       )
     return Label(
       method=self.name,
@@ -145,6 +154,11 @@ class Method:
 def depths_of(drafter: Drafter | None) -> tuple[int, ...]:
   """Returns the depths of an adaptive drafter, and () for all others."""
   return drafter.depths if isinstance(drafter, AdaptiveDrafter) else ()
+
+
+def sizes_of(drafter: Drafter | None) -> tuple[int, ...]:
+  """Returns the tree sizes of an adaptive drafter, and () for all others."""
+  return drafter.sizes if isinstance(drafter, AdaptiveTreeDrafter) else ()
 
 
 def check(methods: Sequence[Method]) -> None:

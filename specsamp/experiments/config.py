@@ -234,7 +234,7 @@ class DecodeConfig(ChatTemplateConfig, DrafterConfig, SampledConfig):
       and for your prompts: (nodes, depth, children of a node), such as (16, 6,
       4). () omits it.
     adaptive: choose in each round how deep to draft, 0 or one of draft_lens, or
-      a depth of the tree.
+      a depth of the tree; or how many nodes of a dynamic tree to verify.
     temperatures: temperatures to compare. Your prompts use the first one, and
       the completion shown before a comparison uses the last.
     other_drafters: (drafter, draft length) of drafters to compare with the
@@ -271,10 +271,8 @@ class DecodeConfig(ChatTemplateConfig, DrafterConfig, SampledConfig):
     self.check_compared('draft_lens', 'temperatures')
     self.check_chat_template(is_used=self.chat)
     self.check_temperatures(self.temperatures)
-    if self.dynamic_tree and (self.branching or self.adaptive):
-      raise UserError(
-        'dynamic_tree: cannot be combined with branching or adaptive'
-      )
+    if self.dynamic_tree and self.branching:
+      raise UserError('dynamic_tree: cannot be combined with branching')
     if self.drafter == loading.NO_DRAFTER and (
       self.branching or self.dynamic_tree or self.adaptive
     ):

@@ -14,7 +14,8 @@ from specsamp.data.prompts import Prompt
 from specsamp.decoding import depth_costs
 from specsamp.decoding.request import Request
 from specsamp.drafting import Drafter
-from specsamp.drafting.adaptive import AdaptiveDrafter, adaptive_drafter
+from specsamp.drafting.adaptive import CostAwareDrafter, adaptive_drafter
+from specsamp.drafting.adaptive_tree import adaptive_tree_drafter
 from specsamp.drafting.drafter import rounds_differ
 from specsamp.errors import UserError
 from specsamp.evaluation import (
@@ -110,12 +111,16 @@ def _drafters(
         f'adaptive: {config.drafter} can draft none of the lengths '
         f'{config.draft_lens}'
       )
-    if config.branching:
-      depths = range(drafter.tree.depth + 1)
+    if config.dynamic_tree:
+      # Every size compiles a pass.
+      sizes = sorted({max(drafter.tree.size >> i, 2) for i in range(4)})
+      drafter = adaptive_tree_drafter(drafter, sizes, [1.0] * len(sizes))
     else:
-      drafter = max(drafters, key=lambda chain: chain.tree.depth)
-      depths = [0, *sorted(chain.tree.depth for chain in drafters)]
-    drafter = adaptive_drafter(drafter, tuple(depths), [1.0] * len(depths))
+      depths = range(drafter.tree.depth + 1)
+      if not config.branching:
+        drafter = max(drafters, key=lambda chain: chain.tree.depth)
+        depths = [0, *sorted(chain.tree.depth for chain in drafters)]
+      drafter = adaptive_drafter(drafter, tuple(depths), [1.0] * len(depths))
     drafters.append(drafter)
   name = pathlib.Path(config.drafter).name or 'speculative'
   compared = [(name, each) for each in drafters]
@@ -212,13 +217,13 @@ class Decoding:
       print(warning)
 
   def _with_depth_costs(self) -> 'Decoding':
-    """Measures a round of each depth, for the adaptive drafter."""
+    """Measures a round of each choice of the adaptive drafter."""
     rows = [self.tokens(self._first)]
     adaptive = depth_costs.measured(
       self.drafter, lambda drafter: self.request(drafter, rows)
     )
     compared = [
-      (name, adaptive if isinstance(drafter, AdaptiveDrafter) else drafter)
+      (name, adaptive if isinstance(drafter, CostAwareDrafter) else drafter)
       for name, drafter in self.compared
     ]
     return dataclasses.replace(self, drafter=adaptive, compared=compared)

@@ -122,6 +122,26 @@ def texts(target, groups, batches, *, seed, drafter=None, verifier='token'):
   return sum(count(out.tokens, groups) for out in outs), outs
 
 
+def engine_counts(engine, batches: int = 3):
+  """Returns the counts of each group's texts, from requests to an engine."""
+  rows_each = 512
+  prompts = [group.prompt for group in GROUPS for _ in range(rows_each)]
+  tokens = [
+    [
+      completion.tokens
+      for completion in engine.generate(
+        prompts,
+        sampling=stack(GROUPS, rows_each),
+        max_new_tokens=LENGTH,
+        seed=10_000 * batch,
+        stop_tokens=[],
+      )
+    ]
+    for batch in range(batches)
+  ]
+  return sum(count(texts, GROUPS) for texts in tokens)
+
+
 def _p_value(counts, probs) -> float:
   """Returns the p-value of Pearson's chi-square test.
 

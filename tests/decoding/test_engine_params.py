@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from laws import (
   GROUPS,
-  LENGTH,
   VOCAB,
   check_distribution,
-  count,
   distributions_of,
-  stack,
+  engine_counts,
 )
 from testing import tiny
 
@@ -161,26 +159,6 @@ def test_errors_are_one_line(pair):
 # The distribution of the output.
 
 
-def _counts(engine):
-  """Returns the counts of all groups' texts."""
-  rows_each = 512
-  prompts = [group.prompt for group in GROUPS for _ in range(rows_each)]
-  tokens = [
-    [
-      completion.tokens
-      for completion in engine.generate(
-        prompts,
-        sampling=stack(GROUPS, rows_each),
-        max_new_tokens=LENGTH,
-        seed=seed,
-        stop_tokens=[],
-      )
-    ]
-    for seed in (0, 10_000, 20_000)
-  ]
-  return sum(count(texts, GROUPS) for texts in tokens)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('optimized')
 def test_a_stale_drafter_leaves_the_distribution():
@@ -190,7 +168,7 @@ def test_a_stale_drafter_leaves_the_distribution():
     target, slots=200, drafter=drafter, verifier='multi_candidate', rounds=2
   )
   engine.update_params(target=other.params, stale=True)
-  counts = _counts(engine)
+  counts = engine_counts(engine)
   check_distribution(GROUPS, counts, distributions_of(other))
   with pytest.raises(AssertionError):
     check_distribution(GROUPS, counts, distributions_of(target))

@@ -20,12 +20,11 @@ from laws import (
   check_distribution,
   check_law,
   check_whole_drafts,
-  count,
   distributions_of,
   drafter_of,
+  engine_counts,
   p_values_of,
   sizes,
-  stack,
   texts,
 )
 from testing import tiny
@@ -36,11 +35,13 @@ from specsamp.drafting import (
   LanguageModelDrafter,
   TokenTree,
   adaptive_drafter,
+  adaptive_tree_drafter,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
   ngram_or_model,
 )
+from specsamp.drafting.adaptive_tree import Past
 from specsamp.drafting.policy import Policy
 from specsamp.drafting.trained import trained_drafter
 from specsamp.sampling import draw
@@ -179,21 +180,14 @@ def test_trained_drafters(
 @pytest.mark.extended
 def test_engine(pair, distributions):
   """Requests take the slots of others that ended, one by one."""
-  target = pair[0]
-  rows_each = 1024
-  drafter = drafter_of(pair, _UNEVEN, 'top_plus_one')
-  with Engine(
-    target, slots=256, drafter=drafter, verifier='traversal', max_length=8
-  ) as engine:
-    completions = engine.generate(
-      [list(group.prompt) for group in GROUPS for _ in range(rows_each)],
-      sampling=stack(GROUPS, rows_each),
-      max_new_tokens=LENGTH,
-      seed=11,
-      stop_tokens=[],
-    )
-  counts = count([c.tokens for c in completions], GROUPS)
-  check_distribution(GROUPS, counts, distributions)
+  engine = Engine(
+    pair[0],
+    slots=200,
+    drafter=drafter_of(pair, _UNEVEN, 'top_plus_one'),
+    verifier='traversal',
+    max_length=8,
+  )
+  check_distribution(GROUPS, engine_counts(engine), distributions)
 
 
 @pytest.mark.extended
@@ -294,6 +288,45 @@ def test_dynamic_trees(pair, distributions, batches):
   check_law(
     pair[0], distributions, batches, drafter=drafter, verifier='naive', seed=10
   )
+
+
+def _adaptive_tree(pair, monkeypatch):
+  """Returns a drafter whose sizes jump with every bit of the drafts."""
+
+  def choose(past, tokens_k, ms_k):
+    return (1e4 * (past.tokens + tokens_k[-1])).astype(jnp.int32) % 3
+
+  monkeypatch.setattr(Past, 'choose', choose)
+  drafter = drafter_of(pair, _DYNAMIC, 'deterministic')
+  return adaptive_tree_drafter(drafter, (1, 3, 6), (1, 1, 1))
+
+
+@sizes
+def test_adaptive_trees(pair, distributions, batches, monkeypatch):
+  (first, *_) = check_law(
+    pair[0],
+    distributions,
+    batches,
+    drafter=_adaptive_tree(pair, monkeypatch),
+    verifier='naive',
+    seed=11,
+  )
+  # Rounds without a draft, and trees with and without a third level.
+  per_pos = first.num_drafted_per_pos
+  assert (per_pos[:, 0] < first.rounds).any() and per_pos[:, 2].any()
+  assert (per_pos[:, 2] < per_pos[:, 0]).any()
+
+
+@pytest.mark.extended
+def test_adaptive_trees_in_an_engine(pair, distributions, monkeypatch):
+  engine = Engine(
+    pair[0],
+    slots=200,
+    drafter=_adaptive_tree(pair, monkeypatch),
+    verifier='naive',
+    rounds=2,
+  )
+  check_distribution(GROUPS, engine_counts(engine), distributions)
 
 
 @pytest.mark.slow  # test_loop.py compares with sampling without a draft

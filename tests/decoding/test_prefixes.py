@@ -111,7 +111,7 @@ def _drafters(target, draft):
   def lazy(drafter):
     """Drafts nothing, so that the drafter falls behind."""
     adaptive = adaptive_drafter(drafter, (0, 1, 3), (1, 1.1, 1.5))
-    return adaptive.at_each_depth()[0]
+    return adaptive.at_each_choice()[0]
 
   races = model_drafter(draft, 3, 'deterministic', coupled=True)
   dynamic = DynamicTree.of(9, 3, 3)

@@ -88,7 +88,7 @@ def _like(request, **options):
 
 def _at(request, depth):
   """Returns the request with costs that make every round take a depth."""
-  parts = request.inputs.drafter.at_each_depth()
+  parts = request.inputs.drafter.at_each_choice()
   return request.with_drafter(parts[DEPTHS.index(depth)])
 
 
@@ -174,7 +174,7 @@ def test_greedy_text_is_the_targets(kind):
 
 def _engine(slots=2):
   """Returns an engine whose rounds all have the deepest draft."""
-  drafter = _adaptive('model').at_each_depth()[-1]
+  drafter = _adaptive('model').at_each_choice()[-1]
   return specsamp.Engine(
     _drafter('model')[0], slots=slots, drafter=drafter, max_length=32, rounds=1
   )

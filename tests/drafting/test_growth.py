@@ -123,6 +123,27 @@ def test_the_best_nodes_are_kept(logits, size, children):
     assert inner and all(is_read[node] for node in inner)
 
 
+def test_the_first_nodes_are_the_smaller_tree(logits):
+  whole, number_bn, _, _ = _grown(DynamicTree.of(12, DEPTH, 4), logits)
+  assert (np.diff(whole.path_probs) <= 0).all()
+  for row in range(BATCH):
+    values, paths = _values(logits, row), [()]
+    for node in range(1, 12):
+      parent = int(whole.parents[row, node])
+      paths.append((*paths[parent], int(whole.tokens[row, node])))
+    probs = [np.exp(values[path]) for path in paths]
+    np.testing.assert_allclose(whole.path_probs[row], probs, atol=1e-6)
+  for size in (4, 7, 12):
+    smaller, number, _, _ = _grown(DynamicTree.of(size, DEPTH, 4), logits)
+    cut = whole.first(size)
+    assert cut.tree == smaller.tree
+    jax.tree.map(np.testing.assert_array_equal, cut, smaller)
+    np.testing.assert_array_equal(number_bn[:, :size], number)
+  assert whole.first(3).tree == DynamicTree.of(3, 2, 4)
+  root = whole.first(1)
+  assert root.tree.size == 1 and root.parents is None
+
+
 def test_greedy_rows_rank_by_a_sharper_q(logits):
   tree = DynamicTree.of(4, DEPTH, 4)
   flat = jnp.asarray([[0.0, -1.0, -1.5, -2.0]] * BATCH)[:, None]

@@ -91,7 +91,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     (
       'dynamic_tree: cannot',
       'decode',
-      ['--config.dynamic_tree=(8, 3, 3)', '--config.adaptive=true'],
+      ['--config.dynamic_tree=(8, 3, 3)', '--config.branching=(2, 2)'],
     ),
     ('how much it drafts', 'decode', [_NGRAM, '--config.adaptive=true']),
     (

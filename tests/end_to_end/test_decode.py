@@ -86,6 +86,23 @@ def test_comparison(run, tmp_path):
   assert len(greedy) == len({line['prompt'] for line in lines})
 
 
+def test_adaptive_tree_sizes(run):
+  _, lines = run(
+    '--config.adaptive=true',
+    '--config.dynamic_tree=(8, 3, 3)',
+    '--config.draft_lens=(2,)',
+    '--config.temperatures=(0.0,)',
+  )
+  assert {line['branching'] for line in lines} == {
+    '',
+    'γ=2',
+    'dynamic, 8 nodes, depth 3',
+    'dynamic of 2, 4, 8 nodes, depth 3',
+  }
+  texts = {(line['prompt'], line['texts'][0]) for line in lines}
+  assert len(texts) == len({line['prompt'] for line in lines})
+
+
 def test_plain_decoding_alone(run, folders):
   """Decodes a target that no draft fits, with a verifier of trees."""
   out, lines = run(

@@ -14,6 +14,7 @@ from specsamp.drafting import (
   DynamicTree,
   TokenTree,
   adaptive_drafter,
+  adaptive_tree_drafter,
   lookahead_drafter,
   model_drafter,
   ngram_drafter,
@@ -143,6 +144,15 @@ _OTHERS = {
       model_drafter(draft, 3), (0, 3), (1.0, 1.5), 0.1
     ),
     'token',
+    1.0,
+  ),
+  'adaptive tree': (
+    lambda _, draft: adaptive_tree_drafter(
+      model_drafter(draft, DynamicTree.of(8, 3, 4), 'deterministic'),
+      (2, 4, 8),
+      (1.0, 1.4, 2.5),
+    ),
+    'naive',
     1.0,
   ),
   'eagle_parallel': (_trained(tiny.trained, 'eagle_parallel'), 'token', 30.0),
